@@ -1,0 +1,2 @@
+"""Holdfast keeps the service-level objectives of LLM services on Kubernetes."""
+

@@ -1,0 +1,1 @@
+"""The only writes to the API server."""

@@ -1,0 +1,1 @@
+"""The LLMService API: types, reasons, and the CRD generated from them."""

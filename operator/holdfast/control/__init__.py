@@ -1,0 +1,1 @@
+"""The loop, its leadership and the kopf handlers."""

@@ -1,0 +1,1 @@
+"""What the operator knows and decides, as frozen values without I/O."""

@@ -1,0 +1,1 @@
+"""The one model of a vLLM replica: step law, scheduler loop, capacity."""

@@ -1,0 +1,1 @@
+"""Everything that is read: Prometheus and the cluster."""

@@ -1,0 +1,1 @@
+"""Pure decisions: snapshot and memory in, decision and reason out."""

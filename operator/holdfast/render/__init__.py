@@ -1,0 +1,1 @@
+"""LLMService and decision to manifests, without I/O."""

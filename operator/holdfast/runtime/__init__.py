@@ -1,0 +1,1 @@
+"""Settings and the one place where things are built."""

@@ -1,0 +1,1 @@
+"""vLLM replicas without a GPU."""
