@@ -1,0 +1,62 @@
+"""What the API server shows of one service, and of the nodes."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class ReplicaPhase(enum.Enum):
+    """The life of one replica, as capacity sees it."""
+
+    UNSCHEDULABLE = "unschedulable"  # the scheduler found no node
+    STARTING = "starting"  # placed, not ready: capacity to come
+    READY = "ready"
+    FAILING = "failing"  # crash loop, image or config error: will not become capacity by waiting
+    DRAINING = "draining"  # terminating: no capacity
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One pod; times are seconds since the epoch."""
+
+    name: str
+    accelerator: str
+    phase: ReplicaPhase
+    created_at: float
+    scheduled_at: float | None = None
+    ready_at: float | None = None
+    reason: str = ""  # what Kubernetes says about it, e.g. ImagePullBackOff
+    detail: str = ""
+    revision: str = ""  # pod-template-hash
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One Deployment of a service: one accelerator."""
+
+    accelerator: str
+    replicas: int  # spec.replicas
+    observed: bool = True  # status.observedGeneration has caught up
+    rolling_out: bool = False  # replicas of more than one revision, or fewer updated than wanted
+    deployment: str = ""
+    resource_version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOffer:
+    """How many GPUs of one resource a node offers to new replicas, and its labels."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...]
+    allocatable: tuple[tuple[str, int], ...]
+    used: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterProblem:
+    """A fact only the operator can see (secret missing, name taken, ...): a Reason and a sentence."""
+
+    reason: str
+    message: str

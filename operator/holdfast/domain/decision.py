@@ -1,0 +1,123 @@
+"""What was decided, as data, with the reason that travels unchanged to condition, Event, log line and metric."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from holdfast.api.reasons import Reason
+from holdfast.domain.service import ServiceKey
+from holdfast.domain.signals import LatencyQuantiles
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionValue:
+    """One condition as decided now; `status` None means Unknown, `type` is one of holdfast.api.conditions."""
+
+    type: str
+    status: bool | None
+    reason: str
+    message: str
+
+
+class Action(enum.Enum):
+    """What changes; HOLD writes nothing."""
+
+    CREATE = "Create"
+    SCALE_UP = "ScaleUp"
+    SCALE_DOWN = "ScaleDown"
+    SWITCH = "Switch"
+    HOLD = "Hold"
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementTarget:
+    """How many replicas of one accelerator shall run.
+
+    `remove_first` names replicas whose removal costs least, best first: Kubernetes is told by pod-deletion-cost.
+    `observed_replicas` is the size the decision was made on: act writes only if it still stands.
+    """
+
+    accelerator: str
+    replicas: int
+    observed_replicas: int | None = None
+    remove_first: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Action, reason and a message that says what a person needs to know."""
+
+    action: Action
+    reason: Reason
+    message: str
+    targets: tuple[PlacementTarget, ...] = ()
+
+    @property
+    def replicas(self) -> int:
+        return sum(target.replicas for target in self.targets)
+
+
+@dataclass(frozen=True, slots=True)
+class SloView:
+    """What status shows of the objective; None where too little is known to say."""
+
+    attainment: float | None = None
+    budget_remaining: float | None = None
+    good_rps: float | None = None
+    arrival_rps: float | None = None
+    ttft: LatencyQuantiles = LatencyQuantiles()
+    tpot: LatencyQuantiles = LatencyQuantiles()
+    source: str = "bounds"
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityView:
+    """What one replica of the accelerator in use carries, and what binds it."""
+
+    accelerator: str
+    per_replica_rps: float
+    bound_by: str
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One accelerator that was considered, and why it lost (empty for the one taken)."""
+
+    accelerator: str
+    replicas: int
+    per_replica_rps: float
+    cost_per_hour: float | None
+    lost_because: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The inputs behind a verdict, for `holdfast explain`."""
+
+    forecast_rps: float | None = None
+    quantile: float | None = None
+    lead_time_seconds: float | None = None
+    backlog_requests: float | None = None
+    wanted_replicas: int | None = None
+    candidates: tuple[Candidate, ...] = ()
+    guards: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Everything that follows for one service from one tick.
+
+    `verdict` is what will be done; `recommendation` is set where it is only published (Recommend mode, pinned).
+    """
+
+    key: ServiceKey
+    generation: int
+    verdict: Verdict
+    conditions: tuple[ConditionValue, ...]
+    slo: SloView
+    capacity: CapacityView | None = None
+    cold_start_seconds: float | None = None
+    recommendation: Verdict | None = None
+    explanation: Explanation = Explanation()

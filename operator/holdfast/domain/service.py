@@ -1,0 +1,80 @@
+"""What a user declared, reduced to what decisions need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class ServiceKey(NamedTuple):
+    """Namespace and name of an LLMService."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Bounds of one good request, and the share of judged requests in the window that must be good."""
+
+    ttft_seconds: float
+    tpot_seconds: float
+    objective: float
+    window_seconds: float
+    e2e_seconds: float | None = None
+
+    @property
+    def budget_share(self) -> float:
+        """Share of judged requests that may be bad."""
+        return 1.0 - self.objective
+
+
+@dataclass(frozen=True, slots=True)
+class BatchingLimits:
+    """vLLM's max_num_seqs and max_num_batched_tokens; None leaves vLLM's own default."""
+
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorOption:
+    """One candidate for placement, in the order the user listed them."""
+
+    name: str
+    resource: str = "nvidia.com/gpu"
+    gpus_per_replica: int = 1
+    cost_per_gpu_hour: float | None = None
+    max_replicas: int | None = None
+    node_selector: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def cost_per_replica_hour(self) -> float | None:
+        """Dollars one replica costs in an hour."""
+        return None if self.cost_per_gpu_hour is None else self.cost_per_gpu_hour * self.gpus_per_replica
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSpec:
+    """The part of an LLMService that decides sizes; `generation` is the one it was read at."""
+
+    key: ServiceKey
+    uid: str
+    generation: int
+    model_uri: str
+    slo: Slo
+    accelerators: tuple[AcceleratorOption, ...]
+    min_replicas: int = 1
+    max_replicas: int = 10
+    pinned_replicas: int | None = None
+    recommend_only: bool = False
+    max_cost_per_hour: float | None = None
+    batching: BatchingLimits = BatchingLimits()
+    max_model_len: int | None = None
+
+    def accelerator(self, name: str) -> AcceleratorOption | None:
+        """Return the candidate of that name, None when it is not (or no longer) listed."""
+        return next((option for option in self.accelerators if option.name == name), None)

@@ -1,0 +1,112 @@
+"""What Prometheus showed of one service, with the state of every signal beside its value.
+
+A missing number is a state and never a zero: `value` is None unless `state` is usable.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+
+class SignalState(enum.Enum):
+    """Why a signal can or cannot be believed; only FRESH may ever lower anything."""
+
+    FRESH = "fresh"
+    UNREACHABLE = "unreachable"  # Prometheus down, slow, or answering 4xx, 5xx or garbage
+    ABSENT = "absent"  # no series at all
+    STALE = "stale"  # the newest sample is older than three scrape intervals
+    PARTIAL = "partial"  # fewer engines report than replicas are ready
+    DUPLICATE = "duplicate"  # one engine reports more than once: sums would count it twice
+    INVALID = "invalid"  # NaN, infinite or negative where that makes no sense
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyQuantiles:
+    """Seconds; None where too little was observed to say."""
+
+    p50_seconds: float | None = None
+    p95_seconds: float | None = None
+    p99_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LengthHistogram:
+    """Cumulative request counts by upper edge in tokens (the last edge may be infinite)."""
+
+    edges_tokens: tuple[float, ...] = ()
+    cumulative: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorTraffic:
+    """Counts of one service on one accelerator during the last `Traffic.interval_seconds`.
+
+    Counts are requests, tokens or seconds gained over the interval, counter resets and new engines included
+    (the first value of a new engine counts whole). Gauges are sums over engines at the evaluation time.
+    """
+
+    finished: float = 0.0  # ended by stop, length or repetition
+    failed: float = 0.0  # ended by an engine error
+    aborted: float = 0.0  # given up by the client
+    rejected: float = 0.0  # refused by admission
+    prompt_tokens: float = 0.0
+    cached_prompt_tokens: float = 0.0
+    output_tokens: float = 0.0
+    length_samples: float = 0.0  # requests behind prompt_length_sum and output_length_sum
+    prompt_length_sum: float = 0.0
+    output_length_sum: float = 0.0
+    preemptions: float = 0.0
+    ttft_count: float = 0.0
+    ttft_within: float = 0.0  # TTFT <= objective
+    tpot_count: float = 0.0
+    tpot_within: float = 0.0  # TPOT <= objective
+    tpot_sum_seconds: float = 0.0
+    e2e_count: float = 0.0
+    e2e_within: float = 0.0  # equals e2e_count where no e2e objective is set
+    running: float = 0.0
+    waiting: float = 0.0
+    in_flight_growth: float = 0.0  # running + waiting, now less then
+    kv_usage: float = 0.0  # mean over engines, 0..1
+    engines: int = 0  # engines that reported
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Everything observed of one service at one evaluation time.
+
+    Even in a degraded state `by_accelerator` carries what is still visible: it may raise a size, never lower one.
+    `detail` says in words what is missing, for the condition.
+    """
+
+    state: SignalState
+    detail: str = ""
+    interval_seconds: float = 0.0
+    sample_age_seconds: float | None = None
+    by_accelerator: tuple[tuple[str, AcceleratorTraffic], ...] = ()
+    ttft: LatencyQuantiles = LatencyQuantiles()
+    tpot: LatencyQuantiles = LatencyQuantiles()
+    prompt_lengths: LengthHistogram = LengthHistogram()
+    output_lengths: LengthHistogram = LengthHistogram()
+
+    @property
+    def fresh(self) -> bool:
+        return self.state is SignalState.FRESH
+
+
+@dataclass(frozen=True, slots=True)
+class RateSample:
+    """One point of history as read back from Prometheus: counts over `interval_seconds` that ended at `at`."""
+
+    at: float
+    interval_seconds: float
+    arrivals: float
+    good: float
+    bad: float
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Read back once after a start, oldest first; empty where Prometheus has none."""
+
+    samples: tuple[RateSample, ...] = field(default=())

@@ -1,0 +1,44 @@
+"""The one immutable picture that all services are decided on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica
+from holdfast.domain.service import ServiceSpec
+from holdfast.domain.signals import History, Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSnapshot:
+    """One service: what is wanted, what runs, what it was seen to do.
+
+    `history` is present only in the first snapshot after a start or a takeover of leadership.
+    `last_cold_start_seconds` is what status remembered from before a restart.
+    """
+
+    spec: ServiceSpec
+    traffic: Traffic
+    replicas: tuple[Replica, ...] = ()
+    placements: tuple[Placement, ...] = ()
+    problems: tuple[ClusterProblem, ...] = ()
+    history: History | None = None
+    last_cold_start_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Periods of the loop, in seconds: they enter the lead time."""
+
+    tick_seconds: float = 5.0
+    scrape_seconds: float = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All services and the nodes at time `now` (seconds since the epoch)."""
+
+    now: float
+    services: tuple[ServiceSnapshot, ...]
+    nodes: tuple[NodeOffer, ...] = ()
+    timing: Timing = Timing()
