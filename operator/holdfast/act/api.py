@@ -1,0 +1,84 @@
+"""The port to the API server: one method, plain dicts, every failure a named error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import aiohttp
+from kubernetes.aio.client import ApiClient
+
+Body = dict[str, Any]
+
+APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
+JSON = "application/json"
+
+
+class ApiError(Exception):
+    """The API server refused: `status` is its HTTP code, the text its own message."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+        self.message = message
+
+
+class ApiUnreachable(Exception):
+    """No answer in time, or no connection: nothing is known about whether a write took place."""
+
+
+class ApiPort(Protocol):
+    """Sends one request and returns the decoded object; raises ApiError or ApiUnreachable."""
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Body | None = None,
+        content_type: str = JSON,
+    ) -> Body: ...
+
+
+class KubernetesApi:
+    """ApiPort over kubernetes.aio, dicts in and out: generated models cost time and reject fields they do not know."""
+
+    def __init__(self, client: ApiClient, timeout_seconds: float = 10.0) -> None:
+        self._client = client
+        self._timeout_seconds = timeout_seconds
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Body | None = None,
+        content_type: str = JSON,
+    ) -> Body:
+        _, url, headers, _, _ = await self._client.param_serialize(
+            method,
+            path,
+            query_params=list((query or {}).items()),
+            header_params={"Accept": JSON, "Content-Type": content_type},
+            auth_settings=["BearerToken"],
+        )
+        try:
+            response = await self._client.call_api(method, url, headers, body, _request_timeout=self._timeout_seconds)
+            text = await response.read()
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise ApiUnreachable(f"{method} {path}: {type(error).__name__}") from error
+        return _decoded(response.status, text)
+
+
+def _decoded(status: int, text: bytes) -> Body:
+    try:
+        payload = json.loads(text) if text else {}
+    except ValueError:
+        payload = {"message": text[:200].decode(errors="replace")}
+    if status >= 400:
+        raise ApiError(status, str(payload.get("message", "no message")))
+    return payload if isinstance(payload, dict) else {}

@@ -1,0 +1,49 @@
+"""Events on the LLMService: the same reason and message as in status, log and metrics."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+
+from holdfast.act.api import ApiPort, Body
+from holdfast.act.resources import collection_path
+from holdfast.api.llmservice import GROUP, KIND, VERSION
+from holdfast.domain.service import ServiceKey
+
+_MESSAGE_LIMIT = 1024  # the API server refuses longer ones
+
+
+async def post_event(
+    api: ApiPort, key: ServiceKey, uid: str, *, reason: str, message: str, warning: bool, now: float
+) -> None:
+    """Post one Event; the caller decides that it is news."""
+    await api.request(
+        "POST",
+        collection_path("v1", "Event", key.namespace),
+        body=event_body(key, uid, reason=reason, message=message, warning=warning, now=now),
+    )
+
+
+def event_body(key: ServiceKey, uid: str, *, reason: str, message: str, warning: bool, now: float) -> Body:
+    """Return the Event object; its name is unique per service, reason, message and time."""
+    stamp = datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    digest = hashlib.sha256(f"{uid}{reason}{message}{now}".encode()).hexdigest()[:16]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{key.name[:200]}.{digest}", "namespace": key.namespace},
+        "involvedObject": {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": KIND,
+            "namespace": key.namespace,
+            "name": key.name,
+            "uid": uid,
+        },
+        "reason": reason,
+        "message": message[:_MESSAGE_LIMIT],
+        "type": "Warning" if warning else "Normal",
+        "source": {"component": "holdfast"},
+        "firstTimestamp": stamp,
+        "lastTimestamp": stamp,
+        "count": 1,
+    }

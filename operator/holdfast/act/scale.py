@@ -1,0 +1,54 @@
+"""Sizes: written through /scale only, and only if the object still is as the decision saw it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from holdfast.act.api import MERGE, ApiError, ApiPort
+from holdfast.act.apply import SCALING
+from holdfast.act.resources import deployment_path, pod_path
+
+_CONFLICT_RETRIES = 3
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+
+
+class StaleDecision(Exception):
+    """The size changed between observation and writing; the next tick decides on what is true then."""
+
+
+async def scale(api: ApiPort, namespace: str, deployment: str, *, observed: int | None, wanted: int) -> None:
+    """Set the size of a Deployment if it still has the observed one; raises StaleDecision otherwise."""
+    path = f"{deployment_path(namespace, deployment)}/scale"
+    for attempt in range(_CONFLICT_RETRIES):
+        current = await api.request("GET", path)
+        size = int(current.get("spec", {}).get("replicas", 0))
+        if size == wanted:
+            return
+        if observed is not None and size != observed:
+            raise StaleDecision(f"{namespace}/{deployment}: {size} replicas, decided on {observed}")
+        body = {"metadata": {"resourceVersion": current["metadata"]["resourceVersion"]}, "spec": {"replicas": wanted}}
+        try:
+            await api.request("PATCH", path, query={"fieldManager": SCALING}, body=body, content_type=MERGE)
+            return
+        except ApiError as error:
+            # A status update of the Deployment moves resourceVersion too: look again, the size decides.
+            if error.status != 409 or attempt == _CONFLICT_RETRIES - 1:
+                raise
+
+
+def removal_order(remove_first: Sequence[str], running: Mapping[str, float]) -> tuple[str, ...]:
+    """Order replicas by the work their removal would disturb: fewest running requests first, ties as given."""
+    return tuple(sorted(remove_first, key=lambda pod: running.get(pod, 0.0)))
+
+
+async def prefer_removal(api: ApiPort, namespace: str, pods: Sequence[str]) -> None:
+    """Tell Kubernetes which pods to remove first; a pod that is gone already is no error."""
+    for rank, pod in enumerate(pods):
+        body = {"metadata": {"annotations": {DELETION_COST: str(rank - len(pods))}}}
+        try:
+            await api.request(
+                "PATCH", pod_path(namespace, pod), query={"fieldManager": SCALING}, body=body, content_type=MERGE
+            )
+        except ApiError as error:
+            if error.status != 404:
+                raise

@@ -1,0 +1,42 @@
+"""`holdfast`: one module per command, each adding its own parser."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+COMMANDS = ("run", "emulate", "explain", "status", "crd")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line and exits with 2."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def build_parser(commands: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
+    """Return the parser of the given commands."""
+    parser = _Parser(prog="holdfast", description="Keeps the service-level objectives of LLM services on Kubernetes.")
+    subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
+    for command in commands:
+        importlib.import_module(f"holdfast.cli.{command}").add_parser(subparsers)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns 0 done, 1 the answer is no or the run failed, 2 bad usage or input."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    # A known command loads alone: an emulated engine must not pay for the Kubernetes client's imports.
+    commands = (given[0],) if given and given[0] in COMMANDS else COMMANDS
+    parsed = build_parser(commands).parse_args(given)
+    try:
+        return int(parsed.run(parsed))
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""The operator's settings: one table of flags, each also an environment variable HOLDFAST_<FLAG>."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from holdfast.api.quantities import parse_duration_seconds
+
+_IN_CLUSTER_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+TEMPLATE_ALLOWANCES = ("hostPath", "hostNetwork", "hostPID", "hostIPC", "privileged", "serviceAccountName")
+
+
+class SettingsError(ValueError):
+    """One line: which flag, what is wrong, what to do instead."""
+
+
+def _duration(text: str) -> str:
+    parse_duration_seconds(text)
+    return text
+
+
+def _http_url(text: str) -> str:
+    if not text.startswith(("http://", "https://")):
+        raise ValueError("must start with http:// or https://")
+    return text.rstrip("/")
+
+
+def _header(text: str) -> str:
+    name, _, value = text.partition("=")
+    if not name or not value:
+        raise ValueError("must be NAME=VALUE, such as X-Scope-OrgID=team-a")
+    return text
+
+
+Duration = Annotated[str, AfterValidator(_duration)]
+
+
+class Settings(BaseModel):
+    """Everything an operator process can be told; durations as in the API (`500ms`, `5s`, `1h`)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    prometheus_url: Annotated[str, AfterValidator(_http_url)] = Field(
+        description="anything that speaks the Prometheus HTTP API, such as http://prometheus.monitoring:9090"
+    )
+    prometheus_token_file: Path | None = Field(None, description="file with a bearer token, read again when it changes")
+    prometheus_ca_file: Path | None = Field(None, description="certificate authority of an https Prometheus")
+    prometheus_header: tuple[Annotated[str, AfterValidator(_header)], ...] = Field(
+        (), description="extra header NAME=VALUE, may repeat (tenants: X-Scope-OrgID=team-a)"
+    )
+    prometheus_insecure: bool = Field(False, description="do not verify the certificate of an https Prometheus")
+    scrape_interval: Duration = Field("15s", description="how often Prometheus scrapes the engines")
+    tick: Duration = Field("5s", description="how often all services are decided on")
+    node_provisioning_time: Duration = Field(
+        "5m", description="how long a pod may wait for a node before the next accelerator is tried"
+    )
+    namespace: tuple[str, ...] = Field((), description="watch only this namespace, may repeat (default: all)")
+    lease_namespace: str = Field("", description="namespace of the leader Lease (default: the operator's own)")
+    lease_name: str = Field("holdfast", description="name of the leader Lease: one per shard")
+    lease_duration: Duration = Field("15s", description="how long a silent leader blocks the next one")
+    identity: str = Field("", description="name in the Lease (default: host name)")
+    default_image: str = Field("vllm/vllm-openai:v0.33.0", description="engine image where the service names none")
+    allow_template: tuple[Literal[TEMPLATE_ALLOWANCES], ...] = Field(  # type: ignore[valid-type]
+        (), description=f"let templates use this, may repeat: {', '.join(TEMPLATE_ALLOWANCES)}"
+    )
+    http_port: int = Field(8080, ge=0, le=65535, description="health and metrics of the operator itself")
+    kubeconfig: Path | None = Field(None, description="run outside a cluster with this kubeconfig")
+    context: str | None = Field(None, description="context of the kubeconfig")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
+    log_format: Literal["text", "json"] = Field("text", description="text or json, one record a line")
+
+    @model_validator(mode="after")
+    def _files_exist(self) -> Self:
+        for flag in ("prometheus_token_file", "prometheus_ca_file", "kubeconfig"):
+            path = getattr(self, flag)
+            if path is not None and not path.is_file():
+                raise ValueError(f"{_flag(flag)}: no such file: {path}; mount it or correct the path")
+        if self.tick_seconds < 1:
+            raise ValueError("--tick: must be at least 1s; 5s to 10s suit most clusters")
+        if self.lease_duration_seconds < 5:
+            raise ValueError("--lease-duration: must be at least 5s; 15s is the default")
+        return self
+
+    @property
+    def tick_seconds(self) -> float:
+        return parse_duration_seconds(self.tick)
+
+    @property
+    def scrape_seconds(self) -> float:
+        return parse_duration_seconds(self.scrape_interval)
+
+    @property
+    def node_provisioning_seconds(self) -> float:
+        return parse_duration_seconds(self.node_provisioning_time)
+
+    @property
+    def lease_duration_seconds(self) -> float:
+        return parse_duration_seconds(self.lease_duration)
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        pairs = (header.partition("=") for header in self.prometheus_header)
+        return tuple((name, value) for name, _, value in pairs)
+
+    @property
+    def own_namespace(self) -> str:
+        """Namespace of the Lease: as told, else where the pod runs, else `default`."""
+        if self.lease_namespace:
+            return self.lease_namespace
+        return _IN_CLUSTER_NAMESPACE.read_text().strip() if _IN_CLUSTER_NAMESPACE.is_file() else "default"
+
+    @property
+    def own_identity(self) -> str:
+        return self.identity or f"{socket.gethostname()}_{os.getpid()}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    name: str
+    many: bool
+    switch: bool
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add one flag per setting; the help names its environment variable and default."""
+    for name, field in Settings.model_fields.items():
+        option, variable = _option(name), f"HOLDFAST_{name.upper()}"
+        default = "" if field.is_required() or field.default in (None, (), "", False) else f" (default {field.default})"
+        text = f"{field.description}{default} [{variable}]".replace("%", "%%")
+        if option.switch:
+            parser.add_argument(_flag(name), dest=name, action="store_true", default=None, help=text)
+        else:
+            action = "append" if option.many else "store"
+            parser.add_argument(_flag(name), dest=name, action=action, default=None, help=text)
+
+
+def read_settings(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
+    """Merge flags over HOLDFAST_* variables over defaults; raises SettingsError with one line."""
+    values: dict[str, object] = {}
+    for name in Settings.model_fields:
+        given = getattr(arguments, name, None)
+        text = environment.get(f"HOLDFAST_{name.upper()}")
+        if given is not None:
+            values[name] = given
+        elif text:
+            values[name] = [part for part in text.split(",") if part] if _option(name).many else text
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        raise SettingsError(_one_line(error.errors()[0])) from error
+
+
+def _one_line(problem: Mapping[str, object]) -> str:
+    location = problem["loc"]
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    if not isinstance(location, Sequence) or not location:
+        return message
+    name = str(location[0])
+    remedy = Settings.model_fields[name].description if name in Settings.model_fields else "see holdfast run --help"
+    return f"{_flag(name)}: {message}; {remedy}"
+
+
+def _option(name: str) -> _Option:
+    annotation = Settings.model_fields[name].annotation
+    return _Option(name, many=str(annotation).startswith("tuple"), switch=annotation is bool)
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
