@@ -1,0 +1,123 @@
+"""What is believed of an engine before it has served its first request."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from holdfast.enginemodel.catalog import (
+    GENERIC_ACCELERATOR,
+    GIB,
+    AcceleratorShape,
+    ModelShape,
+    find_accelerator,
+    find_model,
+    generic_model,
+    guess_model,
+)
+from holdfast.enginemodel.fit import fit_law
+from holdfast.enginemodel.roofline import roofline_law
+from holdfast.enginemodel.steplaw import StepLaw, StepTimer
+from holdfast.enginemodel.steptable import StepTable, step_tables
+
+MEMORY_UTILIZATION = 0.92
+"""vLLM's gpu_memory_utilization by default."""
+
+RUNTIME_BYTES = 4e9
+"""Activations, CUDA graphs and context per GPU, by the default batching limits."""
+
+LEAST_KV_TOKENS = 16_384
+"""Floor of a guess: nobody runs an engine that cannot hold a few requests."""
+
+DEFAULT_PARAMETERS = 8e9
+
+
+class PriorSource(enum.StrEnum):
+    """Where a prior comes from, best first."""
+
+    TABLE = "table"
+    ROOFLINE = "roofline"
+    UNKNOWN = "unknown"  # the model, the accelerator or both were guessed
+
+
+CONFIDENCE = {PriorSource.TABLE: 0.8, PriorSource.ROOFLINE: 0.5, PriorSource.UNKNOWN: 0.2}
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePrior:
+    """One replica: its step law (and table where there is one), KV cache in tokens, and vLLM's own batching defaults.
+
+    `kv_tokens` is 0 where the weights of a known model do not fit into the memory.
+    """
+
+    law: StepLaw
+    table: StepTable | None
+    kv_tokens: int
+    max_num_seqs_default: int
+    max_num_batched_tokens_default: int
+    source: PriorSource
+    confidence: float
+
+    @property
+    def timer(self) -> StepTimer:
+        """The table where there is one, else the law."""
+        return self.table or self.law
+
+
+def engine_prior(
+    model_uri: str,
+    accelerator_name: str,
+    node_selector: Mapping[str, str] | None = None,
+    gpu_count: int = 1,
+    quantization: str | None = None,
+) -> EnginePrior:
+    """The prior of a model on `gpu_count` GPUs (tensor parallel); whatever is unknown is guessed and said so."""
+    gpus = max(1, gpu_count)
+    known_model = find_model(model_uri, quantization)
+    known_accelerator = find_accelerator(accelerator_name, node_selector)
+    model = known_model or guess_model(model_uri, quantization) or generic_model(DEFAULT_PARAMETERS, DEFAULT_PARAMETERS)
+    accelerator = known_accelerator or GENERIC_ACCELERATOR
+    known = known_model is not None and known_accelerator is not None
+    return _prior(model, accelerator, gpus, known)
+
+
+@cache
+def _prior(model: ModelShape, accelerator: AcceleratorShape, gpus: int, known: bool) -> EnginePrior:
+    table = step_tables().get((model.table or "", accelerator.system, gpus)) if known else None
+    source = PriorSource.TABLE if table else PriorSource.ROOFLINE if known else PriorSource.UNKNOWN
+    kv_tokens = _kv_tokens(model, accelerator, gpus, table)
+    return EnginePrior(
+        law=fit_law(table) if table else roofline_law(model, accelerator, gpus),
+        table=table,
+        kv_tokens=kv_tokens if known else max(kv_tokens, LEAST_KV_TOKENS),
+        max_num_seqs_default=default_max_num_seqs(accelerator),
+        max_num_batched_tokens_default=default_max_num_batched_tokens(accelerator),
+        source=source,
+        confidence=CONFIDENCE[source],
+    )
+
+
+def _kv_tokens(model: ModelShape, accelerator: AcceleratorShape, gpus: int, table: StepTable | None) -> int:
+    """Tokens of KV cache that memory leaves room for, 0 when the weights do not fit."""
+    weights = table.weights_bytes if table else model.parameters * model.weight_bytes / gpus
+    per_token = table.kv_bytes_per_token if table else model.kv_bytes_per_token / min(gpus, model.kv_heads)
+    free = accelerator.memory_bytes * MEMORY_UTILIZATION - weights - RUNTIME_BYTES
+    return max(0, int(free / per_token))
+
+
+def default_max_num_seqs(accelerator: AcceleratorShape) -> int:
+    """vLLM 0.33's default of the API server."""
+    return 1024 if _large(accelerator) else 256
+
+
+def default_max_num_batched_tokens(accelerator: AcceleratorShape) -> int:
+    """vLLM 0.33's default of the API server."""
+    if accelerator.memory_bytes >= 160 * GIB:
+        return 16_384
+    return 8_192 if _large(accelerator) else 2_048
+
+
+def _large(accelerator: AcceleratorShape) -> bool:
+    return accelerator.memory_bytes >= 70 * GIB and not accelerator.system.startswith("a100")

@@ -1,0 +1,139 @@
+"""Step times by interpolation in the shipped tables (data/ATTRIBUTION.md says where they come from)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+
+from holdfast.enginemodel.steplaw import Chunk
+
+DEFAULT_OVERHEAD_SECONDS = 0.0015
+"""Host time per step that the tables leave out; 0..3 ms on real engines."""
+
+
+class UnknownTable(KeyError):
+    """No table for this model, system and tensor parallel size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Piecewise linear; constant below the first point, extrapolated linearly above the last."""
+
+    xs: tuple[float, ...]
+    values: tuple[float, ...]
+
+    def at(self, x: float) -> float:
+        if x <= self.xs[0]:
+            return self.values[0]
+        left, share = _cell(self.xs, x)
+        return self.values[left] + share * (self.values[left + 1] - self.values[left])
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """Bilinear over xs x ys (values row by row in x); bounded like a Curve on both axes."""
+
+    xs: tuple[float, ...]
+    ys: tuple[float, ...]
+    values: tuple[float, ...]
+
+    def at(self, x: float, y: float) -> float:
+        row, across = _cell(self.xs, max(x, self.xs[0]))
+        column, along = _cell(self.ys, max(y, self.ys[0]))
+        corner = row * len(self.ys) + column
+        below = corner + len(self.ys)
+        values = self.values
+        near = values[corner] + along * (values[corner + 1] - values[corner])
+        far = values[below] + along * (values[below + 1] - values[below])
+        return near + across * (far - near)
+
+
+def _cell(grid: tuple[float, ...], x: float) -> tuple[int, float]:
+    """Index of the interval that x is in (the last one for larger x), and how far along it x is."""
+    left = min(bisect_right(grid, x), len(grid) - 1) - 1
+    return left, (x - grid[left]) / (grid[left + 1] - grid[left])
+
+
+@dataclass(frozen=True, slots=True)
+class StepTable:
+    """Measured or modelled step times of one model on one accelerator; all curves in seconds.
+
+    `kv_bytes_per_token` and `weights_bytes` are per GPU. Tokens outside attention cost the same whether they belong
+    to a prompt or a decode, but a step without any prompt chunk runs from full CUDA graphs and has its own curve.
+    """
+
+    model: str
+    system: str
+    tensor_parallel: int
+    kv_bytes_per_token: float
+    weights_bytes: float
+    mixed: Curve
+    decode_only: Curve
+    chunk_attention: Surface
+    decode_attention: Surface
+    overhead_seconds: float = DEFAULT_OVERHEAD_SECONDS
+
+    def step_seconds(self, chunks: Sequence[Chunk], decodes: int, mean_kv: float) -> float:
+        """Seconds of a step with these prompt chunks and `decodes` sequences of `mean_kv` KV tokens on average."""
+        seconds = self.overhead_seconds
+        if chunks:
+            seconds += self.mixed.at(decodes + sum(chunk for chunk, _ in chunks))
+            for chunk, prefix in chunks:
+                seconds += self.chunk_attention.at(chunk, prefix)
+        elif decodes:
+            seconds += self.decode_only.at(decodes)
+        if decodes:
+            seconds += self.decode_attention.at(decodes, mean_kv)
+        return seconds
+
+    def with_overhead(self, seconds: float) -> StepTable:
+        """The same table with another constant per step."""
+        return replace(self, overhead_seconds=seconds)
+
+
+@cache
+def step_tables() -> Mapping[tuple[str, str, int], StepTable]:
+    """All shipped tables by (model, system, tensor parallel size)."""
+    packed = resources.files("holdfast.enginemodel").joinpath("data/step_tables.json.gz").read_bytes()
+    content = json.loads(gzip.decompress(packed))
+    tables = (_table(entry, content["grids"]) for entry in content["tables"])
+    return {(table.model, table.system, table.tensor_parallel): table for table in tables}
+
+
+def step_table(model: str, system: str, tensor_parallel: int) -> StepTable:
+    """The shipped table; UnknownTable where there is none."""
+    try:
+        return step_tables()[model, system, tensor_parallel]
+    except KeyError:
+        raise UnknownTable(f"no step table for {model} on {tensor_parallel} x {system}") from None
+
+
+def _table(entry: dict[str, object], grids: dict[str, dict[str, list[float]]]) -> StepTable:
+    milliseconds: dict[str, list[float]] = entry["ms"]  # type: ignore[assignment]
+
+    def curve(kind: str) -> Curve:
+        return Curve(tuple(grids[kind]["x"]), _seconds(milliseconds[kind]))
+
+    def surface(kind: str) -> Surface:
+        return Surface(tuple(grids[kind]["x"]), tuple(grids[kind]["y"]), _seconds(milliseconds[kind]))
+
+    return StepTable(
+        model=str(entry["model"]),
+        system=str(entry["system"]),
+        tensor_parallel=int(str(entry["tp"])),
+        kv_bytes_per_token=float(str(entry["kv_bytes_per_token"])),
+        weights_bytes=float(str(entry["weights_bytes"])),
+        mixed=curve("nonattn_ctx"),
+        decode_only=curve("nonattn_dec"),
+        chunk_attention=surface("ctx_attn"),
+        decode_attention=surface("dec_attn"),
+    )
+
+
+def _seconds(milliseconds: list[float]) -> tuple[float, ...]:
+    return tuple(value * 1e-3 for value in milliseconds)
