@@ -48,7 +48,9 @@ class Step(enum.Enum):
     LOST = "lost"
 
 
-def next_step(lease: LeaseView | None, identity: str, renewed_at: float | None, now: float, timing: LeaseTiming) -> Step:
+def next_step(
+    lease: LeaseView | None, identity: str, renewed_at: float | None, now: float, timing: LeaseTiming
+) -> Step:
     """Decide what to do with the Lease.
 
     | leading | holder  | our last renewal | step    |

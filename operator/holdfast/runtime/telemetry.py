@@ -36,9 +36,7 @@ class Telemetry:
             "holdfast_decisions", "Decisions that changed something.",
             ["namespace", "service", "action", "reason"], registry=self.registry,
         )  # fmt: skip
-        self._errors = Counter(
-            "holdfast_errors", "Failures by where they happened.", ["phase"], registry=self.registry
-        )
+        self._errors = Counter("holdfast_errors", "Failures by where they happened.", ["phase"], registry=self.registry)
         self._attainment = Gauge(
             "holdfast_slo_attainment_ratio", "Share of judged requests that were good over the window.",
             ["namespace", "service"], registry=self.registry,

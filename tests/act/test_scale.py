@@ -1,0 +1,59 @@
+"""Sizes are written only where the world still is as the decision saw it."""
+
+import pytest
+
+from holdfast.act.api import ApiError
+from holdfast.act.scale import DELETION_COST, StaleDecision, prefer_removal, removal_order, scale
+from tests.fakes import FakeApi
+
+PATH = "/apis/apps/v1/namespaces/prod/deployments/chat-h100"
+
+
+def api_with(replicas: int) -> FakeApi:
+    api = FakeApi()
+    api.put_object(PATH, {"metadata": {"name": "chat-h100"}, "spec": {"replicas": replicas}})
+    return api
+
+
+async def test_a_size_is_written_through_the_scale_subresource() -> None:
+    api = api_with(2)
+    await scale(api, "prod", "chat-h100", observed=2, wanted=5)
+    assert api.writes() == [("PATCH", f"{PATH}/scale")]
+    assert api.objects[PATH]["spec"]["replicas"] == 5
+
+
+async def test_a_size_that_is_there_already_is_not_written() -> None:
+    api = api_with(5)
+    await scale(api, "prod", "chat-h100", observed=2, wanted=5)
+    assert api.writes() == []
+
+
+async def test_a_size_somebody_else_changed_meanwhile_is_left_alone() -> None:
+    api = api_with(7)
+    with pytest.raises(StaleDecision, match="7 replicas, decided on 2"):
+        await scale(api, "prod", "chat-h100", observed=2, wanted=5)
+    assert api.writes() == []
+
+
+async def test_a_conflict_that_does_not_end_is_an_error() -> None:
+    class Conflicting(FakeApi):
+        def _patch(self, path: str, body: dict[str, object]) -> dict[str, object]:
+            raise ApiError(409, "conflict")
+
+    api = Conflicting()
+    api.put_object(PATH, {"metadata": {}, "spec": {"replicas": 1}})
+    with pytest.raises(ApiError):
+        await scale(api, "prod", "chat-h100", observed=1, wanted=2)
+
+
+def test_the_least_loaded_replica_goes_first_and_ties_keep_their_order() -> None:
+    assert removal_order(("a", "b", "c"), {"a": 3, "b": 0, "c": 0}) == ("b", "c", "a")
+
+
+async def test_replicas_to_remove_get_a_lower_deletion_cost_and_gone_ones_are_skipped() -> None:
+    api = FakeApi()
+    for name in ("a", "b"):
+        api.put_object(f"/api/v1/namespaces/prod/pods/{name}", {"metadata": {"name": name}})
+    await prefer_removal(api, "prod", ["a", "b"])
+    costs = [int(body["metadata"]["annotations"][DELETION_COST]) for body in api.objects.values()]
+    assert costs == [-2, -1]
