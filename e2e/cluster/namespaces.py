@@ -1,0 +1,134 @@
+"""Runs a cluster and a command in private namespaces and leaves nothing behind, whatever ends it."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from e2e.cluster import cgroups
+from e2e.cluster.layout import Layout
+
+_PR_SET_PDEATHSIG = 1
+_REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class BusyError(Exception):
+    """A cluster of this name is already running."""
+
+
+def run_inside(layout: Layout, arguments: list[str]) -> int:
+    """Run ``python -m e2e.cluster ARGUMENTS`` as the first process of new namespaces; return its exit code."""
+    with _held(layout) as lock:
+        shutil.rmtree(layout.work, ignore_errors=True)
+        layout.work.mkdir(parents=True)
+        janitor, lifeline = _start_janitor(layout, lock)
+        try:
+            return _supervise(layout, arguments)
+        finally:
+            os.close(lifeline)
+            janitor.wait()
+
+
+def is_running(layout: Layout) -> bool:
+    """Whether a run of this name, or the clean-up after it, is under way."""
+    if not layout.lock.exists():
+        return False
+    with layout.lock.open("r+") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+def enter_command(layout: Layout) -> list[str]:
+    """The command line prefix that puts a command into a running cluster's namespaces."""
+    process = json.loads(layout.state.read_text())["first_process"]
+    return ["nsenter", f"--target={process}", "--net", "--mount", "--pid", "--"]
+
+
+def clean_up(layout: Layout, lifeline: int) -> None:
+    """Wait until nobody holds the other end of `lifeline`, then remove what namespaces do not."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.read(lifeline, 1)
+    cgroups.remove(layout.control_group)
+    for _ in range(100):
+        shutil.rmtree(layout.work, ignore_errors=True)
+        if not layout.work.exists():
+            return
+        time.sleep(0.1)
+
+
+@contextmanager
+def _held(layout: Layout) -> Iterator[int]:
+    layout.lock.parent.mkdir(parents=True, exist_ok=True)
+    with layout.lock.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BusyError(f"a cluster named {layout.name} is running already") from None
+        yield handle.fileno()
+
+
+def _start_janitor(layout: Layout, lock: int) -> tuple[subprocess.Popen[bytes], int]:
+    """A process outside that outlives this one, even a SIGKILL, for as long as cleaning takes."""
+    read_end, write_end = os.pipe()
+    command = [sys.executable, "-m", "e2e.cluster", "clean-up", "--name", layout.name, "--lifeline", str(read_end)]
+    janitor = subprocess.Popen(
+        command, pass_fds=(read_end, lock), start_new_session=True, env=_environment(), stdin=subprocess.DEVNULL
+    )
+    os.close(read_end)
+    return janitor, write_end
+
+
+def _supervise(layout: Layout, arguments: list[str]) -> int:
+    command = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    command += [sys.executable, "-m", "e2e.cluster", *arguments]
+    parent = os.getpid()
+
+    def die_with_parent() -> None:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    # The terminal's Ctrl-C reaches the command itself; what it then does decides when this ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    process = subprocess.Popen(command, env=_environment(), preexec_fn=die_with_parent)
+    first = _first_process(process)
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(first or process.pid, number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, forward)
+    layout.state.write_text(json.dumps({"supervisor": parent, "first_process": first}))
+    code = process.wait()
+    return 128 - code if code < 0 else code
+
+
+def _first_process(unshare: subprocess.Popen[bytes]) -> int | None:
+    """The PID, seen from here, of the process that is number 1 inside."""
+    children = Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children")
+    while unshare.poll() is None:
+        with suppress(OSError):
+            found = children.read_text().split()
+            if found:
+                return int(found[0])
+        time.sleep(0.01)
+    return None
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{_REPOSITORY}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")}

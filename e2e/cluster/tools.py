@@ -1,0 +1,121 @@
+"""The programs the cluster is made of: which Go packages, built how."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from e2e.cluster.cache import cache_folder, digest_of
+
+TOOLS_FOLDER = Path(__file__).parent / "tools"
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One folder of ``tools/``: the go.mod there pins the version, this says what is built from it."""
+
+    name: str
+    module: str
+    programs: dict[str, str]
+    """Name of the built file to Go package."""
+    cold_seconds: int
+    """About how long the first build takes on two cores, downloads included."""
+    tags: tuple[str, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
+    """Go variables set by the linker; ``{version}`` stands for the pinned version without its v."""
+
+    @property
+    def source(self) -> Path:
+        return TOOLS_FOLDER / self.name
+
+    @property
+    def version(self) -> str:
+        """The version of `module` pinned in the folder's go.mod, without the leading v."""
+        if self.module.startswith("holdfast.local/"):
+            return "local"
+        found = re.search(rf"^(?:require)?\s*{re.escape(self.module)} v(\S+)", self._go_mod(), re.MULTILINE)
+        if found is None:
+            raise LookupError(f"{self.source}/go.mod does not require {self.module}")
+        return found.group(1)
+
+    @property
+    def go_directive(self) -> tuple[int, ...]:
+        """The lowest Go version the folder accepts, as numbers."""
+        found = re.search(r"^go (\S+)", self._go_mod(), re.MULTILINE)
+        return tuple(int(part) for part in found.group(1).split(".")) if found else (1,)
+
+    @property
+    def folder(self) -> Path:
+        """Where the built files lie: one folder per version and build recipe, so a bump builds anew."""
+        sources = [path for path in self.source.iterdir() if path.suffix in {".mod", ".go"}]
+        recipe = (*self.tags, *(f"{key}={value}" for key, value in sorted(self.variables.items())))
+        return cache_folder() / "bin" / f"{self.name}-{self.version}-{digest_of(sources, *recipe)}"
+
+    def program(self, name: str) -> Path:
+        return self.folder / name
+
+    def is_built(self) -> bool:
+        return all(self.program(name).exists() for name in self.programs)
+
+    def _go_mod(self) -> str:
+        return (self.source / "go.mod").read_text()
+
+
+def _kubernetes_variables() -> dict[str, str]:
+    packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+    return {f"{package}.gitVersion": "v{version}" for package in packages}
+
+
+PAUSE = Tool("pause", "holdfast.local/tools/pause", {"pause": "."}, 5)
+ETCD = Tool("etcd", "go.etcd.io/etcd/server/v3", {"etcd": "go.etcd.io/etcd/server/v3"}, 60)
+KUBERNETES = Tool(
+    "kubernetes",
+    "k8s.io/kubernetes",
+    {
+        program: f"k8s.io/kubernetes/cmd/{program}"
+        for program in (
+            "kube-apiserver",
+            "kube-controller-manager",
+            "kube-scheduler",
+            "kubelet",
+            "kube-proxy",
+            "kubectl",
+        )
+    },
+    420,
+    variables=_kubernetes_variables(),
+)
+CONTAINERD = Tool(
+    "containerd",
+    "github.com/containerd/containerd/v2",
+    {
+        program: f"github.com/containerd/containerd/v2/cmd/{program}"
+        for program in ("containerd", "containerd-shim-runc-v2", "ctr")
+    },
+    90,
+    tags=("no_aufs", "no_btrfs", "no_devmapper", "no_zfs"),
+    variables={"github.com/containerd/containerd/v2/version.Version": "v{version}"},
+)
+COREDNS = Tool("coredns", "github.com/coredns/coredns", {"coredns": "."}, 75)
+PROMETHEUS = Tool(
+    "prometheus",
+    "github.com/prometheus/prometheus",
+    {program: f"github.com/prometheus/prometheus/cmd/{program}" for program in ("prometheus", "promtool")},
+    180,
+    # Of all service discoveries only these two are used; the clouds' libraries would double the build.
+    tags=("netgo", "remove_all_sd", "enable_kubernetes_sd", "enable_dns_sd"),
+    variables={"github.com/prometheus/common/version.Version": "{version}"},
+)
+HELM = Tool(
+    "helm",
+    "helm.sh/helm/v4",
+    {"helm": "helm.sh/helm/v4/cmd/helm"},
+    150,
+    variables={"helm.sh/helm/v4/internal/version.version": "v{version}"},
+)
+KWOK = Tool("kwok", "sigs.k8s.io/kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}, 90)
+KIND = Tool("kind", "sigs.k8s.io/kind", {"kind": "sigs.k8s.io/kind"}, 40)
+
+EMBEDDED_TOOLS = (PAUSE, ETCD, KUBERNETES, CONTAINERD, COREDNS, PROMETHEUS, HELM, KWOK)
+CLIENT_TOOLS = (PAUSE, KUBERNETES, PROMETHEUS, HELM, KWOK)

@@ -1,0 +1,3 @@
+module holdfast.local/tools/pause
+
+go 1.21
