@@ -1,1 +1,1 @@
-"""Everything that is read: Prometheus and the cluster."""
+"""What the operator reads: Prometheus and the API server, turned into domain values."""

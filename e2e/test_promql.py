@@ -1,0 +1,493 @@
+"""The queries of observe/, asked of a real Prometheus whose TSDB holds exactly the samples that a test names.
+
+Blocks are written by `promtool tsdb create-blocks-from openmetrics`, then read at chosen evaluation times: nothing is
+waited for. Needs `prometheus` and `promtool` on PATH.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.cluster import Replica, ReplicaPhase
+from holdfast.domain.service import ServiceKey, Slo
+from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
+from holdfast.observe.client import PrometheusAddress
+from holdfast.observe.prometheus import PrometheusSource
+from holdfast.observe.traffic import TrafficRequest
+
+pytestmark = pytest.mark.cluster
+
+NOW = 1_700_000_000.0
+SCRAPE = 15.0
+CHAT = ServiceKey("prod", "chat")
+SLO = Slo(ttft_seconds=0.5, tpot_seconds=0.03, objective=0.99, window_seconds=3600.0)
+LONG_AGO = NOW - 7200.0
+
+Points = Sequence[tuple[float, float]]
+
+
+class Tsdb:
+    """Collects samples, then becomes the data folder of a Prometheus."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, list[str]] = {}
+
+    def add(self, name: str, labels: Mapping[str, str], points: Points) -> None:
+        text = ",".join(f'{key}="{value}"' for key, value in labels.items())
+        lines = self._lines.setdefault(name, [])
+        lines.extend(f"{name}{{{text}}} {value!r} {at:.3f}" for at, value in points)
+
+    def write(self, folder: Path) -> Path:
+        source = folder / "samples.om"
+        with source.open("w", encoding="utf-8") as file:
+            for lines in self._lines.values():
+                file.write("\n".join(lines) + "\n")
+            file.write("# EOF\n")
+        data = folder / "data"
+        command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(source), str(data)]
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+        return data
+
+
+class Engine:
+    """Writes one engine's series as Prometheus would store them: every counter starts at zero when it is born."""
+
+    def __init__(self, tsdb: Tsdb, pod: str = "chat-0", born_at: float | None = LONG_AGO, **labels: str) -> None:
+        self._tsdb = tsdb
+        self._labels = {
+            "namespace": "prod",
+            "holdfast_service": "chat",
+            "holdfast_accelerator": "h100",
+            "pod": pod,
+            "instance": f"{pod}:8000",
+            "job": "pods",
+            "engine": "0",
+            "model_name": "m",
+        } | labels
+        self._born_at = born_at
+
+    def scraped(self, times: Sequence[float], **counters: Callable[[float], float]) -> None:
+        """Record `num_requests_running` (idle unless given), the birth, and each counter as a function of time."""
+        self.add("num_requests_running", times, counters.pop("running", lambda _: 0.0))
+        if self._born_at is not None:
+            born_at = self._born_at
+            self.add("request_success_created", times, lambda _: born_at, finished_reason="stop")
+        for name, value in counters.items():
+            reason = {"finished_reason": "stop"} if name == "request_success_total" else {}
+            self.add(name, times, value, **reason)
+
+    def add(self, name: str, times: Sequence[float], value: Callable[[float], float], **labels: str) -> None:
+        present = {key: text for key, text in (self._labels | labels).items() if text}
+        self._tsdb.add(f"vllm:{name}", present, [(at, value(at)) for at in times])
+
+
+def scrapes(start: float, end: float, phase: float = 2.0) -> list[float]:
+    """Scrape times in [start, end], one every SCRAPE seconds."""
+    first = math.ceil((start - phase) / SCRAPE) * SCRAPE + phase
+    return [first + SCRAPE * i for i in range(int((end - first) // SCRAPE) + 1)]
+
+
+def steady(rate: float, since: float = LONG_AGO) -> Callable[[float], float]:
+    return lambda at: math.floor(rate * (at - since))
+
+
+def ready(pod: str, accelerator: str = "h100", at: float = LONG_AGO) -> Replica:
+    return Replica(pod, accelerator, ReplicaPhase.READY, created_at=at, ready_at=at)
+
+
+@contextlib.contextmanager
+def prometheus(data: Path, config: str = "") -> Iterator[str]:
+    """Serve the folder; yields the URL."""
+    binary = shutil.which("prometheus")
+    assert binary is not None, "prometheus and promtool must be on PATH: see e2e/cluster"
+    config_file = data.parent / "prometheus.yml"
+    config_file.write_text(config or "{}", encoding="utf-8")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    log = (data.parent / "prometheus.log").open("w")
+    command = [binary, f"--config.file={config_file}", f"--storage.tsdb.path={data}", f"--web.listen-address={address}"]
+    process = subprocess.Popen([*command, "--storage.tsdb.retention.time=20y"], stdout=log, stderr=log)
+    try:
+        _wait_until_ready(f"http://{address}", process, data.parent / "prometheus.log")
+        yield f"http://{address}"
+    finally:
+        process.kill()
+        process.wait()
+        log.close()
+
+
+def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    for _ in range(600):
+        assert process.poll() is None, log.read_text(encoding="utf-8")
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/-/ready", timeout=1):
+            return
+        time.sleep(0.05)
+    raise AssertionError("prometheus did not become ready: " + log.read_text(encoding="utf-8"))
+
+
+class Reader:
+    """Asks the adapter about the samples of one test."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stack = contextlib.ExitStack()
+        self.source: PrometheusSource | None = None
+
+    def open(self, tsdb: Tsdb) -> PrometheusSource:
+        if self.source is None:
+            url = self._stack.enter_context(prometheus(tsdb.write(self._folder)))
+            self.source = PrometheusSource(PrometheusAddress(url), tick_seconds=5.0, scrape_seconds=SCRAPE)
+        return self.source
+
+    async def observe(
+        self, tsdb: Tsdb, *replicas: Replica, slo: Slo = SLO, now: float = NOW, settle: bool = False
+    ) -> Traffic:
+        source = self.open(tsdb)
+        request = TrafficRequest(CHAT, slo, replicas)
+        if settle:
+            await source.observe([request], now)
+            await source.settle()
+        return (await source.observe([request], now))[CHAT]
+
+    async def close(self) -> None:
+        if self.source is not None:
+            await self.source.close()
+        self._stack.close()
+
+
+@pytest.fixture
+async def reader(tmp_path: Path) -> AsyncIterator[Reader]:
+    reader = Reader(tmp_path)
+    yield reader
+    await reader.close()
+
+
+def on_h100(traffic: Traffic) -> AcceleratorTraffic:
+    return dict(traffic.by_accelerator)["h100"]
+
+
+async def test_a_steady_engine_shows_what_it_finished_in_the_interval(reader: Reader) -> None:
+    tsdb = Tsdb()
+    Engine(tsdb).scraped(scrapes(NOW - 900, NOW), request_success_total=steady(2.0))
+    traffic = await reader.observe(tsdb, ready("chat-0"))
+    assert traffic.state is SignalState.FRESH, traffic.detail
+    assert traffic.interval_seconds == 30.0
+    assert on_h100(traffic).finished == 60.0
+    assert on_h100(traffic).engines == 1
+    assert 0.0 <= (traffic.sample_age_seconds or math.inf) < SCRAPE
+
+
+async def test_ticks_next_to_each_other_lose_nothing_and_count_nothing_twice(reader: Reader) -> None:
+    tsdb = Tsdb()
+    Engine(tsdb).scraped(scrapes(NOW - 900, NOW), request_success_total=lambda at: math.floor((at - LONG_AGO) ** 1.1))
+    total = 0.0
+    for tick in range(10):
+        total += on_h100(await reader.observe(tsdb, now=NOW - 300 + 30 * (tick + 1))).finished
+    at_start, at_end = scrapes(NOW - 315, NOW - 300)[-1], scrapes(NOW - 15, NOW)[-1]
+    assert total == math.floor((at_end - LONG_AGO) ** 1.1) - math.floor((at_start - LONG_AGO) ** 1.1)
+
+
+async def test_a_new_engine_counts_whole(reader: Reader) -> None:
+    tsdb, born = Tsdb(), NOW - 25.0
+    Engine(tsdb, born_at=born).scraped(
+        scrapes(NOW - 14, NOW), request_success_total=lambda _: 17.0, running=lambda _: 4.0
+    )
+    traffic = await reader.observe(tsdb, ready("chat-0", at=born))
+    assert traffic.state is SignalState.FRESH, traffic.detail
+    assert on_h100(traffic).finished == 17.0
+    assert on_h100(traffic).in_flight_growth == 4.0
+
+
+async def test_an_engine_first_scraped_one_lost_scrape_after_its_birth_still_counts_whole(reader: Reader) -> None:
+    tsdb, born = Tsdb(), NOW - 55.0
+    Engine(tsdb, born_at=born).scraped(scrapes(NOW - 14, NOW), request_success_total=lambda _: 17.0)
+    traffic = await reader.observe(tsdb, ready("chat-0", at=born))
+    assert (traffic.state, on_h100(traffic).finished) == (SignalState.FRESH, 17.0)
+
+
+async def test_a_life_long_counter_that_prometheus_sees_for_the_first_time_is_no_burst(reader: Reader) -> None:
+    tsdb = Tsdb()
+    Engine(tsdb).scraped(scrapes(NOW - 14, NOW), request_success_total=steady(1.0), running=lambda _: 9.0)
+    traffic = await reader.observe(tsdb, ready("chat-0"))
+    assert traffic.state is SignalState.PARTIAL
+    assert "no samples before this interval" in traffic.detail
+    assert on_h100(traffic).finished == pytest.approx(30.0, rel=0.02)  # its average, not 7,200 requests at once
+    assert on_h100(traffic).in_flight_growth < 0.1
+
+
+async def test_an_engine_that_hides_its_birth_is_estimated_from_its_process_or_not_at_all(reader: Reader) -> None:
+    tsdb = Tsdb()
+    Engine(tsdb, born_at=None).scraped(scrapes(NOW - 14, NOW), request_success_total=steady(1.0))
+    traffic = await reader.observe(tsdb, ready("chat-0"))
+    assert (traffic.state, on_h100(traffic).finished) == (SignalState.PARTIAL, 0.0)
+
+
+async def test_process_start_time_stands_in_for_the_birth(reader: Reader) -> None:
+    tsdb = Tsdb()
+    Engine(tsdb, born_at=None).scraped(scrapes(NOW - 14, NOW), request_success_total=lambda _: 17.0)
+    labels = {"namespace": "prod", "holdfast_service": "chat", "pod": "chat-0", "instance": "chat-0:8000"}
+    tsdb.add("process_start_time_seconds", labels, [(at, NOW - 20.0) for at in scrapes(NOW - 14, NOW)])
+    traffic = await reader.observe(tsdb, ready("chat-0"))
+    assert (traffic.state, on_h100(traffic).finished) == (SignalState.FRESH, 17.0)
+
+
+async def test_a_gap_of_four_minutes_is_bridged_and_what_happened_meanwhile_is_counted_once(reader: Reader) -> None:
+    tsdb = Tsdb()
+    times = [*scrapes(NOW - 900, NOW - 250), *scrapes(NOW - 20, NOW)]
+    Engine(tsdb).scraped(times, request_success_total=steady(1.0))
+    traffic = await reader.observe(tsdb, ready("chat-0"))
+    assert traffic.state is SignalState.FRESH, traffic.detail
+    assert on_h100(traffic).finished == pytest.approx(255.0, abs=15.0)
+
+
+async def test_a_counter_reset_counts_what_came_since(reader: Reader) -> None:
+    tsdb, restarted = Tsdb(), NOW - 20.0
+    times = scrapes(NOW - 900, NOW)
+    before, after = [at for at in times if at < restarted], [at for at in times if at >= restarted]
+    Engine(tsdb).scraped(before, request_success_total=steady(1.0))
+    Engine(tsdb, born_at=restarted).scraped(after, request_success_total=steady(1.0, since=restarted))
+    traffic = await reader.observe(tsdb, ready("chat-0"))
+    assert traffic.state is SignalState.FRESH, traffic.detail
+    assert on_h100(traffic).finished == math.floor(after[-1] - restarted)
+
+
+async def test_the_last_requests_of_an_engine_that_ended_are_counted(reader: Reader) -> None:
+    tsdb = Tsdb()
+    Engine(tsdb, "chat-0").scraped(scrapes(NOW - 900, NOW), request_success_total=steady(1.0))
+    gone = scrapes(NOW - 900, NOW - 12)
+    Engine(tsdb, "chat-1").scraped(
+        gone, request_success_total=steady(1.0), running=lambda at: 2.0 if at == gone[-1] else 5.0
+    )
+    first = on_h100(await reader.observe(tsdb, ready("chat-0")))
+    assert first.finished == pytest.approx(30.0 + 30.0 - (NOW - 2 - gone[-1]), abs=16.0)
+    much_later = on_h100(await reader.observe(tsdb, ready("chat-0"), now=NOW + 4.0))
+    assert much_later.in_flight_growth in (0.0, -3.0)
+
+
+async def test_an_engine_gone_for_longer_than_the_gap_leaves_no_trace(reader: Reader) -> None:
+    tsdb = Tsdb()
+    Engine(tsdb, "chat-0").scraped(scrapes(NOW - 900, NOW), request_success_total=steady(1.0))
+    Engine(tsdb, "chat-1").scraped(
+        scrapes(NOW - 900, NOW - 310), request_success_total=steady(1.0), running=lambda _: 5.0
+    )
+    seen = on_h100(await reader.observe(tsdb, ready("chat-0")))
+    assert (seen.finished, seen.in_flight_growth, seen.engines) == (30.0, 0.0, 1)
+
+
+async def test_every_signal_of_vllm_0_32_finds_its_place(reader: Reader) -> None:
+    tsdb, times = Tsdb(), scrapes(NOW - 900, NOW)
+    engine = Engine(tsdb)
+    engine.scraped(
+        times,
+        running=lambda at: 7.0 if at > NOW - 20 else 3.0,
+        num_requests_waiting=lambda _: 2.0,
+        kv_cache_usage_perc=lambda _: 0.25,
+        prompt_tokens_total=steady(100.0),
+        prompt_tokens_cached_total=steady(40.0),
+        generation_tokens_total=steady(50.0),
+        num_preemptions_total=steady(0.2),
+        request_prompt_tokens_sum=steady(90.0),
+        request_prompt_tokens_count=steady(1.0),
+        request_generation_tokens_sum=steady(45.0),
+        time_to_first_token_seconds_count=steady(1.0),
+        request_time_per_output_token_seconds_count=steady(1.0),
+        request_time_per_output_token_seconds_sum=lambda at: 0.02 * (at - LONG_AGO),
+        e2e_request_latency_seconds_count=steady(1.0),
+    )
+    for reason, rate in {"stop": 1.0, "length": 2.0, "repetition": 0.1, "error": 0.3, "abort": 0.2}.items():
+        engine.add("request_success_total", times, steady(rate), finished_reason=reason)
+    for reason, rate in {"max_num_queued_reqs": 1.0, "max_num_queued_tokens": 3.0}.items():
+        engine.add("admission_rejections_total", times, steady(rate), reason=reason, engine="")
+    seen = on_h100(await reader.observe(tsdb, ready("chat-0")))
+    assert (seen.finished, seen.failed, seen.aborted, seen.rejected) == (93.0, 9.0, 6.0, 120.0)
+    assert (seen.prompt_tokens, seen.cached_prompt_tokens, seen.output_tokens) == (3000.0, 1200.0, 1500.0)
+    assert (seen.length_samples, seen.prompt_length_sum, seen.output_length_sum) == (30.0, 2700.0, 1350.0)
+    assert (seen.preemptions, seen.ttft_count, seen.tpot_count, seen.e2e_count) == (6.0, 30.0, 30.0, 30.0)
+    assert seen.tpot_sum_seconds == pytest.approx(0.6)
+    assert (seen.running, seen.waiting, seen.in_flight_growth, seen.kv_usage) == (7.0, 2.0, 4.0, 0.25)
+
+
+async def test_older_names_are_understood(reader: Reader) -> None:
+    tsdb, times = Tsdb(), scrapes(NOW - 900, NOW)
+    engine = Engine(tsdb)
+    engine.scraped(
+        times,
+        gpu_cache_usage_perc=lambda _: 0.5,
+        gpu_prefix_cache_hits_total=steady(40.0),
+        time_per_output_token_seconds_count=steady(20.0),
+        time_per_output_token_seconds_sum=lambda at: 0.4 * (at - LONG_AGO),
+    )
+    engine.add("time_per_output_token_seconds_bucket", times, steady(10.0), le="0.03")
+    seen = on_h100(await reader.observe(tsdb, ready("chat-0")))
+    assert (seen.kv_usage, seen.cached_prompt_tokens) == (0.5, 1200.0)
+    assert (seen.tpot_count, seen.tpot_within) == (600.0, 300.0)
+
+
+@pytest.mark.parametrize("spelling", ["1", "1.0"])
+async def test_an_edge_is_found_however_it_is_spelt(reader: Reader, spelling: str) -> None:
+    tsdb, times = Tsdb(), scrapes(NOW - 900, NOW)
+    engine = Engine(tsdb)
+    engine.scraped(times, time_to_first_token_seconds_count=steady(10.0))
+    engine.add("time_to_first_token_seconds_bucket", times, steady(9.0), le=spelling)
+    slo = Slo(ttft_seconds=1.0, tpot_seconds=0.03, objective=0.99, window_seconds=3600.0)
+    seen = on_h100(await reader.observe(tsdb, ready("chat-0"), slo=slo))
+    assert (seen.ttft_count, seen.ttft_within) == (300.0, 270.0)
+
+
+async def test_without_an_edge_on_the_objective_the_nearest_below_bounds_it(reader: Reader) -> None:
+    tsdb, times = Tsdb(), scrapes(NOW - 900, NOW)
+    engine = Engine(tsdb)
+    engine.scraped(times, time_to_first_token_seconds_count=steady(10.0))
+    for edge, rate in {"0.1": 2.0, "0.25": 5.0, "0.5": 9.0}.items():
+        engine.add("time_to_first_token_seconds_bucket", times, steady(rate), le=edge)
+    slo = Slo(ttft_seconds=0.45, tpot_seconds=0.03, objective=0.99, window_seconds=3600.0)
+    assert on_h100(await reader.observe(tsdb, ready("chat-0"), slo=slo)).ttft_within == 150.0
+
+
+async def test_accelerators_and_revisions_of_a_service_are_told_apart_and_summed(reader: Reader) -> None:
+    tsdb, times = Tsdb(), scrapes(NOW - 900, NOW)
+    for pod, accelerator, rate in (("a", "h100", 1.0), ("b", "h100", 2.0), ("c", "l40s", 4.0)):
+        Engine(tsdb, pod, holdfast_accelerator=accelerator).scraped(times, request_success_total=steady(rate))
+    Engine(tsdb, "other", holdfast_service="other").scraped(times, request_success_total=steady(99.0))
+    Engine(tsdb, "twin", namespace="test").scraped(times, request_success_total=steady(99.0))
+    traffic = await reader.observe(tsdb, ready("a"), ready("b"), ready("c", "l40s"))
+    assert traffic.state is SignalState.FRESH, traffic.detail
+    assert {name: (seen.finished, seen.engines) for name, seen in traffic.by_accelerator} == {
+        "h100": (90.0, 2),
+        "l40s": (120.0, 1),
+    }
+
+
+async def test_data_parallel_engines_of_one_pod_are_no_duplicates(reader: Reader) -> None:
+    tsdb, times = Tsdb(), scrapes(NOW - 900, NOW)
+    for engine in ("0", "1"):
+        Engine(tsdb, engine=engine).scraped(times, request_success_total=steady(1.0))
+    traffic = await reader.observe(tsdb, ready("chat-0"))
+    assert traffic.state is SignalState.FRESH, traffic.detail
+    assert (on_h100(traffic).finished, on_h100(traffic).engines) == (60.0, 1)
+
+
+async def test_engines_scraped_twice_are_named_and_do_not_double_the_load(reader: Reader) -> None:
+    tsdb, times = Tsdb(), scrapes(NOW - 900, NOW)
+    for job in ("pods", "podmonitor"):
+        Engine(tsdb, job=job).scraped(times, request_success_total=steady(2.0), running=lambda _: 3.0)
+    traffic = await reader.observe(tsdb, ready("chat-0"))
+    assert traffic.state is SignalState.DUPLICATE
+    assert (on_h100(traffic).finished, on_h100(traffic).running) == (60.0, 3.0)
+
+
+async def test_a_ready_replica_that_does_not_report_makes_the_picture_partial(reader: Reader) -> None:
+    tsdb = Tsdb()
+    Engine(tsdb).scraped(scrapes(NOW - 900, NOW), request_success_total=steady(2.0))
+    traffic = await reader.observe(tsdb, ready("chat-0"), ready("chat-1"))
+    assert (traffic.state, traffic.detail) == (SignalState.PARTIAL, "1 of 2 ready replicas do not report: chat-1")
+    assert on_h100(traffic).finished == 60.0
+
+
+async def test_samples_older_than_three_scrapes_are_stale(reader: Reader) -> None:
+    tsdb = Tsdb()
+    Engine(tsdb).scraped(scrapes(NOW - 900, NOW - 60), request_success_total=steady(2.0))
+    traffic = await reader.observe(tsdb, ready("chat-0"))
+    assert traffic.state is SignalState.STALE
+    assert traffic.sample_age_seconds == pytest.approx(60.0, abs=SCRAPE)
+
+
+async def test_no_series_is_absent(reader: Reader) -> None:
+    tsdb = Tsdb()
+    Engine(tsdb, "x", namespace="elsewhere").scraped(scrapes(NOW - 900, NOW))
+    assert (await reader.observe(tsdb, ready("chat-0"))).state is SignalState.ABSENT
+
+
+@pytest.mark.parametrize("label", ["holdfast_service", "holdfast_accelerator", "namespace", "pod"])
+async def test_the_label_that_engines_lack_is_named(reader: Reader, label: str) -> None:
+    tsdb = Tsdb()
+    Engine(tsdb, **{label: ""}).scraped(scrapes(NOW - 900, NOW), request_success_total=steady(2.0))
+    traffic = await reader.observe(tsdb, ready("chat-0"))
+    assert not traffic.fresh
+    assert f"label {label}" in traffic.detail
+
+
+@pytest.mark.parametrize("nonsense", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("then", [False, True], ids=["now", "one interval ago"])
+async def test_nan_and_infinity_never_become_a_number(reader: Reader, nonsense: float, then: bool) -> None:
+    tsdb, times = Tsdb(), scrapes(NOW - 900, NOW)
+    since = NOW - 600 if then else NOW - 14
+    until = NOW - 29 if then else NOW
+    Engine(tsdb).scraped(
+        times, request_success_total=lambda at: nonsense if since <= at <= until else math.floor(at - LONG_AGO)
+    )
+    traffic = await reader.observe(tsdb, ready("chat-0"))
+    finished = on_h100(traffic).finished
+    assert finished <= 31.0
+    assert then or traffic.state is SignalState.INVALID
+
+
+async def test_quantiles_and_lengths_arrive_with_the_next_tick(reader: Reader) -> None:
+    tsdb, times = Tsdb(), scrapes(NOW - 900, NOW)
+    engine = Engine(tsdb)
+    engine.scraped(times)
+    for edge, rate in {"0.1": 5.0, "0.5": 9.0, "1.0": 10.0, "+Inf": 10.0}.items():
+        engine.add("time_to_first_token_seconds_bucket", times, steady(rate), le=edge)
+    for edge, rate in {"0.01": 0.0, "0.02": 10.0, "+Inf": 10.0}.items():
+        engine.add("request_time_per_output_token_seconds_bucket", times, steady(rate), le=edge)
+    for edge, rate in {"100": 0.0, "200": 4.0, "500": 5.0, "+Inf": 5.0}.items():
+        engine.add("request_prompt_tokens_bucket", times, steady(rate), le=edge)
+    traffic = await reader.observe(tsdb, ready("chat-0"), settle=True)
+    assert traffic.ttft.p50_seconds == pytest.approx(0.1, rel=0.01)
+    assert traffic.ttft.p95_seconds == pytest.approx(0.75, rel=0.01)
+    assert traffic.tpot.p50_seconds == pytest.approx(0.015, rel=0.01)
+    assert traffic.prompt_lengths.edges_tokens == (100.0, 200.0, 500.0, math.inf)
+    shares = [count / traffic.prompt_lengths.cumulative[-1] for count in traffic.prompt_lengths.cumulative]
+    assert shares == pytest.approx([0.0, 0.8, 1.0, 1.0], abs=0.01)
+    assert traffic.output_lengths.edges_tokens == ()
+
+
+async def test_quantiles_of_a_service_without_requests_are_unknown(reader: Reader) -> None:
+    tsdb, times = Tsdb(), scrapes(NOW - 900, NOW)
+    engine = Engine(tsdb)
+    engine.scraped(times)
+    for edge in ("0.1", "0.5", "+Inf"):
+        engine.add("time_to_first_token_seconds_bucket", times, lambda _: 0.0, le=edge)
+    traffic = await reader.observe(tsdb, ready("chat-0"), settle=True)
+    assert traffic.fresh
+    assert traffic.ttft.p95_seconds is None
+
+
+async def test_running_by_pod_counts_what_is_in_flight_once(reader: Reader) -> None:
+    tsdb, times = Tsdb(), scrapes(NOW - 900, NOW)
+    for job in ("pods", "podmonitor"):
+        Engine(tsdb, "busy", job=job).scraped(times, running=lambda _: 3.0, num_requests_waiting=lambda _: 2.0)
+    Engine(tsdb, "idle").scraped(times)
+    Engine(tsdb, "other", holdfast_service="chat2").scraped(times, running=lambda _: 9.0)
+    running = await reader.open(tsdb).running_by_pod([CHAT], NOW)
+    assert running == {CHAT: {"busy": 5.0, "idle": 0.0}}
+
+
+async def test_history_reads_the_window_back_oldest_first_and_closer_where_it_is_recent(reader: Reader) -> None:
+    tsdb, times = Tsdb(), scrapes(NOW - 5 * 3600.0, NOW)
+    engine = Engine(tsdb, born_at=NOW - 6 * 3600.0)
+    engine.scraped(times, request_success_total=steady(2.0))
+    engine.add("request_success_total", times, steady(0.1), finished_reason="abort")
+    engine.add("admission_rejections_total", times, steady(0.5))
+    engine.add("time_to_first_token_seconds_bucket", times, steady(1.9), le="0.5")
+    engine.add("request_time_per_output_token_seconds_bucket", times, steady(1.8), le="0.03")
+    slo = Slo(ttft_seconds=0.5, tpot_seconds=0.03, objective=0.99, window_seconds=4 * 3600.0)
+    history = (await reader.open(tsdb).history([TrafficRequest(CHAT, slo)], NOW))[CHAT].samples
+    assert [sample.at for sample in history] == sorted(sample.at for sample in history)
+    assert sum(sample.interval_seconds for sample in history) == pytest.approx(4 * 3600.0)
+    assert len(history) == 60 + 12
+    for sample in history:
+        assert sample.arrivals / sample.interval_seconds == pytest.approx(2.6, rel=0.05)
+        assert sample.good / sample.interval_seconds == pytest.approx(1.7, rel=0.05)
+        assert sample.bad / sample.interval_seconds == pytest.approx(0.8, rel=0.1)

@@ -1,0 +1,181 @@
+"""Asks Prometheus, through prometheus-api-client: every way to fail ends in one QueryError with a sentence.
+
+The client is synchronous; callers run it in threads.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import prometheus_api_client
+import requests
+import urllib3
+from prometheus_api_client.exceptions import PrometheusApiClientException
+from requests.auth import AuthBase
+
+from holdfast.observe import samples
+from holdfast.observe.queries import Query
+from holdfast.observe.samples import Answer, QueryError, Series
+
+
+@dataclass(frozen=True, slots=True)
+class PrometheusAddress:
+    """Where Prometheus is and how to be let in.
+
+    `headers` carries what multi-tenant stores need (X-Scope-OrgID). `insecure` switches certificate checks off.
+    """
+
+    url: str
+    bearer_token_file: Path | None = None
+    ca_file: Path | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    insecure: bool = False
+    timeout_seconds: float = 5.0
+    max_answer_bytes: int = 64 * 1024 * 1024
+
+
+class PrometheusClient:
+    """Instant and range queries; safe to share between threads."""
+
+    def __init__(self, address: PrometheusAddress) -> None:
+        self._session = _BoundedSession(address)
+        auth = BearerFromFile(address.bearer_token_file) if address.bearer_token_file else None
+        self._client = prometheus_api_client.PrometheusConnect(
+            url=address.url.rstrip("/"),
+            headers=dict(address.headers) or None,
+            retry=urllib3.Retry(total=0),  # the control loop is the retry
+            auth=auth,
+            session=self._session,
+            timeout=address.timeout_seconds,
+            method="POST",  # long regular expressions do not fit into every proxy's URL
+        )
+        self._timeout_seconds = address.timeout_seconds
+
+    def instant(self, query: Query, at: float) -> Answer:
+        """Evaluate at `at` (seconds since the epoch)."""
+        result = self._ask(query, self._timeout_seconds, {"time": f"{at:.3f}"})
+        return Answer(samples.parse_vector(result), samples.partial_warnings(self._session.warnings))
+
+    def range(
+        self, query: Query, start: float, end: float, step_seconds: float, timeout_seconds: float
+    ) -> tuple[Series, ...]:
+        """Evaluate at every step of [start, end]; the client rounds both ends to whole seconds."""
+        times = (datetime.fromtimestamp(start, UTC), datetime.fromtimestamp(end, UTC), f"{step_seconds:g}s")
+        return samples.parse_matrix(self._ask(query, timeout_seconds, {}, times))
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _ask(
+        self,
+        query: Query,
+        timeout_seconds: float,
+        params: dict[str, str],
+        times: tuple[datetime, datetime, str] | None = None,
+    ) -> object:
+        # Prometheus gives up at `timeout` too, so that a question nobody waits for costs it nothing more.
+        params = params | {"timeout": f"{timeout_seconds:g}s"}
+        try:
+            if times is None:
+                return self._client.custom_query(query.promql, params, timeout_seconds)
+            return self._client.custom_query_range(query.promql, *times, params, timeout_seconds)
+        except PrometheusApiClientException as error:
+            raise QueryError(f"{query.name}: {_refusal(self._session.status, str(error))}") from error
+        except (requests.Timeout, TimeoutError) as error:
+            raise QueryError(f"{query.name}: Prometheus did not answer in time") from error
+        except requests.JSONDecodeError as error:
+            raise QueryError(f"{query.name}: the address answers, but not as Prometheus does (no JSON)") from error
+        except (KeyError, TypeError, AttributeError) as error:
+            raise QueryError(f"{query.name}: the answer lacks data.result") from error
+        except (requests.RequestException, OSError) as error:
+            raise QueryError(f"{query.name}: Prometheus cannot be reached ({type(error).__name__})") from error
+
+
+class BearerFromFile(AuthBase):
+    """Adds a token that is read again whenever its file changes: mounted tokens are rotated."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: tuple[tuple[int, int, int], str] | None = None
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self._token()}"
+        return request
+
+    def _token(self) -> str:
+        stat = self._path.stat()
+        version = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
+        if self._known is None or self._known[0] != version:
+            self._known = (version, self._path.read_text(encoding="utf-8").strip())
+        return self._known[1]
+
+
+class _BoundedSession(requests.Session):
+    """Bounds answers in bytes and in total time, sends parameters in the body, and keeps warnings.
+
+    requests' own timeout restarts with every received byte, and prometheus-api-client drops the warnings.
+    """
+
+    def __init__(self, address: PrometheusAddress) -> None:
+        super().__init__()
+        self.verify = False if address.insecure else str(address.ca_file) if address.ca_file else True
+        self._max_bytes = address.max_answer_bytes
+        self._seen = threading.local()
+
+    @property
+    def warnings(self) -> object:
+        """`warnings` of this thread's last answer."""
+        return getattr(self._seen, "warnings", None)
+
+    @property
+    def status(self) -> int:
+        """HTTP status of this thread's last answer."""
+        return getattr(self._seen, "status", 0)
+
+    def request(self, method: str | bytes, url: str | bytes, *args: Any, **kwargs: Any) -> requests.Response:
+        """Send with the parameters as a form, and read the answer within the bounds."""
+        self._seen.warnings, self._seen.status = None, 0
+        deadline = time.monotonic() + kwargs["timeout"]
+        if method == "POST":
+            kwargs["data"] = kwargs.pop("params", None)
+        kwargs["stream"] = True
+        response = super().request(method, url, *args, **kwargs)
+        content = self._read(response, deadline)
+        response._content = content  # what Response.content itself would have stored
+        self._seen.status = response.status_code
+        if b'"warnings"' in content:
+            self._seen.warnings = _warnings_of(content)
+        return response
+
+    def _read(self, response: requests.Response, deadline: float) -> bytes:
+        content = bytearray()
+        with response:
+            for chunk in response.iter_content(chunk_size=256 * 1024):
+                content += chunk
+                if len(content) > self._max_bytes:
+                    raise requests.ConnectionError(f"the answer exceeds {self._max_bytes} bytes")
+                if time.monotonic() > deadline:
+                    raise requests.Timeout("the answer took too long")
+        return bytes(content)
+
+
+def _warnings_of(content: bytes) -> object:
+    try:
+        payload: Mapping[str, object] = json.loads(content)
+        return payload.get("warnings")
+    except (ValueError, AttributeError):
+        return None
+
+
+def _refusal(status: int, error: str) -> str:
+    if status in (401, 403):
+        return f"Prometheus refused the credentials (HTTP {status})"
+    kind = "cannot serve the query" if status >= 500 else "rejected the query"
+    return f"Prometheus {kind} (HTTP {status}): {error[:200]}"

@@ -1,0 +1,35 @@
+"""Which histogram edges are worth asking for: each objective, and the nearest edge below it of every known grid.
+
+Edges are fixed when a pod starts. After an objective was edited, or where an engine runs with vLLM's own buckets, no
+edge equals it: the nearest one below then gives a lower bound of what was within.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from holdfast.domain.service import Slo
+from holdfast.observe.queries import Edges
+
+# vLLM 0.33, vllm/v1/metrics/buckets.py (seconds)
+VLLM_DEFAULT = Edges(
+    ttft=(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640),
+    tpot=(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80),
+    e2e=(0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680),
+)
+
+
+def around(slos: Iterable[Slo], grids: Sequence[Edges] = (VLLM_DEFAULT,)) -> Edges:
+    """Return the distinct edges that the objectives of these services need, ascending."""
+    objectives = list(slos)
+    return Edges(
+        ttft=_needed((slo.ttft_seconds for slo in objectives), [grid.ttft for grid in grids]),
+        tpot=_needed((slo.tpot_seconds for slo in objectives), [grid.tpot for grid in grids]),
+        e2e=_needed((slo.e2e_seconds for slo in objectives if slo.e2e_seconds), [grid.e2e for grid in grids]),
+    )
+
+
+def _needed(objectives_seconds: Iterable[float], grids: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    distinct = set(objectives_seconds)
+    below = (max((edge for edge in grid if edge < seconds), default=None) for seconds in distinct for grid in grids)
+    return tuple(sorted(distinct | {float(edge) for edge in below if edge is not None}))

@@ -1,0 +1,112 @@
+"""Range queries -> History: read once after a start, so that no database is needed.
+
+Resolution falls with age, which bounds the points per service (400 over 30 days) and still shows the last hour closely.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.domain.service import ServiceKey, Slo
+from holdfast.domain.signals import History, RateSample
+from holdfast.observe import queries
+from holdfast.observe.samples import Series, usable
+from holdfast.observe.traffic import TrafficRequest
+
+HOUR = 3600.0
+_STEPS = ((HOUR, 60.0), (24 * HOUR, 900.0), (30 * 24 * HOUR, 3 * HOUR))  # (reaches back to, one point every)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Points every `step_seconds` whose intervals lie between two ages, in seconds before now."""
+
+    step_seconds: float
+    oldest_age_seconds: float
+    newest_age_seconds: float
+
+    def bounds(self, now: float) -> tuple[float, float]:
+        """First and last evaluation time: a point covers the step that ends at it."""
+        return now - self.oldest_age_seconds + self.step_seconds, now - self.newest_age_seconds
+
+
+def levels(window_seconds: float, scrape_seconds: float) -> tuple[Level, ...]:
+    """Return the levels that cover the window, newest first; they meet without overlapping."""
+    found: list[Level] = []
+    covered = 0.0
+    for reach, step in _STEPS:
+        step = max(step, 2 * scrape_seconds)
+        steps = int((min(reach, window_seconds) - covered) // step)
+        if steps > 0:
+            found.append(Level(step, covered + steps * step, covered))
+            covered += steps * step
+    return tuple(found)
+
+
+def read(
+    rows: Sequence[Series], level: Level, requests: Sequence[TrafficRequest]
+) -> dict[ServiceKey, tuple[RateSample, ...]]:
+    """Return the samples of one level, oldest first; NaN and infinite points are left out."""
+    wanted = {request.key: request.slo for request in requests}
+    by_service: dict[ServiceKey, list[Series]] = defaultdict(list)
+    for row in rows:
+        key = ServiceKey(row.label("namespace"), row.label("holdfast_service"))
+        if key in wanted:
+            by_service[key].append(row)
+    return {key: _samples(series, level, wanted[key]) for key, series in by_service.items()}
+
+
+def joined(parts: Iterable[Mapping[ServiceKey, tuple[RateSample, ...]]]) -> dict[ServiceKey, History]:
+    """Join levels into one History per service, oldest first."""
+    samples: dict[ServiceKey, list[RateSample]] = defaultdict(list)
+    for part in parts:
+        for key, some in part.items():
+            samples[key].extend(some)
+    return {key: History(tuple(sorted(some, key=lambda sample: sample.at))) for key, some in samples.items()}
+
+
+def good_lower_bound(finished: float, within: Sequence[float]) -> float:
+    """Frechet: at least this many of `finished` requests met every bound, if `within[i]` of them met bound i."""
+    missed = sum(max(0.0, finished - count) for count in within)
+    return max(0.0, finished - missed)
+
+
+def _samples(series: Sequence[Series], level: Level, slo: Slo) -> tuple[RateSample, ...]:
+    counts: dict[float, dict[str, float]] = defaultdict(dict)
+    for row in series:
+        column = _column(row, slo)
+        for at, value in row.points if column else ():
+            if usable(value):
+                point = counts[at]
+                point[column] = max(point.get(column, 0.0), value)
+    return tuple(_sample(at, counts[at], level.step_seconds, slo) for at in sorted(counts))
+
+
+def _column(row: Series, slo: Slo) -> str:
+    """Name what a series counts; empty where it is an edge beyond this service's objective."""
+    name = row.label("metric")
+    name = queries.TPOT if name == queries.TPOT_BEFORE_0_11 else name
+    limits = {queries.TTFT: slo.ttft_seconds, queries.TPOT: slo.tpot_seconds, queries.E2E: slo.e2e_seconds}
+    if name not in limits:
+        return name
+    limit = limits[name]
+    try:
+        return name if limit is not None and float(row.label("le")) <= limit * (1.0 + 1e-9) else ""
+    except ValueError:
+        return ""
+
+
+def _sample(at: float, counts: Mapping[str, float], step_seconds: float, slo: Slo) -> RateSample:
+    finished, failed = counts.get("finished", 0.0), counts.get("failed", 0.0)
+    rejected = counts.get("rejected", 0.0)
+    bounds = (queries.TTFT, queries.TPOT) + ((queries.E2E,) if slo.e2e_seconds is not None else ())
+    good = good_lower_bound(finished, [counts.get(name, 0.0) for name in bounds])
+    return RateSample(
+        at=at,
+        interval_seconds=step_seconds,
+        arrivals=finished + failed + rejected + counts.get("aborted", 0.0),
+        good=good,
+        bad=finished - good + failed + rejected,
+    )

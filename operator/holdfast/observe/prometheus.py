@@ -1,0 +1,153 @@
+"""The port to metrics, and its adapter for anything that speaks Prometheus's HTTP API."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+from holdfast.domain.service import ServiceKey
+from holdfast.domain.signals import History, RateSample, Traffic
+from holdfast.observe import edges, history, queries, slow, traffic
+from holdfast.observe.client import PrometheusAddress, PrometheusClient
+from holdfast.observe.history import Level
+from holdfast.observe.queries import Edges, Query
+from holdfast.observe.samples import Answer, QueryError, usable
+from holdfast.observe.traffic import TrafficRequest
+
+_LOG = logging.getLogger(__name__)
+_SLOW_PERIOD_SECONDS = 60.0
+_SLOW_TRUST_SECONDS = 300.0
+_HISTORY_TIMEOUT_SECONDS = 30.0
+_THREADS = 10  # all queries of the first tick
+
+T = TypeVar("T")
+
+
+class MetricsSource(Protocol):
+    """Where Traffic comes from. Missing data is a state in the answer: no method raises because of it."""
+
+    async def observe(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, Traffic]:
+        """Return one Traffic per request, all evaluated at `now` (seconds since the epoch)."""
+        ...
+
+    async def history(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, History]:
+        """Return what is known of each service's SLO window; services without any are left out."""
+        ...
+
+    async def running_by_pod(self, keys: Iterable[ServiceKey], now: float) -> Mapping[ServiceKey, Mapping[str, float]]:
+        """Return requests in flight by pod name; what is not known is left out."""
+        ...
+
+
+class PrometheusSource:
+    """Asks a constant number of questions per tick, whatever the number of services.
+
+    Slow queries run in the background and are never waited for; their answers serve for five minutes.
+    `rendered` are the bucket edges that engines are started with, beside vLLM's own.
+    """
+
+    def __init__(
+        self,
+        address: PrometheusAddress,
+        tick_seconds: float = 5.0,
+        scrape_seconds: float = 15.0,
+        rendered: Edges = Edges(),  # noqa: B008  # frozen
+    ) -> None:
+        self.window = queries.window(tick_seconds, scrape_seconds)
+        self._grids = (edges.VLLM_DEFAULT, rendered)
+        self._client = PrometheusClient(address)
+        self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="prometheus")
+        self._deadline_seconds = address.timeout_seconds + 1.0
+        self._slow_queries = {query.name: query for query in queries.slow_queries()}
+        self._slow = slow.SlowCache(tuple(self._slow_queries), _SLOW_PERIOD_SECONDS, _SLOW_TRUST_SECONDS)
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def observe(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, Traffic]:
+        if not requests:
+            return {}
+        self._start_slow_queries(now)
+        asked = queries.fast_queries(self.window, self._edges(requests))
+        try:
+            answers = await self._ask_all(asked, now)
+        except QueryError as error:
+            return {request.key: traffic.unreachable(str(error)) for request in requests}
+        return traffic.assemble(requests, answers, self._slow.signals(now), self.window, now)
+
+    async def history(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, History]:
+        longest = max((request.slo.window_seconds for request in requests), default=0.0)
+        asked_edges = self._edges(requests)
+        parts = []
+        for level in history.levels(longest, self.window.scrape_seconds):
+            try:
+                parts.append(await self._read_level(level, asked_edges, requests, now))
+            except QueryError as error:  # older levels cost more: they would fail too
+                _LOG.warning("history before the last %.0f s is unknown: %s", level.newest_age_seconds, error)
+                break
+        return history.joined(parts)
+
+    async def running_by_pod(self, keys: Iterable[ServiceKey], now: float) -> Mapping[ServiceKey, Mapping[str, float]]:
+        query = queries.running_by_pod_query(keys)
+        try:
+            answer = (await self._ask_all([query], now))[query.name]
+        except QueryError as error:
+            _LOG.warning("the least loaded replicas are unknown: %s", error)
+            return {}
+        running: dict[ServiceKey, dict[str, float]] = defaultdict(dict)
+        for sample in answer.samples:
+            if usable(sample.value):
+                running[slow.service_key(sample)][sample.label("pod")] = sample.value
+        return running
+
+    async def settle(self) -> None:
+        """Wait for the slow queries under way."""
+        await asyncio.gather(*self._background)
+
+    async def close(self) -> None:
+        """Stop asking; queries under way end by their own timeout."""
+        for task in self._background:
+            task.cancel()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._client.close()
+
+    def _edges(self, requests: Sequence[TrafficRequest]) -> Edges:
+        return edges.around((request.slo for request in requests), self._grids)
+
+    async def _ask_all(self, asked: Sequence[Query], now: float) -> dict[str, Answer]:
+        """Ask at once; the first failure ends the wait, since a part of the signals would mislead."""
+        calls = (self._in_thread(functools.partial(self._client.instant, query, now)) for query in asked)
+        try:
+            async with asyncio.timeout(self._deadline_seconds):
+                answers = await asyncio.gather(*calls)
+        except TimeoutError as error:
+            raise QueryError(f"Prometheus did not answer all queries within {self._deadline_seconds:g} s") from error
+        return {query.name: answer for query, answer in zip(asked, answers, strict=True)}
+
+    async def _read_level(
+        self, level: Level, asked: Edges, requests: Sequence[TrafficRequest], now: float
+    ) -> dict[ServiceKey, tuple[RateSample, ...]]:
+        query = queries.history_query(level.step_seconds, asked)
+        start, end = level.bounds(now)
+        ask = functools.partial(self._client.range, query, start, end, level.step_seconds, _HISTORY_TIMEOUT_SECONDS)
+        rows = await self._in_thread(ask)
+        return await self._in_thread(functools.partial(history.read, rows, level, requests))
+
+    def _start_slow_queries(self, now: float) -> None:
+        for name in self._slow.due(now):
+            task = asyncio.create_task(self._ask_slow(self._slow_queries[name], now))
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
+
+    async def _ask_slow(self, query: Query, now: float) -> None:
+        try:
+            answer = await self._in_thread(functools.partial(self._client.instant, query, now))
+            self._slow.store(query.name, answer.samples, now)
+        except QueryError as error:
+            _LOG.warning("slow query failed, its last answer serves for %.0f s: %s", _SLOW_TRUST_SECONDS, error)
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, call)

@@ -1,0 +1,91 @@
+"""Answers of Prometheus's HTTP API as typed rows; whatever has another shape is refused with a sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+class QueryError(Exception):
+    """Prometheus could not be asked, or its answer cannot be understood; the text says what and names no secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One series at one instant; the value may be NaN or infinite: judging it is the reader's part."""
+
+    labels: Mapping[str, str]
+    value: float
+
+    def label(self, name: str) -> str:
+        return self.labels.get(name, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One series of a range query: (seconds since the epoch, value), oldest first."""
+
+    labels: Mapping[str, str]
+    points: tuple[tuple[float, float], ...]
+
+    def label(self, name: str) -> str:
+        return self.labels.get(name, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one query returned, and the warnings that make it partial."""
+
+    samples: tuple[Sample, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def parse_vector(result: object) -> tuple[Sample, ...]:
+    """Read `data.result` of an instant query."""
+    return tuple(Sample(_labels(item), _point(item.get("value"))[1]) for item in _items(result))
+
+
+def parse_matrix(result: object) -> tuple[Series, ...]:
+    """Read `data.result` of a range query."""
+    return tuple(Series(_labels(item), tuple(map(_point, _items_of(item.get("values"))))) for item in _items(result))
+
+
+def partial_warnings(warnings: object) -> tuple[str, ...]:
+    """Keep the warnings that mean missing data; PromQL's own remarks on style and buckets do not."""
+    texts = [str(text) for text in warnings] if isinstance(warnings, list) else []
+    return tuple(text for text in texts if not text.startswith("PromQL "))
+
+
+def _items(result: object) -> list[dict[str, Any]]:
+    items = _items_of(result)
+    if not all(isinstance(item, dict) for item in items):
+        raise QueryError("Prometheus answered something else than a list of series")
+    return items
+
+
+def _items_of(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise QueryError("Prometheus answered something else than a list of series")
+    return value
+
+
+def _labels(item: Mapping[str, Any]) -> Mapping[str, str]:
+    labels = item.get("metric")
+    if not isinstance(labels, dict):
+        raise QueryError("Prometheus answered a series without labels")
+    return labels
+
+
+def _point(pair: Sequence[Any] | None) -> tuple[float, float]:
+    try:
+        at, value = pair  # type: ignore[misc]  # any shape may arrive: the except clause is the check
+        return float(at), float(value)
+    except (TypeError, ValueError) as error:
+        raise QueryError(f"Prometheus answered a sample that is no number: {str(pair)[:80]}") from error
+
+
+def usable(value: float) -> bool:
+    """Say whether a count, a gauge or an age makes sense."""
+    return math.isfinite(value) and value >= 0.0

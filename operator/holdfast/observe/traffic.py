@@ -1,0 +1,308 @@
+"""Rows of the fast and slow queries -> Traffic per service: pure, and the judge of how far to believe them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.domain.cluster import Replica, ReplicaPhase
+from holdfast.domain.service import ServiceKey, Slo
+from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
+from holdfast.observe import queries
+from holdfast.observe.queries import Window
+from holdfast.observe.samples import Answer, Sample, usable
+from holdfast.observe.slow import SlowSignals, service_key
+
+FINISHED_REASONS = {"error": "failed", "abort": "aborted"}
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficRequest:
+    """One service to be observed: its objectives, and the replicas whose engines should report."""
+
+    key: ServiceKey
+    slo: Slo
+    replicas: tuple[Replica, ...] = ()
+
+
+def unreachable(detail: str) -> Traffic:
+    """Nothing could be read this tick."""
+    return Traffic(SignalState.UNREACHABLE, detail)
+
+
+def assemble(
+    requests: Sequence[TrafficRequest], answers: Mapping[str, Answer], slow: SlowSignals, span: Window, now: float
+) -> dict[ServiceKey, Traffic]:
+    """Return Traffic for every request; `answers` holds all fast queries by name."""
+    table = _Table(answers, span, now)
+    return {request.key: _with_slow(table.traffic(request), slow, request.key) for request in requests}
+
+
+def _with_slow(traffic: Traffic, slow: SlowSignals, key: ServiceKey) -> Traffic:
+    return dataclasses.replace(
+        traffic,
+        ttft=slow.ttft.get(key, traffic.ttft),
+        tpot=slow.tpot.get(key, traffic.tpot),
+        prompt_lengths=slow.prompt_lengths.get(key, traffic.prompt_lengths),
+        output_lengths=slow.output_lengths.get(key, traffic.output_lengths),
+    )
+
+
+@dataclass(slots=True)
+class _Values:
+    """Everything seen of one service on one accelerator."""
+
+    counts: dict[str, float] = field(default_factory=dict)
+    within: dict[str, dict[float, float]] = field(default_factory=lambda: defaultdict(dict))
+    sampled_at: dict[str, float] = field(default_factory=dict)  # pod -> newest sample
+    unusable: set[str] = field(default_factory=set)
+
+    def add(self, name: str, value: float) -> None:
+        if usable(value):
+            self.counts[name] = self.counts.get(name, 0.0) + value
+        else:
+            self.unusable.add(name)
+
+    def get(self, *names: str) -> float:
+        """Value of the first of these names that is there: metrics were renamed over vLLM versions."""
+        return next((self.counts[name] for name in names if name in self.counts), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What the checks judge, per service."""
+
+    cells: Mapping[str, _Values]
+    expected: Mapping[str, tuple[str, ...]]  # accelerator -> pods that should report by now
+    starting: bool
+    unlabelled: str
+    warnings: tuple[str, ...]
+    span: Window
+    now: float
+
+    def newest(self) -> float | None:
+        return max((at for values in self.cells.values() for at in values.sampled_at.values()), default=None)
+
+    def reporting(self, accelerator: str) -> tuple[str, ...]:
+        values = self.cells.get(accelerator)
+        fresh_since = self.now - self.span.stale_seconds
+        return tuple(pod for pod, at in values.sampled_at.items() if at >= fresh_since) if values else ()
+
+
+class _Table:
+    """All answers of one tick, sorted by service and accelerator once."""
+
+    def __init__(self, answers: Mapping[str, Answer], span: Window, now: float) -> None:
+        self._span = span
+        self._now = now
+        self._cells: dict[ServiceKey, dict[str, _Values]] = defaultdict(lambda: defaultdict(_Values))
+        self._unlabelled = [dict(sample.labels) for sample in answers["unlabelled"].samples]
+        self._warnings = tuple(text for answer in answers.values() for text in answer.warnings)
+        self._read(answers)
+
+    def traffic(self, request: TrafficRequest) -> Traffic:
+        cells = self._cells.get(request.key, {})
+        facts = self._facts(request, cells)
+        state, detail = next(filter(None, (check(facts) for check in CHECKS)), (SignalState.FRESH, ""))
+        newest = facts.newest()
+        return Traffic(
+            state=state,
+            detail=detail,
+            interval_seconds=self._span.interval_seconds,
+            sample_age_seconds=None if newest is None else max(0.0, self._now - newest),
+            by_accelerator=tuple(
+                (name, _accelerator_traffic(cells[name], request.slo, len(facts.reporting(name))))
+                for name in sorted(cells)
+                if name  # what carries no accelerator's name cannot be sized by
+            ),
+        )
+
+    def _facts(self, request: TrafficRequest, cells: Mapping[str, _Values]) -> _Facts:
+        settled = self._now - self._span.birth_grace_seconds
+        ready = [replica for replica in request.replicas if replica.phase is ReplicaPhase.READY]
+        expected: dict[str, tuple[str, ...]] = {}
+        for replica in ready:
+            if replica.ready_at is not None and replica.ready_at <= settled:
+                expected[replica.accelerator] = (*expected.get(replica.accelerator, ()), replica.name)
+        return _Facts(
+            cells,
+            expected,
+            not ready,
+            _unlabelled_detail(request.key, self._unlabelled),
+            self._warnings,
+            self._span,
+            self._now,
+        )
+
+    def _read(self, answers: Mapping[str, Answer]) -> None:
+        for sample in answers["counters"].samples:
+            self._cell(sample).add(_counter_name(sample), sample.value)
+        for sample in answers["edges"].samples:
+            self._read_edge(sample)
+        for sample in (*answers["gauges"].samples, *answers["anomalies"].samples):
+            self._read_gauge(sample)
+        for sample in answers["engines"].samples:
+            if usable(sample.value):
+                self._cell(sample).sampled_at[sample.label("pod")] = sample.value
+
+    def _read_edge(self, sample: Sample) -> None:
+        values, family = self._cell(sample), sample.label("metric").removesuffix("_bucket")
+        try:
+            edge = float(sample.label("le"))
+        except ValueError:
+            edge = math.nan
+        if math.isnan(edge) or not usable(sample.value):
+            values.unusable.add(sample.label("metric"))
+        else:
+            values.within[family][edge] = values.within[family].get(edge, 0.0) + sample.value
+
+    def _read_gauge(self, sample: Sample) -> None:
+        values, name = self._cell(sample), sample.label("metric")
+        if name == "in_flight_growth" and math.isfinite(sample.value):
+            values.counts[name] = sample.value  # the one figure that may be negative
+        else:
+            values.add(name, sample.value)
+
+    def _cell(self, sample: Sample) -> _Values:
+        return self._cells[service_key(sample)][sample.label("holdfast_accelerator")]
+
+
+def _counter_name(sample: Sample) -> str:
+    name = sample.label("metric")
+    if name == "request_success_total":
+        return FINISHED_REASONS.get(sample.label("finished_reason"), "finished")
+    return name
+
+
+def _accelerator_traffic(values: _Values, slo: Slo, engines: int) -> AcceleratorTraffic:
+    copies = max(1.0, values.get("copies"))
+
+    def count(*names: str) -> float:
+        return values.get(*names) / copies
+
+    e2e_count = count(f"{queries.E2E}_count")
+    return AcceleratorTraffic(
+        finished=count("finished"),
+        failed=count("failed"),
+        aborted=count("aborted"),
+        rejected=count("admission_rejections_total"),
+        prompt_tokens=count("prompt_tokens_total"),
+        cached_prompt_tokens=count(*queries.CACHED_TOKENS),
+        output_tokens=count("generation_tokens_total"),
+        length_samples=count("request_prompt_tokens_count"),
+        prompt_length_sum=count("request_prompt_tokens_sum"),
+        output_length_sum=count("request_generation_tokens_sum"),
+        preemptions=count("num_preemptions_total"),
+        ttft_count=count(f"{queries.TTFT}_count"),
+        ttft_within=_within(values, slo.ttft_seconds, queries.TTFT) / copies,
+        tpot_count=count(f"{queries.TPOT}_count", f"{queries.TPOT_BEFORE_0_11}_count"),
+        tpot_within=_within(values, slo.tpot_seconds, queries.TPOT, queries.TPOT_BEFORE_0_11) / copies,
+        tpot_sum_seconds=count(f"{queries.TPOT}_sum", f"{queries.TPOT_BEFORE_0_11}_sum"),
+        e2e_count=e2e_count,
+        e2e_within=e2e_count if slo.e2e_seconds is None else _within(values, slo.e2e_seconds, queries.E2E) / copies,
+        running=count("num_requests_running"),
+        waiting=count("num_requests_waiting"),
+        in_flight_growth=count("in_flight_growth"),
+        kv_usage=values.get("kv_usage"),
+        engines=engines,
+    )
+
+
+def _within(values: _Values, objective_seconds: float, *families: str) -> float:
+    """Return a lower bound of the observations within the objective.
+
+    Each edge at or below it is one; pods of an older revision may lack the exact edge, so the largest is taken.
+    """
+    family = next((name for name in families if f"{name}_count" in values.counts), families[0])
+    limit = objective_seconds * (1.0 + 1e-9)
+    return max((count for edge, count in values.within.get(family, {}).items() if edge <= limit), default=0.0)
+
+
+def _unlabelled_detail(key: ServiceKey, groups: Iterable[Mapping[str, str]]) -> str:
+    """Name the label that engines of this namespace (or of no namespace) lack."""
+    for labels in groups:
+        if labels.get("namespace", "") not in ("", key.namespace):
+            continue
+        if labels.get("holdfast_service", "") not in ("", key.name):
+            continue
+        lacking = [name for name in ("namespace", "holdfast_service", "holdfast_accelerator") if not labels.get(name)]
+        return f"engines report vllm:num_requests_running without the label {' and '.join(lacking)}: relabel them"
+    return ""
+
+
+Judgement = tuple[SignalState, str] | None
+
+
+def _some_series(facts: _Facts) -> Judgement:
+    if facts.newest() is not None:
+        return None
+    if facts.unlabelled:
+        return SignalState.ABSENT, facts.unlabelled
+    if facts.starting:
+        return SignalState.ABSENT, "no replica is ready yet"
+    return SignalState.ABSENT, "Prometheus has no vllm:num_requests_running for this service: is it scraped?"
+
+
+def _numbers_make_sense(facts: _Facts) -> Judgement:
+    unusable = sorted({name for values in facts.cells.values() for name in values.unusable})
+    return (SignalState.INVALID, f"NaN, infinite or negative: {', '.join(unusable)}") if unusable else None
+
+
+def _recent(facts: _Facts) -> Judgement:
+    newest = facts.newest()
+    if newest is None or facts.now - newest <= facts.span.stale_seconds:
+        return None
+    age, period = facts.now - newest, facts.span.scrape_seconds
+    return SignalState.STALE, f"the newest sample is {age:.0f} s old, scrapes come every {period:g} s"
+
+
+def _labelled(facts: _Facts) -> Judgement:
+    if "" in facts.cells:
+        return SignalState.PARTIAL, "some engines lack the label holdfast_accelerator: relabel them"
+    if any("" in values.sampled_at for values in facts.cells.values()):
+        return SignalState.PARTIAL, "some engines lack the label pod: relabel them"
+    return None
+
+
+def _every_engine(facts: _Facts) -> Judgement:
+    missing = sorted(pod for name, pods in facts.expected.items() for pod in pods if pod not in facts.reporting(name))
+    if not missing:
+        return None
+    expected = sum(map(len, facts.expected.values()))
+    named = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+    return SignalState.PARTIAL, f"{len(missing)} of {expected} ready replicas do not report: {named}"
+
+
+def _once_each(facts: _Facts) -> Judgement:
+    if not any(values.get("copies") > 1.0 for values in facts.cells.values()):
+        return None
+    return SignalState.DUPLICATE, "engines are scraped more than once: counts are divided by the number of copies"
+
+
+def _known_past(facts: _Facts) -> Judgement:
+    unknown = sum(values.get("no_past") for values in facts.cells.values())
+    if not unknown:
+        return None
+    return (
+        SignalState.PARTIAL,
+        f"{unknown:.0f} engines have no samples before this interval: their counts are estimates",
+    )
+
+
+def _complete_answers(facts: _Facts) -> Judgement:
+    return (SignalState.PARTIAL, f"Prometheus warns: {facts.warnings[0][:200]}") if facts.warnings else None
+
+
+CHECKS: tuple[Callable[[_Facts], Judgement], ...] = (
+    _some_series,
+    _numbers_make_sense,
+    _recent,
+    _once_each,
+    _labelled,
+    _every_engine,
+    _known_past,
+    _complete_answers,
+)
