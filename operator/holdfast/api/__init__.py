@@ -1,1 +1,1 @@
-"""The LLMService API: types, reasons, and the CRD generated from them."""
+"""The LLMService API: the types a user writes, the CRD generated from them, conditions and reasons."""

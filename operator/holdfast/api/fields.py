@@ -1,0 +1,131 @@
+"""The kinds of values an LLMService is made of: bounded strings, durations, names, free-form Kubernetes parts."""
+
+import re
+from typing import Annotated, Any
+
+from pydantic import Field, StringConstraints, WithJsonSchema
+
+from holdfast.api.quantities import DURATION_REMEDY, PERCENT_PATTERN, parse_duration_seconds, parse_percent
+from holdfast.api.rules import Checked, Rule, cel_seconds, is_duration
+
+PRESERVE = "x-kubernetes-preserve-unknown-fields"
+LABEL_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_RESOURCE_PATTERN = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+_OBJECT_NAME_PATTERN = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+_MODEL_PATTERNS = (
+    "^[A-Za-z0-9][-A-Za-z0-9._]*(/[A-Za-z0-9][-A-Za-z0-9._]*)?$",
+    "^/[^ ]*$",
+    "^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[^ ]*)?$",
+    "^oci://[^ /]+/[^ ]+$",
+)
+
+
+def matches(pattern: str, message: str) -> Rule:
+    """The rule that a string matches an anchored regular expression, the same in RE2 and in Python."""
+    compiled = re.compile(pattern[1:-1])
+    return Rule(f"self.matches('{pattern}')", message, lambda text: compiled.fullmatch(text) is not None)
+
+
+def _duration(low: str, high: str) -> Checked:
+    """A duration within bounds; a low bound of `0s` is exclusive, every other one inclusive."""
+    least, most = parse_duration_seconds(low), parse_duration_seconds(high)
+    over, text = (">", f"above 0 and at most {high}") if least == 0 else (">=", f"from {low} to {high}")
+
+    def holds(value: str) -> bool:
+        try:
+            seconds = parse_duration_seconds(value)
+        except ValueError:
+            return False
+        return (seconds > 0 if least == 0 else seconds >= least) and seconds <= most
+
+    seconds = cel_seconds("self")
+    cel = f"{is_duration('self')} && {seconds} {over} {least} && {seconds} <= {most}"
+    return Checked(Rule(cel, f"must be a duration {text}: {DURATION_REMEDY}", holds))
+
+
+def _objective_holds(value: str) -> bool:
+    try:
+        return 0.5 < parse_percent(value) < 1.0
+    except ValueError:
+        return False
+
+
+_OBJECTIVE = Rule(
+    f"self.matches('{PERCENT_PATTERN}')"
+    " && double(self.substring(0, self.size() - 1)) > 50.0 && double(self.substring(0, self.size() - 1)) < 100.0",
+    "objective must be above 50% and below 100%: write a number and a percent sign, such as 99% or 99.5%",
+    _objective_holds,
+)
+_MODEL_URI = Rule(
+    " || ".join(f"self.matches('{pattern}')" for pattern in _MODEL_PATTERNS),
+    "uri must be a Hugging Face id (Qwen/Qwen3-8B), an absolute path in the image (/models/chat), pvc://claim/path"
+    " or oci://registry/repository:tag",
+    lambda text: any(re.fullmatch(pattern[1:-1], text) for pattern in _MODEL_PATTERNS),
+)
+
+Duration = Annotated[str, StringConstraints(max_length=16)]
+LatencyBound = Annotated[Duration, _duration("0s", "1d")]
+Window = Annotated[Duration, _duration("5m", "30d")]
+ShutdownTimeout = Annotated[Duration, _duration("1s", "1h")]
+Objective = Annotated[str, StringConstraints(max_length=16), Checked(_OBJECTIVE)]
+ModelUri = Annotated[str, StringConstraints(max_length=512), Checked(_MODEL_URI)]
+
+ShortText = Annotated[str, StringConstraints(min_length=1, max_length=253)]
+LongText = Annotated[str, StringConstraints(max_length=4096)]
+ImageReference = Annotated[
+    str,
+    StringConstraints(max_length=512),
+    Checked(matches("^[^ ]+$", "image must be an image reference without spaces, such as vllm/vllm-openai:v0.32.0")),
+]
+AcceleratorName = Annotated[
+    str,
+    StringConstraints(max_length=50),
+    Checked(matches(LABEL_PATTERN, "name must be a DNS label: lower-case letters, digits and '-', such as h100")),
+]
+ResourceName = Annotated[
+    str,
+    StringConstraints(max_length=253),
+    Checked(matches(_RESOURCE_PATTERN, "resource must be a Kubernetes resource name, such as nvidia.com/gpu")),
+]
+ObjectName = Annotated[
+    str,
+    StringConstraints(max_length=253),
+    Checked(
+        matches(_OBJECT_NAME_PATTERN, "must be the name of a Kubernetes object: lower-case letters, digits, '-', '.'")
+    ),
+]
+HostPath = Annotated[
+    str,
+    StringConstraints(max_length=1024),
+    Checked(matches("^/[^ ]*$", "hostPath must be an absolute path on the node, such as /var/cache/models")),
+]
+Quantity = Annotated[
+    str,
+    StringConstraints(max_length=32),
+    Checked(matches("^[0-9]+([.][0-9]+)?([numkMGTPE]|[KMGTPE]i)?$", "must be a Kubernetes quantity, such as 200Gi")),
+]
+
+FreeForm = dict[str, Any]
+_OPEN: dict[str, Any] = {"type": "object", PRESERVE: True}
+_NAMED = Rule(
+    "has(self.name) && self.name.size() > 0",
+    "name is required: give the variable a name",
+    lambda item: bool(item.get("name")),
+)
+
+Resources = Annotated[FreeForm, WithJsonSchema(_OPEN)]
+Toleration = Annotated[FreeForm, WithJsonSchema(_OPEN)]
+EnvironmentVariable = Annotated[
+    FreeForm,
+    WithJsonSchema({**_OPEN, "properties": {"name": {"type": "string", "maxLength": 253}}, "required": ["name"]}),
+    Checked(_NAMED),
+]
+Tolerations = Annotated[tuple[Toleration, ...], Field(max_length=32)]
+EnvironmentVariables = Annotated[tuple[EnvironmentVariable, ...], Field(max_length=64)]
+LabelValue = Annotated[str, StringConstraints(max_length=63)]
+NodeSelector = Annotated[dict[str, LabelValue], Field(max_length=32)]
+
+
+def is_service_name(name: str) -> bool:
+    """Whether a name can be that of a Service (RFC 1035 label)."""
+    return re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name) is not None

@@ -1,0 +1,391 @@
+"""The LLMService: what a user declares. The CRD is generated from these types."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+import pydantic
+from pydantic import ConfigDict, Field
+
+from holdfast.api import fields
+from holdfast.api.engine_flags import EngineArguments
+from holdfast.api.quantities import parse_duration_seconds, parse_percent
+from holdfast.api.rules import ApiModel, BrokenRule, Rule, cel_seconds, is_duration
+from holdfast.api.template_rules import PodTemplate
+
+GROUP = "holdfast.dev"
+VERSION = "v1alpha1"
+PLURAL = "llmservices"
+KIND = "LLMService"
+API_VERSION = f"{GROUP}/{VERSION}"
+MAX_NAMES_LENGTH = 52
+DEFAULT_ENGINE_IMAGE = "vllm/vllm-openai:v0.32.0"
+
+
+class InvalidLLMService(ValueError):
+    """An object that is no LLMService; the message names every field at fault and the remedy."""
+
+
+class SecretReference(ApiModel):
+    """A Secret in the same namespace."""
+
+    name: fields.ObjectName
+    """Name of the Secret."""
+
+
+class SecretKeyReference(SecretReference):
+    """A key of a Secret in the same namespace."""
+
+    key: fields.ShortText
+    """Key in the Secret."""
+
+
+class EmptyDirCache(ApiModel):
+    """A cache that lives as long as its pod."""
+
+    size_limit: fields.Quantity | None = None
+    """Most the cache may hold, such as 200Gi."""
+
+
+_ONE_CACHE = Rule(
+    "(has(self.pvc) ? 1 : 0) + (has(self.hostPath) ? 1 : 0) + (has(self.emptyDir) ? 1 : 0) <= 1",
+    "cache takes one of pvc, hostPath and emptyDir: keep one of them",
+    lambda cache: sum(kind is not None for kind in (cache.pvc, cache.host_path, cache.empty_dir)) <= 1,
+)
+
+
+class Cache(ApiModel):
+    """Where weights and vLLM's compile cache are kept: the largest lever on cold start. Default: emptyDir."""
+
+    rules = (_ONE_CACHE,)
+
+    pvc: fields.ObjectName | None = None
+    """Name of a PersistentVolumeClaim in the same namespace."""
+    host_path: fields.HostPath | None = None
+    """Absolute path of a directory on the node."""
+    empty_dir: EmptyDirCache | None = None
+    """A directory of the pod, lost with it."""
+
+
+class Model(ApiModel):
+    """The model to serve."""
+
+    uri: fields.ModelUri
+    """Hugging Face id, absolute path in the image, pvc://claim/path or oci://image (an image volume)."""
+    served_name: fields.ShortText | None = None
+    """Name that clients use for the model; the uri when absent."""
+    revision: fields.ShortText | None = None
+    """Branch, tag or commit of a Hugging Face model."""
+    max_model_len: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
+    """Longest context in tokens; the model's own when absent."""
+    dtype: fields.ShortText | None = None
+    """Data type of weights and activations, as vLLM names it."""
+    quantization: fields.ShortText | None = None
+    """Quantization method, as vLLM names it."""
+    token_secret_ref: SecretKeyReference | None = None
+    """Secret with the Hugging Face token."""
+    cache: Cache = Cache()
+    """Where weights and vLLM's compile cache are kept: the largest lever on cold start. Default: emptyDir."""
+
+    @property
+    def served_model_name(self) -> str:
+        """The name by which clients ask for the model."""
+        return self.served_name or self.uri
+
+
+_E2E_ABOVE_TTFT = Rule(
+    f"!has(self.e2e) || !{is_duration('self.e2e')} || !{is_duration('self.ttft')}"
+    f" || {cel_seconds('self.e2e')} > {cel_seconds('self.ttft')}",
+    "e2e must be longer than ttft: raise e2e, lower ttft, or leave e2e out",
+    lambda slo: slo.e2e is None or slo.e2e_seconds > slo.ttft_seconds,
+    ".e2e",
+)
+
+
+class SLO(ApiModel):
+    """What a good request is, and which share of requests must be good."""
+
+    rules = (_E2E_ABOVE_TTFT,)
+
+    ttft: fields.LatencyBound
+    """Time to first token of a good request, such as 500ms."""
+    tpot: fields.LatencyBound
+    """Time per output token of a good request, such as 30ms."""
+    e2e: fields.LatencyBound | None = None
+    """End-to-end time of a good request; longer than ttft."""
+    objective: fields.Objective = "99%"
+    """Share of judged requests in the window that must be good; above 50% and below 100%."""
+    window: fields.Window = "1h"
+    """Rolling window of the error budget, 5m to 30d."""
+
+    @property
+    def ttft_seconds(self) -> float:
+        """The TTFT bound."""
+        return parse_duration_seconds(self.ttft)
+
+    @property
+    def tpot_seconds(self) -> float:
+        """The TPOT bound."""
+        return parse_duration_seconds(self.tpot)
+
+    @property
+    def e2e_seconds(self) -> float | None:
+        """The end-to-end bound, None where there is none."""
+        return None if self.e2e is None else parse_duration_seconds(self.e2e)
+
+    @property
+    def objective_share(self) -> float:
+        """The objective as a share: 0.99 for 99%."""
+        return parse_percent(self.objective)
+
+    @property
+    def window_seconds(self) -> float:
+        """The rolling window."""
+        return parse_duration_seconds(self.window)
+
+
+class Accelerator(ApiModel):
+    """A kind of GPU that replicas may run on."""
+
+    name: fields.AcceleratorName
+    """Name of the candidate, such as h100."""
+    resource: fields.ResourceName = "nvidia.com/gpu"
+    """Extended resource that a replica requests."""
+    count: Annotated[int, Field(ge=1, le=64)] = 1
+    """GPUs of one replica, which is also its tensor parallel size."""
+    node_selector: fields.NodeSelector = Field(default_factory=dict)
+    """Labels of the nodes that carry this accelerator."""
+    tolerations: fields.Tolerations = ()
+    """Tolerations of its pods."""
+    cost_per_hour: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None = None
+    """Price of one GPU for an hour. All accelerators have one or none has; without it the list is in order of preference."""
+    max: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    """Most replicas on this accelerator."""
+    image: fields.ImageReference | None = None
+    """Image in place of engine.image, such as one for ROCm."""
+    args: EngineArguments = ()
+    """vLLM arguments after those of engine.args."""
+    env: fields.EnvironmentVariables = ()
+    """Environment variables; one of engine.env with the same name is replaced."""
+    template: PodTemplate | None = None
+    """Pod template overlay for this accelerator, merged after spec.template."""
+
+    @property
+    def replica_cost_per_hour(self) -> float | None:
+        """Dollars per hour of one replica (all its GPUs), None where costs are unknown."""
+        return None if self.cost_per_hour is None else self.cost_per_hour * self.count
+
+
+_MIN_BELOW_MAX = Rule(
+    "self.min <= self.max",
+    "scaling.min must not exceed scaling.max: lower min or raise max",
+    lambda scaling: scaling.min <= scaling.max,
+    ".min",
+)
+
+
+class Scaling(ApiModel):
+    """Bounds on the number of replicas over all accelerators."""
+
+    rules = (_MIN_BELOW_MAX,)
+
+    min: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """Fewest replicas."""
+    max: Annotated[int, Field(ge=1, le=10_000)] = 10
+    """Most replicas."""
+
+
+_FIXED_NEEDS_VALUES = Rule(
+    "self.mode != 'Fixed' || (has(self.maxNumSeqs) && has(self.maxNumBatchedTokens))",
+    "batching.mode Fixed needs maxNumSeqs and maxNumBatchedTokens: give both, or leave batching out",
+    lambda batching: batching.max_num_seqs is not None and batching.max_num_batched_tokens is not None,
+)
+_TOKENS_COVER_SEQUENCES = Rule(
+    "!has(self.maxNumSeqs) || !has(self.maxNumBatchedTokens) || self.maxNumBatchedTokens >= self.maxNumSeqs",
+    "maxNumBatchedTokens must be at least maxNumSeqs, one token per sequence: raise it or lower maxNumSeqs",
+    lambda batching: (
+        batching.max_num_seqs is None
+        or batching.max_num_batched_tokens is None
+        or batching.max_num_batched_tokens >= batching.max_num_seqs
+    ),
+    ".maxNumBatchedTokens",
+)
+
+
+class Batching(ApiModel):
+    """Limits of vLLM's scheduler; vLLM's own defaults when absent."""
+
+    rules = (_FIXED_NEEDS_VALUES, _TOKENS_COVER_SEQUENCES)
+
+    mode: Literal["Fixed"] = "Fixed"
+    """Fixed: the limits as given."""
+    max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    """Most sequences in one engine step."""
+    max_num_batched_tokens: Annotated[int, Field(ge=1, le=4_194_304)] | None = None
+    """Most tokens in one engine step."""
+
+
+class Budget(ApiModel):
+    """Bound on spend."""
+
+    max_cost_per_hour: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
+    """Most dollars per hour; needs costPerHour on every accelerator."""
+
+
+class Engine(ApiModel):
+    """The vLLM container."""
+
+    image: fields.ImageReference = DEFAULT_ENGINE_IMAGE
+    """Image with vLLM."""
+    args: EngineArguments = ()
+    """Further vLLM arguments."""
+    env: fields.EnvironmentVariables = ()
+    """Environment variables, as in a container."""
+    resources: fields.Resources = Field(default_factory=dict)
+    """Requests and limits of the container; the accelerator's resource is added."""
+    shutdown_timeout: fields.ShutdownTimeout = "2m"
+    """Time that running requests have to finish when a replica goes, 1s to 1h."""
+    image_pull_secrets: Annotated[tuple[SecretReference, ...], Field(max_length=16)] = ()
+    """Secrets for pulling the images."""
+    api_key_secret_ref: SecretKeyReference | None = None
+    """Secret with the API key that clients must send."""
+    tls_secret_ref: SecretReference | None = None
+    """Secret of type kubernetes.io/tls; the engine then serves HTTPS."""
+
+    @property
+    def shutdown_timeout_seconds(self) -> float:
+        """Time that running requests have to finish."""
+        return parse_duration_seconds(self.shutdown_timeout)
+
+
+class Rollout(ApiModel):
+    """How replicas are replaced when the spec changes."""
+
+    max_surge: Literal["Auto", 0, 1] = "Auto"
+    """Further replicas during a rollout: Auto (1 where a GPU is free, else 0), 0 (at one replica: downtime) or 1."""
+
+
+def _costs(spec: "LLMServiceSpec") -> list[bool]:
+    return [accelerator.cost_per_hour is not None for accelerator in spec.accelerators]
+
+
+_DISTINCT_ACCELERATORS = Rule(
+    "self.accelerators.all(a, self.accelerators.exists_one(b, b.name == a.name))",
+    "accelerators must have distinct names: rename or remove the duplicate",
+    lambda spec: len({accelerator.name for accelerator in spec.accelerators}) == len(spec.accelerators),
+    ".accelerators",
+)
+_COSTS_ALL_OR_NONE = Rule(
+    "self.accelerators.all(a, has(a.costPerHour)) || !self.accelerators.exists(a, has(a.costPerHour))",
+    "costPerHour must be given for all accelerators or for none: add the missing ones or remove the others",
+    lambda spec: len(set(_costs(spec))) == 1,
+    ".accelerators",
+)
+_BUDGET_NEEDS_COSTS = Rule(
+    "!has(self.budget.maxCostPerHour) || self.accelerators.all(a, has(a.costPerHour))",
+    "budget.maxCostPerHour needs costPerHour on every accelerator: add the costs or remove the budget",
+    lambda spec: spec.budget.max_cost_per_hour is None or all(_costs(spec)),
+    ".budget",
+)
+_REPLICAS_WITHIN_BOUNDS = Rule(
+    "!has(self.replicas) || (self.replicas >= self.scaling.min && self.replicas <= self.scaling.max)",
+    "replicas must be within scaling.min and scaling.max: change it or the bounds, or remove it to resume SLO scaling",
+    lambda spec: spec.replicas is None or spec.scaling.min <= spec.replicas <= spec.scaling.max,
+    ".replicas",
+)
+
+
+class LLMServiceSpec(ApiModel):
+    """A model, the objectives it must keep, and where it may run."""
+
+    rules = (_DISTINCT_ACCELERATORS, _COSTS_ALL_OR_NONE, _BUDGET_NEEDS_COSTS, _REPLICAS_WITHIN_BOUNDS)
+
+    model: Model
+    """The model to serve."""
+    slo: SLO
+    """What a good request is, and which share of requests must be good."""
+    accelerators: Annotated[tuple[Accelerator, ...], Field(min_length=1, max_length=16)]
+    """Candidates for placement, 1 to 16; in order of preference when no costs are given."""
+    scaling: Scaling = Scaling()
+    """Bounds on the number of replicas over all accelerators."""
+    replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    """Pins the number of replicas and pauses SLO scaling; set by people or kubectl scale, never by the operator. Remove it to resume."""
+    batching: Batching | None = None
+    """Limits of vLLM's scheduler; vLLM's own defaults when absent."""
+    mode: Literal["Auto", "Recommend"] = "Auto"
+    """Auto acts; Recommend publishes the decision and moves neither replicas, batching nor placement."""
+    budget: Budget = Budget()
+    """Bound on spend."""
+    engine: Engine = Engine()
+    """The vLLM container."""
+    rollout: Rollout = Rollout()
+    """How replicas are replaced when the spec changes."""
+    template: PodTemplate | None = None
+    """Pod template overlay, merged strategically; the engine's container is called vllm."""
+
+
+class ObjectMeta(ApiModel):
+    """The part of Kubernetes' metadata that the operator reads."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    generation: int = 0
+    resource_version: str = ""
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    deletion_timestamp: str | None = None
+
+
+NAME_IS_LABEL = Rule(
+    "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+    "metadata.name becomes a Service: use lower-case letters, digits and '-', starting with a letter",
+    lambda service: fields.is_service_name(service.metadata.name),
+)
+NAMES_FIT = Rule(
+    f"self.spec.accelerators.all(a, self.metadata.name.size() + a.name.size() <= {MAX_NAMES_LENGTH})",
+    f"metadata.name and the name of an accelerator must have at most {MAX_NAMES_LENGTH} characters together:"
+    " shorten one of them",
+    lambda service: all(
+        len(service.metadata.name) + len(accelerator.name) <= MAX_NAMES_LENGTH
+        for accelerator in service.spec.accelerators
+    ),
+)
+
+
+class LLMService(ApiModel):
+    """A model served on vLLM so that its latency objectives keep holding at the lowest cost."""
+
+    model_config = ConfigDict(extra="ignore")
+    rules = (NAME_IS_LABEL, NAMES_FIT)
+
+    metadata: ObjectMeta
+    spec: LLMServiceSpec
+    status: dict[str, Any] = Field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, body: Mapping[str, Any]) -> Self:
+        """The typed object of a manifest or a watch event; raises InvalidLLMService."""
+        try:
+            return cls.model_validate(_plain(body))
+        except pydantic.ValidationError as error:
+            raise InvalidLLMService("; ".join(sorted(_problem(item) for item in error.errors()))) from None
+
+
+def _plain(value: Any) -> Any:
+    """Plain dicts and lists: watch events arrive as read-only mapping views."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+_REMEDIES = {"missing": "is required: add it", "extra_forbidden": "unknown field: remove it or check its spelling"}
+
+
+def _problem(error: Any) -> str:
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]).lstrip(".")
+    cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, BrokenRule):
+        return f"{path}{cause.field}: {cause}".lstrip(":. ")
+    return f"{path}: {_REMEDIES.get(error['type'], error['msg'])}"

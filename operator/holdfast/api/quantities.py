@@ -1,0 +1,50 @@
+"""Durations and percentages as people write them in an LLMService."""
+
+import math
+import re
+
+DURATION_PATTERN = r"^[0-9]+([.][0-9]+)?(ms|s|m|h|d)$"
+DURATION_REMEDY = "write a number and a unit (ms, s, m, h or d), such as 500ms, 1.5s or 1h"
+PERCENT_PATTERN = r"^[0-9]+([.][0-9]+)?%$"
+PERCENT_REMEDY = "write a number and a percent sign, such as 99% or 99.5%"
+
+_DURATION = re.compile(DURATION_PATTERN[1:-1])
+_PERCENT = re.compile(PERCENT_PATTERN[1:-1])
+_UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_duration_seconds(text: str) -> float:
+    """Seconds of a duration such as `500ms`, `1.5s` or `30d`; ValueError with the remedy otherwise."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a duration: {DURATION_REMEDY}")
+    unit = match[2]
+    number = float(text[: -len(unit)])
+    # Divided, not multiplied by 0.001: the CRD's CEL rules compute the same floating point number.
+    return number / 1000.0 if unit == "ms" else number * _UNIT_SECONDS[unit]
+
+
+def format_duration(seconds: float) -> str:
+    """The shortest exact duration in the API's grammar; ValueError where there is none (negative, NaN, infinite)."""
+    if not math.isfinite(seconds) or seconds < 0:
+        raise ValueError(f"{seconds} seconds cannot be written as a duration: it must be finite and not negative")
+    if 0 < seconds < 1:
+        return f"{_plain(seconds * 1000.0)}ms"
+    for unit in ("d", "h", "m"):
+        whole = seconds / _UNIT_SECONDS[unit]
+        if whole >= 1 and whole.is_integer():
+            return f"{_plain(whole)}{unit}"
+    return f"{_plain(seconds)}s"
+
+
+def parse_percent(text: str) -> float:
+    """The share that a percentage such as `99.5%` names (0.995); ValueError with the remedy otherwise."""
+    if _PERCENT.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is not a percentage: {PERCENT_REMEDY}")
+    return float(text[:-1]) / 100.0
+
+
+def _plain(number: float) -> str:
+    """A number without exponent and without trailing zeros."""
+    text = f"{number:.12f}".rstrip("0").rstrip(".")
+    return text or "0"

@@ -1,0 +1,92 @@
+"""Every reason, once: the same word reaches condition, Event, log line and metric label."""
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why a condition or a decision is as it is."""
+
+    meaning: str
+
+    def __new__(cls, value: str, meaning: str) -> "Reason":
+        """A reason with its one-line meaning."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.meaning = meaning
+        return member
+
+    # Ready
+    SERVING = "Serving", "At least one replica has served a token."
+    INVALID = "Invalid", "The object cannot be acted on; the message names the field and the remedy."
+    NO_REPLICAS = "NoReplicas", "No replica has served a token yet."
+    ENGINE_FAILING = "EngineFailing", "The engine exits or fails its probes; the message carries its last words."
+    IMAGE_UNSUPPORTED = "ImageUnsupported", "The image holds no vLLM, or one older than what Holdfast supports."
+    IMAGE_PULL_FAILING = "ImagePullFailing", "The image cannot be pulled."
+    MODEL_NOT_FOUND = "ModelNotFound", "There is no model at model.uri."
+    SECRET_MISSING = "SecretMissing", "A Secret or a key of it that the spec names does not exist."
+    VOLUME_MISSING = "VolumeMissing", "A PersistentVolumeClaim that the spec names does not exist."
+    NAME_CONFLICT = "NameConflict", "An object of that name exists and belongs to someone else; it is left alone."
+    PODS_FORBIDDEN = "PodsForbidden", "The cluster's admission refuses the pods."
+    APPLY_FAILED = "ApplyFailed", "The API server refused a write; the message carries its answer."
+
+    # SLOMet
+    OBJECTIVE_MET = "ObjectiveMet", "Attainment over the window is at least the objective."
+    BELOW_CAPACITY = "BelowCapacity", "More load than the replicas carry within the objectives; more are coming."
+    COLD_START = "ColdStart", "Requests were lost while further replicas started."
+    SLO_INFEASIBLE = "SLOInfeasible", "No accelerator can meet the objectives even without load."
+    ENGINE_SLOW = "EngineSlow", "An engine is slower than its load explains."
+    LOAD_IMBALANCED = "LoadImbalanced", "Requests are unevenly spread over the replicas."
+    WARMING_UP = "WarmingUp", "Too few requests to judge: one bad request would use up the error budget."
+
+    # ScalingActive
+    FOLLOWING_SLO = "FollowingSLO", "Sizes follow the SLO."
+    PINNED = "Pinned", "spec.replicas pins the size; remove it to resume SLO scaling."
+    RECOMMEND = "Recommend", "mode is Recommend: the decision is published and nothing moves."
+    METRICS_HOLD = "MetricsHold", "Metrics are missing or stale: the size is held, nothing is lowered."
+
+    # MetricsAvailable
+    METRICS_FRESH = "MetricsFresh", "Every signal is fresh."
+    PROMETHEUS_UNREACHABLE = "PrometheusUnreachable", "Prometheus does not answer or answers with an error."
+    METRICS_MISSING = "MetricsMissing", "No series of the service; the message names what is missing."
+    METRICS_STALE = "MetricsStale", "The newest sample is older than three scrape intervals."
+    METRICS_PARTIAL = "MetricsPartial", "Some replicas or some signals have no usable series."
+
+    # CapacityAvailable
+    ALL_PLACED = "AllPlaced", "Every wanted replica could be placed."
+    INSUFFICIENT_GPUS = "InsufficientGPUs", "No free GPU for a wanted replica."
+    QUOTA_EXCEEDED = "QuotaExceeded", "A ResourceQuota stops a wanted replica."
+    NO_MATCHING_NODES = "NoMatchingNodes", "No node matches the accelerator's nodeSelector and tolerations."
+    ACCELERATOR_UNAVAILABLE = (
+        "AcceleratorUnavailable",
+        "Replicas stayed Pending too long: the next accelerator is tried.",
+    )
+
+    # Reconciling, Stalled
+    ROLLOUT_UNDER_WAY = "RolloutUnderWay", "Replicas are being replaced; sizes are not lowered meanwhile."
+    REPLICAS_STARTING = "ReplicasStarting", "Replicas are starting; they count as capacity to come."
+    PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded", "A rollout made no progress for longer than a cold start."
+
+    # Decisions: up
+    FIRST_SIZE = "FirstSize", "The first size of a new service."
+    FORECAST_ABOVE_CAPACITY = "ForecastAboveCapacity", "The forecast at the lead time is above what the replicas carry."
+    BACKLOG_TO_DRAIN = "BacklogToDrain", "Waiting requests need more capacity to be served in time."
+    BUDGET_BURNING = "BudgetBurning", "The error budget burns faster than the window allows."
+    AT_MINIMUM = "AtMinimum", "scaling.min bounds the size."
+
+    # Decisions: down
+    DEMAND_BELOW_CAPACITY = "DemandBelowCapacity", "Fewer replicas carried the forecast for long enough."
+
+    # Decisions: placement
+    SWITCHING_ACCELERATOR = "SwitchingAccelerator", "Another accelerator serves a good request for less."
+
+    # Decisions: hold and bound
+    STEADY = "Steady", "The size fits the forecast."
+    AT_MAXIMUM = "AtMaximum", "scaling.max or an accelerator's max bounds the size."
+    BUDGET_LIMITED = "BudgetLimited", "budget.maxCostPerHour bounds the size."
+    CAPACITY_LIMITED = "CapacityLimited", "No more accelerators can be had; the message says what one more would give."
+    DOWN_HOLD = "DownHold", "Fewer replicas would do now, but not yet for as long as capacity takes to come back."
+    FLAP_LIMITED = "FlapLimited", "The size changed direction too often within a lead time."
+    STEP_LIMITED = "StepLimited", "A step up is at most the larger of double and four more."
+    PREDICTION_NOT_FINITE = "PredictionNotFinite", "A prediction is not a finite number: the size is held."
+    SPEC_NOT_OBSERVED = "SpecNotObserved", "The newest generation of the spec has not been seen yet."
+    NOT_LEADER = "NotLeader", "Another operator leads: this one writes nothing."

@@ -1,0 +1,103 @@
+"""A rule of the API, written once: checked here by pydantic and by the API server as CEL, with the same message."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic_core import CoreSchema, core_schema
+
+from holdfast.api import quantities
+
+JsonSchema = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What must hold for a value: `cel` for the API server, `holds` for the operator.
+
+    `message` names the field and the remedy. `field` is the path below the value that is at fault, such as `.e2e`.
+    """
+
+    cel: str
+    message: str
+    holds: Callable[[Any], bool]
+    field: str = ""
+
+    def to_validation(self) -> JsonSchema:
+        """The entry of `x-kubernetes-validations`."""
+        place = {"fieldPath": self.field} if self.field else {}
+        return {"rule": self.cel, "message": self.message, **place}
+
+
+class BrokenRule(ValueError):
+    """A value that breaks a rule; `field` is the path below the value."""
+
+    def __init__(self, rule: Rule) -> None:
+        super().__init__(rule.message)
+        self.field = rule.field
+
+
+def require(value: Any, rules: tuple[Rule, ...]) -> None:
+    """Raise BrokenRule for the first rule that the value breaks."""
+    for rule in rules:
+        if not rule.holds(value):
+            raise BrokenRule(rule)
+
+
+class Checked:
+    """Annotation of a value with rules: `Annotated[str, Checked(rule, ...)]`."""
+
+    def __init__(self, *rules: Rule) -> None:
+        self._rules = rules
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Check the rules after the type."""
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
+        """Add the rules to the schema."""
+        return {**handler(schema), "x-kubernetes-validations": [rule.to_validation() for rule in self._rules]}
+
+    def _check(self, value: Any) -> Any:
+        require(value, self._rules)
+        return value
+
+
+class ApiModel(BaseModel):
+    """A part of the object: immutable, camelCase outside, unknown fields refused, rules over its fields."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True
+    )
+    rules: ClassVar[tuple[Rule, ...]] = ()
+
+    @model_validator(mode="after")
+    def _rules_hold(self) -> Self:
+        require(self, self.rules)
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
+        """Add the rules to the schema."""
+        result = handler(schema)
+        if cls.rules:
+            handler.resolve_ref_schema(result)["x-kubernetes-validations"] = [
+                rule.to_validation() for rule in cls.rules
+            ]
+        return result
+
+
+def cel_seconds(value: str) -> str:
+    """CEL that turns a well-formed duration into seconds; Kubernetes' own `duration()` knows no days."""
+    units = "{'s': 1.0, 'm': 60.0, 'h': 3600.0, 'd': 86400.0}"
+    return (
+        f"({value}.endsWith('ms') ? double({value}.substring(0, {value}.size() - 2)) / 1000.0"
+        f" : double({value}.substring(0, {value}.size() - 1)) * {units}[{value}.substring({value}.size() - 1)])"
+    )
+
+
+def is_duration(value: str) -> str:
+    """CEL that is true for a well-formed duration."""
+    return f"{value}.matches('{quantities.DURATION_PATTERN}')"

@@ -1,0 +1,183 @@
+"""What a pod template overlay may say: owned fields are refused always, privileges unless the operator allows them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import WithJsonSchema
+
+from holdfast.api.rules import Checked, Rule
+
+LABEL_PREFIX = "holdfast.dev/"
+ENGINE_CONTAINER = "vllm"
+OWNED_POD_FIELDS = {
+    "terminationGracePeriodSeconds": "set engine.shutdownTimeout, it follows that",
+    "restartPolicy": "remove it, replicas are always restarted",
+}
+OWNED_CONTAINER_FIELDS = {
+    "command": "the operator starts vLLM through its launcher",
+    "args": "use engine.args",
+    "image": "use engine.image",
+    "ports": "the engine listens on 8000",
+    "livenessProbe": "the operator sets the probes",
+    "readinessProbe": "the operator sets the probes",
+    "startupProbe": "the operator sets the probes",
+    "lifecycle": "the operator drains replicas through it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateAllowances:
+    """Privileges that the operator's settings grant to pod templates; none by default."""
+
+    service_account_name: bool = False
+    host_path: bool = False
+    host_network: bool = False
+    host_pid: bool = False
+    host_ipc: bool = False
+    privileged: bool = False
+
+
+NO_ALLOWANCES = TemplateAllowances()
+
+
+def validate_template(template: Mapping[str, Any], allow: TemplateAllowances = NO_ALLOWANCES) -> list[str]:
+    """Every problem of a pod template overlay as `field: remedy`, empty when there is none."""
+    return [*_owned_fields(template), *_privileges(_mapping(template.get("spec")), allow)]
+
+
+def _owned_fields(template: Mapping[str, Any]) -> Iterator[str]:
+    for rule in OWNERSHIP_RULES:
+        if not rule.holds(template):
+            yield f"template{rule.field}: {rule.message}"
+
+
+def _privileges(spec: Mapping[str, Any], allow: TemplateAllowances) -> Iterator[str]:
+    switches = (("hostNetwork", allow.host_network), ("hostPID", allow.host_pid), ("hostIPC", allow.host_ipc))
+    for field, allowed in switches:
+        if spec.get(field) and not allowed:
+            yield _refused(f"spec.{field}", field)
+    for field in ("serviceAccountName", "serviceAccount"):
+        if spec.get(field) and not allow.service_account_name:
+            yield _refused(f"spec.{field}", "serviceAccountName")
+    for volume in _mappings(spec.get("volumes")):
+        if "hostPath" in volume and not allow.host_path:
+            yield _refused(f"spec.volumes[{volume.get('name')}].hostPath", "hostPath")
+    if not allow.privileged:
+        yield from _privileged_containers(spec)
+
+
+def _privileged_containers(spec: Mapping[str, Any]) -> Iterator[str]:
+    for kind in ("initContainers", "containers"):
+        for container in _mappings(spec.get(kind)):
+            place = f"spec.{kind}[{container.get('name')}]"
+            security = _mapping(container.get("securityContext"))
+            for field in ("privileged", "allowPrivilegeEscalation"):
+                if security.get(field):
+                    yield _refused(f"{place}.securityContext.{field}", "privileged")
+            if _mapping(security.get("capabilities")).get("add"):
+                yield _refused(f"{place}.securityContext.capabilities.add", "privileged")
+            if any("hostPort" in port for port in _mappings(container.get("ports"))):
+                yield _refused(f"{place}.ports.hostPort", "hostNetwork")
+
+
+def _refused(field: str, privilege: str) -> str:
+    return f"template.{field}: this operator does not allow it; remove it, or run the operator with --allow-template={privilege}"
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _mappings(value: Any) -> list[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list | tuple) else []
+
+
+def _own_prefix(field: str) -> Rule:
+    path = f"self.metadata.{field}"
+    return Rule(
+        f"!has(self.metadata) || !has({path}) || {path}.all(key, !key.startsWith('{LABEL_PREFIX}'))",
+        f"metadata.{field} starting with {LABEL_PREFIX} belong to the operator: use a prefix of your own",
+        lambda template: (
+            not any(key.startswith(LABEL_PREFIX) for key in _mapping(_mapping(template.get("metadata")).get(field)))
+        ),
+        f".metadata.{field}",
+    )
+
+
+def _pod_field(field: str, remedy: str) -> Rule:
+    return Rule(
+        f"!has(self.spec) || !has(self.spec.{field})",
+        f"spec.{field} belongs to the operator: {remedy}",
+        lambda template: field not in _mapping(template.get("spec")),
+        f".spec.{field}",
+    )
+
+
+def _container_field(field: str, remedy: str) -> Rule:
+    return Rule(
+        f"!has(self.spec) || !has(self.spec.containers)"
+        f" || self.spec.containers.all(c, c.name != '{ENGINE_CONTAINER}' || !has(c.{field}))",
+        f"{field} of the container {ENGINE_CONTAINER} belongs to the operator: {remedy}",
+        lambda template: (
+            not any(
+                field in container
+                for container in _mappings(_mapping(template.get("spec")).get("containers"))
+                if container.get("name") == ENGINE_CONTAINER
+            )
+        ),
+        ".spec.containers",
+    )
+
+
+OWNERSHIP_RULES: tuple[Rule, ...] = (
+    _own_prefix("labels"),
+    _own_prefix("annotations"),
+    *(_pod_field(field, remedy) for field, remedy in OWNED_POD_FIELDS.items()),
+    *(_container_field(field, remedy) for field, remedy in OWNED_CONTAINER_FIELDS.items()),
+)
+
+_OPEN: dict[str, Any] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+_TEXTS: dict[str, Any] = {
+    "type": "object",
+    "maxProperties": 64,
+    "additionalProperties": {"type": "string", "maxLength": 4096},
+}
+_OPEN_LIST: dict[str, Any] = {
+    "type": "array",
+    "maxItems": 64,
+    "items": {"x-kubernetes-preserve-unknown-fields": True},
+}
+# Only what the rules look at has a type; everything else of a pod template passes through as it is.
+_CONTAINER: dict[str, Any] = {
+    **_OPEN,
+    "required": ["name"],
+    "properties": {
+        "name": {"type": "string", "maxLength": 63},
+        "image": {"type": "string", "maxLength": 512},
+        **{field: _OPEN_LIST for field in ("command", "args", "ports")},
+        **{field: _OPEN for field in ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle")},
+    },
+}
+_SCHEMA: dict[str, Any] = {
+    **_OPEN,
+    "properties": {
+        "metadata": {**_OPEN, "properties": {"labels": _TEXTS, "annotations": _TEXTS}},
+        "spec": {
+            **_OPEN,
+            "properties": {
+                "terminationGracePeriodSeconds": {"type": "integer"},
+                "restartPolicy": {"type": "string", "maxLength": 16},
+                "containers": {
+                    "type": "array",
+                    "maxItems": 16,
+                    "items": _CONTAINER,
+                    "x-kubernetes-list-type": "map",
+                    "x-kubernetes-list-map-keys": ["name"],
+                },
+            },
+        },
+    },
+}
+
+PodTemplate = Annotated[dict[str, Any], WithJsonSchema(_SCHEMA), Checked(*OWNERSHIP_RULES)]
