@@ -1,0 +1,70 @@
+# `make help` lists the targets.
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CRD := llmservices.holdfast.dev.yaml
+IN_CLUSTER := $(BIN)/python -m e2e.cluster run --
+
+.PHONY: help install check lint unit test demo build cluster-up cluster-down generate verify clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(VENV)/installed ## create .venv with the project and everything its tests need
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "Python 3.11 or newer is needed: install it, or name it with make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	  { echo "Python's venv module is missing: install the package python3-venv (Debian, Ubuntu)" >&2; exit 2; }
+	@echo "Installing the pinned Python packages into $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+check: lint unit ## lint, types, import layers and unit tests: under two minutes
+
+lint: install verify ## style, types, import layers, generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: install ## unit tests alone
+	$(BIN)/pytest tests
+
+test: ## set up everything and run all tests, those on a real cluster included
+	@echo "Setting up: Python packages into $(VENV), then the cluster's programs (built once, about 20 min on 2 cores)"
+	@$(MAKE) install
+	@$(MAKE) build
+	@$(MAKE) check
+	$(IN_CLUSTER) $(BIN)/pytest e2e
+
+build: install ## build what the cluster tests and the demo need; kept in ~/.cache/holdfast
+	$(BIN)/python -m e2e.cluster build
+
+demo: install ## a real cluster, a recorded trace, a load step: watch the objective kept
+	@$(MAKE) build
+	$(IN_CLUSTER) $(BIN)/python -m e2e.demo
+
+cluster-up: install ## start a private cluster and print the way in
+	$(BIN)/python -m e2e.cluster up
+
+cluster-down: install ## stop it
+	$(BIN)/python -m e2e.cluster down
+
+generate: install ## write the CRD from the types, for kubectl and for the chart
+	$(BIN)/holdfast crd > crds/$(CRD)
+	cp crds/$(CRD) charts/holdfast/files/$(CRD)
+
+verify: install ## fail where a generated file is not what `make generate` would write
+	@$(BIN)/holdfast crd | diff -u crds/$(CRD) - || { echo "crds/$(CRD) is outdated: make generate" >&2; exit 1; }
+	@diff -u crds/$(CRD) charts/holdfast/files/$(CRD) || { echo "the chart's CRD is outdated: make generate" >&2; exit 1; }
+
+clean: ## remove what was built in the checkout; the cache outside stays
+	rm -rf $(VENV) demo build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache operator/*.egg-info

@@ -1,0 +1,99 @@
+{{- define "holdfast.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride -}}
+{{- else if contains .Chart.Name .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end }}
+
+{{- define "holdfast.selector" -}}
+app.kubernetes.io/name: holdfast
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "holdfast.labels" -}}
+{{ include "holdfast.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "holdfast.prometheus.selector" -}}
+app.kubernetes.io/name: holdfast-prometheus
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "holdfast.serviceAccount" -}}
+{{- if .Values.serviceAccount.name -}}
+{{- .Values.serviceAccount.name -}}
+{{- else if .Values.serviceAccount.create -}}
+{{- include "holdfast.fullname" . -}}
+{{- else -}}
+{{- fail "serviceAccount.name: name the existing account, or leave serviceAccount.create true" -}}
+{{- end -}}
+{{- end }}
+
+{{- /* One flag per setting that is given; the bundled Prometheus answers for what it knows. */ -}}
+{{- define "holdfast.flags" -}}
+{{- $settings := .Values.settings -}}
+{{- if .Values.prometheus.enabled -}}
+{{- $known := dict "prometheusUrl" (printf "http://%s-prometheus.%s.svc:9090" (include "holdfast.fullname" .) .Release.Namespace) "scrapeInterval" .Values.prometheus.scrapeInterval -}}
+{{- range $name, $value := $known -}}
+{{- if not (get $settings $name) -}}{{- $settings = merge (dict $name $value) $settings -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := required "settings.prometheusUrl: name your Prometheus, or set prometheus.enabled=true for a small one to try with" $settings.prometheusUrl -}}
+{{- range $name, $value := $settings }}
+{{- $flag := printf "--%s" (kebabcase $name) }}
+{{- if kindIs "slice" $value }}
+{{- range $value }}
+- {{ printf "%s=%s" $flag . | quote }}
+{{- end }}
+{{- else if kindIs "bool" $value }}
+{{- if $value }}
+- {{ $flag | quote }}
+{{- end }}
+{{- else if $value | toString }}
+- {{ printf "%s=%v" $flag $value | quote }}
+{{- end }}
+{{- end }}
+{{- range .Values.watchNamespaces }}
+- {{ printf "--namespace=%s" . | quote }}
+{{- end }}
+{{- range .Values.extraArgs }}
+- {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{- /* What the operator does in the namespaces it watches, and nothing else. */ -}}
+{{- define "holdfast.rules" -}}
+- apiGroups: [holdfast.dev]
+  resources: [llmservices]
+  verbs: [get, list, watch]
+- apiGroups: [holdfast.dev]
+  resources: [llmservices/status]
+  verbs: [patch]
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [apps]
+  resources: [deployments/scale]   # replicas are written here and nowhere else
+  verbs: [get, patch]
+- apiGroups: [""]
+  resources: [services, serviceaccounts, configmaps]
+  verbs: [get, list, create, patch, delete]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, create, patch, delete]
+- apiGroups: [monitoring.coreos.com]
+  resources: [podmonitors]
+  verbs: [get, list, create, patch, delete]
+- apiGroups: [""]
+  resources: [pods]                # patch: the pod-deletion-cost annotation
+  verbs: [list, watch, patch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+{{- end }}
