@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from aiohttp import web
 
 from holdfast.act.api import ApiError
 
@@ -100,3 +103,70 @@ class ManualClock:
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
+
+
+class FakeOpenAIServer:
+    """A completions endpoint on a real local port that streams tokens, refuses, or breaks, as a script says.
+
+    `script[k]` is what happens to the k-th request (0-based); requests beyond it are "ok". Behaviours: ok, close (ok,
+    then the connection ends), reject (503), fail (500), cut (connection closed after `cut_after` tokens), hangup
+    (connection closed with no byte of an answer), short (a clean end, one token too few), error (an error event),
+    merge (all tokens in one event, usage tells how many), stall (no answer until the server stops).
+    """
+
+    def __init__(self, script: Sequence[str] = (), cut_after: int = 2) -> None:
+        self.script = list(script)
+        self.bodies: list[dict[str, Any]] = []
+        self.connections: list[int] = []
+        self.url = ""
+        self._cut_after = cut_after
+        self._stopped = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        application = web.Application()
+        application.router.add_post("/v1/completions", self._completions)
+        self._runner = web.AppRunner(application, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        self._stopped.set()
+        await self._runner.cleanup()
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        behaviour = self.script[len(self.bodies)] if len(self.bodies) < len(self.script) else "ok"
+        self.bodies.append(await request.json())
+        self.connections.append(request.transport.get_extra_info("peername")[1])
+        if behaviour in ("reject", "fail"):
+            return web.json_response({"error": behaviour}, status=503 if behaviour == "reject" else 500)
+        if behaviour == "stall":
+            await self._stopped.wait()
+        if behaviour in ("hangup", "stall"):
+            request.transport.abort()
+            return web.Response()
+        return await self._stream(request, behaviour, self.bodies[-1]["max_tokens"])
+
+    async def _stream(self, request: web.Request, behaviour: str, wanted: int) -> web.StreamResponse:
+        assert request.transport is not None
+        response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream", "X-Holdfast-Replica": "chat-h100-0"}
+        )
+        if behaviour == "close":
+            response.force_close()
+        await response.prepare(request)
+        events = {"short": wanted - 1, "cut": self._cut_after, "error": 1, "merge": 1}.get(behaviour, wanted)
+        for _ in range(events):
+            await response.write(b'data: {"choices":[{"text":" word\\ndata: [DONE] "}]}\n\n')
+        if behaviour == "cut":
+            # Closed, not reset: a reset may overtake the bytes before it.
+            request.transport.close()
+            return response
+        if behaviour == "error":
+            await response.write(b'data: {"error": {"message": "the engine died"}}\n\n')
+        if behaviour == "merge":
+            await response.write(b'data: {"choices":[],"usage":{"completion_tokens":%d}}\n\n' % wanted)
+        await response.write(b"data: [DONE]\n\n")
+        return response

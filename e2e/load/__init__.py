@@ -1,0 +1,1 @@
+"""Open-loop load for OpenAI-compatible engines, and the one definition of a good request."""
