@@ -66,6 +66,7 @@ class SloView:
     budget_remaining: float | None = None
     good_rps: float | None = None
     arrival_rps: float | None = None
+    tokens_per_second: float | None = None  # prompt and output together
     ttft: LatencyQuantiles = LatencyQuantiles()
     tpot: LatencyQuantiles = LatencyQuantiles()
     source: str = "bounds"

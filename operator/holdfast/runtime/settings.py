@@ -73,7 +73,6 @@ class Settings(BaseModel):
     )
     http_port: int = Field(8080, ge=0, le=65535, description="health and metrics of the operator itself")
     kubeconfig: Path | None = Field(None, description="run outside a cluster with this kubeconfig")
-    context: str | None = Field(None, description="context of the kubeconfig")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
     log_format: Literal["text", "json"] = Field("text", description="text or json, one record a line")
 

@@ -1,0 +1,73 @@
+"""Status is written on change only: at once when it is news, at most once a minute when only numbers moved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.act.api import APPLY, ApiPort, Body
+from holdfast.act.resources import service_path
+from holdfast.api.llmservice import GROUP, KIND, VERSION
+from holdfast.domain.service import ServiceKey
+
+STATUS = "holdfast-status"
+_NUMBERS_EVERY_SECONDS = 60.0
+_NEWS_FIELDS = ("observedGeneration", "url", "selector", "replicas")
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    status: Mapping[str, Any]
+    at: float
+
+
+class StatusWriter:
+    """Remembers what every service's status says, so that a quiet service causes no writes."""
+
+    def __init__(self, api: ApiPort) -> None:
+        self._api = api
+        self._written: dict[ServiceKey, _Written] = {}
+
+    async def write(self, key: ServiceKey, status: Body, observed: Mapping[str, Any], now: float) -> bool:
+        """Write the status if it is due; `observed` is what the object says, for the first look after a start."""
+        last = self._written.get(key) or _Written(observed, now - _NUMBERS_EVERY_SECONDS)
+        if not is_due(last.status, status, now - last.at):
+            return False
+        body = {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": KIND,
+            "metadata": {"name": key.name, "namespace": key.namespace},
+            "status": status,
+        }
+        query = {"fieldManager": STATUS, "force": "true"}
+        await self._api.request("PATCH", f"{service_path(key)}/status", query=query, body=body, content_type=APPLY)
+        self._written[key] = _Written(status, now)
+        return True
+
+    def last(self, key: ServiceKey, observed: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the newest status known: our own last write, else what the object says."""
+        written = self._written.get(key)
+        return written.status if written else observed
+
+    def forget_all_but(self, keys: set[ServiceKey]) -> None:
+        """Drop services that are gone."""
+        for key in self._written.keys() - keys:
+            del self._written[key]
+
+
+def is_due(old: Mapping[str, Any], new: Mapping[str, Any], age_seconds: float) -> bool:
+    """Whether `new` must be written now: news at once, numbers after a minute, nothing when nothing changed."""
+    if news(old) != news(new):
+        return True
+    return age_seconds >= _NUMBERS_EVERY_SECONDS and dict(old) != dict(new)
+
+
+def news(status: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the part of a status whose change a person or a tool waits for."""
+    conditions = tuple(
+        (condition["type"], condition["status"], condition["reason"]) for condition in status.get("conditions", ())
+    )
+    decision = status.get("lastDecision", {})
+    changed = (decision.get("action"), decision.get("time")) if decision.get("action") != "Hold" else ("Hold", None)
+    return (sorted(conditions), changed, *(status.get(field) for field in _NEWS_FIELDS))

@@ -1,0 +1,42 @@
+"""kopf handlers: each a line or two, all decisions are made in the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import kopf
+
+from holdfast.api.llmservice import GROUP, PLURAL, VERSION
+
+
+def register(registry: kopf.OperatorRegistry, wake: Callable[[], None], synced: Callable[[], None]) -> None:
+    """Wake the loop when an LLMService comes, goes or is edited; `synced` once the indices are complete.
+
+    kopf calls the first resource handler only when every index is filled, which its ready flag does not promise.
+    """
+
+    async def on_service(type: str | None, body: kopf.Body, **_: Any) -> None:
+        synced()
+        if is_news(type, body):
+            wake()
+
+    kopf.on.event(GROUP, VERSION, PLURAL, id="wake", registry=registry)(on_service)
+
+
+def is_news(event: str | None, body: Any) -> bool:
+    """Whether an event says more than that our own status was written."""
+    seen = (body.get("status") or {}).get("observedGeneration")
+    return event in (None, "ADDED", "DELETED") or seen != body["metadata"].get("generation")
+
+
+def settings() -> kopf.OperatorSettings:
+    """kopf without its own writes, scans and peering: we elect by Lease and post our own Events."""
+    result = kopf.OperatorSettings()
+    result.scanning.disabled = True
+    result.posting.enabled = False
+    result.peering.standalone = True
+    result.networking.request_timeout = 30
+    result.networking.connect_timeout = 5
+    result.watching.chunk_size = 500
+    return result

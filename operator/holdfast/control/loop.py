@@ -1,0 +1,143 @@
+"""The slow loop: one table of contents per tick, for all services on one snapshot."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from holdfast import policy
+from holdfast.control.actuator import Actuator
+from holdfast.domain.service import ServiceKey
+from holdfast.domain.signals import History, Traffic
+from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
+from holdfast.observe.cluster import ClusterReader, ServiceParts
+from holdfast.observe.prometheus import MetricsSource
+from holdfast.observe.traffic import TrafficRequest
+
+_LOG = logging.getLogger(__name__)
+_LEAST_PAUSE_SECONDS = 1.0  # a burst of edits must not become a burst of queries
+_STUCK_AFTER_TICKS = 12
+
+
+class LoopTelemetry(Protocol):
+    """What the loop tells about itself."""
+
+    def phase(self, name: str, seconds: float) -> None: ...
+
+    def tick(self, seconds: float, services: int) -> None: ...
+
+    def error(self, phase: str) -> None: ...
+
+
+class Loop:
+    """Observes, decides and acts once per tick; every dependency comes in through the constructor."""
+
+    def __init__(
+        self,
+        *,
+        cluster: ClusterReader,
+        metrics: MetricsSource,
+        actuator: Actuator,
+        telemetry: LoopTelemetry,
+        timing: Timing,
+        policy_settings: policy.PolicySettings,
+        monotonic: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self._cluster = cluster
+        self._metrics = metrics
+        self._actuator = actuator
+        self._telemetry = telemetry
+        self._timing = timing
+        self._policy_settings = policy_settings
+        self._monotonic = monotonic
+        self._wall = wall
+        self._memory = policy.Memory()
+        self._history_loaded = False
+        self._wake = asyncio.Event()
+        self._finished_at: float | None = None
+
+    def wake(self) -> None:
+        """Tick soon: somebody changed an LLMService."""
+        self._wake.set()
+
+    def alive(self) -> bool:
+        """Whether a tick came to its end recently; a process that does not lead has none and is well."""
+        if self._finished_at is None:
+            return True
+        return self._monotonic() - self._finished_at < max(60.0, _STUCK_AFTER_TICKS * self._timing.tick_seconds)
+
+    async def run(self) -> None:
+        """Tick for ever; a failed tick is logged and counted, and the next one starts from what is true then."""
+        self._finished_at = self._monotonic()
+        while True:
+            started_at = self._monotonic()
+            self._wake.clear()
+            try:
+                await self.run_once()
+                self._finished_at = self._monotonic()
+            except Exception:
+                self._telemetry.error("tick")
+                _LOG.exception("tick failed")
+            await self._pause(started_at)
+
+    async def run_once(self) -> None:
+        """Read, picture, decide, write."""
+        started_at, now = self._monotonic(), self._wall()
+        with self._phase("cluster"):
+            services = self._cluster.services()
+        with self._phase("metrics"):
+            requests = [TrafficRequest(part.spec.key, part.spec.slo, part.replicas) for part in services]
+            traffic = await self._metrics.observe(requests, now)
+            history = await self._history_once(requests, now)
+        with self._phase("decide"):
+            snapshot = self._picture(services, traffic, history, now)
+            decisions, self._memory = policy.decide(snapshot, self._memory, self._policy_settings)
+        with self._phase("act"):
+            await self._actuator.act(services, decisions, self._cluster.invalid(), now)
+        self._telemetry.tick(self._monotonic() - started_at, len(services))
+
+    def _picture(
+        self,
+        services: Sequence[ServiceParts],
+        traffic: Mapping[ServiceKey, Traffic],
+        history: Mapping[ServiceKey, History],
+        now: float,
+    ) -> Snapshot:
+        pictured = tuple(
+            ServiceSnapshot(
+                spec=part.spec,
+                traffic=traffic[part.spec.key],
+                replicas=part.replicas,
+                placements=part.placements,
+                problems=part.problems + self._actuator.problems(part.spec.key),
+                history=history.get(part.spec.key),
+                last_cold_start_seconds=part.last_cold_start_seconds,
+            )
+            for part in services
+        )
+        return Snapshot(now=now, services=pictured, nodes=self._cluster.nodes(), timing=self._timing)
+
+    async def _history_once(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, History]:
+        """Read the windows back after a start; asked again each tick until Prometheus has answered."""
+        if self._history_loaded or not requests:
+            return {}
+        history = await self._metrics.history(requests, now)
+        self._history_loaded = bool(history)
+        return history
+
+    async def _pause(self, started_at: float) -> None:
+        await asyncio.sleep(min(_LEAST_PAUSE_SECONDS, self._timing.tick_seconds))
+        remaining = started_at + self._timing.tick_seconds - self._monotonic()
+        if remaining > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), remaining)
+
+    @contextlib.contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        started_at = self._monotonic()
+        yield
+        self._telemetry.phase(name, self._monotonic() - started_at)

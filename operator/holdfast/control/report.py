@@ -1,0 +1,181 @@
+"""Decision and observation to status: the one place that says what people read."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.api import conditions, status
+from holdfast.api.conditions import Condition, ConditionType, Status
+from holdfast.api.reasons import Reason
+from holdfast.domain.cluster import ReplicaPhase
+from holdfast.domain.decision import Action, ConditionValue, Decision, Verdict
+from holdfast.observe.cluster import Invalid, ServiceParts
+
+_PORT = 8000
+_STARTING = (ReplicaPhase.STARTING, ReplicaPhase.UNSCHEDULABLE, ReplicaPhase.FAILING)
+_HOUR = 3600.0
+
+
+def status_of(
+    part: ServiceParts, decision: Decision, batching: status.BatchingStatus, old: Mapping[str, Any], now: float
+) -> dict[str, Any]:
+    """Return the whole status of a service; times of conditions and of the last decision are carried over."""
+    stamp = iso(now)
+    whole = status.LLMServiceStatus(
+        observed_generation=decision.generation,
+        conditions=_conditions(decision.conditions, decision.generation, old, stamp),
+        url=_url(part),
+        replicas=_counts(part, decision),
+        selector=f"holdfast.dev/service={part.spec.key.name}",
+        slo=_slo(part, decision),
+        capacity=_capacity(decision),
+        placements=_placements(part, decision),
+        batching=batching,
+        cold_start_seconds=decision.cold_start_seconds,
+        cost=_cost(part, decision),
+        last_decision=_decision(decision.verdict, old.get("lastDecision"), stamp),
+        recommendation=_decision(decision.recommendation, old.get("recommendation"), stamp),
+    )
+    return whole.to_dict()
+
+
+def invalid_status(entry: Invalid, old: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """Return the status of an object that was accepted but cannot be understood: what ran goes on running."""
+    values = (
+        ConditionValue(ConditionType.READY, False, Reason.INVALID, entry.message),
+        ConditionValue(ConditionType.STALLED, True, Reason.INVALID, entry.message),
+    )
+    told = _conditions(values, entry.generation, old, iso(now))
+    kept = {key: value for key, value in old.items() if key not in ("conditions", "observedGeneration")}
+    changed = {"observedGeneration": entry.generation, "conditions": [condition.to_dict() for condition in told]}
+    return {**kept, **changed}
+
+
+def condition_news(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the conditions whose status or reason changed, as Events tell them; transient ones are no news."""
+    before = {item["type"]: (item["status"], item["reason"]) for item in old.get("conditions", ())}
+    return [
+        item
+        for item in new.get("conditions", ())
+        if item["type"] not in conditions.TRANSIENT and before.get(item["type"]) != (item["status"], item["reason"])
+    ]
+
+
+def iso(now: float) -> str:
+    """Return a time in the API server's format."""
+    return datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _conditions(
+    values: tuple[ConditionValue, ...], generation: int, old: Mapping[str, Any], stamp: str
+) -> tuple[status.ConditionStatus, ...]:
+    new = [
+        Condition(value.type, _word(value.status), str(value.reason), value.message, generation) for value in values
+    ]
+    merged = conditions.merge_conditions(conditions.conditions_of(old), new, stamp)
+    return tuple(status.ConditionStatus.of(condition) for condition in merged)
+
+
+def _word(value: bool | None) -> Status:
+    return Status.UNKNOWN if value is None else Status.TRUE if value else Status.FALSE
+
+
+def _url(part: ServiceParts) -> str:
+    scheme = "https" if part.service.spec.engine.tls_secret_ref else "http"
+    return f"{scheme}://{part.spec.key.name}.{part.spec.key.namespace}.svc:{_PORT}"
+
+
+def _counts(part: ServiceParts, decision: Decision) -> status.ReplicaCounts:
+    phases = [replica.phase for replica in part.replicas]
+    return status.ReplicaCounts(
+        desired=decision.verdict.replicas,
+        ready=phases.count(ReplicaPhase.READY),
+        starting=sum(phase in _STARTING for phase in phases),
+        draining=phases.count(ReplicaPhase.DRAINING),
+    )
+
+
+def _slo(part: ServiceParts, decision: Decision) -> status.SLOStatus:
+    view = decision.slo
+    return status.SLOStatus(
+        attainment=view.attainment,
+        budget_remaining=view.budget_remaining,
+        good_rps=view.good_rps,
+        arrival_rps=view.arrival_rps,
+        ttft_p50_seconds=view.ttft.p50_seconds,
+        ttft_p95_seconds=view.ttft.p95_seconds,
+        ttft_p99_seconds=view.ttft.p99_seconds,
+        tpot_p50_seconds=view.tpot.p50_seconds,
+        tpot_p95_seconds=view.tpot.p95_seconds,
+        tpot_p99_seconds=view.tpot.p99_seconds,
+        window_seconds=part.spec.slo.window_seconds,
+        source="exact" if view.source == "exact" else "bounds",
+    )
+
+
+def _capacity(decision: Decision) -> status.CapacityStatus | None:
+    view = decision.capacity
+    if view is None:
+        return None
+    return status.CapacityStatus.model_validate(
+        {"per_replica_rps": view.per_replica_rps, "bound_by": view.bound_by, "confidence": view.confidence}
+    )
+
+
+def _placements(part: ServiceParts, decision: Decision) -> tuple[status.PlacementStatus, ...]:
+    ready = [replica.accelerator for replica in part.replicas if replica.phase is ReplicaPhase.READY]
+    shown = []
+    for target in sorted(decision.verdict.targets, key=lambda target: -target.replicas):
+        option = part.spec.accelerator(target.accelerator)
+        price = option.cost_per_replica_hour if option else None
+        shown.append(
+            status.PlacementStatus(
+                accelerator=target.accelerator,
+                desired=target.replicas,
+                ready=ready.count(target.accelerator),
+                cost_per_hour=None if price is None else price * target.replicas,
+            )
+        )
+    return tuple(shown)
+
+
+def _cost(part: ServiceParts, decision: Decision) -> status.CostStatus | None:
+    """Cost of every replica that holds a GPU now, and per unit of work at the present rates."""
+    prices = [
+        option.cost_per_replica_hour if (option := part.spec.accelerator(replica.accelerator)) else None
+        for replica in part.replicas
+        if replica.phase is not ReplicaPhase.UNSCHEDULABLE
+    ]
+    known = [price for price in prices if price is not None]
+    if not known or len(known) != len(prices):
+        return None
+    per_hour = sum(known)
+    return status.CostStatus(
+        per_hour=per_hour,
+        per_million_tokens=_per(per_hour, decision.slo.tokens_per_second, 1e6),
+        per_thousand_good_requests=_per(per_hour, decision.slo.good_rps, 1e3),
+    )
+
+
+def _per(dollars_per_hour: float, per_second: float | None, unit: float) -> float | None:
+    if per_second is None or not math.isfinite(per_second) or per_second <= 0:
+        return None
+    return dollars_per_hour / _HOUR / per_second * unit
+
+
+def _decision(verdict: Verdict | None, old: Mapping[str, Any] | None, stamp: str) -> status.DecisionStatus | None:
+    """Return a decision with the time it was first taken; a hold does not displace the last change."""
+    if verdict is None:
+        return None
+    same = old is not None and (old.get("action"), old.get("reason")) == (verdict.action.value, str(verdict.reason))
+    if old is not None and verdict.action is Action.HOLD and not same and old.get("action") != Action.HOLD.value:
+        return status.DecisionStatus.model_validate(old)
+    return status.DecisionStatus(
+        time=str(old["time"]) if same and old else stamp,
+        action=verdict.action.value,
+        reason=str(verdict.reason),
+        message=verdict.message[:1024],
+    )

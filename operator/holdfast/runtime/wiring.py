@@ -1,0 +1,164 @@
+"""The only place where things are built and tied together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp.web
+import kopf
+from kubernetes.aio import client, config
+
+from holdfast import policy
+from holdfast.act.api import KubernetesApi
+from holdfast.control import handlers
+from holdfast.control.actuator import Actuator
+from holdfast.control.leadership import Elector, LeadershipLost, LeaseTiming
+from holdfast.control.loop import Loop
+from holdfast.domain.snapshot import Timing
+from holdfast.observe import cluster as observed
+from holdfast.observe.client import PrometheusAddress
+from holdfast.observe.prometheus import PrometheusSource
+from holdfast.render.settings import RenderSettings
+from holdfast.runtime.settings import Settings
+from holdfast.runtime.telemetry import Telemetry, configure_logging, http_application
+
+_LOG = logging.getLogger(__name__)
+
+
+def run(settings: Settings) -> int:
+    """Run the operator; 0 after a signal, 1 when leadership was lost or a part crashed."""
+    configure_logging(settings.log_level, settings.log_format)
+    if settings.kubeconfig is not None:
+        os.environ["KUBECONFIG"] = str(settings.kubeconfig)  # kopf reads it from there
+    try:
+        asyncio.run(_until_signal(settings))
+    except* LeadershipLost as lost:
+        # Crash-only: a process that led and lost must not hold anything it believed while leading.
+        _LOG.error("leadership lost, ending: %s", lost.exceptions[0])
+        return 1
+    return 0
+
+
+async def _until_signal(settings: Settings) -> None:
+    task = asyncio.create_task(_operate(settings))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        _LOG.info("stopped by signal")
+
+
+async def _operate(settings: Settings) -> None:
+    telemetry = Telemetry()
+    async with _api_client(settings) as api_client, _metrics_source(settings) as metrics:
+        api = KubernetesApi(api_client)
+        elector = _elector(settings, api)
+        control_loop = Loop(
+            cluster=(indices := observed.ClusterView()),
+            metrics=metrics,
+            actuator=Actuator(api, metrics, telemetry, _render_settings(settings), may_write=lambda: elector.leading),
+            telemetry=telemetry,
+            timing=Timing(settings.tick_seconds, settings.scrape_seconds),
+            policy_settings=policy.PolicySettings(node_provisioning_seconds=settings.node_provisioning_seconds),
+            monotonic=time.monotonic,
+            wall=time.time,
+        )
+        async with asyncio.TaskGroup() as tasks, _http_server(settings, telemetry, control_loop):
+            tasks.create_task(elector.run())
+            await elector.acquired()
+            telemetry.leading(True)
+            # The loop starts before kopf: kopf cancels every task that was born after it.
+            synced = asyncio.Event()
+            tasks.create_task(_after(synced, control_loop))
+            await _watch(settings, indices, control_loop, synced)
+            raise RuntimeError("the watch of the API server ended")
+
+
+async def _after(synced: asyncio.Event, control_loop: Loop) -> None:
+    await synced.wait()
+    await control_loop.run()
+
+
+async def _watch(
+    settings: Settings, indices: observed.ClusterView, control_loop: Loop, synced: asyncio.Event
+) -> None:
+    registry = kopf.OperatorRegistry()
+    kopf.on.login(id="kubeconfig", registry=registry, errors=kopf.ErrorsMode.IGNORED)(kopf.login_with_kubeconfig)
+    kopf.on.login(id="pod", registry=registry, errors=kopf.ErrorsMode.IGNORED)(kopf.login_with_service_account)
+    kopf_settings = handlers.settings()
+    indices.register(registry, kopf_settings)
+    handlers.register(registry, wake=control_loop.wake, synced=synced.set)
+    await kopf.operator(
+        registry=registry,
+        settings=kopf_settings,
+        clusterwide=not settings.namespace,
+        namespaces=settings.namespace,
+        standalone=True,
+    )
+
+
+def _elector(settings: Settings, api: KubernetesApi) -> Elector:
+    duration = settings.lease_duration_seconds
+    return Elector(
+        api,
+        namespace=settings.own_namespace,
+        name=settings.lease_name,
+        identity=settings.own_identity,
+        timing=LeaseTiming(duration, duration * 2 / 3, duration * 2 / 15),
+        monotonic=time.monotonic,
+        wall=time.time,
+    )
+
+
+def _render_settings(settings: Settings) -> RenderSettings:
+    return RenderSettings(
+        default_image=settings.default_image,
+        scrape_interval=settings.scrape_interval,
+    )
+
+
+@asynccontextmanager
+async def _api_client(settings: Settings) -> AsyncIterator[client.ApiClient]:
+    configuration = client.Configuration()
+    if settings.kubeconfig is not None or "KUBERNETES_SERVICE_HOST" not in os.environ:
+        await config.load_kube_config(client_configuration=configuration)
+    else:
+        config.load_incluster_config(client_configuration=configuration)
+    async with client.ApiClient(configuration) as api_client:
+        api_client.user_agent = "holdfast"
+        yield api_client
+
+
+@asynccontextmanager
+async def _metrics_source(settings: Settings) -> AsyncIterator[PrometheusSource]:
+    address = PrometheusAddress(
+        settings.prometheus_url,
+        bearer_token_file=settings.prometheus_token_file,
+        ca_file=settings.prometheus_ca_file,
+        headers=settings.headers,
+        insecure=settings.prometheus_insecure,
+    )
+    source = PrometheusSource(address, settings.tick_seconds, settings.scrape_seconds)
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+@asynccontextmanager
+async def _http_server(settings: Settings, telemetry: Telemetry, control_loop: Loop) -> AsyncIterator[None]:
+    runner = aiohttp.web.AppRunner(http_application(telemetry, control_loop.alive))
+    await runner.setup()
+    await aiohttp.web.TCPSite(runner, port=settings.http_port).start()
+    try:
+        yield
+    finally:
+        await runner.cleanup()
