@@ -6,10 +6,10 @@ import argparse
 import os
 import sys
 
-from e2e.cluster import binaries, namespaces, packages, session
+from e2e.cluster import binaries, namespaces, session
 from e2e.cluster.embedded import EmbeddedProvider
 from e2e.cluster.layout import Layout
-from e2e.cluster.provider import PROVIDERS, ProviderError, choose_provider
+from e2e.cluster.provider import PROVIDERS, ProviderError
 
 
 def main(arguments: list[str]) -> int:

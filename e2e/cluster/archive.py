@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import platform
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 _INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 _MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 _CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
+_ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 _LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
 
 
@@ -73,18 +75,21 @@ def build_image(
     *,
     user: str = "65532:65532",
     environment: Mapping[str, str] | None = None,
-    working_directory: str = "/",
+    left_out: Sequence[Path] = (),
 ) -> Path:
-    """Write an image of these layers, lowest first, as an OCI archive named `reference`."""
+    """Write an image of these layers, lowest first, as an OCI archive named `reference`.
+
+    Layers in `left_out` are part of the image but not of the archive: the importer must have them already.
+    """
     digests = [_file_digest(layer) for layer in layers]
     config = {
-        "architecture": "amd64",
+        "architecture": _ARCHITECTURE,
         "os": "linux",
         "config": {
             "User": user,
             "Env": [f"{name}={value}" for name, value in (environment or {}).items()],
             "Entrypoint": entrypoint,
-            "WorkingDir": working_directory,
+            "WorkingDir": "/",
         },
         "rootfs": {"type": "layers", "diff_ids": digests},
     }
@@ -97,11 +102,12 @@ def build_image(
             {
                 **_described(_MANIFEST_TYPE, manifest_blob),
                 "annotations": {"io.containerd.image.name": reference, "org.opencontainers.image.ref.name": reference},
-                "platform": {"architecture": "amd64", "os": "linux"},
+                "platform": {"architecture": _ARCHITECTURE, "os": "linux"},
             }
         ],
     }
-    _write_archive(archive, [config_blob, manifest_blob], dict(zip(digests, layers, strict=True)), index)
+    included = {digest: layer for digest, layer in zip(digests, layers, strict=True) if layer not in left_out}
+    _write_archive(archive, [config_blob, manifest_blob], included, index)
     return archive
 
 

@@ -120,7 +120,13 @@ def _run_with_retries(command: list[str], environment: dict[str, str], folder: P
     """Run a command that may download; what is downloaded and compiled is kept between attempts."""
     for attempt in range(1, _ATTEMPTS + 1):
         done = subprocess.run(
-            command, env=environment, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+            command,
+            env=environment,
+            cwd=folder,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
         )
         if done.returncode == 0:
             return

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import threading
 from pathlib import Path
 
 from e2e.cluster import binaries, cgroups, components, machine, packages, settings
 from e2e.cluster.apiclient import ApiClient
-from e2e.cluster.images import PAUSE_IMAGE, Image, build_images
+from e2e.cluster.images import PAUSE_IMAGE, fast_images, slow_images
 from e2e.cluster.layout import CONTAINERD_SOCKET, NODE_NAME, Layout
 from e2e.cluster.processes import Processes, StartError
+from e2e.cluster.seed import import_archive, make_seed, plant
 from e2e.cluster.tools import CONTAINERD, EMBEDDED_TOOLS, HELM, KUBERNETES, PROMETHEUS
 
 _START_SECONDS = 120.0
@@ -25,8 +25,9 @@ class EmbeddedProvider:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._processes = Processes(layout.logs, {**os.environ, "PATH": f"{CONTAINERD.folder}:{packages.system_path()}"})
-        self._images: list[Image] = []
+        self._processes = Processes(
+            layout.logs, {**os.environ, "PATH": f"{CONTAINERD.folder}:{packages.system_path()}"}
+        )
 
     def build(self) -> None:
         """Build programs and images that are missing and install the distribution's packages."""
@@ -37,7 +38,8 @@ class EmbeddedProvider:
             print(f"Setting up a Kubernetes cluster from source, once: {names} (about {minutes} min)", flush=True)
         packages.install_packages()
         binaries.build(EMBEDDED_TOOLS)
-        self._images = build_images()
+        make_seed(slow_images())
+        fast_images()
 
     def start(self) -> Path:
         """Start all parts, import the images and return once the node is Ready."""
@@ -47,10 +49,11 @@ class EmbeddedProvider:
         self._write_settings(identities)
         cgroups.create(layout.control_group)
         processes.start("etcd", components.etcd(layout))
+        plant(make_seed(slow_images()), layout.work / "containerd")
         processes.start("containerd", components.containerd(layout))
         processes.start("api-server", components.api_server(layout, identities))
         processes.wait_until("containerd", Path(CONTAINERD_SOCKET).exists, _START_SECONDS)
-        importing = _Importer([image.archive for image in self._images or build_images()])
+        importing = _Importer([image.archive for image in fast_images()])
         importing.start()
         api = ApiClient(layout.kubeconfig)
         processes.wait_until("the API server", api.is_ready, _START_SECONDS)
@@ -119,14 +122,6 @@ class _Importer(threading.Thread):
         self.join()
         if self._error is not None:
             raise self._error
-
-
-def import_archive(archive: Path) -> None:
-    """Import an image archive into containerd where the kubelet finds it."""
-    command = [str(CONTAINERD.program("ctr")), "--namespace", "k8s.io", "images", "import", "--local", str(archive)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise StartError(f"importing {archive.name}: {(done.stdout + done.stderr).strip()[-1000:]}")
 
 
 def _wait_for_node(processes: Processes, api: ApiClient) -> None:

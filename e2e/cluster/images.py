@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from e2e.cluster.tools import PAUSE, PROMETHEUS
 
 PAUSE_IMAGE = "holdfast.local/pause:1"
 PROMETHEUS_IMAGE = f"holdfast.local/prometheus:{PROMETHEUS.version}"
+LIBRARIES_IMAGE = "holdfast.local/libraries:dev"
 HOLDFAST_IMAGE = "holdfast.local/holdfast:dev"
 
 
@@ -51,30 +52,49 @@ def prometheus_image() -> Image:
     return Image(PROMETHEUS_IMAGE, archive)
 
 
+def libraries_image() -> Image:
+    """The interpreter and the libraries: the slow-changing part of the project's image."""
+    digest = pythonlayers.libraries_digest()
+    archive = image_folder() / f"libraries-{digest}.tar"
+    if not archive.exists():
+        layer = _libraries_layer(digest)
+        environment = pythonlayers.image_environment()
+        build_image(LIBRARIES_IMAGE, archive, [layer], ["/usr/bin/python3"], environment=environment)
+        _keep_only(archive, "libraries-*.tar")
+    return Image(LIBRARIES_IMAGE, archive)
+
+
 def holdfast_image() -> Image:
-    """The operator, the emulated engine and the command line, on the interpreter that runs this."""
-    libraries = _layer(f"python-{pythonlayers.libraries_digest()}", pythonlayers.library_entries)
+    """The operator, the emulated engine and the command line, on top of the libraries.
+
+    The archive leaves out the libraries' layer, so `libraries_image` must be imported before it.
+    """
+    libraries = _libraries_layer(pythonlayers.libraries_digest())
     digest = pythonlayers.source_digest()
-    source = _layer(f"holdfast-source-{digest}", pythonlayers.source_entries)
     archive = image_folder() / f"holdfast-{digest}-{libraries.stem}.tar"
     if not archive.exists():
-        build_image(
-            HOLDFAST_IMAGE,
-            archive,
-            [libraries, source],
-            ["/usr/local/bin/holdfast"],
-            environment=pythonlayers.image_environment(),
-        )
-        _keep_only(archive, "holdfast-[!s]*.tar")
+        with tempfile.TemporaryDirectory() as scratch:
+            source = write_layer(Path(scratch) / "layer", pythonlayers.source_entries(Path(scratch)))
+            build_image(
+                HOLDFAST_IMAGE,
+                archive,
+                [libraries, source],
+                ["/usr/local/bin/holdfast"],
+                environment=pythonlayers.image_environment(),
+                left_out=[libraries],
+            )
+        _keep_only(archive, "holdfast-*.tar")
     return Image(HOLDFAST_IMAGE, archive)
 
 
-def _layer(name: str, entries: Callable[[Path], list[Entry]]) -> Path:
-    layer = image_folder() / f"{name}.layer"
+def _libraries_layer(digest: str) -> Path:
+    layer = image_folder() / f"libraries-{digest}.layer"
     if not layer.exists():
+        started = time.monotonic()
         with tempfile.TemporaryDirectory() as scratch:
-            write_layer(layer, entries(Path(scratch)))
-        _keep_only(layer, f"{name.rpartition('-')[0]}-*.layer")
+            write_layer(layer, pythonlayers.library_entries(Path(scratch)))
+        _keep_only(layer, "libraries-*.layer")
+        print(f"  packed the interpreter and the libraries in {time.monotonic() - started:.0f} s", flush=True)
     return layer
 
 
@@ -84,7 +104,13 @@ def _keep_only(kept: Path, pattern: str) -> None:
             old.unlink(missing_ok=True)
 
 
-def build_images() -> list[Image]:
-    """All images, built where something changed since the last time."""
+def slow_images() -> list[Image]:
+    """The images that change with versions only, built where they are missing."""
     with exclusive("images"):
-        return [pause_image(), prometheus_image(), holdfast_image()]
+        return [pause_image(), prometheus_image(), libraries_image()]
+
+
+def fast_images() -> list[Image]:
+    """The images that change with this project's source, built where it changed; `slow_images` come first."""
+    with exclusive("images"):
+        return [holdfast_image()]

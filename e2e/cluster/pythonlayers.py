@@ -28,7 +28,7 @@ USER = 65532
 
 _VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 _LIBRARY = f"{HOME}/lib/{_VERSION}"
-_PROGRAMS = ("sh", "sleep", "cat", "env", "ls", "kill", "rm", "mkdir")
+_PROGRAMS = ("sh", "sleep", "cat", "env", "ls", "id", "tail", "kill", "rm", "mkdir")
 _RECIPE = "1"
 _UNUSED_STANDARD = {
     "test",
@@ -120,6 +120,7 @@ def image_environment() -> dict[str, str]:
         "PATH": f"/usr/local/bin:/{HOME}/bin:/usr/bin:/bin",
         "HOME": "/tmp",
         "LANG": "C.UTF-8",
+        "SSL_CERT_FILE": "/etc/ssl/certs/ca-certificates.crt",
         "PYTHONUNBUFFERED": "1",
         # The layers carry compiled files, and the root file system is read-only anyway.
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -151,8 +152,8 @@ def _compiled(files: dict[str, Path], scratch: Path) -> dict[str, Path]:
         if file.suffix == ".py":
             jobs.append((file, scratch / f"{number}.pyc", f"/{path}", importlib.util.cache_from_source(path)))
     with ProcessPoolExecutor() as pool:
-        done = pool.map(_compile, [job[0] for job in jobs], [job[1] for job in jobs], [job[2] for job in jobs], chunksize=50)
-        return {job[3]: job[1] for job, compiled in zip(jobs, done, strict=True) if compiled}
+        done = list(pool.map(_compile, *zip(*((job[:3]) for job in jobs), strict=True), chunksize=50))
+    return {job[3]: job[1] for job, compiled in zip(jobs, done, strict=True) if compiled}
 
 
 def _compile(source: Path, target: Path, shown: str) -> bool:
@@ -186,7 +187,8 @@ def _folders(libraries: dict[str, Path]) -> set[Path]:
 
 
 def _system_entries() -> list[Entry]:
-    entries = [Entry(name, link=target) for name, target in (("lib", "lib64"), ("usr/lib", "../lib64"), ("usr/lib64", "../lib64"))]
+    links = {"lib": "lib64", "usr/lib": "../lib64", "usr/lib64": "../lib64"}
+    entries = [Entry(name, link=target) for name, target in links.items()]
     entries += [Entry("tmp", mode=0o1777), Entry("proc"), Entry("sys"), Entry("dev"), Entry("run")]
     passwd = f"root:x:0:0::/:/bin/sh\nnonroot:x:{USER}:{USER}::/tmp:/bin/sh\n"
     entries.append(Entry("etc/passwd", text=passwd, mode=0o644))

@@ -1,0 +1,37 @@
+"""Fixtures for tests that run inside ``python -m e2e.cluster run -- ...``."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.kubectl import Kubectl
+
+_REMEDY = "this test needs a cluster: python -m e2e.cluster run -- python -m pytest e2e -m cluster"
+
+
+@pytest.fixture(scope="session")
+def cluster() -> str:
+    """The kind of cluster the tests run in; fails with the remedy outside of one."""
+    provider = os.environ.get("HOLDFAST_CLUSTER")
+    if not provider or not os.environ.get("KUBECONFIG"):
+        pytest.fail(_REMEDY, pytrace=False)
+    return provider
+
+
+@pytest.fixture(scope="session")
+def kubectl(cluster: str) -> Kubectl:
+    """Kubectl in the default namespace."""
+    return Kubectl()
+
+
+@pytest.fixture
+def namespace(kubectl: Kubectl) -> Iterator[Kubectl]:
+    """Kubectl in a namespace of the test's own, which is deleted afterwards."""
+    name = f"test-{secrets.token_hex(4)}"
+    kubectl.run("create", "namespace", name)
+    yield Kubectl(name)
+    kubectl.delete("namespace", name, wait=False)
