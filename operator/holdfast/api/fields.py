@@ -1,7 +1,7 @@
 """The kinds of values an LLMService is made of: bounded strings, durations, names, free-form Kubernetes parts."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, WithJsonSchema
 
@@ -14,9 +14,9 @@ _RESOURCE_PATTERN = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_
 _OBJECT_NAME_PATTERN = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _MODEL_PATTERNS = (
     "^[A-Za-z0-9][-A-Za-z0-9._]*(/[A-Za-z0-9][-A-Za-z0-9._]*)?$",
-    "^/[^ ]*$",
-    "^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[^ ]*)?$",
-    "^oci://[^ /]+/[^ ]+$",
+    "^/[!-~]*$",
+    "^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[!-~]*)?$",
+    "^oci://[!-.0-~]+/[!-~]+$",
 )
 
 
@@ -75,7 +75,7 @@ LongText = Annotated[str, StringConstraints(max_length=4096)]
 ImageReference = Annotated[
     str,
     StringConstraints(max_length=512),
-    Checked(matches("^[^ ]+$", "image must be an image reference without spaces, such as vllm/vllm-openai:v0.32.0")),
+    Checked(matches("^[!-~]+$", "image must be an image reference without spaces, such as vllm/vllm-openai:v0.32.0")),
 ]
 AcceleratorName = Annotated[
     str,
@@ -97,13 +97,31 @@ ObjectName = Annotated[
 HostPath = Annotated[
     str,
     StringConstraints(max_length=1024),
-    Checked(matches("^/[^ ]*$", "hostPath must be an absolute path on the node, such as /var/cache/models")),
+    Checked(matches("^/[!-~]*$", "hostPath must be an absolute path on the node, such as /var/cache/models")),
 ]
 Quantity = Annotated[
     str,
     StringConstraints(max_length=32),
     Checked(matches("^[0-9]+([.][0-9]+)?([numkMGTPE]|[KMGTPE]i)?$", "must be a Kubernetes quantity, such as 200Gi")),
 ]
+
+MaxSurge = Annotated[
+    Literal["Auto", 0, 1],
+    WithJsonSchema({"x-kubernetes-int-or-string": True}),
+    Checked(
+        Rule(
+            "type(self) == int ? (self == 0 || self == 1) : self == 'Auto'",
+            "maxSurge must be Auto, 0 or 1: write one of them, numbers without quotes",
+            lambda _: True,  # the type says it
+        )
+    ),
+]
+
+
+def map_keyed_by(key: str) -> dict[str, Any]:
+    """Schema of a list whose items are told apart by a key: it merges item by item under server-side apply."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
+
 
 FreeForm = dict[str, Any]
 _OPEN: dict[str, Any] = {"type": "object", PRESERVE: True}
@@ -121,7 +139,9 @@ EnvironmentVariable = Annotated[
     Checked(_NAMED),
 ]
 Tolerations = Annotated[tuple[Toleration, ...], Field(max_length=32)]
-EnvironmentVariables = Annotated[tuple[EnvironmentVariable, ...], Field(max_length=64)]
+EnvironmentVariables = Annotated[
+    tuple[EnvironmentVariable, ...], Field(max_length=64, json_schema_extra=map_keyed_by("name"))
+]
 LabelValue = Annotated[str, StringConstraints(max_length=63)]
 NodeSelector = Annotated[dict[str, LabelValue], Field(max_length=32)]
 

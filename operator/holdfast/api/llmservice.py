@@ -110,7 +110,7 @@ class SLO(ApiModel):
     """Time to first token of a good request, such as 500ms."""
     tpot: fields.LatencyBound
     """Time per output token of a good request, such as 30ms."""
-    e2e: fields.LatencyBound | None = None
+    e2e: fields.LatencyBound | None = Field(default=None, alias="e2e")
     """End-to-end time of a good request; longer than ttft."""
     objective: fields.Objective = "99%"
     """Share of judged requests in the window that must be good; above 50% and below 100%."""
@@ -157,7 +157,7 @@ class Accelerator(ApiModel):
     tolerations: fields.Tolerations = ()
     """Tolerations of its pods."""
     cost_per_hour: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None = None
-    """Price of one GPU for an hour. All accelerators have one or none has; without it the list is in order of preference."""
+    """Price of one GPU for an hour, for all accelerators or for none; without it their order is the preference."""
     max: Annotated[int, Field(ge=0, le=10_000)] | None = None
     """Most replicas on this accelerator."""
     image: fields.ImageReference | None = None
@@ -244,7 +244,9 @@ class Engine(ApiModel):
     """Requests and limits of the container; the accelerator's resource is added."""
     shutdown_timeout: fields.ShutdownTimeout = "2m"
     """Time that running requests have to finish when a replica goes, 1s to 1h."""
-    image_pull_secrets: Annotated[tuple[SecretReference, ...], Field(max_length=16)] = ()
+    image_pull_secrets: Annotated[
+        tuple[SecretReference, ...], Field(max_length=16, json_schema_extra=fields.map_keyed_by("name"))
+    ] = ()
     """Secrets for pulling the images."""
     api_key_secret_ref: SecretKeyReference | None = None
     """Secret with the API key that clients must send."""
@@ -260,7 +262,7 @@ class Engine(ApiModel):
 class Rollout(ApiModel):
     """How replicas are replaced when the spec changes."""
 
-    max_surge: Literal["Auto", 0, 1] = "Auto"
+    max_surge: fields.MaxSurge = "Auto"
     """Further replicas during a rollout: Auto (1 where a GPU is free, else 0), 0 (at one replica: downtime) or 1."""
 
 
@@ -281,7 +283,7 @@ _COSTS_ALL_OR_NONE = Rule(
     ".accelerators",
 )
 _BUDGET_NEEDS_COSTS = Rule(
-    "!has(self.budget.maxCostPerHour) || self.accelerators.all(a, has(a.costPerHour))",
+    "!has(self.budget) || !has(self.budget.maxCostPerHour) || self.accelerators.all(a, has(a.costPerHour))",
     "budget.maxCostPerHour needs costPerHour on every accelerator: add the costs or remove the budget",
     lambda spec: spec.budget.max_cost_per_hour is None or all(_costs(spec)),
     ".budget",
@@ -303,12 +305,14 @@ class LLMServiceSpec(ApiModel):
     """The model to serve."""
     slo: SLO
     """What a good request is, and which share of requests must be good."""
-    accelerators: Annotated[tuple[Accelerator, ...], Field(min_length=1, max_length=16)]
+    accelerators: Annotated[
+        tuple[Accelerator, ...], Field(min_length=1, max_length=16, json_schema_extra=fields.map_keyed_by("name"))
+    ]
     """Candidates for placement, 1 to 16; in order of preference when no costs are given."""
     scaling: Scaling = Scaling()
     """Bounds on the number of replicas over all accelerators."""
     replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
-    """Pins the number of replicas and pauses SLO scaling; set by people or kubectl scale, never by the operator. Remove it to resume."""
+    """Pins the number of replicas and pauses SLO scaling until it is removed; set by people or kubectl scale only."""
     batching: Batching | None = None
     """Limits of vLLM's scheduler; vLLM's own defaults when absent."""
     mode: Literal["Auto", "Recommend"] = "Auto"

@@ -1,6 +1,6 @@
 """What a pod template overlay may say: owned fields are refused always, privileges unless the operator allows them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -36,6 +36,24 @@ class TemplateAllowances:
     host_pid: bool = False
     host_ipc: bool = False
     privileged: bool = False
+
+
+_ALLOWANCE_FIELDS = {
+    "serviceAccountName": "service_account_name",
+    "hostPath": "host_path",
+    "hostNetwork": "host_network",
+    "hostPID": "host_pid",
+    "hostIPC": "host_ipc",
+    "privileged": "privileged",
+}
+
+
+def allowances(names: Collection[str]) -> TemplateAllowances:
+    """The allowances named as in a pod template, such as hostPath; ValueError names an unknown one."""
+    unknown = sorted(set(names) - set(_ALLOWANCE_FIELDS))
+    if unknown:
+        raise ValueError(f"{unknown[0]!r} is no allowance: use one of {', '.join(_ALLOWANCE_FIELDS)}")
+    return TemplateAllowances(**{_ALLOWANCE_FIELDS[name]: True for name in names})
 
 
 NO_ALLOWANCES = TemplateAllowances()
@@ -82,7 +100,8 @@ def _privileged_containers(spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _refused(field: str, privilege: str) -> str:
-    return f"template.{field}: this operator does not allow it; remove it, or run the operator with --allow-template={privilege}"
+    remedy = f"remove it, or run the operator with --allow-template={privilege}"
+    return f"template.{field}: this operator does not allow it; {remedy}"
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -143,11 +162,8 @@ _TEXTS: dict[str, Any] = {
     "maxProperties": 64,
     "additionalProperties": {"type": "string", "maxLength": 4096},
 }
-_OPEN_LIST: dict[str, Any] = {
-    "type": "array",
-    "maxItems": 64,
-    "items": {"x-kubernetes-preserve-unknown-fields": True},
-}
+_STRINGS: dict[str, Any] = {"type": "array", "maxItems": 256, "items": {"type": "string", "maxLength": 16384}}
+_OBJECTS: dict[str, Any] = {"type": "array", "maxItems": 64, "items": _OPEN}
 # Only what the rules look at has a type; everything else of a pod template passes through as it is.
 _CONTAINER: dict[str, Any] = {
     **_OPEN,
@@ -155,7 +171,9 @@ _CONTAINER: dict[str, Any] = {
     "properties": {
         "name": {"type": "string", "maxLength": 63},
         "image": {"type": "string", "maxLength": 512},
-        **{field: _OPEN_LIST for field in ("command", "args", "ports")},
+        "command": _STRINGS,
+        "args": _STRINGS,
+        "ports": _OBJECTS,
         **{field: _OPEN for field in ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle")},
     },
 }
