@@ -59,7 +59,8 @@ cluster-down: install ## stop it
 	$(BIN)/python -m e2e.cluster down
 
 generate: install ## write the CRD from the types, for kubectl and for the chart
-	$(BIN)/holdfast crd > crds/$(CRD)
+	@mkdir -p crds charts/holdfast/files
+	$(BIN)/holdfast crd > crds/$(CRD).new && mv crds/$(CRD).new crds/$(CRD)
 	cp crds/$(CRD) charts/holdfast/files/$(CRD)
 
 verify: install ## fail where a generated file is not what `make generate` would write
