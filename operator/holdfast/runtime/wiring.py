@@ -36,13 +36,14 @@ def run(settings: Settings) -> int:
     configure_logging(settings.log_level, settings.log_format)
     if settings.kubeconfig is not None:
         os.environ["KUBECONFIG"] = str(settings.kubeconfig)  # kopf reads it from there
+    code = 0
     try:
         asyncio.run(_until_signal(settings))
     except* LeadershipLost as lost:
         # Crash-only: a process that led and lost must not hold anything it believed while leading.
         _LOG.error("leadership lost, ending: %s", lost.exceptions[0])
-        return 1
-    return 0
+        code = 1
+    return code
 
 
 async def _until_signal(settings: Settings) -> None:
@@ -150,7 +151,7 @@ async def _metrics_source(settings: Settings) -> AsyncIterator[PrometheusSource]
     try:
         yield source
     finally:
-        source.close()
+        await source.close()
 
 
 @asynccontextmanager
