@@ -1,0 +1,215 @@
+"""`holdfast emulate`: an emulated vLLM engine; takes vLLM's own flags."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from holdfast.simulator.emulator import serve
+from holdfast.simulator.emulator_metrics import BadBuckets, checked_buckets
+from holdfast.simulator.emulator_options import BadOptions, EmulatorOptions
+
+ENVIRONMENT = "HOLDFAST_EMULATE_"
+HELP = "an OpenAI-compatible server with vLLM's timing and metrics, without a GPU"
+EXAMPLE = """examples:
+  holdfast emulate --model Qwen/Qwen3-8B --accelerator h100 --port 8000
+  holdfast emulate serve Qwen/Qwen3-8B --max-num-seqs=64 --max-num-queued-tokens=20k
+
+Flags of `vllm serve` that change nothing here are accepted and named on standard error. The emulator's own flags can
+also come from the environment: --cold-start from HOLDFAST_EMULATE_COLD_START and so on."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command; its arguments are parsed in `run`, where flags of vLLM that are unknown here may pass."""
+    parser = subparsers.add_parser("emulate", help=HELP, add_help=False, prefix_chars="\0")
+    parser.add_argument("engine_arguments", nargs=argparse.REMAINDER)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until told to stop; 2 for bad flags."""
+    try:
+        options, ignored = parse_options(arguments.engine_arguments, os.environ)
+        if ignored:
+            print(f"holdfast emulate: without effect here: {' '.join(ignored)}", file=sys.stderr)
+        asyncio.run(serve(options, _announce))
+    except (BadOptions, BadBuckets) as problem:
+        print(f"holdfast emulate: {problem}", file=sys.stderr)
+        return 2
+    except OSError as problem:
+        print(f"holdfast emulate: cannot serve: {problem}; choose another --host or --port", file=sys.stderr)
+        return 1
+    return 0
+
+
+def parse_options(given: Sequence[str], environment: Mapping[str, str]) -> tuple[EmulatorOptions, list[str]]:
+    """The options, and the arguments without effect; BadOptions names the flag at fault."""
+    arguments = [_dashed(argument) for argument in given]
+    if arguments[:1] == ["serve"]:
+        arguments = arguments[1:]
+    parsed, ignored = _parser(environment).parse_known_args(arguments)
+    model = parsed.model or parsed.model_flag
+    if not model:
+        raise BadOptions("--model is missing; name a model, e.g. --model Qwen/Qwen3-8B")
+    keys = parsed.api_key or ([environment["VLLM_API_KEY"]] if environment.get("VLLM_API_KEY") else [])
+    options = EmulatorOptions(
+        model=model,
+        accelerator=parsed.accelerator,
+        tensor_parallel_size=parsed.tensor_parallel_size,
+        quantization=parsed.quantization,
+        served_names=tuple(parsed.served_model_name or ()),
+        host=parsed.host,
+        port=parsed.port,
+        api_keys=tuple(keys),
+        max_model_len=parsed.max_model_len,
+        max_num_seqs=parsed.max_num_seqs,
+        max_num_batched_tokens=parsed.max_num_batched_tokens,
+        max_num_active_seqs=parsed.max_num_active_seqs,
+        max_num_queued_tokens=parsed.max_num_queued_tokens,
+        max_num_queued_reqs=parsed.max_num_queued_reqs,
+        long_prefill_token_threshold=parsed.long_prefill_token_threshold,
+        kv_tokens=parsed.kv_tokens,
+        custom_buckets=parsed.custom_histogram_buckets,
+        shutdown_timeout_seconds=parsed.shutdown_timeout,
+        cold_start_seconds=parsed.cold_start,
+        overhead_seconds=parsed.overhead,
+        speed=parsed.speed,
+        connection_close_share=parsed.connection_close_share,
+    )
+    return options, ignored
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise BadOptions(message.removeprefix("argument "))
+
+
+def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="holdfast emulate",
+        description=HELP[0].upper() + HELP[1:] + ".",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("model", nargs="?", help="model, as `serve MODEL` names it")
+    parser.add_argument("--model", dest="model_flag", metavar="MODEL", help="the same as a flag")
+    _add_engine_flags(parser)
+    _add_emulator_flags(parser, environment)
+    return parser
+
+
+def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
+    engine = parser.add_argument_group("flags of vllm serve")
+    count, tokens = _whole(1), _tokens
+    engine.add_argument("--served-model-name", nargs="+", help="names clients use; the first labels the metrics")
+    engine.add_argument("--host", default="0.0.0.0", help="address to serve on")  # noqa: S104 - a pod's address
+    engine.add_argument("--port", type=_port, default=8000, help="port to serve on, 0 for any")
+    engine.add_argument("--api-key", nargs="+", help="keys clients must show (VLLM_API_KEY)")
+    engine.add_argument("--tensor-parallel-size", "-tp", type=count, default=1, help="GPUs of the engine")
+    engine.add_argument("--quantization", "-q", help="e.g. fp8: takes the table of the quantized model")
+    engine.add_argument("--max-model-len", type=tokens, help="context length in tokens")
+    engine.add_argument("--max-num-seqs", type=count, help="sequences running at once")
+    engine.add_argument("--max-num-batched-tokens", type=tokens, help="tokens computed in a step")
+    engine.add_argument("--max-num-active-seqs", type=count, help="sequences admitted to run at once")
+    engine.add_argument("--max-num-queued-tokens", type=_tokens_or_zero, help="prompt tokens waiting; beyond it 503")
+    engine.add_argument("--max-num-queued-reqs", type=_whole(0), help="requests in the engine; beyond it 503")
+    engine.add_argument("--long-prefill-token-threshold", type=_whole(0), default=0, help="largest chunk of a prompt")
+    engine.add_argument("--custom-histogram-buckets", type=_buckets, default={}, help="JSON: edges by family")
+    engine.add_argument("--shutdown-timeout", type=_seconds, default=0.0, help="seconds to drain after SIGTERM")
+
+
+def _add_emulator_flags(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
+    own = parser.add_argument_group("flags of the emulator")
+
+    def add(flag: str, kind: Callable[[str], object], default: str | None, text: str) -> None:
+        # argparse converts defaults given as text, so the environment is checked like a flag.
+        name = ENVIRONMENT + flag.removeprefix("--").replace("-", "_").upper()
+        own.add_argument(flag, type=kind, default=environment.get(name, default), help=f"{text} ({name})")
+
+    add("--accelerator", str, "h100", "GPU whose timing is emulated, by name or product label")
+    add("--kv-tokens", _tokens, None, "size of the KV cache in tokens; by default what the GPU's memory leaves")
+    add("--cold-start", _seconds, "0", "seconds before the server listens")
+    add("--overhead", _seconds, "0.0015", "seconds of host time per step")
+    add("--speed", _positive, "1", "factor by which every step is faster")
+    add("--connection-close-share", _share, "0", "share of answers that end their connection")
+
+
+def _dashed(argument: str) -> str:
+    """vLLM takes --max_num_seqs as well as --max-num-seqs."""
+    if not argument.startswith("--"):
+        return argument
+    flag, equals, value = argument.partition("=")
+    return flag.replace("_", "-") + equals + value
+
+
+def _whole(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"\d+", text) or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r}: give a whole number of at least {least}")
+        return int(text)
+
+    return parse
+
+
+def _tokens_or_zero(text: str) -> int:
+    """vLLM's notation: 20000, 20k, 2.5k (thousands), 32K (1024s), and m, g the same way."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg])|(\d+)([KMG]?)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: give tokens, e.g. 20000, 20k or 32K")
+    if match[2]:
+        return int(float(match[1]) * 1000.0 ** (" kmg".index(match[2])))
+    return int(match[3]) << 10 * " KMG".index(match[4] or " ")
+
+
+def _tokens(text: str) -> int:
+    tokens = _tokens_or_zero(text)
+    if tokens < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: give at least 1 token")
+    return tokens
+
+
+def _port(text: str) -> int:
+    if not re.fullmatch(r"\d{1,5}", text) or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a port, 0..65535")
+    return int(text)
+
+
+def _number(text: str, least: float, most: float, wanted: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value <= most:
+        raise argparse.ArgumentTypeError(f"{text!r}: give {wanted}")
+    return value
+
+
+def _seconds(text: str) -> float:
+    return _number(text, 0.0, 86_400.0, "seconds from 0 to a day, e.g. 0.5")
+
+
+def _positive(text: str) -> float:
+    return _number(text, 1e-3, 1e6, "a number from 0.001, e.g. 2")
+
+
+def _share(text: str) -> float:
+    return _number(text, 0.0, 1.0, "a share from 0 to 1, e.g. 0.02")
+
+
+def _buckets(text: str) -> dict[str, list[float]]:
+    try:
+        given = json.loads(text)
+        checked_buckets(given if isinstance(given, dict) else {"": []})
+    except (ValueError, BadBuckets) as problem:
+        raise argparse.ArgumentTypeError(f'{problem}; give JSON like {{"time_to_first_token": [0.25, 0.5]}}') from None
+    return {str(family): edges for family, edges in given.items()}
+
+
+def _announce(port: int) -> None:
+    print(f"holdfast emulate: serving on port {port}", flush=True)

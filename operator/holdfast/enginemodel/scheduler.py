@@ -1,0 +1,311 @@
+"""vLLM's scheduler loop: what the next engine step computes (vllm/v1/core/sched/scheduler.py, release 0.33).
+
+Running sequences first, in order; then waiting ones within the token budget. Prompts are computed in chunks, KV cache
+is taken in blocks of 16 tokens, a sequence that finds no block preempts the youngest one, whose tokens are computed
+again later. Nothing here knows a clock: `step` plans at a time it is told, `complete` applies the plan.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from dataclasses import dataclass
+
+from holdfast.enginemodel.steplaw import Chunk, StepTimer
+
+BLOCK_TOKENS = 16
+
+
+class RejectReason(enum.StrEnum):
+    """Which admission cap refused a request."""
+
+    REQUESTS = "max_num_queued_reqs"
+    TOKENS = "max_num_queued_tokens"
+
+
+class SequenceStatus(enum.Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """Limits by vLLM's names, None where vLLM has none by default; `kv_tokens` is the size of the KV cache."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    kv_tokens: int
+    max_num_active_seqs: int | None = None
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
+    long_prefill_token_threshold: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One request inside the engine; times in seconds, the rest in tokens and blocks.
+
+    `cached_tokens` of the prompt are found in the prefix cache at the first admission. A prompt plus answer that
+    exceeds the KV cache is refused by `Scheduler.add`.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    arrived_at: float
+    cached_tokens: int = 0
+    status: SequenceStatus = SequenceStatus.WAITING
+    computed: int = 0
+    generated: int = 0
+    blocks: int = 0
+    preemptions: int = 0
+    scheduled_at: float | None = None
+    first_token_at: float | None = None
+    last_token_at: float | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and generated tokens."""
+        return self.prompt_tokens + self.generated
+
+    @property
+    def prefilling(self) -> bool:
+        """Whether its first token is still to come."""
+        return self.generated == 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """What one step computes; `prefills` are (sequence, chunk, tokens before it)."""
+
+    prefills: tuple[tuple[Sequence, int, int], ...]
+    decodes: tuple[Sequence, ...]
+    decode_kv_tokens: int
+    admitted: tuple[Sequence, ...] = ()
+    preempted: tuple[Sequence, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        return not self.prefills and not self.decodes
+
+    @property
+    def tokens(self) -> int:
+        """Tokens computed in the step."""
+        return len(self.decodes) + sum(chunk for _, chunk, _ in self.prefills)
+
+    def seconds(self, timer: StepTimer) -> float:
+        """How long the step takes."""
+        decodes = len(self.decodes)
+        chunks: tuple[Chunk, ...] = tuple((chunk, prefix) for _, chunk, prefix in self.prefills)
+        return timer.step_seconds(chunks, decodes, self.decode_kv_tokens / decodes if decodes else 0.0)
+
+
+class Scheduler:
+    """The queues and the KV cache of one engine."""
+
+    def __init__(self, limits: SchedulerLimits) -> None:
+        self.limits = limits
+        self.total_blocks = max(0, limits.kv_tokens) // BLOCK_TOKENS
+        self.free_blocks = self.total_blocks
+        self.running: list[Sequence] = []
+        self.waiting: deque[Sequence] = deque()
+        self.queued_prompt_tokens = 0
+        self._active = min(limits.max_num_seqs, limits.max_num_active_seqs or limits.max_num_seqs)
+        self._threshold = limits.long_prefill_token_threshold or limits.max_num_batched_tokens
+
+    @property
+    def unfinished(self) -> int:
+        """Requests running or waiting."""
+        return len(self.running) + len(self.waiting)
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of the KV cache's blocks in use."""
+        return 1.0 - self.free_blocks / self.total_blocks if self.total_blocks else 0.0
+
+    def rejection(self) -> RejectReason | None:
+        """The admission cap that would refuse one more request now: requests are checked first, as vLLM does.
+
+        The token cap ignores the size of the new request, so one request always fits.
+        """
+        most_requests, most_tokens = self.limits.max_num_queued_reqs, self.limits.max_num_queued_tokens
+        if most_requests is not None and self.unfinished >= most_requests:
+            return RejectReason.REQUESTS
+        if most_tokens is not None and self.queued_prompt_tokens >= most_tokens:
+            return RejectReason.TOKENS
+        return None
+
+    def fits(self, prompt_tokens: int, output_tokens: int) -> bool:
+        """Whether the KV cache could hold such a request at all."""
+        return _blocks(prompt_tokens + output_tokens) <= self.total_blocks
+
+    def add(self, sequence: Sequence) -> None:
+        """Append a request to the waiting queue; ValueError where the KV cache could never hold it."""
+        if min(sequence.prompt_tokens, sequence.output_tokens) < 1:
+            raise ValueError("a request has at least one prompt and one output token")
+        if not self.fits(sequence.prompt_tokens, sequence.output_tokens):
+            raise ValueError(f"{sequence.prompt_tokens} + {sequence.output_tokens} tokens exceed the KV cache")
+        self.queued_prompt_tokens += sequence.prompt_tokens
+        self.waiting.append(sequence)
+
+    def abort(self, sequence: Sequence) -> None:
+        """Take a request out, wherever it is; finished ones stay as they are."""
+        if sequence.status is SequenceStatus.RUNNING:
+            self.running.remove(sequence)
+        elif sequence.status is SequenceStatus.WAITING:
+            self.waiting.remove(sequence)
+        else:
+            return
+        self._leave(sequence, SequenceStatus.ABORTED)
+
+    def step(self, now: float) -> StepPlan:
+        """Plan the next step and take the KV blocks it needs; every planned token counts as computed from here on."""
+        planner = _Planner(self, now)
+        planner.serve_running()
+        if not planner.preempted:
+            planner.admit_waiting()
+        return planner.plan()
+
+    def complete(self, plan: StepPlan, now: float) -> list[Sequence]:
+        """Apply a step that ended now; returns the sequences that got a token, finished ones included."""
+        emitted = [sequence for sequence in plan.decodes if sequence.status is SequenceStatus.RUNNING]
+        emitted += [
+            sequence
+            for sequence, _, _ in plan.prefills
+            if sequence.status is SequenceStatus.RUNNING and sequence.computed == sequence.tokens
+        ]
+        finished = False
+        for sequence in emitted:
+            self._emit(sequence, now)
+            finished = finished or sequence.status is SequenceStatus.FINISHED
+        if finished:
+            self.running = [sequence for sequence in self.running if sequence.status is SequenceStatus.RUNNING]
+        return emitted
+
+    def take_blocks(self, sequence: Sequence, tokens: int) -> bool:
+        """Give a sequence the blocks for `tokens` tokens in all; False, and nothing changes, where they lack."""
+        missing = _blocks(tokens) - sequence.blocks
+        if missing > self.free_blocks:
+            return False
+        if missing > 0:
+            sequence.blocks += missing
+            self.free_blocks -= missing
+        return True
+
+    def preempt_last(self) -> Sequence:
+        """Send the youngest running sequence back to the head of the queue, without its KV cache."""
+        victim = self.running.pop()
+        self.free_blocks += victim.blocks
+        victim.blocks = victim.computed = victim.cached_tokens = 0
+        victim.preemptions += 1
+        victim.status = SequenceStatus.WAITING
+        self.waiting.appendleft(victim)
+        return victim
+
+    def admit_head(self, now: float) -> Sequence | None:
+        """Move the first waiting sequence to the running ones if a slot and blocks for all its tokens are free."""
+        sequence = self.waiting[0]
+        if len(self.running) >= self._active or _blocks(sequence.tokens) > self.free_blocks:
+            return None
+        self.waiting.popleft()
+        self.running.append(sequence)
+        sequence.status = SequenceStatus.RUNNING
+        sequence.computed = _cached_blocks(sequence) * BLOCK_TOKENS
+        if sequence.scheduled_at is None:
+            sequence.scheduled_at = now
+        return sequence
+
+    def chunk(self, sequence: Sequence, budget: int) -> int:
+        """Tokens of a sequence to compute next within the budget."""
+        return min(sequence.tokens - sequence.computed, self._threshold, budget)
+
+    def _emit(self, sequence: Sequence, now: float) -> None:
+        if sequence.prefilling:
+            self.queued_prompt_tokens -= sequence.prompt_tokens
+            sequence.first_token_at = now
+        sequence.generated += 1
+        sequence.last_token_at = now
+        if sequence.generated >= sequence.output_tokens:
+            self.free_blocks += sequence.blocks
+            sequence.blocks = 0
+            sequence.status = SequenceStatus.FINISHED
+
+    def _leave(self, sequence: Sequence, status: SequenceStatus) -> None:
+        if sequence.prefilling:
+            self.queued_prompt_tokens -= sequence.prompt_tokens
+        self.free_blocks += sequence.blocks
+        sequence.blocks = 0
+        sequence.status = status
+
+
+class _Planner:
+    """One pass over the queues."""
+
+    def __init__(self, scheduler: Scheduler, now: float) -> None:
+        self.scheduler = scheduler
+        self.now = now
+        self.budget = scheduler.limits.max_num_batched_tokens
+        self.prefills: list[tuple[Sequence, int, int]] = []
+        self.decodes: list[Sequence] = []
+        self.decode_kv_tokens = 0
+        self.admitted: list[Sequence] = []
+        self.preempted: list[Sequence] = []
+
+    def serve_running(self) -> None:
+        """One decode token or the next chunk for every running sequence, oldest first."""
+        running, position = self.scheduler.running, 0
+        while position < len(running) and self.budget > 0:
+            sequence = running[position]
+            tokens = self.scheduler.chunk(sequence, self.budget)
+            if not self._make_room(sequence, sequence.computed + tokens):
+                break
+            self._schedule(sequence, tokens)
+            position += 1
+
+    def admit_waiting(self) -> None:
+        """First chunks of waiting sequences, first come first served, until one does not fit."""
+        while self.scheduler.waiting and self.budget > 0:
+            sequence = self.scheduler.admit_head(self.now)
+            if sequence is None:
+                break
+            tokens = self.scheduler.chunk(sequence, self.budget)
+            self.scheduler.take_blocks(sequence, sequence.computed + tokens)
+            self.admitted.append(sequence)
+            self._schedule(sequence, tokens)
+
+    def plan(self) -> StepPlan:
+        return StepPlan(
+            prefills=tuple(self.prefills),
+            decodes=tuple(self.decodes),
+            decode_kv_tokens=self.decode_kv_tokens,
+            admitted=tuple(self.admitted),
+            preempted=tuple(self.preempted),
+        )
+
+    def _make_room(self, sequence: Sequence, tokens: int) -> bool:
+        """Preempt the youngest sequences until the blocks suffice; False once the sequence itself had to go."""
+        while not self.scheduler.take_blocks(sequence, tokens):
+            victim = self.scheduler.preempt_last()
+            self.preempted.append(victim)
+            if victim is sequence:
+                return False
+        return True
+
+    def _schedule(self, sequence: Sequence, tokens: int) -> None:
+        if tokens == 1 and sequence.generated > 0 and sequence.computed >= sequence.prompt_tokens:
+            self.decodes.append(sequence)
+            self.decode_kv_tokens += sequence.computed + 1
+        else:
+            self.prefills.append((sequence, tokens, sequence.computed))
+        sequence.computed += tokens
+        self.budget -= tokens
+
+
+def _blocks(tokens: int) -> int:
+    return -(-tokens // BLOCK_TOKENS)
+
+
+def _cached_blocks(sequence: Sequence) -> int:
+    """Full blocks of the prompt found in the prefix cache; the last token is always computed."""
+    return max(0, min(sequence.cached_tokens, sequence.prompt_tokens - 1)) // BLOCK_TOKENS

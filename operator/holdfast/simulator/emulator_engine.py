@@ -1,0 +1,167 @@
+"""The scheduler loop in real time: steps take as long as the step timer says, tokens go out when a step ends."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Protocol
+
+from holdfast.enginemodel.scheduler import RejectReason, Scheduler, Sequence, SequenceStatus, StepPlan
+from holdfast.enginemodel.steplaw import StepTimer
+from holdfast.simulator.emulator_metrics import EngineMetrics
+
+LONGEST_LAG_SECONDS = 1.0
+"""How far behind the clock the steps may be and still catch up; a host that stalls longer loses the rest."""
+
+
+class Sink(Protocol):
+    """Where the tokens of one request go."""
+
+    def token(self) -> None:
+        """One more token, not the last."""
+
+    def finish(self) -> None:
+        """The last token."""
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request in the engine and where its tokens go."""
+
+    sequence: Sequence
+    sink: Sink
+    max_tokens: int
+    finish_reason: str = "length"
+
+
+class EmulatedEngine:
+    """One engine on the running event loop's clock; `speed` 2 makes every step take half as long."""
+
+    def __init__(self, scheduler: Scheduler, timer: StepTimer, metrics: EngineMetrics, *, speed: float = 1.0) -> None:
+        self.scheduler = scheduler
+        self.metrics = metrics
+        self._timer = timer
+        self._speed = speed
+        self._jobs: dict[Sequence, Job] = {}
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def admit(self) -> RejectReason | None:
+        """The reason why one more request is refused now, counted; None lets it in."""
+        reason = self.scheduler.rejection()
+        if reason is not None:
+            self.metrics.add("vllm:admission_rejections", 1, reason.value)
+        return reason
+
+    def submit(self, job: Job) -> None:
+        """Queue a request."""
+        self.scheduler.add(job.sequence)
+        self._jobs[job.sequence] = job
+        self._work.set()
+        self._idle.clear()
+
+    def abort(self, job: Job) -> None:
+        """Forget a request whose client went away; a finished one stays finished."""
+        if self._jobs.pop(job.sequence, None) is not None:
+            self.scheduler.abort(job.sequence)
+            self._settle()
+
+    async def idle(self) -> None:
+        """Wait until no request is left."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Step for ever. A late step shortens the wait for the next one, so that lateness does not add up."""
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            if not self.scheduler.unfinished:
+                self._work.clear()
+                await self._work.wait()
+                due = loop.time()
+            now = loop.time()
+            plan = self.scheduler.step(now)
+            due = max(due, now - LONGEST_LAG_SECONDS) + plan.seconds(self._timer) / self._speed
+            self._count_step(plan)
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            self._deliver(plan, loop.time())
+
+    def refresh_gauges(self) -> None:
+        """Bring the gauges up to date before a scrape."""
+        scheduler, metrics = self.scheduler, self.metrics
+        metrics.set("vllm:num_requests_running", len(scheduler.running))
+        metrics.set("vllm:num_requests_waiting", len(scheduler.waiting))
+        metrics.set("vllm:num_requests_waiting_by_reason", len(scheduler.waiting), "capacity")
+        metrics.set("vllm:kv_cache_usage_perc", scheduler.kv_usage)
+
+    def _count_step(self, plan: StepPlan) -> None:
+        metrics = self.metrics
+        metrics.observe("vllm:iteration_tokens_total", plan.tokens)
+        if plan.preempted:
+            metrics.add("vllm:num_preemptions", len(plan.preempted))
+        for sequence in plan.admitted:
+            if sequence.preemptions == 0:
+                metrics.add("vllm:prefix_cache_queries", sequence.prompt_tokens)
+                metrics.add("vllm:prefix_cache_hits", sequence.cached_tokens)
+
+    def _deliver(self, plan: StepPlan, now: float) -> None:
+        gaps = self.metrics.histograms["vllm:inter_token_latency_seconds"]
+        last = {sequence: sequence.last_token_at for sequence in plan.decodes}
+        emitted = self.scheduler.complete(plan, now)
+        self.metrics.add("vllm:generation_tokens", len(emitted))
+        for sequence in emitted:
+            previous = last.get(sequence)
+            if previous is not None:
+                gaps.observe(now - previous)
+            elif sequence.generated == 1:
+                self._count_first_token(sequence, now)
+            if sequence.status is SequenceStatus.FINISHED:
+                self._finish(sequence)
+            else:
+                self._jobs[sequence].sink.token()
+
+    def _finish(self, sequence: Sequence) -> None:
+        job = self._jobs.pop(sequence)
+        count_finished(self.metrics, job)
+        job.sink.finish()
+        self._settle()
+
+    def _count_first_token(self, sequence: Sequence, now: float) -> None:
+        metrics, cached = self.metrics, sequence.cached_tokens
+        metrics.observe("vllm:time_to_first_token_seconds", now - sequence.arrived_at)
+        metrics.add("vllm:prompt_tokens", sequence.prompt_tokens)
+        metrics.add("vllm:prompt_tokens_by_source", sequence.prompt_tokens - cached, "local_compute")
+        metrics.add("vllm:prompt_tokens_by_source", cached, "local_cache_hit")
+        metrics.add("vllm:prompt_tokens_cached", cached)
+        metrics.add("vllm:prompt_tokens_cached_by_source", cached, "device")
+
+    def _settle(self) -> None:
+        if not self._jobs:
+            self._idle.set()
+
+
+def count_finished(metrics: EngineMetrics, job: Job) -> None:
+    """Count a finished request as vLLM does: every per-request histogram once."""
+    sequence = job.sequence
+    arrived, scheduled = sequence.arrived_at, sequence.scheduled_at or sequence.arrived_at
+    first, last = sequence.first_token_at or scheduled, sequence.last_token_at or scheduled
+    gaps = sequence.generated - 1
+    observations = {
+        "e2e_request_latency_seconds": last - arrived,
+        "request_queue_time_seconds": scheduled - arrived,
+        "request_prefill_time_seconds": first - scheduled,
+        "request_inference_time_seconds": last - scheduled,
+        "request_decode_time_seconds": last - first,
+        "request_time_per_output_token_seconds": (last - first) / gaps if gaps else 0.0,
+        "request_prompt_tokens": sequence.prompt_tokens,
+        "request_generation_tokens": sequence.generated,
+        "request_max_num_generation_tokens": sequence.generated,
+        "request_params_max_tokens": job.max_tokens,
+        "request_params_n": 1,
+        "request_num_preemptions": sequence.preemptions,
+        "request_prefill_kv_computed_tokens": sequence.prompt_tokens - sequence.cached_tokens,
+    }
+    for name, value in observations.items():
+        metrics.observe(f"vllm:{name}", value)
+    metrics.add("vllm:request_success", 1, job.finish_reason)
