@@ -1,0 +1,127 @@
+"""The documentation says what is true: targets, settings, metrics, reasons, links and examples exist."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from holdfast.api.conditions import ConditionType
+from holdfast.api.llmservice import KIND, LLMService
+from holdfast.api.reasons import Reason
+from holdfast.runtime.settings import Settings
+from holdfast.runtime.telemetry import Telemetry
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+
+def page_name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def fenced(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def manifests(text: str) -> list[dict[str, object]]:
+    documents = [document for document in yaml.safe_load_all(text) if isinstance(document, dict)]
+    return [document for document in documents if document.get("kind") == KIND]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        other = (page.parent / path).resolve() if path else page
+        assert other.exists(), target
+        assert not anchor or anchor in anchors(other), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_make_targets_that_are_mentioned_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
+    text = page.read_text()
+    mentioned = re.findall(r"`make ([a-z-]+)", text) + re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)
+    assert set(mentioned) <= targets
+
+
+def test_every_make_target_is_explained_by_make_help() -> None:
+    phony = re.search(r"^\.PHONY: (.+)$", MAKEFILE, re.MULTILINE)
+    assert phony
+    explained = set(re.findall(r"^([a-z-]+):.*## \S", MAKEFILE, re.MULTILINE))
+    assert set(phony[1].split()) == explained
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_every_setting_is_in_the_operations_page_with_its_default(name: str) -> None:
+    field = Settings.model_fields[name]
+    row = re.search(rf"^\| `--{name.replace('_', '-')}` \| (.*?) \|", OPERATIONS, re.MULTILINE)
+    assert row, f"--{name.replace('_', '-')} is not in the table of settings"
+    if isinstance(field.default, str) and field.default and name != "default_image":
+        assert row[1].startswith(field.default)
+
+
+def test_no_setting_is_described_that_does_not_exist() -> None:
+    described = re.findall(r"^\| `--([a-z-]+)`", OPERATIONS, re.MULTILINE)
+    assert {name.replace("-", "_") for name in described} == set(Settings.model_fields)
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_says_what_to_do(reason: Reason) -> None:
+    assert re.search(rf"^\| {re.escape(str(reason))} \|", OPERATIONS, re.MULTILINE)
+
+
+@pytest.mark.parametrize("condition", ConditionType)
+def test_every_condition_has_its_place(condition: ConditionType) -> None:
+    assert re.search(rf"^### .*\b{re.escape(str(condition))}\b", OPERATIONS, re.MULTILINE)
+
+
+def test_every_metric_of_the_operator_is_explained() -> None:
+    metrics = [metric for metric in Telemetry().registry.collect() if metric.name.startswith("holdfast_")]
+    ours = {f"{metric.name}_total" if metric.type == "counter" else metric.name for metric in metrics}
+    assert ours == set(re.findall(r"^\| `(holdfast_\w+)`", OPERATIONS, re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_examples_in_pages_are_valid(page: Path) -> None:
+    for block in fenced(page, "yaml"):
+        for manifest in manifests(block):
+            LLMService.parse(manifest)
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda file: file.name)
+def test_examples_in_files_are_valid(file: Path) -> None:
+    for manifest in manifests(file.read_text()):
+        LLMService.parse(manifest)
+
+
+def test_every_dependency_is_justified() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"]["dev"]
+    page = (ROOT / "docs" / "dependencies.md").read_text()
+    rows = " ".join(re.findall(r"^\| ([^|]+) \|", page, re.MULTILINE))
+    explained = set(re.split(r"[,\s]+", rows))
+    assert {re.split(r"[<>=\[]", line)[0] for line in wanted} <= explained
+
+
+def test_every_dependency_is_pinned_and_no_index_is_named() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.\-]+==[\w.!+]+", pin) for pin in pins)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"]["dev"]
+    normal = {re.sub(r"[-_.]+", "-", pin.partition("==")[0]).lower() for pin in pins}
+    assert {re.sub(r"[-_.]+", "-", re.split(r"[<>=\[]", line)[0]).lower() for line in wanted} <= normal

@@ -1,0 +1,90 @@
+"""Rules of the house that no single module's tests would catch."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.api.reasons import Reason
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "operator" / "holdfast"
+# Split, so that this file does not break its own rule.
+PACKAGE_INDEXES = ["pypi.org", "pythonhosted.org", "proxy.golang.org", "registry.npmjs.org"]
+MACHINE_PATHS = ["/work/", "/tmp/brief", "/root/", "/home/"]
+
+
+def tracked_files() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout: tracked files are unknown")
+    return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def lines_with(needles: list[str]) -> list[str]:
+    pattern = re.compile("|".join(rf"(?<![\w.]){re.escape(needle)}" for needle in needles))
+    found = []
+    for path in tracked_files():
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        numbered = enumerate(text.splitlines(), 1)
+        found += [f"{path.relative_to(ROOT)}:{number}" for number, line in numbered if pattern.search(line)]
+    return found
+
+
+def test_the_source_root_is_no_package() -> None:
+    assert not (ROOT / "operator" / "__init__.py").exists(), "it would hide the standard library's operator module"
+
+
+def test_tests_are_no_packages() -> None:
+    assert list((ROOT / "tests").rglob("__init__.py")) == []
+
+
+def test_the_import_layers_hold() -> None:
+    command = [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_tracked_file_names_a_package_index() -> None:
+    assert lines_with(PACKAGE_INDEXES) == []
+
+
+def test_no_tracked_file_holds_a_path_of_somebodys_machine() -> None:
+    assert lines_with(MACHINE_PATHS) == []
+
+
+def test_no_tracked_file_is_large() -> None:
+    large = [str(path.relative_to(ROOT)) for path in tracked_files() if path.stat().st_size > 1_000_000]
+    assert large == []
+
+
+def test_every_reason_is_used() -> None:
+    sources = [path.read_text() for path in SOURCE.rglob("*.py") if path.name != "reasons.py"]
+    said = set(re.findall(r"\bReason\.([A-Z_]+)\b", "\n".join(sources)))
+    assert {reason.name for reason in Reason} - said == set(), "said nowhere"
+
+
+def test_reasons_are_one_word_each() -> None:
+    assert all(re.fullmatch(r"[A-Z][A-Za-z]*", str(reason)) for reason in Reason)
+
+
+def test_decisions_name_reasons_by_their_constants() -> None:
+    # Recommend is also the name of a mode.
+    words = [str(reason) for reason in Reason if reason is not Reason.RECOMMEND]
+    literal = re.compile("|".join(f'"{re.escape(word)}"' for word in words))
+    allowed = {"reasons.py"}
+    where = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in SOURCE.rglob("*.py")
+        if path.name not in allowed
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if literal.search(line)
+    ]
+    assert where == []
