@@ -1,0 +1,169 @@
+"""kopf indices -> what runs: each index keeps small frozen values, never whole objects."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import kopf
+
+from holdfast.api.llmservice import GROUP, PLURAL, VERSION, InvalidLLMService, LLMService
+from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica
+from holdfast.domain.service import ServiceKey, ServiceSpec
+from holdfast.observe import mapping
+from holdfast.observe.mapping import SERVICE_LABEL
+from holdfast.observe.spec import to_spec
+
+_OWN_ANNOTATIONS = "holdfast.dev/"
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """An object the API server accepted and we do not understand."""
+
+    key: ServiceKey
+    generation: int
+    message: str
+    status: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """One Deployment of ours: its size, its trouble, and the annotations rendering remembers things in."""
+
+    placement: Placement
+    problems: tuple[ClusterProblem, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceParts:
+    """One service as declared and as it runs."""
+
+    service: LLMService
+    spec: ServiceSpec
+    replicas: tuple[Replica, ...] = ()
+    deployed: tuple[Deployed, ...] = ()
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        return tuple(item.placement for item in self.deployed)
+
+    @property
+    def problems(self) -> tuple[ClusterProblem, ...]:
+        return tuple(problem for item in self.deployed for problem in item.problems)
+
+    @property
+    def last_cold_start_seconds(self) -> float | None:
+        """What status remembers from before a restart of the operator."""
+        value = self.service.status.get("coldStartSeconds")
+        return float(value) if isinstance(value, int | float) else None
+
+
+class ClusterReader(Protocol):
+    """What the loop reads of the API server, from caches: no call costs a request."""
+
+    def services(self) -> tuple[ServiceParts, ...]: ...
+
+    def invalid(self) -> tuple[Invalid, ...]: ...
+
+    def nodes(self) -> tuple[NodeOffer, ...]: ...
+
+
+Declared = tuple[LLMService, ServiceSpec]
+Pod = tuple[Replica, tuple[tuple[str, int], ...]]
+
+
+class ClusterView:
+    """Reads kopf's indices; empty until kopf has filled them."""
+
+    def __init__(self) -> None:
+        self._services: Mapping[ServiceKey, Iterable[Declared | Invalid]] = {}
+        self._pods: Mapping[ServiceKey, Iterable[Pod]] = {}
+        self._deployments: Mapping[ServiceKey, Iterable[Deployed]] = {}
+        self._nodes: Mapping[str, Iterable[NodeOffer]] = {}
+
+    def register(self, registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings) -> None:
+        """Add the four indices; pods and Deployments are filtered by label at the API server."""
+        kopf.index(GROUP, VERSION, PLURAL, id="services", registry=registry)(_index_service)
+        for group, version, plural, name, function in (
+            ("", "v1", "pods", "pods", _index_pod),
+            ("apps", "v1", "deployments", "deployments", _index_deployment),
+        ):
+            kopf.index(group, version, plural, id=name, registry=registry)(function)
+            settings.watching.label_selectors[plural] = SERVICE_LABEL
+        kopf.index("", "v1", "nodes", id="nodes", registry=registry)(_index_node)
+        kopf.on.startup(id="remember-indices", registry=registry)(self._remember)
+
+    async def _remember(self, **indices: Any) -> None:
+        self._services, self._pods = indices["services"], indices["pods"]
+        self._deployments, self._nodes = indices["deployments"], indices["nodes"]
+
+    def services(self) -> tuple[ServiceParts, ...]:
+        """Return every service that is understood, in order of keys."""
+        return tuple(
+            ServiceParts(declared[0], declared[1], self._replicas(key), tuple(self._deployments.get(key, ())))
+            for key, declared in self._entries()
+            if not isinstance(declared, Invalid)
+        )
+
+    def invalid(self) -> tuple[Invalid, ...]:
+        """Return every service that is not understood."""
+        return tuple(entry for _, entry in self._entries() if isinstance(entry, Invalid))
+
+    def nodes(self) -> tuple[NodeOffer, ...]:
+        """Return the nodes that take pods, with what our own pods hold there."""
+        used: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        for pods in list(self._pods.values()):
+            for replica, resources in pods:
+                for name, amount in resources if replica.node else ():
+                    used[replica.node][name] += amount
+        return mapping.with_usage((node for nodes in list(self._nodes.values()) for node in nodes), used)
+
+    def _entries(self) -> list[tuple[ServiceKey, Declared | Invalid]]:
+        return sorted(
+            ((key, entry) for key in list(self._services) for entry in self._services[key]), key=lambda item: item[0]
+        )
+
+    def _replicas(self, key: ServiceKey) -> tuple[Replica, ...]:
+        return tuple(sorted((replica for replica, _ in self._pods.get(key, ())), key=lambda replica: replica.name))
+
+
+async def _index_service(body: kopf.Body, **_: Any) -> dict[ServiceKey, Declared | Invalid]:
+    meta = body["metadata"]
+    key = ServiceKey(meta["namespace"], meta["name"])
+    if meta.get("deletionTimestamp"):
+        return {}
+    try:
+        service = LLMService.parse(body)
+    except InvalidLLMService as error:
+        return {key: Invalid(key, int(meta.get("generation", 0)), str(error), dict(body.get("status") or {}))}
+    return {key: (service, to_spec(service))}
+
+
+async def _index_pod(body: kopf.Body, **_: Any) -> dict[ServiceKey, Pod]:
+    return {_owner(body): (mapping.replica_from_pod(body), mapping.requested_gpus(body))}
+
+
+async def _index_deployment(body: kopf.Body, **_: Any) -> dict[ServiceKey, Deployed]:
+    annotations = body["metadata"].get("annotations", {})
+    deployed = Deployed(
+        mapping.placement_from_deployment(body),
+        mapping.problems_from_deployment(body),
+        {name: value for name, value in annotations.items() if name.startswith(_OWN_ANNOTATIONS)},
+        int(body["metadata"].get("generation", 0)),
+    )
+    return {_owner(body): deployed}
+
+
+async def _index_node(body: kopf.Body, **_: Any) -> dict[str, NodeOffer]:
+    offer = mapping.node_offer_from_node(body)
+    return {} if offer is None else {offer.name: offer}
+
+
+def _owner(body: Mapping[str, Any]) -> ServiceKey:
+    meta = body["metadata"]
+    return ServiceKey(meta["namespace"], meta["labels"][SERVICE_LABEL])

@@ -1,0 +1,157 @@
+"""Kubernetes objects -> domain values: pure, and the only place that knows their fields."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from holdfast.api.reasons import Reason
+from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica, ReplicaPhase
+
+SERVICE_LABEL = "holdfast_service"
+ACCELERATOR_LABEL = "holdfast_accelerator"
+
+# What a container waits for that no waiting will bring.
+_HOPELESS = frozenset(
+    {
+        "CrashLoopBackOff",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageNeverPull",
+        "ErrImagePull",
+        "ImageInspectError",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "RunContainerError",
+    }
+)
+
+Object = Mapping[str, Any]
+
+
+def epoch(text: str | None) -> float | None:
+    """Return a time of the API server in seconds since the epoch, None where there is none."""
+    return None if not text else datetime.datetime.fromisoformat(text).timestamp()
+
+
+def replica_from_pod(pod: Object) -> Replica:
+    """Return the replica a pod is."""
+    meta, status = pod["metadata"], pod.get("status", {})
+    labels = meta.get("labels", {})
+    conditions = {item["type"]: item for item in status.get("conditions", ())}
+    phase, reason, detail = _phase(meta, status, conditions)
+    return Replica(
+        name=meta["name"],
+        accelerator=labels.get(ACCELERATOR_LABEL, ""),
+        phase=phase,
+        created_at=epoch(meta.get("creationTimestamp")) or 0.0,
+        scheduled_at=_since(conditions, "PodScheduled"),
+        ready_at=_since(conditions, "Ready"),
+        reason=reason,
+        detail=detail,
+        revision=labels.get("pod-template-hash", ""),
+        node=pod.get("spec", {}).get("nodeName", ""),
+    )
+
+
+def _phase(meta: Object, status: Object, conditions: Mapping[str, Object]) -> tuple[ReplicaPhase, str, str]:
+    if meta.get("deletionTimestamp"):
+        return ReplicaPhase.DRAINING, "", ""
+    if _is(conditions, "Ready"):
+        return ReplicaPhase.READY, "", ""
+    if status.get("phase") in ("Failed", "Succeeded"):
+        return ReplicaPhase.FAILING, str(status.get("reason", status["phase"])), str(status.get("message", ""))
+    scheduled = conditions.get("PodScheduled", {})
+    if scheduled.get("status") == "False":
+        return ReplicaPhase.UNSCHEDULABLE, str(scheduled.get("reason", "")), str(scheduled.get("message", ""))
+    for container in _containers(status):
+        waiting = container.get("state", {}).get("waiting", {})
+        if waiting.get("reason") in _HOPELESS:
+            return ReplicaPhase.FAILING, waiting["reason"], _last_words(container, waiting)
+    return ReplicaPhase.STARTING, "", ""
+
+
+def _containers(status: Object) -> Iterator[Object]:
+    yield from status.get("initContainerStatuses", ())
+    yield from status.get("containerStatuses", ())
+
+
+def _last_words(container: Object, waiting: Object) -> str:
+    ended = container.get("lastState", {}).get("terminated", {})
+    return str(ended.get("message") or waiting.get("message") or ended.get("reason") or "")
+
+
+def _is(conditions: Mapping[str, Object], name: str) -> bool:
+    return bool(conditions.get(name, {}).get("status") == "True")
+
+
+def _since(conditions: Mapping[str, Object], name: str) -> float | None:
+    return epoch(conditions[name].get("lastTransitionTime")) if _is(conditions, name) else None
+
+
+def placement_from_deployment(deployment: Object) -> Placement:
+    """Return the placement a Deployment is."""
+    meta, spec, status = deployment["metadata"], deployment.get("spec", {}), deployment.get("status", {})
+    wanted = int(spec.get("replicas", 1))
+    observed = int(status.get("observedGeneration", 0)) >= int(meta.get("generation", 0))
+    updated, total = int(status.get("updatedReplicas", 0)), int(status.get("replicas", 0))
+    return Placement(
+        accelerator=meta.get("labels", {}).get(ACCELERATOR_LABEL, ""),
+        replicas=wanted,
+        observed=observed,
+        rolling_out=observed and total > updated,
+        deployment=meta["name"],
+        resource_version=meta.get("resourceVersion", ""),
+    )
+
+
+def problems_from_deployment(deployment: Object) -> tuple[ClusterProblem, ...]:
+    """Return why a Deployment cannot create its pods: quota, admission, a missing ServiceAccount."""
+    return tuple(
+        ClusterProblem(
+            Reason.QUOTA_EXCEEDED if "quota" in condition.get("message", "") else Reason.ENGINE_FAILING,
+            f"{deployment['metadata']['name']}: {condition.get('message', '')}",
+        )
+        for condition in deployment.get("status", {}).get("conditions", ())
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True"
+    )
+
+
+def node_offer_from_node(node: Object) -> NodeOffer | None:
+    """Return what a node offers; None for a node that takes no pods now."""
+    if node.get("spec", {}).get("unschedulable") or not _node_ready(node):
+        return None
+    allocatable = tuple(
+        (name, int(amount))
+        for name, amount in sorted(node.get("status", {}).get("allocatable", {}).items())
+        if "/" in name and str(amount).isdigit()
+    )
+    labels = tuple(sorted(node["metadata"].get("labels", {}).items()))
+    return NodeOffer(node["metadata"]["name"], labels, allocatable)
+
+
+def _node_ready(node: Object) -> bool:
+    return _is({item["type"]: item for item in node.get("status", {}).get("conditions", ())}, "Ready")
+
+
+def requested_gpus(pod: Object) -> tuple[tuple[str, int], ...]:
+    """Return the extended resources a pod of ours holds on its node."""
+    totals: dict[str, int] = {}
+    for container in pod.get("spec", {}).get("containers", ()):
+        for name, amount in container.get("resources", {}).get("limits", {}).items():
+            if "/" in name and str(amount).isdigit():
+                totals[name] = totals.get(name, 0) + int(amount)
+    return tuple(sorted(totals.items()))
+
+
+def with_usage(nodes: Iterable[NodeOffer], used: Mapping[str, Mapping[str, int]]) -> tuple[NodeOffer, ...]:
+    """Return the nodes with what our own pods hold.
+
+    What other people's pods hold is not watched: that would cost a watch of every pod in the cluster. Where it
+    matters, the scheduler's own verdict (Unschedulable) says so.
+    """
+    return tuple(
+        NodeOffer(node.name, node.labels, node.allocatable, tuple(sorted(used.get(node.name, {}).items())))
+        for node in nodes
+    )

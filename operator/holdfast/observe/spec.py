@@ -1,0 +1,48 @@
+"""LLMService as declared -> what decisions need of it."""
+
+from __future__ import annotations
+
+from holdfast.api import llmservice
+from holdfast.api.llmservice import LLMService
+from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceKey, ServiceSpec, Slo
+
+
+def to_spec(service: LLMService) -> ServiceSpec:
+    """Return the domain's view of a service."""
+    meta, spec = service.metadata, service.spec
+    return ServiceSpec(
+        key=ServiceKey(meta.namespace, meta.name),
+        uid=meta.uid,
+        generation=meta.generation,
+        model_uri=spec.model.uri,
+        slo=_slo(spec.slo),
+        accelerators=tuple(_option(accelerator) for accelerator in spec.accelerators),
+        min_replicas=spec.scaling.min,
+        max_replicas=spec.scaling.max,
+        pinned_replicas=spec.replicas,
+        recommend_only=spec.mode == "Recommend",
+        max_cost_per_hour=spec.budget.max_cost_per_hour,
+        batching=_batching(spec.batching),
+        max_model_len=spec.model.max_model_len,
+    )
+
+
+def _slo(slo: llmservice.SLO) -> Slo:
+    return Slo(slo.ttft_seconds, slo.tpot_seconds, slo.objective_share, slo.window_seconds, slo.e2e_seconds)
+
+
+def _option(accelerator: llmservice.Accelerator) -> AcceleratorOption:
+    return AcceleratorOption(
+        name=accelerator.name,
+        resource=accelerator.resource,
+        gpus_per_replica=accelerator.count,
+        cost_per_gpu_hour=accelerator.cost_per_hour,
+        max_replicas=accelerator.max,
+        node_selector=tuple(sorted(accelerator.node_selector.items())),
+    )
+
+
+def _batching(batching: llmservice.Batching | None) -> BatchingLimits:
+    if batching is None:
+        return BatchingLimits()
+    return BatchingLimits(batching.max_num_seqs, batching.max_num_batched_tokens)
