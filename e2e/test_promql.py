@@ -7,6 +7,7 @@ waited for. Needs `prometheus` and `promtool` on PATH.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import shutil
 import socket
@@ -77,8 +78,9 @@ class Engine:
         self._born_at = born_at
 
     def scraped(self, times: Sequence[float], **counters: Callable[[float], float]) -> None:
-        """Record `num_requests_running` (idle unless given), the birth, and each counter as a function of time."""
+        """Record requests in flight (none unless given), the birth, and each counter as a function of time."""
         self.add("num_requests_running", times, counters.pop("running", lambda _: 0.0))
+        self.add("num_requests_waiting", times, counters.pop("waiting", lambda _: 0.0))
         if self._born_at is not None:
             born_at = self._born_at
             self.add("request_success_created", times, lambda _: born_at, finished_reason="stop")
@@ -182,20 +184,22 @@ async def test_a_steady_engine_shows_what_it_finished_in_the_interval(reader: Re
     Engine(tsdb).scraped(scrapes(NOW - 900, NOW), request_success_total=steady(2.0))
     traffic = await reader.observe(tsdb, ready("chat-0"))
     assert traffic.state is SignalState.FRESH, traffic.detail
-    assert traffic.interval_seconds == 30.0
-    assert on_h100(traffic).finished == 60.0
+    assert traffic.interval_seconds == 45.0
+    assert on_h100(traffic).finished == 90.0
     assert on_h100(traffic).engines == 1
     assert 0.0 <= (traffic.sample_age_seconds or math.inf) < SCRAPE
 
 
-async def test_ticks_next_to_each_other_lose_nothing_and_count_nothing_twice(reader: Reader) -> None:
-    tsdb = Tsdb()
-    Engine(tsdb).scraped(scrapes(NOW - 900, NOW), request_success_total=lambda at: math.floor((at - LONG_AGO) ** 1.1))
+async def test_ticks_add_up_to_what_happened_however_uneven_it_was(reader: Reader) -> None:
+    tsdb, bursts = Tsdb(), [0, 0, 90, 0, 0, 0, 300, 7, 0, 0, 0, 41, 0, 0, 0, 0]
+    times = scrapes(NOW - 15 * 60, NOW)
+    counts = [1000.0 + sum(bursts[: max(0, index - 20)]) for index in range(len(times))]
+    Engine(tsdb).scraped(times, request_success_total=lambda at: counts[times.index(at)])
     total = 0.0
-    for tick in range(10):
-        total += on_h100(await reader.observe(tsdb, now=NOW - 300 + 30 * (tick + 1))).finished
-    at_start, at_end = scrapes(NOW - 315, NOW - 300)[-1], scrapes(NOW - 15, NOW)[-1]
-    assert total == math.floor((at_end - LONG_AGO) ** 1.1) - math.floor((at_start - LONG_AGO) ** 1.1)
+    for tick in range(0, 15 * 60, 5):
+        finished = on_h100(await reader.observe(tsdb, now=NOW - 15 * 60 + 60 + tick)).finished if tick < 830 else 0.0
+        total += finished * 5.0 / 45.0
+    assert total == pytest.approx(sum(bursts), rel=0.01)
 
 
 async def test_a_new_engine_counts_whole(reader: Reader) -> None:
@@ -209,24 +213,38 @@ async def test_a_new_engine_counts_whole(reader: Reader) -> None:
     assert on_h100(traffic).in_flight_growth == 4.0
 
 
-async def test_an_engine_first_scraped_one_lost_scrape_after_its_birth_still_counts_whole(reader: Reader) -> None:
-    tsdb, born = Tsdb(), NOW - 55.0
-    Engine(tsdb, born_at=born).scraped(scrapes(NOW - 14, NOW), request_success_total=lambda _: 17.0)
+async def test_a_new_engine_beside_an_old_one_counts_whole(reader: Reader) -> None:
+    tsdb, born = Tsdb(), NOW - 40.0
+    Engine(tsdb, "chat-0").scraped(scrapes(NOW - 900, NOW), request_success_total=steady(2.0))
+    new = Engine(tsdb, "chat-1", born_at=born)
+    times = scrapes(NOW - 30, NOW)
+    new.scraped(times, request_success_total=steady(1.0, since=born), running=lambda _: 4.0)
+    new.add("time_to_first_token_seconds_bucket", times, steady(0.9, since=born), le="0.5")
+    seen = on_h100(await reader.observe(tsdb, ready("chat-0"), ready("chat-1", at=born)))
+    assert seen.finished == pytest.approx(90.0 + math.floor(times[-1] - born))
+    assert seen.ttft_within == pytest.approx(math.floor(0.9 * (times[-1] - born)))
+    assert (seen.in_flight_growth, seen.engines) == (4.0, 2)
+
+
+async def test_of_an_engine_scraped_late_the_part_of_its_life_inside_the_interval_counts(reader: Reader) -> None:
+    tsdb, born = Tsdb(), NOW - 75.0
+    Engine(tsdb, born_at=born).scraped(scrapes(NOW - 14, NOW), request_success_total=lambda _: 75.0)
     traffic = await reader.observe(tsdb, ready("chat-0", at=born))
-    assert (traffic.state, on_h100(traffic).finished) == (SignalState.FRESH, 17.0)
+    assert traffic.state is SignalState.FRESH, traffic.detail
+    assert on_h100(traffic).finished == pytest.approx(45.0)
 
 
 async def test_a_life_long_counter_that_prometheus_sees_for_the_first_time_is_no_burst(reader: Reader) -> None:
     tsdb = Tsdb()
-    Engine(tsdb).scraped(scrapes(NOW - 14, NOW), request_success_total=steady(1.0), running=lambda _: 9.0)
+    Engine(tsdb).scraped(scrapes(NOW - 30, NOW), request_success_total=steady(1.0), running=lambda _: 9.0)
     traffic = await reader.observe(tsdb, ready("chat-0"))
     assert traffic.state is SignalState.PARTIAL
-    assert "no samples before this interval" in traffic.detail
-    assert on_h100(traffic).finished == pytest.approx(30.0, rel=0.02)  # its average, not 7,200 requests at once
-    assert on_h100(traffic).in_flight_growth < 0.1
+    assert "too few samples in this interval" in traffic.detail
+    assert 15.0 <= on_h100(traffic).finished <= 45.0
+    assert on_h100(traffic).in_flight_growth == 0.0
 
 
-async def test_an_engine_that_hides_its_birth_is_estimated_from_its_process_or_not_at_all(reader: Reader) -> None:
+async def test_an_engine_that_hides_its_birth_is_never_taken_for_new(reader: Reader) -> None:
     tsdb = Tsdb()
     Engine(tsdb, born_at=None).scraped(scrapes(NOW - 14, NOW), request_success_total=steady(1.0))
     traffic = await reader.observe(tsdb, ready("chat-0"))
@@ -242,16 +260,24 @@ async def test_process_start_time_stands_in_for_the_birth(reader: Reader) -> Non
     assert (traffic.state, on_h100(traffic).finished) == (SignalState.FRESH, 17.0)
 
 
-async def test_a_gap_of_four_minutes_is_bridged_and_what_happened_meanwhile_is_counted_once(reader: Reader) -> None:
+async def test_what_happened_in_a_gap_is_no_burst(reader: Reader) -> None:
     tsdb = Tsdb()
-    times = [*scrapes(NOW - 900, NOW - 250), *scrapes(NOW - 20, NOW)]
+    times = [*scrapes(NOW - 900, NOW - 250), *scrapes(NOW - 30, NOW)]
     Engine(tsdb).scraped(times, request_success_total=steady(1.0))
     traffic = await reader.observe(tsdb, ready("chat-0"))
     assert traffic.state is SignalState.FRESH, traffic.detail
-    assert on_h100(traffic).finished == pytest.approx(255.0, abs=15.0)
+    assert 15.0 <= on_h100(traffic).finished <= 45.0
 
 
-async def test_a_counter_reset_counts_what_came_since(reader: Reader) -> None:
+async def test_one_lost_scrape_changes_nothing(reader: Reader) -> None:
+    tsdb, times = Tsdb(), scrapes(NOW - 900, NOW)
+    Engine(tsdb).scraped([*times[:-2], times[-1]], request_success_total=steady(1.0))
+    traffic = await reader.observe(tsdb, ready("chat-0"))
+    assert traffic.state is SignalState.FRESH, traffic.detail
+    assert on_h100(traffic).finished == pytest.approx(45.0)
+
+
+async def test_a_counter_reset_is_not_negative_and_counts_what_came_since(reader: Reader) -> None:
     tsdb, restarted = Tsdb(), NOW - 20.0
     times = scrapes(NOW - 900, NOW)
     before, after = [at for at in times if at < restarted], [at for at in times if at >= restarted]
@@ -259,30 +285,26 @@ async def test_a_counter_reset_counts_what_came_since(reader: Reader) -> None:
     Engine(tsdb, born_at=restarted).scraped(after, request_success_total=steady(1.0, since=restarted))
     traffic = await reader.observe(tsdb, ready("chat-0"))
     assert traffic.state is SignalState.FRESH, traffic.detail
-    assert on_h100(traffic).finished == math.floor(after[-1] - restarted)
+    assert after[-1] - restarted <= on_h100(traffic).finished <= 45.0
 
 
 async def test_the_last_requests_of_an_engine_that_ended_are_counted(reader: Reader) -> None:
-    tsdb = Tsdb()
+    tsdb, gone = Tsdb(), scrapes(NOW - 900, NOW - 12)
     Engine(tsdb, "chat-0").scraped(scrapes(NOW - 900, NOW), request_success_total=steady(1.0))
-    gone = scrapes(NOW - 900, NOW - 12)
     Engine(tsdb, "chat-1").scraped(
         gone, request_success_total=steady(1.0), running=lambda at: 2.0 if at == gone[-1] else 5.0
     )
-    first = on_h100(await reader.observe(tsdb, ready("chat-0")))
-    assert first.finished == pytest.approx(30.0 + 30.0 - (NOW - 2 - gone[-1]), abs=16.0)
-    much_later = on_h100(await reader.observe(tsdb, ready("chat-0"), now=NOW + 4.0))
-    assert much_later.in_flight_growth in (0.0, -3.0)
+    seen = on_h100(await reader.observe(tsdb, ready("chat-0")))
+    assert 45.0 + 15.0 <= seen.finished <= 45.0 + 45.0
+    assert seen.in_flight_growth == -3.0  # what it took to its end is neither finished nor gone
 
 
-async def test_an_engine_gone_for_longer_than_the_gap_leaves_no_trace(reader: Reader) -> None:
+async def test_an_engine_that_ended_before_the_interval_leaves_no_trace(reader: Reader) -> None:
     tsdb = Tsdb()
     Engine(tsdb, "chat-0").scraped(scrapes(NOW - 900, NOW), request_success_total=steady(1.0))
-    Engine(tsdb, "chat-1").scraped(
-        scrapes(NOW - 900, NOW - 310), request_success_total=steady(1.0), running=lambda _: 5.0
-    )
+    Engine(tsdb, "chat-1").scraped(scrapes(NOW - 900, NOW - 60), request_success_total=steady(1.0))
     seen = on_h100(await reader.observe(tsdb, ready("chat-0")))
-    assert (seen.finished, seen.in_flight_growth, seen.engines) == (30.0, 0.0, 1)
+    assert (seen.finished, seen.in_flight_growth, seen.engines) == (45.0, 0.0, 1)
 
 
 async def test_every_signal_of_vllm_0_32_finds_its_place(reader: Reader) -> None:
@@ -291,10 +313,10 @@ async def test_every_signal_of_vllm_0_32_finds_its_place(reader: Reader) -> None
     engine.scraped(
         times,
         running=lambda at: 7.0 if at > NOW - 20 else 3.0,
-        num_requests_waiting=lambda _: 2.0,
+        waiting=lambda _: 2.0,
         kv_cache_usage_perc=lambda _: 0.25,
         prompt_tokens_total=steady(100.0),
-        prompt_tokens_cached_total=steady(40.0),
+        prefix_cache_hits_total=steady(40.0),
         generation_tokens_total=steady(50.0),
         num_preemptions_total=steady(0.2),
         request_prompt_tokens_sum=steady(90.0),
@@ -305,16 +327,19 @@ async def test_every_signal_of_vllm_0_32_finds_its_place(reader: Reader) -> None
         request_time_per_output_token_seconds_sum=lambda at: 0.02 * (at - LONG_AGO),
         e2e_request_latency_seconds_count=steady(1.0),
     )
+    engine.add("e2e_request_latency_seconds_bucket", times, steady(0.8), le="10.0")
     for reason, rate in {"stop": 1.0, "length": 2.0, "repetition": 0.1, "error": 0.3, "abort": 0.2}.items():
         engine.add("request_success_total", times, steady(rate), finished_reason=reason)
     for reason, rate in {"max_num_queued_reqs": 1.0, "max_num_queued_tokens": 3.0}.items():
         engine.add("admission_rejections_total", times, steady(rate), reason=reason, engine="")
-    seen = on_h100(await reader.observe(tsdb, ready("chat-0")))
-    assert (seen.finished, seen.failed, seen.aborted, seen.rejected) == (93.0, 9.0, 6.0, 120.0)
-    assert (seen.prompt_tokens, seen.cached_prompt_tokens, seen.output_tokens) == (3000.0, 1200.0, 1500.0)
-    assert (seen.length_samples, seen.prompt_length_sum, seen.output_length_sum) == (30.0, 2700.0, 1350.0)
-    assert (seen.preemptions, seen.ttft_count, seen.tpot_count, seen.e2e_count) == (6.0, 30.0, 30.0, 30.0)
-    assert seen.tpot_sum_seconds == pytest.approx(0.6)
+    slo = dataclasses.replace(SLO, e2e_seconds=10.0)
+    seen = on_h100(await reader.observe(tsdb, ready("chat-0"), slo=slo))
+    assert (seen.finished, seen.failed, seen.aborted, seen.rejected) == (139.5, 13.5, 9.0, 180.0)
+    assert (seen.prompt_tokens, seen.cached_prompt_tokens, seen.output_tokens) == (4500.0, 1800.0, 2250.0)
+    assert (seen.length_samples, seen.prompt_length_sum, seen.output_length_sum) == (45.0, 4050.0, 2025.0)
+    assert (seen.preemptions, seen.ttft_count, seen.tpot_count) == (9.0, 45.0, 45.0)
+    assert (seen.e2e_count, seen.e2e_within) == (45.0, 36.0)
+    assert seen.tpot_sum_seconds == pytest.approx(0.9)
     assert (seen.running, seen.waiting, seen.in_flight_growth, seen.kv_usage) == (7.0, 2.0, 4.0, 0.25)
 
 
@@ -330,8 +355,8 @@ async def test_older_names_are_understood(reader: Reader) -> None:
     )
     engine.add("time_per_output_token_seconds_bucket", times, steady(10.0), le="0.03")
     seen = on_h100(await reader.observe(tsdb, ready("chat-0")))
-    assert (seen.kv_usage, seen.cached_prompt_tokens) == (0.5, 1200.0)
-    assert (seen.tpot_count, seen.tpot_within) == (600.0, 300.0)
+    assert (seen.kv_usage, seen.cached_prompt_tokens) == (0.5, 1800.0)
+    assert (seen.tpot_count, seen.tpot_within) == (900.0, 450.0)
 
 
 @pytest.mark.parametrize("spelling", ["1", "1.0"])
@@ -340,9 +365,9 @@ async def test_an_edge_is_found_however_it_is_spelt(reader: Reader, spelling: st
     engine = Engine(tsdb)
     engine.scraped(times, time_to_first_token_seconds_count=steady(10.0))
     engine.add("time_to_first_token_seconds_bucket", times, steady(9.0), le=spelling)
-    slo = Slo(ttft_seconds=1.0, tpot_seconds=0.03, objective=0.99, window_seconds=3600.0)
+    slo = dataclasses.replace(SLO, ttft_seconds=1.0)
     seen = on_h100(await reader.observe(tsdb, ready("chat-0"), slo=slo))
-    assert (seen.ttft_count, seen.ttft_within) == (300.0, 270.0)
+    assert (seen.ttft_count, seen.ttft_within) == (450.0, 405.0)
 
 
 async def test_without_an_edge_on_the_objective_the_nearest_below_bounds_it(reader: Reader) -> None:
@@ -351,8 +376,8 @@ async def test_without_an_edge_on_the_objective_the_nearest_below_bounds_it(read
     engine.scraped(times, time_to_first_token_seconds_count=steady(10.0))
     for edge, rate in {"0.1": 2.0, "0.25": 5.0, "0.5": 9.0}.items():
         engine.add("time_to_first_token_seconds_bucket", times, steady(rate), le=edge)
-    slo = Slo(ttft_seconds=0.45, tpot_seconds=0.03, objective=0.99, window_seconds=3600.0)
-    assert on_h100(await reader.observe(tsdb, ready("chat-0"), slo=slo)).ttft_within == 150.0
+    slo = dataclasses.replace(SLO, ttft_seconds=0.45)
+    assert on_h100(await reader.observe(tsdb, ready("chat-0"), slo=slo)).ttft_within == 225.0
 
 
 async def test_accelerators_and_revisions_of_a_service_are_told_apart_and_summed(reader: Reader) -> None:
@@ -364,8 +389,8 @@ async def test_accelerators_and_revisions_of_a_service_are_told_apart_and_summed
     traffic = await reader.observe(tsdb, ready("a"), ready("b"), ready("c", "l40s"))
     assert traffic.state is SignalState.FRESH, traffic.detail
     assert {name: (seen.finished, seen.engines) for name, seen in traffic.by_accelerator} == {
-        "h100": (90.0, 2),
-        "l40s": (120.0, 1),
+        "h100": (135.0, 2),
+        "l40s": (180.0, 1),
     }
 
 
@@ -375,7 +400,7 @@ async def test_data_parallel_engines_of_one_pod_are_no_duplicates(reader: Reader
         Engine(tsdb, engine=engine).scraped(times, request_success_total=steady(1.0))
     traffic = await reader.observe(tsdb, ready("chat-0"))
     assert traffic.state is SignalState.FRESH, traffic.detail
-    assert (on_h100(traffic).finished, on_h100(traffic).engines) == (60.0, 1)
+    assert (on_h100(traffic).finished, on_h100(traffic).engines) == (90.0, 1)
 
 
 async def test_engines_scraped_twice_are_named_and_do_not_double_the_load(reader: Reader) -> None:
@@ -384,7 +409,7 @@ async def test_engines_scraped_twice_are_named_and_do_not_double_the_load(reader
         Engine(tsdb, job=job).scraped(times, request_success_total=steady(2.0), running=lambda _: 3.0)
     traffic = await reader.observe(tsdb, ready("chat-0"))
     assert traffic.state is SignalState.DUPLICATE
-    assert (on_h100(traffic).finished, on_h100(traffic).running) == (60.0, 3.0)
+    assert (on_h100(traffic).finished, on_h100(traffic).running) == (90.0, 3.0)
 
 
 async def test_a_ready_replica_that_does_not_report_makes_the_picture_partial(reader: Reader) -> None:
@@ -392,7 +417,7 @@ async def test_a_ready_replica_that_does_not_report_makes_the_picture_partial(re
     Engine(tsdb).scraped(scrapes(NOW - 900, NOW), request_success_total=steady(2.0))
     traffic = await reader.observe(tsdb, ready("chat-0"), ready("chat-1"))
     assert (traffic.state, traffic.detail) == (SignalState.PARTIAL, "1 of 2 ready replicas do not report: chat-1")
-    assert on_h100(traffic).finished == 60.0
+    assert on_h100(traffic).finished == 90.0
 
 
 async def test_samples_older_than_three_scrapes_are_stale(reader: Reader) -> None:
@@ -419,18 +444,26 @@ async def test_the_label_that_engines_lack_is_named(reader: Reader, label: str) 
 
 
 @pytest.mark.parametrize("nonsense", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("then", [False, True], ids=["now", "one interval ago"])
-async def test_nan_and_infinity_never_become_a_number(reader: Reader, nonsense: float, then: bool) -> None:
+@pytest.mark.parametrize("back", [1, 3], ids=["newest", "oldest"])
+async def test_nan_and_infinity_at_either_end_of_the_interval_are_named(
+    reader: Reader, nonsense: float, back: int
+) -> None:
     tsdb, times = Tsdb(), scrapes(NOW - 900, NOW)
-    since = NOW - 600 if then else NOW - 14
-    until = NOW - 29 if then else NOW
+    at_fault = times[-back]
     Engine(tsdb).scraped(
-        times, request_success_total=lambda at: nonsense if since <= at <= until else math.floor(at - LONG_AGO)
+        times, request_success_total=lambda at: nonsense if at == at_fault else math.floor(at - LONG_AGO)
     )
     traffic = await reader.observe(tsdb, ready("chat-0"))
-    finished = on_h100(traffic).finished
-    assert finished <= 31.0
-    assert then or traffic.state is SignalState.INVALID
+    assert (traffic.state, on_h100(traffic).finished) == (SignalState.INVALID, 0.0)
+    assert "finished" in traffic.detail
+
+
+async def test_a_gauge_that_is_no_number_is_named(reader: Reader) -> None:
+    tsdb, times = Tsdb(), scrapes(NOW - 900, NOW)
+    Engine(tsdb).scraped(times, kv_cache_usage_perc=lambda _: math.nan, waiting=lambda _: -1.0)
+    traffic = await reader.observe(tsdb, ready("chat-0"))
+    assert traffic.state is SignalState.INVALID
+    assert traffic.detail == "NaN, infinite or negative: kv_usage, num_requests_waiting"
 
 
 async def test_quantiles_and_lengths_arrive_with_the_next_tick(reader: Reader) -> None:
@@ -467,7 +500,7 @@ async def test_quantiles_of_a_service_without_requests_are_unknown(reader: Reade
 async def test_running_by_pod_counts_what_is_in_flight_once(reader: Reader) -> None:
     tsdb, times = Tsdb(), scrapes(NOW - 900, NOW)
     for job in ("pods", "podmonitor"):
-        Engine(tsdb, "busy", job=job).scraped(times, running=lambda _: 3.0, num_requests_waiting=lambda _: 2.0)
+        Engine(tsdb, "busy", job=job).scraped(times, running=lambda _: 3.0, waiting=lambda _: 2.0)
     Engine(tsdb, "idle").scraped(times)
     Engine(tsdb, "other", holdfast_service="chat2").scraped(times, running=lambda _: 9.0)
     running = await reader.open(tsdb).running_by_pod([CHAT], NOW)

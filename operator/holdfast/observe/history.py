@@ -5,6 +5,8 @@ Resolution falls with age, which bounds the points per service (400 over 30 days
 
 from __future__ import annotations
 
+import math
+import operator
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import History, RateSample
 from holdfast.observe import queries
 from holdfast.observe.samples import Series, usable
-from holdfast.observe.traffic import TrafficRequest
+from holdfast.observe.traffic import FINISHED_REASONS, TrafficRequest
 
 HOUR = 3600.0
 _STEPS = ((HOUR, 60.0), (24 * HOUR, 900.0), (30 * 24 * HOUR, 3 * HOUR))  # (reaches back to, one point every)
@@ -77,30 +79,30 @@ def _samples(series: Sequence[Series], level: Level, slo: Slo) -> tuple[RateSamp
     counts: dict[float, dict[str, float]] = defaultdict(dict)
     for row in series:
         column = _column(row, slo)
+        together = max if row.label("le") else operator.add  # of the edges within the objective, the largest is taken
         for at, value in row.points if column else ():
             if usable(value):
-                point = counts[at]
-                point[column] = max(point.get(column, 0.0), value)
+                counts[at][column] = together(counts[at].get(column, 0.0), value)
     return tuple(_sample(at, counts[at], level.step_seconds, slo) for at in sorted(counts))
 
 
 def _column(row: Series, slo: Slo) -> str:
     """Name what a series counts; empty where it is an edge beyond this service's objective."""
-    name = row.label("metric")
+    name = row.label("metric").removesuffix("_bucket")
+    if name == queries.SUCCESS:
+        return FINISHED_REASONS.get(row.label("finished_reason"), "finished")
     name = queries.TPOT if name == queries.TPOT_BEFORE_0_11 else name
     limits = {queries.TTFT: slo.ttft_seconds, queries.TPOT: slo.tpot_seconds, queries.E2E: slo.e2e_seconds}
-    if name not in limits:
-        return name
-    limit = limits[name]
+    limit = limits.get(name, math.inf)
     try:
-        return name if limit is not None and float(row.label("le")) <= limit * (1.0 + 1e-9) else ""
+        return name if limit is not None and float(row.label("le") or 0.0) <= limit * (1.0 + 1e-9) else ""
     except ValueError:
         return ""
 
 
 def _sample(at: float, counts: Mapping[str, float], step_seconds: float, slo: Slo) -> RateSample:
     finished, failed = counts.get("finished", 0.0), counts.get("failed", 0.0)
-    rejected = counts.get("rejected", 0.0)
+    rejected = counts.get(queries.REJECTIONS, 0.0)
     bounds = (queries.TTFT, queries.TPOT) + ((queries.E2E,) if slo.e2e_seconds is not None else ())
     good = good_lower_bound(finished, [counts.get(name, 0.0) for name in bounds])
     return RateSample(

@@ -1,14 +1,9 @@
 """PromQL as data: a constant number of grouped queries for all services.
 
-Every counter is read as the difference of two instants, never through rate() or increase(): those extrapolate, and
-miss what a new series counted before its first scrape. With `A` the last value at the evaluation time, `B` the last
-value one interval earlier, both reaching back over `GAP_SECONDS` so that lost scrapes are bridged,
-
-    sum by (group) ( ((A - B) >= 0)  or  A * share )
-
-`share` answers for a series without a known past (a new or restarted engine, or one that Prometheus did not scrape
-for long): the part of the engine's life that lies inside the interval. A new engine counts whole; a life-long counter
-is never booked as one burst. Since A at one tick is B one interval later, nothing is counted twice or lost.
+Counts are `sum by (...) (increase(...))` over three scrapes: resets are handled, a lost scrape costs nothing, a long
+gap or a life-long counter seen for the first time is never booked as one burst, and stores that shard queries can.
+What increase() misses is what a new engine counted before its first scrape: such engines appear in `anomalies`, and
+`newborn_query` then reads what is missing.
 """
 
 from __future__ import annotations
@@ -19,36 +14,34 @@ from dataclasses import dataclass
 
 from holdfast.domain.service import ServiceKey
 
-GROUP = "namespace, holdfast_service, holdfast_accelerator"
+SERVICE = "namespace, holdfast_service"
+GROUP = f"{SERVICE}, holdfast_accelerator"
+ENGINE = "namespace, pod, instance"
 OURS = 'holdfast_service!=""'
-GAP_SECONDS = 300.0
 QUANTILES = (0.5, 0.95, 0.99)
 
+SUCCESS = "request_success_total"
+REJECTIONS = "admission_rejections_total"
 TTFT = "time_to_first_token_seconds"
 TPOT = "request_time_per_output_token_seconds"
 TPOT_BEFORE_0_11 = "time_per_output_token_seconds"
 E2E = "e2e_request_latency_seconds"
-CACHED_TOKENS = ("prompt_tokens_cached_total", "prefix_cache_hits_total", "gpu_prefix_cache_hits_total")
+CACHED_TOKENS = ("prefix_cache_hits_total", "gpu_prefix_cache_hits_total")
+PROMPT_LENGTH = "request_prompt_tokens"
+OUTPUT_LENGTH = "request_generation_tokens"
 
-COUNTERS = (
-    "request_success_total",
-    "admission_rejections_total",
+REQUESTS = (SUCCESS, REJECTIONS, f"{TTFT}_count", f"{TPOT}_count", f"{TPOT_BEFORE_0_11}_count", f"{E2E}_count")
+TOKENS = (
     "prompt_tokens_total",
     *CACHED_TOKENS,
     "generation_tokens_total",
     "num_preemptions_total",
-    "request_prompt_tokens_sum",
-    "request_prompt_tokens_count",
-    "request_generation_tokens_sum",
-    f"{TTFT}_count",
-    f"{TPOT}_count",
+    f"{PROMPT_LENGTH}_sum",
+    f"{PROMPT_LENGTH}_count",
+    f"{OUTPUT_LENGTH}_sum",
     f"{TPOT}_sum",
-    f"{TPOT_BEFORE_0_11}_count",
     f"{TPOT_BEFORE_0_11}_sum",
-    f"{E2E}_count",
 )
-IN_FLIGHT = ("num_requests_running", "num_requests_waiting")
-ENGINE = f"vllm:num_requests_running{{{OURS}}}"  # one series per engine, in every vLLM version
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +70,8 @@ class Window:
 
 
 def window(tick_seconds: float, scrape_seconds: float) -> Window:
-    """Return the shortest whole number of scrapes that holds two of them and one tick.
-
-    Whole, because both ends of the interval then see samples of the same age.
-    """
-    scrapes = max(2, -(-tick_seconds // scrape_seconds))
+    """Return the shortest whole number of scrapes that holds three, and one more than a tick."""
+    scrapes = max(3, -(-tick_seconds // scrape_seconds) + 1)
     return Window(scrapes * scrape_seconds, scrape_seconds)
 
 
@@ -93,17 +83,48 @@ class Edges:
     tpot: tuple[float, ...] = ()
     e2e: tuple[float, ...] = ()
 
+    def by_family(self) -> tuple[tuple[str, tuple[float, ...]], ...]:
+        families = ((TTFT, self.ttft), (TPOT, self.tpot), (TPOT_BEFORE_0_11, self.tpot), (E2E, self.e2e))
+        return tuple((family, seconds) for family, seconds in families if seconds)
+
 
 def fast_queries(span: Window, edges: Edges) -> tuple[Query, ...]:
-    """Return what every tick asks: six queries, whatever the number of services."""
+    """Return what every tick asks: seven queries, whatever the number of services.
+
+    Counters are asked for in two, of like cost: Prometheus spends one core on a query.
+    """
     return (
-        Query("counters", _counters(span)),
+        Query("requests", _counters(span, REQUESTS if edges.e2e else REQUESTS[:-1])),
+        Query("tokens", _counters(span, TOKENS)),
         Query("edges", _edges(span, edges)),
         Query("gauges", _gauges(span)),
-        Query("engines", f"max by ({GROUP}, pod) (timestamp({ENGINE}))"),
+        Query("engines", f"max by ({GROUP}, pod) (timestamp({_engine()}))"),
         Query("anomalies", _anomalies(span)),
         Query("unlabelled", _unlabelled()),
     )
+
+
+def newborn_query(span: Window, edges: Edges, namespaces: Iterable[str], pods: Iterable[str]) -> Query:
+    """Return what increase() leaves out of the given engines, which were born about an interval ago: to be added.
+
+    Of an engine older than the interval, the part of its life that lies inside is taken.
+    """
+    these = f'{OURS}, namespace=~"{_alternatives(namespaces)}", pod=~"{_alternatives(pods)}"'
+    interval = span.interval_seconds
+    inside = f"({interval} / clamp_min(time() - {_births(these)}, {interval}))"
+
+    def missed(metric: str, more: str = "") -> str:
+        counter = f"vllm:{metric}{{{these}{more}}}"
+        whole = f"{counter} * on ({ENGINE}) group_left () {inside}"
+        return f"({whole} - (increase({counter}[{_interval(span)}]) or {counter} * 0))"
+
+    terms = [_summed(metric, missed(metric), "finished_reason") for metric in (*REQUESTS, *TOKENS)]
+    terms += [
+        _summed(f"{family}_bucket", missed(f"{family}_bucket", f', le=~"{_le(seconds)}"'), "le")
+        for family, seconds in edges.by_family()
+    ]
+    terms.append(_summed("in_flight_growth", f"({_in_flight('{}', these)})"))
+    return Query("newborn", " or ".join(terms))
 
 
 def slow_queries() -> tuple[Query, ...]:
@@ -111,28 +132,21 @@ def slow_queries() -> tuple[Query, ...]:
     return (
         Query("ttft_quantiles", _quantiles(TTFT)),
         Query("tpot_quantiles", _quantiles(TPOT, TPOT_BEFORE_0_11)),
-        Query("prompt_lengths", _lengths("request_prompt_tokens")),
-        Query("output_lengths", _lengths("request_generation_tokens")),
+        Query("prompt_lengths", _lengths(PROMPT_LENGTH)),
+        Query("output_lengths", _lengths(OUTPUT_LENGTH)),
     )
 
 
 def history_query(step_seconds: float, edges: Edges) -> Query:
     """Return the range query behind History: requests by outcome and by edge, gained in each step."""
     step = _duration(step_seconds)
-    outcomes = {
-        "finished": f'vllm:request_success_total{{{OURS}, finished_reason!~"abort|error"}}',
-        "failed": f'vllm:request_success_total{{{OURS}, finished_reason="error"}}',
-        "aborted": f'vllm:request_success_total{{{OURS}, finished_reason="abort"}}',
-        "rejected": f"vllm:admission_rejections_total{{{OURS}}}",
-    }
     terms = [
-        _named(f"sum by (namespace, holdfast_service) (increase({selector}[{step}]))", "metric", name)
-        for name, selector in outcomes.items()
+        _named(f"sum by ({SERVICE}, finished_reason) (increase(vllm:{SUCCESS}{{{OURS}}}[{step}]))", "metric", SUCCESS),
+        _named(f"sum by ({SERVICE}) (increase(vllm:{REJECTIONS}{{{OURS}}}[{step}]))", "metric", REJECTIONS),
     ]
-    terms += [
-        _named(f"sum by (namespace, holdfast_service, le) (increase({selector}[{step}]))", "metric", family)
-        for family, selector in _edge_selectors(edges)
-    ]
+    for family, seconds in edges.by_family():
+        bucket = f'vllm:{family}_bucket{{{OURS}, le=~"{_le(seconds)}"}}'
+        terms.append(_named(f"sum by ({SERVICE}, le) (increase({bucket}[{step}]))", "metric", f"{family}_bucket"))
     return Query("history", " or ".join(terms))
 
 
@@ -141,115 +155,111 @@ def running_by_pod_query(keys: Iterable[ServiceKey]) -> Query:
     wanted = sorted(keys)
     namespaces = _alternatives(key.namespace for key in wanted)
     names = _alternatives(key.name for key in wanted)
-    selector = f'{{__name__=~"{_names(IN_FLIGHT)}", namespace=~"{namespaces}", holdfast_service=~"{names}"}}'
-    each = f"max by (namespace, holdfast_service, pod, engine, model_name, __name__) ({selector})"
-    return Query("running_by_pod", f"sum by (namespace, holdfast_service, pod) ({each})")
+    in_flight = _in_flight("{}", f'namespace=~"{namespaces}", holdfast_service=~"{names}"')
+    each = f"max by ({SERVICE}, pod, engine, model_name) ({in_flight})"
+    return Query("running_by_pod", f"sum by ({SERVICE}, pod) ({each})")
 
 
-def _counters(span: Window) -> str:
-    selector = f'{{__name__=~"{_names(COUNTERS)}", {OURS}}}'
-    # `!= 0` leaves out what did not move (most of a quiet fleet) and keeps NaN, which must be seen.
-    return f"sum by ({GROUP}, metric, finished_reason) ({_gained(selector, span)}) != 0"
+def _counters(span: Window, metrics: Iterable[str]) -> str:
+    interval = _interval(span)
+    terms = (_summed(metric, f"increase(vllm:{metric}{{{OURS}}}[{interval}])", "finished_reason") for metric in metrics)
+    return " or ".join(terms)
 
 
 def _edges(span: Window, edges: Edges) -> str:
-    gained = [_gained(selector, span) for _, selector in _edge_selectors(edges)]
-    return f"sum by ({GROUP}, metric, le) ({' or '.join(gained)}) != 0" if gained else "vector(0) != 0"
-
-
-def _edge_selectors(edges: Edges) -> list[tuple[str, str]]:
-    families = ((TTFT, edges.ttft), (TPOT, edges.tpot), (TPOT_BEFORE_0_11, edges.tpot), (E2E, edges.e2e))
-    return [
-        (family, f'{{__name__="vllm:{family}_bucket", {OURS}, le=~"{_le(seconds)}"}}')
-        for family, seconds in families
-        if seconds
+    interval = _interval(span)
+    terms = [
+        _summed(f"{family}_bucket", f'increase(vllm:{family}_bucket{{{OURS}, le=~"{_le(seconds)}"}}[{interval}])', "le")
+        for family, seconds in edges.by_family()
     ]
+    return " or ".join(terms)
 
 
 def _gauges(span: Window) -> str:
-    in_flight = f'{{__name__=~"{_names(IN_FLIGHT)}", {OURS}}}'
-    now = f"sum by ({GROUP}, metric) ({_metric(in_flight)})"
-    last, before = _last(in_flight), _last(in_flight, span)
-    growth = f"sum by ({GROUP}) (({last} - {before}) or {last} * {_share(span)})"
+    """Gauges now, and how requests in flight grew, over the engines seen at both ends (an ended one by its last)."""
+    interval = _interval(span)
+    last = _in_flight(f"last_over_time({{}}[{interval}])")
+    before = _in_flight(f"{{}} offset {interval}")
     usage = f"avg by ({GROUP}) (vllm:kv_cache_usage_perc{{{OURS}}} or vllm:gpu_cache_usage_perc{{{OURS}}})"
-    return f"{now} or {_named(growth, 'metric', 'in_flight_growth')} or {_named(usage, 'metric', 'kv_usage')}"
+    return " or ".join(
+        (
+            _summed("num_requests_running", _engine()),
+            _summed("num_requests_waiting", f"vllm:num_requests_waiting{{{OURS}}}"),
+            _summed("in_flight_growth", f"(({last}) - ({before}))"),
+            _named(usage, "metric", "kv_usage"),
+        )
+    )
 
 
 def _anomalies(span: Window) -> str:
-    """Rows only where something is wrong: engines scraped twice, engines whose past is not known."""
-    engines = f"count by ({GROUP}, pod, instance, engine, model_name) ({ENGINE})"
+    """Rows only where something needs attention: engines scraped twice, and engines without a known past.
+
+    The value of a `born` row is when that engine began to count (seconds since the epoch), 0 where it does not say.
+    """
+    interval = _interval(span)
+    engines = f"count by ({GROUP}, pod, instance, engine, model_name) ({_engine()})"
     copies = f"(sum by ({GROUP}) ({engines}) / count by ({GROUP}) ({engines})) > 1"
-    before = f"last_over_time({ENGINE}[{_duration(GAP_SECONDS)}] offset {_duration(span.interval_seconds)})"
-    newborn = f"{_births()} > time() - {span.interval_seconds + span.birth_grace_seconds}"
-    no_past = f"({ENGINE} unless {before}) unless on (namespace, pod, instance) ({newborn})"
-    return f"{_named(copies, 'metric', 'copies')} or {_named(f'count by ({GROUP}) ({no_past})', 'metric', 'no_past')}"
+    with_past = f"((count_over_time({_engine()}[{interval}]) >= 2) and {_engine()} offset {interval})"
+    without_past = f"(max by ({GROUP}, pod, instance) ({_engine()} unless {with_past}) * 0)"
+    born = f"({without_past} + on ({ENGINE}) group_left () {_births(OURS)} or {without_past})"
+    return f"{_named(copies, 'metric', 'copies')} or {_named(born, 'metric', 'born')}"
+
+
+def _births(matchers: str) -> str:
+    """When each engine began to count: its counters' own birth (after the model was loaded), else its process's."""
+    created = f'max by ({ENGINE}) (vllm:request_success_created{{{matchers}, finished_reason="stop"}})'
+    return f"({created} or max by ({ENGINE}) (process_start_time_seconds{{{matchers}}}))"
 
 
 def _unlabelled() -> str:
-    name = "vllm:num_requests_running"
-    lacking = " or ".join(
-        f'{name}{{{label}=""}}' for label in ("namespace", "holdfast_service", "holdfast_accelerator")
-    )
+    labels = ("namespace", "holdfast_service", "holdfast_accelerator")
+    lacking = " or ".join(f'vllm:num_requests_running{{{label}=""}}' for label in labels)
     return f"count by ({GROUP}) ({lacking})"
 
 
 def _quantiles(*families: str) -> str:
-    rates = (
-        f"sum by (namespace, holdfast_service, le) (rate(vllm:{family}_bucket{{{OURS}}}[5m]))" for family in families
-    )
+    rates = (f"sum by ({SERVICE}, le) (rate(vllm:{family}_bucket{{{OURS}}}[5m]))" for family in families)
     buckets = " or ".join(rates)
     return " or ".join(_named(f"histogram_quantile({q}, {buckets})", "quantile", str(q)) for q in QUANTILES)
 
 
 def _lengths(family: str) -> str:
-    return f"sum by (namespace, holdfast_service, le) (increase(vllm:{family}_bucket{{{OURS}}}[10m]))"
+    return f"sum by ({SERVICE}, le) (increase(vllm:{family}_bucket{{{OURS}}}[10m]))"
 
 
-def _gained(selector: str, span: Window) -> str:
-    last, before = _last(selector), _last(selector, span)
-    return f"((({last} - {before}) >= 0) or {last} * {_share(span)})"
+def _engine() -> str:
+    """One series per engine, in every vLLM version."""
+    return f"vllm:num_requests_running{{{OURS}}}"
 
 
-def _last(selector: str, span: Window | None = None) -> str:
-    """Last value now, or one interval ago; the metric's name becomes a label, which arithmetic would drop."""
-    offset = f" offset {_duration(span.interval_seconds)}" if span else ""
-    return _metric(f"last_over_time({selector}[{_duration(GAP_SECONDS)}]{offset})")
+def _in_flight(form: str, matchers: str = OURS) -> str:
+    """Running plus waiting, each selected in the given form (`{}` stands for the selector)."""
+    gauges = ("num_requests_running", "num_requests_waiting")
+    return " + ".join(form.format(f"vllm:{gauge}{{{matchers}}}") for gauge in gauges)
 
 
-def _share(span: Window) -> str:
-    """Part of an engine's life that lies in the interval: 1 up to its age plus grace, then falling with age."""
-    age = f"(time() - {_births()} - {span.birth_grace_seconds})"
-    interval = span.interval_seconds
-    return f"on (namespace, pod, instance) group_left () ({interval} / clamp_min({age}, {interval}))"
-
-
-def _births() -> str:
-    """When each engine began to count, in seconds since the epoch."""
-    by = "max by (namespace, pod, instance)"
-    return f"({by} (vllm:request_success_created{{{OURS}}}) or {by} (process_start_time_seconds{{{OURS}}}))"
-
-
-def _metric(vector: str) -> str:
-    return f'label_replace({vector}, "metric", "$1", "__name__", "vllm:(.+)")'
+def _summed(metric: str, vector: str, *also_by: str) -> str:
+    """Sum per service and accelerator. `!= 0` leaves out what did not move and keeps NaN, which must be seen."""
+    by = ", ".join((GROUP, *also_by))
+    return _named(f"(sum by ({by}) ({vector}) != 0)", "metric", metric)
 
 
 def _named(vector: str, label: str, value: str) -> str:
     return f'label_replace({vector}, "{label}", "{value}", "", "")'
 
 
-def _names(metrics: Iterable[str]) -> str:
-    return "|".join(f"vllm:{metric}" for metric in metrics)
-
-
 def _le(edges_seconds: Sequence[float]) -> str:
-    """Edges as vLLM's client, Go's client and Prometheus 3 write them: 1 is `1`, `1.0` or `1e+00`."""
-    spellings = {spelling for edge in edges_seconds for spelling in (repr(float(edge)), f"{edge:.12g}")}
-    return _alternatives(spellings)
+    """Edges as Python's client, Go's client and Prometheus 3 write them: 1 is `1` or `1.0`."""
+    return _alternatives(spelling for edge in edges_seconds for spelling in (repr(float(edge)), f"{edge:.12g}"))
 
 
 def _alternatives(texts: Iterable[str]) -> str:
     """A regular expression that matches exactly these texts, quoted for a PromQL string."""
     return "|".join(sorted({re.escape(text) for text in texts})).replace("\\", "\\\\")
+
+
+def _interval(span: Window) -> str:
+    return _duration(span.interval_seconds)
 
 
 def _duration(seconds: float) -> str:

@@ -33,10 +33,21 @@ def unreachable(detail: str) -> Traffic:
     return Traffic(SignalState.UNREACHABLE, detail)
 
 
+def newborn(anomalies: Answer, span: Window, now: float) -> tuple[set[str], set[str]]:
+    """Return namespaces and pods of the engines that must be read whole: without a past because they are new."""
+    rows = [sample for sample in anomalies.samples if _is_newborn(sample, span, now)]
+    return {sample.label("namespace") for sample in rows}, {sample.label("pod") for sample in rows}
+
+
+def _is_newborn(sample: Sample, span: Window, now: float) -> bool:
+    oldest = now - span.interval_seconds - span.birth_grace_seconds
+    return sample.label("metric") == "born" and sample.value > oldest
+
+
 def assemble(
     requests: Sequence[TrafficRequest], answers: Mapping[str, Answer], slow: SlowSignals, span: Window, now: float
 ) -> dict[ServiceKey, Traffic]:
-    """Return Traffic for every request; `answers` holds all fast queries by name."""
+    """Return Traffic for every request; `answers` holds all fast queries by name, and `newborn` where it was asked."""
     table = _Table(answers, span, now)
     return {request.key: _with_slow(table.traffic(request), slow, request.key) for request in requests}
 
@@ -60,11 +71,21 @@ class _Values:
     sampled_at: dict[str, float] = field(default_factory=dict)  # pod -> newest sample
     unusable: set[str] = field(default_factory=set)
 
-    def add(self, name: str, value: float) -> None:
-        if usable(value):
+    def add(self, name: str, value: float, may_be_negative: bool = False) -> None:
+        if usable(value) or (may_be_negative and math.isfinite(value)):
             self.counts[name] = self.counts.get(name, 0.0) + value
         else:
             self.unusable.add(name)
+
+    def add_within(self, family: str, edge_text: str, count: float) -> None:
+        try:
+            edge = float(edge_text)
+        except ValueError:
+            edge = math.nan
+        if math.isnan(edge) or not math.isfinite(count):
+            self.unusable.add(f"{family}_bucket")
+        else:
+            self.within[family][edge] = self.within[family].get(edge, 0.0) + count
 
     def get(self, *names: str) -> float:
         """Value of the first of these names that is there: metrics were renamed over vLLM versions."""
@@ -138,63 +159,55 @@ class _Table:
         )
 
     def _read(self, answers: Mapping[str, Answer]) -> None:
-        for sample in answers["counters"].samples:
-            self._cell(sample).add(_counter_name(sample), sample.value)
-        for sample in answers["edges"].samples:
-            self._read_edge(sample)
-        for sample in (*answers["gauges"].samples, *answers["anomalies"].samples):
-            self._read_gauge(sample)
+        for name in ("requests", "tokens", "edges", "gauges"):
+            for sample in answers[name].samples:
+                self._read_gained(sample)
+        for sample in answers["newborn"].samples if "newborn" in answers else ():
+            self._read_gained(sample, correction=True)
+        for sample in answers["anomalies"].samples:
+            self._read_anomaly(sample)
         for sample in answers["engines"].samples:
             if usable(sample.value):
                 self._cell(sample).sampled_at[sample.label("pod")] = sample.value
 
-    def _read_edge(self, sample: Sample) -> None:
-        values, family = self._cell(sample), sample.label("metric").removesuffix("_bucket")
-        try:
-            edge = float(sample.label("le"))
-        except ValueError:
-            edge = math.nan
-        if math.isnan(edge) or not usable(sample.value):
-            values.unusable.add(sample.label("metric"))
+    def _read_gained(self, sample: Sample, correction: bool = False) -> None:
+        metric, edge = sample.label("metric"), sample.label("le")
+        if edge:
+            self._cell(sample).add_within(metric.removesuffix("_bucket"), edge, sample.value)
+        elif metric == queries.SUCCESS:
+            outcome = FINISHED_REASONS.get(sample.label("finished_reason"), "finished")
+            self._cell(sample).add(outcome, sample.value, correction)
         else:
-            values.within[family][edge] = values.within[family].get(edge, 0.0) + sample.value
+            self._cell(sample).add(metric, sample.value, correction or metric == "in_flight_growth")
 
-    def _read_gauge(self, sample: Sample) -> None:
-        values, name = self._cell(sample), sample.label("metric")
-        if name == "in_flight_growth" and math.isfinite(sample.value):
-            values.counts[name] = sample.value  # the one figure that may be negative
-        else:
-            values.add(name, sample.value)
+    def _read_anomaly(self, sample: Sample) -> None:
+        if sample.label("metric") == "copies":
+            self._cell(sample).add("copies", sample.value)
+        elif not _is_newborn(sample, self._span, self._now):
+            self._cell(sample).add("no_past", 1.0)
 
     def _cell(self, sample: Sample) -> _Values:
         return self._cells[service_key(sample)][sample.label("holdfast_accelerator")]
-
-
-def _counter_name(sample: Sample) -> str:
-    name = sample.label("metric")
-    if name == "request_success_total":
-        return FINISHED_REASONS.get(sample.label("finished_reason"), "finished")
-    return name
 
 
 def _accelerator_traffic(values: _Values, slo: Slo, engines: int) -> AcceleratorTraffic:
     copies = max(1.0, values.get("copies"))
 
     def count(*names: str) -> float:
-        return values.get(*names) / copies
+        return max(0.0, values.get(*names)) / copies
 
     e2e_count = count(f"{queries.E2E}_count")
     return AcceleratorTraffic(
         finished=count("finished"),
         failed=count("failed"),
         aborted=count("aborted"),
-        rejected=count("admission_rejections_total"),
+        rejected=count(queries.REJECTIONS),
         prompt_tokens=count("prompt_tokens_total"),
         cached_prompt_tokens=count(*queries.CACHED_TOKENS),
         output_tokens=count("generation_tokens_total"),
-        length_samples=count("request_prompt_tokens_count"),
-        prompt_length_sum=count("request_prompt_tokens_sum"),
-        output_length_sum=count("request_generation_tokens_sum"),
+        length_samples=count(f"{queries.PROMPT_LENGTH}_count"),
+        prompt_length_sum=count(f"{queries.PROMPT_LENGTH}_sum"),
+        output_length_sum=count(f"{queries.OUTPUT_LENGTH}_sum"),
         preemptions=count("num_preemptions_total"),
         ttft_count=count(f"{queries.TTFT}_count"),
         ttft_within=_within(values, slo.ttft_seconds, queries.TTFT) / copies,
@@ -205,7 +218,7 @@ def _accelerator_traffic(values: _Values, slo: Slo, engines: int) -> Accelerator
         e2e_within=e2e_count if slo.e2e_seconds is None else _within(values, slo.e2e_seconds, queries.E2E) / copies,
         running=count("num_requests_running"),
         waiting=count("num_requests_waiting"),
-        in_flight_growth=count("in_flight_growth"),
+        in_flight_growth=values.get("in_flight_growth") / copies,
         kv_usage=values.get("kv_usage"),
         engines=engines,
     )
@@ -288,7 +301,7 @@ def _known_past(facts: _Facts) -> Judgement:
         return None
     return (
         SignalState.PARTIAL,
-        f"{unknown:.0f} engines have no samples before this interval: their counts are estimates",
+        f"{unknown:.0f} engines have too few samples in this interval: their counts are incomplete",
     )
 
 
