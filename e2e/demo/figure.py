@@ -1,0 +1,178 @@
+"""The picture of a run: one time axis for load, attainment, latencies, replicas and decisions."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from e2e.demo import timeline
+from e2e.demo.run import Run
+from e2e.demo.watch import Decision
+
+GOOD, SLOW, REJECTED, LOST = "#2f9e77", "#e8a33d", "#d1495b", "#5b1a36"
+INK, MUTED, GRID, EXCUSED, STEP = "#1f2933", "#697586", "#e4e7eb", "#f3ead3", "#8d99ae"
+SHADES = ("#9db4c0", "#5c7f94", "#253f50")
+PANELS = (("load", 1.5), ("attainment", 0.42), ("ttft", 1.35), ("tpot", 1.35), ("replicas", 1.25))
+
+
+def write(run: Run, decisions: Sequence[Decision], path: pathlib.Path) -> None:
+    """Draw the run to a PNG; decision k is marked k + 1, as in the table of the report."""
+    with mpl.rc_context({"font.family": "DejaVu Sans", "font.size": 10, "axes.edgecolor": GRID, "text.color": INK}):
+        figure = Figure(figsize=(13, 10.5), facecolor="white")
+        FigureCanvasAgg(figure)
+        grid = figure.add_gridspec(
+            len(PANELS), 1, height_ratios=[h for _, h in PANELS], hspace=0.16, left=0.075, right=0.865, top=0.885,
+            bottom=0.06,
+        )  # fmt: skip
+        axes = {name: figure.add_subplot(grid[row]) for row, (name, _) in enumerate(PANELS)}
+        _heading(figure, run)
+        _load(axes["load"], run)
+        _attainment(axes["attainment"], run)
+        _latency(axes["ttft"], timeline.ttft(run), run.facts.objectives.ttft_seconds, "TTFT, s", 1.0)
+        _latency(axes["tpot"], timeline.tpot(run), run.facts.objectives.tpot_seconds, "TPOT, ms", 1e3)
+        _replicas(axes["replicas"], run)
+        for name, panel in axes.items():
+            _frame(panel, run, last=name == "replicas")
+        _marks(axes["load"], axes["replicas"], run, decisions)
+        figure.savefig(path, dpi=150)
+
+
+def percent(value: float | None) -> str:
+    """Return a share without useless digits, never rounded up to 100 %."""
+    if value is None:
+        return "none"
+    return "100 %" if value >= 1.0 else f"{min(value * 100, 99.9):.3g} %"
+
+
+def _heading(figure: Figure, run: Run) -> None:
+    result, objectives = run.verdict, run.facts.objectives
+    first, most, last = run.replicas_range
+    figure.text(0.075, 0.955, f"{run.facts.service}: the load triples, the objective holds" if run.passed else
+                f"{run.facts.service}: the objective did not hold" if run.complete else
+                f"{run.facts.service}: stopped before the end", fontsize=18, weight="bold")  # fmt: skip
+    figure.text(
+        0.075,
+        0.927,
+        f"{percent(objectives.share)} of requests with TTFT ≤ {objectives.ttft_seconds:g} s and TPOT ≤ "
+        f"{objectives.tpot_seconds * 1e3:g} ms.  {result.arrivals} requests: {percent(result.attainment)} good, "
+        f"{result.rejected} rejected, {len(result.lost)} lost.  Ready replicas {first} → {most} → {last}.",
+        fontsize=11,
+        color=MUTED,
+    )
+
+
+def _load(panel: Axes, run: Run) -> None:
+    bins = timeline.arrivals(run)
+    below = bins.good * 0
+    parts = (("good", bins.good, GOOD), ("too slow", bins.slow, SLOW), ("rejected", bins.rejected, REJECTED),
+             ("lost", bins.lost, LOST))  # fmt: skip
+    for label, rate, colour in parts:
+        panel.bar(bins.seconds, rate, bins.bin_seconds * 0.92, below, align="edge", color=colour, label=label)
+        below = below + rate
+    panel.set_ylim(0, max(below.max(initial=1.0) * 1.45, 1.0))
+    panel.set_ylabel("arrivals, req/s")
+    _legend(panel)
+
+
+def _attainment(panel: Axes, run: Run) -> None:
+    """Draw one cell per window, coloured by whether it met the objective; overlaps show the earlier window."""
+    drawn_until = 0.0
+    for window in run.verdict.windows:
+        left = max(window.span.start - run.facts.start, drawn_until)
+        drawn_until = window.span.end - run.facts.start
+        colour = GRID if not window.arrivals else GOOD if window.meets(run.facts.objectives.share) else REJECTED
+        panel.bar(left, 1, drawn_until - left, align="edge", color=colour, alpha=0.45 if window.excused else 0.9,
+                  edgecolor="white", linewidth=1.5)  # fmt: skip
+        panel.text((left + drawn_until) / 2, 0.5, percent(window.attainment).removesuffix(" %"), ha="center",
+                   va="center", color="white" if window.arrivals else MUTED, fontsize=9, weight="bold")  # fmt: skip
+    panel.set_ylim(0, 1)
+    panel.set_yticks([])
+    panel.set_ylabel("good, %", rotation=0, ha="right", va="center")
+    panel.text(1.012, 0.5, f"per {run.facts.scenario.window_seconds:.0f} s of arrivals;\npale: forgiven",
+               transform=panel.transAxes, va="center", fontsize=9, color=MUTED)  # fmt: skip
+
+
+def _latency(panel: Axes, latency: timeline.Latency, objective: float, label: str, factor: float) -> None:
+    for name, values, colour in zip(
+        ("p50", "p95", "p99"), (latency.p50, latency.p95, latency.p99), SHADES, strict=True
+    ):
+        panel.plot(latency.seconds, values * factor, color=colour, label=name, linewidth=1.6)
+    panel.axhline(objective * factor, color=REJECTED, linewidth=1.3, linestyle=(0, (5, 3)), label="objective")
+    highest = max((float(v) for v in latency.p99 if v == v), default=objective)
+    if highest > 4 * objective:
+        panel.set_yscale("log")
+        panel.yaxis.set_major_locator(mpl.ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        panel.yaxis.set_major_formatter(mpl.ticker.FormatStrFormatter("%g"))
+        panel.yaxis.set_minor_formatter(mpl.ticker.NullFormatter())
+        panel.set_ylim(top=highest * factor * 1.4)
+    else:
+        panel.set_ylim(0, max(highest * 1.15, objective * 1.35) * factor)
+    panel.set_ylabel(label)
+    _legend(panel)
+
+
+def _replicas(panel: Axes, run: Run) -> None:
+    seen = timeline.replicas(run)
+    states = (("ready", seen.ready, GOOD), ("starting", seen.starting, "#b9d8ec"), ("draining", seen.draining, SLOW))
+    below = seen.ready * 0
+    for label, count, colour in states:
+        panel.fill_between(seen.seconds, below, below + count, step="post", color=colour, label=label, linewidth=0)
+        below = below + count
+    panel.set_ylim(0, max(below.max(initial=1.0) + 1.3, 2.3))
+    panel.yaxis.set_major_locator(mpl.ticker.MaxNLocator(integer=True, nbins=6))
+    panel.set_ylabel("replicas")
+    panel.set_xlabel("seconds since the load began")
+    _legend(panel)
+
+
+def _frame(panel: Axes, run: Run, last: bool) -> None:
+    scenario = run.facts.scenario
+    panel.set_xlim(0, scenario.duration_seconds)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.tick_params(colors=MUTED, labelbottom=last, length=3 if last else 0)
+    panel.yaxis.label.set_color(INK)
+    panel.grid(axis="y", color=GRID, linewidth=0.8)
+    panel.set_axisbelow(True)
+    panel.axvspan(run.excused.start - run.facts.start, run.excused.end - run.facts.start, color=EXCUSED, zorder=-2)
+    for border in (scenario.step_start_seconds, scenario.step_end_seconds):
+        panel.axvline(border, color=STEP, linewidth=1.0, linestyle=":", zorder=-1)
+
+
+def _marks(load: Axes, replicas: Axes, run: Run, decisions: Sequence[Decision]) -> None:
+    """Mark the load's phases above the first panel, and number the decisions in the last."""
+    scenario = run.facts.scenario
+    top = load.get_xaxis_transform()
+    middle = (run.excused.end - run.facts.start + scenario.step_end_seconds) / 2
+    for at, text in (
+        (scenario.step_start_seconds / 2, "recorded load x1"),
+        (middle, f"x{scenario.factor:g}"),
+        ((scenario.step_end_seconds + scenario.duration_seconds) / 2, "x1"),
+    ):
+        load.text(at, 0.97, text, transform=top, ha="center", va="top", fontsize=10, weight="bold", color=MUTED)
+    forgiven = (run.excused.start + run.excused.end) / 2 - run.facts.start
+    load.text(
+        forgiven, 0.86, "one cold start\n+ 2 ticks", transform=top, ha="center", va="top", fontsize=8, color=MUTED
+    )
+    height = replicas.get_ylim()[1]
+    level, previous = 0, -1e9
+    gap = scenario.duration_seconds * 0.016
+    for number, decision in enumerate(decisions, start=1):
+        at = decision.at - run.facts.start
+        if not 0 <= at <= scenario.duration_seconds:
+            continue
+        # Neighbours closer than a mark is wide step down instead of covering each other.
+        level = (level + 1) % 3 if at - previous < gap else 0
+        previous = at
+        replicas.axvline(at, color=INK, linewidth=0.8, alpha=0.55)
+        replicas.text(at, height * (0.95 - 0.15 * level), str(number), ha="center", va="center", fontsize=9,
+                      color="white", weight="bold",
+                      bbox={"boxstyle": "circle,pad=0.22", "facecolor": INK, "edgecolor": "white"})  # fmt: skip
+
+
+def _legend(panel: Axes) -> None:
+    panel.legend(loc="center left", bbox_to_anchor=(1.005, 0.5), frameon=False, fontsize=9, labelcolor=INK)
