@@ -1,0 +1,14 @@
+# The operator, and `holdfast emulate` with it: docker build -t REGISTRY/holdfast:0.1.0 .
+FROM python:3.11-slim AS build
+WORKDIR /src
+COPY pyproject.toml README.md constraints.txt ./
+COPY operator operator
+RUN python -m venv /opt/holdfast \
+ && /opt/holdfast/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt . \
+ && /opt/holdfast/bin/pip uninstall --yes pip setuptools
+
+FROM python:3.11-slim
+COPY --from=build /opt/holdfast /opt/holdfast
+ENV PATH=/opt/holdfast/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
+USER 65532:65532
+ENTRYPOINT ["holdfast"]
