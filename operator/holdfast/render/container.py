@@ -1,0 +1,112 @@
+"""The vLLM container."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast.api.llmservice import Accelerator, LLMServiceSpec, SecretKeyReference
+from holdfast.render import names, volumes
+from holdfast.render.merge import strategic_merge
+from holdfast.render.names import Manifest
+from holdfast.render.settings import RenderSettings
+
+LAUNCHER = f"{volumes.POD_FILES_FOLDER}/launcher.py"
+PRESTOP = f"{volumes.POD_FILES_FOLDER}/prestop.py"
+
+STARTUP_PERIOD_SECONDS = 2
+# Longer than the clients of common libraries keep an idle connection (5 to 60 s): whoever closes it first must not be
+# the server, or a request that is just being sent is lost.
+KEEP_ALIVE_SECONDS = 75
+
+
+def engine_container(
+    spec: LLMServiceSpec, accelerator: Accelerator, engine_args: list[str], settings: RenderSettings
+) -> Manifest:
+    """The container that runs vLLM through the launcher."""
+    return {
+        "name": names.CONTAINER,
+        "image": engine_image(spec, accelerator),
+        "command": ["python3", LAUNCHER],
+        "args": engine_args,
+        "env": environment(spec, accelerator, settings),
+        "ports": [{"name": names.PORT_NAME, "containerPort": names.PORT, "protocol": "TCP"}],
+        "resources": resources(spec, accelerator),
+        "volumeMounts": volumes.mounts(spec),
+        **probes(spec, settings),
+        "lifecycle": {
+            "preStop": {"exec": {"command": ["python3", PRESTOP, str(settings.prestop_seconds), str(names.PORT)]}}
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+        },
+        # The last lines of a crashed engine become the message that `kubectl describe` and our conditions show.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+
+
+def engine_image(spec: LLMServiceSpec, accelerator: Accelerator) -> str:
+    """The image for this accelerator."""
+    return accelerator.image or spec.engine.image
+
+
+def environment(spec: LLMServiceSpec, accelerator: Accelerator, settings: RenderSettings) -> list[Manifest]:
+    """Our variables, engine.env over them, the accelerator's over both."""
+    values = {
+        **volumes.cache_environment(spec, engine_image(spec, accelerator)),
+        # Torch asks for the user's name, and the image need not know the uid.
+        "USER": "holdfast",
+        "LOGNAME": "holdfast",
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(KEEP_ALIVE_SECONDS),
+        "HOLDFAST_CONNECTION_CLOSE_SHARE": f"{settings.connection_close_share:g}",
+        "HOLDFAST_ACCELERATOR": accelerator.name,
+    }
+    secrets = {"HF_TOKEN": spec.model.token_secret_ref, "VLLM_API_KEY": spec.engine.api_key_secret_ref}
+    ours = [
+        *({"name": name, "value": value} for name, value in values.items()),
+        *(_from_secret(name, reference) for name, reference in secrets.items() if reference is not None),
+    ]
+    return _by_name([*ours, *spec.engine.env, *accelerator.env])
+
+
+def resources(spec: LLMServiceSpec, accelerator: Accelerator) -> Manifest:
+    """engine.resources with the accelerator's own resource; extended resources need equal requests and limits."""
+    gpus = {accelerator.resource: accelerator.count}
+    return strategic_merge(spec.engine.resources, {"requests": gpus, "limits": gpus})
+
+
+def probes(spec: LLMServiceSpec, settings: RenderSettings) -> Manifest:
+    """Startup and readiness ask for a token really served; liveness only catches a server that is stuck.
+
+    An overloaded engine answers probes late. Taking it out or restarting it would hand its load to the others, so
+    both wait far longer than any healthy stall; a dead engine ends its own process.
+    """
+    scheme = "HTTPS" if spec.engine.tls_secret_ref else "HTTP"
+
+    def probe(path: str, period: int, timeout: int, failures: int) -> Manifest:
+        return {
+            "httpGet": {"path": path, "port": names.PORT_NAME, "scheme": scheme},
+            "periodSeconds": period,
+            "timeoutSeconds": timeout,
+            "failureThreshold": failures,
+        }
+
+    tries = math.ceil(settings.startup_seconds / STARTUP_PERIOD_SECONDS)
+    return {
+        "startupProbe": probe(names.READY_PATH, STARTUP_PERIOD_SECONDS, 5, tries),
+        "readinessProbe": probe(names.READY_PATH, 5, 5, 6),
+        "livenessProbe": probe(names.HEALTH_PATH, 10, 10, 12),
+    }
+
+
+def _from_secret(name: str, reference: SecretKeyReference) -> Manifest:
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": reference.name, "key": reference.key}}}
+
+
+def _by_name(variables: Iterable[Mapping[str, Any]]) -> list[Manifest]:
+    """Later ones replace earlier ones of the same name."""
+    return list({variable["name"]: dict(variable) for variable in variables}.values())

@@ -1,0 +1,122 @@
+"""Facts about the cluster that rendering depends on, as frozen (and hashable) values."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from holdfast.api.llmservice import SLO
+from holdfast.render import names
+
+
+@dataclass(frozen=True, slots=True)
+class Objectives:
+    """Bounds of a good request in seconds, as they were when the service was created."""
+
+    ttft_seconds: float
+    tpot_seconds: float
+    e2e_seconds: float | None = None
+
+    @classmethod
+    def of(cls, slo: SLO) -> Self:
+        """The objectives as declared now."""
+        return cls(slo.ttft_seconds, slo.tpot_seconds, slo.e2e_seconds)
+
+    def to_json(self) -> str:
+        """Text for an annotation."""
+        return json.dumps([self.ttft_seconds, self.tpot_seconds, self.e2e_seconds])
+
+    @classmethod
+    def from_json(cls, text: str) -> Self | None:
+        """Read what `to_json` wrote; None for anything else."""
+        try:
+            ttft, tpot, e2e = json.loads(text)
+        except (TypeError, ValueError):
+            return None
+        bounds = [ttft, tpot] if e2e is None else [ttft, tpot, e2e]
+        if not all(isinstance(bound, int | float) and math.isfinite(bound) and bound > 0 for bound in bounds):
+            return None
+        return cls(ttft, tpot, e2e)
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """What an existing Deployment remembers of its own rendering.
+
+    `template_json` is its live pod template: it is kept as it is until something the user owns changes, so that
+    neither an edited SLO nor a new operator restarts an engine.
+    """
+
+    inputs: str
+    template: str
+    template_json: str
+    max_surge: int
+    admission_tokens: int | None = None
+    objectives: Objectives | None = None
+
+    @classmethod
+    def read(cls, deployment: Mapping[str, Any]) -> Self | None:
+        """The memory of a live Deployment; None where it was not rendered by us."""
+        annotations = deployment["metadata"].get("annotations") or {}
+        if names.INPUTS_ANNOTATION not in annotations:
+            return None
+        spec = deployment["spec"]
+        rolling = (spec.get("strategy") or {}).get("rollingUpdate") or {}
+        return cls(
+            inputs=annotations[names.INPUTS_ANNOTATION],
+            template=annotations.get(names.TEMPLATE_ANNOTATION, ""),
+            template_json=json.dumps(_plain(spec["template"]), sort_keys=True),
+            max_surge=1 if rolling.get("maxSurge") == 1 else 0,
+            admission_tokens=_tokens(annotations.get(names.ADMISSION_ANNOTATION)),
+            objectives=Objectives.from_json(annotations.get(names.OBJECTIVES_ANNOTATION, "")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorFacts:
+    """What is known of one accelerator of a service.
+
+    free_gpu: one more replica could be scheduled now. surge_stuck: a rollout waits for a replica that cannot be
+    scheduled. admission_tokens: the limit that a rollout starting now would get (see `admission`), None for none.
+    """
+
+    free_gpu: bool = False
+    surge_stuck: bool = False
+    cold_start_seconds: float | None = None
+    admission_tokens: int | None = None
+    deployed: Deployed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RenderContext:
+    """What rendering one service needs to know beside its object.
+
+    `replicas` is the wanted size over all accelerators; `accelerators` names every one that has facts, wanted or not.
+    """
+
+    replicas: int = 1
+    pod_monitor: bool = False
+    accelerators: tuple[tuple[str, AcceleratorFacts], ...] = ()
+
+    def facts(self, accelerator: str) -> AcceleratorFacts:
+        """The facts of one accelerator, nothing known by default."""
+        return next((facts for name, facts in self.accelerators if name == accelerator), AcceleratorFacts())
+
+    def created_objectives(self, slo: SLO) -> Objectives:
+        """The objectives when the first Deployment was made: histograms add up only over the same edges."""
+        remembered = (facts.deployed.objectives for _, facts in self.accelerators if facts.deployed)
+        return next((objectives for objectives in remembered if objectives), Objectives.of(slo))
+
+
+def _tokens(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() else None
+
+
+def _plain(value: Any) -> Any:
+    """Plain dicts and lists: watch events arrive as read-only mapping views."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

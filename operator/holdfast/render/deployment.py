@@ -1,0 +1,113 @@
+"""The Deployment of one accelerator: the scaling field manager owns its replicas, rendering everything else."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from dataclasses import dataclass
+
+from holdfast.api.llmservice import Accelerator, LLMService
+from holdfast.render import names
+from holdfast.render.context import AcceleratorFacts, RenderContext
+from holdfast.render.names import Manifest
+from holdfast.render.pod_template import inputs, pod_template, selector
+from holdfast.render.settings import RenderSettings
+
+REVISION_HISTORY = 3
+_DEADLINE_STEP_SECONDS = 600
+
+
+def deployment(
+    service: LLMService, accelerator: Accelerator, settings: RenderSettings, context: RenderContext
+) -> Manifest:
+    """The manifest as the rendering manager applies it, without replicas."""
+    facts = context.facts(accelerator.name)
+    pods = _pods(service, accelerator, settings, context)
+    surge = max_surge(service, facts, rolls_out=pods.rolls_out)
+    metadata = names.metadata(
+        service, names.deployment_name(service.metadata.name, accelerator.name), selector(service, accelerator)
+    )
+    metadata["annotations"] = {
+        names.INPUTS_ANNOTATION: pods.inputs,
+        names.TEMPLATE_ANNOTATION: pods.template_hash,
+        names.OBJECTIVES_ANNOTATION: context.created_objectives(service.spec.slo).to_json(),
+        **({} if pods.admission_tokens is None else {names.ADMISSION_ANNOTATION: str(pods.admission_tokens)}),
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata,
+        "spec": {
+            "selector": {"matchLabels": selector(service, accelerator)},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": 1 - surge}},
+            "progressDeadlineSeconds": progress_deadline_seconds(settings, facts),
+            "revisionHistoryLimit": REVISION_HISTORY,
+            "template": pods.template,
+        },
+    }
+
+
+def with_replicas(manifest: Manifest, replicas: int) -> Manifest:
+    """The Deployment as the scaling manager creates it."""
+    sized = copy.deepcopy(manifest)
+    sized["spec"]["replicas"] = replicas
+    return sized
+
+
+def max_surge(service: LLMService, facts: AcceleratorFacts, *, rolls_out: bool) -> int:
+    """1 or 0 further replicas during a rollout.
+
+    Auto looks for a free GPU when a rollout starts and then stays with it: its own surge replica takes that GPU, and
+    must not count against it. Only a surge replica that finds no place after all turns it to 0, or the rollout would
+    wait for ever.
+    """
+    wanted = service.spec.rollout.max_surge
+    if wanted != "Auto":
+        return int(wanted)
+    if rolls_out or facts.deployed is None:
+        return int(facts.free_gpu)
+    return 0 if facts.surge_stuck else facts.deployed.max_surge
+
+
+def progress_deadline_seconds(settings: RenderSettings, facts: AcceleratorFacts) -> int:
+    """Longer than any start, in coarse steps so that a cold start measured anew writes nothing."""
+    slowest = max(float(settings.startup_seconds), 2.0 * (facts.cold_start_seconds or 0.0))
+    return _DEADLINE_STEP_SECONDS * (math.ceil(slowest / _DEADLINE_STEP_SECONDS) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pods:
+    """A pod template with its memory, and whether applying it replaces running pods."""
+
+    template: Manifest
+    template_hash: str
+    inputs: str
+    admission_tokens: int | None
+    rolls_out: bool
+
+
+def _pods(service: LLMService, accelerator: Accelerator, settings: RenderSettings, context: RenderContext) -> _Pods:
+    """Decide between a new template and the one that runs.
+
+    | inputs  | rendered as before | template        | admission        |
+    | changed | any                | new: a rollout  | new              |
+    | same    | yes                | same, reapplied | as deployed      |
+    | same    | no (new operator)  | live, kept      | as deployed      |
+    """
+    facts = context.facts(accelerator.name)
+    deployed, wanted = facts.deployed, inputs(service, accelerator)
+    same_inputs = deployed is not None and deployed.inputs == wanted
+    tokens = deployed.admission_tokens if deployed is not None and same_inputs else facts.admission_tokens
+    template = pod_template(
+        service,
+        accelerator,
+        context.created_objectives(service.spec.slo),
+        tokens,
+        settings,
+        scraped_by_annotation=not context.pod_monitor,
+    )
+    rendered = names.short_hash(template)
+    if deployed is not None and same_inputs and deployed.template != rendered:
+        return _Pods(json.loads(deployed.template_json), deployed.template, wanted, tokens, rolls_out=False)
+    return _Pods(template, rendered, wanted, tokens, rolls_out=not same_inputs)

@@ -1,0 +1,97 @@
+"""Names, labels and paths on which the rendered objects, their readers and the pod-side files agree."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from holdfast.api.llmservice import API_VERSION, GROUP, KIND, LLMService
+
+Manifest = dict[str, Any]
+
+PORT = 8000
+PORT_NAME = "http"
+CONTAINER = "vllm"
+READY_PATH = "/holdfast/ready"
+HEALTH_PATH = "/health"
+METRICS_PATH = "/metrics"
+
+SERVICE_LABEL = f"{GROUP}/service"
+ACCELERATOR_LABEL = f"{GROUP}/accelerator"
+COMPONENT_LABEL = f"{GROUP}/component"
+POD_FILES = "pod-files"
+
+# Prometheus copies them from the pod to its series: label names that PromQL can spell.
+METRIC_SERVICE_LABEL = "holdfast_service"
+METRIC_ACCELERATOR_LABEL = "holdfast_accelerator"
+METRIC_REVISION_LABEL = "holdfast_revision"
+METRIC_LABELS = (METRIC_SERVICE_LABEL, METRIC_ACCELERATOR_LABEL, METRIC_REVISION_LABEL)
+
+INPUTS_ANNOTATION = f"{GROUP}/pod-inputs"
+TEMPLATE_ANNOTATION = f"{GROUP}/pod-template"
+ADMISSION_ANNOTATION = f"{GROUP}/admission-tokens"
+OBJECTIVES_ANNOTATION = f"{GROUP}/created-objectives"
+
+_RESERVED_DOMAINS = (f"{GROUP}/", "kubernetes.io/", ".kubernetes.io/", "k8s.io/", ".k8s.io/")
+
+
+def deployment_name(service: str, accelerator: str) -> str:
+    """The Deployment of a service on one accelerator; the API keeps it within 53 characters."""
+    return f"{service}-{accelerator}"
+
+
+def service_url(service: LLMService) -> str:
+    """Where clients inside the cluster reach the service."""
+    scheme = "https" if service.spec.engine.tls_secret_ref else "http"
+    return f"{scheme}://{service.metadata.name}.{service.metadata.namespace}.svc:{PORT}"
+
+
+def metadata(service: LLMService, name: str, labels: dict[str, str] | None = None) -> Manifest:
+    """Metadata of an owned object: the user's labels, ours over them, and the owner."""
+    return {
+        "name": name,
+        "namespace": service.metadata.namespace,
+        "labels": {**user_labels(service), **owned_labels(service), **(labels or {})},
+        "ownerReferences": [owner_reference(service)],
+    }
+
+
+def owned_labels(service: LLMService) -> dict[str, str]:
+    """Labels of every object of a service."""
+    name = service.metadata.name
+    return {
+        SERVICE_LABEL: name,
+        "app.kubernetes.io/name": "vllm",
+        "app.kubernetes.io/instance": name,
+        "app.kubernetes.io/component": "engine",
+        "app.kubernetes.io/managed-by": "holdfast",
+    }
+
+
+def user_labels(service: LLMService) -> dict[str, str]:
+    """The LLMService's own labels as far as they are the user's to give (team, cost centre, ...)."""
+    return {key: value for key, value in service.metadata.labels.items() if not _is_reserved(key)}
+
+
+def owner_reference(service: LLMService) -> Manifest:
+    """The LLMService as owner: deleting it deletes everything, nothing of it can block the deletion."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": service.metadata.name,
+        "uid": service.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+
+
+def short_hash(value: Any) -> str:
+    """Ten hexadecimal digits that change with any JSON value."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def _is_reserved(key: str) -> bool:
+    domain = key.partition("/")[0] + "/" if "/" in key else ""
+    return domain.startswith(_RESERVED_DOMAINS[0]) or domain.endswith(_RESERVED_DOMAINS[1:])

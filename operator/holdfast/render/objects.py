@@ -1,0 +1,84 @@
+"""The objects beside the Deployments."""
+
+from __future__ import annotations
+
+from holdfast.api.llmservice import LLMService
+from holdfast.render import names
+from holdfast.render.names import Manifest
+from holdfast.render.pod_template import pod_files_name
+from holdfast.render.settings import RenderSettings
+
+
+def service_account(service: LLMService) -> Manifest:
+    """The pods' identity: they have no business with the API server."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": names.metadata(service, service.metadata.name),
+        "automountServiceAccountToken": False,
+    }
+
+
+def kubernetes_service(service: LLMService) -> Manifest:
+    """Where clients connect: all ready replicas, whatever their accelerator."""
+    port = {"name": names.PORT_NAME, "port": names.PORT, "targetPort": names.PORT_NAME, "protocol": "TCP"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": names.metadata(service, service.metadata.name),
+        "spec": {"type": "ClusterIP", "selector": _selector(service), "ports": [port]},
+    }
+
+
+def disruption_budget(service: LLMService) -> Manifest:
+    """One replica at a time may be evicted, and any that is not ready: it serves nobody."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": names.metadata(service, service.metadata.name),
+        "spec": {
+            "maxUnavailable": 1,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": {"matchLabels": _selector(service)},
+        },
+    }
+
+
+def pod_monitor(service: LLMService, settings: RenderSettings) -> Manifest:
+    """How the Prometheus operator finds the pods; vLLM's /metrics asks for no API key."""
+    tls = service.spec.engine.tls_secret_ref is not None
+    endpoint = {
+        "port": names.PORT_NAME,
+        "path": names.METRICS_PATH,
+        "interval": settings.scrape_interval,
+        "scheme": "https" if tls else "http",
+        # Pods are scraped by address, which no certificate names.
+        **({"tlsConfig": {"insecureSkipVerify": True}} if tls else {}),
+    }
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PodMonitor",
+        "metadata": names.metadata(service, service.metadata.name, dict(settings.pod_monitor_labels)),
+        "spec": {
+            "selector": {"matchLabels": _selector(service)},
+            "podTargetLabels": list(names.METRIC_LABELS),
+            "podMetricsEndpoints": [endpoint],
+        },
+    }
+
+
+def pod_files(service: LLMService, settings: RenderSettings) -> Manifest:
+    """The files mounted at /holdfast; deletable once no ReplicaSet uses them."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": names.metadata(
+            service, pod_files_name(service, settings), {names.COMPONENT_LABEL: names.POD_FILES}
+        ),
+        "immutable": True,
+        "data": dict(settings.pod_files),
+    }
+
+
+def _selector(service: LLMService) -> dict[str, str]:
+    return {names.SERVICE_LABEL: service.metadata.name}

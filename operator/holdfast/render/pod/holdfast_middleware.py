@@ -1,0 +1,201 @@
+"""ASGI middleware for vLLM's API server (`--middleware holdfast_middleware.ReadyAndBalance`).
+
+Standard library only, Python 3.9. It does three things, and touches no request or answer body:
+- `GET /holdfast/ready` is 200 once this server has really served one token, and as long as /health is;
+- a share of all answers carries `Connection: close`: kube-proxy balances connections, not requests, so clients that
+  keep theirs would never meet a new replica;
+- while the pod drains (preStop has made a file) all answers carry it, so that no client clings to a pod that goes.
+The server closes such a connection after the answer is complete: no request is lost by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+READY_PATH = "/holdfast/ready"
+CLOSE = (b"connection", b"close")
+DRAIN_CHECK_SECONDS = 0.25
+
+
+class ReadyAndBalance:
+    """Wraps the engine's application; every API server process has its own."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._warm_up = WarmUp(app)
+        self._draining = Draining(os.environ.get("HOLDFAST_DRAIN_FILE", "/tmp/holdfast-draining"))  # noqa: S108
+        # A connection carries one request at a time, seconds each: one close in ten moves a busy client within
+        # about a cold start, and costs one handshake for ten requests.
+        self._close_share = share(os.environ.get("HOLDFAST_CONNECTION_CLOSE_SHARE", "0.1"))
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        answer = self._closing(send) if scope.get("http_version", "1.1").startswith("1") else send
+        if scope["path"] == READY_PATH:
+            await self._ready(scope, receive, answer)
+        else:
+            await self._app(scope, receive, answer)
+
+    def _closing(self, send: Send) -> Send:
+        """Add `Connection: close` to the answer where it is due, decided when the answer starts."""
+
+        async def send_closing(message: Message) -> None:
+            if message["type"] == "http.response.start" and self._closes():
+                headers = [header for header in message.get("headers", ()) if header[0].lower() != CLOSE[0]]
+                message = {**message, "headers": [*headers, CLOSE]}
+            await send(message)
+
+        return send_closing
+
+    def _closes(self) -> bool:
+        return random.random() < self._close_share or self._draining()
+
+    async def _ready(self, scope: Message, receive: Receive, send: Send) -> None:
+        if self._draining():
+            await answer_text(send, 503, "draining")
+        elif not self._warm_up.done:
+            self._warm_up.start(scope)
+            await answer_text(send, 503, self._warm_up.state)
+        else:
+            await self._app(request_scope(scope, "GET", "/health"), receive, send)
+
+
+class WarmUp:
+    """One token through the whole engine: a green /health is no proof, an engine that will crash at once shows it.
+
+    It starts with the first probe, runs beside later ones and is tried again when it fails.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._task: asyncio.Future[None] | None = None
+        self.done = False
+        self.state = "warming up: no token served yet"
+
+    def start(self, scope: Message) -> None:
+        """Begin, unless it is under way; `scope` is a request from which the application's state is taken."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(self._run(scope))
+
+    async def _run(self, scope: Message) -> None:
+        try:
+            await self._serve_one_token(scope)
+        except Exception as error:
+            self.state = f"warming up: {error}"
+        else:
+            self.done = True
+            print("holdfast: ready, one token served", file=sys.stderr, flush=True)  # noqa: T201
+
+    async def _serve_one_token(self, scope: Message) -> None:
+        models = await self._call(scope, "GET", "/v1/models")
+        request = {"model": models["data"][0]["id"], "prompt": "Hello", "max_tokens": 1}
+        answer = await self._call(scope, "POST", "/v1/completions", request)
+        if not answer.get("choices"):
+            raise RuntimeError("/v1/completions answered without a choice")
+
+    async def _call(self, scope: Message, method: str, path: str, body: Message | None = None) -> Message:
+        """Send a request straight into the application; return the JSON answer, raise unless it is 200."""
+        exchange = Exchange(json.dumps(body).encode() if body is not None else b"")
+        await self._app(request_scope(scope, method, path, exchange.body), exchange.receive, exchange.send)
+        if exchange.status != 200:
+            raise RuntimeError(f"{path} answered {exchange.status}")
+        answer: Message = json.loads(exchange.answer)
+        return answer
+
+
+class Exchange:
+    """The two ends of one request made inside the process."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self.status: int | None = None
+        self.answer = b""
+        self._asked = False
+
+    async def receive(self) -> Message:
+        """The body once; then nothing, as from a client that waits for its answer."""
+        if self._asked:
+            await asyncio.Event().wait()
+        self._asked = True
+        return {"type": "http.request", "body": self.body, "more_body": False}
+
+    async def send(self, message: Message) -> None:
+        """Collect the answer."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        elif message["type"] == "http.response.body":
+            self.answer += message.get("body", b"")
+
+
+class Draining:
+    """Whether preStop has begun: looks for its file a few times per second at most."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._value = False
+        self._next_look = 0.0
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + DRAIN_CHECK_SECONDS
+            self._value = os.path.exists(self._path)
+        return self._value
+
+
+def request_scope(scope: Message, method: str, path: str, body: bytes = b"") -> Message:
+    """The scope of another request to the same application, with the API key where the engine wants one."""
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    headers.append((b"content-length", str(len(body)).encode()))
+    key = api_key()
+    if key:
+        headers.append((b"authorization", b"Bearer " + key.encode()))
+    return {
+        **scope,
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": headers,
+        "state": dict(scope.get("state") or {}),
+    }
+
+
+def api_key() -> str:
+    """The key as vLLM finds it: from the command line, else from the environment."""
+    for index, argument in enumerate(sys.argv):
+        if argument.startswith("--api-key="):
+            return argument.partition("=")[2]
+        if argument == "--api-key":
+            return sys.argv[index + 1] if index + 1 < len(sys.argv) else ""
+    return os.environ.get("VLLM_API_KEY", "")
+
+
+def share(text: str) -> float:
+    """A share between 0 and 1; 0 for text that is none."""
+    try:
+        return min(max(float(text), 0.0), 1.0)
+    except ValueError:
+        return 0.0
+
+
+async def answer_text(send: Send, status: int, text: str) -> None:
+    """A small plain answer."""
+    body = (text + "\n").encode()
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

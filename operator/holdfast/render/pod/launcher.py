@@ -1,0 +1,147 @@
+"""Start vLLM inside its pod: `python3 launcher.py serve MODEL --flag=value ...`.
+
+Mounted beside the engine, so it uses the standard library only and runs on Python 3.9. It becomes the engine: the
+same process imports vLLM and calls its command line. A parent that spawns and forwards would buy nothing (vLLM reaps
+its own children, and a container ends with its first process) and would add one more thing that can hang.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+import signal
+import sys
+from collections.abc import Collection, Sequence
+from typing import NoReturn
+
+UNSUPPORTED_IMAGE = 64  # exit status: the image holds no engine, or one that is too old
+OLDEST_VERSION = (0, 9)
+
+# The first release that knows a flag; each takes one value.
+FIRST_VERSIONS = {
+    "--shutdown-timeout": (0, 18),
+    "--max-num-queued-tokens": (0, 29),
+    "--custom-histogram-buckets": (0, 32),
+}
+# The emulator serves the readiness path and closes connections by itself.
+UNKNOWN_TO_EMULATOR = frozenset({"--middleware"})
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Prepare the process, then run the engine that this image holds."""
+    stop_on_sigterm()
+    # The file outlives a container that its liveness probe ended: a new one must not start as draining.
+    forget_drain(os.environ.get("HOLDFAST_DRAIN_FILE", "/tmp/holdfast-draining"))  # noqa: S108
+    make_home(os.environ.get("HOME", ""))
+    import_middleware_from(os.path.dirname(os.path.abspath(__file__)))
+    if arguments[:1] == ["--"]:
+        arguments = arguments[1:]
+    if runs_emulator():
+        run("holdfast.cli.main", ["holdfast", "emulate", *without(arguments, UNKNOWN_TO_EMULATOR, "the emulator")])
+    version = installed_version()
+    unknown = {flag for flag, first in FIRST_VERSIONS.items() if is_older(version, first)}
+    run("vllm.entrypoints.cli.main", ["vllm", *without(arguments, unknown, "vLLM " + version)])
+
+
+def stop_on_sigterm() -> None:
+    """End at once while Python still imports: the kernel hides SIGTERM from a first process without a handler.
+
+    vLLM puts its own handler in place when it can drain. os._exit, because nothing is served yet and the imports
+    that were cut short may not survive a tidy exit.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
+
+
+def forget_drain(path: str) -> None:
+    """Remove the file with which preStop tells the engine to drain."""
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(path)
+
+
+def make_home(path: str) -> None:
+    """Make HOME, which lies on a volume that may be empty; say so when it cannot be written."""
+    try:
+        if path:
+            os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        say(f"cannot make HOME {path}: {error}; the cache volume must be writable for uid {os.getuid()}")
+
+
+def import_middleware_from(folder: str) -> None:
+    """Look for modules in the mounted folder last, so that no file name of ours can shadow another module."""
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != folder] + [folder]
+
+
+def runs_emulator() -> bool:
+    """Whether the engine is Holdfast's emulator: when asked for, or when the image holds it and no vLLM."""
+    if os.environ.get("HOLDFAST_ENGINE") == "emulator":
+        return True
+    return distribution_version("vllm") is None and importlib.util.find_spec("holdfast") is not None
+
+
+def installed_version() -> str:
+    """The version of vLLM in this image; ends the process when there is none or it is too old."""
+    version = distribution_version("vllm")
+    if version is None:
+        refuse("this image holds no vLLM that python3 can import; use an image such as vllm/vllm-openai")
+    if is_older(version, OLDEST_VERSION):
+        oldest = ".".join(map(str, OLDEST_VERSION))
+        refuse(f"vLLM {version} is too old, this operator needs {oldest} or newer")
+    return version
+
+
+def distribution_version(name: str) -> str | None:
+    """The version in the package's metadata, without importing it; None when it is not installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def is_older(version: str, first: tuple[int, int]) -> bool:
+    """Whether a release came before `first`; builds without a release number (0.1.dev…) count as newest."""
+    match = re.match(r"(\d+)\.(\d+)(?!\.?dev)", version)
+    return match is not None and (int(match[1]), int(match[2])) < first
+
+
+def without(arguments: Sequence[str], unknown: Collection[str], engine: str) -> list[str]:
+    """The arguments less the flags the engine does not know, each of which is said on standard error."""
+    kept = []
+    skip_value = False
+    for argument in arguments:
+        flag, equals, _ = argument.partition("=")
+        if skip_value:
+            skip_value = False
+        elif flag.replace("_", "-") in unknown:
+            say(f"{engine} does not know {flag}: dropped")
+            skip_value = not equals
+        else:
+            kept.append(argument)
+    return kept
+
+
+def run(module: str, argv: list[str]) -> NoReturn:
+    """Become the command line `argv`, whose `main` stands in `module`."""
+    sys.argv = argv
+    say("starting " + " ".join(argv[:3]))
+    sys.exit(importlib.import_module(module).main())
+
+
+def refuse(message: str) -> NoReturn:
+    """End the process; Kubernetes shows the last line as the container's termination message."""
+    say("image unsupported: " + message)
+    sys.exit(UNSUPPORTED_IMAGE)
+
+
+def say(message: str) -> None:
+    """Write one line for people; the engine's own log follows on the same stream."""
+    print("holdfast launcher: " + message, file=sys.stderr, flush=True)  # noqa: T201
+
+
+# vLLM starts its processes by spawn, and each of them imports this file again.
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,139 @@
+"""The pod template of one accelerator, and the two hashes that decide when it may change."""
+
+from __future__ import annotations
+
+import math
+
+from holdfast.api.llmservice import Accelerator, LLMService
+from holdfast.render import arguments, names, volumes
+from holdfast.render.container import engine_container, engine_image
+from holdfast.render.context import Objectives
+from holdfast.render.merge import strategic_merge
+from holdfast.render.names import Manifest
+from holdfast.render.settings import RenderSettings
+
+# After its requests are drained the engine frees the GPU and ends its worker processes.
+TEARDOWN_SECONDS = 30
+
+
+def pod_template(
+    service: LLMService,
+    accelerator: Accelerator,
+    objectives: Objectives,
+    admission_tokens: int | None,
+    settings: RenderSettings,
+    *,
+    scraped_by_annotation: bool,
+) -> Manifest:
+    """The whole template: ours, the service's overlay over it, the accelerator's over both, our labels last."""
+    spec = service.spec
+    engine_args = arguments.engine_arguments(spec, accelerator, objectives, admission_tokens)
+    template: Manifest = {
+        "metadata": {"annotations": scrape_annotations(service)} if scraped_by_annotation else {},
+        "spec": {
+            **_placement(service, accelerator),
+            **_identity(service, settings),
+            "terminationGracePeriodSeconds": grace_period_seconds(service, settings),
+            "containers": [engine_container(spec, accelerator, engine_args, settings)],
+            "volumes": volumes.volumes(spec, pod_files_name(service, settings)),
+        },
+    }
+    for overlay in (spec.template, accelerator.template):
+        template = strategic_merge(template, overlay or {})
+    return strategic_merge(template, {"metadata": {"labels": pod_labels(service, accelerator)}})
+
+
+def selector(service: LLMService, accelerator: Accelerator) -> dict[str, str]:
+    """The labels by which a Deployment finds its pods; they never change."""
+    return {names.SERVICE_LABEL: service.metadata.name, names.ACCELERATOR_LABEL: accelerator.name}
+
+
+def pod_labels(service: LLMService, accelerator: Accelerator) -> dict[str, str]:
+    """Labels of the pods, among them those that join Prometheus series to the service."""
+    return {
+        **names.owned_labels(service),
+        **selector(service, accelerator),
+        names.METRIC_SERVICE_LABEL: service.metadata.name,
+        names.METRIC_ACCELERATOR_LABEL: accelerator.name,
+        names.METRIC_REVISION_LABEL: revision(service, accelerator),
+    }
+
+
+def revision(service: LLMService, accelerator: Accelerator) -> str:
+    """Changes with model, image and arguments only: what a replica can carry is estimated per revision."""
+    image = engine_image(service.spec, accelerator)
+    return names.short_hash([image, *arguments.capacity_arguments(service.spec, accelerator)])
+
+
+def inputs(service: LLMService, accelerator: Accelerator) -> str:
+    """Changes with what the user owns of a pod: only then may running pods be replaced.
+
+    Defaults are left out, so that a field that a later version adds changes nothing; the image is named, because
+    its default moves from version to version.
+    """
+    spec = service.spec
+    owned = spec.model_dump(
+        mode="json", by_alias=True, exclude_defaults=True, include={"model", "engine", "batching", "template"}
+    )
+    candidate = accelerator.model_dump(
+        mode="json", by_alias=True, exclude_defaults=True, exclude={"cost_per_hour", "max"}
+    )
+    return names.short_hash([owned, candidate, engine_image(spec, accelerator)])
+
+
+def grace_period_seconds(service: LLMService, settings: RenderSettings) -> int:
+    """Time from the decision to end a pod to its SIGKILL."""
+    return settings.prestop_seconds + math.ceil(service.spec.engine.shutdown_timeout_seconds) + TEARDOWN_SECONDS
+
+
+def pod_files_name(service: LLMService, settings: RenderSettings) -> str:
+    """The ConfigMap with the mounted files, named by content: a new version leaves running pods what they have."""
+    return f"{service.metadata.name}-pod-{settings.pod_files_hash}"
+
+
+def scrape_annotations(service: LLMService) -> dict[str, str]:
+    """For a Prometheus that finds its targets by annotation."""
+    return {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(names.PORT),
+        "prometheus.io/path": names.METRICS_PATH,
+        "prometheus.io/scheme": "https" if service.spec.engine.tls_secret_ref else "http",
+    }
+
+
+def _placement(service: LLMService, accelerator: Accelerator) -> Manifest:
+    spread = {
+        "maxSkew": 1,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": selector(service, accelerator)},
+        "matchLabelKeys": ["pod-template-hash"],
+    }
+    chosen = {
+        "nodeSelector": dict(accelerator.node_selector),
+        "tolerations": [dict(toleration) for toleration in accelerator.tolerations],
+        "imagePullSecrets": [{"name": secret.name} for secret in service.spec.engine.image_pull_secrets],
+    }
+    return {
+        **{field: value for field, value in chosen.items() if value},
+        "topologySpreadConstraints": [
+            {"topologyKey": key, **spread} for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
+        ],
+    }
+
+
+def _identity(service: LLMService, settings: RenderSettings) -> Manifest:
+    user = settings.user_id
+    return {
+        "serviceAccountName": service.metadata.name,
+        "automountServiceAccountToken": False,
+        # A Service called `vllm` would otherwise set VLLM_PORT, which vLLM reads.
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": user,
+            "runAsGroup": user,
+            "fsGroup": user,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }

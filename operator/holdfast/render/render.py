@@ -1,0 +1,81 @@
+"""The table of contents: which objects an LLMService becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from holdfast.api.llmservice import Accelerator, LLMService
+from holdfast.render import names, objects
+from holdfast.render.context import RenderContext
+from holdfast.render.deployment import deployment, max_surge
+from holdfast.render.names import Manifest
+from holdfast.render.pod_template import inputs, pod_files_name
+from holdfast.render.settings import RenderSettings
+
+
+def render(
+    service: LLMService, accelerators_wanted: Sequence[str], settings: RenderSettings, context: RenderContext
+) -> tuple[Manifest, ...]:
+    """Every object the service should have, in the order in which they can be applied.
+
+    Deployments come last, in the order of `accelerators_wanted`; a name the spec does not list is left out.
+    """
+    deployments = [
+        deployment(service, accelerator, settings, context) for accelerator in _listed(service, accelerators_wanted)
+    ]
+    return (*_common(service, settings, context, deployments), *deployments)
+
+
+def remarks(service: LLMService, accelerators_wanted: Sequence[str], context: RenderContext) -> tuple[str, ...]:
+    """What people should know about the pods: sentences for conditions and `holdfast explain`."""
+    return tuple(
+        remark
+        for accelerator in _listed(service, accelerators_wanted)
+        for remark in (_no_admission(accelerator, context), _downtime(service, accelerator, context))
+        if remark
+    )
+
+
+def _common(
+    service: LLMService, settings: RenderSettings, context: RenderContext, deployments: Sequence[Manifest]
+) -> Iterator[Manifest]:
+    yield objects.service_account(service)
+    yield objects.kubernetes_service(service)
+    # At one replica a budget could only block every drain of its node.
+    if context.replicas > 1:
+        yield objects.disruption_budget(service)
+    if context.pod_monitor:
+        yield objects.pod_monitor(service, settings)
+    if any(_mounts(manifest, pod_files_name(service, settings)) for manifest in deployments):
+        yield objects.pod_files(service, settings)
+
+
+def _listed(service: LLMService, wanted: Sequence[str]) -> list[Accelerator]:
+    by_name = {accelerator.name: accelerator for accelerator in service.spec.accelerators}
+    return [by_name[name] for name in dict.fromkeys(wanted) if name in by_name]
+
+
+def _mounts(manifest: Manifest, config_map: str) -> bool:
+    volumes = manifest["spec"]["template"]["spec"].get("volumes", ())
+    return any(volume.get("configMap", {}).get("name") == config_map for volume in volumes)
+
+
+def _no_admission(accelerator: Accelerator, context: RenderContext) -> str:
+    facts = context.facts(accelerator.name)
+    tokens = facts.deployed.admission_tokens if facts.deployed else facts.admission_tokens
+    if tokens is not None:
+        return ""
+    return (
+        f"{accelerator.name}: no admission limit, because nothing is known of this model on this accelerator yet; "
+        "past its capacity an engine queues without bound"
+    )
+
+
+def _downtime(service: LLMService, accelerator: Accelerator, context: RenderContext) -> str:
+    facts = context.facts(accelerator.name)
+    if facts.deployed is None or facts.deployed.inputs == inputs(service, accelerator) or context.replicas > 1:
+        return ""
+    if max_surge(service, facts, rolls_out=True):
+        return ""
+    name = names.deployment_name(service.metadata.name, accelerator.name)
+    return f"{name}: its only replica is replaced without a spare GPU: no request is served until the new one is ready"

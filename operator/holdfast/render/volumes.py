@@ -1,0 +1,65 @@
+"""Where an engine with a read-only root may read and write."""
+
+from __future__ import annotations
+
+from holdfast.api.llmservice import LLMServiceSpec
+from holdfast.render.arguments import TLS_FOLDER
+from holdfast.render.model import locate_model
+from holdfast.render.names import Manifest, short_hash
+
+POD_FILES_FOLDER = "/holdfast"
+CACHE_FOLDER = "/cache"
+_READ_ONLY_FILES = 0o444
+
+
+def volumes(spec: LLMServiceSpec, pod_files_name: str) -> list[Manifest]:
+    """The pod's volumes."""
+    model = locate_model(spec.model.uri).volume
+    tls = spec.engine.tls_secret_ref
+    return [
+        {"name": "holdfast", "configMap": {"name": pod_files_name, "defaultMode": _READ_ONLY_FILES}},
+        {"name": "cache", **_cache_source(spec)},
+        {"name": "tmp", "emptyDir": {}},
+        # Tensor-parallel processes pass tensors through it; the container runtime's default is 64 MiB.
+        {"name": "shm", "emptyDir": {"medium": "Memory"}},
+        *([model] if model else []),
+        *([{"name": "tls", "secret": {"secretName": tls.name}}] if tls else []),
+    ]
+
+
+def mounts(spec: LLMServiceSpec) -> list[Manifest]:
+    """The engine's mounts."""
+    model = locate_model(spec.model.uri).mount
+    return [
+        {"name": "holdfast", "mountPath": POD_FILES_FOLDER, "readOnly": True},
+        {"name": "cache", "mountPath": CACHE_FOLDER},
+        {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
+        {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108
+        *([model] if model else []),
+        *([{"name": "tls", "mountPath": TLS_FOLDER, "readOnly": True}] if spec.engine.tls_secret_ref else []),
+    ]
+
+
+def cache_environment(spec: LLMServiceSpec, image: str) -> dict[str, str]:
+    """Variables that send everything an engine writes to the cache volume."""
+    folders = {
+        "HOME": f"{CACHE_FOLDER}/home",
+        "HF_HOME": f"{CACHE_FOLDER}/huggingface",
+        "VLLM_CACHE_ROOT": f"{CACHE_FOLDER}/vllm",
+    }
+    # Importing vLLM compiles thousands of files where the image brings no bytecode: 30 to 50 s that a cache saves.
+    # Not for a cache that starts empty: bytecode the image does bring would be ignored.
+    if spec.model.cache.pvc or spec.model.cache.host_path:
+        folders["PYTHONPYCACHEPREFIX"] = f"{CACHE_FOLDER}/pycache/{short_hash(image)}"
+    return folders
+
+
+def _cache_source(spec: LLMServiceSpec) -> Manifest:
+    cache = spec.model.cache
+    if cache.pvc:
+        return {"persistentVolumeClaim": {"claimName": cache.pvc}}
+    if cache.host_path:
+        # It must exist: one that the kubelet makes belongs to root, and the engine could not write to it.
+        return {"hostPath": {"path": cache.host_path, "type": "Directory"}}
+    limit = cache.empty_dir.size_limit if cache.empty_dir else None
+    return {"emptyDir": {"sizeLimit": limit} if limit else {}}
