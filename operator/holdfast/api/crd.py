@@ -97,23 +97,20 @@ def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Json
 
 
 def _keyword(key: str, value: Any, definitions: Mapping[str, Any]) -> JsonSchema:
-    match key:
-        case "title" | "const":
+    match key, value:
+        case ("title", _) | ("default", None) | ("additionalProperties", bool()):
             return {}
-        case "description":
+        case "const", _:
+            return {"enum": [value]}
+        case "description", _:
             return {key: " ".join(value.split())}
-        case "default" if value is None:
-            return {}
-        case "additionalProperties" if isinstance(value, bool):
-            return {}
-        case "exclusiveMinimum":
+        case "exclusiveMinimum", _:
             return {"minimum": value, "exclusiveMinimum": True}
-        case "properties":
+        case "properties", _:
             return {key: {name: structural(field, definitions) for name, field in value.items()}}
-        case "items" | "additionalProperties":
+        case (("items" | "additionalProperties"), _):
             return {key: structural(value, definitions)}
-        case _:
-            return {key: value}
+    return {key: value}
 
 
 def _version() -> JsonSchema:

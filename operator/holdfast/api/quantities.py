@@ -46,5 +46,5 @@ def parse_percent(text: str) -> float:
 
 def _plain(number: float) -> str:
     """A number without exponent and without trailing zeros."""
-    text = f"{number:.12f}".rstrip("0").rstrip(".")
+    text = f"{abs(number):.12f}".rstrip("0").rstrip(".")
     return text or "0"

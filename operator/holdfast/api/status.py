@@ -17,7 +17,9 @@ from holdfast.api.rules import ApiModel
 
 def two_digits(value: float) -> float | None:
     """A number rounded to two significant digits; None where it is not finite."""
-    return float(f"{value:.2g}") if math.isfinite(value) else None
+    rounded = float(f"{value:.2g}")
+    # The largest floats round up to infinity.
+    return rounded if math.isfinite(rounded) else None
 
 
 def dollars(value: float) -> float | None:
@@ -26,9 +28,9 @@ def dollars(value: float) -> float | None:
 
 
 def duration(seconds: float) -> str | None:
-    """A duration of two significant digits such as 410ms; None where it is not finite or negative."""
+    """A duration of two significant digits such as 410ms; None where there is none (NaN, negative, over 30 years)."""
     rounded = two_digits(seconds)
-    return None if rounded is None or rounded < 0 else format_duration(rounded)
+    return format_duration(rounded) if rounded is not None and 0 <= rounded <= 1e9 else None
 
 
 def attainment(share: float) -> str | None:

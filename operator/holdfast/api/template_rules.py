@@ -81,22 +81,26 @@ def _privileges(spec: Mapping[str, Any], allow: TemplateAllowances) -> Iterator[
     for volume in _mappings(spec.get("volumes")):
         if "hostPath" in volume and not allow.host_path:
             yield _refused(f"spec.volumes[{volume.get('name')}].hostPath", "hostPath")
-    if not allow.privileged:
-        yield from _privileged_containers(spec)
+    yield from _container_privileges(spec, allow)
 
 
-def _privileged_containers(spec: Mapping[str, Any]) -> Iterator[str]:
-    for kind in ("initContainers", "containers"):
+def _container_privileges(spec: Mapping[str, Any], allow: TemplateAllowances) -> Iterator[str]:
+    for kind in ("initContainers", "containers", "ephemeralContainers"):
         for container in _mappings(spec.get(kind)):
             place = f"spec.{kind}[{container.get('name')}]"
-            security = _mapping(container.get("securityContext"))
-            for field in ("privileged", "allowPrivilegeEscalation"):
-                if security.get(field):
+            if not allow.privileged:
+                for field in _raised_privileges(_mapping(container.get("securityContext"))):
                     yield _refused(f"{place}.securityContext.{field}", "privileged")
-            if _mapping(security.get("capabilities")).get("add"):
-                yield _refused(f"{place}.securityContext.capabilities.add", "privileged")
-            if any("hostPort" in port for port in _mappings(container.get("ports"))):
+            if not allow.host_network and any("hostPort" in port for port in _mappings(container.get("ports"))):
                 yield _refused(f"{place}.ports.hostPort", "hostNetwork")
+
+
+def _raised_privileges(security: Mapping[str, Any]) -> Iterator[str]:
+    yield from (field for field in ("privileged", "allowPrivilegeEscalation") if security.get(field))
+    if _mapping(security.get("capabilities")).get("add"):
+        yield "capabilities.add"
+    if security.get("procMount", "Default") != "Default":
+        yield "procMount"
 
 
 def _refused(field: str, privilege: str) -> str:

@@ -1,0 +1,121 @@
+"""The real API server refuses bad objects with a message that names field and remedy, and takes good ones."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.kubectl import Kubectl, KubectlError
+from holdfast.api import crd
+from tests.api.refusals import ACCEPTED, REFUSALS, Accepted, Refusal, changed
+
+pytestmark = pytest.mark.cluster
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture(scope="session")
+def api(kubectl: Kubectl) -> Kubectl:
+    """Kubectl in a cluster that knows LLMServices."""
+    kubectl.run("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd.crd_yaml())
+    kubectl.run("wait", "--for=condition=Established", f"crd/{crd.PLURAL}.{crd.GROUP}", "--timeout=30s")
+    return kubectl
+
+
+def dry_run(api: Kubectl, body: dict[str, Any]) -> dict[str, Any]:
+    """Create on the API server without keeping it: the object as it would be stored."""
+    text = api.run("create", "--dry-run=server", "-o", "yaml", "-f", "-", stdin=yaml.safe_dump(body))
+    stored: dict[str, Any] = yaml.safe_load(text)
+    return stored
+
+
+@pytest.mark.parametrize("case", REFUSALS, ids=lambda case: case.sentence)
+def test_refused_with_the_field_and_the_remedy(api: Kubectl, case: Refusal) -> None:
+    with pytest.raises(KubectlError) as refusal:
+        dry_run(api, case.body)
+    message = str(refusal.value)
+    # A path may end in the message itself: root rules know no fields of metadata.
+    assert case.at in message
+    assert (case.server or case.remedy) in message
+    assert not re.search(r"evaluating rule|no such (key|overload)", message), "a rule failed instead of judging"
+
+
+@pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: case.sentence)
+def test_accepted(api: Kubectl, case: Accepted) -> None:
+    assert dry_run(api, case.body)["metadata"]["name"] == case.name
+
+
+@pytest.mark.parametrize("example", sorted(path.name for path in EXAMPLES.glob("*.yaml")))
+def test_examples_are_accepted(api: Kubectl, example: str) -> None:
+    for body in yaml.safe_load_all((EXAMPLES / example).read_text()):
+        body["metadata"].pop("namespace", None)
+        assert dry_run(api, body)["spec"]
+
+
+def test_defaults_are_those_of_the_types(api: Kubectl) -> None:
+    spec = dry_run(api, changed({}))["spec"]
+    assert spec["slo"] == {"ttft": "500ms", "tpot": "30ms", "objective": "99%", "window": "1h"}
+    assert spec["scaling"] == {"min": 1, "max": 10}
+    assert spec["mode"] == "Auto"
+    assert spec["rollout"] == {"maxSurge": "Auto"}
+    assert spec["accelerators"] == [{"name": "h100", "resource": "nvidia.com/gpu", "count": 1}]
+    assert "replicas" not in spec
+
+
+def test_a_partly_given_part_gets_the_rest_of_its_defaults(api: Kubectl) -> None:
+    assert dry_run(api, changed({"scaling": {"max": 3}}))["spec"]["scaling"] == {"min": 1, "max": 3}
+
+
+def test_free_form_parts_are_stored_as_they_are(api: Kubectl) -> None:
+    template = {"spec": {"priorityClassName": "high", "containers": [{"name": "vllm", "workingDir": "/data"}]}}
+    environment = [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
+    spec = dry_run(api, changed({"template": template, "engine": {"env": environment}}))["spec"]
+    assert spec["template"] == template
+    assert spec["engine"]["env"] == environment
+
+
+def test_scale_within_the_bounds_pins_the_size(api: Kubectl, namespace: Kubectl) -> None:
+    namespace.create(changed({}))
+    namespace.scale("llms", "chat", 4)
+    assert namespace.get_json("llms", "chat")["spec"]["replicas"] == 4
+
+
+def test_scale_outside_the_bounds_is_refused_with_the_remedy(api: Kubectl, namespace: Kubectl) -> None:
+    namespace.create(changed({}))
+    with pytest.raises(KubectlError, match="replicas must be within"):
+        namespace.scale("llms", "chat", 11)
+
+
+def test_explain_says_what_a_field_is_for(api: Kubectl) -> None:
+    explained = api.run("explain", "llms.spec.slo", "--api-version", "holdfast.dev/v1alpha1")
+    assert "Time to first token of a good request" in explained
+    assert "Rolling window of the error budget" in explained
+
+
+STATUS: dict[str, Any] = {
+    "conditions": [
+        {"type": kind, "status": "True", "reason": "X", "message": "x", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+        for kind in ("Ready", "SLOMet")
+    ],
+    "replicas": {"desired": 4, "ready": 3},
+    "slo": {"attainment": "99.2%", "budgetRemaining": "42%", "arrivalRps": 41, "ttftP95": "410ms", "tpotP95": "24ms"},
+    "lastDecision": {"time": "2026-01-01T00:00:00Z", "action": "ScaleUp", "reason": "BacklogToDrain", "message": "x"},
+    "cost": {"perHour": 11.8},
+    "placements": [{"accelerator": "h100", "desired": 4, "ready": 3}],
+    "batching": {"maxNumSeqs": 64, "maxNumBatchedTokens": 4096},
+}
+
+
+def test_get_prints_the_columns_people_ask_for(api: Kubectl, namespace: Kubectl) -> None:
+    namespace.create(changed({}))
+    namespace.patch("llms", "chat", {"status": STATUS}, subresource="status")
+    header, row = namespace.run("get", "llms", "-o", "wide").splitlines()
+    assert " ".join(header.split()) == (
+        "NAME READY SLO ATTAINMENT BUDGET REPLICAS RPS TTFT-P95 TPOT-P95 REASON AGE COST/H ACCELERATORS BATCHING"
+    )
+    columns = row.split()
+    assert " ".join(columns[:10]) == "chat True True 99.2% 42% 3 41 410ms 24ms BacklogToDrain"
+    assert columns[11:13] == ["11.8", "h100"]
+    assert columns[13] == '{"maxNumBatchedTokens":4096,"maxNumSeqs":64}'

@@ -1,0 +1,372 @@
+"""Objects that must be refused and objects that must be taken, for the types and for the real API server alike."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+DURATION = "write a number and a unit"
+MINIMAL: dict[str, Any] = {
+    "apiVersion": "holdfast.dev/v1alpha1",
+    "kind": "LLMService",
+    "metadata": {"name": "chat"},
+    "spec": {
+        "model": {"uri": "Qwen/Qwen3-8B"},
+        "slo": {"ttft": "500ms", "tpot": "30ms"},
+        "accelerators": [{"name": "h100"}],
+    },
+}
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A change to the minimal object, and what the refusal must name; `server` where the API server words it itself."""
+
+    sentence: str
+    spec: Mapping[str, Any]
+    at: str
+    remedy: str
+    server: str = ""
+    name: str = "chat"
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The whole object."""
+        return changed(self.spec, self.name)
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A change to the minimal object that must be taken."""
+
+    sentence: str
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    name: str = "chat"
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The whole object."""
+        return changed(self.spec, self.name)
+
+
+def changed(spec: Mapping[str, Any], name: str = "chat") -> dict[str, Any]:
+    """The minimal object with changes merged into its spec: None removes, lists replace."""
+    body = copy.deepcopy(MINIMAL)
+    body["metadata"]["name"] = name
+    _merge(body["spec"], spec)
+    return body
+
+
+def _merge(target: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    for key, value in changes.items():
+        if value is None:
+            target.pop(key, None)
+        elif isinstance(value, Mapping) and isinstance(target.get(key), dict):
+            _merge(target[key], value)
+        else:
+            target[key] = copy.deepcopy(value)
+
+
+def _accelerators(*items: Mapping[str, Any]) -> dict[str, Any]:
+    return {"accelerators": [dict(item) for item in items]}
+
+
+def _container(**fields: Any) -> dict[str, Any]:
+    return {"template": {"spec": {"containers": [{"name": "vllm", **fields}]}}}
+
+
+H100, L40S = {"name": "h100"}, {"name": "l40s"}
+LABEL_50 = "a" * 50
+
+_SLO = (
+    Refusal(
+        "an objective of 100 % leaves no budget", {"slo": {"objective": "100%"}}, "spec.slo.objective", "below 100%"
+    ),
+    Refusal("an objective of 50 % is too low", {"slo": {"objective": "50%"}}, "spec.slo.objective", "above 50%"),
+    Refusal("an objective needs a percent sign", {"slo": {"objective": "0.99"}}, "spec.slo.objective", "percent sign"),
+    Refusal("an objective is not a word", {"slo": {"objective": "high"}}, "spec.slo.objective", "such as 99%"),
+    Refusal("an empty objective is refused", {"slo": {"objective": ""}}, "spec.slo.objective", "such as 99%"),
+    Refusal("e2e below ttft", {"slo": {"e2e": "400ms"}}, "spec.slo.e2e", "raise e2e, lower ttft"),
+    Refusal("e2e equal to ttft in another unit", {"slo": {"e2e": "0.5s"}}, "spec.slo.e2e", "raise e2e, lower ttft"),
+    Refusal("e2e of less with a larger number", {"slo": {"ttft": "1m", "e2e": "59s"}}, "spec.slo.e2e", "raise e2e"),
+    Refusal("a ttft of zero", {"slo": {"ttft": "0ms"}}, "spec.slo.ttft", "above 0"),
+    Refusal("a tpot of zero", {"slo": {"tpot": "0s"}}, "spec.slo.tpot", "above 0"),
+    Refusal("a ttft without unit", {"slo": {"ttft": "500"}}, "spec.slo.ttft", DURATION),
+    Refusal("a ttft with a space", {"slo": {"ttft": "500 ms"}}, "spec.slo.ttft", DURATION),
+    Refusal("a negative ttft", {"slo": {"ttft": "-1s"}}, "spec.slo.ttft", DURATION),
+    Refusal("a ttft in an unknown unit", {"slo": {"ttft": "500us"}}, "spec.slo.ttft", DURATION),
+    Refusal("a ttft in a compound unit", {"slo": {"ttft": "1m30s"}}, "spec.slo.ttft", DURATION),
+    Refusal("a ttft that ends with a line break", {"slo": {"ttft": "500ms\n"}}, "spec.slo.ttft", DURATION),
+    Refusal("a ttft of more than a day", {"slo": {"ttft": "2d"}}, "spec.slo.ttft", "at most 1d"),
+    Refusal("an unparsable ttft beside e2e", {"slo": {"ttft": "x", "e2e": "1s"}}, "spec.slo.ttft", DURATION),
+    Refusal("an unparsable e2e", {"slo": {"e2e": "1 day"}}, "spec.slo.e2e", DURATION),
+    Refusal("an unparsable tpot", {"slo": {"tpot": "fast"}}, "spec.slo.tpot", DURATION),
+    Refusal("an unparsable window", {"slo": {"window": "hour"}}, "spec.slo.window", DURATION),
+    Refusal("a window below five minutes", {"slo": {"window": "299s"}}, "spec.slo.window", "from 5m to 30d"),
+    Refusal("a window above thirty days", {"slo": {"window": "30.1d"}}, "spec.slo.window", "from 5m to 30d"),
+    Refusal(
+        "a duration that is far too long", {"slo": {"ttft": "1" * 40 + "s"}}, "spec.slo.ttft", "at most 16", "Too long"
+    ),
+    Refusal("a ttft as a number", {"slo": {"ttft": 500}}, "spec.slo.ttft", "string"),
+    Refusal("a missing ttft", {"slo": {"ttft": None}}, "spec.slo.ttft", "add it", "Required value"),
+    Refusal("a missing slo", {"slo": None}, "spec.slo", "add it", "Required value"),
+)
+_MODEL = (
+    Refusal("a missing model", {"model": None}, "spec.model", "add it", "Required value"),
+    Refusal("an empty uri", {"model": {"uri": ""}}, "spec.model.uri", "Hugging Face id"),
+    Refusal(
+        "a uri of an unknown scheme", {"model": {"uri": "s3://bucket/model"}}, "spec.model.uri", "pvc://claim/path"
+    ),
+    Refusal("a relative path", {"model": {"uri": "models/a/b"}}, "spec.model.uri", "absolute path"),
+    Refusal("a uri with a space", {"model": {"uri": "/models/my model"}}, "spec.model.uri", "absolute path"),
+    Refusal("an oci uri without repository", {"model": {"uri": "oci://registry"}}, "spec.model.uri", "oci://registry/"),
+    Refusal(
+        "a claim of an impossible name", {"model": {"uri": "pvc://My_Claim/x"}}, "spec.model.uri", "pvc://claim/path"
+    ),
+    Refusal(
+        "a context of zero tokens",
+        {"model": {"maxModelLen": 0}},
+        "spec.model.maxModelLen",
+        "greater than or equal to 1",
+    ),
+    Refusal("two caches", {"model": {"cache": {"pvc": "a", "emptyDir": {}}}}, "spec.model.cache", "keep one of them"),
+    Refusal(
+        "a relative host path", {"model": {"cache": {"hostPath": "x"}}}, "spec.model.cache.hostPath", "absolute path"
+    ),
+    Refusal(
+        "a size limit that is no quantity",
+        {"model": {"cache": {"emptyDir": {"sizeLimit": "big"}}}},
+        "spec.model.cache.emptyDir.sizeLimit",
+        "such as 200Gi",
+    ),
+    Refusal(
+        "a token reference without key",
+        {"model": {"tokenSecretRef": {"name": "hf"}}},
+        "spec.model.tokenSecretRef.key",
+        "add it",
+        "Required value",
+    ),
+    Refusal(
+        "a token Secret of an impossible name",
+        {"model": {"tokenSecretRef": {"name": "My Secret", "key": "token"}}},
+        "spec.model.tokenSecretRef.name",
+        "name of a Kubernetes object",
+    ),
+)
+_ACCELERATORS = (
+    Refusal("no accelerators", {"accelerators": []}, "spec.accelerators", "at least 1 item"),
+    Refusal("missing accelerators", {"accelerators": None}, "spec.accelerators", "add it", "Required value"),
+    Refusal(
+        "more than sixteen accelerators",
+        _accelerators(*({"name": f"a{i}"} for i in range(17))),
+        "spec.accelerators",
+        "at most 16",
+        "must have at most 16 items",
+    ),
+    Refusal(
+        "two accelerators of one name", _accelerators(H100, H100), "spec.accelerators", "rename or remove the duplicate"
+    ),
+    Refusal("an accelerator in capitals", _accelerators({"name": "H100"}), "spec.accelerators[0].name", "such as h100"),
+    Refusal(
+        "an accelerator without name",
+        _accelerators({"count": 1}),
+        "spec.accelerators[0].name",
+        "add it",
+        "Required value",
+    ),
+    Refusal(
+        "zero GPUs", _accelerators({**H100, "count": 0}), "spec.accelerators[0].count", "greater than or equal to 1"
+    ),
+    Refusal("half a GPU", _accelerators({**H100, "count": 0.5}), "spec.accelerators[0].count", "integer"),
+    Refusal(
+        "a resource with a space",
+        _accelerators({**H100, "resource": "a gpu"}),
+        "spec.accelerators[0].resource",
+        "such as nvidia.com/gpu",
+    ),
+    Refusal(
+        "a negative cost",
+        _accelerators({**H100, "costPerHour": -1}),
+        "spec.accelerators[0].costPerHour",
+        "greater than or equal to 0",
+    ),
+    Refusal(
+        "costs for some accelerators only",
+        _accelerators({**H100, "costPerHour": 3}, L40S),
+        "spec.accelerators",
+        "add the missing ones or remove the others",
+    ),
+    Refusal(
+        "an image with a space",
+        _accelerators({**H100, "image": "my image"}),
+        "spec.accelerators[0].image",
+        "without spaces",
+    ),
+    Refusal(
+        "a flag of a field in an accelerator's arguments",
+        _accelerators({**H100, "args": ["--max-num-seqs=4"]}),
+        "spec.accelerators[0].args",
+        "batching.maxNumSeqs",
+    ),
+    Refusal(
+        "an owned field in an accelerator's template",
+        _accelerators({**H100, "template": {"spec": {"terminationGracePeriodSeconds": 5}}}),
+        "spec.accelerators[0].template.spec.terminationGracePeriodSeconds",
+        "set engine.shutdownTimeout",
+    ),
+)
+_SIZES = (
+    Refusal("min above max", {"scaling": {"min": 5, "max": 2}}, "spec.scaling.min", "lower min or raise max"),
+    Refusal("min above the default max", {"scaling": {"min": 11}}, "spec.scaling.min", "lower min or raise max"),
+    Refusal("scale to zero", {"scaling": {"min": 0}}, "spec.scaling.min", "greater than or equal to 1"),
+    Refusal("a max of zero", {"scaling": {"max": 0}}, "spec.scaling.max", "greater than or equal to 1"),
+    Refusal("replicas above max", {"replicas": 11}, "spec.replicas", "remove it to resume"),
+    Refusal("replicas below min", {"replicas": 1, "scaling": {"min": 2}}, "spec.replicas", "remove it to resume"),
+    Refusal("negative replicas", {"replicas": -1}, "spec.replicas", "greater than or equal to 0"),
+    Refusal("Fixed batching without values", {"batching": {"mode": "Fixed"}}, "spec.batching", "give both"),
+    Refusal("Fixed batching with one value", {"batching": {"maxNumSeqs": 8}}, "spec.batching", "give both"),
+    Refusal(
+        "fewer batched tokens than sequences",
+        {"batching": {"maxNumSeqs": 64, "maxNumBatchedTokens": 63}},
+        "spec.batching.maxNumBatchedTokens",
+        "raise it or lower maxNumSeqs",
+    ),
+    Refusal(
+        "no sequence at all",
+        {"batching": {"maxNumSeqs": 0, "maxNumBatchedTokens": 1}},
+        "spec.batching.maxNumSeqs",
+        "greater than or equal to 1",
+    ),
+    Refusal("an unknown batching mode", {"batching": {"mode": "Magic"}}, "spec.batching.mode", "Fixed"),
+    Refusal("an unknown mode", {"mode": "Manual"}, "spec.mode", "Recommend"),
+    Refusal(
+        "a budget without costs", {"budget": {"maxCostPerHour": 9}}, "spec.budget", "add the costs or remove the budget"
+    ),
+    Refusal(
+        "a budget of nothing",
+        {**_accelerators({**H100, "costPerHour": 3}), "budget": {"maxCostPerHour": 0}},
+        "spec.budget.maxCostPerHour",
+        "greater than 0",
+    ),
+    Refusal("a surge of two", {"rollout": {"maxSurge": 2}}, "spec.rollout.maxSurge", "0 or 1"),
+    Refusal("a surge as a string", {"rollout": {"maxSurge": "1"}}, "spec.rollout.maxSurge", "0 or 1"),
+)
+_ENGINE = (
+    Refusal("an owned flag", {"engine": {"args": ["--port", "9000"]}}, "spec.engine.args", "always 8000"),
+    Refusal(
+        "an owned flag with underscores", {"engine": {"args": ["--max_num_seqs=8"]}}, "spec.engine.args", "batching."
+    ),
+    Refusal("a model in the arguments", {"engine": {"args": ["--model=x"]}}, "spec.engine.args", "model.uri"),
+    Refusal("arguments as one string", {"engine": {"args": "--seed 1"}}, "spec.engine.args", "valid tuple", "array"),
+    Refusal(
+        "a variable without name", {"engine": {"env": [{"value": "x"}]}}, "spec.engine.env[0]", "name", "Required value"
+    ),
+    Refusal("an empty image", {"engine": {"image": ""}}, "spec.engine.image", "image must be"),
+    Refusal("no time to finish", {"engine": {"shutdownTimeout": "0s"}}, "spec.engine.shutdownTimeout", "from 1s to 1h"),
+    Refusal(
+        "an unparsable time to finish", {"engine": {"shutdownTimeout": "long"}}, "spec.engine.shutdownTimeout", DURATION
+    ),
+)
+_TEMPLATE = (
+    Refusal("a command", _container(command=["x"]), "spec.template.spec.containers", "command of the container vllm"),
+    Refusal("arguments", _container(args=["x"]), "spec.template.spec.containers", "use engine.args"),
+    Refusal("an image", _container(image="x"), "spec.template.spec.containers", "use engine.image"),
+    Refusal("ports", _container(ports=[{"containerPort": 1}]), "spec.template.spec.containers", "listens on 8000"),
+    Refusal("a liveness probe", _container(livenessProbe={}), "spec.template.spec.containers", "livenessProbe"),
+    Refusal("a readiness probe", _container(readinessProbe={}), "spec.template.spec.containers", "readinessProbe"),
+    Refusal("a startup probe", _container(startupProbe={}), "spec.template.spec.containers", "startupProbe"),
+    Refusal("a lifecycle", _container(lifecycle={"preStop": {}}), "spec.template.spec.containers", "drains replicas"),
+    Refusal(
+        "a grace period",
+        {"template": {"spec": {"terminationGracePeriodSeconds": 0}}},
+        "spec.template.spec.terminationGracePeriodSeconds",
+        "set engine.shutdownTimeout",
+    ),
+    Refusal(
+        "a restart policy",
+        {"template": {"spec": {"restartPolicy": "Never"}}},
+        "spec.template.spec.restartPolicy",
+        "always restarted",
+    ),
+    Refusal(
+        "a label of the operator",
+        {"template": {"metadata": {"labels": {"holdfast.dev/service": "x"}}}},
+        "spec.template.metadata.labels",
+        "use a prefix of your own",
+    ),
+    Refusal(
+        "an annotation of the operator",
+        {"template": {"metadata": {"annotations": {"holdfast.dev/x": "x"}}}},
+        "spec.template.metadata.annotations",
+        "use a prefix of your own",
+    ),
+)
+_NAMES = (
+    Refusal(
+        "names that are too long together",
+        _accelerators({"name": LABEL_50}),
+        "metadata.name",
+        "shorten one",
+        name="abc",
+    ),
+    Refusal("a name with a dot", {}, "metadata.name", "starting with a letter", name="chat.v2"),
+    Refusal("a name that starts with a digit", {}, "metadata.name", "starting with a letter", name="7b-chat"),
+)
+# Strict kubectl names an unknown field; these come with later versions and are refused until then.
+_UNKNOWN = tuple(
+    Refusal(f"the unknown field {path}", spec, path.rsplit(".", 1)[-1], "check its spelling", "unknown field")
+    for path, spec in (
+        ("spec.slo.tftt", {"slo": {"tftt": "1s"}}),
+        ("spec.adopt", {"adopt": {"deployment": "old"}}),
+        ("spec.scaling.schedules", {"scaling": {"schedules": []}}),
+        ("spec.scaling.minOnDemand", {"scaling": {"minOnDemand": 1}}),
+        ("spec.accelerators[0].spot", _accelerators({**H100, "spot": True})),
+        ("spec.priority", {"priority": 1}),
+        ("spec.overload", {"overload": "Reject"}),
+        ("spec.engine.plugin", {"engine": {"plugin": "Auto"}}),
+        ("spec.engine.pluginRevision", {"engine": {"pluginRevision": "1"}}),
+    )
+)
+_LATER = (Refusal("batching Auto comes later", {"batching": {"mode": "Auto"}}, "spec.batching.mode", "Fixed"),)
+
+REFUSALS = (
+    *_SLO,
+    *_MODEL,
+    *_ACCELERATORS,
+    *_SIZES,
+    *_ENGINE,
+    *_TEMPLATE,
+    *_NAMES,
+    *_UNKNOWN,
+    *_LATER,
+)
+
+ACCEPTED = (
+    Accepted("the minimal object"),
+    Accepted("the tightest objective", {"slo": {"objective": "99.999%"}}),
+    Accepted("an objective just above half", {"slo": {"objective": "50.01%"}}),
+    Accepted("every unit", {"slo": {"ttft": "0.5s", "tpot": "0.5ms", "e2e": "1.5m", "window": "30d"}}),
+    Accepted("the shortest window", {"slo": {"window": "5m"}}),
+    Accepted("e2e just above ttft", {"slo": {"ttft": "1m", "e2e": "60.1s"}}),
+    Accepted("a model in the image", {"model": {"uri": "/models/chat"}}),
+    Accepted("a model on a claim", {"model": {"uri": "pvc://weights/qwen/8b"}}),
+    Accepted("a model as an image", {"model": {"uri": "oci://registry.example.com:5000/models/qwen:8b"}}),
+    Accepted("a model without owner", {"model": {"uri": "gpt2"}}),
+    Accepted("an empty cache choice", {"model": {"cache": {"emptyDir": {}}}}),
+    Accepted("a cache on a claim", {"model": {"cache": {"pvc": "weights"}}}),
+    Accepted("free accelerators", _accelerators({**H100, "costPerHour": 0})),
+    Accepted("costs for all", _accelerators({**H100, "costPerHour": 2.95}, {**L40S, "costPerHour": 0.86})),
+    Accepted("replicas at the bounds", {"replicas": 2, "scaling": {"min": 2, "max": 2}}),
+    Accepted("no surge", {"rollout": {"maxSurge": 0}}),
+    Accepted("one surge", {"rollout": {"maxSurge": 1}}),
+    Accepted("as many tokens as sequences", {"batching": {"maxNumSeqs": 8, "maxNumBatchedTokens": 8}}),
+    Accepted("further flags", {"engine": {"args": ["--seed=1", "--enable-prefix-caching"]}}),
+    Accepted("a sidecar with all its fields", {
+        "template": {"spec": {"containers": [{
+            "name": "logs", "image": "logs:1", "command": ["tail"], "ports": [{"containerPort": 9}], "lifecycle": {},
+        }]}},
+    }),
+    Accepted("labels of one's own", {"template": {"metadata": {"labels": {"team": "search"}}}}),
+    Accepted("a runtime class", {"template": {"spec": {"runtimeClassName": "nvidia"}}}),
+    Accepted("names that just fit", _accelerators({"name": LABEL_50}), name="ab"),
+)  # fmt: skip

@@ -1,0 +1,130 @@
+"""The generated CRD is the committed one and keeps to what Kubernetes demands of a structural schema."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from holdfast.api import crd
+from holdfast.api.llmservice import LLMServiceSpec
+
+ROOT = Path(__file__).parents[2]
+VERSION = crd.crd()["spec"]["versions"][0]
+SCHEMA = VERSION["schema"]["openAPIV3Schema"]
+PRESERVE = "x-kubernetes-preserve-unknown-fields"
+
+
+def nodes(schema: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every schema inside a schema, with its path."""
+    yield path, schema
+    for name, field in schema.get("properties", {}).items():
+        yield from nodes(field, f"{path}.{name}")
+    for key in ("items", "additionalProperties"):
+        if key in schema:
+            yield from nodes(schema[key], f"{path}[]")
+
+
+NODES = dict(nodes({"properties": {key: SCHEMA["properties"][key] for key in ("spec", "status")}}))
+
+
+@pytest.mark.parametrize("folder", ["crds", "charts/holdfast/files"])
+def test_the_committed_crd_is_the_generated_one(folder: str) -> None:
+    committed = (ROOT / folder / "llmservices.holdfast.dev.yaml").read_text()
+    assert committed == crd.crd_yaml(), "outdated: run `make generate`"
+
+
+def test_the_yaml_is_the_dictionary() -> None:
+    assert yaml.safe_load(crd.crd_yaml()) == crd.crd()
+
+
+def test_every_schema_has_a_type_or_is_free_form() -> None:
+    untyped = [path for path, node in NODES.items() if "type" not in node and "x-kubernetes-int-or-string" not in node]
+    assert untyped == [""]
+
+
+@pytest.mark.parametrize("keyword", ["$ref", "$defs", "anyOf", "oneOf", "allOf", "title", "const", "nullable"])
+def test_no_schema_has_a_keyword_that_structural_schemas_lack(keyword: str) -> None:
+    assert [path for path, node in NODES.items() if keyword in node] == []
+
+
+def test_exclusive_bounds_are_flags() -> None:
+    assert {node["exclusiveMinimum"] for node in NODES.values() if "exclusiveMinimum" in node} == {True}
+
+
+def test_every_string_list_and_map_is_bounded_so_that_rules_have_a_bounded_cost() -> None:
+    bounds = {"string": ("maxLength", "enum"), "array": ("maxItems",)}
+    unbounded = [path for path, node in NODES.items() for bound in [bounds.get(node.get("type", ""))]
+                 if bound and not any(key in node for key in bound)]  # fmt: skip
+    assert unbounded == []
+    assert [
+        path for path, node in NODES.items() if "additionalProperties" in node and "maxProperties" not in node
+    ] == []
+
+
+def test_every_field_says_what_it_is_for() -> None:
+    inside_free_form = [path for path, node in NODES.items() if node.get(PRESERVE)]
+    silent = [
+        path
+        for path, node in NODES.items()
+        if path.endswith(tuple("abcdefghijklmnopqrstuvwxyzBSEMLXT0123456789"))
+        and "description" not in node
+        and not any(path.startswith(outer) and path != outer for outer in inside_free_form)
+    ]
+    assert silent == []
+
+
+def test_every_rule_has_a_message_with_a_remedy() -> None:
+    rules = [rule for node in [SCHEMA, *NODES.values()] for rule in node.get("x-kubernetes-validations", [])]
+    assert len(rules) > 40
+    assert [rule["rule"] for rule in rules if len(rule["message"]) < 30] == []
+    assert max(len(rule["message"]) for rule in rules) <= 2048
+
+
+def test_the_status_has_no_defaults() -> None:
+    assert [path for path, node in NODES.items() if path.startswith(".status") and "default" in node] == []
+
+
+def test_an_object_left_out_has_the_defaults_of_its_fields() -> None:
+    assert NODES[".spec.scaling"]["default"] == {"min": 1, "max": 10}
+    assert "default" not in NODES[".spec.budget"]
+
+
+def test_named_lists_merge_by_name() -> None:
+    keys = {
+        path: node["x-kubernetes-list-map-keys"] for path, node in NODES.items() if "x-kubernetes-list-map-keys" in node
+    }
+    assert keys[".spec.accelerators"] == ["name"]
+    assert keys[".status.conditions"] == ["type"]
+    for path, (key,) in keys.items():
+        assert key in NODES[f"{path}[]"]["required"], path
+
+
+def test_fields_of_later_versions_are_absent() -> None:
+    later = [".adopt", ".priority", ".overload", ".scaling.schedules", ".scaling.minOnDemand", ".engine.plugin",
+             ".engine.pluginRevision", ".accelerators[].spot"]  # fmt: skip
+    assert [path for path in later if f".spec{path}" in NODES] == []
+
+
+def test_scale_reads_the_replicas_people_set() -> None:
+    assert VERSION["subresources"]["scale"]["specReplicasPath"] == ".spec.replicas"
+    assert ".spec.replicas" in NODES
+    assert ".status.replicas.ready" in NODES
+
+
+def test_columns_show_fields_that_exist() -> None:
+    for column in VERSION["additionalPrinterColumns"]:
+        path = column["jsonPath"].split("[")[0]
+        assert path in NODES or path == ".metadata.creationTimestamp", column["name"]
+
+
+def test_required_fields_are_the_four_facts() -> None:
+    assert NODES[".spec"]["required"] == ["model", "slo", "accelerators"]
+    assert NODES[".spec.model"]["required"] == ["uri"]
+    assert NODES[".spec.slo"]["required"] == ["ttft", "tpot"]
+    assert NODES[".spec.accelerators[]"]["required"] == ["name"]
+
+
+def test_names_are_spelled_as_pydantic_reads_them() -> None:
+    assert set(NODES[".spec"]["properties"]) == {field.alias for field in LLMServiceSpec.model_fields.values()}

@@ -1,0 +1,39 @@
+"""The examples are objects that can be applied, and together they show every field."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from holdfast.api import crd
+from holdfast.api.llmservice import LLMService
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize("name", ["minimal", "chat", "full"])
+def test_an_example_is_a_valid_object_named_after_its_file(name: str) -> None:
+    body = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
+    assert LLMService.parse(body).metadata.name == name
+
+
+def test_the_full_example_shows_every_field() -> None:
+    spec = yaml.safe_load((EXAMPLES / "full.yaml").read_text())["spec"]
+    schema = crd.crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    # One object shows one cache; the others stand in a comment.
+    assert unshown(schema, spec) == ["model.cache.hostPath", "model.cache.emptyDir"]
+
+
+def unshown(schema: dict[str, Any], shown: Any, path: str = "") -> list[str]:
+    """Paths of the schema's fields that the example leaves out."""
+    if schema.get("x-kubernetes-preserve-unknown-fields"):
+        return []
+    if schema.get("type") == "array":
+        items = {key: value for item in shown for key, value in item.items()} if isinstance(shown[0], dict) else None
+        return unshown(schema["items"], items, f"{path}[]")
+    missing: list[str] = []
+    for name, field in schema.get("properties", {}).items():
+        place = f"{path}.{name}".lstrip(".")
+        missing += unshown(field, shown[name], place) if name in shown else [place]
+    return missing
