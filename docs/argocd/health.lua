@@ -19,7 +19,8 @@ end
 if ready.status ~= "True" and ready.reason == "Invalid" then
   return {status = "Degraded", message = ready.message}
 end
-if reconciling ~= nil and reconciling.status == "True" then
+-- Replicas that come and go with the load are everyday life, a rollout is not.
+if reconciling ~= nil and reconciling.status == "True" and reconciling.reason ~= "ReplicasStarting" then
   return {status = "Progressing", message = reconciling.message}
 end
 if ready.status == "True" then
