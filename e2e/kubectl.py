@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import yaml
-
 Json = dict[str, Any]
 
 
@@ -162,4 +160,7 @@ def _documents(process: subprocess.Popen[str]) -> Iterator[Json]:
 def _text(manifest: str | Json | list[Json]) -> str:
     if isinstance(manifest, str):
         return manifest
-    return yaml.safe_dump_all(manifest if isinstance(manifest, list) else [manifest])
+    # JSON, for YAML written by one library may mean something else to another (a bare y, for one).
+    if isinstance(manifest, list):
+        return json.dumps({"apiVersion": "v1", "kind": "List", "items": manifest})
+    return json.dumps(manifest)

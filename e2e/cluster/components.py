@@ -100,7 +100,8 @@ def api_server(layout: Layout, identities: Identities) -> list[str]:
         f"--kubelet-client-key={identities.api_server_to_kubelet.key}",
         "--kubelet-preferred-address-types=InternalIP",
         "--authorization-mode=Node,RBAC",
-        "--enable-admission-plugins=NodeRestriction",
+        # Pods that ask for GPUs tolerate the GPU taint, as managed clusters arrange it.
+        "--enable-admission-plugins=NodeRestriction,ExtendedResourceToleration",
         f"--service-cluster-ip-range={SERVICE_NETWORK}",
         f"--service-account-issuer=https://kubernetes.default.svc.{CLUSTER_DOMAIN}",
         f"--service-account-key-file={identities.signing_key}",

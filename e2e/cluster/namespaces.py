@@ -66,18 +66,23 @@ def clean_up(layout: Layout, lifeline: int) -> None:
     for _ in range(100):
         shutil.rmtree(layout.work, ignore_errors=True)
         if not layout.work.exists():
-            return
+            break
         time.sleep(0.1)
+    layout.lock.unlink(missing_ok=True)
 
 
 @contextmanager
 def _held(layout: Layout) -> Iterator[int]:
     layout.lock.parent.mkdir(parents=True, exist_ok=True)
     with layout.lock.open("w") as handle:
+        busy = BusyError(f"a cluster named {layout.name} is running already")
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise BusyError(f"a cluster named {layout.name} is running already") from None
+            raise busy from None
+        # The clean-up after another run may have removed the file between its opening and its locking.
+        if not layout.lock.exists() or layout.lock.stat().st_ino != os.fstat(handle.fileno()).st_ino:
+            raise busy
         yield handle.fileno()
 
 
@@ -86,7 +91,11 @@ def _start_janitor(layout: Layout, lock: int) -> tuple[subprocess.Popen[bytes], 
     read_end, write_end = os.pipe()
     command = [sys.executable, "-m", "e2e.cluster", "clean-up", "--name", layout.name, "--lifeline", str(read_end)]
     janitor = subprocess.Popen(
-        command, pass_fds=(read_end, lock), start_new_session=True, env=_environment(), stdin=subprocess.DEVNULL
+        command,
+        pass_fds=(read_end, lock),
+        start_new_session=True,
+        env=subprocess_environment(),
+        stdin=subprocess.DEVNULL,
     )
     os.close(read_end)
     return janitor, write_end
@@ -104,7 +113,7 @@ def _supervise(layout: Layout, arguments: list[str]) -> int:
 
     # The terminal's Ctrl-C reaches the command itself; what it then does decides when this ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    process = subprocess.Popen(command, env=_environment(), preexec_fn=die_with_parent)
+    process = subprocess.Popen(command, env=subprocess_environment(), preexec_fn=die_with_parent)
     first = _first_process(process)
 
     def forward(number: int, _frame: FrameType | None) -> None:
@@ -130,5 +139,6 @@ def _first_process(unshare: subprocess.Popen[bytes]) -> int | None:
     return None
 
 
-def _environment() -> dict[str, str]:
+def subprocess_environment() -> dict[str, str]:
+    """The environment in which ``python -m e2e.cluster`` finds itself from any folder."""
     return {**os.environ, "PYTHONPATH": f"{_REPOSITORY}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")}

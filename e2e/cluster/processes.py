@@ -18,13 +18,13 @@ class Processes:
     """Children with one log file each; the PID namespace ends them, so nothing here needs to."""
 
     def __init__(self, log_folder: Path, environment: dict[str, str]) -> None:
-        log_folder.mkdir(parents=True, exist_ok=True)
         self._logs = log_folder
         self._environment = environment
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, command: list[str]) -> None:
         """Start a program whose output goes to ``<name>.log``."""
+        self._logs.mkdir(parents=True, exist_ok=True)
         with (self._logs / f"{name}.log").open("ab") as log:
             # An own session: a Ctrl-C meant for the command must not end the cluster under it.
             self._running[name] = subprocess.Popen(

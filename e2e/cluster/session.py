@@ -44,7 +44,7 @@ def _session(layout: Layout, command: list[str]) -> int:
         provider.start()
         print(f"Cluster {layout.name} is ready after {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
         layout.ready.touch()
-        return _run(command, provider.environment())
+        return run_command(command, provider.environment())
     except (StartError, OSError) as error:
         print(f"The cluster did not start: {error}", file=sys.stderr, flush=True)
         return 1
@@ -54,7 +54,8 @@ def _session(layout: Layout, command: list[str]) -> int:
         return int(ended.code or 0)
 
 
-def _run(command: list[str], environment: dict[str, str]) -> int:
+def run_command(command: list[str], environment: dict[str, str]) -> int:
+    """Run a command to its end and return its exit code; Ctrl-C is the command's own affair."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         # The command must see Ctrl-C although its parent does not want to.
