@@ -13,8 +13,8 @@ from holdfast.api.llmservice import GROUP, PLURAL, VERSION, InvalidLLMService, L
 from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica
 from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.observe import mapping
-from holdfast.observe.mapping import SERVICE_LABEL
 from holdfast.observe.spec import to_spec
+from holdfast.render.names import SERVICE_LABEL
 
 _OWN_ANNOTATIONS = "holdfast.dev/"
 
@@ -31,12 +31,11 @@ class Invalid:
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """One Deployment of ours: its size, its trouble, and the annotations rendering remembers things in."""
+    """One Deployment of ours: its size, its trouble, and what it remembers of its own rendering."""
 
     placement: Placement
     problems: tuple[ClusterProblem, ...] = ()
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    generation: int = 0
+    rendered: context.Deployed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ class ClusterView:
             ("apps", "v1", "deployments", "deployments", _index_deployment),
         ):
             kopf.index(group, version, plural, id=name, registry=registry)(function)
-            settings.watching.label_selectors[plural] = SERVICE_LABEL
+            settings.watching.label_selectors[group, version, plural] = SERVICE_LABEL
         kopf.index("", "v1", "nodes", id="nodes", registry=registry)(_index_node)
         kopf.on.startup(id="remember-indices", registry=registry)(self._remember)
 
@@ -145,16 +144,14 @@ async def _index_service(body: kopf.Body, **_: Any) -> dict[ServiceKey, Declared
 
 
 async def _index_pod(body: kopf.Body, **_: Any) -> dict[ServiceKey, Pod]:
+    if not mapping.is_active(body):
+        return {}
     return {_owner(body): (mapping.replica_from_pod(body), mapping.requested_gpus(body))}
 
 
 async def _index_deployment(body: kopf.Body, **_: Any) -> dict[ServiceKey, Deployed]:
-    annotations = body["metadata"].get("annotations", {})
     deployed = Deployed(
-        mapping.placement_from_deployment(body),
-        mapping.problems_from_deployment(body),
-        {name: value for name, value in annotations.items() if name.startswith(_OWN_ANNOTATIONS)},
-        int(body["metadata"].get("generation", 0)),
+        mapping.placement_from_deployment(body), mapping.problems_from_deployment(body), context.Deployed.read(body)
     )
     return {_owner(body): deployed}
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from holdfast.domain.service import Slo
 from holdfast.observe.queries import Edges
+from holdfast.render import buckets
 
 # vLLM 0.33, vllm/v1/metrics/buckets.py (seconds)
 VLLM_DEFAULT = Edges(
@@ -17,9 +18,10 @@ VLLM_DEFAULT = Edges(
     tpot=(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80),
     e2e=(0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680),
 )
+RENDERED = Edges(ttft=buckets.TTFT_SECONDS, tpot=buckets.TPOT_SECONDS, e2e=buckets.E2E_SECONDS)
 
 
-def around(slos: Iterable[Slo], grids: Sequence[Edges] = (VLLM_DEFAULT,)) -> Edges:
+def around(slos: Iterable[Slo], grids: Sequence[Edges] = (RENDERED, VLLM_DEFAULT)) -> Edges:
     """Return the distinct edges that the objectives of these services need, ascending."""
     objectives = list(slos)
     return Edges(

@@ -8,9 +8,11 @@ from typing import Any
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica, ReplicaPhase
+from holdfast.render.names import ACCELERATOR_LABEL
 
-SERVICE_LABEL = "holdfast_service"
-ACCELERATOR_LABEL = "holdfast_accelerator"
+# An engine that ended twice, the last time this soon, will not become capacity by waiting: it crashes while starting.
+_CRASHES = 2
+_SHORT_RUN_SECONDS = 600.0
 
 # What a container waits for that no waiting will bring.
 _HOPELESS = frozenset(
@@ -35,8 +37,13 @@ def epoch(text: str | None) -> float | None:
     return None if not text else datetime.datetime.fromisoformat(text).timestamp()
 
 
+def is_active(pod: Object) -> bool:
+    """Whether a pod still stands for a replica: an evicted one stays as a record while another takes its place."""
+    return pod.get("status", {}).get("phase") not in ("Failed", "Succeeded")
+
+
 def replica_from_pod(pod: Object) -> Replica:
-    """Return the replica a pod is."""
+    """Return the replica an active pod is."""
     meta, status = pod["metadata"], pod.get("status", {})
     labels = meta.get("labels", {})
     conditions = {item["type"]: item for item in status.get("conditions", ())}
@@ -60,16 +67,11 @@ def _phase(meta: Object, status: Object, conditions: Mapping[str, Object]) -> tu
         return ReplicaPhase.DRAINING, "", ""
     if _is(conditions, "Ready"):
         return ReplicaPhase.READY, "", ""
-    if status.get("phase") in ("Failed", "Succeeded"):
-        return ReplicaPhase.FAILING, str(status.get("reason", status["phase"])), str(status.get("message", ""))
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False":
         return ReplicaPhase.UNSCHEDULABLE, str(scheduled.get("reason", "")), str(scheduled.get("message", ""))
-    for container in _containers(status):
-        waiting = container.get("state", {}).get("waiting", {})
-        if waiting.get("reason") in _HOPELESS:
-            return ReplicaPhase.FAILING, waiting["reason"], _last_words(container, waiting)
-    return ReplicaPhase.STARTING, "", ""
+    failure = next(filter(None, map(_failure, _containers(status))), None)
+    return (ReplicaPhase.FAILING, *failure) if failure else (ReplicaPhase.STARTING, "", "")
 
 
 def _containers(status: Object) -> Iterator[Object]:
@@ -77,9 +79,31 @@ def _containers(status: Object) -> Iterator[Object]:
     yield from status.get("containerStatuses", ())
 
 
-def _last_words(container: Object, waiting: Object) -> str:
-    ended = container.get("lastState", {}).get("terminated", {})
-    return str(ended.get("message") or waiting.get("message") or ended.get("reason") or "")
+def _failure(container: Object) -> tuple[str, str] | None:
+    """Return reason and last words of a container that will not start.
+
+    Between two waits of a crash loop the container runs for a while: it is still the same crash loop.
+    """
+    waiting = container.get("state", {}).get("waiting", {})
+    ended = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated") or {}
+    if waiting.get("reason") in _HOPELESS:
+        return waiting["reason"], _last_words(ended, waiting)
+    if ended.get("exitCode") and container.get("restartCount", 0) >= _CRASHES and _was_short(ended):
+        return "CrashLoopBackOff", _last_words(ended, waiting)
+    return None
+
+
+def _was_short(ended: Object) -> bool:
+    started, finished = epoch(ended.get("startedAt")), epoch(ended.get("finishedAt"))
+    return started is not None and finished is not None and finished - started < _SHORT_RUN_SECONDS
+
+
+def _last_words(ended: Object, waiting: Object) -> str:
+    """What the engine said last (terminationMessagePolicy), else what Kubernetes says."""
+    said = str(ended.get("message") or waiting.get("message") or ended.get("reason") or "").strip()
+    if "exitCode" not in ended or ended.get("message"):
+        return said
+    return f"{said} (last exit: {ended.get('reason', 'Error')}, code {ended['exitCode']})".strip()
 
 
 def _is(conditions: Mapping[str, Object], name: str) -> bool:
@@ -107,15 +131,26 @@ def placement_from_deployment(deployment: Object) -> Placement:
 
 
 def problems_from_deployment(deployment: Object) -> tuple[ClusterProblem, ...]:
-    """Return why a Deployment cannot create its pods: quota, admission, a missing ServiceAccount."""
-    return tuple(
-        ClusterProblem(
-            Reason.QUOTA_EXCEEDED if "quota" in condition.get("message", "") else Reason.ENGINE_FAILING,
-            f"{deployment['metadata']['name']}: {condition.get('message', '')}",
-        )
-        for condition in deployment.get("status", {}).get("conditions", ())
-        if condition["type"] == "ReplicaFailure" and condition["status"] == "True"
-    )
+    """Return why a Deployment cannot create its pods (quota, admission), or gets no further with a rollout."""
+    conditions = deployment.get("status", {}).get("conditions", ())
+    found = ((_deployment_reason(condition), condition.get("message", "")) for condition in conditions)
+    name = deployment["metadata"]["name"]
+    return tuple(ClusterProblem(reason, f"{name}: {message}") for reason, message in found if reason)
+
+
+def _deployment_reason(condition: Object) -> Reason | None:
+    """
+    | condition             | says                    | reason                   |
+    | ReplicaFailure, True  | exceeded quota          | QuotaExceeded            |
+    | ReplicaFailure, True  | any other refusal       | PodsForbidden            |
+    | Progressing, False    | deadline exceeded       | ProgressDeadlineExceeded |
+    """
+    kind, status = condition["type"], condition["status"]
+    if (kind, status) == ("ReplicaFailure", "True"):
+        return Reason.QUOTA_EXCEEDED if "exceeded quota" in condition.get("message", "") else Reason.PODS_FORBIDDEN
+    if (kind, status, condition.get("reason")) == ("Progressing", "False", "ProgressDeadlineExceeded"):
+        return Reason.PROGRESS_DEADLINE_EXCEEDED
+    return None
 
 
 def node_offer_from_node(node: Object) -> NodeOffer | None:

@@ -48,18 +48,10 @@ class PrometheusSource:
     """Asks a constant number of questions per tick, whatever the number of services.
 
     Slow queries run in the background and are never waited for; their answers serve for five minutes.
-    `rendered` are the bucket edges that engines are started with, beside vLLM's own.
     """
 
-    def __init__(
-        self,
-        address: PrometheusAddress,
-        tick_seconds: float = 5.0,
-        scrape_seconds: float = 15.0,
-        rendered: Edges = Edges(),  # noqa: B008  # frozen
-    ) -> None:
+    def __init__(self, address: PrometheusAddress, tick_seconds: float = 5.0, scrape_seconds: float = 15.0) -> None:
         self.window = queries.window(tick_seconds, scrape_seconds)
-        self._grids = (edges.VLLM_DEFAULT, rendered)
         self._client = PrometheusClient(address)
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="prometheus")
         self._deadline_seconds = address.timeout_seconds + 1.0
@@ -71,7 +63,7 @@ class PrometheusSource:
         if not requests:
             return {}
         self._start_slow_queries(now)
-        asked = self._edges(requests)
+        asked = _edges_of(requests)
         try:
             answers = await self._ask_all(queries.fast_queries(self.window, asked), now)
             namespaces, pods = traffic.newborn(answers["anomalies"], self.window, now)
@@ -84,7 +76,7 @@ class PrometheusSource:
 
     async def history(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, History]:
         longest = max((request.slo.window_seconds for request in requests), default=0.0)
-        asked_edges = self._edges(requests)
+        asked_edges = _edges_of(requests)
         parts = []
         for level in history.levels(longest, self.window.scrape_seconds):
             try:
@@ -117,9 +109,6 @@ class PrometheusSource:
             task.cancel()
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._client.close()
-
-    def _edges(self, requests: Sequence[TrafficRequest]) -> Edges:
-        return edges.around((request.slo for request in requests), self._grids)
 
     async def _ask_all(self, asked: Sequence[Query], now: float) -> dict[str, Answer]:
         """Ask at once; the first failure ends the wait, since a part of the signals would mislead."""
@@ -155,3 +144,7 @@ class PrometheusSource:
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+
+
+def _edges_of(requests: Sequence[TrafficRequest]) -> Edges:
+    return edges.around(request.slo for request in requests)
