@@ -35,12 +35,13 @@ class Applier:
         self._api = api
         self._written: dict[str, str] = {}
 
-    async def apply(self, manifest: Manifest) -> bool:
+    async def apply(self, manifest: Manifest, seen: str = "") -> bool:
         """Apply one manifest with the rendering manager; return whether a request was needed.
 
+        `seen` is what the live object looks like, where that is watched: a change of it by others is put right.
         Raises ForeignObject when the name is taken, ApiError and ApiUnreachable as they come.
         """
-        path, digest = object_path(manifest), _digest(manifest)
+        path, digest = object_path(manifest), _digest([manifest, seen])
         if self._written.get(path) == digest:
             return False
         if path not in self._written:
@@ -63,7 +64,7 @@ class Applier:
         meta = {"name": manifest["metadata"]["name"], "namespace": manifest["metadata"]["namespace"]}
         identity = {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], "metadata": meta}
         await self._apply(path, {**identity, "spec": {"replicas": replicas}}, SCALING)
-        self._written[path] = _digest(manifest)
+        self._written[path] = _digest([manifest, ""])
 
     async def delete(self, path: str) -> None:
         """Delete an object; its absence is success."""
@@ -97,5 +98,5 @@ def _owners(manifest: Manifest) -> set[str]:
     return {reference["uid"] for reference in manifest["metadata"].get("ownerReferences", ())}
 
 
-def _digest(manifest: Manifest) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -97,7 +97,7 @@ class Loop:
             snapshot = self._picture(services, traffic, history, now)
             decisions, self._memory = policy.decide(snapshot, self._memory, self._policy_settings)
         with self._phase("act"):
-            await self._actuator.act(services, decisions, self._cluster.invalid(), now)
+            await self._actuator.act(services, decisions, self._cluster.invalid(), snapshot.nodes, now)
         self._telemetry.tick(self._monotonic() - started_at, len(services))
 
     def _picture(

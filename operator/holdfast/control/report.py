@@ -72,9 +72,7 @@ def iso(now: float) -> str:
 def _conditions(
     values: tuple[ConditionValue, ...], generation: int, old: Mapping[str, Any], stamp: str
 ) -> tuple[status.ConditionStatus, ...]:
-    new = [
-        Condition(value.type, _word(value.status), str(value.reason), value.message, generation) for value in values
-    ]
+    new = [Condition(value.type, _word(value.status), str(value.reason), value.message, generation) for value in values]
     merged = conditions.merge_conditions(conditions.conditions_of(old), new, stamp)
     return tuple(status.ConditionStatus.of(condition) for condition in merged)
 

@@ -67,7 +67,6 @@ class Settings(BaseModel):
     lease_name: str = Field("holdfast", description="name of the leader Lease: one per shard")
     lease_duration: Duration = Field("15s", description="how long a silent leader blocks the next one")
     identity: str = Field("", description="name in the Lease (default: host name)")
-    default_image: str = Field("vllm/vllm-openai:v0.33.0", description="engine image where the service names none")
     allow_template: tuple[Literal[TEMPLATE_ALLOWANCES], ...] = Field(  # type: ignore[valid-type]
         (), description=f"let templates use this, may repeat: {', '.join(TEMPLATE_ALLOWANCES)}"
     )

@@ -24,7 +24,8 @@ from holdfast.domain.snapshot import Timing
 from holdfast.observe import cluster as observed
 from holdfast.observe.client import PrometheusAddress
 from holdfast.observe.prometheus import PrometheusSource
-from holdfast.render.settings import RenderSettings
+from holdfast.render import RenderSettings
+from holdfast.render.podfiles import load_pod_files
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.telemetry import Telemetry, configure_logging, http_application
 
@@ -68,7 +69,7 @@ async def _operate(settings: Settings) -> None:
             actuator=Actuator(api, metrics, telemetry, _render_settings(settings), may_write=lambda: elector.leading),
             telemetry=telemetry,
             timing=Timing(settings.tick_seconds, settings.scrape_seconds),
-            policy_settings=policy.PolicySettings(node_provisioning_seconds=settings.node_provisioning_seconds),
+            policy_settings=policy.PolicySettings(provisioning_seconds=settings.node_provisioning_seconds),
             monotonic=time.monotonic,
             wall=time.time,
         )
@@ -88,9 +89,7 @@ async def _after(synced: asyncio.Event, control_loop: Loop) -> None:
     await control_loop.run()
 
 
-async def _watch(
-    settings: Settings, indices: observed.ClusterView, control_loop: Loop, synced: asyncio.Event
-) -> None:
+async def _watch(settings: Settings, indices: observed.ClusterView, control_loop: Loop, synced: asyncio.Event) -> None:
     registry = kopf.OperatorRegistry()
     kopf.on.login(id="kubeconfig", registry=registry, errors=kopf.ErrorsMode.IGNORED)(kopf.login_with_kubeconfig)
     kopf.on.login(id="pod", registry=registry, errors=kopf.ErrorsMode.IGNORED)(kopf.login_with_service_account)
@@ -121,7 +120,7 @@ def _elector(settings: Settings, api: KubernetesApi) -> Elector:
 
 def _render_settings(settings: Settings) -> RenderSettings:
     return RenderSettings(
-        default_image=settings.default_image,
+        pod_files=load_pod_files(),
         scrape_interval=settings.scrape_interval,
     )
 

@@ -1,0 +1,149 @@
+"""What a decision means for the objects of a service: pure, so that it can be tested without an API server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.api.llmservice import Accelerator, LLMService
+from holdfast.domain.cluster import ReplicaPhase
+from holdfast.domain.decision import Decision, PlacementTarget
+from holdfast.domain.service import AcceleratorOption
+from holdfast.observe.cluster import Deployed, ServiceParts
+from holdfast.policy.inventory import Inventory
+from holdfast.render import AcceleratorFacts, RenderContext, deployment_name
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The writes that follow from a decision.
+
+    `accelerators` are rendered; `create` maps new Deployments to their first size; `scale` and `delete` name existing
+    ones.
+    """
+
+    accelerators: tuple[str, ...]
+    context: RenderContext
+    create: Mapping[str, int]
+    scale: tuple[tuple[str, PlacementTarget], ...]
+    delete: tuple[str, ...]
+
+    @property
+    def moves(self) -> bool:
+        """Whether sizes change: then the object is looked at once more before anything is written."""
+        return bool(self.create or self.scale or self.delete)
+
+
+Admission = Callable[[LLMService, Accelerator], int | None]
+
+
+def plan(
+    part: ServiceParts, decision: Decision, inventory: Inventory, *, pod_monitor: bool, admission: Admission
+) -> Plan:
+    """Compare what is decided with what is deployed; `admission` gives the limit a rollout starting now would get."""
+    targets = {target.accelerator: target for target in decision.verdict.targets}
+    deployed = {item.placement.accelerator: item for item in part.deployed}
+    listed = [option.name for option in part.spec.accelerators]
+    wanted = tuple(name for name in listed if name in deployed or _size(targets, name) > 0)
+    return Plan(
+        accelerators=wanted,
+        context=RenderContext(
+            replicas=decision.verdict.replicas,
+            pod_monitor=pod_monitor,
+            accelerators=_facts(part, decision, {*wanted, *deployed}, inventory, admission),
+        ),
+        create={
+            deployment_name(part.spec.key.name, name): targets[name].replicas for name in wanted if name not in deployed
+        },
+        scale=tuple(_resized(targets, deployed)) + tuple(_retired(part, decision, deployed)),
+        delete=tuple(_emptied(part, deployed)),
+    )
+
+
+def _size(targets: Mapping[str, PlacementTarget], name: str) -> int:
+    return targets[name].replicas if name in targets else 0
+
+
+def _resized(
+    targets: Mapping[str, PlacementTarget], deployed: Mapping[str, Deployed]
+) -> list[tuple[str, PlacementTarget]]:
+    return [
+        (item.placement.deployment, targets[name])
+        for name, item in sorted(deployed.items())
+        if name in targets and targets[name].replicas != item.placement.replicas
+    ]
+
+
+def _retired(
+    part: ServiceParts, decision: Decision, deployed: Mapping[str, Deployed]
+) -> list[tuple[str, PlacementTarget]]:
+    """Empty Deployments whose accelerator left the spec, as soon as the listed ones serve the decided size."""
+    ready = sum(
+        replica.phase is ReplicaPhase.READY and part.spec.accelerator(replica.accelerator) is not None
+        for replica in part.replicas
+    )
+    wanted = sum(
+        target.replicas for target in decision.verdict.targets if part.spec.accelerator(target.accelerator) is not None
+    )
+    named = {target.accelerator for target in decision.verdict.targets}
+    if ready < max(1, wanted):
+        return []
+    return [
+        (item.placement.deployment, PlacementTarget(name, 0, item.placement.replicas))
+        for name, item in sorted(deployed.items())
+        if part.spec.accelerator(name) is None and name not in named and item.placement.replicas > 0
+    ]
+
+
+def _emptied(part: ServiceParts, deployed: Mapping[str, Deployed]) -> list[str]:
+    running = {replica.accelerator for replica in part.replicas}
+    return [
+        item.placement.deployment
+        for name, item in sorted(deployed.items())
+        if part.spec.accelerator(name) is None and item.placement.replicas == 0 and name not in running
+    ]
+
+
+def _facts(
+    part: ServiceParts, decision: Decision, names: set[str], inventory: Inventory, admission: Admission
+) -> tuple[tuple[str, AcceleratorFacts], ...]:
+    deployed = {item.placement.accelerator: item for item in part.deployed}
+    declared = {accelerator.name: accelerator for accelerator in part.service.spec.accelerators}
+    limits = {name: admission(part.service, declared[name]) for name in names if name in declared}
+    return tuple(
+        (name, _fact(part, decision, name, deployed.get(name), inventory, limits.get(name))) for name in sorted(names)
+    )
+
+
+def _fact(
+    part: ServiceParts,
+    decision: Decision,
+    name: str,
+    deployed: Deployed | None,
+    inventory: Inventory,
+    admission_tokens: int | None,
+) -> AcceleratorFacts:
+    option = part.spec.accelerator(name)
+    remembered = deployed.rendered if deployed else None
+    return AcceleratorFacts(
+        free_gpu=option is not None and _has_room(option, inventory),
+        surge_stuck=deployed is not None and deployed.placement.rolling_out and _unplaced(part, name),
+        cold_start_seconds=decision.cold_start_seconds,
+        admission_tokens=admission_tokens,
+        deployed=remembered,
+    )
+
+
+def _has_room(option: AcceleratorOption, inventory: Inventory) -> bool:
+    return inventory.room(option).free_replicas > 0
+
+
+def _unplaced(part: ServiceParts, name: str) -> bool:
+    return any(replica.accelerator == name and replica.phase is ReplicaPhase.UNSCHEDULABLE for replica in part.replicas)
+
+
+def fingerprint(part: ServiceParts, changes: Plan) -> Any:
+    """Return what the rendered objects depend on: equal fingerprints, equal objects."""
+    meta = part.service.metadata
+    return (meta.uid, meta.generation, tuple(sorted(meta.labels.items())), changes.accelerators, changes.context)
