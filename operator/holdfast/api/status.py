@@ -172,7 +172,7 @@ class DecisionStatus(StatusPart):
     time: Timestamp
     """When it was taken."""
     action: Word
-    """What it does: ScaleUp, ScaleDown, Switch or Hold."""
+    """What it does: Create, ScaleUp, ScaleDown, Switch or Hold."""
     reason: Word
     """Why, in a word."""
     message: Sentence

@@ -74,25 +74,25 @@ def _privileges(spec: Mapping[str, Any], allow: TemplateAllowances) -> Iterator[
     switches = (("hostNetwork", allow.host_network), ("hostPID", allow.host_pid), ("hostIPC", allow.host_ipc))
     for field, allowed in switches:
         if spec.get(field) and not allowed:
-            yield _refused(f"spec.{field}", field)
+            yield refusal(f"template.spec.{field}", field)
     for field in ("serviceAccountName", "serviceAccount"):
         if spec.get(field) and not allow.service_account_name:
-            yield _refused(f"spec.{field}", "serviceAccountName")
+            yield refusal(f"template.spec.{field}", "serviceAccountName")
     for volume in _mappings(spec.get("volumes")):
         if "hostPath" in volume and not allow.host_path:
-            yield _refused(f"spec.volumes[{volume.get('name')}].hostPath", "hostPath")
+            yield refusal(f"template.spec.volumes[{volume.get('name')}].hostPath", "hostPath")
     yield from _container_privileges(spec, allow)
 
 
 def _container_privileges(spec: Mapping[str, Any], allow: TemplateAllowances) -> Iterator[str]:
     for kind in ("initContainers", "containers", "ephemeralContainers"):
         for container in _mappings(spec.get(kind)):
-            place = f"spec.{kind}[{container.get('name')}]"
+            place = f"template.spec.{kind}[{container.get('name')}]"
             if not allow.privileged:
                 for field in _raised_privileges(_mapping(container.get("securityContext"))):
-                    yield _refused(f"{place}.securityContext.{field}", "privileged")
+                    yield refusal(f"{place}.securityContext.{field}", "privileged")
             if not allow.host_network and any("hostPort" in port for port in _mappings(container.get("ports"))):
-                yield _refused(f"{place}.ports.hostPort", "hostNetwork")
+                yield refusal(f"{place}.ports.hostPort", "hostNetwork")
 
 
 def _raised_privileges(security: Mapping[str, Any]) -> Iterator[str]:
@@ -103,9 +103,9 @@ def _raised_privileges(security: Mapping[str, Any]) -> Iterator[str]:
         yield "procMount"
 
 
-def _refused(field: str, privilege: str) -> str:
-    remedy = f"remove it, or run the operator with --allow-template={privilege}"
-    return f"template.{field}: this operator does not allow it; {remedy}"
+def refusal(field: str, privilege: str) -> str:
+    """The problem of a field that needs a privilege, with both remedies."""
+    return f"{field}: this operator does not allow it; remove it, or run the operator with --allow-template={privilege}"
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

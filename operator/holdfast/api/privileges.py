@@ -1,0 +1,19 @@
+"""What a whole spec asks of the nodes, checked against the operator's settings."""
+
+from holdfast.api.llmservice import LLMServiceSpec
+from holdfast.api.template_rules import TemplateAllowances, refusal, validate_template
+
+
+def refused_privileges(spec: LLMServiceSpec, allow: TemplateAllowances) -> list[str]:
+    """Every privilege of a valid spec that the operator does not allow, as `field: remedy`; empty when there is none.
+
+    The API server cannot know these settings, so they become Ready=False/Invalid instead of a refusal.
+    """
+    problems = [f"spec.{problem}" for problem in validate_template(spec.template or {}, allow)]
+    for accelerator in spec.accelerators:
+        place = f"spec.accelerators[{accelerator.name}]"
+        problems += [f"{place}.{problem}" for problem in validate_template(accelerator.template or {}, allow)]
+    # The same mount of the node as a template's volume, only shorter to write.
+    if spec.model.cache.host_path is not None and not allow.host_path:
+        problems.append(refusal("spec.model.cache.hostPath", "hostPath"))
+    return problems

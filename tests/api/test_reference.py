@@ -1,0 +1,42 @@
+"""docs/api.md names every field and every reason."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.api.conditions import ConditionType
+from holdfast.api.reasons import Reason
+from tests.api.test_crd import NODES, PRESERVE
+
+REFERENCE = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+FREE_FORM = [path for path, node in NODES.items() if node.get(PRESERVE)]
+FIELDS = [
+    path for path in NODES if path.count(".") > 1 and not any(path.startswith(f"{outer}.") for outer in FREE_FORM)
+]
+
+
+@pytest.mark.parametrize("path", [path for path in FIELDS if not path.endswith("[]")])
+def test_the_reference_names_every_field(path: str) -> None:
+    parent, _, leaf = path.removeprefix(".spec.").removeprefix(".status.").rpartition(".")
+    whole = f"{parent}.{leaf}".lstrip(".")
+    names = (f"`{leaf}`", f"`.{leaf}`", f"`{whole}`", f"`{whole}.", f"`{whole}[]")
+    documented_as_a_whole = path.startswith((".status.conditions[]", ".status.recommendation"))
+    assert documented_as_a_whole or any(name in REFERENCE for name in names)
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_the_reference_gives_the_meaning_of_every_reason(reason: Reason) -> None:
+    assert f"| {reason} | {reason.meaning} |" in REFERENCE
+
+
+@pytest.mark.parametrize("kind", list(ConditionType))
+def test_the_reference_explains_every_condition(kind: ConditionType) -> None:
+    assert f"| {kind} |" in REFERENCE
+
+
+def test_a_reason_is_one_word_with_one_sentence() -> None:
+    for reason in Reason:
+        assert reason.isalpha()
+        assert reason[0].isupper()
+        assert reason.meaning.endswith(".")
+    assert len({reason.meaning for reason in Reason}) == len(Reason)
