@@ -14,9 +14,8 @@ from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replic
 from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.observe import mapping
 from holdfast.observe.spec import to_spec
+from holdfast.render import context
 from holdfast.render.names import SERVICE_LABEL
-
-_OWN_ANNOTATIONS = "holdfast.dev/"
 
 
 @dataclass(frozen=True, slots=True)
