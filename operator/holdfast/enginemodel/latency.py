@@ -15,20 +15,33 @@ NODES = 9
 def tpot_misses(engine: Engine, steady: Steady, tpot_seconds: float) -> Array:
     """Share of requests whose time per output token exceeds the objective.
 
-    An answer of O tokens takes O - 1 decode steps, delayed by the prefill of whoever arrives meanwhile: the delay
-    busy period of a queue, started by x = (O - 1) T_decode, with mean x / (1 - rho_p) and variance
-    rate E[w²] x / (1 - rho_p)³. The number of decoding sequences moves too: variance d / slackness, correlated over
-    the mean residence / slackness and averaged over the answer's own. A lognormal carries the two moments.
+    An answer of O tokens takes x = (O - 1) T_decode, and first the prompts C that came while its own was computed,
+    both delayed by the prefill of whoever arrives meanwhile: a delay busy period with mean (x + E[C]) / (1 - rho_p)
+    and variance rate E[w²] (x + E[C]) / (1 - rho_p)³ + Var[C] / (1 - rho_p)². The number of decoding sequences moves
+    too: variance d / slackness, correlated over the mean residence / slackness, averaged over the answer's own.
+    A lognormal carries the two moments.
     """
     outputs = lognormal_nodes(engine.mix.output_tokens, engine.mix.output_cv)[:, None]
     gaps = np.maximum(outputs - 1.0, 1.0)
     free = 1.0 - steady.prefill_utilisation
-    mean = steady.decode_step_seconds / free
-    prefill = steady.rates * engine.prefill_dispersion * steady.decode_step_seconds / (gaps * free**3)
+    carried_mean, carried_variance = _carried(engine, steady)
+    work = gaps * steady.decode_step_seconds + carried_mean
+    prefill = steady.rates * engine.prefill_dispersion * work / free**3 + carried_variance / free**2
     elapsed = outputs / engine.mix.output_tokens * steady.slackness
     crowd = sequences_variance(engine, steady) * (_per_sequence_seconds(engine) / free) ** 2 * _averaged(elapsed)
-    missed = lognormal_tail(mean, prefill + crowd, tpot_seconds)
+    missed = lognormal_tail(work / free / gaps, prefill / gaps**2 + crowd, tpot_seconds)
     return np.asarray(np.where(outputs >= 2.0, missed, 0.0).mean(axis=0))
+
+
+def _carried(engine: Engine, steady: Steady) -> tuple[Array, Array]:
+    """Mean and variance of the prefill work that arrives during the step in which a request's prompt ends."""
+    prompts = lognormal_nodes(engine.mix.computed_tokens, engine.mix.computed_cv)[:, None]
+    own = _prompt_seconds(engine, np.minimum(prompts, float(engine.max_num_batched_tokens)))
+    biased, beside = _biased_step(engine, steady)
+    step = steady.decode_step_seconds + own.mean() + steady.prefill_utilisation * biased
+    arriving = steady.rates * engine.prefill_dispersion
+    mean = steady.prefill_utilisation * step
+    return mean, arriving * step + steady.prefill_utilisation**2 * (own.var() + beside)
 
 
 def ttft_misses(engine: Engine, steady: Steady, ttft_seconds: float) -> Array:
@@ -69,17 +82,27 @@ def sequences_variance(engine: Engine, steady: Steady) -> Array:
 
 def _first_token(engine: Engine, steady: Steady, prompts: Array) -> tuple[Array, Array]:
     """Mean and variance of TTFT by prompt length (rows) and rate (columns)."""
-    law, rates, decode = engine.law, steady.rates, steady.decode_step_seconds
-    pairs = engine.mix.prefill_pairs / max(engine.mix.computed_squared, 1e-12)
-    own = law.c1 * prompts + law.c4 * pairs * prompts**2
-    arrived = rates * engine.prefill_dispersion * steady.step_seconds
-    biased = steady.step_seconds + arrived / steady.step_seconds
+    biased, beside = _biased_step(engine, steady)
     budget = np.maximum(engine.max_num_batched_tokens - steady.sequences, 1.0)
     chunks = np.maximum(1.0, prompts / budget + 0.5)
     queue_mean, queue_variance = _queue(engine, steady, budget, prompts)
     crowd = sequences_variance(engine, steady) * _per_sequence_seconds(engine) ** 2
-    mean = 0.5 * biased + chunks * decode + own + steady.prefill_utilisation * biased + queue_mean
-    return mean, biased**2 / 12.0 + rates * engine.prefill_dispersion * biased + crowd + queue_variance
+    own = chunks * steady.decode_step_seconds + _prompt_seconds(engine, prompts)
+    mean = 0.5 * biased + own + steady.prefill_utilisation * biased + queue_mean
+    return mean, biased**2 / 12.0 + beside + crowd + queue_variance
+
+
+def _biased_step(engine: Engine, steady: Steady) -> tuple[Array, Array]:
+    """Mean length of the step an arrival falls into, and the variance of the work that arrives during it."""
+    arriving = steady.rates * engine.prefill_dispersion
+    biased = steady.step_seconds + arriving
+    return biased, arriving * biased
+
+
+def _prompt_seconds(engine: Engine, prompts: Array) -> Array:
+    """Prefill work of prompts of these lengths."""
+    pairs = engine.mix.prefill_pairs / max(engine.mix.computed_squared, 1e-12)
+    return np.asarray(engine.law.c1 * prompts + engine.law.c4 * pairs * prompts**2)
 
 
 def _queue(engine: Engine, steady: Steady, budget: Array, prompts: Array) -> tuple[Array, Array]:
