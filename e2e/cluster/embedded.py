@@ -12,7 +12,7 @@ from e2e.cluster.images import PAUSE_IMAGE, fast_images, slow_images
 from e2e.cluster.layout import CONTAINERD_SOCKET, NODE_NAME, Layout
 from e2e.cluster.processes import Processes, StartError
 from e2e.cluster.seed import import_archive, make_seed, plant
-from e2e.cluster.tools import CONTAINERD, EMBEDDED_TOOLS, HELM, KUBERNETES, PROMETHEUS
+from e2e.cluster.toolset import CONTAINERD, EMBEDDED_TOOLS, HELM, KUBERNETES, PROMETHEUS
 
 _START_SECONDS = 120.0
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "ftp_proxy")

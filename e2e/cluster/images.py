@@ -10,7 +10,7 @@ from pathlib import Path
 from e2e.cluster import pythonlayers
 from e2e.cluster.archive import Entry, build_image, write_layer
 from e2e.cluster.cache import cache_folder, exclusive
-from e2e.cluster.tools import PAUSE, PROMETHEUS
+from e2e.cluster.toolset import PAUSE, PROMETHEUS
 
 PAUSE_IMAGE = "holdfast.local/pause:1"
 PROMETHEUS_IMAGE = f"holdfast.local/prometheus:{PROMETHEUS.version}"

@@ -11,7 +11,7 @@ from e2e.cluster import binaries
 from e2e.cluster.cache import cache_folder
 from e2e.cluster.images import fast_images, slow_images
 from e2e.cluster.provider import ProviderError
-from e2e.cluster.tools import HELM, KIND, KUBERNETES, PROMETHEUS, Tool
+from e2e.cluster.toolset import HELM, KIND, KUBERNETES, PROMETHEUS, Tool
 
 
 class KindProvider:

@@ -15,7 +15,7 @@ import yaml
 from e2e.cluster.apiclient import ApiClient
 from e2e.cluster.layout import NODE_NAME
 from e2e.cluster.processes import StartError
-from e2e.cluster.tools import KWOK
+from e2e.cluster.toolset import KWOK
 
 GPU = "nvidia.com/gpu"
 GPU_PRODUCT_LABEL = "nvidia.com/gpu.product"

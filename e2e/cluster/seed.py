@@ -13,7 +13,7 @@ from e2e.cluster import packages
 from e2e.cluster.cache import cache_folder, digest_of, exclusive
 from e2e.cluster.images import Image
 from e2e.cluster.processes import StartError
-from e2e.cluster.tools import CONTAINERD
+from e2e.cluster.toolset import CONTAINERD
 
 _START_SECONDS = 60.0
 _SETTINGS = """\
