@@ -148,7 +148,7 @@ def test_every_setting_reaches_the_operator(tmp_path: Path) -> None:
         "prometheusUrl": "https://metrics.example:9090", "prometheusTokenFile": str(file),
         "prometheusCaFile": str(file), "prometheusHeader": ["X-Scope-OrgID=a", "X-Other=b"],
         "prometheusInsecure": True, "scrapeInterval": "5s", "tick": "7s", "nodeProvisioningTime": "9m",
-        "leaseNamespace": "leases", "leaseName": "shard-a", "leaseDuration": "20s", "defaultImage": "engine:1",
+        "leaseNamespace": "leases", "leaseName": "shard-a", "leaseDuration": "20s",
         "allowTemplate": ["hostPath", "privileged"], "httpPort": 9090, "logLevel": "debug", "logFormat": "text",
     }  # fmt: skip
     assert told.keys() == yaml.safe_load((CHART / "values.yaml").read_text())["settings"].keys()
@@ -156,8 +156,8 @@ def test_every_setting_reaches_the_operator(tmp_path: Path) -> None:
     assert (read.namespace, read.identity) == (("a", "b"), "x")
     assert read.prometheus_header == ("X-Scope-OrgID=a", "X-Other=b")
     assert read.allow_template == ("hostPath", "privileged")
-    plain = ("tick", "scrape_interval", "lease_name", "lease_namespace", "lease_duration", "default_image")
-    assert [getattr(read, name) for name in plain] == ["7s", "5s", "shard-a", "leases", "20s", "engine:1"]
+    plain = ("tick", "scrape_interval", "lease_name", "lease_namespace", "lease_duration")
+    assert [getattr(read, name) for name in plain] == ["7s", "5s", "shard-a", "leases", "20s"]
     assert (read.prometheus_insecure, read.http_port, read.log_level, read.log_format) == (True, 9090, "debug", "text")
 
 
