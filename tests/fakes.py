@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Mapping, Sequence
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self
 
 from aiohttp import web
@@ -170,3 +171,58 @@ class FakeOpenAIServer:
             await response.write(b'data: {"choices":[],"usage":{"completion_tokens":%d}}\n\n' % wanted)
         await response.write(b"data: [DONE]\n\n")
         return response
+
+
+class FakePrometheus:
+    """Prometheus's HTTP API with scripted answers: rows by the name of the query, or a handler for everything.
+
+    `known` tells which PromQL has which name; unknown queries are answered with no rows.
+    """
+
+    def __init__(self, known: Mapping[str, str], tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
+        self.rows: dict[str, list[dict[str, Any]]] = {}
+        self.warnings: list[str] = []
+        self.handler: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None
+        self.asked: list[dict[str, str]] = []
+        self.headers: list[Mapping[str, str]] = []
+        self._known = known
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the queries asked so far."""
+        return [self._known.get(form["query"], "other") for form in self.asked]
+
+    async def __aenter__(self) -> Self:
+        application = web.Application()
+        application.router.add_post("/api/v1/{kind}", self._serve)
+        self._runner = web.AppRunner(application, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await self.listen(0)
+        return self
+
+    async def listen(self, port: int) -> None:
+        """Serve on a port of 127.0.0.1, 0 for any."""
+        self._site = web.TCPSite(self._runner, "127.0.0.1", port, ssl_context=self._tls)
+        await self._site.start()
+        self.url = f"{'https' if self._tls else 'http'}://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    async def stop_listening(self) -> None:
+        """Refuse connections from now on."""
+        await self._site.stop()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._runner.cleanup()
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        form = {key: str(value) for key, value in (await request.post()).items()}
+        self.asked.append(form)
+        self.headers.append(request.headers.copy())
+        if self.handler is not None:
+            return await self.handler(request)
+        rows = self.rows.get(self._known.get(form["query"], ""), [])
+        kind = "matrix" if request.match_info["kind"] == "query_range" else "vector"
+        body: dict[str, Any] = {"status": "success", "data": {"resultType": kind, "result": rows}}
+        if self.warnings:
+            body["warnings"] = self.warnings
+        return web.json_response(body)

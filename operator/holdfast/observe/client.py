@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import prometheus_api_client
 import requests
@@ -61,14 +61,14 @@ class PrometheusClient:
     def instant(self, query: Query, at: float) -> Answer:
         """Evaluate at `at` (seconds since the epoch)."""
         result = self._ask(query, self._timeout_seconds, {"time": f"{at:.3f}"})
-        return Answer(samples.parse_vector(result), samples.partial_warnings(self._session.warnings))
+        return Answer(_named(query, samples.parse_vector, result), samples.partial_warnings(self._session.warnings))
 
     def range(
         self, query: Query, start: float, end: float, step_seconds: float, timeout_seconds: float
     ) -> tuple[Series, ...]:
         """Evaluate at every step of [start, end]; the client rounds both ends to whole seconds."""
         times = (datetime.fromtimestamp(start, UTC), datetime.fromtimestamp(end, UTC), f"{step_seconds:g}s")
-        return samples.parse_matrix(self._ask(query, timeout_seconds, {}, times))
+        return _named(query, samples.parse_matrix, self._ask(query, timeout_seconds, {}, times))
 
     def close(self) -> None:
         self._client.close()
@@ -110,11 +110,14 @@ class BearerFromFile(AuthBase):
         return request
 
     def _token(self) -> str:
-        stat = self._path.stat()
-        version = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
-        if self._known is None or self._known[0] != version:
-            self._known = (version, self._path.read_text(encoding="utf-8").strip())
-        return self._known[1]
+        try:
+            stat = self._path.stat()
+            version = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
+            if self._known is None or self._known[0] != version:
+                self._known = (version, self._path.read_text(encoding="utf-8").strip())
+            return self._known[1]
+        except OSError as error:
+            raise QueryError(f"the bearer token file {self._path} cannot be read: {error.strerror}") from error
 
 
 class _BoundedSession(requests.Session):
@@ -164,6 +167,16 @@ class _BoundedSession(requests.Session):
                 if time.monotonic() > deadline:
                     raise requests.Timeout("the answer took too long")
         return bytes(content)
+
+
+T = TypeVar("T")
+
+
+def _named(query: Query, parse: Callable[[object], T], result: object) -> T:
+    try:
+        return parse(result)
+    except QueryError as error:
+        raise QueryError(f"{query.name}: {error}") from error
 
 
 def _warnings_of(content: bytes) -> object:

@@ -1,0 +1,48 @@
+"""Rows of Prometheus and the requests that go with them, with sensible defaults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.domain.cluster import Replica, ReplicaPhase
+from holdfast.domain.service import ServiceKey, Slo
+from holdfast.observe import edges, queries
+from holdfast.observe.samples import Answer, Sample
+from holdfast.observe.traffic import TrafficRequest
+
+NOW = 1_700_000_000.0
+LONG_AGO = NOW - 7200.0
+CHAT = ServiceKey("prod", "chat")
+SLO = Slo(ttft_seconds=0.5, tpot_seconds=0.03, objective=0.99, window_seconds=3600.0)
+WINDOW = queries.window(5.0, 15.0)
+FAST = ("requests", "tokens", "edges", "gauges", "engines", "anomalies", "unlabelled")
+
+
+def ready(pod: str, accelerator: str = "h100", at: float = LONG_AGO) -> Replica:
+    return Replica(pod, accelerator, ReplicaPhase.READY, created_at=at, ready_at=at)
+
+
+def request(*replicas: Replica, key: ServiceKey = CHAT, slo: Slo = SLO) -> TrafficRequest:
+    return TrafficRequest(key, slo, replicas)
+
+
+def sample(value: float, **labels: str) -> Sample:
+    group = {"namespace": "prod", "holdfast_service": "chat", "holdfast_accelerator": "h100"}
+    return Sample(group | labels, value)
+
+
+def row(value: float | str, **labels: str) -> dict[str, Any]:
+    """One row as Prometheus's JSON has it."""
+    group = {"namespace": "prod", "holdfast_service": "chat", "holdfast_accelerator": "h100"}
+    return {"metric": group | labels, "value": [NOW, str(value)]}
+
+
+def answers(**samples: list[Sample]) -> dict[str, Answer]:
+    """All fast answers; those not named are empty."""
+    return {name: Answer(tuple(samples.pop(name, ()))) for name in (*FAST, *samples)}
+
+
+def known_queries(slo: Slo = SLO) -> dict[str, str]:
+    """PromQL -> name, for every query of one tick."""
+    asked = edges.around([slo])
+    return {query.promql: query.name for query in (*queries.fast_queries(WINDOW, asked), *queries.slow_queries())}
