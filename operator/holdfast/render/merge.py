@@ -34,7 +34,8 @@ def strategic_merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict
             old = merged.get(field)
             merged[field] = strategic_merge(old if isinstance(old, Mapping) else {}, value)
         elif isinstance(value, list | tuple):
-            merged[field] = _merged_list(field, merged.get(field) or [], value)
+            old = merged.get(field)
+            merged[field] = _merged_list(field, old if isinstance(old, list | tuple) else [], value)
         else:
             merged[field] = value
     return merged
@@ -44,10 +45,14 @@ def _merged_list(field: str, base: Sequence[Any], overlay: Sequence[Any]) -> lis
     if field in _APPENDED:
         return [*base, *(item for item in overlay if item not in base)]
     key = _KEYS.get(field)
-    if key is None or not all(isinstance(item, Mapping) and key in item for item in overlay):
+    if key is None or not all(_has_key(item, key) for item in (*base, *overlay)):
         return list(overlay)
     merged = {item[key]: item for item in base}
     for item in overlay:
         old = {} if field in _REPLACED else merged.get(item[key], {})
         merged[item[key]] = strategic_merge(old, item)
     return list(merged.values())
+
+
+def _has_key(item: Any, key: str) -> bool:
+    return isinstance(item, Mapping) and isinstance(item.get(key), str | int)

@@ -27,8 +27,8 @@ class RenderSettings:
     """User and group of the engine; any but 0, images need not know it."""
     pod_monitor_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels by which a Prometheus selects its PodMonitors."""
+    pod_files_hash: str = field(init=False)
+    """Changes with any of the mounted files."""
 
-    @property
-    def pod_files_hash(self) -> str:
-        """Changes with any of the mounted files."""
-        return short_hash(dict(self.pod_files))
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pod_files_hash", short_hash(dict(self.pod_files)))

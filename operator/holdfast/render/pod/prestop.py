@@ -10,17 +10,17 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str], sleep: Callable[[float], None] = time.sleep) -> None:
     """Tell the engine to drain, then wait for the endpoints to propagate."""
     seconds, port = float(arguments[0]), int(arguments[1])
     with open(os.environ.get("HOLDFAST_DRAIN_FILE", "/tmp/holdfast-draining"), "w"):  # noqa: S108
         pass
     # An engine that still loads has no client to wait for: its GPU is free at once.
     if any(listens(host, port) for host in ("localhost", socket.gethostname())):
-        time.sleep(seconds)
+        sleep(seconds)
 
 
 def listens(host: str, port: int) -> bool:

@@ -1,0 +1,51 @@
+"""The limit on queued tokens, from the prior."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.enginemodel.mix import LengthMix
+from holdfast.render.admission import admission_tokens
+from tests.render.scenes import service
+
+
+def limit(
+    model: str = "Qwen/Qwen3-8B", accelerator: str = "h100", ttft: str = "500ms", tpot: str = "30ms"
+) -> int | None:
+    of = service(
+        {"model": {"uri": model}, "slo": {"ttft": ttft, "tpot": tpot}, "accelerators": [{"name": accelerator}]}
+    )
+    return admission_tokens(of, of.spec.accelerators[0])
+
+
+def test_a_known_model_on_a_known_accelerator_has_a_limit_of_two_digits() -> None:
+    tokens = limit()
+    assert tokens is not None
+    assert 1_000 < tokens < 50_000
+    assert int(str(tokens)[2:] or 0) == 0
+
+
+@pytest.mark.parametrize(("model", "accelerator"), [("me/my-own-model", "h100"), ("Qwen/Qwen3-8B", "mystery")])
+def test_what_is_unknown_has_no_limit(model: str, accelerator: str) -> None:
+    assert limit(model, accelerator) is None
+
+
+def test_objectives_out_of_reach_have_no_limit() -> None:
+    assert limit(ttft="1ms", tpot="1ms") is None
+
+
+def test_a_longer_ttft_allows_a_longer_queue() -> None:
+    short, longer = limit(ttft="500ms"), limit(ttft="2s")
+    assert short is not None
+    assert longer is not None
+    assert longer > short
+
+
+def test_longer_answers_leave_less_for_prompts() -> None:
+    of = service()
+    brief, wordy = (
+        admission_tokens(of, of.spec.accelerators[0], LengthMix.from_means(1000.0, answer)) for answer in (50.0, 800.0)
+    )
+    assert brief is not None
+    assert wordy is not None
+    assert wordy < brief

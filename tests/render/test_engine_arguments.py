@@ -1,0 +1,111 @@
+"""The command line of the engine."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.render import Objectives
+from holdfast.render.buckets import E2E_SECONDS, TPOT_SECONDS, TTFT_SECONDS, custom_histogram_buckets
+from holdfast.render.model import locate_model
+from tests.render.scenes import chat_h100, context, engine, service
+
+SECONDS = st.floats(min_value=1e-3, max_value=86_400.0)
+
+
+def arguments(changes: dict[str, Any], **facts: Any) -> list[str]:
+    found: list[str] = engine(chat_h100(service(changes), context(**facts)))["args"]
+    return found
+
+
+def test_the_model_comes_first_and_the_users_arguments_last() -> None:
+    args = arguments(
+        {"engine": {"args": ["--enforce-eager"]}, "accelerators": [{"name": "h100", "args": ["--seed=1"]}]}
+    )
+    assert args[:2] == ["serve", "Qwen/Qwen3-8B"]
+    assert args[-2:] == ["--enforce-eager", "--seed=1"]
+
+
+def test_a_flag_of_the_user_stands_alone() -> None:
+    for own in (["--max-num-queued-tokens=7"], ["--max_num_queued_tokens", "7"]):
+        args = arguments({"engine": {"args": own}}, admission_tokens=5600)
+        assert [item for item in args if "queued" in item] == own[:1]
+
+
+def test_middleware_of_the_user_comes_beside_ours() -> None:
+    args = arguments({"engine": {"args": ["--middleware=mine.Logger"]}})
+    assert [item for item in args if item.startswith("--middleware")] == [
+        "--middleware=holdfast_middleware.ReadyAndBalance",
+        "--middleware=mine.Logger",
+    ]
+
+
+def test_one_gpu_is_no_tensor_parallelism() -> None:
+    assert not [item for item in arguments({}) if "tensor" in item]
+    wide = arguments({"accelerators": [{"name": "h100", "count": 8}]})
+    assert "--tensor-parallel-size=8" in wide
+
+
+def test_a_fraction_of_a_second_rounds_the_shutdown_timeout_up() -> None:
+    assert "--shutdown-timeout=2" in arguments({"engine": {"shutdownTimeout": "1500ms"}})
+
+
+def test_variables_in_values_are_not_expanded_by_the_kubelet() -> None:
+    assert "--served-model-name=$$(VLLM_API_KEY)" in arguments({"model": {"servedName": "$(VLLM_API_KEY)"}})
+
+
+HOSTILE = "x'; rm -rf / #\n$(reboot) `reboot` \\ \"--api-key"
+
+
+@pytest.mark.parametrize("field", ["servedName", "revision", "dtype", "quantization"])
+def test_no_field_reaches_a_shell(field: str) -> None:
+    container = engine(chat_h100(service({"model": {field: HOSTILE}, "engine": {"args": [f"--x={HOSTILE}"]}})))
+    carrying = [item for item in container["args"] if "reboot" in item]
+    assert len(carrying) == 2, "each in one item of its own"
+    for command in (container["command"], container["lifecycle"]["preStop"]["exec"]["command"]):
+        assert command[0] == "python3"
+        assert not [item for item in command if item in ("sh", "bash", "-c") or "reboot" in item]
+
+
+@pytest.mark.parametrize(
+    ("uri", "argument", "source"),
+    [
+        ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B", None),
+        ("/models/in/image", "/models/in/image", None),
+        ("pvc://weights", "/models", "persistentVolumeClaim"),
+        ("pvc://weights/a/b", "/models/a/b", "persistentVolumeClaim"),
+        ("pvc://weights/../../etc/passwd", "/models/etc/passwd", "persistentVolumeClaim"),
+        ("pvc://weights//a/", "/models/a", "persistentVolumeClaim"),
+        ("oci://registry/model:1", "/models", "image"),
+    ],
+)
+def test_each_form_of_uri_has_its_place(uri: str, argument: str, source: str | None) -> None:
+    location = locate_model(uri)
+    assert location.argument == argument
+    assert (set(location.volume) - {"name"} if location.volume else set()) == ({source} if source else set())
+
+
+def test_mounted_models_are_served_under_their_uri() -> None:
+    assert "--served-model-name=pvc://weights/a" in arguments({"model": {"uri": "pvc://weights/a"}})
+
+
+@given(ttft=SECONDS, tpot=SECONDS, e2e=st.none() | SECONDS)
+def test_bucket_edges_ascend_and_hold_the_objectives(ttft: float, tpot: float, e2e: float | None) -> None:
+    families = json.loads(custom_histogram_buckets(Objectives(ttft, tpot, e2e)))
+    expected = {"time_to_first_token": ttft, "inter_token_latency": tpot, "request_latency": e2e}
+    assert families.keys() == expected.keys()
+    for family, edges in families.items():
+        assert all(low < high for low, high in itertools.pairwise(edges))
+        assert expected[family] is None or expected[family] in edges
+
+
+def test_edges_cost_no_more_series_than_twice_vllms_own() -> None:
+    own = {"time_to_first_token": 22, "inter_token_latency": 19, "request_latency": 21}
+    assert len(TTFT_SECONDS) + 2 * len(TPOT_SECONDS) + 5 * len(E2E_SECONDS) < 2 * (
+        own["time_to_first_token"] + 2 * own["inter_token_latency"] + 5 * own["request_latency"]
+    )

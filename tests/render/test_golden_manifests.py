@@ -1,0 +1,234 @@
+"""The rendered objects, whole (tests/golden) and by what must hold for every one of them."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.api.llmservice import LLMService
+from holdfast.render import AcceleratorFacts, RenderContext, RenderSettings, remarks, render, service_url, with_replicas
+from holdfast.render.names import Manifest
+from holdfast.render.podfiles import load_pod_files
+from tests.render.regenerate import GOLDEN
+from tests.render.scenes import FULL, SETTINGS, chat_h100, context, deployments, engine, golden_scenes, live, service
+
+SCENES = golden_scenes()
+ALL = [manifest for manifests in SCENES.values() for manifest in manifests]
+NAMES = st.from_regex(r"[a-z]([a-z0-9-]{0,24}[a-z0-9])?", fullmatch=True)
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_manifests_equal_the_golden_files(scene: str) -> None:
+    expected = list(yaml.safe_load_all((GOLDEN / f"manifests-{scene}.yaml").read_text()))
+    assert list(SCENES[scene]) == expected, "if this is meant: python -m tests.render.regenerate, then read the diff"
+
+
+@pytest.mark.parametrize("manifest", ALL, ids=lambda manifest: f"{manifest['kind']}-{manifest['metadata']['name']}")
+def test_every_object_is_owned_and_labelled(manifest: Manifest) -> None:
+    metadata = manifest["metadata"]
+    assert metadata["namespace"] == "prod"
+    assert metadata["labels"]["holdfast.dev/service"] == "chat"
+    assert metadata["labels"]["app.kubernetes.io/managed-by"] == "holdfast"
+    (owner,) = metadata["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["controller"]) == ("LLMService", "chat", True)
+
+
+def test_rendering_twice_gives_the_same_bytes() -> None:
+    assert json.dumps(golden_scenes()) == json.dumps(SCENES)
+
+
+@given(name=NAMES, accelerators=st.lists(NAMES, min_size=1, max_size=4, unique=True))
+def test_names_and_label_values_fit(name: str, accelerators: list[str]) -> None:
+    body = {
+        "metadata": {"name": name, "namespace": "ns", "uid": "u"},
+        "spec": {
+            "model": {"uri": "Qwen/Qwen3-8B"},
+            "slo": {"ttft": "1s", "tpot": "50ms"},
+            "accelerators": [{"name": accelerator} for accelerator in accelerators],
+        },
+    }
+    manifests = render(LLMService.parse(body), accelerators, SETTINGS, RenderContext(replicas=2, pod_monitor=True))
+    for manifest in manifests:
+        assert len(manifest["metadata"]["name"]) <= 63
+        assert all(len(value) <= 63 for value in manifest["metadata"]["labels"].values())
+    assert [f"{name}-{accelerator}" for accelerator in accelerators] == list(deployments(manifests))
+
+
+def test_deployments_never_name_replicas_except_for_their_creation() -> None:
+    manifest = chat_h100(service())
+    assert "replicas" not in manifest["spec"]
+    assert with_replicas(manifest, 3)["spec"]["replicas"] == 3
+    assert "replicas" not in manifest["spec"]
+
+
+def test_an_accelerator_that_the_spec_does_not_list_is_left_out() -> None:
+    assert list(deployments(render(service(), ["gone", "h100", "h100"], SETTINGS, RenderContext()))) == ["chat-h100"]
+
+
+def test_one_replica_has_no_disruption_budget() -> None:
+    kinds = [item["kind"] for item in render(service(), ["h100"], SETTINGS, RenderContext(replicas=1))]
+    assert "PodDisruptionBudget" not in kinds
+
+
+def test_scraping_is_found_by_pod_monitor_or_by_annotation_never_by_both() -> None:
+    monitored = render(service(), ["h100"], SETTINGS, RenderContext(pod_monitor=True))
+    annotated = render(service(), ["h100"], SETTINGS, RenderContext(pod_monitor=False))
+    for manifests, by_monitor in ((monitored, True), (annotated, False)):
+        template = deployments(manifests)["chat-h100"]["spec"]["template"]
+        assert ("PodMonitor" in [item["kind"] for item in manifests]) is by_monitor
+        assert ("annotations" in template["metadata"]) is not by_monitor
+
+
+def test_prometheus_labels_stand_on_the_pods_and_in_the_monitor() -> None:
+    manifests = render(service(), ["h100"], SETTINGS, RenderContext(pod_monitor=True))
+    labels = deployments(manifests)["chat-h100"]["spec"]["template"]["metadata"]["labels"]
+    (monitor,) = [item for item in manifests if item["kind"] == "PodMonitor"]
+    assert monitor["spec"]["podTargetLabels"] == ["holdfast_service", "holdfast_accelerator", "holdfast_revision"]
+    assert set(monitor["spec"]["podTargetLabels"]) <= set(labels)
+    assert (labels["holdfast_service"], labels["holdfast_accelerator"]) == ("chat", "h100")
+
+
+@given(prestop=st.integers(0, 300), shutdown=st.integers(1, 3600))
+def test_the_grace_period_outlasts_prestop_and_shutdown(prestop: int, shutdown: int) -> None:
+    settings = RenderSettings(pod_files={}, prestop_seconds=prestop)
+    pods = chat_h100(service({"engine": {"shutdownTimeout": f"{shutdown}s"}}), settings=settings)["spec"]["template"]
+    assert pods["spec"]["terminationGracePeriodSeconds"] > prestop + shutdown
+
+
+@given(cold_start=st.none() | st.floats(0.0, 1e5), startup=st.integers(60, 7200))
+def test_the_progress_deadline_outlasts_any_start(cold_start: float | None, startup: int) -> None:
+    settings = RenderSettings(pod_files={}, startup_seconds=startup)
+    manifest = chat_h100(service(), context(cold_start_seconds=cold_start), settings)
+    probe = engine(manifest)["startupProbe"]
+    assert manifest["spec"]["progressDeadlineSeconds"] > max(startup, cold_start or 0.0)
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= startup
+
+
+def test_pods_meet_the_restricted_pod_security_standard() -> None:
+    pods = chat_h100(service())["spec"]["template"]["spec"]
+    container = pods["containers"][0]["securityContext"]
+    assert pods["securityContext"]["runAsNonRoot"]
+    assert pods["securityContext"]["runAsUser"] > 0
+    assert pods["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["capabilities"] == {"drop": ["ALL"]}
+    assert container["allowPrivilegeEscalation"] is False
+    assert container["readOnlyRootFilesystem"] is True
+    assert pods["automountServiceAccountToken"] is False
+    assert {next(iter(volume.keys() - {"name"})) for volume in pods["volumes"]} <= {"configMap", "emptyDir"}
+
+
+def test_everything_an_engine_writes_lies_on_a_writable_mount() -> None:
+    container = engine(chat_h100(service({"model": {"cache": {"pvc": "cache"}}})))
+    writable = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
+    values = {item["name"]: item.get("value", "") for item in container["env"]}
+    for variable in ("HOME", "HF_HOME", "VLLM_CACHE_ROOT", "PYTHONPYCACHEPREFIX"):
+        assert any(values[variable].startswith(f"{mount}/") for mount in writable), variable
+    assert {"/tmp", "/dev/shm"} <= set(writable)
+
+
+def test_a_bytecode_cache_is_kept_only_where_it_outlives_the_pod() -> None:
+    names = {item["name"] for item in engine(chat_h100(service()))["env"]}
+    assert "PYTHONPYCACHEPREFIX" not in names
+
+
+def test_secrets_stay_references() -> None:
+    (deployment,) = deployments(render(service(base=FULL), ["h100"], SETTINGS, RenderContext())).values()
+    values = {item["name"]: item for item in engine(deployment)["env"]}
+    assert values["VLLM_API_KEY"]["valueFrom"] == {"secretKeyRef": {"name": "chat-key", "key": "key"}}
+    assert values["HF_TOKEN"]["valueFrom"] == {"secretKeyRef": {"name": "hf", "key": "token"}}
+
+
+def test_the_accelerators_variables_replace_the_engines() -> None:
+    (deployment,) = deployments(render(service(base=FULL), ["h100"], SETTINGS, RenderContext())).values()
+    backends = [item["value"] for item in engine(deployment)["env"] if item["name"] == "VLLM_ATTENTION_BACKEND"]
+    assert backends == ["FLASH_ATTN"]
+
+
+def test_the_users_labels_reach_the_objects_but_never_replace_ours() -> None:
+    for manifest in SCENES["full"]:
+        assert manifest["metadata"]["labels"]["team"] == "search"
+        assert manifest["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "holdfast"
+
+
+def test_an_overlay_cannot_take_a_pod_out_of_its_selector() -> None:
+    overlay = {"metadata": {"labels": {"app.kubernetes.io/name": "other", "holdfast_service": "other"}}}
+    manifest = chat_h100(service({"template": overlay}))
+    labels = manifest["spec"]["template"]["metadata"]["labels"]
+    assert manifest["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert labels["holdfast_service"] == "chat"
+
+
+def test_the_service_selects_the_pods_of_every_accelerator() -> None:
+    manifests = SCENES["full"]
+    (front,) = [item for item in manifests if item["kind"] == "Service"]
+    for deployment in deployments(manifests).values():
+        assert front["spec"]["selector"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
+    assert front["spec"]["ports"][0]["port"] == 8000
+    assert "clusterIP" not in front["spec"]
+
+
+def test_the_url_follows_tls() -> None:
+    assert service_url(service()) == "http://chat.prod.svc:8000"
+    assert service_url(service(base=FULL)) == "https://chat.prod.svc:8000"
+
+
+def test_the_mounted_files_are_named_by_their_content() -> None:
+    names = set()
+    for text in ("one", "two", "one"):
+        settings = RenderSettings(pod_files={"launcher.py": text})
+        (files,) = [
+            item for item in render(service(), ["h100"], settings, RenderContext()) if item["kind"] == "ConfigMap"
+        ]
+        volumes = chat_h100(service(), settings=settings)["spec"]["template"]["spec"]["volumes"]
+        assert volumes[0]["configMap"]["name"] == files["metadata"]["name"]
+        assert files["immutable"] is True
+        names.add(files["metadata"]["name"])
+    assert len(names) == 2
+
+
+def test_the_package_brings_the_files_that_pods_mount() -> None:
+    files = load_pod_files()
+    container = engine(chat_h100(service()))
+    assert container["command"] == ["python3", "/holdfast/launcher.py"]
+    assert container["lifecycle"]["preStop"]["exec"]["command"][:2] == ["python3", "/holdfast/prestop.py"]
+    assert {"launcher.py", "prestop.py", "holdfast_middleware.py"} == set(files)
+    assert all(files.values())
+
+
+def test_rendering_changes_neither_the_service_nor_the_settings() -> None:
+    of = service(base=FULL)
+    before = copy.deepcopy(of)
+    render(of, ["h100", "mi300x"], SETTINGS, RenderContext())
+    assert of == before
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        (AcceleratorFacts(), "no admission limit"),
+        (AcceleratorFacts(admission_tokens=5600), ""),
+    ],
+)
+def test_a_missing_admission_limit_is_said(facts: AcceleratorFacts, said: str) -> None:
+    spoken = remarks(service(), ["h100"], RenderContext(accelerators=(("h100", facts),)))
+    assert (said in " ".join(spoken)) if said else not spoken
+
+
+def test_downtime_of_the_only_replica_is_said_before_it_happens() -> None:
+    before = live(chat_h100(service(), context(admission_tokens=5600)))
+    newer = service({"engine": {"image": "vllm/vllm-openai:v0.33.0"}})
+    (remark,) = remarks(newer, ["h100"], context(deployed=before, free_gpu=False))
+    assert "no request is served" in remark
+    assert not remarks(newer, ["h100"], context(deployed=before, free_gpu=True))
+    assert not remarks(service(), ["h100"], context(deployed=before, free_gpu=False))
+
+
+def test_contexts_are_hashable_so_that_renderings_can_be_cached() -> None:
+    facts: Any = context(deployed=live(chat_h100(service())), free_gpu=True)
+    assert hash(facts) == hash(copy.deepcopy(facts))

@@ -1,0 +1,167 @@
+"""The launcher, run as pods run it: a process of its own, with a made-up vLLM in its path."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LAUNCHER = Path(__file__).parents[2] / "operator/holdfast/render/pod/launcher.py"
+NEWEST = "0.33.0"
+
+ECHO = "import json, sys\ndef main():\n    print(json.dumps(sys.argv), flush=True)\n"
+ENDLESS_IMPORT = "import time\nprint('importing', flush=True)\nwhile True:\n    time.sleep(0.05)\n"
+MIDDLEWARE = "import holdfast_middleware\ndef main():\n    print(holdfast_middleware.READY_PATH, flush=True)\n"
+ALL_FLAGS = ["--shutdown-timeout=120", "--max-num-queued-tokens=5600", '--custom-histogram-buckets={"a":[1.0]}']
+
+
+class Image:
+    """A folder that stands for an image: packages, and metadata of what is installed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.drain_file = folder / "draining"
+        self.environment: dict[str, str] = {}
+
+    def install(self, name: str, version: str, module: str, source: str) -> Image:
+        """Add a distribution with one module."""
+        info = self.folder / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        *packages, last = module.split(".")
+        path = self.folder
+        for package in packages:
+            path = path / package
+            path.mkdir(exist_ok=True)
+            (path / "__init__.py").touch()
+        (path / f"{last}.py").write_text(source)
+        return self
+
+    def vllm(self, version: str, source: str = ECHO) -> Image:
+        """Add a vLLM whose command line is `source`."""
+        return self.install("vllm", version, "vllm.entrypoints.cli.main", source)
+
+    def holdfast(self) -> Image:
+        """Add a Holdfast whose command line prints its arguments."""
+        return self.install("holdfast", "0.1.0", "holdfast.cli.main", ECHO)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start the launcher; -S hides what is installed around this test."""
+        return subprocess.Popen(
+            [sys.executable, "-S", str(LAUNCHER), *arguments],
+            env={
+                "PATH": os.environ["PATH"],
+                "PYTHONPATH": str(self.folder),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "HOLDFAST_DRAIN_FILE": str(self.drain_file),
+                "HOME": str(self.folder / "home"),
+                **self.environment,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str) -> tuple[int, list[str], str]:
+        """Run to the end: exit status, the arguments the engine saw, standard error."""
+        process = self.start(*arguments)
+        output, errors = process.communicate(timeout=60)
+        return process.returncode, json.loads(output) if output else [], errors
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Image:
+    return Image(tmp_path)
+
+
+def test_arguments_reach_vllm_verbatim(image: Image) -> None:
+    hostile = ["serve", "me/model", "--x=a b'\"$(reboot)`;\n|&", "--empty=", "-tp", "*", "--", "ü"]
+    status, seen, _ = image.vllm(NEWEST).run("--", *hostile, *ALL_FLAGS)
+    assert status == 0
+    assert seen == ["vllm", *hostile, *ALL_FLAGS]
+
+
+@pytest.mark.parametrize(
+    ("version", "kept"),
+    [
+        ("0.33.0", 3),
+        ("0.32.0+cpu", 3),
+        ("0.31.1", 2),
+        ("0.29.0rc1", 2),
+        ("0.28.0", 1),
+        ("0.18.0", 1),
+        ("0.17.2.post1", 0),
+        ("0.1.dev9215+g1a2b3c", 3),
+        ("1.0.0", 3),
+        ("nightly", 3),
+    ],
+)
+def test_flags_that_the_version_does_not_know_are_dropped_and_named(image: Image, version: str, kept: int) -> None:
+    _, seen, errors = image.vllm(version).run("serve", "me/model", *ALL_FLAGS, "--seed=1")
+    assert seen == ["vllm", "serve", "me/model", *ALL_FLAGS[:kept], "--seed=1"]
+    for flag in ALL_FLAGS[kept:]:
+        assert f"vLLM {version} does not know {flag.split('=')[0]}: dropped" in errors
+
+
+def test_a_dropped_flag_takes_its_value_along(image: Image) -> None:
+    _, seen, _ = image.vllm("0.17.0").run("serve", "m", "--shutdown_timeout", "120", "--seed", "1")
+    assert seen == ["vllm", "serve", "m", "--seed", "1"]
+
+
+def test_sigterm_ends_it_while_vllm_still_imports(image: Image) -> None:
+    with image.vllm(NEWEST, ENDLESS_IMPORT).start("serve", "me/model") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 128 + signal.SIGTERM
+
+
+def test_the_middleware_can_be_imported_by_its_name(image: Image) -> None:
+    with image.vllm(NEWEST, MIDDLEWARE).start("serve", "me/model") as process:
+        output, errors = process.communicate(timeout=60)
+    assert output == "/holdfast/ready\n", errors
+
+
+def test_an_image_without_an_engine_is_refused(image: Image) -> None:
+    status, _, errors = image.run("serve", "me/model")
+    assert status == 64
+    assert "image unsupported: this image holds no vLLM" in errors
+
+
+def test_a_vllm_that_is_too_old_is_refused(image: Image) -> None:
+    status, _, errors = image.vllm("0.8.5").run("serve", "me/model")
+    assert status == 64
+    assert "image unsupported: vLLM 0.8.5 is too old, this operator needs 0.9 or newer" in errors
+
+
+def test_an_image_with_holdfast_and_no_vllm_runs_the_emulator(image: Image) -> None:
+    status, seen, _ = image.holdfast().run("serve", "me/model", *ALL_FLAGS, "--middleware=a.B")
+    assert status == 0
+    assert seen == ["holdfast", "emulate", "serve", "me/model", *ALL_FLAGS]
+
+
+def test_the_emulator_runs_beside_vllm_only_when_asked_for(image: Image) -> None:
+    image.vllm(NEWEST).holdfast()
+    assert image.run("serve", "m")[1][0] == "vllm"
+    image.environment["HOLDFAST_ENGINE"] = "emulator"
+    assert image.run("serve", "m")[1][:2] == ["holdfast", "emulate"]
+
+
+def test_a_restarted_container_is_not_draining(image: Image) -> None:
+    image.drain_file.touch()
+    image.vllm(NEWEST).run("serve", "m")
+    assert not image.drain_file.exists()
+
+
+def test_home_is_made_on_an_empty_volume_and_said_where_it_cannot_be(image: Image) -> None:
+    assert image.vllm(NEWEST).run("serve", "m")[0] == 0
+    assert (image.folder / "home").is_dir()
+    image.environment["HOME"] = str(image.folder / "vllm-0.33.0.dist-info" / "METADATA" / "home")
+    status, _, errors = image.run("serve", "m")
+    assert status == 0
+    assert "the cache volume must be writable for uid" in errors

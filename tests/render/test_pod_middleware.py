@@ -1,0 +1,203 @@
+"""The middleware against a small ASGI application that behaves like vLLM's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.render.pod_module import load
+
+MIDDLEWARE = load("holdfast_middleware")
+READY = "/holdfast/ready"
+
+
+class FakeEngine:
+    """vLLM's API server as the middleware sees it; counts the tokens it serves."""
+
+    def __init__(self, key: str = "") -> None:
+        self.key = key
+        self.health = 200
+        self.completion_status = 200
+        self.tokens = 0
+        self.hold: asyncio.Event | None = None
+        self.seen: list[tuple[str, str]] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            self.seen.append((scope["type"], ""))
+            return
+        self.seen.append((scope["method"], scope["path"]))
+        status, answer = await self._answer(scope, receive)
+        headers = [(b"content-type", b"application/json"), (b"Connection", b"keep-alive")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        body = json.dumps(answer).encode()
+        await send({"type": "http.response.body", "body": body[:5], "more_body": True})
+        await send({"type": "http.response.body", "body": body[5:]})
+
+    async def _answer(self, scope: Any, receive: Any) -> tuple[int, Any]:
+        authorization = dict(scope["headers"]).get(b"authorization", b"").decode()
+        if self.key and scope["path"].startswith("/v1") and authorization != f"Bearer {self.key}":
+            return 401, {"error": "Unauthorized"}
+        if scope["path"] == "/health":
+            return self.health, {}
+        if scope["path"] == "/v1/models":
+            return 200, {"data": [{"id": "llama"}]}
+        request = json.loads((await receive())["body"])
+        if self.hold is not None:
+            await self.hold.wait()
+        if request["model"] != "llama":
+            return 404, {}
+        self.tokens += request["max_tokens"]
+        return self.completion_status, {"choices": [{"text": "x"}]}
+
+
+class Answer:
+    """What a client gets."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.body = b""
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status, self.headers = message["status"], list(message["headers"])
+        else:
+            self.body += message["body"]
+
+    @property
+    def closes(self) -> bool:
+        return [value for name, value in self.headers if name.lower() == b"connection"] == [b"close"]
+
+
+async def no_body() -> Any:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+async def get(app: Any, path: str, version: str = "1.1") -> Answer:
+    answer = Answer()
+    scope = {"type": "http", "http_version": version, "method": "GET", "path": path, "headers": []}
+    await app(scope, no_body, answer.send)
+    return answer
+
+
+async def until_warm(app: Any) -> Answer:
+    for _ in range(100):
+        if (answer := await get(app, READY)).status == 200:
+            return answer
+        await asyncio.sleep(0)
+    raise AssertionError("never ready")
+
+
+@pytest.fixture(autouse=True)
+def _quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_DRAIN_FILE", str(tmp_path / "draining"))
+    monkeypatch.setenv("HOLDFAST_CONNECTION_CLOSE_SHARE", "0")
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    monkeypatch.setattr(sys, "argv", ["vllm", "serve", "me/model"])
+
+
+async def test_it_is_ready_only_once_a_token_was_served() -> None:
+    engine = FakeEngine()
+    engine.hold = asyncio.Event()
+    app = MIDDLEWARE.ReadyAndBalance(engine)
+    for _ in range(10):
+        answer = await get(app, READY)
+        assert (answer.status, answer.body) == (503, b"warming up: no token served yet\n")
+        await asyncio.sleep(0)
+    assert engine.tokens == 0
+    engine.hold.set()
+    await until_warm(app)
+    assert engine.tokens == 1
+
+
+async def test_many_probes_cost_one_token() -> None:
+    engine = FakeEngine()
+    app = MIDDLEWARE.ReadyAndBalance(engine)
+    await until_warm(app)
+    for _ in range(20):
+        assert (await get(app, READY)).status == 200
+    assert engine.tokens == 1
+
+
+async def test_readiness_follows_health_afterwards() -> None:
+    engine = FakeEngine()
+    app = MIDDLEWARE.ReadyAndBalance(engine)
+    await until_warm(app)
+    engine.health = 503
+    assert (await get(app, READY)).status == 503
+
+
+async def test_a_first_request_that_fails_is_named_and_tried_again() -> None:
+    engine = FakeEngine()
+    engine.completion_status = 500
+    app = MIDDLEWARE.ReadyAndBalance(engine)
+    for _ in range(20):
+        await get(app, READY)
+        await asyncio.sleep(0)
+    assert (await get(app, READY)).body == b"warming up: /v1/completions answered 500\n"
+    engine.completion_status = 200
+    await until_warm(app)
+
+
+@pytest.mark.parametrize("arguments", [["--api-key", "secret"], ["--api-key=secret"], []])
+async def test_the_warm_up_brings_the_api_key(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    if arguments:
+        monkeypatch.setattr(sys, "argv", ["vllm", "serve", "m", *arguments])
+    else:
+        monkeypatch.setenv("VLLM_API_KEY", "secret")
+    await until_warm(MIDDLEWARE.ReadyAndBalance(FakeEngine(key="secret")))
+
+
+async def test_a_wrong_key_shows_in_the_probe() -> None:
+    app = MIDDLEWARE.ReadyAndBalance(FakeEngine(key="secret"))
+    await get(app, READY)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert b"/v1/models answered 401" in (await get(app, READY)).body
+
+
+async def test_a_draining_pod_is_not_ready_and_closes_every_connection(tmp_path: Path) -> None:
+    app = MIDDLEWARE.ReadyAndBalance(FakeEngine())
+    await until_warm(app)
+    (tmp_path / "draining").touch()
+    app = MIDDLEWARE.ReadyAndBalance(FakeEngine())
+    ready, models = await get(app, READY), await get(app, "/v1/models")
+    assert (ready.status, ready.body, ready.closes) == (503, b"draining\n", True)
+    assert (models.status, models.closes) == (200, True)
+
+
+async def test_draining_is_noticed_by_a_running_server(tmp_path: Path) -> None:
+    draining = MIDDLEWARE.Draining(str(tmp_path / "draining"))
+    assert not draining()
+    (tmp_path / "draining").touch()
+    draining._next_look = 0.0
+    assert draining()
+
+
+@pytest.mark.parametrize(("share", "closes"), [("1", True), ("0", False), ("7", True), ("nonsense", False)])
+async def test_a_share_of_answers_closes_its_connection(
+    share: str, closes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_CONNECTION_CLOSE_SHARE", share)
+    answer = await get(MIDDLEWARE.ReadyAndBalance(FakeEngine()), "/v1/models")
+    assert answer.closes is closes
+    assert json.loads(answer.body) == {"data": [{"id": "llama"}]}, "the answer itself is whole"
+
+
+async def test_http_2_answers_carry_no_connection_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_CONNECTION_CLOSE_SHARE", "1")
+    answer = await get(MIDDLEWARE.ReadyAndBalance(FakeEngine()), "/v1/models", version="2")
+    assert not answer.closes
+
+
+async def test_other_scopes_pass_through() -> None:
+    engine = FakeEngine()
+    for kind in ("lifespan", "websocket"):
+        await MIDDLEWARE.ReadyAndBalance(engine)({"type": kind}, no_body, Answer().send)
+    assert engine.seen == [("lifespan", ""), ("websocket", "")]

@@ -1,0 +1,203 @@
+"""When running pods may be replaced, and how many at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.render import AcceleratorFacts, Deployed, Objectives, RenderContext, RenderSettings, render
+from holdfast.render.names import Manifest
+from tests.render.scenes import SETTINGS, chat_h100, context, deployments, engine, live, service
+
+NEW_OPERATOR = RenderSettings(pod_files={"launcher.py": "# of a later version\n"}, prestop_seconds=20)
+FIRST = chat_h100(service(), context(admission_tokens=5600))
+
+
+def template(manifest: Manifest) -> Manifest:
+    found: Manifest = manifest["spec"]["template"]
+    return found
+
+
+def flag(manifest: Manifest, name: str) -> str:
+    return next((item for item in engine(manifest)["args"] if item.startswith(f"--{name}=")), "")
+
+
+def surge(manifest: Manifest) -> tuple[int, int]:
+    rolling = manifest["spec"]["strategy"]["rollingUpdate"]
+    return rolling["maxSurge"], rolling["maxUnavailable"]
+
+
+def after(
+    changes: dict[str, Any], facts: dict[str, Any] | None = None, settings: RenderSettings = SETTINGS
+) -> Manifest:
+    return chat_h100(service(changes), context(deployed=live(FIRST), **(facts or {})), settings)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"slo": {"ttft": "450ms", "tpot": "20ms", "e2e": "30s", "objective": "99.9%", "window": "1d"}},
+        {"scaling": {"min": 2, "max": 20}, "replicas": 4},
+        {"mode": "Recommend"},
+        {"rollout": {"maxSurge": 1}},
+    ],
+    ids=["nothing", "slo", "scaling", "mode", "surge"],
+)
+def test_edits_that_do_not_concern_the_pods_keep_their_template(changes: dict[str, Any]) -> None:
+    assert template(after(changes, {"admission_tokens": 9900})) == template(FIRST)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": {"uri": "Qwen/Qwen3-14B"}},
+        {"engine": {"image": "vllm/vllm-openai:v0.33.0"}},
+        {"engine": {"args": ["--enforce-eager"]}},
+        {"engine": {"env": [{"name": "A", "value": "1"}]}},
+        {"batching": {"maxNumSeqs": 64, "maxNumBatchedTokens": 2048}},
+        {"template": {"metadata": {"annotations": {"restarted": "now"}}}},
+    ],
+    ids=["model", "image", "args", "env", "batching", "template"],
+)
+def test_edits_of_the_pods_roll_out_with_a_fresh_admission_limit(changes: dict[str, Any]) -> None:
+    rolled = after(changes, {"admission_tokens": 9900})
+    assert template(rolled) != template(FIRST)
+    assert flag(rolled, "max-num-queued-tokens") == "--max-num-queued-tokens=9900"
+
+
+def test_the_admission_limit_does_not_drift_under_running_pods() -> None:
+    assert flag(after({}, {"admission_tokens": 8100}), "max-num-queued-tokens") == "--max-num-queued-tokens=5600"
+    assert flag(after({}, {"admission_tokens": None}), "max-num-queued-tokens") == "--max-num-queued-tokens=5600"
+
+
+def test_no_admission_limit_stays_none_until_the_next_rollout() -> None:
+    bare = live(chat_h100(service()))
+    assert bare.admission_tokens is None
+    assert not flag(chat_h100(service(), context(deployed=bare, admission_tokens=5600)), "max-num-queued-tokens")
+
+
+def test_bucket_edges_stay_those_of_creation_even_through_a_rollout() -> None:
+    rolled = after({"slo": {"ttft": "450ms"}, "engine": {"image": "vllm/vllm-openai:v0.33.0"}})
+    assert flag(rolled, "custom-histogram-buckets") == flag(FIRST, "custom-histogram-buckets")
+
+
+def test_a_later_accelerator_gets_the_edges_of_the_first_one() -> None:
+    accelerators = [{"name": "h100"}, {"name": "l40s"}]
+    facts = RenderContext(accelerators=(("h100", AcceleratorFacts(deployed=live(FIRST))),))
+    edited = service({"slo": {"ttft": "450ms"}, "accelerators": accelerators})
+    other = deployments(render(edited, ["l40s"], SETTINGS, facts))["chat-l40s"]
+    assert flag(other, "custom-histogram-buckets") == flag(FIRST, "custom-histogram-buckets")
+
+
+def test_a_new_operator_leaves_running_pods_as_they_are() -> None:
+    upgraded = after({}, settings=NEW_OPERATOR)
+    assert template(upgraded)["spec"]["dnsPolicy"] == "ClusterFirst", "the live template, defaults included"
+    assert template(upgraded)["spec"]["volumes"] == template(FIRST)["spec"]["volumes"]
+    assert upgraded["metadata"]["annotations"] == FIRST["metadata"]["annotations"]
+
+
+def test_a_new_operator_renders_no_files_that_no_pod_mounts() -> None:
+    manifests = render(service(), ["h100"], NEW_OPERATOR, context(deployed=live(FIRST)))
+    assert "ConfigMap" not in [item["kind"] for item in manifests]
+
+
+def test_the_next_rollout_brings_what_the_new_operator_renders() -> None:
+    kept = live(after({}, settings=NEW_OPERATOR))
+    newer = service({"engine": {"args": ["--enforce-eager"]}})
+    rolled = chat_h100(newer, context(deployed=kept), NEW_OPERATOR)
+    assert engine(rolled)["lifecycle"]["preStop"]["exec"]["command"][2] == "20"
+
+
+def test_a_template_edited_by_hand_is_put_right_again() -> None:
+    edited = live(FIRST)
+    drifted = Deployed(
+        edited.inputs, edited.template, "{}", edited.max_surge, edited.admission_tokens, edited.objectives
+    )
+    assert template(chat_h100(service(), context(deployed=drifted))) == template(FIRST)
+
+
+def test_the_revision_changes_with_model_image_and_arguments_only() -> None:
+    def revision(changes: dict[str, Any]) -> str:
+        labels: dict[str, str] = template(chat_h100(service(changes)))["metadata"]["labels"]
+        return labels["holdfast_revision"]
+
+    same: list[dict[str, Any]] = [
+        {},
+        {"slo": {"ttft": "450ms"}},
+        {"engine": {"shutdownTimeout": "5m"}},
+        {"model": {"cache": {"pvc": "a"}}},
+    ]
+    others: list[dict[str, Any]] = [
+        {"model": {"uri": "Qwen/Qwen3-14B"}},
+        {"model": {"dtype": "float16"}},
+        {"engine": {"image": "other:1"}},
+        {"engine": {"args": ["--enforce-eager"]}},
+        {"batching": {"maxNumSeqs": 64, "maxNumBatchedTokens": 2048}},
+    ]
+    assert len({revision(changes) for changes in same}) == 1
+    assert len({revision(changes) for changes in [{}, *others]}) == 1 + len(others)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "free_gpu", "expected"),
+    [("Auto", True, (1, 0)), ("Auto", False, (0, 1)), (0, True, (0, 1)), (1, False, (1, 0))],
+)
+def test_a_rollout_surges_where_a_gpu_is_free_or_as_told(
+    wanted: object, free_gpu: bool, expected: tuple[int, int]
+) -> None:
+    changes = {"rollout": {"maxSurge": wanted}, "engine": {"image": "vllm/vllm-openai:v0.33.0"}}
+    assert surge(after(changes, {"free_gpu": free_gpu})) == expected
+
+
+def test_a_rollout_under_way_keeps_its_surge_though_its_own_replica_took_the_free_gpu() -> None:
+    changes = {"engine": {"image": "vllm/vllm-openai:v0.33.0"}}
+    rolling = live(after(changes, {"free_gpu": True}))
+    assert surge(chat_h100(service(changes), context(deployed=rolling, free_gpu=False))) == (1, 0)
+
+
+def test_a_surge_replica_without_a_place_cannot_block_a_rollout() -> None:
+    changes = {"engine": {"image": "vllm/vllm-openai:v0.33.0"}}
+    rolling = live(after(changes, {"free_gpu": True}))
+    stuck = context(deployed=rolling, free_gpu=False, surge_stuck=True)
+    assert surge(chat_h100(service(changes), stuck)) == (0, 1)
+
+
+def test_a_deployment_of_someone_else_is_remembered_as_nothing() -> None:
+    assert Deployed.read({"metadata": {"name": "chat-h100"}, "spec": {"template": {}}}) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[1]",
+        "[1, 2]",
+        "[0, 1, null]",
+        '["a", 1, null]',
+        "[NaN, 1, null]",
+        "[Infinity, 1, null]",
+        "3",
+        "[null, 1, 2]",
+    ],
+)
+def test_a_damaged_memory_of_objectives_is_none(text: str) -> None:
+    assert Objectives.from_json(text) is None
+
+
+@pytest.mark.parametrize("objectives", [Objectives(0.5, 0.03), Objectives(2.0, 0.045, 90.0)])
+def test_objectives_survive_their_annotation(objectives: Objectives) -> None:
+    assert Objectives.from_json(objectives.to_json()) == objectives
+
+
+@pytest.mark.parametrize("tokens", ["", "-5", "1e3", "many", "5.5"])
+def test_a_damaged_admission_annotation_is_none(tokens: str) -> None:
+    body = {
+        **FIRST,
+        "metadata": {"annotations": {**FIRST["metadata"]["annotations"], "holdfast.dev/admission-tokens": tokens}},
+    }
+    deployed = Deployed.read(body)
+    assert deployed is not None
+    assert deployed.admission_tokens is None
