@@ -1,0 +1,192 @@
+"""The error budget: who was judged good or bad over the window, and how fast the budget burns.
+
+Verdicts go into a ring of at most `BUCKETS` spans of the window. Good is the lower Frechet bound: of those that
+finished, each miss of TTFT, TPOT or E2E takes away one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from holdfast.domain.service import Slo
+from holdfast.domain.signals import History
+from holdfast.policy.traffic import Seen
+
+BUCKETS = 120
+
+SHORTER = 12.0
+"""An alert also asks for its rate over a window that much shorter, so that it ends when the burning does."""
+
+
+@dataclass(frozen=True, slots=True)
+class BurnWindow:
+    """An alert: this share of the budget spent within 1/`divisor` of the window."""
+
+    budget_share: float
+    divisor: float
+
+    def threshold(self, slo: Slo) -> float:
+        """Burn rate (1 spends the budget exactly over the window), low enough to be reachable."""
+        return min(self.budget_share * self.divisor, 0.8 / slo.budget_share)
+
+
+FAST = BurnWindow(0.05, 60.0)
+SLOW = BurnWindow(0.10, 12.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """Requests judged."""
+
+    good: float = 0.0
+    bad: float = 0.0
+
+    @property
+    def judged(self) -> float:
+        return self.good + self.bad
+
+    @property
+    def bad_share(self) -> float:
+        return self.bad / self.judged if self.judged > 0.0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Verdicts of one span of the ring, `index` spans after the epoch."""
+
+    index: int
+    verdicts: Verdicts
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Verdicts over the window; `older` sums all buckets but the newest.
+
+    `owed`: requests already judged by their first token that have yet to finish. `latest`: the verdicts that the last
+    look added.
+    """
+
+    buckets: tuple[Bucket, ...] = ()
+    older: Verdicts = Verdicts()
+    owed: float = 0.0
+    judged_at: float | None = None
+    window_seconds: float = 0.0
+    latest: Verdicts = Verdicts()
+
+    @property
+    def total(self) -> Verdicts:
+        return _plus(self.older, self.buckets[-1].verdicts) if self.buckets else self.older
+
+
+@dataclass(frozen=True, slots=True)
+class SloState:
+    """What verdicts mean: None where too few were judged for one bad request not to matter."""
+
+    attainment: float | None
+    budget_remaining: float | None
+    fast_burn: bool
+    slow_burn: bool
+    judged: float
+
+    @property
+    def burning(self) -> bool:
+        return self.fast_burn or self.slow_burn
+
+
+def budget_from_history(history: History, slo: Slo, now: float) -> Budget:
+    """Rebuild from what Prometheus remembers; samples that make no sense are left out."""
+    memory = Budget(window_seconds=slo.window_seconds)
+    for sample in sorted(history.samples, key=lambda sample: sample.at):
+        verdicts = Verdicts(sample.good, sample.bad)
+        if now - slo.window_seconds < sample.at <= now and _sensible(verdicts):
+            memory = _add(memory, verdicts, sample.at)
+    return replace(memory, judged_at=now, latest=Verdicts()) if memory.buckets else memory
+
+
+def account(memory: Budget, seen: Seen, slo: Slo, now: float) -> Budget:
+    """Add the verdicts since the last look, by the share of the counting interval that is new."""
+    if memory.window_seconds != slo.window_seconds:
+        memory = Budget(owed=memory.owed, judged_at=memory.judged_at, window_seconds=slo.window_seconds)
+    if not (seen.countable and seen.visible):
+        return replace(_add(memory, Verdicts(), now), latest=Verdicts())
+    interval = seen.interval_seconds
+    passed = interval if memory.judged_at is None else min(now - memory.judged_at, interval)
+    if passed <= 0.0:
+        return replace(memory, latest=Verdicts())
+    verdicts, owed = judge_requests(seen, passed / interval, memory.owed)
+    return replace(_add(memory, verdicts, now), owed=owed, judged_at=now, latest=verdicts)
+
+
+def judge_requests(seen: Seen, share: float, owed: float) -> tuple[Verdicts, float]:
+    """Verdicts in this share of the interval, and how many of those judged have yet to finish.
+
+    A request is judged once: bad when its first token was late, else when it finishes. No more can be owed than are
+    in flight.
+    """
+    total = seen.total
+    finished = total.finished * share
+    late_start = max(0.0, total.ttft_count - total.ttft_within) * share
+    late_end = (max(0.0, total.tpot_count - total.tpot_within) + max(0.0, total.e2e_count - total.e2e_within)) * share
+    owing = owed + late_start
+    paid = min(owing, finished)
+    good = max(0.0, finished - paid - late_end)
+    bad = late_start + (finished - paid - good) + (total.failed + total.rejected) * share
+    return Verdicts(good, bad), min(owing - paid, total.running + total.waiting)
+
+
+def slo_state(memory: Budget, slo: Slo, now: float) -> SloState:
+    """Read attainment, what is left of the budget and the burn alerts."""
+    total = memory.total
+    if total.judged * slo.budget_share < 1.0:
+        return SloState(None, None, False, False, total.judged)
+    return SloState(
+        attainment=1.0 - total.bad_share,
+        budget_remaining=1.0 - total.bad_share / slo.budget_share,
+        fast_burn=_burns(memory, slo, now, FAST),
+        slow_burn=_burns(memory, slo, now, SLOW),
+        judged=total.judged,
+    )
+
+
+def _burns(memory: Budget, slo: Slo, now: float, window: BurnWindow) -> bool:
+    """Both the window and a much shorter one burn faster than the threshold."""
+    seconds, limit = slo.window_seconds / window.divisor, window.threshold(slo)
+    return all(recent(memory, now, span).bad_share >= limit * slo.budget_share for span in (seconds, seconds / SHORTER))
+
+
+def recent(memory: Budget, now: float, seconds: float) -> Verdicts:
+    """Verdicts of about the last `seconds`, in whole buckets and at least in the newest two."""
+    span = memory.window_seconds / BUCKETS
+    first = math.floor(now / span) - max(1, round(seconds / span) - 1)
+    good = bad = 0.0
+    for bucket in reversed(memory.buckets):
+        if bucket.index < first:
+            break
+        good += bucket.verdicts.good
+        bad += bucket.verdicts.bad
+    return Verdicts(good, bad)
+
+
+def _add(memory: Budget, verdicts: Verdicts, now: float) -> Budget:
+    """Put verdicts into the newest bucket; opening one drops what left the window and adds up the rest anew."""
+    index = math.floor(now / (memory.window_seconds / BUCKETS))
+    buckets = memory.buckets
+    if buckets and index <= buckets[-1].index:
+        newest = Bucket(buckets[-1].index, _plus(buckets[-1].verdicts, verdicts))
+        return replace(memory, buckets=(*buckets[:-1], newest))
+    if not buckets and verdicts.judged == 0.0:
+        return memory
+    kept = tuple(bucket for bucket in buckets if bucket.index > index - BUCKETS)
+    older = Verdicts(
+        math.fsum(bucket.verdicts.good for bucket in kept), math.fsum(bucket.verdicts.bad for bucket in kept)
+    )
+    return replace(memory, buckets=(*kept, Bucket(index, verdicts)), older=older)
+
+
+def _plus(one: Verdicts, other: Verdicts) -> Verdicts:
+    return Verdicts(one.good + other.good, one.bad + other.bad)
+
+
+def _sensible(verdicts: Verdicts) -> bool:
+    return 0.0 <= verdicts.good < 1e12 and 0.0 <= verdicts.bad < 1e12

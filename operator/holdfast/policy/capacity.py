@@ -1,0 +1,197 @@
+"""What one replica of each accelerator is believed to carry: the engine model's answer, corrected by observation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from zlib import crc32
+
+from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.enginemodel.mix import LengthMix
+from holdfast.policy.budget import Verdicts
+from holdfast.policy.mix import Lengths, length_mix, moved
+from holdfast.policy.replicarate import EngineModel, ReplicaRate
+from holdfast.policy.traffic import Seen
+
+LEAST_GAIN, MOST_GAIN = 0.5, 1.5
+
+LOOK_SECONDS = 60.0
+"""The correction is a slow one: observation and prediction are compared that often."""
+
+LOOK_SHARE = 0.25
+"""Share of a disagreement (of its logarithm) that one look corrects."""
+
+LEAST_REQUESTS = 20.0
+"""Requests in one look below which nothing is concluded."""
+
+UNDER_LOAD = 0.5
+"""Share of its capacity above which a replica's bad requests say something about its capacity."""
+
+MATERIAL = 0.05
+"""A relative change of the step times below this moves no capacity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What observation taught of one accelerator: steps take `slowness` times as long, `gain` times λ* is carried."""
+
+    slowness: float = 1.0
+    gain: float = 1.0
+    looks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """One accelerator: the model's answer, the inputs it was computed from, and the correction since."""
+
+    option: AcceleratorOption
+    rate: ReplicaRate
+    slowness: float
+    correction: Correction = Correction()
+
+    @property
+    def rate_rps(self) -> float:
+        """Requests per second of one replica within the objectives."""
+        return self.rate.rate_rps * self.correction.gain
+
+    @property
+    def feasible(self) -> bool:
+        return self.rate.feasible
+
+    @property
+    def confidence(self) -> float:
+        """The prior's, rising towards one with every look that agreed or corrected."""
+        seen = self.correction.looks / (self.correction.looks + 5.0)
+        return self.rate.confidence + (1.0 - self.rate.confidence) * seen
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was observed since the last comparison, while nothing but the load changed."""
+
+    since: float = 0.0
+    arrivals: float = 0.0
+    replica_seconds: float = 0.0
+    verdicts: Verdicts = field(default_factory=Verdicts)
+    failed: float = 0.0
+    tpot_count: float = 0.0
+    tpot_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Beliefs about every accelerator of a spec, in its order, and the look under way."""
+
+    spec: ServiceSpec | None = None
+    lengths: Lengths = field(default_factory=Lengths)
+    mix: LengthMix | None = None
+    beliefs: tuple[Belief, ...] = ()
+    look: Look = Look()
+
+    def belief(self, accelerator: str) -> Belief | None:
+        return next((belief for belief in self.beliefs if belief.option.name == accelerator), None)
+
+
+def believe(memory: Capacity, spec: ServiceSpec, lengths: Lengths, seen: Seen, model: EngineModel) -> Capacity:
+    """Bring beliefs up to date; what nothing material has changed for is kept as it is.
+
+    A new generation of the spec starts the corrections anew: it may be another image or another model.
+    """
+    if memory.spec == spec and not moved(memory.lengths, lengths) and not any(map(_drifted, memory.beliefs)):
+        return memory
+    mix = length_mix(lengths, seen.prompt_lengths, seen.output_lengths)
+    known = memory if memory.spec is not None and memory.spec.generation == spec.generation else Capacity()
+    beliefs = []
+    for option in spec.accelerators:
+        old = known.belief(option.name)
+        correction = old.correction if old is not None and old.option == option else Correction()
+        rate = model.rate(spec, option, mix, correction.slowness)
+        beliefs.append(Belief(option, rate, correction.slowness, correction))
+    return Capacity(spec, lengths, mix, tuple(beliefs), known.look)
+
+
+def watch(
+    memory: Capacity,
+    seen: Seen,
+    arrivals: float,
+    verdicts: Verdicts,
+    serving: int,
+    settled: bool,
+    passed: float,
+    now: float,
+) -> Capacity:
+    """Collect what the replicas did with their load; `passed` seconds are new, `serving` replicas served them.
+
+    Whatever disturbs the picture (replicas on the move, metrics in doubt) begins the look anew.
+    """
+    if not (settled and seen.fresh) or serving <= 0:
+        return replace(memory, look=Look(since=now + seen.interval_seconds))
+    if now < memory.look.since:  # the counting interval still holds some of what was before
+        return memory
+    share = passed / seen.interval_seconds if seen.interval_seconds > 0.0 else 0.0
+    look = memory.look
+    collected = Look(
+        since=look.since,
+        arrivals=look.arrivals + share * arrivals,
+        replica_seconds=look.replica_seconds + passed * serving,
+        verdicts=Verdicts(look.verdicts.good + verdicts.good, look.verdicts.bad + verdicts.bad),
+        failed=look.failed + share * seen.total.failed,
+        tpot_count=look.tpot_count + share * seen.total.tpot_count,
+        tpot_seconds=look.tpot_seconds + share * seen.total.tpot_sum_seconds,
+    )
+    return replace(memory, look=collected)
+
+
+def correct(memory: Capacity, accelerator: str, model: EngineModel, now: float) -> Capacity:
+    """Compare observation and prediction once per `LOOK_SECONDS`, services one after another and not all at once."""
+    look, spec, belief = memory.look, memory.spec, memory.belief(accelerator)
+    if spec is None or belief is None or not belief.feasible:
+        return memory
+    offset = crc32(str(spec.key).encode()) % int(LOOK_SECONDS)
+    if (now + offset) // LOOK_SECONDS == (look.since + offset) // LOOK_SECONDS:
+        return memory
+    if look.verdicts.judged < LEAST_REQUESTS or look.replica_seconds < 0.5 * LOOK_SECONDS:
+        return replace(memory, look=Look(since=now))
+    corrected = replace(belief, correction=_compared(memory, spec, belief, look, model))
+    beliefs = tuple(corrected if old is belief else old for old in memory.beliefs)
+    return replace(memory, beliefs=beliefs, look=Look(since=now))
+
+
+def _compared(memory: Capacity, spec: ServiceSpec, belief: Belief, look: Look, model: EngineModel) -> Correction:
+    old = belief.correction
+    rate = look.arrivals / look.replica_seconds
+    slowness = old.slowness * _tpot_ratio(memory, spec, belief, look, rate, model) ** LOOK_SHARE
+    gain = old.gain * _load_ratio(spec, belief, look, rate) ** LOOK_SHARE
+    return Correction(
+        slowness=min(1.0 / LEAST_GAIN, max(1.0 / MOST_GAIN, slowness)),
+        gain=min(MOST_GAIN, max(LEAST_GAIN, gain)),
+        looks=old.looks + 1,
+    )
+
+
+def _tpot_ratio(
+    memory: Capacity, spec: ServiceSpec, belief: Belief, look: Look, rate: float, model: EngineModel
+) -> float:
+    """Observed mean time per output token relative to the predicted one."""
+    if memory.mix is None or look.tpot_count < LEAST_REQUESTS or look.tpot_seconds <= 0.0:
+        return 1.0
+    predicted = model.tpot_seconds(spec, belief.option, memory.mix, belief.correction.slowness, rate)
+    if predicted is None or predicted <= 0.0:
+        return 1.0
+    return look.tpot_seconds / look.tpot_count / predicted
+
+
+def _load_ratio(spec: ServiceSpec, belief: Belief, look: Look, rate: float) -> float:
+    """How far off the believed rate is, by the objective: kept above it, or missed below it beyond chance."""
+    load = rate / max(belief.rate_rps, 1e-9)
+    judged, allowed = look.verdicts.judged, look.verdicts.judged * spec.slo.budget_share
+    missed = look.verdicts.bad - look.failed
+    if load > 1.0 and look.verdicts.bad_share <= spec.slo.budget_share:
+        return load
+    if UNDER_LOAD < load < 1.0 and missed > allowed + 3.0 * (judged * spec.slo.budget_share) ** 0.5:
+        return load
+    return 1.0
+
+
+def _drifted(belief: Belief) -> bool:
+    """Steps are by now believed to take materially longer or shorter than what the rate was computed for."""
+    return abs(belief.correction.slowness - belief.slowness) > MATERIAL * belief.slowness

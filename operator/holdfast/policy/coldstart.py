@@ -1,0 +1,62 @@
+"""How long a replica takes from its node to its first token, and therefore how far decisions must look ahead."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from holdfast.domain.cluster import Replica
+from holdfast.domain.snapshot import Timing
+from holdfast.policy.settings import PolicySettings
+
+REMEMBERED = 20
+LONGEST_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ColdStarts:
+    """Seconds of the last cold starts, oldest first, and the replicas that were ready at the last look."""
+
+    seconds: tuple[float, ...] = ()
+    known: frozenset[str] | None = None
+
+    @property
+    def p90_seconds(self) -> float | None:
+        """None where none was seen."""
+        ranked = sorted(self.seconds)
+        return ranked[math.ceil(0.9 * len(ranked)) - 1] if ranked else None
+
+
+def watch_cold_starts(memory: ColdStarts, ready: tuple[Replica, ...], remembered: float | None) -> ColdStarts:
+    """Add the replicas that became ready since the last look.
+
+    `remembered` is what status knew before a restart: where it is there, replicas found ready at the first look add
+    nothing, for readiness that came and went makes their ages wrong.
+    """
+    names = frozenset(replica.name for replica in ready)
+    if names == memory.known:
+        return memory
+    if memory.known is None and remembered is not None and 0.0 < remembered < LONGEST_SECONDS:
+        return ColdStarts((remembered,), names)
+    fresh = sorted(
+        (replica for replica in ready if replica.name not in (memory.known or ())),
+        key=lambda replica: (replica.ready_at or 0.0, replica.name),
+    )
+    seconds = tuple(filter(None, map(_seconds, fresh)))
+    return ColdStarts((memory.seconds + seconds)[-REMEMBERED:], names)
+
+
+def lead_seconds(memory: ColdStarts, timing: Timing, interval_seconds: float, settings: PolicySettings) -> float:
+    """Time from a change in load until capacity ordered for it serves: see it, decide, start."""
+    cold = memory.p90_seconds
+    start = settings.cold_start_seconds if cold is None else cold
+    return start + max(timing.tick_seconds, 0.0) + max(timing.scrape_seconds, 0.0) + 0.5 * interval_seconds
+
+
+def _seconds(replica: Replica) -> float | None:
+    """Cold start without the wait for a GPU; None where the times make no sense."""
+    placed_at = replica.created_at if replica.scheduled_at is None else replica.scheduled_at
+    if replica.ready_at is None:
+        return None
+    seconds = replica.ready_at - placed_at
+    return seconds if 0.0 < seconds < LONGEST_SECONDS else None

@@ -1,0 +1,164 @@
+"""The one pure function behind every size: snapshot and memory in, decisions and memory out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.api.reasons import Reason
+from holdfast.domain.decision import CapacityView, Decision, Explanation, SloView, Verdict
+from holdfast.domain.snapshot import ServiceSnapshot, Snapshot
+from holdfast.policy import budget, forecast, placement, sizing
+from holdfast.policy.conditions import conditions
+from holdfast.policy.inventory import Inventory
+from holdfast.policy.learning import learn
+from holdfast.policy.memory import Memory, ServiceMemory
+from holdfast.policy.messages import describe, reason_for
+from holdfast.policy.modes import pinned_verdict, recommend_verdict
+from holdfast.policy.replicarate import EngineModel, StepLawModel
+from holdfast.policy.replicas import Group, anything_starting, group_replicas
+from holdfast.policy.settings import PolicySettings
+from holdfast.policy.sizes import Sizes, decide_sizes
+from holdfast.policy.traffic import Seen, judge
+from holdfast.policy.turns import remember_turn
+from holdfast.policy.view import View
+
+DEFAULTS = PolicySettings()
+STEP_LAW = StepLawModel()
+
+
+def decide(
+    snapshot: Snapshot, memory: Memory, settings: PolicySettings = DEFAULTS, model: EngineModel = STEP_LAW
+) -> tuple[tuple[Decision, ...], Memory]:
+    """Decide for all services, in order of their keys whatever the order of the snapshot.
+
+    Pure: the same snapshot and memory give the same answer. Services that are gone are forgotten.
+    """
+    inventory = Inventory(tuple(sorted(snapshot.nodes, key=lambda node: node.name)))
+    decisions, memories = [], {}
+    for service in sorted(snapshot.services, key=lambda service: service.spec.key):
+        known = memory.services.get(service.spec.key, ServiceMemory())
+        decision, remembered = decide_service(service, known, snapshot, inventory, settings, model)
+        decisions.append(decision)
+        memories[service.spec.key] = remembered
+    return tuple(decisions), Memory(memories)
+
+
+def decide_service(
+    service: ServiceSnapshot,
+    known: ServiceMemory,
+    snapshot: Snapshot,
+    inventory: Inventory,
+    settings: PolicySettings,
+    model: EngineModel,
+) -> tuple[Decision, ServiceMemory]:
+    """Decide for one service: look, learn, forecast, place, size, explain."""
+    seen = judge(service.traffic)
+    groups = group_replicas(service, snapshot.now, settings)
+    memory = learn(known, service, seen, groups, snapshot.now, snapshot.timing, settings, model)
+    view = _view(service, seen, groups, memory, inventory, snapshot.now, settings)
+    sizes = decide_sizes(view)
+    free = Verdict(sizes.action, reason_for(view, sizes), describe(view, sizes), sizes.targets)
+    verdict, recommendation = _in_mode(view, free)
+    return _decision(view, sizes, verdict, recommendation), _remembered(view, sizes, verdict)
+
+
+def _view(
+    service: ServiceSnapshot,
+    seen: Seen,
+    groups: tuple[Group, ...],
+    memory: ServiceMemory,
+    inventory: Inventory,
+    now: float,
+    settings: PolicySettings,
+) -> View:
+    spec = service.spec
+    expected = forecast.forecast(
+        memory.demand, memory.residuals, memory.headroom.sizing, memory.lead_seconds, seen.interval_seconds
+    )
+    waiting = sizing.backlog(seen.total.waiting, expected, spec.slo.ttft_seconds)
+    demand_rps = sizing.demand_rps(expected, waiting, spec.slo.ttft_seconds, anything_starting(groups))
+    hold = sizing.hold_seconds(memory.lead_seconds, settings.drain_seconds)
+    peaks = sizing.remember_peak(memory.peaks, expected, demand_rps, now, hold, seen.fresh)
+    fallback = max((group.baseline for group in groups), default=0)
+    considered = placement.options(
+        spec, memory.capacity.beliefs, groups, memory.setbacks, inventory, demand_rps, fallback, now
+    )
+    choice = placement.choose(memory.choice, considered, groups, hold, now)
+    return View(
+        service=service,
+        now=now,
+        seen=seen,
+        groups=groups,
+        memory=replace(memory, peaks=peaks, choice=choice),
+        slo=budget.slo_state(memory.budget, spec.slo, now),
+        forecast=expected,
+        backlog_requests=waiting,
+        demand_rps=demand_rps,
+        hold_seconds=hold,
+        considered=considered,
+        chosen=next(option for option in considered if option.name == choice.accelerator),
+    )
+
+
+def _in_mode(view: View, free: Verdict) -> tuple[Verdict, Verdict | None]:
+    """What is done, and what is only recommended because people hold the size themselves."""
+    if view.spec.pinned_replicas is not None:
+        return pinned_verdict(view, view.spec.pinned_replicas), free
+    if view.spec.recommend_only:
+        return recommend_verdict(view), free
+    return free, None
+
+
+LIMITING = frozenset({Reason.AT_MAXIMUM, Reason.BUDGET_LIMITED, Reason.CAPACITY_LIMITED})
+"""Bounds under which misses say nothing about headroom."""
+
+
+def _remembered(view: View, sizes: Sizes, verdict: Verdict) -> ServiceMemory:
+    memory, mode = view.memory, view.spec.pinned_replicas is not None or view.spec.recommend_only
+    return replace(
+        memory,
+        decided_at=view.now,
+        turns=remember_turn(memory.turns, verdict.action, view.now, memory.lead_seconds),
+        limited=mode or bool(sizes.limits & LIMITING),
+    )
+
+
+def _decision(view: View, sizes: Sizes, verdict: Verdict, recommendation: Verdict | None) -> Decision:
+    belief = view.belief
+    return Decision(
+        key=view.spec.key,
+        generation=view.spec.generation,
+        verdict=verdict,
+        conditions=conditions(view, sizes),
+        slo=_slo_view(view),
+        capacity=CapacityView(belief.option.name, belief.rate_rps, belief.rate.bound_by, belief.confidence),
+        cold_start_seconds=view.memory.cold_starts.p90_seconds,
+        recommendation=recommendation,
+        explanation=_explanation(view, sizes),
+    )
+
+
+def _slo_view(view: View) -> SloView:
+    traffic, rate = view.service.traffic, None if view.forecast is None else view.forecast.level_rps
+    last_minute = budget.recent(view.memory.budget, view.now, 60.0)
+    return SloView(
+        attainment=view.slo.attainment,
+        budget_remaining=view.slo.budget_remaining,
+        good_rps=None if rate is None else rate * (1.0 - last_minute.bad_share),
+        arrival_rps=rate,
+        ttft=traffic.ttft,
+        tpot=traffic.tpot,
+    )
+
+
+def _explanation(view: View, sizes: Sizes) -> Explanation:
+    expected = view.forecast
+    return Explanation(
+        forecast_rps=None if expected is None else expected.wanted_rps,
+        quantile=None if expected is None else expected.quantile,
+        lead_time_seconds=view.memory.lead_seconds,
+        backlog_requests=view.backlog_requests,
+        wanted_replicas=sizes.wanted,
+        candidates=placement.candidates(view.considered, view.chosen.name, view.spec.slo.objective),
+        guards=tuple(f"{bound.reason}: {bound.sentence}" for bound in sizes.bounds),
+    )

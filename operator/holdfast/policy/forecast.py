@@ -1,0 +1,103 @@
+"""How much may arrive within the lead time: level and trend, and a quantile of what noise adds to them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from holdfast.policy.demand import Demand, threshold
+from holdfast.policy.statistics import normal_quantile
+
+REMEMBERED = 64
+"""Residuals kept."""
+
+PRIOR_WEIGHT = 16.0
+"""Residuals that weigh as much as the parametric quantile."""
+
+RELAPSE = 1e-3
+"""Chance at which noise of the estimate alone would call back a replica that was let go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Residuals:
+    """What the maximum over a lead time had above its prediction, in standard deviations of one cell."""
+
+    values: tuple[float, ...] = ()
+    learned_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Requests per second; `wanted_rps` is the quantile of the maximum within `lead_seconds` that sizes are made for.
+
+    `releasable_rps` adds what the estimate itself may be wrong by: only what carries that much lets others go.
+    """
+
+    level_rps: float
+    expected_rps: float
+    wanted_rps: float
+    releasable_rps: float
+    quantile: float
+    lead_seconds: float
+
+
+def learn_residuals(memory: Residuals, demand: Demand, lead_seconds: float) -> Residuals:
+    """Judge the prediction made one lead time before the newest whole cell, once per cell."""
+    cells = demand.cells
+    newest = next((cell for cell in reversed(cells[-2:]) if cell.predicted_rps is not None), None)
+    if newest is None or newest.ends_at <= memory.learned_at:
+        return memory
+    since = newest.ends_at - lead_seconds
+    start = next((cell for cell in reversed(cells) if cell.ends_at <= since), None)
+    if start is None or start.predicted_rps is None or since - start.ends_at > 2.0 * newest.seconds:
+        return Residuals(memory.values, newest.ends_at)
+    highest = max(cell.rate_rps for cell in cells if start.ends_at < cell.ends_at <= newest.ends_at)
+    deviation = _deviation_rps(start.predicted_rps, demand.noise, newest.seconds)
+    limit = threshold(newest.seconds)
+    value = max(-limit, min(limit, (highest - start.predicted_rps) / deviation))
+    return Residuals((*memory.values, value)[-REMEMBERED:], newest.ends_at)
+
+
+def forecast(
+    demand: Demand, residuals: Residuals, quantile: float, lead_seconds: float, interval: float
+) -> Forecast | None:
+    """Return the forecast; None where no arrival rate was ever seen."""
+    line = demand.line
+    if line is None:
+        return None
+    expected = max(line.level_rps, line.ahead(lead_seconds))
+    seconds = max(interval, 1.0)
+    deviation = _deviation_rps(expected, demand.noise, seconds)
+    wanted = max(0.0, expected + residual_quantile(residuals, quantile, lead_seconds / seconds) * deviation)
+    uncertainty = deviation * math.sqrt(seconds / max(line.seconds, seconds))
+    return Forecast(
+        level_rps=line.level_rps,
+        expected_rps=expected,
+        wanted_rps=wanted,
+        releasable_rps=wanted + normal_quantile(1.0 - RELAPSE) * uncertainty,
+        quantile=quantile,
+        lead_seconds=lead_seconds,
+    )
+
+
+def residual_quantile(residuals: Residuals, quantile: float, cells: float) -> float:
+    """Quantile of the maximum over `cells` cells in standard deviations: what was seen, and what theory says.
+
+    Theory: the maximum of m independent normal cells stays below the q^(1/m) quantile of one. It alone answers where
+    the quantile lies beyond what was seen.
+    """
+    theory = normal_quantile(round(quantile ** (1.0 / max(1.0, round(cells))), 6))
+    count = len(residuals.values)
+    if count == 0:
+        return theory
+    rank = quantile * (count + 1)
+    if rank > count:
+        return max(theory, max(residuals.values))
+    seen = sorted(residuals.values)[max(0, math.ceil(rank) - 1)]
+    share = count / (count + PRIOR_WEIGHT)
+    return share * seen + (1.0 - share) * theory
+
+
+def _deviation_rps(rate_rps: float, noise: float, seconds: float) -> float:
+    """Standard deviation of a rate counted over `seconds`; one request is the least that noise may be."""
+    return math.sqrt(noise * max(rate_rps, 1.0 / seconds) / seconds)

@@ -1,0 +1,196 @@
+"""What stands between a wanted size and the one that is taken: a list, in the order in which it is asked.
+
+A guard sees the proposal as the ones before it left it. Hard bounds come last, so that nothing moves a size past them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from holdfast.api.reasons import Reason
+from holdfast.policy.sizing import replicas_for
+from holdfast.policy.view import View
+
+MOST_TURNS = 2
+"""Changes of direction per lead time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Replicas of the chosen accelerator now and as proposed, beside `elsewhere` on others that stay meanwhile."""
+
+    view: View
+    before: int
+    after: int
+    elsewhere: int = 0
+    elsewhere_cost: float = 0.0
+
+    @property
+    def lowers(self) -> bool:
+        return self.after < self.before
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The size a guard allows instead, and why."""
+
+    replicas: int
+    reason: Reason
+    sentence: str
+
+
+Guard = Callable[[Proposal], Bound | None]
+
+
+def prediction_is_finite(proposal: Proposal) -> Bound | None:
+    forecast, rate = proposal.view.forecast, proposal.view.belief.rate_rps
+    numbers = (rate,) if forecast is None else (rate, forecast.wanted_rps, forecast.releasable_rps)
+    if all(map(math.isfinite, numbers)):
+        return None
+    return Bound(proposal.before, Reason.PREDICTION_NOT_FINITE, "a prediction is not a finite number")
+
+
+def size_is_observed(proposal: Proposal) -> Bound | None:
+    if all(group.observed for group in proposal.view.groups):
+        return None
+    return Bound(proposal.before, Reason.SPEC_NOT_OBSERVED, "the last change has not been taken up by Kubernetes yet")
+
+
+def metrics_are_fresh(proposal: Proposal) -> Bound | None:
+    seen = proposal.view.seen
+    if seen.fresh or not proposal.lowers:
+        return None
+    return Bound(proposal.before, Reason.METRICS_HOLD, f"metrics are {seen.state.value}: {seen.detail or 'held'}")
+
+
+def no_rollout_runs(proposal: Proposal) -> Bound | None:
+    if not proposal.lowers or not any(group.rolling_out for group in proposal.view.groups):
+        return None
+    return Bound(proposal.before, Reason.ROLLOUT_UNDER_WAY, "replicas are being replaced")
+
+
+def nothing_starts(proposal: Proposal) -> Bound | None:
+    if not proposal.lowers or not proposal.view.starting:
+        return None
+    return Bound(proposal.before, Reason.REPLICAS_STARTING, "replicas are still starting")
+
+
+def nothing_burns(proposal: Proposal) -> Bound | None:
+    if not proposal.lowers or not proposal.view.slo.burning:
+        return None
+    return Bound(proposal.before, Reason.BUDGET_BURNING, "the error budget is burning")
+
+
+def held_long_enough(proposal: Proposal) -> Bound | None:
+    """Fewer replicas must have been enough for as long as it takes to have one back."""
+    view = proposal.view
+    if not proposal.lowers:
+        return None
+    peaks, hold = view.memory.peaks, view.hold_seconds
+    covered = peaks.covered_seconds(view.now)
+    if covered < hold:
+        return Bound(proposal.before, Reason.DOWN_HOLD, f"load watched for {covered:.0f} of {hold:.0f} s")
+    needed = replicas_for(peaks.rate_rps, view.belief.rate_rps) + spare_replicas(view)
+    if needed <= proposal.after:
+        return None
+    sentence = f"{peaks.rate_rps:.1f} req/s were expected within the last {hold:.0f} s"
+    return Bound(min(proposal.before, needed), Reason.DOWN_HOLD, sentence)
+
+
+def direction_is_steady(proposal: Proposal) -> Bound | None:
+    view = proposal.view
+    if not proposal.lowers or view.forecast is None:
+        return None
+    turns = [at for at in view.memory.turns.at if view.now - at <= view.forecast.lead_seconds]
+    if len(turns) < MOST_TURNS:
+        return None
+    return Bound(proposal.before, Reason.FLAP_LIMITED, f"{len(turns)} changes of direction within one lead time")
+
+
+def step_is_bounded(proposal: Proposal) -> Bound | None:
+    total = proposal.before + proposal.elsewhere
+    most = max(2 * total, total + 4) - proposal.elsewhere
+    if proposal.after <= most:
+        return None
+    return Bound(most, Reason.STEP_LIMITED, f"{proposal.after} wanted, {most} at most in one step")
+
+
+def accelerators_can_be_had(proposal: Proposal) -> Bound | None:
+    """Replicas that found no node show that more of them would not either."""
+    view, short = proposal.view, len(proposal.view.group.short)
+    if not short or proposal.after <= proposal.before:
+        return None
+    gain = view.belief.rate_rps
+    sentence = f"{short} replicas find no {view.chosen.name}; one more GPU group would serve {gain:.1f} req/s"
+    return Bound(proposal.before, Reason.CAPACITY_LIMITED, sentence)
+
+
+def at_least_the_minimum(proposal: Proposal) -> Bound | None:
+    least = proposal.view.spec.min_replicas - proposal.elsewhere
+    if proposal.after >= least:
+        return None
+    return Bound(least, Reason.AT_MINIMUM, f"scaling.min is {proposal.view.spec.min_replicas}")
+
+
+def at_most_the_maximum(proposal: Proposal) -> Bound | None:
+    most = max(0, proposal.view.spec.max_replicas - proposal.elsewhere)
+    if proposal.after <= most:
+        return None
+    sentence = f"{proposal.after} wanted, scaling.max is {proposal.view.spec.max_replicas}"
+    return Bound(most, Reason.AT_MAXIMUM, sentence)
+
+
+def within_the_accelerators_maximum(proposal: Proposal) -> Bound | None:
+    option = proposal.view.belief.option
+    if option.max_replicas is None or proposal.after <= option.max_replicas:
+        return None
+    sentence = f"{proposal.after} wanted, {option.name} may have {option.max_replicas}"
+    return Bound(option.max_replicas, Reason.AT_MAXIMUM, sentence)
+
+
+def within_the_budget(proposal: Proposal) -> Bound | None:
+    spec, cost = proposal.view.spec, proposal.view.belief.option.cost_per_replica_hour
+    if spec.max_cost_per_hour is None or not cost or cost <= 0.0:
+        return None
+    most = max(0, math.floor((spec.max_cost_per_hour - proposal.elsewhere_cost) / cost + 1e-9))
+    if proposal.after <= most:
+        return None
+    sentence = f"{proposal.after} wanted, budget.maxCostPerHour ${spec.max_cost_per_hour:g} pays for {most}"
+    return Bound(most, Reason.BUDGET_LIMITED, sentence)
+
+
+GUARDS: tuple[Guard, ...] = (
+    prediction_is_finite,
+    size_is_observed,
+    metrics_are_fresh,
+    no_rollout_runs,
+    nothing_starts,
+    nothing_burns,
+    held_long_enough,
+    direction_is_steady,
+    accelerators_can_be_had,
+    step_is_bounded,
+    at_least_the_minimum,
+    at_most_the_maximum,
+    within_the_accelerators_maximum,
+    within_the_budget,
+)
+
+
+def apply_guards(proposal: Proposal, guards: tuple[Guard, ...] = GUARDS) -> tuple[Proposal, tuple[Bound, ...]]:
+    """Ask every guard in order; return what is left of the proposal, and those that changed it."""
+    bounds = []
+    for guard in guards:
+        bound = guard(proposal)
+        if bound is not None and bound.replicas != proposal.after:
+            bounds.append(bound)
+            proposal = replace(proposal, after=bound.replicas)
+    return proposal, tuple(bounds)
+
+
+def spare_replicas(view: View) -> int:
+    """Replicas to run in place of single failing ones; where none serves, more of the same would fail as well."""
+    group = view.group
+    return len(group.failing) + len(group.stuck) if group.ready else 0

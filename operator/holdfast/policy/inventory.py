@@ -1,0 +1,54 @@
+"""What the nodes could take: free accelerators by resource and node labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from holdfast.domain.cluster import NodeOffer
+from holdfast.domain.service import AcceleratorOption
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Replicas that matching nodes have room for; `nodes` match, of `offering` that have the resource at all."""
+
+    free_replicas: int
+    nodes: int
+    offering: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The nodes of one snapshot; answers are remembered while one snapshot is decided on."""
+
+    nodes: tuple[NodeOffer, ...] = ()
+    _rooms: dict[tuple[str, int, tuple[tuple[str, str], ...]], Room] = field(default_factory=dict)
+
+    def room(self, option: AcceleratorOption) -> Room:
+        """Return the room for replicas of an accelerator."""
+        key = (option.resource, option.gpus_per_replica, option.node_selector)
+        if key not in self._rooms:
+            self._rooms[key] = _room(self.nodes, *key)
+        return self._rooms[key]
+
+    def most_replicas(self, option: AcceleratorOption, placed: int) -> int | None:
+        """Most replicas that could run now, `placed` of which do; None where nodes say nothing.
+
+        Where no node has the resource, nodes may still be created for whoever asks.
+        """
+        room = self.room(option)
+        return None if room.offering == 0 else placed + room.free_replicas
+
+
+def _room(nodes: tuple[NodeOffer, ...], resource: str, gpus: int, selector: tuple[tuple[str, str], ...]) -> Room:
+    free = matching = offering = 0
+    for node in nodes:
+        there = dict(node.allocatable).get(resource, 0)
+        if there <= 0:
+            continue
+        offering += 1
+        labels = dict(node.labels)
+        if all(labels.get(name) == value for name, value in selector):
+            matching += 1
+            free += max(0, there - dict(node.used).get(resource, 0)) // max(1, gpus)
+    return Room(free, matching, offering)

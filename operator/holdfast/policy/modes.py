@@ -1,0 +1,63 @@
+"""Sizes that people have taken into their own hands: pinned, or only recommended."""
+
+from __future__ import annotations
+
+from holdfast.api.reasons import Reason
+from holdfast.domain.decision import Action, PlacementTarget, Verdict
+from holdfast.policy.sizes import target
+from holdfast.policy.view import View
+
+
+def pinned_verdict(view: View, pinned: int) -> Verdict:
+    """Exactly that many replicas, on the accelerators in use as they are, the preferred one taking the difference."""
+    if not all(group.observed for group in view.groups):
+        return Verdict(Action.HOLD, Reason.PINNED, f"pinned to {pinned} replicas", current_targets(view))
+    sizes = _pinned_sizes(view, pinned)
+    targets = tuple(
+        target(view.group_of(name), name, replicas)
+        for name, replicas in sizes.items()
+        if replicas or view.group_of(name).size
+    )
+    message = f"spec.replicas pins {pinned} replicas, {view.size} wanted so far; remove it to resume SLO scaling"
+    return Verdict(_action(view, pinned, sizes), Reason.PINNED, message, targets)
+
+
+def _pinned_sizes(view: View, pinned: int) -> dict[str, int]:
+    used = [option for option in sorted(view.considered, key=lambda o: o.index) if view.group_of(option.name).size]
+    used = used or [view.chosen]
+    sizes = {group.accelerator: 0 for group in view.groups if group.exists}
+    left = pinned
+    for option in used:
+        sizes[option.name] = min(view.group_of(option.name).size, left)
+        left -= sizes[option.name]
+    for option in used[:-1]:
+        most = option.belief.option.max_replicas
+        more = left if most is None else max(0, min(left, most - sizes[option.name]))
+        sizes[option.name] += more
+        left -= more
+    sizes[used[-1].name] += left
+    return sizes
+
+
+def _action(view: View, pinned: int, sizes: dict[str, int]) -> Action:
+    if not any(group.exists for group in view.groups):
+        return Action.CREATE
+    if all(view.group_of(name).size == replicas for name, replicas in sizes.items()):
+        return Action.HOLD
+    if pinned == view.size:
+        return Action.SWITCH
+    return Action.SCALE_UP if pinned > view.size else Action.SCALE_DOWN
+
+
+def recommend_verdict(view: View) -> Verdict:
+    """Nothing moves; a new service starts at scaling.min on the first accelerator."""
+    message = "mode is Recommend: see status.recommendation"
+    if any(group.exists for group in view.groups):
+        return Verdict(Action.HOLD, Reason.RECOMMEND, message, current_targets(view))
+    first = PlacementTarget(view.spec.accelerators[0].name, view.spec.min_replicas)
+    return Verdict(Action.CREATE, Reason.RECOMMEND, message, (first,))
+
+
+def current_targets(view: View) -> tuple[PlacementTarget, ...]:
+    """The sizes as they are."""
+    return tuple(target(group, group.accelerator, group.size) for group in view.groups if group.size)

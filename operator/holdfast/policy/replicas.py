@@ -1,0 +1,108 @@
+"""Replicas of one accelerator as capacity: what serves, what will serve, and what will not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holdfast.domain.cluster import Placement, Replica, ReplicaPhase
+from holdfast.domain.snapshot import ServiceSnapshot
+from holdfast.policy.settings import PolicySettings
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All replicas of one accelerator; `size` is spec.replicas of its Deployment.
+
+    `pending` wait for a node and may still get one, `short` have waited longer than nodes take to come; `failing` will
+    not become capacity by waiting, nor will `stuck` ones that have been starting for too long.
+    """
+
+    accelerator: str
+    size: int = 0
+    exists: bool = False
+    observed: bool = True
+    rolling_out: bool = False
+    ready: tuple[Replica, ...] = ()
+    starting: tuple[Replica, ...] = ()
+    pending: tuple[Replica, ...] = ()
+    short: tuple[Replica, ...] = ()
+    failing: tuple[Replica, ...] = ()
+    stuck: tuple[Replica, ...] = ()
+    draining: int = 0
+
+    @property
+    def coming(self) -> tuple[Replica, ...]:
+        """Capacity to come."""
+        return self.starting + self.pending
+
+    @property
+    def useless(self) -> tuple[Replica, ...]:
+        """Replicas that are neither capacity nor about to become it."""
+        return self.short + self.failing + self.stuck
+
+    @property
+    def placed(self) -> int:
+        """Replicas that hold accelerators already, those that are leaving included."""
+        return len(self.ready) + len(self.starting) + len(self.failing) + len(self.stuck) + self.draining
+
+    @property
+    def baseline(self) -> int:
+        """What a change starts from: spec.replicas, or what still runs where the Deployment is gone."""
+        return self.size if self.exists else len(self.ready) + len(self.coming)
+
+    def cheapest_to_remove(self) -> tuple[str, ...]:
+        """Names in the order in which replicas are best removed: without capacity first, then the newest."""
+        ranked = (*self.failing, *self.stuck, *self.short, *self.pending, *_newest(self.starting), *_newest(self.ready))
+        return tuple(replica.name for replica in ranked)
+
+
+def anything_starting(groups: tuple[Group, ...]) -> bool:
+    """Capacity is on its way, even if its pods do not exist yet."""
+    return any(group.coming or len(group.ready) + len(group.useless) < group.size for group in groups)
+
+
+def group_replicas(service: ServiceSnapshot, now: float, settings: PolicySettings) -> tuple[Group, ...]:
+    """Group the replicas and Deployments of a service by accelerator, in order of names."""
+    placements = {placement.accelerator: placement for placement in service.placements}
+    by_accelerator: dict[str, list[Replica]] = {name: [] for name in placements}
+    for replica in service.replicas:
+        by_accelerator.setdefault(replica.accelerator, []).append(replica)
+    return tuple(
+        _group(name, placements.get(name), by_accelerator[name], now, settings) for name in sorted(by_accelerator)
+    )
+
+
+def _group(
+    name: str, placement: Placement | None, replicas: list[Replica], now: float, settings: PolicySettings
+) -> Group:
+    phases: dict[ReplicaPhase, list[Replica]] = {phase: [] for phase in ReplicaPhase}
+    for replica in sorted(replicas, key=_identity):
+        phases[replica.phase].append(replica)
+    unplaced, starting = phases[ReplicaPhase.UNSCHEDULABLE], phases[ReplicaPhase.STARTING]
+    return Group(
+        accelerator=name,
+        size=max(0, placement.replicas) if placement else 0,
+        exists=placement is not None,
+        observed=placement is None or placement.observed,
+        rolling_out=placement is not None and placement.rolling_out,
+        ready=tuple(phases[ReplicaPhase.READY]),
+        starting=tuple(r for r in starting if now - _placed_at(r) < settings.starting_seconds),
+        stuck=tuple(r for r in starting if now - _placed_at(r) >= settings.starting_seconds),
+        pending=tuple(r for r in unplaced if now - r.created_at < settings.provisioning_seconds),
+        short=tuple(r for r in unplaced if now - r.created_at >= settings.provisioning_seconds),
+        failing=tuple(phases[ReplicaPhase.FAILING]),
+        draining=len(phases[ReplicaPhase.DRAINING]),
+    )
+
+
+def _identity(replica: Replica) -> tuple[float, str]:
+    return replica.created_at, replica.name
+
+
+def _placed_at(replica: Replica) -> float:
+    return replica.created_at if replica.scheduled_at is None else replica.scheduled_at
+
+
+def _newest(replicas: Iterable[Replica]) -> list[Replica]:
+    return sorted(replicas, key=lambda replica: (-replica.created_at, replica.name))

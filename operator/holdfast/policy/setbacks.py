@@ -1,0 +1,89 @@
+"""Accelerators that cannot be had for the time being, and when each is tried again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.api.reasons import Reason
+from holdfast.domain.cluster import Replica
+from holdfast.policy.replicas import Group
+from holdfast.policy.settings import PolicySettings
+
+
+@dataclass(frozen=True, slots=True)
+class Setback:
+    """Why an accelerator is out until `until`; `delay_seconds` doubles from one setback to the next."""
+
+    accelerator: str
+    until: float
+    delay_seconds: float
+    reason: Reason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Setbacks:
+    """`past` holds one setback per accelerator, over or not; `failing_since` when replicas were first seen to fail."""
+
+    past: tuple[Setback, ...] = ()
+    failing_since: tuple[tuple[str, float], ...] = ()
+
+    def active(self, accelerator: str, now: float) -> Setback | None:
+        return next((s for s in self.past if s.accelerator == accelerator and now < s.until), None)
+
+    def last(self, accelerator: str) -> Setback | None:
+        return next((s for s in self.past if s.accelerator == accelerator), None)
+
+
+def watch_setbacks(memory: Setbacks, groups: tuple[Group, ...], now: float, settings: PolicySettings) -> Setbacks:
+    """Note which accelerators proved unavailable; one that serves in full starts with a clean sheet."""
+    if not memory.past and not memory.failing_since and not any(group.useless for group in groups):
+        return memory
+    failing = dict(memory.failing_since)
+    past = {setback.accelerator: setback for setback in memory.past}
+    for group in groups:
+        if group.ready or not group.size:
+            failing.pop(group.accelerator, None)
+        elif group.failing:  # a crash loop looks like starting between two crashes: the time goes on
+            failing.setdefault(group.accelerator, now)
+        if group.ready and not group.useless and len(group.ready) >= group.size:
+            past.pop(group.accelerator, None)
+        elif memory.active(group.accelerator, now) is None:
+            found = _found(group, now - failing.get(group.accelerator, now), settings)
+            if found is not None:
+                past[group.accelerator] = _next(memory.last(group.accelerator), group.accelerator, found, now, settings)
+    return Setbacks(tuple(past[name] for name in sorted(past)), tuple(sorted(failing.items())))
+
+
+def _found(group: Group, failing_seconds: float, settings: PolicySettings) -> tuple[Reason, str] | None:
+    """Why the accelerator is unavailable; failing replicas beside ready ones are their own problem."""
+    if group.short:
+        return Reason.INSUFFICIENT_GPUS, _words(group.short[0]) or "the scheduler found no node"
+    if group.ready:
+        return None
+    if group.failing and failing_seconds >= settings.failing_seconds:
+        return failing_reason(group.failing[0]), _words(group.failing[0])
+    if group.stuck and not group.coming:
+        return Reason.PROGRESS_DEADLINE_EXCEEDED, f"not ready after {settings.starting_seconds:.0f} s"
+    return None
+
+
+def _next(
+    last: Setback | None, accelerator: str, found: tuple[Reason, str], now: float, settings: PolicySettings
+) -> Setback:
+    delay = settings.retry_seconds if last is None else min(2.0 * last.delay_seconds, settings.longest_retry_seconds)
+    return Setback(accelerator, now + delay, delay, *found)
+
+
+IMAGE_WORDS = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
+
+
+def failing_reason(replica: Replica) -> Reason:
+    """The reason that a failing replica's own words stand for."""
+    if replica.reason in IMAGE_WORDS:
+        return Reason.IMAGE_PULL_FAILING
+    return next((reason for reason in Reason if reason.value == replica.reason), Reason.ENGINE_FAILING)
+
+
+def _words(replica: Replica) -> str:
+    return ": ".join(filter(None, (replica.reason, replica.detail)))

@@ -1,0 +1,120 @@
+"""From a view to sizes: propose, guard, and let go of accelerators that are no longer used."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from holdfast.api.reasons import Reason
+from holdfast.domain.decision import Action, PlacementTarget
+from holdfast.policy.guards import Bound, Proposal, apply_guards, spare_replicas
+from holdfast.policy.replicas import Group
+from holdfast.policy.sizing import replicas_for
+from holdfast.policy.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What every accelerator's size becomes, and what bounded it.
+
+    `wanted` replicas of the chosen accelerator were proposed before the guards.
+    """
+
+    action: Action
+    before: int
+    after: int
+    wanted: int
+    bounds: tuple[Bound, ...]
+    targets: tuple[PlacementTarget, ...]
+
+    @property
+    def limits(self) -> frozenset[Reason]:
+        return frozenset(bound.reason for bound in self.bounds)
+
+
+def decide_sizes(view: View) -> Sizes:
+    """Return the sizes that follow for all accelerators of a service."""
+    kept = {group.accelerator: _kept(view, group) for group in view.others}
+    wanted = propose(view)
+    proposal, bounds = apply_guards(
+        Proposal(view, view.group.baseline, wanted, sum(kept.values()), _cost_per_hour(view, kept))
+    )
+    targets = (
+        target(view.group, view.chosen.name, proposal.after),
+        *(target(group, group.accelerator, kept[group.accelerator]) for group in view.others),
+    )
+    changed = tuple(item for item in targets if item.replicas or item.observed_replicas)
+    action = _action(view, proposal, kept)
+    return Sizes(action, view.size, sum(item.replicas for item in targets), wanted, bounds, changed)
+
+
+def propose(view: View) -> int:
+    """Replicas of the chosen accelerator, before any guard.
+
+    More at once when the demand asks for it; fewer only when they also carry what the estimate may be wrong by.
+    """
+    before, spare = view.group.baseline, spare_replicas(view)
+    if view.forecast is None or view.demand_rps is None or not view.belief.feasible:
+        return max(before, view.chosen.replicas)
+    needed = max(view.chosen.replicas, view.spec.min_replicas) + spare
+    if needed >= before:
+        return needed
+    safe = replicas_for(view.forecast.releasable_rps, view.belief.rate_rps) + spare
+    return min(before, max(needed, safe))
+
+
+def target(group: Group, accelerator: str, replicas: int) -> PlacementTarget:
+    """The target of one accelerator, with the replicas that are best removed where it gets smaller."""
+    return PlacementTarget(
+        accelerator=accelerator,
+        replicas=replicas,
+        observed_replicas=group.size if group.exists else None,
+        remove_first=group.cheapest_to_remove() if replicas < group.size else (),
+    )
+
+
+def _kept(view: View, old: Group) -> int:
+    """Replicas of an accelerator that is being left which stay for now.
+
+    Those that will never serve go at once, all go when the new ones carry the demand; where scaling.max or the budget
+    leaves no room to run both in full, the old ones go as the new ones come.
+    """
+    if not all(group.observed for group in view.groups):
+        return old.size
+    if not old.ready and not old.coming:
+        return 0
+    if not old.ready and view.memory.setbacks.active(old.accelerator, view.now) is not None:
+        return 0
+    useful = max(0, old.size - len(old.useless))
+    if not view.seen.fresh or old.rolling_out:
+        return useful
+    ready, needed = len(view.group.ready), max(1, min(view.chosen.replicas, view.chosen.most))
+    if ready >= needed:
+        return 0
+    if useful + needed <= view.spec.max_replicas:
+        return useful
+    return max(0, useful - math.floor(ready * _worth(view, old)))
+
+
+def _worth(view: View, old: Group) -> float:
+    """How many old replicas one new one stands for."""
+    old_belief = view.memory.capacity.belief(old.accelerator)
+    if old_belief is None or old_belief.rate_rps <= 0.0:
+        return 1.0
+    return view.belief.rate_rps / old_belief.rate_rps
+
+
+def _cost_per_hour(view: View, kept: dict[str, int]) -> float:
+    options = {option.name: option.cost_per_replica_hour or 0.0 for option in view.spec.accelerators}
+    return sum(options.get(name, 0.0) * replicas for name, replicas in kept.items())
+
+
+def _action(view: View, proposal: Proposal, kept: dict[str, int]) -> Action:
+    if not any(group.exists for group in view.groups):
+        return Action.CREATE
+    let_go = any(kept[group.accelerator] != group.size for group in view.others)
+    if let_go or (view.switching and proposal.after != proposal.before):
+        return Action.SWITCH
+    if proposal.after == proposal.before:
+        return Action.HOLD
+    return Action.SCALE_UP if proposal.after > proposal.before else Action.SCALE_DOWN

@@ -1,0 +1,23 @@
+"""The little statistics that decisions need: normal quantiles, and counts with over-dispersed Poisson noise."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from statistics import NormalDist
+
+_STANDARD = NormalDist()
+
+
+@lru_cache(maxsize=4096)
+def normal_quantile(probability: float) -> float:
+    """Value that a standard normal stays below with this probability, 0 < probability < 1."""
+    return _STANDARD.inv_cdf(probability)
+
+
+def surprise(count: float, expected: float) -> float:
+    """Deviation of a Poisson count from what was expected, in standard deviations, right for small counts too.
+
+    Anscombe's transform: 2 sqrt(x + 3/8) has variance 1 whatever the mean.
+    """
+    return 2.0 * (math.sqrt(count + 0.375) - math.sqrt(expected + 0.375))

@@ -1,0 +1,76 @@
+"""One service as the last steps of a decision see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.domain.service import ServiceSpec
+from holdfast.domain.snapshot import ServiceSnapshot
+from holdfast.policy.budget import SloState
+from holdfast.policy.capacity import Belief
+from holdfast.policy.forecast import Forecast
+from holdfast.policy.memory import ServiceMemory
+from holdfast.policy.placement import Option
+from holdfast.policy.replicas import Group, anything_starting
+from holdfast.policy.traffic import Seen
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is known and believed of one service at `now`, before a size is decided.
+
+    `forecast` is None where no load was ever seen. `backlog_requests` wait longer than they should; `demand_rps` is
+    what sizes are made for now, `held_rps` the highest releasable demand of the hold time.
+    """
+
+    service: ServiceSnapshot
+    now: float
+    seen: Seen
+    groups: tuple[Group, ...]
+    memory: ServiceMemory
+    slo: SloState
+    forecast: Forecast | None
+    backlog_requests: float
+    demand_rps: float | None
+    hold_seconds: float
+    considered: tuple[Option, ...]
+    chosen: Option
+
+    @property
+    def spec(self) -> ServiceSpec:
+        return self.service.spec
+
+    @property
+    def belief(self) -> Belief:
+        return self.chosen.belief
+
+    @property
+    def group(self) -> Group:
+        """The replicas of the accelerator that was chosen."""
+        return self.group_of(self.chosen.name)
+
+    @property
+    def others(self) -> tuple[Group, ...]:
+        """Replicas on every other accelerator, listed or no longer listed."""
+        return tuple(group for group in self.groups if group.accelerator != self.chosen.name and group.exists)
+
+    @property
+    def switching(self) -> bool:
+        return any(group.size > 0 for group in self.others)
+
+    @property
+    def starting(self) -> bool:
+        """Capacity is on its way."""
+        return anything_starting(self.groups)
+
+    @property
+    def size(self) -> int:
+        """Replicas wanted by all Deployments together."""
+        return sum(group.size for group in self.groups)
+
+    @property
+    def ready(self) -> int:
+        return sum(len(group.ready) for group in self.groups)
+
+    def group_of(self, accelerator: str) -> Group:
+        return next((group for group in self.groups if group.accelerator == accelerator), Group(accelerator))

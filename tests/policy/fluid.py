@@ -1,0 +1,244 @@
+"""A small cluster on a virtual clock: fluid load, Poisson counts, cold starts, drains and what Prometheus would show."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from holdfast.domain.cluster import NodeOffer, Placement, Replica, ReplicaPhase
+from holdfast.domain.decision import Action, Decision
+from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
+from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
+from holdfast.enginemodel.mix import LengthMix
+from holdfast.policy.decide import decide
+from holdfast.policy.memory import Memory
+from holdfast.policy.replicarate import ReplicaRate
+from holdfast.policy.settings import PolicySettings
+
+from tests.builders import NOW, OUTPUT_TOKENS, PROMPT_TOKENS, ServiceBuilder
+
+
+@dataclass(frozen=True)
+class FixedRates:
+    """An engine model that says what the test says: requests/s per replica by accelerator."""
+
+    rates: Mapping[str, float]
+
+    def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate:
+        rate = self.rates[option.name]
+        return ReplicaRate(rate, "TPOT", rate > 0.0, 0.8)
+
+    def tpot_seconds(
+        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, rate_rps: float
+    ) -> float | None:
+        return None
+
+
+@dataclass
+class Pod:
+    name: str
+    accelerator: str
+    created_at: float
+    ready_at: float | None
+    leaving_at: float | None = None
+
+
+@dataclass
+class FluidCluster:
+    """Time goes in steps of one second; requests take `service_seconds`, those above capacity are refused.
+
+    `broken` accelerators start no replica, `gpus` bounds the pods that find a node.
+    """
+
+    builder: ServiceBuilder
+    rate: Callable[[float], float]
+    rates: Mapping[str, float]
+    seed: int = 0
+    tick: float = 5.0
+    scrape: float = 5.0
+    cold_start: float = 30.0
+    drain: float = 5.0
+    service_seconds: float = 6.0
+    dispersion: float = 1.0
+    broken: frozenset[str] = frozenset()
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    settings: PolicySettings = field(default_factory=PolicySettings)
+    nodes: tuple[NodeOffer, ...] = ()
+    sight: Callable[[float], SignalState] = lambda seconds: SignalState.FRESH
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.clock = 0.0
+        self.memory = Memory()
+        self.pods: list[Pod] = []
+        self.size: dict[str, int] = {}
+        self.serial = 0
+        self.seconds: list[dict[str, float]] = []  # arrivals, refused per second
+        self.decisions: list[tuple[float, Decision]] = []
+
+    @property
+    def interval(self) -> float:
+        return max(2.0 * self.scrape, self.tick)
+
+    def run(self, seconds: float) -> FluidCluster:
+        """Let that many seconds pass."""
+        end = self.clock + seconds
+        while self.clock < end:
+            self._tick()
+            for _ in range(round(self.tick)):
+                self._second()
+        return self
+
+    def restart_operator(self) -> None:
+        self.memory = Memory()
+
+    # -- the cluster
+
+    def _second(self) -> None:
+        self.clock += 1.0
+        mean = self.rate(self.clock)
+        arrivals = self._counted(mean)
+        carried = sum(self.rates[pod.accelerator] for pod in self.pods if self._phase(pod) is ReplicaPhase.READY)
+        refused = max(0.0, arrivals - 1.5 * carried) if arrivals > 1.5 * carried else 0.0
+        bad = refused + max(0.0, min(arrivals - refused, mean) - carried)
+        self.seconds.append({"arrivals": arrivals, "refused": refused, "bad": bad, "carried": carried})
+        self.pods = [pod for pod in self.pods if pod.leaving_at is None or self.clock < pod.leaving_at]
+
+    def _counted(self, mean: float) -> float:
+        """Compound Poisson: batches of size `dispersion`."""
+        batches, left = 0, mean / self.dispersion
+        while left > 0.0:
+            left -= self.random.expovariate(1.0)
+            batches += left > 0.0
+        return batches * self.dispersion
+
+    def _phase(self, pod: Pod) -> ReplicaPhase:
+        if pod.leaving_at is not None:
+            return ReplicaPhase.DRAINING
+        if pod.ready_at is None:
+            return ReplicaPhase.UNSCHEDULABLE
+        if self.clock >= pod.ready_at:
+            return ReplicaPhase.READY
+        if pod.accelerator in self.broken and self.clock - pod.created_at > 20.0:
+            return ReplicaPhase.FAILING
+        return ReplicaPhase.STARTING
+
+    def _apply(self, decision: Decision) -> None:
+        if decision.verdict.action is Action.HOLD:
+            return
+        for target in decision.verdict.targets:
+            self.size[target.accelerator] = target.replicas
+            alive = [p for p in self.pods if p.accelerator == target.accelerator and p.leaving_at is None]
+            for _ in range(target.replicas - len(alive)):
+                self._start(target.accelerator)
+            order = {name: index for index, name in enumerate(target.remove_first)}
+            alive.sort(key=lambda pod: order.get(pod.name, len(order)))
+            for pod in alive[: max(0, len(alive) - target.replicas)]:
+                pod.leaving_at = self.clock + self.drain
+
+    def _start(self, accelerator: str) -> None:
+        self.serial += 1
+        there = sum(p.accelerator == accelerator and p.ready_at is not None for p in self.pods)
+        placed = there < self.gpus.get(accelerator, 1_000)
+        ready = self.clock + (1e9 if accelerator in self.broken else self.cold_start)
+        self.pods.append(Pod(f"{accelerator}-{self.serial}", accelerator, self.clock, ready if placed else None))
+
+    # -- what the operator sees
+
+    def _tick(self) -> None:
+        decisions, self.memory = decide(self.snapshot(), self.memory, self.settings, FixedRates(self.rates))
+        self.decisions.append((self.clock, decisions[0]))
+        self._apply(decisions[0])
+
+    def snapshot(self) -> Snapshot:
+        service = ServiceSnapshot(
+            self.builder.spec,
+            self._traffic(),
+            tuple(self._replica(pod) for pod in self.pods),
+            tuple(Placement(name, size) for name, size in sorted(self.size.items())),
+        )
+        return Snapshot(NOW + self.clock, (service,), self.nodes, Timing(self.tick, self.scrape))
+
+    def _replica(self, pod: Pod) -> Replica:
+        phase = self._phase(pod)
+        ready = pod.ready_at if phase is ReplicaPhase.READY else None
+        return Replica(
+            pod.name,
+            pod.accelerator,
+            phase,
+            NOW + pod.created_at,
+            None if pod.ready_at is None else NOW + pod.created_at,
+            None if ready is None else NOW + ready,
+            "CrashLoopBackOff" if phase is ReplicaPhase.FAILING else "",
+        )
+
+    def _traffic(self) -> Traffic:
+        state = self.sight(self.clock)
+        ready = {pod.accelerator for pod in self.pods if self._phase(pod) is ReplicaPhase.READY}
+        if state is SignalState.FRESH and not ready:
+            state = SignalState.ABSENT
+        if state in (SignalState.ABSENT, SignalState.UNREACHABLE, SignalState.STALE):
+            return Traffic(state, "nothing to be seen", self.interval)
+        end = int(self.clock // self.scrape * self.scrape)
+        past = self.seconds[max(0, end - int(self.interval)) : end]
+        return Traffic(state, "", self.interval, 1.0, ((min(ready), self._counts(past)),))
+
+    def _counts(self, past: Sequence[Mapping[str, float]]) -> AcceleratorTraffic:
+        arrivals = sum(second["arrivals"] for second in past)
+        refused = sum(second["refused"] for second in past)
+        late = sum(second["bad"] for second in past) - refused
+        served = arrivals - refused
+        return AcceleratorTraffic(
+            finished=served,
+            rejected=refused,
+            prompt_tokens=served * PROMPT_TOKENS,
+            length_samples=served,
+            prompt_length_sum=served * PROMPT_TOKENS,
+            output_length_sum=served * OUTPUT_TOKENS,
+            ttft_count=served,
+            ttft_within=served - late,
+            tpot_count=served,
+            tpot_within=served,
+            e2e_count=served,
+            e2e_within=served,
+            running=served / max(1.0, self.interval) * self.service_seconds,
+            engines=1,
+        )
+
+    # -- what tests ask
+
+    def replicas(self, accelerator: str | None = None) -> int:
+        """Replicas wanted now."""
+        return sum(self.size.values()) if accelerator is None else self.size.get(accelerator, 0)
+
+    def changes(self, since: float = 0.0) -> list[tuple[float, str, int]]:
+        """(second, action, replicas) of every decision that moved something."""
+        return [
+            (at, decision.verdict.action.value, decision.verdict.replicas)
+            for at, decision in self.decisions
+            if at >= since and decision.verdict.action is not Action.HOLD
+        ]
+
+    def attainment(self, start: float, end: float) -> float:
+        """Good share of what arrived in [start, end)."""
+        past = self.seconds[int(start) : int(end)]
+        arrivals = sum(second["arrivals"] for second in past)
+        return 1.0 - sum(second["bad"] for second in past) / max(1.0, arrivals)
+
+    def last(self) -> Decision:
+        return self.decisions[-1][1]
+
+    def with_spec(self, builder: ServiceBuilder) -> None:
+        """Somebody edits the object."""
+        self.builder = ServiceBuilder(replace(builder.spec, generation=self.builder.spec.generation + 1))
+
+
+def steps(*pairs: tuple[float, float]) -> Callable[[float], float]:
+    """A rate by (from second, requests/s)."""
+
+    def rate(seconds: float) -> float:
+        return [value for start, value in pairs if seconds >= start][-1]
+
+    return rate
