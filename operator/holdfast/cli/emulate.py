@@ -80,6 +80,9 @@ def parse_options(given: Sequence[str], environment: Mapping[str, str]) -> tuple
         overhead_seconds=parsed.overhead,
         speed=parsed.speed,
         connection_close_share=parsed.connection_close_share,
+        drain_file=environment.get("HOLDFAST_DRAIN_FILE", EmulatorOptions.drain_file),
+        keep_alive_seconds=_seconds(environment.get("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "75")),
+        replica=environment.get("HOSTNAME", ""),
     )
     return options, ignored
 
@@ -132,12 +135,18 @@ def _add_emulator_flags(parser: argparse.ArgumentParser, environment: Mapping[st
         name = ENVIRONMENT + flag.removeprefix("--").replace("-", "_").upper()
         own.add_argument(flag, type=kind, default=environment.get(name, default), help=f"{text} ({name})")
 
-    add("--accelerator", str, "h100", "GPU whose timing is emulated, by name or product label")
+    add(
+        "--accelerator",
+        str,
+        environment.get("HOLDFAST_ACCELERATOR", "h100"),
+        "GPU whose timing is emulated, by name or product label",
+    )
     add("--kv-tokens", _tokens, None, "size of the KV cache in tokens; by default what the GPU's memory leaves")
     add("--cold-start", _seconds, "0", "seconds before the server listens")
     add("--overhead", _seconds, "0.0015", "seconds of host time per step")
     add("--speed", _positive, "1", "factor by which every step is faster")
-    add("--connection-close-share", _share, "0", "share of answers that end their connection")
+    close_share = environment.get("HOLDFAST_CONNECTION_CLOSE_SHARE", "0")
+    add("--connection-close-share", _share, close_share, "share of answers that end their connection")
 
 
 def _dashed(argument: str) -> str:

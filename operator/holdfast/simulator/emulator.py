@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hmac
 import itertools
+import os
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,6 +22,7 @@ from holdfast.simulator.emulator_stream import Collector, TokenStream
 
 EMULATED_VLLM_VERSION = "0.32.0"
 BODY_LIMIT_BYTES = 64 * 2**20
+LEAVING_CHECK_SECONDS = 0.25
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BUSY = {
     "max_num_queued_reqs": "The server is currently busy: too many requests are queued. Please try again later.",
@@ -42,6 +44,8 @@ class EmulatorServer:
         self.draining = False
         self._ids = itertools.count(1)
         self._close_debt = 0.0
+        self._leaving = Leaving(setup.options.drain_file)
+        self._named = {"X-Holdfast-Replica": setup.options.replica} if setup.options.replica else {}
 
     def app(self) -> web.Application:
         """The application; the engine steps while it runs."""
@@ -50,6 +54,7 @@ class EmulatorServer:
         app.router.add_post("/v1/chat/completions", self._chat_completions)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/version", self._version)
+        app.router.add_get("/holdfast/ready", self._ready)
         app.router.add_get("/metrics", self._metrics)
         for path in ("/health", "/ping"):
             app.router.add_route("*", path, self._health)
@@ -79,8 +84,10 @@ class EmulatorServer:
             response = await handler(request)
         except BadRequest as refusal:
             response = web.Response(body=refusal.body(), status=refusal.status, content_type="application/json")
-        if not response.prepared and self._closes():
-            response.force_close()
+        if not response.prepared:
+            response.headers.update(self._named)
+            if self._closes():
+                response.force_close()
         return response
 
     def _authorized(self, request: web.Request) -> bool:
@@ -93,7 +100,7 @@ class EmulatorServer:
         self._close_debt += self.setup.options.connection_close_share
         due = self._close_debt >= 1.0
         self._close_debt -= due
-        return due or self.draining
+        return due or self.draining or self._leaving()
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         return await self._complete(request, chat=False)
@@ -115,7 +122,7 @@ class EmulatorServer:
         return web.Response(body=answer.body(), content_type="application/json")
 
     async def _stream(self, request: web.Request, answer: Answer, sequence: Sequence) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8", **self._named})
         if self._closes():
             response.force_close()
         stream = TokenStream(request, response, answer)
@@ -171,6 +178,11 @@ class EmulatorServer:
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response()
 
+    async def _ready(self, _: web.Request) -> web.Response:
+        if self.draining or self._leaving():
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text="draining\n")
+        return web.Response(text="ready\n")
+
     async def _version(self, _: web.Request) -> web.Response:
         return web.json_response({"version": EMULATED_VLLM_VERSION})
 
@@ -179,9 +191,31 @@ class EmulatorServer:
         return web.Response(body=self.engine.metrics.render(), headers={"Content-Type": METRICS_TYPE})
 
 
+class Leaving:
+    """Whether the pod's preStop has begun: its file is looked for a few times per second at most."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._value = False
+        self._next_look = 0.0
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + LEAVING_CHECK_SECONDS
+            self._value = os.path.exists(self._path)
+        return self._value
+
+
 def runner_of(server: EmulatorServer) -> web.AppRunner:
     """A runner that tells handlers when their client went away, and closes at once when it is cleaned up."""
-    return web.AppRunner(server.app(), handler_cancellation=True, access_log=None, shutdown_timeout=0.5)
+    return web.AppRunner(
+        server.app(),
+        handler_cancellation=True,
+        access_log=None,
+        shutdown_timeout=0.5,
+        keepalive_timeout=server.setup.options.keep_alive_seconds,
+    )
 
 
 async def serve(options: EmulatorOptions, ready: Callable[[int], None] | None = None) -> None:

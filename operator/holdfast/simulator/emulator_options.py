@@ -25,7 +25,8 @@ class EmulatorOptions:
     """Flags of `holdfast emulate`; None leaves vLLM's default for the model and accelerator.
 
     `overhead_seconds` is the host's time per step, `speed` divides every step, `cold_start_seconds` pass before the
-    server listens, `connection_close_share` of the answers end their connection.
+    server listens, `connection_close_share` of the answers end their connection, all of them once `drain_file` is
+    there. `replica` names this engine in a header of every answer.
     """
 
     model: str
@@ -50,6 +51,9 @@ class EmulatorOptions:
     overhead_seconds: float = DEFAULT_OVERHEAD_SECONDS
     speed: float = 1.0
     connection_close_share: float = 0.0
+    drain_file: str = "/tmp/holdfast-draining"  # noqa: S108 - the file the pod's preStop makes
+    keep_alive_seconds: float = 75.0
+    replica: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
