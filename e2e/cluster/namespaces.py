@@ -111,20 +111,35 @@ def _supervise(layout: Layout, arguments: list[str]) -> int:
         if os.getppid() != parent:
             os._exit(1)
 
-    # The terminal's Ctrl-C reaches the command itself; what it then does decides when this ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    process: subprocess.Popen[bytes] | None = None
+    received: list[int] = []
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        if process is not None:
+            _pass_on(number, layout, process)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, handle)
     process = subprocess.Popen(command, env=subprocess_environment(), preexec_fn=die_with_parent)
-    first = _first_process(process)
-
-    def forward(number: int, _frame: FrameType | None) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(first or process.pid, number)
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, forward)
-    layout.state.write_text(json.dumps({"supervisor": parent, "first_process": first}))
+    for number in received:
+        _pass_on(number, layout, process)
+    state = {"supervisor": parent, "first_process": _first_process(process)}
+    layout.state.write_text(json.dumps(state))
     code = process.wait()
-    return 128 - code if code < 0 else code
+    return 128 + received[0] if code < 0 and received else code % 256
+
+
+def _pass_on(number: int, layout: Layout, unshare: subprocess.Popen[bytes]) -> None:
+    if not layout.ready.exists():
+        # Nothing inside is worth an orderly end yet, and perhaps nothing there listens to signals yet.
+        unshare.kill()
+    elif number != signal.SIGINT:
+        # A Ctrl-C has reached the command from the terminal; what it does then decides when this ends.
+        first = _first_process(unshare)
+        if first is not None:
+            with suppress(ProcessLookupError):
+                os.kill(first, number)
 
 
 def _first_process(unshare: subprocess.Popen[bytes]) -> int | None:
