@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.simulator.emulator import serve
 from holdfast.simulator.emulator_metrics import BadBuckets, checked_buckets
-from holdfast.simulator.emulator_options import BadOptions, EmulatorOptions
+from holdfast.simulator.emulator_options import DRAIN_FILE, BadOptions, EmulatorOptions
 
 ENVIRONMENT = "HOLDFAST_EMULATE_"
 HELP = "an OpenAI-compatible server with vLLM's timing and metrics, without a GPU"
@@ -80,7 +80,7 @@ def parse_options(given: Sequence[str], environment: Mapping[str, str]) -> tuple
         overhead_seconds=parsed.overhead,
         speed=parsed.speed,
         connection_close_share=parsed.connection_close_share,
-        drain_file=environment.get("HOLDFAST_DRAIN_FILE", EmulatorOptions.drain_file),
+        drain_file=environment.get("HOLDFAST_DRAIN_FILE", DRAIN_FILE),
         keep_alive_seconds=_seconds(environment.get("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "75")),
         replica=environment.get("HOSTNAME", ""),
     )

@@ -15,6 +15,9 @@ from holdfast.simulator.emulator_metrics import EngineMetrics
 USUAL_MODEL_LEN = 32_768
 """Context length where none is given, as far as the KV cache holds it."""
 
+DRAIN_FILE = "/tmp/holdfast-draining"  # noqa: S108 - the pod's preStop makes it
+"""Where the pod says that it is going."""
+
 
 class BadOptions(ValueError):
     """Options an engine would not start with; the message names the flag and the remedy."""
@@ -51,7 +54,7 @@ class EmulatorOptions:
     overhead_seconds: float = DEFAULT_OVERHEAD_SECONDS
     speed: float = 1.0
     connection_close_share: float = 0.0
-    drain_file: str = "/tmp/holdfast-draining"  # noqa: S108 - the file the pod's preStop makes
+    drain_file: str = DRAIN_FILE
     keep_alive_seconds: float = 75.0
     replica: str = ""
 
