@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from e2e.cluster import binaries, cgroups, components, machine, packages, settings
@@ -75,10 +77,9 @@ class EmbeddedProvider:
 
     def environment(self) -> dict[str, str]:
         """KUBECONFIG and the programs' folders; no proxies, for nothing outside can be reached."""
-        kept = {name: value for name, value in os.environ.items() if name.lower() not in _PROXY_VARIABLES}
         folders = [str(tool.folder) for tool in (KUBERNETES, HELM, PROMETHEUS, CONTAINERD)]
         return {
-            **kept,
+            **without_proxies(os.environ),
             "KUBECONFIG": str(self._layout.kubeconfig),
             "PATH": ":".join([*folders, packages.system_path()]),
             "HOLDFAST_CLUSTER": self.name,
@@ -124,10 +125,31 @@ class _Importer(threading.Thread):
             raise self._error
 
 
+def without_proxies(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without HTTP proxies: they are outside, and everything to be reached is inside."""
+    return {name: value for name, value in environment.items() if name.lower() not in _PROXY_VARIABLES}
+
+
 def _wait_for_node(processes: Processes, api: ApiClient) -> None:
-    def ready() -> bool:
+    """Wait for what a pod needs: a node, its service account and names that resolve."""
+
+    def node_is_ready() -> bool:
         nodes = api.get(f"/api/v1/nodes?fieldSelector=metadata.name={NODE_NAME}")["items"]
         conditions = [condition for node in nodes for condition in node["status"].get("conditions", [])]
         return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
-    processes.wait_until("the node", ready, _START_SECONDS)
+    def account_exists() -> bool:
+        accounts = api.get("/api/v1/namespaces/default/serviceaccounts")["items"]
+        return any(account["metadata"]["name"] == "default" for account in accounts)
+
+    processes.wait_until("the node", node_is_ready, _START_SECONDS)
+    processes.wait_until("the default service account", account_exists, _START_SECONDS)
+    processes.wait_until("the name service", _names_resolve, _START_SECONDS)
+
+
+def _names_resolve() -> bool:
+    try:
+        socket.getaddrinfo("kubernetes.default.svc", 443)
+    except OSError:
+        return False
+    return True

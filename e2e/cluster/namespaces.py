@@ -122,8 +122,8 @@ def _supervise(layout: Layout, arguments: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, handle)
     process = subprocess.Popen(command, env=subprocess_environment(), preexec_fn=die_with_parent)
-    for number in received:
-        _pass_on(number, layout, process)
+    for early in received:
+        _pass_on(early, layout, process)
     state = {"supervisor": parent, "first_process": _first_process(process)}
     layout.state.write_text(json.dumps(state))
     code = process.wait()

@@ -9,7 +9,7 @@ import sys
 import time
 from types import FrameType
 
-from e2e.cluster.embedded import EmbeddedProvider
+from e2e.cluster.embedded import EmbeddedProvider, without_proxies
 from e2e.cluster.layout import Layout
 from e2e.cluster.processes import StartError
 
@@ -18,6 +18,8 @@ _TERMINATE_SECONDS = 20.0
 
 def first_process(layout: Layout, command: list[str]) -> int:
     """Be process 1: reap what is orphaned, pass on SIGTERM, and end with the session's exit code."""
+    for name in os.environ.keys() - without_proxies(os.environ).keys():
+        del os.environ[name]
     session = os.fork()
     if session == 0:
         os._exit(_session(layout, command))
