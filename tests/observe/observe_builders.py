@@ -39,7 +39,7 @@ def row(value: float | str, **labels: str) -> dict[str, Any]:
 
 def answers(**samples: list[Sample]) -> dict[str, Answer]:
     """All fast answers; those not named are empty."""
-    return {name: Answer(tuple(samples.pop(name, ()))) for name in (*FAST, *samples)}
+    return {name: Answer(tuple(samples.get(name, ()))) for name in {*FAST, *samples}}
 
 
 def known_queries(slo: Slo = SLO) -> dict[str, str]:

@@ -72,20 +72,21 @@ class _Values:
     unusable: set[str] = field(default_factory=set)
 
     def add(self, name: str, value: float, may_be_negative: bool = False) -> None:
-        if usable(value) or (may_be_negative and math.isfinite(value)):
-            self.counts[name] = self.counts.get(name, 0.0) + value
+        """Add to a count; a value or a sum that makes no sense is remembered by name and not counted."""
+        total = self.counts.get(name, 0.0) + value
+        if math.isfinite(total) and (may_be_negative or value >= 0.0):
+            self.counts[name] = total
         else:
             self.unusable.add(name)
 
     def add_within(self, family: str, edge_text: str, count: float) -> None:
-        try:
-            edge = float(edge_text)
-        except ValueError:
-            edge = math.nan
-        if math.isnan(edge) or not math.isfinite(count):
+        """Add to the observations at or below an edge."""
+        edge = _number(edge_text)
+        total = self.within[family].get(edge, 0.0) + count
+        if math.isnan(edge) or not math.isfinite(total):
             self.unusable.add(f"{family}_bucket")
         else:
-            self.within[family][edge] = self.within[family].get(edge, 0.0) + count
+            self.within[family][edge] = total
 
     def get(self, *names: str) -> float:
         """Value of the first of these names that is there: metrics were renamed over vLLM versions."""
@@ -219,7 +220,7 @@ def _accelerator_traffic(values: _Values, slo: Slo, engines: int) -> Accelerator
         running=count("num_requests_running"),
         waiting=count("num_requests_waiting"),
         in_flight_growth=values.get("in_flight_growth") / copies,
-        kv_usage=values.get("kv_usage"),
+        kv_usage=max(0.0, values.get("kv_usage")),
         engines=engines,
     )
 
@@ -231,7 +232,7 @@ def _within(values: _Values, objective_seconds: float, *families: str) -> float:
     """
     family = next((name for name in families if f"{name}_count" in values.counts), families[0])
     limit = objective_seconds * (1.0 + 1e-9)
-    return max((count for edge, count in values.within.get(family, {}).items() if edge <= limit), default=0.0)
+    return max((0.0, *(count for edge, count in values.within.get(family, {}).items() if edge <= limit)))
 
 
 def _unlabelled_detail(key: ServiceKey, groups: Iterable[Mapping[str, str]]) -> str:
@@ -244,6 +245,13 @@ def _unlabelled_detail(key: ServiceKey, groups: Iterable[Mapping[str, str]]) -> 
         lacking = [name for name in ("namespace", "holdfast_service", "holdfast_accelerator") if not labels.get(name)]
         return f"engines report vllm:num_requests_running without the label {' and '.join(lacking)}: relabel them"
     return ""
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 Judgement = tuple[SignalState, str] | None

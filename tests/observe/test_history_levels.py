@@ -1,0 +1,92 @@
+"""History: how closely it looks back, and what it makes of the points."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.observe import history
+from holdfast.observe.history import Level
+from holdfast.observe.samples import Series
+from tests.observe.observe_builders import CHAT, NOW, SLO, request
+
+HOUR = 3600.0
+LEVEL = Level(60.0, HOUR, 0.0)
+
+
+def series(*values: float, **labels: str) -> Series:
+    points = tuple((NOW - 60.0 * back, value) for back, value in enumerate(reversed(values)))
+    return Series({"namespace": "prod", "holdfast_service": "chat"} | labels, points[::-1])
+
+
+@given(st.floats(min_value=300.0, max_value=30 * 24 * HOUR), st.floats(min_value=1.0, max_value=120.0))
+def test_levels_meet_stay_inside_the_window_and_are_few(window: float, scrape: float) -> None:
+    levels = history.levels(window, scrape)
+    age = 0.0
+    for level in levels:
+        assert level.newest_age_seconds == age
+        age = level.oldest_age_seconds
+    assert age <= window
+    assert window - age < max(levels[-1].step_seconds, 3 * HOUR)
+    assert sum((level.oldest_age_seconds - level.newest_age_seconds) / level.step_seconds for level in levels) <= 400
+
+
+def test_the_first_point_covers_the_oldest_step_and_the_last_ends_where_the_level_ends() -> None:
+    assert Level(60.0, 3600.0, 0.0).bounds(NOW) == (NOW - 3540.0, NOW)
+
+
+def test_outcomes_become_arrivals_good_and_bad() -> None:
+    rows = [
+        series(80.0, metric="request_success_total", finished_reason="stop"),
+        series(20.0, metric="request_success_total", finished_reason="length"),
+        series(3.0, metric="request_success_total", finished_reason="error"),
+        series(2.0, metric="request_success_total", finished_reason="abort"),
+        series(5.0, metric="admission_rejections_total"),
+        series(95.0, metric="time_to_first_token_seconds_bucket", le="0.5"),
+        series(60.0, metric="time_to_first_token_seconds_bucket", le="0.4"),
+        series(100.0, metric="time_to_first_token_seconds_bucket", le="0.6"),
+        series(90.0, metric="request_time_per_output_token_seconds_bucket", le="0.03"),
+    ]
+    (point,) = history.read(rows, LEVEL, [request()])[CHAT]
+    assert (point.at, point.interval_seconds) == (NOW, 60.0)
+    assert (point.arrivals, point.good, point.bad) == (110.0, 85.0, 23.0)
+
+
+def test_a_declared_e2e_bound_counts_too() -> None:
+    slo = dataclasses.replace(SLO, e2e_seconds=10.0)
+    rows = [
+        series(100.0, metric="request_success_total", finished_reason="stop"),
+        series(100.0, metric="time_to_first_token_seconds_bucket", le="0.5"),
+        series(100.0, metric="request_time_per_output_token_seconds_bucket", le="0.03"),
+        series(70.0, metric="e2e_request_latency_seconds_bucket", le="10"),
+    ]
+    assert history.read(rows, LEVEL, [request(slo=slo)])[CHAT][0].good == 70.0
+    assert history.read(rows, LEVEL, [request()])[CHAT][0].good == 100.0
+
+
+@pytest.mark.parametrize("nonsense", [math.nan, math.inf, -1.0])
+def test_points_that_make_no_sense_are_left_out(nonsense: float) -> None:
+    rows = [series(10.0, nonsense, 30.0, metric="request_success_total", finished_reason="stop")]
+    assert [point.arrivals for point in history.read(rows, LEVEL, [request()])[CHAT]] == [10.0, 30.0]
+
+
+def test_services_that_were_not_asked_for_are_left_out() -> None:
+    rows = [series(10.0, metric="request_success_total", holdfast_service="stranger")]
+    assert history.read(rows, LEVEL, [request()]) == {}
+
+
+def test_levels_are_joined_oldest_first() -> None:
+    recent = history.read([series(1.0, 2.0, metric="request_success_total")], LEVEL, [request()])
+    joined = history.joined([recent, recent])[CHAT].samples
+    assert [point.at for point in joined] == sorted(point.at for point in joined)
+
+
+@given(st.floats(0, 1e6), st.lists(st.floats(0, 1e6), max_size=3))
+def test_the_lower_bound_is_one(finished: float, within: list[float]) -> None:
+    good = history.good_lower_bound(finished, within)
+    assert 0.0 <= good <= finished
+    assert good <= min([finished, *within]) + 1e-6

@@ -1,0 +1,222 @@
+"""How far the rows of one tick can be believed: each state, and that nothing depends on the order of rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.domain.cluster import Replica, ReplicaPhase
+from holdfast.domain.service import ServiceKey
+from holdfast.domain.signals import AcceleratorTraffic, LatencyQuantiles, SignalState, Traffic
+from holdfast.observe import traffic
+from holdfast.observe.samples import Answer, Sample
+from holdfast.observe.slow import SlowSignals
+from holdfast.observe.traffic import TrafficRequest
+from tests.observe.observe_builders import CHAT, FAST, NOW, SLO, WINDOW, answers, ready, request, sample
+
+ENGINE = sample(NOW - 3, pod="chat-0")
+
+
+def judged(*replicas: Replica, slow: SlowSignals | None = None, **rows: list[Sample]) -> Traffic:
+    found = traffic.assemble([request(*replicas)], answers(**rows), slow or SlowSignals(), WINDOW, NOW)
+    return found[CHAT]
+
+
+def on_h100(seen: Traffic) -> AcceleratorTraffic:
+    return dict(seen.by_accelerator)["h100"]
+
+
+def test_an_idle_engine_is_fresh_and_counts_nothing() -> None:
+    seen = judged(ready("chat-0"), engines=[ENGINE])
+    assert seen.fresh
+    assert on_h100(seen) == AcceleratorTraffic(engines=1)
+    assert seen.sample_age_seconds == 3.0
+
+
+def test_nothing_at_all_is_absent() -> None:
+    seen = judged(ready("chat-0"))
+    assert (seen.state, seen.by_accelerator, seen.sample_age_seconds) == (SignalState.ABSENT, (), None)
+    assert "is it scraped?" in seen.detail
+
+
+def test_before_the_first_replica_is_ready_absence_says_so() -> None:
+    starting = Replica("chat-0", "h100", ReplicaPhase.STARTING, created_at=NOW - 30)
+    assert judged(starting).detail == "no replica is ready yet"
+
+
+def test_other_peoples_engines_in_the_namespace_are_no_hint_while_ours_report() -> None:
+    stranger = Sample({"namespace": "prod"}, 1.0)
+    assert judged(ready("chat-0"), engines=[ENGINE], unlabelled=[stranger]).fresh
+
+
+def test_absence_names_the_missing_label_where_engines_of_the_namespace_lack_it() -> None:
+    seen = judged(ready("chat-0"), unlabelled=[Sample({"namespace": "prod"}, 1.0)])
+    assert seen.state is SignalState.ABSENT
+    assert "holdfast_service and holdfast_accelerator" in seen.detail
+
+
+@pytest.mark.parametrize("labels", [{"namespace": "elsewhere"}, {"namespace": "prod", "holdfast_service": "other"}])
+def test_engines_of_others_do_not_explain_absence(labels: dict[str, str]) -> None:
+    assert "label" not in judged(ready("chat-0"), unlabelled=[Sample(labels, 1.0)]).detail
+
+
+def test_a_replica_that_became_ready_just_now_is_not_missed_yet() -> None:
+    assert judged(ready("chat-0"), ready("chat-1", at=NOW - 30), engines=[ENGINE]).fresh
+
+
+def test_a_draining_engine_that_reports_does_not_stand_in_for_a_ready_one_that_does_not() -> None:
+    draining = Replica("old", "h100", ReplicaPhase.DRAINING, created_at=0.0)
+    seen = judged(ready("chat-0"), draining, engines=[sample(NOW - 3, pod="old")])
+    assert (seen.state, seen.detail) == (SignalState.PARTIAL, "1 of 1 ready replicas do not report: chat-0")
+
+
+def test_one_stale_engine_among_fresh_ones_is_partial() -> None:
+    seen = judged(ready("chat-0"), ready("chat-1"), engines=[ENGINE, sample(NOW - 50, pod="chat-1")])
+    assert seen.state is SignalState.PARTIAL
+    assert on_h100(seen).engines == 1
+
+
+@pytest.mark.parametrize(("age", "state"), [(45.0, SignalState.FRESH), (46.0, SignalState.STALE)])
+def test_stale_begins_after_three_scrapes(age: float, state: SignalState) -> None:
+    assert judged(engines=[sample(NOW - age, pod="chat-0")]).state is state
+
+
+def test_a_sample_from_the_future_is_of_age_zero() -> None:
+    assert judged(engines=[sample(NOW + 2, pod="chat-0")]).sample_age_seconds == 0.0
+
+
+def test_duplicates_are_named_and_divided_out() -> None:
+    seen = judged(
+        engines=[ENGINE],
+        anomalies=[sample(2.0, metric="copies")],
+        requests=[sample(90.0, metric="request_success_total", finished_reason="stop")],
+        gauges=[sample(8.0, metric="num_requests_running"), sample(0.5, metric="kv_usage")],
+        edges=[sample(40.0, metric="time_to_first_token_seconds_bucket", le="0.5")],
+    )
+    assert seen.state is SignalState.DUPLICATE
+    values = on_h100(seen)
+    assert (values.finished, values.running, values.kv_usage, values.ttft_within) == (45.0, 4.0, 0.5, 20.0)
+
+
+def test_what_a_newborn_engine_missed_is_added() -> None:
+    found = answers(
+        engines=[ENGINE],
+        requests=[sample(10.0, metric="request_success_total", finished_reason="stop")],
+        edges=[sample(10.0, metric="time_to_first_token_seconds_bucket", le="0.5")],
+        newborn=[
+            sample(7.0, metric="request_success_total", finished_reason="stop"),
+            sample(5.0, metric="time_to_first_token_seconds_bucket", le="0.5"),
+            sample(-20.0, metric="prompt_tokens_total"),
+        ],
+    )
+    seen = on_h100(traffic.assemble([request()], found, SlowSignals(), WINDOW, NOW)[CHAT])
+    assert (seen.finished, seen.ttft_within, seen.prompt_tokens) == (17.0, 15.0, 0.0)
+
+
+def test_newborn_are_those_without_a_past_that_say_when_they_were_born() -> None:
+    rows = [
+        sample(NOW - 20, metric="born", pod="new"),
+        sample(NOW - 500, metric="born", pod="old"),
+        sample(0.0, metric="born", pod="silent"),
+        sample(math.nan, metric="born", pod="odd"),
+        sample(2.0, metric="copies"),
+    ]
+    assert traffic.newborn(Answer(tuple(rows)), WINDOW, NOW) == ({"prod"}, {"new"})
+    assert judged(engines=[ENGINE], anomalies=rows[1:4]).detail.startswith("3 engines have too few samples")
+
+
+def test_the_largest_edge_within_the_objective_counts() -> None:
+    edges = [
+        sample(count, metric="time_to_first_token_seconds_bucket", le=le)
+        for le, count in {"0.4": 3.0, "0.5": 5.0, "0.6": 9.0, "+Inf": 10.0}.items()
+    ]
+    assert on_h100(judged(engines=[ENGINE], edges=edges)).ttft_within == 5.0
+
+
+def test_pods_without_the_exact_edge_do_not_hide_those_with_a_smaller_one() -> None:
+    edges = [
+        sample(8.0, metric="time_to_first_token_seconds_bucket", le="0.4"),
+        sample(2.0, metric="time_to_first_token_seconds_bucket", le="0.5"),
+    ]
+    assert on_h100(judged(engines=[ENGINE], edges=edges)).ttft_within == 8.0
+
+
+def test_e2e_bounds_only_where_it_is_declared() -> None:
+    rows = [sample(10.0, metric="e2e_request_latency_seconds_count")]
+    edges = [sample(4.0, metric="e2e_request_latency_seconds_bucket", le="10.0")]
+    assert on_h100(judged(engines=[ENGINE], requests=rows, edges=edges)).e2e_within == 10.0
+    bounded = TrafficRequest(CHAT, dataclasses.replace(SLO, e2e_seconds=10.0))
+    found = traffic.assemble(
+        [bounded], answers(engines=[ENGINE], requests=rows, edges=edges), SlowSignals(), WINDOW, NOW
+    )
+    assert on_h100(found[CHAT]).e2e_within == 4.0
+
+
+def test_slow_signals_are_laid_beside() -> None:
+    ttft = LatencyQuantiles(0.1, 0.2, 0.3)
+    assert judged(engines=[ENGINE], slow=SlowSignals(ttft={CHAT: ttft})).ttft == ttft
+
+
+numbers = st.one_of(
+    st.floats(allow_nan=True, allow_infinity=True), st.sampled_from([0.0, -0.0, -1.0, 1e308, 1e-308, NOW, NOW - 3])
+)
+labels = st.fixed_dictionaries(
+    {},
+    optional={
+        "namespace": st.sampled_from(["prod", "", "test"]),
+        "holdfast_service": st.sampled_from(["chat", "other", ""]),
+        "holdfast_accelerator": st.sampled_from(["h100", "l40s", ""]),
+        "pod": st.sampled_from(["chat-0", "chat-1", ""]),
+        "instance": st.sampled_from(["a", ""]),
+        "finished_reason": st.sampled_from(["stop", "abort", "error", "?"]),
+        "le": st.sampled_from(["0.5", "+Inf", "NaN", "x", ""]),
+        "metric": st.sampled_from(
+            [
+                "request_success_total",
+                "time_to_first_token_seconds_bucket",
+                "time_to_first_token_seconds_count",
+                "in_flight_growth",
+                "num_requests_running",
+                "kv_usage",
+                "copies",
+                "born",
+                "?",
+            ]
+        ),
+    },
+)
+rows = st.lists(st.builds(Sample, labels, numbers), max_size=6)
+tables = st.fixed_dictionaries({name: rows for name in (*FAST, "newborn")})
+
+
+@settings(deadline=None)
+@given(tables, st.randoms(use_true_random=False))
+def test_whatever_the_rows_no_number_is_nonsense_and_order_does_not_matter(
+    table: dict[str, list[Sample]], shuffler: random.Random
+) -> None:
+    requests = [request(ready("chat-0")), request(key=ServiceKey("test", "other"))]
+    found = traffic.assemble(requests, answers(**table), SlowSignals(), WINDOW, NOW)
+    for seen in found.values():
+        for name, values in seen.by_accelerator:
+            assert name
+            for field, value in dataclasses.asdict(values).items():
+                assert math.isfinite(value), field
+                assert value >= 0.0 or field == "in_flight_growth", field
+    shuffled = {name: shuffler.sample(some, len(some)) for name, some in table.items()}
+    again = traffic.assemble(requests, answers(**shuffled), SlowSignals(), WINDOW, NOW)
+    assert {key: seen.state for key, seen in again.items()} == {key: seen.state for key, seen in found.items()}
+
+
+@settings(deadline=None)
+@given(tables)
+def test_fresh_means_that_every_engine_reported_lately(table: dict[str, list[Sample]]) -> None:
+    seen = traffic.assemble([request(ready("chat-0"))], answers(**table), SlowSignals(), WINDOW, NOW)[CHAT]
+    if seen.fresh:
+        assert seen.sample_age_seconds is not None
+        assert seen.sample_age_seconds <= WINDOW.stale_seconds
+        assert on_h100(seen).engines >= 1
