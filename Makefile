@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 CRD := llmservices.holdfast.dev.yaml
 IN_CLUSTER := $(BIN)/python -m e2e.cluster run --
 
-.PHONY: help install check lint unit test demo build cluster-up cluster-down generate verify clean
+.PHONY: help install check lint unit test demo build cluster-up cluster-down generate verify bench bench-full clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,13 @@ generate: install ## write the CRD from the types, for kubectl and for the chart
 verify: install ## fail where a generated file is not what `make generate` would write
 	@$(BIN)/holdfast crd | diff -u crds/$(CRD) - || { echo "crds/$(CRD) is outdated: make generate" >&2; exit 1; }
 	@diff -u crds/$(CRD) charts/holdfast/files/$(CRD) || { echo "the chart's CRD is outdated: make generate" >&2; exit 1; }
+
+bench: install ## figures of docs/benchmarks.md that take minutes
+	$(BIN)/python benchmarks/emulator_cpu.py
+	$(BIN)/python benchmarks/capacity_closed_form.py --quick
+
+bench-full: bench ## the same in full length
+	$(BIN)/python benchmarks/capacity_closed_form.py
 
 clean: ## remove what was built in the checkout; the cache outside stays
 	rm -rf $(VENV) demo build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache operator/*.egg-info

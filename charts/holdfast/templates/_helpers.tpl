@@ -11,6 +11,7 @@
 {{- define "holdfast.selector" -}}
 app.kubernetes.io/name: holdfast
 app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
 {{- end }}
 
 {{- define "holdfast.labels" -}}
@@ -21,8 +22,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
 {{- define "holdfast.prometheus.selector" -}}
-app.kubernetes.io/name: holdfast-prometheus
+app.kubernetes.io/name: holdfast
 app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: prometheus
 {{- end }}
 
 {{- define "holdfast.serviceAccount" -}}
