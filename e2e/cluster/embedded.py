@@ -51,7 +51,7 @@ class EmbeddedProvider:
         self._write_settings(identities)
         cgroups.create(layout.control_group)
         processes.start("etcd", components.etcd(layout))
-        plant(make_seed(slow_images()), layout.work / "containerd")
+        plant(slow_images(), layout.work / "containerd")
         processes.start("containerd", components.containerd(layout))
         processes.start("api-server", components.api_server(layout, identities))
         processes.wait_until("containerd", Path(CONTAINERD_SOCKET).exists, _START_SECONDS)

@@ -60,7 +60,7 @@ def libraries_image() -> Image:
         layer = _libraries_layer(digest)
         environment = pythonlayers.image_environment()
         build_image(LIBRARIES_IMAGE, archive, [layer], ["/usr/bin/python3"], environment=environment)
-        _keep_only(archive, "libraries-*.tar")
+        _remove_old(archive, "libraries-*.tar")
     return Image(LIBRARIES_IMAGE, archive)
 
 
@@ -83,7 +83,7 @@ def holdfast_image() -> Image:
                 environment=pythonlayers.image_environment(),
                 left_out=[libraries],
             )
-        _keep_only(archive, "holdfast-*.tar")
+        _remove_old(archive, "holdfast-*.tar")
     return Image(HOLDFAST_IMAGE, archive)
 
 
@@ -93,14 +93,15 @@ def _libraries_layer(digest: str) -> Path:
         started = time.monotonic()
         with tempfile.TemporaryDirectory() as scratch:
             write_layer(layer, pythonlayers.library_entries(Path(scratch)))
-        _keep_only(layer, "libraries-*.layer")
+        _remove_old(layer, "libraries-*.layer")
         print(f"  packed the interpreter and the libraries in {time.monotonic() - started:.0f} s", flush=True)
     return layer
 
 
-def _keep_only(kept: Path, pattern: str) -> None:
+def _remove_old(kept: Path, pattern: str) -> None:
+    # Another run may be about to import what is an hour old at most.
     for old in kept.parent.glob(pattern):
-        if old != kept:
+        if old != kept and old.stat().st_mtime < time.time() - 3600:
             old.unlink(missing_ok=True)
 
 

@@ -30,30 +30,35 @@ path = "{folder}/opt"
 """
 
 
-def make_seed(images: list[Image]) -> Path:
-    """The store that holds these images, made if it is not there yet."""
-    names = sorted(image.archive.name for image in images)
-    seed = cache_folder() / "seed" / digest_of([], CONTAINERD.folder.name, *names)
+def make_seed(images: list[Image]) -> None:
+    """Make the store that holds these images if it is not there yet."""
     with exclusive("seed"):
-        if not seed.exists():
-            started = time.monotonic()
-            seed.parent.mkdir(parents=True, exist_ok=True)
-            _fill(seed, images)
-            for old in seed.parent.iterdir():
-                if old != seed:
-                    shutil.rmtree(old, ignore_errors=True)
-            print(f"  unpacked {len(images)} images in {time.monotonic() - started:.0f} s", flush=True)
-    return seed
+        _made(images)
 
 
-def plant(seed: Path, root: Path) -> None:
+def plant(images: list[Image], root: Path) -> None:
     """Give a run its own store: files are linked, for images never change; databases are copied."""
-    subprocess.run(["cp", "--archive", "--link", str(seed), str(root)], check=True)
+    with exclusive("seed"):
+        subprocess.run(["cp", "--archive", "--link", str(_made(images)), str(root)], check=True)
     for database in root.rglob("*.db"):
         if "snapshots" not in database.relative_to(root).parts:
             copy = database.with_suffix(".copy")
             shutil.copy2(database, copy)
             copy.rename(database)
+
+
+def _made(images: list[Image]) -> Path:
+    names = sorted(image.archive.name for image in images)
+    seed = cache_folder() / "seed" / digest_of([], CONTAINERD.folder.name, *names)
+    if not seed.exists():
+        started = time.monotonic()
+        seed.parent.mkdir(parents=True, exist_ok=True)
+        _fill(seed, images)
+        for old in seed.parent.iterdir():
+            if old != seed:
+                shutil.rmtree(old, ignore_errors=True)
+        print(f"  unpacked {len(images)} images in {time.monotonic() - started:.0f} s", flush=True)
+    return seed
 
 
 def import_archive(archive: Path, socket: str | None = None) -> None:
