@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.cluster.tools import HELM, PROMETHEUS
+from e2e.cluster.toolset import HELM, PROMETHEUS
 from holdfast.act import resources
 from holdfast.runtime import settings
 
