@@ -58,7 +58,7 @@ class ServiceParts:
     def last_cold_start_seconds(self) -> float | None:
         """What status remembers from before a restart of the operator."""
         value = self.service.status.get("coldStartSeconds")
-        return float(value) if isinstance(value, int | float) else None
+        return float(value) if isinstance(value, int | float) and value > 0 else None
 
 
 class ClusterReader(Protocol):

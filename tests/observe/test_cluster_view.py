@@ -1,0 +1,204 @@
+"""kopf's own indexing, fed with events: what the loop sees after them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import kopf
+import pytest
+from kopf._cogs.structs.references import Resource
+from kopf._core.engines.indexing import OperatorIndexers
+
+from holdfast.domain.cluster import ReplicaPhase
+from holdfast.domain.service import ServiceKey
+from holdfast.observe.cluster import ClusterView
+from holdfast.render import names
+from tests.observe.test_mapping import NODE, deployment, pod
+
+CHAT = ServiceKey("prod", "chat")
+
+
+class Cluster:
+    """Objects as they come and go, indexed the way kopf does it, without an API server."""
+
+    def __init__(self) -> None:
+        self.view = ClusterView()
+        self._registry = kopf.OperatorRegistry()
+        self.settings = kopf.OperatorSettings()
+        self.view.register(self._registry, self.settings)
+        handlers = self._registry._indexing.get_all_handlers()
+        self.indexers = OperatorIndexers()
+        self.indexers.ensure(handlers)
+        self._functions = {str(handler.id): handler.fn for handler in handlers}
+
+    async def start(self) -> None:
+        (startup,) = self._registry._activities.get_all_handlers()
+        await startup.fn(**self.indexers.indices)  # type: ignore[call-arg, misc]
+
+    async def put(self, index: str, body: dict[str, Any]) -> None:
+        """An object was added or changed."""
+        result = await self._functions[index](body=kopf.Body(body))  # type: ignore[call-arg, misc]
+        self.indexers[index].replace(self._key(body), result)
+
+    def remove(self, index: str, body: dict[str, Any]) -> None:
+        """An object was deleted."""
+        self.indexers[index].discard(self._key(body))
+
+    def _key(self, body: dict[str, Any]) -> Any:
+        return body["metadata"].get("namespace"), body["metadata"]["name"], body["metadata"].get("uid")
+
+
+@pytest.fixture
+async def world() -> Cluster:
+    world = Cluster()
+    await world.start()
+    return world
+
+
+def service(name: str = "chat", **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "holdfast.dev/v1alpha1",
+        "kind": "LLMService",
+        "metadata": {"name": name, "namespace": "prod", "uid": f"uid-{name}", "generation": 4},
+        "spec": {
+            "model": {"uri": "Qwen/Qwen3-8B"},
+            "slo": {"ttft": "500ms", "tpot": "30ms"},
+            "accelerators": [{"name": "h100"}],
+        }
+        | spec,
+        "status": {"coldStartSeconds": 42.5},
+    }
+
+
+def test_before_kopf_has_started_there_is_nothing() -> None:
+    view = ClusterView()
+    assert (view.services(), view.invalid(), view.nodes()) == ((), (), ())
+
+
+async def test_a_service_is_joined_with_its_pods_and_deployments(world: Cluster) -> None:
+    await world.put("services", service())
+    await world.put("pods", pod())
+    await world.put("deployments", deployment(replicas=3, updatedReplicas=3))
+    (parts,) = world.view.services()
+    assert parts.spec.key == CHAT
+    assert parts.spec.generation == 4
+    assert [replica.phase for replica in parts.replicas] == [ReplicaPhase.STARTING]
+    assert [placement.replicas for placement in parts.placements] == [3]
+    assert parts.last_cold_start_seconds == 42.5
+
+
+async def test_pods_of_another_service_or_namespace_are_not_its_own(world: Cluster) -> None:
+    await world.put("services", service())
+    stranger, elsewhere = pod(), pod()
+    stranger["metadata"]["labels"]["holdfast.dev/service"] = "other"
+    elsewhere["metadata"]["namespace"] = "test"
+    for other in (stranger, elsewhere):
+        await world.put("pods", other)
+    (parts,) = world.view.services()
+    assert parts.replicas == ()
+
+
+async def test_a_spec_that_is_not_understood_is_reported_and_harms_nobody_else(world: Cluster) -> None:
+    await world.put("services", service("good"))
+    await world.put("services", service("odd", slo={"ttft": "soon", "tpot": "30ms"}))
+    assert [parts.spec.key.name for parts in world.view.services()] == ["good"]
+    (invalid,) = world.view.invalid()
+    assert (invalid.key, invalid.generation) == (ServiceKey("prod", "odd"), 4)
+    assert "ttft" in invalid.message
+
+
+async def test_a_spec_that_is_mended_is_invalid_no_more(world: Cluster) -> None:
+    await world.put("services", service(slo={"ttft": "soon", "tpot": "30ms"}))
+    await world.put("services", service())
+    assert world.view.invalid() == ()
+    assert len(world.view.services()) == 1
+
+
+async def test_a_service_that_is_being_deleted_is_left_alone(world: Cluster) -> None:
+    await world.put("services", service())
+    going = service()
+    going["metadata"]["deletionTimestamp"] = "2026-11-21T04:00:00Z"
+    await world.put("services", going)
+    assert (world.view.services(), world.view.invalid()) == ((), ())
+
+
+async def test_what_is_deleted_is_gone(world: Cluster) -> None:
+    for index, body in (("services", service()), ("pods", pod()), ("nodes", NODE)):
+        await world.put(index, body)
+        world.remove(index, body)
+    assert (world.view.services(), world.view.nodes()) == ((), ())
+
+
+async def test_an_evicted_pod_is_no_replica_and_holds_no_gpu(world: Cluster) -> None:
+    await world.put("services", service())
+    await world.put("nodes", NODE)
+    await world.put("pods", pod())
+    await world.put("pods", pod(phase="Failed", reason="Evicted"))
+    assert world.view.services()[0].replicas == ()
+    assert world.view.nodes()[0].used == ()
+
+
+async def test_nodes_show_what_our_pods_hold_and_vanish_when_cordoned(world: Cluster) -> None:
+    await world.put("nodes", NODE)
+    await world.put("pods", pod())
+    (node,) = world.view.nodes()
+    assert (node.allocatable, node.used) == ((("nvidia.com/gpu", 8),), (("nvidia.com/gpu", 2),))
+    cordoned = copy.deepcopy(NODE)
+    cordoned["spec"] = {"unschedulable": True}
+    await world.put("nodes", cordoned)
+    assert world.view.nodes() == ()
+
+
+async def test_services_and_replicas_come_in_order_of_names(world: Cluster) -> None:
+    for name in ("c", "a", "b"):
+        await world.put("services", service(name))
+        for suffix in ("2", "1"):
+            one = pod()
+            one["metadata"] |= {"name": f"{name}-{suffix}"}
+            one["metadata"]["labels"] = one["metadata"]["labels"] | {"holdfast.dev/service": name}
+            await world.put("pods", one)
+    parts = world.view.services()
+    assert [part.spec.key.name for part in parts] == ["a", "b", "c"]
+    assert [replica.name for replica in parts[0].replicas] == ["a-1", "a-2"]
+
+
+async def test_a_deployment_remembers_how_it_was_rendered(world: Cluster) -> None:
+    body = deployment()
+    body["metadata"]["annotations"] = {names.INPUTS_ANNOTATION: "x", "deployment.kubernetes.io/revision": "3"}
+    body["spec"]["template"] = {"spec": {"containers": []}}
+    await world.put("services", service())
+    await world.put("deployments", body)
+    rendered = world.view.services()[0].deployed[0].rendered
+    assert rendered is not None
+    assert rendered.inputs == "x"
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ({"coldStartSeconds": 30}, 30.0),
+        ({}, None),
+        ({"coldStartSeconds": "long"}, None),
+        ({"coldStartSeconds": 0}, None),
+    ],
+)
+async def test_the_last_cold_start_is_read_back_from_status(
+    world: Cluster, status: dict[str, Any], expected: float | None
+) -> None:
+    await world.put("services", service() | {"status": status})
+    assert world.view.services()[0].last_cold_start_seconds == expected
+
+
+def test_pods_and_deployments_are_filtered_at_the_api_server(world: Cluster) -> None:
+    selectors = world.settings.watching.label_selectors
+    for resource in (Resource("", "v1", "pods"), Resource("apps", "v1", "deployments")):
+        assert list(selectors.collect(resource)) == ["holdfast.dev/service"]
+    for resource in (Resource("", "v1", "nodes"), Resource("holdfast.dev", "v1alpha1", "llmservices")):
+        assert list(selectors.collect(resource)) == []
+
+
+async def test_no_index_holds_a_whole_object(world: Cluster) -> None:
+    await world.put("pods", pod())
+    ((replica, gpus),) = world.indexers.indices["pods"][CHAT]
+    assert (replica.name, gpus) == ("chat-h100-6d5f-x2x1", (("nvidia.com/gpu", 2),))

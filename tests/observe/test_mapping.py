@@ -1,0 +1,247 @@
+"""What the API server says of pods, Deployments and nodes, as capacity sees it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from holdfast.api.reasons import Reason
+from holdfast.domain.cluster import NodeOffer, ReplicaPhase
+from holdfast.observe import mapping
+
+CREATED, SCHEDULED, READY = "2026-11-21T04:00:00Z", "2026-11-21T04:00:05Z", "2026-11-21T04:02:00Z"
+CREATED_AT = 1795233600.0
+
+
+def pod(**status: Any) -> dict[str, Any]:
+    """A placed pod that is starting, unless its status says otherwise."""
+    conditions = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": SCHEDULED}]
+    return {
+        "metadata": {
+            "name": "chat-h100-6d5f-x2x1",
+            "namespace": "prod",
+            "creationTimestamp": CREATED,
+            "labels": {
+                "holdfast.dev/service": "chat",
+                "holdfast.dev/accelerator": "h100",
+                "pod-template-hash": "6d5f",
+            },
+        },
+        "spec": {
+            "nodeName": "gpu-1",
+            "containers": [{"name": "vllm", "resources": {"limits": {"nvidia.com/gpu": "2"}}}],
+        },
+        "status": {"phase": "Pending", "conditions": conditions} | status,
+    }
+
+
+def condition(kind: str, status: str, reason: str = "", message: str = "", at: str = READY) -> dict[str, str]:
+    return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": at}
+
+
+def waiting(reason: str, message: str = "", **more: Any) -> dict[str, Any]:
+    return {"name": "vllm", "state": {"waiting": {"reason": reason, "message": message}}} | more
+
+
+def ended(exit_code: int, message: str = "", finished: str = "2026-11-21T04:01:00Z", reason: str = "Error") -> Any:
+    said = {"message": message} if message else {}
+    return {
+        "terminated": {"exitCode": exit_code, "reason": reason, "startedAt": CREATED, "finishedAt": finished} | said
+    }
+
+
+def test_a_placed_pod_is_starting() -> None:
+    replica = mapping.replica_from_pod(pod())
+    assert replica.phase is ReplicaPhase.STARTING
+    assert (replica.name, replica.accelerator, replica.revision, replica.node) == (
+        "chat-h100-6d5f-x2x1",
+        "h100",
+        "6d5f",
+        "gpu-1",
+    )
+    assert (replica.created_at, replica.scheduled_at, replica.ready_at) == (CREATED_AT, CREATED_AT + 5.0, None)
+
+
+def test_a_pod_is_ready_since_the_condition_says_so() -> None:
+    replica = mapping.replica_from_pod(pod(conditions=[condition("Ready", "True")]))
+    assert (replica.phase, replica.ready_at) == (ReplicaPhase.READY, CREATED_AT + 120.0)
+
+
+def test_a_pod_that_is_not_ready_any_more_has_no_ready_time() -> None:
+    assert mapping.replica_from_pod(pod(conditions=[condition("Ready", "False")])).ready_at is None
+
+
+def test_a_pod_that_is_being_deleted_is_draining_though_it_is_ready() -> None:
+    going = pod(conditions=[condition("Ready", "True")])
+    going["metadata"]["deletionTimestamp"] = READY
+    assert mapping.replica_from_pod(going).phase is ReplicaPhase.DRAINING
+
+
+def test_an_unschedulable_pod_carries_the_schedulers_words() -> None:
+    words = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    replica = mapping.replica_from_pod(pod(conditions=[condition("PodScheduled", "False", "Unschedulable", words)]))
+    assert (replica.phase, replica.reason, replica.detail) == (ReplicaPhase.UNSCHEDULABLE, "Unschedulable", words)
+    assert replica.scheduled_at is None
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "CreateContainerConfigError", "InvalidImageName"],
+)
+@pytest.mark.parametrize("kind", ["containerStatuses", "initContainerStatuses"])
+def test_what_no_waiting_will_mend_is_failing(reason: str, kind: str) -> None:
+    replica = mapping.replica_from_pod(pod(**{kind: [waiting(reason, "no such image")]}))
+    assert (replica.phase, replica.reason) == (ReplicaPhase.FAILING, reason)
+    assert "no such image" in replica.detail
+
+
+@pytest.mark.parametrize("reason", ["ContainerCreating", "PodInitializing"])
+def test_ordinary_waiting_is_starting(reason: str) -> None:
+    assert mapping.replica_from_pod(pod(containerStatuses=[waiting(reason)])).phase is ReplicaPhase.STARTING
+
+
+def test_a_crash_carries_the_engines_last_words() -> None:
+    status = waiting("CrashLoopBackOff", "back-off 5m0s", lastState=ended(1, "ValueError: unknown model\n"))
+    assert mapping.replica_from_pod(pod(containerStatuses=[status])).detail == "ValueError: unknown model"
+
+
+def test_a_crash_without_words_carries_its_exit() -> None:
+    status = waiting("CrashLoopBackOff", "back-off 5m0s", lastState=ended(137, reason="OOMKilled"))
+    assert mapping.replica_from_pod(pod(containerStatuses=[status])).detail == (
+        "back-off 5m0s (last exit: OOMKilled, code 137)"
+    )
+
+
+def test_a_crash_loop_is_failing_also_while_the_container_runs_again() -> None:
+    status = {"state": {"running": {}}, "restartCount": 3, "lastState": ended(1, "boom")}
+    replica = mapping.replica_from_pod(pod(containerStatuses=[status]))
+    assert (replica.phase, replica.detail) == (ReplicaPhase.FAILING, "boom")
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"state": {"running": {}}, "restartCount": 1, "lastState": ended(1)},
+        {"state": {"running": {}}, "restartCount": 9, "lastState": ended(1, finished="2026-11-21T09:00:00Z")},
+        {"state": {"running": {}}, "restartCount": 9, "lastState": ended(0)},
+        {"state": {"running": {}}, "restartCount": 9},
+    ],
+    ids=["first restart", "ran for hours before", "ended well", "no record"],
+)
+def test_a_restart_that_may_well_succeed_is_starting(status: dict[str, Any]) -> None:
+    assert mapping.replica_from_pod(pod(containerStatuses=[status])).phase is ReplicaPhase.STARTING
+
+
+@pytest.mark.parametrize(("phase", "active"), [("Failed", False), ("Succeeded", False), ("Running", True)])
+def test_an_evicted_pod_is_a_record_not_a_replica(phase: str, active: bool) -> None:
+    assert mapping.is_active(pod(phase=phase)) is active
+
+
+def test_a_pod_as_just_created_has_next_to_nothing() -> None:
+    bare = {"metadata": {"name": "p", "namespace": "prod", "labels": {}}}
+    assert mapping.replica_from_pod(bare).phase is ReplicaPhase.STARTING
+    assert mapping.is_active(bare)
+    assert mapping.requested_gpus(bare) == ()
+
+
+def deployment(*conditions: dict[str, str], generation: int = 3, observed: int = 3, **counts: int) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": "chat-h100",
+            "namespace": "prod",
+            "generation": generation,
+            "resourceVersion": "17",
+            "labels": {"holdfast.dev/service": "chat", "holdfast.dev/accelerator": "h100"},
+        },
+        "spec": {"replicas": 3},
+        "status": {"observedGeneration": observed, "conditions": list(conditions)} | counts,
+    }
+
+
+def test_a_settled_deployment_is_its_size() -> None:
+    placement = mapping.placement_from_deployment(deployment(replicas=3, updatedReplicas=3))
+    assert (placement.accelerator, placement.replicas, placement.deployment) == ("h100", 3, "chat-h100")
+    assert placement.resource_version == "17"
+    assert placement.observed
+    assert not placement.rolling_out
+
+
+def test_replicas_of_an_older_revision_mean_a_rollout() -> None:
+    assert mapping.placement_from_deployment(deployment(replicas=4, updatedReplicas=1)).rolling_out
+
+
+def test_scaling_up_is_no_rollout() -> None:
+    assert not mapping.placement_from_deployment(deployment(replicas=1, updatedReplicas=1)).rolling_out
+
+
+def test_a_generation_not_seen_yet_is_not_observed() -> None:
+    assert not mapping.placement_from_deployment(deployment(observed=2)).observed
+
+
+def test_a_deployment_as_just_created_is_not_observed() -> None:
+    bare = {"metadata": {"name": "chat-h100", "generation": 1}, "spec": {"replicas": 0}}
+    placement = mapping.placement_from_deployment(bare)
+    assert (placement.replicas, placement.observed) == (0, False)
+    assert mapping.problems_from_deployment(bare) == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "reason", "message", "expected"),
+    [
+        ("ReplicaFailure", "True", "FailedCreate", "pods is forbidden: exceeded quota: gpus", Reason.QUOTA_EXCEEDED),
+        ("ReplicaFailure", "True", "FailedCreate", "violates PodSecurity restricted", Reason.PODS_FORBIDDEN),
+        ("Progressing", "False", "ProgressDeadlineExceeded", "timed out", Reason.PROGRESS_DEADLINE_EXCEEDED),
+    ],
+)
+def test_trouble_of_a_deployment_has_a_reason_and_its_words(
+    kind: str, status: str, reason: str, message: str, expected: Reason
+) -> None:
+    (problem,) = mapping.problems_from_deployment(deployment(condition(kind, status, reason, message)))
+    assert (problem.reason, problem.message) == (expected, f"chat-h100: {message}")
+
+
+def test_a_deployment_that_does_well_has_no_problems() -> None:
+    well = deployment(
+        condition("Progressing", "True", "NewReplicaSetAvailable"),
+        condition("Available", "True"),
+        condition("ReplicaFailure", "False"),
+    )
+    assert mapping.problems_from_deployment(well) == ()
+
+
+NODE = {
+    "metadata": {"name": "gpu-1", "labels": {"zone": "a", "gpu": "H100"}},
+    "spec": {},
+    "status": {
+        "allocatable": {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "8", "example.com/odd": "1k"},
+        "conditions": [{"type": "Ready", "status": "True"}],
+    },
+}
+
+
+def test_a_node_offers_its_extended_resources_and_labels() -> None:
+    offer = mapping.node_offer_from_node(NODE)
+    assert offer == NodeOffer("gpu-1", (("gpu", "H100"), ("zone", "a")), (("nvidia.com/gpu", 8),))
+
+
+def test_a_cordoned_or_failed_node_offers_nothing() -> None:
+    cordoned, failed = copy.deepcopy(NODE), copy.deepcopy(NODE)
+    cordoned["spec"]["unschedulable"] = True  # type: ignore[index]
+    failed["status"]["conditions"][0]["status"] = "Unknown"  # type: ignore[index]
+    assert mapping.node_offer_from_node(cordoned) is None
+    assert mapping.node_offer_from_node(failed) is None
+    assert mapping.node_offer_from_node({"metadata": {"name": "bare"}}) is None
+
+
+def test_our_pods_hold_what_their_containers_are_limited_to() -> None:
+    assert mapping.requested_gpus(pod()) == (("nvidia.com/gpu", 2),)
+    (node,) = mapping.with_usage([NodeOffer("gpu-1", (), (("nvidia.com/gpu", 8),))], {"gpu-1": {"nvidia.com/gpu": 2}})
+    assert node.used == (("nvidia.com/gpu", 2),)
+
+
+def test_times_with_and_without_fractions_are_read() -> None:
+    assert mapping.epoch("2026-11-21T04:00:00Z") == CREATED_AT
+    assert mapping.epoch("2026-11-21T04:00:00.250000Z") == CREATED_AT + 0.25
+    assert mapping.epoch(None) is None
