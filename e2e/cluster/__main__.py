@@ -85,6 +85,7 @@ def _run(options: argparse.Namespace) -> int:
     provider.build()
     if isinstance(provider, EmbeddedProvider):
         return namespaces.run_inside(Layout(name), ["inside", "--name", name, "--", *options.command])
+    session.end_on_signals()
     try:
         provider.start()
         return session.run_command(options.command, provider.environment())

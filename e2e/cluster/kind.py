@@ -25,7 +25,8 @@ class KindProvider:
 
     def build(self) -> None:
         """Build kind, helm and the images."""
-        if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode != 0:
+        docker = shutil.which("docker")
+        if docker is None or subprocess.run([docker, "info"], capture_output=True, check=False).returncode != 0:
             raise ProviderError("the Docker daemon does not answer: start it, or run as root without --provider kind")
         binaries.build((KIND, *client_tools()))
         slow_images()

@@ -47,9 +47,13 @@ class Layout:
         return self.work / "logs"
 
     @property
+    def pod_logs(self) -> Path:
+        return self.work / "pod-logs"
+
+    @property
     def audit_log(self) -> Path:
         """One JSON line per write request that reached the API server."""
-        return self.work / "logs" / "audit.log"
+        return self.logs / "audit.log"
 
     @property
     def kubeconfig(self) -> Path:

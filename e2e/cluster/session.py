@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import FrameType
 
+from e2e.cluster.cache import cache_folder
 from e2e.cluster.embedded import EmbeddedProvider, without_proxies
 from e2e.cluster.layout import Layout
 from e2e.cluster.processes import StartError
@@ -38,17 +41,20 @@ def first_process(layout: Layout, command: list[str]) -> int:
 
 def _session(layout: Layout, command: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, _exit_on_signal)
-    signal.signal(signal.SIGHUP, _exit_on_signal)
+    end_on_signals()
     try:
         started = time.monotonic()
         provider = EmbeddedProvider(layout)
         provider.start()
         print(f"Cluster {layout.name} is ready after {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
         layout.ready.touch()
-        return run_command(command, provider.environment())
+        code = run_command(command, provider.environment())
+        if "HOLDFAST_CLUSTER_LOGS" in os.environ:
+            _keep_logs(layout, Path(os.environ["HOLDFAST_CLUSTER_LOGS"]))
+        return code
     except (StartError, OSError) as error:
         print(f"The cluster did not start: {error}", file=sys.stderr, flush=True)
+        _keep_logs(layout, cache_folder() / "failed" / layout.name)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -77,6 +83,19 @@ def run_command(command: list[str], environment: dict[str, str]) -> int:
             process.kill()
         return int(ended.code or 0)
     return 128 - code if code < 0 else code
+
+
+def end_on_signals() -> None:
+    """Let SIGTERM and SIGHUP end this process in order, so that what was started is ended too."""
+    signal.signal(signal.SIGTERM, _exit_on_signal)
+    signal.signal(signal.SIGHUP, _exit_on_signal)
+
+
+def _keep_logs(layout: Layout, target: Path) -> None:
+    for folder in (layout.logs, layout.pod_logs):
+        if folder.exists():
+            shutil.copytree(folder, target / folder.name, dirs_exist_ok=True, symlinks=True)
+    print(f"Logs of the cluster's parts and pods: {target}", file=sys.stderr, flush=True)
 
 
 def _exit_on_signal(number: int, _frame: FrameType | None) -> None:

@@ -107,7 +107,7 @@ def kubelet_settings(layout: Layout, authority: Path, serving: KeyPair) -> str:
         "evictionHard": {"memory.available": "1Mi", "nodefs.available": "0%", "imagefs.available": "0%"},
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
-        "podLogsDir": f"{layout.work}/pod-logs",
+        "podLogsDir": str(layout.pod_logs),
         "volumePluginDir": f"{layout.work}/volume-plugins",
     }
     return json.dumps(settings, indent=1)
