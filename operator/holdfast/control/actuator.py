@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from holdfast.act import events, scale
 from holdfast.act.api import ApiError, ApiPort, ApiUnreachable
 from holdfast.act.apply import Applier, ForeignObject
-from holdfast.act.resources import deployment_path, service_path
+from holdfast.act.resources import deployment_path, object_path, service_path
 from holdfast.act.status import StatusWriter
 from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.api.reasons import Reason
@@ -64,6 +64,7 @@ class Actuator:
         self._problems: dict[ServiceKey, tuple[ClusterProblem, ...]] = {}
         self._told: dict[ServiceKey, tuple[object, float]] = {}
         self._rendered: dict[ServiceKey, object] = {}
+        self._paths: dict[ServiceKey, set[str]] = {}
         self._created: dict[tuple[ServiceKey, str], float] = {}
         self._limits: dict[tuple[str, int, str], int | None] = {}
         self._pod_monitor = False
@@ -149,7 +150,9 @@ class Actuator:
             if facts.deployed
         }
         problems = []
+        paths = set()
         for manifest in render(part.service, changes.accelerators, self._render_settings, changes.context):
+            paths.add(object_path(manifest))
             try:
                 await self._apply(key, manifest, changes, seen, now)
             except ForeignObject as conflict:
@@ -158,8 +161,19 @@ class Actuator:
                 kind, name = manifest["kind"], manifest["metadata"]["name"]
                 problems.append(ClusterProblem(Reason.INVALID, f"{kind} {name} was refused: {error.message}"))
         self._problems[key] = tuple(problems)
+        await self._remove_unwanted(key, paths)
         if not problems:
             self._rendered[key] = current
+
+    async def _remove_unwanted(self, key: ServiceKey, paths: set[str]) -> None:
+        """Delete what the service had and no longer should, such as a PodDisruptionBudget at one replica.
+
+        Deployments go by the plan only; pod files stay while a ReplicaSet may mount them.
+        """
+        for path in self._paths.get(key, set()) - paths:
+            if "/deployments/" not in path and "/configmaps/" not in path:
+                await self._applier.delete(path)
+        self._paths[key] = paths
 
     async def _apply(
         self, key: ServiceKey, manifest: Mapping[str, Any], changes: Plan, seen: Mapping[str, str], now: float
@@ -240,7 +254,7 @@ class Actuator:
 
     def _forget_all_but(self, keys: set[ServiceKey]) -> None:
         self._status.forget_all_but(keys)
-        tables: tuple[dict[ServiceKey, Any], ...] = (self._problems, self._told, self._rendered)
+        tables: tuple[dict[ServiceKey, Any], ...] = (self._problems, self._told, self._rendered, self._paths)
         for table in tables:
             for key in table.keys() - keys:
                 del table[key]

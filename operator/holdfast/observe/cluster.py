@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import kopf
 
 from holdfast.api.llmservice import GROUP, PLURAL, VERSION, InvalidLLMService, LLMService
+from holdfast.api.privileges import refused_privileges
+from holdfast.api.template_rules import TemplateAllowances
 from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica
 from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.observe import mapping
@@ -78,7 +80,8 @@ Pod = tuple[Replica, tuple[tuple[str, int], ...]]
 class ClusterView:
     """Reads kopf's indices; empty until kopf has filled them."""
 
-    def __init__(self) -> None:
+    def __init__(self, allowed: TemplateAllowances = TemplateAllowances()) -> None:  # noqa: B008  # frozen
+        self._allowed = allowed
         self._services: Mapping[ServiceKey, Iterable[Declared | Invalid]] = {}
         self._pods: Mapping[ServiceKey, Iterable[Pod]] = {}
         self._deployments: Mapping[ServiceKey, Iterable[Deployed]] = {}
@@ -86,7 +89,7 @@ class ClusterView:
 
     def register(self, registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings) -> None:
         """Add the four indices; pods and Deployments are filtered by label at the API server."""
-        kopf.index(GROUP, VERSION, PLURAL, id="services", registry=registry)(_index_service)
+        kopf.index(GROUP, VERSION, PLURAL, id="services", registry=registry)(self._index_service)
         for group, version, plural, name, function in (
             ("", "v1", "pods", "pods", _index_pod),
             ("apps", "v1", "deployments", "deployments", _index_deployment),
@@ -99,6 +102,20 @@ class ClusterView:
     async def _remember(self, **indices: Any) -> None:
         self._services, self._pods = indices["services"], indices["pods"]
         self._deployments, self._nodes = indices["deployments"], indices["nodes"]
+
+    async def _index_service(self, body: kopf.Body, **_: Any) -> dict[ServiceKey, Declared | Invalid]:
+        meta = body["metadata"]
+        key = ServiceKey(meta["namespace"], meta["name"])
+        if meta.get("deletionTimestamp"):
+            return {}
+        try:
+            service = LLMService.parse(body)
+        except InvalidLLMService as error:
+            return {key: Invalid(key, int(meta.get("generation", 0)), str(error), dict(body.get("status") or {}))}
+        refused = refused_privileges(service.spec, self._allowed)
+        if refused:
+            return {key: Invalid(key, service.metadata.generation, "; ".join(refused), service.status)}
+        return {key: (service, to_spec(service))}
 
     def services(self) -> tuple[ServiceParts, ...]:
         """Return every service that is understood, in order of keys."""
@@ -128,18 +145,6 @@ class ClusterView:
 
     def _replicas(self, key: ServiceKey) -> tuple[Replica, ...]:
         return tuple(sorted((replica for replica, _ in self._pods.get(key, ())), key=lambda replica: replica.name))
-
-
-async def _index_service(body: kopf.Body, **_: Any) -> dict[ServiceKey, Declared | Invalid]:
-    meta = body["metadata"]
-    key = ServiceKey(meta["namespace"], meta["name"])
-    if meta.get("deletionTimestamp"):
-        return {}
-    try:
-        service = LLMService.parse(body)
-    except InvalidLLMService as error:
-        return {key: Invalid(key, int(meta.get("generation", 0)), str(error), dict(body.get("status") or {}))}
-    return {key: (service, to_spec(service))}
 
 
 async def _index_pod(body: kopf.Body, **_: Any) -> dict[ServiceKey, Pod]:

@@ -16,6 +16,7 @@ from kubernetes.aio import client, config
 
 from holdfast import policy
 from holdfast.act.api import KubernetesApi
+from holdfast.api.template_rules import allowances
 from holdfast.control import handlers
 from holdfast.control.actuator import Actuator
 from holdfast.control.leadership import Elector, LeadershipLost, LeaseTiming
@@ -64,7 +65,7 @@ async def _operate(settings: Settings) -> None:
         api = KubernetesApi(api_client)
         elector = _elector(settings, api)
         control_loop = Loop(
-            cluster=(indices := observed.ClusterView()),
+            cluster=(indices := observed.ClusterView(allowances(settings.allow_template))),
             metrics=metrics,
             actuator=Actuator(api, metrics, telemetry, _render_settings(settings), may_write=lambda: elector.leading),
             telemetry=telemetry,
