@@ -48,8 +48,8 @@ class LoadClient:
 
     def __init__(self, settings: ClientSettings, on_record: Callable[[Record], None] = lambda record: None) -> None:
         self.sent = 0
+        self.on_record = on_record
         self._settings = settings
-        self._on_record = on_record
         self._endpoint = settings.url.rstrip("/") + "/v1/completions"
         self._wall_offset = time.time() - time.monotonic()
         self._pool_busy = 0
@@ -97,7 +97,7 @@ class LoadClient:
             raise
         finally:
             record = flight.record(self.now())
-            self._on_record(record)
+            self.on_record(record)
         return record
 
     def now(self) -> float:
