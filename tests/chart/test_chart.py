@@ -232,16 +232,31 @@ def test_the_operator_may_do_what_it_does_and_no_more() -> None:
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
-    applied = {"get", "create", "patch"}
-    for plural in set(resources._PLURALS.values()) - {"events"}:
-        (verbs,) = (verbs for (_, resource), verbs in granted.items() if resource == plural)
-        assert verbs >= applied, plural
-    assert granted[("", "events")] == {"create"}
-    assert granted[("", "nodes")] == {"list", "watch"}
-    assert granted[("", "pods")] == {"list", "watch", "patch"}
-    assert granted[("apps", "deployments/scale")] == {"get", "patch"}
-    assert granted[("holdfast.dev", "llmservices")] == {"get", "list", "watch"}
-    assert granted[("holdfast.dev", "llmservices/status")] == {"patch"}
+    made = {"get", "create", "patch"}
+    assert granted == {
+        ("", "nodes"): {"list", "watch"},
+        ("", "pods"): {"list", "watch", "patch"},
+        ("", "events"): {"create"},
+        ("", "services"): made,
+        ("", "serviceaccounts"): made,
+        ("", "configmaps"): made,
+        ("policy", "poddisruptionbudgets"): made | {"delete"},
+        ("monitoring.coreos.com", "podmonitors"): made | {"delete"},
+        ("apps", "deployments"): made | {"list", "watch", "delete"},
+        ("apps", "deployments/scale"): {"get", "patch"},
+        ("holdfast.dev", "llmservices"): {"get", "list", "watch"},
+        ("holdfast.dev", "llmservices/status"): {"patch"},
+    }
+
+
+def test_every_kind_that_is_written_may_be_written() -> None:
+    writable = {
+        resource
+        for rule in only(render(URL), "ClusterRole")["rules"]
+        for resource in rule["resources"]
+        if "create" in rule["verbs"]
+    }
+    assert writable == set(resources._PLURALS.values())
 
 
 def test_watching_namespaces_needs_no_cluster_wide_write() -> None:

@@ -84,14 +84,14 @@ app.kubernetes.io/component: prometheus
   resources: [deployments/scale]   # replicas are written here and nowhere else
   verbs: [get, patch]
 - apiGroups: [""]
-  resources: [services, serviceaccounts, configmaps]
-  verbs: [get, list, create, patch, delete]
+  resources: [services, serviceaccounts, configmaps]   # these go with their LLMService, by owner reference
+  verbs: [get, create, patch]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
-  verbs: [get, list, create, patch, delete]
+  verbs: [get, create, patch, delete]
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors]
-  verbs: [get, list, create, patch, delete]
+  verbs: [get, create, patch, delete]
 - apiGroups: [""]
   resources: [pods]                # patch: the pod-deletion-cost annotation
   verbs: [list, watch, patch]
