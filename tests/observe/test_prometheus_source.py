@@ -110,13 +110,13 @@ async def test_a_failing_slow_query_leaves_its_last_answer_until_it_is_too_old(f
             assert traffic.ttft.p95_seconds == expected
 
 
-async def test_a_newborn_engine_is_read_whole_by_one_more_query(fake: FakePrometheus) -> None:
-    fake.rows["anomalies"] = [row(NOW - 20, metric="born", pod="chat-0", instance="i")]
+async def test_an_engine_without_a_past_is_looked_at_by_one_more_query(fake: FakePrometheus) -> None:
+    fake.rows["anomalies"] = [row(1, metric="newcomer", pod="chat-0", instance="i")]
     traffic = await observed(fake)
     assert fake.names.count("other") == 1
-    newborn = next(form["query"] for form in fake.asked if 'pod=~"chat\\\\-0"' in form["query"])
-    assert 'namespace=~"prod"' in newborn
-    assert traffic.fresh
+    query = next(form["query"] for form in fake.asked if 'pod=~"chat\\\\-0"' in form["query"])
+    assert 'namespace=~"prod"' in query
+    assert traffic.state is SignalState.PARTIAL  # nobody said when it was born
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -93,7 +93,7 @@ def test_a_sample_from_the_future_is_of_age_zero() -> None:
 def test_duplicates_are_named_and_divided_out() -> None:
     seen = judged(
         engines=[ENGINE],
-        anomalies=[sample(2.0, metric="copies")],
+        anomalies=[sample(2.0, metric="copies", pod="chat-0")],
         requests=[sample(90.0, metric="request_success_total", finished_reason="stop")],
         gauges=[sample(8.0, metric="num_requests_running"), sample(0.5, metric="kv_usage")],
         edges=[sample(40.0, metric="time_to_first_token_seconds_bucket", le="0.5")],
@@ -108,7 +108,7 @@ def test_what_a_newborn_engine_missed_is_added() -> None:
         engines=[ENGINE],
         requests=[sample(10.0, metric="request_success_total", finished_reason="stop")],
         edges=[sample(10.0, metric="time_to_first_token_seconds_bucket", le="0.5")],
-        newborn=[
+        newcomers=[
             sample(7.0, metric="request_success_total", finished_reason="stop"),
             sample(5.0, metric="time_to_first_token_seconds_bucket", le="0.5"),
             sample(-20.0, metric="prompt_tokens_total"),
@@ -118,16 +118,29 @@ def test_what_a_newborn_engine_missed_is_added() -> None:
     assert (seen.finished, seen.ttft_within, seen.prompt_tokens) == (17.0, 15.0, 0.0)
 
 
-def test_newborn_are_those_without_a_past_that_say_when_they_were_born() -> None:
-    rows = [
-        sample(NOW - 20, metric="born", pod="new"),
-        sample(NOW - 500, metric="born", pod="old"),
-        sample(0.0, metric="born", pod="silent"),
-        sample(math.nan, metric="born", pod="odd"),
-        sample(2.0, metric="copies"),
-    ]
-    assert traffic.newborn(Answer(tuple(rows)), WINDOW, NOW) == ({"prod"}, {"new"})
-    assert judged(engines=[ENGINE], anomalies=rows[1:4]).detail.startswith("3 engines have too few samples")
+def test_only_some_engines_scraped_twice_weigh_as_they_are() -> None:
+    seen = judged(
+        engines=[ENGINE, sample(NOW - 3, pod="chat-1")],
+        anomalies=[sample(2.0, metric="copies", pod="chat-0")],
+        gauges=[sample(30.0, metric="num_requests_running")],
+    )
+    assert on_h100(seen).running == 20.0
+
+
+def test_engines_without_a_past_are_new_or_incomplete() -> None:
+    pods = {"new": NOW - 20, "late": NOW - 500, "odd": math.nan, "silent": None}
+    anomalies = [sample(1.0, metric="newcomer", pod=pod) for pod in pods]
+    assert traffic.newcomers(Answer((*anomalies, sample(1.0, metric="gappy", pod="x")))) == ({"prod"}, set(pods))
+    born = [sample(birth, metric="born", pod=pod) for pod, birth in pods.items() if birth is not None]
+    seen = judged(engines=[ENGINE], anomalies=anomalies, newcomers=born)
+    assert seen.state is SignalState.PARTIAL
+    assert seen.detail.endswith("late, odd, silent")
+    assert judged(engines=[ENGINE], anomalies=anomalies[:1], newcomers=born[:1]).fresh
+
+
+def test_an_engine_with_a_gap_is_incomplete() -> None:
+    seen = judged(engines=[ENGINE], anomalies=[sample(1.0, metric="gappy", pod="chat-0")])
+    assert (seen.state, seen.detail.rsplit(" ", 1)[1]) == (SignalState.PARTIAL, "chat-0")
 
 
 def test_the_largest_edge_within_the_objective_counts() -> None:
@@ -180,10 +193,11 @@ labels = st.fixed_dictionaries(
                 "request_success_total",
                 "time_to_first_token_seconds_bucket",
                 "time_to_first_token_seconds_count",
-                "in_flight_growth",
+                "num_requests_running_growth",
                 "num_requests_running",
                 "kv_usage",
                 "copies",
+                "newcomer",
                 "born",
                 "?",
             ]
@@ -191,7 +205,7 @@ labels = st.fixed_dictionaries(
     },
 )
 rows = st.lists(st.builds(Sample, labels, numbers), max_size=6)
-tables = st.fixed_dictionaries({name: rows for name in (*FAST, "newborn")})
+tables = st.fixed_dictionaries({name: rows for name in (*FAST, "newcomers")})
 
 
 @settings(deadline=None)

@@ -66,9 +66,9 @@ class PrometheusSource:
         asked = _edges_of(requests)
         try:
             answers = await self._ask_all(queries.fast_queries(self.window, asked), now)
-            namespaces, pods = traffic.newborn(answers["anomalies"], self.window, now)
+            namespaces, pods = traffic.newcomers(answers["anomalies"])
             if pods:
-                query = queries.newborn_query(self.window, asked, namespaces, pods)
+                query = queries.newcomer_query(self.window, asked, namespaces, pods)
                 answers |= await self._ask_all([query], now)
         except QueryError as error:
             return {request.key: traffic.unreachable(str(error)) for request in requests}

@@ -3,7 +3,7 @@
 Counts are `sum by (...) (increase(...))` over three scrapes: resets are handled, a lost scrape costs nothing, a long
 gap or a life-long counter seen for the first time is never booked as one burst, and stores that shard queries can.
 What increase() misses is what a new engine counted before its first scrape: such engines appear in `anomalies`, and
-`newborn_query` then reads what is missing.
+`newcomer_query` then reads what is missing.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ TOKENS = (
     f"{TPOT}_sum",
     f"{TPOT_BEFORE_0_11}_sum",
 )
+IN_FLIGHT = ("num_requests_running", "num_requests_waiting")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,11 @@ class Window:
     def birth_grace_seconds(self) -> float:
         """How long after its birth an engine may be scraped first: discovery and one lost scrape."""
         return 2 * self.scrape_seconds + 5.0
+
+    @property
+    def newborn_seconds(self) -> float:
+        """Age up to which an engine that was not seen an interval ago is new, rather than lost sight of."""
+        return self.interval_seconds + self.birth_grace_seconds
 
     @property
     def stale_seconds(self) -> float:
@@ -104,27 +110,29 @@ def fast_queries(span: Window, edges: Edges) -> tuple[Query, ...]:
     )
 
 
-def newborn_query(span: Window, edges: Edges, namespaces: Iterable[str], pods: Iterable[str]) -> Query:
-    """Return what increase() leaves out of the given engines, which were born about an interval ago: to be added.
+def newcomer_query(span: Window, edges: Edges, namespaces: Iterable[str], pods: Iterable[str]) -> Query:
+    """Return the births of engines without a past, and what increase() leaves out of those born lately: to be added.
 
     Of an engine older than the interval, the part of its life that lies inside is taken.
     """
     these = f'{OURS}, namespace=~"{_alternatives(namespaces)}", pod=~"{_alternatives(pods)}"'
+    births = _births(these, ENGINE)
     interval = span.interval_seconds
-    inside = f"({interval} / clamp_min(time() - {_births(these)}, {interval}))"
+    inside = f"({interval} / clamp_min(time() - ({births} > time() - {span.newborn_seconds}), {interval}))"
 
-    def missed(metric: str, more: str = "") -> str:
-        counter = f"vllm:{metric}{{{these}{more}}}"
-        whole = f"{counter} * on ({ENGINE}) group_left () {inside}"
-        return f"({whole} - (increase({counter}[{_interval(span)}]) or {counter} * 0))"
+    def missed(metric: str, more: str = "", gained: str = "increase") -> str:
+        value = f"vllm:{metric}{{{these}{more}}}"
+        whole = f"{value} * on ({ENGINE}) group_left () {inside}"
+        return f"({whole} - ({gained}({value}[{_interval(span)}]) or {value} * 0))"
 
-    terms = [_summed(metric, missed(metric), "finished_reason") for metric in (*REQUESTS, *TOKENS)]
+    terms = [_named(_births(these, f"{GROUP}, {ENGINE}"), "metric", "born")]
+    terms += [_summed(metric, missed(metric), "finished_reason") for metric in (*REQUESTS, *TOKENS)]
     terms += [
         _summed(f"{family}_bucket", missed(f"{family}_bucket", f', le=~"{_le(seconds)}"'), "le")
         for family, seconds in edges.by_family()
     ]
-    terms.append(_summed("in_flight_growth", f"({_in_flight('{}', these)})"))
-    return Query("newborn", " or ".join(terms))
+    terms += [_summed(f"{gauge}_growth", missed(gauge, gained="delta")) for gauge in IN_FLIGHT]
+    return Query("newcomers", " or ".join(terms))
 
 
 def slow_queries() -> tuple[Query, ...]:
@@ -155,7 +163,8 @@ def running_by_pod_query(keys: Iterable[ServiceKey]) -> Query:
     wanted = sorted(keys)
     namespaces = _alternatives(key.namespace for key in wanted)
     names = _alternatives(key.name for key in wanted)
-    in_flight = _in_flight("{}", f'namespace=~"{namespaces}", holdfast_service=~"{names}"')
+    matchers = f'namespace=~"{namespaces}", holdfast_service=~"{names}"'
+    in_flight = " + ".join(f"vllm:{gauge}{{{matchers}}}" for gauge in IN_FLIGHT)
     each = f"max by ({SERVICE}, pod, engine, model_name) ({in_flight})"
     return Query("running_by_pod", f"sum by ({SERVICE}, pod) ({each})")
 
@@ -176,39 +185,30 @@ def _edges(span: Window, edges: Edges) -> str:
 
 
 def _gauges(span: Window) -> str:
-    """Gauges now, and how requests in flight grew, over the engines seen at both ends (an ended one by its last)."""
-    interval = _interval(span)
-    last = _in_flight(f"last_over_time({{}}[{interval}])")
-    before = _in_flight(f"{{}} offset {interval}")
+    terms = [_summed(gauge, f"vllm:{gauge}{{{OURS}}}") for gauge in IN_FLIGHT]
+    terms += [_summed(f"{gauge}_growth", f"delta(vllm:{gauge}{{{OURS}}}[{_interval(span)}])") for gauge in IN_FLIGHT]
     usage = f"avg by ({GROUP}) (vllm:kv_cache_usage_perc{{{OURS}}} or vllm:gpu_cache_usage_perc{{{OURS}}})"
-    return " or ".join(
-        (
-            _summed("num_requests_running", _engine()),
-            _summed("num_requests_waiting", f"vllm:num_requests_waiting{{{OURS}}}"),
-            _summed("in_flight_growth", f"(({last}) - ({before}))"),
-            _named(usage, "metric", "kv_usage"),
-        )
-    )
+    return " or ".join((*terms, _named(usage, "metric", "kv_usage")))
 
 
 def _anomalies(span: Window) -> str:
-    """Rows only where something needs attention: engines scraped twice, and engines without a known past.
+    """Rows only for engines that need attention, and why (`metric`).
 
-    The value of a `born` row is when that engine began to count (seconds since the epoch), 0 where it does not say.
+    copies: scraped more than once, the value says how often. newcomer: no sample an interval ago, so that its counts
+    are incomplete. gappy: too few samples inside the interval to count anything.
     """
-    interval = _interval(span)
-    engines = f"count by ({GROUP}, pod, instance, engine, model_name) ({_engine()})"
-    copies = f"(sum by ({GROUP}) ({engines}) / count by ({GROUP}) ({engines})) > 1"
-    with_past = f"((count_over_time({_engine()}[{interval}]) >= 2) and {_engine()} offset {interval})"
-    without_past = f"(max by ({GROUP}, pod, instance) ({_engine()} unless {with_past}) * 0)"
-    born = f"({without_past} + on ({ENGINE}) group_left () {_births(OURS)} or {without_past})"
-    return f"{_named(copies, 'metric', 'copies')} or {_named(born, 'metric', 'born')}"
+    by, interval = f"{GROUP}, pod, instance", _interval(span)
+    copies = f"max by ({by}) (count by ({by}, engine, model_name) ({_engine()}) > 1)"
+    newcomer = f"max by ({by}) ({_engine()} unless {_engine()} offset {interval})"
+    gappy = f"max by ({by}) (count_over_time({_engine()}[{interval}]) < 2)"
+    named = {"copies": copies, "newcomer": newcomer, "gappy": gappy}
+    return " or ".join(_named(vector, "metric", name) for name, vector in named.items())
 
 
-def _births(matchers: str) -> str:
+def _births(matchers: str, by: str) -> str:
     """When each engine began to count: its counters' own birth (after the model was loaded), else its process's."""
-    created = f'max by ({ENGINE}) (vllm:request_success_created{{{matchers}, finished_reason="stop"}})'
-    return f"({created} or max by ({ENGINE}) (process_start_time_seconds{{{matchers}}}))"
+    created = f'max by ({by}) (vllm:request_success_created{{{matchers}, finished_reason="stop"}})'
+    return f"({created} or max by ({by}) (process_start_time_seconds{{{matchers}}}))"
 
 
 def _unlabelled() -> str:
@@ -230,12 +230,6 @@ def _lengths(family: str) -> str:
 def _engine() -> str:
     """One series per engine, in every vLLM version."""
     return f"vllm:num_requests_running{{{OURS}}}"
-
-
-def _in_flight(form: str, matchers: str = OURS) -> str:
-    """Running plus waiting, each selected in the given form (`{}` stands for the selector)."""
-    gauges = ("num_requests_running", "num_requests_waiting")
-    return " + ".join(form.format(f"vllm:{gauge}{{{matchers}}}") for gauge in gauges)
 
 
 def _summed(metric: str, vector: str, *also_by: str) -> str:

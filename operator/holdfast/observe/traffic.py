@@ -16,6 +16,7 @@ from holdfast.observe.queries import Window
 from holdfast.observe.samples import Answer, Sample, usable
 from holdfast.observe.slow import SlowSignals, service_key
 
+GROWTH = tuple(f"{gauge}_growth" for gauge in queries.IN_FLIGHT)
 FINISHED_REASONS = {"error": "failed", "abort": "aborted"}
 
 
@@ -33,21 +34,16 @@ def unreachable(detail: str) -> Traffic:
     return Traffic(SignalState.UNREACHABLE, detail)
 
 
-def newborn(anomalies: Answer, span: Window, now: float) -> tuple[set[str], set[str]]:
-    """Return namespaces and pods of the engines that must be read whole: without a past because they are new."""
-    rows = [sample for sample in anomalies.samples if _is_newborn(sample, span, now)]
+def newcomers(anomalies: Answer) -> tuple[set[str], set[str]]:
+    """Return namespaces and pods of the engines of which more must be read, because they have no past."""
+    rows = [sample for sample in anomalies.samples if sample.label("metric") == "newcomer"]
     return {sample.label("namespace") for sample in rows}, {sample.label("pod") for sample in rows}
-
-
-def _is_newborn(sample: Sample, span: Window, now: float) -> bool:
-    oldest = now - span.interval_seconds - span.birth_grace_seconds
-    return sample.label("metric") == "born" and sample.value > oldest
 
 
 def assemble(
     requests: Sequence[TrafficRequest], answers: Mapping[str, Answer], slow: SlowSignals, span: Window, now: float
 ) -> dict[ServiceKey, Traffic]:
-    """Return Traffic for every request; `answers` holds all fast queries by name, and `newborn` where it was asked."""
+    """Return Traffic for every request; `answers` holds all fast queries by name, and `newcomers` where asked."""
     table = _Table(answers, span, now)
     return {request.key: _with_slow(table.traffic(request), slow, request.key) for request in requests}
 
@@ -69,6 +65,8 @@ class _Values:
     counts: dict[str, float] = field(default_factory=dict)
     within: dict[str, dict[float, float]] = field(default_factory=lambda: defaultdict(dict))
     sampled_at: dict[str, float] = field(default_factory=dict)  # pod -> newest sample
+    copies: dict[str, float] = field(default_factory=dict)  # pod -> how often it is scraped, where more than once
+    incomplete: set[str] = field(default_factory=set)  # pods whose counts are known in part
     unusable: set[str] = field(default_factory=set)
 
     def add(self, name: str, value: float, may_be_negative: bool = False) -> None:
@@ -91,6 +89,11 @@ class _Values:
     def get(self, *names: str) -> float:
         """Value of the first of these names that is there: metrics were renamed over vLLM versions."""
         return next((self.counts[name] for name in names if name in self.counts), 0.0)
+
+    def mean_copies(self) -> float:
+        """How often an engine is counted on average."""
+        surplus = sum(max(0.0, copies - 1.0) for copies in self.copies.values() if math.isfinite(copies))
+        return 1.0 + surplus / max(1, len(self.sampled_at))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,36 +166,42 @@ class _Table:
         for name in ("requests", "tokens", "edges", "gauges"):
             for sample in answers[name].samples:
                 self._read_gained(sample)
-        for sample in answers["newborn"].samples if "newborn" in answers else ():
-            self._read_gained(sample, correction=True)
-        for sample in answers["anomalies"].samples:
-            self._read_anomaly(sample)
         for sample in answers["engines"].samples:
             if usable(sample.value):
                 self._cell(sample).sampled_at[sample.label("pod")] = sample.value
+        for sample in answers["anomalies"].samples:
+            self._read_anomaly(sample)
+        for sample in answers["newcomers"].samples if "newcomers" in answers else ():
+            self._read_newcomer(sample)
 
-    def _read_gained(self, sample: Sample, correction: bool = False) -> None:
+    def _read_gained(self, sample: Sample, may_be_negative: bool = False) -> None:
         metric, edge = sample.label("metric"), sample.label("le")
         if edge:
             self._cell(sample).add_within(metric.removesuffix("_bucket"), edge, sample.value)
         elif metric == queries.SUCCESS:
             outcome = FINISHED_REASONS.get(sample.label("finished_reason"), "finished")
-            self._cell(sample).add(outcome, sample.value, correction)
+            self._cell(sample).add(outcome, sample.value, may_be_negative)
         else:
-            self._cell(sample).add(metric, sample.value, correction or metric == "in_flight_growth")
+            self._cell(sample).add(metric, sample.value, may_be_negative or metric in GROWTH)
 
     def _read_anomaly(self, sample: Sample) -> None:
         if sample.label("metric") == "copies":
-            self._cell(sample).add("copies", sample.value)
-        elif not _is_newborn(sample, self._span, self._now):
-            self._cell(sample).add("no_past", 1.0)
+            self._cell(sample).copies[sample.label("pod")] = sample.value
+        else:
+            self._cell(sample).incomplete.add(sample.label("pod"))
+
+    def _read_newcomer(self, sample: Sample) -> None:
+        if sample.label("metric") != "born":
+            self._read_gained(sample, may_be_negative=True)
+        elif sample.value > self._now - self._span.newborn_seconds:
+            self._cell(sample).incomplete.discard(sample.label("pod"))
 
     def _cell(self, sample: Sample) -> _Values:
         return self._cells[service_key(sample)][sample.label("holdfast_accelerator")]
 
 
 def _accelerator_traffic(values: _Values, slo: Slo, engines: int) -> AcceleratorTraffic:
-    copies = max(1.0, values.get("copies"))
+    copies = values.mean_copies()
 
     def count(*names: str) -> float:
         return max(0.0, values.get(*names)) / copies
@@ -219,7 +228,7 @@ def _accelerator_traffic(values: _Values, slo: Slo, engines: int) -> Accelerator
         e2e_within=e2e_count if slo.e2e_seconds is None else _within(values, slo.e2e_seconds, queries.E2E) / copies,
         running=count("num_requests_running"),
         waiting=count("num_requests_waiting"),
-        in_flight_growth=values.get("in_flight_growth") / copies,
+        in_flight_growth=sum(map(values.get, GROWTH)) / copies,
         kv_usage=max(0.0, values.get("kv_usage")),
         engines=engines,
     )
@@ -245,6 +254,10 @@ def _unlabelled_detail(key: ServiceKey, groups: Iterable[Mapping[str, str]]) -> 
         lacking = [name for name in ("namespace", "holdfast_service", "holdfast_accelerator") if not labels.get(name)]
         return f"engines report vllm:num_requests_running without the label {' and '.join(lacking)}: relabel them"
     return ""
+
+
+def _some(pods: Sequence[str]) -> str:
+    return ", ".join(pods[:3]) + (", ..." if len(pods) > 3 else "")
 
 
 def _number(text: str) -> float:
@@ -293,24 +306,20 @@ def _every_engine(facts: _Facts) -> Judgement:
     if not missing:
         return None
     expected = sum(map(len, facts.expected.values()))
-    named = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
-    return SignalState.PARTIAL, f"{len(missing)} of {expected} ready replicas do not report: {named}"
+    return SignalState.PARTIAL, f"{len(missing)} of {expected} ready replicas do not report: {_some(missing)}"
 
 
 def _once_each(facts: _Facts) -> Judgement:
-    if not any(values.get("copies") > 1.0 for values in facts.cells.values()):
+    if not any(values.copies for values in facts.cells.values()):
         return None
     return SignalState.DUPLICATE, "engines are scraped more than once: counts are divided by the number of copies"
 
 
-def _known_past(facts: _Facts) -> Judgement:
-    unknown = sum(values.get("no_past") for values in facts.cells.values())
-    if not unknown:
+def _whole_counts(facts: _Facts) -> Judgement:
+    pods = sorted(pod for values in facts.cells.values() for pod in values.incomplete)
+    if not pods:
         return None
-    return (
-        SignalState.PARTIAL,
-        f"{unknown:.0f} engines have too few samples in this interval: their counts are incomplete",
-    )
+    return SignalState.PARTIAL, f"too few samples in this interval to count all of: {_some(pods)}"
 
 
 def _complete_answers(facts: _Facts) -> Judgement:
@@ -324,6 +333,6 @@ CHECKS: tuple[Callable[[_Facts], Judgement], ...] = (
     _once_each,
     _labelled,
     _every_engine,
-    _known_past,
+    _whole_counts,
     _complete_answers,
 )
