@@ -16,7 +16,9 @@ from holdfast.runtime.settings import Settings
 from holdfast.runtime.telemetry import Telemetry
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(page for folder in ("docs", "e2e", "examples") for page in (ROOT / folder).rglob("*.md"))]
+)
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
 
