@@ -6,12 +6,15 @@ waited for. Needs `prometheus` and `promtool` on PATH.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
+import http.server
 import math
 import shutil
 import socket
 import subprocess
+import threading
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -525,3 +528,82 @@ async def test_history_reads_the_window_back_oldest_first_and_closer_where_it_is
         assert sample.arrivals / sample.interval_seconds == pytest.approx(2.6, rel=0.05)
         assert sample.good / sample.interval_seconds == pytest.approx(1.7, rel=0.05)
         assert sample.bad / sample.interval_seconds == pytest.approx(0.8, rel=0.1)
+
+
+SCRAPE_CONFIG = """
+global: {scrape_interval: 1s}
+scrape_configs:
+  - job_name: pods
+    static_configs:
+"""
+TARGET = """
+      - targets: ["%(address)s"]
+        labels: {namespace: prod, holdfast_service: chat, holdfast_accelerator: h100, pod: %(pod)s}
+"""
+
+
+class Exporter:
+    """An engine's /metrics, alive: one request finishes every tenth of a second."""
+
+    def __init__(self) -> None:
+        self.born_at = time.time()
+        exporter = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.end_headers()
+                self.wfile.write(exporter.text().encode())
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def text(self) -> str:
+        engine = 'engine="0",model_name="m"'
+        finished = int(10 * (time.time() - self.born_at))
+        return (
+            f"vllm:num_requests_running{{{engine}}} 1\nvllm:num_requests_waiting{{{engine}}} 0\n"
+            f'vllm:request_success_total{{{engine},finished_reason="stop"}} {finished}\n'
+            f'vllm:request_success_created{{{engine},finished_reason="stop"}} {self.born_at!r}\n'
+        )
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+async def test_live_scrapes_count_new_engines_whole_and_miss_a_dead_one_within_seconds(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    engines = {pod: Exporter() for pod in ("chat-0", "chat-1")}
+    config = SCRAPE_CONFIG + "".join(TARGET % {"address": e.address, "pod": pod} for pod, e in engines.items())
+    with prometheus(tmp_path / "data", config) as url:
+        source = PrometheusSource(PrometheusAddress(url), tick_seconds=1.0, scrape_seconds=1.0)
+
+        async def until(accepts: Callable[[Traffic], bool]) -> Traffic:
+            deadline = time.monotonic() + 60.0
+            while time.monotonic() < deadline:
+                request = TrafficRequest(CHAT, SLO, (ready("chat-0"), ready("chat-1")))
+                traffic = (await source.observe([request], time.time()))[CHAT]
+                if accepts(traffic):
+                    return traffic
+                await asyncio.sleep(0.2)
+            raise AssertionError(f"last seen: {traffic}")
+
+        both = await until(lambda traffic: traffic.fresh)
+        age = time.time() - engines["chat-0"].born_at
+        assert on_h100(both).finished <= 2 * 10 * (age + 1.0)
+        settled = await until(
+            lambda traffic: on_h100(traffic).finished > 2 * 10 * (source.window.interval_seconds - 1.5)
+        )
+        assert settled.fresh, settled.detail
+        engines.pop("chat-1").close()
+        one = await until(lambda traffic: not traffic.fresh)
+        assert (one.state, one.detail) == (SignalState.PARTIAL, "1 of 2 ready replicas do not report: chat-1")
+        assert on_h100(one).engines == 1
+        await source.close()
+    engines["chat-0"].close()

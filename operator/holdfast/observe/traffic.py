@@ -17,6 +17,7 @@ from holdfast.observe.samples import Answer, Sample, usable
 from holdfast.observe.slow import SlowSignals, service_key
 
 GROWTH = tuple(f"{gauge}_growth" for gauge in queries.IN_FLIGHT)
+_GROUP_LABELS = ("namespace", "holdfast_service", "holdfast_accelerator")
 FINISHED_REASONS = {"error": "failed", "abort": "aborted"}
 
 
@@ -124,6 +125,7 @@ class _Table:
         self._span = span
         self._now = now
         self._cells: dict[ServiceKey, dict[str, _Values]] = defaultdict(lambda: defaultdict(_Values))
+        self._by_group: dict[tuple[str | None, ...], _Values] = {}  # the same, found with one look: rows are many
         self._unlabelled = [dict(sample.labels) for sample in answers["unlabelled"].samples]
         self._warnings = tuple(text for answer in answers.values() for text in answer.warnings)
         self._read(answers)
@@ -197,7 +199,12 @@ class _Table:
             self._cell(sample).incomplete.discard(sample.label("pod"))
 
     def _cell(self, sample: Sample) -> _Values:
-        return self._cells[service_key(sample)][sample.label("holdfast_accelerator")]
+        group = tuple(map(sample.labels.get, _GROUP_LABELS))
+        values = self._by_group.get(group)
+        if values is None:
+            values = self._cells[service_key(sample)][sample.label("holdfast_accelerator")]
+            self._by_group[group] = values
+        return values
 
 
 def _accelerator_traffic(values: _Values, slo: Slo, engines: int) -> AcceleratorTraffic:
