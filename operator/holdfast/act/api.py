@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import aiohttp
-from kubernetes.aio.client import ApiClient
+from kubernetes.aio import config
+from kubernetes.aio.client import ApiClient, Configuration
 
 Body = dict[str, Any]
 
@@ -82,3 +86,17 @@ def _decoded(status: int, text: bytes) -> Body:
     if status >= 400:
         raise ApiError(status, str(payload.get("message", "no message")))
     return payload if isinstance(payload, dict) else {}
+
+
+@asynccontextmanager
+async def connect(kubeconfig: Path | None = None) -> AsyncIterator[KubernetesApi]:
+    """Connect as the pod's service account, or outside a cluster (or with a path) as the kubeconfig says."""
+    configuration = Configuration()
+    if kubeconfig is not None or "KUBERNETES_SERVICE_HOST" not in os.environ:
+        path = None if kubeconfig is None else str(kubeconfig)
+        await config.load_kube_config(config_file=path, client_configuration=configuration)
+    else:
+        config.load_incluster_config(client_configuration=configuration)
+    async with ApiClient(configuration) as client:
+        client.user_agent = "holdfast"
+        yield KubernetesApi(client)

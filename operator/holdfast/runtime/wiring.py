@@ -12,10 +12,9 @@ from contextlib import asynccontextmanager
 
 import aiohttp.web
 import kopf
-from kubernetes.aio import client, config
 
 from holdfast import policy
-from holdfast.act.api import KubernetesApi
+from holdfast.act.api import KubernetesApi, connect
 from holdfast.api.template_rules import allowances
 from holdfast.control import handlers
 from holdfast.control.actuator import Actuator
@@ -61,8 +60,7 @@ async def _until_signal(settings: Settings) -> None:
 
 async def _operate(settings: Settings) -> None:
     telemetry = Telemetry()
-    async with _api_client(settings) as api_client, _metrics_source(settings) as metrics:
-        api = KubernetesApi(api_client)
+    async with connect(settings.kubeconfig) as api, _metrics_source(settings) as metrics:
         elector = _elector(settings, api)
         control_loop = Loop(
             cluster=(indices := observed.ClusterView(allowances(settings.allow_template))),
@@ -124,18 +122,6 @@ def _render_settings(settings: Settings) -> RenderSettings:
         pod_files=load_pod_files(),
         scrape_interval=settings.scrape_interval,
     )
-
-
-@asynccontextmanager
-async def _api_client(settings: Settings) -> AsyncIterator[client.ApiClient]:
-    configuration = client.Configuration()
-    if settings.kubeconfig is not None or "KUBERNETES_SERVICE_HOST" not in os.environ:
-        await config.load_kube_config(client_configuration=configuration)
-    else:
-        config.load_incluster_config(client_configuration=configuration)
-    async with client.ApiClient(configuration) as api_client:
-        api_client.user_agent = "holdfast"
-        yield api_client
 
 
 @asynccontextmanager
