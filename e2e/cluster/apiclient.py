@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+_SECONDS = 30.0
 MERGE_PATCH = "application/merge-patch+json"
 
 
@@ -39,7 +40,7 @@ class ApiClient:
         if "client-certificate-data" in user or "client-certificate" in user:
             _load_pair(self._tls, _content(user, "client-certificate"), _content(user, "client-key"))
 
-    def get(self, path: str, seconds: float = 10.0) -> Any:
+    def get(self, path: str, seconds: float = _SECONDS) -> Any:
         """The object or list at a path."""
         return json.loads(self._send("GET", path, None, "application/json", seconds))
 
@@ -52,16 +53,16 @@ class ApiClient:
 
     def patch(self, path: str, body: object, content_type: str = MERGE_PATCH) -> Any:
         """Patch an object and return it."""
-        return json.loads(self._send("PATCH", path, body, content_type, 10.0))
+        return json.loads(self._send("PATCH", path, body, content_type, _SECONDS))
 
     def create(self, path: str, body: object) -> Any:
         """Create an object in the collection at a path."""
-        return json.loads(self._send("POST", path, body, "application/json", 10.0))
+        return json.loads(self._send("POST", path, body, "application/json", _SECONDS))
 
     def delete(self, path: str) -> None:
         """Delete an object; one that is already gone is fine."""
         try:
-            self._send("DELETE", path, None, "application/json", 10.0)
+            self._send("DELETE", path, None, "application/json", _SECONDS)
         except ApiError as error:
             if error.status != 404:
                 raise

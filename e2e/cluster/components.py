@@ -162,7 +162,6 @@ def proxy(layout: Layout, identities: Identities) -> list[str]:
         f"--hostname-override={NODE_NAME}",
         "--proxy-mode=iptables",
         f"--cluster-cidr={POD_NETWORK}",
-        "--iptables-min-sync-period=100ms",
         "--conntrack-max-per-core=0",
         "--conntrack-tcp-timeout-established=0",
         "--conntrack-tcp-timeout-close-wait=0",
