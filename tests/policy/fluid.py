@@ -1,4 +1,4 @@
-"""A small cluster on a virtual clock: fluid load, Poisson counts, cold starts, drains and what Prometheus would show."""
+"""A small cluster on a virtual clock: fluid load, noisy counts, cold starts, drains, and what Prometheus shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from holdfast.policy.decide import decide
 from holdfast.policy.memory import Memory
 from holdfast.policy.replicarate import ReplicaRate
 from holdfast.policy.settings import PolicySettings
-
 from tests.builders import NOW, OUTPUT_TOKENS, PROMPT_TOKENS, ServiceBuilder
 
 
@@ -47,7 +46,9 @@ class Pod:
 
 @dataclass
 class FluidCluster:
-    """Time goes in steps of one second; requests take `service_seconds`, those above capacity are refused.
+    """Time goes in steps of one second; what a second's capacity cannot serve queues, beyond another it is refused.
+
+    The capacity at which the objective holds is 1 / `slack` of the one at which the queue grows.
 
     `broken` accelerators start no replica, `gpus` bounds the pods that find a node.
     """
@@ -61,6 +62,7 @@ class FluidCluster:
     cold_start: float = 30.0
     drain: float = 5.0
     service_seconds: float = 6.0
+    slack: float = 1.25
     dispersion: float = 1.0
     broken: frozenset[str] = frozenset()
     gpus: Mapping[str, int] = field(default_factory=dict)
@@ -71,6 +73,7 @@ class FluidCluster:
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         self.clock = 0.0
+        self.queue = 0.0
         self.memory = Memory()
         self.pods: list[Pod] = []
         self.size: dict[str, int] = {}
@@ -101,9 +104,12 @@ class FluidCluster:
         mean = self.rate(self.clock)
         arrivals = self._counted(mean)
         carried = sum(self.rates[pod.accelerator] for pod in self.pods if self._phase(pod) is ReplicaPhase.READY)
-        refused = max(0.0, arrivals - 1.5 * carried) if arrivals > 1.5 * carried else 0.0
-        bad = refused + max(0.0, min(arrivals - refused, mean) - carried)
-        self.seconds.append({"arrivals": arrivals, "refused": refused, "bad": bad, "carried": carried})
+        physical = self.slack * carried
+        queued = self.queue + arrivals - physical
+        refused = max(0.0, queued - physical)
+        self.queue = max(0.0, queued - refused)
+        late = min(arrivals - refused, max(0.0, self.queue - physical * self.builder.spec.slo.ttft_seconds))
+        self.seconds.append({"arrivals": arrivals, "refused": refused, "bad": refused + late, "queue": self.queue})
         self.pods = [pod for pod in self.pods if pod.leaving_at is None or self.clock < pod.leaving_at]
 
     def _counted(self, mean: float) -> float:
@@ -204,6 +210,7 @@ class FluidCluster:
             e2e_count=served,
             e2e_within=served,
             running=served / max(1.0, self.interval) * self.service_seconds,
+            waiting=past[-1]["queue"] if past else 0.0,
             engines=1,
         )
 

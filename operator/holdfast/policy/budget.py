@@ -48,7 +48,10 @@ class Verdicts:
 
     @property
     def bad_share(self) -> float:
-        return self.bad / self.judged if self.judged > 0.0 else 0.0
+        return self.bad / self.judged if self.bad > 0.0 else 0.0
+
+
+NONE = Verdicts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +71,11 @@ class Budget:
     """
 
     buckets: tuple[Bucket, ...] = ()
-    older: Verdicts = Verdicts()
+    older: Verdicts = NONE
     owed: float = 0.0
     judged_at: float | None = None
     window_seconds: float = 0.0
-    latest: Verdicts = Verdicts()
+    latest: Verdicts = NONE
 
     @property
     def total(self) -> Verdicts:
@@ -101,7 +104,7 @@ def budget_from_history(history: History, slo: Slo, now: float) -> Budget:
         verdicts = Verdicts(sample.good, sample.bad)
         if now - slo.window_seconds < sample.at <= now and _sensible(verdicts):
             memory = _add(memory, verdicts, sample.at)
-    return replace(memory, judged_at=now, latest=Verdicts()) if memory.buckets else memory
+    return replace(memory, judged_at=now, latest=NONE) if memory.buckets else memory
 
 
 def account(memory: Budget, seen: Seen, slo: Slo, now: float) -> Budget:
@@ -109,13 +112,13 @@ def account(memory: Budget, seen: Seen, slo: Slo, now: float) -> Budget:
     if memory.window_seconds != slo.window_seconds:
         memory = Budget(owed=memory.owed, judged_at=memory.judged_at, window_seconds=slo.window_seconds)
     if not (seen.countable and seen.visible):
-        return replace(_add(memory, Verdicts(), now), latest=Verdicts())
+        return _add(memory, NONE, now)
     interval = seen.interval_seconds
     passed = interval if memory.judged_at is None else min(now - memory.judged_at, interval)
     if passed <= 0.0:
-        return replace(memory, latest=Verdicts())
+        return _add(memory, NONE, now)
     verdicts, owed = judge_requests(seen, passed / interval, memory.owed)
-    return replace(_add(memory, verdicts, now), owed=owed, judged_at=now, latest=verdicts)
+    return _add(Budget(memory.buckets, memory.older, owed, now, memory.window_seconds), verdicts, now)
 
 
 def judge_requests(seen: Seen, share: float, owed: float) -> tuple[Verdicts, float]:
@@ -151,6 +154,8 @@ def slo_state(memory: Budget, slo: Slo, now: float) -> SloState:
 
 def _burns(memory: Budget, slo: Slo, now: float, window: BurnWindow) -> bool:
     """Both the window and a much shorter one burn faster than the threshold."""
+    if memory.total.bad <= 0.0:
+        return False
     seconds, limit = slo.window_seconds / window.divisor, window.threshold(slo)
     return all(recent(memory, now, span).bad_share >= limit * slo.budget_share for span in (seconds, seconds / SHORTER))
 
@@ -171,17 +176,15 @@ def recent(memory: Budget, now: float, seconds: float) -> Verdicts:
 def _add(memory: Budget, verdicts: Verdicts, now: float) -> Budget:
     """Put verdicts into the newest bucket; opening one drops what left the window and adds up the rest anew."""
     index = math.floor(now / (memory.window_seconds / BUCKETS))
-    buckets = memory.buckets
+    buckets, older = memory.buckets, memory.older
     if buckets and index <= buckets[-1].index:
-        newest = Bucket(buckets[-1].index, _plus(buckets[-1].verdicts, verdicts))
-        return replace(memory, buckets=(*buckets[:-1], newest))
-    if not buckets and verdicts.judged == 0.0:
-        return memory
-    kept = tuple(bucket for bucket in buckets if bucket.index > index - BUCKETS)
-    older = Verdicts(
-        math.fsum(bucket.verdicts.good for bucket in kept), math.fsum(bucket.verdicts.bad for bucket in kept)
-    )
-    return replace(memory, buckets=(*kept, Bucket(index, verdicts)), older=older)
+        buckets = (*buckets[:-1], Bucket(buckets[-1].index, _plus(buckets[-1].verdicts, verdicts)))
+    elif buckets or verdicts.judged > 0.0:
+        kept = tuple(bucket for bucket in buckets if bucket.index > index - BUCKETS)
+        good = math.fsum(bucket.verdicts.good for bucket in kept)
+        older = Verdicts(good, math.fsum(bucket.verdicts.bad for bucket in kept))
+        buckets = (*kept, Bucket(index, verdicts))
+    return Budget(buckets, older, memory.owed, memory.judged_at, memory.window_seconds, verdicts)
 
 
 def _plus(one: Verdicts, other: Verdicts) -> Verdicts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from zlib import crc32
 
-from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.domain.service import AcceleratorOption, ServiceKey, ServiceSpec
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.policy.budget import Verdicts
 from holdfast.policy.mix import Lengths, length_mix, moved
@@ -79,13 +79,12 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Beliefs about every accelerator of a spec, in its order, and the look under way."""
+    """Beliefs about every accelerator of a spec, in its order, and the lengths they hold for."""
 
     spec: ServiceSpec | None = None
     lengths: Lengths = field(default_factory=Lengths)
     mix: LengthMix | None = None
     beliefs: tuple[Belief, ...] = ()
-    look: Look = Look()
 
     def belief(self, accelerator: str) -> Belief | None:
         return next((belief for belief in self.beliefs if belief.option.name == accelerator), None)
@@ -106,30 +105,21 @@ def believe(memory: Capacity, spec: ServiceSpec, lengths: Lengths, seen: Seen, m
         correction = old.correction if old is not None and old.option == option else Correction()
         rate = model.rate(spec, option, mix, correction.slowness)
         beliefs.append(Belief(option, rate, correction.slowness, correction))
-    return Capacity(spec, lengths, mix, tuple(beliefs), known.look)
+    return Capacity(spec, lengths, mix, tuple(beliefs))
 
 
-def watch(
-    memory: Capacity,
-    seen: Seen,
-    arrivals: float,
-    verdicts: Verdicts,
-    serving: int,
-    settled: bool,
-    passed: float,
-    now: float,
-) -> Capacity:
-    """Collect what the replicas did with their load; `passed` seconds are new, `serving` replicas served them.
+def watch(look: Look, seen: Seen, arrivals: float, verdicts: Verdicts, serving: int, passed: float, now: float) -> Look:
+    """Collect what `serving` replicas did with their load in the `passed` seconds that are new.
 
-    Whatever disturbs the picture (replicas on the move, metrics in doubt) begins the look anew.
+    Whatever disturbs the picture (no fresh metrics, or replicas on the move: none counts as serving) begins anew once
+    the counting interval has passed it.
     """
-    if not (settled and seen.fresh) or serving <= 0:
-        return replace(memory, look=Look(since=now + seen.interval_seconds))
-    if now < memory.look.since:  # the counting interval still holds some of what was before
-        return memory
-    share = passed / seen.interval_seconds if seen.interval_seconds > 0.0 else 0.0
-    look = memory.look
-    collected = Look(
+    if serving <= 0 or not seen.fresh:
+        return Look(since=now + seen.interval_seconds)
+    if now < look.since:
+        return look
+    share = passed / seen.interval_seconds
+    return Look(
         since=look.since,
         arrivals=look.arrivals + share * arrivals,
         replica_seconds=look.replica_seconds + passed * serving,
@@ -138,22 +128,23 @@ def watch(
         tpot_count=look.tpot_count + share * seen.total.tpot_count,
         tpot_seconds=look.tpot_seconds + share * seen.total.tpot_sum_seconds,
     )
-    return replace(memory, look=collected)
 
 
-def correct(memory: Capacity, accelerator: str, model: EngineModel, now: float) -> Capacity:
-    """Compare observation and prediction once per `LOOK_SECONDS`, services one after another and not all at once."""
-    look, spec, belief = memory.look, memory.spec, memory.belief(accelerator)
+def is_due(look: Look, key: ServiceKey, now: float) -> bool:
+    """Once per `LOOK_SECONDS`, services one after another and not all at once."""
+    offset = crc32(str(key).encode()) % int(LOOK_SECONDS)
+    return look.since < now and (now + offset) // LOOK_SECONDS != (look.since + offset) // LOOK_SECONDS
+
+
+def correct(memory: Capacity, look: Look, accelerator: str, model: EngineModel) -> Capacity:
+    """Compare observation and prediction of the accelerator that served."""
+    spec, belief = memory.spec, memory.belief(accelerator)
     if spec is None or belief is None or not belief.feasible:
         return memory
-    offset = crc32(str(spec.key).encode()) % int(LOOK_SECONDS)
-    if (now + offset) // LOOK_SECONDS == (look.since + offset) // LOOK_SECONDS:
-        return memory
     if look.verdicts.judged < LEAST_REQUESTS or look.replica_seconds < 0.5 * LOOK_SECONDS:
-        return replace(memory, look=Look(since=now))
+        return memory
     corrected = replace(belief, correction=_compared(memory, spec, belief, look, model))
-    beliefs = tuple(corrected if old is belief else old for old in memory.beliefs)
-    return replace(memory, beliefs=beliefs, look=Look(since=now))
+    return replace(memory, beliefs=tuple(corrected if old is belief else old for old in memory.beliefs))
 
 
 def _compared(memory: Capacity, spec: ServiceSpec, belief: Belief, look: Look, model: EngineModel) -> Correction:

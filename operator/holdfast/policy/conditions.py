@@ -160,7 +160,7 @@ def stalled(view: View) -> ConditionValue:
     problem = _problem(view, capacity=False)
     if problem is not None and not view.ready:
         return ConditionValue(kind, True, problem.reason, problem.message)
-    setback = view.memory.setbacks.active(view.chosen.name, view.now)
+    setback = view.learned.setbacks.active(view.chosen.name, view.now)
     if setback is not None and not view.ready:
         return ConditionValue(kind, True, setback.reason, f"{setback.accelerator}: {setback.detail}")
     return ConditionValue(kind, False, Reason.STEADY, "nothing is stuck")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import CapacityView, Decision, Explanation, SloView, Verdict
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot
 from holdfast.policy import budget, forecast, placement, sizing
+from holdfast.policy.budget import SloState
 from holdfast.policy.conditions import conditions
 from holdfast.policy.inventory import Inventory
 from holdfast.policy.learning import learn
-from holdfast.policy.memory import Memory, ServiceMemory
+from holdfast.policy.memory import Learned, Memory, ServiceMemory
 from holdfast.policy.messages import describe, reason_for
 from holdfast.policy.modes import pinned_verdict, recommend_verdict
 from holdfast.policy.replicarate import EngineModel, StepLawModel
@@ -52,10 +51,11 @@ def decide_service(
     model: EngineModel,
 ) -> tuple[Decision, ServiceMemory]:
     """Decide for one service: look, learn, forecast, place, size, explain."""
-    seen = judge(service.traffic)
-    groups = group_replicas(service, snapshot.now, settings)
-    memory = learn(known, service, seen, groups, snapshot.now, snapshot.timing, settings, model)
-    view = _view(service, seen, groups, memory, inventory, snapshot.now, settings)
+    now, seen = snapshot.now, judge(service.traffic)
+    groups = group_replicas(service, now, settings)
+    starting = anything_starting(groups)
+    learned, state = learn(known, service, seen, groups, starting, now, snapshot.timing, settings, model)
+    view = _view(known, learned, state, service, seen, groups, starting, inventory, now, settings)
     sizes = decide_sizes(view)
     free = Verdict(sizes.action, reason_for(view, sizes), describe(view, sizes), sizes.targets)
     verdict, recommendation = _in_mode(view, free)
@@ -63,34 +63,44 @@ def decide_service(
 
 
 def _view(
+    known: ServiceMemory,
+    learned: Learned,
+    state: SloState,
     service: ServiceSnapshot,
     seen: Seen,
     groups: tuple[Group, ...],
-    memory: ServiceMemory,
+    starting: bool,
     inventory: Inventory,
     now: float,
     settings: PolicySettings,
 ) -> View:
-    spec = service.spec
+    """Forecast the demand and choose the accelerator."""
+    spec, lead = service.spec, learned.lead_seconds
     expected = forecast.forecast(
-        memory.demand, memory.residuals, memory.headroom.sizing, memory.lead_seconds, seen.interval_seconds
+        learned.demand, learned.residuals, learned.headroom.sizing, lead, seen.interval_seconds
     )
     waiting = sizing.backlog(seen.total.waiting, expected, spec.slo.ttft_seconds)
-    demand_rps = sizing.demand_rps(expected, waiting, spec.slo.ttft_seconds, anything_starting(groups))
-    hold = sizing.hold_seconds(memory.lead_seconds, settings.drain_seconds)
-    peaks = sizing.remember_peak(memory.peaks, expected, demand_rps, now, hold, seen.fresh)
+    demand_rps = sizing.demand_rps(expected, waiting, spec.slo.ttft_seconds, starting)
+    hold = known.turns.patience * sizing.hold_seconds(lead, settings.drain_seconds)
     fallback = max((group.baseline for group in groups), default=0)
     considered = placement.options(
-        spec, memory.capacity.beliefs, groups, memory.setbacks, inventory, demand_rps, fallback, now
+        spec, learned.capacity.beliefs, groups, learned.setbacks, inventory, demand_rps, fallback, now
     )
-    choice = placement.choose(memory.choice, considered, groups, hold, now)
+    before = known.choice if known.generation == spec.generation else placement.Choice()
+    choice = placement.choose(before, considered, groups, sizing.hold_seconds(lead, settings.drain_seconds), now)
     return View(
         service=service,
         now=now,
         seen=seen,
         groups=groups,
-        memory=replace(memory, peaks=peaks, choice=choice),
-        slo=budget.slo_state(memory.budget, spec.slo, now),
+        group=next((group for group in groups if group.accelerator == choice.accelerator), Group(choice.accelerator)),
+        others=tuple(group for group in groups if group.accelerator != choice.accelerator and group.exists),
+        starting=starting,
+        learned=learned,
+        peaks=sizing.remember_peak(known.peaks, expected, demand_rps, now, hold, seen.fresh),
+        choice=choice,
+        turns=known.turns,
+        slo=state,
         forecast=expected,
         backlog_requests=waiting,
         demand_rps=demand_rps,
@@ -114,12 +124,16 @@ LIMITING = frozenset({Reason.AT_MAXIMUM, Reason.BUDGET_LIMITED, Reason.CAPACITY_
 
 
 def _remembered(view: View, sizes: Sizes, verdict: Verdict) -> ServiceMemory:
-    memory, mode = view.memory, view.spec.pinned_replicas is not None or view.spec.recommend_only
-    return replace(
-        memory,
+    level = 0.0 if view.forecast is None else view.forecast.level_rps
+    held_by_people = view.spec.pinned_replicas is not None or view.spec.recommend_only
+    return ServiceMemory(
+        generation=view.spec.generation,
         decided_at=view.now,
-        turns=remember_turn(memory.turns, verdict.action, view.now, memory.lead_seconds),
-        limited=mode or bool(sizes.limits & LIMITING),
+        learned=view.learned,
+        peaks=view.peaks,
+        choice=view.choice,
+        turns=remember_turn(view.turns, verdict.action, view.now, view.learned.lead_seconds, level),
+        limited=held_by_people or bool(sizes.limits & LIMITING),
     )
 
 
@@ -132,7 +146,7 @@ def _decision(view: View, sizes: Sizes, verdict: Verdict, recommendation: Verdic
         conditions=conditions(view, sizes),
         slo=_slo_view(view),
         capacity=CapacityView(belief.option.name, belief.rate_rps, belief.rate.bound_by, belief.confidence),
-        cold_start_seconds=view.memory.cold_starts.p90_seconds,
+        cold_start_seconds=view.learned.cold_starts.p90_seconds,
         recommendation=recommendation,
         explanation=_explanation(view, sizes),
     )
@@ -140,7 +154,7 @@ def _decision(view: View, sizes: Sizes, verdict: Verdict, recommendation: Verdic
 
 def _slo_view(view: View) -> SloView:
     traffic, rate = view.service.traffic, None if view.forecast is None else view.forecast.level_rps
-    last_minute = budget.recent(view.memory.budget, view.now, 60.0)
+    last_minute = budget.recent(view.learned.budget, view.now, 60.0)
     return SloView(
         attainment=view.slo.attainment,
         budget_remaining=view.slo.budget_remaining,
@@ -156,7 +170,7 @@ def _explanation(view: View, sizes: Sizes) -> Explanation:
     return Explanation(
         forecast_rps=None if expected is None else expected.wanted_rps,
         quantile=None if expected is None else expected.quantile,
-        lead_time_seconds=view.memory.lead_seconds,
+        lead_time_seconds=view.learned.lead_seconds,
         backlog_requests=view.backlog_requests,
         wanted_replicas=sizes.wanted,
         candidates=placement.candidates(view.considered, view.chosen.name, view.spec.slo.objective),

@@ -8,7 +8,7 @@ followed within one interval and noise is averaged over all of the regime.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.domain.signals import History
@@ -16,22 +16,19 @@ from holdfast.policy.statistics import normal_quantile, surprise
 from holdfast.policy.traffic import Seen
 
 KEPT_SECONDS = 900.0
-"""How far back cells are kept: the residuals of the forecast are learned from them."""
+"""How far back cells are kept, and so the longest regime."""
 
 FALSE_ALARMS_PER_DAY = 1.0
 """How often noise alone may be taken for a change."""
 
-CHANGE_CELLS = 2
-"""A fall, and a rise too small for one cell, is judged over this many cells."""
+CHANGE_CELLS = (2, 4, 8, 16)
+"""Rises show in the newest interval alone; falls, and slower rises, are judged over this many cells."""
 
 SLOPE_CELLS = 4
 """Fewest cells that a slope is read from."""
 
-REACH_LEADS = 4.0
-"""How far back the line looks, in lead times: extrapolated by one, its error is then that of its level twice."""
-
-FORGETTING = 1.0 / 64.0
-"""Weight of one cell in the dispersion."""
+PRIOR_DISPERSION, PRIOR_CELLS, REMEMBERED_CELLS = 2.0, 8, 128
+"""Noise assumed before any was seen, the cells it weighs as much as, and those over which the rest is averaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +53,12 @@ class Cell:
 class Line:
     """Regression of a regime: rate at its newest end, slope per second, and the seconds of data behind them.
 
-    `fitted_slope` is the plain least-squares one, `slope` what is left of it after shrinking by its uncertainty.
+    `slope` is what is left of the least-squares one after shrinking by its uncertainty.
     """
 
     level_rps: float
     slope: float
     seconds: float
-    mean_rps: float
-    centre: float
-    fitted_slope: float
 
     def ahead(self, seconds: float) -> float:
         """Rate that many seconds after the end; growth beyond double is not believed."""
@@ -75,13 +69,14 @@ class Line:
 class Demand:
     """What is remembered of arrivals; `regime` counts the trailing cells since the last abrupt change.
 
-    `dispersion` is the variance of counts relative to Poisson noise, `settles_at` the time until which the newest
-    interval still holds some of what was before a rise, `seen_at` the time of the newest count.
+    `dispersion` is the variance of counts relative to Poisson noise, learned from `judged` cells. Until `settles_at`
+    the newest interval still holds some of what was before a rise. `seen_at` is the time of the newest count.
     """
 
     cells: tuple[Cell, ...] = ()
     regime: int = 0
-    dispersion: float = 1.0
+    dispersion: float = PRIOR_DISPERSION
+    judged: int = PRIOR_CELLS
     settles_at: float = 0.0
     seen_at: float | None = None
     line: Line | None = None
@@ -103,7 +98,7 @@ def arrivals(seen: Seen, retry_share: float) -> float:
     return max(0.0, ended + total.rejected * (1.0 - retry_share) + total.in_flight_growth)
 
 
-def from_history(history: History, now: float, lead_seconds: float) -> Demand:
+def from_history(history: History, now: float) -> Demand:
     """Rebuild from what Prometheus remembers; samples that make no sense are left out."""
     cells = tuple(
         Cell(sample.at, sample.interval_seconds, sample.arrivals)
@@ -113,7 +108,7 @@ def from_history(history: History, now: float, lead_seconds: float) -> Demand:
         and 0.0 <= sample.arrivals < 1e12
     )
     memory = Demand(cells=cells, regime=len(cells))
-    return replace(memory, line=_line(memory, lead_seconds))
+    return replace(memory, line=sum_up(cells)[len(cells)].line(memory.noise) if cells else None)
 
 
 def observe_arrivals(memory: Demand, seen: Seen, count: float, now: float, lead_seconds: float) -> Demand:
@@ -124,62 +119,94 @@ def observe_arrivals(memory: Demand, seen: Seen, count: float, now: float, lead_
     interval, line = seen.interval_seconds, memory.line
     if not seen.visible or (memory.seen_at is not None and now <= memory.seen_at):
         return memory
-    if line is not None and _deviation(memory, line, count, interval) > threshold(interval):
+    if line is not None and _deviation(memory.noise, line, count, interval) > threshold(interval):
         return _restart(memory, Cell(now, interval, count), now + interval)
     if not seen.fresh:
         return memory
     if now < memory.settles_at:
         return _restart(memory, Cell(now, interval, count), memory.settles_at)
     passed = interval if memory.seen_at is None else min(now - memory.seen_at, interval)
-    grown, closed = _extend(memory, Cell(now, passed, count * passed / interval), interval)
-    if closed:
-        grown = _close(grown, lead_seconds)
-    return replace(grown, line=_line(grown, lead_seconds))
+    grown, whole = _extend(memory, Cell(now, passed, count * passed / interval), interval)
+    if whole or line is None:
+        return _close(grown, lead_seconds)
+    return grown
 
 
 def threshold(seconds: float) -> float:
-    """Deviation that noise alone exceeds `FALSE_ALARMS_PER_DAY` times a day when asked every `seconds`."""
-    return normal_quantile(1.0 - min(0.4, FALSE_ALARMS_PER_DAY * round(seconds, 1) / 86_400.0))
+    """Deviation that noise alone exceeds `FALSE_ALARMS_PER_DAY` times a day, over all tests of that many seconds."""
+    tests_per_day = 86_400.0 / round(max(seconds, 0.1), 1) * (1 + len(CHANGE_CELLS))
+    return normal_quantile(1.0 - min(0.4, FALSE_ALARMS_PER_DAY / tests_per_day))
 
 
-def fit(cells: Sequence[Cell], noise: float) -> Line | None:
-    """Weighted least squares of the rate over time; None without cells.
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Moments of cells with times counted from `origin`: enough for a regression, and they add and subtract."""
 
-    The slope is shrunk by the positive part of 1 - 4 / t² (James and Stein at two standard errors): noise alone shows
-    no trend, a clear trend is kept almost whole.
-    """
-    seconds = sum(cell.seconds for cell in cells)
-    if seconds <= 0.0:
-        return None
-    mean = sum(cell.arrivals for cell in cells) / seconds
-    centre = sum(cell.seconds * cell.middle for cell in cells) / seconds
-    if len(cells) < SLOPE_CELLS:
-        return Line(mean, 0.0, seconds, mean, centre, 0.0)
-    spread = covered = 0.0
-    for cell in cells:
-        offset = cell.middle - centre
-        spread += cell.seconds * offset * offset
-        covered += cell.arrivals * offset
-    slope = covered / spread
-    significance = slope * slope * spread / max(noise * mean, 1e-12)
-    shrunk = slope * max(0.0, 1.0 - 4.0 / max(significance, 1e-12))
-    return Line(max(0.0, mean + shrunk * (cells[-1].ends_at - centre)), shrunk, seconds, mean, centre, slope)
+    origin: float
+    cells: int = 0
+    seconds: float = 0.0
+    times: float = 0.0  # seconds x middle
+    squares: float = 0.0  # seconds x middle²
+    arrivals: float = 0.0
+    products: float = 0.0  # arrivals x middle
+
+    def less(self, other: Sums) -> Sums:
+        """What is left without the cells of the other."""
+        return Sums(
+            self.origin,
+            self.cells - other.cells,
+            self.seconds - other.seconds,
+            self.times - other.times,
+            self.squares - other.squares,
+            self.arrivals - other.arrivals,
+            self.products - other.products,
+        )
+
+    @property
+    def slope(self) -> float:
+        """Weighted least squares of the rate over time."""
+        spread = self.squares - self.times**2 / self.seconds
+        return (self.products - self.times * self.arrivals / self.seconds) / max(spread, 1e-9)
+
+    def rate_at(self, time: float, slope: float) -> float:
+        """Rate on the line of that slope through the mean."""
+        mean, centre = self.arrivals / self.seconds, self.times / self.seconds
+        return max(0.0, mean + slope * (time - self.origin - centre))
+
+    def line(self, noise: float, ended_ago: float = 0.0) -> Line:
+        """The line at the origin, or so long before it, its slope shrunk by the positive part of 1 - 4 / t².
+
+        (James and Stein at two standard errors: noise alone shows no trend, a clear trend is kept almost whole.)
+        """
+        if self.cells < SLOPE_CELLS:
+            return Line(self.arrivals / self.seconds, 0.0, self.seconds)
+        slope = self.slope
+        spread = self.squares - self.times**2 / self.seconds
+        significance = slope * slope * spread * self.seconds / max(noise * self.arrivals, 1e-12)
+        shrunk = slope * max(0.0, 1.0 - 4.0 / max(significance, 1e-12))
+        return Line(self.rate_at(self.origin - ended_ago, shrunk), shrunk, self.seconds)
 
 
-def _line(memory: Demand, lead_seconds: float, skipped: int = 0) -> Line | None:
-    """The line of the regime, without the newest `skipped` cells."""
-    stop = len(memory.cells) - skipped
-    cells = memory.cells[max(0, len(memory.cells) - memory.regime) : stop]
-    if not cells:
-        return None
-    since = cells[-1].ends_at - REACH_LEADS * lead_seconds
-    return fit([cell for cell in cells if cell.ends_at > since], memory.noise)
+def sum_up(cells: Sequence[Cell], counts: Collection[int] = ()) -> dict[int, Sums]:
+    """Sums of the newest 1, 2, ... cells for each of the counts wanted, and of all; the newest end is the origin."""
+    origin, sums = cells[-1].ends_at, {}
+    seconds = times = squares = arrivals = products = 0.0
+    for number, cell in enumerate(reversed(cells), start=1):
+        middle = cell.ends_at - 0.5 * cell.seconds - origin
+        seconds += cell.seconds
+        times += cell.seconds * middle
+        squares += cell.seconds * middle * middle
+        arrivals += cell.arrivals
+        products += cell.arrivals * middle
+        if number in counts or number == len(cells):
+            sums[number] = Sums(origin, number, seconds, times, squares, arrivals, products)
+    return sums
 
 
-def _deviation(memory: Demand, line: Line, count: float, seconds: float) -> float:
+def _deviation(noise: float, line: Line, count: float, seconds: float) -> float:
     """Standard deviations between a count and the line carried on to the middle of its interval."""
     expected = line.ahead(0.5 * seconds) * seconds
-    return surprise(count, expected) / math.sqrt(memory.noise * (1.0 + seconds / line.seconds))
+    return surprise(count, expected, noise) / math.sqrt(1.0 + seconds / line.seconds)
 
 
 def _restart(memory: Demand, cell: Cell, settles_at: float) -> Demand:
@@ -187,14 +214,8 @@ def _restart(memory: Demand, cell: Cell, settles_at: float) -> Demand:
     began = cell.ends_at - cell.seconds
     kept = tuple(old for old in memory.cells if cell.ends_at - KEPT_SECONDS < old.ends_at <= began)
     cells = (*kept, replace(cell, predicted_rps=cell.rate_rps))
-    return replace(
-        memory,
-        cells=cells,
-        regime=1,
-        settles_at=settles_at,
-        seen_at=cell.ends_at,
-        line=fit((cell,), memory.noise),
-    )
+    line = Line(cell.rate_rps, 0.0, cell.seconds)
+    return replace(memory, cells=cells, regime=1, settles_at=settles_at, seen_at=cell.ends_at, line=line)
 
 
 def _extend(memory: Demand, new: Cell, interval: float) -> tuple[Demand, bool]:
@@ -213,41 +234,47 @@ def _extend(memory: Demand, new: Cell, interval: float) -> tuple[Demand, bool]:
 
 
 def _close(memory: Demand, lead_seconds: float) -> Demand:
-    """Learn from a whole cell: how noisy arrivals are, and whether a new regime has begun."""
-    cell = memory.cells[-1]
-    before = _line(memory, lead_seconds, 1)
-    if before is not None:
-        memory = replace(memory, dispersion=_dispersion(memory, before, cell))
-    if _changed(memory, lead_seconds):
-        memory = replace(memory, regime=CHANGE_CELLS)
-    line = _line(memory, lead_seconds)
-    predicted = None if line is None else line.ahead(lead_seconds)
-    return replace(memory, cells=(*memory.cells[:-1], replace(cell, predicted_rps=predicted)))
+    """Learn from a whole cell: how noisy arrivals are, whether a new regime has begun, and the regime's line."""
+    cell, regime = memory.cells[-1], memory.regime
+    sums = sum_up(memory.cells[-regime:], (1, *CHANGE_CELLS))
+    if regime > 1:
+        memory = _with_dispersion(memory, sums[regime].less(sums[1]).line(memory.noise, cell.seconds), cell)
+    regime = _changed(sums, regime, memory.noise) or regime
+    line = sums[regime].line(memory.noise)
+    cells = (*memory.cells[:-1], replace(cell, predicted_rps=line.ahead(lead_seconds)))
+    return replace(memory, cells=cells, regime=regime, line=line)
 
 
-def _dispersion(memory: Demand, before: Line, cell: Cell) -> float:
+def _with_dispersion(memory: Demand, before: Line, cell: Cell) -> Demand:
     """Moving mean of squared deviations; what counts as a change weighs no more than the test's threshold.
 
     So one step does not look like noise for long, while traffic that jumps all the time does.
     """
-    squared = _deviation(replace(memory, dispersion=1.0), before, cell.arrivals, cell.seconds) ** 2
+    squared = _deviation(1.0, before, cell.arrivals, cell.seconds) ** 2
     bounded = min(squared, memory.noise * threshold(cell.seconds) ** 2)
-    return memory.dispersion + FORGETTING * (bounded - memory.dispersion)
+    judged = min(memory.judged + 1, REMEMBERED_CELLS)
+    dispersion = memory.dispersion + (bounded - memory.dispersion) / judged
+    return replace(memory, dispersion=dispersion, judged=judged)
 
 
-def _changed(memory: Demand, lead_seconds: float) -> bool:
-    """The newest cells together lie off the line of those before them, and no trend explains it."""
-    recent = memory.cells[-CHANGE_CELLS:]
-    before = _line(memory, lead_seconds, CHANGE_CELLS)
-    if memory.regime <= CHANGE_CELLS or before is None:
+def _changed(sums: Mapping[int, Sums], regime: int, noise: float) -> int:
+    """How many cells ago a new regime began: the newest of them lie off the line of those before; 0 if none do."""
+    whole = sums[regime]
+    for cells in CHANGE_CELLS:
+        if cells >= regime:
+            break
+        recent = sums[cells]
+        count, seconds = recent.arrivals, recent.seconds
+        before = whole.less(recent).line(noise, seconds)
+        limit = threshold(seconds)
+        if abs(_deviation(noise, before, count, seconds)) > limit and not _trend(whole, count, seconds, noise, limit):
+            return cells
+    return 0
+
+
+def _trend(whole: Sums, count: float, seconds: float, noise: float, limit: float) -> bool:
+    """One straight line through everything explains the newest cells: no change, but a slope."""
+    if whole.cells < SLOPE_CELLS:
         return False
-    seconds = sum(cell.seconds for cell in recent)
-    count = sum(cell.arrivals for cell in recent)
-    limit = threshold(seconds)
-    if abs(_deviation(memory, before, count, seconds)) <= limit:
-        return False
-    whole = _line(memory, lead_seconds)
-    if whole is None:
-        return True
-    explained = max(0.0, whole.mean_rps + whole.fitted_slope * (recent[-1].ends_at - 0.5 * seconds - whole.centre))
-    return abs(surprise(count, explained * seconds)) / math.sqrt(memory.noise) > 0.5 * limit
+    explained = whole.rate_at(whole.origin - 0.5 * seconds, whole.slope) * seconds
+    return abs(surprise(count, explained, noise)) <= 0.5 * limit

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.policy.demand import Demand, threshold
 from holdfast.policy.statistics import normal_quantile
 
-REMEMBERED = 64
+REMEMBERED = 256
 """Residuals kept."""
 
 PRIOR_WEIGHT = 16.0
@@ -23,6 +23,7 @@ class Residuals:
     """What the maximum over a lead time had above its prediction, in standard deviations of one cell."""
 
     values: tuple[float, ...] = ()
+    ranked: tuple[float, ...] = ()
     learned_at: float = 0.0
 
 
@@ -50,12 +51,13 @@ def learn_residuals(memory: Residuals, demand: Demand, lead_seconds: float) -> R
     since = newest.ends_at - lead_seconds
     start = next((cell for cell in reversed(cells) if cell.ends_at <= since), None)
     if start is None or start.predicted_rps is None or since - start.ends_at > 2.0 * newest.seconds:
-        return Residuals(memory.values, newest.ends_at)
+        return replace(memory, learned_at=newest.ends_at)
     highest = max(cell.rate_rps for cell in cells if start.ends_at < cell.ends_at <= newest.ends_at)
     deviation = _deviation_rps(start.predicted_rps, demand.noise, newest.seconds)
     limit = threshold(newest.seconds)
     value = max(-limit, min(limit, (highest - start.predicted_rps) / deviation))
-    return Residuals((*memory.values, value)[-REMEMBERED:], newest.ends_at)
+    values = (*memory.values, value)[-REMEMBERED:]
+    return Residuals(values, tuple(sorted(values)), newest.ends_at)
 
 
 def forecast(
@@ -69,7 +71,7 @@ def forecast(
     seconds = max(interval, 1.0)
     deviation = _deviation_rps(expected, demand.noise, seconds)
     wanted = max(0.0, expected + residual_quantile(residuals, quantile, lead_seconds / seconds) * deviation)
-    uncertainty = deviation * math.sqrt(seconds / max(line.seconds, seconds))
+    uncertainty = deviation * _uncertainty(residuals, seconds, line.seconds, lead_seconds)
     return Forecast(
         level_rps=line.level_rps,
         expected_rps=expected,
@@ -78,6 +80,17 @@ def forecast(
         quantile=quantile,
         lead_seconds=lead_seconds,
     )
+
+
+def _uncertainty(residuals: Residuals, seconds: float, regime_seconds: float, lead_seconds: float) -> float:
+    """Standard error of what is wanted, in standard deviations of one cell.
+
+    That of the level, doubled for the slope that comes and goes with it, and that of a quantile of so many residuals,
+    of which one per lead time is independent.
+    """
+    level = 4.0 * seconds / max(regime_seconds, seconds)
+    independent = len(residuals.values) * seconds / max(lead_seconds, seconds) + PRIOR_WEIGHT
+    return math.sqrt(level + 2.0 / independent)
 
 
 def residual_quantile(residuals: Residuals, quantile: float, cells: float) -> float:
@@ -92,8 +105,8 @@ def residual_quantile(residuals: Residuals, quantile: float, cells: float) -> fl
         return theory
     rank = quantile * (count + 1)
     if rank > count:
-        return max(theory, max(residuals.values))
-    seen = sorted(residuals.values)[max(0, math.ceil(rank) - 1)]
+        return max(theory, residuals.ranked[-1])
+    seen = residuals.ranked[max(0, math.ceil(rank) - 1)]
     share = count / (count + PRIOR_WEIGHT)
     return share * seen + (1.0 - share) * theory
 

@@ -88,7 +88,7 @@ def held_long_enough(proposal: Proposal) -> Bound | None:
     view = proposal.view
     if not proposal.lowers:
         return None
-    peaks, hold = view.memory.peaks, view.hold_seconds
+    peaks, hold = view.peaks, view.hold_seconds
     covered = peaks.covered_seconds(view.now)
     if covered < hold:
         return Bound(proposal.before, Reason.DOWN_HOLD, f"load watched for {covered:.0f} of {hold:.0f} s")
@@ -103,7 +103,7 @@ def direction_is_steady(proposal: Proposal) -> Bound | None:
     view = proposal.view
     if not proposal.lowers or view.forecast is None:
         return None
-    turns = [at for at in view.memory.turns.at if view.now - at <= view.forecast.lead_seconds]
+    turns = [at for at in view.turns.at if view.now - at <= view.forecast.lead_seconds]
     if len(turns) < MOST_TURNS:
         return None
     return Bound(proposal.before, Reason.FLAP_LIMITED, f"{len(turns)} changes of direction within one lead time")

@@ -1,15 +1,21 @@
-"""What a service's memory becomes by one more look at it, before anything is decided."""
+"""What one more look at a service teaches, before anything is decided."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from holdfast.domain.service import Slo
 from holdfast.domain.snapshot import ServiceSnapshot, Timing
-from holdfast.policy import budget, capacity, coldstart, demand, forecast, headroom, mix, setbacks
-from holdfast.policy.memory import ServiceMemory
-from holdfast.policy.placement import Choice
+from holdfast.policy import budget, capacity, coldstart, demand, forecast, headroom, mix
+from holdfast.policy.budget import Budget, SloState, Verdicts
+from holdfast.policy.capacity import Capacity, Look
+from holdfast.policy.demand import Demand
+from holdfast.policy.headroom import Headroom
+from holdfast.policy.memory import Learned, ServiceMemory
+from holdfast.policy.mix import Lengths
 from holdfast.policy.replicarate import EngineModel
-from holdfast.policy.replicas import Group, anything_starting
+from holdfast.policy.replicas import Group
+from holdfast.policy.setbacks import Setbacks, watch_setbacks
 from holdfast.policy.settings import PolicySettings
 from holdfast.policy.traffic import Seen
 
@@ -18,72 +24,71 @@ RETRY_SHARE = 0.0
 
 
 def learn(
-    memory: ServiceMemory,
+    known: ServiceMemory,
     service: ServiceSnapshot,
     seen: Seen,
     groups: tuple[Group, ...],
+    starting: bool,
     now: float,
     timing: Timing,
     settings: PolicySettings,
     model: EngineModel,
-) -> ServiceMemory:
-    """Return the memory after this look."""
-    memory = _with_cold_starts(memory, service, seen, groups, timing, settings)
-    if memory.decided_at is None and service.history is not None:
-        memory = _with_history(memory, service, now)
-    if memory.generation != service.spec.generation:  # another spec may run where the last one could not
-        memory = replace(memory, generation=service.spec.generation, setbacks=setbacks.Setbacks(), choice=Choice())
-    memory = replace(memory, setbacks=setbacks.watch_setbacks(memory.setbacks, groups, now, settings))
-    passed = seen.interval_seconds if memory.decided_at is None else min(now - memory.decided_at, seen.interval_seconds)
-    memory = _with_traffic(memory, service, seen, groups, now)
-    return _with_capacity(memory, service, seen, groups, now, max(passed, 0.0), model)
+) -> tuple[Learned, SloState]:
+    """Return what is known after this look, and where the objective stands."""
+    old, spec = _with_history(known, service, now), service.spec
+    ready = tuple(replica for group in groups for replica in group.ready)
+    cold_starts = coldstart.watch_cold_starts(old.cold_starts, ready, service.last_cold_start_seconds)
+    interval = seen.interval_seconds or 2.0 * max(timing.scrape_seconds, 0.0)
+    lead = coldstart.lead_seconds(cold_starts, timing, interval, settings)
+    arrived = demand.arrivals(seen, RETRY_SHARE)
+    arrivals = demand.observe_arrivals(old.demand, seen, arrived, now, lead)
+    lengths = mix.observe_lengths(old.lengths, seen, now)
+    verdicts = budget.account(old.budget, seen, spec.slo, now)
+    state = budget.slo_state(verdicts, spec.slo, now)
+    beliefs, look = _compare(known, old, service, seen, groups, starting, lengths, arrived, verdicts.latest, now, model)
+    renewed = known.generation != spec.generation  # another spec may run where the last one could not
+    setbacks = Setbacks() if renewed else old.setbacks
+    learned = Learned(
+        lead_seconds=lead,
+        cold_starts=cold_starts,
+        demand=arrivals,
+        residuals=forecast.learn_residuals(old.residuals, arrivals, lead),
+        lengths=lengths,
+        budget=verdicts,
+        headroom=_headroom(known, old.headroom, spec.slo, seen, groups, starting, arrivals, verdicts, state),
+        capacity=beliefs,
+        look=look,
+        setbacks=watch_setbacks(setbacks, groups, now, settings),
+    )
+    return learned, state
 
 
-def _with_cold_starts(
-    memory: ServiceMemory,
-    service: ServiceSnapshot,
+def _with_history(known: ServiceMemory, service: ServiceSnapshot, now: float) -> Learned:
+    """In the first look after a start, what Prometheus remembers."""
+    if known.decided_at is not None or service.history is None:
+        return known.learned
+    return replace(
+        known.learned,
+        demand=demand.from_history(service.history, now),
+        budget=budget.budget_from_history(service.history, service.spec.slo, now),
+    )
+
+
+def _headroom(
+    known: ServiceMemory,
+    old: Headroom,
+    slo: Slo,
     seen: Seen,
     groups: tuple[Group, ...],
-    timing: Timing,
-    settings: PolicySettings,
-) -> ServiceMemory:
-    ready = tuple(replica for group in groups for replica in group.ready)
-    starts = coldstart.watch_cold_starts(memory.cold_starts, ready, service.last_cold_start_seconds)
-    interval = seen.interval_seconds or 2.0 * max(timing.scrape_seconds, 0.0)
-    return replace(memory, cold_starts=starts, lead_seconds=coldstart.lead_seconds(starts, timing, interval, settings))
-
-
-def _with_history(memory: ServiceMemory, service: ServiceSnapshot, now: float) -> ServiceMemory:
-    history = service.history
-    if history is None:
-        return memory
-    return replace(
-        memory,
-        demand=demand.from_history(history, now, memory.lead_seconds),
-        budget=budget.budget_from_history(history, service.spec.slo, now),
-    )
-
-
-def _with_traffic(
-    memory: ServiceMemory, service: ServiceSnapshot, seen: Seen, groups: tuple[Group, ...], now: float
-) -> ServiceMemory:
-    """Arrivals, lengths, verdicts, and the headroom that follows from them."""
-    slo = service.spec.slo
-    arrived = demand.arrivals(seen, RETRY_SHARE)
-    arrivals = demand.observe_arrivals(memory.demand, seen, arrived, now, memory.lead_seconds)
-    accounted = budget.account(memory.budget, seen, slo, now)
-    state = budget.slo_state(accounted, slo, now)
+    starting: bool,
+    arrivals: Demand,
+    verdicts: Budget,
+    state: SloState,
+) -> Headroom:
     level = arrivals.line.level_rps if arrivals.line else 0.0
-    frozen = memory.limited or _engine_fault(seen, groups)
-    adapted = headroom.adapt(memory.headroom, accounted, state, slo, level * slo.window_seconds, frozen)
-    return replace(
-        memory,
-        demand=arrivals,
-        residuals=forecast.learn_residuals(memory.residuals, arrivals, memory.lead_seconds),
-        lengths=mix.observe_lengths(memory.lengths, seen, now),
-        budget=accounted,
-        headroom=headroom.in_force(adapted, anything_starting(groups)),
-    )
+    frozen = known.limited or _engine_fault(seen, groups)
+    adapted = headroom.adapt(old, verdicts, state, slo, level * slo.window_seconds, frozen)
+    return headroom.in_force(adapted, starting)
 
 
 def _engine_fault(seen: Seen, groups: tuple[Group, ...]) -> bool:
@@ -92,20 +97,27 @@ def _engine_fault(seen: Seen, groups: tuple[Group, ...]) -> bool:
     return seen.total.failed > late + seen.total.rejected or any(group.failing for group in groups)
 
 
-def _with_capacity(
-    memory: ServiceMemory,
+def _compare(
+    known: ServiceMemory,
+    old: Learned,
     service: ServiceSnapshot,
     seen: Seen,
     groups: tuple[Group, ...],
+    starting: bool,
+    lengths: Lengths,
+    arrived: float,
+    verdicts: Verdicts,
     now: float,
-    passed: float,
     model: EngineModel,
-) -> ServiceMemory:
-    beliefs = capacity.believe(memory.capacity, service.spec, memory.lengths, seen, model)
+) -> tuple[Capacity, Look]:
+    """Beliefs about capacity, corrected where one accelerator has served alone and undisturbed for long enough."""
+    beliefs = capacity.believe(old.capacity, service.spec, lengths, seen, model)
     used = [group for group in groups if group.size > 0]
-    serving = len(used[0].ready) if len(used) == 1 else 0
-    settled = not anything_starting(groups) and not any(group.draining or group.useless for group in groups)
-    arrived = demand.arrivals(seen, RETRY_SHARE)
-    watched = capacity.watch(beliefs, seen, arrived, memory.budget.latest, serving, settled, passed, now)
-    accelerator = used[0].accelerator if len(used) == 1 else ""
-    return replace(memory, capacity=capacity.correct(watched, accelerator, model, now))
+    undisturbed = len(used) == 1 and not starting and not any(g.draining or g.useless for g in groups)
+    since = now - seen.interval_seconds if known.decided_at is None else known.decided_at
+    passed = min(max(0.0, now - since), seen.interval_seconds)
+    serving = len(used[0].ready) if undisturbed else 0
+    look = capacity.watch(old.look, seen, arrived, verdicts, serving, passed, now)
+    if not undisturbed or not capacity.is_due(look, service.spec.key, now):
+        return beliefs, look
+    return capacity.correct(beliefs, look, used[0].accelerator, model), Look(since=now)

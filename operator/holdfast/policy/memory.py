@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from holdfast.domain.service import ServiceKey
 from holdfast.policy.budget import Budget
-from holdfast.policy.capacity import Capacity
+from holdfast.policy.capacity import Capacity, Look
 from holdfast.policy.coldstart import ColdStarts
 from holdfast.policy.demand import Demand
 from holdfast.policy.forecast import Residuals
@@ -20,28 +20,38 @@ from holdfast.policy.turns import Turns
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceMemory:
-    """What is remembered of one service; every part belongs to the module of its type.
+class Learned:
+    """What looking at a service has taught; every part belongs to the module of its type.
 
-    `limited`: the last size was not the one wanted, so that its misses say nothing about headroom. `lead_seconds` is
-    the lead time that the rest was learned for.
+    `lead_seconds` is the lead time that the rest was learned for.
+    """
+
+    lead_seconds: float = 0.0
+    cold_starts: ColdStarts = field(default_factory=ColdStarts)
+    demand: Demand = field(default_factory=Demand)
+    residuals: Residuals = field(default_factory=Residuals)
+    lengths: Lengths = field(default_factory=Lengths)
+    budget: Budget = field(default_factory=Budget)
+    headroom: Headroom = field(default_factory=Headroom)
+    capacity: Capacity = field(default_factory=Capacity)
+    look: Look = field(default_factory=Look)
+    setbacks: Setbacks = field(default_factory=Setbacks)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceMemory:
+    """What was learned of one service, and what was decided; `decided_at` is None before the first decision.
+
+    `limited`: the last size was not the one wanted, so that its misses say nothing about headroom.
     """
 
     generation: int = -1
     decided_at: float | None = None
-    demand: Demand = field(default_factory=Demand)
-    residuals: Residuals = field(default_factory=Residuals)
-    budget: Budget = field(default_factory=Budget)
-    headroom: Headroom = field(default_factory=Headroom)
-    lengths: Lengths = field(default_factory=Lengths)
-    capacity: Capacity = field(default_factory=Capacity)
-    cold_starts: ColdStarts = field(default_factory=ColdStarts)
+    learned: Learned = field(default_factory=Learned)
     peaks: Peaks = field(default_factory=Peaks)
-    setbacks: Setbacks = field(default_factory=Setbacks)
     choice: Choice = field(default_factory=Choice)
     turns: Turns = field(default_factory=Turns)
     limited: bool = False
-    lead_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ def _switch_reason(view: View) -> Reason:
     option = next((o for o in view.considered if old is not None and o.name == old.accelerator), None)
     if option is None:
         return Reason.SWITCHING_ACCELERATOR
-    if view.memory.setbacks.last(option.name) is not None:
+    if view.learned.setbacks.last(option.name) is not None:
         return Reason.ACCELERATOR_UNAVAILABLE
     if not option.belief.feasible:
         return Reason.SLO_INFEASIBLE

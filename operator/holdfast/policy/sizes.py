@@ -83,7 +83,7 @@ def _kept(view: View, old: Group) -> int:
         return old.size
     if not old.ready and not old.coming:
         return 0
-    if not old.ready and view.memory.setbacks.active(old.accelerator, view.now) is not None:
+    if not old.ready and view.learned.setbacks.active(old.accelerator, view.now) is not None:
         return 0
     useful = max(0, old.size - len(old.useless))
     if not view.seen.fresh or old.rolling_out:
@@ -98,7 +98,7 @@ def _kept(view: View, old: Group) -> int:
 
 def _worth(view: View, old: Group) -> float:
     """How many old replicas one new one stands for."""
-    old_belief = view.memory.capacity.belief(old.accelerator)
+    old_belief = view.learned.capacity.belief(old.accelerator)
     if old_belief is None or old_belief.rate_rps <= 0.0:
         return 1.0
     return view.belief.rate_rps / old_belief.rate_rps

@@ -15,9 +15,10 @@ def normal_quantile(probability: float) -> float:
     return _STANDARD.inv_cdf(probability)
 
 
-def surprise(count: float, expected: float) -> float:
-    """Deviation of a Poisson count from what was expected, in standard deviations, right for small counts too.
+def surprise(count: float, expected: float, dispersion: float) -> float:
+    """Deviation of a count from what was expected, in standard deviations, right for small counts too.
 
-    Anscombe's transform: 2 sqrt(x + 3/8) has variance 1 whatever the mean.
+    Anscombe's transform (2 sqrt(x + 3/8) of a Poisson count has variance 1) of a count of batches: variance of
+    `dispersion` times the mean is what batches of that size have.
     """
-    return 2.0 * (math.sqrt(count + 0.375) - math.sqrt(expected + 0.375))
+    return 2.0 * (math.sqrt(count / dispersion + 0.375) - math.sqrt(expected / dispersion + 0.375))

@@ -9,25 +9,34 @@ from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.policy.budget import SloState
 from holdfast.policy.capacity import Belief
 from holdfast.policy.forecast import Forecast
-from holdfast.policy.memory import ServiceMemory
-from holdfast.policy.placement import Option
-from holdfast.policy.replicas import Group, anything_starting
+from holdfast.policy.memory import Learned
+from holdfast.policy.placement import Choice, Option
+from holdfast.policy.replicas import Group
+from holdfast.policy.sizing import Peaks
 from holdfast.policy.traffic import Seen
+from holdfast.policy.turns import Turns
 
 
 @dataclass(frozen=True, slots=True)
 class View:
     """What is known and believed of one service at `now`, before a size is decided.
 
-    `forecast` is None where no load was ever seen. `backlog_requests` wait longer than they should; `demand_rps` is
-    what sizes are made for now, `held_rps` the highest releasable demand of the hold time.
+    `group` are the replicas of the accelerator that was chosen, `others` those of any other, listed or no longer
+    listed; `starting`: capacity is on its way. `forecast` is None where no load was ever seen. `backlog_requests`
+    wait longer than they should; `demand_rps` is what sizes are made for now, `peaks` what they were made for before.
     """
 
     service: ServiceSnapshot
     now: float
     seen: Seen
     groups: tuple[Group, ...]
-    memory: ServiceMemory
+    group: Group
+    others: tuple[Group, ...]
+    starting: bool
+    learned: Learned
+    peaks: Peaks
+    choice: Choice
+    turns: Turns
     slo: SloState
     forecast: Forecast | None
     backlog_requests: float
@@ -45,23 +54,8 @@ class View:
         return self.chosen.belief
 
     @property
-    def group(self) -> Group:
-        """The replicas of the accelerator that was chosen."""
-        return self.group_of(self.chosen.name)
-
-    @property
-    def others(self) -> tuple[Group, ...]:
-        """Replicas on every other accelerator, listed or no longer listed."""
-        return tuple(group for group in self.groups if group.accelerator != self.chosen.name and group.exists)
-
-    @property
     def switching(self) -> bool:
         return any(group.size > 0 for group in self.others)
-
-    @property
-    def starting(self) -> bool:
-        """Capacity is on its way."""
-        return anything_starting(self.groups)
 
     @property
     def size(self) -> int:
