@@ -157,7 +157,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--namespace", default="default", help="where it is applied")
     parser.add_argument("--trace", type=pathlib.Path, default=DEFAULT_TRACE)
     parser.add_argument("--out", type=pathlib.Path, default=install.REPOSITORY / "demo", help="folder of the report")
-    parser.add_argument("--connections", type=int, default=64, help="keep-alive pool; 0: a connection per request")
+    # A crowd of users: each request comes over a connection of its own.
+    parser.add_argument("--connections", type=int, default=0, help="keep-alive pool; 0: a connection per request")
     parser.add_argument("--max-prompt-tokens", type=int, default=8192)
     parser.add_argument("--max-output-tokens", type=int, default=1024)
     for field in dataclasses.fields(Scenario):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Sequence
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -12,7 +11,6 @@ from matplotlib.figure import Figure
 
 from e2e.demo import timeline
 from e2e.demo.run import Run
-from e2e.demo.watch import Decision
 
 GOOD, SLOW, REJECTED, LOST = "#2f9e77", "#e8a33d", "#d1495b", "#5b1a36"
 INK, MUTED, GRID, EXCUSED, STEP = "#1f2933", "#697586", "#e4e7eb", "#f3ead3", "#8d99ae"
@@ -20,8 +18,8 @@ SHADES = ("#9db4c0", "#5c7f94", "#253f50")
 PANELS = (("load", 1.5), ("attainment", 0.42), ("ttft", 1.35), ("tpot", 1.35), ("replicas", 1.25))
 
 
-def write(run: Run, decisions: Sequence[Decision], path: pathlib.Path) -> None:
-    """Draw the run to a PNG; decision k is marked k + 1, as in the table of the report."""
+def write(run: Run, path: pathlib.Path) -> None:
+    """Draw the run to a PNG; changes of size carry the numbers of the report's table."""
     with mpl.rc_context({"font.family": "DejaVu Sans", "font.size": 10, "axes.edgecolor": GRID, "text.color": INK}):
         figure = Figure(figsize=(13, 10.5), facecolor="white")
         FigureCanvasAgg(figure)
@@ -38,7 +36,7 @@ def write(run: Run, decisions: Sequence[Decision], path: pathlib.Path) -> None:
         _replicas(axes["replicas"], run)
         for name, panel in axes.items():
             _frame(panel, run, last=name == "replicas")
-        _marks(axes["load"], axes["replicas"], run, decisions)
+        _marks(axes["load"], axes["replicas"], run)
         figure.savefig(path, dpi=150)
 
 
@@ -143,7 +141,7 @@ def _frame(panel: Axes, run: Run, last: bool) -> None:
         panel.axvline(border, color=STEP, linewidth=1.0, linestyle=":", zorder=-1)
 
 
-def _marks(load: Axes, replicas: Axes, run: Run, decisions: Sequence[Decision]) -> None:
+def _marks(load: Axes, replicas: Axes, run: Run) -> None:
     """Mark the load's phases above the first panel, and number the decisions in the last."""
     scenario = run.facts.scenario
     top = load.get_xaxis_transform()
@@ -161,7 +159,7 @@ def _marks(load: Axes, replicas: Axes, run: Run, decisions: Sequence[Decision]) 
     height = replicas.get_ylim()[1]
     level, previous = 0, -1e9
     gap = scenario.duration_seconds * 0.016
-    for number, decision in enumerate(decisions, start=1):
+    for number, decision in enumerate(run.changes, start=1):
         at = decision.at - run.facts.start
         if not 0 <= at <= scenario.duration_seconds:
             continue

@@ -23,6 +23,7 @@ from e2e.load.trace import Arrival
 
 SAMPLE_SECONDS = 1.0
 REFRESH_SECONDS = 0.5
+LEAD_SECONDS = 2.0
 LAST_LOOKS = 3
 
 
@@ -40,17 +41,18 @@ async def play(
     """
     with RecordWriter(folder / run.RECORDS) as writer, Journal(folder / run.SAMPLES) as journal:
         async with LoadClient(settings) as client:
-            started = dataclasses.replace(facts, start=client.now())
+            started = dataclasses.replace(facts, start=client.now() + LEAD_SECONDS)
             run.write_facts(folder, started)
             board = Board(facts.scenario, facts.objectives, facts.cold_start_seconds, started.start)
             board.arrivals = arrivals
             client.on_record = _keeper(board, writer)
             watcher = _watcher(facts, api, board, journal)
+            await _look(watcher, client)
             with LiveView(console) as view:
                 watching = asyncio.create_task(_watch(watcher, client))
                 showing = asyncio.create_task(_show(view, board, client))
                 try:
-                    await client.run(arrivals)
+                    await client.run(arrivals, started.start)
                     await asyncio.sleep(LAST_LOOKS * SAMPLE_SECONDS)
                 finally:
                     await _stop(watching, showing)
@@ -81,10 +83,14 @@ def _watcher(facts: Facts, api: Api, board: Board, journal: Journal) -> Watcher:
 
 async def _watch(watcher: Watcher, client: LoadClient) -> None:
     while True:
-        # An API server that is busy for a moment costs one sample, not the run.
-        with contextlib.suppress(OSError, ApiError):
-            await asyncio.to_thread(watcher.look, client.now())
+        await _look(watcher, client)
         await asyncio.sleep(SAMPLE_SECONDS)
+
+
+async def _look(watcher: Watcher, client: LoadClient) -> None:
+    # An API server that is busy for a moment costs one sample, not the run.
+    with contextlib.suppress(OSError, ApiError):
+        await asyncio.to_thread(watcher.look, client.now())
 
 
 async def _show(view: LiveView, board: Board, client: LoadClient) -> None:

@@ -38,7 +38,7 @@ def write(finished: Run, folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Pa
     """Write both files into a folder and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     picture, page = folder / "report.png", folder / "report.html"
-    figure.write(finished, finished.decisions, picture)
+    figure.write(finished, picture)
     page.write_text(_page(finished, picture.read_bytes()), encoding="utf-8")
     return picture, page
 
@@ -76,7 +76,8 @@ def _page(finished: Run, picture: bytes) -> str:
         "<h2>What the operator decided, and why</h2>",
         "<p>Numbers stand in the lowest panel of the picture. Texts are the operator's own, as in the Events of the "
         "service.</p>",
-        _decisions(finished.decisions, finished.facts.start),
+        _decisions(finished.changes, finished.facts.start),
+        _notes(finished),
         "<h2>Attainment by window</h2>",
         _windows(finished),
         "<h2>How to read this</h2>",
@@ -117,6 +118,15 @@ def _decisions(decisions: Sequence[Decision], start: float) -> str:
         for number, decision in enumerate(decisions, start=1)
     ]
     return _table(("", "time", "action", "reason", "in its own words"), rows) if rows else "<p>None.</p>"
+
+
+def _notes(finished: Run) -> str:
+    rows = [
+        (f"{said.at - finished.facts.start:+.0f} s", said.reason, said.message)
+        for said in finished.decisions
+        if not said.action
+    ]
+    return "<h2>What its conditions said meanwhile</h2>" + _table(("time", "reason", "message"), rows) if rows else ""
 
 
 def _windows(finished: Run) -> str:

@@ -66,6 +66,11 @@ class Run:
         )
 
     @property
+    def changes(self) -> tuple[Decision, ...]:
+        """Return the decisions that changed a size, in order; the report numbers these."""
+        return tuple(decision for decision in self.decisions if decision.action)
+
+    @property
     def excused(self) -> Span:
         """Return the span in which a miss is forgiven."""
         return self.facts.scenario.excused(self.facts.start, self.facts.cold_start_seconds)

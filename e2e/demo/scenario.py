@@ -69,7 +69,7 @@ class Scenario:
     def phase(self, elapsed_seconds: float, cold_start_seconds: float) -> str:
         """Return what is going on, in words."""
         if elapsed_seconds < 0:
-            return "setting up"
+            return "about to begin"
         if elapsed_seconds < self.step_start_seconds:
             return f"base load, {self.base_rps:g} req/s as recorded"
         if elapsed_seconds >= self.duration_seconds:

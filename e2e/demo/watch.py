@@ -8,6 +8,10 @@ import urllib.parse
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol
 
+from holdfast.domain.decision import Action
+
+_ACTIONS = frozenset(action.value for action in Action)
+
 PodState = Literal["ready", "starting", "draining"]
 
 
@@ -61,7 +65,7 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Decision:
-    """One change the operator made, or a warning, with its reason."""
+    """One thing the operator said in an Event: a change of size with its action, or a condition without one."""
 
     at: float
     reason: str
@@ -71,7 +75,7 @@ class Decision:
 
 
 class Watcher:
-    """Look at one service again and again, and tell new decisions apart from known ones."""
+    """Look at one service again and again, and report each of its Events once."""
 
     def __init__(
         self,
@@ -88,20 +92,17 @@ class Watcher:
         self._events = _query(f"/api/v1/namespaces/{namespace}/events", fieldSelector=fields)
         self._on_sample = on_sample
         self._on_decision = on_decision
-        self._known: list[Decision] = []
+        self._known: set[str] = set()
 
     def look(self, now: float) -> None:
         """Read once and report; raises what the API raises."""
         status = self._api.get(self._service).get("status") or {}
         self._on_sample(sample(now, status, self._api.get(self._pods).get("items", [])))
-        self.take(decisions(self._api.get(self._events).get("items", []), status.get("lastDecision")))
-
-    def take(self, seen: Iterable[Decision]) -> None:
-        """Report the decisions that were not reported before, oldest first."""
-        for decision in sorted(seen, key=lambda decision: decision.at):
-            if not any(_same(decision, known) for known in self._known):
-                self._known.append(decision)
-                self._on_decision(decision)
+        events = self._api.get(self._events).get("items", [])
+        new = [event for event in events if event["metadata"]["name"] not in self._known]
+        self._known |= {event["metadata"]["name"] for event in new}
+        for said in sorted(map(decision, new), key=lambda said: said.at):
+            self._on_decision(said)
 
 
 def sample(at: float, status: dict[str, Any], pods: Iterable[dict[str, Any]]) -> Sample:
@@ -133,23 +134,13 @@ def pod_sample(pod: dict[str, Any]) -> PodSample | None:
     return PodSample(metadata["name"], state, epoch(metadata["creationTimestamp"]), ready_at)
 
 
-def decisions(events: Iterable[dict[str, Any]], last: dict[str, Any] | None) -> list[Decision]:
-    """Read decisions out of Events and `status.lastDecision`."""
-    found = [
-        Decision(
-            at=_event_time(event),
-            reason=event.get("reason", ""),
-            message=event.get("message", ""),
-            action=event.get("action", ""),
-            warning=event.get("type") == "Warning",
-        )
-        for event in events
-    ]
-    if last and last.get("time"):
-        found.append(
-            Decision(epoch(last["time"]), last.get("reason", ""), last.get("message", ""), last.get("action", ""))
-        )
-    return found
+def decision(event: dict[str, Any]) -> Decision:
+    """Read an Event of the service; the message of a change begins with its action."""
+    message = event.get("message", "")
+    action, _, rest = message.partition(": ")
+    if action not in _ACTIONS:
+        action, rest = "", message
+    return Decision(_event_time(event), event.get("reason", ""), rest, action, event.get("type") == "Warning")
 
 
 def epoch(stamp: str) -> float:
@@ -160,11 +151,6 @@ def epoch(stamp: str) -> float:
 def _event_time(event: dict[str, Any]) -> float:
     stamps = (event.get("eventTime"), event.get("firstTimestamp"), event["metadata"].get("creationTimestamp"))
     return epoch(next(stamp for stamp in stamps if stamp))
-
-
-def _same(one: Decision, other: Decision) -> bool:
-    # The Event and the status of one decision are written moments apart, each with its own clock reading.
-    return (one.reason, one.message) == (other.reason, other.message) and abs(one.at - other.at) < 15.0
 
 
 def _query(path: str, **parameters: str) -> str:

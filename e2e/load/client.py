@@ -65,12 +65,12 @@ class LoadClient:
         await self._pool.close()
         await self._single.close()
 
-    async def run(self, arrivals: Iterable[Arrival]) -> list[Record]:
-        """Play arrivals from now on; return once every one of them is answered, in order of arrival.
+    async def run(self, arrivals: Iterable[Arrival], start: float | None = None) -> list[Record]:
+        """Play arrivals from `start` (epoch seconds, else now) on; return once all are answered, in their order.
 
         Cancelling this aborts what is in flight; `on_record` hears of those too.
         """
-        start = self.now()
+        start = self.now() if start is None else start
         running: list[asyncio.Task[Record]] = []
         try:
             for arrival in arrivals:
