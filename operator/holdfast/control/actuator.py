@@ -159,7 +159,7 @@ class Actuator:
                 problems.append(ClusterProblem(Reason.NAME_CONFLICT, conflict.message))
             except ApiError as error:
                 kind, name = manifest["kind"], manifest["metadata"]["name"]
-                problems.append(ClusterProblem(Reason.INVALID, f"{kind} {name} was refused: {error.message}"))
+                problems.append(ClusterProblem(Reason.APPLY_FAILED, f"{kind} {name} was refused: {error.message}"))
         self._problems[key] = tuple(problems)
         await self._remove_unwanted(key, paths)
         if not problems:

@@ -165,14 +165,20 @@ def _per(dollars_per_hour: float, per_second: float | None, unit: float) -> floa
 
 
 def _decision(verdict: Verdict | None, old: Mapping[str, Any] | None, stamp: str) -> status.DecisionStatus | None:
-    """Return a decision with the time it was first taken; a hold does not displace the last change."""
+    """Return a decision with the time it was first taken; a hold does not displace the last change.
+
+    Why the size is held now stands in the condition ScalingActive.
+    """
     if verdict is None:
         return None
-    same = old is not None and (old.get("action"), old.get("reason")) == (verdict.action.value, str(verdict.reason))
-    if old is not None and verdict.action is Action.HOLD and not same and old.get("action") != Action.HOLD.value:
-        return status.DecisionStatus.model_validate(old)
+    what = (verdict.action.value, str(verdict.reason))
+    known = None if old is None else (old.get("action"), old.get("reason"))
+    holding = verdict.action is Action.HOLD
+    if old is not None and holding and known != what and old.get("action") != Action.HOLD.value:
+        return status.DecisionStatus.model_validate(dict(old))
+    same = old is not None and known == what and (holding or old.get("message") == verdict.message)
     return status.DecisionStatus(
-        time=str(old["time"]) if same and old else stamp,
+        time=str(old["time"]) if old is not None and same else stamp,
         action=verdict.action.value,
         reason=str(verdict.reason),
         message=verdict.message[:1024],

@@ -1,0 +1,64 @@
+"""When status is written, and when a quiet service costs nothing."""
+
+from typing import Any
+
+import pytest
+
+from holdfast.act.status import StatusWriter, is_due
+from holdfast.domain.service import ServiceKey
+from tests.fakes import FakeApi
+
+KEY = ServiceKey("prod", "chat")
+
+
+def status(**fields: Any) -> dict[str, Any]:
+    return {"observedGeneration": 1, "replicas": {"ready": 1}, "conditions": [], **fields}
+
+
+def ready(value: str, reason: str = "Serving") -> dict[str, Any]:
+    return {"conditions": [{"type": "Ready", "status": value, "reason": reason, "message": "m"}]}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "age", "due"),
+    [
+        pytest.param(status(), status(), 3600, False, id="nothing changed, however long ago"),
+        pytest.param(status(), status(slo={"arrivalRps": 2.0}), 59, False, id="numbers wait for their minute"),
+        pytest.param(status(), status(slo={"arrivalRps": 2.0}), 60, True, id="numbers are written after a minute"),
+        pytest.param(status(), status(replicas={"ready": 2}), 0, True, id="replicas are news"),
+        pytest.param(status(**ready("True")), status(**ready("False")), 0, True, id="a condition's status is news"),
+        pytest.param(
+            status(**ready("False", "A")), status(**ready("False", "B")), 0, True, id="a condition's reason is news"
+        ),
+        pytest.param(
+            status(lastDecision={"action": "Hold", "time": "1"}),
+            status(lastDecision={"action": "Hold", "time": "2"}),
+            0,
+            False,
+            id="another hold is no news",
+        ),
+        pytest.param(
+            status(lastDecision={"action": "ScaleUp", "time": "1"}),
+            status(lastDecision={"action": "ScaleUp", "time": "2"}),
+            0,
+            True,
+            id="another change is news",
+        ),
+    ],
+)
+def test_is_due(old: dict[str, Any], new: dict[str, Any], age: float, due: bool) -> None:
+    assert is_due(old, new, age) is due
+
+
+async def test_after_a_restart_an_unchanged_status_is_not_written_again() -> None:
+    api = FakeApi()
+    assert not await StatusWriter(api).write(KEY, status(), observed=status(), now=0.0)
+    assert api.writes() == []
+
+
+async def test_varying_numbers_cost_one_write_a_minute() -> None:
+    api, writer = FakeApi(), None
+    writer = StatusWriter(api)
+    for second in range(0, 600, 5):
+        await writer.write(KEY, status(slo={"arrivalRps": float(second)}), observed=status(), now=float(second))
+    assert len(api.writes()) == 10

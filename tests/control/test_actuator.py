@@ -1,0 +1,146 @@
+"""Decisions become writes, each service on its own."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast.act.api import ApiError
+from holdfast.control.actuator import Actuator
+from holdfast.domain.decision import Action, Decision
+from holdfast.domain.service import ServiceKey
+from holdfast.observe.cluster import Invalid
+from holdfast.render import RenderSettings
+from tests.control.parts import body, decision, llmservice, parts
+from tests.fakes import FakeApi
+
+DEPLOYMENTS = "/apis/apps/v1/namespaces/prod/deployments"
+SERVICES = "/apis/holdfast.dev/v1alpha1/namespaces/prod/llmservices"
+
+
+class Metrics:
+    """Only the running requests by pod are asked for while acting."""
+
+    def __init__(self, running: Mapping[str, float] | None = None) -> None:
+        self.running = running or {}
+
+    async def observe(self, requests: Any, now: float) -> Any:
+        raise AssertionError("not while acting")
+
+    async def history(self, requests: Any, now: float) -> Any:
+        raise AssertionError("not while acting")
+
+    async def running_by_pod(self, keys: Iterable[ServiceKey], now: float) -> Mapping[ServiceKey, Mapping[str, float]]:
+        return {key: self.running for key in keys}
+
+
+class Told:
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+
+    def decided(self, decision: Decision) -> None: ...
+
+    def error(self, phase: str) -> None:
+        self.errors.append(phase)
+
+
+def cluster(*names: str) -> FakeApi:
+    api = FakeApi()
+    for name in names or ("chat",):
+        api.put_object(f"{SERVICES}/{name}", body(name))
+    return api
+
+
+def actuator(api: FakeApi, told: Told | None = None, leading: bool = True) -> Actuator:
+    return Actuator(api, Metrics(), told or Told(), RenderSettings(pod_files={"a.py": ""}), lambda: leading)
+
+
+async def test_a_new_service_gets_its_objects_its_status_and_an_event() -> None:
+    api, part = cluster(), parts()
+    await actuator(api).act([part], [decision(part, Action.CREATE, h100=2)], [], [], now=0.0)
+    assert api.objects[f"{DEPLOYMENTS}/chat-h100"]["spec"]["replicas"] == 2
+    assert "/api/v1/namespaces/prod/services/chat" in api.objects
+    assert api.objects[f"{SERVICES}/chat"]["status"]["replicas"]["desired"] == 2
+    assert any(path.startswith("/api/v1/namespaces/prod/events/") for path in api.objects)
+
+
+async def test_a_second_tick_with_nothing_new_writes_nothing() -> None:
+    api, part = cluster(), parts(sizes={"h100": 1}, ready={"h100": 1})
+    acting, hold = actuator(api), decision(part, Action.HOLD, h100=1)
+    await acting.act([part], [hold], [], [], now=0.0)
+    api.requests.clear()
+    await acting.act([part], [hold], [], [], now=5.0)
+    assert api.writes() == []
+
+
+async def test_who_does_not_lead_writes_nothing() -> None:
+    api, part = cluster(), parts()
+    await actuator(api, leading=False).act([part], [decision(part, Action.CREATE, h100=2)], [], [], now=0.0)
+    assert api.writes() == []
+
+
+async def test_a_service_that_was_edited_meanwhile_is_decided_anew() -> None:
+    api, part = cluster(), parts()
+    api.put_object(f"{SERVICES}/chat", body(generation=2))
+    await actuator(api).act([part], [decision(part, Action.CREATE, h100=2)], [], [], now=0.0)
+    assert f"{DEPLOYMENTS}/chat-h100" not in api.objects
+
+
+async def test_a_service_that_was_deleted_meanwhile_is_not_created_again() -> None:
+    api, part = cluster("other"), parts()
+    await actuator(api).act([part], [decision(part, Action.CREATE, h100=2)], [], [], now=0.0)
+    assert f"{DEPLOYMENTS}/chat-h100" not in api.objects
+
+
+async def test_a_taken_name_is_a_problem_and_nothing_is_overwritten() -> None:
+    api, part = cluster(), parts()
+    api.put_object("/api/v1/namespaces/prod/services/chat", {"metadata": {"name": "chat"}, "spec": {"mine": True}})
+    acting = actuator(api)
+    await acting.act([part], [decision(part, Action.CREATE, h100=1)], [], [], now=0.0)
+    assert [problem.reason for problem in acting.problems(part.spec.key)] == ["NameConflict"]
+    assert api.objects["/api/v1/namespaces/prod/services/chat"]["spec"] == {"mine": True}
+
+
+async def test_one_service_that_fails_leaves_the_others_alone() -> None:
+    class Refusing(FakeApi):
+        async def request(self, method: str, path: str, **rest: Any) -> dict[str, Any]:
+            if method == "PATCH" and "/bad" in path:
+                raise ApiError(500, "broken")
+            return await super().request(method, path, **rest)
+
+    api, told = Refusing(), Told()
+    for name in ("bad", "good"):
+        api.put_object(f"{SERVICES}/{name}", body(name))
+    both = [parts(llmservice("bad")), parts(llmservice("good"))]
+    await actuator(api, told).act(both, [decision(part, Action.CREATE, h100=1) for part in both], [], [], now=0.0)
+    assert f"{DEPLOYMENTS}/good-h100" in api.objects
+    assert told.errors
+
+
+async def test_a_decision_on_a_size_that_has_changed_is_dropped() -> None:
+    api, told = cluster(), Told()
+    api.put_object(
+        f"{DEPLOYMENTS}/chat-h100", {"metadata": {"ownerReferences": [{"uid": "uid-chat"}]}, "spec": {"replicas": 5}}
+    )
+    part = parts(sizes={"h100": 2}, ready={"h100": 2})
+    await actuator(api, told).act([part], [decision(part, Action.SCALE_DOWN, h100=1)], [], [], now=0.0)
+    assert api.objects[f"{DEPLOYMENTS}/chat-h100"]["spec"]["replicas"] == 5
+    assert told.errors == ["act"]
+
+
+async def test_an_object_that_is_not_understood_gets_a_condition() -> None:
+    api = cluster()
+    entry = Invalid(ServiceKey("prod", "chat"), 1, "slo.ttft: must be a duration")
+    await actuator(api).act([], [], [entry], [], now=0.0)
+    reasons = {item["reason"] for item in api.objects[f"{SERVICES}/chat"]["status"]["conditions"]}
+    assert reasons == {"Invalid"}
+
+
+async def test_the_disruption_budget_goes_when_one_replica_is_left() -> None:
+    api = cluster()
+    acting = actuator(api)
+    two = parts(sizes={"h100": 2}, ready={"h100": 2})
+    await acting.act([two], [decision(two, Action.HOLD, h100=2)], [], [], now=0.0)
+    budget = "/apis/policy/v1/namespaces/prod/poddisruptionbudgets/chat"
+    assert budget in api.objects
+    one = parts(sizes={"h100": 1}, ready={"h100": 1})
+    await acting.act([one], [decision(one, Action.HOLD, h100=1)], [], [], now=5.0)
+    assert budget not in api.objects

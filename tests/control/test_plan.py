@@ -1,0 +1,60 @@
+"""From a decision to the writes that follow from it."""
+
+from holdfast.control.plan import Plan, plan
+from holdfast.domain.cluster import NodeOffer
+from holdfast.domain.decision import Action, Decision
+from holdfast.observe.cluster import ServiceParts
+from holdfast.policy.inventory import Inventory
+from tests.control.parts import decision, llmservice, parts
+
+
+def planned(part: ServiceParts, decided: Decision, *nodes: NodeOffer) -> Plan:
+    return plan(part, decided, Inventory(nodes), pod_monitor=False, admission=lambda *_: 7)
+
+
+def test_a_new_service_is_created_at_the_decided_size() -> None:
+    part = parts()
+    changes = planned(part, decision(part, Action.CREATE, h100=2))
+    assert (changes.accelerators, dict(changes.create), changes.scale) == (("h100",), {"chat-h100": 2}, ())
+
+
+def test_an_accelerator_without_replicas_gets_no_deployment() -> None:
+    part = parts()
+    changes = planned(part, decision(part, Action.CREATE, h100=1, l40s=0))
+    assert changes.accelerators == ("h100",)
+
+
+def test_a_size_that_differs_is_scaled_and_one_that_stands_is_not() -> None:
+    part = parts(sizes={"h100": 1, "l40s": 2})
+    changes = planned(part, decision(part, Action.SCALE_UP, h100=3, l40s=2))
+    assert [(name, target.replicas, target.observed_replicas) for name, target in changes.scale] == [
+        ("chat-h100", 3, 1)
+    ]
+
+
+def test_holding_moves_nothing() -> None:
+    part = parts(sizes={"h100": 2}, ready={"h100": 2})
+    assert not planned(part, decision(part, Action.HOLD, h100=2)).moves
+
+
+def test_an_accelerator_that_left_the_spec_is_emptied_once_the_others_serve() -> None:
+    service = llmservice(accelerators=[{"name": "l40s"}])
+    starting = parts(service, sizes={"h100": 2, "l40s": 2}, ready={"h100": 2, "l40s": 1})
+    assert not planned(starting, decision(starting, Action.HOLD, l40s=2)).moves
+    serving = parts(service, sizes={"h100": 2, "l40s": 2}, ready={"h100": 2, "l40s": 2})
+    changes = planned(serving, decision(serving, Action.HOLD, l40s=2))
+    assert [(name, target.replicas) for name, target in changes.scale] == [("chat-h100", 0)]
+
+
+def test_an_empty_deployment_of_an_accelerator_that_left_the_spec_is_deleted() -> None:
+    part = parts(llmservice(accelerators=[{"name": "l40s"}]), sizes={"h100": 0, "l40s": 1}, ready={"l40s": 1})
+    assert planned(part, decision(part, Action.HOLD, l40s=1)).delete == ("chat-h100",)
+
+
+def test_a_free_gpu_on_a_matching_node_lets_a_rollout_surge() -> None:
+    part = parts(sizes={"h100": 1})
+    node = NodeOffer("n1", (), (("nvidia.com/gpu", 2),), (("nvidia.com/gpu", 1),))
+    full = NodeOffer("n1", (), (("nvidia.com/gpu", 2),), (("nvidia.com/gpu", 2),))
+    decided = decision(part, Action.HOLD, h100=1)
+    assert planned(part, decided, node).context.facts("h100").free_gpu
+    assert not planned(part, decided, full).context.facts("h100").free_gpu

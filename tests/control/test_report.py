@@ -1,0 +1,86 @@
+"""What people read in status."""
+
+from dataclasses import replace
+
+from holdfast.api.llmservice import LLMService
+from holdfast.api.reasons import Reason
+from holdfast.api.status import BatchingStatus
+from holdfast.control.report import condition_news, invalid_status, status_of
+from holdfast.domain.decision import Action, SloView, Verdict
+from holdfast.domain.service import ServiceKey
+from holdfast.observe.cluster import Invalid
+from tests.control.parts import decision, parts
+
+NONE = BatchingStatus()
+
+
+def test_status_says_what_runs_and_what_it_costs() -> None:
+    part = parts(ready={"h100": 2}, sizes={"h100": 2})
+    decided = replace(decision(part, Action.HOLD, h100=2), slo=SloView(attainment=0.995, good_rps=2.0, arrival_rps=2.1))
+    status = status_of(part, decided, NONE, {}, now=0.0)
+    assert status["replicas"] == {"desired": 2, "ready": 2, "starting": 0, "draining": 0}
+    assert status["cost"]["perHour"] == 6.0
+    assert status["cost"]["perThousandGoodRequests"] == 0.83
+    assert status["url"] == "http://chat.prod.svc:8000"
+    assert status["slo"]["attainment"] == "99.5%"
+
+
+def test_what_is_not_known_is_left_out_and_never_zero() -> None:
+    part = parts(ready={"h100": 1}, sizes={"h100": 1})
+    status = status_of(part, decision(part, Action.HOLD, h100=1), NONE, {}, now=0.0)
+    assert "attainment" not in status["slo"]
+    assert "capacity" not in status
+    assert "perMillionTokens" not in status["cost"]
+
+
+def test_a_hold_does_not_displace_the_last_change() -> None:
+    part = parts(ready={"h100": 1}, sizes={"h100": 1})
+    first = status_of(part, decision(part, Action.SCALE_UP, h100=2), NONE, {}, now=0.0)
+    second = status_of(part, decision(part, Action.HOLD, h100=2), NONE, first, now=60.0)
+    assert second["lastDecision"] == first["lastDecision"]
+
+
+def test_a_second_change_of_the_same_kind_is_a_new_decision() -> None:
+    part = parts(ready={"h100": 1}, sizes={"h100": 1})
+    decided = decision(part, Action.SCALE_UP, h100=2)
+    first = status_of(part, decided, NONE, {}, now=0.0)
+    more = replace(decided, verdict=Verdict(Action.SCALE_UP, Reason.FORECAST_ABOVE_CAPACITY, "2 -> 4 replicas"))
+    second = status_of(part, more, NONE, first, now=60.0)
+    assert second["lastDecision"]["time"] != first["lastDecision"]["time"]
+
+
+def test_a_condition_keeps_its_transition_time_until_its_status_changes() -> None:
+    part = parts()
+    decided = decision(part, Action.HOLD, h100=1)
+    first = status_of(part, decided, NONE, {}, now=0.0)
+    second = status_of(part, decided, NONE, first, now=600.0)
+    assert second["conditions"] == first["conditions"]
+    assert condition_news(first, second) == []
+    assert [item["type"] for item in condition_news({}, first)] == ["Ready"]
+
+
+def test_an_object_that_is_not_understood_keeps_what_was_known_and_says_so() -> None:
+    entry = Invalid(ServiceKey("prod", "chat"), 2, "slo.ttft: must be a duration")
+    status = invalid_status(entry, {"url": "http://x", "observedGeneration": 1}, now=0.0)
+    assert status["url"] == "http://x"
+    assert status["observedGeneration"] == 2
+    assert {(item["type"], item["reason"]) for item in status["conditions"]} == {
+        ("Ready", "Invalid"),
+        ("Stalled", "Invalid"),
+    }
+
+
+def test_a_tls_service_is_reached_by_https() -> None:
+    service = LLMService.parse(
+        {
+            "metadata": {"name": "chat", "namespace": "prod"},
+            "spec": {
+                "model": {"uri": "m"},
+                "slo": {"ttft": "1s", "tpot": "50ms"},
+                "accelerators": [{"name": "h100"}],
+                "engine": {"tlsSecretRef": {"name": "cert"}},
+            },
+        }
+    )
+    part = parts(service)
+    assert status_of(part, decision(part, Action.HOLD, h100=1), NONE, {}, 0.0)["url"].startswith("https://")
