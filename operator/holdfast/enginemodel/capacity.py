@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,10 +67,10 @@ def capacity(
     """
     engine = Engine(law, mix, limits.max_num_seqs, limits.max_num_batched_tokens, max(kv_tokens, 0.0), arrival_cv)
     most = engine.most_rate
-    if most <= 0.0 or kv_tokens < mix.prompt_tokens:
+    if not (0.0 < most < math.inf and kv_tokens >= mix.prompt_tokens):
         return _nothing(Bound.KV_CACHE)
     lone = _misses(engine, np.array([most * LONE]), slo)
-    if lone.total[0] > slo.budget_share:
+    if not lone.total[0] <= slo.budget_share:
         return _described(engine, most * LONE, slo, feasible=False)
     coarse = _last_within(engine, GRID * most, slo)
     start = coarse * GRID[0] * most
@@ -90,7 +91,7 @@ def predicted_attainment(
 ) -> float:
     """Share of good requests at a rate, 0 at or beyond the rate at which the engine is unstable."""
     engine = Engine(law, mix, limits.max_num_seqs, limits.max_num_batched_tokens, max(kv_tokens, 0.0), arrival_cv)
-    if kv_tokens < mix.prompt_tokens or not rate_rps < engine.most_rate:
+    if not (kv_tokens >= mix.prompt_tokens and rate_rps < engine.most_rate):
         return 0.0
     rate = max(rate_rps, engine.most_rate * LONE)
     return max(0.0, 1.0 - float(_misses(engine, np.array([rate]), slo).total[0]))
@@ -135,7 +136,7 @@ def _misses(engine: Engine, rates: Array, slo: Slo) -> _Misses:
 
 def _last_within(engine: Engine, rates: Array, slo: Slo) -> int:
     """How many of the ascending rates stand before the first one that misses too often."""
-    over = _misses(engine, rates, slo).total > slo.budget_share
+    over = ~(_misses(engine, rates, slo).total <= slo.budget_share)
     return int(over.argmax()) if over.any() else len(rates)
 
 

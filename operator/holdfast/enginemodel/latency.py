@@ -6,10 +6,8 @@ import math
 
 import numpy as np
 
+from holdfast.enginemodel.mix import lognormal_nodes
 from holdfast.enginemodel.steadystate import Array, Engine, Steady
-
-NODES = 9
-"""Equally likely lengths that stand for a length distribution."""
 
 
 def tpot_misses(engine: Engine, steady: Steady, tpot_seconds: float) -> Array:
@@ -18,7 +16,8 @@ def tpot_misses(engine: Engine, steady: Steady, tpot_seconds: float) -> Array:
     An answer of O tokens takes x = (O - 1) T_decode, and first the prompts C that came while its own was computed,
     both delayed by the prefill of whoever arrives meanwhile: a delay busy period with mean (x + E[C]) / (1 - rho_p)
     and variance rate E[w²] (x + E[C]) / (1 - rho_p)³ + Var[C] / (1 - rho_p)². The number of decoding sequences moves
-    too: variance d / slackness, correlated over the mean residence / slackness, averaged over the answer's own.
+    too, correlated over the mean residence / slackness and averaged over the answer's own; and an answer meets more
+    of them than the mean over time, by variance / mean. The same arrivals cause both deviations, which therefore add.
     A lognormal carries the two moments.
     """
     outputs = lognormal_nodes(engine.mix.output_tokens, engine.mix.output_cv)[:, None]
@@ -26,22 +25,23 @@ def tpot_misses(engine: Engine, steady: Steady, tpot_seconds: float) -> Array:
     free = 1.0 - steady.prefill_utilisation
     carried_mean, carried_variance = _carried(engine, steady)
     work = gaps * steady.decode_step_seconds + carried_mean
-    prefill = steady.rates * engine.prefill_dispersion * work / free**3 + carried_variance / free**2
+    prefill = steady.prefill_noise * work / free**3 + carried_variance / free**2
     elapsed = outputs / engine.mix.output_tokens * steady.slackness
-    crowd = sequences_variance(engine, steady) * (_per_sequence_seconds(engine) / free) ** 2 * _averaged(elapsed)
-    missed = lognormal_tail(work / free / gaps, prefill / gaps**2 + crowd, tpot_seconds)
+    crowd = steady.crowd_variance / free**2 * _averaged(elapsed)
+    met = engine.sequence_seconds / free * steady.sequences_variance / np.maximum(steady.sequences, 1.0)
+    deviation = np.sqrt(prefill) / gaps + np.sqrt(crowd)
+    missed = lognormal_tail(work / free / gaps + met, deviation**2, tpot_seconds)
     return np.asarray(np.where(outputs >= 2.0, missed, 0.0).mean(axis=0))
 
 
 def _carried(engine: Engine, steady: Steady) -> tuple[Array, Array]:
     """Mean and variance of the prefill work that arrives during the step in which a request's prompt ends."""
-    prompts = lognormal_nodes(engine.mix.computed_tokens, engine.mix.computed_cv)[:, None]
-    own = _prompt_seconds(engine, np.minimum(prompts, float(engine.max_num_batched_tokens)))
-    biased, beside = _biased_step(engine, steady)
+    prompts = lognormal_nodes(engine.mix.computed_tokens, engine.mix.computed_cv)
+    own = engine.prompt_seconds(np.minimum(prompts, float(engine.max_num_batched_tokens)))
+    biased, beside = _biased_step(steady)
     step = steady.decode_step_seconds + own.mean() + steady.prefill_utilisation * biased
-    arriving = steady.rates * engine.prefill_dispersion
     mean = steady.prefill_utilisation * step
-    return mean, arriving * step + steady.prefill_utilisation**2 * (own.var() + beside)
+    return mean, steady.prefill_noise * step + steady.prefill_utilisation**2 * (own.var() + beside)
 
 
 def ttft_misses(engine: Engine, steady: Steady, ttft_seconds: float) -> Array:
@@ -67,42 +67,28 @@ def slot_misses(engine: Engine, steady: Steady, ttft_seconds: float, slots: floa
     All slots are taken with the probability of a normal with the variance of the sequences times `spread`; slots come
     free at rate slots / residence, of which the arrivals leave (slots - d) / residence.
     """
-    deviation = np.sqrt(sequences_variance(engine, steady) * spread) + 1e-9
+    deviation = np.sqrt(steady.sequences_variance * spread) + 1e-9
     waits = normal_tail((slots - steady.sequences) / deviation)
     residence = engine.mix.output_tokens * steady.step_seconds
     left = np.maximum(ttft_seconds - mean_ttft(engine, steady), 0.0)
     return np.asarray(waits * np.exp(-np.maximum(slots - steady.sequences, 0.0) * left / residence))
 
 
-def sequences_variance(engine: Engine, steady: Steady) -> Array:
-    """Variance of the number of decoding sequences; Poisson, widened where more of them slow each other down."""
-    burst = 0.5 * (1.0 + engine.arrival_cv**2)
-    return np.asarray(burst * steady.sequences / np.maximum(steady.slackness, 1e-9))
-
-
 def _first_token(engine: Engine, steady: Steady, prompts: Array) -> tuple[Array, Array]:
     """Mean and variance of TTFT by prompt length (rows) and rate (columns)."""
-    biased, beside = _biased_step(engine, steady)
+    biased, beside = _biased_step(steady)
     budget = np.maximum(engine.max_num_batched_tokens - steady.sequences, 1.0)
     chunks = np.maximum(1.0, prompts / budget + 0.5)
     queue_mean, queue_variance = _queue(engine, steady, budget, prompts)
-    crowd = sequences_variance(engine, steady) * _per_sequence_seconds(engine) ** 2
-    own = chunks * steady.decode_step_seconds + _prompt_seconds(engine, prompts)
+    own = chunks * steady.decode_step_seconds + engine.prompt_seconds(prompts)
     mean = 0.5 * biased + own + steady.prefill_utilisation * biased + queue_mean
-    return mean, biased**2 / 12.0 + beside + crowd + queue_variance
+    return mean, biased**2 / 12.0 + beside + steady.crowd_variance + queue_variance
 
 
-def _biased_step(engine: Engine, steady: Steady) -> tuple[Array, Array]:
+def _biased_step(steady: Steady) -> tuple[Array, Array]:
     """Mean length of the step an arrival falls into, and the variance of the work that arrives during it."""
-    arriving = steady.rates * engine.prefill_dispersion
-    biased = steady.step_seconds + arriving
-    return biased, arriving * biased
-
-
-def _prompt_seconds(engine: Engine, prompts: Array) -> Array:
-    """Prefill work of prompts of these lengths."""
-    pairs = engine.mix.prefill_pairs / max(engine.mix.computed_squared, 1e-12)
-    return np.asarray(engine.law.c1 * prompts + engine.law.c4 * pairs * prompts**2)
+    biased = steady.step_seconds + steady.prefill_noise
+    return biased, steady.prefill_noise * biased
 
 
 def _queue(engine: Engine, steady: Steady, budget: Array, prompts: Array) -> tuple[Array, Array]:
@@ -122,24 +108,10 @@ def _queue(engine: Engine, steady: Steady, budget: Array, prompts: Array) -> tup
     return mean, np.maximum(2.0 * second_per_backlog * mean - mean**2, 0.0)
 
 
-def _per_sequence_seconds(engine: Engine) -> float:
-    """What one more decoding sequence adds to a step."""
-    return engine.law.c2 + engine.law.c3 * engine.kv_per_sequence
-
-
 def _averaged(elapsed: Array) -> Array:
     """Variance left of an exponentially correlated signal averaged over `elapsed` correlation times."""
     x = np.maximum(elapsed, 1e-6)
     return np.asarray(np.where(x < 1e-2, 1.0 - x / 3.0, 2.0 * (x - 1.0 + np.exp(-x)) / x**2))
-
-
-def lognormal_nodes(mean: float, cv: float) -> Array:
-    """Midpoint quantiles of a lognormal, scaled to its mean: NODES equally likely values."""
-    if cv <= 1e-6:
-        return np.full(NODES, mean)
-    sigma = math.sqrt(math.log1p(cv * cv))
-    values = np.exp(sigma * _NODE_QUANTILES)
-    return np.asarray(values * (mean / values.mean()))
 
 
 def lognormal_tail(mean: Array, variance: Array, bound: float) -> Array:
@@ -153,7 +125,3 @@ def normal_tail(z: Array) -> Array:
     """P(Z > z) of a standard normal, by Page's logistic approximation (within 2e-4)."""
     clipped = np.clip(z, -8.0, 8.0)
     return np.asarray(1.0 / (1.0 + np.exp(1.5976 * clipped + 0.070565992 * clipped**3)))
-
-
-_NODE_QUANTILES = np.array([-1.5932, -0.9674, -0.5895, -0.2822, 0.0, 0.2822, 0.5895, 0.9674, 1.5932])
-"""Standard normal quantiles at (i + 1/2) / 9."""

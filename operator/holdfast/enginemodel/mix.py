@@ -5,6 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
 
 DEFAULT_CV = 1.0
 """Coefficient of variation assumed where only means are known; production chat traces have 0.8 .. 1.2."""
@@ -129,6 +134,20 @@ def histogram_moments(edges: Sequence[float], cumulative: Sequence[float]) -> tu
         total, first, second = total + weight, first + weight * mean, second + weight * square
         lower = edge
     return (first / total, second / total) if total > 0.0 else None
+
+
+def lognormal_nodes(mean: float, cv: float, count: int = 15) -> NDArray[np.float64]:
+    """Midpoint quantiles of a lognormal, scaled to its mean: `count` equally likely values that stand for it."""
+    if cv <= 1e-6:
+        return np.full(count, mean)
+    values = np.exp(math.sqrt(math.log1p(cv * cv)) * _normal_nodes(count))
+    return np.asarray(values * (mean / values.mean()))
+
+
+@cache
+def _normal_nodes(count: int) -> NDArray[np.float64]:
+    normal = NormalDist()
+    return np.array([normal.inv_cdf((index + 0.5) / count) for index in range(count)])
 
 
 def _log_uniform(low: float, high: float) -> tuple[float, float]:

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.capacity import BatchLimits, Capacity, capacity
 from holdfast.enginemodel.fit import SampleStep, fit_law
-from holdfast.enginemodel.latency import lognormal_nodes
-from holdfast.enginemodel.mix import LengthMix
+from holdfast.enginemodel.mix import LengthMix, lognormal_nodes
 from holdfast.enginemodel.steplaw import Chunk, StepLaw, StepTimer
 
 ROUNDS = 3
 LEAST_WEIGHT = 0.01
-DECODE_SPREAD = (0.6, 1.0, 1.4)
+DECODE_SPREAD = ((0.6, 0), (1.0, 0), (1.4, 2))
 MOST_PROMPTS = 6
 
 
@@ -47,10 +46,10 @@ def steps_at(point: Capacity, mix: LengthMix, limits: BatchLimits) -> list[Sampl
     arrivals = max(point.rate_rps * point.step_seconds, 1e-3)
     most = min(MOST_PROMPTS, max(2, math.ceil(arrivals + 2.0 * math.sqrt(arrivals))))
     mean_kv = mix.kv_token_steps / mix.output_tokens
-    prompts = [max(1, round(prompt)) for prompt in lognormal_nodes(mix.computed_tokens, mix.computed_cv).tolist()]
+    prompts = [max(1, round(prompt)) for prompt in lognormal_nodes(mix.computed_tokens, mix.computed_cv, 9).tolist()]
     steps = []
-    for spread in DECODE_SPREAD:
-        decodes = max(1, round(point.sequences * spread))
+    for factor, more in DECODE_SPREAD:
+        decodes = max(1, round(point.sequences * factor)) + more
         for count in range(most + 1):
             weight = max(_poisson(count, arrivals), LEAST_WEIGHT)
             batches = [()] if count == 0 else [_batch(prompts, first, count, limits) for first in range(len(prompts))]

@@ -1,0 +1,102 @@
+"""Moments of request lengths."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.enginemodel.mix import LengthMix, histogram_moments
+
+pairs = st.lists(st.tuples(st.integers(1, 20_000), st.integers(1, 5_000)), min_size=1, max_size=50)
+
+
+def test_pairs_give_exact_moments() -> None:
+    mix = LengthMix.from_pairs([(100, 10), (300, 30)])
+    assert mix.prompt_tokens == 200
+    assert mix.output_tokens == 20
+    assert mix.output_prompt == (100 * 10 + 300 * 30) / 2
+    assert mix.output_squared == (100 + 900) / 2
+    assert mix.prefill_pairs == (100**2 + 300**2) / 4
+
+
+def test_equal_lengths_have_no_spread() -> None:
+    mix = LengthMix.from_pairs([(512, 128)] * 3)
+    assert mix.computed_cv == 0
+    assert mix.output_cv == 0
+
+
+def test_no_pairs_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least one request"):
+        LengthMix.from_pairs([])
+
+
+@given(pairs, st.floats(0.0, 0.95))
+def test_caching_computes_less_and_never_more(lengths: list[tuple[int, int]], share: float) -> None:
+    plain, cached = LengthMix.from_pairs(lengths), LengthMix.from_pairs(lengths, cached_share=share)
+    assert cached.computed_tokens <= plain.computed_tokens
+    assert cached.prefill_pairs <= plain.prefill_pairs * (1 + 1e-9)
+    assert cached.prompt_tokens == plain.prompt_tokens
+
+
+@pytest.mark.parametrize("share", [-1.0, 2.0])
+def test_a_cached_share_out_of_range_is_clipped(share: float) -> None:
+    mix = LengthMix.from_means(100, 10, cached_share=share)
+    assert 0 < mix.computed_tokens <= 100
+
+
+def test_means_alone_get_the_assumed_spread() -> None:
+    mix = LengthMix.from_means(1000, 200, prompt_cv=0.5, output_cv=2.0)
+    assert mix.computed_cv == pytest.approx(0.5)
+    assert mix.output_cv == pytest.approx(2.0)
+
+
+def test_a_histogram_is_log_linear_inside_a_bucket() -> None:
+    moments = histogram_moments([10.0, 100.0, math.inf], [0.0, 5.0, 5.0])
+    assert moments is not None
+    assert moments[0] == pytest.approx(90 / math.log(10))
+
+
+def test_the_open_bucket_counts_at_its_lower_edge() -> None:
+    assert histogram_moments([10.0, math.inf], [0.0, 4.0]) == (10.0, 100.0)
+
+
+def test_sums_correct_the_level_and_keep_the_spread() -> None:
+    edges, counts = [100.0, 1000.0, math.inf], [1.0, 9.0, 9.0]
+    rough = LengthMix.from_histograms(edges, counts, edges, counts)
+    exact = LengthMix.from_histograms(edges, counts, edges, counts, prompt_mean=444.0)
+    assert rough is not None
+    assert exact is not None
+    assert exact.prompt_tokens == 444.0
+    assert exact.computed_cv == pytest.approx(rough.computed_cv)
+
+
+@pytest.mark.parametrize(
+    ("edges", "counts"),
+    [
+        ([], []),
+        ([10.0, math.inf], [0.0, 0.0]),
+        ([10.0, math.inf], [5.0, 4.0]),
+        ([10.0, math.inf], [math.nan, 4.0]),
+        ([10.0, math.inf], [math.inf, math.inf]),
+        ([10.0, 10.0], [1.0, 2.0]),
+        ([10.0, math.inf], [-1.0, 4.0]),
+        ([math.nan, math.inf], [1.0, 4.0]),
+    ],
+)
+def test_a_histogram_without_sense_gives_no_moments(edges: list[float], counts: list[float]) -> None:
+    assert histogram_moments(edges, counts) is None
+    assert LengthMix.from_histograms(edges, counts, [10.0, math.inf], [1.0, 1.0]) is None
+
+
+@given(pairs)
+def test_histograms_of_vllm_edges_come_near_the_exact_moments(lengths: list[tuple[int, int]]) -> None:
+    edges = [m * 10.0**e for e in range(5) for m in (1, 2, 5)] + [math.inf]
+    prompts = [float(sum(p <= edge for p, _ in lengths)) for edge in edges]
+    outputs = [float(sum(o <= edge for _, o in lengths)) for edge in edges]
+    exact = LengthMix.from_pairs(lengths)
+    rough = LengthMix.from_histograms(edges, prompts, edges, outputs)
+    assert rough is not None
+    assert exact.prompt_tokens / 2.5 <= rough.prompt_tokens <= exact.prompt_tokens * 2.5
