@@ -1,0 +1,208 @@
+"""A real Prometheus over exactly known samples, and engines that it can scrape: for tests of PromQL."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import math
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from holdfast.domain.cluster import Replica, ReplicaPhase
+from holdfast.domain.service import ServiceKey, Slo
+from holdfast.domain.signals import Traffic
+from holdfast.observe.client import PrometheusAddress
+from holdfast.observe.prometheus import PrometheusSource
+from holdfast.observe.traffic import TrafficRequest
+
+NOW = 1_700_000_000.0
+SCRAPE = 15.0
+CHAT = ServiceKey("prod", "chat")
+SLO = Slo(ttft_seconds=0.5, tpot_seconds=0.03, objective=0.99, window_seconds=3600.0)
+LONG_AGO = NOW - 7200.0
+
+Points = Sequence[tuple[float, float]]
+
+
+class Tsdb:
+    """Collects samples, then becomes the data folder of a Prometheus."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, list[str]] = {}
+
+    def add(self, name: str, labels: Mapping[str, str], points: Points) -> None:
+        text = ",".join(f'{key}="{value}"' for key, value in labels.items())
+        lines = self._lines.setdefault(name, [])
+        lines.extend(f"{name}{{{text}}} {value!r} {at:.3f}" for at, value in points)
+
+    def write(self, folder: Path) -> Path:
+        source = folder / "samples.om"
+        with source.open("w", encoding="utf-8") as file:
+            for lines in self._lines.values():
+                file.write("\n".join(lines) + "\n")
+            file.write("# EOF\n")
+        data = folder / "data"
+        command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(source), str(data)]
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+        return data
+
+
+class Engine:
+    """Writes one engine's series as Prometheus would store them: every counter starts at zero when it is born."""
+
+    def __init__(self, tsdb: Tsdb, pod: str = "chat-0", born_at: float | None = LONG_AGO, **labels: str) -> None:
+        self._tsdb = tsdb
+        self._labels = {
+            "namespace": "prod",
+            "holdfast_service": "chat",
+            "holdfast_accelerator": "h100",
+            "pod": pod,
+            "instance": f"{pod}:8000",
+            "job": "pods",
+            "engine": "0",
+            "model_name": "m",
+        } | labels
+        self._born_at = born_at
+
+    def scraped(self, times: Sequence[float], **counters: Callable[[float], float]) -> None:
+        """Record requests in flight (none unless given), the birth, and each counter as a function of time."""
+        self.add("num_requests_running", times, counters.pop("running", lambda _: 0.0))
+        self.add("num_requests_waiting", times, counters.pop("waiting", lambda _: 0.0))
+        if self._born_at is not None:
+            born_at = self._born_at
+            self.add("request_success_created", times, lambda _: born_at, finished_reason="stop")
+        for name, value in counters.items():
+            reason = {"finished_reason": "stop"} if name == "request_success_total" else {}
+            self.add(name, times, value, **reason)
+
+    def add(self, name: str, times: Sequence[float], value: Callable[[float], float], **labels: str) -> None:
+        present = {key: text for key, text in (self._labels | labels).items() if text}
+        self._tsdb.add(f"vllm:{name}", present, [(at, value(at)) for at in times])
+
+
+def scrapes(start: float, end: float, phase: float = 2.0) -> list[float]:
+    """Scrape times in [start, end], one every SCRAPE seconds."""
+    first = math.ceil((start - phase) / SCRAPE) * SCRAPE + phase
+    return [first + SCRAPE * i for i in range(int((end - first) // SCRAPE) + 1)]
+
+
+def steady(rate: float, since: float = LONG_AGO) -> Callable[[float], float]:
+    return lambda at: math.floor(rate * (at - since))
+
+
+def ready(pod: str, accelerator: str = "h100", at: float = LONG_AGO) -> Replica:
+    return Replica(pod, accelerator, ReplicaPhase.READY, created_at=at, ready_at=at)
+
+
+@contextlib.contextmanager
+def prometheus(data: Path, config: str = "") -> Iterator[str]:
+    """Serve the folder; yields the URL."""
+    binary = shutil.which("prometheus")
+    assert binary is not None, "prometheus and promtool must be on PATH: see e2e/cluster"
+    config_file = data.parent / "prometheus.yml"
+    config_file.write_text(config or "{}", encoding="utf-8")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    log = (data.parent / "prometheus.log").open("w")
+    command = [binary, f"--config.file={config_file}", f"--storage.tsdb.path={data}", f"--web.listen-address={address}"]
+    process = subprocess.Popen([*command, "--storage.tsdb.retention.time=20y"], stdout=log, stderr=log)
+    try:
+        _wait_until_ready(f"http://{address}", process, data.parent / "prometheus.log")
+        yield f"http://{address}"
+    finally:
+        process.kill()
+        process.wait()
+        log.close()
+
+
+def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    for _ in range(600):
+        assert process.poll() is None, log.read_text(encoding="utf-8")
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/-/ready", timeout=1):
+            return
+        time.sleep(0.05)
+    raise AssertionError("prometheus did not become ready: " + log.read_text(encoding="utf-8"))
+
+
+class Reader:
+    """Asks the adapter about the samples of one test."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stack = contextlib.ExitStack()
+        self.source: PrometheusSource | None = None
+
+    def open(self, tsdb: Tsdb) -> PrometheusSource:
+        if self.source is None:
+            url = self._stack.enter_context(prometheus(tsdb.write(self._folder)))
+            self.source = PrometheusSource(PrometheusAddress(url), tick_seconds=5.0, scrape_seconds=SCRAPE)
+        return self.source
+
+    async def observe(
+        self, tsdb: Tsdb, *replicas: Replica, slo: Slo = SLO, now: float = NOW, settle: bool = False
+    ) -> Traffic:
+        source = self.open(tsdb)
+        request = TrafficRequest(CHAT, slo, replicas)
+        if settle:
+            await source.observe([request], now)
+            await source.settle()
+        return (await source.observe([request], now))[CHAT]
+
+    async def close(self) -> None:
+        if self.source is not None:
+            await self.source.close()
+        self._stack.close()
+
+
+SCRAPE_CONFIG = """
+global: {scrape_interval: 1s}
+scrape_configs:
+  - job_name: pods
+    static_configs:
+"""
+TARGET = """
+      - targets: ["%(address)s"]
+        labels: {namespace: prod, holdfast_service: chat, holdfast_accelerator: h100, pod: %(pod)s}
+"""
+
+
+class Exporter:
+    """An engine's /metrics, alive: one request finishes every tenth of a second."""
+
+    def __init__(self) -> None:
+        self.born_at = time.time()
+        exporter = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.end_headers()
+                self.wfile.write(exporter.text().encode())
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def text(self) -> str:
+        engine = 'engine="0",model_name="m"'
+        finished = int(10 * (time.time() - self.born_at))
+        return (
+            f"vllm:num_requests_running{{{engine}}} 1\nvllm:num_requests_waiting{{{engine}}} 0\n"
+            f'vllm:request_success_total{{{engine},finished_reason="stop"}} {finished}\n'
+            f'vllm:request_success_created{{{engine},finished_reason="stop"}} {self.born_at!r}\n'
+        )
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
