@@ -245,3 +245,20 @@ def test_times_with_and_without_fractions_are_read() -> None:
     assert mapping.epoch("2026-11-21T04:00:00Z") == CREATED_AT
     assert mapping.epoch("2026-11-21T04:00:00.250000Z") == CREATED_AT + 0.25
     assert mapping.epoch(None) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        pytest.param('secret "hf" not found', "SecretMissing", id="a secret that is missing"),
+        pytest.param("couldn't find key token in Secret prod/hf", "SecretMissing", id="a key that is missing"),
+        pytest.param("holdfast launcher: image unsupported: no vLLM", "ImageUnsupported", id="an image without vLLM"),
+        pytest.param("OSError: /models/x is not a local folder", "ModelNotFound", id="a model that is not there"),
+        pytest.param("CUDA out of memory", "CrashLoopBackOff", id="anything else keeps Kubernetes' own word"),
+    ],
+)
+def test_what_a_failing_engine_says_becomes_its_reason(words: str, reason: str) -> None:
+    waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+    status = {"containerStatuses": [{"state": waiting, "lastState": {"terminated": {"message": words}}}]}
+    replica = mapping.replica_from_pod({"metadata": {"name": "p"}, "status": status})
+    assert (replica.phase, replica.reason) == (ReplicaPhase.FAILING, reason)

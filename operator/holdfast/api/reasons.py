@@ -35,7 +35,6 @@ class Reason(StrEnum):
     COLD_START = "ColdStart", "Requests were lost while further replicas started."
     SLO_INFEASIBLE = "SLOInfeasible", "No accelerator can meet the objectives even without load."
     ENGINE_SLOW = "EngineSlow", "An engine is slower than its load explains."
-    LOAD_IMBALANCED = "LoadImbalanced", "Requests are unevenly spread over the replicas."
     WARMING_UP = "WarmingUp", "Too few requests to judge: one bad request would use up the error budget."
 
     # ScalingActive
@@ -89,4 +88,3 @@ class Reason(StrEnum):
     STEP_LIMITED = "StepLimited", "A step up is at most the larger of double and four more."
     PREDICTION_NOT_FINITE = "PredictionNotFinite", "A prediction is not a finite number: the size is held."
     SPEC_NOT_OBSERVED = "SpecNotObserved", "The newest generation of the spec has not been seen yet."
-    NOT_LEADER = "NotLeader", "Another operator leads: this one writes nothing."

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.service import ServiceKey
-from holdfast.domain.signals import LatencyQuantiles
+from holdfast.domain.signals import UNKNOWN_QUANTILES, LatencyQuantiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class SloView:
     good_rps: float | None = None
     arrival_rps: float | None = None
     tokens_per_second: float | None = None  # prompt and output together
-    ttft: LatencyQuantiles = LatencyQuantiles()
-    tpot: LatencyQuantiles = LatencyQuantiles()
+    ttft: LatencyQuantiles = UNKNOWN_QUANTILES
+    tpot: LatencyQuantiles = UNKNOWN_QUANTILES
     source: str = "bounds"
 
 

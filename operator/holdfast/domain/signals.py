@@ -30,6 +30,9 @@ class LatencyQuantiles:
     p99_seconds: float | None = None
 
 
+UNKNOWN_QUANTILES = LatencyQuantiles()
+
+
 @dataclass(frozen=True, slots=True)
 class LengthHistogram:
     """Cumulative request counts by upper edge in tokens (the last edge may be infinite)."""
@@ -84,8 +87,8 @@ class Traffic:
     interval_seconds: float = 0.0
     sample_age_seconds: float | None = None
     by_accelerator: tuple[tuple[str, AcceleratorTraffic], ...] = ()
-    ttft: LatencyQuantiles = LatencyQuantiles()
-    tpot: LatencyQuantiles = LatencyQuantiles()
+    ttft: LatencyQuantiles = UNKNOWN_QUANTILES
+    tpot: LatencyQuantiles = UNKNOWN_QUANTILES
     prompt_lengths: LengthHistogram = LengthHistogram()
     output_lengths: LengthHistogram = LengthHistogram()
 

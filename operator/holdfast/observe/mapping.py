@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -28,6 +29,15 @@ _HOPELESS = frozenset(
         "RunContainerError",
     }
 )
+
+# What an engine or the kubelet says, and what it stands for; the first that fits.
+_TELLING = (
+    (re.compile(r"image unsupported:"), Reason.IMAGE_UNSUPPORTED),
+    (re.compile(r'(secret ".*" not found|couldn\'t find key .* in Secret)'), Reason.SECRET_MISSING),
+    (re.compile(r'persistentvolumeclaim ".*" not found'), Reason.VOLUME_MISSING),
+    (re.compile(r"(Repo id must be|Invalid repository ID|is not a local folder|RepositoryNotFound|does not appear to "
+                r"have a file named config|HFValidationError)"), Reason.MODEL_NOT_FOUND),
+)  # fmt: skip
 
 Object = Mapping[str, Any]
 
@@ -69,9 +79,19 @@ def _phase(meta: Object, status: Object, conditions: Mapping[str, Object]) -> tu
         return ReplicaPhase.READY, "", ""
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False":
+        if (told := _told(str(scheduled.get("message", "")))) is not None:
+            return ReplicaPhase.FAILING, told, str(scheduled.get("message", ""))
         return ReplicaPhase.UNSCHEDULABLE, str(scheduled.get("reason", "")), str(scheduled.get("message", ""))
     failure = next(filter(None, map(_failure, _containers(status))), None)
-    return (ReplicaPhase.FAILING, *failure) if failure else (ReplicaPhase.STARTING, "", "")
+    if failure is None:
+        return ReplicaPhase.STARTING, "", ""
+    reason, words = failure
+    return ReplicaPhase.FAILING, _told(words) or reason, words
+
+
+def _told(words: str) -> str | None:
+    """Return the Reason that the words stand for, None where they are nothing special."""
+    return next((reason.value for pattern, reason in _TELLING if pattern.search(words)), None)
 
 
 def _containers(status: Object) -> Iterator[Object]:
