@@ -24,7 +24,7 @@ from e2e.load.trace import Arrival
 SAMPLE_SECONDS = 1.0
 REFRESH_SECONDS = 0.5
 LEAD_SECONDS = 2.0
-LAST_LOOKS = 3
+LAST_LOOKS_SECONDS = 3.0
 
 
 async def play(
@@ -34,6 +34,8 @@ async def play(
     api: Api,
     folder: pathlib.Path,
     console: Console,
+    lead_seconds: float = LEAD_SECONDS,
+    last_looks_seconds: float = LAST_LOOKS_SECONDS,
 ) -> Facts:
     """Send the load and leave records and samples in `folder`; return the facts with the true start.
 
@@ -41,7 +43,7 @@ async def play(
     """
     with RecordWriter(folder / run.RECORDS) as writer, Journal(folder / run.SAMPLES) as journal:
         async with LoadClient(settings) as client:
-            started = dataclasses.replace(facts, start=client.now() + LEAD_SECONDS)
+            started = dataclasses.replace(facts, start=client.now() + lead_seconds)
             run.write_facts(folder, started)
             board = Board(facts.scenario, facts.objectives, facts.cold_start_seconds, started.start)
             board.arrivals = arrivals
@@ -53,7 +55,7 @@ async def play(
                 showing = asyncio.create_task(_show(view, board, client))
                 try:
                     await client.run(arrivals, started.start)
-                    await asyncio.sleep(LAST_LOOKS * SAMPLE_SECONDS)
+                    await asyncio.sleep(last_looks_seconds)
                 finally:
                     await _stop(watching, showing)
                     view.show(board.view(client.now()))

@@ -28,7 +28,7 @@ def made_up_run(*, slow_until: float = 130.0, lost: int = 0, played_seconds: flo
     """Build a run in which arrivals from the step until `slow_until` miss their objectives."""
     chooser = random.Random(3)
     played = SCENARIO.duration_seconds if played_seconds is None else played_seconds
-    records = []
+    records: list[Record] = []
     at = 0.0
     while (at := at + chooser.expovariate(SCENARIO.load().rate_rps(at))) < played:
         slow = SCENARIO.step_start_seconds <= at < slow_until

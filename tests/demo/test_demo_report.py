@@ -53,7 +53,7 @@ def test_a_lost_request_fails_the_run_and_is_listed(tmp_path: pathlib.Path) -> N
     assert "ClientPayloadError &lt;gone&gt;" in page.read_text()
 
 
-@pytest.mark.parametrize("played_seconds", [0.0, 1.0, 40.0, 200.0])
+@pytest.mark.parametrize("played_seconds", [0.5, 200.0])
 def test_a_run_that_was_stopped_has_a_report_and_no_verdict(tmp_path: pathlib.Path, played_seconds: float) -> None:
     stopped = made_up_run(played_seconds=played_seconds)
     picture, page = report.write(stopped, tmp_path)
