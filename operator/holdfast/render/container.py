@@ -16,6 +16,8 @@ LAUNCHER = f"{volumes.POD_FILES_FOLDER}/launcher.py"
 PRESTOP = f"{volumes.POD_FILES_FOLDER}/prestop.py"
 
 STARTUP_PERIOD_SECONDS = 2
+# After its requests are drained the engine frees the GPU and ends its worker processes.
+TEARDOWN_SECONDS = 30
 # Longer than the clients of common libraries keep an idle connection (5 to 60 s): whoever closes it first must not be
 # the server, or a request that is just being sent is lost.
 KEEP_ALIVE_SECONDS = 75
@@ -95,11 +97,13 @@ def probes(spec: LLMServiceSpec, settings: RenderSettings) -> Manifest:
             "failureThreshold": failures,
         }
 
+    # A stuck engine drains nothing: no reason to give it the pod's whole grace period.
+    soon = {"terminationGracePeriodSeconds": settings.prestop_seconds + TEARDOWN_SECONDS}
     tries = math.ceil(settings.startup_seconds / STARTUP_PERIOD_SECONDS)
     return {
-        "startupProbe": probe(names.READY_PATH, STARTUP_PERIOD_SECONDS, 5, tries),
+        "startupProbe": {**probe(names.READY_PATH, STARTUP_PERIOD_SECONDS, 5, tries), **soon},
         "readinessProbe": probe(names.READY_PATH, 5, 5, 6),
-        "livenessProbe": probe(names.HEALTH_PATH, 10, 10, 12),
+        "livenessProbe": {**probe(names.HEALTH_PATH, 10, 10, 12), **soon},
     }
 
 

@@ -6,14 +6,11 @@ import math
 
 from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.render import arguments, names, volumes
-from holdfast.render.container import engine_container, engine_image
+from holdfast.render.container import TEARDOWN_SECONDS, engine_container, engine_image
 from holdfast.render.context import Objectives
 from holdfast.render.merge import strategic_merge
 from holdfast.render.names import Manifest
 from holdfast.render.settings import RenderSettings
-
-# After its requests are drained the engine frees the GPU and ends its worker processes.
-TEARDOWN_SECONDS = 30
 
 
 def pod_template(
