@@ -87,7 +87,7 @@ def _view(
         spec, learned.capacity.beliefs, groups, learned.setbacks, inventory, demand_rps, fallback, now
     )
     before = known.choice if known.generation == spec.generation else placement.Choice()
-    choice = placement.choose(before, considered, groups, sizing.hold_seconds(lead, settings.drain_seconds), now)
+    choice = placement.choose(before, spec, considered, groups, sizing.hold_seconds(lead, settings.drain_seconds), now)
     return View(
         service=service,
         now=now,

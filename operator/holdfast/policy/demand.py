@@ -18,7 +18,7 @@ from holdfast.policy.traffic import Seen
 KEPT_SECONDS = 900.0
 """How far back cells are kept, and so the longest regime."""
 
-FALSE_ALARMS_PER_DAY = 1.0
+FALSE_ALARMS_PER_DAY = 0.1
 """How often noise alone may be taken for a change."""
 
 CHANGE_CELLS = (2, 4, 8, 16)

@@ -122,7 +122,12 @@ def in_use(groups: tuple[Group, ...], considered: tuple[Option, ...]) -> str:
 
 
 def choose(
-    memory: Choice, considered: tuple[Option, ...], groups: tuple[Group, ...], switch_seconds: float, now: float
+    memory: Choice,
+    spec: ServiceSpec,
+    considered: tuple[Option, ...],
+    groups: tuple[Group, ...],
+    switch_seconds: float,
+    now: float,
 ) -> Choice:
     """Take the best accelerator, and stay with the one in use unless another is clearly better for long enough.
 
@@ -135,7 +140,7 @@ def choose(
     current = by_name.get(memory.accelerator) or by_name.get(in_use(groups, considered))
     if current is None or _worse(current, best):
         return Choice(best.name, judged_at=now)
-    if best is current or not _cheaper(best, current):
+    if best is current or not _cheaper(best, current) or not _both_fit(spec, best, current, groups):
         return Choice(current.name, judged_at=now)
     passed = now - memory.judged_at if memory.better == best.name and memory.judged_at <= now else 0.0
     saving, price = _saving_per_hour(current, best), (best.cost_per_hour or 1.0) * switch_seconds
@@ -157,6 +162,17 @@ def _cheaper(best: Option, current: Option) -> bool:
     if best.cost_per_hour is None or current.cost_per_hour is None:
         return best.rank < current.rank
     return best.cost_per_hour < HYSTERESIS * current.cost_per_hour
+
+
+def _both_fit(spec: ServiceSpec, best: Option, current: Option, groups: tuple[Group, ...]) -> bool:
+    """There is room to run the old replicas beside the new ones."""
+    old = next((group.size for group in groups if group.accelerator == current.name), 0)
+    if old + best.replicas > spec.max_replicas:
+        return False
+    costs = best.belief.option.cost_per_replica_hour, current.belief.option.cost_per_replica_hour
+    if spec.max_cost_per_hour is None or costs[0] is None or costs[1] is None:
+        return True
+    return best.replicas * costs[0] + old * costs[1] <= spec.max_cost_per_hour
 
 
 def _saving_per_hour(current: Option, best: Option) -> float:
@@ -189,5 +205,5 @@ def _lost_because(option: Option, objective: float) -> str:
     if not option.fits:
         return f"only {option.most} of {option.replicas} replicas can be had"
     if option.cost_per_hour is not None:
-        return f"${option.cost_per_hour:.2f}/h for the same load, or not cheaper for long enough"
-    return "listed later, or not preferred for long enough"
+        return f"${option.cost_per_hour:.2f}/h for the same load: not cheaper, not for long enough, or no room for both"
+    return "listed later, not preferred for long enough, or no room for both"

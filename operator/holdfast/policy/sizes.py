@@ -93,7 +93,10 @@ def _kept(view: View, old: Group) -> int:
         return 0
     if useful + needed <= view.spec.max_replicas:
         return useful
-    return max(0, useful - math.floor(ready * _worth(view, old)))
+    replaced = math.floor(ready * _worth(view, old))
+    if ready and ready == view.group.size:  # all that had room are there: without giving one up nothing would move
+        replaced = max(1, replaced)
+    return max(0, useful - replaced)
 
 
 def _worth(view: View, old: Group) -> float:
