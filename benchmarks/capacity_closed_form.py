@@ -119,10 +119,10 @@ def compare(engine: tuple[str, str, int], mix: str, slo: str, requests: int) -> 
     moments = LengthMix.from_pairs(pairs)
     limits = BatchLimits(prior.max_num_seqs_default, prior.max_num_batched_tokens_default)
 
-    working = working_point(prior.timer, moments, limits, prior.kv_tokens, SLOS[slo])
-    started = time.perf_counter()
+    working = working_point(prior.timer, moments, limits, prior.kv_tokens, SLOS[slo], start=prior.law)
+    started = time.process_time()
     result = capacity(working.law, moments, limits, prior.kv_tokens, SLOS[slo])
-    elapsed = time.perf_counter() - started
+    elapsed = time.process_time() - started
     # A run must be long against the residence of a request: a multiple of the sequences that are there at a time.
     longer = lengths(MIXES[mix], max(requests, round(RESIDENCES * result.sequences)), 16_000)
     looped = Loop(prior, longer, SLOS[slo]).capacity(result.rate_rps)

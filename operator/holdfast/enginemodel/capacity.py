@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast.domain.service import Slo
-from holdfast.enginemodel.latency import mean_ttft, slot_misses, tpot_misses, ttft_misses
+from holdfast.enginemodel.latency import slot_misses, tpot_misses, ttft_misses
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.steadystate import Array, Engine, Steady, steady_state
 from holdfast.enginemodel.steplaw import StepLaw
 
-GRID = np.linspace(0.0, 1.0, 49)[1:-1]
-REFINED = np.linspace(0.0, 1.0, 17)[1:]
 LONE = 1e-6
-"""Shares of the unstable rate that are looked at: coarse, then within one interval; and a lone request's."""
+COARSE = np.concatenate(([LONE], np.arange(1.0, 40.0) / 40.0))
+FINE = np.arange(0.0, 21.0) / 20.0 / 40.0
+"""Shares of the unstable rate that are looked at: a lone request and coarse steps, then within one of these."""
 
 
 class Bound(enum.StrEnum):
@@ -59,7 +59,7 @@ class BatchLimits:
 def capacity(
     law: StepLaw, mix: LengthMix, limits: BatchLimits, kv_tokens: float, slo: Slo, arrival_cv: float = 1.0
 ) -> Capacity:
-    """The capacity of one replica by the closed form; about half a millisecond, never raises on finite input.
+    """The capacity of one replica by the closed form; about a millisecond, never raises.
 
     The share of misses is at most the sum of those of TTFT, TPOT and the wait for a slot, so the result errs low. The
     answer is the end of the unbroken range of rates from zero on at which that sum is within the budget: monotone in
@@ -68,16 +68,14 @@ def capacity(
     engine = Engine(law, mix, limits.max_num_seqs, limits.max_num_batched_tokens, max(kv_tokens, 0.0), arrival_cv)
     most = engine.most_rate
     if not (0.0 < most < math.inf and kv_tokens >= mix.prompt_tokens):
-        return _nothing(Bound.KV_CACHE)
-    lone = _misses(engine, np.array([most * LONE]), slo)
-    if not lone.total[0] <= slo.budget_share:
-        return _described(engine, most * LONE, slo, feasible=False)
-    coarse = _last_within(engine, GRID * most, slo)
-    start = coarse * GRID[0] * most
-    refined = start + REFINED * GRID[0] * most
-    finer = _last_within(engine, np.minimum(refined, most * (1 - 1e-6)), slo)
-    rate = refined[finer - 1] if finer else max(start, most * LONE)
-    return _described(engine, float(min(rate, most * (1 - 1e-6))), slo, feasible=True)
+        return _NOTHING
+    misses = _misses(engine, COARSE * most, slo)
+    within = misses.within(slo)
+    if within == 0:
+        return misses.described(0, feasible=False)
+    start = COARSE[within - 1]
+    misses = _misses(engine, np.clip(start + FINE, LONE, 1.0 - LONE) * most, slo)
+    return misses.described(max(0, misses.within(slo) - 1), feasible=True)
 
 
 def predicted_attainment(
@@ -99,62 +97,46 @@ def predicted_attainment(
 
 @dataclass(frozen=True, slots=True)
 class _Misses:
-    """Shares of requests that miss, by what makes them miss."""
+    """Shares of requests that miss at each of ascending rates, by what makes them miss."""
 
-    ttft: Array
-    tpot: Array
-    sequences: Array
-    kv_cache: Array
     steady: Steady
+    ttft_seconds: Array
+    by_bound: dict[Bound, Array]
+    total: Array
 
-    @property
-    def total(self) -> Array:
-        return self.ttft + self.tpot + self.sequences + self.kv_cache
+    def within(self, slo: Slo) -> int:
+        """How many of the rates stand before the first one that misses too often."""
+        over = ~(self.total <= slo.budget_share)
+        return int(over.argmax()) if over.any() else len(over)
 
-    @property
-    def worst(self) -> Bound:
-        by_bound = {
-            Bound.TTFT: self.ttft[0],
-            Bound.TPOT: self.tpot[0],
-            Bound.SEQUENCES: self.sequences[0],
-            Bound.KV_CACHE: self.kv_cache[0],
-        }
-        return max(by_bound, key=lambda bound: float(by_bound[bound]))
+    def described(self, index: int, *, feasible: bool) -> Capacity:
+        """The capacity that one of the rates is."""
+        steady = self.steady
+        return Capacity(
+            rate_rps=float(steady.rates[index]) if feasible else 0.0,
+            bound_by=max(self.by_bound, key=lambda bound: float(self.by_bound[bound][index])),
+            feasible=feasible,
+            attainment=min(1.0, max(0.0, 1.0 - float(self.total[index]))),
+            utilisation=float(steady.utilisation[index]),
+            step_seconds=float(steady.step_seconds[index]),
+            sequences=float(steady.sequences[index]),
+            kv_tokens=float(steady.kv_tokens[index]),
+            ttft_seconds=float(self.ttft_seconds[index]),
+        )
 
 
 def _misses(engine: Engine, rates: Array, slo: Slo) -> _Misses:
     steady = steady_state(engine, rates)
-    kv_spread = 1.0 + engine.mix.output_cv**2
-    return _Misses(
-        ttft=ttft_misses(engine, steady, slo.ttft_seconds),
-        tpot=tpot_misses(engine, steady, slo.tpot_seconds),
-        sequences=slot_misses(engine, steady, slo.ttft_seconds, float(engine.max_num_seqs), 1.0),
-        kv_cache=slot_misses(engine, steady, slo.ttft_seconds, engine.kv_sequences, kv_spread),
-        steady=steady,
-    )
+    ttft, ttft_seconds = ttft_misses(engine, steady, slo.ttft_seconds)
+    residence = engine.mix.output_tokens * steady.step_seconds
+    left = np.maximum(slo.ttft_seconds - ttft_seconds, 0.0)
+    by_bound = {
+        Bound.TTFT: ttft,
+        Bound.TPOT: tpot_misses(engine, steady, slo.tpot_seconds),
+        Bound.SEQUENCES: slot_misses(steady, residence, left, float(engine.max_num_seqs), 1.0),
+        Bound.KV_CACHE: slot_misses(steady, residence, left, engine.kv_sequences, 1.0 + engine.kv_spread),
+    }
+    return _Misses(steady, ttft_seconds, by_bound, np.asarray(sum(by_bound.values())))
 
 
-def _last_within(engine: Engine, rates: Array, slo: Slo) -> int:
-    """How many of the ascending rates stand before the first one that misses too often."""
-    over = ~(_misses(engine, rates, slo).total <= slo.budget_share)
-    return int(over.argmax()) if over.any() else len(rates)
-
-
-def _described(engine: Engine, rate: float, slo: Slo, *, feasible: bool) -> Capacity:
-    misses = _misses(engine, np.array([rate]), slo)
-    steady = misses.steady
-    return Capacity(
-        rate_rps=rate if feasible else 0.0,
-        bound_by=misses.worst,
-        feasible=feasible,
-        attainment=max(0.0, 1.0 - float(misses.total[0])),
-        utilisation=float(steady.utilisation[0]),
-        step_seconds=float(steady.step_seconds[0]),
-        sequences=float(steady.sequences[0]),
-        kv_tokens=float(steady.kv_tokens[0]),
-        ttft_seconds=float(mean_ttft(engine, steady)[0]),
-    )
-
-
-def _nothing(bound: Bound) -> Capacity:
-    return Capacity(0.0, bound, False, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+_NOTHING = Capacity(0.0, Bound.KV_CACHE, False, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)

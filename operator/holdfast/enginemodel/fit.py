@@ -26,14 +26,16 @@ class SampleStep:
 
 def fit_law(timer: StepTimer, steps: Sequence[SampleStep] | None = None) -> StepLaw:
     """Non-negative least squares over the steps; without any, of the relative error over a grid of usual ones."""
-    rows, targets = [], []
-    for step in usual_steps() if steps is None else steps:
-        seconds = timer.step_seconds(step.chunks, step.decodes, step.mean_kv)
-        factor = 1.0 / seconds if steps is None else step.weight**0.5
+    relative = steps is None
+    given = usual_steps() if steps is None else steps
+    features, seconds = [], []
+    for step in given:
         tokens, pairs = prefill_work(step.chunks)
-        rows.append(np.array([1.0, tokens, step.decodes, step.decodes * step.mean_kv, pairs]) * factor)
-        targets.append(seconds * factor)
-    return StepLaw(*nonnegative_least_squares(np.array(rows), np.array(targets)).tolist())
+        features.append((1.0, tokens, step.decodes, step.decodes * step.mean_kv, pairs))
+        seconds.append(timer.step_seconds(step.chunks, step.decodes, step.mean_kv))
+    target = np.array(seconds)
+    factors = 1.0 / target if relative else np.sqrt([step.weight for step in given])
+    return StepLaw(*nonnegative_least_squares(np.array(features) * factors[:, None], target * factors).tolist())
 
 
 def usual_steps() -> list[SampleStep]:

@@ -44,34 +44,26 @@ def _carried(engine: Engine, steady: Steady) -> tuple[Array, Array]:
     return mean, steady.prefill_noise * step + steady.prefill_utilisation**2 * (own.var() + beside)
 
 
-def ttft_misses(engine: Engine, steady: Steady, ttft_seconds: float) -> Array:
-    """Share of requests whose first token comes later than the objective.
+def ttft_misses(engine: Engine, steady: Steady, ttft_seconds: float) -> tuple[Array, Array]:
+    """Share of requests whose first token comes later than the objective, and the mean TTFT.
 
     The step under way ends first (length-biased), then one step per chunk, each with the decodes, the own prompt and
     what arrived beside it; prompts beyond the token budget wait in a queue with an exponential tail.
     """
     prompts = lognormal_nodes(engine.mix.computed_tokens, engine.mix.computed_cv)[:, None]
     mean, variance = _first_token(engine, steady, prompts)
-    return np.asarray(lognormal_tail(mean, variance, ttft_seconds).mean(axis=0))
+    return lognormal_tail(mean, variance, ttft_seconds).mean(axis=0), mean.mean(axis=0)
 
 
-def mean_ttft(engine: Engine, steady: Steady) -> Array:
-    """Mean time to the first token."""
-    prompts = lognormal_nodes(engine.mix.computed_tokens, engine.mix.computed_cv)[:, None]
-    return np.asarray(_first_token(engine, steady, prompts)[0].mean(axis=0))
-
-
-def slot_misses(engine: Engine, steady: Steady, ttft_seconds: float, slots: float, spread: float) -> Array:
-    """Share of requests that wait too long for one of `slots` sequences.
+def slot_misses(steady: Steady, residence: Array, left_seconds: Array, slots: float, spread: float) -> Array:
+    """Share of requests that wait longer than `left_seconds` for one of `slots` sequences.
 
     All slots are taken with the probability of a normal with the variance of the sequences times `spread`; slots come
     free at rate slots / residence, of which the arrivals leave (slots - d) / residence.
     """
     deviation = np.sqrt(steady.sequences_variance * spread) + 1e-9
-    waits = normal_tail((slots - steady.sequences) / deviation)
-    residence = engine.mix.output_tokens * steady.step_seconds
-    left = np.maximum(ttft_seconds - mean_ttft(engine, steady), 0.0)
-    return np.asarray(waits * np.exp(-np.maximum(slots - steady.sequences, 0.0) * left / residence))
+    free = np.maximum(slots - steady.sequences, 0.0)
+    return np.asarray(normal_tail((slots - steady.sequences) / deviation) * np.exp(-free * left_seconds / residence))
 
 
 def _first_token(engine: Engine, steady: Steady, prompts: Array) -> tuple[Array, Array]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -136,12 +136,13 @@ def histogram_moments(edges: Sequence[float], cumulative: Sequence[float]) -> tu
     return (first / total, second / total) if total > 0.0 else None
 
 
-def lognormal_nodes(mean: float, cv: float, count: int = 15) -> NDArray[np.float64]:
+@lru_cache(maxsize=4096)
+def lognormal_nodes(mean: float, cv: float, count: int = 11) -> NDArray[np.float64]:
     """Midpoint quantiles of a lognormal, scaled to its mean: `count` equally likely values that stand for it."""
-    if cv <= 1e-6:
-        return np.full(count, mean)
     values = np.exp(math.sqrt(math.log1p(cv * cv)) * _normal_nodes(count))
-    return np.asarray(values * (mean / values.mean()))
+    values *= mean / values.mean()
+    values.flags.writeable = False
+    return values
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 from holdfast.enginemodel.catalog import (
@@ -33,6 +33,9 @@ LEAST_KV_TOKENS = 16_384
 
 DEFAULT_PARAMETERS = 8e9
 
+IMPLAUSIBLE_FACTOR = 8.0
+"""A table whose lone decode step takes so many times the roofline's is taken for broken."""
+
 
 class PriorSource(enum.StrEnum):
     """Where a prior comes from, best first."""
@@ -53,7 +56,7 @@ class EnginePrior:
     """
 
     law: StepLaw
-    table: StepTable | None
+    table: StepTable | None = field(compare=False)  # named by the rest; hashing its points would cost more than it says
     kv_tokens: int
     max_num_seqs_default: int
     max_num_batched_tokens_default: int
@@ -85,7 +88,7 @@ def engine_prior(
 
 @cache
 def _prior(model: ModelShape, accelerator: AcceleratorShape, gpus: int, known: bool) -> EnginePrior:
-    table = step_tables().get((model.table or "", accelerator.system, gpus)) if known else None
+    table = _plausible_table(model, accelerator, gpus) if known else None
     source = PriorSource.TABLE if table else PriorSource.ROOFLINE if known else PriorSource.UNKNOWN
     kv_tokens = _kv_tokens(model, accelerator, gpus, table)
     return EnginePrior(
@@ -97,6 +100,15 @@ def _prior(model: ModelShape, accelerator: AcceleratorShape, gpus: int, known: b
         source=source,
         confidence=CONFIDENCE[source],
     )
+
+
+def _plausible_table(model: ModelShape, accelerator: AcceleratorShape, gpus: int) -> StepTable | None:
+    """The shipped table, unless its lone decode is far off the roofline: two of the tables (FP8) hold minutes."""
+    table = step_tables().get((model.table or "", accelerator.system, gpus))
+    if table is None:
+        return None
+    expected = roofline_law(model, accelerator, gpus).step_seconds((), 1, 512.0)
+    return table if table.step_seconds((), 1, 512.0) < IMPLAUSIBLE_FACTOR * expected else None
 
 
 def _kv_tokens(model: ModelShape, accelerator: AcceleratorShape, gpus: int, table: StepTable | None) -> int:

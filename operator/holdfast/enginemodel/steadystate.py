@@ -53,7 +53,7 @@ class Engine:
     def prefill_squared(self) -> float:
         """E[w²] of the prefill work."""
         work = self.prompt_seconds(lognormal_nodes(self.mix.computed_tokens, self.mix.computed_cv, TAIL_NODES))
-        return float((work * work).mean())
+        return float(work @ work) / TAIL_NODES
 
     @property
     def sequence_seconds(self) -> float:
