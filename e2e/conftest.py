@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from e2e import stack
 from e2e.kubectl import Kubectl
 
 _REMEDY = "this test needs a cluster: python -m e2e.cluster run -- python -m pytest e2e -m cluster"
@@ -31,6 +32,25 @@ def kubectl(cluster: str) -> Kubectl:
 @pytest.fixture
 def namespace(kubectl: Kubectl) -> Iterator[Kubectl]:
     """Kubectl in a namespace of the test's own, which is deleted afterwards."""
+    name = f"test-{secrets.token_hex(4)}"
+    kubectl.run("create", "namespace", name)
+    yield Kubectl(name)
+    kubectl.delete("namespace", name, wait=False)
+
+
+@pytest.fixture(scope="session")
+def operator(cluster: str) -> None:
+    """Two operators and a Prometheus from the chart, quick enough for tests, on a node that looks like sixteen L40S.
+
+    An accelerator counts as unavailable after a pod has waited 15 s for a node.
+    """
+    stack.offer_gpus(16, stack.L40S)
+    stack.install(**{"settings.tick": "2s", "settings.nodeProvisioningTime": "15s"})
+
+
+@pytest.fixture(scope="module")
+def place(kubectl: Kubectl) -> Iterator[Kubectl]:
+    """Kubectl in a namespace that the tests of one file share."""
     name = f"test-{secrets.token_hex(4)}"
     kubectl.run("create", "namespace", name)
     yield Kubectl(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import subprocess
@@ -65,3 +66,77 @@ def service(name: str, *, cold_start_seconds: float = 5.0, **spec: Any) -> dict[
             **spec,
         },
     }
+
+
+def batch_of(size: int) -> dict[str, Any]:
+    """Return batching limits so narrow that a replica is full with a load that tests can afford."""
+    return {"mode": "Fixed", "maxNumSeqs": size, "maxNumBatchedTokens": 2048}
+
+
+def small_service(name: str, **scaling: int) -> dict[str, Any]:
+    """Return a service that is full with one request of the usual length (1155 in, 211 out) a second per replica.
+
+    The engine model gives 1.1 req/s for eight sequences on an L40S within these objectives, and the emulator plays the
+    same model; 211 tokens take five seconds, so that a stream is always under way when a replica goes.
+    """
+    return service(
+        name,
+        cold_start_seconds=3.0,
+        slo={"ttft": "2s", "tpot": "200ms", "objective": "90%", "window": "5m"},
+        accelerators=[{"name": "l40s", "nodeSelector": {nodes.GPU_PRODUCT_LABEL: L40S}}],
+        batching=batch_of(8),
+        scaling={"min": 1, "max": 4, **scaling},
+    )
+
+
+def deployment_of(name: str, accelerator: str = "l40s") -> str:
+    """Return the name of the Deployment that serves a service on an accelerator."""
+    return f"{name}-{accelerator}"
+
+
+def leader() -> str:
+    """Return the pod that holds the operators' Lease, an empty string when nobody does."""
+    holder = Kubectl(NAMESPACE).get_json("lease", "holdfast")["spec"].get("holderIdentity") or ""
+    return str(holder).rpartition("_")[0]
+
+
+def operator_process(pod: str) -> int:
+    """Return the process id, as this machine counts, of the operator in a pod; pods share the cluster's PID space."""
+    for folder in pathlib.Path("/proc").iterdir():
+        if folder.name.isdigit() and _runs_operator(folder, pod):
+            return int(folder.name)
+    raise LookupError(f"no operator process of {pod}")
+
+
+def _runs_operator(folder: pathlib.Path, pod: str) -> bool:
+    try:
+        command = (folder / "cmdline").read_bytes().split(b"\0")
+        environment = (folder / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False  # it ended meanwhile
+    return b"/usr/local/bin/holdfast" in command and b"run" in command and f"HOSTNAME={pod}".encode() in environment
+
+
+def written(namespace: str) -> list[dict[str, Any]]:
+    """Return the write requests of both operators to a namespace that succeeded, oldest first, from the audit log."""
+    user = f"system:serviceaccount:{NAMESPACE}:holdfast"
+    lines = pathlib.Path(os.environ["HOLDFAST_AUDIT_LOG"]).read_text(encoding="utf-8").splitlines()
+    # The last line may be half written.
+    entries = [json.loads(line) for line in lines if line.endswith("}") and f'"{namespace}"' in line]
+    return [
+        entry
+        for entry in entries
+        if entry["user"]["username"] == user
+        and entry.get("objectRef", {}).get("namespace") == namespace
+        and entry.get("responseStatus", {}).get("code", 500) < 300
+    ]
+
+
+def writer(entry: dict[str, Any]) -> str:
+    """Return the pod that made a request: bound service account tokens name it."""
+    return str(entry["user"]["extra"]["authentication.kubernetes.io/pod-name"][0])
+
+
+def is_resize(entry: dict[str, Any]) -> bool:
+    """Whether a request set the size of a Deployment."""
+    return entry["objectRef"]["resource"] == "deployments" and entry["objectRef"].get("subresource") == "scale"
