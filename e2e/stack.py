@@ -8,7 +8,8 @@ import pathlib
 import subprocess
 from typing import Any
 
-from e2e.cluster import images, nodes
+from e2e.cluster import nodes
+from e2e.cluster.toolset import PROMETHEUS
 from e2e.kubectl import Kubectl
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
@@ -31,7 +32,7 @@ def install(**values: Any) -> None:
         "image.pullPolicy": "Never",
         "prometheus.enabled": "true",
         "prometheus.image.repository": "holdfast.local/prometheus",
-        "prometheus.image.tag": images.PROMETHEUS.version,
+        "prometheus.image.tag": PROMETHEUS.version,
         "prometheus.scrapeInterval": "2s",
         **values,
     }
@@ -139,4 +140,5 @@ def writer(entry: dict[str, Any]) -> str:
 
 def is_resize(entry: dict[str, Any]) -> bool:
     """Whether a request set the size of a Deployment."""
-    return entry["objectRef"]["resource"] == "deployments" and entry["objectRef"].get("subresource") == "scale"
+    target = entry["objectRef"]
+    return bool(target["resource"] == "deployments" and target.get("subresource") == "scale")
