@@ -91,7 +91,7 @@ def test_without_room_for_one_prompt_there_is_no_capacity(kv_tokens: float) -> N
     assert found.bound_by is Bound.KV_CACHE
 
 
-@settings(max_examples=200)
+@settings(max_examples=75)
 @given(laws, mixes, limits, st.floats(0, 1e7), slos)
 def test_capacity_is_always_finite_and_named(
     law: StepLaw, mix: LengthMix, batch: BatchLimits, kv_tokens: float, slo: Slo
@@ -104,7 +104,7 @@ def test_capacity_is_always_finite_and_named(
     assert 0 <= found.utilisation < 1
 
 
-@settings(max_examples=200)
+@settings(max_examples=75)
 @given(laws, mixes, limits, slos, st.floats(1, 4), st.floats(1, 4))
 def test_looser_objectives_never_carry_less(
     law: StepLaw, mix: LengthMix, batch: BatchLimits, slo: Slo, more_ttft: float, more_tpot: float

@@ -14,7 +14,7 @@ from holdfast.simulator.emulator import EmulatorServer, runner_of
 from holdfast.simulator.emulator_options import EmulatorOptions, set_up
 
 MODEL = "Qwen/Qwen3-8B"
-FAST = EmulatorOptions(model=MODEL, speed=20.0)
+FAST = EmulatorOptions(model=MODEL, speed=20.0, drain_file="/nonexistent/draining")
 
 
 class Client:

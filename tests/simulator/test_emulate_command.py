@@ -52,6 +52,16 @@ def test_the_environment_sets_the_emulators_own_flags() -> None:
     assert options("--model=m", "--accelerator=h200", HOLDFAST_EMULATE_ACCELERATOR="l40s").accelerator == "h200"
 
 
+def test_what_the_operator_sets_in_its_pods_is_taken() -> None:
+    given = options(
+        "--model=m",
+        HOLDFAST_ACCELERATOR="l40s",
+        HOLDFAST_CONNECTION_CLOSE_SHARE="0.1",
+        HOLDFAST_DRAIN_FILE="/run/draining",
+    )
+    assert (given.accelerator, given.connection_close_share, given.drain_file) == ("l40s", 0.1, "/run/draining")
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -78,6 +88,11 @@ def test_a_bad_flag_is_one_line_that_names_it(
     printed = capsys.readouterr().err
     assert complaint in printed
     assert printed.count("\n") == 1
+
+
+def test_a_bad_keep_alive_is_named_by_its_variable() -> None:
+    with pytest.raises(BadOptions, match="VLLM_HTTP_TIMEOUT_KEEP_ALIVE: 'long'"):
+        options("--model=m", VLLM_HTTP_TIMEOUT_KEEP_ALIVE="long")
 
 
 def test_a_bad_value_in_the_environment_is_named_by_its_flag() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
 import aiohttp
 import pytest
 
-from tests.simulator.emulator_builders import MODEL, engine
+from tests.simulator.emulator_builders import MODEL, Client, engine
 
 
 async def test_a_completion_has_as_many_tokens_as_asked_for() -> None:
@@ -263,3 +264,33 @@ async def test_two_hundred_requests_at_once_are_all_answered() -> None:
         assert await asyncio.gather(*map(ask, range(200))) == [1 + index % 9 for index in range(200)]
         assert await client.value("vllm:request_success_total") == 200
         assert await client.value("vllm:prompt_tokens_total") == sum(range(1, 201))
+
+
+async def ready_status(client: Client) -> int:
+    async with client.session.get(client.base + "/holdfast/ready") as response:
+        return response.status
+
+
+async def test_an_engine_that_listens_is_ready_until_it_drains() -> None:
+    async with engine() as client:
+        assert await ready_status(client) == 200
+        await client.server.drain(0.0)
+        assert await ready_status(client) == 503
+
+
+async def test_once_the_drain_file_exists_answers_close_and_readiness_is_gone(tmp_path: Path) -> None:
+    flag = tmp_path / "draining"
+    flag.touch()
+    async with engine(drain_file=str(flag)) as client:
+        assert await ready_status(client) == 503
+        async with client.session.post(client.base + "/v1/completions", json={"prompt": "a", "max_tokens": 1}) as got:
+            assert got.status == 200
+            assert got.headers["Connection"] == "close"
+
+
+async def test_answers_name_the_replica_where_there_is_one() -> None:
+    async with (
+        engine(replica="chat-h100-0") as client,
+        client.session.post(client.base + "/v1/completions", json={"prompt": "a", "max_tokens": 1}) as got,
+    ):
+        assert got.headers["X-Holdfast-Replica"] == "chat-h100-0"

@@ -81,10 +81,17 @@ def parse_options(given: Sequence[str], environment: Mapping[str, str]) -> tuple
         speed=parsed.speed,
         connection_close_share=parsed.connection_close_share,
         drain_file=environment.get("HOLDFAST_DRAIN_FILE", DRAIN_FILE),
-        keep_alive_seconds=_seconds(environment.get("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "75")),
+        keep_alive_seconds=_keep_alive_seconds(environment),
         replica=environment.get("HOSTNAME", ""),
     )
     return options, ignored
+
+
+def _keep_alive_seconds(environment: Mapping[str, str]) -> float:
+    try:
+        return _seconds(environment.get("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "75"))
+    except argparse.ArgumentTypeError as problem:
+        raise BadOptions(f"VLLM_HTTP_TIMEOUT_KEEP_ALIVE: {problem}") from None
 
 
 class _Parser(argparse.ArgumentParser):
