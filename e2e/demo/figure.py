@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 
 import matplotlib as mpl
@@ -41,10 +42,8 @@ def write(run: Run, path: pathlib.Path) -> None:
 
 
 def percent(value: float | None) -> str:
-    """Return a share without useless digits, never rounded up to 100 %."""
-    if value is None:
-        return "none"
-    return "100 %" if value >= 1.0 else f"{min(value * 100, 99.9):.3g} %"
+    """Return a share in percent with at most one decimal, rounded down: 94.97 % must not read as 95 %."""
+    return "none" if value is None else f"{math.floor(value * 1000 + 1e-9) / 10:g} %"
 
 
 def _heading(figure: Figure, run: Run) -> None:

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from e2e.demo import journal, report, run
+from e2e.demo import figure, journal, report, run
 from e2e.demo.run import Run
 from e2e.load.records import RecordWriter
 from tests.demo.demo_runs import FACTS, START, made_up_run
@@ -33,6 +33,14 @@ def test_a_run_that_held_is_reported_with_every_reason_and_needs_no_other_file(t
     assert "data:image/png;base64," in text
     assert "http" not in text.replace("HTTP", "")
     assert text.count("forgiven: cold start") == 2
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(None, "none"), (1.0, "100 %"), (0.99999, "99.9 %"), (0.9497, "94.9 %"), (0.95, "95 %"), (0.0, "0 %")],
+)
+def test_a_share_is_rounded_down_so_that_a_miss_never_reads_as_met(share: float | None, text: str) -> None:
+    assert figure.percent(share) == text
 
 
 def test_only_changes_of_size_are_numbered() -> None:
