@@ -6,13 +6,16 @@ import math
 from dataclasses import dataclass, replace
 
 from holdfast.policy.demand import Demand, threshold
-from holdfast.policy.statistics import normal_quantile
+from holdfast.policy.statistics import normal_quantile, quantile_variance
 
 REMEMBERED = 256
 """Residuals kept."""
 
 PRIOR_WEIGHT = 16.0
 """Residuals that weigh as much as the parametric quantile."""
+
+LEAST_ABOVE = 5
+"""Residuals above a quantile below which it is not read off them."""
 
 RELAPSE = 1e-3
 """Chance at which noise of the estimate alone would call back a replica that was let go."""
@@ -71,7 +74,7 @@ def forecast(
     seconds = max(interval, 1.0)
     deviation = _deviation_rps(expected, demand.noise, seconds)
     wanted = max(0.0, expected + residual_quantile(residuals, quantile, lead_seconds / seconds) * deviation)
-    uncertainty = deviation * _uncertainty(residuals, seconds, line.seconds, lead_seconds)
+    uncertainty = deviation * _uncertainty(residuals, quantile, seconds, line.seconds, lead_seconds)
     return Forecast(
         level_rps=line.level_rps,
         expected_rps=expected,
@@ -82,7 +85,9 @@ def forecast(
     )
 
 
-def _uncertainty(residuals: Residuals, seconds: float, regime_seconds: float, lead_seconds: float) -> float:
+def _uncertainty(
+    residuals: Residuals, quantile: float, seconds: float, regime_seconds: float, lead_seconds: float
+) -> float:
     """Standard error of what is wanted, in standard deviations of one cell.
 
     That of the level, doubled for the slope that comes and goes with it, and that of a quantile of so many residuals,
@@ -90,25 +95,33 @@ def _uncertainty(residuals: Residuals, seconds: float, regime_seconds: float, le
     """
     level = 4.0 * seconds / max(regime_seconds, seconds)
     independent = len(residuals.values) * seconds / max(lead_seconds, seconds) + PRIOR_WEIGHT
-    return math.sqrt(level + 2.0 / independent)
+    known = _best_known(quantile, len(residuals.values))
+    return math.sqrt(level + quantile_variance(round(known, 3)) / independent)
 
 
 def residual_quantile(residuals: Residuals, quantile: float, cells: float) -> float:
     """Quantile of the maximum over `cells` cells in standard deviations: what was seen, and what theory says.
 
-    Theory: the maximum of m independent normal cells stays below the q^(1/m) quantile of one. It alone answers where
-    the quantile lies beyond what was seen.
+    Theory: the maximum of m independent normal cells stays below the q^(1/m) quantile of one. Beyond the quantiles
+    that so many residuals show, it continues from the last of them.
     """
-    theory = normal_quantile(round(quantile ** (1.0 / max(1.0, round(cells))), 6))
     count = len(residuals.values)
-    if count == 0:
+    theory = _theory(quantile, cells)
+    if count < LEAST_ABOVE:
         return theory
-    rank = quantile * (count + 1)
-    if rank > count:
-        return max(theory, residuals.ranked[-1])
-    seen = residuals.ranked[max(0, math.ceil(rank) - 1)]
+    known = _best_known(quantile, count)
+    seen = residuals.ranked[max(0, math.ceil(known * count) - 1)]
     share = count / (count + PRIOR_WEIGHT)
-    return share * seen + (1.0 - share) * theory
+    return theory + share * (seen - _theory(known, cells))
+
+
+def _best_known(quantile: float, count: int) -> float:
+    """The quantile itself, or the highest one that a few residuals still lie above."""
+    return min(quantile, max(0.5, 1.0 - LEAST_ABOVE / max(count, 1)))
+
+
+def _theory(quantile: float, cells: float) -> float:
+    return normal_quantile(round(quantile ** (1.0 / max(1.0, round(cells))), 6))
 
 
 def _deviation_rps(rate_rps: float, noise: float, seconds: float) -> float:

@@ -15,6 +15,13 @@ def normal_quantile(probability: float) -> float:
     return _STANDARD.inv_cdf(probability)
 
 
+@lru_cache(maxsize=4096)
+def quantile_variance(probability: float) -> float:
+    """Variance of a quantile read off one observation each of a standard normal, to be divided by their number."""
+    density = _STANDARD.pdf(normal_quantile(probability))
+    return probability * (1.0 - probability) / density**2
+
+
 def surprise(count: float, expected: float, dispersion: float) -> float:
     """Deviation of a count from what was expected, in standard deviations, right for small counts too.
 
