@@ -58,6 +58,12 @@ def test_a_tight_ttft_binds() -> None:
     assert found.bound_by is Bound.TTFT
 
 
+def test_an_end_to_end_objective_leaves_less() -> None:
+    bounded = chat_capacity(replace(SLO, e2e_seconds=15.0))
+    assert 0 < bounded.rate_rps < chat_capacity().rate_rps
+    assert bounded.bound_by is Bound.TPOT
+
+
 def test_few_sequences_bind() -> None:
     found = chat_capacity(Slo(2.0, 0.1, 0.99, 3600), BatchLimits(16, 8192))
     assert found.bound_by is Bound.SEQUENCES

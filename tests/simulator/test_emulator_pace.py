@@ -35,9 +35,9 @@ class Recorder:
 
 
 @asynccontextmanager
-async def running_engine(speed: float = 1.0) -> AsyncIterator[EmulatedEngine]:
-    metrics = EngineMetrics("m", 2048, 0.0, cache_config(16_000, 16, 2048, 0.92))
-    engine = EmulatedEngine(Scheduler(SchedulerLimits(8, 512, 16_000)), LAW, metrics, speed=speed)
+async def running_engine(speed: float = 1.0, kv_tokens: int = 16_000) -> AsyncIterator[EmulatedEngine]:
+    metrics = EngineMetrics("m", 2048, 0.0, cache_config(kv_tokens, 16, 2048, 0.92))
+    engine = EmulatedEngine(Scheduler(SchedulerLimits(8, 512, kv_tokens)), LAW, metrics, speed=speed)
     task = asyncio.create_task(engine.run())
     try:
         yield engine
@@ -110,3 +110,12 @@ async def test_an_aborted_request_gets_no_more_tokens() -> None:
         assert len(recorder.times) == 2
         await asyncio.wait_for(engine.idle(), 1.0)
         assert engine.scheduler.unfinished == 0
+
+
+async def test_every_gap_counts_even_across_a_preemption() -> None:
+    async with running_engine(kv_tokens=96) as engine:
+        recorders = [submitted(engine, 46, 30), submitted(engine, 46, 30)]
+        for recorder in recorders:
+            await recorder.done.wait()
+        assert engine.metrics.values["vllm:num_preemptions"][""] == 1
+        assert sum(engine.metrics.histograms["vllm:inter_token_latency_seconds"].counts) == 2 * 29

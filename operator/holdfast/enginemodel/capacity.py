@@ -21,7 +21,7 @@ FINE = np.arange(0.0, 21.0) / 20.0 / 40.0
 
 
 class Bound(enum.StrEnum):
-    """What keeps a replica from carrying more."""
+    """What keeps a replica from carrying more; an end-to-end objective counts as TPOT."""
 
     TTFT = "TTFT"
     TPOT = "TPOT"
@@ -132,7 +132,7 @@ def _misses(engine: Engine, rates: Array, slo: Slo) -> _Misses:
     left = np.maximum(slo.ttft_seconds - ttft_seconds, 0.0)
     by_bound = {
         Bound.TTFT: ttft,
-        Bound.TPOT: tpot_misses(engine, steady, slo.tpot_seconds),
+        Bound.TPOT: tpot_misses(engine, steady, ttft_seconds, slo.tpot_seconds, slo.e2e_seconds),
         Bound.SEQUENCES: slot_misses(steady, residence, left, float(engine.max_num_seqs), 1.0),
         Bound.KV_CACHE: slot_misses(steady, residence, left, engine.kv_sequences, 1.0 + engine.kv_spread),
     }

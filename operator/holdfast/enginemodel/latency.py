@@ -10,8 +10,8 @@ from holdfast.enginemodel.mix import lognormal_nodes
 from holdfast.enginemodel.steadystate import Array, Engine, Steady
 
 
-def tpot_misses(engine: Engine, steady: Steady, tpot_seconds: float) -> Array:
-    """Share of requests whose time per output token exceeds the objective.
+def tpot_misses(engine: Engine, steady: Steady, ttft: Array, tpot_seconds: float, e2e_seconds: float | None) -> Array:
+    """Share of requests whose time per output token, or end-to-end time after the mean TTFT, exceeds the objective.
 
     An answer of O tokens takes x = (O - 1) T_decode, and first the prompts C that came while its own was computed,
     both delayed by the prefill of whoever arrives meanwhile: a delay busy period with mean (x + E[C]) / (1 - rho_p)
@@ -30,7 +30,10 @@ def tpot_misses(engine: Engine, steady: Steady, tpot_seconds: float) -> Array:
     crowd = steady.crowd_variance / free**2 * _averaged(elapsed)
     met = engine.sequence_seconds / free * steady.sequences_variance / np.maximum(steady.sequences, 1.0)
     deviation = np.sqrt(prefill) / gaps + np.sqrt(crowd)
-    missed = lognormal_tail(work / free / gaps + met, deviation**2, tpot_seconds)
+    mean = work / free / gaps + met
+    missed = lognormal_tail(mean, deviation**2, tpot_seconds)
+    if e2e_seconds is not None:
+        missed = np.maximum(missed, lognormal_tail(ttft + gaps * mean, (gaps * deviation) ** 2, e2e_seconds))
     return np.asarray(np.where(outputs >= 2.0, missed, 0.0).mean(axis=0))
 
 

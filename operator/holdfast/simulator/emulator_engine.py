@@ -108,6 +108,8 @@ class EmulatedEngine:
     def _deliver(self, plan: StepPlan, now: float) -> None:
         gaps = self.metrics.histograms["vllm:inter_token_latency_seconds"]
         last = {sequence: sequence.last_token_at for sequence in plan.decodes}
+        # A preempted sequence gets its next token from a step that computes its prompt again.
+        last |= {sequence: sequence.last_token_at for sequence, _, _ in plan.prefills}
         emitted = self.scheduler.complete(plan, now)
         self.metrics.add("vllm:generation_tokens", len(emitted))
         for sequence in emitted:
