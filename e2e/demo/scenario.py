@@ -18,10 +18,10 @@ class Scenario:
     | factor 3        | one replica is not enough, however it is tuned                                           |
     | before 90 s     | three windows of calm, and more than one rate window of history for the forecast         |
     | step 120 s      | one cold start (30 s and a pod's own few), two ticks, then at least two whole windows    |
-    | after 150 s     | the hold before letting go is drain plus lead time, about 80 s; the rest shows the drain |
+    | after 180 s     | the hold before letting go is drain plus lead time, about 80 s; the rest shows the drain |
     | cold_start 30 s | emulated: what weights of this size take from a warm local cache                         |
     | tick 5 s        | the operator's default                                                                   |
-    | scrape 5 s      | common; with 15 s or more the scrape would be a large part of the lead time              |
+    | scrape 2 s      | with 15 s or more the scrape would be a large part of a lead time as short as this one   |
     | window 30 s     | about 60 requests at the base load: the shortest in which a share of 95 % says something |
     """
 
@@ -29,10 +29,10 @@ class Scenario:
     factor: float = 3.0
     before_seconds: float = 90.0
     step_seconds: float = 120.0
-    after_seconds: float = 150.0
+    after_seconds: float = 180.0
     cold_start_seconds: float = 30.0
     tick_seconds: float = 5.0
-    scrape_seconds: float = 5.0
+    scrape_seconds: float = 2.0
     window_seconds: float = 30.0
     seed: int = 1
 

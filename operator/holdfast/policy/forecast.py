@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from holdfast.policy.demand import Demand, threshold
+from holdfast.policy.demand import Cell, Demand, threshold
 from holdfast.policy.statistics import normal_quantile, quantile_variance
 
 REMEMBERED = 256
@@ -17,13 +18,17 @@ PRIOR_WEIGHT = 16.0
 LEAST_ABOVE = 5
 """Residuals above a quantile below which it is not read off them."""
 
+SMOOTHED_SHARE = 0.5
+"""Of the lead time: what a rate is averaged over. Shorter fluctuations are not sized for twice: a replica's capacity is
+the rate at which the objective holds although arrivals are random."""
+
 RELAPSE = 1e-3
 """Chance at which noise of the estimate alone would call back a replica that was let go."""
 
 
 @dataclass(frozen=True, slots=True)
 class Residuals:
-    """What the maximum over a lead time had above its prediction, in standard deviations of one cell."""
+    """What the highest smoothed rate of a lead time had above its prediction, in standard deviations of such a rate."""
 
     values: tuple[float, ...] = ()
     ranked: tuple[float, ...] = ()
@@ -55,9 +60,10 @@ def learn_residuals(memory: Residuals, demand: Demand, lead_seconds: float) -> R
     start = next((cell for cell in reversed(cells) if cell.ends_at <= since), None)
     if start is None or start.predicted_rps is None or since - start.ends_at > 2.0 * newest.seconds:
         return replace(memory, learned_at=newest.ends_at)
-    highest = max(cell.rate_rps for cell in cells if start.ends_at < cell.ends_at <= newest.ends_at)
-    deviation = _deviation_rps(start.predicted_rps, demand.noise, newest.seconds)
-    limit = threshold(newest.seconds)
+    seconds = smoothed_seconds(newest.seconds, lead_seconds)
+    highest = _highest_rps([cell for cell in cells if start.ends_at < cell.ends_at <= newest.ends_at], seconds)
+    deviation = _deviation_rps(start.predicted_rps, demand.noise, seconds)
+    limit = threshold(seconds)
     value = max(-limit, min(limit, (highest - start.predicted_rps) / deviation))
     values = (*memory.values, value)[-REMEMBERED:]
     return Residuals(values, tuple(sorted(values)), newest.ends_at)
@@ -71,7 +77,7 @@ def forecast(
     if line is None:
         return None
     expected = max(line.level_rps, line.ahead(lead_seconds))
-    seconds = max(interval, 1.0)
+    seconds = smoothed_seconds(interval, lead_seconds)
     deviation = _deviation_rps(expected, demand.noise, seconds)
     wanted = max(0.0, expected + residual_quantile(residuals, quantile, lead_seconds / seconds) * deviation)
     uncertainty = deviation * _uncertainty(residuals, quantile, seconds, line.seconds, lead_seconds)
@@ -83,6 +89,23 @@ def forecast(
         quantile=quantile,
         lead_seconds=lead_seconds,
     )
+
+
+def smoothed_seconds(interval: float, lead_seconds: float) -> float:
+    """Return over how long a rate is averaged, at least one counting interval."""
+    return max(interval, SMOOTHED_SHARE * lead_seconds, 1.0)
+
+
+def _highest_rps(cells: Sequence[Cell], seconds: float) -> float:
+    """Highest rate over any consecutive cells that span `seconds`; over all of them where they do not."""
+    highest, first, span, arrivals = 0.0, 0, 0.0, 0.0
+    for cell in cells:
+        span, arrivals = span + cell.seconds, arrivals + cell.arrivals
+        while span - cells[first].seconds >= seconds:
+            span, arrivals, first = span - cells[first].seconds, arrivals - cells[first].arrivals, first + 1
+        if span >= seconds:
+            highest = max(highest, arrivals / span)
+    return highest or (arrivals / span if span > 0.0 else 0.0)
 
 
 def _uncertainty(
