@@ -1,6 +1,8 @@
 """How long one tick of decisions takes: N services with noisy load, four replicas each, on one core.
 
-    .venv/bin/python benchmarks/decide_speed.py [--services 1000] [--ticks 60] [--profile]
+Engines are scraped every 15 s at their own moments, decisions fall every 5 s, as in a real cluster.
+
+.venv/bin/python benchmarks/decide_speed.py [--services 1000] [--ticks 60] [--profile]
 """
 
 from __future__ import annotations
@@ -17,34 +19,37 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from holdfast.domain.signals import Traffic
 from holdfast.domain.snapshot import Snapshot
 from holdfast.policy.decide import decide
 from holdfast.policy.memory import Memory
-
-from tests.builders import H100, L40S, NOW, ServiceBuilder, ServiceView, a_snapshot, replicas, service, traffic
+from tests.builders import H100, L40S, NOW, ServiceView, a_snapshot, replicas, service, traffic
 
 TICK_SECONDS, SCRAPE_SECONDS, INTERVAL_SECONDS = 5.0, 15.0, 30.0
 REPLICAS = 4
 
 
 def snapshots(services: int, ticks: int, seed: int) -> Iterator[Snapshot]:
-    """Every service has its own constant rate, seen through Poisson noise; one snapshot lives at a time."""
+    """Every service has its own constant rate, seen through Poisson noise, and its own moment of being scraped."""
     chance = random.Random(seed)
     names = [service(f"s{index}").with_accelerators(H100, L40S) for index in range(services)]
     rates = [chance.uniform(0.5, 40.0) for _ in names]
+    offsets = [chance.uniform(0.0, SCRAPE_SECONDS) for _ in names]
+    pods = [replicas(REPLICAS) for _ in names]
+    shown = [_counted(rate, chance) for rate in rates]
     for tick in range(ticks):
-        yield a_snapshot(
-            *(_view(name, rate, chance) for name, rate in zip(names, rates, strict=True)),
-            now=NOW + tick * TICK_SECONDS,
-            tick=TICK_SECONDS,
-            scrape=SCRAPE_SECONDS,
-        )
+        passed = tick * TICK_SECONDS
+        for index, rate in enumerate(rates):
+            if (passed + offsets[index]) % SCRAPE_SECONDS < TICK_SECONDS:
+                shown[index] = _counted(rate, chance)
+        views = (ServiceView(names[index], shown[index], pods[index]) for index in range(services))
+        yield a_snapshot(*views, now=NOW + passed, tick=TICK_SECONDS, scrape=SCRAPE_SECONDS)
 
 
-def _view(name: ServiceBuilder, rate: float, chance: random.Random) -> ServiceView:
+def _counted(rate: float, chance: random.Random) -> Traffic:
     mean = rate * INTERVAL_SECONDS
     count = max(0.0, chance.gauss(mean, mean**0.5)) / INTERVAL_SECONDS
-    return ServiceView(name, traffic(count, seconds=INTERVAL_SECONDS), replicas(REPLICAS))
+    return traffic(count, seconds=INTERVAL_SECONDS)
 
 
 def main() -> None:

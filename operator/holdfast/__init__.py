@@ -1,2 +1,1 @@
 """Holdfast keeps the service-level objectives of LLM services on Kubernetes."""
-
