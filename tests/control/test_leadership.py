@@ -60,6 +60,18 @@ async def test_a_silent_leader_is_replaced_after_the_lease_and_has_stopped_befor
         await run_round(first)
 
 
+async def test_a_follower_looks_again_at_the_moment_the_lease_runs_out() -> None:
+    api, clock = FakeApi(), ManualClock()
+    leader, follower = elector(api, clock, "a"), elector(api, clock, "b")
+    await run_round(leader)
+    await run_round(follower)
+    assert (leader.pause_seconds(), follower.pause_seconds()) == (2, 2)
+    clock.advance(14.5)
+    assert follower.pause_seconds() == 0.5
+    clock.advance(1)
+    assert follower.pause_seconds() == 2  # it lost the race for the Lease
+
+
 async def test_a_leader_cut_off_from_the_api_server_stops_leading() -> None:
     api, clock = FakeApi(), ManualClock()
     leader = elector(api, clock, "a")

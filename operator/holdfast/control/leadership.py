@@ -117,9 +117,17 @@ class Elector:
         try:
             while True:
                 await self._round()
-                await asyncio.sleep(self._timing.retry_seconds)
+                await asyncio.sleep(self.pause_seconds())
         finally:
             await asyncio.shield(self._release())
+
+    def pause_seconds(self) -> float:
+        """Return the time to the next look; one who waits looks again at the moment the Lease runs out."""
+        retry = self._timing.retry_seconds
+        if self._renewed_at is not None or self._seen is None:
+            return retry
+        left = self._seen.unchanged_since + self._timing.duration_seconds - self._monotonic()
+        return min(retry, left) if left > 0.0 else retry
 
     async def _round(self) -> None:
         body = await self._read()
