@@ -1,4 +1,4 @@
-"""How long one tick of decisions takes: N services with noisy load, four replicas each, on one core.
+"""How long one tick of decisions takes: N services with noisy load, on one core.
 
 Engines are scraped every 15 s at their own moments, decisions fall every 5 s, as in a real cluster.
 
@@ -14,11 +14,12 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from holdfast.domain.decision import Action, Decision
 from holdfast.domain.signals import Traffic
 from holdfast.domain.snapshot import Snapshot
 from holdfast.policy.decide import decide
@@ -26,24 +27,32 @@ from holdfast.policy.memory import Memory
 from tests.builders import H100, L40S, NOW, ServiceView, a_snapshot, replicas, service, traffic
 
 TICK_SECONDS, SCRAPE_SECONDS, INTERVAL_SECONDS = 5.0, 15.0, 30.0
-REPLICAS = 4
 
 
-def snapshots(services: int, ticks: int, seed: int) -> Iterator[Snapshot]:
-    """Every service has its own constant rate, seen through Poisson noise, and its own moment of being scraped."""
-    chance = random.Random(seed)
-    names = [service(f"s{index}").with_accelerators(H100, L40S) for index in range(services)]
-    rates = [chance.uniform(0.5, 40.0) for _ in names]
-    offsets = [chance.uniform(0.0, SCRAPE_SECONDS) for _ in names]
-    pods = [replicas(REPLICAS) for _ in names]
-    shown = [_counted(rate, chance) for rate in rates]
-    for tick in range(ticks):
-        passed = tick * TICK_SECONDS
-        for index, rate in enumerate(rates):
-            if (passed + offsets[index]) % SCRAPE_SECONDS < TICK_SECONDS:
-                shown[index] = _counted(rate, chance)
-        views = (ServiceView(names[index], shown[index], pods[index]) for index in range(services))
-        yield a_snapshot(*views, now=NOW + passed, tick=TICK_SECONDS, scrape=SCRAPE_SECONDS)
+class Fleet:
+    """Services with their own constant rates, seen through Poisson noise and scraped each at its own moment."""
+
+    def __init__(self, services: int, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.names = [service(f"s{index:05}").with_accelerators(H100, L40S) for index in range(services)]
+        self.rates = [self.chance.uniform(0.5, 40.0) for _ in self.names]
+        self.offsets = [self.chance.uniform(0.0, SCRAPE_SECONDS) for _ in self.names]
+        self.pods = [replicas(4) for _ in self.names]
+        self.shown = [_counted(rate, self.chance) for rate in self.rates]
+
+    def snapshot(self, passed: float) -> Snapshot:
+        """What is seen after that many seconds."""
+        for index, rate in enumerate(self.rates):
+            if (passed + self.offsets[index]) % SCRAPE_SECONDS < TICK_SECONDS:
+                self.shown[index] = _counted(rate, self.chance)
+        views = (ServiceView(name, self.shown[i], self.pods[i]) for i, name in enumerate(self.names))
+        return a_snapshot(*views, now=NOW + passed, tick=TICK_SECONDS, scrape=SCRAPE_SECONDS)
+
+    def apply(self, decisions: Sequence[Decision]) -> None:
+        """Give every service the size that was decided, at once."""
+        for index, decision in enumerate(decisions):
+            if decision.verdict.action is not Action.HOLD:
+                self.pods[index] = replicas(decision.verdict.replicas)
 
 
 def _counted(rate: float, chance: random.Random) -> Traffic:
@@ -60,15 +69,19 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
     options = parser.parse_args()
     profile, memory, seconds = cProfile.Profile(), Memory(), []
-    for look in snapshots(options.services, options.ticks, options.seed):
+    fleet = Fleet(options.services, options.seed)
+    for tick in range(options.ticks):
+        look = fleet.snapshot(tick * TICK_SECONDS)
         if options.profile:
             profile.enable()
         began = time.process_time()
-        _, memory = decide(look, memory)
+        decisions, memory = decide(look, memory)
         seconds.append(time.process_time() - began)
         profile.disable()
+        fleet.apply(decisions)
     warm = sorted(seconds[1:])
-    print(f"{options.services} services, {options.ticks} ticks, CPU milliseconds per tick")
+    running = sum(map(len, fleet.pods))
+    print(f"{options.services} services, {running} replicas, {options.ticks} ticks, CPU milliseconds per tick")
     print(f"first {seconds[0] * 1e3:.0f}   median {statistics.median(warm) * 1e3:.0f}", end="   ")
     print(f"p99 {warm[int(0.99 * (len(warm) - 1))] * 1e3:.0f}   worst {warm[-1] * 1e3:.0f}")
     if options.profile:

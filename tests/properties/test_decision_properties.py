@@ -97,6 +97,10 @@ def test_the_order_of_services_and_series_changes_nothing(load: list[float], see
     other, other_memory = decide(a_snapshot(*shuffled), Memory(), model=MODEL)
     assert one == other
     assert memory == other_memory
+    for now in (NOW + 5.0, NOW + 15.0):
+        one, memory = decide(a_snapshot(*shuffled, now=now), memory, model=MODEL)
+        other, other_memory = decide(a_snapshot(*views, now=now), other_memory, model=MODEL)
+        assert one == other
 
 
 def _shuffled(view: ServiceView, chance: random.Random) -> ServiceView:

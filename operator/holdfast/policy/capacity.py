@@ -95,7 +95,8 @@ def believe(memory: Capacity, spec: ServiceSpec, lengths: Lengths, seen: Seen, m
 
     A new generation of the spec starts the corrections anew: it may be another image or another model.
     """
-    if memory.spec == spec and not moved(memory.lengths, lengths) and not any(map(_drifted, memory.beliefs)):
+    same = memory.spec is spec or memory.spec == spec
+    if same and not moved(memory.lengths, lengths) and not any(map(_drifted, memory.beliefs)):
         return memory
     mix = length_mix(lengths, seen.prompt_lengths, seen.output_lengths)
     known = memory if memory.spec is not None and memory.spec.generation == spec.generation else Capacity()

@@ -15,6 +15,7 @@ from holdfast.policy.messages import describe, reason_for
 from holdfast.policy.modes import pinned_verdict, recommend_verdict
 from holdfast.policy.replicarate import EngineModel, StepLawModel
 from holdfast.policy.replicas import Group, anything_starting, group_replicas
+from holdfast.policy.rest import Last, facts, still_holds
 from holdfast.policy.settings import PolicySettings
 from holdfast.policy.sizes import Sizes, decide_sizes
 from holdfast.policy.traffic import Seen, judge
@@ -51,7 +52,10 @@ def decide_service(
     model: EngineModel,
 ) -> tuple[Decision, ServiceMemory]:
     """Decide for one service: look, learn, forecast, place, size, explain."""
-    now, seen = snapshot.now, judge(service.traffic)
+    now, looked_at = snapshot.now, facts(service)
+    if known.last is not None and still_holds(known.last, looked_at, now, snapshot.timing):
+        return known.last.decision, known
+    seen = judge(service.traffic)
     groups = group_replicas(service, now, settings)
     starting = anything_starting(groups)
     learned, state = learn(known, service, seen, groups, starting, now, snapshot.timing, settings, model)
@@ -59,7 +63,8 @@ def decide_service(
     sizes = decide_sizes(view)
     free = Verdict(sizes.action, reason_for(view, sizes), describe(view, sizes), sizes.targets)
     verdict, recommendation = _in_mode(view, free)
-    return _decision(view, sizes, verdict, recommendation), _remembered(view, sizes, verdict)
+    decision = _decision(view, sizes, verdict, recommendation)
+    return decision, _remembered(view, sizes, Last(decision, looked_at, now))
 
 
 def _view(
@@ -123,16 +128,16 @@ LIMITING = frozenset({Reason.AT_MAXIMUM, Reason.BUDGET_LIMITED, Reason.CAPACITY_
 """Bounds under which misses say nothing about headroom."""
 
 
-def _remembered(view: View, sizes: Sizes, verdict: Verdict) -> ServiceMemory:
+def _remembered(view: View, sizes: Sizes, last: Last) -> ServiceMemory:
     level = 0.0 if view.forecast is None else view.forecast.level_rps
     held_by_people = view.spec.pinned_replicas is not None or view.spec.recommend_only
     return ServiceMemory(
         generation=view.spec.generation,
-        decided_at=view.now,
+        last=last,
         learned=view.learned,
         peaks=view.peaks,
         choice=view.choice,
-        turns=remember_turn(view.turns, verdict.action, view.now, view.learned.lead_seconds, level),
+        turns=remember_turn(view.turns, last.decision.verdict.action, view.now, view.learned.lead_seconds, level),
         limited=held_by_people or bool(sizes.limits & LIMITING),
     )
 

@@ -14,6 +14,7 @@ from holdfast.policy.forecast import Residuals
 from holdfast.policy.headroom import Headroom
 from holdfast.policy.mix import Lengths
 from holdfast.policy.placement import Choice
+from holdfast.policy.rest import Last
 from holdfast.policy.setbacks import Setbacks
 from holdfast.policy.sizing import Peaks
 from holdfast.policy.turns import Turns
@@ -40,18 +41,22 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class ServiceMemory:
-    """What was learned of one service, and what was decided; `decided_at` is None before the first decision.
+    """What was learned of one service and what was decided last; `last` is None before the first decision.
 
     `limited`: the last size was not the one wanted, so that its misses say nothing about headroom.
     """
 
     generation: int = -1
-    decided_at: float | None = None
+    last: Last | None = None
     learned: Learned = field(default_factory=Learned)
     peaks: Peaks = field(default_factory=Peaks)
     choice: Choice = field(default_factory=Choice)
     turns: Turns = field(default_factory=Turns)
     limited: bool = False
+
+    @property
+    def decided_at(self) -> float | None:
+        return None if self.last is None else self.last.at
 
 
 @dataclass(frozen=True, slots=True)

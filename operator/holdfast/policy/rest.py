@@ -1,0 +1,70 @@
+"""Services about which nothing new is known: their last decision still holds, and costs nothing.
+
+Engines are scraped more rarely than decisions are made, and most services are quiet: most looks show nothing new.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import NamedTuple
+
+from holdfast.domain.cluster import ClusterProblem, Placement, Replica
+from holdfast.domain.decision import Action, Decision
+from holdfast.domain.service import ServiceSpec
+from holdfast.domain.signals import AcceleratorTraffic, SignalState
+from holdfast.domain.snapshot import ServiceSnapshot, Timing
+
+
+class Facts(NamedTuple):
+    """Everything about one service but the time, whatever order it came in."""
+
+    spec: ServiceSpec
+    state: SignalState
+    detail: str
+    interval_seconds: float
+    by_accelerator: tuple[tuple[str, AcceleratorTraffic], ...]
+    replicas: tuple[Replica, ...]
+    placements: tuple[Placement, ...]
+    problems: tuple[ClusterProblem, ...]
+
+
+class Last(NamedTuple):
+    """A decision, the facts it was made on, and when."""
+
+    decision: Decision
+    facts: Facts
+    at: float
+
+
+_by_name = attrgetter("name")
+_by_accelerator = attrgetter("accelerator")
+_by_reason = attrgetter("reason", "message")
+
+
+def facts(service: ServiceSnapshot) -> Facts:
+    """Return what a decision about the service depends on."""
+    traffic = service.traffic
+    return Facts(
+        service.spec,
+        traffic.state,
+        traffic.detail,
+        traffic.interval_seconds,
+        tuple(sorted(traffic.by_accelerator, key=lambda pair: pair[0])),
+        tuple(sorted(service.replicas, key=_by_name)),
+        tuple(sorted(service.placements, key=_by_accelerator)),
+        tuple(sorted(service.problems, key=_by_reason)),
+    )
+
+
+def still_holds(last: Last | None, known: Facts, now: float, timing: Timing) -> bool:
+    """The last decision held everything, on the same facts, and is younger than a scrape interval.
+
+    What only time can change (a hold time that ends, a replica that has waited too long) so comes up to one scrape
+    later; a new scrape, another pod or an edited spec is decided on at once.
+    """
+    return (
+        last is not None
+        and last.decision.verdict.action is Action.HOLD
+        and 0.0 <= now - last.at < timing.scrape_seconds
+        and last.facts == known
+    )
