@@ -13,8 +13,8 @@ from tests.demo.demo_runs import FACTS, SCENARIO, START, made_up_run
 
 GOLDEN = """
 ╭─ Holdfast: the objective under a load step ──────────────────────────────────────────────────────╮
-│  LOAD x3: new replicas start (a cold start takes 36 s)   110 of 360 s                            │
-│ ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━                                                                    │
+│  LOAD x3: new replicas start (a cold start takes 36 s)   110 of 390 s                            │
+│ ━━━━━━━━━━━━━━━━━━━━━━━━━━━                                                                      │
 │ load             7.1 req/s  45 in flight      ▃▃▃▂▃▃▃▄▃▆█                                        │
 │ good, last 30 s  30.6 %     objective 95.0 %  █████████▁▁                                        │
 │ good, whole run  69.0 %     294 arrived       0 rejected, 0 lost                                 │
