@@ -38,7 +38,8 @@ def install(**values: Any) -> None:
     }
     settings = [argument for name, value in given.items() for argument in ("--set", f"{name}={value}")]
     command = ["helm", "upgrade", "--install", "holdfast", str(REPOSITORY / "charts/holdfast"), *settings]
-    place = ["--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", "120s"]
+    # Tests of the API alone may have put the CRD there already.
+    place = ["--namespace", NAMESPACE, "--create-namespace", "--take-ownership", "--wait", "--timeout", "240s"]
     subprocess.run([*command, *place], check=True, stdout=subprocess.DEVNULL, env=os.environ)
 
 
