@@ -18,7 +18,7 @@ from holdfast.policy.traffic import Seen
 KEPT_SECONDS = 900.0
 """How far back cells are kept, and so the longest regime."""
 
-FALSE_ALARMS_PER_DAY = 0.1
+FALSE_ALARMS_PER_DAY = 0.2
 """How often noise alone may be taken for a change."""
 
 CHANGE_CELLS = (2, 4, 8, 16)
@@ -111,15 +111,17 @@ def from_history(history: History, now: float) -> Demand:
     return replace(memory, line=sum_up(cells)[len(cells)].line(memory.noise) if cells else None)
 
 
-def observe_arrivals(memory: Demand, seen: Seen, count: float, now: float, lead_seconds: float) -> Demand:
+def observe_arrivals(
+    memory: Demand, seen: Seen, count: float, now: float, lead_seconds: float, strained: bool = False
+) -> Demand:
     """Add one look at the counters, of which only what is new since the last look is counted.
 
-    Degraded sight can only report a rise.
+    Degraded sight can only report a rise. `strained`: requests are refused or late, which speaks for a rise by itself.
     """
     interval, line = seen.interval_seconds, memory.line
     if not seen.visible or (memory.seen_at is not None and now <= memory.seen_at):
         return memory
-    if line is not None and _deviation(memory.noise, line, count, interval) > threshold(interval):
+    if line is not None and _deviation(memory.noise, line, count, interval) > threshold(interval, strained):
         return _restart(memory, Cell(now, interval, count), now + interval)
     if not seen.fresh:
         return memory
@@ -132,10 +134,14 @@ def observe_arrivals(memory: Demand, seen: Seen, count: float, now: float, lead_
     return grown
 
 
-def threshold(seconds: float) -> float:
-    """Deviation that noise alone exceeds `FALSE_ALARMS_PER_DAY` times a day, over all tests of that many seconds."""
+def threshold(seconds: float, corroborated: bool = False) -> float:
+    """Deviation that noise alone exceeds `FALSE_ALARMS_PER_DAY` times a day, over all tests of that many seconds.
+
+    Where another sign says the same, each of the two need only be as unlikely as the root of that.
+    """
     tests_per_day = 86_400.0 / round(max(seconds, 0.1), 1) * (1 + len(CHANGE_CELLS))
-    return normal_quantile(1.0 - min(0.4, FALSE_ALARMS_PER_DAY / tests_per_day))
+    chance = min(0.16, FALSE_ALARMS_PER_DAY / tests_per_day)
+    return normal_quantile(1.0 - (math.sqrt(chance) if corroborated else chance))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,10 @@ from holdfast.policy.memory import Learned, ServiceMemory
 from holdfast.policy.mix import Lengths
 from holdfast.policy.replicarate import EngineModel
 from holdfast.policy.replicas import Group
+from holdfast.policy.retries import learn_retries
 from holdfast.policy.setbacks import Setbacks, watch_setbacks
 from holdfast.policy.settings import PolicySettings
 from holdfast.policy.traffic import Seen
-
-RETRY_SHARE = 0.0
-"""Share of refused requests that come back; none is assumed, so that a step is never underestimated."""
 
 
 def learn(
@@ -40,8 +38,8 @@ def learn(
     cold_starts = coldstart.watch_cold_starts(old.cold_starts, ready, service.last_cold_start_seconds)
     interval = seen.interval_seconds or 2.0 * max(timing.scrape_seconds, 0.0)
     lead = coldstart.lead_seconds(cold_starts, timing, interval, settings)
-    arrived = demand.arrivals(seen, RETRY_SHARE)
-    arrivals = demand.observe_arrivals(old.demand, seen, arrived, now, lead)
+    arrived = demand.arrivals(seen, old.retries.share)
+    arrivals = demand.observe_arrivals(old.demand, seen, arrived, now, lead, _strained(seen, spec.slo))
     lengths = mix.observe_lengths(old.lengths, seen, now)
     verdicts = budget.account(old.budget, seen, spec.slo, now)
     state = budget.slo_state(verdicts, spec.slo, now)
@@ -53,6 +51,7 @@ def learn(
         cold_starts=cold_starts,
         demand=arrivals,
         residuals=forecast.learn_residuals(old.residuals, arrivals, lead),
+        retries=learn_retries(old.retries, seen, len(ready), now),
         lengths=lengths,
         budget=verdicts,
         headroom=_headroom(known, old.headroom, spec.slo, seen, groups, starting, arrivals, verdicts, state),
@@ -89,6 +88,13 @@ def _headroom(
     frozen = known.limited or _engine_fault(seen, groups)
     adapted = headroom.adapt(old, verdicts, state, slo, level * slo.window_seconds, frozen)
     return headroom.in_force(adapted, starting)
+
+
+def _strained(seen: Seen, slo: Slo) -> bool:
+    """More requests are refused or get their first token too late than the objective allows."""
+    total = seen.total
+    late = max(0.0, total.ttft_count - total.ttft_within)
+    return late + total.rejected > 1.0 + slo.budget_share * (total.ttft_count + total.rejected)
 
 
 def _engine_fault(seen: Seen, groups: tuple[Group, ...]) -> bool:

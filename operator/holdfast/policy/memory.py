@@ -15,6 +15,7 @@ from holdfast.policy.headroom import Headroom
 from holdfast.policy.mix import Lengths
 from holdfast.policy.placement import Choice
 from holdfast.policy.rest import Last
+from holdfast.policy.retries import Retries
 from holdfast.policy.setbacks import Setbacks
 from holdfast.policy.sizing import Peaks
 from holdfast.policy.turns import Turns
@@ -31,6 +32,7 @@ class Learned:
     cold_starts: ColdStarts = field(default_factory=ColdStarts)
     demand: Demand = field(default_factory=Demand)
     residuals: Residuals = field(default_factory=Residuals)
+    retries: Retries = field(default_factory=Retries)
     lengths: Lengths = field(default_factory=Lengths)
     budget: Budget = field(default_factory=Budget)
     headroom: Headroom = field(default_factory=Headroom)

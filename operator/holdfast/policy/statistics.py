@@ -23,9 +23,11 @@ def quantile_variance(probability: float) -> float:
 
 
 def surprise(count: float, expected: float, dispersion: float) -> float:
-    """Deviation of a count from what was expected, in standard deviations, right for small counts too.
+    """Deviation of a count from what was expected, in standard deviations, right far out in the tails too.
 
-    Anscombe's transform (2 sqrt(x + 3/8) of a Poisson count has variance 1) of a count of batches: variance of
-    `dispersion` times the mean is what batches of that size have.
+    The signed root of the Poisson deviance, 2 (x ln(x / m) - (x - m)), of a count of batches: batches of that size
+    have a variance of `dispersion` times the mean. Less than a quarter of a batch is never certain.
     """
-    return 2.0 * (math.sqrt(count / dispersion + 0.375) - math.sqrt(expected / dispersion + 0.375))
+    batches, mean = count / dispersion, max(expected / dispersion, 0.25)
+    logarithm = batches * math.log(batches / mean) if batches > 0.0 else 0.0
+    return math.copysign(math.sqrt(max(0.0, 2.0 * (logarithm - (batches - mean)))), batches - mean)
