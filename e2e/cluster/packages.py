@@ -38,9 +38,12 @@ def missing_packages() -> list[str]:
 
 def install_packages() -> None:
     """Install the missing packages with apt; elsewhere say what a person must install."""
-    wanted = missing_packages()
-    if not wanted:
-        return
+    if wanted := missing_packages():
+        install(wanted)
+
+
+def install(wanted: list[str]) -> None:
+    """Install packages of the distribution."""
     if shutil.which("apt-get") is None:
         raise BuildError(f"please install {', '.join(wanted)} with this distribution's package manager and try again")
     started = time.monotonic()

@@ -1,0 +1,33 @@
+"""`python -m e2e.vllm build`: install the real vLLM for CPUs into the cache.
+
+Where torch's wheel is missing it says so and succeeds: the tests that need it are then skipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+from e2e.cluster.binaries import BuildError
+from e2e.vllm import environment, image
+
+
+def main(arguments: list[str]) -> int:
+    """Run one subcommand and return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m e2e.vllm", description=__doc__)
+    parser.add_subparsers(required=True, metavar="COMMAND").add_parser("build", help="install what is missing")
+    parser.parse_args(arguments)
+    try:
+        image.install_prerequisites()
+        environment.build()
+    except environment.MissingWheelError as problem:
+        print(f"NO REAL VLLM: {problem}. Its tests will be skipped.", file=sys.stderr)
+    except (BuildError, subprocess.CalledProcessError, RuntimeError) as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
