@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from holdfast.enginemodel.mix import lognormal_nodes
+from holdfast.enginemodel.mix import BIN_WEIGHTS, lognormal_bins
 from holdfast.enginemodel.steadystate import Array, Engine, Steady
 
 
@@ -18,9 +18,10 @@ def tpot_misses(engine: Engine, steady: Steady, ttft: Array, tpot_seconds: float
     and variance rate E[w²] (x + E[C]) / (1 - rho_p)³ + Var[C] / (1 - rho_p)². The number of decoding sequences moves
     too, correlated over the mean residence / slackness and averaged over the answer's own; and an answer meets more
     of them than the mean over time, by variance / mean. The same arrivals cause both deviations, which therefore add.
-    A lognormal carries the two moments.
+    A lognormal carries the two moments; where prefill is rare and heavy it does not know the tail, and one single
+    prompt longer than what the objective leaves decides (`_heavy_prompts`).
     """
-    outputs = lognormal_nodes(engine.mix.output_tokens, engine.mix.output_cv)[:, None]
+    outputs = lognormal_bins(engine.mix.output_tokens, engine.mix.output_cv)[:, None]
     gaps = np.maximum(outputs - 1.0, 1.0)
     free = 1.0 - steady.prefill_utilisation
     carried_mean, carried_variance = _carried(engine, steady)
@@ -31,31 +32,54 @@ def tpot_misses(engine: Engine, steady: Steady, ttft: Array, tpot_seconds: float
     met = engine.sequence_seconds / free * steady.sequences_variance / np.maximum(steady.sequences, 1.0)
     deviation = np.sqrt(prefill) / gaps + np.sqrt(crowd)
     mean = work / free / gaps + met
-    missed = lognormal_tail(mean, deviation**2, tpot_seconds)
+    spare = gaps * (tpot_seconds - mean) * free
+    heavy = _heavy_prompts(engine, steady.rates * work / free, spare)
+    missed = np.maximum(lognormal_tail(mean, deviation**2, tpot_seconds), heavy)
     if e2e_seconds is not None:
         missed = np.maximum(missed, lognormal_tail(ttft + gaps * mean, (gaps * deviation) ** 2, e2e_seconds))
-    return np.asarray(np.where(outputs >= 2.0, missed, 0.0).mean(axis=0))
+    return np.asarray(BIN_WEIGHTS @ np.where(outputs >= 2.0, missed, 0.0))
+
+
+def _heavy_prompts(engine: Engine, arrivals: Array, spare_seconds: Array) -> Array:
+    """P(at least one of Poisson(`arrivals`) prompts takes longer than the spare time)."""
+    work = engine.prompt_work
+    longer = 1.0 - np.searchsorted(work, spare_seconds) / len(work)
+    return np.asarray(-np.expm1(-arrivals * longer))
 
 
 def _carried(engine: Engine, steady: Steady) -> tuple[Array, Array]:
     """Mean and variance of the prefill work that arrives during the step in which a request's prompt ends."""
-    prompts = lognormal_nodes(engine.mix.computed_tokens, engine.mix.computed_cv)
+    prompts = lognormal_bins(engine.mix.computed_tokens, engine.mix.computed_cv)
     own = engine.prompt_seconds(np.minimum(prompts, float(engine.max_num_batched_tokens)))
     biased, beside = _biased_step(steady)
-    step = steady.decode_step_seconds + own.mean() + steady.prefill_utilisation * biased
+    own_mean = float(BIN_WEIGHTS @ own)
+    own_variance = float(BIN_WEIGHTS @ (own - own_mean) ** 2)
+    step = steady.decode_step_seconds + own_mean + steady.prefill_utilisation * biased
     mean = steady.prefill_utilisation * step
-    return mean, steady.prefill_noise * step + steady.prefill_utilisation**2 * (own.var() + beside)
+    return mean, steady.prefill_noise * step + steady.prefill_utilisation**2 * (own_variance + beside)
 
 
 def ttft_misses(engine: Engine, steady: Steady, ttft_seconds: float) -> tuple[Array, Array]:
     """Share of requests whose first token comes later than the objective, and the mean TTFT.
 
     The step under way ends first (length-biased), then one step per chunk, each with the decodes, the own prompt and
-    what arrived beside it; prompts beyond the token budget wait in a queue with an exponential tail.
+    what arrived beside it; prompts beyond the token budget wait in a queue with an exponential tail. Behind one heavy
+    prompt of work w, which is met with probability rate x w, the wait is uniform up to w: rate E[(w - spare)+] more.
     """
-    prompts = lognormal_nodes(engine.mix.computed_tokens, engine.mix.computed_cv)[:, None]
+    prompts = lognormal_bins(engine.mix.computed_tokens, engine.mix.computed_cv)[:, None]
     mean, variance = _first_token(engine, steady, prompts)
-    return lognormal_tail(mean, variance, ttft_seconds).mean(axis=0), mean.mean(axis=0)
+    spare = ttft_seconds - (mean - 0.5 * steady.prefill_noise)
+    behind = np.where(spare > 0.0, steady.rates * _mean_excess(engine, spare), 1.0)
+    missed = np.minimum(1.0, lognormal_tail(mean, variance, ttft_seconds) + behind)
+    return BIN_WEIGHTS @ missed, BIN_WEIGHTS @ mean
+
+
+def _mean_excess(engine: Engine, spare_seconds: Array) -> Array:
+    """E[(w - spare)+] of the prefill work w of a prompt."""
+    work = engine.prompt_work
+    beyond = np.append(np.cumsum(work[::-1])[::-1], 0.0)
+    first = np.searchsorted(work, spare_seconds)
+    return np.asarray((beyond[first] - (len(work) - first) * spare_seconds) / len(work))
 
 
 def slot_misses(steady: Steady, residence: Array, left_seconds: Array, slots: float, spread: float) -> Array:

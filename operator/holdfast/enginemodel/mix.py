@@ -137,18 +137,46 @@ def histogram_moments(edges: Sequence[float], cumulative: Sequence[float]) -> tu
 
 
 @lru_cache(maxsize=4096)
-def lognormal_nodes(mean: float, cv: float, count: int = 11) -> NDArray[np.float64]:
+def lognormal_nodes(mean: float, cv: float, count: int) -> NDArray[np.float64]:
     """Midpoint quantiles of a lognormal, scaled to its mean: `count` equally likely values that stand for it."""
-    values = np.exp(math.sqrt(math.log1p(cv * cv)) * _normal_nodes(count))
-    values *= mean / values.mean()
+    return _scaled_nodes(mean, cv, *_equal_bins(count))
+
+
+@lru_cache(maxsize=4096)
+def lognormal_bins(mean: float, cv: float) -> NDArray[np.float64]:
+    """Values that stand for the bins of BIN_WEIGHTS of a lognormal, scaled to its mean: fine where objectives look."""
+    return _scaled_nodes(mean, cv, _BIN_MIDDLES, BIN_WEIGHTS)
+
+
+def _scaled_nodes(
+    mean: float, cv: float, quantiles: NDArray[np.float64], weights: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    values = np.exp(math.sqrt(math.log1p(cv * cv)) * quantiles)
+    values *= mean / (values @ weights)
     values.flags.writeable = False
     return values
 
 
 @cache
-def _normal_nodes(count: int) -> NDArray[np.float64]:
+def _equal_bins(count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    return _normal_quantiles([(index + 0.5) / count for index in range(count)]), np.full(count, 1.0 / count)
+
+
+def _normal_quantiles(shares: Sequence[float]) -> NDArray[np.float64]:
     normal = NormalDist()
-    return np.array([normal.inv_cdf((index + 0.5) / count) for index in range(count)])
+    return np.array([normal.inv_cdf(share) for share in shares])
+
+
+_BIN_EDGES = np.array(
+    [
+        *(0.0, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.4, 0.6, 0.75),
+        *(0.85, 0.92, 0.96, 0.975, 0.985, 0.99, 0.9925, 0.995, 0.9975, 0.999, 1.0),
+    ]
+)
+BIN_WEIGHTS: NDArray[np.float64] = np.diff(_BIN_EDGES)
+"""Shares of requests in bins that are narrow where the shortest answers and the longest prompts decide."""
+
+_BIN_MIDDLES = _normal_quantiles((0.5 * (_BIN_EDGES[1:] + _BIN_EDGES[:-1])).tolist())
 
 
 def _log_uniform(low: float, high: float) -> tuple[float, float]:

@@ -50,9 +50,14 @@ class Engine:
         return np.asarray(self.law.c1 * prompts + self.law.c4 * pairs * prompts**2)
 
     @property
+    def prompt_work(self) -> Array:
+        """Prefill work of TAIL_NODES equally likely prompts, ascending."""
+        return self.prompt_seconds(lognormal_nodes(self.mix.computed_tokens, self.mix.computed_cv, TAIL_NODES))
+
+    @property
     def prefill_squared(self) -> float:
         """E[w²] of the prefill work."""
-        work = self.prompt_seconds(lognormal_nodes(self.mix.computed_tokens, self.mix.computed_cv, TAIL_NODES))
+        work = self.prompt_work
         return float(work @ work) / TAIL_NODES
 
     @property
