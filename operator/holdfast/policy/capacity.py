@@ -68,7 +68,7 @@ class Belief:
 class Look:
     """What was observed since the last comparison, while nothing but the load changed."""
 
-    since: float = 0.0
+    since: float | None = None
     arrivals: float = 0.0
     replica_seconds: float = 0.0
     verdicts: Verdicts = field(default_factory=Verdicts)
@@ -117,6 +117,8 @@ def watch(look: Look, seen: Seen, arrivals: float, verdicts: Verdicts, serving: 
     """
     if serving <= 0 or not seen.fresh:
         return Look(since=now + seen.interval_seconds)
+    if look.since is None:
+        return Look(since=now)
     if now < look.since:
         return look
     share = passed / seen.interval_seconds
@@ -133,8 +135,13 @@ def watch(look: Look, seen: Seen, arrivals: float, verdicts: Verdicts, serving: 
 
 def is_due(look: Look, key: ServiceKey, now: float) -> bool:
     """Once per `LOOK_SECONDS`, services one after another and not all at once."""
+    if look.since is None:
+        return False
     offset = crc32(str(key).encode()) % int(LOOK_SECONDS)
-    return look.since < now and (now + offset) // LOOK_SECONDS != (look.since + offset) // LOOK_SECONDS
+    return (
+        now - look.since >= 0.5 * LOOK_SECONDS
+        and (now + offset) // LOOK_SECONDS != (look.since + offset) // LOOK_SECONDS
+    )
 
 
 def correct(memory: Capacity, look: Look, accelerator: str, model: EngineModel) -> Capacity:
@@ -142,7 +149,7 @@ def correct(memory: Capacity, look: Look, accelerator: str, model: EngineModel) 
     spec, belief = memory.spec, memory.belief(accelerator)
     if spec is None or belief is None or not belief.feasible:
         return memory
-    if look.verdicts.judged < LEAST_REQUESTS or look.replica_seconds < 0.5 * LOOK_SECONDS:
+    if look.verdicts.judged < LEAST_REQUESTS or look.replica_seconds <= 0.0:
         return memory
     corrected = replace(belief, correction=_compared(memory, spec, belief, look, model))
     return replace(memory, beliefs=tuple(corrected if old is belief else old for old in memory.beliefs))

@@ -1,0 +1,154 @@
+"""Which accelerator is taken, when another takes over, and what is remembered of failures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.api.reasons import Reason
+from holdfast.domain.cluster import NodeOffer, Replica, ReplicaPhase
+from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.policy.capacity import Capacity, believe
+from holdfast.policy.inventory import Inventory
+from holdfast.policy.mix import Lengths
+from holdfast.policy.placement import Choice, Option, candidates, choose, options
+from holdfast.policy.replicas import Group, group_replicas
+from holdfast.policy.setbacks import Setback, Setbacks, watch_setbacks
+from holdfast.policy.settings import PolicySettings
+from holdfast.policy.traffic import judge
+from tests.builders import NOW, ServiceView, accelerator, node, replicas, service, traffic
+from tests.policy.fluid import FixedRates
+
+SETTINGS = PolicySettings()
+FAST, SLOW = accelerator("fast", cost_per_gpu_hour=4.0), accelerator("slow", cost_per_gpu_hour=1.0)
+OUT = Setback("fast", NOW + 600.0, 600.0, Reason.INSUFFICIENT_GPUS, "0/4 nodes are available")
+
+
+def considered(
+    *accelerators: AcceleratorOption,
+    rates: dict[str, float] | None = None,
+    demand: float | None = 10.0,
+    nodes: tuple[NodeOffer, ...] = (),
+    setbacks: Setbacks | None = None,
+    groups: tuple[Group, ...] = (),
+    most: int = 20,
+) -> tuple[ServiceSpec, tuple[Option, ...]]:
+    spec = service().with_accelerators(*accelerators).with_replicas_between(1, most).spec
+    model = FixedRates(rates or {"fast": 5.0, "slow": 2.0})
+    beliefs = believe(Capacity(), spec, Lengths(), judge(traffic(1.0)), model).beliefs
+    return spec, options(spec, beliefs, groups, setbacks or Setbacks(), Inventory(nodes), demand, 1, NOW)
+
+
+def taken(
+    *accelerators: AcceleratorOption, memory: Choice | None = None, groups: tuple[Group, ...] = (), **more
+) -> str:  # type: ignore[no-untyped-def]
+    spec, found = considered(*accelerators, groups=groups, **more)
+    return choose(memory or Choice(), spec, found, groups, 75.0, NOW).accelerator
+
+
+def test_the_cheapest_per_good_request_comes_first_and_not_the_cheapest_per_hour() -> None:
+    assert taken(FAST, SLOW) == "slow"  # $0.80 against $0.50 for a request/s
+    assert taken(FAST, SLOW, rates={"fast": 5.0, "slow": 0.4}) == "fast"
+
+
+def test_without_costs_the_order_of_the_list_is_the_preference() -> None:
+    assert taken(accelerator("slow"), accelerator("fast")) == "slow"
+    assert taken(accelerator("fast"), accelerator("slow")) == "fast"
+
+
+def test_what_cannot_meet_the_objectives_or_cannot_be_had_comes_last() -> None:
+    assert taken(FAST, SLOW, rates={"fast": 5.0, "slow": 0.0}) == "fast"
+    assert taken(SLOW, FAST, setbacks=Setbacks((replace(OUT, accelerator="slow"),))) == "fast"
+    assert taken(FAST, replace(SLOW, max_replicas=2)) == "fast"
+    full = (node("a", 2, used=2), node("b", 8, resource="fast.com/gpu"))
+    assert taken(replace(FAST, resource="fast.com/gpu"), SLOW, nodes=full) == "fast"
+
+
+def test_where_none_can_carry_the_load_the_one_that_carries_most_is_taken() -> None:
+    assert taken(replace(FAST, max_replicas=1), replace(SLOW, max_replicas=4)) == "slow"
+
+
+def test_the_one_in_use_stays_while_the_other_is_cheaper_by_less_than_a_tenth() -> None:
+    used = (Group("fast", size=2, exists=True),)
+    assert taken(FAST, replace(SLOW, cost_per_gpu_hour=1.45), groups=used, memory=Choice("fast")) == "fast"
+
+
+def test_a_cheaper_one_takes_over_when_staying_has_cost_as_much_as_switching() -> None:
+    used = (Group("fast", size=2, exists=True),)
+    spec, found = considered(FAST, SLOW, groups=used)
+    choice, seconds = Choice("fast"), 0.0
+    while choice.accelerator == "fast" and seconds < 1000.0:
+        seconds += 5.0
+        choice = choose(choice, spec, found, used, 75.0, NOW + seconds)
+    assert 125.0 <= seconds <= 135.0  # saves $3 an hour, switching costs 75 s at $5 an hour
+
+
+def test_a_cheaper_one_that_comes_and_goes_never_takes_over() -> None:
+    used = (Group("fast", size=2, exists=True),)
+    spec, cheap = considered(FAST, SLOW, groups=used)
+    _, dear = considered(FAST, replace(SLOW, cost_per_gpu_hour=3.0), groups=used)
+    choice = Choice("fast")
+    for index in range(200):
+        choice = choose(choice, spec, dear if index % 10 == 9 else cheap, used, 75.0, NOW + 5.0 * index)
+    assert choice.accelerator == "fast"
+
+
+def test_a_restarted_operator_stays_on_what_runs() -> None:
+    assert taken(FAST, SLOW, groups=(Group("fast", size=2, exists=True),)) == "fast"
+
+
+def test_every_accelerator_that_lost_says_why() -> None:
+    full = replace(SLOW, name="full", max_replicas=1)
+    bad = accelerator("bad", cost_per_gpu_hour=0.1)
+    _, found = considered(
+        FAST, SLOW, full, bad, rates={"fast": 5.0, "slow": 2.0, "full": 2.0, "bad": 0.0}, setbacks=Setbacks((OUT,))
+    )
+    lost = {candidate.accelerator: candidate.lost_because for candidate in candidates(found, "slow", 0.99)}
+    assert lost["slow"] == ""
+    assert "0/4 nodes are available" in lost["fast"]
+    assert lost["full"] == "only 1 of 5 replicas can be had"
+    assert "even without load" in lost["bad"]
+
+
+def group(pods: tuple[Replica, ...], now: float = NOW) -> tuple[Group, ...]:
+    return group_replicas(ServiceView(service(), replicas=pods).snapshot(), now, SETTINGS)
+
+
+def failing(since: float = 100.0) -> tuple[Replica, ...]:
+    return replicas(1, ReplicaPhase.FAILING, age=since, reason="CrashLoopBackOff", detail="CUDA error")
+
+
+def test_failing_replicas_are_given_a_minute_through_all_their_restarts() -> None:
+    memory, starting = Setbacks(), replicas(1, ReplicaPhase.STARTING, age=100.0)
+    for second, pods in ((0, failing()), (20, starting), (40, failing()), (55, starting)):
+        memory = watch_setbacks(memory, group(pods), NOW + second, SETTINGS)
+        assert memory.past == ()
+    memory = watch_setbacks(memory, group(failing()), NOW + 65.0, SETTINGS)
+    assert memory.active("h100", NOW + 70.0) == Setback(
+        "h100", NOW + 665.0, 600.0, Reason.ENGINE_FAILING, "CrashLoopBackOff: CUDA error"
+    )
+
+
+def test_a_failing_replica_beside_ready_ones_says_nothing_about_the_accelerator() -> None:
+    memory = Setbacks()
+    for second in range(0, 300, 5):
+        memory = watch_setbacks(memory, group(failing() + replicas(2)), NOW + second, SETTINGS)
+    assert memory.past == ()
+
+
+def test_setbacks_double_up_to_a_bound_and_one_success_clears_them() -> None:
+    memory, now, delays = Setbacks(), NOW, []
+    short = replicas(1, ReplicaPhase.UNSCHEDULABLE, age=400.0)
+    for _ in range(9):
+        memory = watch_setbacks(memory, group(short, now), now, SETTINGS)
+        delays.append(memory.past[0].delay_seconds)
+        now = memory.past[0].until
+    assert delays[:4] == [600.0, 1200.0, 2400.0, 4800.0]
+    assert delays[-1] == SETTINGS.longest_retry_seconds
+    assert watch_setbacks(memory, group(replicas(1)), now, SETTINGS) == Setbacks()
+
+
+def test_an_image_that_cannot_be_pulled_is_called_by_its_name() -> None:
+    pods = replicas(1, ReplicaPhase.FAILING, reason="ImagePullBackOff", detail="not found")
+    memory = watch_setbacks(Setbacks(), group(pods), NOW, SETTINGS)
+    memory = watch_setbacks(memory, group(pods), NOW + 61.0, SETTINGS)
+    assert memory.past[0].reason is Reason.IMAGE_PULL_FAILING

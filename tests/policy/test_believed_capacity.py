@@ -1,0 +1,187 @@
+"""What a replica is believed to carry: the engine model, corrected slowly by what is observed."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from holdfast.enginemodel.mix import LengthMix
+from holdfast.policy.budget import Verdicts
+from holdfast.policy.capacity import Capacity, Look, believe, correct, is_due, watch
+from holdfast.policy.mix import Lengths, length_mix, observe_lengths
+from holdfast.policy.replicarate import StepLawModel
+from holdfast.policy.retries import Retries, learn_retries
+from holdfast.policy.traffic import judge
+from tests.builders import H100, L40S, NOW, counts, service, traffic
+from tests.policy.fluid import FixedRates
+
+SPEC = service().with_accelerators(H100, L40S).spec
+MODEL = FixedRates({"h100": 4.0, "l40s": 2.0})
+
+
+class Counting(FixedRates):
+    """Counts how often it is asked."""
+
+    asked = 0
+
+    def rate(self, *args):  # type: ignore[no-untyped-def]
+        type(self).asked += 1
+        return super().rate(*args)
+
+
+class Predicting(FixedRates):
+    """Predicts a TPOT of 20 ms whatever the load."""
+
+    def tpot_seconds(self, spec, option, mix: LengthMix, slowness: float, rate_rps: float) -> float:  # type: ignore[no-untyped-def]
+        return 0.02 * slowness
+
+
+def believed(model: FixedRates = MODEL) -> Capacity:
+    return believe(Capacity(), SPEC, Lengths(), judge(traffic(1.0)), model)
+
+
+def test_every_accelerator_is_believed_in_with_the_priors_confidence() -> None:
+    beliefs = believed().beliefs
+    assert [(b.option.name, b.rate_rps, b.confidence) for b in beliefs] == [("h100", 4.0, 0.8), ("l40s", 2.0, 0.8)]
+
+
+def test_nothing_is_computed_anew_until_something_material_changes() -> None:
+    model = Counting({"h100": 4.0, "l40s": 2.0})
+    first = believed(model)
+    asked = Counting.asked
+    slightly = replace(Lengths(), prompt_tokens=Lengths().prompt_tokens * 1.05)
+    assert believe(first, SPEC, slightly, judge(traffic(1.0)), model) is first
+    assert Counting.asked == asked
+    much = replace(Lengths(), prompt_tokens=Lengths().prompt_tokens * 2.0)
+    believe(first, SPEC, much, judge(traffic(1.0)), model)
+    assert Counting.asked == asked + 2
+
+
+def minute(rate: float, bad_share: float = 0.0, tpot: float = 0.02) -> Look:
+    """A minute of one replica at that rate."""
+    requests = 60.0 * rate
+    return Look(
+        NOW - 60.0,
+        requests,
+        60.0,
+        Verdicts(requests * (1 - bad_share), requests * bad_share),
+        0.0,
+        requests,
+        requests * tpot,
+    )
+
+
+@pytest.mark.parametrize(
+    ("rate", "bad_share", "direction"),
+    [(3.0, 0.0, 0), (3.0, 0.3, -1), (6.0, 0.0, 1), (6.0, 0.3, 0), (1.0, 0.3, 0), (3.0, 0.02, 0)],
+    ids=["as believed", "misses below capacity", "keeps above capacity", "misses above", "misses idle", "chance"],
+)
+def test_the_gain_moves_only_where_load_and_verdicts_disagree(rate: float, bad_share: float, direction: int) -> None:
+    gain = correct(believed(), minute(rate, bad_share), "h100", MODEL).beliefs[0].correction.gain
+    assert (gain > 1.0) - (gain < 1.0) == direction
+
+
+def test_the_gain_is_bounded_whatever_is_observed_for_however_long() -> None:
+    low = high = believed()
+    for _ in range(200):
+        low = correct(low, minute(2.0 * low.beliefs[0].correction.gain + 0.2, 0.9), "h100", MODEL)
+        high = correct(high, minute(50.0), "h100", MODEL)
+    assert low.beliefs[0].correction.gain == pytest.approx(0.5, abs=0.2)
+    assert high.beliefs[0].correction.gain == 1.5
+    assert high.beliefs[0].confidence > 0.95
+
+
+def test_slow_steps_stretch_the_step_law_and_then_the_rate_is_computed_anew() -> None:
+    model = Predicting({"h100": 4.0, "l40s": 2.0})
+    capacity = believed(model)
+    for _ in range(40):
+        capacity = correct(capacity, minute(3.0, tpot=0.03), "h100", model)
+        capacity = believe(capacity, SPEC, Lengths(), judge(traffic(1.0)), model)
+    assert capacity.beliefs[0].correction.slowness == pytest.approx(1.5, rel=0.02)
+    assert capacity.beliefs[0].slowness == pytest.approx(1.5, rel=0.07)
+    assert capacity.beliefs[1].correction.slowness == 1.0
+
+
+def test_a_new_generation_starts_the_correction_anew() -> None:
+    corrected = correct(believed(), minute(6.0), "h100", MODEL)
+    edited = replace(SPEC, generation=2)
+    assert believe(corrected, edited, Lengths(), judge(traffic(1.0)), MODEL).beliefs[0].correction.gain == 1.0
+
+
+def test_a_look_begins_anew_after_a_disturbance_and_the_counting_interval() -> None:
+    seen = judge(traffic(4.0))
+    disturbed = watch(Look(NOW - 50.0, arrivals=100.0), seen, 40.0, Verdicts(40.0, 0.0), 0, 5.0, NOW)
+    assert disturbed == Look(since=NOW + 10.0)
+    assert watch(disturbed, seen, 40.0, Verdicts(40.0, 0.0), 2, 5.0, NOW + 5.0) == disturbed
+    assert watch(disturbed, seen, 40.0, Verdicts(40.0, 0.0), 2, 5.0, NOW + 10.0).arrivals == 20.0
+
+
+def test_services_are_looked_at_once_a_minute_and_not_all_at_once() -> None:
+    keys = [service(f"s{index}").spec.key for index in range(300)]
+    due = [{key for key in keys if is_due(Look(since=NOW), key, NOW + second)} for second in range(0, 65, 5)]
+    assert due[5] == set()
+    assert all(len(after - before) <= 200 for before, after in itertools.pairwise(due))
+    assert due[12] == set(keys)
+
+
+def test_the_real_engine_model_answers_for_known_and_unknown_accelerators() -> None:
+    model, mix = StepLawModel(), LengthMix.from_means(1155.0, 211.0)
+    known = model.rate(SPEC, H100, mix, 1.0)
+    assert known.feasible
+    assert known.rate_rps > 1.0
+    assert model.rate(SPEC, H100, mix, 1.5).rate_rps < known.rate_rps
+    slow, fast = (model.tpot_seconds(SPEC, H100, mix, 1.0, rate) for rate in (known.rate_rps, 0.1))
+    assert slow is not None
+    assert fast is not None
+    assert 0.0 < fast < slow < SPEC.slo.tpot_seconds
+    assert model.tpot_seconds(SPEC, H100, mix, 1.0, 1e6) is None
+    assert model.rate(SPEC, replace(H100, name="no-such-thing"), mix, 1.0).confidence < known.confidence
+
+
+def test_lengths_follow_what_is_served_within_minutes() -> None:
+    lengths = Lengths()
+    assert lengths.prompt_mean == pytest.approx(1155.0)
+    seen = judge(traffic(5.0, prompt_length_sum=5.0 * 10.0 * 300.0, output_length_sum=5.0 * 10.0 * 50.0))
+    for index in range(120):
+        lengths = observe_lengths(lengths, seen, NOW + 5.0 * index)
+    assert lengths.prompt_mean == pytest.approx(300.0, rel=0.1)
+    assert lengths.output_mean == pytest.approx(50.0, rel=0.1)
+
+
+def test_equal_mixes_are_put_on_one_grid() -> None:
+    nothing = judge(traffic(1.0))
+    mixes = {
+        length_mix(replace(Lengths(), prompt_tokens=23_000.0 + tokens), nothing.prompt_lengths, nothing.output_lengths)
+        for tokens in range(0, 1000, 50)
+    }
+    assert len(mixes) <= 2
+
+
+def refused(rate: float, rejected: float):  # type: ignore[no-untyped-def]
+    return judge(traffic(rate, rejected=10.0 * rejected))
+
+
+def test_requests_that_no_longer_arrive_once_nothing_is_refused_had_only_come_back() -> None:
+    memory = Retries()
+    for index in range(6):
+        memory = learn_retries(memory, refused(10.0, 20.0), 2, NOW + 5.0 * index)  # 30/s arrive
+    for index in range(6, 12):
+        memory = learn_retries(memory, refused(18.0, 0.0), 4, NOW + 5.0 * index)  # of 20 refused, 12 were retries
+    assert memory.share == pytest.approx(0.5 * 0.6, abs=0.01)
+
+
+def test_an_episode_that_ends_by_itself_teaches_nothing_about_retries() -> None:
+    memory = learn_retries(Retries(), refused(10.0, 20.0), 2, NOW)
+    for index in range(1, 8):
+        memory = learn_retries(memory, refused(5.0, 0.0), 2, NOW + 5.0 * index)
+    assert memory == Retries()
+
+
+def test_counts_of_two_accelerators_add_up_whatever_their_order() -> None:
+    pairs = (("h100", counts(4.0)), ("l40s", counts(1.0, good=0.5)))
+    one, other = (judge(replace(traffic(), by_accelerator=order)) for order in (pairs, pairs[::-1]))
+    assert one == other
+    assert one.total.finished == 50.0
+    assert one.total.ttft_within == 45.0

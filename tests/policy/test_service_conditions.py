@@ -1,0 +1,222 @@
+"""What a person reads: conditions, reasons and sentences, each from the facts that make it so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from holdfast.api.conditions import ConditionType
+from holdfast.domain.cluster import ClusterProblem, Placement, ReplicaPhase
+from holdfast.domain.decision import Action, Decision
+from holdfast.domain.signals import SignalState
+from holdfast.policy.decide import decide
+from holdfast.policy.memory import Memory
+from holdfast.policy.settings import PolicySettings
+from tests.builders import (
+    NOW,
+    ServiceView,
+    a_snapshot,
+    accelerator,
+    condition,
+    no_traffic,
+    node,
+    replicas,
+    service,
+    sizes,
+    traffic,
+)
+from tests.policy.fluid import FixedRates
+
+CHAT = service().with_accelerators(accelerator("h100", cost_per_gpu_hour=2.95))
+MODEL = FixedRates({"h100": 8.9, "l40s": 3.0})
+QUIET = traffic(5.0)
+
+
+def decided(view: ServiceView, *, looks: int = 1, nodes=(), settings: PolicySettings | None = None) -> Decision:  # type: ignore[no-untyped-def]
+    """The last of some looks at the same facts, five seconds apart."""
+    memory = Memory()
+    for index in range(looks):
+        snapshot = a_snapshot(view, now=NOW + 5.0 * index, nodes=nodes)
+        (decision,), memory = decide(snapshot, memory, settings or PolicySettings(), MODEL)
+    return decision
+
+
+def test_every_condition_is_always_there_once() -> None:
+    decision = decided(ServiceView(CHAT, QUIET, replicas(2)))
+    assert sorted(c.type for c in decision.conditions) == sorted(ConditionType)
+    assert all(c.message and c.reason for c in decision.conditions)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (SignalState.FRESH, "MetricsFresh"),
+        (SignalState.UNREACHABLE, "PrometheusUnreachable"),
+        (SignalState.ABSENT, "MetricsMissing"),
+        (SignalState.STALE, "MetricsStale"),
+        (SignalState.PARTIAL, "MetricsPartial"),
+        (SignalState.DUPLICATE, "MetricsPartial"),
+        (SignalState.INVALID, "MetricsPartial"),
+    ],
+)
+def test_every_state_of_the_metrics_has_its_reason_and_says_what_is_missing(state: SignalState, reason: str) -> None:
+    seen = replace(QUIET, state=state, detail="engines lack the label holdfast_service")
+    decision = decided(ServiceView(CHAT, seen, replicas(2)))
+    fresh = state is SignalState.FRESH
+    assert condition(decision, "MetricsAvailable") == (fresh, reason)
+    assert condition(decision, "ScalingActive") == (fresh, "FollowingSLO" if fresh else "MetricsHold")
+    message = next(c.message for c in decision.conditions if c.type == "MetricsAvailable")
+    assert fresh or "holdfast_service" in message
+
+
+@pytest.mark.parametrize(
+    ("reason", "detail", "expected"),
+    [
+        ("CrashLoopBackOff", "CUDA out of memory", "EngineFailing"),
+        ("ImagePullBackOff", "no such image", "ImagePullFailing"),
+        ("ModelNotFound", "no model at /models", "ModelNotFound"),
+        ("", "", "EngineFailing"),
+    ],
+)
+def test_a_failing_engine_is_not_ready_and_its_last_words_are_told(reason: str, detail: str, expected: str) -> None:
+    pods = replicas(1, ReplicaPhase.FAILING, reason=reason, detail=detail)
+    decision = decided(ServiceView(CHAT, no_traffic(SignalState.ABSENT), pods))
+    assert condition(decision, "Ready") == (False, expected)
+    assert detail in next(c.message for c in decision.conditions if c.type == "Ready")
+    stuck = decided(ServiceView(CHAT, no_traffic(SignalState.ABSENT), pods), looks=14)
+    assert condition(stuck, "Stalled") == (True, expected)
+
+
+def test_problems_only_the_operator_can_see_are_told_at_once() -> None:
+    problem = ClusterProblem("SecretMissing", "Secret hugging-face has no key token")
+    decision = decided(ServiceView(CHAT, replicas=(), sizes=(Placement("h100", 1),), problems=(problem,)))
+    assert condition(decision, "Ready") == (False, "SecretMissing")
+    assert condition(decision, "Stalled") == (True, "SecretMissing")
+    serving = decided(ServiceView(CHAT, QUIET, replicas(2), problems=(problem,)))
+    assert condition(serving, "Ready") == (True, "Serving")
+    conflict = ClusterProblem("NameConflict", "Service chat belongs to someone else")
+    assert condition(decided(ServiceView(CHAT, QUIET, replicas(2), problems=(conflict,))), "Ready")[0] is False
+
+
+def test_quota_and_missing_nodes_are_about_capacity() -> None:
+    quota = ClusterProblem("QuotaExceeded", "exceeded quota: gpus")
+    decision = decided(ServiceView(CHAT, QUIET, replicas(1), (Placement("h100", 2),), (quota,)))
+    assert condition(decision, "CapacityAvailable") == (False, "QuotaExceeded")
+    elsewhere = service().with_accelerators(accelerator("h100", node_selector=(("gpu", "h100"),)))
+    waiting = replicas(1, ReplicaPhase.UNSCHEDULABLE, age=5.0, reason="Unschedulable", detail="0/1 nodes match")
+    view = ServiceView(elsewhere, no_traffic(SignalState.ABSENT), waiting)
+    decision = decided(view, nodes=(node("a", 8, gpu="a100"),))
+    assert condition(decision, "CapacityAvailable") == (False, "NoMatchingNodes")
+    assert condition(decided(view, nodes=(node("a", 8, gpu="h100"),)), "CapacityAvailable")[1] == "InsufficientGPUs"
+    assert condition(decided(ServiceView(CHAT, QUIET, replicas(2))), "CapacityAvailable") == (True, "AllPlaced")
+
+
+def test_too_few_requests_are_neither_met_nor_missed() -> None:
+    decision = decided(ServiceView(CHAT, traffic(1.0), replicas(2)))
+    assert condition(decision, "SLOMet") == (None, "WarmingUp")
+    assert decision.slo.attainment is None
+
+
+@pytest.mark.parametrize(
+    ("pods", "rate", "reason"),
+    [
+        (replicas(2) + replicas(1, ReplicaPhase.STARTING, age=9.0), 40.0, "ColdStart"),
+        (replicas(1) + replicas(1, ReplicaPhase.FAILING), 40.0, "EngineFailing"),
+        (replicas(4), 5.0, "EngineSlow"),
+    ],
+    ids=["starting", "failing", "enough replicas"],
+)
+def test_a_missed_objective_names_its_likely_cause(pods, rate: float, reason: str) -> None:  # type: ignore[no-untyped-def]
+    decision = decided(ServiceView(CHAT, traffic(rate, good=0.5), pods), looks=12)
+    assert condition(decision, "SLOMet") == (False, reason)
+
+
+def test_objectives_that_nobody_can_meet_are_said_so_and_nothing_is_lowered() -> None:
+    chat = CHAT.with_accelerators(accelerator("none"))
+    (decision,), _ = decide(
+        a_snapshot(ServiceView(chat, QUIET, replicas(3, on="none"))), Memory(), model=FixedRates({"none": 0.0})
+    )
+    assert condition(decision, "SLOMet") == (False, "SLOInfeasible")
+    assert decision.verdict.replicas == 3
+
+
+def test_the_decision_says_what_a_person_needs_to_know() -> None:
+    decision = decided(ServiceView(CHAT, traffic(30.0), replicas(3)), looks=3)
+    verdict = decision.verdict
+    assert (verdict.action, verdict.reason) == (Action.SCALE_UP, "ForecastAboveCapacity")
+    expected = decision.explanation
+    assert verdict.message == (
+        f"{expected.forecast_rps:.1f} req/s expected (q={expected.quantile:.2f}) in the next 45 s, "
+        f"8.9 req/s per h100 replica bound by TPOT; 3 -> {verdict.replicas} replicas, "
+        f"${(verdict.replicas - 3) * 2.95:.2f}/h more"
+    )
+
+
+def test_a_hold_lists_the_sizes_as_they_are_and_why() -> None:
+    decision = decided(ServiceView(CHAT, traffic(1.0), replicas(3)))
+    assert decision.verdict.action is Action.HOLD
+    assert decision.verdict.reason == "DownHold"
+    assert sizes(decision) == {"h100": 3}
+    assert decision.explanation.guards[0].startswith("DownHold: ")
+
+
+def test_a_new_service_gets_its_minimum_on_the_cheapest_accelerator() -> None:
+    chat = service().with_replicas_between(2, 9)
+    chat = chat.with_accelerators(
+        accelerator("l40s", cost_per_gpu_hour=1.5), accelerator("h100", cost_per_gpu_hour=2.95)
+    )
+    verdict = decided(ServiceView(chat)).verdict
+    assert (verdict.action, verdict.reason) == (Action.CREATE, "FirstSize")
+    assert [(t.accelerator, t.replicas, t.observed_replicas) for t in verdict.targets] == [("h100", 2, None)]
+    first = decided(ServiceView(chat.recommending()))
+    assert sizes(first) == {"l40s": 2}
+    pinned = decided(ServiceView(chat.pinned_to(5)))
+    assert sizes(pinned) == {"h100": 5}
+
+
+def test_a_pin_keeps_the_accelerators_in_use_and_takes_from_the_least_preferred() -> None:
+    both = service().with_accelerators(accelerator("h100"), accelerator("l40s"))
+    pods = replicas(3) + replicas(2, on="l40s")
+    for pinned, expected in (
+        (6, {"h100": 4, "l40s": 2}),
+        (5, {"h100": 3, "l40s": 2}),
+        (4, {"h100": 3, "l40s": 1}),
+        (2, {"h100": 2, "l40s": 0}),
+    ):
+        decision = decided(ServiceView(both.pinned_to(pinned), QUIET, pods))
+        assert sizes(decision) == expected
+        assert (decision.verdict.action is Action.HOLD) == (pinned == 5)
+        assert decision.verdict.reason == "Pinned"
+
+
+def test_an_accelerator_that_is_no_longer_listed_is_left_once_another_serves() -> None:
+    pods = replicas(2, on="gone")
+    first = decided(ServiceView(CHAT, QUIET, pods))
+    assert sizes(first) == {"h100": 1, "gone": 2}
+    assert first.verdict.action is Action.SWITCH
+    then = decided(ServiceView(CHAT, QUIET, pods + replicas(1)))
+    assert sizes(then) == {"h100": 1, "gone": 0}
+    names = next(t.remove_first for t in then.verdict.targets if t.accelerator == "gone")
+    assert set(names) == {pod.name for pod in pods}
+
+
+def test_one_failing_replica_is_replaced_by_one_more_and_not_by_ever_more() -> None:
+    pods = replicas(2) + replicas(1, ReplicaPhase.FAILING, reason="CrashLoopBackOff")
+    view = ServiceView(CHAT, traffic(20.0), pods)
+    wanted = decided(ServiceView(CHAT, traffic(20.0), replicas(3)), looks=6).explanation.wanted_replicas
+    assert wanted is not None
+    assert decided(view, looks=6).verdict.replicas == wanted + 1
+
+
+def test_a_decision_rests_while_nothing_new_is_known_and_wakes_with_the_next_scrape() -> None:
+    view = ServiceView(CHAT, QUIET, replicas(1))
+    first, memory = decide(a_snapshot(view, scrape=15.0), Memory(), model=MODEL)
+    again, same = decide(a_snapshot(view, scrape=15.0, now=NOW + 5.0), memory, model=MODEL)
+    assert again[0] is first[0]
+    assert same.services == memory.services
+    for changed in (replace(view, traffic=traffic(50.0)), replace(view, replicas=replicas(2))):
+        other, _ = decide(a_snapshot(changed, scrape=15.0, now=NOW + 5.0), memory, model=MODEL)
+        assert other[0] is not first[0]
+    later, _ = decide(a_snapshot(view, scrape=15.0, now=NOW + 15.0), memory, model=MODEL)
+    assert later[0] is not first[0]
