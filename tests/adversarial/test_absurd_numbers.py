@@ -168,3 +168,9 @@ def test_a_free_accelerator_and_a_free_budget_divide_by_nothing() -> None:
 
 def test_no_service_at_all_is_no_decision() -> None:
     assert decide(a_snapshot(), Memory()) == ((), Memory())
+
+
+@pytest.mark.parametrize("rate", [5e-324, 1e-300, 1e9])
+def test_the_smallest_and_the_largest_counts_that_make_sense_are_decided_on(rate: float) -> None:
+    decisions = run([traffic(2.0)] * 30 + [traffic(rate)] * 60)
+    assert all(1 <= decision.verdict.replicas <= 20 for decision in decisions)

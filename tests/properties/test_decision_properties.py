@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.domain.cluster import Placement, ReplicaPhase
@@ -47,6 +47,7 @@ def test_more_load_never_means_fewer_replicas(before: float, lower: float, highe
 
 
 @given(before=rates, now=rates, size=some_sizes)
+@example(before=2.0, now=5e-324, size=1)
 @settings(max_examples=60, deadline=None)
 def test_sizes_stay_within_their_bounds_and_at_most_double_beyond_four_more(
     before: float, now: float, size: int

@@ -29,5 +29,5 @@ def surprise(count: float, expected: float, dispersion: float) -> float:
     have a variance of `dispersion` times the mean. Less than a quarter of a batch is never certain.
     """
     batches, mean = count / dispersion, max(expected / dispersion, 0.25)
-    logarithm = batches * math.log(batches / mean) if batches > 0.0 else 0.0
+    logarithm = batches * (math.log(batches) - math.log(mean)) if batches > 0.0 else 0.0
     return math.copysign(math.sqrt(max(0.0, 2.0 * (logarithm - (batches - mean)))), batches - mean)
