@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.domain.cluster import ReplicaPhase
@@ -33,6 +33,7 @@ def test_replicas_for_a_rate(rate: float, replica: float, wanted: int) -> None:
 
 
 @given(st.floats(), st.floats())
+@example(math.inf, math.inf)
 def test_replicas_for_anything_is_a_sensible_number(rate: float, replica: float) -> None:
     assert 0 <= replicas_for(rate, replica) <= 1_000_000
 

@@ -50,7 +50,7 @@ def replicas_for(rate_rps: float, replica_rps: float) -> int:
     """Fewest replicas that carry the rate; what no number of them carries counts as very many."""
     if not rate_rps > 0.0:
         return 0
-    if not replica_rps > 0.0:
+    if math.isinf(rate_rps) or not replica_rps > 0.0:
         return MOST_REPLICAS
     return min(MOST_REPLICAS, math.ceil(min(rate_rps / replica_rps, float(MOST_REPLICAS)) - 1e-9))
 
