@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import prometheus_client
 import pytest
 
 from tests.render.pod_module import load
@@ -56,6 +58,34 @@ class FakeEngine:
         return self.completion_status, {"choices": [{"text": "x"}]}
 
 
+class CountingEngine(FakeEngine):
+    """Counts as vLLM does: on the global registry, each request before its answer is sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        labels = ["model_name", "engine"]
+        self.requests = prometheus_client.Counter("vllm:request_success", "Requests.", [*labels, "finished_reason"])
+        self.ttft = prometheus_client.Histogram("vllm:time_to_first_token_seconds", "TTFT.", labels, buckets=[0.5, 1.0])
+        self.running = prometheus_client.Gauge("vllm:num_requests_running", "Running.", labels)
+        self.other = prometheus_client.Counter("http_requests", "Not of the engine.", ["path"])
+        self.running.labels("llama", "0").set(3.0)
+        self.other.labels("/v1/models").inc()
+
+    def forget(self) -> None:
+        for metric in (self.requests, self.ttft, self.running, self.other):
+            prometheus_client.REGISTRY.unregister(metric)
+
+    async def _answer(self, scope: Any, receive: Any) -> tuple[int, Any]:
+        status, answer = await super()._answer(scope, receive)
+        if scope["method"] == "POST":
+            self.requests.labels("llama", "0", "length").inc()
+            self.ttft.labels("llama", "0").observe(0.7)
+        return status, answer
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        return prometheus_client.REGISTRY.get_sample_value(name, {"model_name": "llama", "engine": "0", **labels})
+
+
 class Answer:
     """What a client gets."""
 
@@ -91,7 +121,7 @@ async def until_warm(app: Any) -> Answer:
         if (answer := await get(app, READY)).status == 200:
             return answer
         await asyncio.sleep(0)
-    raise AssertionError("never ready")
+    raise AssertionError(f"never ready: {answer.body!r}")
 
 
 @pytest.fixture(autouse=True)
@@ -123,6 +153,47 @@ async def test_many_probes_cost_one_token() -> None:
     for _ in range(20):
         assert (await get(app, READY)).status == 200
     assert engine.tokens == 1
+
+
+@pytest.fixture
+def counting() -> Iterator[CountingEngine]:
+    engine = CountingEngine()
+    yield engine
+    engine.forget()
+
+
+async def test_the_warm_up_leaves_no_trace_in_the_metrics_of_the_engine(counting: CountingEngine) -> None:
+    app = MIDDLEWARE.ReadyAndBalance(counting)
+    await until_warm(app)
+    ttft = "vllm:time_to_first_token_seconds"
+    assert counting.tokens == 1
+    assert counting.sample("vllm:request_success_total", finished_reason="length") == 0.0
+    assert [counting.sample(f"{ttft}_bucket", le=edge) for edge in ("0.5", "1.0", "+Inf")] == [0.0, 0.0, 0.0]
+    assert (counting.sample(f"{ttft}_count"), counting.sample(f"{ttft}_sum")) == (0.0, 0.0)
+    assert counting.sample("vllm:num_requests_running") == 3.0, "a gauge tells of now"
+    others = prometheus_client.REGISTRY.get_sample_value("http_requests_total", {"path": "/v1/models"})
+    assert others, "what is not the engine's stays"
+    request = {"model": "llama", "prompt": "Hi", "max_tokens": 1}
+    await MIDDLEWARE.WarmUp(app)._call({"type": "http"}, "POST", "/v1/completions", request)
+    assert counting.sample("vllm:request_success_total", finished_reason="length") == 1.0
+    assert counting.sample(f"{ttft}_bucket", le="1.0") == 1.0
+
+
+async def test_where_several_servers_count_together_the_warm_up_stays_counted(
+    counting: CountingEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "/nowhere")
+    await until_warm(MIDDLEWARE.ReadyAndBalance(counting))
+    assert counting.sample("vllm:request_success_total", finished_reason="length") == 1.0
+
+
+async def test_metrics_of_another_make_do_not_keep_a_pod_from_serving(
+    counting: CountingEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del counting.other._metrics
+    counting.other._name = "vllm:other"
+    await until_warm(MIDDLEWARE.ReadyAndBalance(counting))
+    assert "the warm-up stays counted" in capsys.readouterr().err
 
 
 async def test_readiness_follows_health_afterwards() -> None:

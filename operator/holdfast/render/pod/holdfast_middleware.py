@@ -1,7 +1,8 @@
 """ASGI middleware for vLLM's API server (`--middleware holdfast_middleware.ReadyAndBalance`).
 
 Standard library only, Python 3.9. It does three things, and touches no request or answer body:
-- `GET /holdfast/ready` is 200 once this server has really served one token, and as long as /health is;
+- `GET /holdfast/ready` is 200 once this server has really served one token, and as long as /health is; that token
+  stays out of the engine's metrics, because no client asked for it;
 - a share of all answers carries `Connection: close`: kube-proxy balances connections, not requests, so clients that
   keep theirs would never meet a new replica;
 - while the pod drains (preStop has made a file) all answers carry it, so that no client clings to a pod that goes.
@@ -97,6 +98,7 @@ class WarmUp:
         except Exception as error:
             self.state = f"warming up: {error}"
         else:
+            forget_counts()
             self.done = True
             print("holdfast: ready, one token served", file=sys.stderr, flush=True)  # noqa: T201
 
@@ -115,6 +117,35 @@ class WarmUp:
             raise RuntimeError(f"{path} answered {exchange.status}")
         answer: Message = json.loads(exchange.answer)
         return answer
+
+
+def forget_counts() -> None:
+    """Set vLLM's counters and histograms back to zero, so that no metric ever tells of the warm-up.
+
+    vLLM has counted a request before its answer is sent, and no other arrives before the pod is ready. Several API
+    servers (--api-server-count) count together and are not ready at one time: there the warm-up stays counted.
+    """
+    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        return
+    try:
+        from prometheus_client import REGISTRY
+
+        collectors: Any = list(REGISTRY._collector_to_names)
+        for collector in collectors:
+            if getattr(collector, "_name", "").startswith("vllm:"):
+                for series in collector._metrics.values():
+                    set_to_zero(series)
+    except Exception as error:  # a request too many in the metrics is no reason not to serve
+        print(f"holdfast: the warm-up stays counted: {error!r}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def set_to_zero(series: Any) -> None:
+    """Reset a counter or histogram as prometheus_client writes them; gauges tell of now and stay."""
+    if series._type == "counter":
+        series._value.set(0)
+    elif series._type == "histogram":
+        for value in (series._sum, *series._buckets):
+            value.set(0)
 
 
 class Exchange:
