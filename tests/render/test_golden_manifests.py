@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -220,13 +221,18 @@ def test_a_missing_admission_limit_is_said(facts: AcceleratorFacts, said: str) -
     assert (said in " ".join(spoken)) if said else not spoken
 
 
-def test_downtime_of_the_only_replica_is_said_before_it_happens() -> None:
+def test_downtime_of_the_only_replica_is_said_before_it_happens_and_while_it_lasts() -> None:
     before = live(chat_h100(service(), context(admission_tokens=5600)))
     newer = service({"engine": {"image": "vllm/vllm-openai:v0.33.0"}})
-    (remark,) = remarks(newer, ["h100"], context(deployed=before, free_gpu=False))
-    assert "no request is served" in remark
-    assert not remarks(newer, ["h100"], context(deployed=before, free_gpu=True))
-    assert not remarks(service(), ["h100"], context(deployed=before, free_gpu=False))
+    for of in (service(), newer):
+        (remark,) = remarks(of, ["h100"], context(deployed=before, free_gpu=False))
+        assert remark == (
+            "chat-h100: no GPU is free, so a rollout serves no request between its only replica and the next one"
+        )
+        assert not remarks(of, ["h100"], context(deployed=before, free_gpu=True))
+        assert not remarks(of, ["h100"], replace(context(deployed=before, free_gpu=False), replicas=2))
+    (remark,) = remarks(service({"rollout": {"maxSurge": 0}}), ["h100"], context(deployed=before, free_gpu=True))
+    assert "rollout.maxSurge is 0" in remark
 
 
 def test_contexts_are_hashable_so_that_renderings_can_be_cached() -> None:

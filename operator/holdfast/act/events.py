@@ -10,28 +10,32 @@ from holdfast.act.resources import collection_path
 from holdfast.api.llmservice import GROUP, KIND, VERSION
 from holdfast.domain.service import ServiceKey
 
+DECISION_ANNOTATION = f"{GROUP}/decision"
 _MESSAGE_LIMIT = 1024  # the API server refuses longer ones
 
 
-async def post_event(
-    api: ApiPort, key: ServiceKey, uid: str, *, reason: str, message: str, warning: bool, now: float
-) -> None:
+async def post_event(api: ApiPort, body: Body) -> None:
     """Post one Event; the caller decides that it is news."""
-    await api.request(
-        "POST",
-        collection_path("v1", "Event", key.namespace),
-        body=event_body(key, uid, reason=reason, message=message, warning=warning, now=now),
-    )
+    await api.request("POST", collection_path("v1", "Event", body["metadata"]["namespace"]), body=body)
 
 
-def event_body(key: ServiceKey, uid: str, *, reason: str, message: str, warning: bool, now: float) -> Body:
-    """Return the Event object; its name is unique per service, reason, message and time."""
+def event_body(
+    key: ServiceKey, uid: str, *, reason: str, message: str, warning: bool, now: float, decision: str = ""
+) -> Body:
+    """Return the Event object; its name is unique per service, reason, message and time.
+
+    `decision` is the whole decision as JSON, for `holdfast explain --at`: it travels as an annotation.
+    """
     stamp = datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     digest = hashlib.sha256(f"{uid}{reason}{message}{now}".encode()).hexdigest()[:16]
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{key.name[:200]}.{digest}", "namespace": key.namespace},
+        "metadata": {
+            "name": f"{key.name[:200]}.{digest}",
+            "namespace": key.namespace,
+            **({"annotations": {DECISION_ANNOTATION: decision}} if decision else {}),
+        },
         "involvedObject": {
             "apiVersion": f"{GROUP}/{VERSION}",
             "kind": KIND,

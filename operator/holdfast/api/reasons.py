@@ -31,9 +31,9 @@ class Reason(StrEnum):
 
     # SLOMet
     OBJECTIVE_MET = "ObjectiveMet", "Attainment over the window is at least the objective."
-    BELOW_CAPACITY = "BelowCapacity", "More load than the replicas carry within the objectives; more are coming."
+    BELOW_CAPACITY = "BelowCapacity", "More load than the replicas carry within the objectives."
     COLD_START = "ColdStart", "Requests were lost while further replicas started."
-    SLO_INFEASIBLE = "SLOInfeasible", "No accelerator can meet the objectives even without load."
+    SLO_INFEASIBLE = "SLOInfeasible", "The objectives cannot be met even without load; the message says on what."
     ENGINE_SLOW = "EngineSlow", "An engine is slower than its load explains."
     WARMING_UP = "WarmingUp", "Too few requests to judge: one bad request would use up the error budget."
 
@@ -57,13 +57,16 @@ class Reason(StrEnum):
     NO_MATCHING_NODES = "NoMatchingNodes", "No node matches the accelerator's nodeSelector and tolerations."
     ACCELERATOR_UNAVAILABLE = (
         "AcceleratorUnavailable",
-        "Replicas stayed Pending too long: the next accelerator is tried.",
+        "Replicas found no place or never became ready: the next accelerator is tried.",
     )
 
     # Reconciling, Stalled
     ROLLOUT_UNDER_WAY = "RolloutUnderWay", "Replicas are being replaced; sizes are not lowered meanwhile."
     REPLICAS_STARTING = "ReplicasStarting", "Replicas are starting; they count as capacity to come."
-    PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded", "A rollout made no progress for longer than a cold start."
+    PROGRESS_DEADLINE_EXCEEDED = (
+        "ProgressDeadlineExceeded",
+        "Replicas did not become ready for far longer than a cold start.",
+    )
 
     # Decisions: up
     FIRST_SIZE = "FirstSize", "The first size of a new service."
@@ -76,13 +79,13 @@ class Reason(StrEnum):
     DEMAND_BELOW_CAPACITY = "DemandBelowCapacity", "Fewer replicas carried the forecast for long enough."
 
     # Decisions: placement
-    SWITCHING_ACCELERATOR = "SwitchingAccelerator", "Another accelerator serves a good request for less."
+    SWITCHING_ACCELERATOR = "SwitchingAccelerator", "Another accelerator is taken; the message says why."
 
     # Decisions: hold and bound
     STEADY = "Steady", "The size fits the forecast."
     AT_MAXIMUM = "AtMaximum", "scaling.max or an accelerator's max bounds the size."
     BUDGET_LIMITED = "BudgetLimited", "budget.maxCostPerHour bounds the size."
-    CAPACITY_LIMITED = "CapacityLimited", "No more accelerators can be had; the message says what one more would give."
+    CAPACITY_LIMITED = "CapacityLimited", "No more accelerators can be had."
     DOWN_HOLD = "DownHold", "Fewer replicas would do now, but not yet for as long as capacity takes to come back."
     FLAP_LIMITED = "FlapLimited", "The size changed direction too often within a lead time."
     STEP_LIMITED = "StepLimited", "A step up is at most the larger of double and four more."

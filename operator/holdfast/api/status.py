@@ -22,6 +22,12 @@ def two_digits(value: float) -> float | None:
     return rounded if math.isfinite(rounded) else None
 
 
+def three_digits(value: float) -> float | None:
+    """A number rounded to three significant digits; None where it is not finite."""
+    rounded = float(f"{value:.3g}")
+    return rounded if math.isfinite(rounded) else None
+
+
 def dollars(value: float) -> float | None:
     """An amount rounded to cents, or to two significant digits below one dollar; None where it is not finite."""
     return round(value, 2) if math.isfinite(value) and abs(value) >= 1 else two_digits(value)
@@ -53,6 +59,8 @@ def _text(length: int) -> WithJsonSchema:
 
 _NUMBER = WithJsonSchema({"type": "number"})
 Rate = Annotated[float, PlainSerializer(two_digits), _NUMBER]
+Figure = Annotated[float, PlainSerializer(three_digits), _NUMBER]
+Quantile = Annotated[float, PlainSerializer(lambda share: round(share, 4) if math.isfinite(share) else None), _NUMBER]
 Dollars = Annotated[float, PlainSerializer(dollars), _NUMBER]
 Seconds = Annotated[float, PlainSerializer(duration), _text(16)]
 ExactSeconds = Annotated[float, PlainSerializer(format_duration), _text(16)]
@@ -166,6 +174,46 @@ class CostStatus(StatusPart):
     """Dollars per thousand good requests."""
 
 
+class DecisionInputs(StatusPart):
+    """What a decision was made on."""
+
+    model_config = ConfigDict(alias_generator=lambda name: to_camel(name.removesuffix("_seconds")))
+
+    arrival_rps: Figure | None = None
+    """Requests per second that arrive."""
+    forecast_rps: Figure | None = None
+    """Requests per second that the size is made for."""
+    quantile: Quantile | None = None
+    """Of what may arrive within the lead time: the forecast. The error budget moves it."""
+    lead_time_seconds: Seconds | None = None
+    """From a change of the load until a replica ordered for it serves."""
+    backlog_requests: Figure | None = None
+    """Requests that wait too long already."""
+    accelerator: Word | None = None
+    """The accelerator taken."""
+    per_replica_rps: Figure | None = None
+    """What one of its replicas carries within the objectives, in requests per second."""
+    bound_by: Word | None = None
+    """What binds it."""
+    wanted_replicas: Count | None = None
+    """Replicas proposed, before guards."""
+
+
+class CandidateStatus(StatusPart):
+    """An accelerator that was considered."""
+
+    accelerator: Word
+    """Name of the accelerator."""
+    replicas: Count = 0
+    """Replicas that the load would take."""
+    per_replica_rps: Figure | None = None
+    """Requests per second that one of them carries."""
+    cost_per_hour: Dollars | None = None
+    """Dollars per hour of all of them."""
+    lost_because: Sentence | None = None
+    """Why it was not taken; absent for the one that was."""
+
+
 class DecisionStatus(StatusPart):
     """A decision and why it was taken."""
 
@@ -177,6 +225,15 @@ class DecisionStatus(StatusPart):
     """Why, in a word."""
     message: Sentence
     """Why, with the numbers."""
+    inputs: DecisionInputs | None = None
+    """What it was made on; absent where people hold the size."""
+    candidates: (
+        Annotated[tuple[CandidateStatus, ...], Field(max_length=16, json_schema_extra=map_keyed_by("accelerator"))]
+        | None
+    ) = None
+    """The accelerators considered, and why each lost."""
+    guards: Annotated[tuple[Sentence, ...], Field(max_length=32)] | None = None
+    """What bounded the size, in the order in which it was asked."""
 
 
 class ConditionStatus(StatusPart):

@@ -1,13 +1,18 @@
-"""`holdfast explain`: why a service has the size it has, from its status and its Events."""
+"""`holdfast explain`: why a service has the size it has: inputs, candidates, guards and reason of a decision.
+
+The newest decision, a hold included, is asked of the leading operator through the API server's pod proxy. Who may not
+do that, or has no operator running, gets the last change from status; a past one comes from its Event.
+"""
 
 from __future__ import annotations
 
 import argparse
 import datetime
 import json
-import sys
+from collections.abc import Iterable
 
-from holdfast.act.api import ApiPort
+from holdfast.act.api import ApiError, ApiPort, ApiUnreachable
+from holdfast.act.events import DECISION_ANNOTATION
 from holdfast.api.llmservice import KIND
 from holdfast.cli import reading
 from holdfast.cli.reading import Body
@@ -18,52 +23,143 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "explain",
         help="the last or a past decision: what was measured, what was decided and why",
-        epilog="example: holdfast explain -n prod chat",
+        epilog="example: holdfast explain prod/chat",
     )
-    parser.add_argument("name", help="name of the LLMService")
-    parser.add_argument("--at", type=_time, default=None, help="the decisions up to this time (ISO 8601)")
+    parser.add_argument("name", help="the LLMService: NAME or NAMESPACE/NAME")
+    parser.add_argument("--at", type=_time, default=None, help="the decision that held at this time (ISO 8601)")
     reading.add_connection(parser)
+    reading.add_operator(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the explanation."""
+    before, _, name = arguments.name.rpartition("/")
+    namespace = before or arguments.namespace
+    operator = reading.Operator(arguments.operator_namespace, arguments.lease_name, arguments.operator_port)
 
     async def work(api: ApiPort) -> int:
-        service = await api.request("GET", reading.services_path(arguments.namespace, arguments.name))
-        selector = f"involvedObject.kind={KIND},involvedObject.name={arguments.name}"
-        path = f"/api/v1/namespaces/{arguments.namespace}/events"
-        events = (await api.request("GET", path, query={"fieldSelector": selector})).get("items", [])
-        told = history(events, arguments.at)
+        service = await api.request("GET", reading.services_path(namespace, name))
+        found = await _events(api, namespace, name)
+        decision, source = await _decision(api, service, found, arguments.at, operator)
+        told = history(found, arguments.at)
         if arguments.json:
-            print(json.dumps({"status": service.get("status", {}), "events": told}))
+            whole = {"decision": decision, "source": source, "status": service.get("status", {}), "events": told}
+            print(json.dumps(whole))
         else:
-            print("\n".join([*present(service), "", "What was decided and seen, newest last:", *map(line, told)]))
+            shown = present(service) if arguments.at is None else []
+            print("\n".join([*shown, *present_decision(decision, source), "", *_told(told)]))
         return 0
 
     return reading.read("explain", arguments.kubeconfig, work)
+
+
+async def _events(api: ApiPort, namespace: str, name: str) -> list[Body]:
+    selector = f"involvedObject.kind={KIND},involvedObject.name={name}"
+    answer = await api.request("GET", f"/api/v1/namespaces/{namespace}/events", query={"fieldSelector": selector})
+    found: list[Body] = answer.get("items", [])
+    return found
+
+
+async def _decision(
+    api: ApiPort, service: Body, events: list[Body], at: datetime.datetime | None, operator: reading.Operator
+) -> tuple[Body, str]:
+    """Return the decision that is asked for, and where it comes from in words."""
+    if at is not None:
+        past = past_decision(events, at)
+        return (past, "the change before that time") if past else ({}, "no Event of a change before that time is left")
+    meta = service["metadata"]
+    try:
+        return await operator.ask(api, f"decisions/{meta['namespace']}/{meta['name']}"), "now"
+    except (ApiError, ApiUnreachable) as error:
+        return service.get("status", {}).get("lastDecision", {}), f"the last change; the operator says no more: {error}"
+
+
+def past_decision(events: Iterable[Body], at: datetime.datetime) -> Body:
+    """Return the newest decision up to a time, from the Events of changes."""
+    limit = _stamp(at)
+    notes = [
+        (event.get("lastTimestamp") or "", note)
+        for event in events
+        if (note := event["metadata"].get("annotations", {}).get(DECISION_ANNOTATION))
+    ]
+    _, newest = max((pair for pair in notes if pair[0] <= limit), default=("", "{}"))
+    decision: Body = json.loads(newest)
+    return decision
 
 
 def present(service: Body) -> list[str]:
     """Return what holds now, as lines."""
     status, slo = service.get("status", {}), service["spec"]["slo"]
     if not status:
-        print("holdfast explain: no status yet: is the operator running?", file=sys.stderr)
-    seen, capacity = status.get("slo", {}), status.get("capacity", {})
-    replicas, decision = status.get("replicas", {}), status.get("lastDecision", {})
+        return ["no status yet: is the operator running?", ""]
+    seen, replicas = status.get("slo", {}), status.get("replicas", {})
     return [
-        f"Objective   {slo['objective']} of requests with TTFT <= {slo['ttft']} and TPOT <= {slo['tpot']}",
-        f"Measured    attainment {seen.get('attainment', 'unknown')} over {seen.get('window', slo['window'])}, "
+        f"Objective   {slo.get('objective', '99%')} of requests with TTFT <= {slo['ttft']} and TPOT <= {slo['tpot']}",
+        f"Measured    attainment {seen.get('attainment', 'unknown')} over {seen.get('window', slo.get('window'))}, "
         f"budget left {seen.get('budgetRemaining', 'unknown')}, {seen.get('arrivalRps', '?')} req/s arriving",
-        f"Capacity    {capacity.get('perReplicaRps', '?')} req/s per replica, bound by {capacity.get('boundBy', '?')}",
         f"Replicas    {replicas.get('ready', 0)} ready, {replicas.get('starting', 0)} starting, "
         f"{replicas.get('draining', 0)} draining, {replicas.get('desired', 0)} wanted",
-        f"Decision    {decision.get('action', 'none')}/{decision.get('reason', '')}: {decision.get('message', '')}",
+        "",
         *(
-            f"{condition['type']:<22}{condition['status']:<8}{condition['reason']}: {condition['message']}"
+            f"{condition['type']:<20}{condition['status']:<8}{condition['reason']}: {condition['message']}"
             for condition in status.get("conditions", ())
         ),
+        "",
     ]
+
+
+def present_decision(decision: Body, source: str) -> list[str]:
+    """Return one decision with all that is behind it, as lines."""
+    if not decision:
+        return [f"Decision    none ({source})"]
+    lines = [
+        f"Decision    {decision['action']}/{decision['reason']} ({source}, {decision['time']})",
+        f"            {decision['message']}",
+        *_present_inputs(decision.get("inputs", {})),
+        *_present_candidates(decision.get("candidates", ())),
+    ]
+    if "inputs" in decision:
+        lines += _block("Guards", decision.get("guards") or ["none bounded it"])
+    recommendation = decision.get("recommendation")
+    return [*lines, "", *present_decision(recommendation, "recommended")] if recommendation else lines
+
+
+def _present_inputs(inputs: Body) -> list[str]:
+    if not inputs:
+        return []
+    share = inputs.get("quantile", "?")
+    return _block(
+        "Inputs",
+        [
+            f"arrivals    {inputs.get('arrivalRps', '?')} req/s",
+            f"forecast    {inputs.get('forecastRps', '?')} req/s: quantile {share} of what may arrive in the lead time",
+            f"lead time   {inputs.get('leadTime', '?')} from a change of load to a replica that serves it",
+            f"backlog     {inputs.get('backlogRequests', '?')} requests wait too long",
+            f"capacity    {inputs.get('perReplicaRps', '?')} req/s per {inputs.get('accelerator', '')} replica, "
+            f"bound by {inputs.get('boundBy', '?')}",
+            f"wanted      {inputs.get('wantedReplicas', '?')} replicas, before guards",
+        ],
+    )
+
+
+def _present_candidates(candidates: Iterable[Body]) -> list[str]:
+    return _block(
+        "Candidates",
+        [
+            f"{each['accelerator']}: {each.get('replicas', 0)} replicas of {each.get('perReplicaRps', '?')} req/s"
+            f"{_cost(each)}; {'lost: ' + each['lostBecause'] if each.get('lostBecause') else 'taken'}"
+            for each in candidates
+        ],
+    )
+
+
+def _cost(candidate: Body) -> str:
+    return f" for ${candidate['costPerHour']:.2f}/h" if "costPerHour" in candidate else ""
+
+
+def _block(title: str, lines: list[str]) -> list[str]:
+    return [f"{title if index == 0 else '':<12}{line}" for index, line in enumerate(lines)]
 
 
 def history(events: list[Body], until: datetime.datetime | None) -> list[Body]:
@@ -72,12 +168,17 @@ def history(events: list[Body], until: datetime.datetime | None) -> list[Body]:
         {"time": event.get("lastTimestamp") or "", "reason": event["reason"], "message": event["message"]}
         for event in events
     ]
-    limit = None if until is None else until.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    limit = None if until is None else _stamp(until)
     return sorted((item for item in told if limit is None or item["time"] <= limit), key=lambda item: item["time"])
 
 
-def line(event: Body) -> str:
-    return f"  {event['time']}  {event['reason']}: {event['message']}"
+def _told(events: list[Body]) -> list[str]:
+    lines = [f"  {event['time']}  {event['reason']}: {event['message']}" for event in events]
+    return ["What was decided and seen, newest last:", *lines] if lines else ["No Events are left."]
+
+
+def _stamp(at: datetime.datetime) -> str:
+    return at.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _time(text: str) -> datetime.datetime:

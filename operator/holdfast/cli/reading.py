@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,34 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--namespace", default="default", help="namespace of the service (default: default)")
     parser.add_argument("--kubeconfig", type=Path, default=None, help="kubeconfig file (default: KUBECONFIG)")
     parser.add_argument("--json", action="store_true", help="JSON for machines")
+
+
+def add_operator(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say where the operator runs."""
+    place = parser.add_argument_group("where the operator runs")
+    place.add_argument("--operator-namespace", default="holdfast-system", help="default: holdfast-system")
+    place.add_argument("--lease-name", default="holdfast", help="its leader Lease (default: holdfast)")
+    place.add_argument("--operator-port", type=int, default=8080, help="its --http-port (default: 8080)")
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Where the operator runs; the leader among its replicas is the holder of the Lease."""
+
+    namespace: str
+    lease_name: str
+    port: int
+
+    async def ask(self, api: ApiPort, path: str) -> Body:
+        """GET a path of the leader's own endpoint through the API server; needs `get` on `pods/proxy` there."""
+        lease = await api.request(
+            "GET", f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases/{self.lease_name}"
+        )
+        # The holder is called after its host and process; a pod's host has the pod's name.
+        pod = str(lease.get("spec", {}).get("holderIdentity") or "").rpartition("_")[0]
+        if not pod:
+            raise ApiUnreachable("nobody leads")
+        return await api.request("GET", f"/api/v1/namespaces/{self.namespace}/pods/{pod}:{self.port}/proxy/{path}")
 
 
 def read(command: str, kubeconfig: Path | None, work: Callable[[ApiPort], Awaitable[int]]) -> int:

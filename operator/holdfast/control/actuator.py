@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,15 +17,16 @@ from holdfast.act.status import StatusWriter
 from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.api.reasons import Reason
 from holdfast.api.status import BatchingStatus
+from holdfast.control.explanation import explained
 from holdfast.control.plan import Plan, fingerprint, plan
-from holdfast.control.report import condition_news, invalid_status, status_of
+from holdfast.control.report import condition_news, invalid_status, iso, status_of
 from holdfast.domain.cluster import ClusterProblem, NodeOffer
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.observe.cluster import Invalid, ServiceParts
 from holdfast.observe.prometheus import MetricsSource
 from holdfast.policy.inventory import Inventory
-from holdfast.render import RenderSettings, deployment_name, render
+from holdfast.render import RenderSettings, deployment_name, remarks, render
 from holdfast.render.admission import admission_tokens
 
 _LOG = logging.getLogger(__name__)
@@ -218,21 +220,27 @@ class Actuator:
 
     async def _tell(self, part: ServiceParts, decision: Decision, changes: Plan, now: float) -> None:
         old = self._status.last(decision.key, part.service.status)
-        new = status_of(part, decision, _batching(part, changes), old, now)
+        used = [target.accelerator for target in decision.verdict.targets if target.replicas]
+        known = remarks(part.service, used, changes.context)
+        new = status_of(part, decision, _batching(part, changes), old, now, known)
         self._telemetry.decided(decision)
         await self._status.write(decision.key, new, part.service.status, now)
         if self._is_new_change(decision, now):
             verdict = decision.verdict
             text = f"{verdict.action.value}: {verdict.message}"
             _LOG.info("%s: %s/%s: %s", decision.key, verdict.action.value, verdict.reason, verdict.message)
-            await self._event(part, verdict.reason, text, warning=False, now=now)
+            whole = json.dumps(explained(verdict, decision, iso(now)).to_dict())
+            await self._event(part, verdict.reason, text, warning=False, now=now, decision=whole)
         for condition in condition_news(old, new):
             warning = condition["status"] == "False"
             await self._event(part, condition["reason"], condition["message"], warning=warning, now=now)
 
-    async def _event(self, part: ServiceParts, reason: str, message: str, *, warning: bool, now: float) -> None:
-        key, uid = part.spec.key, part.spec.uid
-        await events.post_event(self._api, key, uid, reason=str(reason), message=message, warning=warning, now=now)
+    async def _event(
+        self, part: ServiceParts, reason: str, message: str, *, warning: bool, now: float, decision: str = ""
+    ) -> None:
+        key, uid, word = part.spec.key, part.spec.uid, str(reason)
+        body = events.event_body(key, uid, reason=word, message=message, warning=warning, now=now, decision=decision)
+        await events.post_event(self._api, body)
 
     def _is_new_change(self, decision: Decision, now: float) -> bool:
         """Whether a change is decided for the first time: the watch may show our own write a tick late."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.api import conditions, status
 from holdfast.api.conditions import Condition, ConditionType, Status
 from holdfast.api.reasons import Reason
+from holdfast.control.explanation import explained
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.decision import Action, ConditionValue, Decision, Verdict
 from holdfast.observe.cluster import Invalid, ServiceParts
@@ -20,13 +22,21 @@ _HOUR = 3600.0
 
 
 def status_of(
-    part: ServiceParts, decision: Decision, batching: status.BatchingStatus, old: Mapping[str, Any], now: float
+    part: ServiceParts,
+    decision: Decision,
+    batching: status.BatchingStatus,
+    old: Mapping[str, Any],
+    now: float,
+    remarks: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the whole status of a service; times of conditions and of the last decision are carried over."""
+    """Return the whole status of a service; times of conditions and the last decision are carried over.
+
+    `remarks` are what people should know about the pods as rendered: they stand in the condition Ready.
+    """
     stamp = iso(now)
     whole = status.LLMServiceStatus(
         observed_generation=decision.generation,
-        conditions=_conditions(decision.conditions, decision.generation, old, stamp),
+        conditions=_conditions(with_remarks(decision.conditions, remarks), decision.generation, old, stamp),
         url=_url(part),
         replicas=_counts(part, decision),
         selector=f"holdfast.dev/service={part.spec.key.name}",
@@ -36,10 +46,19 @@ def status_of(
         batching=batching,
         cold_start_seconds=decision.cold_start_seconds,
         cost=_cost(part, decision),
-        last_decision=_decision(decision.verdict, old.get("lastDecision"), stamp),
-        recommendation=_decision(decision.recommendation, old.get("recommendation"), stamp),
+        recommendation=_recommendation(decision, old.get("recommendation"), stamp),
     )
-    return whole.to_dict()
+    return {**whole.to_dict(), "lastDecision": _last_decision(decision, old.get("lastDecision"), stamp)}
+
+
+def with_remarks(values: Sequence[ConditionValue], remarks: Sequence[str]) -> tuple[ConditionValue, ...]:
+    """Return the conditions with remarks about the pods in the message of Ready."""
+    return tuple(
+        dataclasses.replace(value, message="; ".join((value.message, *remarks)))
+        if value.type == ConditionType.READY
+        else value
+        for value in values
+    )
 
 
 def invalid_status(entry: Invalid, old: Mapping[str, Any], now: float) -> dict[str, Any]:
@@ -70,7 +89,7 @@ def iso(now: float) -> str:
 
 
 def _conditions(
-    values: tuple[ConditionValue, ...], generation: int, old: Mapping[str, Any], stamp: str
+    values: Sequence[ConditionValue], generation: int, old: Mapping[str, Any], stamp: str
 ) -> tuple[status.ConditionStatus, ...]:
     new = [Condition(value.type, _word(value.status), str(value.reason), value.message, generation) for value in values]
     merged = conditions.merge_conditions(conditions.conditions_of(old), new, stamp)
@@ -164,22 +183,31 @@ def _per(dollars_per_hour: float, per_second: float | None, unit: float) -> floa
     return dollars_per_hour / _HOUR / per_second * unit
 
 
-def _decision(verdict: Verdict | None, old: Mapping[str, Any] | None, stamp: str) -> status.DecisionStatus | None:
-    """Return a decision with the time it was first taken; a hold does not displace the last change.
+def _last_decision(decision: Decision, old: Mapping[str, Any] | None, stamp: str) -> dict[str, Any]:
+    """Return the newest decision that changed something; a hold is shown before the first change only.
 
     Why the size is held now stands in the condition ScalingActive.
     """
+    verdict = decision.verdict
+    if old is not None and (_same(verdict, old) if verdict.action is not Action.HOLD else _outlives(old, verdict)):
+        return dict(old)
+    return explained(verdict, decision, stamp).to_dict()
+
+
+def _same(verdict: Verdict, old: Mapping[str, Any]) -> bool:
+    told = (old.get("action"), old.get("reason"), old.get("message"))
+    return told == (verdict.action.value, str(verdict.reason), verdict.message[:1024])
+
+
+def _outlives(old: Mapping[str, Any], hold: Verdict) -> bool:
+    """Whether what is shown stays in spite of a hold; numbers alone do not renew a hold, so that it writes nothing."""
+    return old.get("action") != Action.HOLD.value or old.get("reason") == str(hold.reason)
+
+
+def _recommendation(decision: Decision, old: Mapping[str, Any] | None, stamp: str) -> status.DecisionStatus | None:
+    """Return what would be done, with the time since when it has been so."""
+    verdict = decision.recommendation
     if verdict is None:
         return None
-    what = (verdict.action.value, str(verdict.reason))
-    known = None if old is None else (old.get("action"), old.get("reason"))
-    holding = verdict.action is Action.HOLD
-    if old is not None and holding and known != what and old.get("action") != Action.HOLD.value:
-        return status.DecisionStatus.model_validate(dict(old))
-    same = old is not None and known == what and (holding or old.get("message") == verdict.message)
-    return status.DecisionStatus(
-        time=str(old["time"]) if old is not None and same else stamp,
-        action=verdict.action.value,
-        reason=str(verdict.reason),
-        message=verdict.message[:1024],
-    )
+    known = old is not None and (old.get("action"), old.get("reason")) == (verdict.action.value, str(verdict.reason))
+    return explained(verdict, decision, str(old["time"]) if old is not None and known else stamp)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
+
+from holdfast.api import status
 from holdfast.api.conditions import ConditionType
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ClusterProblem
-from holdfast.domain.decision import ConditionValue
+from holdfast.domain.decision import Action, ConditionValue
 from holdfast.domain.signals import SignalState
+from holdfast.policy.messages import rate, reason_for
 from holdfast.policy.setbacks import Setback, failing_reason
 from holdfast.policy.sizes import Sizes
 from holdfast.policy.view import View
+
+LATE_SECONDS = 60.0
+"""A replica that has been starting for so long and says what it waits for is worth a sentence."""
 
 METRICS_REASONS = {
     SignalState.UNREACHABLE: Reason.PROMETHEUS_UNREACHABLE,
@@ -22,13 +29,15 @@ METRICS_REASONS = {
 
 CAPACITY_PROBLEMS = frozenset({Reason.QUOTA_EXCEEDED, Reason.INSUFFICIENT_GPUS, Reason.NO_MATCHING_NODES})
 
+HARD_BOUNDS = frozenset({Reason.BUDGET_LIMITED, Reason.CAPACITY_LIMITED, Reason.AT_MAXIMUM})
+
 
 def conditions(view: View, sizes: Sizes) -> tuple[ConditionValue, ...]:
     """Return every condition as it stands now."""
     return (
         ready(view),
         slo_met(view, sizes),
-        scaling_active(view),
+        scaling_active(view, sizes),
         metrics_available(view),
         capacity_available(view),
         reconciling(view),
@@ -44,7 +53,9 @@ def ready(view: View) -> ConditionValue:
     if problem is not None and (not serving or problem.reason in (Reason.INVALID, Reason.NAME_CONFLICT)):
         return ConditionValue(kind, False, problem.reason, problem.message)
     if serving:
-        return ConditionValue(kind, True, Reason.SERVING, f"{serving} of {view.size} replicas serve")
+        wanted = f"{serving} of {view.size} replicas serve"
+        more = f"{serving} replicas serve, {view.size} wanted"
+        return ConditionValue(kind, True, Reason.SERVING, wanted if serving <= view.size else more)
     broken = next((group for group in view.groups if group.failing), None)
     if broken is not None:
         replica = broken.failing[0]
@@ -53,8 +64,25 @@ def ready(view: View) -> ConditionValue:
     setback = _setback(view)
     if setback is not None and setback.reason is not Reason.INSUFFICIENT_GPUS:
         return ConditionValue(kind, False, setback.reason, f"{setback.accelerator}: {setback.detail}")
-    coming = sum(len(group.coming) for group in view.groups)
-    return ConditionValue(kind, False, Reason.NO_REPLICAS, f"{coming} of {view.size} replicas are starting")
+    return ConditionValue(kind, False, Reason.NO_REPLICAS, _awaited(view))
+
+
+def _awaited(view: View) -> str:
+    """What the first replica is waited for by; without passing time, so that waiting writes nothing."""
+    if not view.size:
+        return "the first replicas are being created"
+    starting = [replica for group in view.groups for replica in group.starting]
+    unplaced = sum(len(group.pending) + len(group.short) for group in view.groups)
+    stuck = next((replica for group in view.groups for replica in group.stuck), None)
+    usual = view.learned.cold_starts.p90_seconds
+    late = next((r for r in starting if r.detail and view.now - r.created_at >= LATE_SECONDS), stuck)
+    parts = (
+        f"{len(starting)} of {view.size} replicas are starting" if starting else "",
+        f"which takes about {usual:.0f} s" if starting and usual is not None else "",
+        f"{unplaced} of {view.size} replicas wait for a node" if unplaced else "",
+        f"{late.name} does not become ready: {late.detail or 'its log says more'}" if late else "",
+    )
+    return ", ".join(filter(None, parts)) or f"none of {view.size} wanted replicas has a pod yet"
 
 
 def slo_met(view: View, sizes: Sizes) -> ConditionValue:
@@ -62,48 +90,60 @@ def slo_met(view: View, sizes: Sizes) -> ConditionValue:
     kind, slo, state = ConditionType.SLO_MET, view.spec.slo, view.slo
     if not any(option.belief.feasible for option in view.considered):
         names = ", ".join(option.name for option in view.considered)
-        text = f"not even a lone request meets the objectives on {names}"
+        remedy = "relax slo.ttft or slo.tpot, or list a faster accelerator"
+        text = f"not even a lone request meets the objectives on {names}: {remedy}"
         return ConditionValue(kind, False, Reason.SLO_INFEASIBLE, text)
+    window = status.duration(slo.window_seconds)
     if state.attainment is None:
-        least = 1.0 / slo.budget_share
-        return ConditionValue(
-            kind, None, Reason.WARMING_UP, f"{state.judged:.0f} requests judged in the window, {least:.0f} are needed"
-        )
-    text = f"{state.attainment:.2%} of {state.judged:.0f} requests good, objective {slo.objective:.2%}"
+        text = f"fewer than {1.0 / slo.budget_share:.0f} requests were judged in the last {window}: too few to say"
+        return ConditionValue(kind, None, Reason.WARMING_UP, text)
+    good, objective = status.attainment(state.attainment), status.attainment(slo.objective)
+    text = f"{good} of the requests of the last {window} were good, objective {objective}"
     if state.attainment >= slo.objective:
         return ConditionValue(kind, True, Reason.OBJECTIVE_MET, text)
-    return ConditionValue(kind, False, _missed_because(view, sizes), text)
+    reason, cause = _missed_because(view, sizes)
+    return ConditionValue(kind, False, reason, f"{text}; {cause}")
 
 
-def _missed_because(view: View, sizes: Sizes) -> Reason:
-    """The most likely cause, the one that somebody must act on first."""
-    if Reason.BUDGET_LIMITED in sizes.limits:
-        return Reason.BUDGET_LIMITED
-    if view.group.short or Reason.CAPACITY_LIMITED in sizes.limits:
-        return Reason.CAPACITY_LIMITED
-    if any(group.failing for group in view.groups):
-        return Reason.ENGINE_FAILING
+def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
+    """The most likely cause, the one that somebody must act on first, and what it means."""
+    limited = next((bound for bound in reversed(sizes.bounds) if bound.reason in HARD_BOUNDS), None)
+    if limited is not None:
+        return limited.reason, limited.sentence
+    more = f"one more {view.chosen.name} replica would carry {rate(view.belief.rate_rps)} req/s"
+    if view.group.short:
+        return Reason.CAPACITY_LIMITED, f"{len(view.group.short)} replicas find no free {view.chosen.name}, {more}"
+    failing = sum(len(group.failing) for group in view.groups)
+    if failing:
+        return Reason.ENGINE_FAILING, f"{failing} of {view.size} replicas fail, their logs say why"
     if view.starting:
-        return Reason.COLD_START
-    forecast = view.forecast
-    carried = len(view.group.ready) * view.belief.rate_rps
-    if forecast is not None and forecast.level_rps <= carried and view.slo.burning:
-        return Reason.ENGINE_SLOW
-    return Reason.BELOW_CAPACITY if view.slo.burning else Reason.COLD_START
+        return Reason.COLD_START, f"{max(0, view.size - view.ready)} of {view.size} replicas are still starting"
+    if not view.slo.burning:
+        return Reason.COLD_START, "at present it is kept: requests were lost earlier, as a rule while replicas started"
+    forecast, carried = view.forecast, len(view.group.ready) * view.belief.rate_rps
+    if forecast is not None and forecast.level_rps <= carried:
+        load = f"{rate(forecast.level_rps)} req/s arrive and {view.ready} replicas should carry {rate(carried)}"
+        return Reason.ENGINE_SLOW, f"{load}: look at the engines and their nodes"
+    return Reason.BELOW_CAPACITY, f"more arrives than the {rate(carried)} req/s that {view.ready} replicas carry"
 
 
-def scaling_active(view: View) -> ConditionValue:
-    """Sizes follow the SLO."""
+def scaling_active(view: View, sizes: Sizes) -> ConditionValue:
+    """Sizes follow the SLO; the message says why the size is held now, without numbers that would change each tick."""
     kind, spec = ConditionType.SCALING_ACTIVE, view.spec
     if spec.pinned_replicas is not None:
-        text = f"spec.replicas pins {spec.pinned_replicas} replicas; remove it to resume SLO scaling"
+        text = f"spec.replicas pins the size at {spec.pinned_replicas}; remove it to resume SLO scaling"
         return ConditionValue(kind, False, Reason.PINNED, text)
     if spec.recommend_only:
         return ConditionValue(kind, False, Reason.RECOMMEND, "mode is Recommend: see status.recommendation")
     if not view.seen.fresh:
-        text = f"nothing is lowered while metrics are {view.seen.state.value}: {view.seen.detail or 'no detail'}"
+        detail = view.seen.detail or "see MetricsAvailable"
+        text = f"nothing is lowered while metrics are {view.seen.state.value}: {detail}"
         return ConditionValue(kind, False, Reason.METRICS_HOLD, text)
-    return ConditionValue(kind, True, Reason.FOLLOWING_SLO, "sizes follow the SLO")
+    text = "sizes follow the SLO"
+    if sizes.action is Action.HOLD:
+        held = reason_for(view, sizes)
+        text = f"{text}; held at {view.size} now, {held}: {held.meaning}"
+    return ConditionValue(kind, True, Reason.FOLLOWING_SLO, text)
 
 
 def metrics_available(view: View) -> ConditionValue:
@@ -124,12 +164,12 @@ def capacity_available(view: View) -> ConditionValue:
         waiting = group.short or group.pending
         if waiting and group.size:
             said = waiting[0].detail or waiting[0].reason or "the scheduler found no node"
-            text = f"{len(group.short) + len(group.pending)} replicas wait for {group.accelerator}: {said}"
+            waits = len(group.short) + len(group.pending)
+            text = f"{waits} of {group.size} {group.accelerator} replicas wait for a node: {said}"
             return ConditionValue(kind, False, _shortage(view, group.accelerator), text)
     setback = _setback(view)
     if setback is not None:
-        minutes = max(0.0, setback.until - view.now) / 60.0
-        text = f"{setback.accelerator} is out ({setback.detail}), tried again in {minutes:.0f} min"
+        text = f"{setback.accelerator} is out ({setback.detail}), tried again at {_clock(setback.until)}"
         return ConditionValue(kind, False, Reason.ACCELERATOR_UNAVAILABLE, text)
     return ConditionValue(kind, True, Reason.ALL_PLACED, "every wanted replica could be placed")
 
@@ -175,3 +215,7 @@ def _problem(view: View, capacity: bool) -> ClusterProblem | None:
 def _setback(view: View) -> Setback | None:
     """A setback of an accelerator that would be preferred to the one chosen, or of that one itself."""
     return next((option.setback for option in view.considered if option.setback is not None), None)
+
+
+def _clock(at: float) -> str:
+    return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%H:%M UTC")

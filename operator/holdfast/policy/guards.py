@@ -49,7 +49,7 @@ def prediction_is_finite(proposal: Proposal) -> Bound | None:
     numbers = (rate,) if forecast is None else (rate, forecast.wanted_rps, forecast.releasable_rps)
     if all(map(math.isfinite, numbers)):
         return None
-    return Bound(proposal.before, Reason.PREDICTION_NOT_FINITE, "a prediction is not a finite number")
+    return Bound(proposal.before, Reason.PREDICTION_NOT_FINITE, "a prediction is not a finite number, the size is held")
 
 
 def size_is_observed(proposal: Proposal) -> Bound | None:
@@ -62,25 +62,26 @@ def metrics_are_fresh(proposal: Proposal) -> Bound | None:
     seen = proposal.view.seen
     if seen.fresh or not proposal.lowers:
         return None
-    return Bound(proposal.before, Reason.METRICS_HOLD, f"metrics are {seen.state.value}: {seen.detail or 'held'}")
+    sentence = f"nothing is lowered while metrics are {seen.state.value}: {seen.detail or 'see MetricsAvailable'}"
+    return Bound(proposal.before, Reason.METRICS_HOLD, sentence)
 
 
 def no_rollout_runs(proposal: Proposal) -> Bound | None:
     if not proposal.lowers or not any(group.rolling_out for group in proposal.view.groups):
         return None
-    return Bound(proposal.before, Reason.ROLLOUT_UNDER_WAY, "replicas are being replaced")
+    return Bound(proposal.before, Reason.ROLLOUT_UNDER_WAY, "nothing is lowered while replicas are being replaced")
 
 
 def nothing_starts(proposal: Proposal) -> Bound | None:
     if not proposal.lowers or not proposal.view.starting:
         return None
-    return Bound(proposal.before, Reason.REPLICAS_STARTING, "replicas are still starting")
+    return Bound(proposal.before, Reason.REPLICAS_STARTING, "nothing is lowered while replicas are starting")
 
 
 def nothing_burns(proposal: Proposal) -> Bound | None:
     if not proposal.lowers or not proposal.view.slo.burning:
         return None
-    return Bound(proposal.before, Reason.BUDGET_BURNING, "the error budget is burning")
+    return Bound(proposal.before, Reason.BUDGET_BURNING, "nothing is lowered while the error budget burns")
 
 
 def held_long_enough(proposal: Proposal) -> Bound | None:
@@ -91,11 +92,11 @@ def held_long_enough(proposal: Proposal) -> Bound | None:
     peaks, hold = view.peaks, view.hold_seconds
     covered = peaks.covered_seconds(view.now)
     if covered < hold:
-        return Bound(proposal.before, Reason.DOWN_HOLD, f"load watched for {covered:.0f} of {hold:.0f} s")
+        return Bound(proposal.before, Reason.DOWN_HOLD, f"fewer must do for {hold:.0f} s, watched for {covered:.0f} s")
     needed = replicas_for(peaks.rate_rps, view.belief.rate_rps) + spare_replicas(view)
     if needed <= proposal.after:
         return None
-    sentence = f"{peaks.rate_rps:.1f} req/s were expected within the last {hold:.0f} s"
+    sentence = f"up to {peaks.rate_rps:.1f} req/s were reckoned with in the last {hold:.0f} s"
     return Bound(min(proposal.before, needed), Reason.DOWN_HOLD, sentence)
 
 
@@ -106,7 +107,8 @@ def direction_is_steady(proposal: Proposal) -> Bound | None:
     turns = [at for at in view.turns.at if view.now - at <= view.forecast.lead_seconds]
     if len(turns) < MOST_TURNS:
         return None
-    return Bound(proposal.before, Reason.FLAP_LIMITED, f"{len(turns)} changes of direction within one lead time")
+    sentence = f"the size changed direction {len(turns)} times within one lead time"
+    return Bound(proposal.before, Reason.FLAP_LIMITED, sentence)
 
 
 def step_is_bounded(proposal: Proposal) -> Bound | None:
@@ -123,7 +125,7 @@ def accelerators_can_be_had(proposal: Proposal) -> Bound | None:
     if not short or proposal.after <= proposal.before:
         return None
     gain = view.belief.rate_rps
-    sentence = f"{short} replicas find no {view.chosen.name}; one more GPU group would serve {gain:.1f} req/s"
+    sentence = f"{short} wanted already find no free {view.chosen.name}; one more would carry {gain:.1f} req/s"
     return Bound(proposal.before, Reason.CAPACITY_LIMITED, sentence)
 
 

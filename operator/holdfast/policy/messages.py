@@ -1,46 +1,91 @@
-"""The sentences that condition, Event, log line and metric share."""
+"""The sentences that condition, Event, log line and metric share: true in every case, for people woken at night."""
 
 from __future__ import annotations
 
+import math
+
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action
+from holdfast.policy.guards import spare_replicas
+from holdfast.policy.placement import Option
+from holdfast.policy.replicas import Group
 from holdfast.policy.sizes import Sizes
 from holdfast.policy.view import View
+
+LEAST_SHOWN_RPS = 0.001
+"""A rate below this reads as none."""
 
 
 def describe(view: View, sizes: Sizes) -> str:
     """Say what is expected, what a replica carries, what follows, and what bounded it."""
-    parts = [_expectation(view), _capacity(view), _change(view, sizes), *_limits(sizes)]
-    return "; ".join(filter(None, (", ".join(filter(None, parts[:2])), *parts[2:])))
+    parts = (
+        ", ".join(filter(None, (_load(view), _backlog(view), _capacity(view)))),
+        _change(view, sizes),
+        _cause_of_switch(view, sizes),
+        _replacements(view),
+        _caution(view, sizes),
+        _doubt(view, sizes),
+        *(bound.sentence for bound in sizes.bounds),
+    )
+    return "; ".join(filter(None, parts))
 
 
-def _expectation(view: View) -> str:
+def rate(rps: float) -> str:
+    """A rate as people read it: one decimal, and two digits below one request a second."""
+    if rps < LEAST_SHOWN_RPS:
+        return "0"
+    return f"{rps:.1f}" if rps >= 0.95 else f"{rps:.2g}"
+
+
+def _load(view: View) -> str:
+    """What sizes are made for; with budget to spare that may be less than what arrives, which is then said."""
     forecast = view.forecast
     if forecast is None:
         return "no load seen yet"
-    text = f"{forecast.wanted_rps:.1f} req/s expected (q={forecast.quantile:.2f})"
-    text += f" in the next {forecast.lead_seconds:.0f} s"
-    if view.demand_rps is not None and view.demand_rps > forecast.wanted_rps:
-        text += f", {view.backlog_requests:.0f} requests waiting too long"
-    return text
+    level, wanted, ahead = forecast.level_rps, forecast.wanted_rps, f"in the next {forecast.lead_seconds:.0f} s"
+    if not math.isfinite(wanted):
+        return "the expected load is not a finite number"
+    if max(level, wanted) < LEAST_SHOWN_RPS:
+        return f"no requests arrive and none are expected {ahead}"
+    if wanted >= level:
+        return f"{rate(wanted)} req/s expected (q={forecast.quantile:.2f}) {ahead}"
+    lenient = f"(q={forecast.quantile:.2f}: the error budget has room)"
+    return f"{rate(level)} req/s arrive, {rate(wanted)} req/s are sized for {ahead} {lenient}"
+
+
+def _backlog(view: View) -> str:
+    forecast, late = view.forecast, math.ceil(view.backlog_requests) if math.isfinite(view.backlog_requests) else 0
+    if forecast is None or view.demand_rps is None or not view.demand_rps > forecast.wanted_rps:
+        return ""
+    return f"{late} {'request' if late == 1 else 'requests'} waiting too long"
 
 
 def _capacity(view: View) -> str:
     belief = view.belief
     if not belief.feasible:
         return f"{view.chosen.name} cannot meet the objectives even without load"
-    return f"{belief.rate_rps:.1f} req/s per {view.chosen.name} replica bound by {belief.rate.bound_by}"
+    if not math.isfinite(belief.rate_rps):
+        return f"what one {view.chosen.name} replica carries is not a finite number"
+    return f"{rate(belief.rate_rps)} req/s per {view.chosen.name} replica bound by {belief.rate.bound_by}"
 
 
 def _change(view: View, sizes: Sizes) -> str:
     before = view.group.size
-    after = next((t.replicas for t in sizes.targets if t.accelerator == view.chosen.name), 0)
-    moves = [f"{g.accelerator} {g.size} -> {_target(sizes, g.accelerator)}" for g in view.others if g.size]
-    if moves:
-        return ", ".join([f"{view.chosen.name} {before} -> {after}", *moves])
+    after = _target(sizes, view.chosen.name)
+    others = [_move(g.accelerator, g.size, _target(sizes, g.accelerator)) for g in view.others if g.size]
+    if others:
+        return ", ".join([_move(view.chosen.name, before, after), *others])
     if before == after:
-        return f"{after} {'replica' if after == 1 else 'replicas'}"
-    return f"{before} -> {after} replicas{_price(view, after - before)}"
+        return _replicas(after)
+    return f"{before} -> {_replicas(after)}{_price(view, after - before)}"
+
+
+def _move(accelerator: str, before: int, after: int) -> str:
+    return f"{accelerator} stays at {after}" if before == after else f"{accelerator} {before} -> {after}"
+
+
+def _replicas(count: int) -> str:
+    return f"{count} {'replica' if count == 1 else 'replicas'}"
 
 
 def _target(sizes: Sizes, accelerator: str) -> int:
@@ -54,8 +99,50 @@ def _price(view: View, more: int) -> str:
     return f", ${abs(more) * cost:.2f}/h {'more' if more > 0 else 'less'}"
 
 
-def _limits(sizes: Sizes) -> list[str]:
-    return [bound.sentence for bound in sizes.bounds]
+def _cause_of_switch(view: View, sizes: Sizes) -> str:
+    old = _left(view) if sizes.action is Action.SWITCH else None
+    if old is None:
+        return ""
+    option = _option(view, old.accelerator)
+    if option is None:
+        return f"{old.accelerator} is no longer listed"
+    setback = view.learned.setbacks.last(option.name)
+    if setback is not None:
+        return f"{option.name} could not be had ({setback.detail})"
+    if not option.belief.feasible:
+        return f"{option.name} cannot meet the objectives even without load"
+    if not option.fits:
+        return f"only {option.most} of the {option.replicas} {option.name} replicas that it takes can be had"
+    costs = view.chosen.cost_per_hour, option.cost_per_hour
+    if costs[0] is None or costs[1] is None:
+        return f"{view.chosen.name} is listed before {option.name}"
+    return f"for the same load {view.chosen.name} costs ${costs[0]:.2f}/h, {option.name} ${costs[1]:.2f}/h"
+
+
+def _replacements(view: View) -> str:
+    spare = spare_replicas(view)
+    if not spare or view.demand_rps is None or not view.belief.feasible:
+        return ""
+    return f"{spare} of them in place of {'one' if spare == 1 else 'those'} that cannot serve"
+
+
+def _caution(view: View, sizes: Sizes) -> str:
+    """Why more stay than the forecast needs, where no guard says so."""
+    needed = _needed(view)
+    if view.forecast is None or not view.belief.feasible or not needed < sizes.wanted <= view.group.baseline:
+        return ""
+    return f"{needed} would carry that, {sizes.wanted} also what the forecast may be wrong by"
+
+
+def _doubt(view: View, sizes: Sizes) -> str:
+    if view.seen.fresh or Reason.METRICS_HOLD in sizes.limits or view.forecast is None:
+        return ""
+    return f"metrics are {view.seen.state.value}: what is visible may raise the size, nothing lowers it"
+
+
+def _needed(view: View) -> int:
+    """Replicas that the demand asks for, those in place of failing ones included."""
+    return max(view.chosen.replicas, view.spec.min_replicas) + spare_replicas(view)
 
 
 def reason_for(view: View, sizes: Sizes) -> Reason:
@@ -78,6 +165,8 @@ def _steady_reason(view: View) -> Reason:
 def _up_reason(view: View, sizes: Sizes) -> Reason:
     if Reason.AT_MINIMUM in sizes.limits or sizes.after <= view.spec.min_replicas:
         return Reason.AT_MINIMUM
+    if spare_replicas(view) and _needed(view) - spare_replicas(view) <= view.group.baseline:
+        return Reason.ENGINE_FAILING
     if view.forecast is not None and view.demand_rps is not None and view.demand_rps > view.forecast.wanted_rps:
         return Reason.BACKLOG_TO_DRAIN
     return Reason.FORECAST_ABOVE_CAPACITY
@@ -90,8 +179,8 @@ def _down_reason(sizes: Sizes) -> Reason:
 
 def _switch_reason(view: View) -> Reason:
     """Why the accelerator that had most of the replicas is being left."""
-    old = max((group for group in view.others), key=lambda group: group.size, default=None)
-    option = next((o for o in view.considered if old is not None and o.name == old.accelerator), None)
+    old = _left(view)
+    option = None if old is None else _option(view, old.accelerator)
     if option is None:
         return Reason.SWITCHING_ACCELERATOR
     if view.learned.setbacks.last(option.name) is not None:
@@ -99,3 +188,11 @@ def _switch_reason(view: View) -> Reason:
     if not option.belief.feasible:
         return Reason.SLO_INFEASIBLE
     return Reason.SWITCHING_ACCELERATOR if option.fits else Reason.CAPACITY_LIMITED
+
+
+def _left(view: View) -> Group | None:
+    return max((group for group in view.others), key=lambda group: group.size, default=None)
+
+
+def _option(view: View, accelerator: str) -> Option | None:
+    return next((option for option in view.considered if option.name == accelerator), None)

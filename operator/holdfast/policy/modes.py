@@ -11,15 +11,19 @@ from holdfast.policy.view import View
 def pinned_verdict(view: View, pinned: int) -> Verdict:
     """Exactly that many replicas, on the accelerators in use as they are, the preferred one taking the difference."""
     if not all(group.observed for group in view.groups):
-        return Verdict(Action.HOLD, Reason.PINNED, f"pinned to {pinned} replicas", current_targets(view))
+        return Verdict(Action.HOLD, Reason.PINNED, _pinned_message(view, pinned), current_targets(view))
     sizes = _pinned_sizes(view, pinned)
     targets = tuple(
         target(view.group_of(name), name, replicas)
         for name, replicas in sizes.items()
         if replicas or view.group_of(name).size
     )
-    message = f"spec.replicas pins {pinned} replicas, {view.size} wanted so far; remove it to resume SLO scaling"
-    return Verdict(_action(view, pinned, sizes), Reason.PINNED, message, targets)
+    return Verdict(_action(view, pinned, sizes), Reason.PINNED, _pinned_message(view, pinned), targets)
+
+
+def _pinned_message(view: View, pinned: int) -> str:
+    before = "" if pinned == view.size else f"{view.size} -> {pinned} replicas; "
+    return f"{before}spec.replicas pins the size at {pinned}, remove it to resume SLO scaling"
 
 
 def _pinned_sizes(view: View, pinned: int) -> dict[str, int]:
@@ -51,7 +55,7 @@ def _action(view: View, pinned: int, sizes: dict[str, int]) -> Action:
 
 def recommend_verdict(view: View) -> Verdict:
     """Nothing moves; a new service starts at scaling.min on the first accelerator."""
-    message = "mode is Recommend: see status.recommendation"
+    message = "mode is Recommend, nothing is moved: see status.recommendation"
     if any(group.exists for group in view.groups):
         return Verdict(Action.HOLD, Reason.RECOMMEND, message, current_targets(view))
     first = PlacementTarget(view.spec.accelerators[0].name, view.spec.min_replicas)

@@ -9,7 +9,7 @@ from holdfast.render import names, objects
 from holdfast.render.context import RenderContext
 from holdfast.render.deployment import deployment, max_surge
 from holdfast.render.names import Manifest
-from holdfast.render.pod_template import inputs, pod_files_name
+from holdfast.render.pod_template import pod_files_name
 from holdfast.render.settings import RenderSettings
 
 
@@ -27,7 +27,7 @@ def render(
 
 
 def remarks(service: LLMService, accelerators_wanted: Sequence[str], context: RenderContext) -> tuple[str, ...]:
-    """What people should know about the pods: sentences for conditions and `holdfast explain`."""
+    """What people should know about the pods: sentences for the condition Ready."""
     return tuple(
         remark
         for accelerator in _listed(service, accelerators_wanted)
@@ -72,10 +72,10 @@ def _no_admission(accelerator: Accelerator, context: RenderContext) -> str:
 
 
 def _downtime(service: LLMService, accelerator: Accelerator, context: RenderContext) -> str:
+    """Said before, while and after it happens: whoever edits the service next should know."""
     facts = context.facts(accelerator.name)
-    if facts.deployed is None or facts.deployed.inputs == inputs(service, accelerator) or context.replicas > 1:
-        return ""
-    if max_surge(service, facts, rolls_out=True):
+    if context.replicas > 1 or facts.deployed is None or max_surge(service, facts, rolls_out=True):
         return ""
     name = names.deployment_name(service.metadata.name, accelerator.name)
-    return f"{name}: its only replica is replaced without a spare GPU: no request is served until the new one is ready"
+    cause = "rollout.maxSurge is 0" if service.spec.rollout.max_surge == 0 else "no GPU is free"
+    return f"{name}: {cause}, so a rollout serves no request between its only replica and the next one"
