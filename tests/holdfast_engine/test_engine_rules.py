@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast_engine import rules
+from holdfast_engine.rules import Ending, Law, Limits, LimitsError, Mix, Objectives, Overload, Verdict, parse_limits
+
+BOUNDS = Objectives(ttft_seconds=1.0, tpot_seconds=0.05, e2e_seconds=10.0)
+LAW = Law(0.004, 5e-5, 2e-4, 1e-7, 1e-9)
+MINIMAL = {"version": 1, "ttftSeconds": 1.0, "tpotSeconds": 0.05}
+
+positive = st.floats(1e-6, 1e6)
+coefficient = st.floats(0.0, 1.0)
+laws = st.builds(Law, coefficient, coefficient, coefficient, coefficient, coefficient)
+
+
+def judged(ending: Ending, ttft: float | None, e2e: float, tokens: int) -> Verdict:
+    return rules.judge(BOUNDS, ending, ttft_seconds=ttft, e2e_seconds=e2e, output_tokens=tokens)
+
+
+def test_a_request_inside_its_bounds_is_good() -> None:
+    assert judged(Ending.FINISHED, 1.0, 1.0 + 0.05 * 9, 10) is Verdict.GOOD
+
+
+def test_one_token_has_no_time_per_token() -> None:
+    assert judged(Ending.FINISHED, 0.5, 0.9, 1) is Verdict.GOOD
+
+
+@pytest.mark.parametrize(
+    ("ttft", "e2e", "tokens", "cause"),
+    [
+        (1.1, 1.2, 10, Verdict.TTFT),
+        (0.5, 2.5, 10, Verdict.TPOT),
+        (0.5, 10.5, 1000, Verdict.E2E),
+        (math.nan, 1.0, 10, Verdict.TTFT),
+        (0.5, math.nan, 10, Verdict.TPOT),
+    ],
+)
+def test_a_bad_request_names_the_first_bound_it_broke(ttft: float, e2e: float, tokens: int, cause: Verdict) -> None:
+    assert judged(Ending.FINISHED, ttft, e2e, tokens) is cause
+
+
+def test_a_request_aborted_in_time_before_its_first_token_is_withdrawn() -> None:
+    assert judged(Ending.ABORTED, None, 0.9, 0) is Verdict.WITHDRAWN
+    assert judged(Ending.ABORTED, None, 1.1, 0) is Verdict.TTFT
+
+
+def test_a_request_aborted_later_is_judged_by_what_it_got() -> None:
+    assert judged(Ending.ABORTED, 0.5, 0.6, 5) is Verdict.GOOD
+    assert judged(Ending.ABORTED, 0.5, 1.5, 5) is Verdict.TPOT
+
+
+def test_a_failed_request_is_an_error_whatever_its_times() -> None:
+    assert judged(Ending.FAILED, 0.1, 0.2, 5) is Verdict.ERROR
+
+
+def test_limits_survive_the_way_through_json() -> None:
+    limits = Limits(7, BOUNDS, 64, 2048, False, Overload.REJECT, 1000, 30.0, LAW)
+    assert parse_limits(limits.to_json()) == limits
+    assert parse_limits(json.dumps(MINIMAL)) == Limits(1, Objectives(1.0, 0.05))
+
+
+def test_unknown_keys_are_passed_over() -> None:
+    assert parse_limits(json.dumps({**MINIMAL, "laterIdea": {"a": 1}})).version == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": None},
+        {"version": 0},
+        {"version": 1.5},
+        {"version": True},
+        {"version": "7"},
+        {"ttftSeconds": 0},
+        {"ttftSeconds": -1},
+        {"ttftSeconds": None},
+        {"tpotSeconds": "50ms"},
+        {"tpotSeconds": math.nan},
+        {"tpotSeconds": math.inf},
+        {"e2eSeconds": 0},
+        {"activeSequences": 0},
+        {"activeSequences": 2**60},
+        {"tokensPerStep": 3.5},
+        {"adapt": "yes"},
+        {"overload": "Panic"},
+        {"overload": 3},
+        {"maxQueuedSeconds": -5},
+        {"stepLaw": [1, 2, 3]},
+        {"stepLaw": [1, 2, 3, 4, -1]},
+        {"stepLaw": [1, 2, 3, 4, True]},
+        {"stepLaw": "fast"},
+    ],
+)
+def test_limits_with_one_bad_field_are_refused_by_name(change: dict[str, object]) -> None:
+    with pytest.raises(LimitsError, match=next(iter(change))):
+        parse_limits(json.dumps({**MINIMAL, **change}))
+
+
+@given(st.text() | st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists).map(json.dumps))
+def test_any_other_text_is_refused_and_nothing_else_is_raised(text: str) -> None:
+    with pytest.raises(LimitsError):
+        parse_limits(text)
+
+
+@given(laws, positive, st.integers(0, 2000), st.floats(0, 1e8), st.floats(0, 1e6), st.integers(1, 100_000))
+def test_tokens_per_step_stay_within_what_was_compiled(
+    law: Law, tpot: float, decodes: int, kv: float, pairs: float, most: int
+) -> None:
+    found = rules.tokens_per_step(law, tpot, decodes=decodes, kv_tokens=kv, pairs_per_prefill=pairs, most=most)
+    assert 1 <= found <= most
+    assert found >= min(most, decodes + 1)
+
+
+def test_the_prefill_of_a_step_keeps_the_decoding_sequences_in_time() -> None:
+    tokens = rules.tokens_per_step(LAW, 0.05, decodes=20, kv_tokens=10_000, pairs_per_prefill=500, most=8192)
+    prefill = tokens - 20
+    assert LAW.seconds(prefill, 20, 10_000, prefill * 500) <= 0.05
+    assert LAW.seconds(prefill * 1.2, 20, 10_000, prefill * 600) > 0.05 * rules.TPOT_MARGIN
+
+
+def test_prefill_never_stops() -> None:
+    slow = Law(1.0, 1.0, 1.0, 0.0, 0.0)
+    tokens = rules.tokens_per_step(slow, 0.05, decodes=10, kv_tokens=0, pairs_per_prefill=0, most=8192)
+    assert tokens == 10 + rules.LEAST_PREFILL_TOKENS
+
+
+def test_a_step_without_decodes_is_as_large_as_it_can_be() -> None:
+    assert rules.tokens_per_step(LAW, 0.001, decodes=0, kv_tokens=0, pairs_per_prefill=0, most=8192) == 8192
+
+
+@given(laws, positive, st.builds(Mix, st.floats(0, 1e4), st.floats(0, 1e5), st.floats(0, 1e5)), st.integers(1, 4096))
+def test_active_sequences_stay_between_one_and_the_compiled_maximum(law: Law, tpot: float, mix: Mix, most: int) -> None:
+    assert 1 <= rules.active_sequences(law, tpot, mix, most) <= most
+
+
+def test_active_sequences_fill_the_objective_in_steady_state() -> None:
+    mix = Mix(prefill_per_decode=4.0, kv_per_decode=300.0, pairs_per_prefill=128.0)
+    active = rules.active_sequences(LAW, 0.05, mix, 1000)
+    step = LAW.seconds(4.0 * active, active, 300.0 * active, 4.0 * active * 128.0)
+    assert 0.85 * 0.05 <= step <= rules.TPOT_MARGIN * 0.05
+
+
+@given(st.floats(0.001, 1.0), st.floats(1.0, 2.0))
+def test_a_looser_objective_never_lowers_a_limit(tpot: float, factor: float) -> None:
+    mix = Mix(4.0, 300.0, 128.0)
+    assert rules.active_sequences(LAW, tpot, mix, 1000) <= rules.active_sequences(LAW, tpot * factor, mix, 1000)
+
+    def tokens(bound: float) -> int:
+        return rules.tokens_per_step(LAW, bound, decodes=9, kv_tokens=900, pairs_per_prefill=64, most=8192)
+
+    assert tokens(tpot) <= tokens(tpot * factor)
+
+
+def test_a_long_prompt_needs_several_steps_until_its_first_token() -> None:
+    assert rules.first_token_seconds(100, 1000, 0.05) == pytest.approx(0.1)
+    assert rules.first_token_seconds(4000, 1000, 0.05) == pytest.approx(0.25)
+
+
+def test_a_request_that_would_be_late_is_refused_until_the_queue_is_gone() -> None:
+    refused = rules.admission(1.0, queued_tokens=5000, prompt_tokens=100, prefill_tps=1000, step_seconds=0.05)
+    assert not refused.admitted
+    assert refused.retry_after_seconds == math.ceil(5.1 + 0.05 - 1.0)
+    assert rules.admission(1.0, queued_tokens=500, prompt_tokens=100, prefill_tps=1000, step_seconds=0.05).admitted
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf])
+def test_without_a_known_rate_nobody_is_refused(rate: float) -> None:
+    assert rules.admission(1.0, queued_tokens=1e9, prompt_tokens=1, prefill_tps=rate, step_seconds=1).admitted
+
+
+@given(positive, st.floats(0, 1e12), st.floats(1, 1e6), positive, st.floats(0, 1e3))
+def test_retry_after_is_a_usable_number(ttft: float, queued: float, prompt: float, rate: float, step: float) -> None:
+    found = rules.admission(ttft, queued_tokens=queued, prompt_tokens=prompt, prefill_tps=rate, step_seconds=step)
+    assert found.admitted or 1 <= found.retry_after_seconds <= 60
