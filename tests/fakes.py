@@ -10,13 +10,13 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from holdfast.act.api import ApiError
+from holdfast.act.api import APPLY, ApiError
 
 
 class FakeApi:
-    """An API server in memory: objects by path, resourceVersions, conflicts, and scripted failures.
+    """An API server in memory: objects by path, uids, resourceVersions, conflicts, and scripted failures.
 
-    Apply patches replace what the same manager applied before, well enough for tests that count writes.
+    Apply patches are merged, and their fields noted in managedFields; `edit` is what another writer does.
     """
 
     def __init__(self) -> None:
@@ -24,6 +24,7 @@ class FakeApi:
         self.requests: list[tuple[str, str, dict[str, str], Any]] = []
         self.fail_with: Exception | None = None
         self._version = 0
+        self._manager = ""
 
     async def request(
         self,
@@ -37,6 +38,7 @@ class FakeApi:
         self.requests.append((method, path, dict(query or {}), copy.deepcopy(body)))
         if self.fail_with is not None:
             raise self.fail_with
+        self._manager = (query or {}).get("fieldManager", "") if content_type == APPLY else ""
         result: dict[str, Any] = getattr(self, f"_{method.lower()}")(path, body)
         return copy.deepcopy(result)
 
@@ -45,8 +47,15 @@ class FakeApi:
         self._version += 1
         stored = copy.deepcopy(body)
         stored.setdefault("metadata", {})["resourceVersion"] = str(self._version)
+        stored["metadata"].setdefault("uid", f"uid-{self._version}")
         self.objects[path] = stored
         return stored
+
+    def edit(self, path: str, change: dict[str, Any]) -> None:
+        """Change an object as somebody else would: who owned a changed field owns it no more."""
+        stored = self.put_object(path, _merged(self.objects[path], change))
+        for entry in stored["metadata"].get("managedFields", ()):
+            entry["fieldsV1"] = _without(entry["fieldsV1"], _fields(change))
 
     def writes(self) -> list[tuple[str, str]]:
         """Every request that was no read, as (method, path)."""
@@ -71,12 +80,28 @@ class FakeApi:
     def _patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         base = path.removesuffix("/scale").removesuffix("/status")
         self._check_version(base, body)
-        return self.put_object(base, _merged(self.objects.get(base, {}), body))
+        self._check_uid(base, body)
+        stored = self.put_object(base, _merged(self.objects.get(base, {}), body))
+        if self._manager and base == path:
+            others = [item for item in stored["metadata"].get("managedFields", ()) if item["manager"] != self._manager]
+            mine = {"manager": self._manager, "operation": "Apply", "fieldsV1": _fields(body)}
+            stored["metadata"]["managedFields"] = [*others, mine]
+        return stored
 
-    def _delete(self, path: str, _: Any) -> dict[str, Any]:
-        if self.objects.pop(path, None) is None:
+    def _delete(self, path: str, options: dict[str, Any] | None) -> dict[str, Any]:
+        if path not in self.objects:
             raise ApiError(404, f"{path} not found")
+        expected = (options or {}).get("preconditions", {}).get("uid")
+        if expected is not None and expected != self.objects[path]["metadata"]["uid"]:
+            raise ApiError(409, f"{path}: uid in precondition is another one")
+        del self.objects[path]
         return {}
+
+    def _check_uid(self, path: str, body: dict[str, Any]) -> None:
+        expected = body.get("metadata", {}).get("uid")
+        actual = self.objects.get(path, {}).get("metadata", {}).get("uid")
+        if expected is not None and expected != actual:
+            raise ApiError(409, f"uid mismatch: {path} is {actual}, not {expected}")
 
     def _check_version(self, path: str, body: dict[str, Any]) -> None:
         expected = body.get("metadata", {}).get("resourceVersion")
@@ -91,6 +116,27 @@ def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     for key, value in new.items():
         result[key] = _merged(result.get(key) or {}, value) if isinstance(value, dict) else value
     return result
+
+
+def _fields(body: dict[str, Any]) -> dict[str, Any]:
+    """The fieldsV1 of what a body says, without its identity."""
+    told = {key: value for key, value in body.items() if key not in ("apiVersion", "kind")}
+    meta = {key: value for key, value in told.pop("metadata", {}).items() if key in ("labels", "annotations")}
+    return _field_set(told | ({"metadata": meta} if meta else {}))
+
+
+def _field_set(value: Any) -> dict[str, Any]:
+    return {f"f:{key}": _field_set(item) for key, item in value.items()} if isinstance(value, dict) else {}
+
+
+def _without(fields: dict[str, Any], taken: dict[str, Any]) -> dict[str, Any]:
+    kept = {}
+    for key, inner in fields.items():
+        if key not in taken:
+            kept[key] = inner
+        elif rest := _without(inner, taken[key]):
+            kept[key] = rest
+    return kept
 
 
 class ManualClock:

@@ -1,9 +1,11 @@
 """When status is written, and when a quiet service costs nothing."""
 
+import copy
 from typing import Any
 
 import pytest
 
+from holdfast.act.resources import service_path
 from holdfast.act.status import StatusWriter, is_due
 from holdfast.domain.service import ServiceKey
 from tests.fakes import FakeApi
@@ -50,15 +52,29 @@ def test_is_due(old: dict[str, Any], new: dict[str, Any], age: float, due: bool)
     assert is_due(old, new, age) is due
 
 
-async def test_after_a_restart_an_unchanged_status_is_not_written_again() -> None:
+def api_with_service(uid: str = "u1") -> FakeApi:
     api = FakeApi()
-    assert not await StatusWriter(api).write(KEY, status(), observed=status(), now=0.0)
+    api.put_object(service_path(KEY), {"metadata": {"name": "chat", "uid": uid}})
+    return api
+
+
+async def test_after_a_restart_an_unchanged_status_is_not_written_again() -> None:
+    api = api_with_service()
+    assert not await StatusWriter(api).write(KEY, "u1", status(), observed=status(), now=0.0)
     assert api.writes() == []
 
 
 async def test_varying_numbers_cost_one_write_a_minute() -> None:
-    api, writer = FakeApi(), None
+    api = api_with_service()
     writer = StatusWriter(api)
     for second in range(0, 600, 5):
-        await writer.write(KEY, status(slo={"arrivalRps": float(second)}), observed=status(), now=float(second))
+        new = status(slo={"arrivalRps": float(second)})
+        await writer.write(KEY, "u1", new, observed=status(), now=float(second))
     assert len(api.writes()) == 10
+
+
+@pytest.mark.parametrize("api", [FakeApi(), api_with_service("u2")], ids=["gone", "another one of that name"])
+async def test_the_status_of_a_service_that_is_gone_is_told_to_nobody(api: FakeApi) -> None:
+    before = copy.deepcopy(api.objects)
+    assert not await StatusWriter(api).write(KEY, "u1", status(), observed={}, now=0.0)
+    assert api.objects == before

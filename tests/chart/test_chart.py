@@ -15,6 +15,7 @@ import yaml
 
 from e2e.cluster.toolset import HELM, PROMETHEUS
 from holdfast.act import resources
+from holdfast.observe import cluster
 from holdfast.runtime import settings
 
 ROOT = Path(__file__).parents[2]
@@ -148,6 +149,7 @@ def test_every_setting_reaches_the_operator(tmp_path: Path) -> None:
         "prometheusUrl": "https://metrics.example:9090", "prometheusTokenFile": str(file),
         "prometheusCaFile": str(file), "prometheusHeader": ["X-Scope-OrgID=a", "X-Other=b"],
         "prometheusInsecure": True, "scrapeInterval": "5s", "tick": "7s", "nodeProvisioningTime": "9m",
+        "startupTimeout": "45m", "podMonitorLabel": ["release=kps", "team="],
         "leaseNamespace": "leases", "leaseName": "shard-a", "leaseDuration": "20s",
         "allowTemplate": ["hostPath", "privileged"], "httpPort": 9090, "logLevel": "debug", "logFormat": "text",
     }  # fmt: skip
@@ -156,6 +158,7 @@ def test_every_setting_reaches_the_operator(tmp_path: Path) -> None:
     assert (read.namespace, read.identity) == (("a", "b"), "x")
     assert read.prometheus_header == ("X-Scope-OrgID=a", "X-Other=b")
     assert read.allow_template == ("hostPath", "privileged")
+    assert (read.startup_seconds, read.pod_monitor_labels) == (2700.0, {"release": "kps", "team": ""})
     plain = ("tick", "scrape_interval", "lease_name", "lease_namespace", "lease_duration")
     assert [getattr(read, name) for name in plain] == ["7s", "5s", "shard-a", "leases", "20s"]
     assert (read.prometheus_insecure, read.http_port, read.log_level, read.log_format) == (True, 9090, "debug", "text")
@@ -194,6 +197,8 @@ def test_every_option_at_once_renders() -> None:
         ({"settings": {"prometheusUrl": "prometheus:9090"}}, "prometheusUrl"),
         ({"settings": {"tick": "soon"}}, "tick"),
         ({"settings": {"tick": 5}}, "tick"),
+        ({"settings": {"startupTimeout": "long"}}, "startupTimeout"),
+        ({"settings": {"podMonitorLabel": ["release"]}}, "podMonitorLabel"),
         ({"settings": {"httpPort": 80}}, "httpPort"),
         ({"settings": {"logLevel": "loud"}}, "logLevel"),
         ({"settings": {"allowTemplate": ["everything"]}}, "allowTemplate"),
@@ -232,18 +237,19 @@ def test_the_operator_may_do_what_it_does_and_no_more() -> None:
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
-    made = {"get", "create", "patch"}
+    made = {"get", "list", "watch", "create", "patch"}
     assert granted == {
         ("", "nodes"): {"list", "watch"},
         ("", "pods"): {"list", "watch", "patch"},
         ("", "events"): {"create"},
         ("", "services"): made,
         ("", "serviceaccounts"): made,
-        ("", "configmaps"): made,
+        ("", "configmaps"): made | {"delete"},
         ("policy", "poddisruptionbudgets"): made | {"delete"},
         ("monitoring.coreos.com", "podmonitors"): made | {"delete"},
-        ("apps", "deployments"): made | {"list", "watch", "delete"},
+        ("apps", "deployments"): made | {"delete"},
         ("apps", "deployments/scale"): {"get", "patch"},
+        ("apps", "replicasets"): {"list"},
         ("holdfast.dev", "llmservices"): {"get", "list", "watch"},
         ("holdfast.dev", "llmservices/status"): {"patch"},
     }
@@ -256,7 +262,18 @@ def test_every_kind_that_is_written_may_be_written() -> None:
         for resource in rule["resources"]
         if "create" in rule["verbs"]
     }
-    assert writable == set(resources._PLURALS.values())
+    assert writable == {plural for _, plural in resources._KINDS.values()}
+
+
+def test_every_kind_that_is_watched_may_be_watched() -> None:
+    watchable = {
+        (group, resource)
+        for rule in only(render(URL), "ClusterRole")["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        if {"list", "watch"} <= set(rule["verbs"])
+    }
+    assert watchable >= {(group, plural) for group, _, plural in cluster._OWNED.values()}
 
 
 def test_watching_namespaces_needs_no_cluster_wide_write() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+from holdfast.act.resources import _KINDS
 from holdfast.api.conditions import ConditionType
 from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
@@ -11,6 +13,9 @@ from holdfast.domain.cluster import Placement, Replica, ReplicaPhase
 from holdfast.domain.decision import Action, ConditionValue, Decision, PlacementTarget, SloView, Verdict
 from holdfast.observe.cluster import Deployed, ServiceParts
 from holdfast.observe.spec import to_spec
+from holdfast.render import context
+from holdfast.render.live import Live
+from tests.fakes import FakeApi
 
 
 def llmservice(name: str = "chat", *, generation: int = 1, **spec: Any) -> LLMService:
@@ -43,6 +48,22 @@ def parts(
         for accelerator, size in (sizes or {}).items()
     )
     return ServiceParts(service, to_spec(service), replicas, deployed)
+
+
+def as_watched(part: ServiceParts, api: FakeApi) -> ServiceParts:
+    """The service with everything the watches show of the objects in this API server."""
+    kinds = {plural: kind for kind, (_, plural) in _KINDS.items() if kind != "Event"}
+    found = [(kinds.get(path.split("/")[-2]), path, body) for path, body in api.objects.items()]
+    live = [Live.of(kind, body) for kind, path, body in found if kind and f"/{part.spec.key.namespace}/" in path]
+    deployed = [
+        dataclasses.replace(item, rendered=_rendered(api, part, item.placement.deployment)) for item in part.deployed
+    ]
+    return dataclasses.replace(part, live=tuple(live), watched=frozenset(kinds.values()), deployed=tuple(deployed))
+
+
+def _rendered(api: FakeApi, part: ServiceParts, deployment: str) -> context.Deployed | None:
+    body = api.objects.get(f"/apis/apps/v1/namespaces/{part.spec.key.namespace}/deployments/{deployment}")
+    return context.Deployed.read(body) if body and body["spec"].get("strategy") else None
 
 
 def decision(part: ServiceParts, action: Action, **sizes: int) -> Decision:

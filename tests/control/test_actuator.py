@@ -1,9 +1,13 @@
 """Decisions become writes, each service on its own."""
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import pytest
+
 from holdfast.act.api import ApiError
+from holdfast.api.llmservice import LLMService
 from holdfast.control.actuator import Actuator
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.service import ServiceKey
@@ -128,19 +132,77 @@ async def test_a_decision_on_a_size_that_has_changed_is_dropped() -> None:
 
 async def test_an_object_that_is_not_understood_gets_a_condition() -> None:
     api = cluster()
-    entry = Invalid(ServiceKey("prod", "chat"), 1, "slo.ttft: must be a duration")
+    entry = Invalid(ServiceKey("prod", "chat"), 1, "slo.ttft: must be a duration", uid="uid-chat")
     await actuator(api).act([], [], [entry], [], now=0.0)
     reasons = {item["reason"] for item in api.objects[f"{SERVICES}/chat"]["status"]["conditions"]}
     assert reasons == {"Invalid"}
 
 
-async def test_the_disruption_budget_goes_when_one_replica_is_left() -> None:
+async def test_what_is_decided_is_told_though_the_write_was_refused() -> None:
     api = cluster()
+    api.put_object(
+        f"{DEPLOYMENTS}/chat-h100", {"metadata": {"ownerReferences": [{"uid": "uid-chat"}]}, "spec": {"replicas": 5}}
+    )
+    part = parts(sizes={"h100": 2}, ready={"h100": 2})
+    await actuator(api).act([part], [decision(part, Action.SCALE_DOWN, h100=1)], [], [], now=0.0)
+    assert api.objects[f"{SERVICES}/chat"]["status"]["lastDecision"]["action"] == "ScaleDown"
+
+
+async def test_leadership_lost_between_two_writes_of_one_decision_stops_the_second() -> None:
+    answers = [True] * 4 + [False] * 100
+    api, part, told = cluster(), parts(), Told()
+    acting = Actuator(api, Metrics(), told, RenderSettings(pod_files={"a.py": ""}), lambda: answers.pop(0))
+    await acting.act([part], [decision(part, Action.CREATE, h100=2)], [], [], now=0.0)
+    assert len(api.writes()) == 3
+    assert told.errors == []
+
+
+async def test_a_stopped_tick_writes_no_status_on_its_way_out() -> None:
+    class Hanging(FakeApi):
+        async def request(self, method: str, path: str, **rest: Any) -> dict[str, Any]:
+            if method == "PATCH" and "/services/" in path:
+                reached.set()
+                await asyncio.Event().wait()
+            return await super().request(method, path, **rest)
+
+    reached, api, part = asyncio.Event(), Hanging(), parts()
+    api.put_object(f"{SERVICES}/chat", body())
+    tick = asyncio.create_task(actuator(api).act([part], [decision(part, Action.CREATE, h100=2)], [], [], now=0.0))
+    await reached.wait()
+    before = api.writes()
+    tick.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await tick
+    assert api.writes() == before
+
+
+async def test_a_namespace_that_is_being_deleted_is_no_error_and_no_problem() -> None:
+    class Ending(FakeApi):
+        def _patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+            if path in self.objects or path.endswith("/status"):
+                return super()._patch(path, body)
+            raise ApiError(403, "forbidden: it is being terminated", frozenset({"NamespaceTerminating"}))
+
+        def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+            raise ApiError(403, "forbidden: it is being terminated", frozenset({"NamespaceTerminating"}))
+
+    api, part, told = Ending(), parts(), Told()
+    api.put_object(f"{SERVICES}/chat", body())
+    acting = actuator(api, told)
+    await acting.act([part], [decision(part, Action.CREATE, h100=2)], [], [], now=0.0)
+    assert told.errors == []
+    assert acting.problems(part.spec.key) == ()
+
+
+async def test_another_service_of_the_same_name_starts_without_memories() -> None:
+    api, part = cluster(), parts()
     acting = actuator(api)
-    two = parts(sizes={"h100": 2}, ready={"h100": 2})
-    await acting.act([two], [decision(two, Action.HOLD, h100=2)], [], [], now=0.0)
-    budget = "/apis/policy/v1/namespaces/prod/poddisruptionbudgets/chat"
-    assert budget in api.objects
-    one = parts(sizes={"h100": 1}, ready={"h100": 1})
-    await acting.act([one], [decision(one, Action.HOLD, h100=1)], [], [], now=5.0)
-    assert budget not in api.objects
+    await acting.act([part], [decision(part, Action.CREATE, h100=2)], [], [], now=0.0)
+    api.objects.clear()
+    again = body()
+    again["metadata"]["uid"] = "uid-second"
+    api.put_object(f"{SERVICES}/chat", again)
+    second = parts(LLMService.parse(again))
+    await acting.act([second], [decision(second, Action.CREATE, h100=2)], [], [], now=1.0)
+    assert api.objects[f"{DEPLOYMENTS}/chat-h100"]["metadata"]["ownerReferences"][0]["uid"] == "uid-second"
+    assert api.objects[f"{SERVICES}/chat"]["status"]["replicas"]["desired"] == 2

@@ -83,15 +83,21 @@ app.kubernetes.io/component: prometheus
 - apiGroups: [apps]
   resources: [deployments/scale]   # replicas are written here and nowhere else
   verbs: [get, patch]
+- apiGroups: [apps]
+  resources: [replicasets]         # which pod files are still in use
+  verbs: [list]
 - apiGroups: [""]
-  resources: [services, serviceaccounts, configmaps]   # these go with their LLMService, by owner reference
-  verbs: [get, create, patch]
+  resources: [services, serviceaccounts]   # these go with their LLMService, by owner reference
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [""]
+  resources: [configmaps]          # deleted: pod files of earlier revisions
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
-  verbs: [get, create, patch, delete]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors]
-  verbs: [get, create, patch, delete]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [pods]                # patch: the pod-deletion-cost annotation
   verbs: [list, watch, patch]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,16 +21,26 @@ JSON = "application/json"
 
 
 class ApiError(Exception):
-    """The API server refused: `status` is its HTTP code, the text its own message."""
+    """The API server refused: `status` is its HTTP code, the text its own message, `causes` are words for programs."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, causes: frozenset[str] = frozenset()) -> None:
         super().__init__(f"{status}: {message}")
         self.status = status
         self.message = message
+        self.causes = causes
+
+    @property
+    def namespace_ends(self) -> bool:
+        """Whether the namespace is being deleted: nothing can be made there, and nothing need be."""
+        return self.status == 403 and "NamespaceTerminating" in self.causes
 
 
 class ApiUnreachable(Exception):
     """No answer in time, or no connection: nothing is known about whether a write took place."""
+
+
+class NotLeading(Exception):
+    """A write was held back, because by the time it arrives another operator may lead."""
 
 
 class ApiPort(Protocol):
@@ -45,6 +55,27 @@ class ApiPort(Protocol):
         body: Body | None = None,
         content_type: str = JSON,
     ) -> Body: ...
+
+
+class WhileLeading:
+    """An ApiPort that asks before every single write: a process may be stopped between two writes of one decision."""
+
+    def __init__(self, api: ApiPort, may_write: Callable[[], bool]) -> None:
+        self._api = api
+        self._may_write = may_write
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Body | None = None,
+        content_type: str = JSON,
+    ) -> Body:
+        if method != "GET" and not self._may_write():
+            raise NotLeading(f"{method} {path}")
+        return await self._api.request(method, path, query=query, body=body, content_type=content_type)
 
 
 class KubernetesApi:
@@ -83,9 +114,14 @@ def _decoded(status: int, text: bytes) -> Body:
         payload = json.loads(text) if text else {}
     except ValueError:
         payload = {"message": text[:200].decode(errors="replace")}
+    if not isinstance(payload, dict):
+        payload = {}
     if status >= 400:
-        raise ApiError(status, str(payload.get("message", "no message")))
-    return payload if isinstance(payload, dict) else {}
+        causes = (payload.get("details") or {}).get("causes") or ()
+        raise ApiError(
+            status, str(payload.get("message", "no message")), frozenset(str(cause.get("reason")) for cause in causes)
+        )
+    return payload
 
 
 @asynccontextmanager

@@ -1,17 +1,24 @@
-"""Server-side apply of rendered manifests: only what differs, never over somebody else's object."""
+"""Server-side apply of rendered manifests: only what differs, never over somebody else's object.
+
+What was written is compared with what the watch shows by the fields the API server says are ours (`render.live`).
+Another writer's fields therefore never cause a request, nor does the event that our own write raises: it shows the
+state that the answer to that write has already told.
+"""
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.act.api import APPLY, ApiError, ApiPort, Body
 from holdfast.act.resources import object_path
+from holdfast.render.live import RENDERING, SCALING, Live
 
-RENDERING = "holdfast-rendering"
-SCALING = "holdfast-scaling"
+WATCH_LAG_SECONDS = 10.0
 
 Manifest = Mapping[str, Any]
 
@@ -28,74 +35,144 @@ class ForeignObject(Exception):
         super().__init__(self.message)
 
 
+class Due(enum.Enum):
+    """Why a manifest has to be written."""
+
+    RENDERED = "rendered"  # never yet, or it says something else now
+    DRIFTED = "drifted"  # somebody else changed or deleted the object
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    manifest: str  # its digest
+    state: str  # what became of it, by the API server's answer
+    at: float
+    seen: bool = False  # whether the watch has shown it since
+
+
 class Applier:
-    """Applies manifests and remembers what it wrote, so that an unchanged manifest costs no request."""
+    """Applies the manifests of one service and remembers what it wrote: what is unchanged costs no request."""
 
     def __init__(self, api: ApiPort) -> None:
         self._api = api
-        self._written: dict[str, str] = {}
+        self._written: dict[str, _Written] = {}
 
-    async def apply(self, manifest: Manifest, seen: str = "") -> bool:
-        """Apply one manifest with the rendering manager; return whether a request was needed.
+    def due(self, manifest: Manifest, shown: Live | None, now: float) -> Due | None:
+        """Return why a manifest must be written now, None if it need not be.
 
-        `seen` is what the live object looks like, where that is watched: a change of it by others is put right.
-        Raises ForeignObject when the name is taken, ApiError and ApiUnreachable as they come.
+        `shown` is the live object by the watch (`Live.absent` when it is not there), None where nobody watches: then
+        only a change of the manifest counts. The watch has some seconds to show what was just written.
         """
-        path, digest = object_path(manifest), _digest([manifest, seen])
-        if self._written.get(path) == digest:
-            return False
-        if path not in self._written:
-            await self._check_owner(path, manifest)
-        await self._apply(path, dict(manifest), RENDERING)
-        self._written[path] = digest
-        return True
+        path = object_path(manifest)
+        last = self._written.get(path)
+        if last is None or last.manifest != _digest(manifest):
+            return Due.RENDERED
+        if shown is None:
+            return None
+        if shown.state == last.state:
+            self._written[path] = replace(last, seen=True)
+            return None
+        return Due.DRIFTED if last.seen or abs(now - last.at) >= WATCH_LAG_SECONDS else None
 
-    async def create_deployment(self, manifest: Manifest, replicas: int) -> None:
+    def is_settled(self, manifest: Manifest, shown: Live | None) -> bool:
+        """Whether the watch shows the object as it was written."""
+        last = self._written.get(object_path(manifest))
+        return last is not None and (shown is None or shown.state == last.state)
+
+    async def apply(self, manifest: Manifest, shown: Live | None = None, now: float = 0.0) -> None:
+        """Apply one manifest with the rendering manager.
+
+        Raises ForeignObject when the name is taken, ApiError and ApiUnreachable as they come. A Deployment that has
+        vanished is left to `create_deployment`: born here it would get the default size.
+        """
+        path = object_path(manifest)
+        uid = _checked(manifest, shown.owners, shown.uid) if shown and shown.uid else await self._look(path, manifest)
+        try:
+            answer = await self._render(path, manifest, uid)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            # Deleted, and perhaps made again by somebody, since it was looked at.
+            answer = await self._render(path, manifest, await self._look(path, manifest))
+        if answer is not None:
+            self._remember(path, manifest, answer, now)
+
+    async def create_deployment(self, manifest: Manifest, replicas: int, now: float = 0.0) -> None:
         """Create a Deployment at its wanted size, so that `replicas` belongs to the scaling manager alone.
 
         Three applies: the scaler creates the whole object (else it would be born with the default size 1), the
         renderer takes every other field, the scaler then lets go of all but `replicas`.
         """
         path = object_path(manifest)
-        await self._check_owner(path, manifest)
+        uid = await self._look(path, manifest)
         sized: Body = {**manifest, "spec": {**manifest["spec"], "replicas": replicas}}
-        await self._apply(path, sized, SCALING)
-        await self._apply(path, dict(manifest), RENDERING)
-        meta = {"name": manifest["metadata"]["name"], "namespace": manifest["metadata"]["namespace"]}
-        identity = {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], "metadata": meta}
-        await self._apply(path, {**identity, "spec": {"replicas": replicas}}, SCALING)
-        self._written[path] = _digest([manifest, ""])
+        created = await self._apply(path, _pinned(sized, uid), SCALING)
+        uid = created.get("metadata", {}).get("uid", "")
+        await self._apply(path, _pinned(manifest, uid), RENDERING)
+        answer = await self._apply(path, {**_pinned(_identity(manifest), uid), "spec": {"replicas": replicas}}, SCALING)
+        self._remember(path, manifest, answer, now)
 
-    async def delete(self, path: str) -> None:
-        """Delete an object; its absence is success."""
-        self._written.pop(path, None)
-        try:
-            await self._api.request("DELETE", path, query={"propagationPolicy": "Background"})
-        except ApiError as error:
-            if error.status != 404:
-                raise
+    async def _render(self, path: str, manifest: Manifest, uid: str) -> Body | None:
+        if manifest["kind"] != "Deployment":
+            return await self._apply(path, _pinned(manifest, uid), RENDERING)
+        if not uid:
+            return None
+        answer = await self._apply(path, _pinned(manifest, uid), RENDERING)
+        return await self._let_go(path, manifest, answer) if Live.of("Deployment", answer).half_made else answer
 
-    def forget(self, path: str) -> None:
-        """Apply again at the next opportunity: somebody changed or deleted the object."""
-        self._written.pop(path, None)
+    async def _let_go(self, path: str, manifest: Manifest, live: Body) -> Body:
+        """Make the last of the three applies of a creation that was cut short; only if the size is still as read."""
+        kept = _identity(manifest)
+        kept["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"]
+        return await self._apply(path, {**kept, "spec": {"replicas": live["spec"]["replicas"]}}, SCALING)
 
-    async def _apply(self, path: str, body: Body, manager: str) -> None:
+    async def _apply(self, path: str, body: Body, manager: str) -> Body:
         query = {"fieldManager": manager, "force": "true"}
-        await self._api.request("PATCH", path, query=query, body=body, content_type=APPLY)
+        return await self._api.request("PATCH", path, query=query, body=body, content_type=APPLY)
 
-    async def _check_owner(self, path: str, manifest: Manifest) -> None:
+    async def _look(self, path: str, manifest: Manifest) -> str:
+        """Return the uid of our object, an empty string when there is none."""
         try:
             existing = await self._api.request("GET", path)
         except ApiError as error:
             if error.status == 404:
-                return
+                return ""
             raise
-        if not _owners(manifest) & _owners(existing):
-            raise ForeignObject(manifest)
+        live = Live.of(manifest["kind"], existing)
+        return _checked(manifest, live.owners, live.uid)
+
+    def _remember(self, path: str, manifest: Manifest, answer: Body, now: float) -> None:
+        state = Live.of(manifest["kind"], answer).state
+        self._written[path] = _Written(_digest(manifest), state, now)
 
 
-def _owners(manifest: Manifest) -> set[str]:
-    return {reference["uid"] for reference in manifest["metadata"].get("ownerReferences", ())}
+async def delete(api: ApiPort, path: str, uid: str = "") -> None:
+    """Delete an object, with `uid` only that very one; its absence is success."""
+    body: Body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+    if uid:
+        body["preconditions"] = {"uid": uid}
+    try:
+        await api.request("DELETE", path, body=body)
+    except ApiError as error:
+        if error.status != 404 and not (uid and error.status == 409):
+            raise
+
+
+def _checked(manifest: Manifest, owners: tuple[str, ...], uid: str) -> str:
+    ours = {reference["uid"] for reference in manifest["metadata"].get("ownerReferences", ())}
+    if not ours.intersection(owners):
+        raise ForeignObject(manifest)
+    return uid
+
+
+def _identity(manifest: Manifest) -> Body:
+    meta = {"name": manifest["metadata"]["name"], "namespace": manifest["metadata"]["namespace"]}
+    return {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], "metadata": meta}
+
+
+def _pinned(manifest: Manifest, uid: str) -> Body:
+    """The manifest for this very object: the API server answers 409 if it is another one, or gone."""
+    return {**manifest, "metadata": {**manifest["metadata"], **({"uid": uid} if uid else {})}}
 
 
 def _digest(value: object) -> str:

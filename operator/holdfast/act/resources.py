@@ -8,31 +8,36 @@ from typing import Any
 from holdfast.api.llmservice import GROUP, PLURAL, VERSION
 from holdfast.domain.service import ServiceKey
 
-_PLURALS = {
-    "ConfigMap": "configmaps",
-    "Deployment": "deployments",
-    "Event": "events",
-    "PodDisruptionBudget": "poddisruptionbudgets",
-    "PodMonitor": "podmonitors",
-    "Service": "services",
-    "ServiceAccount": "serviceaccounts",
+_KINDS = {
+    "ConfigMap": ("v1", "configmaps"),
+    "Deployment": ("apps/v1", "deployments"),
+    "Event": ("v1", "events"),
+    "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
+    "PodMonitor": ("monitoring.coreos.com/v1", "podmonitors"),
+    "Service": ("v1", "services"),
+    "ServiceAccount": ("v1", "serviceaccounts"),
 }
 
 
 def collection_path(api_version: str, kind: str, namespace: str) -> str:
     """Return the path of a namespaced collection; KeyError for a kind the operator does not write."""
-    root = "/api" if "/" not in api_version else "/apis"
-    return f"{root}/{api_version}/namespaces/{namespace}/{_PLURALS[kind]}"
+    root = "/apis" if "/" in api_version else "/api"
+    return f"{root}/{api_version}/namespaces/{namespace}/{_KINDS[kind][1]}"
+
+
+def live_path(namespace: str, kind: str, name: str) -> str:
+    """Return the path of an object by its kind; KeyError for a kind the operator does not write."""
+    return f"{collection_path(_KINDS[kind][0], kind, namespace)}/{name}"
 
 
 def object_path(manifest: Mapping[str, Any]) -> str:
     """Return the path of the object a manifest describes."""
     meta = manifest["metadata"]
-    return f"{collection_path(manifest['apiVersion'], manifest['kind'], meta['namespace'])}/{meta['name']}"
+    return live_path(meta["namespace"], manifest["kind"], meta["name"])
 
 
 def deployment_path(namespace: str, name: str) -> str:
-    return f"{collection_path('apps/v1', 'Deployment', namespace)}/{name}"
+    return live_path(namespace, "Deployment", name)
 
 
 def pod_path(namespace: str, name: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from holdfast.act.api import MERGE, ApiError, ApiPort
-from holdfast.act.apply import SCALING
 from holdfast.act.resources import deployment_path, pod_path
+from holdfast.render.live import SCALING
 
 _CONFLICT_RETRIES = 3
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.act.api import APPLY, ApiPort, Body
+from holdfast.act.api import APPLY, ApiError, ApiPort, Body
 from holdfast.act.resources import service_path
 from holdfast.api.llmservice import GROUP, KIND, VERSION
 from holdfast.domain.service import ServiceKey
@@ -29,19 +29,27 @@ class StatusWriter:
         self._api = api
         self._written: dict[ServiceKey, _Written] = {}
 
-    async def write(self, key: ServiceKey, status: Body, observed: Mapping[str, Any], now: float) -> bool:
-        """Write the status if it is due; `observed` is what the object says, for the first look after a start."""
+    async def write(self, key: ServiceKey, uid: str, status: Body, observed: Mapping[str, Any], now: float) -> bool:
+        """Write the status if it is due; `observed` is what the object says, for the first look after a start.
+
+        The API server answers 404 or 409 if the object is gone or its name belongs to another one: nobody to be told.
+        """
         last = self._written.get(key) or _Written(observed, now - _NUMBERS_EVERY_SECONDS)
         if not is_due(last.status, status, now - last.at):
             return False
         body = {
             "apiVersion": f"{GROUP}/{VERSION}",
             "kind": KIND,
-            "metadata": {"name": key.name, "namespace": key.namespace},
+            "metadata": {"name": key.name, "namespace": key.namespace, "uid": uid},
             "status": status,
         }
         query = {"fieldManager": STATUS, "force": "true"}
-        await self._api.request("PATCH", f"{service_path(key)}/status", query=query, body=body, content_type=APPLY)
+        try:
+            await self._api.request("PATCH", f"{service_path(key)}/status", query=query, body=body, content_type=APPLY)
+        except ApiError as error:
+            if error.status in (404, 409):
+                return False
+            raise
         self._written[key] = _Written(status, now)
         return True
 
@@ -50,9 +58,9 @@ class StatusWriter:
         written = self._written.get(key)
         return written.status if written else observed
 
-    def forget_all_but(self, keys: set[ServiceKey]) -> None:
+    def forget(self, keys: set[ServiceKey]) -> None:
         """Drop services that are gone."""
-        for key in self._written.keys() - keys:
+        for key in keys & self._written.keys():
             del self._written[key]
 
 

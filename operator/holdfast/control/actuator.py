@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Protocol
 
 from holdfast.act import events, scale
-from holdfast.act.api import ApiError, ApiPort, ApiUnreachable
-from holdfast.act.apply import Applier, ForeignObject
-from holdfast.act.resources import deployment_path, object_path, service_path
+from holdfast.act.api import ApiError, ApiPort, ApiUnreachable, NotLeading, WhileLeading
+from holdfast.act.apply import delete
+from holdfast.act.discovery import has_pod_monitors
+from holdfast.act.resources import deployment_path, service_path
 from holdfast.act.status import StatusWriter
 from holdfast.api.llmservice import Accelerator, LLMService
-from holdfast.api.reasons import Reason
 from holdfast.api.status import BatchingStatus
 from holdfast.control.explanation import explained
-from holdfast.control.plan import Plan, fingerprint, plan
+from holdfast.control.objects import Objects
+from holdfast.control.plan import Plan, plan
 from holdfast.control.report import condition_news, invalid_status, iso, status_of
 from holdfast.domain.cluster import ClusterProblem, NodeOffer
 from holdfast.domain.decision import Action, Decision
@@ -26,15 +26,13 @@ from holdfast.domain.service import ServiceKey
 from holdfast.observe.cluster import Invalid, ServiceParts
 from holdfast.observe.prometheus import MetricsSource
 from holdfast.policy.inventory import Inventory
-from holdfast.render import RenderSettings, deployment_name, remarks, render
+from holdfast.render import RenderSettings, remarks
 from holdfast.render.admission import admission_tokens
 
 _LOG = logging.getLogger(__name__)
 _CONCURRENCY = 16
 _REPEAT_EVENT_AFTER_SECONDS = 60.0
-_WATCH_LAG_SECONDS = 10.0
 _DISCOVERY_SECONDS = 300.0
-_POD_MONITORS = "/apis/monitoring.coreos.com/v1"
 
 
 class ActTelemetry(Protocol):
@@ -56,18 +54,14 @@ class Actuator:
         render_settings: RenderSettings,
         may_write: Callable[[], bool],
     ) -> None:
-        self._api = api
+        self._api = WhileLeading(api, may_write)
         self._metrics = metrics
         self._telemetry = telemetry
-        self._render_settings = render_settings
         self._may_write = may_write
-        self._applier = Applier(api)
-        self._status = StatusWriter(api)
-        self._problems: dict[ServiceKey, tuple[ClusterProblem, ...]] = {}
+        self._objects = Objects(self._api, render_settings)
+        self._status = StatusWriter(self._api)
+        self._uids: dict[ServiceKey, str] = {}
         self._told: dict[ServiceKey, tuple[object, float]] = {}
-        self._rendered: dict[ServiceKey, object] = {}
-        self._paths: dict[ServiceKey, set[str]] = {}
-        self._created: dict[tuple[ServiceKey, str], float] = {}
         self._limits: dict[tuple[str, int, str], int | None] = {}
         self._pod_monitor = False
         self._discovered_at: float | None = None
@@ -75,7 +69,7 @@ class Actuator:
 
     def problems(self, key: ServiceKey) -> tuple[ClusterProblem, ...]:
         """Return what stood in the way of the last writes for a service; the next decision's conditions name it."""
-        return self._problems.get(key, ())
+        return self._objects.problems(key)
 
     async def act(
         self,
@@ -87,7 +81,9 @@ class Actuator:
     ) -> None:
         """Carry out all decisions of one tick."""
         await self._discover(now)
-        self._forget_all_but({part.spec.key for part in services} | {entry.key for entry in invalid})
+        self._forget_all_but(
+            {part.spec.key: part.spec.uid for part in services} | {entry.key: entry.uid for entry in invalid}
+        )
         parts, inventory = {part.spec.key: part for part in services}, Inventory(tuple(nodes))
         shrinking = [decision.key for decision in decisions if decision.verdict.action is Action.SCALE_DOWN]
         running = await self._metrics.running_by_pod(shrinking, now) if shrinking else {}
@@ -99,11 +95,18 @@ class Actuator:
             *(self._guarded(self._report_invalid(entry, now), entry.key) for entry in invalid),
         )
 
-    async def _guarded(self, work: Awaitable[None], key: ServiceKey) -> None:
+    async def _guarded(self, work: Coroutine[None, None, None], key: ServiceKey) -> None:
         async with self._slots:
+            if not self._may_write():
+                work.close()
+                return
             try:
                 await work
+            except NotLeading as held_back:
+                _LOG.warning("%s: leadership ends, not written: %s", key, held_back)
             except (ApiError, ApiUnreachable, scale.StaleDecision) as error:
+                if isinstance(error, ApiError) and error.namespace_ends:
+                    return
                 self._telemetry.error("act")
                 _LOG.warning("%s: %s", key, error)
             except Exception:
@@ -113,20 +116,23 @@ class Actuator:
     async def _one(
         self, part: ServiceParts, decision: Decision, inventory: Inventory, running: Mapping[str, float], now: float
     ) -> None:
-        if not self._may_write():
-            return
         changes = plan(part, decision, inventory, pod_monitor=self._pod_monitor, admission=self._admission)
+        failure = None
         try:
             await self._carry_out(part, decision, changes, running, now)
-        finally:
-            await self._tell(part, decision, changes, now)
+        except (ApiError, ApiUnreachable, scale.StaleDecision) as error:
+            failure = error  # what was decided and why is told all the same
+        await self._tell(part, decision, changes, now)
+        if failure is not None:
+            raise failure
 
     async def _carry_out(
         self, part: ServiceParts, decision: Decision, changes: Plan, running: Mapping[str, float], now: float
     ) -> None:
-        if changes.moves and not await self._still_wanted(decision):
+        work = self._objects.work(part, changes, now)
+        if (changes.moves or work) and not await self._still_wanted(decision):
             return
-        await self._apply_all(part, changes, now)
+        await self._objects.carry_out(part, changes, work, now)
         for deployment, target in changes.scale:
             victims = scale.removal_order(target.remove_first, running)
             if victims:
@@ -139,54 +145,7 @@ class Actuator:
                 wanted=target.replicas,
             )
         for name in changes.delete:
-            await self._applier.delete(deployment_path(decision.key.namespace, name))
-
-    async def _apply_all(self, part: ServiceParts, changes: Plan, now: float) -> None:
-        """Apply what the service should have; what is refused becomes a problem that the next decision names."""
-        key, current = part.spec.key, fingerprint(part, changes)
-        if self._rendered.get(key) == current and not changes.create:
-            return
-        seen = {
-            deployment_name(key.name, name): facts.deployed.template_json
-            for name, facts in changes.context.accelerators
-            if facts.deployed
-        }
-        problems = []
-        paths = set()
-        for manifest in render(part.service, changes.accelerators, self._render_settings, changes.context):
-            paths.add(object_path(manifest))
-            try:
-                await self._apply(key, manifest, changes, seen, now)
-            except ForeignObject as conflict:
-                problems.append(ClusterProblem(Reason.NAME_CONFLICT, conflict.message))
-            except ApiError as error:
-                kind, name = manifest["kind"], manifest["metadata"]["name"]
-                problems.append(ClusterProblem(Reason.APPLY_FAILED, f"{kind} {name} was refused: {error.message}"))
-        self._problems[key] = tuple(problems)
-        await self._remove_unwanted(key, paths)
-        if not problems:
-            self._rendered[key] = current
-
-    async def _remove_unwanted(self, key: ServiceKey, paths: set[str]) -> None:
-        """Delete what the service had and no longer should, such as a PodDisruptionBudget at one replica.
-
-        Deployments go by the plan only; pod files stay while a ReplicaSet may mount them.
-        """
-        for path in self._paths.get(key, set()) - paths:
-            if "/deployments/" not in path and "/configmaps/" not in path:
-                await self._applier.delete(path)
-        self._paths[key] = paths
-
-    async def _apply(
-        self, key: ServiceKey, manifest: Mapping[str, Any], changes: Plan, seen: Mapping[str, str], now: float
-    ) -> None:
-        name = manifest["metadata"]["name"]
-        if manifest["kind"] != "Deployment" or name not in changes.create:
-            await self._applier.apply(manifest, seen.get(name, "") if manifest["kind"] == "Deployment" else "")
-        elif now - self._created.get((key, name), -math.inf) >= _WATCH_LAG_SECONDS:
-            # The watch may show our own creation a tick late: it must not be created, or sized, again.
-            await self._applier.create_deployment(manifest, changes.create[name])
-            self._created[key, name] = now
+            await delete(self._api, deployment_path(decision.key.namespace, name))
 
     def _admission(self, service: LLMService, accelerator: Accelerator) -> int | None:
         """Return the admission limit of a rollout that starts now; a millisecond of arithmetic, once a generation."""
@@ -200,12 +159,9 @@ class Actuator:
         if self._discovered_at is not None and now - self._discovered_at < _DISCOVERY_SECONDS:
             return
         try:
-            found = await self._api.request("GET", _POD_MONITORS)
+            self._pod_monitor = await has_pod_monitors(self._api)
         except ApiUnreachable:
             return
-        except ApiError:
-            found = {}
-        self._pod_monitor = any(item.get("name") == "podmonitors" for item in found.get("resources", ()))
         self._discovered_at = now
 
     async def _still_wanted(self, decision: Decision) -> bool:
@@ -224,7 +180,7 @@ class Actuator:
         known = remarks(part.service, used, changes.context)
         new = status_of(part, decision, _batching(part, changes), old, now, known)
         self._telemetry.decided(decision)
-        await self._status.write(decision.key, new, part.service.status, now)
+        await self._status.write(decision.key, part.spec.uid, new, part.service.status, now)
         if self._is_new_change(decision, now):
             verdict = decision.verdict
             text = f"{verdict.action.value}: {verdict.message}"
@@ -255,19 +211,17 @@ class Actuator:
         return True
 
     async def _report_invalid(self, entry: Invalid, now: float) -> None:
-        if not self._may_write():
-            return
         old = self._status.last(entry.key, entry.status)
-        await self._status.write(entry.key, invalid_status(entry, old, now), entry.status, now)
+        await self._status.write(entry.key, entry.uid, invalid_status(entry, old, now), entry.status, now)
 
-    def _forget_all_but(self, keys: set[ServiceKey]) -> None:
-        self._status.forget_all_but(keys)
-        tables: tuple[dict[ServiceKey, Any], ...] = (self._problems, self._told, self._rendered, self._paths)
-        for table in tables:
-            for key in table.keys() - keys:
-                del table[key]
-        for created in [entry for entry in self._created if entry[0] not in keys]:
-            del self._created[created]
+    def _forget_all_but(self, uids: Mapping[ServiceKey, str]) -> None:
+        """Drop what is remembered of services that are gone, also where another one has their name now."""
+        gone = {key for key, uid in self._uids.items() if uids.get(key) != uid}
+        self._uids = dict(uids)
+        self._objects.forget_all_but(uids)
+        self._status.forget(gone)
+        for key in gone & self._told.keys():
+            del self._told[key]
 
 
 def _batching(part: ServiceParts, changes: Plan) -> BatchingStatus:

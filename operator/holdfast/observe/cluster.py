@@ -17,6 +17,7 @@ from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.observe import mapping
 from holdfast.observe.spec import to_spec
 from holdfast.render import context
+from holdfast.render.live import Live
 from holdfast.render.names import SERVICE_LABEL
 
 
@@ -28,6 +29,7 @@ class Invalid:
     generation: int
     message: str
     status: Mapping[str, Any] = field(default_factory=dict)
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +39,28 @@ class Deployed:
     placement: Placement
     problems: tuple[ClusterProblem, ...] = ()
     rendered: context.Deployed | None = None
+    live: Live | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceParts:
-    """One service as declared and as it runs."""
+    """One service as declared and as it runs.
+
+    `live` are its objects beside pods, as far as `watched` names their kinds.
+    """
 
     service: LLMService
     spec: ServiceSpec
     replicas: tuple[Replica, ...] = ()
     deployed: tuple[Deployed, ...] = ()
+    live: tuple[Live, ...] = ()
+    watched: frozenset[str] = frozenset()
+
+    def shown(self, kind: str, name: str) -> Live | None:
+        """Return what the watch shows of an object, None where nobody watches its kind."""
+        if kind not in self.watched:
+            return None
+        return next((live for live in self.live if (live.kind, live.name) == (kind, name)), Live.absent(kind, name))
 
     @property
     def placements(self) -> tuple[Placement, ...]:
@@ -73,6 +87,15 @@ class ClusterReader(Protocol):
     def nodes(self) -> tuple[NodeOffer, ...]: ...
 
 
+# The kinds that a service owns beside Deployments and their pods.
+_OWNED = {
+    "ConfigMap": ("", "v1", "configmaps"),
+    "PodDisruptionBudget": ("policy", "v1", "poddisruptionbudgets"),
+    "PodMonitor": ("monitoring.coreos.com", "v1", "podmonitors"),
+    "Service": ("", "v1", "services"),
+    "ServiceAccount": ("", "v1", "serviceaccounts"),
+}
+
 Declared = tuple[LLMService, ServiceSpec]
 Pod = tuple[Replica, tuple[tuple[str, int], ...]]
 
@@ -82,13 +105,20 @@ class ClusterView:
 
     def __init__(self, allowed: TemplateAllowances = TemplateAllowances()) -> None:  # noqa: B008  # frozen
         self._allowed = allowed
+        self._watched: frozenset[str] = frozenset()
         self._services: Mapping[ServiceKey, Iterable[Declared | Invalid]] = {}
         self._pods: Mapping[ServiceKey, Iterable[Pod]] = {}
         self._deployments: Mapping[ServiceKey, Iterable[Deployed]] = {}
+        self._live: Mapping[ServiceKey, Iterable[Live]] = {}
         self._nodes: Mapping[str, Iterable[NodeOffer]] = {}
 
-    def register(self, registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings) -> None:
-        """Add the four indices; pods and Deployments are filtered by label at the API server."""
+    def register(
+        self, registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, *, pod_monitors: bool = False
+    ) -> None:
+        """Add the indices; all but services and nodes are filtered by label at the API server.
+
+        `pod_monitors`: whether that API exists, for kopf would complain of a kind that does not.
+        """
         kopf.index(GROUP, VERSION, PLURAL, id="services", registry=registry)(self._index_service)
         for group, version, plural, name, function in (
             ("", "v1", "pods", "pods", _index_pod),
@@ -96,12 +126,17 @@ class ClusterView:
         ):
             kopf.index(group, version, plural, id=name, registry=registry)(function)
             settings.watching.label_selectors[group, version, plural] = SERVICE_LABEL
+        self._watched = frozenset({"Deployment", *_OWNED} - (set() if pod_monitors else {"PodMonitor"}))
+        for kind in self._watched & _OWNED.keys():
+            kopf.index(*_OWNED[kind], id="live", registry=registry)(_index_live)
+            settings.watching.label_selectors[_OWNED[kind]] = SERVICE_LABEL
         kopf.index("", "v1", "nodes", id="nodes", registry=registry)(_index_node)
         kopf.on.startup(id="remember-indices", registry=registry)(self._remember)
 
     async def _remember(self, **indices: Any) -> None:
         self._services, self._pods = indices["services"], indices["pods"]
         self._deployments, self._nodes = indices["deployments"], indices["nodes"]
+        self._live = indices["live"]
 
     async def _index_service(self, body: kopf.Body, **_: Any) -> dict[ServiceKey, Declared | Invalid]:
         meta = body["metadata"]
@@ -111,19 +146,25 @@ class ClusterView:
         try:
             service = LLMService.parse(body)
         except InvalidLLMService as error:
-            return {key: Invalid(key, int(meta.get("generation", 0)), str(error), dict(body.get("status") or {}))}
+            generation, status = int(meta.get("generation", 0)), dict(body.get("status") or {})
+            return {key: Invalid(key, generation, str(error), status, str(meta.get("uid", "")))}
         refused = refused_privileges(service.spec, self._allowed)
         if refused:
-            return {key: Invalid(key, service.metadata.generation, "; ".join(refused), service.status)}
+            told = "; ".join(refused)
+            return {key: Invalid(key, service.metadata.generation, told, service.status, service.metadata.uid)}
         return {key: (service, to_spec(service))}
 
     def services(self) -> tuple[ServiceParts, ...]:
         """Return every service that is understood, in order of keys."""
         return tuple(
-            ServiceParts(declared[0], declared[1], self._replicas(key), tuple(self._deployments.get(key, ())))
-            for key, declared in self._entries()
-            if not isinstance(declared, Invalid)
+            self._parts(key, *declared) for key, declared in self._entries() if not isinstance(declared, Invalid)
         )
+
+    def _parts(self, key: ServiceKey, service: LLMService, spec: ServiceSpec) -> ServiceParts:
+        deployed = tuple(self._deployments.get(key, ()))
+        live = [*self._live.get(key, ()), *(item.live for item in deployed if item.live)]
+        live.sort(key=lambda item: (item.kind, item.name))
+        return ServiceParts(service, spec, self._replicas(key), deployed, tuple(live), self._watched)
 
     def invalid(self) -> tuple[Invalid, ...]:
         """Return every service that is not understood."""
@@ -155,9 +196,16 @@ async def _index_pod(body: kopf.Body, **_: Any) -> dict[ServiceKey, Pod]:
 
 async def _index_deployment(body: kopf.Body, **_: Any) -> dict[ServiceKey, Deployed]:
     deployed = Deployed(
-        mapping.placement_from_deployment(body), mapping.problems_from_deployment(body), context.Deployed.read(body)
+        mapping.placement_from_deployment(body),
+        mapping.problems_from_deployment(body),
+        context.Deployed.read(body),
+        Live.of("Deployment", body),
     )
     return {_owner(body): deployed}
+
+
+async def _index_live(body: kopf.Body, **_: Any) -> dict[ServiceKey, Live]:
+    return {_owner(body): Live.of(body["kind"], body)}
 
 
 async def _index_node(body: kopf.Body, **_: Any) -> dict[str, NodeOffer]:

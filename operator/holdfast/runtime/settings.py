@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from holdfast.api.llmservice import GROUP
 from holdfast.api.quantities import parse_duration_seconds
 
 _IN_CLUSTER_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_LABEL_NAME = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 TEMPLATE_ALLOWANCES = ("hostPath", "hostNetwork", "hostPID", "hostIPC", "privileged", "serviceAccountName")
 
 
@@ -40,6 +44,15 @@ def _header(text: str) -> str:
     return text
 
 
+def _label(text: str) -> str:
+    name, separator, value = text.partition("=")
+    if not separator or not _LABEL_NAME.fullmatch(name) or not _LABEL_VALUE.fullmatch(value):
+        raise ValueError("must be NAME=VALUE with a valid label, such as release=kube-prometheus-stack")
+    if name.startswith(f"{GROUP}/"):
+        raise ValueError(f"{name} is a label of Holdfast's own; choose another one")
+    return text
+
+
 Duration = Annotated[str, AfterValidator(_duration)]
 
 
@@ -62,6 +75,12 @@ class Settings(BaseModel):
     node_provisioning_time: Duration = Field(
         "5m", description="how long a pod may wait for a node before the next accelerator is tried"
     )
+    startup_timeout: Duration = Field(
+        "30m", description="how long an engine may take to start before the next accelerator is tried"
+    )
+    pod_monitor_label: tuple[Annotated[str, AfterValidator(_label)], ...] = Field(
+        (), description="label NAME=VALUE of every PodMonitor, may repeat, by which a Prometheus selects them"
+    )
     namespace: tuple[str, ...] = Field((), description="watch only this namespace, may repeat (default: all)")
     lease_namespace: str = Field("", description="namespace of the leader Lease (default: the operator's own)")
     lease_name: str = Field("holdfast", description="name of the leader Lease: one per shard")
@@ -83,6 +102,8 @@ class Settings(BaseModel):
                 raise ValueError(f"{_flag(flag)}: no such file: {path}; mount it or correct the path")
         if self.tick_seconds < 1:
             raise ValueError("--tick: must be at least 1s; 5s to 10s suit most clusters")
+        if self.startup_seconds < 10:
+            raise ValueError("--startup-timeout: must be at least 10s; 30m suits large models from a slow registry")
         if self.lease_duration_seconds < 5:
             raise ValueError("--lease-duration: must be at least 5s; 15s is the default")
         return self
@@ -98,6 +119,15 @@ class Settings(BaseModel):
     @property
     def node_provisioning_seconds(self) -> float:
         return parse_duration_seconds(self.node_provisioning_time)
+
+    @property
+    def startup_seconds(self) -> float:
+        return parse_duration_seconds(self.startup_timeout)
+
+    @property
+    def pod_monitor_labels(self) -> dict[str, str]:
+        pairs = (label.partition("=") for label in self.pod_monitor_label)
+        return {name: value for name, _, value in pairs}
 
     @property
     def lease_duration_seconds(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import time
@@ -15,6 +16,7 @@ import kopf
 
 from holdfast import policy
 from holdfast.act.api import KubernetesApi, connect
+from holdfast.act.discovery import has_pod_monitors
 from holdfast.api.template_rules import allowances
 from holdfast.control import handlers
 from holdfast.control.actuator import Actuator
@@ -68,7 +70,9 @@ async def _operate(settings: Settings) -> None:
             actuator=Actuator(api, metrics, telemetry, _render_settings(settings), may_write=lambda: elector.leading),
             telemetry=telemetry,
             timing=Timing(settings.tick_seconds, settings.scrape_seconds),
-            policy_settings=policy.PolicySettings(provisioning_seconds=settings.node_provisioning_seconds),
+            policy_settings=policy.PolicySettings(
+                provisioning_seconds=settings.node_provisioning_seconds, starting_seconds=settings.startup_seconds
+            ),
             monotonic=time.monotonic,
             wall=time.time,
         )
@@ -79,7 +83,7 @@ async def _operate(settings: Settings) -> None:
             # The loop starts before kopf: kopf cancels every task that was born after it.
             synced = asyncio.Event()
             tasks.create_task(_after(synced, control_loop))
-            await _watch(settings, indices, control_loop, synced)
+            await _watch(settings, api, indices, control_loop, synced)
             raise RuntimeError("the watch of the API server ended")
 
 
@@ -88,12 +92,14 @@ async def _after(synced: asyncio.Event, control_loop: Loop) -> None:
     await control_loop.run()
 
 
-async def _watch(settings: Settings, indices: observed.ClusterView, control_loop: Loop, synced: asyncio.Event) -> None:
+async def _watch(
+    settings: Settings, api: KubernetesApi, indices: observed.ClusterView, control_loop: Loop, synced: asyncio.Event
+) -> None:
     registry = kopf.OperatorRegistry()
     kopf.on.login(id="kubeconfig", registry=registry, errors=kopf.ErrorsMode.IGNORED)(kopf.login_with_kubeconfig)
     kopf.on.login(id="pod", registry=registry, errors=kopf.ErrorsMode.IGNORED)(kopf.login_with_service_account)
     kopf_settings = handlers.settings()
-    indices.register(registry, kopf_settings)
+    indices.register(registry, kopf_settings, pod_monitors=await has_pod_monitors(api))
     handlers.register(registry, wake=control_loop.wake, synced=synced.set)
     await kopf.operator(
         registry=registry,
@@ -121,6 +127,8 @@ def _render_settings(settings: Settings) -> RenderSettings:
     return RenderSettings(
         pod_files=load_pod_files(),
         scrape_interval=settings.scrape_interval,
+        startup_seconds=math.ceil(settings.startup_seconds),
+        pod_monitor_labels=settings.pod_monitor_labels,
     )
 
 

@@ -1,0 +1,198 @@
+"""Keeps what every service should have: applied when it says something else, put right when somebody changed it.
+
+The kinds a service owns are watched by label, and each object is kept as a digest of what is ours (`render.live`), some
+500 bytes. That costs no request at rest and heals within a tick; lists at a slow cadence would cost the API server five
+thousand objects each time, for a thousand services, and heal later.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.act.api import ApiError, ApiPort
+from holdfast.act.apply import WATCH_LAG_SECONDS, Applier, Due, ForeignObject, delete
+from holdfast.act.podfiles import named_config_maps
+from holdfast.act.resources import live_path
+from holdfast.api.reasons import Reason
+from holdfast.control.plan import Plan, fingerprint
+from holdfast.domain.cluster import ClusterProblem
+from holdfast.domain.service import ServiceKey
+from holdfast.observe.cluster import ServiceParts
+from holdfast.render import RenderSettings, render
+from holdfast.render.live import Live
+
+_LOG = logging.getLogger(__name__)
+_PRUNE_AGAIN_SECONDS = 300.0  # old ReplicaSets may keep files alive for long; nobody tells when they go
+
+Manifest = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What has to be written for one service now; mostly nothing.
+
+    `due`: manifests to apply, with the reason. `unwanted`: objects the service had and no longer should, such as a
+    PodDisruptionBudget at one replica. `leftovers`: pod files of earlier revisions that might be unused.
+    """
+
+    due: tuple[tuple[Manifest, Due], ...] = ()
+    unwanted: tuple[Live, ...] = ()
+    leftovers: tuple[Live, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.due or self.unwanted or self.leftovers)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What is remembered of one service."""
+
+    uid: str
+    applier: Applier
+    problems: tuple[ClusterProblem, ...] = ()
+    settled: object = None  # the fingerprint under which everything was found as it should be
+    created: dict[str, float] = field(default_factory=dict)  # Deployments by name
+    pruned: tuple[tuple[Live, ...], float] = ((), -math.inf)
+
+
+class Objects:
+    """Compares what is rendered with what lives, and writes the difference."""
+
+    def __init__(self, api: ApiPort, settings: RenderSettings) -> None:
+        self._api = api
+        self._settings = settings
+        self._kept: dict[ServiceKey, _Kept] = {}
+
+    def problems(self, key: ServiceKey) -> tuple[ClusterProblem, ...]:
+        """Return what stood in the way of the last writes for a service; the next decision's conditions name it."""
+        kept = self._kept.get(key)
+        return kept.problems if kept else ()
+
+    def forget_all_but(self, uids: Mapping[ServiceKey, str]) -> None:
+        """Drop services that are gone, also where another one has their name now."""
+        for key in [key for key, kept in self._kept.items() if uids.get(key) != kept.uid]:
+            del self._kept[key]
+
+    def work(self, part: ServiceParts, changes: Plan, now: float) -> Work:
+        """Return what must be written; costs no rendering while neither the service nor its objects change."""
+        kept = self._of(part)
+        pruning = _leftovers_due(kept, part, now)
+        current = (fingerprint(part, changes), part.live)
+        if kept.settled == current and not changes.create and not pruning:
+            return Work()
+        manifests = render(part.service, changes.accelerators, self._settings, changes.context)
+        work = Work(
+            due=tuple(_due(kept, part, manifests, changes, now)),
+            unwanted=tuple(_unwanted(part, manifests)),
+            leftovers=tuple(live for live in pruning if (live.kind, live.name) not in _identities(manifests)),
+        )
+        settled = all(kept.applier.is_settled(m, part.shown(m["kind"], m["metadata"]["name"])) for m in manifests)
+        if settled and not work.due:
+            kept.settled, kept.problems = current, ()
+        return work
+
+    async def carry_out(self, part: ServiceParts, changes: Plan, work: Work, now: float) -> None:
+        """Write; what is refused becomes a problem that the next decision names, and is tried again each tick."""
+        kept = self._of(part)
+        problems = []
+        for manifest, why in work.due:
+            problem = await self._write(kept, part, changes, manifest, why, now)
+            problems += [problem] if problem else []
+        kept.problems = tuple(problems)
+        for live in work.unwanted:
+            await delete(self._api, live_path(part.spec.key.namespace, live.kind, live.name), live.uid)
+        if work.leftovers:
+            await self._prune(kept, part, work.leftovers, now)
+
+    async def _write(
+        self, kept: _Kept, part: ServiceParts, changes: Plan, manifest: Manifest, why: Due, now: float
+    ) -> ClusterProblem | None:
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        if why is Due.DRIFTED:
+            _LOG.warning("%s: %s %s was changed or deleted by somebody else: applied again", part.spec.key, kind, name)
+        try:
+            if kind == "Deployment" and name in changes.create:
+                await kept.applier.create_deployment(manifest, changes.create[name], now)
+                kept.created[name] = now
+            else:
+                await kept.applier.apply(manifest, part.shown(kind, name), now)
+        except ForeignObject as conflict:
+            return ClusterProblem(Reason.NAME_CONFLICT, conflict.message)
+        except ApiError as error:
+            if error.namespace_ends:
+                raise
+            if error.status == 409:
+                # Somebody wrote or deleted it at the same moment: the next tick sees what has become of it.
+                _LOG.info("%s: %s %s: %s", part.spec.key, kind, name, error)
+                return None
+            return ClusterProblem(Reason.APPLY_FAILED, f"{kind} {name} was refused: {error.message}")
+        return None
+
+    async def _prune(self, kept: _Kept, part: ServiceParts, leftovers: tuple[Live, ...], now: float) -> None:
+        """Delete pod files of earlier revisions that no ReplicaSet and no pod names any more."""
+        key = part.spec.key
+        named = await named_config_maps(self._api, key, [live.name for live in leftovers])
+        for live in leftovers:
+            if live.name not in named:
+                await delete(self._api, live_path(key.namespace, live.kind, live.name), live.uid)
+        kept.pruned = (_old_files(part), now)
+
+    def _of(self, part: ServiceParts) -> _Kept:
+        kept = self._kept.get(part.spec.key)
+        if kept is None or kept.uid != part.spec.uid:
+            kept = self._kept[part.spec.key] = _Kept(part.spec.uid, Applier(self._api))
+        return kept
+
+
+def _due(
+    kept: _Kept, part: ServiceParts, manifests: Iterable[Manifest], changes: Plan, now: float
+) -> Iterable[tuple[Manifest, Due]]:
+    for manifest in manifests:
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        if kind == "Deployment" and name in changes.create:
+            # The watch may show our own creation a tick late: it must not be created, or sized, again.
+            if abs(now - kept.created.get(name, -math.inf)) >= WATCH_LAG_SECONDS:
+                yield manifest, Due.RENDERED
+        elif why := kept.applier.due(manifest, part.shown(kind, name), now):
+            yield manifest, why
+
+
+def _unwanted(part: ServiceParts, manifests: Iterable[Manifest]) -> Iterable[Live]:
+    """What comes and goes while a service lives; Deployments go by the plan, pod files when nobody mounts them."""
+    rendered = _identities(manifests)
+    for live in part.live:
+        goes = live.kind in ("PodDisruptionBudget", "PodMonitor") and part.spec.uid in live.owners
+        if goes and (live.kind, live.name) not in rendered:
+            yield live
+
+
+def _leftovers_due(kept: _Kept, part: ServiceParts, now: float) -> tuple[Live, ...]:
+    """The pod files to look after now: none while replicas are being replaced, or soon after the last look."""
+    if any(placement.rolling_out or not placement.observed for placement in part.placements):
+        kept.pruned = ((), -math.inf)
+        return ()
+    files = _old_files(part)
+    seen, at = kept.pruned
+    return files if files != seen or abs(now - at) >= _PRUNE_AGAIN_SECONDS else ()
+
+
+def _old_files(part: ServiceParts) -> tuple[Live, ...]:
+    """Pod files that no Deployment of the service names; without a Deployment nothing is known to be old."""
+    templates = [item.rendered.template_json if item.rendered else "" for item in part.deployed]
+    if not templates or "" in templates:
+        return ()
+    prefix = f"{part.spec.key.name}-pod-"
+    return tuple(
+        live
+        for live in part.live
+        if live.kind == "ConfigMap" and live.name.startswith(prefix) and part.spec.uid in live.owners
+        if not any(live.name in template for template in templates)
+    )
+
+
+def _identities(manifests: Iterable[Manifest]) -> set[tuple[str, str]]:
+    return {(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests}

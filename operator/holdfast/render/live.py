@@ -1,0 +1,64 @@
+"""What a live object tells of our own rendering: enough to see that somebody else changed or deleted it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from holdfast.render.names import short_hash
+
+RENDERING = "holdfast-rendering"
+SCALING = "holdfast-scaling"
+
+_SIZE_ONLY: Mapping[str, Any] = {"f:spec": {"f:replicas": {}}}
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """One object of a service as a watch or an answer shows it; small, for a service has half a dozen.
+
+    `state` stands for the fields that the rendering manager owns by the API server's own account: whoever gives one of
+    them another value, or removes it, takes it off that list. So status and other people's fields are no change, and no
+    value need be compared with the form in which the API server keeps it.
+    """
+
+    kind: str
+    name: str
+    uid: str = ""
+    owners: tuple[str, ...] = ()
+    state: str = ""
+    half_made: bool = False
+    """Whether the scaling manager still holds more of a Deployment than its size: its creation was cut short."""
+
+    @classmethod
+    def of(cls, kind: str, body: Mapping[str, Any]) -> Self:
+        """Read an object, of which any part but its name may be missing."""
+        meta = body.get("metadata") or {}
+        uid = str(meta.get("uid", ""))
+        entries = [entry for entry in meta.get("managedFields") or () if entry.get("operation") == "Apply"]
+        half_made = _fields(entries, SCALING) not in ("", _text(_SIZE_ONLY))
+        return cls(
+            kind=sys.intern(kind),
+            name=str(meta.get("name", "")),
+            uid=uid,
+            owners=tuple(reference["uid"] for reference in meta.get("ownerReferences") or ()),
+            state=short_hash([uid, _fields(entries, RENDERING), half_made]),
+            half_made=half_made,
+        )
+
+    @classmethod
+    def absent(cls, kind: str, name: str) -> Self:
+        """An object that is watched for and not there."""
+        return cls(sys.intern(kind), name)
+
+
+def _fields(entries: list[Mapping[str, Any]], manager: str) -> str:
+    # A string, for watch events arrive as read-only mapping views.
+    return next((_text(entry.get("fieldsV1")) for entry in entries if entry.get("manager") == manager), "")
+
+
+def _text(fields: Any) -> str:
+    return json.dumps(fields, sort_keys=True, default=dict)

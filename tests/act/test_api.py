@@ -1,0 +1,37 @@
+"""The port to the API server: what refusals say, and when nothing may be sent."""
+
+import pytest
+
+from holdfast.act.api import ApiError, NotLeading, WhileLeading, _decoded
+from tests.fakes import FakeApi
+
+
+async def test_each_write_asks_whether_we_still_lead() -> None:
+    api, leading = FakeApi(), [True, False]
+    guarded = WhileLeading(api, lambda: leading.pop(0))
+    await guarded.request("POST", "/things", body={"metadata": {"name": "a"}})
+    with pytest.raises(NotLeading, match="POST /things"):
+        await guarded.request("POST", "/things", body={"metadata": {"name": "b"}})
+    assert list(api.objects) == ["/things/a"]
+
+
+async def test_reading_asks_nobody() -> None:
+    api = FakeApi()
+    api.put_object("/things/a", {})
+    assert await WhileLeading(api, lambda: False).request("GET", "/things/a")
+
+
+def test_a_namespace_that_is_being_deleted_is_told_apart_from_other_refusals() -> None:
+    ending = b'{"message": "forbidden", "details": {"causes": [{"reason": "NamespaceTerminating", "field": "x"}]}}'
+    with pytest.raises(ApiError) as refused:
+        _decoded(403, ending)
+    assert refused.value.namespace_ends
+    with pytest.raises(ApiError) as refused:
+        _decoded(403, b'{"message": "forbidden: exceeded quota", "details": {}}')
+    assert not refused.value.namespace_ends
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"null", b"<html>", b'{"details": null}'])
+def test_an_answer_that_is_no_status_object_is_an_error_all_the_same(text: bytes) -> None:
+    with pytest.raises(ApiError):
+        _decoded(502, text)

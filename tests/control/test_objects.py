@@ -1,0 +1,263 @@
+"""What a service owns stays as it should be, whoever deletes or edits it, and nothing is written without need."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from holdfast.act.api import ApiError
+from holdfast.control.objects import Objects
+from holdfast.control.plan import plan
+from holdfast.domain.decision import Action, Decision
+from holdfast.observe.cluster import ServiceParts
+from holdfast.policy.inventory import Inventory
+from holdfast.render import RenderSettings
+from tests.control.parts import as_watched, decision, llmservice, parts
+from tests.fakes import FakeApi
+
+CORE = "/api/v1/namespaces/prod"
+DEPLOYMENT = "/apis/apps/v1/namespaces/prod/deployments/chat-h100"
+REPLICA_SETS = "/apis/apps/v1/namespaces/prod/replicasets"
+BUDGET = "/apis/policy/v1/namespaces/prod/poddisruptionbudgets/chat"
+MONITOR = "/apis/monitoring.coreos.com/v1/namespaces/prod/podmonitors/chat"
+
+
+class Listing(FakeApi):
+    """Collections beside objects, for what pruning asks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lists: dict[str, list[dict[str, Any]]] = {REPLICA_SETS: [], f"{CORE}/pods": []}
+
+    def _get(self, path: str, body: Any) -> dict[str, Any]:
+        return {"items": self.lists[path]} if path in self.lists else super()._get(path, body)
+
+
+class World:
+    """One service of two replicas, with its objects in an API server and a watch that is never behind."""
+
+    def __init__(self, files: str = "1", api: Listing | None = None) -> None:
+        self.api = api or Listing()
+        self.objects = Objects(self.api, RenderSettings(pod_files={"a.py": files}))
+        self.now = 0.0
+        self.part = parts(sizes={"h100": 2}, ready={"h100": 2})
+        self.size = 2
+
+    async def tick(self, seconds: float = 5.0) -> list[tuple[str, str]]:
+        """Let one tick happen; return its writes."""
+        self.now += seconds
+        self.api.requests.clear()
+        part, decided = as_watched(self.part, self.api), self._decided()
+        changes = plan(part, decided, Inventory(()), pod_monitor=True, admission=lambda *_: 7)
+        await self.objects.carry_out(part, changes, self.objects.work(part, changes, self.now), self.now)
+        return self.api.writes()
+
+    async def settle(self) -> None:
+        """Create everything, and see that nothing more is to be done then."""
+        whole, self.part = self.part, parts(self.part.service)
+        self.part, _ = whole, await self.tick()
+        await self.tick()
+        assert await self.tick() == []
+
+    def _decided(self) -> Decision:
+        return decision(self.part, Action.HOLD if self.part.deployed else Action.CREATE, h100=self.size)
+
+
+@pytest.fixture
+async def world() -> World:
+    world = World()
+    await world.settle()
+    return world
+
+
+def files(world: World) -> str:
+    (path,) = (path for path in world.api.objects if path.startswith(f"{CORE}/configmaps/"))
+    return path
+
+
+OWNED = [f"{CORE}/services/chat", f"{CORE}/serviceaccounts/chat", BUDGET, MONITOR]
+
+
+@pytest.mark.parametrize("path", [*OWNED, "files"])
+async def test_what_somebody_deletes_is_there_again_after_one_tick(world: World, path: str) -> None:
+    path = files(world) if path == "files" else path
+    before = world.api.objects.pop(path)
+    assert await world.tick() == [("PATCH", path)]
+    assert world.api.objects[path].get("spec") == before.get("spec")
+    assert await world.tick() == []
+
+
+@pytest.mark.parametrize(
+    ("path", "change"),
+    [
+        (f"{CORE}/services/chat", {"spec": {"selector": {"holdfast.dev/service": "other"}}}),
+        (f"{CORE}/serviceaccounts/chat", {"automountServiceAccountToken": True}),
+        (BUDGET, {"spec": {"maxUnavailable": 5}}),
+        (MONITOR, {"metadata": {"labels": {"app.kubernetes.io/managed-by": "me"}}}),
+        (DEPLOYMENT, {"spec": {"revisionHistoryLimit": 99}}),
+    ],
+)
+async def test_what_somebody_edits_is_put_right_after_one_tick(world: World, path: str, change: dict[str, Any]) -> None:
+    before = world.api.objects[path]
+    world.api.edit(path, change)
+    assert await world.tick() == [("PATCH", path)]
+    rest = ("spec", "automountServiceAccountToken")
+    assert [world.api.objects[path].get(field) for field in rest] == [before.get(field) for field in rest]
+    assert world.api.objects[path]["metadata"]["labels"] == before["metadata"]["labels"]
+    assert await world.tick() == []
+
+
+async def test_the_same_edit_made_again_and_again_is_put_right_each_time(world: World) -> None:
+    for _ in range(5):
+        world.api.edit(BUDGET, {"spec": {"maxUnavailable": 5}})
+        assert await world.tick() == [("PATCH", BUDGET)]
+        assert await world.tick() == []
+
+
+async def test_what_others_write_into_our_objects_causes_no_request(world: World) -> None:
+    for turn in range(10):
+        for path in OWNED:
+            world.api.edit(path, {"metadata": {"annotations": {"them": str(turn)}}, "status": {"healthy": turn}})
+        await world.tick()
+        assert world.api.requests == []
+
+
+async def test_a_restarted_operator_settles_with_one_apply_per_object(world: World) -> None:
+    again = World(api=world.api)
+    assert len(await again.tick()) == 6
+    assert await again.tick() == []
+    assert again.api.requests == []
+
+
+async def test_somebody_elses_object_under_a_freed_name_is_named_and_left_alone(world: World) -> None:
+    service = f"{CORE}/services/chat"
+    del world.api.objects[service]
+    world.api.put_object(service, {"metadata": {"name": "chat", "labels": {"holdfast.dev/service": "chat"}}})
+    assert await world.tick() == []
+    (problem,) = world.objects.problems(world.part.spec.key)
+    assert problem.reason == "NameConflict"
+    assert "Service prod/chat" in problem.message
+    del world.api.objects[service]
+    assert await world.tick() == [("PATCH", service)]
+    assert world.objects.problems(world.part.spec.key) == ()
+
+
+async def test_a_write_that_meets_another_one_is_no_problem_and_tried_again() -> None:
+    class Conflicting(Listing):
+        def _patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+            if path == BUDGET and conflicts:
+                conflicts.pop()
+                raise ApiError(409, "the object has been modified")
+            return super()._patch(path, body)
+
+    conflicts = [1, 2]
+    world = World(api=Conflicting())
+    await world.tick()
+    assert BUDGET not in world.api.objects
+    assert world.objects.problems(world.part.spec.key) == ()
+    await world.tick()
+    assert BUDGET in world.api.objects
+
+
+async def test_a_refused_object_is_a_problem_until_it_is_accepted_and_holds_up_no_other() -> None:
+    class Refusing(Listing):
+        refuse = True
+
+        def _patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+            if path.startswith(f"{CORE}/services/") and self.refuse:
+                raise ApiError(422, "spec.ports: no")
+            return super()._patch(path, body)
+
+    api = Refusing()
+    world = World(api=api)
+    await world.tick()
+    assert [problem.reason for problem in world.objects.problems(world.part.spec.key)] == ["ApplyFailed"]
+    assert BUDGET in api.objects
+    api.refuse = False
+    await world.tick()
+    assert world.objects.problems(world.part.spec.key) == ()
+
+
+async def test_the_disruption_budget_goes_when_one_replica_is_left_even_after_a_restart(world: World) -> None:
+    again = World(api=world.api)
+    again.part, again.size = parts(sizes={"h100": 1}, ready={"h100": 1}), 1
+    assert ("DELETE", BUDGET) in await again.tick()
+    assert BUDGET not in world.api.objects
+
+
+def owned_files(world: World, name: str) -> str:
+    """Pod files of an earlier revision."""
+    path = f"{CORE}/configmaps/{name}"
+    world.api.put_object(path, {"metadata": {"name": name, "ownerReferences": [{"uid": "uid-chat"}]}})
+    return path
+
+
+def mounting(name: str) -> dict[str, Any]:
+    return {"volumes": [{"name": "holdfast", "configMap": {"name": name}}]}
+
+
+async def test_pod_files_that_nobody_mounts_are_deleted_and_all_others_stay(world: World) -> None:
+    current = files(world)
+    unused, rolled_back, draining = (owned_files(world, f"chat-pod-{n}") for n in ("aaa", "bbb", "ccc"))
+    somebodys = f"{CORE}/configmaps/chat-pod-mine"
+    world.api.put_object(somebodys, {"metadata": {"name": "chat-pod-mine"}})
+    world.api.lists[REPLICA_SETS] = [{"spec": {"replicas": 0, "template": {"spec": mounting("chat-pod-bbb")}}}]
+    world.api.lists[f"{CORE}/pods"] = [{"metadata": {"deletionTimestamp": "x"}, "spec": mounting("chat-pod-ccc")}]
+    assert await world.tick() == [("DELETE", unused)]
+    kept = {path for path in world.api.objects if "/configmaps/" in path}
+    assert kept == {current, rolled_back, draining, somebodys}
+
+
+async def test_pod_files_in_use_are_looked_after_every_five_minutes_only(world: World) -> None:
+    kept = owned_files(world, "chat-pod-bbb")
+    world.api.lists[REPLICA_SETS] = [{"spec": {"template": {"spec": mounting("chat-pod-bbb")}}}]
+    await world.tick()
+    for _ in range(50):
+        await world.tick()
+        assert world.api.requests == []
+    world.api.lists[REPLICA_SETS] = []
+    assert await world.tick(300.0) == [("DELETE", kept)]
+
+
+async def test_no_pod_files_are_deleted_while_replicas_are_being_replaced(world: World) -> None:
+    old = owned_files(world, "chat-pod-aaa")
+    finished = world.part
+    world.part = rolling(world.part)
+    assert await world.tick() == []
+    world.part = finished
+    assert await world.tick() == [("DELETE", old)]
+
+
+async def test_a_new_operator_keeps_the_files_that_running_engines_mount(world: World) -> None:
+    mounted = files(world)
+    upgraded = World("2", world.api)
+    for _ in range(3):
+        await upgraded.tick()
+    assert mounted in world.api.objects
+    upgraded.part = parts(llmservice(generation=2, engine={"args": ["--x=1"]}), sizes={"h100": 2}, ready={"h100": 2})
+    await upgraded.tick()  # the edited template mounts the new files
+    await upgraded.tick()
+    assert mounted not in world.api.objects
+    assert len([path for path in world.api.objects if "/configmaps/" in path]) == 1
+
+
+async def test_nothing_is_pruned_where_no_deployment_is_known(world: World) -> None:
+    old = owned_files(world, "chat-pod-aaa")
+    world.part = parts()
+    await world.tick()
+    assert old in world.api.objects
+
+
+async def test_services_that_are_gone_are_forgotten(world: World) -> None:
+    world.objects.forget_all_but({})
+    assert world.objects._kept == {}
+
+
+def rolling(part: ServiceParts) -> ServiceParts:
+    deployed = tuple(
+        dataclasses.replace(item, placement=dataclasses.replace(item.placement, rolling_out=True))
+        for item in part.deployed
+    )
+    return dataclasses.replace(part, deployed=deployed)

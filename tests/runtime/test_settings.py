@@ -1,0 +1,59 @@
+"""Settings: one line that names the flag and the remedy, or an operator that does what was asked."""
+
+import argparse
+
+import pytest
+
+from holdfast.cli.main import main
+from holdfast.runtime.settings import Settings, SettingsError, add_arguments, read_settings
+
+URL = "--prometheus-url=http://prometheus:9090"
+
+
+def read(*flags: str, **environment: str) -> Settings:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return read_settings(parser.parse_args(flags), environment)
+
+
+@pytest.mark.parametrize(
+    ("flag", "told"),
+    [
+        ("--startup-timeout=soon", "--startup-timeout"),
+        ("--startup-timeout=9s", "--startup-timeout: must be at least 10s"),
+        ("--startup-timeout=-1s", "--startup-timeout"),
+        ("--pod-monitor-label=release", "--pod-monitor-label: must be NAME=VALUE"),
+        ("--pod-monitor-label==x", "--pod-monitor-label: must be NAME=VALUE"),
+        ("--pod-monitor-label=a b=x", "--pod-monitor-label: must be NAME=VALUE"),
+        ("--pod-monitor-label=release=k p s", "--pod-monitor-label: must be NAME=VALUE"),
+        (f"--pod-monitor-label=release={'x' * 64}", "--pod-monitor-label: must be NAME=VALUE"),
+        ("--pod-monitor-label=holdfast.dev/service=x", "--pod-monitor-label: holdfast.dev/service is a label"),
+        ("--tick=0s", "--tick: must be at least 1s"),
+        ("--lease-duration=1s", "--lease-duration: must be at least 5s"),
+        ("--http-port=70000", "--http-port"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(flag: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", URL, flag]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert told in lines[0]
+
+
+def test_an_operator_without_prometheus_is_refused_by_name() -> None:
+    with pytest.raises(SettingsError, match="--prometheus-url"):
+        read()
+
+
+def test_what_is_given_more_than_once_is_kept_in_order() -> None:
+    told = read(URL, "--pod-monitor-label=release=kps", "--pod-monitor-label=example.com/team=")
+    assert told.pod_monitor_labels == {"release": "kps", "example.com/team": ""}
+
+
+def test_the_environment_says_the_same_as_the_flags() -> None:
+    told = read(URL, HOLDFAST_STARTUP_TIMEOUT="1h", HOLDFAST_POD_MONITOR_LABEL="release=kps,team=a")
+    assert (told.startup_seconds, told.pod_monitor_labels) == (3600.0, {"release": "kps", "team": "a"})
+
+
+def test_a_flag_wins_over_the_environment() -> None:
+    assert read(URL, "--startup-timeout=2m", HOLDFAST_STARTUP_TIMEOUT="1h").startup_seconds == 120.0
