@@ -15,11 +15,11 @@ GOLDEN = """
 ╭─ Holdfast: the objective under a load step ──────────────────────────────────────────────────────╮
 │  LOAD x3: new replicas start (a cold start takes 36 s)   110 of 390 s                            │
 │ ━━━━━━━━━━━━━━━━━━━━━━━━━━━                                                                      │
-│ load             7.1 req/s  45 in flight      ▃▃▃▂▃▃▃▄▃▆█                                        │
-│ good, last 30 s  30.6 %     objective 95.0 %  █████████▁▁                                        │
-│ good, whole run  69.0 %     294 arrived       0 rejected, 0 lost                                 │
-│ TTFT p95         3.00 s     objective 1.00 s                                                     │
-│ TPOT p95         30 ms      objective 50 ms                                                      │
+│ load             14.5 req/s  91 in flight      ▃▂▃▃▃▃▃▃▃▇█                                       │
+│ good, last 30 s  23.3 %      objective 95.0 %  █████████▁▁                                       │
+│ good, whole run  66.4 %      631 arrived       0 rejected, 0 lost                                │
+│ TTFT p95         3.00 s      objective 1.00 s                                                    │
+│ TPOT p95         30 ms       objective 50 ms                                                     │
 │                                                                                                  │
 │ replicas  ███ 1 ready  ▒▒▒ ▒▒▒ 2 starting                                                        │
 │ operator  SLOMet True, ObjectiveMet: 99.1% of 900 requests good                                  │

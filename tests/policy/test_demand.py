@@ -55,9 +55,10 @@ def test_a_rise_is_taken_at_once_and_the_level_jumps_to_the_newest_interval() ->
     assert memory.regime == 1
 
 
-def test_a_fall_is_taken_after_two_cells() -> None:
+def test_a_fall_is_taken_when_two_cells_show_it() -> None:
     steady = watched([24.0] * 40)
-    assert level(watched([8.0] * 2, memory=steady)) > 20.0
+    assert level(watched([8.0], memory=steady)) >= 16.0  # half of the newest cell is from before the fall
+    assert level(watched([8.0] * 4, memory=steady)) == pytest.approx(8.0, rel=0.05)
     assert level(watched([8.0] * 8, memory=steady)) == pytest.approx(8.0, rel=0.2)
 
 
@@ -109,3 +110,10 @@ def test_history_gives_a_level_before_the_first_look() -> None:
     samples = tuple(RateSample(NOW - 30.0 * index, 30.0, 300.0, 300.0, 0.0) for index in range(20))
     assert level(from_history(History(samples), NOW)) == pytest.approx(10.0)
     assert from_history(History(), NOW).line is None
+
+
+def test_load_that_begins_and_load_that_steps_are_changes_and_not_noise() -> None:
+    demand = watched([0.0] * 3 + [1.3] + [2.0] * 12 + [6.0] * 6)
+    assert demand.noise < 2.5
+    assert demand.line is not None
+    assert demand.line.level_rps == pytest.approx(6.0, rel=0.1)

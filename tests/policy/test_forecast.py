@@ -67,18 +67,26 @@ def test_residuals_are_learned_once_per_cell_and_stay_within_the_test_for_change
 
 
 def test_what_was_seen_replaces_theory_as_it_grows() -> None:
-    theory = residual_quantile(Residuals(), 0.9, 4.0)
+    theory = residual_quantile(Residuals(), 0.9, 4.0, 0.0)
     calm = tuple(0.01 * index for index in range(200))
-    few, many = (residual_quantile(Residuals(v, tuple(sorted(v))), 0.9, 4.0) for v in (calm[:20], calm))
-    assert few == pytest.approx(0.18, abs=theory)
+    seen = Residuals(calm, tuple(sorted(calm)))
+    few, some, many = (residual_quantile(seen, 0.9, 4.0, leads) for leads in (1.0, 20.0, 2000.0))
+    assert few == pytest.approx(theory, abs=0.1)
+    assert theory > some > many or theory < some < many
     assert many == pytest.approx(1.8, abs=0.1)
 
 
 def test_one_extreme_moves_no_quantile_beyond_what_is_known() -> None:
     calm = tuple(0.001 * index for index in range(200))
     wild = (*calm[:-1], 6.0)
-    one, other = (residual_quantile(Residuals(v, tuple(sorted(v))), 0.9995, 4.0) for v in (calm, wild))
+    one, other = (residual_quantile(Residuals(v, tuple(sorted(v))), 0.9995, 4.0, 50.0) for v in (calm, wild))
     assert other == pytest.approx(one, abs=0.01)
+
+
+def test_one_step_in_a_short_life_is_one_event_and_no_pattern() -> None:
+    stepped = (0.0, 0.0, 4.0, 4.0, 4.0, 4.0, 4.0)  # every residual of the lead time before the step shows the step
+    theory = residual_quantile(Residuals(), 0.9, 2.0, 0.0)
+    assert residual_quantile(Residuals(stepped, tuple(sorted(stepped))), 0.9, 2.0, 1.3) < theory + 0.3
 
 
 def test_dispersion_widens_the_headroom() -> None:

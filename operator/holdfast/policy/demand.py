@@ -18,14 +18,18 @@ from holdfast.policy.traffic import Seen
 KEPT_SECONDS = 900.0
 """How far back cells are kept, and so the longest regime."""
 
-FALSE_ALARMS_PER_DAY = 0.2
-"""How often noise alone may be taken for a change."""
+FALSE_ALARMS_PER_DAY = 4.0
+"""How often noise alone may be taken for a change: each costs a replica for some minutes, waiting for more certainty
+costs goodput at every true step."""
 
-CHANGE_CELLS = (2, 4, 8, 16)
-"""Rises show in the newest interval alone; falls, and slower rises, are judged over this many cells."""
+CHANGE_CELLS = (1, 2, 4, 8, 16)
+"""Over this many whole cells changes are looked for; steep rises already in the newest interval."""
 
 SLOPE_CELLS = 4
 """Fewest cells that a slope is read from."""
+
+OUTLIER = 2.5
+"""Standard deviations beyond which a cell is not taken for noise alone."""
 
 PRIOR_DISPERSION, PRIOR_CELLS, REMEMBERED_CELLS = 2.0, 8, 128
 """Noise assumed before any was seen, the cells it weighs as much as, and those over which the rest is averaged."""
@@ -242,40 +246,42 @@ def _extend(memory: Demand, new: Cell, interval: float) -> tuple[Demand, bool]:
 def _close(memory: Demand, lead_seconds: float) -> Demand:
     """Learn from a whole cell: how noisy arrivals are, whether a new regime has begun, and the regime's line."""
     cell, regime = memory.cells[-1], memory.regime
-    sums = sum_up(memory.cells[-regime:], (1, *CHANGE_CELLS))
-    if regime > 1:
+    sums = sum_up(memory.cells[-regime:], CHANGE_CELLS)
+    changed = _changed(sums, regime, memory.noise)
+    if regime > 1 and not changed:
         memory = _with_dispersion(memory, sums[regime].less(sums[1]).line(memory.noise, cell.seconds), cell)
-    regime = _changed(sums, regime, memory.noise) or regime
+    regime = changed or regime
     line = sums[regime].line(memory.noise)
     cells = (*memory.cells[:-1], replace(cell, predicted_rps=line.ahead(lead_seconds)))
     return replace(memory, cells=cells, regime=regime, line=line)
 
 
 def _with_dispersion(memory: Demand, before: Line, cell: Cell) -> Demand:
-    """Moving mean of squared deviations; what counts as a change weighs no more than the test's threshold.
+    """Moving mean of squared deviations, each bounded to `OUTLIER` (Huber): a step is a change and not noise.
 
-    So one step does not look like noise for long, while traffic that jumps all the time does.
+    Traffic that jumps all the time raises the bound with the mean. Where less than one request was expected, a cell
+    says that much less about noise.
     """
     squared = _deviation(1.0, before, cell.arrivals, cell.seconds) ** 2
-    bounded = min(squared, memory.noise * threshold(cell.seconds) ** 2)
+    bounded = min(squared, memory.noise * OUTLIER**2)
     judged = min(memory.judged + 1, REMEMBERED_CELLS)
-    dispersion = memory.dispersion + (bounded - memory.dispersion) / judged
-    return replace(memory, dispersion=dispersion, judged=judged)
+    weight = min(1.0, before.ahead(0.5 * cell.seconds) * cell.seconds) / judged
+    return replace(memory, dispersion=memory.dispersion + weight * (bounded - memory.dispersion), judged=judged)
 
 
 def _changed(sums: Mapping[int, Sums], regime: int, noise: float) -> int:
-    """How many cells ago a new regime began: the newest of them lie off the line of those before; 0 if none do."""
-    whole = sums[regime]
+    """How many cells ago a new regime began: where the newest lie farthest off the line before them; 0 if none do."""
+    whole, farthest, began = sums[regime], 1.0, 0
     for cells in CHANGE_CELLS:
         if cells >= regime:
             break
         recent = sums[cells]
         count, seconds = recent.arrivals, recent.seconds
-        before = whole.less(recent).line(noise, seconds)
         limit = threshold(seconds)
-        if abs(_deviation(noise, before, count, seconds)) > limit and not _trend(whole, count, seconds, noise, limit):
-            return cells
-    return 0
+        deviation = abs(_deviation(noise, whole.less(recent).line(noise, seconds), count, seconds)) / limit
+        if deviation > farthest and not _trend(whole, count, seconds, noise, limit):
+            farthest, began = deviation, cells
+    return began
 
 
 def _trend(whole: Sums, count: float, seconds: float, noise: float, limit: float) -> bool:

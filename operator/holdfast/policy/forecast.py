@@ -13,7 +13,7 @@ REMEMBERED = 256
 """Residuals kept."""
 
 PRIOR_WEIGHT = 16.0
-"""Residuals that weigh as much as the parametric quantile."""
+"""Lead times of residuals that weigh as much as the parametric quantile."""
 
 LEAST_ABOVE = 5
 """Residuals above a quantile below which it is not read off them."""
@@ -79,7 +79,8 @@ def forecast(
     expected = max(line.level_rps, line.ahead(lead_seconds))
     seconds = smoothed_seconds(interval, lead_seconds)
     deviation = _deviation_rps(expected, demand.noise, seconds)
-    wanted = max(0.0, expected + residual_quantile(residuals, quantile, lead_seconds / seconds) * deviation)
+    leads = len(residuals.values) * interval / max(lead_seconds, interval)
+    wanted = max(0.0, expected + residual_quantile(residuals, quantile, lead_seconds / seconds, leads) * deviation)
     uncertainty = deviation * _uncertainty(residuals, quantile, seconds, line.seconds, lead_seconds)
     return Forecast(
         level_rps=line.level_rps,
@@ -122,8 +123,10 @@ def _uncertainty(
     return math.sqrt(level + quantile_variance(round(known, 3)) / independent)
 
 
-def residual_quantile(residuals: Residuals, quantile: float, cells: float) -> float:
+def residual_quantile(residuals: Residuals, quantile: float, cells: float, leads: float) -> float:
     """Quantile of the maximum over `cells` cells in standard deviations: what was seen, and what theory says.
+
+    Residuals of one lead time see the same events: what was seen weighs as the `leads` lead times it spans.
 
     Theory: the maximum of m independent normal cells stays below the q^(1/m) quantile of one. Beyond the quantiles
     that so many residuals show, it continues from the last of them.
@@ -134,7 +137,7 @@ def residual_quantile(residuals: Residuals, quantile: float, cells: float) -> fl
         return theory
     known = _best_known(quantile, count)
     seen = residuals.ranked[max(0, math.ceil(known * count) - 1)]
-    share = count / (count + PRIOR_WEIGHT)
+    share = leads / (leads + PRIOR_WEIGHT)
     return theory + share * (seen - _theory(known, cells))
 
 
