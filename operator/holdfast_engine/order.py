@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 # Share of the started prompt tokens that goes to late requests while others can still be in time: a late request is
 # worth nothing to the objective, but somebody may still be waiting for it.
-LATE_SHARE = 0.05
+LATE_SHARE = 0.02
 _COMPACT_ABOVE = 64
 
 Item = TypeVar("Item", bound=Hashable)

@@ -14,14 +14,15 @@ UNITS = (1.0, 1e3, 1e2, 1e5, 1e6, 1.0)
 PRODUCTS = tuple(combinations_with_replacement(range(len(TERMS)), 2))
 """The products of two terms that are summed up, as indices into TERMS."""
 
-# Steps after which what was seen counts half.
+# Steps after which what was seen counts half; fewer in the beginning, so that the first ones, slow for reasons of their
+# own, are soon outweighed.
 HALF_LIFE_STEPS = 4000.0
 # The prior counts as this many steps, each coefficient being trusted to half of its value.
 _PRIOR_STEPS = 50.0
 _PRIOR_SPREAD = 0.5
 # A stalled step must not bend the law; a lasting change still does, by this factor at a time.
 _OUTLIER = 4.0
-_LEAST_STEPS = 100.0
+_LEAST_STEPS = 20.0
 _LARGEST_ERROR = 0.5
 _FEATURES = 5
 _INDEX = {pair: position for position, pair in enumerate(PRODUCTS)}
@@ -71,8 +72,8 @@ class StepLawFit:
     def update(self) -> None:
         """Fit the law to the steps so far: a small solve, for a few times per second."""
         block, self._block = self._block, [0.0] * len(PRODUCTS)
-        keep = 0.5 ** (block[0] / HALF_LIFE_STEPS)
         self.totals = list(map(add, self.totals, block))
+        keep = 0.5 ** (block[0] / min(HALF_LIFE_STEPS, max(_LEAST_STEPS, self.totals[0])))
         self._recent = [keep * old + new for old, new in zip(self._recent, block, strict=True)]
         self._fit()
 

@@ -55,7 +55,9 @@ def test_a_prior_that_is_three_times_off_is_outgrown() -> None:
 
 def test_a_few_steps_change_nothing() -> None:
     fit = StepLawFit()
-    feed(fit, TRUTH, steps=64)
+    for _ in range(19):
+        fit.observe(100, 10, 4000, 5000, 0.02)
+    fit.update()
     assert fit.law is None
 
 

@@ -1,0 +1,203 @@
+"""A real vLLM server on this machine, with or without the plugin."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import types
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from e2e.vllm.environment import Environment
+
+MODEL = "tiny"
+_READY_SECONDS = 180.0
+_ARGUMENTS = (
+    *("--load-format=dummy", "--enforce-eager", "--dtype=float32", "--seed=0", "--max-model-len=1024"),
+    *("--max-num-seqs=32", "--max-num-batched-tokens=1024"),
+)
+_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A completion to ask for."""
+
+    tokens: Sequence[int]
+    output_tokens: int
+
+
+@dataclass
+class Settings:
+    """How to start the server: the folder with the plugin, if any, and further arguments and variables."""
+
+    environment: Environment
+    folder: Path
+    plugin: Path | None = None
+    scheduler: str = "holdfast_engine.scheduler.HoldfastScheduler"
+    arguments: Sequence[str] = ()
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+class Server:
+    """A context manager that has the server ready, and ends it with all its processes."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.limits = settings.folder / "engine-limits"
+        self.log_file = settings.folder / "server.log"
+
+    def __enter__(self) -> Self:
+        self._settings.folder.mkdir(parents=True, exist_ok=True)
+        with self.log_file.open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command(),
+                stdout=log,
+                stderr=log,
+                env=self._variables(),
+                cwd=self._settings.folder,
+                start_new_session=True,
+            )
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
+    ) -> None:
+        self._end()
+
+    @property
+    def log(self) -> str:
+        """What the server has written so far."""
+        return self.log_file.read_text(errors="replace")
+
+    def complete(self, prompt: Prompt, timeout_seconds: float = 60.0) -> list[int]:
+        """The tokens of a greedy completion."""
+        body = {
+            "model": MODEL,
+            "prompt": list(prompt.tokens),
+            "max_tokens": prompt.output_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "return_token_ids": True,
+        }
+        answer = self._open("/v1/completions", body, timeout_seconds)
+        found: list[int] = json.loads(answer)["choices"][0]["token_ids"]
+        return found
+
+    def complete_all(self, prompts: Sequence[Prompt], at_once: int = 16) -> list[list[int]]:
+        """The completions of all prompts, asked for by `at_once` clients."""
+        with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+            return list(pool.map(self.complete, prompts))
+
+    def abandon(self, prompt: Prompt, after_seconds: float) -> None:
+        """Ask for a completion and hang up before it is there."""
+        try:
+            self.complete(prompt, timeout_seconds=after_seconds)
+        except TimeoutError:
+            return
+        raise AssertionError(f"the answer was there within {after_seconds} s")
+
+    def samples(self, name: str) -> dict[tuple[str, ...], float]:
+        """Values of a metric by the values of its labels, less model_name and engine."""
+        found = {}
+        for line in self._open("/metrics", None, 10.0).decode().splitlines():
+            match = _SAMPLE.match(line)
+            if match and match[1] == name:
+                labels = dict(_LABEL.findall(match[2] or ""))
+                found[tuple(labels[key] for key in sorted(labels) if key not in ("model_name", "engine"))] = float(
+                    match[3]
+                )
+        return found
+
+    def wait_for(self, condition: Callable[[], bool], timeout_seconds: float, what: str) -> float:
+        """Seconds until the condition holds."""
+        began = time.monotonic()
+        while not condition():
+            if time.monotonic() - began > timeout_seconds:
+                raise AssertionError(f"no {what} within {timeout_seconds} s; the log ends: {self.log[-3000:]}")
+            time.sleep(0.05)
+        return time.monotonic() - began
+
+    def _command(self) -> list[str]:
+        settings = self._settings
+        plugin = () if settings.plugin is None else (f"--scheduler-cls={settings.scheduler}",)
+        return [
+            *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(settings.environment.model)),
+            *(f"--served-model-name={MODEL}", "--host=127.0.0.1", f"--port={self._port}"),
+            *(*_ARGUMENTS, *plugin, *settings.arguments),
+        ]
+
+    def _variables(self) -> dict[str, str]:
+        settings = self._settings
+        variables = {
+            **settings.environment.variables(),
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "HOLDFAST_ENGINE_FOLDER": str(settings.folder),
+            "HOLDFAST_ENGINE_LIMITS": str(self.limits),
+            **settings.variables,
+        }
+        if settings.plugin is not None:
+            here = str(Path(__file__).parent)
+            variables["PYTHONPATH"] = os.pathsep.join([str(settings.plugin), here, variables["PYTHONPATH"]])
+        return variables
+
+    def _wait_until_ready(self) -> None:
+        began = time.monotonic()
+        while True:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                raise AssertionError(f"the server ended: {self.log[-4000:]}")
+            try:
+                self._open("/health", None, 5.0)
+            except OSError:
+                if time.monotonic() - began > _READY_SECONDS:
+                    raise AssertionError(f"not ready within {_READY_SECONDS} s: {self.log[-4000:]}") from None
+                time.sleep(0.2)
+            else:
+                print(f"ready after {time.monotonic() - began:.0f} s")
+                return
+
+    def _open(self, path: str, body: dict[str, Any] | None, timeout_seconds: float) -> bytes:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self._port}{path}",
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=timeout_seconds) as answer:
+            content: bytes = answer.read()
+            return content
+
+    def _end(self) -> None:
+        if self._process is None:
+            return
+        for ending in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(self._process.pid, ending)
+                self._process.wait(20)
+            except (ProcessLookupError, subprocess.TimeoutExpired):
+                continue
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,154 @@
+"""The plugin in the real vLLM: same answers, exact counts, live limits."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from e2e.engine.server import Prompt, Server, Settings
+from e2e.vllm.environment import Environment
+from holdfast_engine.rules import Limits, Objectives
+
+pytestmark = pytest.mark.vllm
+
+LIMITS = Limits(version=1, objectives=Objectives(ttft_seconds=20.0, tpot_seconds=5.0))
+LONG = Prompt(list(range(10, 110)), 800)
+
+
+@dataclass
+class Engine:
+    """The server with the plugin, and what the first forty requests got."""
+
+    server: Server
+    answers: list[list[int]]
+    counted: dict[str, float]
+
+
+@pytest.fixture(scope="module")
+def engine(
+    vllm: Environment, plugin: Path, prompts: list[Prompt], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Engine]:
+    """One server for all tests of this file; the tests run in order."""
+    folder = tmp_path_factory.mktemp("engine")
+    (folder / "engine-limits").write_text(LIMITS.to_json())
+    with Server(Settings(vllm, folder, plugin)) as server:
+        answers = server.complete_all(prompts)
+        yield Engine(server, answers, counts(server))
+
+
+def counts(server: Server) -> dict[str, float]:
+    """Requests by what became of them."""
+    return {
+        "arrived": server.samples("holdfast:requests_arrived_total")[()],
+        "good": server.samples("holdfast:requests_good_total")[()],
+        "bad": sum(server.samples("holdfast:requests_bad_total").values()),
+        "withdrawn": server.samples("holdfast:requests_withdrawn_total")[()],
+        "unjudged": server.samples("holdfast:unjudged")[()],
+    }
+
+
+def is_conserved(found: dict[str, float]) -> bool:
+    return found["arrived"] == found["good"] + found["bad"] + found["withdrawn"] + found["unjudged"]
+
+
+def rewrite(server: Server, text: str) -> None:
+    """Change the limits as the kubelet does: the path leads to another file from one moment to the next."""
+    fresh = server.limits.with_name("engine-limits.new")
+    fresh.write_text(text)
+    fresh.replace(server.limits)
+
+
+def mode(server: Server) -> str:
+    return next(iter(server.samples("holdfast:plugin_info")))[0]
+
+
+def test_the_plugin_is_active_and_says_in_what(engine: Engine) -> None:
+    assert next(iter(engine.server.samples("holdfast:plugin_info"))) == ("active", "0.1.0", "0.32.0")
+    assert "holdfast: off" not in engine.server.log
+
+
+def test_answers_are_those_of_stock_vllm(engine: Engine, stock_answers: list[list[int] | None]) -> None:
+    compared = [(ours, stock) for ours, stock in zip(engine.answers, stock_answers, strict=True) if stock is not None]
+    assert len(compared) >= 30
+    assert all(ours == stock for ours, stock in compared)
+
+
+def test_every_request_is_counted_once(engine: Engine, prompts: list[Prompt]) -> None:
+    assert engine.counted == {"arrived": 40, "good": 40, "bad": 0, "withdrawn": 0, "unjudged": 0}
+    tokens = engine.server.samples("holdfast:good_tokens_total")[()]
+    assert tokens == sum(prompt.output_tokens for prompt in prompts)
+
+
+def test_steps_are_measured_and_a_law_is_fitted(engine: Engine) -> None:
+    server = engine.server
+    steps = server.samples("holdfast:step_moments_total")[("one", "one")]
+    assert steps > 50
+    engine.server.complete(LONG)
+    law = server.samples("holdfast:step_law")
+    print("step law", law)
+    assert law[("c0",)] > 0
+    spent, all_steps = (
+        server.samples("holdfast:plugin_seconds_total")[()],
+        server.samples("holdfast:plugin_steps_total"),
+    )
+    print(f"the plugin took {1e6 * spent / all_steps[()]:.0f} us per step")
+
+
+def test_requests_that_clients_abandon_are_judged_once(engine: Engine) -> None:
+    before = counts(engine.server)
+    engine.server.abandon(LONG, after_seconds=0.3)
+    engine.server.wait_for(lambda: counts(engine.server)["unjudged"] == 0, 10, "judgement of the abandoned request")
+    after = counts(engine.server)
+    assert after["arrived"] == before["arrived"] + 1
+    assert is_conserved(after)
+
+
+def test_a_malformed_file_changes_nothing(engine: Engine) -> None:
+    before = engine.server.samples("holdfast:limits")
+    for text in ("{not json", "", '{"version": 99}', '{"version": 99, "ttftSeconds": -1, "tpotSeconds": 1}'):
+        rewrite(engine.server, text)
+        engine.server.complete(replace(LONG, output_tokens=100))
+    assert engine.server.samples("holdfast:limits") == before
+    assert mode(engine.server) == "active"
+    assert "is left out of account" in engine.server.log
+
+
+def test_new_limits_apply_to_an_idle_engine(engine: Engine) -> None:
+    rewrite(engine.server, replace(LIMITS, version=2, active_sequences=3, adapt=False).to_json())
+    seconds = engine.server.wait_for(
+        lambda: engine.server.samples("holdfast:limits")[("active_sequences",)] == 3, 3.0, "new limit"
+    )
+    print(f"applied after {seconds:.1f} s")
+    assert engine.server.samples("holdfast:limits")[("version",)] == 2
+
+
+def test_older_limits_are_passed_over(engine: Engine) -> None:
+    rewrite(engine.server, LIMITS.to_json())
+    engine.server.complete(LONG)
+    assert engine.server.samples("holdfast:limits")[("version",)] == 2
+
+
+def test_no_more_sequences_run_than_the_limit_says(engine: Engine) -> None:
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        answers = [pool.submit(engine.server.complete, replace(LONG, output_tokens=60)) for _ in range(12)]
+        most = 0.0
+        while not all(answer.done() for answer in answers):
+            most = max(most, engine.server.samples("vllm:num_requests_running")[()])
+    assert all(len(answer.result()) == 60 for answer in answers)
+    assert 1 <= most <= 3
+
+
+def test_late_requests_are_bad_by_ttft_and_still_answered(engine: Engine, prompts: list[Prompt]) -> None:
+    before = engine.server.samples("holdfast:requests_bad_total")[("ttft",)]
+    objectives = Objectives(ttft_seconds=0.001, tpot_seconds=5.0)
+    rewrite(engine.server, replace(LIMITS, version=3, objectives=objectives).to_json())
+    engine.server.wait_for(lambda: engine.server.samples("holdfast:limits")[("version",)] == 3, 3.0, "new limits")
+    answers = engine.server.complete_all(prompts)
+    assert [len(answer) for answer in answers] == [prompt.output_tokens for prompt in prompts]
+    assert engine.server.samples("holdfast:requests_bad_total")[("ttft",)] == before + 40
+    assert is_conserved(counts(engine.server))
+    assert mode(engine.server) == "active"

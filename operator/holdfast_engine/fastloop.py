@@ -1,0 +1,260 @@
+"""The fast loop: what happens before and after every engine step, without vLLM.
+
+The scheduler calls these methods between two operations of vLLM, one at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from holdfast_engine import rules
+from holdfast_engine.features import Features, Output, step_features
+from holdfast_engine.ledger import Ledger
+from holdfast_engine.limits import LimitsFiles
+from holdfast_engine.order import Place
+from holdfast_engine.record import Mode
+from holdfast_engine.request import Request, ending_of
+from holdfast_engine.rules import Limits, Overload
+from holdfast_engine.steplaw import StepLawFit
+from holdfast_engine.waiting import DeadlineQueue
+
+# Clocks of two processes are compared once, when a request arrives: no more than this is believed to have passed.
+LONGEST_TRANSIT_SECONDS = 10.0
+_FIT_SECONDS = 0.5
+_FIT_STEPS = 16
+_NONE = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What the engine was started with: no limit goes above it.
+
+    `chunks` is whether prompts may be cut anywhere, so that tokens per step can be limited at all.
+    """
+
+    active_sequences: int
+    tokens_per_step: int
+    chunks: bool = True
+    drafts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """The limits of the next step."""
+
+    active_sequences: int
+    tokens_per_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    output: Output
+    scheduled: float
+    features: Features
+
+
+class FastLoop:
+    """Orders, limits, measures and counts for one engine."""
+
+    def __init__(
+        self,
+        capacity: Capacity,
+        files: LimitsFiles,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.queue: DeadlineQueue[Request] = DeadlineQueue(self._place)
+        self.ledger = Ledger()
+        self.fit = StepLawFit()
+        self.limits: Limits | None = None
+        self.failure: Exception | None = None
+        self.step_limits = StepLimits(capacity.active_sequences, capacity.tokens_per_step)
+        self._capacity = capacity
+        self._files = files
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._known: dict[str, Request] = {}
+        self._starting: dict[str, Request] = {}
+        self._pending: deque[_Pending] = deque()
+        self._last = Features(0, 0, 0, 0.0)
+        self._last_update = float("-inf")
+        self._next_fit = float("-inf")
+        self._active = capacity.active_sequences
+        self._pairs_per_prefill = 0.0
+        self._prefill_tps = _NONE
+        self._step_seconds = 0.0
+        self._prefill_tokens = 1
+
+    @property
+    def mode(self) -> Mode:
+        """What the loop does now."""
+        return Mode.WAITING if self.limits is None else Mode.ACTIVE
+
+    def arrive(self, request: Request) -> None:
+        """A request reached the engine; without objectives nothing can be said about it."""
+        if self.limits is None:
+            return
+        transit = min(max(self._wall_clock() - request.arrival_time, 0.0), LONGEST_TRANSIT_SECONDS)
+        self.ledger.arrive(request.request_id, self._clock() - transit, self.limits.objectives)
+        # A further part of a session comes as a request of the same name: the first one stays.
+        self._known.setdefault(request.request_id, request)
+
+    def look(self) -> bool:
+        """Take new limits if there are any; returns whether there were."""
+        found = self._files.poll(self._clock())
+        if found is not None:
+            self._take(found)
+        return found is not None
+
+    def before_step(self, running: int) -> StepLimits:
+        """Take new limits, judge what is overdue, fix the time of the order; the limits for `running` sequences."""
+        failure = self.failure or self.queue.failure
+        if failure is not None:
+            raise failure
+        self.look()
+        now = self._clock()
+        self.ledger.expire(now)
+        self.queue.advance(now)
+        self.step_limits = self._limits_for(max(0, running - len(self._starting)))
+        return self.step_limits
+
+    def scheduled(self, output: Output) -> None:
+        """A step was scheduled: remember what it computes, and who waits for a first token from it."""
+        if not output.total_num_scheduled_tokens:
+            return
+        self._last = step_features(output, self._capacity.drafts)
+        self._pending.append(_Pending(output, self._clock(), self._last))
+        for new in output.scheduled_new_reqs:
+            request = self._known.get(new.req_id)
+            if request is not None and not request.num_output_tokens:
+                self._starting[new.req_id] = request
+
+    def updated(self, output: Output, finished: Iterable[str]) -> None:
+        """The results of a step came: time it, note first tokens, judge what has finished."""
+        now = self._clock()
+        self._time_step(output, now)
+        started = [name for name, request in self._starting.items() if request.num_output_tokens]
+        for name in started:
+            del self._starting[name]
+            self.ledger.first_token(name, now)
+        self.finish(finished, now)
+        if self.fit.pending_steps >= _FIT_STEPS and now >= self._next_fit:
+            self._next_fit = now + _FIT_SECONDS
+            self.fit.update()
+            self._plan()
+
+    def finish(self, names: Iterable[str], now: float | None = None) -> None:
+        """Judge requests that have left the engine; names that are unknown or judged already are passed over."""
+        for name in names:
+            request = self._known.pop(name, None)
+            if request is not None:
+                self._starting.pop(name, None)
+                moment = self._clock() if now is None else now
+                self.ledger.end(name, ending_of(request), moment, request.num_output_tokens)
+
+    def record(self) -> list[float]:
+        """The numbers of record.FIELDS after those of the plugin's own cost."""
+        ledger, law, order = self.ledger, self.fit.law, self.queue.order
+        coefficients = [_NONE] * 5 if law is None else [law.c0, law.c1, law.c2, law.c3, law.c4]
+        return [
+            self.mode,
+            ledger.unjudged,
+            *order.sizes,
+            order.fresh_tokens,
+            self._prefill_tps,
+            self._step_seconds,
+            *coefficients,
+            self.fit.error,
+            *self._limits_record(),
+            *self.fit.totals,
+        ]
+
+    def counts(self) -> list[float]:
+        """The first numbers of record.COUNTS."""
+        ledger = self.ledger
+        return [ledger.arrived, ledger.good, *ledger.bad.values(), ledger.withdrawn, ledger.good_tokens]
+
+    def _limits_record(self) -> list[float]:
+        limits, step = self.limits, self.step_limits
+        if limits is None:
+            return [_NONE] * 4 + [step.active_sequences, step.tokens_per_step] + [_NONE] * 3
+        bounds = limits.objectives
+        return [
+            limits.version,
+            bounds.ttft_seconds,
+            bounds.tpot_seconds,
+            bounds.e2e_seconds or _NONE,
+            step.active_sequences,
+            step.tokens_per_step,
+            limits.max_queued_requests or _NONE,
+            limits.max_queued_seconds or _NONE,
+            float(limits.overload is Overload.REJECT),
+        ]
+
+    def _place(self, request: Request) -> Place | None:
+        """Where a request waits: preempted ones and those without objectives come first."""
+        entry = None if request.num_preemptions else self.ledger.entry(request.request_id)
+        if entry is None:
+            return None
+        tokens = request.num_prompt_tokens
+        needed = rules.first_token_seconds(tokens, self._prefill_tokens, self._step_seconds)
+        return Place(entry.deadline, entry.deadline - needed, entry.arrived, tokens)
+
+    def _take(self, limits: Limits) -> None:
+        self.limits = limits
+        self.fit.take_prior(limits.prior)
+        self._plan()
+        self.step_limits = self._limits_for(0)
+
+    def _plan(self) -> None:
+        """What changes with limits and law only, not with every step."""
+        limits, law, mix = self.limits, self.fit.law, self.fit.mix()
+        self._active = self._capacity.active_sequences
+        if limits is None:
+            return
+        if limits.active_sequences is not None:
+            self._active = min(self._active, limits.active_sequences)
+        if law is None or mix is None:
+            return
+        tpot_seconds = limits.objectives.tpot_seconds
+        self._pairs_per_prefill = mix.pairs_per_prefill
+        if limits.adapt:
+            self._active = rules.active_sequences(law, tpot_seconds, mix, self._active)
+        prefill = self._active * mix.prefill_per_decode
+        seconds = law.seconds(prefill, self._active, self._active * mix.kv_per_decode, prefill * mix.pairs_per_prefill)
+        self._prefill_tps = prefill / seconds if seconds > 0.0 else _NONE
+
+    def _limits_for(self, decodes: int) -> StepLimits:
+        limits, law, most = self.limits, self.fit.law, self._capacity.tokens_per_step
+        if limits is None:
+            return StepLimits(self._active, most)
+        if self._capacity.chunks and limits.tokens_per_step is not None:
+            most = min(most, limits.tokens_per_step)
+        if law is None:
+            return StepLimits(self._active, most)
+        kv, pairs = self._last.kv + decodes, self._pairs_per_prefill
+        tokens = most
+        if limits.adapt and self._capacity.chunks:
+            tokens = rules.tokens_per_step(
+                law, limits.objectives.tpot_seconds, decodes=decodes, kv_tokens=kv, pairs_per_prefill=pairs, most=most
+            )
+            # Drafted tokens are computed too.
+            tokens = min(most, tokens + decodes * self._capacity.drafts)
+        self._prefill_tokens = max(1, tokens - decodes)
+        self._step_seconds = law.seconds(self._prefill_tokens, decodes, kv, self._prefill_tokens * pairs)
+        return StepLimits(self._active, tokens)
+
+    def _time_step(self, output: Output, now: float) -> None:
+        """A step lasts from when it was scheduled, or from the end of the one before it where they overlap."""
+        while self._pending:
+            step = self._pending.popleft()
+            if step.output is output:
+                seconds = now - max(step.scheduled, self._last_update)
+                found = step.features
+                self.fit.observe(found.prefill, found.decodes, found.kv, found.pairs, seconds)
+                self._last_update = now
+                return

@@ -1,0 +1,140 @@
+"""The plugin's numbers for Prometheus, read from the scheduler's file at every scrape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from holdfast_engine.record import FIELDS, LIMITS, MOMENTS, Mode
+from holdfast_engine.statsfile import read_stats
+
+_CAUSES = ("ttft", "tpot", "e2e", "error")
+_LANES = ("front", "fresh", "late")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The labels that tell one engine from another."""
+
+    model_name: str
+    version: str
+    vllm_version: str
+
+
+class EngineCollector(Collector):
+    """The counters of one or more engines behind one API server; `rejected` are those it turned away itself."""
+
+    def __init__(self, identity: Identity, paths: dict[int, Path]) -> None:
+        self.rejected = 0
+        self._identity = identity
+        self._paths = paths
+
+    def describe(self) -> list[Metric]:
+        """No names before the first scrape: they are read, not made up."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All families; an engine without a file is off."""
+        engines = {}
+        for engine, path in self._paths.items():
+            found = read_stats(path, len(FIELDS))
+            engines[str(engine)] = dict(zip(FIELDS, found, strict=True)) if found else {"mode": float(Mode.OFF)}
+        yield self._info(engines)
+        known = {engine: numbers for engine, numbers in engines.items() if "arrived" in numbers}
+        if known:
+            yield from self._counters(known)
+            yield from self._gauges(known)
+
+    def _info(self, engines: dict[str, dict[str, float]]) -> Metric:
+        family = GaugeMetricFamily(
+            "holdfast:plugin_info",
+            "The plugin, what it runs in, and its mode: off (stock vLLM), waiting (for objectives) or active.",
+            labels=("model_name", "engine", "version", "vllm_version", "mode"),
+        )
+        for engine, numbers in engines.items():
+            mode = Mode(int(numbers["mode"])).name.lower()
+            identity = self._identity
+            family.add_metric([identity.model_name, engine, identity.version, identity.vllm_version, mode], 1)
+        return family
+
+    def _counters(self, engines: dict[str, dict[str, float]]) -> Iterator[Metric]:
+        first = next(iter(engines))
+        rejected = {engine: float(self.rejected if engine == first else 0) for engine in engines}
+        arrived = self._counter("requests_arrived", "Requests that reached the engine, or were turned away by it.")
+        bad = self._counter("requests_bad", "Requests outside the objectives, by the bound they broke.", "cause")
+        moments = self._counter(
+            "step_moments",
+            "Sums over engine steps of the product of two terms, in thousands of prompt tokens computed (prefill), "
+            "hundreds of decoding sequences (decodes), 100k tokens of KV cache read (kv), millions of attention pairs "
+            "(pairs) and seconds; one x one is the number of steps.",
+            "x",
+            "y",
+        )
+        for engine, numbers in engines.items():
+            label = [self._identity.model_name, engine]
+            arrived.add_metric(label, numbers["arrived"] + rejected[engine])
+            for cause in _CAUSES:
+                bad.add_metric([*label, cause], numbers[f"bad_{cause}"])
+            bad.add_metric([*label, "rejected"], rejected[engine])
+            for x, y in MOMENTS:
+                moments.add_metric([*label, x, y], numbers[f"moment_{x}_{y}"])
+        yield from (arrived, bad, moments)
+        yield self._plain("requests_good", "Requests inside all objectives.", "good", engines)
+        yield self._plain("requests_withdrawn", "Requests aborted in time before a first token.", "withdrawn", engines)
+        yield self._plain("good_tokens", "Output tokens of good requests.", "good_tokens", engines)
+        yield self._plain("plugin_seconds", "Time spent in the plugin itself.", "plugin_seconds", engines)
+        yield self._plain("plugin_steps", "Engine steps under the plugin.", "plugin_steps", engines)
+
+    def _gauges(self, engines: dict[str, dict[str, float]]) -> Iterator[Metric]:
+        limits = self._gauge("limits", "Objectives and limits in force.", engines, "name", LIMITS, "limit_")
+        law = self._gauge(
+            "step_law",
+            "Seconds per step (c0), prompt token, decoding sequence, KV token and attention pair; error is relative.",
+            engines,
+            "coefficient",
+            ("c0", "c1", "c2", "c3", "c4", "error"),
+            "law_",
+        )
+        waiting = self._gauge("requests_waiting", "Waiting requests by lane.", engines, "lane", _LANES, "waiting_")
+        yield from (limits, law, waiting)
+        for name, about in (
+            ("unjudged", "Requests that arrived and are not judged yet."),
+            ("waiting_fresh_tokens", "Prompt tokens of waiting requests that can still be in time."),
+            ("prefill_tps", "Prompt tokens per second that the engine computes when it is full."),
+            ("step_seconds", "Predicted seconds of the next step if it computes all the prefill it may."),
+        ):
+            family = GaugeMetricFamily(f"holdfast:{name}", about, labels=("model_name", "engine"))
+            for engine, numbers in engines.items():
+                if not math.isnan(numbers[name]):
+                    family.add_metric([self._identity.model_name, engine], numbers[name])
+            yield family
+
+    def _counter(self, name: str, about: str, *labels: str) -> CounterMetricFamily:
+        return CounterMetricFamily(f"holdfast:{name}", about, labels=("model_name", "engine", *labels))
+
+    def _plain(self, name: str, about: str, field: str, engines: dict[str, dict[str, float]]) -> Metric:
+        family = self._counter(name, about)
+        for engine, numbers in engines.items():
+            family.add_metric([self._identity.model_name, engine], numbers[field])
+        return family
+
+    def _gauge(
+        self,
+        name: str,
+        about: str,
+        engines: dict[str, dict[str, float]],
+        label: str,
+        values: Sequence[str],
+        prefix: str,
+    ) -> Metric:
+        family = GaugeMetricFamily(f"holdfast:{name}", about, labels=("model_name", "engine", label))
+        for engine, numbers in engines.items():
+            for value in values:
+                if math.isfinite(numbers[prefix + value]):
+                    family.add_metric([self._identity.model_name, engine, value], numbers[prefix + value])
+        return family

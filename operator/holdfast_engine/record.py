@@ -1,0 +1,99 @@
+"""What the scheduler tells /metrics: the fields of the file between the two processes."""
+
+from __future__ import annotations
+
+import enum
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast_engine.steplaw import PRODUCTS, TERMS
+
+FOLDER_VARIABLE = "HOLDFAST_ENGINE_FOLDER"
+
+
+class Mode(enum.IntEnum):
+    """What the plugin does."""
+
+    OFF = 0
+    """Nothing: the engine is stock vLLM."""
+    WAITING = 1
+    """First come first served, until the operator's objectives arrive."""
+    ACTIVE = 2
+    """Orders, limits and counts."""
+
+
+COUNTS = (
+    "arrived",
+    "good",
+    "bad_ttft",
+    "bad_tpot",
+    "bad_e2e",
+    "bad_error",
+    "withdrawn",
+    "good_tokens",
+    "plugin_seconds",
+    "plugin_steps",
+)
+GAUGES = (
+    "mode",
+    "unjudged",
+    "waiting_front",
+    "waiting_fresh",
+    "waiting_late",
+    "waiting_fresh_tokens",
+    "prefill_tps",
+    "step_seconds",
+    "law_c0",
+    "law_c1",
+    "law_c2",
+    "law_c3",
+    "law_c4",
+    "law_error",
+)
+LIMITS = (
+    "version",
+    "ttft_seconds",
+    "tpot_seconds",
+    "e2e_seconds",
+    "active_sequences",
+    "tokens_per_step",
+    "max_queued_requests",
+    "max_queued_seconds",
+    "reject",
+)
+MOMENTS = tuple((TERMS[row], TERMS[column]) for row, column in PRODUCTS)
+FIELDS: tuple[str, ...] = (
+    *COUNTS,
+    *GAUGES,
+    *(f"limit_{name}" for name in LIMITS),
+    *(f"moment_{row}_{column}" for row, column in MOMENTS),
+)
+"""One number each, NaN where there is none."""
+
+
+_SUMS = frozenset((*COUNTS, *(f"moment_{row}_{column}" for row, column in MOMENTS)))
+
+
+def nothing_yet() -> list[float]:
+    """A record before the first step."""
+    return off([0.0] * len(FIELDS))
+
+
+def off(numbers: Sequence[float]) -> list[float]:
+    """A record of a plugin that is off: what was counted stays, nothing else is claimed."""
+    rest = {"mode": float(Mode.OFF)}
+    return [number if name in _SUMS else rest.get(name, math.nan) for name, number in zip(FIELDS, numbers, strict=True)]
+
+
+def folder() -> Path:
+    """Where the files lie: a volume that both processes of the pod may write."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    return Path(named) if named else Path(tempfile.gettempdir()) / "holdfast-engine"
+
+
+def stats_path(engine_index: int) -> Path:
+    """The file of one engine."""
+    return folder() / f"engine-{engine_index}.stats"

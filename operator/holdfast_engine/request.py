@@ -1,0 +1,38 @@
+"""The part of vLLM's Request that is read."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from holdfast_engine.rules import Ending
+
+
+class Status(Protocol):
+    """vLLM's RequestStatus."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class Request(Protocol):
+    """A request inside the engine; `arrival_time` is the API server's wall clock."""
+
+    request_id: str
+    arrival_time: float
+    num_prompt_tokens: int
+    num_preemptions: int
+
+    @property
+    def num_output_tokens(self) -> int: ...
+    @property
+    def status(self) -> Status: ...
+    def __hash__(self) -> int: ...
+
+
+_ENDINGS = {"FINISHED_ABORTED": Ending.ABORTED, "FINISHED_ERROR": Ending.FAILED}
+
+
+def ending_of(request: Request) -> Ending:
+    """How a finished request ended. One whose stop string the API server saw ends as an aborted one: both are judged
+    by what they got."""
+    return _ENDINGS.get(request.status.name, Ending.FINISHED)

@@ -1,0 +1,196 @@
+"""vLLM's scheduler with the fast loop: `--scheduler-cls holdfast_engine.scheduler.HoldfastScheduler`.
+
+It changes when a request runs, never what it answers. On a release of vLLM it does not know, or after any exception in
+its own code, it is vLLM's own scheduler and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+import types
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import vllm
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.request_queue import RequestQueue, SchedulingPolicy, create_request_queue
+from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+
+from holdfast_engine import VERSION, record
+from holdfast_engine.fastloop import Capacity, FastLoop
+from holdfast_engine.limits import LimitsFiles
+from holdfast_engine.statsfile import StatsWriter
+from holdfast_engine.versions import is_supported
+from holdfast_engine.waiting import DeadlineQueue
+
+LIMITS_VARIABLE = "HOLDFAST_ENGINE_LIMITS"
+DEFAULT_LIMITS = "/etc/holdfast/pod/engine-limits:/etc/holdfast/limits/engine-limits"
+_WATCH_SECONDS = 1.0
+
+logger = logging.getLogger("vllm.holdfast")
+
+
+class HoldfastScheduler(AsyncScheduler):
+    """Starts requests by deadline, within limits that keep the objectives, and counts which were good."""
+
+    waiting: RequestQueue
+    max_num_active_reqs: int
+    max_num_scheduled_tokens: int
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._stock_active = self.max_num_active_reqs
+        self._stock_tokens = self.max_num_scheduled_tokens
+        self._loop: FastLoop | None = None
+        self._writer: StatsWriter | None = None
+        self._numbers = record.nothing_yet()
+        self._spent_seconds = 0.0
+        self._steps = 0
+        self._guard = _Guard(self)
+        with self._guard:
+            self._writer = StatsWriter(record.stats_path(self.parallel_config.data_parallel_index), len(record.FIELDS))
+            self._publish_off()
+            self._begin()
+
+    def add_request(self, request: Request) -> None:
+        """Count the request, then let vLLM queue it."""
+        if self._loop is not None:
+            with self._guard:
+                self._loop.arrive(request)
+        super().add_request(request)
+
+    def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
+        """Set the limits of this step, then let vLLM schedule it."""
+        if self._loop is not None:
+            with self._guard:
+                limits = self._loop.before_step(len(self.running))
+                self.max_num_active_reqs = limits.active_sequences
+                self.max_num_scheduled_tokens = limits.tokens_per_step
+        output: SchedulerOutput = super().schedule(*args, **kwargs)
+        if self._loop is not None:
+            with self._guard:
+                self._loop.scheduled(output)
+        return output
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        """Let vLLM take the results of a step, then time, count and publish."""
+        outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
+        if self._loop is not None:
+            with self._guard:
+                self._steps += 1
+                self._loop.updated(scheduler_output, self.finished_req_ids)
+                self._publish(self._loop)
+        return outputs
+
+    def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus) -> list[Request]:
+        """Let vLLM end requests that were aborted or failed, then judge them."""
+        ended: list[Request] = super().finish_requests(request_ids, finished_status)
+        if self._loop is not None:
+            with self._guard:
+                self._loop.finish(self.finished_req_ids)
+                self._publish(self._loop)
+        return ended
+
+    def stand_down(self, reason: str) -> None:
+        """Be vLLM's own scheduler from here on: its limits, and what waits in a queue of its own, by arrival.
+
+        Only between two operations of vLLM.
+        """
+        logger.error("holdfast: off, the engine goes on as stock vLLM: %s", reason)
+        self._loop = None
+        self.max_num_active_reqs = self._stock_active
+        self.max_num_scheduled_tokens = self._stock_tokens
+        waiting = cast(object, self.waiting)
+        if isinstance(waiting, DeadlineQueue):
+            self.waiting = create_request_queue(self.policy)
+            for request in waiting.in_arrival_order():
+                self.waiting.add_request(request)
+        # The log has said it; what failed may be the writing itself.
+        with contextlib.suppress(Exception):
+            self._publish_off()
+
+    def _begin(self) -> None:
+        if not is_supported(vllm.__version__):
+            logger.warning("holdfast: off, it does not know vLLM %s", vllm.__version__)
+            return
+        missing = [name for name in RequestQueue.__abstractmethods__ if not hasattr(DeadlineQueue, name)]
+        if missing:
+            raise TypeError(f"the waiting queue of vLLM {vllm.__version__} also wants {', '.join(sorted(missing))}")
+        files = LimitsFiles(map(Path, os.environ.get(LIMITS_VARIABLE, DEFAULT_LIMITS).split(os.pathsep)))
+        loop = FastLoop(self._capacity(), files)
+        if self.policy is SchedulingPolicy.FCFS:
+            self.waiting = cast(RequestQueue, loop.queue)
+        loop.look()
+        self._loop = loop
+        self._publish(loop)
+        threading.Thread(target=self._watch, name="holdfast-limits", daemon=True).start()
+        logger.info("holdfast: %s on vLLM %s", VERSION, vllm.__version__)
+
+    def _watch(self) -> None:
+        """Take limits while the engine is idle: between requests there are no steps that would."""
+        while True:
+            time.sleep(_WATCH_SECONDS)
+            with self._guard.lock:
+                loop = self._loop
+                if loop is None:
+                    return
+                try:
+                    if loop.look():
+                        self._publish(loop)
+                except Exception as error:
+                    # vLLM may be in the middle of a step: the next one begins with standing down.
+                    loop.failure = error
+                    return
+
+    def _capacity(self) -> Capacity:
+        model = self.vllm_config.model_config
+        # A prompt whose parts must be computed as a whole would never start under a smaller limit.
+        chunks = (
+            self.scheduler_config.enable_chunked_prefill
+            and not model.supports_multimodal_inputs
+            and not self.need_mamba_block_aligned_split
+        )
+        return Capacity(self._stock_active, self._stock_tokens, chunks, self.num_spec_tokens)
+
+    def _publish(self, loop: FastLoop) -> None:
+        if self._writer is not None:
+            self._numbers = [*loop.counts(), self._spent_seconds, float(self._steps), *loop.record()]
+            self._writer.write(self._numbers)
+
+    def _publish_off(self) -> None:
+        if self._writer is not None:
+            self._writer.write(record.off(self._numbers))
+
+
+class _Guard:
+    """Around everything of ours: one at a time, timed, and any exception turned into standing down."""
+
+    def __init__(self, scheduler: HoldfastScheduler) -> None:
+        self.lock = threading.Lock()
+        self._scheduler = scheduler
+        self._began = 0.0
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        self._began = time.perf_counter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
+    ) -> bool:
+        self._scheduler._spent_seconds += time.perf_counter() - self._began
+        self.lock.release()
+        if not isinstance(error, Exception):
+            return False
+        logger.error("holdfast: %s", error, exc_info=error)
+        self._scheduler.stand_down(f"{type(error).__name__}: {error}")
+        return True

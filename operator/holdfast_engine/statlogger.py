@@ -1,0 +1,43 @@
+"""vLLM's stat logger plugin (entry point group `vllm.stat_logger_plugins`): our counters on the engine's own /metrics.
+
+It runs in the API server process. vLLM stops at start when a stat logger fails, so nothing here may.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import vllm
+from prometheus_client import REGISTRY
+from vllm.v1.metrics.loggers import AggregateStatLoggerBase
+
+from holdfast_engine import VERSION, record
+from holdfast_engine.metrics import EngineCollector, Identity
+
+logger = logging.getLogger("vllm.holdfast")
+
+
+class HoldfastStatLogger(AggregateStatLoggerBase):
+    """Registers the collector and counts the requests that the API server turns away."""
+
+    def __init__(self, vllm_config: Any, engine_indexes: list[int]) -> None:
+        self._collector: EngineCollector | None = None
+        try:
+            identity = Identity(vllm_config.model_config.served_model_name, VERSION, vllm.__version__)
+            collector = EngineCollector(identity, {engine: record.stats_path(engine) for engine in engine_indexes})
+            REGISTRY.register(collector)
+            self._collector = collector
+        except Exception:
+            logger.exception("holdfast: no counters on /metrics")
+
+    def record(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing per step: the scheduler counts, and /metrics reads its file."""
+
+    def log_engine_initialized(self) -> None:
+        """Nothing to say."""
+
+    def record_admission_rejection(self, reason: str) -> None:
+        """Count a request that got a 503 before it reached the engine: it arrived, and it is bad."""
+        if self._collector is not None:
+            self._collector.rejected += 1

@@ -1,0 +1,357 @@
+"""The fast loop over a toy engine that schedules as vLLM does: what it orders, limits, measures and counts."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast_engine.fastloop import Capacity, FastLoop
+from holdfast_engine.limits import LimitsFiles
+from holdfast_engine.record import FIELDS, Mode
+from holdfast_engine.rules import Law, Limits, Objectives, Verdict
+
+LAW = Law(0.004, 1e-4, 5e-4, 1e-7, 0.0)
+LIMITS = Limits(1, Objectives(ttft_seconds=1.0, tpot_seconds=0.05))
+
+
+@dataclass(frozen=True)
+class Status:
+    name: str
+
+
+@dataclass(eq=False)
+class ToyRequest:
+    request_id: str
+    arrival_time: float
+    num_prompt_tokens: int
+    max_tokens: int
+    num_preemptions: int = 0
+    num_output_tokens: int = 0
+    computed: int = 0
+    status: Status = Status("WAITING")
+
+
+@dataclass
+class New:
+    req_id: str
+    num_computed_tokens: int
+
+
+@dataclass
+class Cached:
+    req_ids: list[str] = field(default_factory=list)
+    num_computed_tokens: list[int] = field(default_factory=list)
+
+
+@dataclass
+class ToyOutput:
+    scheduled_new_reqs: list[New]
+    scheduled_cached_reqs: Cached
+    num_scheduled_tokens: dict[str, int]
+
+    @property
+    def total_num_scheduled_tokens(self) -> int:
+        return sum(self.num_scheduled_tokens.values())
+
+
+class ToyEngine:
+    """One step after another: running requests first, then waiting ones, in chunks, within the loop's limits."""
+
+    def __init__(self, limits: Limits | None = LIMITS, *, active: int = 64, tokens: int = 2048) -> None:
+        self.now = 100.0
+        self.files = LimitsFiles([])
+        self.files.current = limits
+        self.loop = FastLoop(
+            Capacity(active, tokens), self.files, clock=lambda: self.now, wall_clock=lambda: self.now + 1e9
+        )
+        if limits is not None:
+            self.loop._take(limits)
+        self.running: list[ToyRequest] = []
+        self.largest_running = 0
+        self._number = 0
+
+    def arrive(self, prompt: int = 200, output: int = 20, transit: float = 0.0) -> ToyRequest:
+        self._number += 1
+        request = ToyRequest(f"r{self._number}", self.now + 1e9 - transit, prompt, output)
+        self.loop.arrive(request)
+        self.loop.queue.add_request(request)
+        return request
+
+    def step(self) -> None:
+        limits = self.loop.before_step(len(self.running))
+        output = self._schedule(limits.active_sequences, limits.tokens_per_step)
+        self.largest_running = max(self.largest_running, len(self.running))
+        self.loop.scheduled(output)
+        found = self.loop._last
+        self.now += LAW.seconds(found.prefill, found.decodes, found.kv, found.pairs)
+        self.loop.updated(output, self._complete(output))
+
+    def run(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            if self.running or self.loop.queue:
+                self.step()
+            else:
+                self.now = end
+
+    def abort(self, request: ToyRequest) -> None:
+        request.status = Status("FINISHED_ABORTED")
+        if request in self.running:
+            self.running.remove(request)
+        self.loop.queue.remove_requests([request])
+        self.loop.finish([request.request_id])
+
+    def preempt(self) -> None:
+        victim = self.running.pop()
+        victim.computed = 0
+        victim.num_preemptions += 1
+        self.loop.queue.prepend_request(victim)
+
+    def _schedule(self, active: int, budget: int) -> ToyOutput:
+        scheduled, cached, new = {}, Cached(), []
+        for request in self.running:
+            tokens = min(self._missing(request), budget)
+            if tokens > 0:
+                cached.req_ids.append(request.request_id)
+                cached.num_computed_tokens.append(request.computed)
+                scheduled[request.request_id] = tokens
+                budget -= tokens
+        while self.loop.queue and budget > 0 and len(self.running) < active:
+            request = self.loop.queue.peek_request()
+            assert self.loop.queue.pop_request() is request
+            tokens = min(self._missing(request), budget)
+            new.append(New(request.request_id, request.computed))
+            scheduled[request.request_id] = tokens
+            self.running.append(request)
+            budget -= tokens
+        for request in self.running:
+            request.computed += scheduled.get(request.request_id, 0)
+        return ToyOutput(new, cached, scheduled)
+
+    def _complete(self, output: ToyOutput) -> list[str]:
+        finished = []
+        for request in list(self.running):
+            if request.request_id in output.num_scheduled_tokens and self._missing(request) == 0:
+                request.num_output_tokens += 1
+                if request.num_output_tokens >= request.max_tokens:
+                    request.status = Status("FINISHED_LENGTH_CAPPED")
+                    self.running.remove(request)
+                    finished.append(request.request_id)
+        return finished
+
+    @staticmethod
+    def _missing(request: ToyRequest) -> int:
+        return request.num_prompt_tokens + request.num_output_tokens - request.computed
+
+
+def assert_conserved(loop: FastLoop) -> None:
+    ledger = loop.ledger
+    assert ledger.arrived == ledger.good + sum(ledger.bad.values()) + ledger.withdrawn + ledger.unjudged
+
+
+def offer(engine: ToyEngine, rate: float, seconds: float, seed: int = 1) -> None:
+    """Poisson arrivals of mixed lengths while the engine runs, and 2 s more."""
+    draw, end = random.Random(seed), engine.now + seconds
+    due = engine.now + draw.expovariate(rate)
+    while engine.now < end:
+        while due <= engine.now:
+            engine.arrive(draw.randint(50, 400), draw.randint(5, 60), transit=engine.now - due)
+            due += draw.expovariate(rate)
+        if engine.running or engine.loop.queue:
+            engine.step()
+        else:
+            engine.now = due
+    engine.run(2.0)
+
+
+def test_a_request_is_counted_when_it_arrives_and_judged_once() -> None:
+    engine = ToyEngine()
+    engine.arrive()
+    assert (engine.loop.ledger.arrived, engine.loop.ledger.unjudged) == (1, 1)
+    engine.run(5.0)
+    assert (engine.loop.ledger.good, engine.loop.ledger.unjudged, engine.loop.ledger.good_tokens) == (1, 0, 20)
+    assert len(engine.loop.ledger) == 0
+
+
+def test_a_waiting_request_is_bad_from_the_moment_its_first_token_is_late() -> None:
+    engine = ToyEngine(active=1)
+    engine.arrive(output=1000)
+    waiting = engine.arrive()
+    engine.run(1.1)
+    assert engine.loop.ledger.bad[Verdict.TTFT] == 1
+    engine.abort(waiting)
+    assert engine.loop.ledger.bad[Verdict.TTFT] == 1
+    assert engine.loop.ledger.withdrawn == 0
+    assert_conserved(engine.loop)
+
+
+def test_the_time_until_the_engine_counts_for_ttft() -> None:
+    engine = ToyEngine()
+    engine.arrive(transit=1.5)
+    engine.run(1.0)
+    assert engine.loop.ledger.bad[Verdict.TTFT] == 1
+
+
+@pytest.mark.parametrize("jump", [-1e6, 1e6])
+def test_a_jump_of_the_wall_clock_harms_only_requests_on_their_way(jump: float) -> None:
+    engine = ToyEngine()
+    engine.arrive(transit=jump)
+    engine.run(1.0)
+    for _ in range(5):
+        engine.arrive()
+    engine.run(3.0)
+    assert engine.loop.ledger.good >= 5
+    assert_conserved(engine.loop)
+
+
+def test_a_request_aborted_before_its_first_token_in_time_is_withdrawn() -> None:
+    engine = ToyEngine(active=1)
+    engine.arrive(output=1000)
+    waiting = engine.arrive()
+    engine.run(0.5)
+    engine.abort(waiting)
+    assert engine.loop.ledger.withdrawn == 1
+    assert waiting not in list(engine.loop.queue)
+
+
+def test_without_objectives_the_loop_is_a_plain_queue_that_counts_nothing() -> None:
+    engine = ToyEngine(limits=None, active=1)
+    names = [engine.arrive(output=2).request_id for _ in range(5)]
+    assert [request.request_id for request in engine.loop.queue] == names
+    engine.run(5.0)
+    assert engine.loop.ledger.arrived == 0
+    assert engine.loop.mode is Mode.WAITING
+
+
+def test_limits_that_arrive_later_leave_earlier_requests_uncounted_and_first() -> None:
+    engine = ToyEngine(limits=None, active=1)
+    early = [engine.arrive(output=3) for _ in range(3)]
+    engine.loop._take(LIMITS)
+    engine.arrive(output=3)
+    assert [request.request_id for request in engine.loop.queue][:3] == [request.request_id for request in early]
+    engine.run(5.0)
+    assert engine.loop.ledger.arrived == engine.loop.ledger.good == 1
+
+
+def test_the_law_of_the_engine_is_found() -> None:
+    engine = ToyEngine()
+    offer(engine, rate=6.0, seconds=60.0)
+    fit = engine.loop.fit
+    assert fit.confident
+    assert fit.law is not None
+    assert fit.law.seconds(300, 10, 3000, 0) == pytest.approx(LAW.seconds(300, 10, 3000, 0), rel=0.1)
+
+
+def test_overload_leaves_most_of_what_can_be_carried_good() -> None:
+    calm, stormy = ToyEngine(active=256), ToyEngine(active=256)
+    offer(calm, rate=12.0, seconds=60.0)
+    offer(stormy, rate=60.0, seconds=60.0)
+    assert calm.loop.ledger.good > 0.97 * calm.loop.ledger.arrived
+    assert stormy.loop.ledger.arrived > 2.5 * stormy.loop.ledger.good
+    assert stormy.loop.ledger.good > 1.2 * calm.loop.ledger.good
+    assert stormy.loop.step_limits.active_sequences < 64
+    assert_conserved(stormy.loop)
+
+
+def test_late_requests_are_served_too_while_the_overload_lasts() -> None:
+    engine = ToyEngine()
+    offer(engine, rate=60.0, seconds=20.0)
+    old = [request for request in engine.loop.queue if engine.loop.ledger.entry(request.request_id) is not None]
+    offer(engine, rate=60.0, seconds=40.0, seed=2)
+    served = [request for request in old if request.num_output_tokens > 0]
+    assert 5 < len(served) < 0.2 * len(old)
+    assert all(request in served for request in old[:3])
+
+
+def test_limits_of_the_operator_are_upper_bounds() -> None:
+    engine = ToyEngine(Limits(1, LIMITS.objectives, active_sequences=5, tokens_per_step=100))
+    for _ in range(50):
+        engine.arrive()
+    engine.run(3.0)
+    assert engine.largest_running == 5
+    assert engine.loop.step_limits.tokens_per_step <= 100
+
+
+def test_fixed_limits_are_used_as_they_are() -> None:
+    tight = Objectives(ttft_seconds=1.0, tpot_seconds=0.001)
+    engine = ToyEngine(Limits(1, tight, active_sequences=40, tokens_per_step=700, adapt=False))
+    offer(engine, rate=50.0, seconds=20.0)
+    assert engine.loop.fit.law is not None
+    assert engine.loop.step_limits.active_sequences == 40
+    assert engine.loop.step_limits.tokens_per_step == 700
+
+
+def test_no_limit_exceeds_what_the_engine_was_started_with() -> None:
+    engine = ToyEngine(Limits(1, LIMITS.objectives, active_sequences=10_000, tokens_per_step=10**6), active=8)
+    assert engine.loop.before_step(0).active_sequences == 8
+    assert engine.loop.before_step(0).tokens_per_step == 2048
+
+
+def test_a_prior_limits_from_the_first_step_on() -> None:
+    engine = ToyEngine(Limits(1, LIMITS.objectives, prior=Law(0.01, 1e-3, 1e-3, 0.0, 0.0)))
+    for _ in range(10):
+        engine.arrive(prompt=20, output=100)
+    engine.step()
+    assert engine.loop.before_step(10).tokens_per_step < 2048
+
+
+def test_a_record_has_a_number_for_every_field() -> None:
+    for engine in (ToyEngine(limits=None), ToyEngine()):
+        engine.arrive()
+        engine.run(1.0)
+        numbers = [*engine.loop.counts(), 0.0, 0.0, *engine.loop.record()]
+        assert len(numbers) == len(FIELDS)
+        found = dict(zip(FIELDS, numbers, strict=True))
+        assert found["mode"] == engine.loop.mode
+        assert found["arrived"] == engine.loop.ledger.arrived
+        assert found["limit_active_sequences"] == 64
+        assert found["moment_one_one"] == engine.loop.fit.totals[0]
+
+
+def test_a_queue_that_failed_is_reported_at_the_next_step() -> None:
+    engine = ToyEngine()
+    engine.arrive()
+    engine.loop.queue.failure = RuntimeError("no order")
+    with pytest.raises(RuntimeError, match="no order"):
+        engine.loop.before_step(0)
+
+
+def actions() -> st.SearchStrategy[list[tuple[str, int]]]:
+    kinds = st.sampled_from(["arrive", "step", "step", "step", "abort", "preempt", "limits"])
+    return st.lists(st.tuples(kinds, st.integers(0, 1000)), max_size=80)
+
+
+@settings(max_examples=100, deadline=None)
+@given(actions())
+def test_counts_are_conserved_whatever_happens(story: list[tuple[str, int]]) -> None:
+    engine, alive = ToyEngine(active=4, tokens=256), list[ToyRequest]()
+    for kind, number in story:
+        if kind == "arrive":
+            alive.append(engine.arrive(1 + number, 1 + number % 7))
+        elif kind == "abort" and alive:
+            engine.abort(alive.pop(number % len(alive)))
+        elif kind == "preempt" and engine.running:
+            engine.preempt()
+        elif kind == "limits":
+            engine.loop._take(Limits(2 + number, Objectives(0.01 + number / 500, 0.05)))
+        elif kind == "step":
+            engine.step()
+        alive = [request for request in alive if not request.status.name.startswith("FINISHED")]
+        assert_conserved(engine.loop)
+        assert engine.loop.ledger.unjudged >= 0
+        assert len(engine.loop.ledger) == len(alive)
+    drain(engine)
+    assert engine.loop.ledger.unjudged == 0
+    assert_conserved(engine.loop)
+
+
+def drain(engine: ToyEngine) -> None:
+    for _ in range(10_000):
+        if not engine.running and not engine.loop.queue:
+            return
+        engine.step()
+    raise AssertionError("the engine does not become empty")

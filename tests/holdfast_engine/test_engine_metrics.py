@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from holdfast_engine import record
+from holdfast_engine.metrics import EngineCollector, Identity
+from holdfast_engine.record import FIELDS, Mode
+from holdfast_engine.statsfile import StatsWriter
+from holdfast_engine.versions import is_supported
+
+LABELS = {"model_name": "tiny", "engine": "0"}
+
+
+class Scrape:
+    """An engine's file and what /metrics makes of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.collector = EngineCollector(Identity("tiny", "0.1.0", "0.32.0"), {0: path})
+        self._path = path
+        self._registry = CollectorRegistry()
+        self._registry.register(self.collector)
+
+    def write(self, **numbers: float) -> None:
+        record_now = dict.fromkeys(FIELDS, 0.0) | numbers
+        StatsWriter(self._path, len(FIELDS)).write([record_now[name] for name in FIELDS])
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self._registry.get_sample_value(f"holdfast:{name}", {**LABELS, **labels})
+
+    @property
+    def text(self) -> str:
+        return generate_latest(self._registry).decode()
+
+
+@pytest.fixture
+def scrape(tmp_path: Path) -> Scrape:
+    return Scrape(tmp_path / "engine-0.stats")
+
+
+def test_counters_appear_with_the_labels_of_vllm(scrape: Scrape) -> None:
+    scrape.write(mode=Mode.ACTIVE, arrived=10, good=7, bad_ttft=1, bad_tpot=1, withdrawn=1, moment_prefill_seconds=2.5)
+    assert scrape.value("requests_arrived_total") == 10
+    assert scrape.value("requests_good_total") == 7
+    assert scrape.value("requests_bad_total", cause="ttft") == 1
+    assert scrape.value("requests_bad_total", cause="e2e") == 0
+    assert scrape.value("requests_withdrawn_total") == 1
+    assert scrape.value("step_moments_total", x="prefill", y="seconds") == 2.5
+    assert scrape.value("plugin_info", version="0.1.0", vllm_version="0.32.0", mode="active") == 1
+
+
+def test_rejected_requests_arrived_and_are_bad(scrape: Scrape) -> None:
+    scrape.write(mode=Mode.ACTIVE, arrived=10, good=10)
+    scrape.collector.rejected = 4
+    assert scrape.value("requests_arrived_total") == 14
+    assert scrape.value("requests_bad_total", cause="rejected") == 4
+
+
+def test_an_engine_without_a_file_is_off_and_counts_nothing(scrape: Scrape) -> None:
+    assert scrape.value("plugin_info", version="0.1.0", vllm_version="0.32.0", mode="off") == 1
+    assert "requests_arrived" not in scrape.text
+
+
+def test_an_engine_that_stood_down_keeps_its_counts_and_claims_no_limits(scrape: Scrape) -> None:
+    before = dict.fromkeys(FIELDS, 1.0) | {"mode": float(Mode.ACTIVE), "arrived": 5.0}
+    off = dict(zip(FIELDS, record.off(list(before.values())), strict=True))
+    scrape.write(**off)
+    assert scrape.value("requests_arrived_total") == 5
+    assert scrape.value("step_moments_total", x="one", y="one") == 1
+    assert scrape.value("plugin_info", version="0.1.0", vllm_version="0.32.0", mode="off") == 1
+    assert "holdfast:limits{" not in scrape.text
+
+
+def test_what_is_unknown_is_left_out(scrape: Scrape) -> None:
+    scrape.write(mode=Mode.ACTIVE, law_error=math.inf, prefill_tps=math.nan, limit_e2e_seconds=math.nan)
+    assert "nan" not in scrape.text.lower()
+    assert "inf" not in scrape.text.lower().replace("plugin_info", "")
+
+
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [
+        ("0.32.0", True),
+        ("0.32.1+cpu", True),
+        ("0.33.0rc1", True),
+        ("0.34.0", False),
+        ("1.0", False),
+        ("dev", False),
+    ],
+)
+def test_only_releases_that_were_read_are_supported(version: str, known: bool) -> None:
+    assert is_supported(version) is known

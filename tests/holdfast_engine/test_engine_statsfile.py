@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import math
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from holdfast_engine.statsfile import StatsWriter, read_stats
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    writer = StatsWriter(tmp_path / "deep" / "engine-0.stats", 3)
+    assert read_stats(tmp_path / "deep" / "engine-0.stats", 3) == [0.0, 0.0, 0.0]
+    writer.write([1.5, -2.0, math.inf])
+    assert read_stats(tmp_path / "deep" / "engine-0.stats", 3) == [1.5, -2.0, math.inf]
+    writer.close()
+
+
+def test_nothing_is_read_where_there_is_no_record_of_this_size(tmp_path: Path) -> None:
+    path = tmp_path / "stats"
+    assert read_stats(path, 3) is None
+    path.write_bytes(b"short")
+    assert read_stats(path, 3) is None
+    path.write_bytes(b"x" * (24 + 8 * 3))
+    assert read_stats(path, 3) is None
+    StatsWriter(path, 4)
+    assert read_stats(path, 3) is None
+
+
+def test_a_record_of_another_length_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="2 numbers for a file of 3"):
+        StatsWriter(tmp_path / "stats", 3).write([1.0, 2.0])
+
+
+def test_a_new_writer_starts_anew(tmp_path: Path) -> None:
+    StatsWriter(tmp_path / "stats", 1).write([7.0])
+    StatsWriter(tmp_path / "stats", 1)
+    assert read_stats(tmp_path / "stats", 1) == [0.0]
+
+
+def test_a_writer_that_died_in_the_middle_does_not_block_readers(tmp_path: Path) -> None:
+    path = tmp_path / "stats"
+    StatsWriter(path, 1).write([7.0])
+    content = bytearray(path.read_bytes())
+    content[16] |= 1
+    path.write_bytes(content)
+    assert read_stats(path, 1) == [7.0]
+
+
+def write_for_ever(path: str, stop: multiprocessing.synchronize.Event) -> None:
+    writer, number = StatsWriter(Path(path), 64), 0.0
+    while not stop.is_set():
+        number += 1.0
+        writer.write([number] * 64)
+
+
+def test_another_process_never_sees_half_a_record(tmp_path: Path) -> None:
+    path, context = tmp_path / "stats", multiprocessing.get_context("spawn")
+    stop = context.Event()
+    process = context.Process(target=write_for_ever, args=(str(path), stop))
+    process.start()
+    try:
+        seen: set[float] = set()
+        while len(seen) < 300:
+            found = read_stats(path, 64)
+            if found is not None:
+                assert len(set(found)) == 1
+                seen.add(found[0])
+    finally:
+        stop.set()
+        process.join(10)
