@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -13,51 +11,15 @@ from holdfast.domain.decision import Action
 from holdfast.domain.signals import SignalState
 from holdfast.policy import guards
 from holdfast.policy.budget import SloState
-from holdfast.policy.capacity import Belief
 from holdfast.policy.forecast import Forecast
 from holdfast.policy.guards import GUARDS, Bound, Guard, Proposal, apply_guards
-from holdfast.policy.inventory import Room
-from holdfast.policy.memory import Learned
-from holdfast.policy.placement import Choice, Option
-from holdfast.policy.replicarate import ReplicaRate
 from holdfast.policy.replicas import Group
 from holdfast.policy.sizing import Peaks
 from holdfast.policy.traffic import judge
 from holdfast.policy.turns import Turns, remember_turn
 from holdfast.policy.view import View
-from tests.builders import NOW, ServiceView, accelerator, no_traffic, replicas, service, traffic
-
-CHAT = service().with_replicas_between(2, 10)
-
-
-def view(**changes: Any) -> View:
-    """A calm service with four ready replicas of 5 requests/s, watched for an hour."""
-    option = changes.pop("option", accelerator("h100"))
-    rate = changes.pop("rate", 5.0)
-    group = changes.pop("group", Group("h100", size=4, exists=True, ready=replicas(4)))
-    builder = changes.pop("of", CHAT)
-    calm = View(
-        service=ServiceView(builder, traffic(5.0), group.ready).snapshot(),
-        now=NOW,
-        seen=judge(traffic(5.0)),
-        groups=(group,),
-        group=group,
-        others=(),
-        starting=bool(group.starting),
-        learned=Learned(lead_seconds=45.0),
-        peaks=Peaks(((NOW, 5.0),), NOW - 3600.0),
-        choice=Choice("h100"),
-        turns=Turns(),
-        slo=SloState(0.999, 0.9, False, False, 1000.0),
-        forecast=Forecast(5.0, 5.0, 5.0, 5.0, 0.9, 45.0),
-        backlog_requests=0.0,
-        demand_rps=5.0,
-        hold_seconds=75.0,
-        considered=(),
-        chosen=Option(Belief(option, ReplicaRate(rate, "TPOT", True, 0.8), 1.0), 0, 1, 10, Room(0, 0, 0), None),
-    )
-    return replace(calm, **changes)
-
+from tests.builders import NOW, accelerator, no_traffic, replicas
+from tests.policy.views import CHAT, view
 
 DOWN, UP, STAY = (4, 2), (4, 6), (4, 4)
 

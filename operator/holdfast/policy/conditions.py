@@ -59,8 +59,10 @@ def ready(view: View) -> ConditionValue:
     broken = next((group for group in view.groups if group.failing), None)
     if broken is not None:
         replica = broken.failing[0]
-        words = ": ".join(filter(None, (replica.reason, replica.detail)))
-        return ConditionValue(kind, False, failing_reason(replica), f"{replica.name} on {broken.accelerator}: {words}")
+        reason = failing_reason(replica)
+        words = [word for word in (replica.reason, replica.detail) if word and word != reason]
+        text = ": ".join((f"{replica.name} on {broken.accelerator}", *words))
+        return ConditionValue(kind, False, reason, text)
     setback = _setback(view)
     if setback is not None and setback.reason is not Reason.INSUFFICIENT_GPUS:
         return ConditionValue(kind, False, setback.reason, f"{setback.accelerator}: {setback.detail}")
@@ -112,7 +114,8 @@ def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
         return limited.reason, limited.sentence
     more = f"one more {view.chosen.name} replica would carry {rate(view.belief.rate_rps)} req/s"
     if view.group.short:
-        return Reason.CAPACITY_LIMITED, f"{len(view.group.short)} replicas find no free {view.chosen.name}, {more}"
+        short = f"{len(view.group.short)} of {view.group.size} replicas find no free {view.chosen.name}"
+        return Reason.CAPACITY_LIMITED, f"{short}, {more}"
     failing = sum(len(group.failing) for group in view.groups)
     if failing:
         return Reason.ENGINE_FAILING, f"{failing} of {view.size} replicas fail, their logs say why"

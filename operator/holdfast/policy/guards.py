@@ -125,7 +125,7 @@ def accelerators_can_be_had(proposal: Proposal) -> Bound | None:
     if not short or proposal.after <= proposal.before:
         return None
     gain = view.belief.rate_rps
-    sentence = f"{short} wanted already find no free {view.chosen.name}; one more would carry {gain:.1f} req/s"
+    sentence = f"{short} of those wanted find no free {view.chosen.name}, one more would carry {gain:.1f} req/s"
     return Bound(proposal.before, Reason.CAPACITY_LIMITED, sentence)
 
 

@@ -10,6 +10,7 @@ from holdfast.policy.guards import spare_replicas
 from holdfast.policy.placement import Option
 from holdfast.policy.replicas import Group
 from holdfast.policy.sizes import Sizes
+from holdfast.policy.sizing import replicas_for
 from holdfast.policy.view import View
 
 LEAST_SHOWN_RPS = 0.001
@@ -23,6 +24,7 @@ def describe(view: View, sizes: Sizes) -> str:
         _change(view, sizes),
         _cause_of_switch(view, sizes),
         _replacements(view),
+        _floor(view, sizes),
         _caution(view, sizes),
         _doubt(view, sizes),
         *(bound.sentence for bound in sizes.bounds),
@@ -44,7 +46,7 @@ def _load(view: View) -> str:
         return "no load seen yet"
     level, wanted, ahead = forecast.level_rps, forecast.wanted_rps, f"in the next {forecast.lead_seconds:.0f} s"
     if not math.isfinite(wanted):
-        return "the expected load is not a finite number"
+        return "the load to expect is unknown"
     if max(level, wanted) < LEAST_SHOWN_RPS:
         return f"no requests arrive and none are expected {ahead}"
     if wanted >= level:
@@ -124,6 +126,13 @@ def _replacements(view: View) -> str:
     if not spare or view.demand_rps is None or not view.belief.feasible:
         return ""
     return f"{spare} of them in place of {'one' if spare == 1 else 'those'} that cannot serve"
+
+
+def _floor(view: View, sizes: Sizes) -> str:
+    """Why there are replicas that the load does not need, where no guard says so."""
+    least = view.spec.min_replicas
+    idle = replicas_for(view.demand_rps or 0.0, view.belief.rate_rps) < least
+    return f"scaling.min is {least}" if idle and sizes.after == least and Reason.AT_MINIMUM not in sizes.limits else ""
 
 
 def _caution(view: View, sizes: Sizes) -> str:

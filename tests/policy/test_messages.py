@@ -1,0 +1,338 @@
+"""Every reason with the sentence that a person reads beside it, in the situation that calls for it.
+
+The sentences stand in tests/golden/messages.txt, to be read as a whole; `python -m tests.policy.test_messages` writes
+them anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.api.reasons import Reason
+from holdfast.control.report import invalid_status
+from holdfast.domain.cluster import ClusterProblem, Replica, ReplicaPhase
+from holdfast.domain.service import ServiceKey
+from holdfast.domain.signals import SignalState
+from holdfast.observe import mapping
+from holdfast.observe.cluster import Invalid
+from holdfast.policy.budget import SloState
+from holdfast.policy.capacity import Belief
+from holdfast.policy.coldstart import ColdStarts
+from holdfast.policy.conditions import conditions
+from holdfast.policy.forecast import Forecast
+from holdfast.policy.inventory import Room
+from holdfast.policy.memory import Learned
+from holdfast.policy.messages import describe, rate, reason_for
+from holdfast.policy.modes import pinned_verdict, recommend_verdict
+from holdfast.policy.placement import Option
+from holdfast.policy.replicarate import ReplicaRate
+from holdfast.policy.replicas import Group
+from holdfast.policy.setbacks import Setback, Setbacks
+from holdfast.policy.sizes import decide_sizes
+from holdfast.policy.sizing import Peaks
+from holdfast.policy.traffic import judge
+from holdfast.policy.turns import Turns
+from holdfast.policy.view import View
+from tests.builders import NOW, ServiceView, accelerator, no_traffic, replicas, traffic
+from tests.policy.views import CHAT, view
+
+Told = tuple[str, str]
+MISSED = SloState(0.95, -4.0, True, False, 1000.0)
+KEPT_AGAIN = SloState(0.95, -4.0, False, False, 1000.0)
+
+
+def verdict(seen: View) -> Told:
+    """Reason and message of the decision."""
+    sizes = decide_sizes(seen)
+    return str(reason_for(seen, sizes)), describe(seen, sizes)
+
+
+def condition(kind: str) -> Callable[[View], Told]:
+    """Reason and message of one condition."""
+
+    def told(seen: View) -> Told:
+        found = next(c for c in conditions(seen, decide_sizes(seen)) if c.type == kind)
+        return str(found.reason), found.message
+
+    return told
+
+
+READY, SLO_MET, SCALING = condition("Ready"), condition("SLOMet"), condition("ScalingActive")
+METRICS, CAPACITY = condition("MetricsAvailable"), condition("CapacityAvailable")
+RECONCILING, STALLED = condition("Reconciling"), condition("Stalled")
+
+
+def load(rps: float, *, sized_for: float | None = None, q: float = 0.9, **more: object) -> dict[str, object]:
+    """A level and what sizes are made for at quantile q."""
+    wanted = rps if sized_for is None else sized_for
+    return {"forecast": Forecast(rps, rps, wanted, wanted, q, 45.0), "demand_rps": wanted, **more}
+
+
+def needing(count: int, **option: object) -> dict[str, object]:
+    """The chosen accelerator, of which the load takes so many replicas."""
+    found = an_option("h100", count, **option)
+    return {"chosen": found, "considered": (found,)}
+
+
+def an_option(name: str, count: int, *, rps: float = 5.0, most: int = 10, cost: float | None = None,
+              feasible: bool = True, offering: int = 0, out: Setback | None = None) -> Option:  # fmt: skip
+    declared = accelerator(name, cost_per_gpu_hour=cost)
+    return Option(Belief(declared, ReplicaRate(rps, "TPOT", feasible, 0.8), 1.0), 0, count, most,
+                  Room(0, 0, offering), out)  # fmt: skip
+
+
+def running(ready: int = 0, *, size: int | None = None, on: str = "h100", **more: object) -> Group:
+    wanted = ready if size is None else size
+    return Group(on, size=wanted, exists=True, ready=replicas(ready, on=on), **more)  # type: ignore[arg-type]
+
+
+def unserved(**more: object) -> View:
+    """A service whose only replica is not ready."""
+    return view(group=running(size=1), **more)
+
+
+def pod(**status: object) -> Replica:
+    """One pod as Kubernetes shows it."""
+    meta = {"name": "chat-h100-x", "labels": {"holdfast.dev/accelerator": "h100"}}
+    return mapping.replica_from_pod({"metadata": meta, "spec": {"nodeName": "node-7"}, "status": status})
+
+
+def ended(words: str, code: int = 1) -> dict[str, object]:
+    return {"containerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                                   "lastState": {"terminated": {"exitCode": code, "message": words}}}]}  # fmt: skip
+
+
+def failing(replica: Replica) -> View:
+    return view(group=running(size=1, failing=(replica,)))
+
+
+def stopped_by(reason: Reason, message: str, ready: int = 0) -> View:
+    told = ServiceView(CHAT, traffic(5.0), problems=(ClusterProblem(reason, message),)).snapshot()
+    return view(group=running(ready, size=max(1, ready)), service=told)
+
+
+def invalid(_: View) -> Told:
+    entry = Invalid(ServiceKey("prod", "chat"), 2, "template.hostPID: start the operator with --allow-template=hostPID")
+    told = invalid_status(entry, {}, NOW)["conditions"][0]
+    return told["reason"], told["message"]
+
+
+def unseen(state: SignalState, detail: str = "") -> View:
+    return view(seen=judge(no_traffic(state, detail)))
+
+
+def leaving_l40s(*old: Option, setbacks: Setbacks = Setbacks()) -> View:  # noqa: B008  # frozen
+    """Three l40s run, h100 was chosen and has none yet."""
+    new, running_there = an_option("h100", 2, cost=2.0), running(3, on="l40s")
+    if old and old[0].cost_per_hour is None:
+        new = an_option("h100", 2)
+    return view(
+        group=Group("h100", exists=True), others=(running_there,), groups=(running_there,), chosen=new,
+        considered=(new, *old), learned=Learned(45.0, setbacks=setbacks), **load(9.0),
+    )  # fmt: skip
+
+
+def last_guard(seen: View) -> Told:
+    """What `holdfast explain` shows of the guard that bounded the size."""
+    bound = decide_sizes(seen).bounds[-1]
+    return str(bound.reason), bound.sentence
+
+
+def pinned(seen: View) -> Told:
+    assert seen.spec.pinned_replicas is not None
+    told = pinned_verdict(seen, seen.spec.pinned_replicas)
+    return str(told.reason), told.message
+
+
+def recommended(seen: View) -> Told:
+    told = recommend_verdict(seen)
+    return str(told.reason), told.message
+
+
+NO_NODE = "0/9 nodes are available: 9 Insufficient nvidia.com/gpu"
+OUT = Setback("h100", NOW + 600.0, 600.0, Reason.INSUFFICIENT_GPUS, NO_NODE)
+WAITING = replicas(1, ReplicaPhase.UNSCHEDULABLE, age=5.0, detail=NO_NODE)
+COMING = replicas(1, ReplicaPhase.STARTING)
+STALE = judge(no_traffic(SignalState.STALE, "the newest sample is 61 s old, scrapes come every 15 s"))
+FREE = {"demand_rps": 9.0, "forecast": Forecast(9.0, 9.0, 9.0, 14.0, 0.9, 45.0)}
+
+
+def cannot_start(reason: str, message: str) -> View:
+    return failing(pod(containerStatuses=[{"state": {"waiting": {"reason": reason, "message": message}}}]))
+
+
+def unplaced(message: str) -> View:
+    return failing(pod(conditions=[{"type": "PodScheduled", "status": "False", "message": message}]))
+
+
+def on_their_way() -> View:
+    known = Learned(45.0, ColdStarts((38.0,)))
+    return view(group=running(size=2, starting=COMING, pending=WAITING), learned=known)
+
+
+def missed(group: Group | None = None, **more: object) -> View:
+    return view(slo=MISSED, group=group or running(4), **more)
+
+
+SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
+    "Ready, all serve": (READY, view()),
+    "Ready, one is leaving": (READY, view(group=running(3, size=2))),
+    "Ready, nothing there yet": (READY, unserved()),
+    "Ready, on their way": (READY, on_their_way()),
+    "Ready, crash loop": (READY, failing(pod(**ended("CUDA out of memory")))),
+    "Ready, old image": (READY, failing(pod(**ended("image unsupported: vLLM 0.8.1 is too old", 64)))),
+    "Ready, no such image": (READY, cannot_start("ImagePullBackOff", 'Back-off pulling image "vllm/vlm"')),
+    "Ready, no such model": (READY, failing(pod(**ended("RepositoryNotFoundError: 404 Client Error. qwen/none")))),
+    "Ready, no such Secret": (READY, cannot_start("CreateContainerConfigError", 'secret "hf" not found')),
+    "Ready, no such claim": (READY, unplaced('persistentvolumeclaim "models" not found')),
+    "Ready, name taken": (READY, stopped_by(Reason.NAME_CONFLICT, "Service chat belongs to someone else", 2)),
+    "Ready, pods refused": (READY, stopped_by(Reason.PODS_FORBIDDEN, "chat-h100: violates PodSecurity")),
+    "Ready, write refused": (READY, stopped_by(Reason.APPLY_FAILED, "Service chat was refused: port is taken")),
+    "Ready, not understood": (invalid, view()),
+    "SLOMet": (SLO_MET, view()),
+    "SLOMet, too few requests": (SLO_MET, view(slo=SloState(None, None, False, False, 12.0))),
+    "SLOMet, too much load": (SLO_MET, missed(**needing(4), **load(30.0))),
+    "SLOMet, starting": (SLO_MET, missed(running(2, size=4), starting=True, **needing(4))),
+    "SLOMet, over": (SLO_MET, view(slo=KEPT_AGAIN)),
+    "SLOMet, slow engine": (SLO_MET, missed()),
+    "SLOMet, impossible": (SLO_MET, missed(**needing(1, feasible=False))),
+    "SLOMet, failing": (SLO_MET, missed(running(2, size=3, failing=replicas(1, ReplicaPhase.FAILING)))),
+    "SLOMet, no GPU": (SLO_MET, missed(running(3, size=4, short=WAITING), **needing(4))),
+    "SLOMet, at the maximum": (SLO_MET, missed(running(10), **needing(12), **load(59.0))),
+    "SLOMet, too dear": (SLO_MET, missed(of=CHAT.costing_at_most(9.0), **needing(6, cost=2.0), **load(29.0))),
+    "ScalingActive, held": (SCALING, view(**needing(4))),
+    "ScalingActive, held up": (SCALING, view(**needing(2), starting=True)),
+    "ScalingActive, moving": (SCALING, view(**needing(6), **load(29.0))),
+    "ScalingActive, pinned": (SCALING, view(of=CHAT.pinned_to(3))),
+    "ScalingActive, recommending": (SCALING, view(of=CHAT.recommending())),
+    "ScalingActive, blind": (SCALING, view(seen=STALE)),
+    "MetricsAvailable": (METRICS, view()),
+    "MetricsAvailable, no answer": (METRICS, unseen(SignalState.UNREACHABLE)),
+    "MetricsAvailable, absent": (METRICS, unseen(SignalState.ABSENT, "no replica is ready yet")),
+    "MetricsAvailable, stale": (METRICS, view(seen=STALE)),
+    "MetricsAvailable, partial": (METRICS, unseen(SignalState.PARTIAL, "1 of 2 ready replicas do not report: chat-a")),
+    "CapacityAvailable": (CAPACITY, view()),
+    "CapacityAvailable, no GPU": (CAPACITY, view(group=running(3, size=4, pending=WAITING))),
+    "CapacityAvailable, no such node": (
+        CAPACITY,
+        view(group=running(3, size=4, pending=WAITING), **needing(4, offering=3)),
+    ),
+    "CapacityAvailable, quota": (CAPACITY, stopped_by(Reason.QUOTA_EXCEEDED, "chat-h100: exceeded quota: gpus")),
+    "CapacityAvailable, out": (CAPACITY, view(**needing(4, out=OUT))),
+    "Reconciling, rollout": (RECONCILING, view(group=running(4, rolling_out=True))),
+    "Reconciling, starting": (RECONCILING, unserved(starting=True)),
+    "Reconciling, unobserved": (RECONCILING, view(group=running(4, observed=False))),
+    "Stalled, rollout": (STALLED, stopped_by(Reason.PROGRESS_DEADLINE_EXCEEDED, "chat-h100: timed out progressing")),
+    "Stalled, no GPU": (STALLED, unserved(learned=Learned(45.0, setbacks=Setbacks((OUT,))))),
+    "first size": (verdict, view(group=Group("h100"), groups=(), forecast=None, demand_rps=None, **needing(2))),
+    "up, load": (verdict, view(**needing(6, cost=2.95), **load(29.0))),
+    "up, backlog": (verdict, view(**needing(6), **{**load(19.0), "demand_rps": 29.0}, backlog_requests=41.2)),
+    "up, minimum": (verdict, view(of=CHAT.with_replicas_between(6, 10), **needing(6), **load(19.0))),
+    "up, one fails": (
+        verdict,
+        view(group=running(3, size=4, failing=replicas(1, ReplicaPhase.FAILING)), **needing(4), **load(19.0)),
+    ),
+    "up, one step": (verdict, view(of=CHAT.with_replicas_between(1, 40), **needing(30), **load(149.0))),
+    "guard, one step": (last_guard, view(of=CHAT.with_replicas_between(1, 40), **needing(30), **load(149.0))),
+    "down": (verdict, view(**needing(2, cost=2.95), **load(9.0))),
+    "down, but not all the way": (verdict, view(**needing(2), **FREE)),
+    "down, maximum": (
+        verdict,
+        view(group=running(10), of=CHAT.with_replicas_between(1, 8), **needing(9), **load(44.0)),
+    ),
+    "hold": (verdict, view(**needing(4), **load(19.0))),
+    "hold, lenient": (verdict, view(**needing(4), **load(19.0, sized_for=17.0, q=0.05))),
+    "hold, idle": (verdict, view(of=CHAT.with_replicas_between(4, 9), **needing(4), **load(0.0, q=0.05))),
+    "hold, a trickle": (verdict, view(group=running(2), **needing(2), **load(0.004, q=0.9))),
+    "hold, not long enough": (verdict, view(**needing(2), peaks=Peaks(((NOW, 5.0),), NOW - 30.0))),
+    "hold, a peak": (verdict, view(**needing(2), peaks=Peaks(((NOW, 19.0),), NOW - 3600.0))),
+    "hold, burning": (verdict, missed(**needing(2))),
+    "hold, flapping": (verdict, view(**needing(2), turns=Turns(True, (NOW - 9.0, NOW - 5.0)))),
+    "hold, rollout": (verdict, view(**needing(2), group=running(4, rolling_out=True))),
+    "hold, starting": (verdict, view(**needing(2), starting=True)),
+    "hold, unobserved": (verdict, view(**needing(2), group=running(4, observed=False))),
+    "hold, blind and fewer would do": (verdict, view(**needing(2), seen=STALE)),
+    "hold, blind": (verdict, view(**needing(4), **load(19.0), seen=STALE)),
+    "hold, not a number": (verdict, view(**needing(6), **load(math.inf))),
+    "hold, maximum": (verdict, view(group=running(10), **needing(12), **load(59.0))),
+    "hold, too dear": (verdict, view(of=CHAT.costing_at_most(9.0), **needing(6, cost=2.0), **load(29.0))),
+    "hold, no GPU": (verdict, view(group=running(3, size=4, short=WAITING), **needing(6), **load(29.0))),
+    "hold, impossible": (verdict, view(**needing(4, feasible=False), **load(29.0))),
+    "switch, no longer listed": (verdict, leaving_l40s()),
+    "switch, cheaper": (verdict, leaving_l40s(an_option("l40s", 5, cost=1.0))),
+    "switch, preferred": (verdict, leaving_l40s(an_option("l40s", 5))),
+    "switch, no room": (verdict, leaving_l40s(an_option("l40s", 5, most=3))),
+    "switch, impossible there": (verdict, leaving_l40s(an_option("l40s", 5, feasible=False))),
+    "switch, out there": (
+        verdict,
+        leaving_l40s(an_option("l40s", 5), setbacks=Setbacks((replace(OUT, accelerator="l40s"),))),
+    ),
+    "pinned": (pinned, view(of=CHAT.pinned_to(3))),
+    "pinned, as it is": (pinned, view(of=CHAT.pinned_to(4))),
+    "recommend": (recommended, view(of=CHAT.recommending())),
+}
+GOLDEN = Path(__file__).parents[1] / "golden" / "messages.txt"
+
+
+def lines() -> list[str]:
+    """What is told in every situation."""
+    return [f"{name} | {' | '.join(teller(seen))}" for name, (teller, seen) in SITUATIONS.items()]
+
+
+def test_what_a_person_reads_is_what_was_agreed() -> None:
+    assert lines() == GOLDEN.read_text().splitlines()
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_no_reason_is_without_its_sentence(reason: Reason) -> None:
+    assert any(f" | {reason} | " in line for line in lines())
+
+
+@pytest.mark.parametrize(
+    ("rps", "text"),
+    [
+        (0.0, "0"),
+        (0.0004, "0"),
+        (0.004, "0.004"),
+        (0.14, "0.14"),
+        (0.949, "0.95"),
+        (1.0, "1.0"),
+        (41.27, "41.3"),
+        (math.nan, "nan"),
+        (math.inf, "inf"),
+    ],
+)
+def test_a_rate_is_never_rounded_to_nothing(rps: float, text: str) -> None:
+    assert rate(rps) == text
+
+
+RATES = st.floats(0, 1e6)
+
+
+@given(RATES, RATES, RATES, st.integers(0, 99), st.integers(0, 9), st.integers(0, 9))
+def test_no_message_says_that_less_is_expected_than_arrives(
+    level: float, wanted: float, demand: float, needed: int, ready: int, size: int
+) -> None:
+    forecast = Forecast(level, level, wanted, wanted, 0.5, 45.0)
+    seen = view(group=running(ready, size=size), forecast=forecast, demand_rps=demand, **needing(needed))
+    message = verdict(seen)[1]
+    assert "expected" not in message or wanted >= level or "none are expected" in message
+    assert not message.startswith(("0 req", "0.0 req"))
+
+
+def test_passing_time_and_drifting_figures_alone_change_no_condition() -> None:
+    """Nothing is written while nothing happens."""
+    before = view(**needing(4), **load(19.0))
+    for moved in (replace(before, now=NOW + 5.0), view(**needing(4), **load(18.2, q=0.89))):
+        assert conditions(moved, decide_sizes(moved)) == conditions(before, decide_sizes(before))
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text("\n".join(lines()) + "\n")

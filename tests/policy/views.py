@@ -1,0 +1,52 @@
+"""A view of one service, as the last steps of a decision see it: a test states only what is out of the ordinary."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from holdfast.policy.budget import SloState
+from holdfast.policy.capacity import Belief
+from holdfast.policy.forecast import Forecast
+from holdfast.policy.inventory import Room
+from holdfast.policy.memory import Learned
+from holdfast.policy.placement import Choice, Option
+from holdfast.policy.replicarate import ReplicaRate
+from holdfast.policy.replicas import Group
+from holdfast.policy.sizing import Peaks
+from holdfast.policy.traffic import judge
+from holdfast.policy.turns import Turns
+from holdfast.policy.view import View
+from tests.builders import NOW, ServiceView, accelerator, replicas, service, traffic
+
+CHAT = service().with_replicas_between(2, 10)
+
+
+def view(**changes: Any) -> View:
+    """A calm service with four ready replicas of 5 requests/s, watched for an hour."""
+    option = changes.pop("option", accelerator("h100"))
+    rate = changes.pop("rate", 5.0)
+    chosen = Option(Belief(option, ReplicaRate(rate, "TPOT", True, 0.8), 1.0), 0, 1, 10, Room(0, 0, 0), None)
+    group = changes.pop("group", Group("h100", size=4, exists=True, ready=replicas(4)))
+    builder = changes.pop("of", CHAT)
+    calm = View(
+        service=ServiceView(builder, traffic(5.0), group.ready).snapshot(),
+        now=NOW,
+        seen=judge(traffic(5.0)),
+        groups=(group,),
+        group=group,
+        others=(),
+        starting=bool(group.starting),
+        learned=Learned(lead_seconds=45.0),
+        peaks=Peaks(((NOW, 5.0),), NOW - 3600.0),
+        choice=Choice("h100"),
+        turns=Turns(),
+        slo=SloState(0.999, 0.9, False, False, 1000.0),
+        forecast=Forecast(5.0, 5.0, 5.0, 5.0, 0.9, 45.0),
+        backlog_requests=0.0,
+        demand_rps=5.0,
+        hold_seconds=75.0,
+        considered=(chosen,),
+        chosen=chosen,
+    )
+    return replace(calm, **changes)
