@@ -43,6 +43,14 @@ def test_rejected_requests_are_never_good() -> None:
     assert not outcomes[1].good(Slo(100.0, 100.0, 0.99, 3600))
 
 
+def test_prompts_of_the_step_under_way_still_count_as_queued() -> None:
+    # As in vLLM, where the API server hears of a prompt's end with its first token.
+    limits = SchedulerLimits(64, 512, 100_000, max_num_queued_tokens=100)
+    times = (0.0, 0.0199, 0.0201)  # the first step takes 20 ms
+    outcomes = replay([Arrival(at, 100, 5) for at in times], limits, LAW)
+    assert [outcome.ttft_seconds < math.inf for outcome in outcomes] == [True, False, True]
+
+
 def test_the_end_to_end_objective_counts_where_it_is_set() -> None:
     [outcome] = replay([Arrival(0.0, 100, 101)], LIMITS, LAW)
     assert outcome.good(Slo(0.1, 0.02, 0.99, 3600))

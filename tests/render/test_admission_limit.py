@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.enginemodel.mix import LengthMix
 from holdfast.render.admission import admission_tokens
 from tests.render.scenes import service
 
@@ -35,17 +34,24 @@ def test_objectives_out_of_reach_have_no_limit() -> None:
 
 
 def test_a_longer_ttft_allows_a_longer_queue() -> None:
-    short, longer = limit(ttft="500ms"), limit(ttft="2s")
+    short, longer = limit(ttft="200ms"), limit(ttft="2s")
     assert short is not None
     assert longer is not None
     assert longer > short
 
 
-def test_longer_answers_leave_less_for_prompts() -> None:
-    of = service()
-    brief, wordy = (
-        admission_tokens(of, of.spec.accelerators[0], LengthMix.from_means(1000.0, answer)) for answer in (50.0, 800.0)
-    )
-    assert brief is not None
-    assert wordy is not None
-    assert wordy < brief
+@pytest.mark.parametrize("accelerator", ["h100", "l40s"])
+def test_a_short_ttft_still_lets_some_ordinary_prompts_queue(accelerator: str) -> None:
+    tokens = limit(accelerator=accelerator, ttft="700ms", tpot="80ms")
+    assert tokens is not None
+    assert tokens > 4 * 1155
+
+
+def test_a_small_batch_leaves_little_room_for_a_queue() -> None:
+    slo = {"ttft": "2s", "tpot": "100ms"}
+    batching = {"mode": "Fixed", "maxNumSeqs": 8, "maxNumBatchedTokens": 2048}
+    of = service({"accelerators": [{"name": "l40s"}], "batching": batching, "slo": slo})
+    small, large = admission_tokens(of, of.spec.accelerators[0]), limit(accelerator="l40s", **slo)
+    assert small is not None
+    assert large is not None
+    assert small < large / 2

@@ -67,7 +67,7 @@ def ttft_misses(engine: Engine, steady: Steady, ttft_seconds: float) -> tuple[Ar
     prompt of work w, which is met with probability rate x w, the wait is uniform up to w: rate E[(w - spare)+] more.
     """
     prompts = lognormal_bins(engine.mix.computed_tokens, engine.mix.computed_cv)[:, None]
-    mean, variance = _first_token(engine, steady, prompts)
+    mean, variance = first_token(engine, steady, prompts)
     spare = ttft_seconds - (mean - 0.5 * steady.prefill_noise)
     behind = np.where(spare > 0.0, steady.rates * _mean_excess(engine, spare), 1.0)
     missed = np.minimum(1.0, lognormal_tail(mean, variance, ttft_seconds) + behind)
@@ -93,7 +93,7 @@ def slot_misses(steady: Steady, residence: Array, left_seconds: Array, slots: fl
     return np.asarray(normal_tail((slots - steady.sequences) / deviation) * np.exp(-free * left_seconds / residence))
 
 
-def _first_token(engine: Engine, steady: Steady, prompts: Array) -> tuple[Array, Array]:
+def first_token(engine: Engine, steady: Steady, prompts: Array) -> tuple[Array, Array]:
     """Mean and variance of TTFT by prompt length (rows) and rate (columns)."""
     biased, beside = _biased_step(steady)
     budget = np.maximum(engine.max_num_batched_tokens - steady.sequences, 1.0)

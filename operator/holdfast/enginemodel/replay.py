@@ -40,19 +40,28 @@ REJECTED_SECONDS = float("inf")
 
 
 def replay(arrivals: Iterable[Arrival], limits: SchedulerLimits, timer: StepTimer) -> list[Outcome]:
-    """Every request's outcome, in order of arrival. A step takes in whoever arrived before it began."""
+    """Every request's outcome, in order of arrival. A step takes in whoever arrived before it began.
+
+    Whether a request is admitted is decided the moment it arrives, as vLLM's API server does: prompts that the step
+    under way computes still count as queued.
+    """
     queue = sorted(arrivals, key=lambda arrival: arrival.at)
     scheduler = Scheduler(limits)
     sequences: list[Sequence | None] = []
+
+    def arrive(until: float) -> None:
+        while len(sequences) < len(queue) and queue[len(sequences)].at <= until:
+            sequences.append(_admitted(scheduler, queue[len(sequences)]))
+
     now = 0.0
     while len(sequences) < len(queue) or scheduler.unfinished:
         if not scheduler.unfinished:
             now = max(now, queue[len(sequences)].at)
-        while len(sequences) < len(queue) and queue[len(sequences)].at <= now:
-            sequences.append(_admitted(scheduler, queue[len(sequences)]))
+            arrive(now)
         if scheduler.unfinished:
             plan = scheduler.step(now)
             now += plan.seconds(timer)
+            arrive(now)
             scheduler.complete(plan, now)
     return [_outcome(arrival, sequence) for arrival, sequence in zip(queue, sequences, strict=True)]
 

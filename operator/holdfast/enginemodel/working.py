@@ -6,15 +6,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.capacity import BatchLimits, Capacity, capacity
 from holdfast.enginemodel.fit import SampleStep, fit_law
 from holdfast.enginemodel.mix import LengthMix, lognormal_nodes
+from holdfast.enginemodel.steadystate import Engine, steady_state
 from holdfast.enginemodel.steplaw import Chunk, StepLaw, StepTimer
 
 ROUNDS = 4
 SETTLED = 0.02
 """Fits until the rate changes by less than this share, or so often."""
+
+ROUNDS_AT_RATE = 3
+BUSIEST = 0.95
+"""Share of the unstable rate up to which a steady state is looked for."""
 
 LEAST_WEIGHT = 0.01
 DECODE_SPREAD = ((0.6, 0), (1.0, 0), (1.4, 2))
@@ -60,28 +67,43 @@ def working_point(
     result = capacity(law, mix, limits, kv_tokens, slo, arrival_cv)
     for _ in range(ROUNDS):
         before = result.rate_rps
-        law = fit_law(timer, steps_at(result, mix, limits))
+        law = fit_law(timer, steps_at(result.rate_rps, result.step_seconds, result.sequences, mix, limits))
         result = capacity(law, mix, limits, kv_tokens, slo, arrival_cv)
         if abs(result.rate_rps - before) <= SETTLED * before:
             break
     return WorkingPoint(law, result)
 
 
-def steps_at(point: Capacity, mix: LengthMix, limits: BatchLimits) -> list[SampleStep]:
-    """Steps as they occur at a capacity: 0, 1, 2, ... prompts by their Poisson weights, lengths by the mix's."""
-    arrivals = max(point.rate_rps * point.step_seconds, 1e-3)
+def law_at(
+    timer: StepTimer, mix: LengthMix, limits: BatchLimits, kv_tokens: float, rate_rps: float, start: StepLaw
+) -> StepLaw:
+    """The law of the steps at a rate, by the same fits; where no steady state exists, at the busiest that does."""
+    law = start
+    for _ in range(ROUNDS_AT_RATE):
+        engine = Engine(law, mix, limits.max_num_seqs, limits.max_num_batched_tokens, kv_tokens)
+        rate = min(rate_rps, BUSIEST * engine.most_rate)
+        steady = steady_state(engine, np.array([rate]))
+        law = fit_law(timer, steps_at(rate, float(steady.step_seconds[0]), float(steady.sequences[0]), mix, limits))
+    return law
+
+
+def steps_at(
+    rate_rps: float, step_seconds: float, sequences: float, mix: LengthMix, limits: BatchLimits
+) -> list[SampleStep]:
+    """Steps as they occur at a rate: 0, 1, 2, ... prompts by their Poisson weights, lengths by the mix's."""
+    arrivals = max(rate_rps * step_seconds, 1e-3)
     most = min(MOST_PROMPTS, max(2, math.ceil(arrivals + 2.0 * math.sqrt(arrivals))))
     mean_kv = mix.kv_token_steps / mix.output_tokens
     prompts = [max(1, round(prompt)) for prompt in lognormal_nodes(mix.computed_tokens, mix.computed_cv, 9).tolist()]
     steps = []
     for factor, more in DECODE_SPREAD:
-        decodes = max(1, round(point.sequences * factor)) + more
+        decodes = max(1, round(sequences * factor)) + more
         for count in range(most + 1):
             weight = max(_poisson(count, arrivals), LEAST_WEIGHT)
             batches = [()] if count == 0 else [_batch(prompts, first, count, limits) for first in range(len(prompts))]
             steps += [SampleStep(batch, decodes, mean_kv, weight / len(batches)) for batch in batches]
     # KV reads are told from the number of sequences only where their ratio varies.
-    steps += [SampleStep((), max(1, round(point.sequences)), mean_kv * factor, LEAST_WEIGHT) for factor in (0.5, 2.0)]
+    steps += [SampleStep((), max(1, round(sequences)), mean_kv * factor, LEAST_WEIGHT) for factor in (0.5, 2.0)]
     return steps
 
 

@@ -47,11 +47,13 @@ class Belief:
     rate: ReplicaRate
     slowness: float
     correction: Correction = Correction()
+    work: float = 1.0
+    """Work of the mean request by now, in units of what the answer was computed for."""
 
     @property
     def rate_rps(self) -> float:
         """Requests per second of one replica within the objectives."""
-        return self.rate.rate_rps * self.correction.gain
+        return self.rate.rate_rps * self.correction.gain / self.work
 
     @property
     def feasible(self) -> bool:
@@ -93,7 +95,8 @@ class Capacity:
 def believe(memory: Capacity, spec: ServiceSpec, lengths: Lengths, seen: Seen, model: EngineModel) -> Capacity:
     """Bring beliefs up to date; what nothing material has changed for is kept as it is.
 
-    A new generation of the spec starts the corrections anew: it may be another image or another model.
+    A new generation of the spec starts the corrections anew: it may be another image or another model. While the model
+    has no time, capacities shrink as the work of a request grows; without any belief to go by, there is none yet.
     """
     same = memory.spec is spec or memory.spec == spec
     if same and not moved(memory.lengths, lengths) and not any(map(_drifted, memory.beliefs)):
@@ -105,8 +108,19 @@ def believe(memory: Capacity, spec: ServiceSpec, lengths: Lengths, seen: Seen, m
         old = known.belief(option.name)
         correction = old.correction if old is not None and old.option == option else Correction()
         rate = model.rate(spec, option, mix, correction.slowness)
+        if rate is None:
+            return _estimated(memory, mix) if same else Capacity()
         beliefs.append(Belief(option, rate, correction.slowness, correction))
     return Capacity(spec, lengths, mix, tuple(beliefs))
+
+
+def _estimated(memory: Capacity, mix: LengthMix) -> Capacity:
+    """The same beliefs for other lengths: a replica does as much work as before."""
+    if memory.mix is None:
+        return memory
+    works = [belief.rate.relative_work(memory.mix, mix) for belief in memory.beliefs]
+    beliefs = tuple(replace(belief, work=work) for belief, work in zip(memory.beliefs, works, strict=True))
+    return replace(memory, beliefs=beliefs)
 
 
 def watch(look: Look, seen: Seen, arrivals: float, verdicts: Verdicts, serving: int, passed: float, now: float) -> Look:
@@ -147,7 +161,7 @@ def is_due(look: Look, key: ServiceKey, now: float) -> bool:
 def correct(memory: Capacity, look: Look, accelerator: str, model: EngineModel) -> Capacity:
     """Compare observation and prediction of the accelerator that served."""
     spec, belief = memory.spec, memory.belief(accelerator)
-    if spec is None or belief is None or not belief.feasible:
+    if spec is None or belief is None or not belief.feasible or belief.work != 1.0:
         return memory
     if look.verdicts.judged < LEAST_REQUESTS or look.replica_seconds <= 0.0:
         return memory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import CapacityView, Decision, Explanation, SloView, Verdict
+from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot
 from holdfast.policy import budget, forecast, placement, sizing
 from holdfast.policy.budget import SloState
@@ -13,7 +14,7 @@ from holdfast.policy.learning import learn
 from holdfast.policy.memory import Learned, Memory, ServiceMemory
 from holdfast.policy.messages import describe, reason_for
 from holdfast.policy.modes import pinned_verdict, recommend_verdict
-from holdfast.policy.replicarate import EngineModel, StepLawModel
+from holdfast.policy.replicarate import EngineModel, Frugal, StepLawModel
 from holdfast.policy.replicas import Group, anything_starting, group_replicas
 from holdfast.policy.rest import Last, facts, still_holds
 from holdfast.policy.settings import PolicySettings
@@ -31,16 +32,26 @@ def decide(
 ) -> tuple[tuple[Decision, ...], Memory]:
     """Decide for all services, in order of their keys whatever the order of the snapshot.
 
-    Pure: the same snapshot and memory give the same answer. Services that are gone are forgotten.
+    Pure: the same snapshot and memory give the same answer. Services that are gone are forgotten. Where many services
+    come at once, some have to wait for the engine model, and then their decision for a later tick.
     """
-    inventory = Inventory(tuple(sorted(snapshot.nodes, key=lambda node: node.name)))
-    decisions, memories = [], {}
-    for service in sorted(snapshot.services, key=lambda service: service.spec.key):
-        known = memory.services.get(service.spec.key, ServiceMemory())
-        decision, remembered = decide_service(service, known, snapshot, inventory, settings, model)
-        decisions.append(decision)
-        memories[service.spec.key] = remembered
-    return tuple(decisions), Memory(memories)
+    inventory, frugal = Inventory(tuple(sorted(snapshot.nodes, key=lambda node: node.name))), Frugal(model)
+    decided: dict[ServiceKey, Decision] = {}
+    memories: dict[ServiceKey, ServiceMemory] = {}
+    for service in _in_turn(snapshot):
+        key = service.spec.key
+        known = memory.services.get(key, ServiceMemory())
+        made, memories[key] = decide_service(service, known, snapshot, inventory, settings, frugal)
+        if made is not None:
+            decided[key] = made
+    return tuple(decided[key] for key in sorted(decided)), Memory(memories)
+
+
+def _in_turn(snapshot: Snapshot) -> list[ServiceSnapshot]:
+    """All services in order of their keys, each time from another one on: whoever is first gets an answer first."""
+    ordered = sorted(snapshot.services, key=lambda service: service.spec.key)
+    first = int(snapshot.now) % len(ordered) if ordered else 0
+    return ordered[first:] + ordered[:first]
 
 
 def decide_service(
@@ -50,8 +61,8 @@ def decide_service(
     inventory: Inventory,
     settings: PolicySettings,
     model: EngineModel,
-) -> tuple[Decision, ServiceMemory]:
-    """Decide for one service: look, learn, forecast, place, size, explain."""
+) -> tuple[Decision | None, ServiceMemory]:
+    """Decide for one service: look, learn, forecast, place, size, explain; None where its capacity is not known yet."""
     now, looked_at = snapshot.now, facts(service)
     if known.last is not None and still_holds(known.last, looked_at, now, snapshot.timing):
         return known.last.decision, known
@@ -59,6 +70,8 @@ def decide_service(
     groups = group_replicas(service, now, settings)
     starting = anything_starting(groups)
     learned, state = learn(known, service, seen, groups, starting, now, snapshot.timing, settings, model)
+    if not learned.capacity.beliefs:
+        return None, known
     view = _view(known, learned, state, service, seen, groups, starting, inventory, now, settings)
     sizes = decide_sizes(view)
     free = Verdict(sizes.action, reason_for(view, sizes), describe(view, sizes), sizes.targets)

@@ -22,6 +22,9 @@ MEMORY_SECONDS = 300.0
 TOKEN_GRID, CACHED_GRID, VARIATION_GRID = 0.05, 0.05, 0.25
 """Steps of the grid that mixes are put on: of the logarithm of a mean, of a share, of a coefficient of variation."""
 
+MOST_TOKENS = 1e7
+"""Beyond any context; keeps absurd counts finite."""
+
 MATERIAL = 0.1
 """A relative change of a mean below this moves no capacity."""
 
@@ -93,7 +96,7 @@ def length_mix(lengths: Lengths, prompts: LengthHistogram, outputs: LengthHistog
 
 
 def _on_grid(tokens: float) -> float:
-    return math.exp(round(math.log(tokens) / TOKEN_GRID) * TOKEN_GRID)
+    return math.exp(round(math.log(min(tokens, MOST_TOKENS)) / TOKEN_GRID) * TOKEN_GRID)
 
 
 def _variation(lengths: LengthHistogram) -> float:

@@ -3,37 +3,54 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 
-from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec, Slo
-from holdfast.enginemodel.capacity import BatchLimits, capacity
+from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceKey, ServiceSpec, Slo
+from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import EnginePrior, engine_prior
 from holdfast.enginemodel.steadystate import Engine, steady_state
+from holdfast.enginemodel.steplaw import StepLaw
+from holdfast.enginemodel.working import WorkingPoint, law_at, working_point
+
+QUESTIONS_PER_TICK = 32
+"""Answers that may have to be computed in one tick, at some 10 ms each."""
+
+SLOWNESS_GRID, RATE_GRID = 0.05, 0.25
+"""Steps of the logarithms of slowness, for which capacities are computed, and of rate, for which laws are fitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRate:
     """Requests per second one replica carries within the objectives, what binds it, and how sure that is (0..1).
 
-    `feasible` is False, and the rate 0, where not even a lone request would meet the objectives.
+    `feasible` is False, and the rate 0, where not even a lone request would meet the objectives. `law` is how the
+    steps were taken to last there, where there is one: it tells how much more work a longer request is.
     """
 
     rate_rps: float
     bound_by: str
     feasible: bool
     confidence: float
+    law: StepLaw | None = None
+
+    def relative_work(self, before: LengthMix, after: LengthMix) -> float:
+        """Work of the mean request of one mix in units of another's; 1 where no law is known."""
+        if self.law is None:
+            return 1.0
+        old, new = (Engine(self.law, mix, 1, 1, 1.0).work_seconds for mix in (before, after))
+        return new / old if old > 0.0 and new > 0.0 else 1.0
 
 
 class EngineModel(Protocol):
     """Pure answers about one replica; `slowness` stretches every step of it."""
 
-    def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate:
-        """Return what the replica carries."""
+    def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate | None:
+        """Return what the replica carries; None where there is no time for the answer in this tick."""
         ...
 
     def tpot_seconds(
@@ -44,22 +61,86 @@ class EngineModel(Protocol):
 
 
 class StepLawModel:
-    """The closed form of enginemodel, from the prior of model and accelerator."""
+    """The working point of the prior of model and accelerator.
+
+    An engine whose every step takes twice as long is the same engine seen by a clock that runs twice as fast, so that
+    answers at any slowness are answers about the prior's engine, with rates and objectives stretched.
+    """
 
     def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate:
-        return _rate(_prior(spec.model_uri, option), spec.batching, mix, slowness, spec.slo)
+        prior, stretch = _prior(spec.model_uri, option), _on_grid(slowness, SLOWNESS_GRID)
+        point = _point(prior, spec.batching, mix, _hastened(spec.slo, stretch))
+        rate = point.capacity.rate_rps / stretch
+        feasible = point.capacity.feasible and 0.0 < rate < math.inf
+        bound_by = str(point.capacity.bound_by)
+        return ReplicaRate(rate if feasible else 0.0, bound_by, feasible, prior.confidence, point.law)
 
     def tpot_seconds(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, rate_rps: float
     ) -> float | None:
-        prior = _prior(spec.model_uri, option)
-        limits = _limits(prior, spec.batching)
-        engine = Engine(
-            prior.law.scaled(slowness), mix, limits.max_num_seqs, limits.max_num_batched_tokens, prior.kv_tokens
-        )
-        if not 0.0 <= rate_rps < engine.most_rate:
+        if not (0.0 <= rate_rps < math.inf and 0.0 < slowness < math.inf):
             return None
-        return float(steady_state(engine, np.array([rate_rps])).step_seconds[0])
+        prior, rate = _prior(spec.model_uri, option), rate_rps * slowness
+        limits = _limits(prior, spec.batching)
+        law = _law_at(prior, limits, mix, _on_grid(max(rate, 1e-3), RATE_GRID))
+        engine = Engine(law, mix, limits.max_num_seqs, limits.max_num_batched_tokens, prior.kv_tokens)
+        if rate >= engine.most_rate:
+            return None
+        return slowness * float(steady_state(engine, np.array([rate])).step_seconds[0])
+
+
+class Frugal:
+    """An engine model that answers only so many new questions, so that no tick takes seconds; one for each tick.
+
+    All questions of the service that was answered last are answered, and what was asked before costs nothing.
+    """
+
+    def __init__(self, model: EngineModel, questions: int = QUESTIONS_PER_TICK) -> None:
+        self._model = model
+        self._left = questions
+        self._asked: set[object] = set()
+        self._served: ServiceKey | None = None
+
+    def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate | None:
+        """Return what the replica carries; None where this tick has answered enough."""
+        question = (spec.model_uri, spec.batching, spec.slo, option, mix, _on_grid(slowness, SLOWNESS_GRID))
+        return self._model.rate(spec, option, mix, slowness) if self._granted(spec.key, question) else None
+
+    def tpot_seconds(
+        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, rate_rps: float
+    ) -> float | None:
+        """Return the mean time per output token; None as well where this tick has answered enough."""
+        cell = _on_grid(max(rate_rps * slowness, 1e-3), RATE_GRID)
+        question = (spec.model_uri, spec.batching, option, mix, cell)
+        granted = self._granted(spec.key, question)
+        return self._model.tpot_seconds(spec, option, mix, slowness, rate_rps) if granted else None
+
+    def _granted(self, key: ServiceKey, question: object) -> bool:
+        if question in self._asked:
+            return True
+        if self._left <= 0 and key != self._served:
+            return False
+        self._left -= 1
+        self._asked.add(question)
+        self._served = key
+        return True
+
+
+def _hastened(slo: Slo, factor: float) -> Slo:
+    """The objectives as an engine without its slowness would have to meet them."""
+    return replace(
+        slo,
+        ttft_seconds=slo.ttft_seconds / factor,
+        tpot_seconds=slo.tpot_seconds / factor,
+        e2e_seconds=None if slo.e2e_seconds is None else slo.e2e_seconds / factor,
+    )
+
+
+def _on_grid(value: float, step: float) -> float:
+    """The nearest point of a grid on the logarithm; what is no positive number counts as one."""
+    if not 0.0 < value < math.inf:
+        return 1.0
+    return math.exp(round(math.log(value) / step) * step)
 
 
 def _prior(model_uri: str, option: AcceleratorOption) -> EnginePrior:
@@ -74,7 +155,10 @@ def _limits(prior: EnginePrior, batching: BatchingLimits) -> BatchLimits:
 
 
 @lru_cache(maxsize=8192)
-def _rate(prior: EnginePrior, batching: BatchingLimits, mix: LengthMix, slowness: float, slo: Slo) -> ReplicaRate:
-    answer = capacity(prior.law.scaled(slowness), mix, _limits(prior, batching), prior.kv_tokens, slo)
-    feasible = answer.feasible and math.isfinite(answer.rate_rps) and answer.rate_rps > 0.0
-    return ReplicaRate(answer.rate_rps if feasible else 0.0, str(answer.bound_by), feasible, prior.confidence)
+def _point(prior: EnginePrior, batching: BatchingLimits, mix: LengthMix, slo: Slo) -> WorkingPoint:
+    return working_point(prior.timer, mix, _limits(prior, batching), prior.kv_tokens, slo, start=prior.law)
+
+
+@lru_cache(maxsize=8192)
+def _law_at(prior: EnginePrior, limits: BatchLimits, mix: LengthMix, rate_rps: float) -> StepLaw:
+    return law_at(prior.timer, mix, limits, prior.kv_tokens, rate_rps, prior.law)
