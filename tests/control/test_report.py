@@ -6,7 +6,7 @@ from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
 from holdfast.api.status import BatchingStatus
 from holdfast.control.report import condition_news, invalid_status, status_of
-from holdfast.domain.decision import Action, CapacityView, SloView, Verdict
+from holdfast.domain.decision import Action, Candidate, CapacityView, Explanation, SloView, Verdict
 from holdfast.domain.service import ServiceKey
 from holdfast.observe.cluster import Invalid
 from tests.control.parts import decision, parts
@@ -38,6 +38,52 @@ def test_a_hold_does_not_displace_the_last_change() -> None:
     first = status_of(part, decision(part, Action.SCALE_UP, h100=2), NONE, {}, now=0.0)
     second = status_of(part, decision(part, Action.HOLD, h100=2), NONE, first, now=60.0)
     assert second["lastDecision"] == first["lastDecision"]
+
+
+def test_a_hold_whose_figures_move_writes_nothing() -> None:
+    part = parts(ready={"h100": 1}, sizes={"h100": 1})
+    first = decision(part, Action.HOLD, h100=1)
+    moved = replace(
+        first,
+        verdict=replace(first.verdict, message="1.2 req/s expected"),
+        explanation=Explanation(forecast_rps=1.2, quantile=0.89),
+    )
+    old = status_of(part, first, NONE, {}, now=0.0)
+    assert status_of(part, moved, NONE, old, now=60.0) == old
+    other = replace(first, verdict=replace(first.verdict, reason=Reason.DOWN_HOLD))
+    assert status_of(part, other, NONE, old, now=60.0)["lastDecision"]["reason"] == "DownHold"
+
+
+def test_a_change_carries_its_inputs_and_a_hold_does_not_touch_them() -> None:
+    part = parts(ready={"h100": 1}, sizes={"h100": 1})
+    behind = Explanation(forecast_rps=29.0, candidates=(Candidate("h100", 4, 8.9, None),), guards=("AtMaximum: 4",))
+    up = replace(decision(part, Action.SCALE_UP, h100=4), explanation=behind)
+    first = status_of(part, up, NONE, {}, now=0.0)
+    assert first["lastDecision"]["inputs"]["forecastRps"] == 29.0
+    assert first["lastDecision"]["candidates"][0]["replicas"] == 4
+    assert first["lastDecision"]["guards"] == ["AtMaximum: 4"]
+    assert (
+        status_of(part, decision(part, Action.HOLD, h100=4), NONE, first, now=60.0)["lastDecision"]
+        == (first["lastDecision"])
+    )
+
+
+def test_what_is_recommended_keeps_the_time_since_when_it_has_been_so() -> None:
+    part = parts(ready={"h100": 1}, sizes={"h100": 1})
+    free = Verdict(Action.SCALE_UP, Reason.FORECAST_ABOVE_CAPACITY, "1 -> 2 replicas")
+    first = replace(decision(part, Action.HOLD, h100=1), recommendation=free)
+    more = replace(first, recommendation=replace(free, message="1 -> 3 replicas"))
+    old = status_of(part, first, NONE, {}, now=0.0)
+    new = status_of(part, more, NONE, old, now=60.0)
+    assert new["recommendation"]["time"] == old["recommendation"]["time"]
+    assert new["recommendation"]["message"] == "1 -> 3 replicas"
+    assert "inputs" not in new["lastDecision"]
+
+
+def test_remarks_about_the_pods_stand_in_ready() -> None:
+    part = parts(ready={"h100": 1}, sizes={"h100": 1})
+    status = status_of(part, decision(part, Action.HOLD, h100=1), NONE, {}, 0.0, ("h100: no admission limit",))
+    assert status["conditions"][0]["message"] == "1 of 1 replicas serve; h100: no admission limit"
 
 
 def test_a_second_change_of_the_same_kind_is_a_new_decision() -> None:

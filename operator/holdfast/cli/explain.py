@@ -34,24 +34,28 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the explanation."""
-    before, _, name = arguments.name.rpartition("/")
-    namespace = before or arguments.namespace
-    operator = reading.Operator(arguments.operator_namespace, arguments.lease_name, arguments.operator_port)
 
     async def work(api: ApiPort) -> int:
-        service = await api.request("GET", reading.services_path(namespace, name))
-        found = await _events(api, namespace, name)
-        decision, source = await _decision(api, service, found, arguments.at, operator)
-        told = history(found, arguments.at)
-        if arguments.json:
-            whole = {"decision": decision, "source": source, "status": service.get("status", {}), "events": told}
-            print(json.dumps(whole))
-        else:
-            shown = present(service) if arguments.at is None else []
-            print("\n".join([*shown, *present_decision(decision, source), "", *_told(told)]))
+        print("\n".join(await explanation(api, arguments)))
         return 0
 
     return reading.read("explain", arguments.kubeconfig, work)
+
+
+async def explanation(api: ApiPort, arguments: argparse.Namespace) -> list[str]:
+    """Return the lines that are printed."""
+    before, _, name = arguments.name.rpartition("/")
+    namespace = before or arguments.namespace
+    operator = reading.Operator(arguments.operator_namespace, arguments.lease_name, arguments.operator_port)
+    service = await api.request("GET", reading.services_path(namespace, name))
+    events = await _events(api, namespace, name)
+    decision, source = await _decision(api, service, events, arguments.at, operator)
+    told = history(events, arguments.at)
+    if arguments.json:
+        whole = {"decision": decision, "source": source, "status": service.get("status", {}), "events": told}
+        return [json.dumps(whole)]
+    now = present(service) if arguments.at is None else []
+    return [*now, *present_decision(decision, source), "", *_told(told)]
 
 
 async def _events(api: ApiPort, namespace: str, name: str) -> list[Body]:

@@ -1,0 +1,205 @@
+"""`holdfast explain` against an API server in memory: the leader's answer, else status; Events for the past."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from holdfast.act.api import ApiError
+from holdfast.act.events import DECISION_ANNOTATION, event_body
+from holdfast.cli import explain, main
+from holdfast.cli.reading import Operator
+from holdfast.domain.service import ServiceKey
+
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/holdfast-system/leases/holdfast"
+DECISIONS = "/api/v1/namespaces/holdfast-system/pods/holdfast-5f-x:8080/proxy/decisions/prod/chat"
+SERVICE = "/apis/holdfast.dev/v1alpha1/namespaces/prod/llmservices/chat"
+EVENTS = "/api/v1/namespaces/prod/events"
+CHANGE = {
+    "time": "2026-11-01T10:00:00Z",
+    "action": "ScaleUp",
+    "reason": "ForecastAboveCapacity",
+    "message": "29.0 req/s expected (q=0.97) in the next 45 s; 2 -> 4 replicas",
+    "inputs": {
+        "arrivalRps": 26.1,
+        "forecastRps": 29.0,
+        "quantile": 0.9712,
+        "leadTime": "45s",
+        "backlogRequests": 0.0,
+        "accelerator": "h100",
+        "perReplicaRps": 8.9,
+        "boundBy": "TPOT",
+        "wantedReplicas": 4,
+    },
+    "candidates": [
+        {"accelerator": "h100", "replicas": 4, "perReplicaRps": 8.9, "costPerHour": 11.8},
+        {"accelerator": "l40s", "replicas": 10, "perReplicaRps": 3.0, "costPerHour": 15.0, "lostBecause": "dearer"},
+    ],
+}
+HOLD = {**CHANGE, "action": "Hold", "reason": "DownHold", "guards": ["DownHold: fewer must do for 75 s"]}
+
+
+class Cluster:
+    """Answers GETs by path; refuses what is not there."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers: dict[str, Any] = {
+            SERVICE: {
+                "metadata": {"name": "chat", "namespace": "prod"},
+                "spec": {"slo": {"ttft": "1s", "tpot": "50ms"}},
+                "status": {"lastDecision": CHANGE, "replicas": {"ready": 4, "desired": 4}},
+            },
+            EVENTS: {"items": []},
+            LEASE: {"spec": {"holderIdentity": "holdfast-5f-x_1"}},
+            **answers,
+        }
+        self.asked: list[tuple[str, Mapping[str, str]]] = []
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "",
+    ) -> dict[str, Any]:
+        assert method == "GET"
+        self.asked.append((path, dict(query or {})))
+        if path not in self.answers:
+            raise ApiError(404, f"{path} not found")
+        answer = self.answers[path]
+        if isinstance(answer, Exception):
+            raise answer
+        found: dict[str, Any] = answer
+        return found
+
+
+def arguments(*given: str) -> argparse.Namespace:
+    return main.build_parser(("explain",)).parse_args(["explain", *given])
+
+
+async def told(cluster: Cluster, *given: str) -> str:
+    return "\n".join(await explain.explanation(cluster, arguments(*given)))
+
+
+def change(at: str, **more: Any) -> dict[str, Any]:
+    now = datetime.datetime.fromisoformat(at).timestamp()
+    return event_body(
+        ServiceKey("prod", "chat"), "uid", reason="ForecastAboveCapacity", message="ScaleUp: because", warning=False,
+        now=now, decision=json.dumps({**CHANGE, "time": at, **more}),
+    )  # fmt: skip
+
+
+async def test_the_leader_tells_of_the_newest_decision_also_when_it_is_a_hold() -> None:
+    text = await told(Cluster(**{DECISIONS: HOLD}), "prod/chat")
+    assert "Decision    Hold/DownHold (now, " in text
+    assert "DownHold: fewer must do for 75 s" in text
+
+
+async def test_inputs_candidates_and_guards_are_told_with_their_units() -> None:
+    text = await told(Cluster(**{DECISIONS: CHANGE}), "-n", "prod", "chat")
+    for line in (
+        "Objective   99% of requests with TTFT <= 1s and TPOT <= 50ms",
+        "Inputs      arrivals    26.1 req/s",
+        "            forecast    29.0 req/s: quantile 0.9712 of what may arrive in the lead time",
+        "            lead time   45s from a change of load to a replica that serves it",
+        "            backlog     0.0 requests wait too long",
+        "            capacity    8.9 req/s per h100 replica, bound by TPOT",
+        "            wanted      4 replicas, before guards",
+        "Candidates  h100: 4 replicas of 8.9 req/s for $11.80/h; taken",
+        "            l40s: 10 replicas of 3.0 req/s for $15.00/h; lost: dearer",
+        "Guards      none bounded it",
+    ):
+        assert line in text.splitlines()
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {DECISIONS: ApiError(403, "pods/proxy is forbidden")},
+        {DECISIONS: ApiError(404, "only the leader decides")},
+        {LEASE: ApiError(403, "leases is forbidden")},
+        {LEASE: {"spec": {"holderIdentity": ""}}},
+        {LEASE: {}},
+    ],
+    ids=["no proxy", "no decision yet", "no lease", "nobody leads", "empty lease"],
+)
+async def test_without_the_leader_the_last_change_comes_from_status(answers: dict[str, Any]) -> None:
+    text = await told(Cluster(**answers), "prod/chat")
+    assert "Decision    ScaleUp/ForecastAboveCapacity (the last change; the operator says no more: " in text
+
+
+async def test_a_service_nobody_looked_at_yet_says_so() -> None:
+    bare = {"metadata": {"name": "chat", "namespace": "prod"}, "spec": {"slo": {"ttft": "1s", "tpot": "50ms"}}}
+    text = await told(Cluster(**{SERVICE: bare}), "prod/chat")
+    assert "no status yet: is the operator running?" in text
+    assert "Decision    none" in text
+
+
+async def test_a_past_decision_is_told_from_its_event_and_later_ones_are_left_out() -> None:
+    events = [
+        change("2026-11-01T09:00:00Z", message="first"),
+        change("2026-11-01T10:00:00Z", message="second"),
+        change("2026-11-01T11:00:00Z", message="third"),
+    ]
+    cluster = Cluster(**{EVENTS: {"items": events}})
+    text = await told(cluster, "prod/chat", "--at", "2026-11-01T11:30:00+01:00")
+    assert "            second" in text.splitlines()
+    assert "Candidates  h100" in text
+    assert "11:00:00Z" not in text
+    assert not any("proxy" in path for path, _ in cluster.asked)
+    early = await told(cluster, "prod/chat", "--at", "2026-11-01T08:00:00Z")
+    assert "no Event of a change before that time is left" in early
+
+
+async def test_events_without_a_decision_are_history_only() -> None:
+    plain = change("2026-11-01T09:00:00Z")
+    del plain["metadata"]["annotations"]
+    assert explain.past_decision([plain], datetime.datetime.now(datetime.UTC)) == {}
+    assert "ForecastAboveCapacity: ScaleUp: because" in await told(Cluster(**{EVENTS: {"items": [plain]}}), "prod/chat")
+
+
+async def test_what_is_only_recommended_is_shown_with_its_inputs() -> None:
+    plain = {key: CHANGE[key] for key in ("time", "action", "reason", "message")}
+    text = await told(Cluster(**{DECISIONS: {**plain, "recommendation": CHANGE}}), "prod/chat")
+    assert "(recommended, " in text
+    assert text.count("Candidates") == 1
+
+
+async def test_machines_get_all_of_it() -> None:
+    whole = json.loads(await told(Cluster(**{DECISIONS: HOLD}), "prod/chat", "--json"))
+    assert whole["decision"] == HOLD
+    assert whole["source"] == "now"
+    assert whole["status"]["lastDecision"] == CHANGE
+
+
+async def test_the_operator_is_found_by_its_lease_whatever_its_names() -> None:
+    cluster = Cluster(
+        **{
+            "/apis/coordination.k8s.io/v1/namespaces/ai/leases/shard-1": {"spec": {"holderIdentity": "hf_2-x_17"}},
+            "/api/v1/namespaces/ai/pods/hf_2-x:9090/proxy/x": {"ok": True},
+        }
+    )
+    assert await Operator("ai", "shard-1", 9090).ask(cluster, "x") == {"ok": True}
+
+
+def test_a_time_that_is_none_is_refused_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_code:
+        arguments("chat", "--at", "yesterday")
+    assert exit_code.value.code == 2
+    assert "2026-01-31T12:00:00Z" in capsys.readouterr().err
+
+
+def test_a_time_without_a_zone_is_the_reader_s_own() -> None:
+    assert arguments("chat", "--at", "2026-11-01T10:00:00").at.tzinfo is None
+    assert explain.past_decision([change("2000-01-01T00:00:00Z")], arguments("chat", "--at", "2026-11-01T10:00:00").at)
+
+
+def test_the_annotation_belongs_to_our_group() -> None:
+    assert DECISION_ANNOTATION.startswith("holdfast.dev/")
