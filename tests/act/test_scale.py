@@ -1,5 +1,7 @@
 """Sizes are written only where the world still is as the decision saw it."""
 
+from typing import Any
+
 import pytest
 
 from holdfast.act.api import ApiError
@@ -33,6 +35,32 @@ async def test_a_size_somebody_else_changed_meanwhile_is_left_alone() -> None:
     with pytest.raises(StaleDecision, match="7 replicas, decided on 2"):
         await scale(api, "prod", "chat-h100", observed=2, wanted=5)
     assert api.writes() == []
+
+
+async def test_a_decision_that_is_dropped_marks_no_replica_for_removal() -> None:
+    api = api_with(7)
+    api.put_object("/api/v1/namespaces/prod/pods/a", {"metadata": {"name": "a"}})
+    with pytest.raises(StaleDecision):
+        await scale(api, "prod", "chat-h100", observed=2, wanted=1, remove_first=["a"])
+    assert api.writes() == []
+
+
+async def test_a_status_update_between_reading_and_writing_is_no_conflict_of_sizes() -> None:
+    class Busy(FakeApi):
+        busy = 2
+
+        def _patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+            if path.endswith("/scale") and self.busy:
+                self.busy -= 1
+                raise ApiError(409, "the object has been modified")
+            return super()._patch(path, body)
+
+    api = Busy()
+    api.put_object(PATH, {"metadata": {}, "spec": {"replicas": 2}})
+    api.put_object("/api/v1/namespaces/prod/pods/a", {"metadata": {"name": "a"}})
+    await scale(api, "prod", "chat-h100", observed=2, wanted=1, remove_first=["a"])
+    assert api.objects[PATH]["spec"]["replicas"] == 1
+    assert len([path for _, path in api.writes() if "/pods/" in path]) == 1
 
 
 async def test_a_conflict_that_does_not_end_is_an_error() -> None:

@@ -1,6 +1,8 @@
 """Two candidates, one Lease, and everything that can go wrong between them."""
 
 import asyncio
+import time
+from typing import Any
 
 import pytest
 
@@ -120,3 +122,25 @@ async def test_a_follower_never_takes_the_other_sides_clock_for_its_own() -> Non
     follower = elector(api, clock, "a")
     await run_round(follower)
     assert not follower.leading
+
+
+async def test_a_leader_whose_api_server_hangs_ends_at_its_deadline_and_not_with_the_request() -> None:
+    class Hanging(FakeApi):
+        async def request(self, method: str, path: str, **rest: Any) -> dict[str, Any]:
+            if candidate.leading:
+                await asyncio.Event().wait()
+            return await super().request(method, path, **rest)
+
+    timing = LeaseTiming(duration_seconds=0.3, renew_deadline_seconds=0.2, retry_seconds=0.01)
+    candidate = Elector(
+        Hanging(),
+        namespace="ops",
+        name="holdfast",
+        identity="a",
+        timing=timing,
+        monotonic=time.monotonic,
+        wall=time.time,
+    )
+    with pytest.raises(LeadershipLost, match="no answer in time"):
+        await candidate.run()
+    assert not candidate.leading

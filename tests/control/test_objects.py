@@ -10,6 +10,7 @@ import pytest
 from holdfast.act.api import ApiError
 from holdfast.control.objects import Objects
 from holdfast.control.plan import plan
+from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.decision import Action, Decision
 from holdfast.observe.cluster import ServiceParts
 from holdfast.policy.inventory import Inventory
@@ -226,6 +227,17 @@ async def test_no_pod_files_are_deleted_while_replicas_are_being_replaced(world:
     finished = world.part
     world.part = rolling(world.part)
     assert await world.tick() == []
+    world.part = finished
+    assert await world.tick() == [("DELETE", old)]
+
+
+async def test_pod_files_of_a_draining_replica_are_looked_after_when_it_is_gone(world: World) -> None:
+    old = owned_files(world, "chat-pod-aaa")
+    finished = world.part
+    leaving = dataclasses.replace(finished.replicas[0], name="old", phase=ReplicaPhase.DRAINING)
+    world.part = dataclasses.replace(finished, replicas=(*finished.replicas, leaving))
+    await world.tick()
+    assert world.api.requests == []
     world.part = finished
     assert await world.tick() == [("DELETE", old)]
 

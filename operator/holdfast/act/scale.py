@@ -16,8 +16,19 @@ class StaleDecision(Exception):
     """The size changed between observation and writing; the next tick decides on what is true then."""
 
 
-async def scale(api: ApiPort, namespace: str, deployment: str, *, observed: int | None, wanted: int) -> None:
-    """Set the size of a Deployment if it still has the observed one; raises StaleDecision otherwise."""
+async def scale(
+    api: ApiPort,
+    namespace: str,
+    deployment: str,
+    *,
+    observed: int | None,
+    wanted: int,
+    remove_first: Sequence[str] = (),
+) -> None:
+    """Set the size of a Deployment if it still has the observed one; raises StaleDecision otherwise.
+
+    `remove_first` are marked just before: marks of a decision that is dropped would steer the next one.
+    """
     path = f"{deployment_path(namespace, deployment)}/scale"
     for attempt in range(_CONFLICT_RETRIES):
         current = await api.request("GET", path)
@@ -26,6 +37,8 @@ async def scale(api: ApiPort, namespace: str, deployment: str, *, observed: int 
             return
         if observed is not None and size != observed:
             raise StaleDecision(f"{namespace}/{deployment}: {size} replicas, decided on {observed}")
+        if attempt == 0:
+            await prefer_removal(api, namespace, remove_first)
         body = {"metadata": {"resourceVersion": current["metadata"]["resourceVersion"]}, "spec": {"replicas": wanted}}
         try:
             await api.request("PATCH", path, query={"fieldManager": SCALING}, body=body, content_type=MERGE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,10 +58,10 @@ class StatusWriter:
         written = self._written.get(key)
         return written.status if written else observed
 
-    def forget(self, keys: set[ServiceKey]) -> None:
+    def forget(self, keys: Iterable[ServiceKey]) -> None:
         """Drop services that are gone."""
-        for key in keys & self._written.keys():
-            del self._written[key]
+        for key in keys:
+            self._written.pop(key, None)
 
 
 def is_due(old: Mapping[str, Any], new: Mapping[str, Any], age_seconds: float) -> bool:

@@ -62,7 +62,7 @@ class Actuator:
         self._status = StatusWriter(self._api)
         self._uids: dict[ServiceKey, str] = {}
         self._told: dict[ServiceKey, tuple[object, float]] = {}
-        self._limits: dict[tuple[str, int, str], int | None] = {}
+        self._limits: dict[tuple[str, str], tuple[int, int | None]] = {}
         self._pod_monitor = False
         self._discovered_at: float | None = None
         self._slots = asyncio.Semaphore(_CONCURRENCY)
@@ -134,25 +134,24 @@ class Actuator:
             return
         await self._objects.carry_out(part, changes, work, now)
         for deployment, target in changes.scale:
-            victims = scale.removal_order(target.remove_first, running)
-            if victims:
-                await scale.prefer_removal(self._api, decision.key.namespace, victims)
             await scale.scale(
                 self._api,
                 decision.key.namespace,
                 deployment,
                 observed=target.observed_replicas,
                 wanted=target.replicas,
+                remove_first=scale.removal_order(target.remove_first, running),
             )
         for name in changes.delete:
             await delete(self._api, deployment_path(decision.key.namespace, name))
 
     def _admission(self, service: LLMService, accelerator: Accelerator) -> int | None:
         """Return the admission limit of a rollout that starts now; a millisecond of arithmetic, once a generation."""
-        key = (service.metadata.uid, service.metadata.generation, accelerator.name)
-        if key not in self._limits:
-            self._limits[key] = admission_tokens(service, accelerator)
-        return self._limits[key]
+        key, generation = (service.metadata.uid, accelerator.name), service.metadata.generation
+        known = self._limits.get(key)
+        if known is None or known[0] != generation:
+            known = self._limits[key] = (generation, admission_tokens(service, accelerator))
+        return known[1]
 
     async def _discover(self, now: float) -> None:
         """Look now and then whether the cluster knows PodMonitors."""
@@ -216,12 +215,14 @@ class Actuator:
 
     def _forget_all_but(self, uids: Mapping[ServiceKey, str]) -> None:
         """Drop what is remembered of services that are gone, also where another one has their name now."""
-        gone = {key for key, uid in self._uids.items() if uids.get(key) != uid}
+        gone = {key: uid for key, uid in self._uids.items() if uids.get(key) != uid}
         self._uids = dict(uids)
         self._objects.forget_all_but(uids)
         self._status.forget(gone)
-        for key in gone & self._told.keys():
-            del self._told[key]
+        for key in gone:
+            self._told.pop(key, None)
+        for limit in [limit for limit in self._limits if limit[0] in gone.values()]:
+            del self._limits[limit]
 
 
 def _batching(part: ServiceParts, changes: Plan) -> BatchingStatus:

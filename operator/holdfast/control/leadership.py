@@ -116,7 +116,7 @@ class Elector:
         """Acquire, then renew until cancelled; raises LeadershipLost, releases the Lease on the way out."""
         try:
             while True:
-                await self._round()
+                await self._round_in_time()
                 await asyncio.sleep(self.pause_seconds())
         finally:
             await asyncio.shield(self._release())
@@ -128,6 +128,18 @@ class Elector:
             return retry
         left = self._seen.unchanged_since + self._timing.duration_seconds - self._monotonic()
         return min(retry, left) if left > 0.0 else retry
+
+    async def _round_in_time(self) -> None:
+        """A leader does not wait for an answer beyond its own deadline: others may lead soon after."""
+        patience = None
+        if self._renewed_at is not None:
+            patience = max(0.0, self._renewed_at + self._timing.renew_deadline_seconds - self._monotonic())
+        try:
+            async with asyncio.timeout(patience):
+                await self._round()
+        except TimeoutError:
+            self._renewed_at = None
+            raise LeadershipLost(f"lease {self._name}: no answer in time") from None
 
     async def _round(self) -> None:
         body = await self._read()

@@ -19,7 +19,7 @@ from holdfast.act.podfiles import named_config_maps
 from holdfast.act.resources import live_path
 from holdfast.api.reasons import Reason
 from holdfast.control.plan import Plan, fingerprint
-from holdfast.domain.cluster import ClusterProblem
+from holdfast.domain.cluster import ClusterProblem, ReplicaPhase
 from holdfast.domain.service import ServiceKey
 from holdfast.observe.cluster import ServiceParts
 from holdfast.render import RenderSettings, render
@@ -171,9 +171,11 @@ def _unwanted(part: ServiceParts, manifests: Iterable[Manifest]) -> Iterable[Liv
 
 
 def _leftovers_due(kept: _Kept, part: ServiceParts, now: float) -> tuple[Live, ...]:
-    """The pod files to look after now: none while replicas are being replaced, or soon after the last look."""
+    """The pod files to look after now: none while replicas are replaced or drain, or soon after the last look."""
     if any(placement.rolling_out or not placement.observed for placement in part.placements):
         kept.pruned = ((), -math.inf)
+        return ()
+    if any(replica.phase is ReplicaPhase.DRAINING for replica in part.replicas):
         return ()
     files = _old_files(part)
     seen, at = kept.pruned
