@@ -2,7 +2,10 @@
 
 Engines are scraped every 15 s at their own moments, decisions fall every 5 s, as in a real cluster.
 
-.venv/bin/python benchmarks/decide_speed.py [--services 1000] [--ticks 60] [--profile]
+.venv/bin/python benchmarks/decide_speed.py [--services 1000] [--ticks 60] [--different] [--profile]
+
+With --different no two services have the same objectives or the same lengths, so that the engine model can share no
+answer between them.
 """
 
 from __future__ import annotations
@@ -24,7 +27,19 @@ from holdfast.domain.signals import Traffic
 from holdfast.domain.snapshot import Snapshot
 from holdfast.policy.decide import decide
 from holdfast.policy.memory import Memory
-from tests.builders import H100, L40S, NOW, ServiceView, a_snapshot, replicas, service, traffic
+from tests.builders import (
+    H100,
+    L40S,
+    NOW,
+    OUTPUT_TOKENS,
+    PROMPT_TOKENS,
+    ServiceBuilder,
+    ServiceView,
+    a_snapshot,
+    replicas,
+    service,
+    traffic,
+)
 
 TICK_SECONDS, SCRAPE_SECONDS, INTERVAL_SECONDS = 5.0, 15.0, 30.0
 
@@ -32,33 +47,44 @@ TICK_SECONDS, SCRAPE_SECONDS, INTERVAL_SECONDS = 5.0, 15.0, 30.0
 class Fleet:
     """Services with their own constant rates, seen through Poisson noise and scraped each at its own moment."""
 
-    def __init__(self, services: int, seed: int) -> None:
+    def __init__(self, services: int, seed: int, different: bool) -> None:
         self.chance = random.Random(seed)
         self.names = [service(f"s{index:05}").with_accelerators(H100, L40S) for index in range(services)]
+        self.lengths = [(PROMPT_TOKENS, OUTPUT_TOKENS) for _ in self.names]
+        if different:
+            self.names = [self._objectives(name) for name in self.names]
+            self.lengths = [(self._about(PROMPT_TOKENS), self._about(OUTPUT_TOKENS)) for _ in self.names]
         self.rates = [self.chance.uniform(0.5, 40.0) for _ in self.names]
         self.offsets = [self.chance.uniform(0.0, SCRAPE_SECONDS) for _ in self.names]
         self.pods = [replicas(4) for _ in self.names]
-        self.shown = [_counted(rate, self.chance) for rate in self.rates]
+        self.shown = [self._counted(index) for index in range(services)]
 
     def snapshot(self, passed: float) -> Snapshot:
         """What is seen after that many seconds."""
-        for index, rate in enumerate(self.rates):
-            if (passed + self.offsets[index]) % SCRAPE_SECONDS < TICK_SECONDS:
-                self.shown[index] = _counted(rate, self.chance)
+        for index, offset in enumerate(self.offsets):
+            if (passed + offset) % SCRAPE_SECONDS < TICK_SECONDS:
+                self.shown[index] = self._counted(index)
         views = (ServiceView(name, self.shown[i], self.pods[i]) for i, name in enumerate(self.names))
         return a_snapshot(*views, now=NOW + passed, tick=TICK_SECONDS, scrape=SCRAPE_SECONDS)
 
     def apply(self, decisions: Sequence[Decision]) -> None:
         """Give every service the size that was decided, at once."""
-        for index, decision in enumerate(decisions):
+        for decision in decisions:
             if decision.verdict.action is not Action.HOLD:
-                self.pods[index] = replicas(decision.verdict.replicas)
+                self.pods[int(decision.key.name[1:])] = replicas(decision.verdict.replicas)
 
+    def _counted(self, index: int) -> Traffic:
+        mean = self.rates[index] * INTERVAL_SECONDS
+        count = max(0.0, self.chance.gauss(mean, mean**0.5))
+        prompt, output = self.lengths[index]
+        sums = {"prompt_length_sum": count * prompt, "output_length_sum": count * output}
+        return traffic(count / INTERVAL_SECONDS, seconds=INTERVAL_SECONDS, **sums)
 
-def _counted(rate: float, chance: random.Random) -> Traffic:
-    mean = rate * INTERVAL_SECONDS
-    count = max(0.0, chance.gauss(mean, mean**0.5)) / INTERVAL_SECONDS
-    return traffic(count, seconds=INTERVAL_SECONDS)
+    def _objectives(self, one: ServiceBuilder) -> ServiceBuilder:
+        return one.with_ttft(self.chance.uniform(0.3, 3.0)).with_tpot(self.chance.uniform(0.03, 0.2))
+
+    def _about(self, tokens: float) -> float:
+        return tokens * 4.0 ** self.chance.uniform(-1.0, 1.0)
 
 
 def main() -> None:
@@ -66,10 +92,11 @@ def main() -> None:
     parser.add_argument("--services", type=int, default=1000)
     parser.add_argument("--ticks", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--different", action="store_true", help="no two services alike")
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
     options = parser.parse_args()
     profile, memory, seconds = cProfile.Profile(), Memory(), []
-    fleet = Fleet(options.services, options.seed)
+    fleet = Fleet(options.services, options.seed, options.different)
     for tick in range(options.ticks):
         look = fleet.snapshot(tick * TICK_SECONDS)
         if options.profile:
@@ -81,7 +108,9 @@ def main() -> None:
         fleet.apply(decisions)
     warm = sorted(seconds[1:])
     running = sum(map(len, fleet.pods))
-    print(f"{options.services} services, {running} replicas, {options.ticks} ticks, CPU milliseconds per tick")
+    undecided = sum(not memory.services[name.spec.key].last for name in fleet.names)
+    print(f"{options.services} services ({undecided} undecided), {running} replicas, {options.ticks} ticks", end=", ")
+    print("CPU milliseconds per tick")
     print(f"first {seconds[0] * 1e3:.0f}   median {statistics.median(warm) * 1e3:.0f}", end="   ")
     print(f"p99 {warm[int(0.99 * (len(warm) - 1))] * 1e3:.0f}   worst {warm[-1] * 1e3:.0f}")
     if options.profile:
