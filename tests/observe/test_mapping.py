@@ -134,6 +134,52 @@ def test_a_restart_that_may_well_succeed_is_starting(status: dict[str, Any]) -> 
     assert mapping.replica_from_pod(pod(containerStatuses=[status])).phase is ReplicaPhase.STARTING
 
 
+def on_hostpath(**status: Any) -> dict[str, Any]:
+    found = pod(**status)
+    found["spec"]["volumes"] = [{"name": "cache", "hostPath": {"path": "/var/cache/models", "type": "Directory"}}]
+    found["spec"]["securityContext"] = {"runAsUser": 2000}
+    return found
+
+
+REMEDY = (
+    "/var/cache/models must be a directory on node gpu-1 that uid 2000 can write to "
+    "(there: mkdir -p, chown 2000)"
+)  # fmt: skip
+
+
+def test_a_pod_that_waits_for_its_volumes_names_the_remedy() -> None:
+    not_yet = {"conditions": [condition("PodReadyToStartContainers", "False")]}
+    replica = mapping.replica_from_pod(on_hostpath(**not_yet))
+    assert (replica.phase, replica.detail) == (
+        ReplicaPhase.STARTING,
+        f"its volumes or its network are not there yet: {REMEDY}",
+    )
+    assert mapping.replica_from_pod(pod(**not_yet)).detail.endswith("kubectl describe pod says more")
+    pulling = on_hostpath(conditions=[condition("PodReadyToStartContainers", "True")])
+    assert mapping.replica_from_pod(pulling).detail == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "PermissionError: [Errno 13] Permission denied: '/cache/home'",
+        "OSError: [Errno 30] Read-only file system: '/cache/vllm'",
+    ],
+)
+def test_a_cache_that_cannot_be_written_names_the_remedy(words: str) -> None:
+    crashed = {"containerStatuses": [waiting("CrashLoopBackOff", lastState=ended(1, words))]}
+    assert mapping.replica_from_pod(on_hostpath(**crashed)).detail == f"{REMEDY}: {words}"
+    assert mapping.replica_from_pod(pod(**crashed)).detail == (
+        f"model.cache must be writable for the user of the pod: {words}"
+    )
+
+
+def test_other_files_that_cannot_be_written_are_not_the_cache() -> None:
+    words = "PermissionError: [Errno 13] Permission denied: '/models/x'"
+    crashed = {"containerStatuses": [waiting("CrashLoopBackOff", lastState=ended(1, words))]}
+    assert mapping.replica_from_pod(on_hostpath(**crashed)).detail == words
+
+
 @pytest.mark.parametrize(("phase", "active"), [("Failed", False), ("Succeeded", False), ("Running", True)])
 def test_an_evicted_pod_is_a_record_not_a_replica(phase: str, active: bool) -> None:
     assert mapping.is_active(pod(phase=phase)) is active

@@ -186,6 +186,12 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Ready, one is leaving": (READY, view(group=running(3, size=2))),
     "Ready, nothing there yet": (READY, unserved()),
     "Ready, on their way": (READY, on_their_way()),
+    "Ready, a volume is missing": (
+        READY,
+        view(
+            group=running(size=1, starting=replicas(1, ReplicaPhase.STARTING, detail="/var/cache must be a directory"))
+        ),
+    ),
     "Ready, crash loop": (READY, failing(pod(**ended("CUDA out of memory")))),
     "Ready, old image": (READY, failing(pod(**ended("image unsupported: vLLM 0.8.1 is too old", 64)))),
     "Ready, no such image": (READY, cannot_start("ImagePullBackOff", 'Back-off pulling image "vllm/vlm"')),

@@ -39,6 +39,9 @@ _TELLING = (
                 r"have a file named config|HFValidationError)"), Reason.MODEL_NOT_FOUND),
 )  # fmt: skip
 
+# What an engine says that cannot write to its cache volume.
+_NOT_WRITABLE = re.compile(r"(Permission denied|Read-only file system): '?/cache\b")
+
 Object = Mapping[str, Any]
 
 
@@ -58,6 +61,10 @@ def replica_from_pod(pod: Object) -> Replica:
     labels = meta.get("labels", {})
     conditions = {item["type"]: item for item in status.get("conditions", ())}
     phase, reason, detail = _phase(meta, status, conditions)
+    if phase is ReplicaPhase.STARTING and conditions.get("PodReadyToStartContainers", {}).get("status") == "False":
+        detail = f"its volumes or its network are not there yet: {_remedy(pod, 'kubectl describe pod says more')}"
+    elif _NOT_WRITABLE.search(detail):  # before the words, which may be long
+        detail = f"{_remedy(pod, 'model.cache must be writable for the user of the pod')}: {detail}"
     return Replica(
         name=meta["name"],
         accelerator=labels.get(ACCELERATOR_LABEL, ""),
@@ -69,6 +76,19 @@ def replica_from_pod(pod: Object) -> Replica:
         detail=detail,
         revision=labels.get("pod-template-hash", ""),
         node=pod.get("spec", {}).get("nodeName", ""),
+    )
+
+
+def _remedy(pod: Object, otherwise: str) -> str:
+    """What to do about a volume that cannot be mounted or written; a folder of the node's needs the most care."""
+    spec = pod.get("spec", {})
+    folders = [volume["hostPath"]["path"] for volume in spec.get("volumes", ()) if volume.get("hostPath")]
+    if not folders:
+        return otherwise
+    user = spec.get("securityContext", {}).get("runAsUser", "0")
+    return (
+        f"{', '.join(folders)} must be a directory on node {spec.get('nodeName', '')} that uid {user} can write to "
+        f"(there: mkdir -p, chown {user})"
     )
 
 
