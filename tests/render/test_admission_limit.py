@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.render.admission import admission_tokens
+from holdfast.render.admission import admission_tokens, rollout_tokens
+from holdfast.render.context import Deployed
+from holdfast.render.pod_template import inputs
 from tests.render.scenes import service
 
 
@@ -55,3 +57,13 @@ def test_a_small_batch_leaves_little_room_for_a_queue() -> None:
     assert small is not None
     assert large is not None
     assert small < large / 2
+
+
+def test_what_is_deployed_keeps_its_limit_until_something_rolls_it_out() -> None:
+    of = service()
+    accelerator = of.spec.accelerators[0]
+    kept = Deployed(inputs(of, accelerator), "", "{}", 0, admission_tokens=123)
+    edited = Deployed("other", "", "{}", 0, admission_tokens=123)
+    assert rollout_tokens(of, accelerator, kept) == 123
+    assert rollout_tokens(of, accelerator, edited) == admission_tokens(of, accelerator)
+    assert rollout_tokens(of, accelerator, None) == admission_tokens(of, accelerator)

@@ -27,7 +27,8 @@ from holdfast.observe.cluster import Invalid, ServiceParts
 from holdfast.observe.prometheus import MetricsSource
 from holdfast.policy.inventory import Inventory
 from holdfast.render import RenderSettings, remarks
-from holdfast.render.admission import admission_tokens
+from holdfast.render.admission import rollout_tokens
+from holdfast.render.context import Deployed
 
 _LOG = logging.getLogger(__name__)
 _CONCURRENCY = 16
@@ -145,12 +146,12 @@ class Actuator:
         for name in changes.delete:
             await delete(self._api, deployment_path(decision.key.namespace, name))
 
-    def _admission(self, service: LLMService, accelerator: Accelerator) -> int | None:
-        """Return the admission limit of a rollout that starts now; a millisecond of arithmetic, once a generation."""
+    def _admission(self, service: LLMService, accelerator: Accelerator, deployed: Deployed | None) -> int | None:
+        """Return the admission limit of a rollout that starts now, worked out once a generation."""
         key, generation = (service.metadata.uid, accelerator.name), service.metadata.generation
         known = self._limits.get(key)
         if known is None or known[0] != generation:
-            known = self._limits[key] = (generation, admission_tokens(service, accelerator))
+            known = self._limits[key] = (generation, rollout_tokens(service, accelerator, deployed))
         return known[1]
 
     async def _discover(self, now: float) -> None:

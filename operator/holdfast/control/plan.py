@@ -13,6 +13,7 @@ from holdfast.domain.service import AcceleratorOption
 from holdfast.observe.cluster import Deployed, ServiceParts
 from holdfast.policy.inventory import Inventory
 from holdfast.render import AcceleratorFacts, RenderContext, deployment_name
+from holdfast.render import Deployed as Remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Plan:
         return bool(self.create or self.scale or self.delete)
 
 
-Admission = Callable[[LLMService, Accelerator], int | None]
+Admission = Callable[[LLMService, Accelerator, Remembered | None], int | None]
 
 
 def plan(
@@ -110,7 +111,8 @@ def _facts(
 ) -> tuple[tuple[str, AcceleratorFacts], ...]:
     deployed = {item.placement.accelerator: item for item in part.deployed}
     declared = {accelerator.name: accelerator for accelerator in part.service.spec.accelerators}
-    limits = {name: admission(part.service, declared[name]) for name in names if name in declared}
+    remembered = {name: item.rendered for name, item in deployed.items()}
+    limits = {name: admission(part.service, declared[name], remembered.get(name)) for name in names if name in declared}
     return tuple(
         (name, _fact(part, decision, name, deployed.get(name), inventory, limits.get(name))) for name in sorted(names)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.domain.service import Slo
@@ -11,9 +12,18 @@ from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import EnginePrior, PriorSource, engine_prior
 from holdfast.enginemodel.working import working_point
+from holdfast.render.context import Deployed
+from holdfast.render.pod_template import inputs
 
 # Mean lengths of the Azure conversation trace of 2023.
 TYPICAL_MIX = LengthMix.from_means(1155.0, 211.0)
+
+
+def rollout_tokens(service: LLMService, accelerator: Accelerator, deployed: Deployed | None) -> int | None:
+    """The limit that a rollout starting now would get; where none would start, the one that is deployed."""
+    if deployed is not None and deployed.inputs == inputs(service, accelerator):
+        return deployed.admission_tokens
+    return admission_tokens(service, accelerator)
 
 
 def admission_tokens(service: LLMService, accelerator: Accelerator, mix: LengthMix = TYPICAL_MIX) -> int | None:
@@ -26,7 +36,11 @@ def admission_tokens(service: LLMService, accelerator: Accelerator, mix: LengthM
     prior = engine_prior(model.uri, accelerator.name, accelerator.node_selector, accelerator.count, model.quantization)
     if prior.source is PriorSource.UNKNOWN:
         return None
-    slo, limits = _objectives(service), _limits(service, prior)
+    return _tokens(prior, _limits(service, prior), _objectives(service), mix)
+
+
+@lru_cache(maxsize=1024)
+def _tokens(prior: EnginePrior, limits: BatchLimits, slo: Slo, mix: LengthMix) -> int | None:
     point = working_point(prior.timer, mix, limits, prior.kv_tokens, slo, start=prior.law)
     if not point.capacity.feasible:
         return None
