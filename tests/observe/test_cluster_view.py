@@ -192,7 +192,9 @@ async def test_the_last_cold_start_is_read_back_from_status(
 
 def test_pods_and_deployments_are_filtered_at_the_api_server(world: Cluster) -> None:
     selectors = world.settings.watching.label_selectors
-    for resource in (Resource("", "v1", "pods"), Resource("apps", "v1", "deployments")):
+    core = [Resource("", "v1", plural) for plural in ("pods", "services", "serviceaccounts", "configmaps")]
+    budgets = Resource("policy", "v1", "poddisruptionbudgets")
+    for resource in (*core, Resource("apps", "v1", "deployments"), budgets):
         assert list(selectors.collect(resource)) == ["holdfast.dev/service"]
     for resource in (Resource("", "v1", "nodes"), Resource("holdfast.dev", "v1alpha1", "llmservices")):
         assert list(selectors.collect(resource)) == []
@@ -202,3 +204,40 @@ async def test_no_index_holds_a_whole_object(world: Cluster) -> None:
     await world.put("pods", pod())
     ((replica, gpus),) = world.indexers.indices["pods"][CHAT]
     assert (replica.name, gpus) == ("chat-h100-6d5f-x2x1", (("nvidia.com/gpu", 2),))
+
+
+def owned(kind: str, name: str = "chat", **meta: Any) -> dict[str, Any]:
+    labels = {"holdfast.dev/service": "chat"}
+    return {
+        "kind": kind,
+        "metadata": {"name": name, "namespace": "prod", "uid": f"{kind}-{name}", "labels": labels} | meta,
+    }
+
+
+async def test_a_service_is_joined_with_the_objects_it_owns_whatever_their_kind(world: Cluster) -> None:
+    await world.put("services", service())
+    for kind in ("Service", "ConfigMap", "PodDisruptionBudget"):
+        await world.put("live", owned(kind))
+    await world.put("live", owned("Service", labels={"holdfast.dev/service": "other"}, name="other"))
+    await world.put("deployments", deployment())
+    (parts,) = world.view.services()
+    assert [live.kind for live in parts.live] == ["ConfigMap", "Deployment", "PodDisruptionBudget", "Service"]
+    world.remove("live", owned("Service"))
+    (parts,) = world.view.services()
+    shown = parts.shown("Service", "chat")
+    assert shown is not None
+    assert shown.uid == ""
+
+
+async def test_what_nobody_watches_is_neither_there_nor_absent(world: Cluster) -> None:
+    await world.put("services", service())
+    (parts,) = world.view.services()
+    assert parts.shown("PodMonitor", "chat") is None
+
+
+@pytest.mark.parametrize("pod_monitors", [False, True])
+def test_pod_monitors_are_watched_where_their_api_exists(pod_monitors: bool) -> None:
+    registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
+    ClusterView().register(registry, settings, pod_monitors=pod_monitors)
+    selected = settings.watching.label_selectors.collect(Resource("monitoring.coreos.com", "v1", "podmonitors"))
+    assert list(selected) == (["holdfast.dev/service"] if pod_monitors else [])
