@@ -47,14 +47,17 @@ def step_features(output: Output, drafts: int) -> Features:
     scheduled, cached = output.num_scheduled_tokens, output.scheduled_cached_reqs
     prefill, pairs, kv, decodes = 0, 0.0, sum(cached.num_computed_tokens), len(cached.req_ids)
     chunks = [(scheduled[new.req_id], new.num_computed_tokens) for new in output.scheduled_new_reqs]
-    if output.total_num_scheduled_tokens > len(scheduled):
-        counts = map(scheduled.__getitem__, cached.req_ids)
-        pieces = [
-            (tokens, cached.num_computed_tokens[index]) for index, tokens in enumerate(counts) if tokens > 1 + drafts
-        ]
-        decodes -= len(pieces)
-        kv -= sum(before for _, before in pieces)
-        chunks += pieces
+    # Tokens beyond one each that are still to be found; requests within their prompt are the last ones in the list.
+    beyond = output.total_num_scheduled_tokens - len(scheduled) - sum(tokens - 1 for tokens, _ in chunks)
+    index = len(cached.req_ids)
+    while beyond > 0 and index > 0:
+        index -= 1
+        tokens, before = scheduled[cached.req_ids[index]], cached.num_computed_tokens[index]
+        beyond -= tokens - 1
+        if tokens > 1 + drafts:
+            decodes -= 1
+            kv -= before
+            chunks.append((tokens, before))
     for tokens, before in chunks:
         prefill += tokens
         pairs += tokens * (before + 0.5 * tokens)
