@@ -29,12 +29,12 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--logs", type=Path, help="keep logs in this folder")
     defaults = bench.Course()
-    for course in fields(bench.Course):
-        value = getattr(defaults, course.name)
-        parser.add_argument(f"--{course.name.replace('_', '-')}", type=type(value), default=value)
+    for part in fields(bench.Course):
+        value = getattr(defaults, part.name)
+        parser.add_argument(f"--{part.name.replace('_', '-')}", type=type(value), default=value)
     options = parser.parse_args()
     size = Size(options.services, options.replicas, options.seed, options.tick, options.scrape)
-    course = bench.Course(**{field.name: getattr(options, field.name) for field in fields(bench.Course)})
+    course = bench.Course(**{part.name: getattr(options, part.name) for part in fields(bench.Course)})
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.logs or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -53,18 +54,24 @@ class Outcome:
     steps: list[Step] = field(default_factory=list)
     most_memory_mib: float = 0.0
     settled: bool = False
+    changed_at_constant_load: Counter[str] = field(default_factory=Counter)
+    """How often each field of a status differs after the constant part from before it."""
 
 
 def run(size: rig.Size, course: Course, folder: Path, say: Callable[[str], None]) -> Outcome:
     """Play the whole course in the cluster that KUBECONFIG names; logs stay in the folder."""
     outcome = Outcome(size)
     services = fleet.members(size.services, size.replicas, size.seed)
-    with start_kwok(folder), _started(size, services, course, folder, outcome, say) as running:
+    with started(size, services, course, folder, outcome, say) as running:
         watcher = Watcher(running, size.tick_seconds)
         with _timed(outcome, "settle", say):
             outcome.settled = _settle(watcher, course)
         with _timed(outcome, "constant", say):
+            before = fleet.statuses()
             outcome.constant = watcher.during(lambda: time.sleep(course.constant_seconds))
+            after = fleet.statuses()
+            paths = (path for name in before for path in fleet.changed_fields(before[name], after.get(name, {})))
+            outcome.changed_at_constant_load = Counter(paths)
         with _timed(outcome, "steps", say):
             outcome.stepping = watcher.during(lambda: _step(running, services, size, course))
             outcome.steps = _answers(running, outcome.stepping)
@@ -78,7 +85,7 @@ def run(size: rig.Size, course: Course, folder: Path, say: Callable[[str], None]
 
 
 @contextmanager
-def _started(
+def started(
     size: rig.Size,
     services: tuple[fleet.Member, ...],
     course: Course,
@@ -86,17 +93,18 @@ def _started(
     outcome: Outcome,
     say: Callable[[str], None],
 ) -> Iterator[rig.Rig]:
-    """Nodes, services, operator; goes on once every pod is Ready."""
+    """Nodes, services, Prometheus, operator; goes on once every pod is Ready."""
     wanted = size.services * size.replicas
-    with _timed(outcome, "nodes", say):
-        fleet.add_nodes(wanted, course.gpus_per_node)
-    with _timed(outcome, "services", say):
-        kubeconfig = rig.operator_account(folder)
-        fleet.declare(services)
-    with rig.running(size, folder, kubeconfig) as running:
-        with _timed(outcome, "pods", say):
-            _wait_for_pods(running, wanted, course.most_setup_seconds)
-        yield running
+    with start_kwok(folder):
+        with _timed(outcome, "nodes", say):
+            fleet.add_nodes(wanted, course.gpus_per_node)
+        with _timed(outcome, "services", say):
+            kubeconfig = rig.operator_account(folder)
+            fleet.declare(services)
+        with rig.running(size, folder, kubeconfig) as running:
+            with _timed(outcome, "pods", say):
+                _wait_for_pods(running, wanted, course.most_setup_seconds)
+            yield running
 
 
 def _wait_for_pods(running: rig.Rig, wanted: int, seconds: float) -> None:

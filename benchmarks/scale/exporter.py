@@ -7,13 +7,14 @@ real engines are started with.
     GET  /targets             for Prometheus's HTTP service discovery: one target per service
     GET  /metrics/SERVICE     the engines of one service
     GET  /state               {"pods": how many are Ready, "stepped": {service: when Prometheus first saw its step}}
-    POST /load?varying=0|1    constant load, or load that is drawn anew for every scrape
+    POST /load?varying=0.5    the last half of the services get a load that is drawn anew for every scrape
     POST /step?service=NAME   the service's load is stepped, from its last scrape on
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import threading
@@ -60,7 +61,7 @@ class Exporter:
         self._services = {member.name: Service(member) for member in services}
         self._scrape_seconds = scrape_seconds
         self._chance = random.Random(seed)
-        self._varying = False
+        self._varying: frozenset[str] = frozenset()
         self._stepped: dict[str, float] = {}
         self._series = {member.name: tuple(_series(member)) for member in services}
 
@@ -87,7 +88,7 @@ class Exporter:
             passed = self._scrape_seconds * max(1, round((now - service.scraped_at) / self._scrape_seconds))
         service.scraped_at = now
         rate = service.member.step_rps if service.step else service.member.rate_rps
-        if self._varying:
+        if name in self._varying:
             rate *= self._chance.uniform(0.7, 1.3)
         for pod in pods:
             pod.finished += rate * passed / len(pods)
@@ -134,7 +135,8 @@ class Exporter:
         return web.json_response({"pods": pods, "stepped": self._stepped})
 
     async def _load(self, request: web.Request) -> web.Response:
-        self._varying = request.query["varying"] == "1"
+        names = sorted(self._services)
+        self._varying = frozenset(names[round((1.0 - float(request.query["varying"])) * len(names)) :])
         return web.Response()
 
     async def _step(self, request: web.Request) -> web.Response:
@@ -167,12 +169,12 @@ def _series(member: Member) -> Iterator[tuple[str, float | str]]:
         edges = sorted({*grid, objective})
         shares = [(edge, _GOOD if edge >= objective else _GOOD * (edge >= mean)) for edge in edges]
         yield from _histogram(family, same, shares, mean)
-    for family, edges, mean in (
+    for family, tokens, mean in (
         (queries.PROMPT_LENGTH, _PROMPT_EDGES, PROMPT_TOKENS),
         (queries.OUTPUT_LENGTH, _OUTPUT_EDGES, OUTPUT_TOKENS),
     ):
         # Exponential lengths, which vary as much as the engine model assumes.
-        yield from _histogram(family, same, [(edge, 1.0 - 2.0 ** (-edge / (0.7 * mean))) for edge in edges], mean)
+        yield from _histogram(family, same, [(edge, 1.0 - math.exp(-edge / mean)) for edge in tokens], mean)
 
 
 def _histogram(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -85,13 +85,12 @@ def _member(name: str, replicas: int, chance: random.Random, model: StepLawModel
     return Member(name, ttft, tpot, e2e, replicas, each * replicas, 1.6 * carried * replicas, predicted)
 
 
-def add_nodes(pods: int, gpus_per_node: int) -> list[str]:
+def add_nodes(pods: int, gpus_per_node: int) -> None:
     """Create fake GPU nodes with room for a quarter more pods than given, and wait until they are Ready."""
     count = math.ceil(1.25 * pods / gpus_per_node)
     labels = {nodes.GPU_PRODUCT_LABEL: H100}
     names = nodes.add_fake_nodes("gpu", count, labels, {nodes.GPU: gpus_per_node}, pods=max(110, gpus_per_node))
     nodes.wait_for_nodes(names, seconds=300.0)
-    return names
 
 
 def declare(services: Sequence[Member]) -> None:
@@ -100,6 +99,32 @@ def declare(services: Sequence[Member]) -> None:
     path = f"/apis/holdfast.dev/v1alpha1/namespaces/{NAMESPACE}/llmservices"
     with ThreadPoolExecutor(_WRITERS) as writers:
         list(writers.map(lambda member: nodes.connect().create(path, member.manifest()), services))
+
+
+def statuses() -> dict[str, dict[str, Any]]:
+    """The status of every service, by name."""
+    path = f"/apis/holdfast.dev/v1alpha1/namespaces/{NAMESPACE}/llmservices"
+    return {item["metadata"]["name"]: item.get("status", {}) for item in nodes.connect().get(path)["items"]}
+
+
+def changed_fields(before: object, after: object, path: str = "") -> Iterator[str]:
+    """The paths at which two statuses differ; places in lists are left out."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name in before.keys() | after.keys():
+            yield from changed_fields(before.get(name), after.get(name), f"{path}.{name}".lstrip("."))
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for one, other in zip(before, after, strict=True):
+            yield from changed_fields(one, other, path)
+    elif before != after:
+        yield path
+
+
+def remove() -> None:
+    """Delete the services with all they own, and the fake nodes."""
+    api = nodes.connect()
+    api.delete(f"/api/v1/namespaces/{NAMESPACE}")
+    fake = api.get(f"/api/v1/nodes?labelSelector={nodes.FAKE_NODE_LABEL}=true")["items"]
+    nodes.remove_nodes([node["metadata"]["name"] for node in fake])
 
 
 def _milliseconds(seconds: float) -> str:

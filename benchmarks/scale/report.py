@@ -88,6 +88,7 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
         "settled": outcome.settled,
         "peak_memory_mib": {"start": round(outcome.most_memory_mib), "ticking": round(peak_memory(outcome))},
         "constant": figures(outcome.constant),
+        "changed_at_constant_load": dict(outcome.changed_at_constant_load),
         "steps": figures(outcome.stepping),
         "varying": figures(outcome.varying),
         "step_to_scale_seconds": [None if s.seconds is None else round(s.seconds, 2) for s in outcome.steps],

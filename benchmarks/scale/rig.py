@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -110,8 +111,9 @@ def operator_account(folder: Path) -> Path:
     settings = ["--set=settings.prometheusUrl=http://127.0.0.1"]
     chart = subprocess.run([*helm, *shown, *settings], check=True, capture_output=True, text=True).stdout
     kubectl = Kubectl(NAMESPACE)
-    kubectl.run("create", "namespace", NAMESPACE)
-    kubectl.run("apply", "--server-side", "--filename", "-", stdin=chart)
+    namespace = json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    for manifest in (namespace, chart):  # both may be there already, from tests that ran before
+        kubectl.run("apply", "--server-side", "--force-conflicts", "--filename", "-", stdin=manifest)
     kubectl.run("wait", "--for=condition=Established", "crd/llmservices.holdfast.dev")
     token = kubectl.run("create", "token", "holdfast", "--duration=6h").strip()
     document: dict[str, Any] = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
