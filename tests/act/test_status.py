@@ -60,7 +60,9 @@ def api_with_service(uid: str = "u1") -> FakeApi:
 
 async def test_after_a_restart_an_unchanged_status_is_not_written_again() -> None:
     api = api_with_service()
-    assert not await StatusWriter(api).write(KEY, "u1", status(), observed=status(), now=0.0)
+    writer = StatusWriter(api)
+    await writer.write(KEY, "u1", status(), observed=status(), now=0.0)
+    await writer.settle()
     assert api.writes() == []
 
 
@@ -70,11 +72,34 @@ async def test_varying_numbers_cost_one_write_a_minute() -> None:
     for second in range(0, 600, 5):
         new = status(slo={"arrivalRps": float(second)})
         await writer.write(KEY, "u1", new, observed=status(), now=float(second))
+        await writer.settle()
     assert len(api.writes()) == 10
 
 
 @pytest.mark.parametrize("api", [FakeApi(), api_with_service("u2")], ids=["gone", "another one of that name"])
 async def test_the_status_of_a_service_that_is_gone_is_told_to_nobody(api: FakeApi) -> None:
     before = copy.deepcopy(api.objects)
-    assert not await StatusWriter(api).write(KEY, "u1", status(), observed={}, now=0.0)
+    await StatusWriter(api).write(KEY, "u1", status(), observed={}, now=0.0)
     assert api.objects == before
+
+
+async def test_news_are_written_before_the_call_returns_and_numbers_beside_it() -> None:
+    api = api_with_service()
+    writer = StatusWriter(api)
+    await writer.write(KEY, "u1", status(replicas={"ready": 2}), observed=status(), now=0.0)
+    assert len(api.writes()) == 1
+    await writer.write(KEY, "u1", status(replicas={"ready": 2}, slo={"arrivalRps": 1.0}), observed=status(), now=60.0)
+    assert len(api.writes()) == 1
+    await writer.settle()
+    assert len(api.writes()) == 2
+
+
+async def test_of_numbers_that_wait_only_the_newest_are_written_and_news_take_their_place() -> None:
+    api = api_with_service()
+    writer = StatusWriter(api)
+    for rate in (1.0, 2.0):
+        await writer.write(KEY, "u1", status(slo={"arrivalRps": rate}), observed=status(), now=60.0)
+    await writer.write(KEY, "u1", status(replicas={"ready": 2}), observed=status(), now=60.0)
+    await writer.settle()
+    assert len(api.writes()) == 1
+    assert api.objects[service_path(KEY)]["status"]["replicas"] == {"ready": 2}

@@ -1,12 +1,17 @@
-"""Status is written on change only: at once when it is news, at most once a minute when only numbers moved."""
+"""Status is written on change only: at once when it is news, at most once a minute when only numbers moved.
+
+Numbers of a thousand services may fall due in the same tick, so they are written beside the ticks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from holdfast.act.api import APPLY, ApiError, ApiPort, Body
+from holdfast.act.later import Later
 from holdfast.act.resources import service_path
 from holdfast.api.llmservice import GROUP, KIND, VERSION
 from holdfast.domain.service import ServiceKey
@@ -28,15 +33,23 @@ class StatusWriter:
     def __init__(self, api: ApiPort) -> None:
         self._api = api
         self._written: dict[ServiceKey, _Written] = {}
+        self._later = Later()
 
-    async def write(self, key: ServiceKey, uid: str, status: Body, observed: Mapping[str, Any], now: float) -> bool:
-        """Write the status if it is due; `observed` is what the object says, for the first look after a start.
-
-        The API server answers 404 or 409 if the object is gone or its name belongs to another one: nobody to be told.
-        """
+    async def write(self, key: ServiceKey, uid: str, status: Body, observed: Mapping[str, Any], now: float) -> None:
+        """Write the status if it is due; `observed` is what the object says, for the first look after a start."""
         last = self._written.get(key) or _Written(observed, now - _NUMBERS_EVERY_SECONDS)
-        if not is_due(last.status, status, now - last.at):
-            return False
+        if news(last.status) != news(status):
+            await self._later.displace(key)
+            await self._send(key, uid, status, now)
+        elif is_due(last.status, status, now - last.at):
+            self._later.put(key, partial(self._send, key, uid, status, now))
+
+    async def settle(self) -> None:
+        """Wait for the writes under way."""
+        await self._later.settle()
+
+    async def _send(self, key: ServiceKey, uid: str, status: Body, now: float) -> None:
+        """Apply; 404 and 409 mean that the object is gone or its name belongs to another: there is nobody to tell."""
         body = {
             "apiVersion": f"{GROUP}/{VERSION}",
             "kind": KIND,
@@ -48,10 +61,9 @@ class StatusWriter:
             await self._api.request("PATCH", f"{service_path(key)}/status", query=query, body=body, content_type=APPLY)
         except ApiError as error:
             if error.status in (404, 409):
-                return False
+                return
             raise
         self._written[key] = _Written(status, now)
-        return True
 
     def last(self, key: ServiceKey, observed: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the newest status known: our own last write, else what the object says."""
@@ -61,6 +73,7 @@ class StatusWriter:
     def forget(self, keys: Iterable[ServiceKey]) -> None:
         """Drop services that are gone."""
         for key in keys:
+            self._later.drop(key)
             self._written.pop(key, None)
 
 
