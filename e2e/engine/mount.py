@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from e2e.vllm.environment import REPOSITORY
@@ -12,7 +13,6 @@ VERSION = "0.1.0"
 
 def mount(folder: Path) -> Path:
     """Lay out the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "holdfast_engine").symlink_to(PACKAGE)
-    (folder / f"holdfast_engine-{VERSION}.dist-info").symlink_to(PACKAGE / "dist-info")
+    shutil.copytree(PACKAGE, folder / "holdfast_engine", ignore=shutil.ignore_patterns("__pycache__", "dist-info"))
+    shutil.copytree(PACKAGE / "dist-info", folder / f"holdfast_engine-{VERSION}.dist-info")
     return folder

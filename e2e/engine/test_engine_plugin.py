@@ -47,7 +47,7 @@ def counts(server: Server) -> dict[str, float]:
         "good": server.samples("holdfast:requests_good_total")[()],
         "bad": sum(server.samples("holdfast:requests_bad_total").values()),
         "withdrawn": server.samples("holdfast:requests_withdrawn_total")[()],
-        "unjudged": server.samples("holdfast:unjudged")[()],
+        "unjudged": server.samples("holdfast:requests_unjudged")[()],
     }
 
 
@@ -85,9 +85,8 @@ def test_every_request_is_counted_once(engine: Engine, prompts: list[Prompt]) ->
 
 def test_steps_are_measured_and_a_law_is_fitted(engine: Engine) -> None:
     server = engine.server
-    steps = server.samples("holdfast:step_moments_total")[("one", "one")]
-    assert steps > 50
-    engine.server.complete(LONG)
+    server.complete(LONG)
+    assert server.samples("holdfast:step_moments_total")[("one", "one")] > LONG.output_tokens / 2
     law = server.samples("holdfast:step_law")
     print("step law", law)
     assert law[("c0",)] > 0

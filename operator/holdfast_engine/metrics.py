@@ -102,16 +102,16 @@ class EngineCollector(Collector):
         )
         waiting = self._gauge("requests_waiting", "Waiting requests by lane.", engines, "lane", _LANES, "waiting_")
         yield from (limits, law, waiting)
-        for name, about in (
-            ("unjudged", "Requests that arrived and are not judged yet."),
-            ("waiting_fresh_tokens", "Prompt tokens of waiting requests that can still be in time."),
-            ("prefill_tps", "Prompt tokens per second that the engine computes when it is full."),
-            ("step_seconds", "Predicted seconds of the next step if it computes all the prefill it may."),
+        for name, field, about in (
+            ("requests_unjudged", "unjudged", "Requests that arrived and are not judged yet."),
+            ("waiting_fresh_tokens", "waiting_fresh_tokens", "Prompt tokens of waiting requests that can be in time."),
+            ("prefill_tps", "prefill_tps", "Prompt tokens per second that the engine computes when it is full."),
+            ("step_seconds", "step_seconds", "Predicted seconds of the next step with all the prefill it may have."),
         ):
             family = GaugeMetricFamily(f"holdfast:{name}", about, labels=("model_name", "engine"))
             for engine, numbers in engines.items():
-                if not math.isnan(numbers[name]):
-                    family.add_metric([self._identity.model_name, engine], numbers[name])
+                if not math.isnan(numbers[field]):
+                    family.add_metric([self._identity.model_name, engine], numbers[field])
             yield family
 
     def _counter(self, name: str, about: str, *labels: str) -> CounterMetricFamily:

@@ -15,6 +15,8 @@ from typing import Any
 TPOT_MARGIN = 0.9
 # Prefill never stops, however slow the decoding sequences are.
 LEAST_PREFILL_TOKENS = 64
+# While some sequences decode, the next ones compute their prompts.
+PREFILLING_SEQUENCES = 2
 RETRY_AFTER_SECONDS = (1, 60)
 
 
@@ -182,21 +184,29 @@ def tokens_per_step(
 ) -> int:
     """Tokens of the next step, decodes included: the largest prefill that keeps the decoding sequences within TPOT.
 
-    Nothing decodes: nobody waits for the step, and it may be as large as `most`.
+    Up to `most` where nothing decodes and nobody waits for the step, and where not even one sequence could keep the
+    objective: then the step may at least be efficient.
     """
     if decodes <= 0 or decodes >= most:
         return most
-    room = TPOT_MARGIN * tpot_seconds - law.seconds(0.0, decodes, kv_tokens, 0.0)
+    planned = TPOT_MARGIN * tpot_seconds
+    if law.seconds(0.0, 1.0, kv_tokens / decodes, 0.0) > planned:
+        return most
+    room = planned - law.seconds(0.0, decodes, kv_tokens, 0.0)
     prefill = _ratio(room, law.c1 + law.c4 * pairs_per_prefill)
     return decodes + int(min(max(prefill, LEAST_PREFILL_TOKENS), most - decodes))
 
 
 def active_sequences(law: Law, tpot_seconds: float, mix: Mix, most: int) -> int:
-    """Sequences, 1 to `most`, whose steps take the TPOT objective when each brings its share of prefill with it."""
+    """Sequences, 1 to `most`: those that decode in steps as long as the TPOT objective when each brings its share of
+    prefill with it, and a few that compute their prompts. `most` where not even one sequence could keep the objective.
+    """
     room = TPOT_MARGIN * tpot_seconds - law.c0
-    prefill_seconds = law.c1 + law.c4 * mix.pairs_per_prefill
-    each = law.c2 + law.c3 * mix.kv_per_decode + prefill_seconds * mix.prefill_per_decode
-    return int(min(max(_ratio(room, each), 1.0), most))
+    decode_seconds = law.c2 + law.c3 * mix.kv_per_decode
+    if room < decode_seconds:
+        return most
+    each = decode_seconds + (law.c1 + law.c4 * mix.pairs_per_prefill) * mix.prefill_per_decode
+    return int(min(_ratio(room, each) + PREFILLING_SEQUENCES, most))
 
 
 def first_token_seconds(prompt_tokens: float, prefill_tokens: float, step_seconds: float) -> float:

@@ -125,7 +125,7 @@ def test_the_prefill_of_a_step_keeps_the_decoding_sequences_in_time() -> None:
 
 
 def test_prefill_never_stops() -> None:
-    slow = Law(1.0, 1.0, 1.0, 0.0, 0.0)
+    slow = Law(0.001, 1.0, 0.004, 0.0, 0.0)
     tokens = rules.tokens_per_step(slow, 0.05, decodes=10, kv_tokens=0, pairs_per_prefill=0, most=8192)
     assert tokens == 10 + rules.LEAST_PREFILL_TOKENS
 
@@ -142,11 +142,12 @@ def test_active_sequences_stay_between_one_and_the_compiled_maximum(law: Law, tp
 def test_active_sequences_fill_the_objective_in_steady_state() -> None:
     mix = Mix(prefill_per_decode=4.0, kv_per_decode=300.0, pairs_per_prefill=128.0)
     active = rules.active_sequences(LAW, 0.05, mix, 1000)
-    step = LAW.seconds(4.0 * active, active, 300.0 * active, 4.0 * active * 128.0)
+    decoding = active - rules.PREFILLING_SEQUENCES
+    step = LAW.seconds(4.0 * decoding, decoding, 300.0 * decoding, 4.0 * decoding * 128.0)
     assert 0.85 * 0.05 <= step <= rules.TPOT_MARGIN * 0.05
 
 
-@given(st.floats(0.001, 1.0), st.floats(1.0, 2.0))
+@given(st.floats(0.006, 1.0), st.floats(1.0, 2.0))
 def test_a_looser_objective_never_lowers_a_limit(tpot: float, factor: float) -> None:
     mix = Mix(4.0, 300.0, 128.0)
     assert rules.active_sequences(LAW, tpot, mix, 1000) <= rules.active_sequences(LAW, tpot * factor, mix, 1000)
@@ -155,6 +156,16 @@ def test_a_looser_objective_never_lowers_a_limit(tpot: float, factor: float) -> 
         return rules.tokens_per_step(LAW, bound, decodes=9, kv_tokens=900, pairs_per_prefill=64, most=8192)
 
     assert tokens(tpot) <= tokens(tpot * factor)
+
+
+def test_an_objective_that_nothing_can_keep_limits_nothing() -> None:
+    mix = Mix(4.0, 300.0, 128.0)
+    assert rules.active_sequences(LAW, 0.004, mix, 256) == 256
+    assert rules.tokens_per_step(LAW, 0.004, decodes=9, kv_tokens=900, pairs_per_prefill=64, most=8192) == 8192
+
+
+def test_prompts_are_computed_while_others_decode_however_long_they_are() -> None:
+    assert rules.active_sequences(LAW, 0.05, Mix(10_000.0, 300.0, 128.0), 256) == rules.PREFILLING_SEQUENCES
 
 
 def test_a_long_prompt_needs_several_steps_until_its_first_token() -> None:
