@@ -206,3 +206,11 @@ async def test_another_service_of_the_same_name_starts_without_memories() -> Non
     await acting.act([second], [decision(second, Action.CREATE, h100=2)], [], [], now=1.0)
     assert api.objects[f"{DEPLOYMENTS}/chat-h100"]["metadata"]["ownerReferences"][0]["uid"] == "uid-second"
     assert api.objects[f"{SERVICES}/chat"]["status"]["replicas"]["desired"] == 2
+
+
+async def test_a_replica_that_comes_while_the_decision_rests_shows_in_status() -> None:
+    api, one, two = cluster(), parts(sizes={"h100": 2}, ready={"h100": 1}), parts(sizes={"h100": 2}, ready={"h100": 2})
+    acting, hold = actuator(api), decision(one, Action.HOLD, h100=2)
+    for now, part in ((0.0, one), (5.0, one), (10.0, one), (15.0, two)):
+        await acting.act([part], [hold], [], [], now=now)
+    assert api.objects[f"{SERVICES}/chat"]["status"]["replicas"]["ready"] == 2

@@ -63,6 +63,7 @@ class Actuator:
         self._status = StatusWriter(self._api)
         self._uids: dict[ServiceKey, str] = {}
         self._told: dict[ServiceKey, tuple[object, float]] = {}
+        self._at_rest: dict[ServiceKey, tuple[Decision, object]] = {}  # all of it stands in status already
         self._limits: dict[tuple[str, str], tuple[int, int | None]] = {}
         self._pod_monitor = False
         self._discovered_at: float | None = None
@@ -175,11 +176,17 @@ class Actuator:
         return meta.get("generation") == decision.generation and "deletionTimestamp" not in meta
 
     async def _tell(self, part: ServiceParts, decision: Decision, changes: Plan, now: float) -> None:
+        self._telemetry.decided(decision)
+        shown = (part.service, part.replicas, part.deployed, changes.context)
+        rested_on, rested_at = self._at_rest.get(decision.key, (None, None))
+        if rested_on is decision and rested_at == shown:
+            return
         old = self._status.last(decision.key, part.service.status)
         used = [target.accelerator for target in decision.verdict.targets if target.replicas]
         known = remarks(part.service, used, changes.context)
         new = status_of(part, decision, _batching(part, changes), old, now, known)
-        self._telemetry.decided(decision)
+        if new == old:
+            self._at_rest[decision.key] = (decision, shown)
         await self._status.write(decision.key, part.spec.uid, new, part.service.status, now)
         if self._is_new_change(decision, now):
             verdict = decision.verdict
@@ -222,6 +229,7 @@ class Actuator:
         self._status.forget(gone)
         for key in gone:
             self._told.pop(key, None)
+            self._at_rest.pop(key, None)
         for limit in [limit for limit in self._limits if limit[0] in gone.values()]:
             del self._limits[limit]
 
