@@ -6,6 +6,9 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from e2e.cluster import nodes
@@ -43,6 +46,42 @@ def install(**values: Any) -> None:
     subprocess.run([*command, *place], check=True, stdout=subprocess.DEVNULL, env=os.environ)
 
 
+@contextmanager
+def operator_outside(namespace: str, *flags: str) -> Iterator[None]:
+    """Run an operator of its own for one namespace, outside the cluster, while none runs inside."""
+    program = pathlib.Path(sys.executable).parent / "holdfast"
+    command = [str(program), "run", "--prometheus-url=http://127.0.0.1:9", "--tick=2s", "--http-port=0"]
+    place = [f"--kubeconfig={os.environ['KUBECONFIG']}", f"--namespace={namespace}", f"--lease-namespace={namespace}"]
+    process = subprocess.Popen([*command, *place, *flags])
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@contextmanager
+def pod_monitor_api() -> Iterator[None]:
+    """Let the API server know PodMonitors, as the Prometheus Operator's CRDs do."""
+    kubectl, name = Kubectl(), "podmonitors.monitoring.coreos.com"
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    names = {"plural": "podmonitors", "singular": "podmonitor", "kind": "PodMonitor"}
+    versions = [{"name": "v1", "served": True, "storage": True, "schema": schema}]
+    kubectl.apply(
+        {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": name},
+            "spec": {"group": "monitoring.coreos.com", "scope": "Namespaced", "names": names, "versions": versions},
+        }
+    )
+    try:
+        kubectl.run("wait", "--for=condition=Established", f"crd/{name}", "--timeout=30s")
+        yield
+    finally:
+        kubectl.delete("crd", name)
+
+
 def operator_logs() -> str:
     """Return what both operator pods have logged."""
     selector = ("--selector", "app.kubernetes.io/component=operator", "--tail=-1", "--prefix")
@@ -78,7 +117,7 @@ def batch_of(size: int) -> dict[str, Any]:
 def small_service(name: str, **scaling: int) -> dict[str, Any]:
     """Return a service that is full with one request of the usual length (1155 in, 211 out) a second per replica.
 
-    The engine model gives 1.1 req/s for eight sequences on an L40S within these objectives, and the emulator plays the
+    The engine model gives 0.98 req/s for eight sequences on an L40S within these objectives, and the emulator plays the
     same model; 211 tokens take five seconds, so that a stream is always under way when a replica goes.
     """
     return service(

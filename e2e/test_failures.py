@@ -1,7 +1,9 @@
-"""What happens to services when operators, their leader or Prometheus go away."""
+"""What happens to services when operators, their leader, Prometheus or the objects of a service go away."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import signal
 import time
@@ -18,7 +20,8 @@ pytestmark = pytest.mark.cluster
 _OWNED = "deployments,replicasets,pods,services,serviceaccounts,poddisruptionbudgets,configmaps"
 _READY_SECONDS = 120.0
 _FAILOVER_SECONDS = 20.0
-_OUTAGE_SECONDS = 120.0 if os.environ.get("HOLDFAST_E2E_LONG") else 40.0
+_OUTAGE_SECONDS = 120.0
+_HEAL_SECONDS = 15.0  # a tick is two
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +32,9 @@ def system(operator: None) -> Kubectl:
 
 @pytest.fixture(scope="module")
 def chat(operator: None, place: Kubectl) -> Json:
-    """A service of two replicas without load."""
-    place.apply(stack.small_service("chat", min=2, max=8))
+    """A service of two replicas without load; `kept` and `rolled` are others, for the tests of their objects."""
+    place.apply([stack.small_service("chat", min=2, max=8), stack.small_service("kept", min=2)])
+    place.apply(stack.small_service("rolled"))
     return place.wait_for("llms", "chat", lambda found: _ready(found) == 2, _READY_SECONDS, "two replicas")
 
 
@@ -73,31 +77,143 @@ def test_another_operator_takes_over_and_the_old_leader_writes_no_more(
     assert len(_resizes(place)) == 3
 
 
-def test_sizes_are_held_while_prometheus_is_away(chat: Json, place: Kubectl, system: Kubectl) -> None:
+@dataclasses.dataclass(frozen=True)
+class Outage:
+    """Prometheus is away since then; fewer replicas than `size` would do from the very start."""
+
+    started_at: float
+    size: int
+    resizes: int
+
+
+@pytest.fixture(scope="class")
+def outage(chat: Json, place: Kubectl, system: Kubectl) -> Iterator[Outage]:
+    """Two minutes without Prometheus; what happens to objects is tried meanwhile, for that needs no metrics."""
     place.wait_for("llms", "chat", lambda found: _says(found, "MetricsAvailable", "True"), 60, "fresh metrics")
+    place.wait_for("llms", "kept", lambda found: _ready(found) == 2, _READY_SECONDS, "two replicas")
+    place.wait_for("llms", "rolled", lambda found: _ready(found) == 1, _READY_SECONDS, "Ready")
     size = _size(place.get_json("deployment", stack.deployment_of("chat")))
     with _scaled_to_zero(system, "holdfast-prometheus", 1):
+        started_at = time.monotonic()
+        _raise_minimum(place, 1)
+        yield Outage(started_at, size, len(_resizes(place)))
+
+
+class TestWhilePrometheusIsAway:
+    def test_the_outage_is_told_and_the_engines_go_on(self, outage: Outage, place: Kubectl) -> None:
         held = place.wait_for(
             "llms", "chat", lambda found: _says(found, "MetricsAvailable", "False"), 60, "the outage as a condition"
         )
         assert condition(held, "MetricsAvailable")["reason"] == "PrometheusUnreachable"
         assert condition(held, "ScalingActive")["reason"] == "MetricsHold"
         assert condition(held, "Ready")["status"] == "True"
-        _raise_minimum(place, 1)  # now fewer would do
-        assert not _lowered(place, size, _OUTAGE_SECONDS)
+
+    def test_what_somebody_deletes_comes_back(self, outage: Outage, place: Kubectl) -> None:
+        owned = _kept_objects(place)
+        before = [_uid(place, *entry) for entry in owned]
+        seen = len(_applies(place))
+        for kind, name in owned:
+            place.delete(kind, name)
+        place.wait_until(lambda: _replaced(place, owned, before), _HEAL_SECONDS, "all of them, made anew")
+        # One request each: neither the event of the deletion nor that of our own write causes another.
+        time.sleep(6)
+        assert sorted(_applies(place)[seen:]) == sorted(owned)
+
+    def test_what_somebody_edits_is_put_right(self, outage: Outage, place: Kubectl) -> None:
+        changes: dict[str, Json] = {
+            "services": {"spec": {"selector": {"holdfast.dev/service": "other"}}},
+            "serviceaccounts": {"automountServiceAccountToken": True},
+            "poddisruptionbudgets": {"spec": {"maxUnavailable": "100%"}},
+            "configmaps": {"metadata": {"labels": {"holdfast.dev/service": None}}},
+            "deployments": {"spec": {"progressDeadlineSeconds": 7}},
+        }
+        owned = [*_kept_objects(place), ("deployments", stack.deployment_of("kept"))]
+        before = _all_of(place, owned)
+        seen = len(_applies(place))
+        for kind, name in owned:
+            place.patch(kind, name, changes[kind])
+        place.wait_until(lambda: len(_applies(place)) >= seen + len(owned), _HEAL_SECONDS, "five requests")
+        assert _all_of(place, owned) == before
+        assert sorted(_applies(place)[seen:]) == sorted(owned)
+
+    def test_what_others_write_beside_it_is_theirs_and_costs_no_request(self, outage: Outage, place: Kubectl) -> None:
+        time.sleep(4)  # whatever the last test has left to be seen
+        seen = len(_applies(place))
+        for kind, name in _kept_objects(place):
+            place.patch(kind, name, {"metadata": {"annotations": {"example.com/note": "mine"}}})
+        time.sleep(6)
+        assert _applies(place)[seen:] == []
+        for kind, name in _kept_objects(place):
+            assert place.get_json(kind, name)["metadata"]["annotations"]["example.com/note"] == "mine"
+
+    def test_pod_files_stay_as_long_as_anything_names_them(self, outage: Outage, place: Kubectl) -> None:
+        current = _pod_files(place, "rolled").pop()
+        place.apply(_copied_files(place, current, "rolled-pod-unused"))
+        place.wait_until(lambda: _pod_files(place, "rolled") == {current}, 30, "the unused ones to go")
+        # As if an earlier version had rendered the engines: they go on with its files.
+        _mount_files(place, "rolled", "rolled-pod-older")
+        place.apply(_copied_files(place, current, "rolled-pod-older"))
+        _wait_rolled(place, "rolled", "rolled-pod-older")
+        assert _pod_files(place, "rolled") == {current, "rolled-pod-older"}
+        _change_engine(place, "rolled", "1")
+        _wait_rolled(place, "rolled", current)
+        assert _pod_files(place, "rolled") == _named_files(place, "rolled") == {current, "rolled-pod-older"}
+        # Its history is full, say: the Deployment controller deletes the ReplicaSet that an undo would need.
+        for replica_set in place.items("replicasets", "holdfast.dev/service=rolled"):
+            if "rolled-pod-older" in json.dumps(replica_set["spec"]):
+                place.delete("replicaset", replica_set["metadata"]["name"])
+        _change_engine(place, "rolled", "2")
+        _wait_rolled(place, "rolled", current)
+        place.wait_until(lambda: _pod_files(place, "rolled") == {current}, 90, "only what is mounted")
+        assert _named_files(place, "rolled") == {current}
+
+    def test_no_size_is_lowered_in_two_minutes(self, outage: Outage, place: Kubectl) -> None:
+        assert not _lowered(place, outage.size, outage.started_at + _OUTAGE_SECONDS - time.monotonic())
+        assert len(_resizes(place)) == outage.resizes
+        held = place.get_json("llms", "chat")
+        assert condition(held, "ScalingActive")["reason"] == "MetricsHold"
+        assert condition(held, "Ready")["status"] == "True"
+
+
+def test_sizes_follow_again_when_prometheus_is_back(chat: Json, place: Kubectl) -> None:
+    _raise_minimum(place, 1)
+    size = _size(place.get_json("deployment", stack.deployment_of("chat")))
     place.wait_for("llms", "chat", lambda found: _says(found, "MetricsAvailable", "True"), 90, "fresh metrics again")
     lowered = place.wait_for("llms", "chat", lambda found: _desired(found) < size, 180, "sizes that follow again")
     assert lowered["status"]["lastDecision"]["action"] == "ScaleDown"
 
 
-def test_a_service_deleted_while_no_operator_runs_leaves_nothing_behind(
-    chat: Json, place: Kubectl, system: Kubectl
-) -> None:
+@pytest.fixture(scope="class")
+def unattended(chat: Json, system: Kubectl) -> Iterator[None]:
+    """No operator runs in the cluster."""
     with _scaled_to_zero(system, "holdfast", 2):
+        yield
+
+
+class TestWhileNoOperatorRuns:
+    def test_a_deleted_service_leaves_nothing_behind(self, unattended: None, place: Kubectl) -> None:
         place.delete("llms", "chat", seconds=30)
         place.wait_until(
             lambda: not place.items(_OWNED, "holdfast.dev/service=chat"), 120, "everything owned to be gone"
         )
+
+    def test_pod_monitors_are_put_right_by_an_operator_that_starts_where_their_api_exists(
+        self, unattended: None, place: Kubectl
+    ) -> None:
+        with stack.pod_monitor_api(), stack.operator_outside(place.namespace, "--pod-monitor-label=release=kps"):
+            place.wait_until(lambda: bool(_uid(place, "podmonitors", "kept")), 60, "a PodMonitor")
+            made = place.get_json("podmonitors", "kept")
+            assert made["metadata"]["labels"]["release"] == "kps"
+            place.delete("podmonitors", "kept")
+            place.wait_until(
+                lambda: _uid(place, "podmonitors", "kept") not in ("", made["metadata"]["uid"]),
+                _HEAL_SECONDS,
+                "another",
+            )
+            place.patch("podmonitors", "kept", {"spec": {"podTargetLabels": []}})
+            place.wait_until(
+                lambda: place.get_json("podmonitors", "kept")["spec"] == made["spec"], _HEAL_SECONDS, "its own labels"
+            )
 
 
 def _raise_minimum(place: Kubectl, least: int) -> None:
@@ -124,13 +240,89 @@ def _labels(system: Kubectl, deployment: str) -> dict[str, str]:
 
 
 def _lowered(place: Kubectl, size: int, seconds: float) -> bool:
-    """Whether a Deployment gets smaller within a time, which is waited out otherwise: nothing is what must happen."""
+    """Whether `chat` gets smaller within a time, which is waited out otherwise: nothing is what must happen."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if _size(place.get_json("deployment", stack.deployment_of("chat"))) < size:
             return True
         time.sleep(1)
     return False
+
+
+def _kept_objects(place: Kubectl) -> list[tuple[str, str]]:
+    """What the service `kept` owns beside its Deployment, as audited: plural and name."""
+    plain = [(kind, "kept") for kind in ("services", "serviceaccounts", "poddisruptionbudgets")]
+    return [*plain, ("configmaps", _pod_files(place, "kept").pop())]
+
+
+def _uid(place: Kubectl, kind: str, name: str) -> str:
+    if not place.exists(kind, name):
+        return ""
+    return str(place.get_json(kind, name)["metadata"]["uid"])
+
+
+def _applies(place: Kubectl) -> list[tuple[str, str]]:
+    """Every apply of an object of `kept`, as plural and name, oldest first."""
+    targets = [entry["objectRef"] for entry in stack.written(place.namespace) if entry["verb"] == "patch"]
+    return [
+        (target["resource"], target["name"])
+        for target in targets
+        if target["name"].startswith("kept") and "subresource" not in target and target["resource"] != "pods"
+    ]
+
+
+def _replaced(place: Kubectl, objects: list[tuple[str, str]], uids: list[str]) -> bool:
+    now = [_uid(place, *entry) for entry in objects]
+    return all(uid and uid != old for uid, old in zip(now, uids, strict=True))
+
+
+def _all_of(place: Kubectl, objects: list[tuple[str, str]]) -> list[Json]:
+    """What objects say, without status and what the API server adds to metadata."""
+    return [
+        {**found, "status": None, "metadata": found["metadata"].get("labels")}
+        for found in (place.get_json(*entry) for entry in objects)
+    ]
+
+
+def _pod_files(place: Kubectl, service: str) -> set[str]:
+    found = place.items("configmaps", f"holdfast.dev/service={service}")
+    return {item["metadata"]["name"] for item in found}
+
+
+def _named_files(place: Kubectl, service: str) -> set[str]:
+    """The pod files that ReplicaSets and pods of a service name."""
+    found = place.items("replicasets,pods", f"holdfast.dev/service={service}")
+    specs = [item["spec"].get("template", item)["spec"] for item in found]
+    return {volume["configMap"]["name"] for spec in specs for volume in spec["volumes"] if "configMap" in volume}
+
+
+def _copied_files(place: Kubectl, name: str, copy: str) -> Json:
+    found = place.get_json("configmap", name)
+    meta = {key: found["metadata"][key] for key in ("labels", "ownerReferences")}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": copy, **meta}, "data": found["data"]}
+
+
+def _mount_files(place: Kubectl, service: str, name: str) -> None:
+    deployment = stack.deployment_of(service)
+    volumes = place.get_json("deployment", deployment)["spec"]["template"]["spec"]["volumes"]
+    for volume in volumes:
+        if "configMap" in volume:
+            volume["configMap"]["name"] = name
+    memory = {"metadata": {"annotations": {"holdfast.dev/pod-template": "older"}}}
+    place.patch("deployment", deployment, {**memory, "spec": {"template": {"spec": {"volumes": volumes}}}})
+
+
+def _change_engine(place: Kubectl, service: str, value: str) -> None:
+    place.patch("llms", service, {"spec": {"template": {"metadata": {"annotations": {"example.com/turn": value}}}}})
+
+
+def _wait_rolled(place: Kubectl, service: str, files: str) -> None:
+    """Wait until a rollout to pods with these files is finished and the operator has seen it."""
+    deployment = stack.deployment_of(service)
+    place.wait_for(
+        "deployment", deployment, lambda found: files in json.dumps(found["spec"]), 30, f"a rollout to {files}"
+    )
+    place.wait_available(deployment, 90)
 
 
 def _resizes(place: Kubectl) -> list[Json]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.act.api import ApiError
+from holdfast.act.api import ApiError, ApiUnreachable
 from holdfast.control.objects import Objects
 from holdfast.control.plan import plan
 from holdfast.domain.cluster import ReplicaPhase
@@ -186,6 +186,15 @@ async def test_the_disruption_budget_goes_when_one_replica_is_left_even_after_a_
     again.part, again.size = parts(sizes={"h100": 1}, ready={"h100": 1}), 1
     assert ("DELETE", BUDGET) in await again.tick()
     assert BUDGET not in world.api.objects
+
+
+async def test_a_deletion_that_failed_is_tried_again(world: World) -> None:
+    world.part, world.size = parts(sizes={"h100": 1}, ready={"h100": 1}), 1
+    world.api.fail_with = ApiUnreachable("DELETE: timeout")
+    with pytest.raises(ApiUnreachable):
+        await world.tick()
+    world.api.fail_with = None
+    assert await world.tick() == [("DELETE", BUDGET)]
 
 
 def owned_files(world: World, name: str) -> str:

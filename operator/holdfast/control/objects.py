@@ -91,7 +91,7 @@ class Objects:
             leftovers=tuple(live for live in pruning if (live.kind, live.name) not in _identities(manifests)),
         )
         settled = all(kept.applier.is_settled(m, part.shown(m["kind"], m["metadata"]["name"])) for m in manifests)
-        if settled and not work.due:
+        if settled and not work.due and not work.unwanted:
             kept.settled, kept.problems = current, ()
         return work
 
