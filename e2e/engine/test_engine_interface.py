@@ -1,0 +1,51 @@
+"""The interface of vLLM that the plugin is written against, in every supported release."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from e2e.engine.interface import problems
+from e2e.vllm.environment import Environment
+
+pytestmark = pytest.mark.vllm
+
+_OURS = ("holdfast_engine.scheduler", "holdfast_engine.statlogger")
+_QUEUE = """
+from holdfast_engine.waiting import DeadlineQueue
+from vllm.v1.core.sched.request_queue import RequestQueue
+print(sorted(name for name in RequestQueue.__abstractmethods__ if not hasattr(DeadlineQueue, name)))
+"""
+
+
+def test_the_plugin_fits_the_types_of_the_installed_release(vllm: Environment, tmp_path: Path) -> None:
+    assert problems(vllm.packages / "vllm", tmp_path, *_OURS) == ""
+
+
+def test_the_check_of_types_finds_mistakes(vllm: Environment, tmp_path: Path) -> None:
+    found = problems(vllm.packages / "vllm", tmp_path, *_OURS, "wrongtypes")
+    assert '"RequestQueue" has no attribute "peek"' in found
+    assert 'Argument 1 to "add_request"' in found
+
+
+def test_the_plugin_fits_the_types_of_the_other_supported_release(tmp_path: Path) -> None:
+    folder = os.environ.get("HOLDFAST_VLLM_SOURCE")
+    if folder is None:
+        pytest.skip(
+            "NO OTHER RELEASE OF VLLM: unpack the wheel of 0.33 (pip download --no-deps vllm==0.33.0) and let "
+            "HOLDFAST_VLLM_SOURCE name the folder `vllm` in it"
+        )
+    assert problems(Path(folder), tmp_path, *_OURS) == ""
+
+
+def test_the_waiting_queue_has_every_method_of_vllm(vllm: Environment, plugin: Path) -> None:
+    path = os.pathsep.join([str(plugin), vllm.variables()["PYTHONPATH"]])
+    command = [sys.executable, "-c", _QUEUE]
+    done = subprocess.run(
+        command, env={**vllm.variables(), "PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip().endswith("[]"), done.stderr[-2000:]
