@@ -355,3 +355,20 @@ def drain(engine: ToyEngine) -> None:
             return
         engine.step()
     raise AssertionError("the engine does not become empty")
+
+
+def test_nothing_is_kept_of_requests_that_are_gone() -> None:
+    engine = ToyEngine()
+    offer(engine, rate=40.0, seconds=30.0)
+    for request in list(engine.loop.queue):
+        engine.abort(request)
+    drain(engine)
+    engine.now += 10.0
+    engine.arrive(output=2)
+    drain(engine)
+    engine.now += 10.0
+    engine.loop.before_step(0)
+    loop = engine.loop
+    kept = (loop._known, loop._starting, loop._pending, loop.ledger._open, loop.ledger._due, loop.queue.order._entries)
+    assert [len(each) for each in kept] == [0] * len(kept)
+    assert len(loop.queue.order._fresh) + len(loop.queue.order._late) < 100
