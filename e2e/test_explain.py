@@ -1,0 +1,57 @@
+"""`holdfast explain` on a real cluster: the leader is asked through the API server, the past from Events."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from e2e import stack
+from e2e.kubectl import Json, Kubectl
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def served(operator: None, place: Kubectl) -> Json:
+    """A small service, Ready and looked at."""
+    place.apply(stack.small_service("told"))
+    return place.wait_for("llms", "told", _is_ready, 120, "Ready")
+
+
+def _is_ready(found: Json) -> bool:
+    return found.get("status", {}).get("replicas", {}).get("ready", 0) > 0
+
+
+def explain(place: Kubectl, *arguments: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "holdfast.cli.main", "explain", f"{place.namespace}/told", "--json"]
+    command += ["--operator-namespace", stack.NAMESPACE, *arguments]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    found: dict[str, Any] = json.loads(answer.stdout)
+    return found
+
+
+def test_the_leader_tells_of_the_decision_it_takes_now(served: Json, place: Kubectl) -> None:
+    found = explain(place)
+    assert found["source"] == "now"
+    assert found["decision"]["action"] == "Hold"
+    assert found["decision"]["inputs"]["perReplicaRps"] > 0
+    assert [each["accelerator"] for each in found["decision"]["candidates"]] == ["l40s"]
+
+
+def test_the_change_before_stands_in_status_and_in_its_event(served: Json, place: Kubectl) -> None:
+    now = datetime.datetime.now(datetime.UTC).isoformat()
+    past = explain(place, "--at", now)["decision"]
+    assert (past["action"], past["reason"]) == ("Create", "FirstSize")
+    last = place.get_json("llms", "told")["status"]["lastDecision"]
+    assert last["candidates"] == past["candidates"]
+
+
+def test_who_finds_no_operator_gets_the_last_change(served: Json, place: Kubectl) -> None:
+    found = explain(place, "--lease-name", "another")
+    assert found["source"].startswith("the last change")
+    assert found["decision"]["action"] == "Create"
