@@ -18,7 +18,7 @@ from holdfast.enginemodel.working import WorkingPoint
 SHARE_OF_TTFT = 0.8
 """Share of the TTFT objective that a queue may take to prefill; the rest is the request's own prompt and step."""
 
-SHARE_OF_BUDGET = 0.1
+SHARE_OF_BUDGET = 0.25
 """Share of the error budget that refusals may take from an engine at its capacity."""
 
 LEAST_PROMPTS = 2.0
