@@ -1,10 +1,12 @@
-"""How many prompt tokens may be queued in an engine: few enough for TTFT, enough not to refuse what it can carry.
+"""What an engine takes on: so many sequences that TPOT holds, and a queue that TTFT outlives, none too small for use.
 
 vLLM counts the whole prompt of every request that has no first token yet (`OutputProcessor.get_num_queued_tokens`),
 cached and already computed parts included, and compares before it adds the new one (`AsyncLLM.check_admission`).
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -18,25 +20,33 @@ from holdfast.enginemodel.working import WorkingPoint
 SHARE_OF_TTFT = 0.8
 """Share of the TTFT objective that a queue may take to prefill; the rest is the request's own prompt and step."""
 
-SHARE_OF_BUDGET = 0.25
+SHARE_OF_BUDGET = 0.5
 """Share of the error budget that refusals may take from an engine at its capacity."""
-
-LEAST_PROMPTS = 2.0
-"""The longest prompts in a hundred of which so many fit, where TTFT allows."""
 
 BINS = 1024
 
 
+def active_sequences(point: WorkingPoint) -> int:
+    """Sequences at a time above which TPOT would not hold: those at capacity and two deviations of a Poisson number.
+
+    Some more than are needed, for the lengths are only believed: up to capacity the bound must not be felt.
+    """
+    present = point.capacity.sequences
+    return math.ceil(present + 2.0 * math.sqrt(present) + 2.0)
+
+
 def queued_tokens(point: WorkingPoint, mix: LengthMix, limits: BatchLimits, kv_tokens: float, slo: Slo) -> float:
-    """The cap on queued prompt tokens for an engine that works at a feasible capacity."""
+    """The cap on queued prompt tokens for an engine that works at a feasible capacity.
+
+    What can be prefilled within TTFT, but never so few that the queue of an ordinary moment is refused.
+    """
     engine = Engine(point.law, mix, limits.max_num_seqs, limits.max_num_batched_tokens, kv_tokens)
     steady = steady_state(engine, np.array([point.capacity.rate_rps]))
     computed = lognormal_nodes(mix.computed_tokens, mix.computed_cv, TAIL_NODES)
     whole = mix.prompt_tokens / mix.computed_tokens
-    longest = float(np.quantile(computed, 0.99)) * whole
     usual = _usually_queued(engine, steady, computed, SHARE_OF_BUDGET * slo.budget_share) * whole
     drained = SHARE_OF_TTFT * slo.ttft_seconds * _drain_rate(engine, steady, slo) * whole
-    return min(drained, max(usual, LEAST_PROMPTS * longest))
+    return max(drained, usual)
 
 
 def _drain_rate(engine: Engine, steady: Steady, slo: Slo) -> float:
