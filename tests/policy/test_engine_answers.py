@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec
+from holdfast.enginemodel.admission import TYPICAL_MIX, intake
 from holdfast.enginemodel.mix import LengthMix
+from holdfast.enginemodel.prior import engine_prior
 from holdfast.policy.capacity import Capacity, believe
 from holdfast.policy.decide import decide
 from holdfast.policy.memory import Memory
@@ -91,6 +93,30 @@ def test_time_per_token_rises_with_the_rate_up_to_the_objective(model: str, mix:
     if most.feasible and low is not None and high is not None:
         assert low <= 1.1 * high  # laws are fitted a quarter apart
         assert high < 1.1 * asked.slo.tpot_seconds
+
+
+def test_a_replica_carries_no_more_sequences_than_its_engine_was_started_with() -> None:
+    bound, unbound = (replace(H100, max_num_seqs=sequences) for sequences in (8, None))
+    less, more = (MODEL.rate(spec(), option, CHAT, 1.0) for option in (bound, unbound))
+    assert less.rate_rps < 0.5 * more.rate_rps
+    assert less.bound_by == "Sequences"
+    fixed = replace(spec(), batching=BatchingLimits(1024, 8192))
+    assert MODEL.rate(fixed, bound, CHAT, 1.0) == MODEL.rate(fixed, unbound, CHAT, 1.0)
+
+
+def test_an_engine_started_with_the_rendered_bound_carries_nearly_as_much_of_the_typical_mix() -> None:
+    found = intake(engine_prior("Qwen/Qwen3-8B", "l40s"), BatchingLimits(), spec().slo)
+    assert found is not None
+    bound, unbound = (
+        MODEL.rate(spec(), replace(L40S, max_num_seqs=sequences), TYPICAL_MIX, 1.0).rate_rps
+        for sequences in (found.active_sequences, None)
+    )
+    assert 0.9 * unbound < bound <= unbound
+
+
+def test_the_same_question_about_another_bound_is_a_new_one() -> None:
+    frugal = Frugal(MODEL, questions=1)
+    assert frugal.rate(spec(), H100, CHAT, 1.0) != frugal.rate(spec(), replace(H100, max_num_seqs=8), CHAT, 1.0)
 
 
 def test_noise_in_the_lengths_moves_nothing() -> None:

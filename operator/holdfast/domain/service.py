@@ -42,7 +42,10 @@ class BatchingLimits:
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorOption:
-    """One candidate for placement, in the order the user listed them."""
+    """One candidate for placement, in the order the user listed them.
+
+    `max_num_seqs` is what its engines are started with where the user fixed none; None leaves vLLM's own default.
+    """
 
     name: str
     resource: str = "nvidia.com/gpu"
@@ -50,6 +53,7 @@ class AcceleratorOption:
     cost_per_gpu_hour: float | None = None
     max_replicas: int | None = None
     node_selector: tuple[tuple[str, str], ...] = ()
+    max_num_seqs: int | None = None
 
     @property
     def cost_per_replica_hour(self) -> float | None:

@@ -7,15 +7,18 @@ cached and already computed parts included, and compares before it adds the new 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
-from holdfast.domain.service import Slo
-from holdfast.enginemodel.capacity import BatchLimits
+from holdfast.domain.service import BatchingLimits, Slo
+from holdfast.enginemodel.capacity import BatchLimits, Bound
 from holdfast.enginemodel.latency import first_token
 from holdfast.enginemodel.mix import LengthMix, lognormal_nodes
+from holdfast.enginemodel.prior import EnginePrior, PriorSource
 from holdfast.enginemodel.steadystate import TAIL_NODES, Array, Engine, Steady, steady_state
-from holdfast.enginemodel.working import WorkingPoint
+from holdfast.enginemodel.working import WorkingPoint, working_point
 
 SHARE_OF_TTFT = 0.8
 """Share of the TTFT objective that a queue may take to prefill; the rest is the request's own prompt and step."""
@@ -24,6 +27,46 @@ SHARE_OF_BUDGET = 0.5
 """Share of the error budget that refusals may take from an engine at its capacity."""
 
 BINS = 1024
+
+# Mean lengths of the Azure conversation trace of 2023.
+TYPICAL_MIX = LengthMix.from_means(1155.0, 211.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """What an engine takes on: prompt tokens queued, and sequences at a time (None: as many as it would by itself)."""
+
+    queued_tokens: float
+    active_sequences: int | None = None
+
+
+@lru_cache(maxsize=8192)
+def intake(prior: EnginePrior, batching: BatchingLimits, slo: Slo, mix: LengthMix = TYPICAL_MIX) -> Intake | None:
+    """What an engine is started with before its first request; a number of sequences that the user fixed stays.
+
+    None where the model or the accelerator is unknown, or cannot meet the objectives even alone: a limit from a
+    guess would do more harm than none.
+    """
+    if prior.source is PriorSource.UNKNOWN:
+        return None
+    limits = batch_limits(prior, batching)
+    point = working_point(prior.timer, mix, limits, prior.kv_tokens, slo, start=prior.law)
+    if not point.capacity.feasible:
+        return None
+    sequences = active_sequences(point)
+    bounded = point.capacity.bound_by is Bound.TPOT and sequences < limits.max_num_seqs and not batching.max_num_seqs
+    if bounded:
+        limits = replace(limits, max_num_seqs=sequences)
+    tokens = queued_tokens(point, mix, limits, prior.kv_tokens, slo)
+    return Intake(tokens, sequences if bounded else None) if 1.0 <= tokens < math.inf else None
+
+
+def batch_limits(prior: EnginePrior, batching: BatchingLimits) -> BatchLimits:
+    """The limits as declared, vLLM's defaults where nothing is."""
+    return BatchLimits(
+        batching.max_num_seqs or prior.max_num_seqs_default,
+        batching.max_num_batched_tokens or prior.max_num_batched_tokens_default,
+    )
 
 
 def active_sequences(point: WorkingPoint) -> int:
