@@ -21,7 +21,7 @@ SMALLEST = {
 LARGEST = {
     "metadata": {"name": "chat", "namespace": "prod", "uid": "u", "generation": 4},
     "spec": {
-        "model": {"uri": "Qwen/Qwen3-8B", "maxModelLen": 8192},
+        "model": {"uri": "Qwen/Qwen3-8B", "maxModelLen": 8192, "quantization": "fp8"},
         "slo": {"ttft": "0.5s", "tpot": "30ms", "e2e": "20s", "objective": "99.5%", "window": "2h"},
         "accelerators": [
             {"name": "h100", "costPerHour": 2.5, "count": 2, "max": 4, "nodeSelector": {"zone": "a", "gpu": "H100"}},
@@ -58,7 +58,8 @@ def test_every_declared_field_arrives() -> None:
         AcceleratorOption("l40s", "example.com/gpu", 1, 0.8),
     )
     assert (spec.min_replicas, spec.max_replicas, spec.pinned_replicas) == (2, 20, 3)
-    assert (spec.recommend_only, spec.max_cost_per_hour, spec.max_model_len) == (True, 50.0, 8192)
+    assert (spec.recommend_only, spec.max_cost_per_hour) == (True, 50.0)
+    assert (spec.max_model_len, spec.quantization) == (8192, "fp8")
     assert spec.batching == BatchingLimits(64, 4096)
 
 

@@ -95,6 +95,12 @@ def test_time_per_token_rises_with_the_rate_up_to_the_objective(model: str, mix:
         assert high < 1.1 * asked.slo.tpot_seconds
 
 
+def test_a_quantized_model_is_another_engine() -> None:
+    quantized = replace(spec("Qwen/Qwen3-32B"), quantization="fp8")
+    plain, smaller = (MODEL.rate(asked, H100, CHAT, 1.0) for asked in (spec("Qwen/Qwen3-32B"), quantized))
+    assert smaller.rate_rps > 1.2 * plain.rate_rps
+
+
 def test_a_replica_carries_no_more_sequences_than_its_engine_was_started_with() -> None:
     bound, unbound = (replace(H100, max_num_seqs=sequences) for sequences in (8, None))
     less, more = (MODEL.rate(spec(), option, CHAT, 1.0) for option in (bound, unbound))
@@ -114,9 +120,17 @@ def test_an_engine_started_with_the_rendered_bound_carries_nearly_as_much_of_the
     assert 0.9 * unbound < bound <= unbound
 
 
-def test_the_same_question_about_another_bound_is_a_new_one() -> None:
+@pytest.mark.parametrize(
+    ("quantization", "sequences", "new"), [(None, None, False), ("fp8", None, True), (None, 8, True)]
+)
+def test_the_question_about_another_engine_is_a_new_one(
+    quantization: str | None, sequences: int | None, new: bool
+) -> None:
     frugal = Frugal(MODEL, questions=1)
-    assert frugal.rate(spec(), H100, CHAT, 1.0) != frugal.rate(spec(), replace(H100, max_num_seqs=8), CHAT, 1.0)
+    frugal.rate(spec(), H100, CHAT, 1.0)
+    other = replace(spec(), key=service("other").spec.key, quantization=quantization)
+    answer = frugal.rate(other, replace(H100, max_num_seqs=sequences), CHAT, 1.0)
+    assert (answer is None) == new
 
 
 def test_noise_in_the_lengths_moves_nothing() -> None:

@@ -78,6 +78,7 @@ class ServiceSpec:
     max_cost_per_hour: float | None = None
     batching: BatchingLimits = BatchingLimits()
     max_model_len: int | None = None
+    quantization: str | None = None
 
     def accelerator(self, name: str) -> AcceleratorOption | None:
         """Return the candidate of that name, None when it is not (or no longer) listed."""

@@ -29,6 +29,7 @@ def to_spec(service: LLMService) -> ServiceSpec:
         max_cost_per_hour=spec.budget.max_cost_per_hour,
         batching=_batching(spec.batching),
         max_model_len=spec.model.max_model_len,
+        quantization=spec.model.quantization,
     )
 
 

@@ -69,7 +69,7 @@ class StepLawModel:
     """
 
     def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate:
-        prior, stretch = _prior(spec.model_uri, option), _on_grid(slowness, SLOWNESS_GRID)
+        prior, stretch = _prior(spec, option), _on_grid(slowness, SLOWNESS_GRID)
         point = _point(prior, _limits(prior, spec, option), mix, _hastened(spec.slo, stretch))
         rate = point.capacity.rate_rps / stretch
         feasible = point.capacity.feasible and 0.0 < rate < math.inf
@@ -81,7 +81,7 @@ class StepLawModel:
     ) -> float | None:
         if not (0.0 <= rate_rps < math.inf and 0.0 < slowness < math.inf):
             return None
-        prior, rate = _prior(spec.model_uri, option), rate_rps * slowness
+        prior, rate = _prior(spec, option), rate_rps * slowness
         limits = _limits(prior, spec, option)
         law = _law_at(prior, limits, mix, _on_grid(max(rate, 1e-3), RATE_GRID))
         engine = Engine(law, mix, limits.max_num_seqs, limits.max_num_batched_tokens, prior.kv_tokens)
@@ -104,7 +104,7 @@ class Frugal:
 
     def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate | None:
         """Return what the replica carries; None where this tick has answered enough."""
-        question = (spec.model_uri, spec.batching, spec.slo, option, mix, _on_grid(slowness, SLOWNESS_GRID))
+        question = (_engine(spec), spec.slo, option, mix, _on_grid(slowness, SLOWNESS_GRID))
         return self._model.rate(spec, option, mix, slowness) if self._granted(spec.key, question) else None
 
     def tpot_seconds(
@@ -112,7 +112,7 @@ class Frugal:
     ) -> float | None:
         """Return the mean time per output token; None as well where this tick has answered enough."""
         cell = _on_grid(max(rate_rps * slowness, 1e-3), RATE_GRID)
-        question = (spec.model_uri, spec.batching, option, mix, cell)
+        question = (_engine(spec), option, mix, cell)
         granted = self._granted(spec.key, question)
         return self._model.tpot_seconds(spec, option, mix, slowness, rate_rps) if granted else None
 
@@ -125,6 +125,11 @@ class Frugal:
         self._asked.add(question)
         self._served = key
         return True
+
+
+def _engine(spec: ServiceSpec) -> object:
+    """What tells the engine of one service from that of another on the same accelerator."""
+    return spec.model_uri, spec.quantization, spec.batching
 
 
 def _hastened(slo: Slo, factor: float) -> Slo:
@@ -144,8 +149,9 @@ def _on_grid(value: float, step: float) -> float:
     return math.exp(round(math.log(value) / step) * step)
 
 
-def _prior(model_uri: str, option: AcceleratorOption) -> EnginePrior:
-    return engine_prior(model_uri, option.name, dict(option.node_selector), option.gpus_per_replica)
+def _prior(spec: ServiceSpec, option: AcceleratorOption) -> EnginePrior:
+    labels = dict(option.node_selector)
+    return engine_prior(spec.model_uri, option.name, labels, option.gpus_per_replica, spec.quantization)
 
 
 def _limits(prior: EnginePrior, spec: ServiceSpec, option: AcceleratorOption) -> BatchLimits:
