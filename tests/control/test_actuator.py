@@ -214,3 +214,29 @@ async def test_a_replica_that_comes_while_the_decision_rests_shows_in_status() -
     for now, part in ((0.0, one), (5.0, one), (10.0, one), (15.0, two)):
         await acting.act([part], [hold], [], [], now=now)
     assert api.objects[f"{SERVICES}/chat"]["status"]["replicas"]["ready"] == 2
+
+
+class SlowApi(FakeApi):
+    """Every request takes a second."""
+
+    async def request(self, method: str, path: str, **more: Any) -> Any:
+        await asyncio.sleep(1.0)
+        return await super().request(method, path, **more)
+
+
+@pytest.mark.looptime
+async def test_many_new_services_hold_up_nobody_and_each_of_them_has_its_turn() -> None:
+    api = SlowApi()
+    new = [parts(llmservice(f"s{number:03}")) for number in range(40)]
+    running = parts(llmservice("z"), sizes={"h100": 1}, ready={"h100": 1})
+    for part in (*new, running):
+        api.put_object(f"{SERVICES}/{part.spec.key.name}", body(part.spec.key.name))
+    api.put_object(f"{DEPLOYMENTS}/z-h100", {"metadata": {"name": "z-h100"}, "spec": {"replicas": 1}})
+    decisions = [*(decision(part, Action.CREATE, h100=1) for part in new), decision(running, Action.SCALE_UP, h100=3)]
+    acting, started_at = actuator(api), asyncio.get_running_loop().time()
+    await acting.act([*new, running], decisions, [], [], now=0.0)
+    assert api.objects[f"{DEPLOYMENTS}/z-h100"]["spec"]["replicas"] == 3
+    assert asyncio.get_running_loop().time() - started_at < 60.0
+    for tick in range(1, 9):
+        await acting.act(new, decisions[:-1], [], [], now=5.0 * tick)
+    assert sum("/deployments/s" in path for path in api.objects) == len(new)

@@ -34,6 +34,10 @@ _LOG = logging.getLogger(__name__)
 _CONCURRENCY = 16
 _REPEAT_EVENT_AFTER_SECONDS = 60.0
 _DISCOVERY_SECONDS = 300.0
+# Of one tick; the rest is carried out by the next ones. A thousand new services take minutes, in which the load of
+# those that run already must not go unseen.
+_ACT_SECONDS = 10.0
+_URGENCY = {Action.HOLD: 1, Action.CREATE: 2}  # before them: sizes of what runs
 
 
 class ActTelemetry(Protocol):
@@ -65,6 +69,7 @@ class Actuator:
         self._told: dict[ServiceKey, tuple[object, float]] = {}
         self._at_rest: dict[ServiceKey, tuple[Decision, object]] = {}  # all of it stands in status already
         self._limits: dict[tuple[str, str], tuple[int, Admission | None]] = {}
+        self._not_reached: set[ServiceKey] = set()
         self._pod_monitor = False
         self._discovered_at: float | None = None
         self._slots = asyncio.Semaphore(_CONCURRENCY)
@@ -81,7 +86,7 @@ class Actuator:
         nodes: Sequence[NodeOffer],
         now: float,
     ) -> None:
-        """Carry out all decisions of one tick."""
+        """Carry out the decisions of one tick, the most urgent first, for as long as a tick may take."""
         await self._discover(now)
         self._forget_all_but(
             {part.spec.key: part.spec.uid for part in services} | {entry.key: entry.uid for entry in invalid}
@@ -89,17 +94,24 @@ class Actuator:
         parts, inventory = {part.spec.key: part for part in services}, Inventory(tuple(nodes))
         shrinking = [decision.key for decision in decisions if decision.verdict.action is Action.SCALE_DOWN]
         running = await self._metrics.running_by_pod(shrinking, now) if shrinking else {}
+        before, self._not_reached = self._not_reached, set()
+        ordered = sorted(decisions, key=lambda d: (_URGENCY.get(d.verdict.action, 0), d.key not in before))
+        until = asyncio.get_running_loop().time() + _ACT_SECONDS
         await asyncio.gather(
+            *(self._guarded(self._report_invalid(entry, now), entry.key, until) for entry in invalid),
             *(
-                self._guarded(self._one(parts[d.key], d, inventory, running.get(d.key, {}), now), d.key)
-                for d in decisions
+                self._guarded(self._one(parts[d.key], d, inventory, running.get(d.key, {}), now), d.key, until)
+                for d in ordered
             ),
-            *(self._guarded(self._report_invalid(entry, now), entry.key) for entry in invalid),
         )
 
-    async def _guarded(self, work: Coroutine[None, None, None], key: ServiceKey) -> None:
+    async def _guarded(self, work: Coroutine[None, None, None], key: ServiceKey, until: float) -> None:
         async with self._slots:
             if not self._may_write():
+                work.close()
+                return
+            if asyncio.get_running_loop().time() > until:
+                self._not_reached.add(key)
                 work.close()
                 return
             try:
