@@ -26,6 +26,8 @@ from holdfast_engine.waiting import DeadlineQueue
 LONGEST_TRANSIT_SECONDS = 10.0
 _FIT_SECONDS = 0.5
 _FIT_STEPS = 16
+# A record costs as much as the rest of a step's bookkeeping.
+_RECORD_SECONDS = 0.05
 _NONE = math.nan
 
 
@@ -83,6 +85,7 @@ class FastLoop:
         self._last = Features(0, 0, 0, 0.0)
         self._last_update = float("-inf")
         self._next_fit = float("-inf")
+        self._next_record = float("-inf")
         self._active = capacity.active_sequences
         self._pairs_per_prefill = 0.0
         self._prefill_tps = _NONE
@@ -155,6 +158,13 @@ class FastLoop:
                 self._starting.pop(name, None)
                 moment = self._clock() if now is None else now
                 self.ledger.end(name, ending_of(request), moment, request.num_output_tokens)
+
+    def is_record_due(self) -> bool:
+        """Whether to publish after this step: some time has passed, or no counted request is left."""
+        if self._known and self._last_update < self._next_record:
+            return False
+        self._next_record = self._last_update + _RECORD_SECONDS
+        return True
 
     def record(self) -> list[float]:
         """The numbers of record.FIELDS after those of the plugin's own cost."""

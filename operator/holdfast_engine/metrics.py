@@ -41,14 +41,18 @@ class EngineCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """All families; an engine without a file is off."""
         engines = {}
-        for engine, path in self._paths.items():
-            found = read_stats(path, len(FIELDS))
+        for engine in self._paths:
+            found = self.numbers(engine)
             engines[str(engine)] = dict(zip(FIELDS, found, strict=True)) if found else {"mode": float(Mode.OFF)}
         yield self._info(engines)
         known = {engine: numbers for engine, numbers in engines.items() if "arrived" in numbers}
         if known:
             yield from self._counters(known)
             yield from self._gauges(known)
+
+    def numbers(self, engine: int) -> Sequence[float] | None:
+        """The record of one engine, None where it has none."""
+        return read_stats(self._paths[engine], len(FIELDS))
 
     def _info(self, engines: dict[str, dict[str, float]]) -> Metric:
         family = GaugeMetricFamily(

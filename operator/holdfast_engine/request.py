@@ -17,11 +17,14 @@ class Status(Protocol):
 class Request(Protocol):
     """A request inside the engine; `arrival_time` is the API server's wall clock."""
 
-    request_id: str
-    arrival_time: float
-    num_prompt_tokens: int
-    num_preemptions: int
-
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def arrival_time(self) -> float: ...
+    @property
+    def num_prompt_tokens(self) -> int: ...
+    @property
+    def num_preemptions(self) -> int: ...
     @property
     def num_output_tokens(self) -> int: ...
     @property

@@ -26,13 +26,11 @@ from vllm.v1.request import Request, RequestStatus
 
 from holdfast_engine import VERSION, record
 from holdfast_engine.fastloop import Capacity, FastLoop
-from holdfast_engine.limits import LimitsFiles
+from holdfast_engine.limits import DEFAULT_LIMITS, LIMITS_VARIABLE, LimitsFiles
 from holdfast_engine.statsfile import StatsWriter
 from holdfast_engine.versions import is_supported
 from holdfast_engine.waiting import DeadlineQueue
 
-LIMITS_VARIABLE = "HOLDFAST_ENGINE_LIMITS"
-DEFAULT_LIMITS = "/etc/holdfast/pod/engine-limits:/etc/holdfast/limits/engine-limits"
 _WATCH_SECONDS = 1.0
 
 logger = logging.getLogger("vllm.holdfast")
@@ -89,7 +87,8 @@ class HoldfastScheduler(AsyncScheduler):
             with self._guard:
                 self._steps += 1
                 self._loop.updated(scheduler_output, self.finished_req_ids)
-                self._publish(self._loop)
+                if self._loop.is_record_due():
+                    self._publish(self._loop)
         return outputs
 
     def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus) -> list[Request]:

@@ -312,6 +312,18 @@ def test_a_record_has_a_number_for_every_field() -> None:
         assert found["moment_one_one"] == engine.loop.fit.totals[0]
 
 
+def test_records_are_due_now_and_then_and_when_the_last_request_ends() -> None:
+    engine = ToyEngine()
+    engine.arrive(prompt=10, output=50)
+    due = []
+    while not due or engine.running:
+        engine.step()
+        due.append(engine.loop.is_record_due())
+    assert due[0]
+    assert due[-1]
+    assert 3 <= sum(due) <= 10
+
+
 def test_a_queue_that_failed_is_reported_at_the_next_step() -> None:
     engine = ToyEngine()
     engine.arrive()
