@@ -224,7 +224,7 @@ def test_everything_is_conserved(
 
 
 def check_conservation(engine: Scheduler, sequences: list[Sequence], finished: int) -> None:
-    aborted = sum(sequence.status is SequenceStatus.ABORTED for sequence in sequences)
+    aborted = sum(sequence.status is SequenceStatus.FINISHED_ABORTED for sequence in sequences)
     assert len(sequences) == finished + aborted + len(engine.running) + len(engine.waiting)
     assert engine.free_blocks + sum(sequence.blocks for sequence in sequences) == engine.total_blocks
     assert engine.free_blocks >= 0

@@ -42,7 +42,7 @@ class Client:
         async with self.session.get(self.base + "/metrics") as response:
             return await response.text()
 
-    async def value(self, name: str, **labels: str) -> float:
+    async def value(self, name: str, /, **labels: str) -> float:
         """The sum of the samples of that name with these labels."""
         wanted = [f'{label}="{text}"' for label, text in labels.items()]
         return sum(

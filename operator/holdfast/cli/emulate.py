@@ -11,8 +11,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.simulator.emulator import serve
+from holdfast.simulator.emulator_fastloop import SCHEDULER_CLASS
 from holdfast.simulator.emulator_metrics import BadBuckets, checked_buckets
 from holdfast.simulator.emulator_options import DRAIN_FILE, BadOptions, EmulatorOptions
+from holdfast_engine.limits import DEFAULT_LIMITS, LIMITS_VARIABLE
 
 ENVIRONMENT = "HOLDFAST_EMULATE_"
 HELP = "an OpenAI-compatible server with vLLM's timing and metrics, without a GPU"
@@ -83,8 +85,19 @@ def parse_options(given: Sequence[str], environment: Mapping[str, str]) -> tuple
         drain_file=environment.get("HOLDFAST_DRAIN_FILE", DRAIN_FILE),
         keep_alive_seconds=_keep_alive_seconds(environment),
         replica=environment.get("HOSTNAME", ""),
+        engine_limits=_engine_limits(parsed, environment),
     )
     return options, ignored
+
+
+def _engine_limits(parsed: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The files of the fast loop, None without it: the scheduler class turns it on as in vLLM."""
+    if parsed.scheduler_cls not in (None, SCHEDULER_CLASS):
+        raise BadOptions(f"--scheduler-cls {parsed.scheduler_cls}: only {SCHEDULER_CLASS} can be emulated")
+    if parsed.scheduler_cls is None and parsed.engine_limits is None:
+        return None
+    named = parsed.engine_limits or environment.get(LIMITS_VARIABLE) or DEFAULT_LIMITS
+    return tuple(named.split(os.pathsep))
 
 
 def _keep_alive_seconds(environment: Mapping[str, str]) -> float:
@@ -131,6 +144,7 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     engine.add_argument("--max-num-queued-reqs", type=_whole(0), help="requests in the engine; beyond it 503")
     engine.add_argument("--long-prefill-token-threshold", type=_whole(0), default=0, help="largest chunk of a prompt")
     engine.add_argument("--custom-histogram-buckets", type=_buckets, default={}, help="JSON: edges by family")
+    engine.add_argument("--scheduler-cls", help=f"{SCHEDULER_CLASS} turns the fast loop on")
     engine.add_argument("--shutdown-timeout", type=_seconds, default=0.0, help="seconds to drain after SIGTERM")
 
 
@@ -152,6 +166,12 @@ def _add_emulator_flags(parser: argparse.ArgumentParser, environment: Mapping[st
     add("--cold-start", _seconds, "0", "seconds before the server listens")
     add("--overhead", _seconds, "0.0015", "seconds of host time per step")
     add("--speed", _positive, "1", "factor by which every step is faster")
+    add(
+        "--engine-limits",
+        str,
+        None,
+        f"file with the fast loop's limits, which it turns on ({LIMITS_VARIABLE} names it too)",
+    )
     close_share = environment.get("HOLDFAST_CONNECTION_CLOSE_SHARE", "0")
     add("--connection-close-share", _share, close_share, "share of answers that end their connection")
 

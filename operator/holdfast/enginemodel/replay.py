@@ -39,36 +39,51 @@ class Outcome:
 REJECTED_SECONDS = float("inf")
 
 
+@dataclass(slots=True)
+class ReplayClock:
+    """The time of a replay in seconds, for what the scheduler has that wants to read a clock."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def replay(arrivals: Iterable[Arrival], limits: SchedulerLimits, timer: StepTimer) -> list[Outcome]:
+    """Every request's outcome, in order of arrival, on a scheduler with these limits."""
+    return replay_on(Scheduler(limits), arrivals, timer, ReplayClock())
+
+
+def replay_on(scheduler: Scheduler, arrivals: Iterable[Arrival], timer: StepTimer, clock: ReplayClock) -> list[Outcome]:
     """Every request's outcome, in order of arrival. A step takes in whoever arrived before it began.
 
     Whether a request is admitted is decided the moment it arrives, as vLLM's API server does: prompts that the step
     under way computes still count as queued.
     """
     queue = sorted(arrivals, key=lambda arrival: arrival.at)
-    scheduler = Scheduler(limits)
     sequences: list[Sequence | None] = []
 
     def arrive(until: float) -> None:
         while len(sequences) < len(queue) and queue[len(sequences)].at <= until:
+            clock.now = max(clock.now, queue[len(sequences)].at)
             sequences.append(_admitted(scheduler, queue[len(sequences)]))
+        clock.now = until
 
-    now = 0.0
     while len(sequences) < len(queue) or scheduler.unfinished:
         if not scheduler.unfinished:
-            now = max(now, queue[len(sequences)].at)
-            arrive(now)
+            arrive(max(clock.now, queue[len(sequences)].at))
         if scheduler.unfinished:
-            plan = scheduler.step(now)
-            now += plan.seconds(timer)
-            arrive(now)
-            scheduler.complete(plan, now)
+            plan = scheduler.step(clock.now)
+            arrive(clock.now + plan.seconds(timer))
+            scheduler.complete(plan, clock.now)
     return [_outcome(arrival, sequence) for arrival, sequence in zip(queue, sequences, strict=True)]
 
 
 def _admitted(scheduler: Scheduler, arrival: Arrival) -> Sequence | None:
     """The queued sequence, None where an admission cap or the size of the KV cache refuses it."""
-    if scheduler.rejection() is not None or not scheduler.fits(arrival.prompt_tokens, arrival.output_tokens):
+    if scheduler.refuse(arrival.prompt_tokens) is not None or not scheduler.fits(
+        arrival.prompt_tokens, arrival.output_tokens
+    ):
         return None
     sequence = Sequence(arrival.prompt_tokens, arrival.output_tokens, arrival.at, arrival.cached_tokens)
     scheduler.add(sequence)

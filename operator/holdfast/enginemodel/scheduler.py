@@ -2,14 +2,17 @@
 
 Running sequences first, in order; then waiting ones within the token budget. Prompts are computed in chunks, KV cache
 is taken in blocks of 16 tokens, a sequence that finds no block preempts the youngest one, whose tokens are computed
-again later. Nothing here knows a clock: `step` plans at a time it is told, `complete` applies the plan.
+again later. Nothing here knows a clock: `step` plans at a time it is told, `complete` applies the plan. As in vLLM, the
+waiting queue and the limits of the next step may be exchanged while it runs.
 """
 
 from __future__ import annotations
 
 import enum
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from holdfast.enginemodel.steplaw import Chunk, StepTimer
 
@@ -17,17 +20,26 @@ BLOCK_TOKENS = 16
 
 
 class RejectReason(enum.StrEnum):
-    """Which admission cap refused a request."""
+    """Which admission cap refused a request, or that its first token would come too late."""
 
     REQUESTS = "max_num_queued_reqs"
     TOKENS = "max_num_queued_tokens"
+    TTFT = "ttft"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request was turned away, and after how many seconds it may come again where that is known."""
+
+    reason: RejectReason
+    retry_after_seconds: int | None = None
 
 
 class SequenceStatus(enum.Enum):
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
-    ABORTED = "aborted"
+    FINISHED_ABORTED = "aborted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +60,7 @@ class Sequence:
     """One request inside the engine; times in seconds, the rest in tokens and blocks.
 
     `cached_tokens` of the prompt are found in the prefix cache at the first admission. A prompt plus answer that
-    exceeds the KV cache is refused by `Scheduler.add`.
+    exceeds the KV cache is refused by `Scheduler.add`. Properties have the names of vLLM's Request.
     """
 
     prompt_tokens: int
@@ -63,6 +75,23 @@ class Sequence:
     scheduled_at: float | None = None
     first_token_at: float | None = None
     last_token_at: float | None = None
+    request_id: str = ""
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return self.prompt_tokens
+
+    @property
+    def num_output_tokens(self) -> int:
+        return self.generated
+
+    @property
+    def num_preemptions(self) -> int:
+        return self.preemptions
+
+    @property
+    def arrival_time(self) -> float:
+        return self.arrived_at
 
     @property
     def tokens(self) -> int:
@@ -101,17 +130,49 @@ class StepPlan:
         return timer.step_seconds(chunks, decodes, self.decode_kv_tokens / decodes if decodes else 0.0)
 
 
+class WaitingQueue(Protocol):
+    """The part of vLLM's RequestQueue that the loop uses."""
+
+    def add_request(self, request: Sequence) -> None: ...
+    def peek_request(self) -> Sequence: ...
+    def pop_request(self) -> Sequence: ...
+    def prepend_request(self, request: Sequence) -> None: ...
+    def remove_requests(self, requests: Iterable[Sequence]) -> None: ...
+    def __len__(self) -> int: ...
+
+
+class FirstComeQueue(deque[Sequence]):
+    """First come, first served."""
+
+    def add_request(self, request: Sequence) -> None:
+        self.append(request)
+
+    def peek_request(self) -> Sequence:
+        return self[0]
+
+    def pop_request(self) -> Sequence:
+        return self.popleft()
+
+    def prepend_request(self, request: Sequence) -> None:
+        self.appendleft(request)
+
+    def remove_requests(self, requests: Iterable[Sequence]) -> None:
+        for request in requests:
+            self.remove(request)
+
+
 class Scheduler:
-    """The queues and the KV cache of one engine."""
+    """The queues and the KV cache of one engine; `active_sequences` and `tokens_per_step` hold for the next step."""
 
     def __init__(self, limits: SchedulerLimits) -> None:
         self.limits = limits
         self.total_blocks = max(0, limits.kv_tokens) // BLOCK_TOKENS
         self.free_blocks = self.total_blocks
         self.running: list[Sequence] = []
-        self.waiting: deque[Sequence] = deque()
+        self.waiting: WaitingQueue = FirstComeQueue()
         self.queued_prompt_tokens = 0
-        self._active = min(limits.max_num_seqs, limits.max_num_active_seqs or limits.max_num_seqs)
+        self.active_sequences = min(limits.max_num_seqs, limits.max_num_active_seqs or limits.max_num_seqs)
+        self.tokens_per_step = limits.max_num_batched_tokens
         self._threshold = limits.long_prefill_token_threshold or limits.max_num_batched_tokens
 
     @property
@@ -136,6 +197,11 @@ class Scheduler:
             return RejectReason.TOKENS
         return None
 
+    def refuse(self, prompt_tokens: int) -> Refusal | None:
+        """Why a request of this length that comes now is turned away; None lets it in."""
+        reason = self.rejection()
+        return None if reason is None else Refusal(reason)
+
     def fits(self, prompt_tokens: int, output_tokens: int) -> bool:
         """Whether the KV cache could hold such a request at all."""
         return _blocks(prompt_tokens + output_tokens) <= self.total_blocks
@@ -146,18 +212,17 @@ class Scheduler:
             raise ValueError("a request has at least one prompt and one output token")
         if not self.fits(sequence.prompt_tokens, sequence.output_tokens):
             raise ValueError(f"{sequence.prompt_tokens} + {sequence.output_tokens} tokens exceed the KV cache")
-        self.queued_prompt_tokens += sequence.prompt_tokens
-        self.waiting.append(sequence)
+        self._enqueue(sequence)
 
     def abort(self, sequence: Sequence) -> None:
         """Take a request out, wherever it is; finished ones stay as they are."""
         if sequence.status is SequenceStatus.RUNNING:
             self.running.remove(sequence)
         elif sequence.status is SequenceStatus.WAITING:
-            self.waiting.remove(sequence)
+            self.waiting.remove_requests((sequence,))
         else:
             return
-        self._leave(sequence, SequenceStatus.ABORTED)
+        self._leave(sequence, SequenceStatus.FINISHED_ABORTED)
 
     def step(self, now: float) -> StepPlan:
         """Plan the next step and take the KV blocks it needs; every planned token counts as computed from here on."""
@@ -200,15 +265,17 @@ class Scheduler:
         victim.blocks = victim.computed = victim.cached_tokens = 0
         victim.preemptions += 1
         victim.status = SequenceStatus.WAITING
-        self.waiting.appendleft(victim)
+        self.waiting.prepend_request(victim)
         return victim
 
     def admit_head(self, now: float) -> Sequence | None:
         """Move the first waiting sequence to the running ones if a slot and blocks for all its tokens are free."""
-        sequence = self.waiting[0]
-        if len(self.running) >= self._active or _blocks(sequence.tokens) > self.free_blocks:
+        if len(self.running) >= self.active_sequences:
             return None
-        self.waiting.popleft()
+        sequence = self.waiting.peek_request()
+        if _blocks(sequence.tokens) > self.free_blocks:
+            return None
+        self.waiting.pop_request()
         self.running.append(sequence)
         sequence.status = SequenceStatus.RUNNING
         sequence.computed = _cached_blocks(sequence) * BLOCK_TOKENS
@@ -219,6 +286,10 @@ class Scheduler:
     def chunk(self, sequence: Sequence, budget: int) -> int:
         """Tokens of a sequence to compute next within the budget."""
         return min(sequence.tokens - sequence.computed, self._threshold, budget)
+
+    def _enqueue(self, sequence: Sequence) -> None:
+        self.queued_prompt_tokens += sequence.prompt_tokens
+        self.waiting.add_request(sequence)
 
     def _emit(self, sequence: Sequence, now: float) -> None:
         if sequence.prefilling:
@@ -245,7 +316,7 @@ class _Planner:
     def __init__(self, scheduler: Scheduler, now: float) -> None:
         self.scheduler = scheduler
         self.now = now
-        self.budget = scheduler.limits.max_num_batched_tokens
+        self.budget = scheduler.tokens_per_step
         self.prefills: list[tuple[Sequence, int, int]] = []
         self.decodes: list[Sequence] = []
         self.decode_kv_tokens = 0
@@ -264,7 +335,7 @@ class _Planner:
             position += 1
 
     def admit_waiting(self) -> None:
-        """First chunks of waiting sequences, first come first served, until one does not fit."""
+        """First chunks of waiting sequences, in the queue's order, until one does not fit."""
         while self.scheduler.waiting and self.budget > 0:
             sequence = self.scheduler.admit_head(self.now)
             if sequence is None:

@@ -14,8 +14,9 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from holdfast.enginemodel.scheduler import Sequence
+from holdfast.enginemodel.scheduler import Refusal, RejectReason, Sequence
 from holdfast.simulator.emulator_engine import EmulatedEngine, Job
+from holdfast.simulator.emulator_fastloop import FastLoopMetrics, FastLoopScheduler
 from holdfast.simulator.emulator_openai import Answer, BadRequest, CompletionRequest, parse_request
 from holdfast.simulator.emulator_options import EmulatorOptions, EngineSetup, set_up
 from holdfast.simulator.emulator_stream import Collector, TokenStream
@@ -24,9 +25,10 @@ EMULATED_VLLM_VERSION = "0.32.0"
 BODY_LIMIT_BYTES = 64 * 2**20
 LEAVING_CHECK_SECONDS = 0.25
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-BUSY = {
-    "max_num_queued_reqs": "The server is currently busy: too many requests are queued. Please try again later.",
-    "max_num_queued_tokens": "The server has too large a backlog of prompt tokens. Please try again later.",
+MESSAGES = {
+    RejectReason.REQUESTS: "The server is currently busy: too many requests are queued. Please try again later.",
+    RejectReason.TOKENS: "The server has too large a backlog of prompt tokens. Please try again later.",
+    RejectReason.TTFT: "The first token would come later than this service promises. Please try again later.",
 }
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -37,8 +39,12 @@ class EmulatorServer:
 
     def __init__(self, setup: EngineSetup) -> None:
         self.setup = setup
-        self.engine = EmulatedEngine(
-            setup.scheduler(), setup.timer(), setup.metrics(time.time()), speed=setup.options.speed
+        scheduler = setup.scheduler(_loop_time)
+        self.engine = EmulatedEngine(scheduler, setup.timer(), setup.metrics(time.time()), speed=setup.options.speed)
+        self._fast_loop = (
+            FastLoopMetrics(scheduler, setup.options.names[0], EMULATED_VLLM_VERSION)
+            if isinstance(scheduler, FastLoopScheduler)
+            else None
         )
         self.engine.metrics.set("vllm:engine_sleep_state", 1, "awake")
         self.draining = False
@@ -83,7 +89,9 @@ class EmulatorServer:
         try:
             response = await handler(request)
         except BadRequest as refusal:
-            response = web.Response(body=refusal.body(), status=refusal.status, content_type="application/json")
+            response = web.Response(
+                body=refusal.body(), status=refusal.status, headers=refusal.headers, content_type="application/json"
+            )
         if not response.prepared:
             response.headers.update(self._named)
             if self._closes():
@@ -150,9 +158,9 @@ class EmulatorServer:
             raise BadRequest(f"The model `{asked.model}` does not exist.", HTTPStatus.NOT_FOUND, "model")
         if self.draining:
             raise BadRequest("The server is shutting down.", HTTPStatus.SERVICE_UNAVAILABLE)
-        rejection = self.engine.admit()
-        if rejection is not None:
-            raise BadRequest(BUSY[rejection.value], HTTPStatus.SERVICE_UNAVAILABLE)
+        refusal = self.engine.admit(asked.prompt_tokens)
+        if refusal is not None:
+            raise _busy(refusal)
 
     @property
     def _name(self) -> str:
@@ -188,7 +196,21 @@ class EmulatorServer:
 
     async def _metrics(self, _: web.Request) -> web.Response:
         self.engine.refresh_gauges()
-        return web.Response(body=self.engine.metrics.render(), headers={"Content-Type": METRICS_TYPE})
+        body = self.engine.metrics.render()
+        if self._fast_loop is not None:
+            body += self._fast_loop.render()
+        return web.Response(body=body, headers={"Content-Type": METRICS_TYPE})
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _busy(refusal: Refusal) -> BadRequest:
+    """A 503 as vLLM's; one of the fast loop also says when to come again."""
+    again = refusal.retry_after_seconds
+    headers = {} if again is None else {"Retry-After": str(again)}
+    return BadRequest(MESSAGES[refusal.reason], HTTPStatus.SERVICE_UNAVAILABLE, headers=headers)
 
 
 class Leaving:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import Protocol
 
-from holdfast.enginemodel.scheduler import RejectReason, Scheduler, Sequence, SequenceStatus, StepPlan
+from holdfast.enginemodel.scheduler import Refusal, RejectReason, Scheduler, Sequence, SequenceStatus, StepPlan
 from holdfast.enginemodel.steplaw import StepTimer
+from holdfast.simulator.emulator_fastloop import FastLoopScheduler
 from holdfast.simulator.emulator_metrics import EngineMetrics
 
 LONGEST_LAG_SECONDS = 1.0
 """How far behind the clock the steps may be and still catch up; a host that stalls longer loses the rest."""
+
+IDLE_LOOK_SECONDS = 0.5
+"""How often an engine without requests looks for new limits; one with requests does so between its steps."""
 
 
 class Sink(Protocol):
@@ -47,12 +52,12 @@ class EmulatedEngine:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def admit(self) -> RejectReason | None:
-        """The reason why one more request is refused now, counted; None lets it in."""
-        reason = self.scheduler.rejection()
-        if reason is not None:
-            self.metrics.add("vllm:admission_rejections", 1, reason.value)
-        return reason
+    def admit(self, prompt_tokens: int) -> Refusal | None:
+        """Why a request of this length is refused now, counted; None lets it in."""
+        refusal = self.scheduler.refuse(prompt_tokens)
+        if refusal is not None and refusal.reason is not RejectReason.TTFT:
+            self.metrics.add("vllm:admission_rejections", 1, refusal.reason.value)
+        return refusal
 
     def submit(self, job: Job) -> None:
         """Queue a request."""
@@ -77,8 +82,7 @@ class EmulatedEngine:
         due = loop.time()
         while True:
             if not self.scheduler.unfinished:
-                self._work.clear()
-                await self._work.wait()
+                await self._arrival()
                 due = loop.time()
             now = loop.time()
             plan = self.scheduler.step(now)
@@ -86,6 +90,16 @@ class EmulatedEngine:
             self._count_step(plan)
             await asyncio.sleep(max(0.0, due - loop.time()))
             self._deliver(plan, loop.time())
+
+    async def _arrival(self) -> None:
+        self._work.clear()
+        scheduler = self.scheduler
+        if isinstance(scheduler, FastLoopScheduler):
+            while not self._work.is_set():
+                scheduler.loop.look()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._work.wait(), IDLE_LOOK_SECONDS)
+        await self._work.wait()
 
     def refresh_gauges(self) -> None:
         """Bring the gauges up to date before a scrape."""

@@ -19,10 +19,17 @@ PROMPT_TOKENS_HEADER = "Holdfast-Prompt-Tokens"
 class BadRequest(Exception):
     """A request that is refused, with the status and the error type vLLM gives."""
 
-    def __init__(self, message: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST, param: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        status: HTTPStatus = HTTPStatus.BAD_REQUEST,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.param = param
+        self.headers = headers
 
     def body(self) -> bytes:
         kinds = {HTTPStatus.BAD_REQUEST: "BadRequestError", HTTPStatus.NOT_FOUND: "NotFoundError"}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from holdfast.enginemodel.prior import MEMORY_UTILIZATION, EnginePrior, engine_prior
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS, Scheduler, SchedulerLimits
 from holdfast.enginemodel.steplaw import StepTimer
 from holdfast.enginemodel.steptable import DEFAULT_OVERHEAD_SECONDS, StepTable
 from holdfast.simulator.emulator_families import cache_config
+from holdfast.simulator.emulator_fastloop import FastLoopScheduler
 from holdfast.simulator.emulator_metrics import EngineMetrics
+from holdfast_engine.limits import LimitsFiles
 
 USUAL_MODEL_LEN = 32_768
 """Context length where none is given, as far as the KV cache holds it."""
@@ -29,7 +32,8 @@ class EmulatorOptions:
 
     `overhead_seconds` is the host's time per step, `speed` divides every step, `cold_start_seconds` pass before the
     server listens, `connection_close_share` of the answers end their connection, all of them once `drain_file` is
-    there. `replica` names this engine in a header of every answer.
+    there. `replica` names this engine in a header of every answer. `engine_limits` are the files in which the fast loop
+    finds its limits; None leaves it out.
     """
 
     model: str
@@ -57,6 +61,7 @@ class EmulatorOptions:
     drain_file: str = DRAIN_FILE
     keep_alive_seconds: float = 75.0
     replica: str = ""
+    engine_limits: tuple[str, ...] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -73,8 +78,11 @@ class EngineSetup:
     limits: SchedulerLimits
     max_model_len: int
 
-    def scheduler(self) -> Scheduler:
-        return Scheduler(self.limits)
+    def scheduler(self, clock: Callable[[], float]) -> Scheduler:
+        files = self.options.engine_limits
+        if files is None:
+            return Scheduler(self.limits)
+        return FastLoopScheduler(self.limits, LimitsFiles(map(Path, files)), clock)
 
     def timer(self) -> StepTimer:
         timer = self.prior.timer

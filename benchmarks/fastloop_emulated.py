@@ -1,0 +1,194 @@
+"""What the fast loop keeps of an overloaded replica's goodput, in the emulator's scheduler loop and virtual time.
+
+    python benchmarks/fastloop_emulated.py             # four cells, some minutes each
+    python benchmarks/fastloop_emulated.py --cell 1    # one of them
+
+C is the best goodput that vLLM without the fast loop reaches at any offered rate with its best fixed limits (sequences
+and tokens per step; mean over the seeds). Goodput counts good requests among those that arrived in the steady window,
+per second of that window, as a share of C. The fast loop is holdfast_engine's own code; it is told the objectives and
+nothing else, so that every limit is its own. `flag` is stock vLLM at C's limits with the --max-num-queued-tokens that
+is best at that very load. The last lines compare medians at loads that stock can carry.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, median
+
+import numpy as np
+
+from holdfast.domain.service import Slo
+from holdfast.enginemodel.prior import engine_prior
+from holdfast.enginemodel.replay import Arrival, Outcome, ReplayClock, replay, replay_on
+from holdfast.enginemodel.scheduler import SchedulerLimits
+from holdfast.simulator.emulator_fastloop import FastLoopScheduler
+from holdfast_engine.limits import LimitsFiles
+from holdfast_engine.rules import Limits, Objectives, Overload
+
+MODEL, ACCELERATOR = "Qwen/Qwen3-8B", "l40s"
+CHAT, CODE = (1020, 1.2, 210, 0.8), (2050, 0.9, 30, 1.5)  # mean prompt, cv, mean output, cv
+RELAXED, BRISK = Slo(2.0, 0.1, 0.95, 3600), Slo(1.0, 0.06, 0.95, 3600)
+CELLS = {
+    "conversation, TTFT 2 s, TPOT 100 ms": (CHAT, RELAXED),
+    "conversation, TTFT 1 s, TPOT 60 ms": (CHAT, BRISK),
+    "code, TTFT 2 s, TPOT 100 ms": (CODE, RELAXED),
+    "code, TTFT 1 s, TPOT 60 ms": (CODE, BRISK),
+}
+CALM, OVERLOADS = (0.5, 0.8), (1.1, 1.25, 1.5, 2.0)
+BAR_QUEUE = dict(zip(OVERLOADS, (0.95, 0.95, 0.9, 0.85), strict=True))
+BAR_REJECT, BAR_CALM = 0.95, 0.98
+RATES = tuple(2.0 * 1.15**step for step in range(10))
+TOKENS, SEQUENCES = (384, 512, 768, 1024, 2048), (64, 256)
+CAPS = (1, 2, 4, 8)  # in mean prompts
+WARM_UP = 0.2
+LONGEST = 16_000
+
+
+@dataclass(frozen=True)
+class Run:
+    """Outcomes of the requests that arrived in the steady window, and how long that lasted."""
+
+    outcomes: list[Outcome]
+    seconds: float
+    slo: Slo
+
+    @property
+    def goodput(self) -> float:
+        """Good requests per second of the window."""
+        return sum(outcome.good(self.slo) for outcome in self.outcomes) / self.seconds
+
+    def median(self, name: str) -> float:
+        """Median seconds of those that were served."""
+        return median(getattr(each, name) for each in self.outcomes if math.isfinite(each.ttft_seconds))
+
+
+class Replica:
+    """One engine under one mix and SLO; the same requests come in every run of a seed, faster or slower."""
+
+    def __init__(self, mix: tuple[float, float, float, float], slo: Slo, requests: int, seeds: int) -> None:
+        prior = engine_prior(MODEL, ACCELERATOR)
+        self.slo, self.timer, self.mean_prompt = slo, prior.timer, mix[0]
+        self.stock = SchedulerLimits(
+            prior.max_num_seqs_default, prior.max_num_batched_tokens_default, kv_tokens=prior.kv_tokens
+        )
+        self.seeds = range(seeds)
+        self._traces = [_trace(mix, requests, seed) for seed in self.seeds]
+
+    def plain(self, limits: SchedulerLimits, rate: float, seed: int) -> Run:
+        """Stock vLLM."""
+        return self._run(replay(self._arrivals(rate, seed), limits, self.timer))
+
+    def plugin(self, overload: Overload, rate: float, seed: int) -> Run:
+        """vLLM's default limits and the fast loop."""
+        asked = Limits(1, Objectives(self.slo.ttft_seconds, self.slo.tpot_seconds), overload=overload)
+        with tempfile.TemporaryDirectory() as folder:
+            path, clock = Path(folder) / "engine-limits", ReplayClock()
+            path.write_text(asked.to_json())
+            scheduler = FastLoopScheduler(self.stock, LimitsFiles([path]), clock)
+            outcomes = replay_on(scheduler, self._arrivals(rate, seed), self.timer, clock)
+        ledger = scheduler.loop.ledger
+        judged = ledger.good + sum(ledger.bad.values()) + ledger.withdrawn + scheduler.rejected
+        assert judged == len(outcomes), f"{len(outcomes)} requests came, {judged} were judged"
+        return self._run(outcomes)
+
+    def capacity(self) -> tuple[float, SchedulerLimits]:
+        """C, and the limits it takes."""
+        best = (0.0, self.stock)
+        for tokens in TOKENS:
+            for sequences in SEQUENCES:
+                limits = replace(self.stock, max_num_batched_tokens=tokens, max_num_seqs=sequences)
+                best = max(best, (self._best_goodput(limits, best[0]), limits), key=lambda found: found[0])
+        return best
+
+    def _best_goodput(self, limits: SchedulerLimits, known: float) -> float:
+        """At the best rate; rates are tried upwards until queues have eaten what more requests would bring."""
+        best = 0.0
+        for rate in RATES:
+            if rate <= known:
+                continue
+            found = fmean(self.plain(limits, rate, seed).goodput for seed in self.seeds)
+            best = max(best, found)
+            if found < 0.8 * best or found < 0.7 * known:
+                break
+        return best
+
+    def _arrivals(self, rate: float, seed: int) -> list[Arrival]:
+        moments, pairs = self._traces[seed]
+        return [Arrival(at / rate, *pair) for at, pair in zip(moments, pairs, strict=True)]
+
+    def _run(self, outcomes: list[Outcome]) -> Run:
+        steady = outcomes[round(WARM_UP * len(outcomes)) :]
+        return Run(steady, steady[-1].arrival.at - steady[0].arrival.at, self.slo)
+
+
+def _trace(mix: tuple[float, float, float, float], count: int, seed: int) -> tuple[list[float], list[tuple[int, int]]]:
+    """Poisson moments at one request per second, and lognormal lengths."""
+    draw = np.random.default_rng(seed)
+    moments = np.cumsum(draw.exponential(1.0, count)).tolist()
+    columns = []
+    for mean, cv in (mix[:2], mix[2:]):
+        sigma = math.sqrt(math.log1p(cv * cv))
+        values = draw.lognormal(math.log(mean) - sigma**2 / 2, sigma, count)
+        columns.append(np.clip(np.rint(values), 1, LONGEST).astype(int).tolist())
+    return moments, list(zip(*columns, strict=True))
+
+
+def table(replica: Replica) -> Iterator[str]:
+    """The rows of a cell as Markdown."""
+    best, limits = replica.capacity()
+    yield f"C = {best:.2f} good/s with {limits.max_num_seqs} sequences, {limits.max_num_batched_tokens} tokens per step"
+    yield "\n| offered | stock | stock at C's limits | flag | Queue | Reject | bar |\n|---|---|---|---|---|---|---|"
+    for load in OVERLOADS:
+        rate = load * best
+
+        def share(run: object, rate: float = rate) -> float:
+            return fmean(run(rate, seed).goodput for seed in replica.seeds) / best  # type: ignore[operator]
+
+        capped = [replace(limits, max_num_queued_tokens=round(cap * replica.mean_prompt)) for cap in CAPS]
+        plain = [
+            share(lambda rate, seed, each=each: replica.plain(each, rate, seed)) for each in (replica.stock, limits)
+        ]
+        flag = max(share(lambda rate, seed, each=each: replica.plain(each, rate, seed)) for each in capped)
+        queue = share(lambda rate, seed: replica.plugin(Overload.QUEUE, rate, seed))
+        reject = share(lambda rate, seed: replica.plugin(Overload.REJECT, rate, seed))
+        held = queue >= BAR_QUEUE[load] and reject >= BAR_REJECT
+        cells = " | ".join(f"{value:.2f}" for value in (*plain, flag, queue, reject))
+        yield f"| {load:g} C | {cells} | {BAR_QUEUE[load]:g}, {BAR_REJECT:g}: {'held' if held else '**missed**'} |"
+    yield "\n| offered | | goodput / stock's | TTFT p50 | TPOT p50 | bar |\n|---|---|---|---|---|---|"
+    for load in CALM:
+        for overload in Overload:
+            yield _calm_row(replica, load, overload, load * best)
+
+
+def _calm_row(replica: Replica, load: float, overload: Overload, rate: float) -> str:
+    pairs = [(replica.plain(replica.stock, rate, s), replica.plugin(overload, rate, s)) for s in replica.seeds]
+    goodput = fmean(ours.goodput / plain.goodput for plain, ours in pairs)
+    ttft, tpot = (
+        fmean(ours.median(name) / plain.median(name) for plain, ours in pairs)
+        for name in ("ttft_seconds", "tpot_seconds")
+    )
+    verdict = "held" if goodput >= BAR_CALM else "**missed**"
+    return f"| {load:g} C | {overload} | {goodput:.3f} | {ttft:.2f} | {tpot:.2f} | {BAR_CALM:g}: {verdict} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cell", type=int, choices=range(len(CELLS)), help="only this one")
+    parser.add_argument("--requests", type=int, default=800)
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    for index, (name, (mix, slo)) in enumerate(CELLS.items()):
+        if options.cell in (None, index):
+            print(f"\n{name} ({MODEL} on {ACCELERATOR})\n")
+            for line in table(Replica(mix, slo, options.requests, options.seeds)):
+                print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
