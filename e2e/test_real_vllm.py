@@ -117,6 +117,12 @@ def test_a_real_engine_serves_a_token_before_it_is_ready(tiny: Json, place: Kube
     assert "holdfast: ready, one token served" in log
 
 
+def test_a_real_engine_counts_no_request_before_its_first_client(tiny: Json, place: Kubectl) -> None:
+    counted = "vllm:request_success_total"
+    place.wait_until(lambda: bool(_series(place, counted)), 60, "a scrape of the engine", poll_seconds=1)
+    assert sum(value for _, value in _series(place, counted)) == 0.0, "the warm-up is nobody's request"
+
+
 def test_a_real_engine_runs_without_privileges(tiny: Json, place: Kubectl) -> None:
     pod = place.get_json("pod", _pods(place)[0])
     assert pod["spec"]["securityContext"]["runAsNonRoot"]
@@ -251,12 +257,12 @@ def _pods(place: Kubectl, *, leaving: bool | None = None) -> list[str]:
 
 
 def _served_by(place: Kubectl, before: dict[str, float] | None = None) -> dict[str, float]:
-    """Requests that each pod has finished since `before`; pods with none but that of their warm-up are left out."""
+    """Requests that each pod has finished since `before`; pods with none are left out."""
     finished: dict[str, float] = {}
     for labels, value in _series(place, "vllm:request_success_total"):
         finished[labels["pod"]] = finished.get(labels["pod"], 0.0) + value
     since = {pod: count - (before or {}).get(pod, 0.0) for pod, count in finished.items()}
-    return {pod: count for pod, count in since.items() if count > 1}
+    return {pod: count for pod, count in since.items() if count > 0}
 
 
 def _series(place: Kubectl, metric: str) -> list[tuple[dict[str, str], float]]:
