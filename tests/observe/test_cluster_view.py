@@ -163,6 +163,31 @@ async def test_services_and_replicas_come_in_order_of_names(world: Cluster) -> N
     assert [replica.name for replica in parts[0].replicas] == ["a-1", "a-2"]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "mine", "ownerReferences": []},
+        {"name": "mine"},
+        {"ownerReferences": []},
+        {"ownerReferences": [{"kind": "LLMService", "name": "chat", "uid": "an-earlier-chat"}]},
+        {"name": "chat-old", "labels": {"holdfast.dev/service": "chat", "holdfast.dev/accelerator": "older"}},
+    ],
+    ids=["a copy", "a copy with its owner", "kept out of our hands", "of an earlier service", "named by another rule"],
+)
+async def test_a_deployment_that_only_wears_our_labels_is_never_sized_or_deleted(
+    world: Cluster, change: dict[str, Any]
+) -> None:
+    body = deployment()
+    body["metadata"] |= change
+    await world.put("services", service())
+    await world.put("deployments", body)
+    (parts,) = world.view.services()
+    assert parts.placements == ()
+    shown = parts.shown("Deployment", body["metadata"]["name"])
+    assert shown is not None, "it is seen all the same, and its name is not free"
+    assert shown.name == body["metadata"]["name"]
+
+
 async def test_a_deployment_remembers_how_it_was_rendered(world: Cluster) -> None:
     body = deployment()
     body["metadata"]["annotations"] = {names.INPUTS_ANNOTATION: "x", "deployment.kubernetes.io/revision": "3"}

@@ -200,6 +200,7 @@ def deployment(*conditions: dict[str, str], generation: int = 3, observed: int =
             "generation": generation,
             "resourceVersion": "17",
             "labels": {"holdfast.dev/service": "chat", "holdfast.dev/accelerator": "h100"},
+            "ownerReferences": [{"kind": "LLMService", "name": "chat", "uid": "uid-chat"}],
         },
         "spec": {"replicas": 3},
         "status": {"observedGeneration": observed, "conditions": list(conditions)} | counts,

@@ -157,7 +157,8 @@ class Actuator:
                 remove_first=scale.removal_order(target.remove_first, running),
             )
         for name in changes.delete:
-            await delete(self._api, deployment_path(decision.key.namespace, name))
+            shown = part.shown("Deployment", name)
+            await delete(self._api, deployment_path(decision.key.namespace, name), shown.uid if shown else "")
 
     def _admission(self, service: LLMService, accelerator: Accelerator, deployed: Deployed | None) -> Admission | None:
         """Return the admission limits of a rollout that starts now, worked out once a generation."""

@@ -18,7 +18,7 @@ from holdfast.observe import mapping
 from holdfast.observe.spec import as_deployed, to_spec
 from holdfast.render import context
 from holdfast.render.live import Live
-from holdfast.render.names import SERVICE_LABEL
+from holdfast.render.names import SERVICE_LABEL, deployment_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +161,10 @@ class ClusterView:
         )
 
     def _parts(self, key: ServiceKey, service: LLMService, spec: ServiceSpec) -> ServiceParts:
-        deployed = tuple(self._deployments.get(key, ()))
+        labelled = tuple(self._deployments.get(key, ()))
+        deployed = tuple(item for item in labelled if _is_ours(item, spec))
         limits = {item.placement.accelerator: item.rendered.admission for item in deployed if item.rendered}
-        live = [*self._live.get(key, ()), *(item.live for item in deployed if item.live)]
+        live = [*self._live.get(key, ()), *(item.live for item in labelled if item.live)]
         live.sort(key=lambda item: (item.kind, item.name))
         return ServiceParts(
             service, as_deployed(spec, limits), self._replicas(key), deployed, tuple(live), self._watched
@@ -214,6 +215,13 @@ async def _index_live(body: kopf.Body, **_: Any) -> dict[ServiceKey, Live]:
 async def _index_node(body: kopf.Body, **_: Any) -> dict[str, NodeOffer]:
     offer = mapping.node_offer_from_node(body)
     return {} if offer is None else {offer.name: offer}
+
+
+def _is_ours(deployed: Deployed, spec: ServiceSpec) -> bool:
+    """Whether a Deployment may be sized and deleted: anybody can write our labels, and copies carry them along."""
+    placement, live = deployed.placement, deployed.live
+    named = placement.deployment == deployment_name(spec.key.name, placement.accelerator)
+    return named and live is not None and spec.uid in live.owners
 
 
 def _owner(body: Mapping[str, Any]) -> ServiceKey:
