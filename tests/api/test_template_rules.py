@@ -17,6 +17,8 @@ PRIVILEGES = [
     ({"spec": {"hostIPC": True}}, "spec.hostIPC", "hostIPC"),
     ({"spec": {"serviceAccountName": "admin"}}, "spec.serviceAccountName", "serviceAccountName"),
     ({"spec": {"serviceAccount": "admin"}}, "spec.serviceAccount", "serviceAccountName"),
+    ({"spec": {"serviceAccountName": None}}, "spec.serviceAccountName", "serviceAccountName"),
+    ({"spec": {"serviceAccountName": ""}}, "spec.serviceAccountName", "serviceAccountName"),
     ({"spec": {"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}}, "spec.volumes[v].hostPath", "hostPath"),
     (container(privileged=True), "spec.containers[x].securityContext.privileged", "privileged"),
     (container("initContainers", privileged=True), "spec.initContainers[x].securityContext", "privileged"),

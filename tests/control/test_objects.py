@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.act.api import ApiError, ApiUnreachable
+from holdfast.api.reasons import Reason
 from holdfast.control.objects import Objects
 from holdfast.control.plan import plan
 from holdfast.domain.cluster import ReplicaPhase
@@ -282,3 +283,16 @@ def rolling(part: ServiceParts) -> ServiceParts:
         for item in part.deployed
     )
     return dataclasses.replace(part, deployed=deployed)
+
+
+async def test_no_pods_are_made_that_would_run_as_somebody_elses_service_account() -> None:
+    world = World()
+    account = {"metadata": {"name": "chat", "namespace": "prod", "uid": "theirs"}}
+    world.api.objects[f"{CORE}/serviceaccounts/chat"] = account
+    world.part = parts()
+    await world.tick()
+    assert [path for _, path in world.api.writes() if "deployments" in path] == []
+    assert [problem.reason for problem in world.objects.problems(world.part.spec.key)] == [Reason.NAME_CONFLICT]
+    del world.api.objects[f"{CORE}/serviceaccounts/chat"]
+    await world.tick()
+    assert DEPLOYMENT in world.api.objects

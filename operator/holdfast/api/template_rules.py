@@ -76,7 +76,8 @@ def _privileges(spec: Mapping[str, Any], allow: TemplateAllowances) -> Iterator[
         if spec.get(field) and not allowed:
             yield refusal(f"template.spec.{field}", field)
     for field in ("serviceAccountName", "serviceAccount"):
-        if spec.get(field) and not allow.service_account_name:
+        # Null and an empty name too: they mean the namespace's default account.
+        if field in spec and not allow.service_account_name:
             yield refusal(f"template.spec.{field}", "serviceAccountName")
     for volume in _mappings(spec.get("volumes")):
         if "hostPath" in volume and not allow.host_path:

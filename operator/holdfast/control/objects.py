@@ -98,10 +98,15 @@ class Objects:
     async def carry_out(self, part: ServiceParts, changes: Plan, work: Work, now: float) -> None:
         """Write; what is refused becomes a problem that the next decision names, and is tried again each tick."""
         kept = self._of(part)
-        problems = []
+        problems: list[ClusterProblem] = []
+        identity_taken = False
         for manifest, why in work.due:
+            if identity_taken and manifest["kind"] == "Deployment":
+                continue  # its pods would run with the rights of somebody else's ServiceAccount
             problem = await self._write(kept, part, changes, manifest, why, now)
             problems += [problem] if problem else []
+            taken = problem is not None and problem.reason is Reason.NAME_CONFLICT
+            identity_taken |= taken and manifest["kind"] == "ServiceAccount"
         kept.problems = tuple(problems)
         for live in work.unwanted:
             await delete(self._api, live_path(part.spec.key.namespace, live.kind, live.name), live.uid)
