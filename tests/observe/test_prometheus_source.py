@@ -119,6 +119,26 @@ async def test_an_engine_without_a_past_is_looked_at_by_one_more_query(fake: Fak
     assert traffic.state is SignalState.PARTIAL  # nobody said when it was born
 
 
+@pytest.mark.parametrize("label", ["namespace", "metric", "pod", "le"])
+@pytest.mark.parametrize("text", [["a"], {"a": "b"}, 5, None])
+async def test_a_label_that_is_no_text_is_told_and_harms_no_service(
+    fake: FakePrometheus, label: str, text: object
+) -> None:
+    odd = row(1, metric="request_success_total")
+    odd["metric"][label] = text
+    fake.rows["requests"] = [odd]
+    traffic = await observed(fake)
+    assert (traffic.state, traffic.detail) == (
+        SignalState.UNREACHABLE,
+        "requests: Prometheus answered a label that is no text",
+    )
+
+
+async def test_a_whole_number_beyond_floating_point_is_told(fake: FakePrometheus) -> None:
+    fake.rows["requests"] = [{**row(1), "value": [NOW, 10**400]}]
+    assert "a sample that is no number" in (await observed(fake)).detail
+
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -151,6 +171,8 @@ def result(value: object) -> str:
         (respond(200, "<html>please log in</html>", "text/html"), "no JSON"),
         (respond(200, ""), "no JSON"),
         (respond(200, '{"status":"success","data":'), "no JSON"),
+        (respond(200, "[" * 200_000), "JSON that nobody can read"),
+        (respond(200, f'{{"data":{{"result":[{{"metric":{{}},"value":[1,{"9" * 5000}]}}]}}}}'), "nobody can read"),
         (respond(200, "[]"), "lacks data.result"),
         (respond(200, "null"), "lacks data.result"),
         (respond(200, "{}"), "lacks data.result"),

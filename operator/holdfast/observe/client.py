@@ -96,6 +96,8 @@ class PrometheusClient:
             raise QueryError(f"{query.name}: the answer lacks data.result") from error
         except (requests.RequestException, OSError) as error:
             raise QueryError(f"{query.name}: Prometheus cannot be reached ({type(error).__name__})") from error
+        except (ValueError, RecursionError) as error:
+            raise QueryError(f"{query.name}: the answer is JSON that nobody can read") from error
 
 
 class BearerFromFile(AuthBase):
@@ -183,7 +185,7 @@ def _warnings_of(content: bytes) -> object:
     try:
         payload: Mapping[str, object] = json.loads(content)
         return payload.get("warnings")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return None
 
 

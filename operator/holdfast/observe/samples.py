@@ -75,6 +75,8 @@ def _labels(item: Mapping[str, Any]) -> Mapping[str, str]:
     labels = item.get("metric")
     if not isinstance(labels, dict):
         raise QueryError("Prometheus answered a series without labels")
+    if not all(isinstance(text, str) for text in labels.values()):
+        raise QueryError("Prometheus answered a label that is no text")
     return labels
 
 
@@ -82,7 +84,7 @@ def _point(pair: Sequence[Any] | None) -> tuple[float, float]:
     try:
         at, value = pair  # type: ignore[misc]  # any shape may arrive: the except clause is the check
         return float(at), float(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise QueryError(f"Prometheus answered a sample that is no number: {str(pair)[:80]}") from error
 
 
