@@ -55,8 +55,12 @@ def test_a_fraction_of_a_second_rounds_the_shutdown_timeout_up() -> None:
     assert "--shutdown-timeout=2" in arguments({"engine": {"shutdownTimeout": "1500ms"}})
 
 
-def test_variables_in_values_are_not_expanded_by_the_kubelet() -> None:
-    assert "--served-model-name=$$(VLLM_API_KEY)" in arguments({"model": {"servedName": "$(VLLM_API_KEY)"}})
+@pytest.mark.parametrize(
+    ("written", "rendered"),
+    [("$(VLLM_API_KEY)", "$$(VLLM_API_KEY)"), ("$$(VLLM_API_KEY)", "$$$$(VLLM_API_KEY)"), ("a$$b", "a$$$$b")],
+)
+def test_variables_in_values_are_not_expanded_by_the_kubelet(written: str, rendered: str) -> None:
+    assert f"--served-model-name={rendered}" in arguments({"model": {"servedName": written}})
 
 
 HOSTILE = "x'; rm -rf / #\n$(reboot) `reboot` \\ \"--api-key"

@@ -65,5 +65,5 @@ def _operation(spec: LLMServiceSpec, objectives: Objectives, admission: Admissio
 
 
 def _literal(value: str) -> str:
-    """Keep the kubelet from expanding $(NAME) in a value that is meant as written."""
-    return value.replace("$(", "$$(")
+    """Keep the kubelet from expanding $(NAME), and from taking $$ for $, in a value that is meant as written."""
+    return value.replace("$", "$$")
