@@ -14,6 +14,7 @@ from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import AcceleratorTraffic, LatencyQuantiles, SignalState, Traffic
 from holdfast.observe import traffic
+from holdfast.observe.queries import Edges, newcomer_query
 from holdfast.observe.samples import Answer, Sample
 from holdfast.observe.slow import SlowSignals
 from holdfast.observe.traffic import TrafficRequest
@@ -234,3 +235,11 @@ def test_fresh_means_that_every_engine_reported_lately(table: dict[str, list[Sam
         assert seen.sample_age_seconds is not None
         assert seen.sample_age_seconds <= WINDOW.stale_seconds
         assert on_h100(seen).engines >= 1
+
+
+def test_the_query_about_newcomers_stays_small_however_many_there_are() -> None:
+    anomalies = Answer(tuple(sample(1.0, metric="newcomer", pod=f"chat-{number:05}") for number in range(20_000)))
+    namespaces, pods = traffic.newcomers(anomalies)
+    edges = Edges(ttft=(0.5, 1.0), tpot=(0.03, 0.04), e2e=(30.0,))
+    assert len(pods) == traffic.MOST_NEWCOMERS
+    assert len(newcomer_query(WINDOW, edges, namespaces, pods).promql) < 1_000_000

@@ -24,6 +24,8 @@ from holdfast.observe import samples
 from holdfast.observe.queries import Query
 from holdfast.observe.samples import Answer, QueryError, Series
 
+MOST_CONNECTIONS = 16
+
 
 @dataclass(frozen=True, slots=True)
 class PrometheusAddress:
@@ -56,6 +58,9 @@ class PrometheusClient:
             timeout=address.timeout_seconds,
             method="POST",  # long regular expressions do not fit into every proxy's URL
         )
+        # One connection for every thread: the client's own pool holds ten and throws the others away.
+        adapter = requests.adapters.HTTPAdapter(max_retries=0, pool_maxsize=MOST_CONNECTIONS)
+        self._session.mount(address.url.rstrip("/"), adapter)
         self._timeout_seconds = address.timeout_seconds
 
     def instant(self, query: Query, at: float) -> Answer:

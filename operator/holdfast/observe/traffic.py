@@ -35,10 +35,22 @@ def unreachable(detail: str) -> Traffic:
     return Traffic(SignalState.UNREACHABLE, detail)
 
 
+MOST_NEWCOMERS = 200
+"""Engines that one query asks about: it names each a hundred times, and Prometheus takes no query above 10 MB."""
+
+
 def newcomers(anomalies: Answer) -> tuple[set[str], set[str]]:
-    """Return namespaces and pods of the engines of which more must be read, because they have no past."""
-    rows = [sample for sample in anomalies.samples if sample.label("metric") == "newcomer"]
-    return {sample.label("namespace") for sample in rows}, {sample.label("pod") for sample in rows}
+    """Return namespaces and pods of the engines of which more must be read, because they have no past.
+
+    Those beyond `MOST_NEWCOMERS` count in part until they have a past, an interval later.
+    """
+    rows = {
+        (sample.label("namespace"), sample.label("pod"))
+        for sample in anomalies.samples
+        if sample.label("metric") == "newcomer"
+    }
+    asked = sorted(rows)[:MOST_NEWCOMERS]
+    return {namespace for namespace, _ in asked}, {pod for _, pod in asked}
 
 
 def assemble(
