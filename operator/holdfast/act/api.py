@@ -39,6 +39,10 @@ class ApiUnreachable(Exception):
     """No answer in time, or no connection: nothing is known about whether a write took place."""
 
 
+class NoCluster(Exception):
+    """There is nothing to connect to: no kubeconfig and no service account, or one that cannot be read."""
+
+
 class NotLeading(Exception):
     """A write was held back, because by the time it arrives another operator may lead."""
 
@@ -126,13 +130,19 @@ def _decoded(status: int, text: bytes) -> Body:
 
 @asynccontextmanager
 async def connect(kubeconfig: Path | None = None) -> AsyncIterator[KubernetesApi]:
-    """Connect as the pod's service account, or outside a cluster (or with a path) as the kubeconfig says."""
+    """Connect as the pod's service account, or outside a cluster (or with a path) as the kubeconfig says.
+
+    Raises NoCluster where neither of them is there, or makes sense.
+    """
     configuration = Configuration()
-    if kubeconfig is not None or "KUBERNETES_SERVICE_HOST" not in os.environ:
-        path = None if kubeconfig is None else str(kubeconfig)
-        await config.load_kube_config(config_file=path, client_configuration=configuration)
-    else:
-        config.load_incluster_config(client_configuration=configuration)
+    try:
+        if kubeconfig is not None or "KUBERNETES_SERVICE_HOST" not in os.environ:
+            path = None if kubeconfig is None else str(kubeconfig)
+            await config.load_kube_config(config_file=path, client_configuration=configuration)
+        else:
+            config.load_incluster_config(client_configuration=configuration)
+    except Exception as error:  # a file that is no kubeconfig fails in as many ways as there are files
+        raise NoCluster(f"no cluster: {error}; set KUBECONFIG or --kubeconfig") from error
     async with ApiClient(configuration) as client:
         client.user_agent = "holdfast"
         yield KubernetesApi(client)

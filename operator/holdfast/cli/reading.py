@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kubernetes.aio.config import ConfigException
-
-from holdfast.act.api import ApiError, ApiPort, ApiUnreachable, connect
+from holdfast.act.api import ApiError, ApiPort, ApiUnreachable, NoCluster, connect
 from holdfast.api.llmservice import GROUP, PLURAL, VERSION
 
 Body = dict[str, Any]
@@ -62,10 +60,8 @@ def read(command: str, kubeconfig: Path | None, work: Callable[[ApiPort], Awaita
 
     try:
         return asyncio.run(connected())
-    except (ApiError, ApiUnreachable) as error:
+    except (ApiError, ApiUnreachable, NoCluster) as error:
         print(f"holdfast {command}: {error}", file=sys.stderr)
-    except (ConfigException, OSError) as error:
-        print(f"holdfast {command}: no cluster: {error}; set KUBECONFIG or --kubeconfig", file=sys.stderr)
     return 1
 
 

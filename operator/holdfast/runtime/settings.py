@@ -19,6 +19,7 @@ from holdfast.api.quantities import parse_duration_seconds
 _IN_CLUSTER_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _LABEL_NAME = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 TEMPLATE_ALLOWANCES = ("hostPath", "hostNetwork", "hostPID", "hostIPC", "privileged", "serviceAccountName")
 
 
@@ -39,8 +40,14 @@ def _http_url(text: str) -> str:
 
 def _header(text: str) -> str:
     name, _, value = text.partition("=")
-    if not name or not value:
+    if not name or not value or not text.isprintable():
         raise ValueError("must be NAME=VALUE, such as X-Scope-OrgID=team-a")
+    return text
+
+
+def _object_name(text: str) -> str:
+    if text and not _OBJECT_NAME.fullmatch(text):
+        raise ValueError("must be the name of a Kubernetes object: lower-case letters, digits, '-', '.'")
     return text
 
 
@@ -54,6 +61,7 @@ def _label(text: str) -> str:
 
 
 Duration = Annotated[str, AfterValidator(_duration)]
+ObjectName = Annotated[str, AfterValidator(_object_name)]
 
 
 class Settings(BaseModel):
@@ -81,9 +89,9 @@ class Settings(BaseModel):
     pod_monitor_label: tuple[Annotated[str, AfterValidator(_label)], ...] = Field(
         (), description="label NAME=VALUE of every PodMonitor, may repeat, by which a Prometheus selects them"
     )
-    namespace: tuple[str, ...] = Field((), description="watch only this namespace, may repeat (default: all)")
-    lease_namespace: str = Field("", description="namespace of the leader Lease (default: the operator's own)")
-    lease_name: str = Field("holdfast", description="name of the leader Lease: one per shard")
+    namespace: tuple[ObjectName, ...] = Field((), description="watch only this namespace, may repeat (default: all)")
+    lease_namespace: ObjectName = Field("", description="namespace of the leader Lease (default: the operator's own)")
+    lease_name: ObjectName = Field("holdfast", description="name of the leader Lease: one per shard")
     lease_duration: Duration = Field("15s", description="how long a silent leader blocks the next one")
     identity: str = Field("", description="name in the Lease (default: host name)")
     allow_template: tuple[Literal[TEMPLATE_ALLOWANCES], ...] = Field(  # type: ignore[valid-type]
@@ -102,6 +110,8 @@ class Settings(BaseModel):
                 raise ValueError(f"{_flag(flag)}: no such file: {path}; mount it or correct the path")
         if self.tick_seconds < 1:
             raise ValueError("--tick: must be at least 1s; 5s to 10s suit most clusters")
+        if self.scrape_seconds < 1:
+            raise ValueError("--scrape-interval: must be at least 1s; it is what your Prometheus does, 15s by default")
         if self.startup_seconds < 10:
             raise ValueError("--startup-timeout: must be at least 10s; 30m suits large models from a slow registry")
         if self.lease_duration_seconds < 5:

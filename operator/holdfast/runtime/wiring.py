@@ -15,7 +15,7 @@ import aiohttp.web
 import kopf
 
 from holdfast import policy
-from holdfast.act.api import KubernetesApi, connect
+from holdfast.act.api import KubernetesApi, NoCluster, connect
 from holdfast.act.discovery import has_pod_monitors
 from holdfast.api.template_rules import allowances
 from holdfast.control import handlers
@@ -35,13 +35,16 @@ _LOG = logging.getLogger(__name__)
 
 
 def run(settings: Settings) -> int:
-    """Run the operator; 0 after a signal, 1 when leadership was lost or a part crashed."""
+    """Run the operator; 0 after a signal, 1 when leadership was lost or a part crashed, 2 without a cluster."""
     configure_logging(settings.log_level, settings.log_format)
     if settings.kubeconfig is not None:
         os.environ["KUBECONFIG"] = str(settings.kubeconfig)  # kopf reads it from there
     code = 0
     try:
         asyncio.run(_until_signal(settings))
+    except* NoCluster as none:
+        _LOG.error("%s", none.exceptions[0])
+        code = 2
     except* LeadershipLost as lost:
         # Crash-only: a process that led and lost must not hold anything it believed while leading.
         _LOG.error("leadership lost, ending: %s", lost.exceptions[0])
