@@ -103,3 +103,43 @@ async def test_of_numbers_that_wait_only_the_newest_are_written_and_news_take_th
     await writer.settle()
     assert len(api.writes()) == 1
     assert api.objects[service_path(KEY)]["status"]["replicas"] == {"ready": 2}
+
+
+EDITS = [
+    status(replicas={"ready": 77}),
+    status(url="http://elsewhere"),
+    status(slo={"arrivalRps": 9.0}),
+    status(**ready("False")),
+    {},
+]
+
+
+@pytest.mark.parametrize("edit", EDITS)
+async def test_a_status_that_somebody_edits_is_put_right_once_the_watch_cannot_be_behind(edit: dict[str, Any]) -> None:
+    api, ours = api_with_service(), status(url="http://chat", slo={"arrivalRps": 1.0}, **ready("True"))
+    writer, writes = StatusWriter(api), []
+    for second in range(0, 60, 5):
+        shown = {} if second < 10 else edit if 20 <= second <= 35 else ours
+        await writer.write(KEY, "u1", ours, observed=shown, now=float(second))
+        await writer.settle()
+        writes.append(len(api.writes()))
+    assert writes == [1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2]
+
+
+async def test_what_others_add_to_the_status_is_theirs_and_causes_no_further_write() -> None:
+    api, ours = api_with_service(), status(**ready("True"))
+    theirs = {"type": "Theirs", "status": "True", "reason": "R", "message": ""}
+    writer = StatusWriter(api)
+    for second in range(0, 600, 5):
+        shown = {**ours, "more": 1, "conditions": [theirs, *ours["conditions"]]}
+        await writer.write(KEY, "u1", ours, observed=shown, now=float(second))
+    await writer.settle()
+    assert len(api.writes()) == 1
+
+
+async def test_an_api_server_that_keeps_another_form_is_not_written_to_again_and_again() -> None:
+    api = api_with_service()
+    writer = StatusWriter(api)
+    for second in range(0, 600, 5):
+        await writer.write(KEY, "u1", status(url="a"), observed=status(url="A"), now=float(second))
+    assert len(api.writes()) == 1

@@ -6,7 +6,7 @@ Numbers of a thousand services may fall due in the same tick, so they are writte
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from holdfast.domain.service import ServiceKey
 
 STATUS = "holdfast-status"
 _NUMBERS_EVERY_SECONDS = 60.0
+_WATCH_LAG_SECONDS = 10.0
 _NEWS_FIELDS = ("observedGeneration", "url", "selector", "replicas")
 
 
@@ -25,6 +26,8 @@ _NEWS_FIELDS = ("observedGeneration", "url", "selector", "replicas")
 class _Written:
     status: Mapping[str, Any]
     at: float
+    seen: bool = False  # whether the watch has shown it since
+    edited_at: float | None = None  # since when it shows something else
 
 
 class StatusWriter:
@@ -36,13 +39,32 @@ class StatusWriter:
         self._later = Later()
 
     async def write(self, key: ServiceKey, uid: str, status: Body, observed: Mapping[str, Any], now: float) -> None:
-        """Write the status if it is due; `observed` is what the object says, for the first look after a start."""
+        """Write the status if it is due; `observed` is what the object says, by the watch.
+
+        What somebody else wrote over ours is put right as soon as it cannot be the watch that is behind.
+        """
+        self._look(key, observed, now)
         last = self._written.get(key) or _Written(observed, now - _NUMBERS_EVERY_SECONDS)
-        if news(last.status) != news(status):
+        edited = last.edited_at is not None and now - last.edited_at >= _WATCH_LAG_SECONDS
+        if edited or news(last.status) != news(status):
             await self._later.displace(key)
             await self._send(key, uid, status, now)
         elif is_due(last.status, status, now - last.at):
             self._later.put(key, partial(self._send, key, uid, status, now))
+
+    def is_edited(self, key: ServiceKey) -> bool:
+        """Whether somebody else changed what was written, by the last look."""
+        written = self._written.get(key)
+        return written is not None and written.edited_at is not None
+
+    def _look(self, key: ServiceKey, observed: Mapping[str, Any], now: float) -> None:
+        last = self._written.get(key)
+        if last is None:
+            return
+        if _holds(observed, last.status):
+            self._written[key] = replace(last, seen=True, edited_at=None)
+        elif last.seen and last.edited_at is None:
+            self._written[key] = replace(last, edited_at=now)
 
     async def settle(self) -> None:
         """Wait for the writes under way."""
@@ -92,3 +114,14 @@ def news(status: Mapping[str, Any]) -> tuple[Any, ...]:
     decision = status.get("lastDecision", {})
     changed = (decision.get("action"), decision.get("time")) if decision.get("action") != "Hold" else ("Hold", None)
     return (sorted(conditions), changed, *(status.get(field) for field in _NEWS_FIELDS))
+
+
+def _holds(observed: Any, written: Any) -> bool:
+    """Whether everything written is there; what others add, such as a condition of their own, is theirs."""
+    if isinstance(written, Mapping):
+        return isinstance(observed, Mapping) and all(
+            field in observed and _holds(observed[field], value) for field, value in written.items()
+        )
+    if isinstance(written, list):
+        return isinstance(observed, list) and all(any(_holds(item, mine) for item in observed) for mine in written)
+    return bool(observed == written)

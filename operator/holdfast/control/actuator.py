@@ -198,9 +198,9 @@ class Actuator:
         used = [target.accelerator for target in decision.verdict.targets if target.replicas]
         known = remarks(part.service, used, changes.context)
         new = status_of(part, decision, _batching(part, changes), old, now, known)
-        if new == old:
-            self._at_rest[decision.key] = (decision, shown)
         await self._status.write(decision.key, part.spec.uid, new, part.service.status, now)
+        if new == old and not self._status.is_edited(decision.key):
+            self._at_rest[decision.key] = (decision, shown)
         if self._is_new_change(decision, now):
             verdict = decision.verdict
             text = f"{verdict.action.value}: {verdict.message}"
