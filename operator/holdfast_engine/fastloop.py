@@ -10,12 +10,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from holdfast_engine import rules
 from holdfast_engine.features import Features, Output, step_features
 from holdfast_engine.ledger import Ledger
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.order import Place
+from holdfast_engine.pace import Pace
 from holdfast_engine.record import Mode
 from holdfast_engine.request import Request, ending_of
 from holdfast_engine.rules import Limits, Overload
@@ -82,6 +84,7 @@ class FastLoop:
         self._known: dict[str, Request] = {}
         self._starting: dict[str, Request] = {}
         self._pending: deque[_Pending] = deque()
+        self._pace = Pace()
         self._last = Features(0, 0, 0, 0.0)
         self._last_update = float("-inf")
         self._next_fit = float("-inf")
@@ -140,10 +143,12 @@ class FastLoop:
         """The results of a step came: time it, note first tokens, judge what has finished."""
         now = self._clock()
         self._time_step(output, now)
+        self._pace.step(now)
         started = [name for name, request in self._starting.items() if request.num_output_tokens]
         for name in started:
             del self._starting[name]
             self.ledger.first_token(name, now)
+            self._pace.start(name, now)
         self.finish(finished, now)
         if self.fit.pending_steps >= _FIT_STEPS and now >= self._next_fit:
             self._next_fit = now + _FIT_SECONDS
@@ -156,6 +161,7 @@ class FastLoop:
             request = self._known.pop(name, None)
             if request is not None:
                 self._starting.pop(name, None)
+                self._pace.end(name)
                 moment = self._clock() if now is None else now
                 self.ledger.end(name, ending_of(request), moment, request.num_output_tokens)
 
@@ -247,14 +253,23 @@ class FastLoop:
         if law is None:
             return StepLimits(self._active, most)
         kv, pairs = self._last.kv + decodes, self._pairs_per_prefill
-        tokens = most
+        lasting = tokens = most
         if limits.adapt and self._capacity.chunks:
-            tokens = rules.tokens_per_step(
-                law, limits.objectives.tpot_seconds, decodes=decodes, kv_tokens=kv, pairs_per_prefill=pairs, most=most
+            plan = partial(
+                rules.tokens_per_step,
+                law,
+                limits.objectives.tpot_seconds,
+                decodes=decodes,
+                kv_tokens=kv,
+                pairs_per_prefill=pairs,
+                most=most,
             )
+            spare = self._pace.spare_seconds(limits.objectives.tpot_seconds, self._clock())
             # Drafted tokens are computed too.
-            tokens = min(most, tokens + decodes * self._capacity.drafts)
-        self._prefill_tokens = max(1, tokens - decodes)
+            drafted = decodes * self._capacity.drafts
+            lasting, tokens = (min(most, plan(spare_seconds=seconds) + drafted) for seconds in (0.0, spare))
+        # What is expected of the steps to come: what is spare is used up by one.
+        self._prefill_tokens = max(1, lasting - decodes)
         self._step_seconds = law.seconds(self._prefill_tokens, decodes, kv, self._prefill_tokens * pairs)
         return StepLimits(self._active, tokens)
 

@@ -180,10 +180,18 @@ def judge(
 
 
 def tokens_per_step(
-    law: Law, tpot_seconds: float, *, decodes: int, kv_tokens: float, pairs_per_prefill: float, most: int
+    law: Law,
+    tpot_seconds: float,
+    *,
+    decodes: int,
+    kv_tokens: float,
+    pairs_per_prefill: float,
+    most: int,
+    spare_seconds: float = 0.0,
 ) -> int:
     """Tokens of the next step, decodes included: the largest prefill that keeps the decoding sequences within TPOT.
 
+    The step may take `spare_seconds` longer than the objective: so far are they all ahead of it.
     Up to `most` where nothing decodes and nobody waits for the step, and where not even one sequence could keep the
     objective: then the step may at least be efficient.
     """
@@ -192,7 +200,7 @@ def tokens_per_step(
     planned = TPOT_MARGIN * tpot_seconds
     if law.seconds(0.0, 1.0, kv_tokens / decodes, 0.0) > planned:
         return most
-    room = planned - law.seconds(0.0, decodes, kv_tokens, 0.0)
+    room = planned + TPOT_MARGIN * spare_seconds - law.seconds(0.0, decodes, kv_tokens, 0.0)
     prefill = _ratio(room, law.c1 + law.c4 * pairs_per_prefill)
     return decodes + int(min(max(prefill, LEAST_PREFILL_TOKENS), most - decodes))
 

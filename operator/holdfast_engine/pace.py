@@ -1,0 +1,108 @@
+"""How far the decoding sequences are ahead of their TPOT objective.
+
+Every decoding sequence gets a token from every step. One that had its first token at `start`, after `steps` steps, is
+therefore ahead by tpot x (steps now - steps) - (now - start), and the one that is least ahead is known without looking
+at the others: all move alike, by tpot less the length of the step.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+
+# All but this share of answers are at least as long as what a new sequence is believed to have before it.
+SHORT_SHARE = 0.05
+_ANSWERS = 128
+_LEARN_EVERY = 16
+_SMOOTHING = 0.05
+# What is further ahead is left to the prompts that come until then; looking at fewer sequences is also faster.
+_MOST_STEPS = 12
+_COMPACT_ABOVE = 64
+
+
+class Pace:
+    """Sequences between their first and their last token; what is not O(1) is O(log n) or O(sequences just begun)."""
+
+    def __init__(self) -> None:
+        self.surest_steps = 0
+        self._tpot_seconds = 0.0
+        self._steps = 0
+        self._last_step = -math.inf
+        self._step_seconds = math.inf
+        self._starts: dict[str, tuple[int, float]] = {}
+        self._young: deque[str] = deque()
+        self._heap: list[tuple[float, str]] = []
+        self._answers: deque[int] = deque(maxlen=_ANSWERS)
+        self._ended = 0
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def step(self, now: float) -> None:
+        """A step has ended: every sequence has one token more."""
+        self._steps += 1
+        seconds, self._last_step = now - self._last_step, now
+        if not self._starts:
+            return
+        known = self._step_seconds
+        self._step_seconds = known + _SMOOTHING * (seconds - known) if math.isfinite(known) else seconds
+
+    def start(self, name: str, now: float) -> None:
+        """A sequence got its first token."""
+        self._starts[name] = (self._steps, now)
+        self._young.append(name)
+
+    def end(self, name: str) -> None:
+        """A sequence got its last token, or will get none."""
+        start = self._starts.pop(name, None)
+        if start is None:
+            return
+        self._answers.append(self._steps - start[0])
+        self._ended += 1
+        if self._ended % _LEARN_EVERY == 0:
+            shortest = sorted(self._answers)[int(SHORT_SHARE * len(self._answers))]
+            self.surest_steps = min(shortest, _MOST_STEPS)
+        if len(self._heap) + len(self._young) > 2 * len(self._starts) + _COMPACT_ABOVE:
+            self._rebuild()
+
+    def spare_seconds(self, tpot_seconds: float, now: float) -> float:
+        """How much longer than the objective the next step may take for the sequence that can bear least.
+
+        One that has just begun can bear what the steps it will still have at least make up for. 0 where a sequence is
+        behind, infinite where none is known.
+        """
+        if tpot_seconds != self._tpot_seconds:
+            self._tpot_seconds = tpot_seconds
+            self._rebuild()
+        self._grow_up()
+        while self._heap and self._heap[0][1] not in self._starts:
+            heapq.heappop(self._heap)
+        here = self._ahead(self._steps, now)
+        least = self._heap[0][0] - here if self._heap else math.inf
+        gain = max(0.0, tpot_seconds - self._step_seconds)
+        for name in self._young:
+            start = self._starts.get(name)
+            if start is not None:
+                to_come = self.surest_steps - (self._steps - start[0])
+                least = min(least, self._ahead(*start) - here + max(0, to_come - 1) * gain)
+        return max(0.0, least)
+
+    def _grow_up(self) -> None:
+        """Sequences older than the shortest answers can no longer count on steps to come."""
+        young = self._young
+        while young:
+            start = self._starts.get(young[0])
+            if start is not None:
+                if self._steps - start[0] < self.surest_steps:
+                    return
+                heapq.heappush(self._heap, (self._ahead(*start), young[0]))
+            young.popleft()
+
+    def _ahead(self, steps: int, moment: float) -> float:
+        """The difference of two of these is how far a sequence from the first on is ahead at the second."""
+        return moment - self._tpot_seconds * steps
+
+    def _rebuild(self) -> None:
+        self._heap.clear()
+        self._young = deque(self._starts)
