@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 
@@ -65,7 +65,7 @@ class Run:
 
     def median(self, name: str) -> float:
         """Median seconds of those that were served."""
-        return median(getattr(each, name) for each in self.outcomes if math.isfinite(each.ttft_seconds))
+        return float(median(getattr(each, name) for each in self.outcomes if math.isfinite(each.ttft_seconds)))
 
 
 class Replica:
@@ -145,25 +145,24 @@ def table(replica: Replica) -> Iterator[str]:
     yield f"C = {best:.2f} good/s with {limits.max_num_seqs} sequences, {limits.max_num_batched_tokens} tokens per step"
     yield "\n| offered | stock | stock at C's limits | flag | Queue | Reject | bar |\n|---|---|---|---|---|---|---|"
     for load in OVERLOADS:
-        rate = load * best
-
-        def share(run: object, rate: float = rate) -> float:
-            return fmean(run(rate, seed).goodput for seed in replica.seeds) / best  # type: ignore[operator]
-
-        capped = [replace(limits, max_num_queued_tokens=round(cap * replica.mean_prompt)) for cap in CAPS]
-        plain = [
-            share(lambda rate, seed, each=each: replica.plain(each, rate, seed)) for each in (replica.stock, limits)
-        ]
-        flag = max(share(lambda rate, seed, each=each: replica.plain(each, rate, seed)) for each in capped)
-        queue = share(lambda rate, seed: replica.plugin(Overload.QUEUE, rate, seed))
-        reject = share(lambda rate, seed: replica.plugin(Overload.REJECT, rate, seed))
-        held = queue >= BAR_QUEUE[load] and reject >= BAR_REJECT
-        cells = " | ".join(f"{value:.2f}" for value in (*plain, flag, queue, reject))
-        yield f"| {load:g} C | {cells} | {BAR_QUEUE[load]:g}, {BAR_REJECT:g}: {'held' if held else '**missed**'} |"
+        yield _overload_row(replica, load, best, limits)
     yield "\n| offered | | goodput / stock's | TTFT p50 | TPOT p50 | bar |\n|---|---|---|---|---|---|"
     for load in CALM:
         for overload in Overload:
             yield _calm_row(replica, load, overload, load * best)
+
+
+def _overload_row(replica: Replica, load: float, best: float, limits: SchedulerLimits) -> str:
+    def share(run: Callable[[float, int], Run]) -> float:
+        return fmean(run(load * best, seed).goodput for seed in replica.seeds) / best
+
+    capped = [replace(limits, max_num_queued_tokens=round(cap * replica.mean_prompt)) for cap in CAPS]
+    stock, at_limits = (share(partial(replica.plain, each)) for each in (replica.stock, limits))
+    flag = max(share(partial(replica.plain, each)) for each in capped)
+    queue, reject = (share(partial(replica.plugin, overload)) for overload in (Overload.QUEUE, Overload.REJECT))
+    held = queue >= BAR_QUEUE[load] and reject >= BAR_REJECT
+    cells = " | ".join(f"{value:.2f}" for value in (stock, at_limits, flag, queue, reject))
+    return f"| {load:g} C | {cells} | {BAR_QUEUE[load]:g}, {BAR_REJECT:g}: {'held' if held else '**missed**'} |"
 
 
 def _calm_row(replica: Replica, load: float, overload: Overload, rate: float) -> str:
@@ -180,7 +179,7 @@ def _calm_row(replica: Replica, load: float, overload: Overload, rate: float) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cell", type=int, choices=range(len(CELLS)), help="only this one")
-    parser.add_argument("--requests", type=int, default=800)
+    parser.add_argument("--requests", type=int, default=600)
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     for index, (name, (mix, slo)) in enumerate(CELLS.items()):
@@ -191,4 +190,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import pytest
 from hypothesis import given, settings
@@ -91,6 +92,15 @@ def test_an_overloaded_engine_keeps_most_of_its_goodput(tmp_path: Path) -> None:
         good[rate] = scheduler.loop.ledger.good
         assert_conserved(scheduler)
     assert good[40.0] > good[15.0] > 0.95 * 15.0 * 60.0
+
+
+def test_a_calm_engine_answers_as_soon_as_stock(tmp_path: Path) -> None:
+    limits, arrivals = replace(STOCK, max_num_batched_tokens=2048), poisson(6.0, 60.0)
+    scheduler, clock = fast_scheduler(ASKED, tmp_path, limits)
+    ours, stock = replay_on(scheduler, arrivals, LAW, clock), replay(arrivals, limits, LAW)
+    assert scheduler.loop.ledger.good >= 0.99 * len(arrivals)
+    assert median(each.ttft_seconds for each in ours) < 1.02 * median(each.ttft_seconds for each in stock)
+    assert median(each.tpot_seconds for each in ours) < 1.02 * median(each.tpot_seconds for each in stock)
 
 
 def test_refused_requests_may_come_again_and_those_let_in_are_good(tmp_path: Path) -> None:
