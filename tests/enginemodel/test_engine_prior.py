@@ -83,6 +83,8 @@ def test_quantization_selects_the_quantized_table() -> None:
         ("acme/mixer-8x22b-v2", 176e9, 176e9),
         ("acme/moe-100B-A10B", 100e9, 10e9),
         ("acme/small-1.5b-it", 1.5e9, 1.5e9),
+        ("acme/moe-100B-A0B", 100e9, 100e9),
+        ("acme/moe-100B-A999B", 100e9, 100e9),
     ],
 )
 def test_parameters_are_read_from_a_name(uri: str, parameters: float, active: float) -> None:
@@ -92,7 +94,9 @@ def test_parameters_are_read_from_a_name(uri: str, parameters: float, active: fl
     assert model.active_parameters == pytest.approx(active)
 
 
-@pytest.mark.parametrize("uri", ["/models/tiny", "acme/model-v2", "acme/b-0b", ""])
+@pytest.mark.parametrize(
+    "uri", ["/models/tiny", "acme/model-v2", "acme/b-0b", "", f"acme/{'9' * 300}b", "acme/100001b", "acme/999999x8b"]
+)
 def test_a_name_without_a_size_gives_no_guess(uri: str) -> None:
     assert guess_model(uri) is None
 

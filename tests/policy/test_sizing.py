@@ -15,7 +15,7 @@ from holdfast.policy.forecast import Forecast
 from holdfast.policy.inventory import Inventory
 from holdfast.policy.replicas import group_replicas
 from holdfast.policy.settings import PolicySettings
-from holdfast.policy.sizing import Peaks, backlog, demand_rps, remember_peak, replicas_for
+from holdfast.policy.sizing import Peaks, affordable_replicas, backlog, demand_rps, remember_peak, replicas_for
 from tests.builders import NOW, ServiceView, accelerator, node, replicas, service
 
 SETTINGS = PolicySettings()
@@ -121,3 +121,13 @@ def test_room_is_what_matching_nodes_have_free_in_whole_replicas() -> None:
     nowhere = accelerator("h100", node_selector=(("pool", "huge"),))
     assert (inventory.room(nowhere).nodes, inventory.room(nowhere).offering) == (0, 2)
     assert inventory.most_replicas(accelerator("tpu", resource="google.com/tpu"), placed=0) is None
+
+
+@pytest.mark.parametrize(
+    ("dollars", "cost", "most"),
+    [(3.0, 1.0, 3), (0.3, 0.1, 3), (2.99, 1.0, 2), (-5.0, 1.0, 0), (3.0, 1e-308, 1_000_000), (1e9, 5e-324, 1_000_000)],
+)
+def test_what_a_budget_pays_for_is_a_number_however_little_a_replica_costs(
+    dollars: float, cost: float, most: int
+) -> None:
+    assert affordable_replicas(dollars, cost) == most

@@ -130,6 +130,7 @@ PRODUCT_LABELS = (
 """Node labels that name the GPU, the most exact first."""
 
 _BILLIONS = re.compile(r"(?:^|[^0-9a-z.])(?:(\d+)x)?(\d+(?:\.\d+)?)b(?:[^a-z0-9]|$)")
+_MOST_BILLIONS = 100_000.0  # far above any model: a longer number in a name is no size
 _ACTIVE_BILLIONS = re.compile(r"[^0-9a-z]a(\d+(?:\.\d+)?)b(?:[^a-z0-9]|$)")
 
 
@@ -143,11 +144,12 @@ def guess_model(uri: str, quantization: str | None = None) -> ModelShape | None:
     """A dense or mixture model with the billions of parameters its name states (`8B`, `8x7B`, `30B-A3B`), or None."""
     name = _model_name(uri, quantization)
     stated = _BILLIONS.search(name)
-    if stated is None or float(stated[2]) <= 0.0:
+    billions = float(stated[2]) * float(stated[1] or 1) if stated else 0.0
+    if not 0.0 < billions <= _MOST_BILLIONS:
         return None
-    parameters = float(stated[2]) * float(stated[1] or 1) * 1e9
     active = _ACTIVE_BILLIONS.search(name)
-    return generic_model(parameters, float(active[1]) * 1e9 if active else parameters, _weight_bytes(name))
+    active_billions = float(active[1]) if active and 0.0 < float(active[1]) <= billions else billions
+    return generic_model(billions * 1e9, active_billions * 1e9, _weight_bytes(name))
 
 
 def generic_model(parameters: float, active_parameters: float, weight_bytes: float = 2.0) -> ModelShape:

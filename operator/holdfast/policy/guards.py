@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from holdfast.api.reasons import Reason
-from holdfast.policy.sizing import replicas_for
+from holdfast.policy.sizing import affordable_replicas, replicas_for
 from holdfast.policy.view import View
 
 MOST_TURNS = 2
@@ -156,7 +156,7 @@ def within_the_budget(proposal: Proposal) -> Bound | None:
     spec, cost = proposal.view.spec, proposal.view.belief.option.cost_per_replica_hour
     if spec.max_cost_per_hour is None or not cost or cost <= 0.0:
         return None
-    most = max(0, math.floor((spec.max_cost_per_hour - proposal.elsewhere_cost) / cost + 1e-9))
+    most = affordable_replicas(spec.max_cost_per_hour - proposal.elsewhere_cost, cost)
     if proposal.after <= most:
         return None
     sentence = f"{proposal.after} wanted, budget.maxCostPerHour ${spec.max_cost_per_hour:g} pays for {most}"

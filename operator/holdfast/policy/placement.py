@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from holdfast.domain.decision import Candidate
@@ -11,7 +10,7 @@ from holdfast.policy.capacity import Belief
 from holdfast.policy.inventory import Inventory, Room
 from holdfast.policy.replicas import Group
 from holdfast.policy.setbacks import Setback, Setbacks
-from holdfast.policy.sizing import replicas_for
+from holdfast.policy.sizing import affordable_replicas, replicas_for
 
 HYSTERESIS = 0.9
 """Another accelerator must cost less than this share of the one in use."""
@@ -109,7 +108,7 @@ def _most(spec: ServiceSpec, option: AcceleratorOption, inventory: Inventory, pl
         spec.max_replicas,
         option.max_replicas,
         inventory.most_replicas(option, placed),
-        math.floor(limit / cost) if cost and limit is not None else None,
+        affordable_replicas(limit, cost) if cost and limit is not None else None,
     )
     return min(bound for bound in bounds if bound is not None)
 

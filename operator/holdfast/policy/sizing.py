@@ -55,6 +55,12 @@ def replicas_for(rate_rps: float, replica_rps: float) -> int:
     return min(MOST_REPLICAS, math.ceil(min(rate_rps / replica_rps, float(MOST_REPLICAS)) - 1e-9))
 
 
+def affordable_replicas(dollars_per_hour: float, replica_cost_per_hour: float) -> int:
+    """Most replicas that a positive cost leaves money for; next to nothing pays for very many."""
+    most = max(0.0, dollars_per_hour) / replica_cost_per_hour
+    return math.floor(min(most, float(MOST_REPLICAS)) + 1e-9)
+
+
 def backlog(waiting: float, forecast: Forecast | None, ttft_seconds: float) -> float:
     """Requests waiting beyond those that arrived within the TTFT objective, which a queue in time may hold.
 
