@@ -13,7 +13,7 @@ from holdfast.control.actuator import Actuator
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import History, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
-from holdfast.observe.cluster import ClusterReader, ServiceParts
+from holdfast.observe.cluster import ClusterReader, Invalid, ServiceParts
 from holdfast.observe.prometheus import MetricsSource
 from holdfast.observe.traffic import TrafficRequest
 
@@ -95,10 +95,23 @@ class Loop:
             history = await self._history_once(requests, now)
         with self._phase("decide"):
             snapshot = self._picture(services, traffic, history, now)
-            decisions, self._memory = policy.decide(snapshot, self._memory, self._policy_settings)
+            failed: dict[ServiceKey, Exception] = {}
+            decisions, self._memory = policy.decide(
+                snapshot, self._memory, self._policy_settings, failed=failed.__setitem__
+            )
         with self._phase("act"):
-            await self._actuator.act(services, decisions, self._cluster.invalid(), snapshot.nodes, now)
+            invalid = (*self._cluster.invalid(), *self._undecided(services, failed))
+            await self._actuator.act(services, decisions, invalid, snapshot.nodes, now)
         self._telemetry.tick(self._monotonic() - started_at, len(services))
+
+    def _undecided(self, services: Sequence[ServiceParts], failed: Mapping[ServiceKey, Exception]) -> Iterator[Invalid]:
+        """Tell of each service that could not be decided on: it is our fault, and no other service's trouble."""
+        for part in services:
+            error = failed.get(part.spec.key)
+            if error is not None:
+                self._telemetry.error("decide")
+                _LOG.error("%s: no decision", part.spec.key, exc_info=error)
+                yield Invalid.undecidable(part.service, error)
 
     def _picture(
         self,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import kopf
 
@@ -30,6 +31,16 @@ class Invalid:
     message: str
     status: Mapping[str, Any] = field(default_factory=dict)
     uid: str = ""
+
+    @classmethod
+    def undecidable(cls, service: LLMService, error: Exception) -> Self:
+        """A valid object that the operator cannot work out."""
+        meta = service.metadata
+        told = (
+            f"it cannot be worked out ({type(error).__name__}: {error}); what runs goes on as it is. "
+            "Look for an extreme number in the spec, and please report it with the operator's log"
+        )
+        return cls(ServiceKey(meta.namespace, meta.name), meta.generation, told, service.status, meta.uid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +97,8 @@ class ClusterReader(Protocol):
 
     def nodes(self) -> tuple[NodeOffer, ...]: ...
 
+
+_LOG = logging.getLogger(__name__)
 
 # The kinds that a service owns beside Deployments and their pods.
 _OWNED = {
@@ -152,7 +165,11 @@ class ClusterView:
         if refused:
             told = "; ".join(refused)
             return {key: Invalid(key, service.metadata.generation, told, service.status, service.metadata.uid)}
-        return {key: (service, to_spec(service))}
+        try:
+            return {key: (service, to_spec(service))}
+        except Exception as error:  # without this, kopf would know nothing of the service, and nobody be told
+            _LOG.exception("%s: the spec cannot be worked out", key)
+            return {key: Invalid.undecidable(service, error)}
 
     def services(self) -> tuple[ServiceParts, ...]:
         """Return every service that is understood, in order of keys."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import CapacityView, Decision, Explanation, SloView, Verdict
 from holdfast.domain.service import ServiceKey
@@ -28,12 +30,18 @@ STEP_LAW = StepLawModel()
 
 
 def decide(
-    snapshot: Snapshot, memory: Memory, settings: PolicySettings = DEFAULTS, model: EngineModel = STEP_LAW
+    snapshot: Snapshot,
+    memory: Memory,
+    settings: PolicySettings = DEFAULTS,
+    model: EngineModel = STEP_LAW,
+    failed: Callable[[ServiceKey, Exception], None] | None = None,
 ) -> tuple[tuple[Decision, ...], Memory]:
     """Decide for all services, in order of their keys whatever the order of the snapshot.
 
     Pure: the same snapshot and memory give the same answer. Services that are gone are forgotten. Where many services
     come at once, some have to wait for the engine model, and then their decision for a later tick.
+
+    `failed` is told of a service that cannot be decided on, instead of an exception: all others are decided.
     """
     inventory, frugal = Inventory(tuple(sorted(snapshot.nodes, key=lambda node: node.name))), Frugal(model)
     decided: dict[ServiceKey, Decision] = {}
@@ -41,7 +49,13 @@ def decide(
     for service in _in_turn(snapshot):
         key = service.spec.key
         known = memory.services.get(key, ServiceMemory())
-        made, memories[key] = decide_service(service, known, snapshot, inventory, settings, frugal)
+        try:
+            made, memories[key] = decide_service(service, known, snapshot, inventory, settings, frugal)
+        except Exception as error:
+            if failed is None:
+                raise
+            failed(key, error)
+            made, memories[key] = None, known
         if made is not None:
             decided[key] = made
     return tuple(decided[key] for key in sorted(decided)), Memory(memories)
