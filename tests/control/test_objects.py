@@ -15,7 +15,7 @@ from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.decision import Action, Decision
 from holdfast.observe.cluster import ServiceParts
 from holdfast.policy.inventory import Inventory
-from holdfast.render import Admission, RenderSettings
+from holdfast.render import RenderSettings
 from tests.control.parts import as_watched, decision, llmservice, parts
 from tests.fakes import FakeApi
 
@@ -52,7 +52,7 @@ class World:
         self.now += seconds
         self.api.requests.clear()
         part, decided = as_watched(self.part, self.api), self._decided()
-        changes = plan(part, decided, Inventory(()), pod_monitor=True, admission=lambda *_: Admission(7))
+        changes = plan(part, decided, Inventory(()), pod_monitor=True, admission=lambda *_: 7)
         await self.objects.carry_out(part, changes, self.objects.work(part, changes, self.now), self.now)
         return self.api.writes()
 

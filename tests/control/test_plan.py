@@ -5,12 +5,11 @@ from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.decision import Action, Decision
 from holdfast.observe.cluster import ServiceParts
 from holdfast.policy.inventory import Inventory
-from holdfast.render import Admission
 from tests.control.parts import decision, llmservice, parts
 
 
 def planned(part: ServiceParts, decided: Decision, *nodes: NodeOffer) -> Plan:
-    return plan(part, decided, Inventory(nodes), pod_monitor=False, admission=lambda *_: Admission(7))
+    return plan(part, decided, Inventory(nodes), pod_monitor=False, admission=lambda *_: 7)
 
 
 def test_a_new_service_is_created_at_the_decided_size() -> None:

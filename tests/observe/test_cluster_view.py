@@ -199,18 +199,6 @@ async def test_a_deployment_remembers_how_it_was_rendered(world: Cluster) -> Non
     assert rendered.inputs == "x"
 
 
-async def test_the_sequences_at_a_time_are_those_of_the_deployment(world: Cluster) -> None:
-    body = deployment()
-    body["metadata"]["annotations"] = {names.INPUTS_ANNOTATION: "x", names.ADMISSION_ANNOTATION: "[5600, 17]"}
-    body["spec"]["template"] = {"spec": {"containers": []}}
-    await world.put("services", service())
-    before = world.view.services()[0].spec
-    await world.put("deployments", body)
-    assert [option.max_num_seqs for option in world.view.services()[0].spec.accelerators] == [17]
-    world.remove("deployments", body)
-    assert world.view.services()[0].spec is before
-
-
 @pytest.mark.parametrize(
     ("status", "expected"),
     [

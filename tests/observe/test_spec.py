@@ -6,9 +6,7 @@ import pytest
 
 from holdfast.api.llmservice import LLMService
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceKey, ServiceSpec, Slo
-from holdfast.observe.spec import as_deployed, to_spec
-from holdfast.render.admission import admission
-from holdfast.render.context import Admission
+from holdfast.observe.spec import to_spec
 
 SMALLEST = {
     "metadata": {"name": "chat", "namespace": "prod", "uid": "u", "generation": 4},
@@ -37,16 +35,13 @@ LARGEST = {
 
 
 def test_the_smallest_service_has_the_defaults_of_the_api() -> None:
-    service = LLMService.parse(SMALLEST)
-    limits = admission(service, service.spec.accelerators[0])
-    assert limits is not None
-    assert to_spec(service) == ServiceSpec(
+    assert to_spec(LLMService.parse(SMALLEST)) == ServiceSpec(
         key=ServiceKey("prod", "chat"),
         uid="u",
         generation=4,
         model_uri="Qwen/Qwen3-8B",
         slo=Slo(0.5, 0.03, 0.99, 3600.0),
-        accelerators=(AcceleratorOption("h100", max_num_seqs=limits.active_sequences),),
+        accelerators=(AcceleratorOption("h100"),),
     )
 
 
@@ -61,24 +56,3 @@ def test_every_declared_field_arrives() -> None:
     assert (spec.recommend_only, spec.max_cost_per_hour) == (True, 50.0)
     assert (spec.max_model_len, spec.quantization) == (8192, "fp8")
     assert spec.batching == BatchingLimits(64, 4096)
-
-
-def test_what_is_deployed_counts_and_not_what_would_be_rendered() -> None:
-    spec = to_spec(LLMService.parse(SMALLEST))
-    (rendered,) = spec.accelerators
-    assert rendered.max_num_seqs is not None
-    deployed: tuple[Admission | None, ...] = (Admission(5600, 17), Admission(5600), None)
-    found = [as_deployed(spec, {"h100": limits}).accelerators[0].max_num_seqs for limits in deployed]
-    assert found == [17, None, None]
-    assert as_deployed(spec, {"l40s": Admission(5600, 17)}) is spec
-
-
-def test_a_deployment_of_what_would_be_rendered_changes_nothing() -> None:
-    spec = to_spec(LLMService.parse(SMALLEST))
-    assert as_deployed(spec, {"h100": Admission(5600, spec.accelerators[0].max_num_seqs)}) is spec
-
-
-def test_sequences_that_the_user_fixed_stand_alone() -> None:
-    spec = to_spec(LLMService.parse(LARGEST))
-    assert [option.max_num_seqs for option in spec.accelerators] == [None, None]
-    assert as_deployed(spec, {"h100": Admission(5600, 17)}) is spec

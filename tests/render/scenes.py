@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from holdfast.api.llmservice import LLMService
-from holdfast.render import AcceleratorFacts, Admission, Deployed, RenderContext, RenderSettings, render
+from holdfast.render import AcceleratorFacts, Deployed, RenderContext, RenderSettings, render
 from holdfast.render.merge import strategic_merge
 from holdfast.render.names import Manifest
 
@@ -118,7 +118,7 @@ def engine(manifest: Manifest) -> Manifest:
 
 def golden_scenes() -> dict[str, tuple[Manifest, ...]]:
     """The manifests of every golden file, by its name."""
-    minimal = context(free_gpu=True, admission=Admission(5600))
+    minimal = context(free_gpu=True, admission_tokens=5600)
     full = RenderContext(
         replicas=3, pod_monitor=True, accelerators=(("h100", AcceleratorFacts(cold_start_seconds=95.0)),)
     )

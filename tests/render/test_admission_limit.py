@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.render.admission import admission, rollout_admission
-from holdfast.render.context import Admission, Deployed
+from holdfast.render.admission import admission_tokens, rollout_tokens
+from holdfast.render.context import Deployed
 from holdfast.render.pod_template import inputs
 from tests.render.scenes import service
 
@@ -16,8 +16,7 @@ def limit(
     of = service(
         {"model": {"uri": model}, "slo": {"ttft": ttft, "tpot": tpot}, "accelerators": [{"name": accelerator}]}
     )
-    found = admission(of, of.spec.accelerators[0])
-    return found and found.queued_tokens
+    return admission_tokens(of, of.spec.accelerators[0])
 
 
 def test_a_known_model_on_a_known_accelerator_has_a_limit_of_two_digits() -> None:
@@ -54,37 +53,17 @@ def test_a_small_batch_leaves_little_room_for_a_queue() -> None:
     slo = {"ttft": "2s", "tpot": "100ms"}
     batching = {"mode": "Fixed", "maxNumSeqs": 8, "maxNumBatchedTokens": 2048}
     of = service({"accelerators": [{"name": "l40s"}], "batching": batching, "slo": slo})
-    small, large = admission(of, of.spec.accelerators[0]), limit(accelerator="l40s", **slo)
+    small, large = admission_tokens(of, of.spec.accelerators[0]), limit(accelerator="l40s", **slo)
     assert small is not None
     assert large is not None
-    assert small.active_sequences is None  # that is the user's choice
-    assert small.queued_tokens < large
-
-
-def test_where_tpot_binds_no_more_sequences_run_at_a_time_than_keep_it() -> None:
-    of = service({"accelerators": [{"name": "l40s"}], "slo": {"ttft": "2s", "tpot": "100ms"}})
-    relaxed, strict = (
-        admission(service({"accelerators": [{"name": "l40s"}], "slo": {"ttft": "2s", "tpot": tpot}}), accelerator)
-        for tpot, accelerator in (("100ms", of.spec.accelerators[0]), ("60ms", of.spec.accelerators[0]))
-    )
-    assert relaxed is not None
-    assert strict is not None
-    assert relaxed.active_sequences is not None
-    assert strict.active_sequences is not None
-    assert 16 < strict.active_sequences < relaxed.active_sequences < 256
-
-
-def test_where_tpot_does_not_bind_vllm_keeps_its_own_number_of_sequences() -> None:
-    of = service({"accelerators": [{"name": "h100"}], "slo": {"ttft": "300ms", "tpot": "1s"}})
-    found = admission(of, of.spec.accelerators[0])
-    assert found is None or found.active_sequences is None
+    assert small < large
 
 
 def test_what_is_deployed_keeps_its_limit_until_something_rolls_it_out() -> None:
     of = service()
     accelerator = of.spec.accelerators[0]
-    kept = Deployed(inputs(of, accelerator), "", "{}", 0, admission=Admission(123, 45))
-    edited = Deployed("other", "", "{}", 0, admission=Admission(123, 45))
-    assert rollout_admission(of, accelerator, kept) == Admission(123, 45)
-    assert rollout_admission(of, accelerator, edited) == admission(of, accelerator)
-    assert rollout_admission(of, accelerator, None) == admission(of, accelerator)
+    kept = Deployed(inputs(of, accelerator), "", "{}", 0, admission_tokens=123)
+    edited = Deployed("other", "", "{}", 0, admission_tokens=123)
+    assert rollout_tokens(of, accelerator, kept) == 123
+    assert rollout_tokens(of, accelerator, edited) == admission_tokens(of, accelerator)
+    assert rollout_tokens(of, accelerator, None) == admission_tokens(of, accelerator)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.render import Admission, Objectives
+from holdfast.render import Objectives
 from holdfast.render.buckets import E2E_SECONDS, TPOT_SECONDS, TTFT_SECONDS, custom_histogram_buckets
 from holdfast.render.model import locate_model
 from tests.render.scenes import chat_h100, context, engine, service
@@ -33,7 +33,7 @@ def test_the_model_comes_first_and_the_users_arguments_last() -> None:
 
 def test_a_flag_of_the_user_stands_alone() -> None:
     for own in (["--max-num-queued-tokens=7"], ["--max_num_queued_tokens", "7"]):
-        args = arguments({"engine": {"args": own}}, admission=Admission(5600))
+        args = arguments({"engine": {"args": own}}, admission_tokens=5600)
         assert [item for item in args if "queued" in item] == own[:1]
 
 

@@ -13,16 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.api.llmservice import LLMService
-from holdfast.render import (
-    AcceleratorFacts,
-    Admission,
-    RenderContext,
-    RenderSettings,
-    remarks,
-    render,
-    service_url,
-    with_replicas,
-)
+from holdfast.render import AcceleratorFacts, RenderContext, RenderSettings, remarks, render, service_url, with_replicas
 from holdfast.render.names import Manifest
 from holdfast.render.podfiles import load_pod_files
 from tests.render.regenerate import GOLDEN
@@ -222,7 +213,7 @@ def test_rendering_changes_neither_the_service_nor_the_settings() -> None:
     ("facts", "said"),
     [
         (AcceleratorFacts(), "no admission limit"),
-        (AcceleratorFacts(admission=Admission(5600)), ""),
+        (AcceleratorFacts(admission_tokens=5600), ""),
     ],
 )
 def test_a_missing_admission_limit_is_said(facts: AcceleratorFacts, said: str) -> None:
@@ -231,7 +222,7 @@ def test_a_missing_admission_limit_is_said(facts: AcceleratorFacts, said: str) -
 
 
 def test_downtime_of_the_only_replica_is_said_before_it_happens_and_while_it_lasts() -> None:
-    before = live(chat_h100(service(), context(admission=Admission(5600))))
+    before = live(chat_h100(service(), context(admission_tokens=5600)))
     newer = service({"engine": {"image": "vllm/vllm-openai:v0.33.0"}})
     for of in (service(), newer):
         (remark,) = remarks(of, ["h100"], context(deployed=before, free_gpu=False))

@@ -212,7 +212,7 @@ _TOKENS_COVER_SEQUENCES = Rule(
 
 
 class Batching(ApiModel):
-    """Limits of vLLM's scheduler; when absent its own defaults, or fewer sequences where TPOT needs it."""
+    """Limits of vLLM's scheduler; vLLM's own defaults when absent."""
 
     rules = (_FIXED_NEEDS_VALUES, _TOKENS_COVER_SEQUENCES)
 
@@ -314,7 +314,7 @@ class LLMServiceSpec(ApiModel):
     replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
     """Pins the number of replicas and pauses SLO scaling until it is removed; set by people or kubectl scale only."""
     batching: Batching | None = None
-    """Limits of vLLM's scheduler; when absent its own defaults, or fewer sequences where TPOT needs it."""
+    """Limits of vLLM's scheduler; vLLM's own defaults when absent."""
     mode: Literal["Auto", "Recommend"] = "Auto"
     """Auto acts; Recommend publishes the decision and moves neither replicas, batching nor placement."""
     budget: Budget = Budget()

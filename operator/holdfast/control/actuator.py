@@ -27,8 +27,8 @@ from holdfast.observe.cluster import Invalid, ServiceParts
 from holdfast.observe.prometheus import MetricsSource
 from holdfast.policy.inventory import Inventory
 from holdfast.render import RenderSettings, remarks
-from holdfast.render.admission import rollout_admission
-from holdfast.render.context import Admission, Deployed
+from holdfast.render.admission import rollout_tokens
+from holdfast.render.context import Deployed
 
 _LOG = logging.getLogger(__name__)
 _CONCURRENCY = 16
@@ -68,7 +68,7 @@ class Actuator:
         self._uids: dict[ServiceKey, str] = {}
         self._told: dict[ServiceKey, tuple[object, float]] = {}
         self._at_rest: dict[ServiceKey, tuple[Decision, object]] = {}  # all of it stands in status already
-        self._limits: dict[tuple[str, str], tuple[int, Admission | None]] = {}
+        self._limits: dict[tuple[str, str], tuple[int, int | None]] = {}
         self._not_reached: set[ServiceKey] = set()
         self._pod_monitor = False
         self._discovered_at: float | None = None
@@ -160,12 +160,12 @@ class Actuator:
             shown = part.shown("Deployment", name)
             await delete(self._api, deployment_path(decision.key.namespace, name), shown.uid if shown else "")
 
-    def _admission(self, service: LLMService, accelerator: Accelerator, deployed: Deployed | None) -> Admission | None:
-        """Return the admission limits of a rollout that starts now, worked out once a generation."""
+    def _admission(self, service: LLMService, accelerator: Accelerator, deployed: Deployed | None) -> int | None:
+        """Return the admission limit of a rollout that starts now, worked out once a generation."""
         key, generation = (service.metadata.uid, accelerator.name), service.metadata.generation
         known = self._limits.get(key)
         if known is None or known[0] != generation:
-            known = self._limits[key] = (generation, rollout_admission(service, accelerator, deployed))
+            known = self._limits[key] = (generation, rollout_tokens(service, accelerator, deployed))
         return known[1]
 
     async def _discover(self, now: float) -> None:
@@ -248,12 +248,10 @@ class Actuator:
 
 
 def _batching(part: ServiceParts, changes: Plan) -> BatchingStatus:
-    """What the engines were started with: the admission limits are those of the first accelerator in use."""
+    """What the engines were started with: the admission limit is that of the first accelerator in use."""
     limits = part.spec.batching
     deployed = (facts.deployed for _, facts in changes.context.accelerators if facts.deployed)
-    admission = next((memory.admission for memory in deployed), None)
+    admission = next((memory.admission_tokens for memory in deployed), None)
     return BatchingStatus(
-        max_num_seqs=limits.max_num_seqs or (admission.active_sequences if admission else None),
-        max_num_batched_tokens=limits.max_num_batched_tokens,
-        admission=admission.queued_tokens if admission else None,
+        max_num_seqs=limits.max_num_seqs, max_num_batched_tokens=limits.max_num_batched_tokens, admission=admission
     )

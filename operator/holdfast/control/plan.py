@@ -12,7 +12,7 @@ from holdfast.domain.decision import Decision, PlacementTarget
 from holdfast.domain.service import AcceleratorOption
 from holdfast.observe.cluster import Deployed, ServiceParts
 from holdfast.policy.inventory import Inventory
-from holdfast.render import AcceleratorFacts, Admission, RenderContext, deployment_name
+from holdfast.render import AcceleratorFacts, RenderContext, deployment_name
 from holdfast.render import Deployed as Remembered
 
 
@@ -36,13 +36,13 @@ class Plan:
         return bool(self.create or self.scale or self.delete)
 
 
-AdmissionRule = Callable[[LLMService, Accelerator, Remembered | None], Admission | None]
+Admission = Callable[[LLMService, Accelerator, Remembered | None], int | None]
 
 
 def plan(
-    part: ServiceParts, decision: Decision, inventory: Inventory, *, pod_monitor: bool, admission: AdmissionRule
+    part: ServiceParts, decision: Decision, inventory: Inventory, *, pod_monitor: bool, admission: Admission
 ) -> Plan:
-    """Compare what is decided with what is deployed; `admission` gives the limits a rollout starting now would get."""
+    """Compare what is decided with what is deployed; `admission` gives the limit a rollout starting now would get."""
     targets = {target.accelerator: target for target in decision.verdict.targets}
     deployed = {item.placement.accelerator: item for item in part.deployed}
     listed = [option.name for option in part.spec.accelerators]
@@ -107,7 +107,7 @@ def _emptied(part: ServiceParts, deployed: Mapping[str, Deployed]) -> list[str]:
 
 
 def _facts(
-    part: ServiceParts, decision: Decision, names: set[str], inventory: Inventory, admission: AdmissionRule
+    part: ServiceParts, decision: Decision, names: set[str], inventory: Inventory, admission: Admission
 ) -> tuple[tuple[str, AcceleratorFacts], ...]:
     deployed = {item.placement.accelerator: item for item in part.deployed}
     declared = {accelerator.name: accelerator for accelerator in part.service.spec.accelerators}
@@ -124,7 +124,7 @@ def _fact(
     name: str,
     deployed: Deployed | None,
     inventory: Inventory,
-    admission: Admission | None,
+    admission_tokens: int | None,
 ) -> AcceleratorFacts:
     option = part.spec.accelerator(name)
     remembered = deployed.rendered if deployed else None
@@ -132,7 +132,7 @@ def _fact(
         free_gpu=option is not None and _has_room(option, inventory),
         surge_stuck=deployed is not None and deployed.placement.rolling_out and _unplaced(part, name),
         cold_start_seconds=decision.cold_start_seconds,
-        admission=admission,
+        admission_tokens=admission_tokens,
         deployed=remembered,
     )
 

@@ -42,10 +42,7 @@ class BatchingLimits:
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorOption:
-    """One candidate for placement, in the order the user listed them.
-
-    `max_num_seqs` is what its engines are started with where the user fixed none; None leaves vLLM's own default.
-    """
+    """One candidate for placement, in the order the user listed them."""
 
     name: str
     resource: str = "nvidia.com/gpu"
@@ -53,7 +50,6 @@ class AcceleratorOption:
     cost_per_gpu_hour: float | None = None
     max_replicas: int | None = None
     node_selector: tuple[tuple[str, str], ...] = ()
-    max_num_seqs: int | None = None
 
     @property
     def cost_per_replica_hour(self) -> float | None:

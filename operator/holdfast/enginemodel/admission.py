@@ -1,4 +1,4 @@
-"""What an engine takes on: so many sequences that TPOT holds, and a queue that TTFT outlives, none too small for use.
+"""How many prompt tokens may be queued in an engine: few enough for TTFT, enough not to refuse what it can carry.
 
 vLLM counts the whole prompt of every request that has no first token yet (`OutputProcessor.get_num_queued_tokens`),
 cached and already computed parts included, and compares before it adds the new one (`AsyncLLM.check_admission`).
@@ -6,19 +6,14 @@ cached and already computed parts included, and compares before it adds the new 
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-from functools import lru_cache
-
 import numpy as np
 
-from holdfast.domain.service import BatchingLimits, Slo
-from holdfast.enginemodel.capacity import BatchLimits, Bound
+from holdfast.domain.service import Slo
+from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.latency import first_token
 from holdfast.enginemodel.mix import LengthMix, lognormal_nodes
-from holdfast.enginemodel.prior import EnginePrior, PriorSource
 from holdfast.enginemodel.steadystate import TAIL_NODES, Array, Engine, Steady, steady_state
-from holdfast.enginemodel.working import WorkingPoint, working_point
+from holdfast.enginemodel.working import WorkingPoint
 
 SHARE_OF_TTFT = 0.8
 """Share of the TTFT objective that a queue may take to prefill; the rest is the request's own prompt and step."""
@@ -27,55 +22,6 @@ SHARE_OF_BUDGET = 0.5
 """Share of the error budget that refusals may take from an engine at its capacity."""
 
 BINS = 1024
-
-# Mean lengths of the Azure conversation trace of 2023.
-TYPICAL_MIX = LengthMix.from_means(1155.0, 211.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Intake:
-    """What an engine takes on: prompt tokens queued, and sequences at a time (None: as many as it would by itself)."""
-
-    queued_tokens: float
-    active_sequences: int | None = None
-
-
-@lru_cache(maxsize=8192)
-def intake(prior: EnginePrior, batching: BatchingLimits, slo: Slo, mix: LengthMix = TYPICAL_MIX) -> Intake | None:
-    """What an engine is started with before its first request; a number of sequences that the user fixed stays.
-
-    None where the model or the accelerator is unknown, or cannot meet the objectives even alone: a limit from a
-    guess would do more harm than none.
-    """
-    if prior.source is PriorSource.UNKNOWN:
-        return None
-    limits = batch_limits(prior, batching)
-    point = working_point(prior.timer, mix, limits, prior.kv_tokens, slo, start=prior.law)
-    if not point.capacity.feasible:
-        return None
-    sequences = active_sequences(point)
-    bounded = point.capacity.bound_by is Bound.TPOT and sequences < limits.max_num_seqs and not batching.max_num_seqs
-    if bounded:
-        limits = replace(limits, max_num_seqs=sequences)
-    tokens = queued_tokens(point, mix, limits, prior.kv_tokens, slo)
-    return Intake(tokens, sequences if bounded else None) if 1.0 <= tokens < math.inf else None
-
-
-def batch_limits(prior: EnginePrior, batching: BatchingLimits) -> BatchLimits:
-    """The limits as declared, vLLM's defaults where nothing is."""
-    return BatchLimits(
-        batching.max_num_seqs or prior.max_num_seqs_default,
-        batching.max_num_batched_tokens or prior.max_num_batched_tokens_default,
-    )
-
-
-def active_sequences(point: WorkingPoint) -> int:
-    """Sequences at a time above which TPOT would not hold: those at capacity and two deviations of a Poisson number.
-
-    Some more than are needed, for the lengths are only believed: up to capacity the bound must not be felt.
-    """
-    present = point.capacity.sequences
-    return math.ceil(present + 2.0 * math.sqrt(present) + 2.0)
 
 
 def queued_tokens(point: WorkingPoint, mix: LengthMix, limits: BatchLimits, kv_tokens: float, slo: Slo) -> float:

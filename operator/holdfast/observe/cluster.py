@@ -16,7 +16,7 @@ from holdfast.api.template_rules import TemplateAllowances
 from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica
 from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.observe import mapping
-from holdfast.observe.spec import as_deployed, to_spec
+from holdfast.observe.spec import to_spec
 from holdfast.render import context
 from holdfast.render.live import Live
 from holdfast.render.names import SERVICE_LABEL, deployment_name
@@ -180,12 +180,9 @@ class ClusterView:
     def _parts(self, key: ServiceKey, service: LLMService, spec: ServiceSpec) -> ServiceParts:
         labelled = tuple(self._deployments.get(key, ()))
         deployed = tuple(item for item in labelled if _is_ours(item, spec))
-        limits = {item.placement.accelerator: item.rendered.admission for item in deployed if item.rendered}
         live = [*self._live.get(key, ()), *(item.live for item in labelled if item.live)]
         live.sort(key=lambda item: (item.kind, item.name))
-        return ServiceParts(
-            service, as_deployed(spec, limits), self._replicas(key), deployed, tuple(live), self._watched
-        )
+        return ServiceParts(service, spec, self._replicas(key), deployed, tuple(live), self._watched)
 
     def invalid(self) -> tuple[Invalid, ...]:
         """Return every service that is not understood."""

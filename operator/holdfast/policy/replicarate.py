@@ -10,7 +10,6 @@ from typing import Protocol
 import numpy as np
 
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceKey, ServiceSpec, Slo
-from holdfast.enginemodel.admission import batch_limits
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import EnginePrior, engine_prior
@@ -70,7 +69,7 @@ class StepLawModel:
 
     def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate:
         prior, stretch = _prior(spec, option), _on_grid(slowness, SLOWNESS_GRID)
-        point = _point(prior, _limits(prior, spec, option), mix, _hastened(spec.slo, stretch))
+        point = _point(prior, spec.batching, mix, _hastened(spec.slo, stretch))
         rate = point.capacity.rate_rps / stretch
         feasible = point.capacity.feasible and 0.0 < rate < math.inf
         bound_by = str(point.capacity.bound_by)
@@ -82,7 +81,7 @@ class StepLawModel:
         if not (0.0 <= rate_rps < math.inf and 0.0 < slowness < math.inf):
             return None
         prior, rate = _prior(spec, option), rate_rps * slowness
-        limits = _limits(prior, spec, option)
+        limits = _limits(prior, spec.batching)
         law = _law_at(prior, limits, mix, _on_grid(max(rate, 1e-3), RATE_GRID))
         engine = Engine(law, mix, limits.max_num_seqs, limits.max_num_batched_tokens, prior.kv_tokens)
         if rate >= engine.most_rate:
@@ -154,15 +153,16 @@ def _prior(spec: ServiceSpec, option: AcceleratorOption) -> EnginePrior:
     return engine_prior(spec.model_uri, option.name, labels, option.gpus_per_replica, spec.quantization)
 
 
-def _limits(prior: EnginePrior, spec: ServiceSpec, option: AcceleratorOption) -> BatchLimits:
-    """The limits that an engine runs with: the user's, else those it was started with."""
-    sequences = spec.batching.max_num_seqs or option.max_num_seqs
-    return batch_limits(prior, BatchingLimits(sequences, spec.batching.max_num_batched_tokens))
+def _limits(prior: EnginePrior, batching: BatchingLimits) -> BatchLimits:
+    return BatchLimits(
+        batching.max_num_seqs or prior.max_num_seqs_default,
+        batching.max_num_batched_tokens or prior.max_num_batched_tokens_default,
+    )
 
 
 @lru_cache(maxsize=8192)
-def _point(prior: EnginePrior, limits: BatchLimits, mix: LengthMix, slo: Slo) -> WorkingPoint:
-    return working_point(prior.timer, mix, limits, prior.kv_tokens, slo, start=prior.law)
+def _point(prior: EnginePrior, batching: BatchingLimits, mix: LengthMix, slo: Slo) -> WorkingPoint:
+    return working_point(prior.timer, mix, _limits(prior, batching), prior.kv_tokens, slo, start=prior.law)
 
 
 @lru_cache(maxsize=8192)

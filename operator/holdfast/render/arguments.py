@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from holdfast.api.engine_flags import flag_name
 from holdfast.api.llmservice import Accelerator, LLMServiceSpec
 from holdfast.render.buckets import custom_histogram_buckets
-from holdfast.render.context import Admission, Objectives
+from holdfast.render.context import Objectives
 from holdfast.render.model import locate_model
 from holdfast.render.names import PORT
 
@@ -18,12 +18,12 @@ ADMISSION_FLAG = "--max-num-queued-tokens"
 
 
 def engine_arguments(
-    spec: LLMServiceSpec, accelerator: Accelerator, objectives: Objectives, admission: Admission | None
+    spec: LLMServiceSpec, accelerator: Accelerator, objectives: Objectives, admission_tokens: int | None
 ) -> list[str]:
     """Everything after `vllm`; where the user's own arguments set the same flag, theirs is the only one."""
     own = [*spec.engine.args, *accelerator.args]
     taken = {flag_name(argument) for argument in own if argument.startswith("-")}
-    rendered = [*_identity(spec, accelerator), *_operation(spec, objectives, admission)]
+    rendered = [*_identity(spec, accelerator), *_operation(spec, objectives, admission_tokens)]
     kept = [flag for flag in rendered if flag_name(flag) not in taken]
     return ["serve", _literal(locate_model(spec.model.uri).argument), *kept, f"--middleware={MIDDLEWARE}", *own]
 
@@ -49,14 +49,12 @@ def _identity(spec: LLMServiceSpec, accelerator: Accelerator) -> list[str]:
     return [f"--{flag}={_literal(str(value))}" for flag, value in values.items() if value is not None]
 
 
-def _operation(spec: LLMServiceSpec, objectives: Objectives, admission: Admission | None) -> Iterator[str]:
+def _operation(spec: LLMServiceSpec, objectives: Objectives, admission_tokens: int | None) -> Iterator[str]:
     """How it is served, observed, protected and stopped."""
     yield f"--port={PORT}"
     yield f"--shutdown-timeout={math.ceil(spec.engine.shutdown_timeout_seconds)}"
-    if admission is not None:
-        yield f"{ADMISSION_FLAG}={admission.queued_tokens}"
-        if admission.active_sequences is not None:
-            yield f"--max-num-seqs={admission.active_sequences}"
+    if admission_tokens is not None:
+        yield f"{ADMISSION_FLAG}={admission_tokens}"
     yield f"--custom-histogram-buckets={custom_histogram_buckets(objectives)}"
     if spec.engine.tls_secret_ref is not None:
         yield f"--ssl-certfile={TLS_FOLDER}/tls.crt"

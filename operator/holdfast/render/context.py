@@ -43,30 +43,6 @@ class Objectives:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
-    """What one engine takes on: prompt tokens that may be queued, and sequences at a time (None: vLLM's default)."""
-
-    queued_tokens: int
-    active_sequences: int | None = None
-
-    def to_json(self) -> str:
-        """Text for an annotation."""
-        return json.dumps([self.queued_tokens, self.active_sequences])
-
-    @classmethod
-    def from_json(cls, text: str) -> Self | None:
-        """Read what `to_json` wrote; None for anything else."""
-        try:
-            tokens, sequences = json.loads(text)
-        except (TypeError, ValueError):
-            return None
-        bounds = [tokens] if sequences is None else [tokens, sequences]
-        if not all(type(bound) is int and bound > 0 for bound in bounds):
-            return None
-        return cls(tokens, sequences)
-
-
-@dataclass(frozen=True, slots=True)
 class Deployed:
     """What an existing Deployment remembers of its own rendering.
 
@@ -78,7 +54,7 @@ class Deployed:
     template: str
     template_json: str
     max_surge: int
-    admission: Admission | None = None
+    admission_tokens: int | None = None
     objectives: Objectives | None = None
 
     @classmethod
@@ -94,7 +70,7 @@ class Deployed:
             template=annotations.get(names.TEMPLATE_ANNOTATION, ""),
             template_json=json.dumps(_plain(spec["template"]), sort_keys=True),
             max_surge=1 if rolling.get("maxSurge") == 1 else 0,
-            admission=Admission.from_json(annotations.get(names.ADMISSION_ANNOTATION, "")),
+            admission_tokens=_tokens(annotations.get(names.ADMISSION_ANNOTATION)),
             objectives=Objectives.from_json(annotations.get(names.OBJECTIVES_ANNOTATION, "")),
         )
 
@@ -104,13 +80,13 @@ class AcceleratorFacts:
     """What is known of one accelerator of a service.
 
     free_gpu: one more replica could be scheduled now. surge_stuck: a rollout waits for a replica that cannot be
-    scheduled. admission: the limits that a rollout starting now would get (see `admission`), None for none.
+    scheduled. admission_tokens: the limit that a rollout starting now would get (see `admission`), None for none.
     """
 
     free_gpu: bool = False
     surge_stuck: bool = False
     cold_start_seconds: float | None = None
-    admission: Admission | None = None
+    admission_tokens: int | None = None
     deployed: Deployed | None = None
 
 
@@ -133,6 +109,10 @@ class RenderContext:
         """The objectives when the first Deployment was made: histograms add up only over the same edges."""
         remembered = (facts.deployed.objectives for _, facts in self.accelerators if facts.deployed)
         return next((objectives for objectives in remembered if objectives), Objectives.of(slo))
+
+
+def _tokens(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() else None
 
 
 def _plain(value: Any) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.render import names
-from holdfast.render.context import AcceleratorFacts, Admission, RenderContext
+from holdfast.render.context import AcceleratorFacts, RenderContext
 from holdfast.render.names import Manifest
 from holdfast.render.pod_template import inputs, pod_template, selector
 from holdfast.render.settings import RenderSettings
@@ -32,7 +32,7 @@ def deployment(
         names.INPUTS_ANNOTATION: pods.inputs,
         names.TEMPLATE_ANNOTATION: pods.template_hash,
         names.OBJECTIVES_ANNOTATION: context.created_objectives(service.spec.slo).to_json(),
-        **({} if pods.admission is None else {names.ADMISSION_ANNOTATION: pods.admission.to_json()}),
+        **({} if pods.admission_tokens is None else {names.ADMISSION_ANNOTATION: str(pods.admission_tokens)}),
     }
     return {
         "apiVersion": "apps/v1",
@@ -83,7 +83,7 @@ class _Pods:
     template: Manifest
     template_hash: str
     inputs: str
-    admission: Admission | None
+    admission_tokens: int | None
     rolls_out: bool
 
 
@@ -98,16 +98,16 @@ def _pods(service: LLMService, accelerator: Accelerator, settings: RenderSetting
     facts = context.facts(accelerator.name)
     deployed, wanted = facts.deployed, inputs(service, accelerator)
     same_inputs = deployed is not None and deployed.inputs == wanted
-    admission = deployed.admission if deployed is not None and same_inputs else facts.admission
+    tokens = deployed.admission_tokens if deployed is not None and same_inputs else facts.admission_tokens
     template = pod_template(
         service,
         accelerator,
         context.created_objectives(service.spec.slo),
-        admission,
+        tokens,
         settings,
         scraped_by_annotation=not context.pod_monitor,
     )
     rendered = names.short_hash(template)
     if deployed is not None and same_inputs and deployed.template != rendered:
-        return _Pods(json.loads(deployed.template_json), deployed.template, wanted, admission, rolls_out=False)
-    return _Pods(template, rendered, wanted, admission, rolls_out=not same_inputs)
+        return _Pods(json.loads(deployed.template_json), deployed.template, wanted, tokens, rolls_out=False)
+    return _Pods(template, rendered, wanted, tokens, rolls_out=not same_inputs)

@@ -30,7 +30,7 @@ METRIC_LABELS = (METRIC_SERVICE_LABEL, METRIC_ACCELERATOR_LABEL, METRIC_REVISION
 
 INPUTS_ANNOTATION = f"{GROUP}/pod-inputs"
 TEMPLATE_ANNOTATION = f"{GROUP}/pod-template"
-ADMISSION_ANNOTATION = f"{GROUP}/admission"
+ADMISSION_ANNOTATION = f"{GROUP}/admission-tokens"
 OBJECTIVES_ANNOTATION = f"{GROUP}/created-objectives"
 
 _RESERVED_DOMAINS = (f"{GROUP}/", "kubernetes.io/", ".kubernetes.io/", "k8s.io/", ".k8s.io/")

@@ -7,7 +7,7 @@ import math
 from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.render import arguments, names, volumes
 from holdfast.render.container import TEARDOWN_SECONDS, engine_container, engine_image
-from holdfast.render.context import Admission, Objectives
+from holdfast.render.context import Objectives
 from holdfast.render.merge import strategic_merge
 from holdfast.render.names import Manifest
 from holdfast.render.settings import RenderSettings
@@ -17,14 +17,14 @@ def pod_template(
     service: LLMService,
     accelerator: Accelerator,
     objectives: Objectives,
-    admission: Admission | None,
+    admission_tokens: int | None,
     settings: RenderSettings,
     *,
     scraped_by_annotation: bool,
 ) -> Manifest:
     """The whole template: ours, the service's overlay over it, the accelerator's over both, our labels last."""
     spec = service.spec
-    engine_args = arguments.engine_arguments(spec, accelerator, objectives, admission)
+    engine_args = arguments.engine_arguments(spec, accelerator, objectives, admission_tokens)
     template: Manifest = {
         "metadata": {"annotations": scrape_annotations(service)} if scraped_by_annotation else {},
         "spec": {

@@ -62,8 +62,8 @@ def _mounts(manifest: Manifest, config_map: str) -> bool:
 
 def _no_admission(accelerator: Accelerator, context: RenderContext) -> str:
     facts = context.facts(accelerator.name)
-    admission = facts.deployed.admission if facts.deployed else facts.admission
-    if admission is not None:
+    tokens = facts.deployed.admission_tokens if facts.deployed else facts.admission_tokens
+    if tokens is not None:
         return ""
     return (
         f"{accelerator.name}: no admission limit, because nothing is known of this model on this accelerator yet; "
