@@ -27,6 +27,13 @@ def ready(value: str, reason: str = "Serving") -> dict[str, Any]:
         pytest.param(status(), status(), 3600, False, id="nothing changed, however long ago"),
         pytest.param(status(), status(slo={"arrivalRps": 2.0}), 59, False, id="numbers wait for their minute"),
         pytest.param(status(), status(slo={"arrivalRps": 2.0}), 60, True, id="numbers are written after a minute"),
+        pytest.param(
+            status(capacity={"perReplicaRps": 4.2, "confidence": 0.86}),
+            status(capacity={"perReplicaRps": 4.2, "confidence": 0.88}),
+            60,
+            False,
+            id="growing confidence is no reason",
+        ),
         pytest.param(status(), status(replicas={"ready": 2}), 0, True, id="replicas are news"),
         pytest.param(status(**ready("True")), status(**ready("False")), 0, True, id="a condition's status is news"),
         pytest.param(

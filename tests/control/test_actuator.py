@@ -227,7 +227,7 @@ class SlowApi(FakeApi):
 @pytest.mark.looptime
 async def test_many_new_services_hold_up_nobody_and_each_of_them_has_its_turn() -> None:
     api = SlowApi()
-    new = [parts(llmservice(f"s{number:03}")) for number in range(40)]
+    new = [parts(llmservice(f"s{number:03}")) for number in range(60)]
     running = parts(llmservice("z"), sizes={"h100": 1}, ready={"h100": 1})
     for part in (*new, running):
         api.put_object(f"{SERVICES}/{part.spec.key.name}", body(part.spec.key.name))
@@ -237,6 +237,6 @@ async def test_many_new_services_hold_up_nobody_and_each_of_them_has_its_turn() 
     await acting.act([*new, running], decisions, [], [], now=0.0)
     assert api.objects[f"{DEPLOYMENTS}/z-h100"]["spec"]["replicas"] == 3
     assert asyncio.get_running_loop().time() - started_at < 60.0
-    for tick in range(1, 9):
+    for tick in range(1, 13):
         await acting.act(new, decisions[:-1], [], [], now=5.0 * tick)
     assert sum("/deployments/s" in path for path in api.objects) == len(new)

@@ -6,7 +6,7 @@ from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
 from holdfast.api.status import BatchingStatus
 from holdfast.control.report import condition_news, invalid_status, status_of
-from holdfast.domain.decision import Action, Candidate, CapacityView, Explanation, SloView, Verdict
+from holdfast.domain.decision import Action, Candidate, Explanation, SloView, Verdict
 from holdfast.domain.service import ServiceKey
 from holdfast.observe.cluster import Invalid
 from tests.control.parts import decision, parts
@@ -130,11 +130,3 @@ def test_a_tls_service_is_reached_by_https() -> None:
     )
     part = parts(service)
     assert status_of(part, decision(part, Action.HOLD, h100=1), NONE, {}, 0.0)["url"].startswith("https://")
-
-
-def test_growing_confidence_does_not_rewrite_the_status_all_the_time() -> None:
-    part = parts(ready={"h100": 1}, sizes={"h100": 1})
-    views = [CapacityView("h100", 4.2, "TPOT", confidence) for confidence in (0.86, 0.88, 0.91)]
-    decided = [replace(decision(part, Action.HOLD, h100=1), capacity=view) for view in views]
-    told = [status_of(part, one, NONE, {}, now=0.0)["capacity"]["confidence"] for one in decided]
-    assert told == [0.9, 0.9, 0.9]

@@ -82,7 +82,7 @@ async def test_no_service_no_question(fake: FakePrometheus) -> None:
 
 
 async def test_slow_queries_take_turns_once_a_minute_and_their_answers_serve_between(fake: FakePrometheus) -> None:
-    fake.rows["ttft_quantiles"] = [row(0.25, quantile="0.95")]
+    fake.rows["ttft_buckets"] = [row(1.0, le="0.25"), row(1.0, le="+Inf")]
     async with reading(fake) as source:
         most, asked = 0, 0
         for tick in range(60):
@@ -90,7 +90,7 @@ async def test_slow_queries_take_turns_once_a_minute_and_their_answers_serve_bet
             traffic = (await source.observe([request(ready("chat-0"))], NOW + 5 * tick))[CHAT]
             await source.settle()
             if tick:
-                assert traffic.ttft.p95_seconds == 0.25
+                assert traffic.ttft.p95_seconds == 0.95 * 0.25
                 most = max(most, len(fake.asked) - before)
                 asked += len(fake.asked) - before - len(FAST)
     assert most == len(FAST) + 1
@@ -98,13 +98,13 @@ async def test_slow_queries_take_turns_once_a_minute_and_their_answers_serve_bet
 
 
 async def test_a_failing_slow_query_leaves_its_last_answer_until_it_is_too_old(fake: FakePrometheus) -> None:
-    fake.rows["ttft_quantiles"] = [row(0.25, quantile="0.95")]
+    fake.rows["ttft_buckets"] = [row(1.0, le="0.25"), row(1.0, le="+Inf")]
     fake.rows["engines"] = [row(NOW + 400, pod="chat-0")]
     async with reading(fake) as source:
         await source.observe([request()], NOW)
         await source.settle()
-        fake.rows["ttft_quantiles"] = [{"metric": {}, "value": None}]
-        for later, expected in ((290, 0.25), (310, None)):
+        fake.rows["ttft_buckets"] = [{"metric": {}, "value": None}]
+        for later, expected in ((290, 0.95 * 0.25), (310, None)):
             traffic = (await source.observe([request()], NOW + later))[CHAT]
             await source.settle()
             assert traffic.ttft.p95_seconds == expected

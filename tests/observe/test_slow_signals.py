@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.domain.signals import LatencyQuantiles
 from holdfast.observe import queries, slow
+from holdfast.observe.samples import Sample
 from tests.observe.observe_builders import CHAT, NOW, sample
 
 
+def buckets(counts: dict[str, float]) -> list[Sample]:
+    return [sample(count, le=le) for le, count in counts.items()]
+
+
+def test_quantiles_are_linear_within_a_bucket_and_never_beyond_the_last_edge() -> None:
+    seen = slow.quantiles(buckets({"0.1": 5.0, "0.5": 9.0, "1.0": 9.8, "+Inf": 10.0}))[CHAT]
+    assert seen.p50_seconds == pytest.approx(0.1)
+    assert seen.p95_seconds == pytest.approx(0.5 + 0.5 * 0.5 / 0.8)
+    assert seen.p99_seconds == 1.0
+
+
 def test_quantiles_without_observations_are_unknown_not_zero() -> None:
-    rows = [sample(math.nan, quantile="0.5"), sample(0.4, quantile="0.95"), sample(math.inf, quantile="0.99")]
-    assert slow.quantiles(rows) == {CHAT: LatencyQuantiles(None, 0.4, None)}
+    assert slow.quantiles(buckets({"0.1": 0.0, "+Inf": 0.0})) == {}
+    assert slow.quantiles(buckets({"0.1": math.nan, "+Inf": 1.0})) == {}
+    assert slow.quantiles(buckets({"+Inf": 1.0})) == {CHAT: LatencyQuantiles()}
+    assert slow.quantiles(buckets({"0.1": 1.0})) == {CHAT: LatencyQuantiles()}
 
 
 def test_lengths_are_sorted_by_edge_and_never_fall() -> None:
@@ -44,8 +59,8 @@ def test_at_first_all_are_asked_and_then_one_at_a_time_each_once_a_minute() -> N
 
 def test_answers_are_forgotten_when_they_are_too_old() -> None:
     kept = cache()
-    kept.store("tpot_quantiles", [sample(0.02, quantile="0.5")], NOW)
-    assert kept.signals(NOW + 300).tpot == {CHAT: LatencyQuantiles(0.02)}
+    kept.store("tpot_buckets", buckets({"0.04": 1.0, "+Inf": 1.0}), NOW)
+    assert kept.signals(NOW + 300).tpot[CHAT].p50_seconds == 0.02
     assert kept.signals(NOW + 301).tpot == {}
 
 

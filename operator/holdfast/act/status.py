@@ -103,7 +103,16 @@ def is_due(old: Mapping[str, Any], new: Mapping[str, Any], age_seconds: float) -
     """Whether `new` must be written now: news at once, numbers after a minute, nothing when nothing changed."""
     if news(old) != news(new):
         return True
-    return age_seconds >= _NUMBERS_EVERY_SECONDS and dict(old) != dict(new)
+    return age_seconds >= _NUMBERS_EVERY_SECONDS and has_moved(old, new)
+
+
+def has_moved(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether a status says something else; confidence, which creeps towards one for hours, is no reason to write."""
+    return _without_confidence(old) != _without_confidence(new)
+
+
+def _without_confidence(status: Mapping[str, Any]) -> dict[str, Any]:
+    return {**status, "capacity": {**status.get("capacity", {}), "confidence": None}}
 
 
 def news(status: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Protocol
 
@@ -13,7 +14,7 @@ from holdfast.act.api import ApiError, ApiPort, ApiUnreachable, NotLeading, Whil
 from holdfast.act.apply import delete
 from holdfast.act.discovery import has_pod_monitors
 from holdfast.act.resources import deployment_path, service_path
-from holdfast.act.status import StatusWriter
+from holdfast.act.status import StatusWriter, has_moved
 from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.api.status import BatchingStatus
 from holdfast.control.explanation import explained
@@ -69,7 +70,7 @@ class Actuator:
         self._told: dict[ServiceKey, tuple[object, float]] = {}
         self._at_rest: dict[ServiceKey, tuple[Decision, object]] = {}  # all of it stands in status already
         self._limits: dict[tuple[str, str], tuple[int, int | None]] = {}
-        self._not_reached: set[ServiceKey] = set()
+        self._reached: dict[ServiceKey, float] = {}
         self._pod_monitor = False
         self._discovered_at: float | None = None
         self._slots = asyncio.Semaphore(_CONCURRENCY)
@@ -94,26 +95,23 @@ class Actuator:
         parts, inventory = {part.spec.key: part for part in services}, Inventory(tuple(nodes))
         shrinking = [decision.key for decision in decisions if decision.verdict.action is Action.SCALE_DOWN]
         running = await self._metrics.running_by_pod(shrinking, now) if shrinking else {}
-        before, self._not_reached = self._not_reached, set()
-        ordered = sorted(decisions, key=lambda d: (_URGENCY.get(d.verdict.action, 0), d.key not in before))
+        # Of equal urgency, who has waited longest comes first: so everybody has a turn, however slow the API server is.
+        turn = {d.key: (_URGENCY.get(d.verdict.action, 0), self._reached.get(d.key, -math.inf)) for d in decisions}
         until = asyncio.get_running_loop().time() + _ACT_SECONDS
         await asyncio.gather(
-            *(self._guarded(self._report_invalid(entry, now), entry.key, until) for entry in invalid),
+            *(self._guarded(self._report_invalid(entry, now), entry.key, now, until) for entry in invalid),
             *(
-                self._guarded(self._one(parts[d.key], d, inventory, running.get(d.key, {}), now), d.key, until)
-                for d in ordered
+                self._guarded(self._one(parts[d.key], d, inventory, running.get(d.key, {}), now), d.key, now, until)
+                for d in sorted(decisions, key=lambda d: turn[d.key])
             ),
         )
 
-    async def _guarded(self, work: Coroutine[None, None, None], key: ServiceKey, until: float) -> None:
+    async def _guarded(self, work: Coroutine[None, None, None], key: ServiceKey, now: float, until: float) -> None:
         async with self._slots:
-            if not self._may_write():
+            if not self._may_write() or asyncio.get_running_loop().time() > until:
                 work.close()
                 return
-            if asyncio.get_running_loop().time() > until:
-                self._not_reached.add(key)
-                work.close()
-                return
+            self._reached[key] = now
             try:
                 await work
             except NotLeading as held_back:
@@ -199,7 +197,7 @@ class Actuator:
         known = remarks(part.service, used, changes.context)
         new = status_of(part, decision, _batching(part, changes), old, now, known)
         await self._status.write(decision.key, part.spec.uid, new, part.service.status, now)
-        if new == old and not self._status.is_edited(decision.key):
+        if not has_moved(old, new) and not self._status.is_edited(decision.key):
             self._at_rest[decision.key] = (decision, shown)
         if self._is_new_change(decision, now):
             verdict = decision.verdict
@@ -243,6 +241,7 @@ class Actuator:
         for key in gone:
             self._told.pop(key, None)
             self._at_rest.pop(key, None)
+            self._reached.pop(key, None)
         for limit in [limit for limit in self._limits if limit[0] in gone.values()]:
             del self._limits[limit]
 

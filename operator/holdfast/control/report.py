@@ -137,10 +137,8 @@ def _capacity(decision: Decision) -> status.CapacityStatus | None:
     view = decision.capacity
     if view is None:
         return None
-    # In tenths: it creeps towards one for hours, and every finer step would be a write at constant load.
-    confidence = round(view.confidence, 1)
     return status.CapacityStatus.model_validate(
-        {"per_replica_rps": view.per_replica_rps, "bound_by": view.bound_by, "confidence": confidence}
+        {"per_replica_rps": view.per_replica_rps, "bound_by": view.bound_by, "confidence": view.confidence}
     )
 
 

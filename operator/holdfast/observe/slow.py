@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,8 @@ from typing import Any
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import LatencyQuantiles, LengthHistogram
 from holdfast.observe.samples import Sample, usable
+
+QUANTILES = (0.5, 0.95, 0.99)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,8 @@ class SlowCache:
     def signals(self, now: float) -> SlowSignals:
         """Return all answers that are not too old."""
         return SlowSignals(
-            ttft=self._trusted("ttft_quantiles", now),
-            tpot=self._trusted("tpot_quantiles", now),
+            ttft=self._trusted("ttft_buckets", now),
+            tpot=self._trusted("tpot_buckets", now),
             prompt_lengths=self._trusted("prompt_lengths", now),
             output_lengths=self._trusted("output_lengths", now),
         )
@@ -68,30 +71,50 @@ def service_key(sample: Sample) -> ServiceKey:
 
 
 def quantiles(samples: Sequence[Sample]) -> dict[ServiceKey, LatencyQuantiles]:
-    """Read p50, p95 and p99; NaN (nothing was observed) and nonsense become None."""
-    seen: dict[ServiceKey, dict[str, float | None]] = defaultdict(dict)
-    for sample in samples:
-        seen[service_key(sample)][sample.label("quantile")] = sample.value if usable(sample.value) else None
-    return {key: LatencyQuantiles(q.get("0.5"), q.get("0.95"), q.get("0.99")) for key, q in seen.items()}
+    """Read p50, p95 and p99 off cumulative histograms; services without observations are left out."""
+    return {
+        key: LatencyQuantiles(*(_quantile(*cumulative, share) for share in QUANTILES))
+        for key, cumulative in _cumulative(samples).items()
+    }
+
+
+def _quantile(edges: Sequence[float], cumulative: Sequence[float], share: float) -> float | None:
+    """As Prometheus's histogram_quantile: linear within a bucket, and the last finite edge where it lies beyond."""
+    if len(edges) < 2 or math.isfinite(edges[-1]):
+        return None
+    rank = share * cumulative[-1]
+    bucket = bisect.bisect_left(cumulative, rank)
+    if bucket >= len(edges) - 1:
+        return edges[-2]
+    lower, below = (edges[bucket - 1], cumulative[bucket - 1]) if bucket else (0.0, 0.0)
+    return lower + (edges[bucket] - lower) * (rank - below) / (cumulative[bucket] - below)
 
 
 def lengths(samples: Sequence[Sample]) -> dict[ServiceKey, LengthHistogram]:
     """Read cumulative histograms; services that saw no request, or whose buckets make no sense, are left out."""
+    return {key: LengthHistogram(*cumulative) for key, cumulative in _cumulative(samples).items()}
+
+
+Cumulative = tuple[tuple[float, ...], tuple[float, ...]]
+"""Upper edges, ascending, and the observations at or below each."""
+
+
+def _cumulative(samples: Sequence[Sample]) -> dict[ServiceKey, Cumulative]:
     seen: dict[ServiceKey, dict[float, float]] = defaultdict(dict)
     for sample in samples:
         seen[service_key(sample)][_edge(sample.label("le"))] = sample.value
-    histograms = {key: _histogram(buckets) for key, buckets in seen.items()}
-    return {key: histogram for key, histogram in histograms.items() if histogram}
+    found = ((key, _histogram(buckets)) for key, buckets in seen.items())
+    return {key: histogram for key, histogram in found if histogram}
 
 
-def _histogram(buckets: Mapping[float, float]) -> LengthHistogram | None:
+def _histogram(buckets: Mapping[float, float]) -> Cumulative | None:
     edges = sorted(buckets)
     if any(math.isnan(edge) for edge in edges) or not all(map(usable, buckets.values())):
         return None
-    cumulative: list[float] = []
+    counts: list[float] = []
     for edge in edges:  # pods with other edges, and increase()'s extrapolation, leave small dents
-        cumulative.append(max(buckets[edge], cumulative[-1] if cumulative else 0.0))
-    return LengthHistogram(tuple(edges), tuple(cumulative)) if cumulative and cumulative[-1] > 0.0 else None
+        counts.append(max(buckets[edge], counts[-1] if counts else 0.0))
+    return (tuple(edges), tuple(counts)) if counts and counts[-1] > 0.0 else None
 
 
 def _edge(text: str) -> float:
@@ -102,8 +125,8 @@ def _edge(text: str) -> float:
 
 
 READERS: Mapping[str, Callable[[Sequence[Sample]], Mapping[ServiceKey, Any]]] = {
-    "ttft_quantiles": quantiles,
-    "tpot_quantiles": quantiles,
+    "ttft_buckets": quantiles,
+    "tpot_buckets": quantiles,
     "prompt_lengths": lengths,
     "output_lengths": lengths,
 }
