@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 CRD := llmservices.holdfast.dev.yaml
 IN_CLUSTER := $(BIN)/python -m e2e.cluster run --
 
-.PHONY: help install check lint unit test demo build vllm-cpu cluster-up cluster-down generate verify bench bench-full clean
+.PHONY: help install check lint unit test demo build vllm-cpu cluster-up cluster-down generate verify bench bench-full campaign clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,12 +72,24 @@ verify: install ## fail where a generated file is not what `make generate` would
 	@$(BIN)/holdfast crd | diff -u crds/$(CRD) - || { echo "crds/$(CRD) is outdated: make generate" >&2; exit 1; }
 	@diff -u crds/$(CRD) charts/holdfast/files/$(CRD) || { echo "the chart's CRD is outdated: make generate" >&2; exit 1; }
 
-bench: install ## figures of docs/benchmarks.md that take minutes
+bench: install ## figures of docs/benchmarks.md in small: the operator with 100 services, and the rest
 	$(BIN)/python benchmarks/emulator_cpu.py
 	$(BIN)/python benchmarks/capacity_closed_form.py --quick
+	$(BIN)/python benchmarks/decide_speed.py
+	@$(MAKE) build
+	$(IN_CLUSTER) $(BIN)/python -m benchmarks.scale --services 100 --constant-seconds 60 --varying-seconds 60
 
-bench-full: bench ## the same in full length
+bench-full: install ## the same in full length: the operator with 1,000 services
 	$(BIN)/python benchmarks/capacity_closed_form.py
+	@$(MAKE) build
+	$(IN_CLUSTER) $(BIN)/python -m benchmarks.scale --services 1000 --replicas 4
+
+campaign: install ## hours: 1,000 services with other seeds and ten minutes of each load
+	@$(MAKE) build
+	for seed in 1 2 3; do \
+	  $(IN_CLUSTER) $(BIN)/python -m benchmarks.scale --services 1000 --replicas 4 --seed $$seed --steps 40 \
+	    --constant-seconds 600 --varying-seconds 600 || echo "seed $$seed: not every promise was kept"; \
+	done
 
 clean: ## remove what was built in the checkout; the cache outside stays
 	rm -rf $(VENV) demo build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache operator/*.egg-info

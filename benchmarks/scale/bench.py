@@ -1,4 +1,4 @@
-"""The course of the benchmark: set up, settle, constant load, varying load, load steps."""
+"""The course of the benchmark: set up, start anew, settle, constant load, load steps, varying load."""
 
 from __future__ import annotations
 
@@ -52,6 +52,8 @@ class Outcome:
     varying: Seen = field(default_factory=lambda: Seen(0.0))
     stepping: Seen = field(default_factory=lambda: Seen(0.0))
     steps: list[Step] = field(default_factory=list)
+    creating_memory_mib: float = 0.0
+    """Most resident memory of the operator that created everything; another one is measured from then on."""
     most_memory_mib: float = 0.0
     settled: bool = False
     changed_at_constant_load: Counter[str] = field(default_factory=Counter)
@@ -75,7 +77,7 @@ def run(size: rig.Size, course: Course, folder: Path, say: Callable[[str], None]
         with _timed(outcome, "steps", say):
             outcome.stepping = watcher.during(lambda: _step(running, services, size, course))
             outcome.steps = _answers(running, outcome.stepping)
-        rig.post(f"{running.exporter}/load?varying=1")
+        rig.post(f"{running.metrics.exporter}/load?varying=1")
         with _timed(outcome, "varying", say):
             # What follows from the change to varying load itself is over after a minute.
             watcher.during(lambda: time.sleep(min(60.0, course.varying_seconds / 2)))
@@ -101,15 +103,18 @@ def started(
         with _timed(outcome, "services", say):
             kubeconfig = rig.operator_account(folder)
             fleet.declare(services)
-        with rig.running(size, folder, kubeconfig) as running:
-            with _timed(outcome, "pods", say):
-                _wait_for_pods(running, wanted, course.most_setup_seconds)
-            yield running
+        with rig.scraping(size, folder) as metrics:
+            with rig.operating(size, metrics, kubeconfig, folder / "creator.log") as creator:
+                with _timed(outcome, "pods", say):
+                    _wait_for_pods(creator, wanted, course.most_setup_seconds)
+                outcome.creating_memory_mib = rig.memory_mib(creator.operator_pid, "VmHWM")
+            with rig.operating(size, metrics, kubeconfig, folder / "operator.log") as running:
+                yield running
 
 
 def _wait_for_pods(running: rig.Rig, wanted: int, seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while (ready := json.loads(rig.get(f"{running.exporter}/state"))["pods"]) < wanted:
+    while (ready := json.loads(rig.get(f"{running.metrics.exporter}/state"))["pods"]) < wanted:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{ready} of {wanted} pods are Ready after {seconds:.0f} s")
         time.sleep(1.0)
@@ -131,13 +136,13 @@ def _step(running: rig.Rig, services: tuple[fleet.Member, ...], size: rig.Size, 
     """Step one service after the other, at random moments; then wait for the answer to the last one."""
     chance = random.Random(size.seed)
     for member in chance.sample(services, min(course.steps, len(services))):
-        rig.post(f"{running.exporter}/step?service={member.name}")
+        rig.post(f"{running.metrics.exporter}/step?service={member.name}")
         time.sleep(chance.uniform(0.5, 1.5) * size.tick_seconds)
     time.sleep(size.scrape_seconds + 2 * size.tick_seconds + 2.0)
 
 
 def _answers(running: rig.Rig, seen: Seen) -> list[Step]:
-    stepped: dict[str, float] = json.loads(rig.get(f"{running.exporter}/state"))["stepped"]
+    stepped: dict[str, float] = json.loads(rig.get(f"{running.metrics.exporter}/state"))["stepped"]
     return [Step(name, at, _first_resize(seen.writes, name, at)) for name, at in sorted(stepped.items())]
 
 

@@ -78,8 +78,8 @@ def _member(name: str, replicas: int, chance: random.Random, model: StepLawModel
         PROMPT_TOKENS, OUTPUT_TOKENS, cached_share=0.0, prompt_cv=DEFAULT_CV, output_cv=DEFAULT_CV
     )
     carried = model.rate(spec, option, mix, 1.0).rate_rps
-    # Whole requests between two scrapes 15 s apart, as counters count.
-    each = max(1, round(15.0 * carried * chance.uniform(0.2, 0.5))) / 15.0
+    # A rate of two digits, as status shows it: scrapes that come some milliseconds late do not turn it into another.
+    each = float(f"{replicas * carried * chance.uniform(0.2, 0.5):.2g}") / replicas
     predicted = model.tpot_seconds(spec, option, mix, 1.0, each)
     assert predicted is not None, "half of what a replica carries is always stable"
     return Member(name, ttft, tpot, e2e, replicas, each * replicas, 1.6 * carried * replicas, predicted)

@@ -36,32 +36,44 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Rig:
-    """Addresses of what runs, the operator's process, and where Prometheus logs every query."""
+class Metrics:
+    """Addresses of exporter and Prometheus, and where Prometheus logs every query."""
 
     exporter: str
     prometheus: str
-    operator: str
-    operator_pid: int
     prometheus_pid: int
     query_log: Path
 
 
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """What runs beside the cluster, with the address of the operator and its process."""
+
+    metrics: Metrics
+    operator: str
+    operator_pid: int
+
+
 @contextlib.contextmanager
-def running(size: Size, folder: Path, kubeconfig: Path) -> Iterator[Rig]:
-    """Start everything; configuration, data and logs go to the folder."""
-    exporter, prometheus, operator = (f"http://127.0.0.1:{port}" for port in _free_ports(3))
+def scraping(size: Size, folder: Path) -> Iterator[Metrics]:
+    """Start exporter and Prometheus; configuration, data and logs go to the folder."""
+    exporter, prometheus = _free_address(), _free_address()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_process(_exporter_command(size, exporter), folder / "exporter.log"))
         wait_for(f"{exporter}/state")
-        store = _prometheus_command(size, folder, exporter, prometheus)
-        storing = stack.enter_context(_process(store, folder / "prometheus.log"))
+        command = _prometheus_command(size, folder, exporter, prometheus)
+        process = stack.enter_context(_process(command, folder / "prometheus.log"))
         wait_for(f"{prometheus}/-/ready")
-        process = stack.enter_context(
-            _process(_operator_command(size, kubeconfig, prometheus, operator), folder / "operator.log")
-        )
-        wait_for(f"{operator}/readyz")
-        yield Rig(exporter, prometheus, operator, process.pid, storing.pid, folder / "queries.log")
+        yield Metrics(exporter, prometheus, process.pid, folder / "queries.log")
+
+
+@contextlib.contextmanager
+def operating(size: Size, metrics: Metrics, kubeconfig: Path, log: Path) -> Iterator[Rig]:
+    """Run the operator."""
+    address = _free_address()
+    with _process(_operator_command(size, kubeconfig, metrics.prometheus, address), log) as process:
+        wait_for(f"{address}/readyz")
+        yield Rig(metrics, address, process.pid)
 
 
 def get(url: str) -> str:
@@ -176,12 +188,10 @@ def _process(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]
             process.wait()
 
 
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
+def _free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
 
 
 def _port(address: str) -> int:

@@ -118,7 +118,7 @@ class Watcher:
         self._rig = address
         self._every_seconds = 0.4 * tick_seconds
         self._audit = Audit()
-        self._queries = Queries(address.query_log)
+        self._queries = Queries(address.metrics.query_log)
 
     def during(self, work: Callable[[], None]) -> Seen:
         """Watch while `work` runs."""
@@ -140,7 +140,7 @@ class Watcher:
         return seen
 
     def _cpu(self) -> tuple[float, float]:
-        return rig.cpu_seconds(self._rig.operator_pid), rig.cpu_seconds(self._rig.prometheus_pid)
+        return rig.cpu_seconds(self._rig.operator_pid), rig.cpu_seconds(self._rig.metrics.prometheus_pid)
 
     def _look_on(self, seen: Seen, stop: threading.Event) -> None:
         before = self._look()
