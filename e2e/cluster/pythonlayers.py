@@ -21,7 +21,8 @@ from e2e.cluster.archive import Entry
 from e2e.cluster.cache import digest_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SOURCE = REPOSITORY / "operator" / "holdfast"
+SOURCE = REPOSITORY / "operator"
+PACKAGES = ("holdfast", "holdfast_engine")
 HOME = "opt/python"
 CODE = "opt/holdfast"
 USER = 65532
@@ -75,9 +76,14 @@ def libraries_digest() -> str:
 
 
 def source_digest() -> str:
-    """Changes with any file of the project's own package."""
-    files = sorted(path for path in SOURCE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    """Changes with any file of the project's own packages."""
+    files = _source_files()
     return digest_of(files, *(str(path.relative_to(SOURCE)) for path in files), _ENTRY_SCRIPT)
+
+
+def _source_files() -> list[Path]:
+    found = (path for package in PACKAGES for path in (SOURCE / package).rglob("*"))
+    return sorted(path for path in found if path.is_file() and "__pycache__" not in path.parts)
 
 
 def library_entries(scratch: Path) -> list[Entry]:
@@ -99,12 +105,8 @@ def library_entries(scratch: Path) -> list[Entry]:
 
 
 def source_entries(scratch: Path) -> list[Entry]:
-    """The project's package, its metadata and its command."""
-    files = {
-        f"{CODE}/holdfast/{path.relative_to(SOURCE)}": path
-        for path in sorted(SOURCE.rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts
-    }
+    """The project's packages, their metadata and their command."""
+    files = {f"{CODE}/{path.relative_to(SOURCE)}": path for path in _source_files()}
     version = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
     about = f"Metadata-Version: 2.1\nName: holdfast\nVersion: {version}\n"
     entries = [Entry(path, file=file, mode=0o644) for path, file in files.items()]
