@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
-from holdfast.act.api import ApiError, ApiPort
+import asyncio
+import logging
 
+from holdfast.act.api import ApiError, ApiPort, ApiUnreachable
+from holdfast.api.llmservice import GROUP, PLURAL, VERSION
+
+_LOG = logging.getLogger(__name__)
 _POD_MONITORS = "/apis/monitoring.coreos.com/v1"
+_OURS = f"/apis/{GROUP}/{VERSION}"
 
 
 async def has_pod_monitors(api: ApiPort) -> bool:
     """Return whether PodMonitors can be made; raises ApiUnreachable when nobody answers."""
+    return await _serves(api, _POD_MONITORS, "podmonitors")
+
+
+async def our_own_api(api: ApiPort, every_seconds: float = 5.0) -> None:
+    """Return once the API server knows LLMServices: a watch of what it does not know would stay empty for ever."""
+    told = False
+    while not await _answers(api):
+        if not told:
+            _LOG.warning("the cluster has no CRD %s.%s: waiting until it is applied (holdfast crd)", PLURAL, GROUP)
+            told = True
+        await asyncio.sleep(every_seconds)
+
+
+async def _answers(api: ApiPort) -> bool:
     try:
-        found = await api.request("GET", _POD_MONITORS)
+        return await _serves(api, _OURS, PLURAL)
+    except ApiUnreachable:
+        return False
+
+
+async def _serves(api: ApiPort, group: str, resource: str) -> bool:
+    try:
+        found = await api.request("GET", group)
     except ApiError:
         return False
-    return any(item.get("name") == "podmonitors" for item in found.get("resources", ()))
+    return any(item.get("name") == resource for item in found.get("resources", ()))

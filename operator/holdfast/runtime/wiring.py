@@ -16,7 +16,7 @@ import kopf
 
 from holdfast import policy
 from holdfast.act.api import KubernetesApi, NoCluster, connect
-from holdfast.act.discovery import has_pod_monitors
+from holdfast.act.discovery import has_pod_monitors, our_own_api
 from holdfast.api.template_rules import allowances
 from holdfast.control import handlers
 from holdfast.control.actuator import Actuator
@@ -102,6 +102,7 @@ async def _watch(
     kopf.on.login(id="kubeconfig", registry=registry, errors=kopf.ErrorsMode.IGNORED)(kopf.login_with_kubeconfig)
     kopf.on.login(id="pod", registry=registry, errors=kopf.ErrorsMode.IGNORED)(kopf.login_with_service_account)
     kopf_settings = handlers.settings()
+    await our_own_api(api)
     indices.register(registry, kopf_settings, pod_monitors=await has_pod_monitors(api))
     handlers.register(registry, wake=control_loop.wake, synced=synced.set)
     await kopf.operator(

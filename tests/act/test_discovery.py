@@ -1,0 +1,32 @@
+"""Which APIs the cluster has, and waiting for our own."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast.act.api import ApiUnreachable
+from holdfast.act.discovery import our_own_api
+from tests.fakes import FakeApi
+
+OURS = "/apis/holdfast.dev/v1alpha1"
+
+
+async def test_nothing_is_watched_before_the_cluster_knows_what_an_llmservice_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    api = FakeApi()
+    waiting = asyncio.create_task(our_own_api(api, every_seconds=0.0))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    api.fail_with = ApiUnreachable("GET: no answer")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    api.fail_with = None
+    assert not waiting.done()
+    api.put_object(OURS, {"resources": [{"name": "llmservices"}]})
+    await waiting
+    assert [record.getMessage() for record in caplog.records] == [
+        "the cluster has no CRD llmservices.holdfast.dev: waiting until it is applied (holdfast crd)"
+    ]
