@@ -309,3 +309,17 @@ def test_what_a_failing_engine_says_becomes_its_reason(words: str, reason: str) 
     status = {"containerStatuses": [{"state": waiting, "lastState": {"terminated": {"message": words}}}]}
     replica = mapping.replica_from_pod({"metadata": {"name": "p"}, "status": status})
     assert (replica.phase, replica.reason) == (ReplicaPhase.FAILING, reason)
+
+
+def test_of_long_last_words_the_end_is_kept() -> None:
+    words = "Traceback\n" + "  File x\n" * 300 + "ModuleNotFoundError: No module named 'tokenizers'"
+    crashed = {
+        "name": "vllm",
+        "restartCount": 3,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": ended(1, words),
+    }
+    detail = mapping.replica_from_pod(pod(containerStatuses=[crashed])).detail
+    assert detail.startswith("…")
+    assert detail.endswith("No module named 'tokenizers'")
+    assert len(detail) < 700

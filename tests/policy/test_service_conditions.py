@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.api.conditions import ConditionType
+from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ClusterProblem, Placement, ReplicaPhase
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.signals import SignalState
@@ -220,3 +221,16 @@ def test_a_decision_rests_while_nothing_new_is_known_and_wakes_with_the_next_scr
         assert other[0] is not first[0]
     later, _ = decide(a_snapshot(view, scrape=15.0, now=NOW + 15.0), memory, model=MODEL)
     assert later[0] is not first[0]
+
+
+def test_what_waits_for_a_person_is_not_under_way() -> None:
+    conflict = ClusterProblem(Reason.NAME_CONFLICT, "Deployment prod/chat-h100 exists and is not owned by this")
+    seen = decided(ServiceView(CHAT, problems=(conflict,)))
+    assert condition(seen, ConditionType.STALLED)[0] is True
+    assert condition(seen, ConditionType.RECONCILING)[0] is False
+
+
+def test_a_window_is_told_as_it_was_written() -> None:
+    seen = decided(ServiceView(CHAT.with_window(30 * 86_400.0)))
+    (told,) = (each for each in seen.conditions if each.type == ConditionType.SLO_MET)
+    assert "in the last 30d" in told.message

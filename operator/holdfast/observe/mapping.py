@@ -15,6 +15,8 @@ from holdfast.render.names import ACCELERATOR_LABEL
 _CRASHES = 2
 _SHORT_RUN_SECONDS = 600.0
 
+_MOST_WORDS = 600
+
 # What a container waits for that no waiting will bring.
 _HOPELESS = frozenset(
     {
@@ -64,7 +66,9 @@ def replica_from_pod(pod: Object) -> Replica:
     if phase is ReplicaPhase.STARTING and conditions.get("PodReadyToStartContainers", {}).get("status") == "False":
         detail = f"its volumes or its network are not there yet: {_remedy(pod, 'kubectl describe pod says more')}"
     elif _NOT_WRITABLE.search(detail):  # before the words, which may be long
-        detail = f"{_remedy(pod, 'model.cache must be writable for the user of the pod')}: {detail}"
+        detail = f"{_remedy(pod, 'model.cache must be writable for the user of the pod')}: {_end_of(detail)}"
+    else:
+        detail = _end_of(detail)
     return Replica(
         name=meta["name"],
         accelerator=labels.get(ACCELERATOR_LABEL, ""),
@@ -77,6 +81,11 @@ def replica_from_pod(pod: Object) -> Replica:
         revision=labels.get("pod-template-hash", ""),
         node=pod.get("spec", {}).get("nodeName", ""),
     )
+
+
+def _end_of(words: str) -> str:
+    """The end of long words: a traceback says last what was wrong, and conditions have room for 1024 characters."""
+    return words if len(words) <= _MOST_WORDS else f"…{words[-_MOST_WORDS:]}"
 
 
 def _remedy(pod: Object, otherwise: str) -> str:

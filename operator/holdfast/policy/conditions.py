@@ -6,6 +6,7 @@ import datetime
 
 from holdfast.api import status
 from holdfast.api.conditions import ConditionType
+from holdfast.api.quantities import format_duration
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ClusterProblem
 from holdfast.domain.decision import Action, ConditionValue
@@ -34,14 +35,18 @@ HARD_BOUNDS = frozenset({Reason.BUDGET_LIMITED, Reason.CAPACITY_LIMITED, Reason.
 
 def conditions(view: View, sizes: Sizes) -> tuple[ConditionValue, ...]:
     """Return every condition as it stands now."""
+    stuck = stalled(view)
     return (
         ready(view),
         slo_met(view, sizes),
         scaling_active(view, sizes),
         metrics_available(view),
         capacity_available(view),
-        reconciling(view),
-        stalled(view),
+        # kstatus reads the first of the two that is true: what waits for a person is not under way.
+        ConditionValue(ConditionType.RECONCILING, False, stuck.reason, stuck.message)
+        if stuck.status
+        else reconciling(view),
+        stuck,
     )
 
 
@@ -95,7 +100,7 @@ def slo_met(view: View, sizes: Sizes) -> ConditionValue:
         remedy = "relax slo.ttft or slo.tpot, or list a faster accelerator"
         text = f"not even a lone request meets the objectives on {names}: {remedy}"
         return ConditionValue(kind, False, Reason.SLO_INFEASIBLE, text)
-    window = status.duration(slo.window_seconds)
+    window = format_duration(slo.window_seconds)
     if state.attainment is None:
         text = f"fewer than {1.0 / slo.budget_share:.0f} requests were judged in the last {window}: too few to say"
         return ConditionValue(kind, None, Reason.WARMING_UP, text)
