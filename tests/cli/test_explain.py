@@ -203,3 +203,10 @@ def test_a_time_without_a_zone_is_the_reader_s_own() -> None:
 
 def test_the_annotation_belongs_to_our_group() -> None:
     assert DECISION_ANNOTATION.startswith("holdfast.dev/")
+
+
+@pytest.mark.parametrize("name", ["", "/", "prod/", "/chat", "a/b/c", "../../nodes"])
+def test_what_names_no_service_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.main(["explain", name])
+    assert "write NAME or NAMESPACE/NAME" in capsys.readouterr().err

@@ -206,6 +206,7 @@ async def test_a_deployment_remembers_how_it_was_rendered(world: Cluster) -> Non
         ({}, None),
         ({"coldStartSeconds": "long"}, None),
         ({"coldStartSeconds": 0}, None),
+        ({"coldStartSeconds": 1e9}, None),
     ],
 )
 async def test_the_last_cold_start_is_read_back_from_status(

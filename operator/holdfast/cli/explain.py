@@ -25,7 +25,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="the last or a past decision: what was measured, what was decided and why",
         epilog="example: holdfast explain prod/chat",
     )
-    parser.add_argument("name", help="the LLMService: NAME or NAMESPACE/NAME")
+    parser.add_argument("name", type=_name, help="the LLMService: NAME or NAMESPACE/NAME")
     parser.add_argument("--at", type=_time, default=None, help="the decision that held at this time (ISO 8601)")
     reading.add_connection(parser)
     reading.add_operator(parser)
@@ -183,6 +183,13 @@ def _told(events: list[Body]) -> list[str]:
 
 def _stamp(at: datetime.datetime) -> str:
     return at.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _name(text: str) -> str:
+    parts = text.split("/")
+    if not all(parts) or len(parts) > 2:
+        raise argparse.ArgumentTypeError(f"{text!r} names no service: write NAME or NAMESPACE/NAME")
+    return text
 
 
 def _time(text: str) -> datetime.datetime:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 from rich.console import Console
 from rich.table import Table
@@ -12,6 +13,7 @@ from holdfast.act.api import ApiPort
 from holdfast.cli import reading
 from holdfast.cli.reading import Body
 
+_PIPE_WIDTH = 240
 COLUMNS = (
     "NAMESPACE",
     "NAME",
@@ -57,7 +59,8 @@ def show(services: list[Body], *, as_json: bool) -> None:
     table = Table(*COLUMNS, box=None, pad_edge=False)
     for service in services:
         table.add_row(*row(service))
-    Console().print(table)
+    # A pipe has no width of its own: cut names would be of no use to whoever reads them there.
+    Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(table)
 
 
 def row(service: Body) -> list[str]:

@@ -83,9 +83,9 @@ class ServiceParts:
 
     @property
     def last_cold_start_seconds(self) -> float | None:
-        """What status remembers from before a restart of the operator."""
+        """What status remembers from before a restart of the operator, where it is a time that can be true."""
         value = self.service.status.get("coldStartSeconds")
-        return float(value) if isinstance(value, int | float) and value > 0 else None
+        return float(value) if isinstance(value, int | float) and 0 < value <= _MOST_COLD_START_SECONDS else None
 
 
 class ClusterReader(Protocol):
@@ -98,6 +98,7 @@ class ClusterReader(Protocol):
     def nodes(self) -> tuple[NodeOffer, ...]: ...
 
 
+_MOST_COLD_START_SECONDS = 86_400.0
 _LOG = logging.getLogger(__name__)
 
 # The kinds that a service owns beside Deployments and their pods.
