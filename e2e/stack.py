@@ -57,7 +57,8 @@ def operator_outside(namespace: str, *flags: str) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(30)
+        code = process.wait(30)
+    assert code == 0, f"the operator ended with {code} when it was asked to stop"
 
 
 @contextmanager

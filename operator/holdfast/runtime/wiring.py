@@ -8,7 +8,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import aiohttp.web
@@ -53,17 +53,21 @@ def run(settings: Settings) -> int:
 
 
 async def _until_signal(settings: Settings) -> None:
-    task = asyncio.create_task(_operate(settings))
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, task.cancel)
+
+    def stop_on_signals() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, task.cancel)
+
+    task = asyncio.create_task(_operate(settings, stop_on_signals))
+    stop_on_signals()
     try:
         await task
     except asyncio.CancelledError:
         _LOG.info("stopped by signal")
 
 
-async def _operate(settings: Settings) -> None:
+async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> None:
     telemetry = Telemetry()
     async with connect(settings.kubeconfig) as api, _metrics_source(settings) as metrics:
         elector = _elector(settings, api)
@@ -84,9 +88,10 @@ async def _operate(settings: Settings) -> None:
             await elector.acquired()
             telemetry.leading(True)
             # The loop starts before kopf: kopf cancels every task that was born after it.
-            synced = asyncio.Event()
+            watching, synced = asyncio.Event(), asyncio.Event()
             tasks.create_task(_after(synced, control_loop))
-            await _watch(settings, api, indices, control_loop, synced)
+            tasks.create_task(_take_signals_back(watching, stop_on_signals))
+            await _watch(settings, api, indices, control_loop, watching, synced)
             raise RuntimeError("the watch of the API server ended")
 
 
@@ -95,8 +100,19 @@ async def _after(synced: asyncio.Event, control_loop: Loop) -> None:
     await control_loop.run()
 
 
+async def _take_signals_back(watching: asyncio.Event, stop_on_signals: Callable[[], None]) -> None:
+    """kopf puts handlers of its own over ours when it starts; what ends by them looks like a watch that broke off."""
+    await watching.wait()
+    stop_on_signals()
+
+
 async def _watch(
-    settings: Settings, api: KubernetesApi, indices: observed.ClusterView, control_loop: Loop, synced: asyncio.Event
+    settings: Settings,
+    api: KubernetesApi,
+    indices: observed.ClusterView,
+    control_loop: Loop,
+    watching: asyncio.Event,
+    synced: asyncio.Event,
 ) -> None:
     registry = kopf.OperatorRegistry()
     kopf.on.login(id="kubeconfig", registry=registry, errors=kopf.ErrorsMode.IGNORED)(kopf.login_with_kubeconfig)
@@ -111,6 +127,7 @@ async def _watch(
         clusterwide=not settings.namespace,
         namespaces=settings.namespace,
         standalone=True,
+        ready_flag=watching,
     )
 
 
