@@ -85,6 +85,11 @@ class Server:
         self._end()
 
     @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
     def log(self) -> str:
         """What the server has written so far."""
         return self.log_file.read_text(errors="replace")

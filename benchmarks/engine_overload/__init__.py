@@ -1,0 +1,1 @@
+"""What the fast loop keeps of an overloaded vLLM's goodput, on the real engine."""
