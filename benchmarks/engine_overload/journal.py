@@ -110,7 +110,7 @@ def _run(line: bytes) -> tuple[RunKey, Figures, Circumstances]:
     run["variant"] = Variant(run["variant"])
     run["window"] = Window(**run["window"])
     run["limits"] = None if limits is None else FixedLimits(**limits)
-    figures = {name: math.nan if value is None else value for name, value in found["figures"].items()}
+    figures: dict[str, Any] = {name: math.nan if value is None else value for name, value in found["figures"].items()}
     return RunKey(**run), Figures(**figures), Circumstances(**found["circumstances"])
 
 
