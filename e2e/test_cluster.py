@@ -183,7 +183,8 @@ def _leftovers(layout: Layout) -> list[str]:
         if layout.name in text:
             processes.append(text)
     mounts = [line for line in Path("/proc/self/mounts").read_text().splitlines() if layout.name in line]
-    groups = [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/*{layout.name}*")]
+    # os.walk, unlike glob, does not mind folders that the kernel takes away meanwhile.
+    groups = [folder for folder, _, _ in os.walk("/sys/fs/cgroup") if layout.name in folder]
     files = [str(path) for path in (layout.work, layout.lock) if path.exists()]
     return processes + mounts + groups + files
 

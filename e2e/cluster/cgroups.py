@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -41,11 +42,10 @@ def remove(group: str, seconds: float = 20.0) -> bool:
 def _removed(group: str) -> bool:
     roots = [hierarchy / group.lstrip("/") for hierarchy in (_ROOT, *_hierarchies())]
     for root in roots:
-        for folder in sorted((path for path in root.rglob("*") if path.is_dir()), reverse=True):
+        # os.walk, unlike rglob, does not mind folders that the kernel takes away meanwhile.
+        for folder, _, _ in os.walk(root, topdown=False):
             with suppress(OSError):
-                folder.rmdir()
-        with suppress(OSError):
-            root.rmdir()
+                Path(folder).rmdir()
     return not any(root.exists() for root in roots)
 
 
