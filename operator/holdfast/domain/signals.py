@@ -8,6 +8,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from holdfast.domain.engine import EngineState, ExactCounts
+
 
 class SignalState(enum.Enum):
     """Why a signal can or cannot be believed; only FRESH may ever lower anything."""
@@ -72,6 +74,7 @@ class AcceleratorTraffic:
     in_flight_growth: float = 0.0  # running + waiting, now less then
     kv_usage: float = 0.0  # mean over engines, 0..1
     engines: int = 0  # engines that reported
+    exact: ExactCounts | None = None  # None unless every engine that reported has the plugin at work
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class Traffic:
     tpot: LatencyQuantiles = UNKNOWN_QUANTILES
     prompt_lengths: LengthHistogram = LengthHistogram()
     output_lengths: LengthHistogram = LengthHistogram()
+    plugins: tuple[EngineState, ...] = ()
 
     @property
     def fresh(self) -> bool:

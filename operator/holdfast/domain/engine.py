@@ -1,0 +1,49 @@
+"""What the plugin inside an engine tells of itself, as read back from Prometheus."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class PluginMode(enum.Enum):
+    """What the plugin does in an engine; the names are those of `holdfast:plugin_info`."""
+
+    OFF = "off"  # turned itself off: the engine serves as stock vLLM
+    WAITING = "waiting"  # no limits have reached it yet
+    ACTIVE = "active"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """One replica's plugin at its last scrape; None where it did not say."""
+
+    pod: str
+    mode: PluginMode
+    limits_version: int | None = None
+    active_sequences: float | None = None
+    tokens_per_step: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExactCounts:
+    """Requests judged by all objectives together, gained over the interval of the traffic they are part of.
+
+    arrived = good + all bad + withdrawn + the growth of those not judged yet.
+    """
+
+    arrived: float = 0.0
+    good: float = 0.0
+    bad_ttft: float = 0.0
+    bad_tpot: float = 0.0
+    bad_e2e: float = 0.0
+    bad_rejected: float = 0.0
+    bad_error: float = 0.0
+    withdrawn: float = 0.0
+    good_tokens: float = 0.0
+    engines: int = 0
+
+    @property
+    def bad(self) -> float:
+        """Requests outside the objectives, for whatever cause."""
+        return self.bad_ttft + self.bad_tpot + self.bad_e2e + self.bad_rejected + self.bad_error
