@@ -12,7 +12,8 @@ from holdfast.domain.signals import AcceleratorTraffic, LengthHistogram, SignalS
 LARGEST = 1e12
 """No count, token sum or gauge of one interval is larger."""
 
-NAMES = tuple(field.name for field in fields(AcceleratorTraffic) if field.name not in ("kv_usage", "in_flight_growth"))
+OTHERS = ("kv_usage", "in_flight_growth", "exact")
+NAMES = tuple(field.name for field in fields(AcceleratorTraffic) if field.name not in OTHERS)
 _values: Callable[[AcceleratorTraffic], tuple[float, ...]] = attrgetter(*NAMES)
 
 
