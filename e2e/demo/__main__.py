@@ -1,7 +1,8 @@
 """`make demo`: set everything up, triple a recorded load, watch the objective kept, report.
 
-Exit status: 0 if and only if every judged window met the objective and no request was lost; 1 otherwise; 2 when the
-demo could not be set up; 130 when it was stopped (the report of the part that was played is written all the same).
+Exit status: 0 if and only if every judged window of the service met the objective and no request of it was lost; 1
+otherwise; 2 when the demo could not be set up; 130 when it was stopped (the report of the part that was played is
+written all the same). A second service, which gets the same load without the fast loop, decides nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rich.table import Table
 from e2e.cluster import nodes
 from e2e.demo import install, report, run
 from e2e.demo.figure import percent
-from e2e.demo.play import play
+from e2e.demo.play import Side, play
 from e2e.demo.run import Facts, Run
 from e2e.demo.scenario import Scenario
 from e2e.load import trace
@@ -42,13 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         scenario = scenario_of(options)
         arrivals = load(options, scenario)
-        service = set_up(options, scenario)
+        services = set_up(options, scenario)
     except (install.SetUpError, trace.TraceError, OSError, KeyError) as error:
         print(f"The demo could not be set up: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
-    stopped = send(options, facts_of(options, service, scenario), arrivals, service, console)
+    stopped = send(sides_of(options, services, scenario), arrivals, console)
     return conclude(options.out, console, stopped, time.monotonic() - started)
 
 
@@ -58,15 +59,37 @@ def load(options: argparse.Namespace, scenario: Scenario) -> list[trace.Arrival]
     return trace.clip_lengths(arrivals, options.max_prompt_tokens, options.max_output_tokens)
 
 
-def set_up(options: argparse.Namespace, scenario: Scenario) -> install.Service:
-    """Set the cluster up, leaving the manifest that was applied in the output folder."""
+def set_up(options: argparse.Namespace, scenario: Scenario) -> list[install.Service]:
+    """Set the cluster up, leaving the manifests that were applied in the output folder."""
     print("Setting up", flush=True)
-    manifest = install.manifest(options.manifest, scenario)
-    options.out.mkdir(parents=True, exist_ok=True)
-    for name in (run.FACTS, run.RECORDS, run.SAMPLES, "report.png", "report.html"):
-        (options.out / name).unlink(missing_ok=True)
-    (options.out / "llmservice.yaml").write_text(yaml.safe_dump(manifest, sort_keys=False), encoding="utf-8")
-    return install.set_up(manifest, options.namespace, scenario)
+    manifests = [install.manifest(options.manifest, scenario)]
+    if options.comparison:
+        manifests.append(install.without_fast_loop(manifests[0]))
+    clear(options.out)
+    text = yaml.safe_dump_all(manifests, sort_keys=False)
+    (options.out / "llmservice.yaml").write_text(text, encoding="utf-8")
+    return install.set_up(manifests, options.namespace, scenario)
+
+
+def clear(folder: pathlib.Path) -> None:
+    """Make the folder of the report, without the files of an earlier run."""
+    for place in (folder, folder / run.COMPARISON):
+        place.mkdir(parents=True, exist_ok=True)
+        for name in (run.FACTS, run.RECORDS, run.SAMPLES, "report.png", "report.html"):
+            (place / name).unlink(missing_ok=True)
+
+
+def sides_of(options: argparse.Namespace, services: Sequence[install.Service], scenario: Scenario) -> list[Side]:
+    """Return what is played: the service under test, then the one it is compared with."""
+    folders = (options.out, options.out / run.COMPARISON)
+    return [
+        Side(
+            facts_of(options, service, scenario),
+            ClientSettings(service.url, service.served_model, options.connections),
+            folder,
+        )
+        for service, folder in zip(services, folders, strict=False)
+    ]
 
 
 def facts_of(options: argparse.Namespace, service: install.Service, scenario: Scenario) -> Facts:
@@ -83,18 +106,12 @@ def facts_of(options: argparse.Namespace, service: install.Service, scenario: Sc
     )
 
 
-def send(
-    options: argparse.Namespace,
-    facts: Facts,
-    arrivals: Sequence[trace.Arrival],
-    service: install.Service,
-    console: Console,
-) -> bool:
+def send(sides: Sequence[Side], arrivals: Sequence[trace.Arrival], console: Console) -> bool:
     """Play the load; return whether somebody stopped it."""
-    settings = ClientSettings(service.url, service.served_model, options.connections)
-    print(f"A cold start took {facts.cold_start_seconds:.0f} s; the load begins: {service.url}", flush=True)
+    urls = " and ".join(side.settings.url for side in sides)
+    print(f"A cold start took {sides[0].facts.cold_start_seconds:.0f} s; the load begins: {urls}", flush=True)
     try:
-        asyncio.run(play(facts, arrivals, settings, nodes.connect(), options.out, console))
+        asyncio.run(play(sides, arrivals, nodes.connect(), console))
     except KeyboardInterrupt:
         return True
     return False
@@ -125,6 +142,8 @@ def summary(finished: Run) -> str:
         f"rejected, {len(result.lost)} lost, {result.retried} repeated on a closed connection; ready replicas "
         f"{first} -> {most} -> {last}",
     ]
+    if finished.comparison is not None:
+        lines.append(report.compared(finished))
     lines += [f"lost: request {r.index} ({r.status}, {r.replica or 'no replica'}): {r.error}" for r in result.lost[:10]]
     if result.client_overloaded:
         late = result.lateness_p99_seconds
@@ -161,6 +180,12 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--connections", type=int, default=0, help="keep-alive pool; 0: a connection per request")
     parser.add_argument("--max-prompt-tokens", type=int, default=8192)
     parser.add_argument("--max-output-tokens", type=int, default=1024)
+    parser.add_argument(
+        "--comparison",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="send the same load to a second service, without the fast loop, at the same time",
+    )
     for field in dataclasses.fields(Scenario):
         default = field.default
         kind = int if isinstance(default, int) else float

@@ -16,7 +16,7 @@ from e2e.demo.run import Run
 GOOD, SLOW, REJECTED, LOST = "#2f9e77", "#e8a33d", "#d1495b", "#5b1a36"
 INK, MUTED, GRID, EXCUSED, STEP = "#1f2933", "#697586", "#e4e7eb", "#f3ead3", "#8d99ae"
 SHADES = ("#9db4c0", "#5c7f94", "#253f50")
-PANELS = (("load", 1.5), ("attainment", 0.42), ("ttft", 1.35), ("tpot", 1.35), ("replicas", 1.25))
+PANELS = (("load", 1.5), ("attainment", 0.42), ("without", 0.42), ("ttft", 1.35), ("tpot", 1.35), ("replicas", 1.25))
 
 
 def write(run: Run, path: pathlib.Path) -> None:
@@ -24,14 +24,18 @@ def write(run: Run, path: pathlib.Path) -> None:
     with mpl.rc_context({"font.family": "DejaVu Sans", "font.size": 10, "axes.edgecolor": GRID, "text.color": INK}):
         figure = Figure(figsize=(13, 10.5), facecolor="white")
         FigureCanvasAgg(figure)
+        panels = [panel for panel in PANELS if panel[0] != "without" or run.comparison]
         grid = figure.add_gridspec(
-            len(PANELS), 1, height_ratios=[h for _, h in PANELS], hspace=0.16, left=0.075, right=0.865, top=0.885,
+            len(panels), 1, height_ratios=[h for _, h in panels], hspace=0.16, left=0.075, right=0.865, top=0.885,
             bottom=0.06,
         )  # fmt: skip
-        axes = {name: figure.add_subplot(grid[row]) for row, (name, _) in enumerate(PANELS)}
+        axes = {name: figure.add_subplot(grid[row]) for row, (name, _) in enumerate(panels)}
         _heading(figure, run)
         _load(axes["load"], run)
-        _attainment(axes["attainment"], run)
+        seconds = f"{run.facts.scenario.window_seconds:.0f} s"
+        _attainment(axes["attainment"], run, f"per {seconds} of arrivals;\npale: forgiven")
+        if run.comparison:
+            _attainment(axes["without"], run.comparison, "same load at once,\nwithout the fast loop")
         _latency(axes["ttft"], timeline.ttft(run), run.facts.objectives.ttft_seconds, "TTFT, s", 1.0)
         _latency(axes["tpot"], timeline.tpot(run), run.facts.objectives.tpot_seconds, "TPOT, ms", 1e3)
         _replicas(axes["replicas"], run)
@@ -76,7 +80,7 @@ def _load(panel: Axes, run: Run) -> None:
     _legend(panel)
 
 
-def _attainment(panel: Axes, run: Run) -> None:
+def _attainment(panel: Axes, run: Run, about: str) -> None:
     """Draw one cell per window, coloured by whether it met the objective; overlaps show the earlier window."""
     drawn_until = 0.0
     for window in run.verdict.windows:
@@ -90,8 +94,7 @@ def _attainment(panel: Axes, run: Run) -> None:
     panel.set_ylim(0, 1)
     panel.set_yticks([])
     panel.set_ylabel("good, %", rotation=0, ha="right", va="center")
-    panel.text(1.012, 0.5, f"per {run.facts.scenario.window_seconds:.0f} s of arrivals;\npale: forgiven",
-               transform=panel.transAxes, va="center", fontsize=9, color=MUTED)  # fmt: skip
+    panel.text(1.012, 0.5, about, transform=panel.transAxes, va="center", fontsize=9, color=MUTED)
 
 
 def _latency(panel: Axes, latency: timeline.Latency, objective: float, label: str, factor: float) -> None:

@@ -8,7 +8,7 @@ import dataclasses
 import pathlib
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import yaml
@@ -25,6 +25,8 @@ VALUES = pathlib.Path(__file__).with_name("values.yaml")
 OPERATOR_NAMESPACE = "holdfast-system"
 ENGINE_IMAGE = "holdfast.local/holdfast:dev"
 LLMS = "llmservices.holdfast.dev"
+
+Manifest = dict[str, Any]
 
 
 class SetUpError(Exception):
@@ -45,7 +47,7 @@ class Service:
     cold_start_seconds: float
 
 
-def manifest(path: pathlib.Path, scenario: Scenario) -> dict[str, Any]:
+def manifest(path: pathlib.Path, scenario: Scenario) -> Manifest:
     """Return the LLMService of a file with an emulated engine; nothing else of it is changed."""
     written = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(written, dict) or written.get("kind") != "LLMService":
@@ -59,27 +61,39 @@ def manifest(path: pathlib.Path, scenario: Scenario) -> dict[str, Any]:
     return emulated
 
 
-def set_up(service: dict[str, Any], namespace: str, scenario: Scenario) -> Service:
-    """Take every step, each with a line that says how long it took."""
+def without_fast_loop(service: Manifest) -> Manifest:
+    """Return the same service under another name, its engines with stock scheduling."""
+    other = copy.deepcopy(service)
+    other["metadata"]["name"] += "-stock"
+    other["spec"]["engine"]["plugin"] = "Off"
+    return other
+
+
+def set_up(services: Sequence[Manifest], namespace: str, scenario: Scenario) -> list[Service]:
+    """Take every step, each with a line that says how long it took; the services are of the same shape."""
     kubectl = Kubectl(namespace)
-    name = service["metadata"]["name"]
+    names = [service["metadata"]["name"] for service in services]
     try:
         with _step("GPUs on the node"):
-            offer_gpus(service)
+            offer_gpus(services[0], len(services))
         with _step("operator and Prometheus, from the Helm chart"):
             helm_install(scenario)
-        with _step(f"LLMService {namespace}/{name}, and its first replica"):
-            kubectl.apply(service)
-            stored = kubectl.wait_for(LLMS, name, _is_ready, seconds=180 + scenario.cold_start_seconds, what="Ready")
-        return read_service(stored, kubectl)
+        with _step(f"LLMService {' and '.join(names)} in {namespace}, and their first replicas"):
+            for service in services:
+                kubectl.apply(service)
+            return [read_service(_when_ready(kubectl, name, scenario), kubectl) for name in names]
     except (KubectlError, Timeout, subprocess.SubprocessError, OSError) as error:
-        raise SetUpError(f"{error}\n{diagnosis(kubectl, name)}") from error
+        raise SetUpError(f"{error}\n{diagnosis(kubectl, names[0])}") from error
 
 
-def offer_gpus(service: dict[str, Any]) -> None:
-    """Make the node look like the machines of the service's first accelerator, with enough GPUs for scaling.max."""
+def _when_ready(kubectl: Kubectl, name: str, scenario: Scenario) -> Manifest:
+    return kubectl.wait_for(LLMS, name, _is_ready, seconds=180 + scenario.cold_start_seconds, what="Ready")
+
+
+def offer_gpus(service: Manifest, services: int) -> None:
+    """Make the node look like the machines of the first accelerator, with enough GPUs for scaling.max of each."""
     accelerator = service["spec"]["accelerators"][0]
-    replicas = service["spec"].get("scaling", {}).get("max", 10)
+    replicas = services * service["spec"].get("scaling", {}).get("max", 10)
     nodes.label_node(accelerator.get("nodeSelector", {}))
     nodes.set_node_capacity({accelerator.get("resource", nodes.GPU): replicas * accelerator.get("count", 1)})
 
@@ -96,7 +110,7 @@ def helm_install(scenario: Scenario) -> None:
         raise SetUpError(f"helm: {done.stderr.strip()}\n{diagnosis(Kubectl(OPERATOR_NAMESPACE), '')}")
 
 
-def read_service(stored: dict[str, Any], kubectl: Kubectl) -> Service:
+def read_service(stored: Manifest, kubectl: Kubectl) -> Service:
     """Read what the load needs to know out of the stored object and its first replica."""
     spec, name = stored["spec"], stored["metadata"]["name"]
     slo, model = spec["slo"], spec["model"]
@@ -145,7 +159,7 @@ def diagnosis(kubectl: Kubectl, name: str) -> str:
     return "\n".join(parts)
 
 
-def _is_ready(found: dict[str, Any]) -> bool:
+def _is_ready(found: Manifest) -> bool:
     return condition(found, "Ready").get("status") == "True"
 
 

@@ -19,6 +19,7 @@ from e2e.demo.watch import Decision
 
 PLAIN_SECONDS = 5.0
 SHOWN_DECISIONS = 5
+WITHOUT = "without fast loop"
 _LEVELS = "▁▂▃▄▅▆▇█"
 _MARKS = (("ready", "█", "green"), ("starting", "▒", "cyan"), ("draining", "░", "yellow"))
 
@@ -32,17 +33,17 @@ class LiveView:
         self._printed_at = -math.inf
         self._known_decisions = 0
 
-    def show(self, view: View) -> None:
-        """Draw the board, or print a line when one is due and every new decision at once."""
+    def show(self, view: View, other: View | None = None) -> None:
+        """Draw the board, or print a line when one is due and every new decision at once; `other` runs beside it."""
         if self._live is not None:
-            self._live.update(render(view), refresh=True)
+            self._live.update(render(view, other), refresh=True)
             return
         for decision in view.decisions[self._known_decisions :]:
             self._line(f"{decision.at - view.start:6.0f} s  {_action(decision)}: {decision.message}")
         self._known_decisions = len(view.decisions)
         if view.elapsed_seconds - self._printed_at >= PLAIN_SECONDS:
             self._printed_at = view.elapsed_seconds
-            self._line(plain(view))
+            self._line(plain(view, other))
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -61,11 +62,13 @@ class LiveView:
         self._console.file.flush()
 
 
-def render(view: View) -> RenderableType:
+def render(view: View, other: View | None = None) -> RenderableType:
     """Return the board."""
     progress = ProgressBar(total=view.duration_seconds, completed=max(view.elapsed_seconds, 0.0), width=None)
     return Panel(
-        Group(_banner(view), progress, Text(), _figures(view), Text(), _replicas(view), Text(), _decisions(view)),
+        Group(
+            _banner(view), progress, Text(), _figures(view, other), Text(), _replicas(view), Text(), _decisions(view)
+        ),
         title="Holdfast: the objective under a load step",
         title_align="left",
         box=box.ROUNDED,
@@ -73,15 +76,16 @@ def render(view: View) -> RenderableType:
     )
 
 
-def plain(view: View) -> str:
+def plain(view: View, other: View | None = None) -> str:
     """Return the board as one line."""
     ready, starting, draining = _counts(view)
+    beside = f" | {WITHOUT}: good {share(other.recent_attainment)}" if other else ""
     return (
         f"{view.elapsed_seconds:6.0f} s  {view.phase} | {view.arrival_rps:.1f} req/s, {view.in_flight} in flight | "
         f"good {share(view.recent_attainment)} of the last 30 s, {share(view.attainment)} so far | "
         f"TTFT p95 {_seconds(view.ttft_p95_seconds)}, TPOT p95 {_milliseconds(view.tpot_p95_seconds)} | "
         f"replicas {ready} ready, {starting} starting, {draining} draining | "
-        f"{view.rejected} rejected, {view.lost} lost"
+        f"{view.rejected} rejected, {view.lost} lost{beside}"
     )
 
 
@@ -98,7 +102,7 @@ def _banner(view: View) -> Text:
     return Text.assemble((f" {view.phase} ", colours), (elapsed, "dim"))
 
 
-def _figures(view: View) -> Table:
+def _figures(view: View, other: View | None) -> Table:
     objectives = view.objectives
     table = Table.grid(padding=(0, 2), expand=False)
     for _ in range(4):
@@ -109,8 +113,10 @@ def _figures(view: View) -> Table:
         "good, last 30 s",
         Text(share(view.recent_attainment), style="bold green" if met else "bold red"),
         f"objective {share(objectives.share)}",
-        sparkline(tuple(0.0 if s is None else s for s in view.good_shares), highest=1.0),
+        _good_line(view),
     )
+    if other is not None:
+        table.add_row(WITHOUT, share(other.recent_attainment), "same load", _good_line(other))
     table.add_row(
         "good, whole run",
         share(view.attainment),
@@ -128,6 +134,10 @@ def _figures(view: View) -> Table:
         f"objective {_milliseconds(objectives.tpot_seconds)}",
     )
     return table
+
+
+def _good_line(view: View) -> str:
+    return sparkline(tuple(0.0 if s is None else s for s in view.good_shares), highest=1.0)
 
 
 def _replicas(view: View) -> Text:

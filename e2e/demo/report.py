@@ -77,6 +77,7 @@ def _page(finished: Run, picture: bytes) -> str:
         "<p>Numbers stand in the lowest panel of the picture. Texts are the operator's own, as in the Events of the "
         "service.</p>",
         _decisions(finished.changes, finished.facts.start),
+        _comparison(finished),
         _notes(finished),
         "<h2>Attainment by window</h2>",
         _windows(finished),
@@ -118,6 +119,28 @@ def _decisions(decisions: Sequence[Decision], start: float) -> str:
         for number, decision in enumerate(decisions, start=1)
     ]
     return _table(("", "time", "action", "reason", "in its own words"), rows) if rows else "<p>None.</p>"
+
+
+def compared(finished: Run) -> str:
+    """Return in one sentence what the same load did to the service without the fast loop; empty where none ran."""
+    other = finished.comparison
+    if other is None:
+        return ""
+    first, most, last = other.replicas_range
+    return (
+        f"without the fast loop (engine.plugin: Off), same load at the same time: {other.verdict.good} of "
+        f"{other.verdict.arrivals} good ({percent(other.verdict.attainment)}), worst window "
+        f"{percent(other.lowest_share)} (with it: {percent(finished.lowest_share)}), {other.verdict.rejected} "
+        f"rejected, {len(other.verdict.lost)} lost; ready replicas {first} -> {most} -> {last}"
+    )
+
+
+def _comparison(finished: Run) -> str:
+    if finished.comparison is None:
+        return ""
+    text = html.escape(compared(finished))
+    windows = _windows(finished.comparison)
+    return f"<h2>The same without the fast loop</h2><p>{text[0].upper()}{text[1:]}.</p>{windows}"
 
 
 def _notes(finished: Run) -> str:

@@ -15,6 +15,8 @@ from e2e.load.records import Record
 from e2e.load.verdict import Objectives, Span, Verdict
 
 FACTS, RECORDS, SAMPLES = "run.json", "records.jsonl", "samples.jsonl"
+# The folder, in that of the run, of the same load on a service without the fast loop.
+COMPARISON = "without-fast-loop"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,12 +35,13 @@ class Facts:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One demo, judged as far as it went."""
+    """One demo, judged as far as it went; `comparison` met the same load at the same time without the fast loop."""
 
     facts: Facts
     records: tuple[Record, ...]
     samples: tuple[Sample, ...]
     decisions: tuple[Decision, ...]
+    comparison: Run | None = None
 
     @functools.cached_property
     def end(self) -> float:
@@ -81,6 +84,12 @@ class Run:
         return self.complete and self.verdict.holds
 
     @property
+    def lowest_share(self) -> float | None:
+        """Return the attainment of the worst window that had arrivals, forgiven ones included."""
+        shares = (window.attainment for window in self.verdict.windows)
+        return min((share for share in shares if share is not None), default=None)
+
+    @property
     def replicas_range(self) -> tuple[int, int, int]:
         """Return ready replicas at the start of the load, at most, and at the end."""
         ready = [sample.count("ready") for sample in self.samples if sample.at >= self.facts.start]
@@ -105,4 +114,11 @@ def read(folder: pathlib.Path) -> Run:
         }
     )
     samples, decisions = journal.read(folder / SAMPLES)
-    return Run(facts, tuple(records.read(folder / RECORDS)), tuple(samples), tuple(decisions))
+    beside = folder / COMPARISON
+    return Run(
+        facts,
+        tuple(records.read(folder / RECORDS)),
+        tuple(samples),
+        tuple(decisions),
+        read(beside) if (beside / FACTS).exists() else None,
+    )

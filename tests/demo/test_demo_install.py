@@ -24,6 +24,14 @@ def test_the_example_is_applied_as_it_is_with_an_emulated_engine() -> None:
     assert engine["args"] == ["--cold-start=45"]
 
 
+def test_what_is_compared_differs_in_name_and_plugin_alone() -> None:
+    service = install.manifest(EXAMPLE, Scenario())
+    other = install.without_fast_loop(service)
+    assert other["metadata"].pop("name") == service["metadata"].pop("name") + "-stock"
+    assert other["spec"]["engine"].pop("plugin") == "Off"
+    assert other == service
+
+
 @pytest.mark.parametrize("text", ["", "kind: Deployment\n", "- a list\n"])
 def test_a_file_without_an_llmservice_is_refused(tmp_path: pathlib.Path, text: str) -> None:
     path = tmp_path / "wrong.yaml"

@@ -96,6 +96,15 @@ def test_a_terminal_gets_the_board_in_place() -> None:
     assert "Holdfast" in out.getvalue()
 
 
+def test_what_runs_without_the_fast_loop_stands_beside() -> None:
+    view, other = view_at(110.0), view_at(60.0)
+    assert "without fast loop" not in drawn(view) + live.plain(view)
+    assert live.plain(view, other).endswith("without fast loop: good 100 %")
+    console = Console(file=io.StringIO(), width=100, record=True)
+    console.print(live.render(view, other))
+    assert "without fast loop  100 %" in console.export_text()
+
+
 @pytest.mark.parametrize(("value", "text"), [(None, "-"), (1.0, "100 %"), (0.9999, "99.9 %"), (0.0, "0.0 %")])
 def test_a_share_is_never_rounded_up_to_all(value: float | None, text: str) -> None:
     assert live.share(value) == text

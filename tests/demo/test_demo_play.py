@@ -12,7 +12,7 @@ from rich.console import Console
 
 from e2e.cluster.apiclient import ApiError
 from e2e.demo import run
-from e2e.demo.play import play
+from e2e.demo.play import Side, play
 from e2e.load.client import ClientSettings
 from e2e.load.trace import Arrival
 from tests.demo.demo_runs import FACTS
@@ -47,15 +47,36 @@ def facts() -> run.Facts:
 
 async def test_a_load_leaves_records_samples_and_its_true_start(tmp_path: pathlib.Path) -> None:
     arrivals = [Arrival(0.05 * k, 10, 3) for k in range(12)]
+    planned, begun = facts(), time.time()
     async with FakeOpenAIServer(["ok", "reject"]) as server:
-        out = Console(file=io.StringIO())
-        started = await play(facts(), arrivals, ClientSettings(server.url, "chat"), OnePod(), tmp_path, out, 0.05, 0.0)
+        side = Side(planned, ClientSettings(server.url, "chat"), tmp_path)
+        await play([side], arrivals, OnePod(), Console(file=io.StringIO()), 0.05, 0.0)
     finished = run.read(tmp_path)
-    assert finished.facts == started
+    assert begun < finished.facts.start < time.time()
+    assert finished.facts == dataclasses.replace(planned, start=finished.facts.start)
+    assert finished.comparison is None
     assert [record.status for record in finished.records].count("ok") == 11
     assert finished.verdict.rejected == 1
     assert finished.samples[0].count("ready") == 1
     assert [decision.reason for decision in finished.decisions] == ["FirstSize"]
+
+
+async def test_two_services_get_the_same_load_at_the_same_moments(tmp_path: pathlib.Path) -> None:
+    arrivals = [Arrival(0.05 * k, 10, 3) for k in range(8)]
+    folders = (tmp_path, tmp_path / run.COMPARISON)
+    async with FakeOpenAIServer() as one, FakeOpenAIServer(["reject"]) as other:
+        sides = [
+            Side(facts(), ClientSettings(server.url, "chat"), folder)
+            for server, folder in zip((one, other), folders, strict=True)
+        ]
+        await play(sides, arrivals, OnePod(), Console(file=io.StringIO()), 0.05, 0.0)
+    finished = run.read(tmp_path)
+    assert finished.comparison is not None
+    assert finished.comparison.facts.start == finished.facts.start
+    assert [record.scheduled_at for record in sorted(finished.records, key=lambda record: record.index)] == [
+        record.scheduled_at for record in sorted(finished.comparison.records, key=lambda record: record.index)
+    ]
+    assert (finished.verdict.rejected, finished.comparison.verdict.rejected) == (0, 1)
 
 
 async def test_a_load_that_is_stopped_leaves_what_was_seen(tmp_path: pathlib.Path) -> None:
@@ -63,10 +84,8 @@ async def test_a_load_that_is_stopped_leaves_what_was_seen(tmp_path: pathlib.Pat
     scenario = dataclasses.replace(FACTS.scenario, before_seconds=4000.0)
     planned = dataclasses.replace(FACTS, scenario=scenario)
     async with FakeOpenAIServer() as server:
-        settings = ClientSettings(server.url, "chat")
-        playing = asyncio.create_task(
-            play(planned, arrivals, settings, OnePod(), tmp_path, Console(file=io.StringIO()), 0.05)
-        )
+        side = Side(planned, ClientSettings(server.url, "chat"), tmp_path)
+        playing = asyncio.create_task(play([side], arrivals, OnePod(), Console(file=io.StringIO()), 0.05))
         while not server.bodies or not (tmp_path / run.RECORDS).read_text():
             await asyncio.sleep(0.02)
         playing.cancel()

@@ -84,6 +84,16 @@ def test_a_run_in_which_no_request_succeeded_is_drawn(tmp_path: pathlib.Path) ->
     assert "lost" in (tmp_path / "report.html").read_text()
 
 
+def test_the_same_load_without_the_fast_loop_is_shown_beside_and_judges_nothing(tmp_path: pathlib.Path) -> None:
+    finished = dataclasses.replace(made_up_run(), comparison=made_up_run(slow_until=180.0, lost=2))
+    picture, page = report.write(finished, tmp_path)
+    assert finished.passed
+    assert pixels(picture) == (1950, 1575)
+    assert "Without the fast loop (engine.plugin: Off)" in page.read_text()
+    assert "2 lost" in report.compared(finished)
+    assert "worst window 0 %" in report.compared(finished)
+
+
 def test_replicas_at_the_start_at_most_and_at_the_end() -> None:
     assert made_up_run().replicas_range == (1, 3, 1)
     assert Run(FACTS, (), (), ()).replicas_range == (0, 0, 0)
