@@ -15,7 +15,7 @@ LONG_AGO = NOW - 7200.0
 CHAT = ServiceKey("prod", "chat")
 SLO = Slo(ttft_seconds=0.5, tpot_seconds=0.03, objective=0.99, window_seconds=3600.0)
 WINDOW = queries.window(5.0, 15.0)
-FAST = ("requests", "tokens", "edges", "gauges", "engines", "anomalies", "unlabelled")
+FAST = ("requests", "tokens", "edges", "gauges", "engines", "anomalies", "plugins")
 
 
 def ready(pod: str, accelerator: str = "h100", at: float = LONG_AGO) -> Replica:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.domain.service import ServiceKey
 from holdfast.observe import edges, queries
-from holdfast.observe.queries import Edges
+from holdfast.observe.queries import OURS, Edges
 from tests.observe.observe_builders import SLO, WINDOW
 
 
@@ -41,10 +42,8 @@ def test_the_number_of_edges_follows_the_distinct_objectives_not_the_services() 
 def test_every_query_selects_only_series_that_carry_our_label() -> None:
     asked = edges.around([dataclasses.replace(SLO, e2e_seconds=10.0)])
     for query in (*queries.fast_queries(WINDOW, asked), *queries.slow_queries(), queries.history_query(60.0, asked)):
-        if query.name != "unlabelled":
-            assert query.promql.count("vllm:") == query.promql.count('holdfast_service!=""') - query.promql.count(
-                "process_start_time_seconds"
-            )
+        lacking = len(re.findall(r'{\w+=""', query.promql))  # the ones that look for engines without
+        assert query.promql.count("vllm:") + query.promql.count("holdfast:") == query.promql.count(OURS) + lacking
 
 
 def test_without_an_e2e_objective_its_counter_is_not_read() -> None:

@@ -23,6 +23,10 @@ from tests.observe.observe_builders import CHAT, FAST, NOW, SLO, WINDOW, answers
 ENGINE = sample(NOW - 3, pod="chat-0")
 
 
+def unlabelled(**labels: str) -> Sample:
+    return Sample({"metric": "unlabelled"} | labels, 1.0)
+
+
 def judged(*replicas: Replica, slow: SlowSignals | None = None, **rows: list[Sample]) -> Traffic:
     found = traffic.assemble([request(*replicas)], answers(**rows), slow or SlowSignals(), WINDOW, NOW)
     return found[CHAT]
@@ -51,19 +55,18 @@ def test_before_the_first_replica_is_ready_absence_says_so() -> None:
 
 
 def test_other_peoples_engines_in_the_namespace_are_no_hint_while_ours_report() -> None:
-    stranger = Sample({"namespace": "prod"}, 1.0)
-    assert judged(ready("chat-0"), engines=[ENGINE], unlabelled=[stranger]).fresh
+    assert judged(ready("chat-0"), engines=[ENGINE], anomalies=[unlabelled(namespace="prod")]).fresh
 
 
 def test_absence_names_the_missing_label_where_engines_of_the_namespace_lack_it() -> None:
-    seen = judged(ready("chat-0"), unlabelled=[Sample({"namespace": "prod"}, 1.0)])
+    seen = judged(ready("chat-0"), anomalies=[unlabelled(namespace="prod")])
     assert seen.state is SignalState.ABSENT
     assert "holdfast_service and holdfast_accelerator" in seen.detail
 
 
 @pytest.mark.parametrize("labels", [{"namespace": "elsewhere"}, {"namespace": "prod", "holdfast_service": "other"}])
 def test_engines_of_others_do_not_explain_absence(labels: dict[str, str]) -> None:
-    assert "label" not in judged(ready("chat-0"), unlabelled=[Sample(labels, 1.0)]).detail
+    assert "label" not in judged(ready("chat-0"), anomalies=[unlabelled(**labels)]).detail
 
 
 def test_a_replica_that_became_ready_just_now_is_not_missed_yet() -> None:
@@ -200,9 +203,19 @@ labels = st.fixed_dictionaries(
                 "copies",
                 "newcomer",
                 "born",
+                "unlabelled",
+                "requests_arrived_total",
+                "requests_bad_total",
+                "requests_waiting_late",
+                "covered",
+                "limit",
+                "mode",
                 "?",
             ]
         ),
+        "cause": st.sampled_from(["ttft", "rejected", "?"]),
+        "name": st.sampled_from(["version", "tokens_per_step", "?"]),
+        "mode": st.sampled_from(["off", "waiting", "?"]),
     },
 )
 rows = st.lists(st.builds(Sample, labels, numbers), max_size=6)
@@ -219,7 +232,8 @@ def test_whatever_the_rows_no_number_is_nonsense_and_order_does_not_matter(
     for seen in found.values():
         for name, values in seen.by_accelerator:
             assert name
-            for field, value in dataclasses.asdict(values).items():
+            told = dataclasses.asdict(values)
+            for field, value in (told | (told.pop("exact") or {})).items():
                 assert math.isfinite(value), field
                 assert value >= 0.0 or field == "in_flight_growth", field
     shuffled = {name: shuffler.sample(some, len(some)) for name, some in table.items()}

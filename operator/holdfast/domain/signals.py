@@ -71,6 +71,7 @@ class AcceleratorTraffic:
     e2e_within: float = 0.0  # equals e2e_count where no e2e objective is set
     running: float = 0.0
     waiting: float = 0.0
+    waiting_late: float = 0.0  # of those waiting, the ones that plugins know to be late: they start after all others
     in_flight_growth: float = 0.0  # running + waiting, now less then
     kv_usage: float = 0.0  # mean over engines, 0..1
     engines: int = 0  # engines that reported

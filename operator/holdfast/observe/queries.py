@@ -43,6 +43,12 @@ TOKENS = (
 )
 IN_FLIGHT = ("num_requests_running", "num_requests_waiting")
 
+ARRIVED, BAD = "requests_arrived_total", "requests_bad_total"
+JUDGED = (ARRIVED, BAD, "requests_good_total", "requests_withdrawn_total", "good_tokens_total")
+"""What the plugin counts (holdfast: in place of vllm:)."""
+
+WAITING_LATE = "requests_waiting_late"
+
 
 @dataclass(frozen=True, slots=True)
 class Query:
@@ -96,7 +102,7 @@ class Edges:
 def fast_queries(span: Window, edges: Edges) -> tuple[Query, ...]:
     """Return what every tick asks: seven queries, whatever the number of services.
 
-    Counters are asked for in two, of like cost: Prometheus spends one core on a query.
+    vLLM's counters are asked for in two, of like cost: Prometheus spends one core on a query.
     """
     return (
         Query("requests", _counters(span, REQUESTS if edges.e2e else REQUESTS[:-1])),
@@ -105,7 +111,7 @@ def fast_queries(span: Window, edges: Edges) -> tuple[Query, ...]:
         Query("gauges", _gauges(span)),
         Query("engines", f"max by ({GROUP}, pod) (timestamp({_engine()}))"),
         Query("anomalies", _anomalies(span)),
-        Query("unlabelled", _unlabelled()),
+        Query("plugins", _plugins(span)),
     )
 
 
@@ -119,8 +125,8 @@ def newcomer_query(span: Window, edges: Edges, namespaces: Iterable[str], pods: 
     interval = span.interval_seconds
     inside = f"({interval} / clamp_min(time() - ({births} > time() - {span.newborn_seconds}), {interval}))"
 
-    def missed(metric: str, more: str = "", gained: str = "increase") -> str:
-        value = f"vllm:{metric}{{{these}{more}}}"
+    def missed(metric: str, more: str = "", gained: str = "increase", of: str = "vllm") -> str:
+        value = f"{of}:{metric}{{{these}{more}}}"
         whole = f"{value} * on ({ENGINE}) group_left () {inside}"
         return f"({whole} - ({gained}({value}[{_interval(span)}]) or {value} * 0))"
 
@@ -131,6 +137,7 @@ def newcomer_query(span: Window, edges: Edges, namespaces: Iterable[str], pods: 
         for family, seconds in edges.by_family()
     ]
     terms += [_summed(f"{gauge}_growth", missed(gauge, gained="delta")) for gauge in IN_FLIGHT]
+    terms += [_summed(metric, missed(metric, of="holdfast"), "cause") for metric in JUDGED]
     return Query("newcomers", " or ".join(terms))
 
 
@@ -194,14 +201,34 @@ def _anomalies(span: Window) -> str:
     """Rows only for engines that need attention, and why (`metric`).
 
     copies: scraped more than once, the value says how often. newcomer: no sample an interval ago, so that its counts
-    are incomplete. gappy: too few samples inside the interval to count anything.
+    are incomplete. gappy: too few samples inside the interval to count anything. unlabelled: engines that lack a label
+    of ours, by those they have.
     """
     by, interval = f"{GROUP}, pod, instance", _interval(span)
     copies = f"max by ({by}) (count by ({by}, engine, model_name) ({_engine()}) > 1)"
     newcomer = f"max by ({by}) ({_engine()} unless {_engine()} offset {interval})"
     gappy = f"max by ({by}) (count_over_time({_engine()}[{interval}]) < 2)"
-    named = {"copies": copies, "newcomer": newcomer, "gappy": gappy}
+    named = {"copies": copies, "newcomer": newcomer, "gappy": gappy, "unlabelled": _unlabelled()}
     return " or ".join(_named(vector, "metric", name) for name, vector in named.items())
+
+
+def _plugins(span: Window) -> str:
+    """What the plugin counted, what it waits with, and what is in force in each engine.
+
+    covered: a row where every sample of every engine in the interval shows the plugin at work, so that its counts are
+    whole. mode: rows only for plugins that are not at work; those that are have a row for each limit.
+    """
+    interval = _interval(span)
+    terms = [_summed(metric, f"increase(holdfast:{metric}{{{OURS}}}[{interval}])", "cause") for metric in JUDGED]
+    at_work = f'sum by ({GROUP}) (count_over_time(holdfast:plugin_info{{{OURS}, mode="active"}}[{interval}]))'
+    seen = f"sum by ({GROUP}) (count_over_time({_engine()}[{interval}]))"
+    terms.append(_named(f"{at_work} == {seen}", "metric", "covered"))
+    terms.append(_summed(WAITING_LATE, f'holdfast:requests_waiting{{{OURS}, lane="late"}}'))
+    limits = f'holdfast:limits{{{OURS}, name=~"version|active_sequences|tokens_per_step"}}'
+    terms.append(_named(f"min by ({SERVICE}, pod, name) ({limits})", "metric", "limit"))
+    modes = f'holdfast:plugin_info{{{OURS}, mode!="active"}}'
+    terms.append(_named(f"max by ({SERVICE}, pod, mode) ({modes})", "metric", "mode"))
+    return " or ".join(terms)
 
 
 def _births(matchers: str, by: str) -> str:

@@ -43,7 +43,5 @@ def _option(accelerator: llmservice.Accelerator) -> AcceleratorOption:
     )
 
 
-def _batching(batching: llmservice.Batching | None) -> BatchingLimits:
-    if batching is None:
-        return BatchingLimits()
+def _batching(batching: llmservice.Batching) -> BatchingLimits:
     return BatchingLimits(batching.max_num_seqs, batching.max_num_batched_tokens)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
-from holdfast.observe import queries
+from holdfast.observe import plugins, queries
+from holdfast.observe.plugins import PluginCounts
 from holdfast.observe.queries import Window
 from holdfast.observe.samples import Answer, Sample, usable
 from holdfast.observe.slow import SlowSignals, service_key
@@ -81,6 +82,7 @@ class _Values:
     copies: dict[str, float] = field(default_factory=dict)  # pod -> how often it is scraped, where more than once
     incomplete: set[str] = field(default_factory=set)  # pods whose counts are known in part
     unusable: set[str] = field(default_factory=set)
+    plugins: PluginCounts = field(default_factory=PluginCounts)
 
     def add(self, name: str, value: float, may_be_negative: bool = False) -> None:
         """Add to a count; a value or a sum that makes no sense is remembered by name and not counted."""
@@ -138,7 +140,8 @@ class _Table:
         self._now = now
         self._cells: dict[ServiceKey, dict[str, _Values]] = defaultdict(lambda: defaultdict(_Values))
         self._by_group: dict[tuple[str | None, ...], _Values] = {}  # the same, found with one look: rows are many
-        self._unlabelled = [dict(sample.labels) for sample in answers["unlabelled"].samples]
+        self._unlabelled: list[Mapping[str, str]] = []
+        self._engines = plugins.engine_states(answers["plugins"].samples)
         self._warnings = tuple(text for answer in answers.values() for text in answer.warnings)
         self._read(answers)
 
@@ -157,6 +160,7 @@ class _Table:
                 for name in sorted(cells)
                 if name  # what carries no accelerator's name cannot be sized by
             ),
+            plugins=self._engines.get(request.key, ()),
         )
 
     def _facts(self, request: TrafficRequest, cells: Mapping[str, _Values]) -> _Facts:
@@ -183,6 +187,8 @@ class _Table:
         for sample in answers["engines"].samples:
             if usable(sample.value):
                 self._cell(sample).sampled_at[sample.label("pod")] = sample.value
+        for sample in answers["plugins"].samples:
+            self._read_plugin(sample)
         for sample in answers["anomalies"].samples:
             self._read_anomaly(sample)
         for sample in answers["newcomers"].samples if "newcomers" in answers else ():
@@ -190,7 +196,9 @@ class _Table:
 
     def _read_gained(self, sample: Sample, may_be_negative: bool = False) -> None:
         metric, edge = sample.label("metric"), sample.label("le")
-        if edge:
+        if plugins.counted(metric):
+            self._cell(sample).plugins.add(sample, may_be_negative)
+        elif edge:
             self._cell(sample).add_within(metric.removesuffix("_bucket"), edge, sample.value)
         elif metric == queries.SUCCESS:
             outcome = FINISHED_REASONS.get(sample.label("finished_reason"), "finished")
@@ -198,8 +206,17 @@ class _Table:
         else:
             self._cell(sample).add(metric, sample.value, may_be_negative or metric in GROWTH)
 
+    def _read_plugin(self, sample: Sample) -> None:
+        metric = sample.label("metric")
+        if metric == "covered":
+            self._cell(sample).plugins.covered = usable(sample.value)
+        elif plugins.counted(metric) or (metric == queries.WAITING_LATE and usable(sample.value)):
+            self._read_gained(sample)
+
     def _read_anomaly(self, sample: Sample) -> None:
-        if sample.label("metric") == "copies":
+        if sample.label("metric") == "unlabelled":
+            self._unlabelled.append(sample.labels)
+        elif sample.label("metric") == "copies":
             self._cell(sample).copies[sample.label("pod")] = sample.value
         else:
             self._cell(sample).incomplete.add(sample.label("pod"))
@@ -247,9 +264,11 @@ def _accelerator_traffic(values: _Values, slo: Slo, engines: int) -> Accelerator
         e2e_within=e2e_count if slo.e2e_seconds is None else _within(values, slo.e2e_seconds, queries.E2E) / copies,
         running=count("num_requests_running"),
         waiting=count("num_requests_waiting"),
+        waiting_late=min(count("num_requests_waiting"), count(queries.WAITING_LATE)),
         in_flight_growth=sum(map(values.get, GROWTH)) / copies,
         kv_usage=max(0.0, values.get("kv_usage")),
         engines=engines,
+        exact=values.plugins.exact(engines, copies),
     )
 
 

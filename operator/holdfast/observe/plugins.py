@@ -1,0 +1,95 @@
+"""Rows about the plugin inside the engines -> what it counted, and what is in force in each engine."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.domain.engine import EngineState, ExactCounts, PluginMode
+from holdfast.domain.service import ServiceKey
+from holdfast.observe import queries
+from holdfast.observe.samples import Sample, usable
+from holdfast.observe.slow import service_key
+
+_CAUSES = frozenset({"ttft", "tpot", "e2e", "rejected"})
+_LIMITS = {
+    "version": "limits_version",
+    "active_sequences": "active_sequences",
+    "tokens_per_step": "tokens_per_step",
+}
+_MODES = {mode.value: mode for mode in PluginMode}
+
+
+@dataclass(slots=True)
+class PluginCounts:
+    """What the plugins of one service on one accelerator counted.
+
+    `covered`: they were at work in all its engines, at every scrape of the interval.
+    """
+
+    covered: bool = False
+    counts: dict[str, float] = field(default_factory=dict)
+    nonsense: bool = False
+
+    def add(self, sample: Sample, may_be_negative: bool = False) -> None:
+        """Add a count; one that makes no sense leaves all of them out."""
+        column = _column(sample)
+        total = self.counts.get(column, 0.0) + sample.value
+        if math.isfinite(total) and (may_be_negative or sample.value >= 0.0):
+            self.counts[column] = total
+        else:
+            self.nonsense = True
+
+    def exact(self, engines: int, copies: float) -> ExactCounts | None:
+        """The counts where they can stand for all requests; every engine was scraped `copies` times on average."""
+        if not self.covered or self.nonsense:
+            return None
+        return ExactCounts(engines=engines, **{name: max(0.0, value) / copies for name, value in self.counts.items()})
+
+
+def counted(metric: str) -> bool:
+    """Whether rows of this name are counts of the plugin."""
+    return metric in queries.JUDGED
+
+
+def _column(sample: Sample) -> str:
+    """Name the field of ExactCounts; a cause that is not known here still tells of a bad request."""
+    metric = sample.label("metric")
+    if metric != queries.BAD:
+        return metric.removesuffix("_total").removeprefix("requests_")
+    cause = sample.label("cause")
+    return f"bad_{cause}" if cause in _CAUSES else "bad_error"
+
+
+def engine_states(samples: Iterable[Sample]) -> dict[ServiceKey, tuple[EngineState, ...]]:
+    """Return the plugin of every engine that has one, in order of the pods' names."""
+    seen: dict[ServiceKey, dict[str, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
+    for sample in samples:
+        if sample.label("metric") in ("limit", "mode") and sample.label("pod"):
+            _read(seen[service_key(sample)][sample.label("pod")], sample)
+    return {key: _states(pods) for key, pods in seen.items()}
+
+
+def _read(facts: dict[str, Any], sample: Sample) -> None:
+    limit, mode = _LIMITS.get(sample.label("name")), _MODES.get(sample.label("mode"))
+    if limit is not None and usable(sample.value):
+        facts[limit] = sample.value
+    elif mode is not None and facts.get("mode") is not PluginMode.OFF:
+        facts["mode"] = mode
+
+
+def _states(pods: Mapping[str, Mapping[str, Any]]) -> tuple[EngineState, ...]:
+    return tuple(
+        EngineState(
+            pod=pod,
+            mode=facts.get("mode", PluginMode.ACTIVE),
+            limits_version=None if "limits_version" not in facts else int(facts["limits_version"]),
+            active_sequences=facts.get("active_sequences"),
+            tokens_per_step=facts.get("tokens_per_step"),
+        )
+        for pod, facts in sorted(pods.items())
+        if facts
+    )

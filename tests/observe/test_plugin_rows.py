@@ -1,0 +1,136 @@
+"""What the plugin inside the engines tells: counted where it can stand for all requests, else left aside."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.domain.engine import EngineState, ExactCounts, PluginMode
+from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
+from holdfast.observe import traffic
+from holdfast.observe.samples import Sample
+from holdfast.observe.slow import SlowSignals
+from tests.observe.observe_builders import CHAT, NOW, WINDOW, answers, ready, request, sample
+
+ENGINE = sample(NOW - 3, pod="chat-0")
+COVERED = sample(3.0, metric="covered")
+COUNTS = [
+    sample(90.0, metric="requests_arrived_total"),
+    sample(70.0, metric="requests_good_total"),
+    sample(11.0, metric="requests_bad_total", cause="ttft"),
+    sample(2.0, metric="requests_bad_total", cause="tpot"),
+    sample(3.0, metric="requests_bad_total", cause="rejected"),
+    sample(1.0, metric="requests_withdrawn_total"),
+    sample(1400.0, metric="good_tokens_total"),
+]
+
+
+def seen(*plugins: Sample, **rows: list[Sample]) -> Traffic:
+    found = answers(**{"engines": [ENGINE], "plugins": list(plugins), **rows})
+    return traffic.assemble([request(ready("chat-0"))], found, SlowSignals(), WINDOW, NOW)[CHAT]
+
+
+def on_h100(found: Traffic) -> AcceleratorTraffic:
+    return dict(found.by_accelerator)["h100"]
+
+
+def test_counts_that_cover_every_engine_are_exact() -> None:
+    found = seen(COVERED, *COUNTS)
+    assert found.state is SignalState.FRESH, found.detail
+    assert on_h100(found).exact == ExactCounts(
+        arrived=90.0,
+        good=70.0,
+        bad_ttft=11.0,
+        bad_tpot=2.0,
+        bad_rejected=3.0,
+        withdrawn=1.0,
+        good_tokens=1400.0,
+        engines=1,
+    )
+
+
+def test_an_idle_engine_with_the_plugin_is_exactly_idle() -> None:
+    assert on_h100(seen(COVERED)).exact == ExactCounts(engines=1)
+
+
+def test_counts_of_some_engines_only_stand_for_nothing() -> None:
+    found = seen(*COUNTS)
+    assert found.fresh
+    assert on_h100(found).exact is None
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1.0])
+def test_a_count_that_makes_no_sense_leaves_vllms_own_in_force(value: float) -> None:
+    found = seen(COVERED, *COUNTS, sample(value, metric="requests_good_total"))
+    assert found.fresh
+    assert on_h100(found).exact is None
+
+
+def test_a_cause_of_a_later_release_still_makes_a_request_bad() -> None:
+    exact = on_h100(seen(COVERED, sample(4.0, metric="requests_bad_total", cause="itl"))).exact
+    assert exact is not None
+    assert exact.bad == 4.0
+
+
+def test_engines_scraped_twice_are_divided_out_of_exact_counts_too() -> None:
+    exact = on_h100(seen(COVERED, *COUNTS, anomalies=[sample(2.0, metric="copies", pod="chat-0")])).exact
+    assert exact is not None
+    assert (exact.arrived, exact.bad, exact.engines) == (45.0, 8.0, 1)
+
+
+def test_what_a_new_engine_counted_before_its_first_scrape_is_added() -> None:
+    newcomers = [
+        sample(5.0, metric="requests_arrived_total"),
+        sample(4.0, metric="requests_bad_total", cause="ttft"),
+        sample(-99.0, metric="requests_good_total"),
+    ]
+    exact = on_h100(seen(COVERED, *COUNTS, newcomers=newcomers)).exact
+    assert exact is not None
+    assert (exact.arrived, exact.bad_ttft, exact.good) == (95.0, 15.0, 0.0)
+
+
+def test_late_ones_are_part_of_those_waiting() -> None:
+    waiting = [sample(8.0, metric="num_requests_waiting")]
+    assert on_h100(seen(sample(5.0, metric="requests_waiting_late"), gauges=waiting)).waiting_late == 5.0
+    assert on_h100(seen(sample(9.0, metric="requests_waiting_late"), gauges=waiting)).waiting_late == 8.0
+    assert on_h100(seen(sample(math.nan, metric="requests_waiting_late"), gauges=waiting)).waiting_late == 0.0
+
+
+def limit(pod: str, name: str, value: float) -> Sample:
+    return sample(value, metric="limit", pod=pod, name=name)
+
+
+def test_each_engine_says_what_is_in_force() -> None:
+    rows = [
+        limit("chat-1", "version", 7.0),
+        limit("chat-1", "active_sequences", 24.0),
+        limit("chat-1", "tokens_per_step", 512.0),
+        limit("chat-0", "tokens_per_step", 2048.0),
+        sample(1.0, metric="mode", pod="chat-0", mode="waiting"),
+        sample(1.0, metric="mode", pod="chat-2", mode="off"),
+    ]
+    assert seen(*rows).plugins == (
+        EngineState("chat-0", PluginMode.WAITING, tokens_per_step=2048.0),
+        EngineState("chat-1", PluginMode.ACTIVE, 7, 24.0, 512.0),
+        EngineState("chat-2", PluginMode.OFF),
+    )
+
+
+def test_without_the_plugin_there_is_nothing_to_say() -> None:
+    assert seen().plugins == ()
+
+
+def test_of_two_engines_in_a_pod_the_one_that_is_off_is_told() -> None:
+    modes = [sample(1.0, metric="mode", pod="chat-0", mode=mode) for mode in ("off", "waiting")]
+    for rows in (modes, modes[::-1]):
+        assert seen(*rows).plugins == (EngineState("chat-0", PluginMode.OFF),)
+
+
+@given(st.lists(st.sampled_from(["version", "active_sequences", "tokens_per_step", "?"])), st.floats())
+def test_whatever_the_limits_what_is_told_of_them_makes_sense(names: list[str], value: float) -> None:
+    for state in seen(*(limit("chat-0", name, value) for name in names)).plugins:
+        numbers = (state.limits_version, state.active_sequences, state.tokens_per_step)
+        assert all(math.isfinite(number) and number >= 0 for number in numbers if number is not None)
