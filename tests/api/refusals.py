@@ -224,7 +224,9 @@ _SIZES = (
     Refusal("replicas below min", {"replicas": 1, "scaling": {"min": 2}}, "spec.replicas", "remove it to resume"),
     Refusal("negative replicas", {"replicas": -1}, "spec.replicas", "greater than or equal to 0"),
     Refusal("Fixed batching without values", {"batching": {"mode": "Fixed"}}, "spec.batching", "give both"),
-    Refusal("Fixed batching with one value", {"batching": {"maxNumSeqs": 8}}, "spec.batching", "give both"),
+    Refusal(
+        "Fixed batching with one value", {"batching": {"mode": "Fixed", "maxNumSeqs": 8}}, "spec.batching", "give both"
+    ),
     Refusal(
         "fewer batched tokens than sequences",
         {"batching": {"maxNumSeqs": 64, "maxNumBatchedTokens": 63}},
@@ -238,6 +240,7 @@ _SIZES = (
         "greater than or equal to 1",
     ),
     Refusal("an unknown batching mode", {"batching": {"mode": "Magic"}}, "spec.batching.mode", "Fixed"),
+    Refusal("an unknown way with overload", {"overload": "Drop"}, "spec.overload", "Reject"),
     Refusal("an unknown mode", {"mode": "Manual"}, "spec.mode", "Recommend"),
     Refusal(
         "a budget without costs", {"budget": {"maxCostPerHour": 9}}, "spec.budget", "add the costs or remove the budget"
@@ -260,6 +263,14 @@ _ENGINE = (
     Refusal("arguments as one string", {"engine": {"args": "--seed 1"}}, "spec.engine.args", "valid tuple", "array"),
     Refusal(
         "a variable without name", {"engine": {"env": [{"value": "x"}]}}, "spec.engine.env[0]", "name", "Required value"
+    ),
+    Refusal("an unknown plugin mode", {"engine": {"plugin": "On"}}, "spec.engine.plugin", "Off"),
+    Refusal("an empty plugin revision", {"engine": {"pluginRevision": ""}}, "spec.engine.pluginRevision", "at most 63"),
+    Refusal(
+        "a long plugin revision", {"engine": {"pluginRevision": "r" * 64}}, "spec.engine.pluginRevision", "at most 63"
+    ),
+    Refusal(
+        "a negative plugin revision", {"engine": {"pluginRevision": -1}}, "spec.engine.pluginRevision", "at least 0"
     ),
     Refusal("an empty image", {"engine": {"image": ""}}, "spec.engine.image", "image must be"),
     Refusal("no time to finish", {"engine": {"shutdownTimeout": "0s"}}, "spec.engine.shutdownTimeout", "from 1s to 1h"),
@@ -322,12 +333,8 @@ _UNKNOWN = tuple(
         ("spec.scaling.minOnDemand", {"scaling": {"minOnDemand": 1}}),
         ("spec.accelerators[0].spot", _accelerators({**H100, "spot": True})),
         ("spec.priority", {"priority": 1}),
-        ("spec.overload", {"overload": "Reject"}),
-        ("spec.engine.plugin", {"engine": {"plugin": "Auto"}}),
-        ("spec.engine.pluginRevision", {"engine": {"pluginRevision": "1"}}),
     )
 )
-_LATER = (Refusal("batching Auto comes later", {"batching": {"mode": "Auto"}}, "spec.batching.mode", "Fixed"),)
 
 REFUSALS = (
     *_SLO,
@@ -338,7 +345,6 @@ REFUSALS = (
     *_TEMPLATE,
     *_NAMES,
     *_UNKNOWN,
-    *_LATER,
 )
 
 ACCEPTED = (
@@ -359,6 +365,12 @@ ACCEPTED = (
     Accepted("replicas at the bounds", {"replicas": 2, "scaling": {"min": 2, "max": 2}}),
     Accepted("no surge", {"rollout": {"maxSurge": 0}}),
     Accepted("one surge", {"rollout": {"maxSurge": 1}}),
+    Accepted("Auto batching", {"batching": {"mode": "Auto"}}),
+    Accepted("Auto batching up to one bound", {"batching": {"maxNumSeqs": 8}}),
+    Accepted("refusal in overload", {"overload": "Reject"}),
+    Accepted("no plugin", {"engine": {"plugin": "Off"}}),
+    Accepted("a plugin revision as a number", {"engine": {"pluginRevision": 2}}),
+    Accepted("a plugin revision as a word", {"engine": {"pluginRevision": "2026-03 again"}}),
     Accepted("as many tokens as sequences", {"batching": {"maxNumSeqs": 8, "maxNumBatchedTokens": 8}}),
     Accepted("further flags", {"engine": {"args": ["--seed=1", "--enable-prefix-caching"]}}),
     Accepted("a sidecar with all its fields", {

@@ -117,6 +117,18 @@ MaxSurge = Annotated[
     ),
 ]
 
+Revision = Annotated[
+    int | str,
+    WithJsonSchema({"x-kubernetes-int-or-string": True}),
+    Checked(
+        Rule(
+            "type(self) == int ? self >= 0 : (self.size() > 0 && self.size() <= 63)",
+            "must be a whole number of at least 0 or a word of at most 63 characters, such as 2",
+            lambda value: value >= 0 if isinstance(value, int) else 0 < len(value) <= 63,
+        )
+    ),
+]
+
 
 def map_keyed_by(key: str) -> dict[str, Any]:
     """Schema of a list whose items are told apart by a key: it merges item by item under server-side apply."""

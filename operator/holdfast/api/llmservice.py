@@ -196,8 +196,10 @@ class Scaling(ApiModel):
 
 _FIXED_NEEDS_VALUES = Rule(
     "self.mode != 'Fixed' || (has(self.maxNumSeqs) && has(self.maxNumBatchedTokens))",
-    "batching.mode Fixed needs maxNumSeqs and maxNumBatchedTokens: give both, or leave batching out",
-    lambda batching: batching.max_num_seqs is not None and batching.max_num_batched_tokens is not None,
+    "batching.mode Fixed needs maxNumSeqs and maxNumBatchedTokens: give both, or leave mode out",
+    lambda batching: (
+        batching.mode != "Fixed" or (batching.max_num_seqs is not None and batching.max_num_batched_tokens is not None)
+    ),
 )
 _TOKENS_COVER_SEQUENCES = Rule(
     "!has(self.maxNumSeqs) || !has(self.maxNumBatchedTokens) || self.maxNumBatchedTokens >= self.maxNumSeqs",
@@ -212,16 +214,16 @@ _TOKENS_COVER_SEQUENCES = Rule(
 
 
 class Batching(ApiModel):
-    """Limits of vLLM's scheduler; vLLM's own defaults when absent."""
+    """Limits of vLLM's scheduler."""
 
     rules = (_FIXED_NEEDS_VALUES, _TOKENS_COVER_SEQUENCES)
 
-    mode: Literal["Fixed"] = "Fixed"
-    """Fixed: the limits as given."""
+    mode: Literal["Auto", "Fixed"] = "Auto"
+    """Auto: fitted to the objectives while the engine serves, up to the values below; Fixed: the values as given."""
     max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] | None = None
-    """Most sequences in one engine step."""
+    """Most sequences in one engine step; vLLM's own default when absent."""
     max_num_batched_tokens: Annotated[int, Field(ge=1, le=4_194_304)] | None = None
-    """Most tokens in one engine step."""
+    """Most tokens in one engine step; vLLM's own default when absent."""
 
 
 class Budget(ApiModel):
@@ -252,6 +254,10 @@ class Engine(ApiModel):
     """Secret with the API key that clients must send."""
     tls_secret_ref: SecretReference | None = None
     """Secret of type kubernetes.io/tls; the engine then serves HTTPS."""
+    plugin: Literal["Auto", "Off"] = "Auto"
+    """Auto: the fast loop inside vLLM where its version is supported, plain flags elsewhere; "Off": plain flags."""
+    plugin_revision: fields.Revision | None = None
+    """Any number or word; a change replaces the engines by some with the operator's present plugin."""
 
     @property
     def shutdown_timeout_seconds(self) -> float:
@@ -313,8 +319,10 @@ class LLMServiceSpec(ApiModel):
     """Bounds on the number of replicas over all accelerators."""
     replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
     """Pins the number of replicas and pauses SLO scaling until it is removed; set by people or kubectl scale only."""
-    batching: Batching | None = None
-    """Limits of vLLM's scheduler; vLLM's own defaults when absent."""
+    batching: Batching = Batching()
+    """Limits of vLLM's scheduler."""
+    overload: Literal["Queue", "Reject"] = "Queue"
+    """Requests that can no longer meet ttft: served after the others, or refused with a 503 and Retry-After."""
     mode: Literal["Auto", "Recommend"] = "Auto"
     """Auto acts; Recommend publishes the decision and moves neither replicas, batching nor placement."""
     budget: Budget = Budget()

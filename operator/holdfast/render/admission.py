@@ -56,8 +56,8 @@ def _objectives(service: LLMService) -> Slo:
 def _limits(service: LLMService, prior: EnginePrior) -> BatchLimits:
     batching = service.spec.batching
     return BatchLimits(
-        (batching and batching.max_num_seqs) or prior.max_num_seqs_default,
-        (batching and batching.max_num_batched_tokens) or prior.max_num_batched_tokens_default,
+        batching.max_num_seqs or prior.max_num_seqs_default,
+        batching.max_num_batched_tokens or prior.max_num_batched_tokens_default,
     )
 
 

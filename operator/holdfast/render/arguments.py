@@ -43,8 +43,8 @@ def _identity(spec: LLMServiceSpec, accelerator: Accelerator) -> list[str]:
         "dtype": model.dtype,
         "quantization": model.quantization,
         "tensor-parallel-size": accelerator.count if accelerator.count > 1 else None,
-        "max-num-seqs": batching.max_num_seqs if batching else None,
-        "max-num-batched-tokens": batching.max_num_batched_tokens if batching else None,
+        "max-num-seqs": batching.max_num_seqs,
+        "max-num-batched-tokens": batching.max_num_batched_tokens,
     }
     return [f"--{flag}={_literal(str(value))}" for flag, value in values.items() if value is not None]
 

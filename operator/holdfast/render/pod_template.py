@@ -69,8 +69,13 @@ def inputs(service: LLMService, accelerator: Accelerator) -> str:
     its default moves from version to version.
     """
     spec = service.spec
+    # Who chooses the limits within what an engine was started with, changes while it serves.
     owned = spec.model_dump(
-        mode="json", by_alias=True, exclude_defaults=True, include={"model", "engine", "batching", "template"}
+        mode="json",
+        by_alias=True,
+        exclude_defaults=True,
+        include={"model", "engine", "batching", "template"},
+        exclude={"batching": {"mode"}},
     )
     candidate = accelerator.model_dump(
         mode="json", by_alias=True, exclude_defaults=True, exclude={"cost_per_hour", "max"}
