@@ -32,6 +32,10 @@ INPUTS_ANNOTATION = f"{GROUP}/pod-inputs"
 TEMPLATE_ANNOTATION = f"{GROUP}/pod-template"
 ADMISSION_ANNOTATION = f"{GROUP}/admission-tokens"
 OBJECTIVES_ANNOTATION = f"{GROUP}/created-objectives"
+# Of pods, written while they run; their engines read it as a file.
+LIMITS_ANNOTATION = f"{GROUP}/engine-limits"
+LIMITS_ANNOTATION = f"{GROUP}/engine-limits"
+"""Of pods: the limits of the engine inside, as JSON."""
 
 _RESERVED_DOMAINS = (f"{GROUP}/", "kubernetes.io/", ".kubernetes.io/", "k8s.io/", ".k8s.io/")
 
@@ -39,6 +43,11 @@ _RESERVED_DOMAINS = (f"{GROUP}/", "kubernetes.io/", ".kubernetes.io/", "k8s.io/"
 def deployment_name(service: str, accelerator: str) -> str:
     """The Deployment of a service on one accelerator; the API keeps it within 53 characters."""
     return f"{service}-{accelerator}"
+
+
+def limits_name(service: str) -> str:
+    """The ConfigMap with what the engines of a service are told, by accelerator."""
+    return f"{service}-engine-limits"
 
 
 def service_url(service: LLMService) -> str:
