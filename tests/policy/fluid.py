@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.domain.cluster import NodeOffer, Placement, Replica, ReplicaPhase
 from holdfast.domain.decision import Action, Decision
+from holdfast.domain.engine import ExactCounts
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
@@ -50,6 +51,9 @@ class FluidCluster:
 
     The capacity at which the objective holds is 1 / `slack` of the one at which the queue grows.
 
+    With the `plugin` nothing is refused: late requests wait behind all others, and what capacity there is stays good.
+    `exact` tells when its counts cover all engines.
+
     `broken` accelerators start no replica, `gpus` bounds the pods that find a node.
     """
 
@@ -69,6 +73,9 @@ class FluidCluster:
     settings: PolicySettings = field(default_factory=PolicySettings)
     nodes: tuple[NodeOffer, ...] = ()
     sight: Callable[[float], SignalState] = lambda seconds: SignalState.FRESH
+    plugin: bool = False
+    exact: Callable[[float], bool] = lambda seconds: True
+    distort: Callable[[AcceleratorTraffic], AcceleratorTraffic] = lambda counts: counts
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -105,12 +112,22 @@ class FluidCluster:
         arrivals = self._counted(mean)
         carried = sum(self.rates[pod.accelerator] for pod in self.pods if self._phase(pod) is ReplicaPhase.READY)
         physical = self.slack * carried
+        self.seconds.append((self._plugin_second if self.plugin else self._stock_second)(arrivals, physical))
+        self.pods = [pod for pod in self.pods if pod.leaving_at is None or self.clock < pod.leaving_at]
+
+    def _stock_second(self, arrivals: float, physical: float) -> dict[str, float]:
         queued = self.queue + arrivals - physical
         refused = max(0.0, queued - physical)
         self.queue = max(0.0, queued - refused)
         late = min(arrivals - refused, max(0.0, self.queue - physical * self.builder.spec.slo.ttft_seconds))
-        self.seconds.append({"arrivals": arrivals, "refused": refused, "bad": refused + late, "queue": self.queue})
-        self.pods = [pod for pod in self.pods if pod.leaving_at is None or self.clock < pod.leaving_at]
+        return {"arrivals": arrivals, "refused": refused, "bad": refused + late, "queue": self.queue}
+
+    def _plugin_second(self, arrivals: float, physical: float) -> dict[str, float]:
+        good = min(arrivals, physical)
+        overdue = min(self.queue, physical - good)  # late ones that are served after all
+        self.queue += arrivals - good - overdue
+        bad = arrivals - good
+        return {"arrivals": arrivals, "refused": 0.0, "bad": bad, "queue": self.queue, "overdue": overdue}
 
     def _counted(self, mean: float) -> float:
         """Compound Poisson: batches of size `dispersion`."""
@@ -189,9 +206,32 @@ class FluidCluster:
             return Traffic(state, "nothing to be seen", self.interval)
         end = int(self.clock // self.scrape * self.scrape)
         past = self.seconds[max(0, end - int(self.interval)) : end]
-        return Traffic(state, "", self.interval, 1.0, ((min(ready), self._counts(past)),))
+        return Traffic(state, "", self.interval, 1.0, ((min(ready), self.distort(self._counts(past))),))
 
     def _counts(self, past: Sequence[Mapping[str, float]]) -> AcceleratorTraffic:
+        counts = self._stock_counts(past)
+        return self._with_plugin(counts, past) if self.plugin else counts
+
+    def _with_plugin(self, counts: AcceleratorTraffic, past: Sequence[Mapping[str, float]]) -> AcceleratorTraffic:
+        """vLLM sees a late first token when it comes, the plugin when it is overdue."""
+        arrivals, bad, overdue = (sum(second[name] for second in past) for name in ("arrivals", "bad", "overdue"))
+        good = arrivals - bad
+        exact = ExactCounts(arrived=arrivals, good=good, bad_ttft=bad, engines=1)
+        return replace(
+            counts,
+            finished=good + overdue,
+            in_flight_growth=bad - overdue,
+            ttft_count=good + overdue,
+            ttft_within=good,
+            tpot_count=good + overdue,
+            tpot_within=good + overdue,
+            e2e_count=good + overdue,
+            e2e_within=good + overdue,
+            waiting_late=counts.waiting,
+            exact=exact if self.exact(self.clock) else None,
+        )
+
+    def _stock_counts(self, past: Sequence[Mapping[str, float]]) -> AcceleratorTraffic:
         arrivals = sum(second["arrivals"] for second in past)
         refused = sum(second["refused"] for second in past)
         late = sum(second["bad"] for second in past) - refused

@@ -1,7 +1,7 @@
 """The error budget: who was judged good or bad over the window, and how fast the budget burns.
 
-Verdicts go into a ring of at most `BUCKETS` spans of the window. Good is the lower Frechet bound: of those that
-finished, each miss of TTFT, TPOT or E2E takes away one.
+Verdicts go into a ring of at most `BUCKETS` spans of the window. They are the plugins' own where every engine has one
+at work. Else good is the lower Frechet bound: of those that finished, each miss of TTFT, TPOT or E2E takes away one.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Budget:
     """Verdicts over the window; `older` sums all buckets but the newest.
 
     `owed`: requests already judged by their first token that have yet to finish. `latest`: the verdicts that the last
-    look added.
+    look added, `exact` where plugins judged them.
     """
 
     buckets: tuple[Bucket, ...] = ()
@@ -76,6 +76,7 @@ class Budget:
     judged_at: float | None = None
     window_seconds: float = 0.0
     latest: Verdicts = NONE
+    exact: bool = False
 
     @property
     def total(self) -> Verdicts:
@@ -110,15 +111,18 @@ def budget_from_history(history: History, slo: Slo, now: float) -> Budget:
 def account(memory: Budget, seen: Seen, slo: Slo, now: float) -> Budget:
     """Add the verdicts since the last look, by the share of the counting interval that is new."""
     if memory.window_seconds != slo.window_seconds:
-        memory = Budget(owed=memory.owed, judged_at=memory.judged_at, window_seconds=slo.window_seconds)
+        memory = replace(memory, buckets=(), older=NONE, window_seconds=slo.window_seconds)
     if not (seen.countable and seen.visible):
         return _add(memory, NONE, now)
     interval = seen.interval_seconds
     passed = interval if memory.judged_at is None else min(now - memory.judged_at, interval)
     if passed <= 0.0:
         return _add(memory, NONE, now)
-    verdicts, owed = judge_requests(seen, passed / interval, memory.owed)
-    return _add(Budget(memory.buckets, memory.older, owed, now, memory.window_seconds), verdicts, now)
+    share, exact = passed / interval, seen.total.exact
+    verdicts, owed = judge_requests(seen, share, memory.owed)  # owed is kept up for the day the plugin is off
+    if exact is not None:
+        verdicts = Verdicts(exact.good * share, exact.bad * share)
+    return _add(replace(memory, owed=owed, judged_at=now, exact=exact is not None), verdicts, now)
 
 
 def judge_requests(seen: Seen, share: float, owed: float) -> tuple[Verdicts, float]:
@@ -184,7 +188,7 @@ def _add(memory: Budget, verdicts: Verdicts, now: float) -> Budget:
         good = math.fsum(bucket.verdicts.good for bucket in kept)
         older = Verdicts(good, math.fsum(bucket.verdicts.bad for bucket in kept))
         buckets = (*kept, Bucket(index, verdicts))
-    return Budget(buckets, older, memory.owed, memory.judged_at, memory.window_seconds, verdicts)
+    return replace(memory, buckets=buckets, older=older, latest=verdicts)
 
 
 def _plus(one: Verdicts, other: Verdicts) -> Verdicts:

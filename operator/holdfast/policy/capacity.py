@@ -141,7 +141,7 @@ def watch(look: Look, seen: Seen, arrivals: float, verdicts: Verdicts, serving: 
         arrivals=look.arrivals + share * arrivals,
         replica_seconds=look.replica_seconds + passed * serving,
         verdicts=Verdicts(look.verdicts.good + verdicts.good, look.verdicts.bad + verdicts.bad),
-        failed=look.failed + share * seen.total.failed,
+        failed=look.failed + share * seen.failed,
         tpot_count=look.tpot_count + share * seen.total.tpot_count,
         tpot_seconds=look.tpot_seconds + share * seen.total.tpot_sum_seconds,
     )

@@ -111,7 +111,8 @@ def _view(
     expected = forecast.forecast(
         learned.demand, learned.residuals, learned.headroom.sizing, lead, seen.interval_seconds
     )
-    waiting = sizing.backlog(seen.total.waiting, expected, spec.slo.ttft_seconds)
+    hopeful = seen.total.waiting - seen.total.waiting_late  # late ones wait behind all that can still be good
+    waiting = sizing.backlog(hopeful, expected, spec.slo.ttft_seconds)
     demand_rps = sizing.demand_rps(expected, waiting, spec.slo.ttft_seconds, starting)
     hold = known.turns.patience * sizing.hold_seconds(lead, settings.drain_seconds)
     fallback = max((group.baseline for group in groups), default=0)
@@ -194,6 +195,7 @@ def _slo_view(view: View) -> SloView:
         arrival_rps=rate,
         ttft=traffic.ttft,
         tpot=traffic.tpot,
+        source="exact" if view.learned.budget.exact else "bounds",
     )
 
 

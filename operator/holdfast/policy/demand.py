@@ -92,14 +92,8 @@ class Demand:
 
 
 def arrivals(seen: Seen, retry_share: float) -> float:
-    """Requests that arrived during the interval.
-
-    Without a counter of arrivals: what ended, plus what was refused less those that only came back, plus the growth
-    of what is in flight.
-    """
-    total = seen.total
-    ended = total.finished + total.failed + total.aborted
-    return max(0.0, ended + total.rejected * (1.0 - retry_share) + total.in_flight_growth)
+    """Requests that arrived during the interval, less the refused ones that only came back."""
+    return max(0.0, seen.arrived - seen.refused * retry_share)
 
 
 def from_history(history: History, now: float) -> Demand:

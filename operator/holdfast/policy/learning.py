@@ -92,15 +92,12 @@ def _headroom(
 
 def _strained(seen: Seen, slo: Slo) -> bool:
     """More requests are refused or get their first token too late than the objective allows."""
-    total = seen.total
-    late = max(0.0, total.ttft_count - total.ttft_within)
-    return late + total.rejected > 1.0 + slo.budget_share * (total.ttft_count + total.rejected)
+    return seen.late + seen.refused > 1.0 + slo.budget_share * (seen.started + seen.refused)
 
 
 def _engine_fault(seen: Seen, groups: tuple[Group, ...]) -> bool:
     """Requests are lost to a broken engine: more headroom would not help."""
-    late = max(0.0, seen.total.ttft_count - seen.total.ttft_within)
-    return seen.total.failed > late + seen.total.rejected or any(group.failing for group in groups)
+    return seen.failed > seen.late + seen.refused or any(group.failing for group in groups)
 
 
 def _compare(

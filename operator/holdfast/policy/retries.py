@@ -36,9 +36,9 @@ def learn_retries(memory: Retries, seen: Seen, serving: int, now: float) -> Retr
     """Follow an episode of refusals, and learn from how it ends; `serving` replicas are ready."""
     if not (seen.fresh and seen.visible):
         return memory
-    total, interval = seen.total, seen.interval_seconds
-    refused = total.rejected / interval
-    arrived = max(0.0, total.finished + total.failed + total.aborted + total.in_flight_growth) / interval + refused
+    interval = seen.interval_seconds
+    refused = seen.refused / interval
+    arrived = max(refused, seen.arrived / interval)
     if refused > REFUSING * arrived:
         return _refusing(memory, arrived, refused, serving)
     if memory.looks == 0 or refused > ENDED * arrived:

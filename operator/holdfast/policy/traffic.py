@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 
+from holdfast.domain.engine import ExactCounts
 from holdfast.domain.signals import AcceleratorTraffic, LengthHistogram, SignalState, Traffic
 
 LARGEST = 1e12
@@ -16,13 +17,17 @@ OTHERS = ("kv_usage", "in_flight_growth", "exact")
 NAMES = tuple(field.name for field in fields(AcceleratorTraffic) if field.name not in OTHERS)
 _values: Callable[[AcceleratorTraffic], tuple[float, ...]] = attrgetter(*NAMES)
 
+EXACT_NAMES = tuple(field.name for field in fields(ExactCounts))
+_exact_values: Callable[[ExactCounts], tuple[float, ...]] = attrgetter(*EXACT_NAMES)
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """One interval of a service: the sum over accelerators, and each of them by name in order of names.
 
     Where `fresh` is False the numbers are a lower bound: they may raise a size and never lower one. `countable` says
-    that shares (good of judged) still mean something.
+    that shares (good of judged) still mean something. Requests are those that the plugins counted, where every engine
+    has one (`total.exact`), else what vLLM's own counters say of them.
     """
 
     state: SignalState
@@ -47,10 +52,49 @@ class Seen:
         """Any number at all was read."""
         return bool(self.by_accelerator) and self.interval_seconds > 0.0
 
+    @property
+    def arrived(self) -> float:
+        """Requests that came, refused ones included.
+
+        vLLM has no counter of arrivals: what ended, plus what was refused, plus the growth of what is in flight.
+        """
+        total = self.total
+        if total.exact is not None:
+            return total.exact.arrived
+        return total.finished + total.failed + total.aborted + total.rejected + total.in_flight_growth
+
+    @property
+    def refused(self) -> float:
+        """Requests that were turned away."""
+        return self.total.rejected if self.total.exact is None else self.total.exact.bad_rejected
+
+    @property
+    def failed(self) -> float:
+        """Requests that an engine lost."""
+        return self.total.failed if self.total.exact is None else self.total.exact.bad_error
+
+    @property
+    def late(self) -> float:
+        """Requests whose first token came too late; plugins count those that still wait for it as well."""
+        if self.total.exact is not None:
+            return self.total.exact.bad_ttft
+        return max(0.0, self.total.ttft_count - self.total.ttft_within)
+
+    @property
+    def started(self) -> float:
+        """Requests whose first token came, or is known to be late."""
+        if self.total.exact is not None:
+            return self.total.exact.good + self.total.exact.bad - self.total.exact.bad_rejected
+        return self.total.ttft_count
+
 
 def judge(traffic: Traffic) -> Seen:
     """Return what can be believed of `traffic`, insensitive to the order of accelerators."""
-    usable = tuple(sorted((pair for pair in traffic.by_accelerator if _makes_sense(pair[1])), key=lambda pair: pair[0]))
+    usable = tuple(
+        (name, _believed(counts))
+        for name, counts in sorted(traffic.by_accelerator, key=lambda pair: pair[0])
+        if _makes_sense(counts)
+    )
     interval = traffic.interval_seconds
     state, detail = traffic.state, traffic.detail
     if len(usable) < len(traffic.by_accelerator):
@@ -67,6 +111,24 @@ def _makes_sense(traffic: AcceleratorTraffic) -> bool:
     return 0.0 <= sum(values) < LARGEST and min(values) >= 0.0 and abs(traffic.in_flight_growth) < LARGEST
 
 
+def _believed(traffic: AcceleratorTraffic) -> AcceleratorTraffic:
+    """Exact counts that make no sense are left out: vLLM's own say less, and are there."""
+    if traffic.exact is None:
+        return traffic
+    values = _exact_values(traffic.exact)
+    return traffic if 0.0 <= sum(values) < LARGEST and min(values) >= 0.0 else replace(traffic, exact=None)
+
+
+def _exact(usable: tuple[tuple[str, AcceleratorTraffic], ...]) -> ExactCounts | None:
+    """The sum of exact counts, None unless there are some of every accelerator of which anything was seen."""
+    some = [traffic.exact for _, traffic in usable if traffic.exact is not None or any(_values(traffic))]
+    known = [exact for exact in some if exact is not None]
+    if not known or len(known) < len(some):
+        return None
+    columns = map(math.fsum, zip(*map(_exact_values, known), strict=True))
+    return ExactCounts(**dict(zip(EXACT_NAMES, columns, strict=True)))  # type: ignore[arg-type]  # engines, as below
+
+
 def _sum(usable: tuple[tuple[str, AcceleratorTraffic], ...]) -> AcceleratorTraffic:
     if len(usable) == 1:
         return usable[0][1]
@@ -74,5 +136,6 @@ def _sum(usable: tuple[tuple[str, AcceleratorTraffic], ...]) -> AcceleratorTraff
     sums: dict[str, float] = dict(zip(NAMES, map(math.fsum, columns), strict=False))
     return AcceleratorTraffic(
         in_flight_growth=math.fsum(traffic.in_flight_growth for _, traffic in usable),
+        exact=_exact(usable),
         **sums,  # type: ignore[arg-type]  # engines is a whole number of floats
     )
