@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from holdfast.enginemodel.mix import BIN_WEIGHTS, lognormal_bins
@@ -35,6 +33,7 @@ def tpot_misses(engine: Engine, steady: Steady, ttft: Array, tpot_seconds: float
     spare = gaps * (tpot_seconds - mean) * free
     heavy = _heavy_prompts(engine, steady.rates * work / free, spare)
     missed = np.maximum(lognormal_tail(mean, deviation**2, tpot_seconds), heavy)
+    missed = np.minimum(missed, _full_step_misses(engine, steady, met * free, crowd * free**2, tpot_seconds))
     if e2e_seconds is not None:
         missed = np.maximum(missed, lognormal_tail(ttft + gaps * mean, (gaps * deviation) ** 2, e2e_seconds))
     return np.asarray(BIN_WEIGHTS @ np.where(outputs >= 2.0, missed, 0.0))
@@ -45,6 +44,14 @@ def _heavy_prompts(engine: Engine, arrivals: Array, spare_seconds: Array) -> Arr
     work = engine.prompt_work
     longer = 1.0 - np.searchsorted(work, spare_seconds) / len(work)
     return np.asarray(-np.expm1(-arrivals * longer))
+
+
+def _full_step_misses(engine: Engine, steady: Steady, met: Array, crowd: Array, tpot_seconds: float) -> Array:
+    """Share of requests that would miss if every one of their steps were as full as the token budget allows."""
+    prefill_token = engine.prefill_seconds / max(engine.mix.computed_tokens, 1e-12)
+    spare = tpot_seconds - prefill_token * np.maximum(engine.max_num_batched_tokens - steady.sequences, 0.0)
+    missed = lognormal_tail(steady.decode_step_seconds + met, crowd, np.maximum(spare, 1e-12))
+    return np.asarray(np.where(spare > 0.0, missed, 1.0))
 
 
 def _carried(engine: Engine, steady: Steady) -> tuple[Array, Array]:
@@ -133,11 +140,11 @@ def _averaged(elapsed: Array) -> Array:
     return np.asarray(np.where(x < 1e-2, 1.0 - x / 3.0, 2.0 * (x - 1.0 + np.exp(-x)) / x**2))
 
 
-def lognormal_tail(mean: Array, variance: Array, bound: float) -> Array:
+def lognormal_tail(mean: Array, variance: Array, bound: Array | float) -> Array:
     """P(X > bound) of a lognormal with these moments."""
     square = np.log1p(variance / mean**2)
     sigma = np.sqrt(np.maximum(square, 1e-12))
-    return normal_tail((math.log(bound) - np.log(mean) + 0.5 * square) / sigma)
+    return normal_tail((np.log(bound) - np.log(mean) + 0.5 * square) / sigma)
 
 
 def normal_tail(z: Array) -> Array:

@@ -27,6 +27,9 @@ LEAST_WEIGHT = 0.01
 DECODE_SPREAD = ((0.6, 0), (1.0, 0), (1.4, 2))
 MOST_PROMPTS = 6
 
+CONTINUED = (0.0, 0.5, 1.0)
+"""How far along the later chunks of a prompt are looked at."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkingPoint:
@@ -100,23 +103,40 @@ def steps_at(
         decodes = max(1, round(sequences * factor)) + more
         for count in range(most + 1):
             weight = max(_poisson(count, arrivals), LEAST_WEIGHT)
-            batches = [()] if count == 0 else [_batch(prompts, first, count, limits) for first in range(len(prompts))]
-            steps += [SampleStep(batch, decodes, mean_kv, weight / len(batches)) for batch in batches]
+            firsts = range(len(prompts) if count else 1)
+            for first in firsts:
+                for batch, times in _batches(prompts, first, count, limits.max_num_batched_tokens):
+                    steps.append(SampleStep(batch, decodes, mean_kv, weight * times / len(firsts)))
     # KV reads are told from the number of sequences only where their ratio varies.
     steps += [SampleStep((), max(1, round(sequences)), mean_kv * factor, LEAST_WEIGHT) for factor in (0.5, 2.0)]
     return steps
 
 
-def _batch(prompts: list[int], first: int, count: int, limits: BatchLimits) -> tuple[Chunk, ...]:
-    """`count` prompts from the first one on, evenly spread over the lengths, cut at the token budget."""
-    stride = max(1, len(prompts) // count)
-    room, chunks = limits.max_num_batched_tokens, []
+def _batches(prompts: list[int], first: int, count: int, budget: int) -> list[tuple[tuple[Chunk, ...], float]]:
+    """The steps that `count` prompts take, from the first one on and evenly spread over the lengths, with weights.
+
+    What the token budget cuts off goes on in steps of its own, with ever more tokens before it.
+    """
+    stride = max(1, len(prompts) // count) if count else 1
+    room, chunks = budget, []
+    later: list[tuple[tuple[Chunk, ...], float]] = []
     for index in range(count):
-        chunk = min(prompts[(first + index * stride) % len(prompts)], room)
+        prompt = prompts[(first + index * stride) % len(prompts)]
+        chunk = min(prompt, room)
         room -= chunk
         if chunk:
             chunks.append((chunk, 0))
-    return tuple(chunks)
+        later += _continued(prompt, chunk, budget)
+    return [(tuple(chunks), 1.0), *later]
+
+
+def _continued(prompt: int, done: int, budget: int) -> list[tuple[tuple[Chunk, ...], float]]:
+    """The later chunks of a prompt of which `done` tokens were computed."""
+    left = prompt - done
+    if left <= 0:
+        return []
+    chunk, weight = min(left, budget), left / budget / len(CONTINUED)
+    return [(((chunk, round(done + share * (left - chunk))),), weight) for share in CONTINUED]
 
 
 def _poisson(count: int, mean: float) -> float:

@@ -1,0 +1,65 @@
+"""The batching limits under which one engine carries most, by the capacity model.
+
+Tokens per step are looked for from vLLM's default downwards only, so that no limit found here takes memory from the KV
+cache. More of them than the default never carried materially more. Sequences are more than the default only where they
+bind: fewer never carry more, and protect an engine beyond its capacity only as long as the lengths stay what they are
+(docs/designs/0002-batching.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from holdfast.domain.service import Slo
+from holdfast.enginemodel.capacity import BatchLimits, Bound
+from holdfast.enginemodel.mix import LengthMix
+from holdfast.enginemodel.prior import EnginePrior
+from holdfast.enginemodel.working import WorkingPoint, working_point
+
+LEAST_TOKENS = 256
+"""Fewer tokens in a step than this use no accelerator well."""
+
+MORE_SEQUENCES = (2, 4)
+
+FALLEN = 0.9
+"""The rate has one maximum over tokens per step: below this share of the best, smaller ones need not be looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Limits and what an engine carries within them."""
+
+    limits: BatchLimits
+    point: WorkingPoint
+
+    @property
+    def rate_rps(self) -> float:
+        return self.point.capacity.rate_rps
+
+
+def candidates(prior: EnginePrior, mix: LengthMix, slo: Slo) -> tuple[Candidate, ...]:
+    """Limits worth considering, vLLM's defaults first; some 10 ms each, seven at most."""
+    default = BatchLimits(prior.max_num_seqs_default, prior.max_num_batched_tokens_default)
+    tried = partial(_tried, prior, mix, slo)
+    found = [tried(default)]
+    tokens = default.max_num_batched_tokens // 2
+    while tokens >= LEAST_TOKENS:
+        found.append(tried(BatchLimits(default.max_num_seqs, tokens)))
+        if found[-1].rate_rps < FALLEN * best(found).rate_rps:
+            break
+        tokens //= 2
+    top = best(found)
+    if top.point.capacity.feasible and top.point.capacity.bound_by is Bound.SEQUENCES:
+        tokens = top.limits.max_num_batched_tokens
+        found += [tried(BatchLimits(more * default.max_num_seqs, tokens)) for more in MORE_SEQUENCES]
+    return tuple(found)
+
+
+def best(found: tuple[Candidate, ...] | list[Candidate]) -> Candidate:
+    """The one that carries most, of equals the first."""
+    return max(found, key=lambda candidate: candidate.rate_rps)
+
+
+def _tried(prior: EnginePrior, mix: LengthMix, slo: Slo, limits: BatchLimits) -> Candidate:
+    return Candidate(limits, working_point(prior.timer, mix, limits, prior.kv_tokens, slo, start=prior.law))
