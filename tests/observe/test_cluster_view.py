@@ -38,6 +38,10 @@ class Cluster:
 
     async def put(self, index: str, body: dict[str, Any]) -> None:
         """An object was added or changed."""
+        await self.show(index, copy.deepcopy(body))
+
+    async def show(self, index: str, body: dict[str, Any]) -> None:
+        """The same with the very body that kopf would hold on to."""
         result = await self._functions[index](body=kopf.Body(body))  # type: ignore[call-arg, misc]
         self.indexers[index].replace(self._key(body), result)
 
@@ -267,3 +271,12 @@ def test_pod_monitors_are_watched_where_their_api_exists(pod_monitors: bool) -> 
     ClusterView().register(registry, settings, pod_monitors=pod_monitors)
     selected = settings.watching.label_selectors.collect(Resource("monitoring.coreos.com", "v1", "podmonitors"))
     assert list(selected) == (["holdfast.dev/service"] if pod_monitors else [])
+
+
+async def test_what_nobody_reads_again_is_not_held_in_memory(world: Cluster) -> None:
+    seen = copy.deepcopy(pod())
+    seen["metadata"]["managedFields"] = [{"manager": "kubelet"}]
+    await world.show("pods", seen)
+    assert (seen["spec"], seen["status"]) == ({}, {})
+    assert "managedFields" not in seen["metadata"]
+    assert seen["metadata"]["name"]

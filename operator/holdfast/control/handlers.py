@@ -38,5 +38,6 @@ def settings() -> kopf.OperatorSettings:
     result.peering.standalone = True
     result.networking.request_timeout = 30
     result.networking.connect_timeout = 5
-    result.watching.chunk_size = 500
+    result.watching.chunk_size = 200  # objects that are in memory twice, as text and taken apart
+    result.queueing.idle_timeout = 1.0  # for so long the last body of every object is kept
     return result

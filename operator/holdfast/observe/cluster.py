@@ -15,7 +15,7 @@ from holdfast.api.privileges import refused_privileges
 from holdfast.api.template_rules import TemplateAllowances
 from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica
 from holdfast.domain.service import ServiceKey, ServiceSpec
-from holdfast.observe import mapping
+from holdfast.observe import mapping, slim
 from holdfast.observe.spec import to_spec
 from holdfast.render import context
 from holdfast.render.live import Live
@@ -133,18 +133,18 @@ class ClusterView:
 
         `pod_monitors`: whether that API exists, for kopf would complain of a kind that does not.
         """
-        kopf.index(GROUP, VERSION, PLURAL, id="services", registry=registry)(self._index_service)
+        kopf.index(GROUP, VERSION, PLURAL, id="services", registry=registry)(slim.after(self._index_service))
         for group, version, plural, name, function in (
             ("", "v1", "pods", "pods", _index_pod),
             ("apps", "v1", "deployments", "deployments", _index_deployment),
         ):
-            kopf.index(group, version, plural, id=name, registry=registry)(function)
+            kopf.index(group, version, plural, id=name, registry=registry)(slim.after(function, "spec", "status"))
             settings.watching.label_selectors[group, version, plural] = SERVICE_LABEL
         self._watched = frozenset({"Deployment", *_OWNED} - (set() if pod_monitors else {"PodMonitor"}))
         for kind in self._watched & _OWNED.keys():
-            kopf.index(*_OWNED[kind], id="live", registry=registry)(_index_live)
+            kopf.index(*_OWNED[kind], id="live", registry=registry)(slim.after(_index_live, "spec"))
             settings.watching.label_selectors[_OWNED[kind]] = SERVICE_LABEL
-        kopf.index("", "v1", "nodes", id="nodes", registry=registry)(_index_node)
+        kopf.index("", "v1", "nodes", id="nodes", registry=registry)(slim.after(_index_node, "spec", "status"))
         kopf.on.startup(id="remember-indices", registry=registry)(self._remember)
 
     async def _remember(self, **indices: Any) -> None:
