@@ -66,12 +66,11 @@ async def test_all_queries_of_a_tick_are_evaluated_at_one_time(fake: FakePrometh
 async def test_the_number_of_queries_does_not_grow_with_the_services(fake: FakePrometheus) -> None:
     many = [request(key=ServiceKey("prod", f"service-{i}")) for i in range(500)]
     async with reading(fake) as source:
-        await source.observe(many, NOW)
-        await source.settle()
-        assert len(fake.asked) <= 12
-        fake.asked.clear()
-        await source.observe(many, NOW + 5)
-        await source.settle()
+        for tick in range(3):  # the first two begin with what is asked once a minute
+            fake.asked.clear()
+            await source.observe(many, NOW + tick)
+            await source.settle()
+            assert len(fake.asked) < 12  # and one more where engines are new
     assert sorted(fake.names) == sorted(FAST)
 
 
@@ -94,7 +93,7 @@ async def test_slow_queries_take_turns_once_a_minute_and_their_answers_serve_bet
                 most = max(most, len(fake.asked) - before)
                 asked += len(fake.asked) - before - len(FAST)
     assert most == len(FAST) + 1
-    assert 15 <= asked <= 20
+    assert 20 <= asked <= 25
 
 
 async def test_a_failing_slow_query_leaves_its_last_answer_until_it_is_too_old(fake: FakePrometheus) -> None:

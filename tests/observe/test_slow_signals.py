@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.domain.engine import StepSums
 from holdfast.domain.signals import LatencyQuantiles
 from holdfast.observe import queries, slow
 from holdfast.observe.samples import Sample
@@ -52,9 +53,22 @@ def cache() -> slow.SlowCache:
 def test_at_first_all_are_asked_and_then_one_at_a_time_each_once_a_minute() -> None:
     turns = cache()
     assert len(turns.due(NOW)) == 4
+    assert turns.due(NOW) == ("steps",)
     asked = {tick: turns.due(NOW + tick) for tick in range(5, 605, 5)}
     assert max(map(len, asked.values())) == 1
-    assert 36 <= sum(map(len, asked.values())) <= 40
+    assert 45 <= sum(map(len, asked.values())) <= 50
+
+
+def test_sums_over_steps_come_in_the_units_of_the_step_law() -> None:
+    sums = {"one": 1000.0, "prefill": 50.0, "decodes": 120.0, "kv": 150.0, "pairs": 30.0, "seconds": 9.0}
+    rows = [sample(value, y=name) for name, value in sums.items()]
+    whole = ("h100", StepSums(1000.0, 50_000.0, 12_000.0, 15e6, 30e6, 9.0))
+    assert slow.step_sums(rows)[CHAT] == (whole,)
+    assert slow.step_sums(rows[:-1])[CHAT] == ()
+    for nonsense in (math.nan, math.inf, -1.0):
+        odd = sample(nonsense, y="kv", holdfast_accelerator="l40s")
+        others = [sample(value, y=name, holdfast_accelerator="l40s") for name, value in sums.items() if name != "kv"]
+        assert slow.step_sums([*rows, *others, odd])[CHAT] == (whole,)
 
 
 def test_answers_are_forgotten_when_they_are_too_old() -> None:

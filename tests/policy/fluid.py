@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.domain.cluster import NodeOffer, Placement, Replica, ReplicaPhase
 from holdfast.domain.decision import Action, Decision
-from holdfast.domain.engine import ExactCounts
+from holdfast.domain.engine import ExactCounts, StepSums
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
@@ -32,6 +32,11 @@ class FixedRates:
 
     def tpot_seconds(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, rate_rps: float
+    ) -> float | None:
+        return None
+
+    def steps_seconds(
+        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, rate_rps: float, steps: StepSums
     ) -> float | None:
         return None
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+import math
+from dataclasses import astuple, replace
 
 import pytest
 
+from holdfast.domain.engine import StepSums
 from holdfast.enginemodel.mix import LengthMix
+from holdfast.enginemodel.prior import engine_prior
 from holdfast.policy.budget import Verdicts
 from holdfast.policy.capacity import Capacity, Look, believe, correct, is_due, watch
 from holdfast.policy.mix import Lengths, length_mix, observe_lengths
@@ -36,6 +39,13 @@ class Predicting(FixedRates):
 
     def tpot_seconds(self, spec, option, mix: LengthMix, slowness: float, rate_rps: float) -> float:  # type: ignore[no-untyped-def]
         return 0.02 * slowness
+
+
+class Measuring(Predicting):
+    """Also takes every step for 10 ms."""
+
+    def steps_seconds(self, spec, option, mix: LengthMix, rate_rps: float, steps: StepSums) -> float:  # type: ignore[no-untyped-def]
+        return 0.01 * steps.steps
 
 
 def believed(model: FixedRates = MODEL) -> Capacity:
@@ -102,6 +112,45 @@ def test_slow_steps_stretch_the_step_law_and_then_the_rate_is_computed_anew() ->
     assert capacity.beliefs[0].correction.slowness == pytest.approx(1.5, rel=0.02)
     assert capacity.beliefs[0].slowness == pytest.approx(1.5, rel=0.07)
     assert capacity.beliefs[1].correction.slowness == 1.0
+
+
+def test_steps_as_measured_go_before_what_tpot_suggests() -> None:
+    model = Measuring({"h100": 4.0, "l40s": 2.0})
+    capacity, measured = believed(model), StepSums(steps=9000.0, seconds=9000.0 * 0.013)
+    for _ in range(40):
+        capacity = correct(capacity, minute(3.0, tpot=0.03), "h100", model, measured)
+        capacity = believe(capacity, SPEC, Lengths(), judge(traffic(1.0)), model)
+    assert capacity.beliefs[0].correction.slowness == pytest.approx(1.3, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        StepSums(),
+        StepSums(steps=10.0, seconds=9.0),
+        StepSums(steps=math.nan, seconds=9.0),
+        StepSums(steps=math.inf, seconds=9.0),
+        StepSums(steps=9000.0, seconds=0.0),
+        StepSums(steps=9000.0, seconds=math.nan),
+        StepSums(steps=9000.0, seconds=math.inf),
+    ],
+)
+def test_steps_that_say_nothing_leave_it_to_tpot(steps: StepSums) -> None:
+    model = Measuring({"h100": 4.0, "l40s": 2.0})
+    with_steps, without = (correct(believed(model), minute(3.0, tpot=0.03), "h100", model, s) for s in (steps, None))
+    assert with_steps == without
+
+
+def test_the_real_engine_model_knows_how_long_its_own_steps_take() -> None:
+    model, mix = StepLawModel(), LengthMix.from_means(1155.0, 211.0)
+    prior = engine_prior(SPEC.model_uri, "h100").law
+    steps = StepSums(steps=1000.0, prefill_tokens=50_000.0, decodes=12_000.0, kv_tokens=15e6, pairs=30e6)
+    features = (1000.0, 50_000.0, 12_000.0, 15e6, 30e6)
+    expected = sum(c * f for c, f in zip(astuple(prior), features, strict=True))
+    seconds = model.steps_seconds(SPEC, H100, mix, 1.0, steps)
+    assert seconds is not None
+    assert 0.5 * expected < seconds < 2.0 * expected
+    assert model.steps_seconds(SPEC, H100, mix, math.inf, steps) is None
 
 
 def test_a_new_generation_starts_the_correction_anew() -> None:

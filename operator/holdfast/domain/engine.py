@@ -26,6 +26,22 @@ class EngineState:
 
 
 @dataclass(frozen=True, slots=True)
+class StepSums:
+    """What the engine steps of some minutes computed, and how long they took in all.
+
+    Prompt tokens computed, decoding sequences, KV tokens read by them, attention pairs of prompt tokens: the terms of
+    the step law.
+    """
+
+    steps: float = 0.0
+    prefill_tokens: float = 0.0
+    decodes: float = 0.0
+    kv_tokens: float = 0.0
+    pairs: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class ExactCounts:
     """Requests judged by all objectives together, gained over the interval of the traffic they are part of.
 

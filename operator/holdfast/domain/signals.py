@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from holdfast.domain.engine import EngineState, ExactCounts
+from holdfast.domain.engine import EngineState, ExactCounts, StepSums
 
 
 class SignalState(enum.Enum):
@@ -96,6 +96,7 @@ class Traffic:
     prompt_lengths: LengthHistogram = LengthHistogram()
     output_lengths: LengthHistogram = LengthHistogram()
     plugins: tuple[EngineState, ...] = ()
+    steps: tuple[tuple[str, StepSums], ...] = ()  # by accelerator, where plugins report them
 
     @property
     def fresh(self) -> bool:

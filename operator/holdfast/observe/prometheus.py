@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 _SLOW_PERIOD_SECONDS = 60.0
 _SLOW_TRUST_SECONDS = 300.0
 _HISTORY_TIMEOUT_SECONDS = 30.0
-_THREADS = 11  # all queries of the first tick: seven fast, four slow
+_THREADS = 11  # all queries of the first tick: seven fast, slow.AT_ONCE others
 
 T = TypeVar("T")
 

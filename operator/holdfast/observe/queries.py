@@ -142,12 +142,13 @@ def newcomer_query(span: Window, edges: Edges, namespaces: Iterable[str], pods: 
 
 
 def slow_queries() -> tuple[Query, ...]:
-    """Return what is asked about once a minute: latencies over 5 min, lengths over 10 min."""
+    """Return what is asked about once a minute: latencies over 5 min, lengths over 10 min, engine steps over 3 min."""
     return (
         Query("ttft_buckets", _latencies(TTFT)),
         Query("tpot_buckets", _latencies(TPOT, TPOT_BEFORE_0_11)),
         Query("prompt_lengths", _lengths(PROMPT_LENGTH)),
         Query("output_lengths", _lengths(OUTPUT_LENGTH)),
+        Query("steps", f'sum by ({GROUP}, y) (increase(holdfast:step_moments_total{{{OURS}, x="one"}}[3m]))'),
     )
 
 

@@ -9,11 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.domain.engine import StepSums
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import LatencyQuantiles, LengthHistogram
 from holdfast.observe.samples import Sample, usable
+from holdfast_engine.steplaw import TERMS, UNITS
 
 QUANTILES = (0.5, 0.95, 0.99)
+
+AT_ONCE = 4
+"""Queries that fall due together, at the first tick, are asked so many at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +29,7 @@ class SlowSignals:
     tpot: Mapping[ServiceKey, LatencyQuantiles] = field(default_factory=dict)
     prompt_lengths: Mapping[ServiceKey, LengthHistogram] = field(default_factory=dict)
     output_lengths: Mapping[ServiceKey, LengthHistogram] = field(default_factory=dict)
+    steps: Mapping[ServiceKey, tuple[tuple[str, StepSums], ...]] = field(default_factory=dict)
 
 
 class SlowCache:
@@ -42,7 +48,7 @@ class SlowCache:
 
     def due(self, now: float) -> tuple[str, ...]:
         """Return the queries to ask now, and count them as asked."""
-        names = tuple(name for name, due_at in self._due_at.items() if due_at <= now)
+        names = tuple(name for name, due_at in self._due_at.items() if due_at <= now)[:AT_ONCE]
         for name in names:
             first = self._due_at[name] == -math.inf
             self._due_at[name] = now + self._period_seconds + (self._stagger[name] if first else 0.0)
@@ -59,6 +65,7 @@ class SlowCache:
             tpot=self._trusted("tpot_buckets", now),
             prompt_lengths=self._trusted("prompt_lengths", now),
             output_lengths=self._trusted("output_lengths", now),
+            steps=self._trusted("steps", now),
         )
 
     def _trusted(self, name: str, now: float) -> Mapping[ServiceKey, Any]:
@@ -95,6 +102,25 @@ def lengths(samples: Sequence[Sample]) -> dict[ServiceKey, LengthHistogram]:
     return {key: LengthHistogram(*cumulative) for key, cumulative in _cumulative(samples).items()}
 
 
+def step_sums(samples: Sequence[Sample]) -> dict[ServiceKey, tuple[tuple[str, StepSums], ...]]:
+    """Read the plugin's sums over steps by accelerator; one that makes no sense leaves out all of its accelerator."""
+    units = dict(zip(TERMS, UNITS, strict=True))
+    seen: dict[ServiceKey, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for sample in samples:
+        if sample.label("y") in units:
+            sums = seen[service_key(sample)][sample.label("holdfast_accelerator")]
+            sums[sample.label("y")] = sample.value * units[sample.label("y")]
+    return {key: _whole_sums(found) for key, found in seen.items()}
+
+
+def _whole_sums(found: Mapping[str, Mapping[str, float]]) -> tuple[tuple[str, StepSums], ...]:
+    return tuple(
+        (accelerator, StepSums(*(sums[term] for term in TERMS)))
+        for accelerator, sums in sorted(found.items())
+        if accelerator and len(sums) == len(TERMS) and all(map(usable, sums.values()))
+    )
+
+
 Cumulative = tuple[tuple[float, ...], tuple[float, ...]]
 """Upper edges, ascending, and the observations at or below each."""
 
@@ -129,4 +155,5 @@ READERS: Mapping[str, Callable[[Sequence[Sample]], Mapping[ServiceKey, Any]]] = 
     "tpot_buckets": quantiles,
     "prompt_lengths": lengths,
     "output_lengths": lengths,
+    "steps": step_sums,
 }

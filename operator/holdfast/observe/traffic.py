@@ -69,6 +69,7 @@ def _with_slow(traffic: Traffic, slow: SlowSignals, key: ServiceKey) -> Traffic:
         tpot=slow.tpot.get(key, traffic.tpot),
         prompt_lengths=slow.prompt_lengths.get(key, traffic.prompt_lengths),
         output_lengths=slow.output_lengths.get(key, traffic.output_lengths),
+        steps=slow.steps.get(key, traffic.steps),
     )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from zlib import crc32
 
+from holdfast.domain.engine import StepSums
 from holdfast.domain.service import AcceleratorOption, ServiceKey, ServiceSpec
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.policy.budget import Verdicts
 from holdfast.policy.mix import Lengths, length_mix, moved
 from holdfast.policy.replicarate import EngineModel, ReplicaRate
-from holdfast.policy.traffic import Seen
+from holdfast.policy.traffic import LARGEST, Seen
 
 LEAST_GAIN, MOST_GAIN = 0.5, 1.5
 
@@ -22,6 +23,9 @@ LOOK_SHARE = 0.25
 
 LEAST_REQUESTS = 20.0
 """Requests in one look below which nothing is concluded."""
+
+LEAST_STEPS = 500.0
+"""Engine steps below which they say nothing; a busy engine makes that many in some ten seconds."""
 
 UNDER_LOAD = 0.5
 """Share of its capacity above which a replica's bad requests say something about its capacity."""
@@ -158,27 +162,48 @@ def is_due(look: Look, key: ServiceKey, now: float) -> bool:
     )
 
 
-def correct(memory: Capacity, look: Look, accelerator: str, model: EngineModel) -> Capacity:
-    """Compare observation and prediction of the accelerator that served."""
+def correct(
+    memory: Capacity, look: Look, accelerator: str, model: EngineModel, steps: StepSums | None = None
+) -> Capacity:
+    """Compare observation and prediction of the accelerator that served; `steps` are those of its engines."""
     spec, belief = memory.spec, memory.belief(accelerator)
     if spec is None or belief is None or not belief.feasible or belief.work != 1.0:
         return memory
     if look.verdicts.judged < LEAST_REQUESTS or look.replica_seconds <= 0.0:
         return memory
-    corrected = replace(belief, correction=_compared(memory, spec, belief, look, model))
+    corrected = replace(belief, correction=_compared(memory, spec, belief, look, model, steps))
     return replace(memory, beliefs=tuple(corrected if old is belief else old for old in memory.beliefs))
 
 
-def _compared(memory: Capacity, spec: ServiceSpec, belief: Belief, look: Look, model: EngineModel) -> Correction:
+def _compared(
+    memory: Capacity, spec: ServiceSpec, belief: Belief, look: Look, model: EngineModel, steps: StepSums | None
+) -> Correction:
     old = belief.correction
     rate = look.arrivals / look.replica_seconds
-    slowness = old.slowness * _tpot_ratio(memory, spec, belief, look, rate, model) ** LOOK_SHARE
+    measured = _steps_ratio(memory, spec, belief, steps, rate, model)
+    ratio = _tpot_ratio(memory, spec, belief, look, rate, model) if measured is None else measured
+    slowness = old.slowness * ratio**LOOK_SHARE
     gain = old.gain * _load_ratio(spec, belief, look, rate) ** LOOK_SHARE
     return Correction(
         slowness=min(1.0 / LEAST_GAIN, max(1.0 / MOST_GAIN, slowness)),
         gain=min(MOST_GAIN, max(LEAST_GAIN, gain)),
         looks=old.looks + 1,
     )
+
+
+def _steps_ratio(
+    memory: Capacity, spec: ServiceSpec, belief: Belief, steps: StepSums | None, rate: float, model: EngineModel
+) -> float | None:
+    """Seconds that steps took relative to what is believed of the same steps, None where too few were measured.
+
+    Unlike TPOT, which follows from load, lengths and limits besides, this is the step law itself.
+    """
+    if memory.mix is None or steps is None or steps.steps < LEAST_STEPS:
+        return None
+    predicted = model.steps_seconds(spec, belief.option, memory.mix, rate, steps)
+    if predicted is None or not (0.0 < predicted < LARGEST and 0.0 < steps.seconds < LARGEST):
+        return None
+    return steps.seconds / (predicted * belief.correction.slowness)
 
 
 def _tpot_ratio(

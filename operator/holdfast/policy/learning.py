@@ -123,4 +123,5 @@ def _compare(
     look = capacity.watch(old.look, seen, arrived, verdicts, serving, passed, now)
     if not undisturbed or not capacity.is_due(look, service.spec.key, now):
         return beliefs, look
-    return capacity.correct(beliefs, look, used[0].accelerator, model), Look(since=now)
+    name = used[0].accelerator
+    return capacity.correct(beliefs, look, name, model, seen.steps_on(name)), Look(since=now)

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from holdfast.domain.engine import StepSums
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceKey, ServiceSpec, Slo
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.mix import LengthMix
@@ -59,6 +60,12 @@ class EngineModel(Protocol):
         """Return the mean time per output token at this rate; None where the rate is beyond what is stable."""
         ...
 
+    def steps_seconds(
+        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, rate_rps: float, steps: StepSums
+    ) -> float | None:
+        """Return how long these steps would take an engine without slowness; the rate tells where it works."""
+        ...
+
 
 class StepLawModel:
     """The working point of the prior of model and accelerator.
@@ -88,6 +95,16 @@ class StepLawModel:
             return None
         return slowness * float(steady_state(engine, np.array([rate])).step_seconds[0])
 
+    def steps_seconds(
+        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, rate_rps: float, steps: StepSums
+    ) -> float | None:
+        if not 0.0 <= rate_rps < math.inf:
+            return None
+        prior = _prior(spec, option)
+        law = _law_at(prior, _limits(prior, spec.batching), mix, _on_grid(max(rate_rps, 1e-3), RATE_GRID))
+        work = law.c1 * steps.prefill_tokens + law.c2 * steps.decodes + law.c3 * steps.kv_tokens
+        return law.c0 * steps.steps + work + law.c4 * steps.pairs
+
 
 class Frugal:
     """An engine model that answers only so many new questions, so that no tick takes seconds; one for each tick.
@@ -114,6 +131,14 @@ class Frugal:
         question = (_engine(spec), option, mix, cell)
         granted = self._granted(spec.key, question)
         return self._model.tpot_seconds(spec, option, mix, slowness, rate_rps) if granted else None
+
+    def steps_seconds(
+        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, rate_rps: float, steps: StepSums
+    ) -> float | None:
+        """Return how long these steps would take; None as well where this tick has answered enough."""
+        question = (_engine(spec), option, mix, _on_grid(max(rate_rps, 1e-3), RATE_GRID))
+        granted = self._granted(spec.key, question)
+        return self._model.steps_seconds(spec, option, mix, rate_rps, steps) if granted else None
 
     def _granted(self, key: ServiceKey, question: object) -> bool:
         if question in self._asked:

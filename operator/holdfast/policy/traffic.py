@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 
-from holdfast.domain.engine import ExactCounts
+from holdfast.domain.engine import ExactCounts, StepSums
 from holdfast.domain.signals import AcceleratorTraffic, LengthHistogram, SignalState, Traffic
 
 LARGEST = 1e12
@@ -37,6 +37,7 @@ class Seen:
     by_accelerator: tuple[tuple[str, AcceleratorTraffic], ...]
     prompt_lengths: LengthHistogram
     output_lengths: LengthHistogram
+    steps: tuple[tuple[str, StepSums], ...] = ()
 
     @property
     def fresh(self) -> bool:
@@ -51,6 +52,10 @@ class Seen:
     def visible(self) -> bool:
         """Any number at all was read."""
         return bool(self.by_accelerator) and self.interval_seconds > 0.0
+
+    def steps_on(self, accelerator: str) -> StepSums | None:
+        """What the engine steps of the last minutes took there, None where no plugin says so."""
+        return next((sums for name, sums in self.steps if name == accelerator), None)
 
     @property
     def arrived(self) -> float:
@@ -103,7 +108,9 @@ def judge(traffic: Traffic) -> Seen:
         interval = 0.0
         if traffic.fresh:
             state, detail = SignalState.INVALID, "counts without an interval"
-    return Seen(state, detail, interval, _sum(usable), usable, traffic.prompt_lengths, traffic.output_lengths)
+    return Seen(
+        state, detail, interval, _sum(usable), usable, traffic.prompt_lengths, traffic.output_lengths, traffic.steps
+    )
 
 
 def _makes_sense(traffic: AcceleratorTraffic) -> bool:
