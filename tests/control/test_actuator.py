@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,9 +11,13 @@ from holdfast.act.api import ApiError
 from holdfast.api.llmservice import LLMService
 from holdfast.control.actuator import Actuator
 from holdfast.domain.decision import Action, Decision
+from holdfast.domain.engine import EngineState, PluginMode
 from holdfast.domain.service import ServiceKey
+from holdfast.domain.signals import SignalState, Traffic
 from holdfast.observe.cluster import Invalid
+from holdfast.observe.engines import Engine, limits_from
 from holdfast.render import RenderSettings
+from holdfast.render.names import LIMITS_ANNOTATION
 from tests.control.parts import body, decision, llmservice, parts
 from tests.fakes import FakeApi
 
@@ -240,3 +245,47 @@ async def test_many_new_services_hold_up_nobody_and_each_of_them_has_its_turn() 
     for tick in range(1, 13):
         await acting.act(new, decisions[:-1], [], [], now=5.0 * tick)
     assert sum("/deployments/s" in path for path in api.objects) == len(new)
+
+
+async def test_engines_are_told_their_limits_and_status_shows_what_they_work_with() -> None:
+    api, part = cluster(), parts(sizes={"h100": 1}, ready={"h100": 1})
+    pod = api.put_object("/api/v1/namespaces/prod/pods/h100-0", {"metadata": {"name": "h100-0"}})
+    part = replace(part, engines=(Engine("h100-0", pod["metadata"]["uid"], "h100"),))
+    acting, hold = actuator(api), decision(part, Action.HOLD, h100=1)
+    await acting.act([part], [hold], [], [], now=0.0)
+    told = limits_from(api.objects["/api/v1/namespaces/prod/pods/h100-0"]["metadata"]["annotations"][LIMITS_ANNOTATION])
+    assert told is not None
+    part = replace(part, engines=(replace(part.engines[0], told=told),))
+    seen = EngineState("h100-0", PluginMode.ACTIVE, told.version, active_sequences=91.0, tokens_per_step=2047.0)
+    traffic = {part.spec.key: Traffic(SignalState.FRESH, plugins=(seen,))}
+    await acting.act([part], [hold], [], [], 5.0, traffic)
+    status = api.objects[f"{SERVICES}/chat"]["status"]
+    assert status["batching"] == {"maxNumSeqs": 91, "maxNumBatchedTokens": 2000, "appliedLive": True}
+    assert [item["status"] for item in status["conditions"] if item["type"] == "FastLoopActive"] == ["True"]
+    api.requests.clear()
+    await acting.act([part], [hold], [], [], 10.0, traffic)
+    assert api.writes() == []
+
+
+async def test_engines_are_told_though_no_decision_could_be_made() -> None:
+    api, part = cluster(), parts(sizes={"h100": 1}, ready={"h100": 1})
+    pod = api.put_object("/api/v1/namespaces/prod/pods/h100-0", {"metadata": {"name": "h100-0"}})
+    part = replace(part, engines=(Engine("h100-0", pod["metadata"]["uid"], "h100"),))
+    await actuator(api).act([part], [], [], [], now=0.0)
+    assert api.writes() == [("PATCH", "/api/v1/namespaces/prod/pods/h100-0")]
+
+
+@pytest.mark.looptime
+async def test_engines_that_cannot_be_told_hold_up_nobody() -> None:
+    class Hanging(FakeApi):
+        async def request(self, method: str, path: str, **rest: Any) -> dict[str, Any]:
+            if "/pods/" in path:
+                await asyncio.Event().wait()
+            return await super().request(method, path, **rest)
+
+    api, told, part = Hanging(), Told(), parts()
+    api.put_object(f"{SERVICES}/chat", body())
+    part = replace(part, engines=(Engine("h100-0", "uid", "h100"),))
+    await actuator(api, told).act([part], [decision(part, Action.CREATE, h100=2)], [], [], now=0.0)
+    assert f"{DEPLOYMENTS}/chat-h100" in api.objects
+    assert told.errors == ["act"]

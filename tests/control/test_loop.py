@@ -57,7 +57,13 @@ class Acting:
         return ()
 
     async def act(
-        self, services: object, decisions: Iterable[Decision], invalid: Iterable[Invalid], nodes: object, now: float
+        self,
+        services: object,
+        decisions: Iterable[Decision],
+        invalid: Iterable[Invalid],
+        nodes: object,
+        now: float,
+        traffic: object,
     ) -> None:
         self.decided = [decision.key.name for decision in decisions]
         self.invalid = {entry.key.name: entry.message for entry in invalid}

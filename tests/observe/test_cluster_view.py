@@ -14,6 +14,7 @@ from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.service import ServiceKey
 from holdfast.observe.cluster import ClusterView
 from holdfast.render import names
+from tests.observe.test_engines_told import reading
 from tests.observe.test_mapping import NODE, deployment, pod
 
 CHAT = ServiceKey("prod", "chat")
@@ -232,8 +233,21 @@ def test_pods_and_deployments_are_filtered_at_the_api_server(world: Cluster) -> 
 
 async def test_no_index_holds_a_whole_object(world: Cluster) -> None:
     await world.put("pods", pod())
-    ((replica, gpus),) = world.indexers.indices["pods"][CHAT]
-    assert (replica.name, gpus) == ("chat-h100-6d5f-x2x1", (("nvidia.com/gpu", 2),))
+    ((replica, gpus, engine),) = world.indexers.indices["pods"][CHAT]
+    assert (replica.name, gpus, engine) == ("chat-h100-6d5f-x2x1", (("nvidia.com/gpu", 2),), None)
+
+
+async def test_limits_come_from_the_config_map_of_that_name_and_from_pods_that_read_them(world: Cluster) -> None:
+    text = '{"version": 7, "ttftSeconds": 1.0, "tpotSeconds": 0.05}'
+    await world.put("services", service())
+    await world.put("pods", reading(pod(), text))
+    for name in ("chat-pod-1234", "chat-engine-limits"):
+        config_map = owned("ConfigMap", name) | {"data": {"h100": text, "l40s": "garbage"}}
+        for index in ("live", "limits"):
+            await world.put(index, config_map)
+    (parts,) = world.view.services()
+    assert [(name, limits.version) for name, limits in parts.limits] == [("h100", 7)]
+    assert [(engine.pod, engine.told) for engine in parts.engines] == [("chat-h100-6d5f-x2x1", parts.limits[0][1])]
 
 
 def owned(kind: str, name: str = "chat", **meta: Any) -> dict[str, Any]:

@@ -122,7 +122,8 @@ def news(status: Mapping[str, Any]) -> tuple[Any, ...]:
     )
     decision = status.get("lastDecision", {})
     changed = (decision.get("action"), decision.get("time")) if decision.get("action") != "Hold" else ("Hold", None)
-    return (sorted(conditions), changed, *(status.get(field) for field in _NEWS_FIELDS))
+    applied = status.get("batching", {}).get("appliedLive")
+    return (sorted(conditions), changed, applied, *(status.get(field) for field in _NEWS_FIELDS))
 
 
 def _holds(observed: Any, written: Any) -> bool:

@@ -17,6 +17,7 @@ class ConditionType(StrEnum):
     SCALING_ACTIVE = "ScalingActive"
     METRICS_AVAILABLE = "MetricsAvailable"
     CAPACITY_AVAILABLE = "CapacityAvailable"
+    FAST_LOOP_ACTIVE = "FastLoopActive"
     RECONCILING = "Reconciling"
     STALLED = "Stalled"
 

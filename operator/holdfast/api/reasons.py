@@ -60,6 +60,12 @@ class Reason(StrEnum):
         "Replicas found no place or never became ready: the next accelerator is tried.",
     )
 
+    # FastLoopActive
+    LIMITS_APPLIED = "LimitsApplied", "Engines show that they work with the limits last written."
+    LIMITS_PENDING = "LimitsPending", "No engine has shown yet that it works with its limits."
+    LIMITS_NOT_APPLIED = "LimitsNotApplied", "Engines do not show the limits written for them; the message names them."
+    PLUGIN_OFF = "PluginOff", "The plugin turned itself off: these engines run with vLLM's own scheduling."
+
     # Reconciling, Stalled
     ROLLOUT_UNDER_WAY = "RolloutUnderWay", "Replicas are being replaced; sizes are not lowered meanwhile."
     REPLICAS_STARTING = "ReplicasStarting", "Replicas are starting; they count as capacity to come."

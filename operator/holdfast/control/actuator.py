@@ -7,6 +7,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from holdfast.act import events, scale
@@ -16,20 +17,24 @@ from holdfast.act.discovery import has_pod_monitors
 from holdfast.act.resources import deployment_path, service_path
 from holdfast.act.status import StatusWriter, has_moved
 from holdfast.api.llmservice import Accelerator, LLMService
-from holdfast.api.status import BatchingStatus
+from holdfast.api.status import BatchingStatus, two_digits
 from holdfast.control.explanation import explained
+from holdfast.control.livelimits import UNSEEN, LiveLimits
 from holdfast.control.objects import Objects
 from holdfast.control.plan import Plan, plan
 from holdfast.control.report import condition_news, invalid_status, iso, status_of
 from holdfast.domain.cluster import ClusterProblem, NodeOffer
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.service import ServiceKey
+from holdfast.domain.signals import Traffic
 from holdfast.observe.cluster import Invalid, ServiceParts
 from holdfast.observe.prometheus import MetricsSource
+from holdfast.policy.applied import Applied
 from holdfast.policy.inventory import Inventory
 from holdfast.render import RenderSettings, remarks
 from holdfast.render.admission import rollout_tokens
 from holdfast.render.context import Deployed
+from holdfast.render.engine_limits import engine_limits
 
 _LOG = logging.getLogger(__name__)
 _CONCURRENCY = 16
@@ -59,12 +64,14 @@ class Actuator:
         telemetry: ActTelemetry,
         render_settings: RenderSettings,
         may_write: Callable[[], bool],
+        scrape_seconds: float = 15.0,
     ) -> None:
         self._api = WhileLeading(api, may_write)
         self._metrics = metrics
         self._telemetry = telemetry
         self._may_write = may_write
         self._objects = Objects(self._api, render_settings)
+        self._live = LiveLimits(self._api, engine_limits, scrape_seconds)
         self._status = StatusWriter(self._api)
         self._uids: dict[ServiceKey, str] = {}
         self._told: dict[ServiceKey, tuple[object, float]] = {}
@@ -86,6 +93,7 @@ class Actuator:
         invalid: Sequence[Invalid],
         nodes: Sequence[NodeOffer],
         now: float,
+        traffic: Mapping[ServiceKey, Traffic] = MappingProxyType({}),
     ) -> None:
         """Carry out the decisions of one tick, the most urgent first, for as long as a tick may take."""
         await self._discover(now)
@@ -95,16 +103,28 @@ class Actuator:
         parts, inventory = {part.spec.key: part for part in services}, Inventory(tuple(nodes))
         shrinking = [decision.key for decision in decisions if decision.verdict.action is Action.SCALE_DOWN]
         running = await self._metrics.running_by_pod(shrinking, now) if shrinking else {}
+        for part in services:
+            self._live.look(part, traffic.get(part.spec.key, UNSEEN), now)
         # Of equal urgency, who has waited longest comes first: so everybody has a turn, however slow the API server is.
         turn = {d.key: (_URGENCY.get(d.verdict.action, 0), self._reached.get(d.key, -math.inf)) for d in decisions}
         until = asyncio.get_running_loop().time() + _ACT_SECONDS
         await asyncio.gather(
             *(self._guarded(self._report_invalid(entry, now), entry.key, now, until) for entry in invalid),
+            self._write_limits(services, now),
             *(
                 self._guarded(self._one(parts[d.key], d, inventory, running.get(d.key, {}), now), d.key, now, until)
                 for d in sorted(decisions, key=lambda d: turn[d.key])
             ),
         )
+
+    async def _write_limits(self, services: Sequence[ServiceParts], now: float) -> None:
+        """Tell engines their limits, beside everything else and also where no decision could be made."""
+        try:
+            async with asyncio.timeout(_ACT_SECONDS):
+                await self._live.write(services, now)
+        except (NotLeading, ApiUnreachable, TimeoutError) as stopped:
+            self._telemetry.error("act")
+            _LOG.warning("not all engines were told their limits, more at the next tick: %s", stopped or "slow answers")
 
     async def _guarded(self, work: Coroutine[None, None, None], key: ServiceKey, now: float, until: float) -> None:
         async with self._slots:
@@ -188,14 +208,16 @@ class Actuator:
 
     async def _tell(self, part: ServiceParts, decision: Decision, changes: Plan, now: float) -> None:
         self._telemetry.decided(decision)
-        shown = (part.service, part.replicas, part.deployed, changes.context)
+        applied = self._live.applied(part)
+        shown = (part.service, part.replicas, part.deployed, changes.context, applied)
         rested_on, rested_at = self._at_rest.get(decision.key, (None, None))
         if rested_on is decision and rested_at == shown:
             return
         old = self._status.last(decision.key, part.service.status)
         used = [target.accelerator for target in decision.verdict.targets if target.replicas]
         known = remarks(part.service, used, changes.context)
-        new = status_of(part, decision, _batching(part, changes), old, now, known)
+        found = [applied.condition] if applied.condition else []
+        new = status_of(part, decision, _batching(part, changes, applied), old, now, known, found)
         await self._status.write(decision.key, part.spec.uid, new, part.service.status, now)
         if not has_moved(old, new) and not self._status.is_edited(decision.key):
             self._at_rest[decision.key] = (decision, shown)
@@ -237,6 +259,7 @@ class Actuator:
         gone = {key: uid for key, uid in self._uids.items() if uids.get(key) != uid}
         self._uids = dict(uids)
         self._objects.forget_all_but(uids)
+        self._live.forget_all_but(uids)
         self._status.forget(gone)
         for key in gone:
             self._told.pop(key, None)
@@ -246,11 +269,23 @@ class Actuator:
             del self._limits[limit]
 
 
-def _batching(part: ServiceParts, changes: Plan) -> BatchingStatus:
-    """What the engines were started with: the admission limit is that of the first accelerator in use."""
+def _batching(part: ServiceParts, changes: Plan, applied: Applied) -> BatchingStatus:
+    """What engines show to be in force, else what they were started with.
+
+    The admission limit is that of the first accelerator in use.
+    """
     limits = part.spec.batching
     deployed = (facts.deployed for _, facts in changes.context.accelerators if facts.deployed)
     admission = next((memory.admission_tokens for memory in deployed), None)
     return BatchingStatus(
-        max_num_seqs=limits.max_num_seqs, max_num_batched_tokens=limits.max_num_batched_tokens, admission=admission
+        max_num_seqs=_rounded(applied.active_sequences) or limits.max_num_seqs,
+        max_num_batched_tokens=_rounded(applied.tokens_per_step) or limits.max_num_batched_tokens,
+        admission=admission,
+        applied_live=applied.live,
     )
+
+
+def _rounded(bound: float | None) -> int | None:
+    """Two digits of a bound that an engine moves from step to step."""
+    rounded = None if bound is None else two_digits(bound)
+    return None if rounded is None else round(rounded)

@@ -101,7 +101,7 @@ class Loop:
             )
         with self._phase("act"):
             invalid = (*self._cluster.invalid(), *self._undecided(services, failed))
-            await self._actuator.act(services, decisions, invalid, snapshot.nodes, now)
+            await self._actuator.act(services, decisions, invalid, snapshot.nodes, now, traffic)
         self._telemetry.tick(self._monotonic() - started_at, len(services))
 
     def _undecided(self, services: Sequence[ServiceParts], failed: Mapping[ServiceKey, Exception]) -> Iterator[Invalid]:

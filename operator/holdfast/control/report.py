@@ -28,15 +28,18 @@ def status_of(
     old: Mapping[str, Any],
     now: float,
     remarks: Sequence[str] = (),
+    found: Sequence[ConditionValue] = (),
 ) -> dict[str, Any]:
     """Return the whole status of a service; times of conditions and the last decision are carried over.
 
-    `remarks` are what people should know about the pods as rendered: they stand in the condition Ready.
+    `remarks` are what people should know about the pods as rendered: they stand in the condition Ready. `found` are
+    conditions beside those of the decision.
     """
     stamp = iso(now)
+    values = (*with_remarks(decision.conditions, remarks), *found)
     whole = status.LLMServiceStatus(
         observed_generation=decision.generation,
-        conditions=_conditions(with_remarks(decision.conditions, remarks), decision.generation, old, stamp),
+        conditions=_conditions(values, decision.generation, old, stamp),
         url=_url(part),
         replicas=_counts(part, decision),
         selector=f"holdfast.dev/service={part.spec.key.name}",

@@ -6,7 +6,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import kopf
 
@@ -16,10 +16,12 @@ from holdfast.api.template_rules import TemplateAllowances
 from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica
 from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.observe import mapping, slim
+from holdfast.observe.engines import Engine, engine_from_pod, limits_from_config_map
 from holdfast.observe.spec import to_spec
 from holdfast.render import context
 from holdfast.render.live import Live
 from holdfast.render.names import SERVICE_LABEL, deployment_name
+from holdfast_engine.rules import Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,8 @@ class Deployed:
 class ServiceParts:
     """One service as declared and as it runs.
 
-    `live` are its objects beside pods, as far as `watched` names their kinds.
+    `live` are its objects beside pods, as far as `watched` names their kinds. `engines` are the pods that read limits,
+    `limits` those that its ConfigMap holds, by accelerator.
     """
 
     service: LLMService
@@ -66,6 +69,8 @@ class ServiceParts:
     deployed: tuple[Deployed, ...] = ()
     live: tuple[Live, ...] = ()
     watched: frozenset[str] = frozenset()
+    engines: tuple[Engine, ...] = ()
+    limits: tuple[tuple[str, Limits], ...] = ()
 
     def shown(self, kind: str, name: str) -> Live | None:
         """Return what the watch shows of an object, None where nobody watches its kind."""
@@ -111,7 +116,15 @@ _OWNED = {
 }
 
 Declared = tuple[LLMService, ServiceSpec]
-Pod = tuple[Replica, tuple[tuple[str, int], ...]]
+LimitsByAccelerator = tuple[tuple[str, Limits], ...]
+
+
+class Pod(NamedTuple):
+    """One pod, with the extended resources it holds."""
+
+    replica: Replica
+    gpus: tuple[tuple[str, int], ...]
+    engine: Engine | None
 
 
 class ClusterView:
@@ -124,6 +137,7 @@ class ClusterView:
         self._pods: Mapping[ServiceKey, Iterable[Pod]] = {}
         self._deployments: Mapping[ServiceKey, Iterable[Deployed]] = {}
         self._live: Mapping[ServiceKey, Iterable[Live]] = {}
+        self._limits: Mapping[ServiceKey, Iterable[LimitsByAccelerator]] = {}
         self._nodes: Mapping[str, Iterable[NodeOffer]] = {}
 
     def register(
@@ -140,6 +154,7 @@ class ClusterView:
         ):
             kopf.index(group, version, plural, id=name, registry=registry)(slim.after(function, "spec", "status"))
             settings.watching.label_selectors[group, version, plural] = SERVICE_LABEL
+        kopf.index(*_OWNED["ConfigMap"], id="limits", registry=registry)(_index_limits)
         self._watched = frozenset({"Deployment", *_OWNED} - (set() if pod_monitors else {"PodMonitor"}))
         for kind in self._watched & _OWNED.keys():
             kopf.index(*_OWNED[kind], id="live", registry=registry)(slim.after(_index_live, "spec"))
@@ -150,7 +165,7 @@ class ClusterView:
     async def _remember(self, **indices: Any) -> None:
         self._services, self._pods = indices["services"], indices["pods"]
         self._deployments, self._nodes = indices["deployments"], indices["nodes"]
-        self._live = indices["live"]
+        self._live, self._limits = indices["live"], indices["limits"]
 
     async def _index_service(self, body: kopf.Body, **_: Any) -> dict[ServiceKey, Declared | Invalid]:
         meta = body["metadata"]
@@ -183,7 +198,17 @@ class ClusterView:
         deployed = tuple(item for item in labelled if _is_ours(item, spec))
         live = [*self._live.get(key, ()), *(item.live for item in labelled if item.live)]
         live.sort(key=lambda item: (item.kind, item.name))
-        return ServiceParts(service, spec, self._replicas(key), deployed, tuple(live), self._watched)
+        pods = sorted(self._pods.get(key, ()), key=lambda pod: pod.replica.name)
+        return ServiceParts(
+            service=service,
+            spec=spec,
+            replicas=tuple(pod.replica for pod in pods),
+            deployed=deployed,
+            live=tuple(live),
+            watched=self._watched,
+            engines=tuple(pod.engine for pod in pods if pod.engine),
+            limits=next(iter(self._limits.get(key, ())), ()),
+        )
 
     def invalid(self) -> tuple[Invalid, ...]:
         """Return every service that is not understood."""
@@ -193,9 +218,9 @@ class ClusterView:
         """Return the nodes that take pods, with what our own pods hold there."""
         used: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         for pods in list(self._pods.values()):
-            for replica, resources in pods:
-                for name, amount in resources if replica.node else ():
-                    used[replica.node][name] += amount
+            for pod in pods:
+                for name, amount in pod.gpus if pod.replica.node else ():
+                    used[pod.replica.node][name] += amount
         return mapping.with_usage((node for nodes in list(self._nodes.values()) for node in nodes), used)
 
     def _entries(self) -> list[tuple[ServiceKey, Declared | Invalid]]:
@@ -203,14 +228,11 @@ class ClusterView:
             ((key, entry) for key in list(self._services) for entry in self._services[key]), key=lambda item: item[0]
         )
 
-    def _replicas(self, key: ServiceKey) -> tuple[Replica, ...]:
-        return tuple(sorted((replica for replica, _ in self._pods.get(key, ())), key=lambda replica: replica.name))
-
 
 async def _index_pod(body: kopf.Body, **_: Any) -> dict[ServiceKey, Pod]:
     if not mapping.is_active(body):
         return {}
-    return {_owner(body): (mapping.replica_from_pod(body), mapping.requested_gpus(body))}
+    return {_owner(body): Pod(mapping.replica_from_pod(body), mapping.requested_gpus(body), engine_from_pod(body))}
 
 
 async def _index_deployment(body: kopf.Body, **_: Any) -> dict[ServiceKey, Deployed]:
@@ -225,6 +247,11 @@ async def _index_deployment(body: kopf.Body, **_: Any) -> dict[ServiceKey, Deplo
 
 async def _index_live(body: kopf.Body, **_: Any) -> dict[ServiceKey, Live]:
     return {_owner(body): Live.of(body["kind"], body)}
+
+
+async def _index_limits(body: kopf.Body, **_: Any) -> dict[ServiceKey, LimitsByAccelerator]:
+    found = limits_from_config_map(body)
+    return {} if found is None else {_owner(body): found}
 
 
 async def _index_node(body: kopf.Body, **_: Any) -> dict[str, NodeOffer]:

@@ -34,8 +34,6 @@ ADMISSION_ANNOTATION = f"{GROUP}/admission-tokens"
 OBJECTIVES_ANNOTATION = f"{GROUP}/created-objectives"
 # Of pods, written while they run; their engines read it as a file.
 LIMITS_ANNOTATION = f"{GROUP}/engine-limits"
-LIMITS_ANNOTATION = f"{GROUP}/engine-limits"
-"""Of pods: the limits of the engine inside, as JSON."""
 
 _RESERVED_DOMAINS = (f"{GROUP}/", "kubernetes.io/", ".kubernetes.io/", "k8s.io/", ".k8s.io/")
 

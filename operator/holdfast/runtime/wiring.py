@@ -74,7 +74,14 @@ async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> N
         control_loop = Loop(
             cluster=(indices := observed.ClusterView(allowances(settings.allow_template))),
             metrics=metrics,
-            actuator=Actuator(api, metrics, telemetry, _render_settings(settings), may_write=lambda: elector.leading),
+            actuator=Actuator(
+                api,
+                metrics,
+                telemetry,
+                _render_settings(settings),
+                may_write=lambda: elector.leading,
+                scrape_seconds=settings.scrape_seconds,
+            ),
             telemetry=telemetry,
             timing=Timing(settings.tick_seconds, settings.scrape_seconds),
             policy_settings=policy.PolicySettings(
