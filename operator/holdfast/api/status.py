@@ -154,13 +154,13 @@ class BatchingStatus(StatusPart):
     """Limits with which the engines run."""
 
     max_num_seqs: Count | None = None
-    """Most sequences in one engine step."""
+    """Most sequences in one engine step, as engines with the plugin show it."""
     max_num_batched_tokens: Count | None = None
-    """Most tokens in one engine step."""
+    """Most tokens in one engine step, as engines with the plugin show it."""
     admission: Count | None = None
     """Most queued prompt tokens before a request is refused with 503."""
     applied_live: bool | None = None
-    """Whether the limits were changed without a restart."""
+    """Whether every engine seen shows the limits last written; absent while none is seen."""
 
 
 class CostStatus(StatusPart):
@@ -266,7 +266,8 @@ class LLMServiceStatus(StatusPart):
     conditions: Annotated[
         tuple[ConditionStatus, ...], Field(max_length=16, json_schema_extra=map_keyed_by("type"))
     ] = ()
-    """Ready, SLOMet, ScalingActive, MetricsAvailable, CapacityAvailable; Reconciling and Stalled while true."""
+    """Ready, SLOMet, ScalingActive, MetricsAvailable, CapacityAvailable; FastLoopActive where engines have the plugin;
+    Reconciling and Stalled while true."""
     url: Annotated[str, StringConstraints(max_length=512)] | None = None
     """Where clients send requests."""
     replicas: ReplicaCounts = ReplicaCounts()
