@@ -1,0 +1,100 @@
+"""The arrays that the compiled loop works on: one record per request and per engine."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.simulator.twin.timers import Floats, Integers
+
+Records = NDArray[Any]
+
+NOBODY = -1
+UNLIMITED = int(np.iinfo(np.int64).max)
+NEVER = np.inf
+
+COMING, WAITING, RUNNING, FINISHED, REJECTED, UNSERVED, LOST = range(7)
+"""What a request is: still to come, in an engine, answered, refused by one, met no engine, or lost with its engine."""
+
+ROUND_ROBIN, RANDOM_PER_CONNECTION, LEAST_OUTSTANDING = range(3)
+
+
+def _fields(kind: type, *names: str) -> list[tuple[str, type]]:
+    return [(name, kind) for name in names]
+
+
+REQUEST = np.dtype(
+    [
+        *_fields(np.int64, "prompt", "output", "generated", "computed", "blocks", "state"),
+        *_fields(np.float64, "at", "first_at", "last_at"),
+        *_fields(np.int64, "cached", "preemptions", "engine", "after", "connection"),
+        *_fields(np.float64, "draw"),
+    ]
+)
+"""Times in seconds, NaN before they are known, the rest in tokens and blocks.
+
+`engine` is where a request went, `after` the one that waits behind it. `connection` and `draw` (0..1) are what chance
+decides about its way.
+"""
+
+LIMITS = ("active", "tokens", "threshold", "most_requests", "most_queued", "blocks")
+
+COUNTS = (
+    "finished",
+    "rejected",
+    "prompt_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "preemptions",
+    "ttft_count",
+    "ttft_within",
+    "tpot_count",
+    "tpot_within",
+    "tpot_sum",
+    "e2e_count",
+    "e2e_within",
+    "prompt_sum",
+    "output_sum",
+)
+"""What an engine counts from its start on, as its /metrics does; sums are of finished requests."""
+
+ENGINE = np.dtype(
+    [
+        *_fields(np.float64, "due"),
+        *_fields(np.int64, "busy", "running", "waiting", "first_waiting", "last_waiting"),
+        *_fields(np.int64, "queued_tokens", "outstanding_tokens", "free_blocks", "timer"),
+        *_fields(np.float64, "stretch"),
+        *_fields(np.int64, *LIMITS, "open", "born"),
+        *_fields(np.float64, "idle_at", *COUNTS),
+    ]
+)
+"""`due` is when a step ends, or begins where the engine is not `busy`; infinite for an idle one, since `idle_at`.
+
+`open` engines get requests; `born` counts the lives of a record, so that a connection knows a successor.
+"""
+
+BOOK = np.dtype(
+    [
+        *_fields(np.int64, "next_request", "finished", "turn", "router"),
+        *_fields(np.float64, "close_share", "ttft", "tpot", "e2e"),
+    ]
+)
+"""One record: how far the loop is, how requests find an engine, and the objectives in seconds."""
+
+CONNECTION = np.dtype(_fields(np.int64, "engine", "born"))
+
+
+class World(NamedTuple):
+    """Everything the loop works on; `running` has a row of requests per engine, `finished` the order of their ends."""
+
+    requests: Records
+    engines: Records
+    running: Integers
+    connections: Records
+    book: Records
+    finished: Integers
+    chunks: Integers
+    points: Floats
+    layout: Integers

@@ -1,0 +1,300 @@
+"""vLLM's scheduler loop for many engines at once, on arrays: `enginemodel.scheduler.Scheduler`, step for step.
+
+That class says what a step is and stays the one to read and to change. Here is the same loop without an object per
+request, so that millions of requests take seconds; the tests hold the two to the same times, to the last bit.
+"""
+
+from __future__ import annotations
+
+from holdfast.enginemodel.scheduler import BLOCK_TOKENS
+from holdfast.simulator.twin.books import (
+    FINISHED,
+    LEAST_OUTSTANDING,
+    NEVER,
+    NOBODY,
+    REJECTED,
+    ROUND_ROBIN,
+    RUNNING,
+    UNLIMITED,
+    UNSERVED,
+    WAITING,
+    Records,
+    World,
+)
+from holdfast.simulator.twin.compiled import compiled
+from holdfast.simulator.twin.timers import step_seconds
+
+
+@compiled
+def run_until(world: World, until: float) -> None:
+    """Bring in every request that comes by then, and end every step that ends before."""
+    book, requests = world.book[0], world.requests
+    number = book["next_request"]
+    while number < len(requests) and requests[number]["at"] <= until:
+        if book["router"] == LEAST_OUTSTANDING:
+            _advance_all(world, requests[number]["at"])
+        engine = _route(world, requests[number]["connection"], requests[number]["draw"])
+        if engine == NOBODY:
+            requests[number]["state"] = UNSERVED
+        else:
+            _advance(world, engine, requests[number]["at"])
+            _arrive(world, number, engine)
+        number += 1
+    book["next_request"] = number
+    _advance_all(world, until)
+
+
+@compiled
+def _advance_all(world: World, until: float) -> None:
+    for number in range(len(world.engines)):
+        if world.engines[number]["due"] < until:
+            _advance(world, number, until)
+
+
+@compiled
+def _advance(world: World, number: int, until: float) -> None:
+    """End the steps that end before a time: a step that ends at that very moment does not see who comes then."""
+    engine = world.engines[number]
+    while engine["due"] < until:
+        now = engine["due"]
+        if engine["busy"]:
+            _complete(world, number, now)
+        if engine["running"] + engine["waiting"] > 0:
+            engine["due"] = now + engine["stretch"] * _begin(world, number)
+            engine["busy"] = 1
+        else:
+            engine["due"] = NEVER
+            engine["busy"] = 0
+            engine["idle_at"] = now
+
+
+@compiled
+def _route(world: World, connection: int, draw: float) -> int:
+    """The engine that gets a request, NOBODY where none is open."""
+    engines, book = world.engines, world.book[0]
+    opened = 0
+    for number in range(len(engines)):
+        opened += engines[number]["open"]
+    if opened == 0:
+        return NOBODY
+    if book["router"] == LEAST_OUTSTANDING:
+        return _least_outstanding(engines)
+    if book["router"] == ROUND_ROBIN:
+        book["turn"] += 1
+        return _nth_open(engines, book["turn"] % opened)
+    kept, share = world.connections[connection], book["close_share"]
+    if kept["engine"] != NOBODY and draw >= share:
+        engine = engines[kept["engine"]]
+        if engine["open"] and engine["born"] == kept["born"]:
+            return int(kept["engine"])
+    # What the first question leaves of the draw answers the second.
+    left = draw / share if draw < share else (draw - share) / (1.0 - share)
+    kept["engine"] = _nth_open(engines, min(int(left * opened), opened - 1))
+    kept["born"] = engines[kept["engine"]]["born"]
+    return int(kept["engine"])
+
+
+@compiled
+def _nth_open(engines: Records, wanted: int) -> int:
+    for number in range(len(engines)):
+        if engines[number]["open"]:
+            if wanted == 0:
+                return number
+            wanted -= 1
+    return NOBODY
+
+
+@compiled
+def _least_outstanding(engines: Records) -> int:
+    best, least = NOBODY, UNLIMITED
+    for number in range(len(engines)):
+        if engines[number]["open"] and engines[number]["outstanding_tokens"] < least:
+            best, least = number, engines[number]["outstanding_tokens"]
+    return best
+
+
+@compiled
+def _arrive(world: World, number: int, where: int) -> None:
+    """Queue a request, or refuse it as the API server does: at once."""
+    requests, engine = world.requests, world.engines[where]
+    request = requests[number]
+    request["engine"] = where
+    most_requests = engine["running"] + engine["waiting"] >= engine["most_requests"]
+    fits = blocks_of(request["prompt"] + request["output"]) <= engine["blocks"]
+    if most_requests or engine["queued_tokens"] >= engine["most_queued"] or not fits:
+        request["state"] = REJECTED
+        engine["rejected"] += 1
+        return
+    request["state"] = WAITING
+    engine["queued_tokens"] += request["prompt"]
+    engine["outstanding_tokens"] += request["prompt"]
+    if engine["waiting"] == 0:
+        engine["first_waiting"] = number
+    else:
+        requests[engine["last_waiting"]]["after"] = number
+    engine["last_waiting"] = number
+    engine["waiting"] += 1
+    if engine["due"] == NEVER:
+        engine["due"] = request["at"]
+
+
+@compiled
+def _begin(world: World, where: int) -> float:
+    """Plan a step and take its blocks, as `Scheduler.step`; returns the seconds it takes."""
+    engine, row, chunks = world.engines[where], world.running[where], world.chunks
+    budget, threshold = engine["tokens"], engine["threshold"]
+    count = decodes = kv_tokens = preempted = position = 0
+    while position < engine["running"] and budget > 0:
+        number = row[position]
+        request = world.requests[number]
+        computed = request["computed"]
+        tokens = min(request["prompt"] + request["generated"] - computed, threshold, budget)
+        wanted = blocks_of(computed + tokens) - request["blocks"]
+        victim = NOBODY
+        while wanted > engine["free_blocks"] and victim != number:
+            victim = _preempt_last(world, where)
+            preempted += 1
+        if victim == number:
+            break
+        if wanted > 0:
+            request["blocks"] += wanted
+            engine["free_blocks"] -= wanted
+        if tokens == 1 and request["generated"] > 0 and computed >= request["prompt"]:
+            decodes += 1
+            kv_tokens += computed + 1
+        else:
+            chunks[count, 0], chunks[count, 1] = tokens, computed
+            count += 1
+        request["computed"] = computed + tokens
+        budget -= tokens
+        position += 1
+    if preempted == 0:
+        count = _start_waiting(world, where, budget, count)
+    engine["preemptions"] += preempted
+    mean_kv = kv_tokens / decodes if decodes else 0.0
+    return step_seconds(world.points, world.layout[engine["timer"]], chunks, count, decodes, mean_kv)
+
+
+@compiled
+def _start_waiting(world: World, where: int, budget: int, count: int) -> int:
+    """First chunks of waiting requests until one does not fit; returns how many chunks the step then has."""
+    engine, chunks = world.engines[where], world.chunks
+    while engine["waiting"] > 0 and budget > 0:
+        number = _admit_head(world, where)
+        if number == NOBODY:
+            break
+        request = world.requests[number]
+        computed = request["computed"]
+        tokens = min(request["prompt"] + request["generated"] - computed, engine["threshold"], budget)
+        request["blocks"] = blocks_of(computed + tokens)
+        engine["free_blocks"] -= request["blocks"]
+        chunks[count, 0], chunks[count, 1] = tokens, computed
+        count += 1
+        request["computed"] = computed + tokens
+        budget -= tokens
+    return count
+
+
+@compiled
+def _preempt_last(world: World, where: int) -> int:
+    """Send the youngest running request back to the head of the queue, without its KV cache."""
+    engine = world.engines[where]
+    engine["running"] -= 1
+    number = int(world.running[where, engine["running"]])
+    request = world.requests[number]
+    engine["free_blocks"] += request["blocks"]
+    request["blocks"] = 0
+    request["computed"] = 0
+    request["cached"] = 0
+    request["preemptions"] += 1
+    request["state"] = WAITING
+    request["after"] = engine["first_waiting"]
+    if engine["waiting"] == 0:
+        engine["last_waiting"] = number
+    engine["first_waiting"] = number
+    engine["waiting"] += 1
+    return number
+
+
+@compiled
+def _admit_head(world: World, where: int) -> int:
+    """Start the first waiting request if a slot and blocks for all its tokens are free, else NOBODY."""
+    engine = world.engines[where]
+    if engine["running"] >= engine["active"]:
+        return NOBODY
+    number = int(engine["first_waiting"])
+    request = world.requests[number]
+    if blocks_of(request["prompt"] + request["generated"]) > engine["free_blocks"]:
+        return NOBODY
+    engine["first_waiting"] = request["after"]
+    engine["waiting"] -= 1
+    world.running[where, engine["running"]] = number
+    engine["running"] += 1
+    request["state"] = RUNNING
+    cached = max(0, min(request["cached"], request["prompt"] - 1)) // BLOCK_TOKENS * BLOCK_TOKENS
+    request["computed"] = cached
+    if request["preemptions"] == 0:
+        engine["cached_tokens"] += cached
+    return number
+
+
+@compiled
+def _complete(world: World, where: int, now: float) -> None:
+    """Apply a step that ended, as `Scheduler.complete`: whoever has all tokens computed gets another one."""
+    engine, row = world.engines[where], world.running[where]
+    kept = emitted = 0
+    for position in range(engine["running"]):
+        number = row[position]
+        request = world.requests[number]
+        if request["computed"] == request["prompt"] + request["generated"]:
+            emitted += 1
+            if request["generated"] == 0:
+                _start_answer(world, where, number, now)
+            request["generated"] += 1
+            if request["generated"] >= request["output"]:
+                _finish(world, where, number, now)
+                continue
+        row[kept] = number
+        kept += 1
+    engine["output_tokens"] += emitted
+    engine["running"] = kept
+
+
+@compiled
+def _start_answer(world: World, where: int, number: int, now: float) -> None:
+    """Count a first token."""
+    request, engine = world.requests[number], world.engines[where]
+    request["first_at"] = now
+    engine["queued_tokens"] -= request["prompt"]
+    engine["prompt_tokens"] += request["prompt"]
+    engine["ttft_count"] += 1
+    engine["ttft_within"] += now - request["at"] <= world.book[0]["ttft"]
+
+
+@compiled
+def _finish(world: World, where: int, number: int, now: float) -> None:
+    """Free what a request held, and count it."""
+    request, engine, book = world.requests[number], world.engines[where], world.book[0]
+    request["last_at"] = now
+    request["state"] = FINISHED
+    engine["free_blocks"] += request["blocks"]
+    request["blocks"] = 0
+    engine["outstanding_tokens"] -= request["prompt"]
+    gaps = request["generated"] - 1
+    tpot = (now - request["first_at"]) / gaps if gaps else 0.0
+    engine["finished"] += 1
+    engine["prompt_sum"] += request["prompt"]
+    engine["output_sum"] += request["generated"]
+    engine["tpot_count"] += 1
+    engine["tpot_within"] += tpot <= book["tpot"]
+    engine["tpot_sum"] += tpot
+    engine["e2e_count"] += 1
+    engine["e2e_within"] += now - request["at"] <= book["e2e"]
+    world.finished[book["finished"]] = number
+    book["finished"] += 1
+
+
+@compiled
+def blocks_of(tokens: int) -> int:
+    """Blocks that hold so many tokens."""
+    return -(-tokens // BLOCK_TOKENS)

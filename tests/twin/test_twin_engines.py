@@ -1,0 +1,185 @@
+"""The compiled loop against enginemodel's Scheduler, which says what a step is."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.domain.service import Slo
+from holdfast.enginemodel.prior import engine_prior
+from holdfast.enginemodel.replay import Arrival, replay
+from holdfast.enginemodel.scheduler import SchedulerLimits
+from holdfast.enginemodel.steplaw import StepLaw, StepTimer
+from holdfast.simulator.twin import books
+from holdfast.simulator.twin.fleet import ROUTERS, EngineKind, Fleet, Routing, Workload
+from tests.twin.twin_builders import SLO, workload
+
+PRIOR = engine_prior("meta-llama/Llama-3.1-8B", "h100")
+LAW = StepLaw(0.004, 3e-5, 1e-4, 2e-8, 4e-9)
+REQUEST = st.tuples(
+    st.floats(0.0, 0.3), st.integers(1, 900), st.integers(1, 60), st.integers(0, 900)
+)  # gap, prompt, output, cached
+LIMITS = st.builds(
+    SchedulerLimits,
+    max_num_seqs=st.integers(1, 12),
+    max_num_batched_tokens=st.integers(12, 1500),
+    kv_tokens=st.integers(960, 6000),
+    max_num_active_seqs=st.none() | st.integers(1, 12),
+    max_num_queued_reqs=st.none() | st.integers(0, 20),
+    max_num_queued_tokens=st.none() | st.integers(0, 4000),
+    long_prefill_token_threshold=st.sampled_from([0, 0, 64, 333]),
+)
+
+
+def _workload(requests: list[tuple[float, int, int, int]]) -> Workload:
+    gaps, prompts, outputs, cached = zip(*requests, strict=True)
+    return workload(np.cumsum(gaps), prompts, outputs, cached)
+
+
+def _both(load: Workload, limits: SchedulerLimits, timer: StepTimer) -> tuple[Fleet, list[tuple[float, float, int]]]:
+    """The fleet after everything, and what the Scheduler makes of the same: first token, last token, preemptions."""
+    fleet = Fleet(load, [EngineKind(timer, limits)], SLO, Routing("round-robin"))
+    fleet.add()
+    fleet.advance(math.inf)
+    columns = (load.at, load.prompt_tokens, load.output_tokens, load.cached_tokens)
+    outcomes = replay([Arrival(*each) for each in zip(*(c.tolist() for c in columns), strict=True)], limits, timer)
+    return fleet, [(each.ttft_seconds, each.e2e_seconds, each.preemptions) for each in outcomes]
+
+
+@pytest.mark.parametrize("timer", [PRIOR.timer, PRIOR.law, LAW], ids=["table", "fitted law", "law"])
+@settings(max_examples=60, deadline=None)
+@given(requests=st.lists(REQUEST, min_size=1, max_size=40), limits=LIMITS)
+def test_every_time_is_that_of_the_scheduler_loop_to_the_last_bit(
+    timer: StepTimer, requests: list[tuple[float, int, int, int]], limits: SchedulerLimits
+) -> None:
+    fleet, expected = _both(_workload(requests), limits, timer)
+    fleet.check()
+    found = fleet.requests
+    for each, (ttft, e2e, preemptions) in zip(found, expected, strict=True):
+        if math.isinf(ttft):
+            assert each["state"] == books.REJECTED
+        else:
+            assert each["state"] == books.FINISHED
+            assert (each["first_at"] - each["at"], each["last_at"] - each["at"]) == (ttft, e2e)
+            assert each["preemptions"] == preemptions
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    requests=st.lists(REQUEST, min_size=1, max_size=60),
+    limits=LIMITS,
+    router=st.sampled_from(sorted(ROUTERS)),
+    stops=st.lists(st.floats(0.0, 20.0), max_size=6),
+    engines=st.integers(1, 20),
+)
+def test_requests_and_blocks_are_conserved_while_engines_come_and_go(
+    requests: list[tuple[float, int, int, int]], limits: SchedulerLimits, router: str, stops: list[float], engines: int
+) -> None:
+    fleet = Fleet(_workload(requests), [EngineKind(LAW, limits)], SLO, Routing(router, seed=1))
+    alive = [fleet.add() for _ in range(engines)]
+    for number, stop in enumerate(sorted(stops)):
+        fleet.advance(stop)
+        fleet.check()
+        if number % 3 == 0 and alive:
+            fleet.close(alive[0])
+        elif number % 3 == 1 and alive:
+            fleet.remove(alive.pop(0))
+        else:
+            alive.append(fleet.add())
+        fleet.check()
+    fleet.advance(math.inf)
+    fleet.check()
+    assert fleet.done
+    assert np.isin(fleet.requests["state"], (books.FINISHED, books.REJECTED, books.UNSERVED, books.LOST)).all()
+
+
+def test_stopping_in_between_changes_nothing() -> None:
+    load = _workload([(0.05, 300 + number, 20, 0) for number in range(200)])
+    kind = EngineKind(LAW, SchedulerLimits(16, 2048, 20_000))
+    whole, parts = (Fleet(load, [kind], SLO, Routing(seed=3)) for _ in range(2))
+    for fleet in (whole, parts):
+        fleet.add()
+        fleet.add()
+    whole.advance(100.0)
+    for stop in np.arange(0.0, 100.1, 0.7):
+        parts.advance(float(stop))
+    parts.advance(100.0)
+    assert whole.requests.tobytes() == parts.requests.tobytes()
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others() -> None:
+    load = _workload([(0.02, 200, 30, 0) for _ in range(300)])
+    kind = EngineKind(LAW, SchedulerLimits(16, 2048, 20_000))
+
+    def run(seed: int) -> bytes:
+        fleet = Fleet(load, [kind], SLO, Routing(seed=seed))
+        for _ in range(5):
+            fleet.add()
+        fleet.advance(math.inf)
+        return fleet.requests.tobytes()
+
+    assert run(1) == run(1) != run(2)
+
+
+def test_engines_count_what_became_of_their_requests() -> None:
+    load = _workload([(0.05, 100 + 7 * number, 1 + number % 40, 32) for number in range(100)])
+    slo = Slo(0.012, 0.0046, 0.99, 3600.0, e2e_seconds=0.4)
+    fleet = Fleet(load, [EngineKind(LAW, SchedulerLimits(8, 512, 20_000, max_num_queued_reqs=9))], slo, Routing())
+    fleet.add()
+    fleet.advance(math.inf)
+    found = fleet.requests[fleet.requests["state"] == books.FINISHED]
+    ttft, e2e = found["first_at"] - found["at"], found["last_at"] - found["at"]
+    gaps = found["output"] - 1
+    tpot = np.where(gaps > 0, (found["last_at"] - found["first_at"]) / np.maximum(gaps, 1), 0.0)
+    expected = {
+        "finished": len(found),
+        "rejected": len(load) - len(found),
+        "prompt_tokens": found["prompt"].sum(),
+        "output_tokens": found["output"].sum(),
+        "ttft_within": (ttft <= 0.012).sum(),
+        "tpot_within": (tpot <= 0.0046).sum(),
+        "e2e_within": (e2e <= 0.4).sum(),
+    }
+    state = fleet.state(0)
+    assert {name: state[name][0] for name in expected} == expected
+    assert 0 < expected["ttft_within"] < len(found)
+    assert state["tpot_sum"][0] == pytest.approx(tpot.sum())
+
+
+def test_a_closed_engine_finishes_what_it_has_and_gets_nothing_new() -> None:
+    load = _workload([(0.1, 400, 50, 0) for _ in range(50)])
+    fleet = Fleet(load, [EngineKind(LAW, SchedulerLimits(16, 2048, 20_000))], SLO, Routing("round-robin"))
+    leaving, staying = fleet.add(), fleet.add()
+    fleet.advance(1.0)
+    fleet.close(leaving)
+    before = int((fleet.requests["engine"] == leaving).sum())
+    fleet.advance(math.inf)
+    assert int((fleet.requests["engine"] == leaving).sum()) == before
+    assert fleet.idle_since(leaving) is not None
+    assert (fleet.requests["state"] == books.FINISHED).all()
+    assert fleet.idle_since(staying) == fleet.requests["last_at"].max()
+
+
+def test_a_request_that_meets_no_engine_is_unserved() -> None:
+    fleet = Fleet(_workload([(1.0, 10, 10, 0)] * 3), [EngineKind(LAW, SchedulerLimits(4, 64, 960))], SLO, Routing())
+    fleet.advance(1.5)
+    fleet.add()
+    fleet.advance(math.inf)
+    assert fleet.requests["state"].tolist() == [books.UNSERVED, books.FINISHED, books.FINISHED]
+
+
+def test_clients_keep_their_connections_until_these_close() -> None:
+    load = _workload([(0.01, 10, 2, 0)] * 4000)
+    fleet = Fleet(load, [EngineKind(LAW, SchedulerLimits(64, 2048, 20_000))], SLO, Routing(close_share=0.0))
+    first = fleet.add()
+    fleet.advance(20.0)
+    second = fleet.add()
+    fleet.advance(25.0)
+    assert fleet.state(second)["finished"][0] < 0.5 * fleet.state(first)["finished"][0]
+    fleet.close(first)
+    fleet.advance(math.inf)
+    assert fleet.state(first)["finished"][0] + fleet.state(second)["finished"][0] == len(load)
