@@ -56,6 +56,35 @@ def test_outcomes_become_arrivals_good_and_bad() -> None:
     assert (point.arrivals, point.good, point.bad) == (110.0, 85.0, 23.0)
 
 
+BOUNDS = [
+    series(100.0, 100.0, metric="request_success_total", finished_reason="stop"),
+    series(90.0, 90.0, metric="time_to_first_token_seconds_bucket", le="0.5"),
+    series(80.0, 80.0, metric="request_time_per_output_token_seconds_bucket", le="0.03"),
+]
+
+
+def test_what_plugins_judged_goes_before_bounds_where_they_were_at_work_in_every_engine() -> None:
+    rows = [
+        *BOUNDS,
+        series(110.0, 110.0, metric="requests_arrived_total"),
+        series(85.0, 85.0, metric="requests_good_total"),
+        series(20.0, 20.0, metric="requests_bad_total"),
+        series(12.0, metric="covered"),  # in the newer of the two
+    ]
+    older, newer = history.read(rows, LEVEL, [request()])[CHAT]
+    assert (older.arrivals, older.good, older.bad) == (100.0, 70.0, 30.0)
+    assert (newer.arrivals, newer.good, newer.bad) == (110.0, 85.0, 20.0)
+
+
+@pytest.mark.parametrize("nonsense", [math.nan, math.inf, -1.0])
+@pytest.mark.parametrize("name", ["requests_arrived_total", "requests_good_total", "requests_bad_total"])
+def test_verdicts_that_make_no_sense_leave_the_bounds(name: str, nonsense: float) -> None:
+    counts = dict.fromkeys(("requests_arrived_total", "requests_good_total", "requests_bad_total"), 9.0)
+    rows = [series(value, metric=metric) for metric, value in (counts | {name: nonsense}).items()]
+    (point, *_) = history.read([*BOUNDS, *rows, series(12.0, metric="covered")], LEVEL, [request()])[CHAT][::-1]
+    assert (point.arrivals, point.good, point.bad) == (100.0, 70.0, 30.0)
+
+
 def test_a_declared_e2e_bound_counts_too() -> None:
     slo = dataclasses.replace(SLO, e2e_seconds=10.0)
     rows = [

@@ -20,6 +20,8 @@ from holdfast.observe.traffic import FINISHED_REASONS, TrafficRequest
 HOUR = 3600.0
 _STEPS = ((HOUR, 60.0), (24 * HOUR, 900.0), (30 * 24 * HOUR, 3 * HOUR))  # (reaches back to, one point every)
 
+_EXACT = frozenset({queries.COVERED, queries.ARRIVED, queries.GOOD, queries.BAD})
+
 
 @dataclass(frozen=True, slots=True)
 class Level:
@@ -101,6 +103,9 @@ def _column(row: Series, slo: Slo) -> str:
 
 
 def _sample(at: float, counts: Mapping[str, float], step_seconds: float, slo: Slo) -> RateSample:
+    """What the plugins counted, where they were at work in every engine; else bounds, as for the newest interval."""
+    if counts.keys() >= _EXACT:
+        return RateSample(at, step_seconds, counts[queries.ARRIVED], counts[queries.GOOD], counts[queries.BAD])
     finished, failed = counts.get("finished", 0.0), counts.get("failed", 0.0)
     rejected = counts.get(queries.REJECTIONS, 0.0)
     bounds = (queries.TTFT, queries.TPOT) + ((queries.E2E,) if slo.e2e_seconds is not None else ())

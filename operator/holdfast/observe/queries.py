@@ -43,11 +43,12 @@ TOKENS = (
 )
 IN_FLIGHT = ("num_requests_running", "num_requests_waiting")
 
-ARRIVED, BAD = "requests_arrived_total", "requests_bad_total"
-JUDGED = (ARRIVED, BAD, "requests_good_total", "requests_withdrawn_total", "good_tokens_total")
+ARRIVED, GOOD, BAD = "requests_arrived_total", "requests_good_total", "requests_bad_total"
+JUDGED = (ARRIVED, BAD, GOOD, "requests_withdrawn_total", "good_tokens_total")
 """What the plugin counts (holdfast: in place of vllm:)."""
 
 WAITING_LATE = "requests_waiting_late"
+COVERED = "covered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,19 @@ def newcomer_query(span: Window, edges: Edges, namespaces: Iterable[str], pods: 
     return Query("newcomers", " or ".join(terms))
 
 
+def pulse_query(span: Window) -> Query:
+    """Return what is asked about everybody where services take turns: how much was begun, and what waits."""
+    begun = f"sum by ({SERVICE}) (increase(vllm:{TTFT}_count{{{OURS}}}[{_interval(span)}]))"
+    waiting = f"sum by ({SERVICE}) (vllm:num_requests_waiting{{{OURS}}})"
+    return Query("pulse", f"{_named(begun, 'metric', 'started')} or {_named(waiting, 'metric', 'waiting')}")
+
+
+def narrowed(query: Query, keys: Iterable[ServiceKey]) -> Query:
+    """Return the same question about some services only; those of the same name elsewhere come along."""
+    these = _alternatives(key.name for key in keys)
+    return Query(query.name, query.promql.replace(OURS, f'holdfast_service=~"{these}"'))
+
+
 def slow_queries() -> tuple[Query, ...]:
     """Return what is asked about once a minute: latencies over 5 min, lengths over 10 min, engine steps over 3 min."""
     return (
@@ -153,7 +167,7 @@ def slow_queries() -> tuple[Query, ...]:
 
 
 def history_query(step_seconds: float, edges: Edges) -> Query:
-    """Return the range query behind History: requests by outcome and by edge, gained in each step."""
+    """Return the range query behind History: requests by outcome, by edge and by verdict, gained in each step."""
     step = _duration(step_seconds)
     terms = [
         _named(f"sum by ({SERVICE}, finished_reason) (increase(vllm:{SUCCESS}{{{OURS}}}[{step}]))", "metric", SUCCESS),
@@ -162,6 +176,9 @@ def history_query(step_seconds: float, edges: Edges) -> Query:
     for family, seconds in edges.by_family():
         bucket = f'vllm:{family}_bucket{{{OURS}, le=~"{_le(seconds)}"}}'
         terms.append(_named(f"sum by ({SERVICE}, le) (increase({bucket}[{step}]))", "metric", f"{family}_bucket"))
+    for metric in (ARRIVED, GOOD, BAD):
+        terms.append(_named(f"sum by ({SERVICE}) (increase(holdfast:{metric}{{{OURS}}}[{step}]))", "metric", metric))
+    terms.append(_covered(SERVICE, step))
     return Query("history", " or ".join(terms))
 
 
@@ -216,20 +233,23 @@ def _anomalies(span: Window) -> str:
 def _plugins(span: Window) -> str:
     """What the plugin counted, what it waits with, and what is in force in each engine.
 
-    covered: a row where every sample of every engine in the interval shows the plugin at work, so that its counts are
-    whole. mode: rows only for plugins that are not at work; those that are have a row for each limit.
+    mode: rows only for plugins that are not at work; those that are have a row for each limit.
     """
     interval = _interval(span)
     terms = [_summed(metric, f"increase(holdfast:{metric}{{{OURS}}}[{interval}])", "cause") for metric in JUDGED]
-    at_work = f'sum by ({GROUP}) (count_over_time(holdfast:plugin_info{{{OURS}, mode="active"}}[{interval}]))'
-    seen = f"sum by ({GROUP}) (count_over_time({_engine()}[{interval}]))"
-    terms.append(_named(f"{at_work} == {seen}", "metric", "covered"))
+    terms.append(_covered(GROUP, interval))
     terms.append(_summed(WAITING_LATE, f'holdfast:requests_waiting{{{OURS}, lane="late"}}'))
     limits = f'holdfast:limits{{{OURS}, name=~"version|active_sequences|tokens_per_step"}}'
     terms.append(_named(f"min by ({SERVICE}, pod, name) ({limits})", "metric", "limit"))
     modes = f'holdfast:plugin_info{{{OURS}, mode!="active"}}'
     terms.append(_named(f"max by ({SERVICE}, pod, mode) ({modes})", "metric", "mode"))
     return " or ".join(terms)
+
+
+def _covered(by: str, interval: str) -> str:
+    """A row where every sample of every engine in the interval shows the plugin at work: its counts are whole."""
+    at_work = f'sum by ({by}) (count_over_time(holdfast:plugin_info{{{OURS}, mode="active"}}[{interval}]))'
+    return _named(f"{at_work} == sum by ({by}) (count_over_time({_engine()}[{interval}]))", "metric", COVERED)
 
 
 def _births(matchers: str, by: str) -> str:

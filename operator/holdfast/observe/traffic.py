@@ -209,7 +209,7 @@ class _Table:
 
     def _read_plugin(self, sample: Sample) -> None:
         metric = sample.label("metric")
-        if metric == "covered":
+        if metric == queries.COVERED:
             self._cell(sample).plugins.covered = usable(sample.value)
         elif plugins.counted(metric) or (metric == queries.WAITING_LATE and usable(sample.value)):
             self._read_gained(sample)
