@@ -40,9 +40,9 @@ class Listing(FakeApi):
 class World:
     """One service of two replicas, with its objects in an API server and a watch that is never behind."""
 
-    def __init__(self, files: str = "1", api: Listing | None = None) -> None:
+    def __init__(self, files: str = "1", api: Listing | None = None, plugin: bytes = b"") -> None:
         self.api = api or Listing()
-        self.objects = Objects(self.api, RenderSettings(pod_files={"a.py": files}))
+        self.objects = Objects(self.api, RenderSettings(pod_files={"a.py": files}, plugin=plugin))
         self.now = 0.0
         self.part = parts(sizes={"h100": 2}, ready={"h100": 2})
         self.size = 2
@@ -75,7 +75,7 @@ async def world() -> World:
 
 
 def files(world: World) -> str:
-    (path,) = (path for path in world.api.objects if path.startswith(f"{CORE}/configmaps/"))
+    (path,) = (path for path in world.api.objects if path.startswith(f"{CORE}/configmaps/chat-pod-"))
     return path
 
 
@@ -219,6 +219,31 @@ async def test_pod_files_that_nobody_mounts_are_deleted_and_all_others_stay(worl
     assert await world.tick() == [("DELETE", unused)]
     kept = {path for path in world.api.objects if "/configmaps/" in path}
     assert kept == {current, rolled_back, draining, somebodys}
+
+
+async def test_a_new_plugin_is_written_when_pods_of_it_are_and_the_old_one_stays_as_long_as_they_do() -> None:
+    old = World(plugin=b"old")
+    await old.settle()
+    current = files(old)
+    upgraded = World(api=old.api, plugin=b"new")
+    upgraded.part = old.part
+    assert {path for _, path in await upgraded.tick()} <= set(old.api.objects), "nothing but what was there"
+    assert files(upgraded) == current
+    upgraded.part = parts(llmservice(generation=2, engine={"pluginRevision": 1}), sizes={"h100": 2}, ready={"h100": 2})
+    written = await upgraded.tick()
+    (new,) = (path for _, path in written if "/configmaps/chat-pod-" in path)
+    assert new != current
+    assert new in old.api.objects
+    assert ("DELETE", current) in await upgraded.tick(), "no ReplicaSet and no pod names it"
+
+
+async def test_limits_go_with_the_plugin() -> None:
+    world = World(plugin=b"plugin")
+    await world.settle()
+    limits = f"{CORE}/configmaps/chat-engine-limits"
+    assert limits in world.api.objects
+    world.part = parts(llmservice(generation=2, engine={"plugin": "Off"}), sizes={"h100": 2}, ready={"h100": 2})
+    assert ("DELETE", limits) in await world.tick()
 
 
 async def test_pod_files_in_use_are_looked_after_every_five_minutes_only(world: World) -> None:

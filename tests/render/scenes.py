@@ -13,7 +13,7 @@ from holdfast.render import AcceleratorFacts, Deployed, RenderContext, RenderSet
 from holdfast.render.merge import strategic_merge
 from holdfast.render.names import Manifest
 
-SETTINGS = RenderSettings(pod_files={"launcher.py": "# launcher\n", "prestop.py": "# prestop\n"})
+SETTINGS = RenderSettings(pod_files={"launcher.py": "# launcher\n", "prestop.py": "# prestop\n"}, plugin=b"plugin")
 
 MINIMAL: Manifest = yaml.safe_load("""
 metadata: {name: chat, namespace: prod, uid: 0a1b2c3d-0000-4000-8000-000000000001, generation: 1}

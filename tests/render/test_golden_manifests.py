@@ -121,7 +121,8 @@ def test_pods_meet_the_restricted_pod_security_standard() -> None:
     assert container["allowPrivilegeEscalation"] is False
     assert container["readOnlyRootFilesystem"] is True
     assert pods["automountServiceAccountToken"] is False
-    assert {next(iter(volume.keys() - {"name"})) for volume in pods["volumes"]} <= {"configMap", "emptyDir"}
+    kinds = {next(iter(volume.keys() - {"name"})) for volume in pods["volumes"]}
+    assert kinds <= {"configMap", "downwardAPI", "emptyDir"}
 
 
 def test_everything_an_engine_writes_lies_on_a_writable_mount() -> None:
@@ -216,8 +217,10 @@ def test_rendering_changes_neither_the_service_nor_the_settings() -> None:
         (AcceleratorFacts(admission_tokens=5600), ""),
     ],
 )
-def test_a_missing_admission_limit_is_said(facts: AcceleratorFacts, said: str) -> None:
-    spoken = remarks(service(), ["h100"], RenderContext(accelerators=(("h100", facts),)))
+def test_a_missing_admission_limit_is_said_where_no_plugin_bounds_the_queue(facts: AcceleratorFacts, said: str) -> None:
+    known = RenderContext(accelerators=(("h100", facts),))
+    assert not remarks(service(), ["h100"], known)
+    spoken = remarks(service({"engine": {"plugin": "Off"}, "overload": "Reject"}), ["h100"], known)
     assert (said in " ".join(spoken)) if said else not spoken
 
 

@@ -11,6 +11,7 @@ from holdfast.render.names import Manifest
 from tests.render.scenes import SETTINGS, chat_h100, context, deployments, engine, live, service
 
 NEW_OPERATOR = RenderSettings(pod_files={"launcher.py": "# of a later version\n"}, prestop_seconds=20)
+FIRST_INPUTS = "a573ee0d17"  # as the first version of the operator wrote it
 FIRST = chat_h100(service(), context(admission_tokens=5600))
 
 
@@ -21,6 +22,13 @@ def template(manifest: Manifest) -> Manifest:
 
 def flag(manifest: Manifest, name: str) -> str:
     return next((item for item in engine(manifest)["args"] if item.startswith(f"--{name}=")), "")
+
+
+def without_plugin(manifest: Manifest) -> str:
+    """What the launcher adds where it starts vLLM without the plugin."""
+    values = {item["name"]: item.get("value", "") for item in engine(manifest)["env"]}
+    found: str = values.get("HOLDFAST_FLAGS_WITHOUT_PLUGIN", "")
+    return found
 
 
 def surge(manifest: Manifest) -> tuple[int, int]:
@@ -42,8 +50,9 @@ def after(
         {"scaling": {"min": 2, "max": 20}, "replicas": 4},
         {"mode": "Recommend"},
         {"rollout": {"maxSurge": 1}},
+        {"overload": "Reject", "batching": {"mode": "Auto"}},
     ],
-    ids=["nothing", "slo", "scaling", "mode", "surge"],
+    ids=["nothing", "slo", "scaling", "mode", "surge", "overload"],
 )
 def test_edits_that_do_not_concern_the_pods_keep_their_template(changes: dict[str, Any]) -> None:
     assert template(after(changes, {"admission_tokens": 9900})) == template(FIRST)
@@ -58,24 +67,26 @@ def test_edits_that_do_not_concern_the_pods_keep_their_template(changes: dict[st
         {"engine": {"env": [{"name": "A", "value": "1"}]}},
         {"batching": {"maxNumSeqs": 64, "maxNumBatchedTokens": 2048}},
         {"template": {"metadata": {"annotations": {"restarted": "now"}}}},
+        {"engine": {"pluginRevision": 1}},
     ],
-    ids=["model", "image", "args", "env", "batching", "template"],
+    ids=["model", "image", "args", "env", "batching", "template", "plugin revision"],
 )
 def test_edits_of_the_pods_roll_out_with_a_fresh_admission_limit(changes: dict[str, Any]) -> None:
     rolled = after(changes, {"admission_tokens": 9900})
+    assert rolled["metadata"]["annotations"]["holdfast.dev/pod-inputs"] != FIRST_INPUTS
     assert template(rolled) != template(FIRST)
-    assert flag(rolled, "max-num-queued-tokens") == "--max-num-queued-tokens=9900"
+    assert without_plugin(rolled) == "--max-num-queued-tokens=9900"
 
 
 def test_the_admission_limit_does_not_drift_under_running_pods() -> None:
-    assert flag(after({}, {"admission_tokens": 8100}), "max-num-queued-tokens") == "--max-num-queued-tokens=5600"
-    assert flag(after({}, {"admission_tokens": None}), "max-num-queued-tokens") == "--max-num-queued-tokens=5600"
+    assert without_plugin(after({}, {"admission_tokens": 8100})) == "--max-num-queued-tokens=5600"
+    assert without_plugin(after({}, {"admission_tokens": None})) == "--max-num-queued-tokens=5600"
 
 
 def test_no_admission_limit_stays_none_until_the_next_rollout() -> None:
     bare = live(chat_h100(service()))
     assert bare.admission_tokens is None
-    assert not flag(chat_h100(service(), context(deployed=bare, admission_tokens=5600)), "max-num-queued-tokens")
+    assert not without_plugin(chat_h100(service(), context(deployed=bare, admission_tokens=5600)))
 
 
 def test_bucket_edges_stay_those_of_creation_even_through_a_rollout() -> None:
@@ -100,7 +111,7 @@ def test_a_new_operator_leaves_running_pods_as_they_are() -> None:
 
 def test_a_new_operator_renders_no_files_that_no_pod_mounts() -> None:
     manifests = render(service(), ["h100"], NEW_OPERATOR, context(deployed=live(FIRST)))
-    assert "ConfigMap" not in [item["kind"] for item in manifests]
+    assert [item["metadata"]["name"] for item in manifests if item["kind"] == "ConfigMap"] == ["chat-engine-limits"]
 
 
 def test_the_next_rollout_brings_what_the_new_operator_renders() -> None:

@@ -24,6 +24,7 @@ from holdfast.domain.service import ServiceKey
 from holdfast.observe.cluster import ServiceParts
 from holdfast.render import RenderSettings, render
 from holdfast.render.live import Live
+from holdfast.render.names import limits_name
 
 _LOG = logging.getLogger(__name__)
 _PRUNE_AGAIN_SECONDS = 300.0  # old ReplicaSets may keep files alive for long; nobody tells when they go
@@ -169,9 +170,10 @@ def _due(
 def _unwanted(part: ServiceParts, manifests: Iterable[Manifest]) -> Iterable[Live]:
     """What comes and goes while a service lives; Deployments go by the plan, pod files when nobody mounts them."""
     rendered = _identities(manifests)
+    limits = ("ConfigMap", limits_name(part.spec.key.name))
     for live in part.live:
-        goes = live.kind in ("PodDisruptionBudget", "PodMonitor") and part.spec.uid in live.owners
-        if goes and (live.kind, live.name) not in rendered:
+        goes = live.kind in ("PodDisruptionBudget", "PodMonitor") or (live.kind, live.name) == limits
+        if goes and part.spec.uid in live.owners and (live.kind, live.name) not in rendered:
             yield live
 
 

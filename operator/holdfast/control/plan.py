@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from holdfast.api.llmservice import Accelerator, LLMService
@@ -14,6 +15,7 @@ from holdfast.observe.cluster import Deployed, ServiceParts
 from holdfast.policy.inventory import Inventory
 from holdfast.render import AcceleratorFacts, RenderContext, deployment_name
 from holdfast.render import Deployed as Remembered
+from holdfast_engine.rules import Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +42,18 @@ Admission = Callable[[LLMService, Accelerator, Remembered | None], int | None]
 
 
 def plan(
-    part: ServiceParts, decision: Decision, inventory: Inventory, *, pod_monitor: bool, admission: Admission
+    part: ServiceParts,
+    decision: Decision,
+    inventory: Inventory,
+    *,
+    pod_monitor: bool,
+    admission: Admission,
+    limits: Mapping[str, Limits] = MappingProxyType({}),
 ) -> Plan:
-    """Compare what is decided with what is deployed; `admission` gives the limit a rollout starting now would get."""
+    """Compare what is decided with what is deployed.
+
+    `admission` gives the limit a rollout starting now would get, `limits` what running engines are told by accelerator.
+    """
     targets = {target.accelerator: target for target in decision.verdict.targets}
     deployed = {item.placement.accelerator: item for item in part.deployed}
     listed = [option.name for option in part.spec.accelerators]
@@ -53,6 +64,7 @@ def plan(
             replicas=decision.verdict.replicas,
             pod_monitor=pod_monitor,
             accelerators=_facts(part, decision, {*wanted, *deployed}, inventory, admission),
+            limits=tuple(sorted(limits.items())),
         ),
         create={
             deployment_name(part.spec.key.name, name): targets[name].replicas for name in wanted if name not in deployed

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from holdfast.api.engine_flags import flag_name
 from holdfast.api.llmservice import Accelerator, LLMServiceSpec
+from holdfast.render import plugin
 from holdfast.render.buckets import custom_histogram_buckets
 from holdfast.render.context import Objectives
 from holdfast.render.model import locate_model
@@ -17,15 +19,39 @@ TLS_FOLDER = "/etc/holdfast/tls"
 ADMISSION_FLAG = "--max-num-queued-tokens"
 
 
-def engine_arguments(
-    spec: LLMServiceSpec, accelerator: Accelerator, objectives: Objectives, admission_tokens: int | None
-) -> list[str]:
-    """Everything after `vllm`; where the user's own arguments set the same flag, theirs is the only one."""
+@dataclass(frozen=True, slots=True)
+class EngineFlags:
+    """Everything after `vllm`, and what is added to it where the launcher cannot load the plugin after all."""
+
+    arguments: tuple[str, ...]
+    without_plugin: tuple[str, ...] = ()
+    with_plugin: bool = False
+
+
+def engine_flags(
+    spec: LLMServiceSpec,
+    accelerator: Accelerator,
+    objectives: Objectives,
+    admission_tokens: int | None,
+    *,
+    with_plugin: bool,
+) -> EngineFlags:
+    """The flags of an engine; where the user's own arguments set the same flag, theirs is the only one.
+
+    The plugin bounds the queue by what is in it: a constant from the prior would only get in its way.
+    """
     own = [*spec.engine.args, *accelerator.args]
     taken = {flag_name(argument) for argument in own if argument.startswith("-")}
-    rendered = [*_identity(spec, accelerator), *_operation(spec, objectives, admission_tokens)]
+    admission = [] if admission_tokens is None else [f"{ADMISSION_FLAG}={admission_tokens}"]
+    guard = [f"{plugin.SCHEDULER_FLAG}={plugin.SCHEDULER}"] if with_plugin else admission
+    rendered = [*_identity(spec, accelerator), *guard, *_operation(spec, objectives)]
     kept = [flag for flag in rendered if flag_name(flag) not in taken]
-    return ["serve", _literal(locate_model(spec.model.uri).argument), *kept, f"--middleware={MIDDLEWARE}", *own]
+    model = _literal(locate_model(spec.model.uri).argument)
+    return EngineFlags(
+        arguments=("serve", model, *kept, f"--middleware={MIDDLEWARE}", *own),
+        without_plugin=tuple(flag for flag in admission if with_plugin and flag_name(flag) not in taken),
+        with_plugin=with_plugin,
+    )
 
 
 def capacity_arguments(spec: LLMServiceSpec, accelerator: Accelerator) -> list[str]:
@@ -49,12 +75,10 @@ def _identity(spec: LLMServiceSpec, accelerator: Accelerator) -> list[str]:
     return [f"--{flag}={_literal(str(value))}" for flag, value in values.items() if value is not None]
 
 
-def _operation(spec: LLMServiceSpec, objectives: Objectives, admission_tokens: int | None) -> Iterator[str]:
-    """How it is served, observed, protected and stopped."""
+def _operation(spec: LLMServiceSpec, objectives: Objectives) -> Iterator[str]:
+    """How it is served, observed and stopped."""
     yield f"--port={PORT}"
     yield f"--shutdown-timeout={math.ceil(spec.engine.shutdown_timeout_seconds)}"
-    if admission_tokens is not None:
-        yield f"{ADMISSION_FLAG}={admission_tokens}"
     yield f"--custom-histogram-buckets={custom_histogram_buckets(objectives)}"
     if spec.engine.tls_secret_ref is not None:
         yield f"--ssl-certfile={TLS_FOLDER}/tls.crt"

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.api.llmservice import Accelerator, LLMServiceSpec, SecretKeyReference
-from holdfast.render import names, volumes
+from holdfast.render import names, plugin, volumes
+from holdfast.render.arguments import EngineFlags
 from holdfast.render.merge import strategic_merge
 from holdfast.render.names import Manifest
 from holdfast.render.settings import RenderSettings
@@ -24,18 +25,18 @@ KEEP_ALIVE_SECONDS = 75
 
 
 def engine_container(
-    spec: LLMServiceSpec, accelerator: Accelerator, engine_args: list[str], settings: RenderSettings
+    spec: LLMServiceSpec, accelerator: Accelerator, flags: EngineFlags, settings: RenderSettings
 ) -> Manifest:
     """The container that runs vLLM through the launcher."""
     return {
         "name": names.CONTAINER,
         "image": engine_image(spec, accelerator),
         "command": ["python3", LAUNCHER],
-        "args": engine_args,
-        "env": environment(spec, accelerator, settings),
+        "args": list(flags.arguments),
+        "env": environment(spec, accelerator, flags, settings),
         "ports": [{"name": names.PORT_NAME, "containerPort": names.PORT, "protocol": "TCP"}],
         "resources": resources(spec, accelerator),
-        "volumeMounts": volumes.mounts(spec),
+        "volumeMounts": [*volumes.mounts(spec), *(plugin.mounts() if flags.with_plugin else [])],
         **probes(spec, settings),
         "lifecycle": {
             "preStop": {"exec": {"command": ["python3", PRESTOP, str(settings.prestop_seconds), str(names.PORT)]}}
@@ -56,7 +57,9 @@ def engine_image(spec: LLMServiceSpec, accelerator: Accelerator) -> str:
     return accelerator.image or spec.engine.image
 
 
-def environment(spec: LLMServiceSpec, accelerator: Accelerator, settings: RenderSettings) -> list[Manifest]:
+def environment(
+    spec: LLMServiceSpec, accelerator: Accelerator, flags: EngineFlags, settings: RenderSettings
+) -> list[Manifest]:
     """Our variables, engine.env over them, the accelerator's over both."""
     values = {
         **volumes.cache_environment(spec, engine_image(spec, accelerator)),
@@ -66,6 +69,7 @@ def environment(spec: LLMServiceSpec, accelerator: Accelerator, settings: Render
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(KEEP_ALIVE_SECONDS),
         "HOLDFAST_CONNECTION_CLOSE_SHARE": f"{settings.connection_close_share:g}",
         "HOLDFAST_ACCELERATOR": accelerator.name,
+        **({plugin.PLAIN_FLAGS_VARIABLE: " ".join(flags.without_plugin)} if flags.without_plugin else {}),
     }
     secrets = {"HF_TOKEN": spec.model.token_secret_ref, "VLLM_API_KEY": spec.engine.api_key_secret_ref}
     ours = [

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from holdfast.api.llmservice import SLO
 from holdfast.render import names
+from holdfast_engine.rules import Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +96,13 @@ class RenderContext:
     """What rendering one service needs to know beside its object.
 
     `replicas` is the wanted size over all accelerators; `accelerators` names every one that has facts, wanted or not.
+    `limits` are those that running engines are told by accelerator; where there are none, those that are declared.
     """
 
     replicas: int = 1
     pod_monitor: bool = False
     accelerators: tuple[tuple[str, AcceleratorFacts], ...] = ()
+    limits: tuple[tuple[str, Limits], ...] = ()
 
     def facts(self, accelerator: str) -> AcceleratorFacts:
         """The facts of one accelerator, nothing known by default."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from holdfast.api.llmservice import LLMService
 from holdfast.render import names
+from holdfast.render.context import RenderContext
+from holdfast.render.engine_limits import engine_limits
 from holdfast.render.names import Manifest
 from holdfast.render.pod_template import pod_files_name
 from holdfast.render.settings import RenderSettings
@@ -76,7 +78,23 @@ def pod_files(service: LLMService, settings: RenderSettings) -> Manifest:
             service, pod_files_name(service, settings), {names.COMPONENT_LABEL: names.POD_FILES}
         ),
         "immutable": True,
-        "data": dict(settings.pod_files),
+        **settings.mounted_files(service.spec),
+    }
+
+
+def limits(service: LLMService, context: RenderContext) -> Manifest:
+    """What engines are told, by accelerator: for pods that start while no operator can write it to them."""
+    numbered = dict(context.limits)
+    declared = {
+        accelerator.name: numbered.get(accelerator.name)
+        or engine_limits(service, accelerator, max(1, service.metadata.generation))
+        for accelerator in service.spec.accelerators
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": names.metadata(service, names.limits_name(service.metadata.name)),
+        "data": {name: found.to_json() for name, found in declared.items()},
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from holdfast.api.llmservice import Accelerator, LLMService
-from holdfast.render import arguments, names, volumes
+from holdfast.render import arguments, names, plugin, volumes
 from holdfast.render.container import TEARDOWN_SECONDS, engine_container, engine_image
 from holdfast.render.context import Objectives
 from holdfast.render.merge import strategic_merge
@@ -24,15 +24,19 @@ def pod_template(
 ) -> Manifest:
     """The whole template: ours, the service's overlay over it, the accelerator's over both, our labels last."""
     spec = service.spec
-    engine_args = arguments.engine_arguments(spec, accelerator, objectives, admission_tokens)
+    with_plugin = bool(settings.plugin) and not plugin.withheld(spec, accelerator)
+    flags = arguments.engine_flags(spec, accelerator, objectives, admission_tokens, with_plugin=with_plugin)
     template: Manifest = {
         "metadata": {"annotations": scrape_annotations(service)} if scraped_by_annotation else {},
         "spec": {
             **_placement(service, accelerator),
             **_identity(service, settings),
             "terminationGracePeriodSeconds": grace_period_seconds(service, settings),
-            "containers": [engine_container(spec, accelerator, engine_args, settings)],
-            "volumes": volumes.volumes(spec, pod_files_name(service, settings)),
+            "containers": [engine_container(spec, accelerator, flags, settings)],
+            "volumes": [
+                *volumes.volumes(spec, pod_files_name(service, settings)),
+                *(plugin.volumes(service.metadata.name, accelerator) if with_plugin else []),
+            ],
         },
     }
     for overlay in (spec.template, accelerator.template):
@@ -90,7 +94,7 @@ def grace_period_seconds(service: LLMService, settings: RenderSettings) -> int:
 
 def pod_files_name(service: LLMService, settings: RenderSettings) -> str:
     """The ConfigMap with the mounted files, named by content: a new version leaves running pods what they have."""
-    return f"{service.metadata.name}-pod-{settings.pod_files_hash}"
+    return f"{service.metadata.name}-pod-{settings.mounted_files_hash(service.spec)}"
 
 
 def scrape_annotations(service: LLMService) -> dict[str, str]:

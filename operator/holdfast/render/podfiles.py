@@ -1,13 +1,41 @@
-"""The files that every engine pod mounts, read from this package once, when the operator is wired."""
+"""What engine pods mount, read from the packages once, when the operator is wired."""
 
 from __future__ import annotations
 
+import io
+import zipfile
+from collections.abc import Iterator
 from importlib import resources
+from importlib.resources.abc import Traversable
+
+from holdfast_engine import VERSION
 
 _FILES = ("launcher.py", "prestop.py", "holdfast_middleware.py")
+_FIRST_DAY = (1980, 1, 1, 0, 0, 0)
+_READABLE = 0o100644 << 16
 
 
 def load_pod_files() -> dict[str, str]:
     """The text of each file by name, for RenderSettings; the renderer itself reads nothing."""
     folder = resources.files("holdfast.render") / "pod"
     return {name: (folder / name).read_text(encoding="utf-8") for name in _FILES}
+
+
+def load_plugin() -> bytes:
+    """The plugin as a zip that Python imports from and finds entry points in; the same bytes every time."""
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for path, file in sorted(_plugin_files(resources.files("holdfast_engine"))):
+            entry = zipfile.ZipInfo(path, _FIRST_DAY)
+            entry.external_attr = _READABLE
+            archive.writestr(entry, file.read_bytes(), zipfile.ZIP_DEFLATED, compresslevel=9)
+    return written.getvalue()
+
+
+def _plugin_files(package: Traversable) -> Iterator[tuple[str, Traversable]]:
+    """Path in the zip and file: the modules, and what importlib.metadata reads beside them."""
+    for file in package.iterdir():
+        if file.name.endswith(".py"):
+            yield f"holdfast_engine/{file.name}", file
+    for file in (package / "dist-info").iterdir():
+        yield f"holdfast_engine-{VERSION}.dist-info/{file.name}", file

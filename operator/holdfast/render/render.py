@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast.api.llmservice import Accelerator, LLMService
-from holdfast.render import names, objects
-from holdfast.render.context import RenderContext
+from holdfast.render import names, objects, plugin
+from holdfast.render.context import AcceleratorFacts, RenderContext
 from holdfast.render.deployment import deployment, max_surge
 from holdfast.render.names import Manifest
 from holdfast.render.pod_template import pod_files_name
@@ -31,7 +31,11 @@ def remarks(service: LLMService, accelerators_wanted: Sequence[str], context: Re
     return tuple(
         remark
         for accelerator in _listed(service, accelerators_wanted)
-        for remark in (_no_admission(accelerator, context), _downtime(service, accelerator, context))
+        for remark in (
+            _no_admission(service, accelerator, context),
+            _no_plugin(service, accelerator, context),
+            _downtime(service, accelerator, context),
+        )
         if remark
     )
 
@@ -48,6 +52,8 @@ def _common(
         yield objects.pod_monitor(service, settings)
     if any(_mounts(manifest, pod_files_name(service, settings)) for manifest in deployments):
         yield objects.pod_files(service, settings)
+    if any(_mounts(manifest, names.limits_name(service.metadata.name)) for manifest in deployments):
+        yield objects.limits(service, context)
 
 
 def _listed(service: LLMService, wanted: Sequence[str]) -> list[Accelerator]:
@@ -60,15 +66,24 @@ def _mounts(manifest: Manifest, config_map: str) -> bool:
     return any(volume.get("configMap", {}).get("name") == config_map for volume in volumes)
 
 
-def _no_admission(accelerator: Accelerator, context: RenderContext) -> str:
+def _no_admission(service: LLMService, accelerator: Accelerator, context: RenderContext) -> str:
     facts = context.facts(accelerator.name)
-    tokens = facts.deployed.admission_tokens if facts.deployed else facts.admission_tokens
-    if tokens is not None:
+    ordered = plugin.has_plugin(facts.deployed) if facts.deployed else not plugin.withheld(service.spec, accelerator)
+    if ordered or _admission_tokens(facts) is not None:
         return ""
     return (
         f"{accelerator.name}: no admission limit, because nothing is known of this model on this accelerator yet; "
         "past its capacity an engine queues without bound"
     )
+
+
+def _no_plugin(service: LLMService, accelerator: Accelerator, context: RenderContext) -> str:
+    facts = context.facts(accelerator.name)
+    return plugin.remark(service, accelerator, facts.deployed, limited=_admission_tokens(facts) is not None)
+
+
+def _admission_tokens(facts: AcceleratorFacts) -> int | None:
+    return facts.deployed.admission_tokens if facts.deployed else facts.admission_tokens
 
 
 def _downtime(service: LLMService, accelerator: Accelerator, context: RenderContext) -> str:

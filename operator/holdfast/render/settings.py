@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from holdfast.render.names import short_hash
+from holdfast.api.llmservice import LLMServiceSpec
+from holdfast.render.names import Manifest, short_hash
+from holdfast.render.plugin import ARCHIVE
 
 
 @dataclass(frozen=True, slots=True)
 class RenderSettings:
     """Defaults suit most clusters.
 
-    `pod_files` are the files mounted at /holdfast by name (see `podfiles.load_pod_files`). A change of any setting
-    reaches running pods with their own next rollout only.
+    `pod_files` are the files mounted at /holdfast by name, `plugin` is the zip beside them (see `podfiles`), empty for
+    none. A change of any setting reaches running pods with their own next rollout only.
     """
 
     pod_files: Mapping[str, str]
+    plugin: bytes = field(default=b"", repr=False)
     scrape_interval: str = "15s"
     prestop_seconds: int = 15
     """Time for kube-proxies and gateways to take a leaving pod out; KServe's figure."""
@@ -27,8 +31,26 @@ class RenderSettings:
     """User and group of the engine; any but 0, images need not know it."""
     pod_monitor_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels by which a Prometheus selects its PodMonitors."""
-    pod_files_hash: str = field(init=False)
-    """Changes with any of the mounted files."""
+    _plain: Manifest = field(init=False, repr=False)
+    _whole: Manifest = field(init=False, repr=False)
+    _hashes: tuple[str, str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "pod_files_hash", short_hash(dict(self.pod_files)))
+        plain = {"data": dict(self.pod_files)}
+        # One text for all services: it is the largest thing that is rendered.
+        whole = {**plain, "binaryData": {ARCHIVE: base64.b64encode(self.plugin).decode()}} if self.plugin else plain
+        object.__setattr__(self, "_plain", plain)
+        object.__setattr__(self, "_whole", whole)
+        object.__setattr__(self, "_hashes", (_hash(plain), _hash(whole)))
+
+    def mounted_files(self, spec: LLMServiceSpec) -> Manifest:
+        """The content of the ConfigMap that the pods of a service mount at /holdfast."""
+        return self._plain if spec.engine.plugin == "Off" else self._whole
+
+    def mounted_files_hash(self, spec: LLMServiceSpec) -> str:
+        """Changes with any of these files."""
+        return self._hashes[spec.engine.plugin != "Off"]
+
+
+def _hash(content: Manifest) -> str:
+    return short_hash(content if "binaryData" in content else content["data"])

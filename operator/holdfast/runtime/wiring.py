@@ -27,7 +27,7 @@ from holdfast.observe import cluster as observed
 from holdfast.observe.client import PrometheusAddress
 from holdfast.observe.prometheus import PrometheusSource
 from holdfast.render import RenderSettings
-from holdfast.render.podfiles import load_pod_files
+from holdfast.render.podfiles import load_plugin, load_pod_files
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.telemetry import Telemetry, configure_logging, http_application
 
@@ -154,6 +154,7 @@ def _elector(settings: Settings, api: KubernetesApi) -> Elector:
 def _render_settings(settings: Settings) -> RenderSettings:
     return RenderSettings(
         pod_files=load_pod_files(),
+        plugin=load_plugin(),
         scrape_interval=settings.scrape_interval,
         startup_seconds=math.ceil(settings.startup_seconds),
         pod_monitor_labels=settings.pod_monitor_labels,

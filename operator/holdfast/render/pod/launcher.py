@@ -27,6 +27,11 @@ FIRST_VERSIONS = {
     "--max-num-queued-tokens": (0, 29),
     "--custom-histogram-buckets": (0, 32),
 }
+# The plugin lies beside this file as one zip. It reaches the engine's other processes through PYTHONPATH.
+PLUGIN_ARCHIVE = "holdfast_engine.zip"
+PLUGIN_SCHEDULER = "--scheduler-cls=holdfast_engine."
+# What to start vLLM with instead where it is no release that the plugin knows.
+PLAIN_FLAGS_VARIABLE = "HOLDFAST_FLAGS_WITHOUT_PLUGIN"
 # The emulator serves the readiness path and closes connections by itself.
 UNKNOWN_TO_EMULATOR = frozenset({"--middleware"})
 
@@ -37,12 +42,15 @@ def main(arguments: Sequence[str]) -> NoReturn:
     # The file outlives a container that its liveness probe ended: a new one must not start as draining.
     forget_drain(os.environ.get("HOLDFAST_DRAIN_FILE", "/tmp/holdfast-draining"))  # noqa: S108
     make_home(os.environ.get("HOME", ""))
-    import_middleware_from(os.path.dirname(os.path.abspath(__file__)))
+    folder = os.path.dirname(os.path.abspath(__file__))
+    import_middleware_from(folder)
     if arguments[:1] == ["--"]:
         arguments = arguments[1:]
     if runs_emulator():
         run("holdfast.cli.main", ["holdfast", "emulate", *without(arguments, UNKNOWN_TO_EMULATOR, "the emulator")])
     version = installed_version()
+    if any(argument.startswith(PLUGIN_SCHEDULER) for argument in arguments):
+        arguments = with_plugin(arguments, os.path.join(folder, PLUGIN_ARCHIVE), version)
     unknown = {flag for flag, first in FIRST_VERSIONS.items() if is_older(version, first)}
     run("vllm.entrypoints.cli.main", ["vllm", *without(arguments, unknown, "vLLM " + version)])
 
@@ -74,6 +82,37 @@ def make_home(path: str) -> None:
 def import_middleware_from(folder: str) -> None:
     """Look for modules in the mounted folder last, so that no file name of ours can shadow another module."""
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != folder] + [folder]
+
+
+def with_plugin(arguments: Sequence[str], archive: str, version: str) -> list[str]:
+    """The arguments as they are and the plugin on the path; plain flags where it does not know this vLLM."""
+    problem = problem_with_plugin(archive, version)
+    if not problem:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), archive]))
+        say("the fast loop runs inside vLLM " + version)
+        return list(arguments)
+    forget_plugin(archive)
+    plain = os.environ.get(PLAIN_FLAGS_VARIABLE, "").split()
+    say(problem + ": no fast loop, " + (f"started with {' '.join(plain)} instead" if plain else "plain flags"))
+    return [*(argument for argument in arguments if "=holdfast_engine." not in argument), *plain]
+
+
+def problem_with_plugin(archive: str, version: str) -> str:
+    """Why the plugin cannot run in this vLLM, empty when it can; it is on the path then."""
+    sys.path.append(archive)
+    try:
+        from holdfast_engine.versions import is_supported
+
+        return "" if is_supported(version) else "the plugin does not know vLLM " + version
+    except Exception as error:  # no reason not to serve
+        return f"the plugin cannot be loaded: {error!r}"
+
+
+def forget_plugin(archive: str) -> None:
+    """Leave no way to the plugin: neither its middleware nor its counters may be found."""
+    sys.path.remove(archive)
+    for name in [name for name in sys.modules if name.split(".")[0] == "holdfast_engine"]:
+        del sys.modules[name]
 
 
 def runs_emulator() -> bool:
