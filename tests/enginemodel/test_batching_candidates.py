@@ -11,16 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.domain.service import Slo
-from holdfast.enginemodel.batching import LEAST_TOKENS, best, candidates
+from holdfast.enginemodel.batching import LEAST_TOKENS, Candidate, best, candidates
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.mix import LengthMix
-from holdfast.enginemodel.prior import engine_prior
+from holdfast.enginemodel.prior import EnginePrior, engine_prior
 from holdfast.enginemodel.replay import Arrival, replay
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.working import steps_at, working_point
 
 L40S = engine_prior("Qwen/Qwen3-8B", "l40s")
 SLO = Slo(2.0, 0.1, 0.95, 3600)
+
+
+def tried(prior: EnginePrior, mix: LengthMix, slo: Slo = SLO) -> tuple[Candidate, ...]:
+    start = BatchLimits(prior.max_num_seqs_default, prior.max_num_batched_tokens_default)
+    return candidates(prior, start, mix, slo, more_sequences=True)
 
 
 def lengths(mean: float, cv: float, count: int, seed: int) -> list[int]:
@@ -48,7 +53,7 @@ def test_capacity_follows_the_token_budget_as_the_scheduler_loop_does(tokens: in
 
 
 def test_on_long_prompts_and_short_answers_fewer_tokens_per_step_carry_twice_as_much() -> None:
-    found = candidates(L40S, LengthMix.from_pairs(CODE), SLO)
+    found = tried(L40S, LengthMix.from_pairs(CODE))
     assert found[0].limits == BatchLimits(256, 2048)
     assert best(found).limits == BatchLimits(256, 1024)
     assert best(found).rate_rps > 1.7 * found[0].rate_rps
@@ -57,8 +62,8 @@ def test_on_long_prompts_and_short_answers_fewer_tokens_per_step_carry_twice_as_
 def test_sequences_are_added_only_where_they_bind() -> None:
     few = replace(L40S, max_num_seqs_default=16, table=L40S.table)
     writing = LengthMix.from_means(250, 600)
-    assert best(candidates(few, writing, SLO)).limits.max_num_seqs == 64
-    assert best(candidates(L40S, writing, SLO)).limits.max_num_seqs == 256
+    assert best(tried(few, writing)).limits.max_num_seqs == 64
+    assert best(tried(L40S, writing)).limits.max_num_seqs == 256
 
 
 def test_what_the_token_budget_cuts_off_goes_on_behind_it() -> None:
@@ -87,10 +92,10 @@ def test_the_best_is_finite_within_memory_and_no_worse_than_the_default(
     engine: tuple[str, str], mix: LengthMix, slo: Slo
 ) -> None:
     prior = engine_prior(*engine)
-    found = candidates(prior, mix, slo)
+    found = tried(prior, mix, slo)
     top = best(found)
     assert len(found) <= 9
     assert math.isfinite(top.rate_rps)
     assert top.rate_rps >= found[0].rate_rps
     assert LEAST_TOKENS <= top.limits.max_num_batched_tokens <= prior.max_num_batched_tokens_default
-    assert candidates(prior, mix, slo) == found
+    assert tried(prior, mix, slo) == found

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from holdfast.domain.cluster import NodeOffer, Placement, Replica, ReplicaPhase
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.engine import ExactCounts, StepSums
-from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
 from holdfast.enginemodel.mix import LengthMix
@@ -34,6 +34,11 @@ class FixedRates:
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, rate_rps: float
     ) -> float | None:
         return None
+
+    def best_limits(
+        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float
+    ) -> BatchingLimits:
+        return spec.batching
 
     def steps_seconds(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, rate_rps: float, steps: StepSums

@@ -73,6 +73,7 @@ class ServiceSpec:
     recommend_only: bool = False
     max_cost_per_hour: float | None = None
     batching: BatchingLimits = BatchingLimits()
+    batching_fixed: bool = False
     max_model_len: int | None = None
     quantization: str | None = None
 

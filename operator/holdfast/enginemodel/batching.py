@@ -1,7 +1,7 @@
 """The batching limits under which one engine carries most, by the capacity model.
 
-Tokens per step are looked for from vLLM's default downwards only, so that no limit found here takes memory from the KV
-cache. More of them than the default never carried materially more. Sequences are more than the default only where they
+Tokens per step are looked for from the start downwards only, so that no limit found here takes memory from the KV
+cache. More of them than the default never carried materially more. Sequences are more than at the start only where they
 bind: fewer never carry more, and protect an engine beyond its capacity only as long as the lengths stay what they are
 (docs/designs/0002-batching.md).
 """
@@ -38,21 +38,22 @@ class Candidate:
         return self.point.capacity.rate_rps
 
 
-def candidates(prior: EnginePrior, mix: LengthMix, slo: Slo) -> tuple[Candidate, ...]:
-    """Limits worth considering, vLLM's defaults first; some 10 ms each, seven at most."""
-    default = BatchLimits(prior.max_num_seqs_default, prior.max_num_batched_tokens_default)
+def candidates(
+    prior: EnginePrior, start: BatchLimits, mix: LengthMix, slo: Slo, *, more_sequences: bool = False
+) -> tuple[Candidate, ...]:
+    """Limits worth considering, `start` (as a rule vLLM's defaults) first; some 10 ms each, nine at most."""
     tried = partial(_tried, prior, mix, slo)
-    found = [tried(default)]
-    tokens = default.max_num_batched_tokens // 2
+    found = [tried(start)]
+    tokens = start.max_num_batched_tokens // 2
     while tokens >= LEAST_TOKENS:
-        found.append(tried(BatchLimits(default.max_num_seqs, tokens)))
+        found.append(tried(BatchLimits(start.max_num_seqs, tokens)))
         if found[-1].rate_rps < FALLEN * best(found).rate_rps:
             break
         tokens //= 2
     top = best(found)
-    if top.point.capacity.feasible and top.point.capacity.bound_by is Bound.SEQUENCES:
+    if more_sequences and top.point.capacity.feasible and top.point.capacity.bound_by is Bound.SEQUENCES:
         tokens = top.limits.max_num_batched_tokens
-        found += [tried(BatchLimits(more * default.max_num_seqs, tokens)) for more in MORE_SEQUENCES]
+        found += [tried(BatchLimits(more * start.max_num_seqs, tokens)) for more in MORE_SEQUENCES]
     return tuple(found)
 
 

@@ -23,6 +23,7 @@ def to_spec(service: LLMService) -> ServiceSpec:
         recommend_only=spec.mode == "Recommend",
         max_cost_per_hour=spec.budget.max_cost_per_hour,
         batching=_batching(spec.batching),
+        batching_fixed=spec.batching.mode == "Fixed",
         max_model_len=spec.model.max_model_len,
         quantization=spec.model.quantization,
     )

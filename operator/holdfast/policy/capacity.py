@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from zlib import crc32
 
 from holdfast.domain.engine import StepSums
-from holdfast.domain.service import AcceleratorOption, ServiceKey, ServiceSpec
+from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceKey, ServiceSpec
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.policy.budget import Verdicts
 from holdfast.policy.mix import Lengths, length_mix, moved
@@ -45,7 +45,10 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """One accelerator: the model's answer, the inputs it was computed from, and the correction since."""
+    """One accelerator: the model's answer, the inputs it was computed from, and the correction since.
+
+    `fast_loop`: its engines find their own limits, so that `limits` are those under which most is carried.
+    """
 
     option: AcceleratorOption
     rate: ReplicaRate
@@ -53,6 +56,8 @@ class Belief:
     correction: Correction = Correction()
     work: float = 1.0
     """Work of the mean request by now, in units of what the answer was computed for."""
+    limits: BatchingLimits = field(default_factory=BatchingLimits)
+    fast_loop: bool = False
 
     @property
     def rate_rps(self) -> float:
@@ -96,26 +101,55 @@ class Capacity:
         return next((belief for belief in self.beliefs if belief.option.name == accelerator), None)
 
 
-def believe(memory: Capacity, spec: ServiceSpec, lengths: Lengths, seen: Seen, model: EngineModel) -> Capacity:
+def believe(
+    memory: Capacity,
+    spec: ServiceSpec,
+    lengths: Lengths,
+    seen: Seen,
+    model: EngineModel,
+    fast_loops: frozenset[str] = frozenset(),
+) -> Capacity:
     """Bring beliefs up to date; what nothing material has changed for is kept as it is.
 
     A new generation of the spec starts the corrections anew: it may be another image or another model. While the model
     has no time, capacities shrink as the work of a request grows; without any belief to go by, there is none yet.
+    `fast_loops` names the accelerators whose engines find their own limits.
     """
     same = memory.spec is spec or memory.spec == spec
-    if same and not moved(memory.lengths, lengths) and not any(map(_drifted, memory.beliefs)):
+    outdated = any(_drifted(b) or b.fast_loop != (b.option.name in fast_loops) for b in memory.beliefs)
+    if same and not moved(memory.lengths, lengths) and not outdated:
         return memory
     mix = length_mix(lengths, seen.prompt_lengths, seen.output_lengths)
     known = memory if memory.spec is not None and memory.spec.generation == spec.generation else Capacity()
     beliefs = []
     for option in spec.accelerators:
-        old = known.belief(option.name)
-        correction = old.correction if old is not None and old.option == option else Correction()
-        rate = model.rate(spec, option, mix, correction.slowness)
-        if rate is None:
+        belief = _belief(known.belief(option.name), spec, option, mix, model, option.name in fast_loops)
+        if belief is None:
             return _estimated(memory, mix) if same else Capacity()
-        beliefs.append(Belief(option, rate, correction.slowness, correction))
+        beliefs.append(belief)
     return Capacity(spec, lengths, mix, tuple(beliefs))
+
+
+def _belief(
+    old: Belief | None,
+    spec: ServiceSpec,
+    option: AcceleratorOption,
+    mix: LengthMix,
+    model: EngineModel,
+    fast_loop: bool,
+) -> Belief | None:
+    """What a replica carries by now, None where there is no time for the answer."""
+    correction = old.correction if old is not None and old.option == option else Correction()
+    if old is not None and old.fast_loop != fast_loop:
+        # What was carried beyond the model under other limits says nothing about these.
+        correction = replace(correction, gain=min(1.0, correction.gain))
+    limits = model.best_limits(spec, option, mix, correction.slowness) if fast_loop else spec.batching
+    if limits is None:
+        return None
+    rate = model.rate(replace(spec, batching=limits), option, mix, correction.slowness)
+    if rate is None:
+        return None
+    return Belief(option, rate, correction.slowness, correction, limits=limits, fast_loop=fast_loop)
 
 
 def _estimated(memory: Capacity, mix: LengthMix) -> Capacity:
@@ -171,7 +205,8 @@ def correct(
         return memory
     if look.verdicts.judged < LEAST_REQUESTS or look.replica_seconds <= 0.0:
         return memory
-    corrected = replace(belief, correction=_compared(memory, spec, belief, look, model, steps))
+    engine = replace(spec, batching=belief.limits)
+    corrected = replace(belief, correction=_compared(memory, engine, belief, look, model, steps))
     return replace(memory, beliefs=tuple(corrected if old is belief else old for old in memory.beliefs))
 
 

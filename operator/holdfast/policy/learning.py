@@ -10,6 +10,7 @@ from holdfast.policy import budget, capacity, coldstart, demand, forecast, headr
 from holdfast.policy.budget import Budget, SloState, Verdicts
 from holdfast.policy.capacity import Capacity, Look
 from holdfast.policy.demand import Demand
+from holdfast.policy.fastloops import FastLoops, watch_fast_loops
 from holdfast.policy.headroom import Headroom
 from holdfast.policy.memory import Learned, ServiceMemory
 from holdfast.policy.mix import Lengths
@@ -43,7 +44,10 @@ def learn(
     lengths = mix.observe_lengths(old.lengths, seen, now)
     verdicts = budget.account(old.budget, seen, spec.slo, now)
     state = budget.slo_state(verdicts, spec.slo, now)
-    beliefs, look = _compare(known, old, service, seen, groups, starting, lengths, arrived, verdicts.latest, now, model)
+    loops = watch_fast_loops(old.fast_loops, seen, now)
+    beliefs, look = _compare(
+        known, old, loops, service, seen, groups, starting, lengths, arrived, verdicts.latest, now, model
+    )
     renewed = known.generation != spec.generation  # another spec may run where the last one could not
     setbacks = Setbacks() if renewed else old.setbacks
     learned = Learned(
@@ -57,6 +61,7 @@ def learn(
         headroom=_headroom(known, old.headroom, spec.slo, seen, groups, starting, arrivals, verdicts, state),
         capacity=beliefs,
         look=look,
+        fast_loops=loops,
         setbacks=watch_setbacks(setbacks, groups, now, settings),
     )
     return learned, state
@@ -103,6 +108,7 @@ def _engine_fault(seen: Seen, groups: tuple[Group, ...]) -> bool:
 def _compare(
     known: ServiceMemory,
     old: Learned,
+    loops: FastLoops,
     service: ServiceSnapshot,
     seen: Seen,
     groups: tuple[Group, ...],
@@ -114,7 +120,7 @@ def _compare(
     model: EngineModel,
 ) -> tuple[Capacity, Look]:
     """Beliefs about capacity, corrected where one accelerator has served alone and undisturbed for long enough."""
-    beliefs = capacity.believe(old.capacity, service.spec, lengths, seen, model)
+    beliefs = capacity.believe(old.capacity, service.spec, lengths, seen, model, loops.accelerators)
     used = [group for group in groups if group.size > 0]
     undisturbed = len(used) == 1 and not starting and not any(g.draining or g.useless for g in groups)
     since = now - seen.interval_seconds if known.decided_at is None else known.decided_at

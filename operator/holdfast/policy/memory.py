@@ -10,6 +10,7 @@ from holdfast.policy.budget import Budget
 from holdfast.policy.capacity import Capacity, Look
 from holdfast.policy.coldstart import ColdStarts
 from holdfast.policy.demand import Demand
+from holdfast.policy.fastloops import FastLoops
 from holdfast.policy.forecast import Residuals
 from holdfast.policy.headroom import Headroom
 from holdfast.policy.mix import Lengths
@@ -38,6 +39,7 @@ class Learned:
     headroom: Headroom = field(default_factory=Headroom)
     capacity: Capacity = field(default_factory=Capacity)
     look: Look = field(default_factory=Look)
+    fast_loops: FastLoops = field(default_factory=FastLoops)
     setbacks: Setbacks = field(default_factory=Setbacks)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from holdfast.domain.engine import StepSums
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceKey, ServiceSpec, Slo
+from holdfast.enginemodel.batching import best, candidates
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import EnginePrior, engine_prior
@@ -20,6 +21,9 @@ from holdfast.enginemodel.working import WorkingPoint, law_at, working_point
 
 QUESTIONS_PER_TICK = 32
 """Answers that may have to be computed in one tick, at some 10 ms each."""
+
+LIMITS_QUESTIONS = 6
+"""What the search for the best limits counts as."""
 
 SLOWNESS_GRID, RATE_GRID = 0.05, 0.25
 """Steps of the logarithms of slowness, for which capacities are computed, and of rate, for which laws are fitted."""
@@ -66,6 +70,12 @@ class EngineModel(Protocol):
         """Return how long these steps would take an engine without slowness; the rate tells where it works."""
         ...
 
+    def best_limits(
+        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float
+    ) -> BatchingLimits | None:
+        """Return the limits, within those of the spec, under which the replica carries most; None as for `rate`."""
+        ...
+
 
 class StepLawModel:
     """The working point of the prior of model and accelerator.
@@ -105,6 +115,12 @@ class StepLawModel:
         work = law.c1 * steps.prefill_tokens + law.c2 * steps.decodes + law.c3 * steps.kv_tokens
         return law.c0 * steps.steps + work + law.c4 * steps.pairs
 
+    def best_limits(
+        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float
+    ) -> BatchingLimits:
+        prior, slo = _prior(spec, option), _hastened(spec.slo, _on_grid(slowness, SLOWNESS_GRID))
+        return spec.batching if spec.batching_fixed else _best(prior, _limits(prior, spec.batching), mix, slo)
+
 
 class Frugal:
     """An engine model that answers only so many new questions, so that no tick takes seconds; one for each tick.
@@ -140,12 +156,20 @@ class Frugal:
         granted = self._granted(spec.key, question)
         return self._model.steps_seconds(spec, option, mix, rate_rps, steps) if granted else None
 
-    def _granted(self, key: ServiceKey, question: object) -> bool:
+    def best_limits(
+        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float
+    ) -> BatchingLimits | None:
+        """Return the best limits; None as well where this tick has answered enough."""
+        question = ("limits", _engine(spec), spec.slo, option, mix, _on_grid(slowness, SLOWNESS_GRID))
+        granted = self._granted(spec.key, question, LIMITS_QUESTIONS)
+        return self._model.best_limits(spec, option, mix, slowness) if granted else None
+
+    def _granted(self, key: ServiceKey, question: object, cost: int = 1) -> bool:
         if question in self._asked:
             return True
         if self._left <= 0 and key != self._served:
             return False
-        self._left -= 1
+        self._left -= cost
         self._asked.add(question)
         self._served = key
         return True
@@ -153,7 +177,7 @@ class Frugal:
 
 def _engine(spec: ServiceSpec) -> object:
     """What tells the engine of one service from that of another on the same accelerator."""
-    return spec.model_uri, spec.quantization, spec.batching
+    return spec.model_uri, spec.quantization, spec.batching, spec.batching_fixed
 
 
 def _hastened(slo: Slo, factor: float) -> Slo:
@@ -193,3 +217,9 @@ def _point(prior: EnginePrior, batching: BatchingLimits, mix: LengthMix, slo: Sl
 @lru_cache(maxsize=8192)
 def _law_at(prior: EnginePrior, limits: BatchLimits, mix: LengthMix, rate_rps: float) -> StepLaw:
     return law_at(prior.timer, mix, limits, prior.kv_tokens, rate_rps, prior.law)
+
+
+@lru_cache(maxsize=8192)
+def _best(prior: EnginePrior, limits: BatchLimits, mix: LengthMix, slo: Slo) -> BatchingLimits:
+    found = best(candidates(prior, limits, mix, slo)).limits
+    return BatchingLimits(found.max_num_seqs, found.max_num_batched_tokens)
