@@ -53,7 +53,7 @@ def cache() -> slow.SlowCache:
 def test_at_first_all_are_asked_and_then_one_at_a_time_each_once_a_minute() -> None:
     turns = cache()
     assert len(turns.due(NOW)) == 4
-    assert turns.due(NOW) == ("steps",)
+    assert turns.due(NOW) == (("steps", slice(0, None, 1)),)
     asked = {tick: turns.due(NOW + tick) for tick in range(5, 605, 5)}
     assert max(map(len, asked.values())) == 1
     assert 45 <= sum(map(len, asked.values())) <= 50
@@ -69,6 +69,22 @@ def test_sums_over_steps_come_in_the_units_of_the_step_law() -> None:
         odd = sample(nonsense, y="kv", holdfast_accelerator="l40s")
         others = [sample(value, y=name, holdfast_accelerator="l40s") for name, value in sums.items() if name != "kv"]
         assert slow.step_sums([*rows, *others, odd])[CHAT] == (whole,)
+
+
+def test_many_services_are_asked_about_in_parts_and_never_all_at_once() -> None:
+    turns = cache()
+    asked = [turn for tick in range(0, 60, 5) for turn in turns.due(NOW + tick, parts=3)]
+    assert 14 <= len(asked) == len({(name, part.start) for name, part in asked}) <= 3 * len(queries.slow_queries())
+    assert max(len(turns.due(NOW + tick, parts=2)) for tick in range(60, 660, 5)) <= 2
+
+
+def test_an_answer_about_some_services_leaves_those_of_the_others() -> None:
+    kept = cache()
+    kept.store("tpot_buckets", buckets({"0.04": 1.0, "+Inf": 1.0}), NOW)
+    kept.store("tpot_buckets", [], NOW, others=lambda key: key == CHAT)
+    assert CHAT in kept.signals(NOW).tpot
+    kept.store("tpot_buckets", [], NOW, others=lambda key: key != CHAT)
+    assert kept.signals(NOW).tpot == {}
 
 
 def test_answers_are_forgotten_when_they_are_too_old() -> None:

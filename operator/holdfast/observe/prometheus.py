@@ -12,10 +12,11 @@ from typing import Protocol, TypeVar
 
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import History, RateSample, Traffic
-from holdfast.observe import edges, history, queries, slow, traffic
+from holdfast.observe import edges, history, queries, rota, slow, traffic
 from holdfast.observe.client import PrometheusAddress, PrometheusClient
 from holdfast.observe.history import Level
 from holdfast.observe.queries import Edges, Query
+from holdfast.observe.rota import Pulse, Rota
 from holdfast.observe.samples import Answer, QueryError, usable
 from holdfast.observe.traffic import TrafficRequest
 
@@ -47,7 +48,8 @@ class MetricsSource(Protocol):
 class PrometheusSource:
     """Asks a constant number of questions per tick, whatever the number of services.
 
-    Slow queries run in the background and are never waited for; their answers serve for five minutes.
+    Many services take turns (`observe.rota`): what was last seen of the others stands for them. Slow queries run in the
+    background and are never waited for; their answers serve for five minutes.
     """
 
     def __init__(self, address: PrometheusAddress, tick_seconds: float = 5.0, scrape_seconds: float = 15.0) -> None:
@@ -57,22 +59,41 @@ class PrometheusSource:
         self._deadline_seconds = address.timeout_seconds + 1.0
         self._slow_queries = {query.name: query for query in queries.slow_queries()}
         self._slow = slow.SlowCache(tuple(self._slow_queries), _SLOW_PERIOD_SECONDS, _SLOW_TRUST_SECONDS)
+        self._rota = Rota(int(scrape_seconds // tick_seconds))
+        self._known: dict[ServiceKey, Traffic] = {}
         self._background: set[asyncio.Task[None]] = set()
 
     async def observe(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, Traffic]:
         if not requests:
             return {}
-        self._start_slow_queries(now)
-        asked = _edges_of(requests)
+        turns = self._rota.turns(requests)
         try:
-            answers = await self._ask_all(queries.fast_queries(self.window, asked), now)
-            namespaces, pods = traffic.newcomers(answers["anomalies"])
-            if pods:
-                query = queries.newcomer_query(self.window, asked, namespaces, pods)
-                answers |= await self._ask_all([query], now)
+            pulses = await self._pulses(now) if turns > 1 else {}
+            asked = self._rota.due(requests, pulses)
+            fresh = await self._observe(asked, len(asked) < len(requests), now)
         except QueryError as error:
             return {request.key: traffic.unreachable(str(error)) for request in requests}
-        return traffic.assemble(requests, answers, self._slow.signals(now), self.window, now)
+        finally:
+            self._start_slow_queries(requests, turns, now)  # nobody waits for them: not beside those waited for
+        self._rota.answered(asked, pulses, requests)
+        self._known = {request.key: fresh.get(request.key) or self._known[request.key] for request in requests}
+        return self._known
+
+    async def _pulses(self, now: float) -> dict[ServiceKey, Pulse]:
+        query = queries.pulse_query(self.window)
+        return rota.read_pulses((await self._ask_all([query], now))[query.name].samples)
+
+    async def _observe(self, asked: Sequence[TrafficRequest], some: bool, now: float) -> dict[ServiceKey, Traffic]:
+        """Ask about these services, or about all of them."""
+        wanted = _edges_of(asked)
+        fast = queries.fast_queries(self.window, wanted)
+        keys = [request.key for request in asked]
+        answers = await self._ask_all([queries.narrowed(query, keys) for query in fast] if some else fast, now)
+        namespaces, pods = traffic.newcomers(answers["anomalies"])
+        if pods:
+            query = queries.newcomer_query(self.window, wanted, namespaces, pods)
+            answers |= await self._ask_all([query], now)
+        return traffic.assemble(asked, answers, self._slow.signals(now), self.window, now)
 
     async def history(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, History]:
         longest = max((request.slo.window_seconds for request in requests), default=0.0)
@@ -129,16 +150,19 @@ class PrometheusSource:
         rows = await self._in_thread(ask)
         return await self._in_thread(functools.partial(history.read, rows, level, requests))
 
-    def _start_slow_queries(self, now: float) -> None:
-        for name in self._slow.due(now):
-            task = asyncio.create_task(self._ask_slow(self._slow_queries[name], now))
+    def _start_slow_queries(self, requests: Sequence[TrafficRequest], parts: int, now: float) -> None:
+        ordered = sorted(request.key for request in requests)
+        for name, part in self._slow.due(now, parts):
+            task = asyncio.create_task(self._ask_slow(name, ordered[part], part.step > 1, now))
             self._background.add(task)
             task.add_done_callback(self._background.discard)
 
-    async def _ask_slow(self, query: Query, now: float) -> None:
+    async def _ask_slow(self, name: str, keys: Sequence[ServiceKey], some: bool, now: float) -> None:
+        query, asked = self._slow_queries[name], frozenset(keys)
         try:
-            answer = await self._in_thread(functools.partial(self._client.instant, query, now))
-            self._slow.store(query.name, answer.samples, now)
+            narrowed = queries.narrowed(query, keys) if some else query
+            answer = await self._in_thread(functools.partial(self._client.instant, narrowed, now))
+            self._slow.store(name, answer.samples, now, (lambda key: key not in asked) if some else None)
         except QueryError as error:
             _LOG.warning("slow query failed, its last answer serves for %.0f s: %s", _SLOW_TRUST_SECONDS, error)
 

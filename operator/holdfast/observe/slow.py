@@ -36,27 +36,43 @@ class SlowCache:
     """Remembers when each slow query was last asked and what it said.
 
     The queries take turns: after the first round one falls due every `period / number of queries` seconds, so that
-    no tick carries them all. A failed query is asked again at its next turn.
+    no tick carries them all. Where services are many, each query is asked in parts that take turns likewise, from the
+    first round on. A failed query is asked again at its next turn.
     """
 
     def __init__(self, names: Sequence[str], period_seconds: float, trust_seconds: float) -> None:
+        self._names = tuple(names)
         self._period_seconds = period_seconds
         self._trust_seconds = trust_seconds
-        self._due_at = dict.fromkeys(names, -math.inf)
-        self._stagger = {name: period_seconds * turn / len(names) for turn, name in enumerate(names)}
-        self._read: dict[str, tuple[float, Mapping[ServiceKey, Any]]] = {}
+        self._due_at: dict[tuple[str, int], float] = {}
+        self._parts = 0
+        self._read: dict[str, dict[ServiceKey, tuple[float, Any]]] = {name: {} for name in names}
 
-    def due(self, now: float) -> tuple[str, ...]:
-        """Return the queries to ask now, and count them as asked."""
-        names = tuple(name for name, due_at in self._due_at.items() if due_at <= now)[:AT_ONCE]
-        for name in names:
-            first = self._due_at[name] == -math.inf
-            self._due_at[name] = now + self._period_seconds + (self._stagger[name] if first else 0.0)
-        return names
+    def due(self, now: float, parts: int = 1) -> tuple[tuple[str, slice], ...]:
+        """Return the queries to ask now, each with the services to ask about in order, and count them as asked."""
+        if parts > self._parts:  # never back: services around the limit must not begin anew all the time
+            self._plan(now, parts)
+        turns = tuple(turn for turn, due_at in self._due_at.items() if due_at <= now)[:AT_ONCE]
+        for turn in turns:
+            first = self._due_at[turn] == -math.inf
+            self._due_at[turn] = now + self._period_seconds + (self._stagger(turn) if first else 0.0)
+        return tuple((name, slice(part, None, self._parts)) for name, part in turns)
 
-    def store(self, name: str, samples: Sequence[Sample], at: float) -> None:
-        """Keep the answer of query `name`, evaluated at `at`."""
-        self._read[name] = (at, READERS[name](samples))
+    def _plan(self, now: float, parts: int) -> None:
+        at_once, self._parts = not self._due_at and parts == 1, parts
+        self._due_at = {(name, part): -math.inf for part in range(parts) for name in self._names}
+        if not at_once:
+            self._due_at = {turn: now + self._stagger(turn) for turn in self._due_at}
+
+    def _stagger(self, turn: tuple[str, int]) -> float:
+        return self._period_seconds * list(self._due_at).index(turn) / len(self._due_at)
+
+    def store(
+        self, name: str, samples: Sequence[Sample], at: float, others: Callable[[ServiceKey], bool] | None = None
+    ) -> None:
+        """Keep the answer of query `name`, evaluated at `at`; `others` says of whom nothing was asked."""
+        kept = {key: seen for key, seen in self._read[name].items() if others and others(key)}
+        self._read[name] = kept | {key: (at, answer) for key, answer in READERS[name](samples).items()}
 
     def signals(self, now: float) -> SlowSignals:
         """Return all answers that are not too old."""
@@ -69,8 +85,7 @@ class SlowCache:
         )
 
     def _trusted(self, name: str, now: float) -> Mapping[ServiceKey, Any]:
-        at, answer = self._read.get(name, (-math.inf, {}))
-        return answer if now - at <= self._trust_seconds else {}
+        return {key: answer for key, (at, answer) in self._read[name].items() if now - at <= self._trust_seconds}
 
 
 def service_key(sample: Sample) -> ServiceKey:
