@@ -289,3 +289,13 @@ async def test_engines_that_cannot_be_told_hold_up_nobody() -> None:
     await actuator(api, told).act([part], [decision(part, Action.CREATE, h100=2)], [], [], now=0.0)
     assert f"{DEPLOYMENTS}/chat-h100" in api.objects
     assert told.errors == ["act"]
+
+
+async def test_limits_that_cannot_be_worked_out_leave_the_rest_alone() -> None:
+    api, told, bad, good = cluster("bad", "good"), Told(), parts(llmservice("bad")), parts(llmservice("good"))
+    broken = replace(bad, engines=(Engine("h100-0", "uid", "h100", told="no limits"),))  # type: ignore[arg-type]
+    decisions = [decision(part, Action.CREATE, h100=1) for part in (broken, good)]
+    await actuator(api, told).act([broken, good], decisions, [], [], now=0.0)
+    assert f"{DEPLOYMENTS}/good-h100" in api.objects
+    assert f"{DEPLOYMENTS}/bad-h100" in api.objects
+    assert told.errors == ["act"]

@@ -104,7 +104,7 @@ class Actuator:
         shrinking = [decision.key for decision in decisions if decision.verdict.action is Action.SCALE_DOWN]
         running = await self._metrics.running_by_pod(shrinking, now) if shrinking else {}
         for part in services:
-            self._live.look(part, traffic.get(part.spec.key, UNSEEN), now)
+            self._look(part, traffic.get(part.spec.key, UNSEEN), now)
         # Of equal urgency, who has waited longest comes first: so everybody has a turn, however slow the API server is.
         turn = {d.key: (_URGENCY.get(d.verdict.action, 0), self._reached.get(d.key, -math.inf)) for d in decisions}
         until = asyncio.get_running_loop().time() + _ACT_SECONDS
@@ -116,6 +116,13 @@ class Actuator:
                 for d in sorted(decisions, key=lambda d: turn[d.key])
             ),
         )
+
+    def _look(self, part: ServiceParts, traffic: Traffic, now: float) -> None:
+        try:
+            self._live.look(part, traffic, now)
+        except Exception:
+            self._telemetry.error("act")
+            _LOG.exception("%s: its limits cannot be worked out, engines keep those they have", part.spec.key)
 
     async def _write_limits(self, services: Sequence[ServiceParts], now: float) -> None:
         """Tell engines their limits, beside everything else and also where no decision could be made."""
@@ -148,7 +155,14 @@ class Actuator:
     async def _one(
         self, part: ServiceParts, decision: Decision, inventory: Inventory, running: Mapping[str, float], now: float
     ) -> None:
-        changes = plan(part, decision, inventory, pod_monitor=self._pod_monitor, admission=self._admission)
+        changes = plan(
+            part,
+            decision,
+            inventory,
+            pod_monitor=self._pod_monitor,
+            admission=self._admission,
+            limits=self._live.wanted(part),
+        )
         failure = None
         try:
             await self._carry_out(part, decision, changes, running, now)

@@ -116,7 +116,7 @@ def _lacking(overdue: Mapping[str, Watched]) -> ConditionValue:
     said = (
         (off, "the plugin is off, and vLLM's own scheduling serves, in {} (the log says why)"),
         (late, f"limits written more than {APPLY_SECONDS:.0f} s ago are not in force in {{}}"),
-        (silent, "no metrics of the plugin come from {}"),
+        (silent, "no metrics of the plugin come from {}: its vLLM runs without it, or is not scraped"),
     )
     text = "; ".join(words.format(_some(pods)) for pods, words in said if pods)
     reason = Reason.PLUGIN_OFF if off else Reason.LIMITS_NOT_APPLIED
