@@ -35,6 +35,7 @@ from holdfast.render import RenderSettings, remarks
 from holdfast.render.admission import rollout_tokens
 from holdfast.render.context import Deployed
 from holdfast.render.engine_limits import engine_limits
+from holdfast.render.plugin import has_plugin
 
 _LOG = logging.getLogger(__name__)
 _CONCURRENCY = 16
@@ -286,11 +287,11 @@ class Actuator:
 def _batching(part: ServiceParts, changes: Plan, applied: Applied) -> BatchingStatus:
     """What engines show to be in force, else what they were started with.
 
-    The admission limit is that of the first accelerator in use.
+    The admission limit is that of the first accelerator in use; engines with the plugin have none.
     """
     limits = part.spec.batching
     deployed = (facts.deployed for _, facts in changes.context.accelerators if facts.deployed)
-    admission = next((memory.admission_tokens for memory in deployed), None)
+    admission = next((memory.admission_tokens for memory in deployed if not has_plugin(memory)), None)
     return BatchingStatus(
         max_num_seqs=_rounded(applied.active_sequences) or limits.max_num_seqs,
         max_num_batched_tokens=_rounded(applied.tokens_per_step) or limits.max_num_batched_tokens,
