@@ -81,9 +81,25 @@ class Engine:
             reason = {"finished_reason": "stop"} if name == "request_success_total" else {}
             self.add(name, times, value, **reason)
 
-    def add(self, name: str, times: Sequence[float], value: Callable[[float], float], **labels: str) -> None:
+    def add(
+        self, name: str, times: Sequence[float], value: Callable[[float], float], /, of: str = "vllm", **labels: str
+    ) -> None:
         present = {key: text for key, text in (self._labels | labels).items() if text}
-        self._tsdb.add(f"vllm:{name}", present, [(at, value(at)) for at in times])
+        self._tsdb.add(f"{of}:{name}", present, [(at, value(at)) for at in times])
+
+    def plugin(self, times: Sequence[float], mode: str = "active", /, **counters: Callable[[float], float]) -> None:
+        """Record the plugin's mode and its counters; `bad_ttft` is the counter of bad requests with that cause."""
+        info = {"mode": mode, "version": "0.1.0", "vllm_version": "0.32.0"}
+        self.add("plugin_info", times, lambda _: 1.0, of="holdfast", **info)
+        for name, value in counters.items():
+            counted, _, cause = name.partition("bad_")
+            labels = {"cause": cause} if cause else {}
+            self.add("requests_bad_total" if cause else counted, times, value, of="holdfast", **labels)
+
+    def limits(self, times: Sequence[float], **limits: float) -> None:
+        """Record the limits in force."""
+        for name, value in limits.items():
+            self.add("limits", times, constant(value), of="holdfast", name=name)
 
 
 def scrapes(start: float, end: float, phase: float = 2.0) -> list[float]:
@@ -94,6 +110,10 @@ def scrapes(start: float, end: float, phase: float = 2.0) -> list[float]:
 
 def steady(rate: float, since: float = LONG_AGO) -> Callable[[float], float]:
     return lambda at: math.floor(rate * (at - since))
+
+
+def constant(value: float) -> Callable[[float], float]:
+    return lambda _: value
 
 
 def ready(pod: str, accelerator: str = "h100", at: float = LONG_AGO) -> Replica:
