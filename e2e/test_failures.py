@@ -132,7 +132,7 @@ class TestWhilePrometheusIsAway:
         seen = len(_applies(place))
         for kind, name in owned:
             place.patch(kind, name, changes[kind])
-        place.wait_until(lambda: len(_applies(place)) >= seen + len(owned), _HEAL_SECONDS, "five requests")
+        place.wait_until(lambda: len(_applies(place)) >= seen + len(owned), _HEAL_SECONDS, "a request each")
         assert _all_of(place, owned) == before
         assert sorted(_applies(place)[seen:]) == sorted(owned)
 
@@ -252,7 +252,7 @@ def _lowered(place: Kubectl, size: int, seconds: float) -> bool:
 def _kept_objects(place: Kubectl) -> list[tuple[str, str]]:
     """What the service `kept` owns beside its Deployment, as audited: plural and name."""
     plain = [(kind, "kept") for kind in ("services", "serviceaccounts", "poddisruptionbudgets")]
-    return [*plain, ("configmaps", _pod_files(place, "kept").pop())]
+    return [*plain, ("configmaps", _pod_files(place, "kept").pop()), ("configmaps", "kept-engine-limits")]
 
 
 def _uid(place: Kubectl, kind: str, name: str) -> str:
@@ -285,7 +285,7 @@ def _all_of(place: Kubectl, objects: list[tuple[str, str]]) -> list[Json]:
 
 
 def _pod_files(place: Kubectl, service: str) -> set[str]:
-    found = place.items("configmaps", f"holdfast.dev/service={service}")
+    found = place.items("configmaps", f"holdfast.dev/service={service},holdfast.dev/component=pod-files")
     return {item["metadata"]["name"] for item in found}
 
 
@@ -293,7 +293,7 @@ def _named_files(place: Kubectl, service: str) -> set[str]:
     """The pod files that ReplicaSets and pods of a service name."""
     found = place.items("replicasets,pods", f"holdfast.dev/service={service}")
     specs = [item["spec"].get("template", item)["spec"] for item in found]
-    return {volume["configMap"]["name"] for spec in specs for volume in spec["volumes"] if "configMap" in volume}
+    return {volume["configMap"]["name"] for spec in specs for volume in spec["volumes"] if volume["name"] == "holdfast"}
 
 
 def _copied_files(place: Kubectl, name: str, copy: str) -> Json:
@@ -306,7 +306,7 @@ def _mount_files(place: Kubectl, service: str, name: str) -> None:
     deployment = stack.deployment_of(service)
     volumes = place.get_json("deployment", deployment)["spec"]["template"]["spec"]["volumes"]
     for volume in volumes:
-        if "configMap" in volume:
+        if volume["name"] == "holdfast":
             volume["configMap"]["name"] = name
     memory = {"metadata": {"annotations": {"holdfast.dev/pod-template": "older"}}}
     place.patch("deployment", deployment, {**memory, "spec": {"template": {"spec": {"volumes": volumes}}}})
