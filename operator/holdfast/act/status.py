@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.act.api import APPLY, ApiError, ApiPort, Body
 from holdfast.act.later import Later
 from holdfast.act.resources import service_path
+from holdfast.act.steady import same
 from holdfast.api.llmservice import GROUP, KIND, VERSION
 from holdfast.domain.service import ServiceKey
 
@@ -107,8 +108,8 @@ def is_due(old: Mapping[str, Any], new: Mapping[str, Any], age_seconds: float) -
 
 
 def has_moved(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether a status says something else; confidence, which creeps towards one for hours, is no reason to write."""
-    return _without_confidence(old) != _without_confidence(new)
+    """Whether a status says something else than noise; confidence, which creeps towards one, is no reason to write."""
+    return not same(_without_confidence(old), _without_confidence(new))
 
 
 def _without_confidence(status: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,54 @@
+"""Whether a status says something else, or the same within the noise of its numbers.
+
+What is estimated from requests that arrive at random never stands still. A number counts as moved when it has changed
+by more than a tenth since it was written, a percentage when what is missing of 100 % has; so do those in sentences.
+Counts, times and words count as moved when they differ at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+MOST_NOISE = 0.1
+
+_NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(%|ms\b|s\b|)")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT")
+
+
+def same(old: Any, new: Any) -> bool:
+    """Whether two statuses, or parts of them, say the same."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return old.keys() == new.keys() and all(same(value, new[name]) for name, value in old.items())
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
+        return len(old) == len(new) and all(map(same, old, new))
+    if isinstance(old, str) and isinstance(new, str):
+        return old == new or _same_text(old, new)
+    if isinstance(old, float) or isinstance(new, float):  # the API server gives 2.0 back as 2
+        return old == new or (_is_number(old) and _is_number(new) and _close(old, new))
+    return bool(old == new)
+
+
+def _same_text(old: str, new: str) -> bool:
+    if _TIME.match(old) or _NUMBER.sub("", old) != _NUMBER.sub("", new):
+        return False
+    return all(map(_same_figure, _NUMBER.findall(old), _NUMBER.findall(new)))
+
+
+def _same_figure(old: tuple[str, str], new: tuple[str, str]) -> bool:
+    (before, unit), (after, other) = old, new
+    if unit != other:
+        return False
+    if unit == "%":
+        return _close(100.0 - float(before), 100.0 - float(after))
+    is_count = not unit and "." not in before + after
+    return before == after if is_count else _close(float(before), float(after))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _close(old: float, new: float) -> bool:
+    return abs(old - new) <= MOST_NOISE * max(abs(old), abs(new))
