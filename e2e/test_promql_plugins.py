@@ -64,6 +64,18 @@ async def test_every_count_of_the_plugin_finds_its_place(reader: Reader) -> None
     assert on_h100(traffic).exact == GAINED
 
 
+@pytest.mark.parametrize("edited", [{"ttft_seconds": 0.4}, {"tpot_seconds": 0.04}, {"e2e_seconds": 30.0}])
+async def test_verdicts_by_objectives_of_before_an_edit_are_left_aside(
+    reader: Reader, edited: dict[str, float]
+) -> None:
+    tsdb = Tsdb()
+    engine(tsdb).plugin(TIMES, **counters())
+    slo = dataclasses.replace(SLO, **edited)  # type: ignore[arg-type]
+    traffic = await reader.observe(tsdb, ready("chat-0"), slo=slo)
+    assert traffic.fresh, traffic.detail
+    assert on_h100(traffic).exact is None
+
+
 async def test_engines_and_accelerators_are_added_up_apart(reader: Reader) -> None:
     tsdb = Tsdb()
     for pod, accelerator in (("a", "h100"), ("b", "h100"), ("c", "l40s")):
@@ -152,7 +164,7 @@ async def test_each_engine_says_what_is_in_force(reader: Reader) -> None:
     working, waiting, off = (Engine(tsdb, pod) for pod in ("a", "b", "c"))
     working.plugin(TIMES, **counters())
     working.limits(TIMES[:-4], version=6.0, active_sequences=96.0, tokens_per_step=4096.0)
-    working.limits(TIMES[-4:], version=7.0, ttft_seconds=1.0, active_sequences=24.0, tokens_per_step=512.0)
+    working.limits(TIMES[-4:], version=7.0, active_sequences=24.0, tokens_per_step=512.0)
     working.add("requests_waiting", TIMES, lambda _: 9.0, of="holdfast", lane="late")
     waiting.plugin(TIMES, "waiting")
     waiting.limits(TIMES, active_sequences=256.0, tokens_per_step=8192.0)

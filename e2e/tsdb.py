@@ -88,9 +88,11 @@ class Engine:
         self._tsdb.add(f"{of}:{name}", present, [(at, value(at)) for at in times])
 
     def plugin(self, times: Sequence[float], mode: str = "active", /, **counters: Callable[[float], float]) -> None:
-        """Record the plugin's mode and its counters; `bad_ttft` is the counter of bad requests with that cause."""
+        """Record the plugin's mode, its objectives, and its counters; `bad_ttft` counts bad requests of that cause."""
         info = {"mode": mode, "version": "0.1.0", "vllm_version": "0.32.0"}
         self.add("plugin_info", times, lambda _: 1.0, of="holdfast", **info)
+        if mode == "active":
+            self.limits(times, ttft_seconds=SLO.ttft_seconds, tpot_seconds=SLO.tpot_seconds)
         for name, value in counters.items():
             counted, _, cause = name.partition("bad_")
             labels = {"cause": cause} if cause else {}

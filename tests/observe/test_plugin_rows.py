@@ -17,6 +17,10 @@ from tests.observe.observe_builders import CHAT, NOW, WINDOW, answers, ready, re
 
 ENGINE = sample(NOW - 3, pod="chat-0")
 COVERED = sample(3.0, metric="covered")
+OBJECTIVES = [
+    sample(1.0, metric="objective", name="ttft_seconds", seconds="0.5"),
+    sample(1.0, metric="objective", name="tpot_seconds", seconds="0.03"),
+]
 COUNTS = [
     sample(90.0, metric="requests_arrived_total"),
     sample(70.0, metric="requests_good_total"),
@@ -28,8 +32,8 @@ COUNTS = [
 ]
 
 
-def seen(*plugins: Sample, **rows: list[Sample]) -> Traffic:
-    found = answers(**{"engines": [ENGINE], "plugins": list(plugins), **rows})
+def seen(*plugins: Sample, objectives: list[Sample] = OBJECTIVES, **rows: list[Sample]) -> Traffic:
+    found = answers(**{"engines": [ENGINE], "plugins": [*plugins, *objectives], **rows})
     return traffic.assemble([request(ready("chat-0"))], found, SlowSignals(), WINDOW, NOW)[CHAT]
 
 
@@ -50,6 +54,24 @@ def test_counts_that_cover_every_engine_are_exact() -> None:
         good_tokens=1400.0,
         engines=1,
     )
+
+
+@pytest.mark.parametrize(
+    "objectives",
+    [
+        [],
+        OBJECTIVES[:1],
+        [*OBJECTIVES, sample(1.0, metric="objective", name="ttft_seconds", seconds="1")],
+        [*OBJECTIVES, sample(1.0, metric="objective", name="e2e_seconds", seconds="30")],
+        [OBJECTIVES[0], sample(1.0, metric="objective", name="tpot_seconds", seconds="nan")],
+        [OBJECTIVES[0], sample(1.0, metric="objective", name="tpot_seconds", seconds="soon")],
+    ],
+    ids=["unknown", "one unknown", "one engine behind", "one too many", "NaN", "no number"],
+)
+def test_verdicts_by_other_objectives_than_those_declared_stand_for_nothing(objectives: list[Sample]) -> None:
+    found = seen(COVERED, *COUNTS, objectives=objectives)
+    assert found.fresh
+    assert on_h100(found).exact is None
 
 
 def test_an_idle_engine_with_the_plugin_is_exactly_idle() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.domain.engine import EngineState, ExactCounts, PluginMode
-from holdfast.domain.service import ServiceKey
+from holdfast.domain.service import ServiceKey, Slo
 from holdfast.observe import queries
 from holdfast.observe.samples import Sample, usable
 from holdfast.observe.slow import service_key
@@ -27,10 +27,12 @@ _MODES = {mode.value: mode for mode in PluginMode}
 class PluginCounts:
     """What the plugins of one service on one accelerator counted.
 
-    `covered`: they were at work in all its engines, at every scrape of the interval.
+    `covered`: they were at work in all its engines, at every scrape of the interval. `objectives` are those in force,
+    as (name, seconds).
     """
 
     covered: bool = False
+    objectives: set[tuple[str, float]] = field(default_factory=set)
     counts: dict[str, float] = field(default_factory=dict)
     nonsense: bool = False
 
@@ -43,11 +45,17 @@ class PluginCounts:
         else:
             self.nonsense = True
 
-    def exact(self, engines: int, copies: float) -> ExactCounts | None:
+    def exact(self, slo: Slo, engines: int, copies: float) -> ExactCounts | None:
         """The counts where they can stand for all requests; every engine was scraped `copies` times on average."""
-        if not self.covered or self.nonsense:
+        if not self.covered or self.nonsense or not self._judged_by(slo):
             return None
         return ExactCounts(engines=engines, **{name: max(0.0, value) / copies for name, value in self.counts.items()})
+
+    def _judged_by(self, slo: Slo) -> bool:
+        """Every engine has these objectives and no others: not for a moment after they were edited."""
+        declared = {"ttft_seconds": slo.ttft_seconds, "tpot_seconds": slo.tpot_seconds, "e2e_seconds": slo.e2e_seconds}
+        wanted = {(name, seconds) for name, seconds in declared.items() if seconds is not None}
+        return self.objectives == wanted
 
 
 def counted(metric: str) -> bool:

@@ -231,13 +231,15 @@ def _anomalies(span: Window) -> str:
 
 
 def _plugins(span: Window) -> str:
-    """What the plugin counted, what it waits with, and what is in force in each engine.
+    """What the plugin counted and by which objectives, what it waits with, and what is in force in each engine.
 
     mode: rows only for plugins that are not at work; those that are have a row for each limit.
     """
     interval = _interval(span)
     terms = [_summed(metric, f"increase(holdfast:{metric}{{{OURS}}}[{interval}])", "cause") for metric in JUDGED]
     terms.append(_covered(GROUP, interval))
+    objectives = f'holdfast:limits{{{OURS}, name=~"ttft_seconds|tpot_seconds|e2e_seconds"}}'
+    terms.append(_named(f'count_values by ({GROUP}, name) ("seconds", {objectives})', "metric", "objective"))
     terms.append(_summed(WAITING_LATE, f'holdfast:requests_waiting{{{OURS}, lane="late"}}'))
     limits = f'holdfast:limits{{{OURS}, name=~"version|active_sequences|tokens_per_step"}}'
     terms.append(_named(f"min by ({SERVICE}, pod, name) ({limits})", "metric", "limit"))

@@ -211,6 +211,8 @@ class _Table:
         metric = sample.label("metric")
         if metric == queries.COVERED:
             self._cell(sample).plugins.covered = usable(sample.value)
+        elif metric == "objective":
+            self._cell(sample).plugins.objectives.add((sample.label("name"), _number(sample.label("seconds"))))
         elif plugins.counted(metric) or (metric == queries.WAITING_LATE and usable(sample.value)):
             self._read_gained(sample)
 
@@ -269,7 +271,7 @@ def _accelerator_traffic(values: _Values, slo: Slo, engines: int) -> Accelerator
         in_flight_growth=sum(map(values.get, GROWTH)) / copies,
         kv_usage=max(0.0, values.get("kv_usage")),
         engines=engines,
-        exact=values.plugins.exact(engines, copies),
+        exact=values.plugins.exact(slo, engines, copies),
     )
 
 
