@@ -70,7 +70,7 @@ async def test_verdicts_by_objectives_of_before_an_edit_are_left_aside(
 ) -> None:
     tsdb = Tsdb()
     engine(tsdb).plugin(TIMES, **counters())
-    slo = dataclasses.replace(SLO, **edited)  # type: ignore[arg-type]
+    slo = dataclasses.replace(SLO, **edited)
     traffic = await reader.observe(tsdb, ready("chat-0"), slo=slo)
     assert traffic.fresh, traffic.detail
     assert on_h100(traffic).exact is None
