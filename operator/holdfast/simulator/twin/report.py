@@ -1,0 +1,197 @@
+"""The report of a simulation: one self-contained page with a table of policies and their runs side by side."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import itertools
+from collections.abc import Mapping, Sequence
+from importlib import util
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from holdfast.simulator.twin.results import good, latencies
+from holdfast.simulator.twin.run import Finished
+from holdfast.simulator.twin.scenario import BadInput
+from holdfast.simulator.twin.timers import Floats
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+GOOD, MISSED, STARTING, DRAINING = "#2f9e77", "#d1495b", "#b9d8ec", "#e8a33d"
+INK, MUTED, GRID = "#1f2933", "#697586", "#e4e7eb"
+BINS = 240
+PANELS = (
+    ("arrivals, req/s", 1.2),
+    ("good, %", 1.0),
+    ("TTFT p99 / objective", 0.9),
+    ("replicas", 1.1),
+    ("GPU-hours", 0.8),
+)
+
+_STYLE = """
+body { font: 16px/1.55 system-ui, sans-serif; color: #1f2933; max-width: 1180px; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.9rem; margin: 0 0 .3rem; } h2 { margin: 2.4rem 0 .6rem; font-size: 1.25rem; }
+.lead { color: #52606d; font-size: 1.05rem; max-width: 46rem; }
+img { width: 100%; height: auto; } table { border-collapse: collapse; width: 100%; font-size: .95rem; }
+th { text-align: left; color: #697586; font-weight: 600; } th, td { padding: .4rem .9rem .4rem 0; vertical-align: top; }
+tr { border-bottom: 1px solid #e4e7eb; } .held { color: #2f9e77; font-weight: 600; } .missed { color: #d1495b; }
+details { margin: .4rem 0; } summary { cursor: pointer; color: #52606d; }
+"""
+
+
+def require() -> None:
+    """Tell what is missing before anything runs."""
+    if util.find_spec("matplotlib") is None:
+        raise BadInput("--plot needs matplotlib: pip install 'holdfast[simulate]'")
+
+
+def write(runs: Sequence[Finished], results: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write the page: `runs` are drawn, `results` of all seeds stand in the table."""
+    scenario = runs[0].scenario
+    parts = [f"<h1>{html.escape(scenario.name)}</h1>", _lead(runs), "<h2>Policies</h2>", _table(runs[0], results)]
+    for place, service in enumerate(runs[0].services):
+        name = html.escape(service.spec.key.name)
+        picture = base64.b64encode(_picture(runs, place)).decode()
+        parts += [
+            f"<h2>Service {name}, seed {runs[0].seed}</h2>",
+            f'<img alt="Arrivals, attainment, latency, replicas and GPU-hours of {name}, policies side by side" '
+            f'src="data:image/png;base64,{picture}">',
+        ]
+    parts += ["<h2>What changed sizes, and why</h2>", *(_changes(run) for run in runs)]
+    title = html.escape(scenario.name)
+    path.write_text(
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>\n<body>\n'
+        + "\n".join(parts)
+        + "\n</body></html>\n",
+        encoding="utf-8",
+    )
+
+
+def _lead(runs: Sequence[Finished]) -> str:
+    scenario, services = runs[0].scenario, runs[0].services
+    told = [
+        f"{service.spec.key.name}: {100 * service.spec.slo.objective:g} % of requests with TTFT ≤ "
+        f"{service.spec.slo.ttft_seconds:g} s and TPOT ≤ {1000 * service.spec.slo.tpot_seconds:g} ms, "
+        f"{len(service.fleet.workload)} requests"
+        for service in services
+    ]
+    router = scenario.cluster.router
+    return (
+        f'<p class="lead">{html.escape("; ".join(told))}. {scenario.duration / 60:g} min of arrivals, the first '
+        f"{scenario.warmup / 60:g} min not counted; router {router}; policies see what a scrape every "
+        f"{scenario.scrape_interval:g} s shows. Simulated: measured step times, no GPU.</p>"
+    )
+
+
+def _table(run: Finished, results: Sequence[Mapping[str, Any]]) -> str:
+    """One row per policy: medians over the seeds, and the range of attainment."""
+    wanted = max(service.spec.slo.objective for service in run.services)
+    rows = []
+    for name in dict.fromkeys(each["policy"] for each in results):
+        of = [each for each in results if each["policy"] == name]
+        shares = sorted(each["attainment"] or 0.0 for each in of)
+        share, costs = median(shares), [each["cost_dollars"] for each in of]
+        cost = "unknown" if None in costs else f"{median(costs):.2f}"
+        verdict = "held" if share >= wanted else "missed"
+        span = f" ({100 * shares[0]:.2f} … {100 * shares[-1]:.2f})" if len(shares) > 1 else ""
+        cells = (
+            html.escape(name),
+            f'<span class="{verdict}">{100 * share:.2f} %{span}</span>',
+            f"{median(sum(s['goodput_rps'] for s in each['services'].values()) for each in of):.2f}",
+            f"{median(each['gpu_hours'] for each in of):.2f}",
+            cost,
+            f"{median(each['scale_actions'] for each in of):g}",
+        )
+        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    heads = ("policy", "attainment", "goodput, req/s", "GPU-hours", "cost, $", "changes of size")
+    return f"<table><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{''.join(rows)}</table>"
+
+
+def _changes(run: Finished) -> str:
+    rows = "".join(
+        f"<tr><td>{change.at:.0f} s</td><td>{html.escape(change.service)}</td><td>{change.replicas}</td>"
+        f"<td>{html.escape(change.reason)}</td><td>{html.escape(change.message)}</td></tr>"
+        for change in run.changes[:500]
+    )
+    heads = "<tr><th>time</th><th>service</th><th>replicas</th><th>reason</th><th>in its own words</th></tr>"
+    title = f"{html.escape(run.policy)}: {len(run.changes)}"
+    return f"<details><summary>{title}</summary><table>{heads}{rows}</table></details>"
+
+
+def _picture(runs: Sequence[Finished], place: int) -> bytes:
+    """Panels under each other, policies side by side on the same scales."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context({"font.family": "DejaVu Sans", "font.size": 9, "axes.edgecolor": GRID, "text.color": INK}):
+        figure = Figure(figsize=(max(9.0, 5.2 * len(runs)), 10.0), facecolor="white", layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(
+            len(PANELS), len(runs), squeeze=False, sharex=True, sharey="row", height_ratios=[h for _, h in PANELS]
+        )
+        for column, run in enumerate(runs):
+            panels: list[Axes] = list(axes[:, column])
+            panels[0].set_title(run.policy, fontsize=12, weight="bold", color=INK)
+            _draw(panels, run, place)
+        for row, (label, _) in enumerate(PANELS):
+            axes[row][0].set_ylabel(label)
+        for panel in axes[-1]:
+            panel.set_xlabel("minutes")
+        drawn = io.BytesIO()
+        figure.savefig(drawn, dpi=110)
+    return drawn.getvalue()
+
+
+def _draw(panels: Sequence[Axes], run: Finished, place: int) -> None:
+    service, sizes, duration = run.services[place], run.sizes[place], run.scenario.duration
+    at = service.fleet.requests["at"]
+    in_time, late = good(service), latencies(service.fleet).ttft
+    edges = np.linspace(0.0, duration, BINS + 1)
+    width, minutes = edges[1], edges / 60.0
+    came, met = np.histogram(at, edges)[0], np.histogram(at[in_time], edges)[0]
+    panels[0].bar(minutes[:-1], met / width, width / 60.0, align="edge", color=GOOD, label="good")
+    panels[0].bar(
+        minutes[:-1], (came - met) / width, width / 60.0, met / width, align="edge", color=MISSED, label="not"
+    )
+    shares = np.divide(100.0 * met, came, out=np.full(BINS, np.nan), where=came > 0)
+    panels[1].step(minutes[:-1], shares, where="post", color=INK, linewidth=1.0)
+    panels[1].axhline(100.0 * service.spec.slo.objective, color=MISSED, linewidth=1.0, linestyle=(0, (5, 3)))
+    panels[1].set_ylim(0.0, 104.0)
+    panels[2].plot(minutes[:-1], _p99(at, late / service.spec.slo.ttft_seconds, edges), color=INK, linewidth=1.0)
+    panels[2].axhline(1.0, color=MISSED, linewidth=1.0, linestyle=(0, (5, 3)))
+    panels[2].set_yscale("log")
+    times = np.array(sizes.at) / 60.0
+    below = np.zeros(len(times))
+    for label, count, colour in (
+        ("ready", sizes.ready, GOOD),
+        ("starting", sizes.starting, STARTING),
+        ("draining", sizes.draining, DRAINING),
+    ):
+        panels[3].fill_between(times, below, below + count, step="post", color=colour, label=label, linewidth=0)
+        below = below + count
+    gpus = max(pod.gpus for pod in service.everything)
+    spent = np.concatenate([[0.0], np.cumsum(np.diff(times) / 60.0 * below[:-1] * gpus)])
+    panels[4].plot(times, spent, color=INK, linewidth=1.2)
+    for panel in panels:
+        panel.set_xlim(0.0, duration / 60.0)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.tick_params(colors=MUTED)
+        panel.grid(axis="y", color=GRID, linewidth=0.8)
+        panel.set_axisbelow(True)
+    for panel in (panels[0], panels[3]):
+        panel.legend(loc="upper left", frameon=False, fontsize=8, ncols=3)
+
+
+def _p99(at: Floats, values: Floats, edges: Floats) -> Floats:
+    """99th percentile in each bin, NaN in an empty one; unanswered requests count as the slowest answered ones."""
+    finite = values[np.isfinite(values)]
+    capped = np.minimum(values, finite.max() if len(finite) else 1.0)
+    borders = np.searchsorted(at, edges)
+    return np.array([np.percentile(capped[a:b], 99) if b > a else np.nan for a, b in itertools.pairwise(borders)])

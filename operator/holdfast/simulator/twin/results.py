@@ -1,0 +1,116 @@
+"""What a run was worth: attainment, goodput, latencies, GPU-hours and cost, as evaluation.md defines them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.simulator.twin import books
+from holdfast.simulator.twin.cluster import Service
+from holdfast.simulator.twin.fleet import Fleet
+from holdfast.simulator.twin.run import Finished
+from holdfast.simulator.twin.timers import Floats
+
+PERCENTILES = (50, 95, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Seconds per request, infinite where there was no answer."""
+
+    ttft: Floats
+    tpot: Floats
+    e2e: Floats
+
+
+def latencies(fleet: Fleet) -> Latencies:
+    """What clients measured. An answer that was not finished has no TPOT and no end."""
+    requests = fleet.requests
+    ended = requests["state"] == books.FINISHED
+    first = np.where(np.isnan(requests["first_at"]), np.inf, requests["first_at"] - requests["at"])
+    gaps = requests["output"] - 1
+    decoding = requests["last_at"] - requests["first_at"]
+    tpot = np.where(ended, np.where(gaps > 0, decoding / np.maximum(gaps, 1), 0.0), np.inf)
+    return Latencies(first, tpot, np.where(ended, requests["last_at"] - requests["at"], np.inf))
+
+
+def good(service: Service) -> NDArray[np.bool_]:
+    """Which requests met every objective."""
+    slo, found = service.spec.slo, latencies(service.fleet)
+    met = (found.ttft <= slo.ttft_seconds) & (found.tpot <= slo.tpot_seconds)
+    return met & (found.e2e <= (math.inf if slo.e2e_seconds is None else slo.e2e_seconds)) & np.isfinite(found.e2e)
+
+
+def counted(run: Finished, service: Service) -> NDArray[np.bool_]:
+    """Requests that arrived after the warm-up."""
+    return np.asarray(service.fleet.requests["at"] >= run.scenario.warmup)
+
+
+def summary(run: Finished, wall_seconds: float) -> dict[str, object]:
+    """The run as `simulate --json` writes it."""
+    services = {service.spec.key.name: _service(run, service) for service in run.services}
+    arrivals = sum(int(counted(run, service).sum()) for service in run.services)
+    in_time = sum(int((good(service) & counted(run, service)).sum()) for service in run.services)
+    return {
+        "policy": run.policy,
+        "seed": run.seed,
+        "services": services,
+        "attainment": in_time / arrivals if arrivals else None,
+        "gpu_hours": sum(_gpu_hours(run, service) for service in run.services),
+        "cost_dollars": _cost(run),
+        "scale_actions": sum(service.actions for service in run.services),
+        "wall_seconds": wall_seconds,
+    }
+
+
+def _service(run: Finished, service: Service) -> dict[str, float | int | None]:
+    inside = counted(run, service)
+    found, arrivals = latencies(service.fleet), int(inside.sum())
+    in_time = int((good(service) & inside).sum())
+    told: dict[str, float | int | None] = {
+        "arrivals": arrivals,
+        "good": in_time,
+        "attainment": in_time / arrivals if arrivals else None,
+        "goodput_rps": in_time / (run.scenario.duration - run.scenario.warmup),
+    }
+    for name, values in (("ttft", found.ttft[inside]), ("tpot", found.tpot[inside])):
+        answered = values[np.isfinite(values)]
+        for share in PERCENTILES:
+            told[f"{name}_p{share}_seconds"] = float(np.percentile(answered, share)) if len(answered) else None
+    states = np.bincount(service.fleet.requests["state"][inside], minlength=books.LOST + 1)
+    told["rejected"] = int(states[books.REJECTED])
+    told["unserved"] = int(states[books.UNSERVED])
+    told["lost"] = int(states[books.LOST])
+    return told
+
+
+def _gpu_hours(run: Finished, service: Service) -> float:
+    """GPU-seconds from creation to removal of every pod that held GPUs, start-up and drain included."""
+    return sum(seconds for _, seconds in _gpu_seconds(run, service)) / 3600.0
+
+
+def _gpu_seconds(run: Finished, service: Service) -> list[tuple[str, float]]:
+    until = run.scenario.duration
+    return [
+        (
+            pod.accelerator,
+            pod.gpus * max(0.0, min(until, math.inf if pod.gone_at is None else pod.gone_at) - max(0.0, pod.placed_at)),
+        )
+        for pod in service.everything
+        if pod.placed_at is not None
+    ]
+
+
+def _cost(run: Finished) -> float | None:
+    """Dollars, None where a service names no prices."""
+    dollars = 0.0
+    for service in run.services:
+        for accelerator, seconds in _gpu_seconds(run, service):
+            price = service.option(accelerator).cost_per_gpu_hour
+            if price is None:
+                return None
+            dollars += price * seconds / 3600.0
+    return dollars

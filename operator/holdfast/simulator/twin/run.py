@@ -1,0 +1,249 @@
+"""One run: a scenario under a policy, from the first request to the last."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from holdfast.api.llmservice import LLMService
+from holdfast.domain.cluster import ReplicaPhase
+from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
+from holdfast.enginemodel.prior import engine_prior
+from holdfast.enginemodel.scheduler import SchedulerLimits
+from holdfast.enginemodel.steptable import StepTable
+from holdfast.render.admission import admission_tokens
+from holdfast.simulator.twin.cluster import EPOCH_SECONDS, NODE_LABEL, Cluster, Hardware, Service
+from holdfast.simulator.twin.fleet import EngineKind, Fleet, Routing, Workload
+from holdfast.simulator.twin.policies import Move, Policy
+from holdfast.simulator.twin.scenario import AcceleratorEntry, BadInput, Fault, Scenario
+from holdfast.simulator.twin.view import View
+
+LOOK_SECONDS = 5.0
+"""How often sizes are noted for the report."""
+
+HUNG = 1e9
+"""Stretch of the steps of an engine that hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One service of a scenario: the object, what decisions need of it, and its requests."""
+
+    service: LLMService
+    spec: ServiceSpec
+    workload: Workload
+    initial_replicas: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A size that a policy changed, `at` seconds into the run."""
+
+    at: float
+    service: str
+    replicas: int
+    reason: str
+    message: str
+
+
+@dataclass(slots=True)
+class Sizes:
+    """Replicas of one service over time, every `LOOK_SECONDS`."""
+
+    at: list[float] = field(default_factory=list)
+    ready: list[int] = field(default_factory=list)
+    starting: list[int] = field(default_factory=list)
+    draining: list[int] = field(default_factory=list)
+
+    def note(self, at: float, phases: Sequence[ReplicaPhase]) -> None:
+        """Add the replicas by phase."""
+        self.at.append(at)
+        self.ready.append(phases.count(ReplicaPhase.READY))
+        self.draining.append(phases.count(ReplicaPhase.DRAINING))
+        self.starting.append(len(phases) - self.ready[-1] - self.draining[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Everything about a run that has ended."""
+
+    scenario: Scenario
+    policy: str
+    seed: int
+    services: tuple[Service, ...]
+    changes: tuple[Change, ...]
+    sizes: tuple[Sizes, ...]
+    ended_at: float
+
+
+def simulate(
+    scenario: Scenario,
+    declared: Sequence[Declared],
+    policy: Policy,
+    seed: int,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Finished:
+    """Run a scenario under a policy; `progress` is told the share of the duration that has passed."""
+    return _Run(scenario, declared, policy, seed).finish(progress)
+
+
+class _Run:
+    """The virtual clock, and what happens when."""
+
+    def __init__(self, scenario: Scenario, declared: Sequence[Declared], policy: Policy, seed: int) -> None:
+        self.scenario = scenario
+        self.policy = policy
+        self.seed = seed
+        self.timing = Timing(policy.tick_seconds, scenario.scrape_interval)
+        self.services = tuple(_service(scenario, each, policy, seed) for each in declared)
+        kinds = scenario.cluster.accelerators.items()
+        hardware = [Hardware(name, kind.gpus, kind.cold_start, kind.cold_start_jitter) for name, kind in kinds]
+        self.cluster = Cluster(hardware, self.services, seed)
+        self.views = [View(service, self.timing) for service in self.services]
+        self.sizes = [Sizes() for _ in self.services]
+        self.changes: list[Change] = []
+        self.faults = sorted(_fault_events(scenario.faults), key=lambda event: event[0])
+        self.next_tick = self.next_scrape = self.next_look = 0.0
+        for service, each in zip(self.services, declared, strict=True):
+            self.cluster.begin(service, _first_sizes(each, policy))
+
+    def finish(self, progress: Callable[[float], None]) -> Finished:
+        duration, now = self.scenario.duration, 0.0
+        drain = max(_longest_seconds(service) for service in self.services)
+        while now < duration + drain and not (now >= duration and self._done()):
+            now = min(
+                self.next_tick, self.next_scrape, self.cluster.next_change(), self._next_fault(), duration + drain
+            )
+            self.cluster.advance(now)
+            self._apply_faults(now)
+            if now >= self.next_scrape:
+                for view in self.views:
+                    view.scrape(now)
+                self.next_scrape += self.timing.scrape_seconds
+            if now >= self.next_tick:
+                self._tick(now)
+                self.next_tick += self.timing.tick_seconds
+            if now >= self.next_look:
+                self._look(now)
+                self.next_look += LOOK_SECONDS
+                progress(min(1.0, now / duration))
+        return Finished(
+            self.scenario, self.policy.name, self.seed, self.services, tuple(self.changes), tuple(self.sizes), now
+        )
+
+    def _done(self) -> bool:
+        return all(service.fleet.done for service in self.services)
+
+    def _look(self, now: float) -> None:
+        for service, sizes in zip(self.services, self.sizes, strict=True):
+            sizes.note(now, [pod.phase(now) for pod in service.pods])
+
+    def _tick(self, now: float) -> None:
+        if now >= self.scenario.duration:
+            return
+        moves = self.policy.decide(self._snapshot(now))
+        for service in self.services:
+            move = moves.get(service.spec.key)
+            if move is not None:
+                self._move(service, move, now)
+
+    def _move(self, service: Service, move: Move, now: float) -> None:
+        before = dict(service.sizes)
+        self.cluster.scale(service, move.targets)
+        if service.sizes != before:
+            self.changes.append(
+                Change(now, service.spec.key.name, sum(service.sizes.values()), move.reason, move.message)
+            )
+
+    def _snapshot(self, now: float) -> Snapshot:
+        pictured = tuple(
+            ServiceSnapshot(
+                service.spec,
+                view.traffic(now),
+                tuple(pod.replica(now) for pod in service.pods),
+                service.placements(),
+            )
+            for service, view in zip(self.services, self.views, strict=True)
+        )
+        return Snapshot(EPOCH_SECONDS + now, pictured, self.cluster.nodes(), self.timing)
+
+    def _next_fault(self) -> float:
+        return self.faults[0][0] if self.faults else math.inf
+
+    def _apply_faults(self, now: float) -> None:
+        while self.faults and self.faults[0][0] <= now:
+            _, begins, fault = self.faults.pop(0)
+            named = [s for s in self.services if fault.service in (None, s.spec.key.name)]
+            if fault.kind == "metrics-gone":
+                for view in self.views:
+                    view.blind = begins
+            elif fault.kind == "node-loss":
+                if begins:
+                    self.cluster.fail_node(named[0], fault.replica)
+            else:
+                factor = HUNG if fault.kind == "replica-hang" else fault.factor
+                _stretch(named[0], fault.replica, factor if begins else 1.0)
+
+
+def _stretch(service: Service, number: int, factor: float) -> None:
+    alive = [pod.engine for pod in service.pods if pod.engine is not None]
+    if alive:
+        service.fleet.stretch(alive[number % len(alive)], factor)
+
+
+def _fault_events(faults: Iterable[Fault]) -> Iterable[tuple[float, bool, Fault]]:
+    for fault in faults:
+        yield fault.at, True, fault
+        if fault.lasts is not None:
+            yield fault.at + fault.lasts, False, fault
+
+
+def _first_sizes(each: Declared, policy: Policy) -> Mapping[str, int]:
+    first = each.spec.accelerators[0].name
+    if policy.start is not None:
+        return {first: policy.start}
+    return each.initial_replicas or {first: max(1, each.spec.min_replicas)}
+
+
+def _longest_seconds(service: Service) -> float:
+    """After so long a request is surely bad."""
+    slo = service.spec.slo
+    slowest = slo.ttft_seconds + slo.tpot_seconds * float(service.fleet.workload.output_tokens.max())
+    return max(slo.ttft_seconds, slowest if slo.e2e_seconds is None else min(slo.e2e_seconds, slowest))
+
+
+def _service(scenario: Scenario, each: Declared, policy: Policy, seed: int) -> Service:
+    entries = scenario.cluster.accelerators
+    kinds = [engine_kind(each, option, entries[option.name], policy.admission) for option in each.spec.accelerators]
+    fleet = Fleet(each.workload, kinds, each.spec.slo, Routing(scenario.cluster.router, seed=seed))
+    spec = replace(each.spec, accelerators=tuple(_labelled(option) for option in each.spec.accelerators))
+    return Service(spec, fleet, each.service.spec.engine.shutdown_timeout_seconds)
+
+
+def _labelled(option: AcceleratorOption) -> AcceleratorOption:
+    """The accelerator with its simulated nodes; a label more does not change what it is taken for."""
+    return replace(option, node_selector=(*option.node_selector, (NODE_LABEL, option.name)))
+
+
+def engine_kind(each: Declared, option: AcceleratorOption, entry: AcceleratorEntry, admission: bool) -> EngineKind:
+    """A replica as it really is in the twin: the step table of model and system, and vLLM's limits."""
+    spec = each.spec
+    prior = engine_prior(spec.model_uri, entry.system, None, option.gpus_per_replica, spec.quantization)
+    table = prior.table
+    if not isinstance(table, StepTable) or table.system != entry.system:
+        raise BadInput(
+            f"cluster.accelerators.{option.name}.system: no step table for {spec.model_uri} on "
+            f"{option.gpus_per_replica} x {entry.system}: take another system, model or count"
+        )
+    if prior.kv_tokens < 1:
+        raise BadInput(f"{spec.model_uri} does not fit on {option.gpus_per_replica} x {entry.system}: raise count")
+    declared = next(each for each in each.service.spec.accelerators if each.name == option.name)
+    limits = SchedulerLimits(
+        max_num_seqs=spec.batching.max_num_seqs or prior.max_num_seqs_default,
+        max_num_batched_tokens=spec.batching.max_num_batched_tokens or prior.max_num_batched_tokens_default,
+        kv_tokens=prior.kv_tokens,
+        max_num_queued_tokens=admission_tokens(each.service, declared) if admission else None,
+    )
+    return EngineKind(table.with_overhead(entry.overhead), limits)

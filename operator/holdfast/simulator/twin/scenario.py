@@ -1,0 +1,232 @@
+"""The scenario file: what `holdfast simulate` reads, checked as a whole before anything runs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import pydantic
+import yaml
+from pydantic import BeforeValidator, Field
+
+from holdfast.api.llmservice import LLMServiceSpec
+from holdfast.api.quantities import parse_duration_seconds
+from holdfast.api.rules import ApiModel, BrokenRule, Rule
+
+
+class BadInput(ValueError):
+    """A scenario or a trace that cannot be used; the message says where, what, and the remedy."""
+
+
+def _seconds(value: Any) -> Any:
+    # YAML reads a bare 0 as a number, and 0 needs no unit.
+    return 0.0 if value == 0 and not isinstance(value, bool) else parse_duration_seconds(str(value))
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(le=366 * 86_400.0)]
+Positive = Annotated[float, Field(gt=0.0, le=1e6, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0.0, lt=1.0, allow_inf_nan=False)]
+Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
+Name = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]{0,40}[a-z0-9])?$")]
+
+
+class RateStep(ApiModel):
+    """From `at` on, `rps` requests per second arrive on average."""
+
+    at: Seconds
+    rps: Annotated[float, Field(ge=0.0, le=1e6, allow_inf_nan=False)]
+
+
+class TraceFile(ApiModel):
+    """Recorded requests; `scale` multiplies how many there are at any time."""
+
+    path: str
+    format: Literal["azure", "mooncake", "csv"]
+    scale: Positive = 1.0
+
+
+class RatesFile(ApiModel):
+    """Recorded rates, scaled so that the highest in the run is `peakRps`; gaps vary by `cv`."""
+
+    path: str
+    format: Literal["servegen"]
+    start: Seconds = 0.0
+    peak_rps: Positive
+    cv: Annotated[float, Field(gt=0.0, le=50.0, allow_inf_nan=False)] = 1.0
+
+
+def _count(*values: object) -> int:
+    return sum(value is not None for value in values)
+
+
+class Arrivals(ApiModel):
+    """When requests come: one of poisson, trace and rates; `ramp` goes from step to step in straight lines."""
+
+    rules = (
+        Rule(
+            "",
+            "give exactly one of poisson, trace and rates",
+            lambda arrivals: _count(arrivals.poisson, arrivals.trace, arrivals.rates) == 1,
+        ),
+        Rule(
+            "",
+            "the first step must be at 0s, and each later than the one before",
+            lambda arrivals: arrivals.poisson is None or _ascending([step.at for step in arrivals.poisson]),
+        ),
+    )
+
+    poisson: Annotated[tuple[RateStep, ...], Field(min_length=1)] | None = None
+    ramp: bool = False
+    trace: TraceFile | None = None
+    rates: RatesFile | None = None
+
+
+def _ascending(moments: list[float]) -> bool:
+    return moments[0] == 0.0 and all(before < after for before, after in itertools.pairwise(moments))
+
+
+class FixedLengths(ApiModel):
+    """Every request has these lengths."""
+
+    prompt_tokens: Tokens
+    output_tokens: Tokens
+
+
+class Lengths(ApiModel):
+    """How long requests are: one of trace (pairs drawn with replacement) and fixed."""
+
+    rules = (
+        Rule("", "give exactly one of trace and fixed", lambda lengths: _count(lengths.trace, lengths.fixed) == 1),
+    )
+
+    trace: TraceFile | None = None
+    fixed: FixedLengths | None = None
+
+
+class WorkloadFile(ApiModel):
+    """The requests of one service."""
+
+    rules = (
+        Rule(
+            "",
+            "lengths are missing: give fixed ones or a trace, unless arrivals come from a trace",
+            lambda workload: workload.lengths is not None or workload.arrivals.trace is not None,
+        ),
+    )
+
+    arrivals: Arrivals
+    lengths: Lengths | None = None
+
+
+class ServiceEntry(ApiModel):
+    """One service: an LLMService's spec, or a manifest that holds one."""
+
+    rules = (Rule("", "give exactly one of spec and manifest", lambda entry: _count(entry.spec, entry.manifest) == 1),)
+
+    name: Name
+    spec: LLMServiceSpec | None = None
+    manifest: str | None = None
+    workload: WorkloadFile
+    initial_replicas: dict[str, Annotated[int, Field(ge=0, le=10_000)]] = Field(default_factory=dict)
+
+
+class AcceleratorEntry(ApiModel):
+    """GPUs of one kind; `system` names their step tables, `overhead` is host time per step that these leave out."""
+
+    system: str
+    gpus: Annotated[int, Field(ge=1, le=100_000)]
+    cold_start: Seconds = 90.0
+    cold_start_jitter: Share = 0.0
+    overhead: Annotated[Seconds, Field(le=1.0)] = 0.0015
+
+
+class ClusterEntry(ApiModel):
+    """What the services run on."""
+
+    accelerators: Annotated[dict[str, AcceleratorEntry], Field(min_length=1)]
+    router: Literal["random-per-connection", "round-robin", "least-outstanding"] = "random-per-connection"
+
+
+class Fault(ApiModel):
+    """Something that goes wrong; `for` it lasts, to the end where absent. Node loss takes one replica of a service."""
+
+    at: Seconds
+    kind: Literal["metrics-gone", "replica-slow", "replica-hang", "node-loss"]
+    lasts: Seconds | None = Field(default=None, alias="for")
+    service: str | None = None
+    replica: Annotated[int, Field(ge=0)] = 0
+    factor: Positive = 3.0
+
+
+class Scenario(ApiModel):
+    """One run: services, their requests, the cluster, and what goes wrong."""
+
+    rules = (
+        Rule("", "duration must be above 0s", lambda scenario: scenario.duration > 0.0, ".duration"),
+        Rule(
+            "", "warmup must be shorter than duration", lambda scenario: scenario.warmup < scenario.duration, ".warmup"
+        ),
+        Rule(
+            "",
+            "services must have distinct names",
+            lambda scenario: len({entry.name for entry in scenario.services}) == len(scenario.services),
+            ".services",
+        ),
+    )
+
+    name: Annotated[str, Field(min_length=1, max_length=80)]
+    duration: Seconds
+    warmup: Seconds = 0.0
+    scrape_interval: Annotated[Seconds, Field(gt=0.0, le=300.0)] = 15.0
+    services: Annotated[tuple[ServiceEntry, ...], Field(min_length=1, max_length=1000)]
+    cluster: ClusterEntry
+    faults: tuple[Fault, ...] = ()
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The scenario of a file; BadInput names the first field at fault."""
+        try:
+            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise BadInput(f"{path}: {error.strerror}: name a scenario file") from None
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise BadInput(f"{path}: not YAML: {_one_line(error)}") from None
+        if not isinstance(content, Mapping):
+            raise BadInput(f"{path}: not a scenario: a mapping with name, duration, services and cluster is expected")
+        try:
+            found = cls.model_validate(content)
+        except pydantic.ValidationError as error:
+            raise BadInput(f"{path}: {'; '.join(_problem(each) for each in error.errors()[:3])}") from None
+        found.check_names(path)
+        return found
+
+    def check_names(self, path: Path) -> None:
+        """Whatever is named must be there."""
+        there = self.cluster.accelerators
+        for place, entry in enumerate(self.services):
+            named = [accelerator.name for accelerator in entry.spec.accelerators] if entry.spec else []
+            for name in [*named, *entry.initial_replicas]:
+                if name not in there:
+                    raise BadInput(
+                        f"{path}: services[{place}]: no accelerator {name!r} in cluster.accelerators: add it"
+                    )
+        for place, fault in enumerate(self.faults):
+            if fault.service is not None and fault.service not in {entry.name for entry in self.services}:
+                raise BadInput(f"{path}: faults[{place}].service: no service {fault.service!r}: name one of services")
+
+
+_REMEDIES = {"missing": "is required: add it", "extra_forbidden": "unknown field: remove it or check its spelling"}
+
+
+def _problem(error: Any) -> str:
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]).lstrip(".")
+    cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, BrokenRule):
+        return f"{place}{cause.field}: {cause}".lstrip(":. ")
+    return f"{place}: {_REMEDIES.get(error['type'], error['msg'].removeprefix('Value error, '))}"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

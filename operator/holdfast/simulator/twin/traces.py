@@ -1,0 +1,142 @@
+"""Recorded requests from files: read as a stream into columns of numbers, checked line by line."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from array import array
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from holdfast.simulator.twin.fleet import Workload
+from holdfast.simulator.twin.scenario import BadInput
+from holdfast.simulator.twin.timers import Floats
+
+Row = tuple[float, int, int]
+"""Seconds, prompt tokens, output tokens."""
+
+LONGEST_TOKENS = 10_000_000
+
+
+def read_trace(path: Path, format_name: str) -> Workload:
+    """All requests of a trace, the first one at 0 s; BadInput names file, line and remedy."""
+    at, prompts, outputs = array("d"), array("q"), array("q")
+    last = first = -float("inf")
+    with _opened(path) as file:
+        for line, (moment, prompt, output) in FORMATS[format_name](path, file):
+            if not moment >= last:
+                raise BadInput(f"{path}:{line}: time goes back: sort the trace by arrival")
+            if not (1 <= prompt <= LONGEST_TOKENS and 1 <= output <= LONGEST_TOKENS):
+                raise BadInput(f"{path}:{line}: {prompt} prompt and {output} output tokens: at least 1 each is needed")
+            last, first = moment, moment if first == -float("inf") else first
+            at.append(moment - first)
+            prompts.append(prompt)
+            outputs.append(output)
+    if not at:
+        raise BadInput(f"{path}: no requests in it: give a trace with at least one")
+    zeros = np.zeros(len(at), np.int64)
+    return Workload(np.array(at), np.array(prompts, np.int64), np.array(outputs, np.int64), zeros)
+
+
+def read_rates(path: Path) -> tuple[Floats, Floats]:
+    """Seconds and requests/s of a ServeGen file with the columns t_s and rate_rps."""
+    times, rates = array("d"), array("d")
+    with _opened(path) as file:
+        for line, values in _columns(path, file, ("t_s", "rate_rps")):
+            time, rate = (_number(path, line, value) for value in values)
+            if rate < 0.0 or (times and time <= times[-1]):
+                raise BadInput(f"{path}:{line}: times must rise and rates must not be negative")
+            times.append(time)
+            rates.append(rate)
+    if not times:
+        raise BadInput(f"{path}: no rates in it")
+    return np.array(times), np.array(rates)
+
+
+def _opened(path: Path) -> IO[str]:
+    try:
+        if path.suffix == ".gz":
+            return gzip.open(path, "rt", encoding="utf-8", newline="")
+        return path.open(encoding="utf-8", newline="")
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}: check the path, or name its folder with --data") from None
+
+
+def _csv(path: Path, file: IO[str]) -> Iterator[tuple[int, Row]]:
+    for line, values in _columns(path, file, ("arrival_seconds", "prompt_tokens", "output_tokens")):
+        at, prompt, output = (_number(path, line, value) for value in values)
+        if at < 0.0:
+            raise BadInput(f"{path}:{line}: arrival_seconds {at:g} is negative")
+        yield line, (at, _whole(path, line, prompt), _whole(path, line, output))
+
+
+def _azure(path: Path, file: IO[str]) -> Iterator[tuple[int, Row]]:
+    start: datetime | None = None
+    for line, (moment, prompt, output) in _columns(path, file, ("TIMESTAMP", "ContextTokens", "GeneratedTokens")):
+        try:
+            at = datetime.fromisoformat(moment[:26])  # seven digits of a second are one more than Python knows
+        except ValueError:
+            raise BadInput(f"{path}:{line}: TIMESTAMP {moment!r} is no time such as 2023-11-16 18:15:46.68") from None
+        start = start or at
+        prompts, outputs = (_whole(path, line, _number(path, line, value)) for value in (prompt, output))
+        yield line, ((at - start).total_seconds(), prompts, outputs)
+
+
+def _mooncake(path: Path, file: IO[str]) -> Iterator[tuple[int, Row]]:
+    for line, text in enumerate(file, start=1):
+        try:
+            row = json.loads(text)
+            at, prompt, output = (row[name] for name in ("timestamp", "input_length", "output_length"))
+        except (ValueError, TypeError, KeyError) as error:
+            raise BadInput(
+                f"{path}:{line}: not a request with timestamp, input_length, output_length: {error}"
+            ) from None
+        numbers = [_number(path, line, str(value)) for value in (at, prompt, output)]
+        yield line, (numbers[0] / 1000.0, _whole(path, line, numbers[1]), _whole(path, line, numbers[2]))
+
+
+FORMATS: dict[str, Callable[[Path, IO[str]], Iterator[tuple[int, Row]]]] = {
+    "azure": _azure,
+    "csv": _csv,
+    "mooncake": _mooncake,
+}
+
+
+def _columns(path: Path, file: IO[str], names: tuple[str, ...]) -> Iterator[tuple[int, list[str]]]:
+    """Line number and the values of the named columns of a CSV file with a header."""
+    try:
+        rows = csv.reader(file)
+        header = next(rows, None)
+        if header is None:
+            raise BadInput(f"{path}: empty: a header with {', '.join(names)} is expected")
+        missing = [name for name in names if name not in header]
+        if missing:
+            raise BadInput(f"{path}:1: no column {missing[0]!r}: the columns {', '.join(names)} are needed")
+        places = [header.index(name) for name in names]
+        for row in rows:
+            if len(row) <= max(places):
+                raise BadInput(f"{path}:{rows.line_num}: fewer columns than the header has")
+            yield rows.line_num, [row[place] for place in places]
+    except (UnicodeDecodeError, csv.Error, EOFError, gzip.BadGzipFile) as error:
+        raise BadInput(f"{path}: cannot be read as text: {error}") from None
+
+
+def _number(path: Path, line: int, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not abs(value) < 1e15:
+        raise BadInput(f"{path}:{line}: {text!r} is no number")
+    return value
+
+
+def _whole(path: Path, line: int, value: float) -> int:
+    if value != int(value):
+        raise BadInput(f"{path}:{line}: {value:g} tokens: give whole numbers")
+    return int(value)

@@ -1,0 +1,204 @@
+"""What a policy is shown of a service: the counters of its engines as Prometheus has them, and nothing else.
+
+All engines are scraped at the same moments. Counts are gained over three scrapes as by PromQL's increase(), with what
+an engine had counted before its first scrape added, as holdfast.observe asks for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from holdfast.domain.cluster import ReplicaPhase
+from holdfast.domain.signals import AcceleratorTraffic, LengthHistogram, SignalState, Traffic
+from holdfast.domain.snapshot import Timing
+from holdfast.simulator.twin.books import COUNTS, Records
+from holdfast.simulator.twin.cluster import Pod, Service
+from holdfast.simulator.twin.timers import Floats, Integers
+
+GAUGES = ("running", "waiting")
+COLUMNS = (*COUNTS, *GAUGES)
+SCRAPES = 3
+LENGTHS_SECONDS = 600.0
+LENGTHS_PERIOD_SECONDS = 60.0
+LENGTH_EDGES = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
+"""vLLM's edges of prompt and answer lengths, up to a context of half a million tokens."""
+
+_IN_FLIGHT = slice(len(COUNTS), len(COLUMNS))
+
+
+@dataclass(slots=True)
+class Series:
+    """Samples of one engine, oldest first: when, the columns, and the share of its KV cache in use."""
+
+    accelerator: str
+    born_at: float
+    times: deque[float] = field(default_factory=deque)
+    rows: deque[Floats] = field(default_factory=deque)
+    kv_usage: float = 0.0
+
+    def scrape(self, at: float, state: Records) -> None:
+        """Take a sample."""
+        self.times.append(at)
+        self.rows.append(np.array([float(state[name][0]) for name in COLUMNS]))
+        self.kv_usage = 1.0 - float(state["free_blocks"][0]) / float(state["blocks"][0])
+
+    def forget(self, before: float) -> None:
+        """Drop samples that no query reaches, all but the newest of them: it tells that the engine has a past."""
+        while len(self.times) > 1 and self.times[1] <= before:
+            self.times.popleft()
+            self.rows.popleft()
+
+    def gained(self, start: float, end: float) -> Floats:
+        """What it gained in (start, end]; all it ever counted where it has no sample from before."""
+        inside = [place for place, at in enumerate(self.times) if start < at <= end]
+        if not inside:
+            return np.zeros(len(COLUMNS))
+        first, last = inside[0], inside[-1]
+        if first == 0:
+            return self.rows[last] * min(1.0, (end - start) / max(end - self.born_at, 1e-9))
+        if first == last:
+            return np.zeros(len(COLUMNS))
+        return _extrapolated(
+            self.times[first], self.times[last], len(inside), self.rows[first], self.rows[last], start, end
+        )
+
+
+def _extrapolated(
+    first: float, last: float, samples: int, before: Floats, after: Floats, start: float, end: float
+) -> Floats:
+    """Prometheus's increase(): what lies between the samples, stretched to the interval they were looked for in."""
+    between = last - first
+    spacing = between / (samples - 1)
+    head, tail = (gap if gap < 1.1 * spacing else 0.5 * spacing for gap in (first - start, end - last))
+    grown = after - before
+    heads = np.full(len(COLUMNS), head)
+    counted = grown > 0.0
+    counted[_IN_FLIGHT] = False
+    heads[counted] = np.minimum(head, between * before[counted] / grown[counted])
+    return np.asarray(grown * (between + heads + tail) / between)
+
+
+class View:
+    """Scrapes one service and answers as holdfast.observe would; `blind` while Prometheus is gone."""
+
+    def __init__(self, service: Service, timing: Timing) -> None:
+        self._service = service
+        self._timing = timing
+        self._series: dict[Pod, Series] = {}
+        self._finished: deque[tuple[float, int]] = deque([(0.0, 0)])
+        self._lengths = (LengthHistogram(), LengthHistogram())
+        self._lengths_due = 0.0
+        self._scraped_at: float | None = None
+        self.blind = False
+
+    @property
+    def interval_seconds(self) -> float:
+        """What counts are taken over."""
+        scrapes = max(SCRAPES, -(-self._timing.tick_seconds // self._timing.scrape_seconds) + 1)
+        return scrapes * self._timing.scrape_seconds
+
+    def scrape(self, now: float) -> None:
+        """Read every engine's /metrics."""
+        if self.blind:
+            return
+        for pod in self._service.pods:
+            if pod.engine is not None:
+                series = self._series.setdefault(pod, Series(pod.accelerator, pod.ready_at or 0.0))
+                series.scrape(now, self._service.fleet.state(pod.engine))
+        self._scraped_at = now
+        self._finished.append((now, len(self._service.fleet.finished)))
+        oldest = now - self.interval_seconds - self._timing.scrape_seconds
+        for pod, series in list(self._series.items()):
+            series.forget(oldest)
+            if series.times[-1] <= oldest:
+                del self._series[pod]
+
+    def traffic(self, now: float) -> Traffic:
+        """All that is known of the service at this time."""
+        if self.blind:
+            return Traffic(SignalState.UNREACHABLE, "Prometheus does not answer")
+        state, detail = self._state(now)
+        if now >= self._lengths_due:
+            self._lengths, self._lengths_due = self._read_lengths(now), now + LENGTHS_PERIOD_SECONDS
+        return Traffic(
+            state=state,
+            detail=detail,
+            interval_seconds=self.interval_seconds,
+            sample_age_seconds=None if self._scraped_at is None else now - self._scraped_at,
+            by_accelerator=self._by_accelerator(now),
+            prompt_lengths=self._lengths[0],
+            output_lengths=self._lengths[1],
+        )
+
+    def _state(self, now: float) -> tuple[SignalState, str]:
+        timing, fresh_since = self._timing, now - SCRAPES * self._timing.scrape_seconds
+        newest = max((series.times[-1] for series in self._series.values()), default=None)
+        if newest is None:
+            return SignalState.ABSENT, "no replica is ready yet"
+        if newest < fresh_since:
+            return SignalState.STALE, f"the newest sample is {now - newest:.0f} s old"
+        ready = [pod for pod in self._service.pods if pod.phase(now) is ReplicaPhase.READY]
+        settled = [pod for pod in ready if (pod.ready_at or 0.0) <= now - 2 * timing.scrape_seconds - 5.0]
+        silent = [pod for pod in settled if pod not in self._series or self._series[pod].times[-1] < fresh_since]
+        if silent:
+            return SignalState.PARTIAL, f"{len(silent)} of {len(settled)} ready replicas do not report"
+        return SignalState.FRESH, ""
+
+    def _by_accelerator(self, now: float) -> tuple[tuple[str, AcceleratorTraffic], ...]:
+        start, fresh_since = now - self.interval_seconds, now - SCRAPES * self._timing.scrape_seconds
+        sums: dict[str, Floats] = {}
+        gauges: dict[str, list[Floats]] = {}
+        usage: dict[str, list[float]] = {}
+        for pod, series in self._series.items():
+            name = series.accelerator
+            sums[name] = sums.get(name, 0.0) + series.gained(start, now)
+            if series.times[-1] >= fresh_since and pod.gone_at is None:
+                gauges.setdefault(name, []).append(series.rows[-1][_IN_FLIGHT])
+                usage.setdefault(name, []).append(series.kv_usage)
+        return tuple((name, _traffic(sums[name], gauges.get(name, []), usage.get(name, []))) for name in sorted(sums))
+
+    def _read_lengths(self, now: float) -> tuple[LengthHistogram, LengthHistogram]:
+        while len(self._finished) > 1 and self._finished[1][0] <= now - LENGTHS_SECONDS:
+            self._finished.popleft()
+        fleet = self._service.fleet
+        lately = fleet.requests[fleet.finished[self._finished[0][1] : self._finished[-1][1]]]
+        return _histogram(lately["prompt"]), _histogram(lately["output"])
+
+
+def _traffic(gained: Floats, gauges: Sequence[Floats], usage: Sequence[float]) -> AcceleratorTraffic:
+    count = dict(zip(COLUMNS, gained.tolist(), strict=True))
+    running, waiting = np.sum(gauges, axis=0).tolist() if gauges else (0.0, 0.0)
+    return AcceleratorTraffic(
+        finished=count["finished"],
+        rejected=count["rejected"],
+        prompt_tokens=count["prompt_tokens"],
+        cached_prompt_tokens=count["cached_tokens"],
+        output_tokens=count["output_tokens"],
+        length_samples=count["finished"],
+        prompt_length_sum=count["prompt_sum"],
+        output_length_sum=count["output_sum"],
+        preemptions=count["preemptions"],
+        ttft_count=count["ttft_count"],
+        ttft_within=count["ttft_within"],
+        tpot_count=count["tpot_count"],
+        tpot_within=count["tpot_within"],
+        tpot_sum_seconds=count["tpot_sum"],
+        e2e_count=count["e2e_count"],
+        e2e_within=count["e2e_within"],
+        running=running,
+        waiting=waiting,
+        in_flight_growth=count["running"] + count["waiting"],
+        kv_usage=sum(usage) / len(usage) if usage else 0.0,
+        engines=len(gauges),
+    )
+
+
+def _histogram(lengths: Integers) -> LengthHistogram:
+    if not len(lengths):
+        return LengthHistogram()
+    edges = (*LENGTH_EDGES, float("inf"))
+    return LengthHistogram(edges, tuple(np.searchsorted(np.sort(lengths), edges, side="right").astype(float).tolist()))

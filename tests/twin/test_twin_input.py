@@ -1,0 +1,189 @@
+"""Bad scenarios and traces: one line that says where, what, and the remedy."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from holdfast.cli.main import main
+from holdfast.simulator.twin.scenario import BadInput, Scenario, WorkloadFile
+from holdfast.simulator.twin.traces import read_trace
+from holdfast.simulator.twin.workload import make_workload, renewals
+from tests.twin.twin_builders import scenario_file, small_scenario
+
+HEADER = "arrival_seconds,prompt_tokens,output_tokens\n"
+
+
+def _edited(place: str, value: object) -> dict[str, Any]:
+    """A good scenario with one value set, or removed where it is None; places are dotted."""
+    content = small_scenario()
+    *path, last = [int(part) if part.isdigit() else part for part in place.split(".")]
+    inner: Any = content
+    for part in path:
+        inner = inner[part]
+    if value is None:
+        del inner[last]
+    else:
+        inner[last] = value
+    return content
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "told"),
+    [
+        ("services", None, "services: is required"),
+        ("colour", "red", "colour: unknown field"),
+        ("services.0.spec.slo.ttft", "fast", "services[0].spec.slo.ttft: must be a duration"),
+        ("services.0.workload.arrivals.poisson.0.rps", -1, "services[0].workload.arrivals.poisson[0].rps"),
+        (
+            "services.0.workload.arrivals.poisson.0.at",
+            "3s",
+            "services[0].workload.arrivals: the first step must be at 0s",
+        ),
+        ("services.0.workload.lengths", None, "services[0].workload: lengths are missing"),
+        ("services.0.workload.lengths.fixed.outputTokens", 0, "lengths.fixed.outputTokens"),
+        ("services.0.initialReplicas", {"b200": 1}, "services[0]: no accelerator 'b200'"),
+        ("cluster.router", "magic", "cluster.router"),
+        ("cluster.accelerators.h100.gpus", 0, "cluster.accelerators.h100.gpus"),
+        ("cluster.accelerators.h100.system", "abacus", "cluster.accelerators.h100.system: no step table"),
+        ("duration", "0s", "duration: duration must be above 0s"),
+        ("duration", "NaN", "duration: 'NaN' is not a duration"),
+        ("warmup", "9h", "warmup: warmup must be shorter"),
+        ("faults", [{"at": "1s", "kind": "node-loss", "service": "none"}], "faults[0].service: no service 'none'"),
+    ],
+)
+def test_a_bad_scenario_is_refused_with_the_place_of_its_fault(
+    place: str, value: object, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = scenario_file(tmp_path, _edited(place, value))
+    assert main(["simulate", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert told in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["", "[]", "a: [", "\x00"])
+def test_what_is_no_scenario_at_all_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "scenario.yaml"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=r"scenario\.yaml: not"):
+        Scenario.read(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("", "empty"),
+        (HEADER, "no requests in it"),
+        ("arrival_seconds,prompt_tokens\n1,2\n", ":1: no column 'output_tokens'"),
+        (HEADER + "0,5,5\n-1,5,5\n", ":3: arrival_seconds -1 is negative"),
+        (HEADER + "1,5,5\n0.5,5,5\n", ":3: time goes back"),
+        (HEADER + "1,0,5\n", ":2: 0 prompt and 5 output tokens"),
+        (HEADER + "1,5,2.5\n", ":2: 2.5 tokens: give whole numbers"),
+        (HEADER + "1,5,nan\n", ":2: 'nan' is no number"),
+        (HEADER + "inf,5,5\n", ":2: 'inf' is no number"),
+        (HEADER + "1,5\n", ":2: fewer columns"),
+        (HEADER + "1,5,x\n", ":2: 'x' is no number"),
+    ],
+)
+def test_a_bad_trace_is_refused_with_file_and_line(content: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(content)
+    with pytest.raises(BadInput) as refused:
+        read_trace(path, "csv")
+    assert told in str(refused.value)
+    assert "trace.csv" in str(refused.value)
+
+
+def test_a_missing_or_broken_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="No such file"):
+        read_trace(tmp_path / "none.csv", "csv")
+    broken = tmp_path / "broken.csv.gz"
+    broken.write_bytes(b"nothing compressed")
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_trace(broken, "csv")
+
+
+def test_every_format_is_read_from_its_first_request_on(tmp_path: Path) -> None:
+    azure, mooncake = tmp_path / "azure.csv", tmp_path / "mooncake.jsonl.gz"
+    azure.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:48.1805900,9,1\n"
+    )
+    with gzip.open(mooncake, "wt") as file:
+        file.write('{"timestamp": 500, "input_length": 3, "output_length": 2, "hash_ids": [1]}\n')
+    assert read_trace(azure, "azure").at.tolist() == pytest.approx([0.0, 1.5])
+    assert read_trace(mooncake, "mooncake").prompt_tokens.tolist() == [3]
+
+
+def test_the_same_seed_draws_the_same_requests() -> None:
+    given = WorkloadFile.model_validate(small_scenario()["services"][0]["workload"])
+    first, again, other = (make_workload(given, 600.0, Path(), seed) for seed in (1, 1, 2))
+    assert first.at.tobytes() == again.at.tobytes() != other.at.tobytes()
+
+
+def test_steps_and_ramps_bring_as_many_requests_as_their_rates_say() -> None:
+    workload = small_scenario()["services"][0]["workload"]
+    workload["arrivals"] = {"poisson": [{"at": "0s", "rps": 0}, {"at": "100s", "rps": 50}, {"at": "200s", "rps": 0}]}
+    steps = make_workload(WorkloadFile.model_validate(workload), 400.0, Path(), 1)
+    assert len(steps) == pytest.approx(5000, rel=0.06)
+    assert 100.0 <= steps.at.min() < steps.at.max() <= 200.0
+    workload["arrivals"]["ramp"] = True
+    ramp = make_workload(WorkloadFile.model_validate(workload), 400.0, Path(), 1)
+    assert len(ramp) == pytest.approx(5000, rel=0.06)
+    assert np.median(ramp.at) == pytest.approx(100.0, abs=3.0)
+
+
+@pytest.mark.parametrize("cv", [0.3, 1.0, 4.0])
+def test_gaps_vary_as_asked(cv: float) -> None:
+    at = renewals(np.array([0.0, 2e4]), np.array([0.0, 2e5]), cv, np.random.default_rng(0))
+    gaps = np.diff(at)
+    assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.05)
+    assert len(at) == pytest.approx(2e5, rel=0.03)
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.0, 2.5])
+def test_a_scale_multiplies_requests_and_keeps_their_time_axis(scale: float, tmp_path: Path) -> None:
+    rows = "".join(f"{0.1 * number:.1f},{1 + number % 50},{1 + number % 7}\n" for number in range(3000))
+    (tmp_path / "trace.csv").write_text(HEADER + rows)
+    trace = {"path": "trace.csv", "format": "csv", "scale": scale}
+    found = make_workload(WorkloadFile.model_validate({"arrivals": {"trace": trace}}), 300.0, tmp_path, 1)
+    assert len(found) == pytest.approx(3000 * scale, rel=0.05)
+    assert (np.diff(found.at) >= 0.0).all()
+    assert found.at.max() <= 300.0
+
+
+def test_a_trace_shorter_than_the_run_begins_again(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text(HEADER + "0,5,5\n1,6,6\n")
+    trace = {"path": "trace.csv", "format": "csv"}
+    found = make_workload(WorkloadFile.model_validate({"arrivals": {"trace": trace}}), 9.0, tmp_path, 1)
+    assert found.at.tolist() == pytest.approx([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])
+
+
+def test_the_shipped_scenarios_are_good() -> None:
+    for path in sorted((Path(__file__).parents[2] / "examples" / "scenarios").glob("*.yaml")):
+        scenario = Scenario.read(path)
+        for entry in scenario.services:
+            assert len(make_workload(entry.workload, scenario.duration, path.parent, 1)) > 0
+
+
+def test_a_policy_or_a_knob_that_does_not_exist_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(scenario_file(tmp_path, small_scenario()))
+    for words, told in (
+        (["--policy", "magic"], "'magic' is no policy: take one of"),
+        (["--policy", "static:0"], "static needs a size"),
+        (["--policy", "hpa", "--knob", "waiting=0"], "must be a positive number"),
+        (["--policy", "hpa", "--knob", "colour=3"], "these policies have waiting"),
+        (["--policy", "holdfast-slow", "--knob", "waiting=3"], "no knobs"),
+    ):
+        assert main(["simulate", path, *words]) == 2
+        assert told in capsys.readouterr().err
+
+
+def test_yaml_of_the_builder_is_what_the_contract_says(tmp_path: Path) -> None:
+    path = scenario_file(tmp_path, small_scenario())
+    assert yaml.safe_load(path.read_text())["services"][0]["workload"]["arrivals"]["poisson"]

@@ -1,0 +1,202 @@
+"""Whole runs: pods, what policies see, and what comes out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.cli.main import main
+from holdfast.cli.simulate import declare
+from holdfast.domain.cluster import ReplicaPhase
+from holdfast.domain.decision import PlacementTarget
+from holdfast.domain.service import ServiceKey
+from holdfast.domain.signals import SignalState, Traffic
+from holdfast.domain.snapshot import Snapshot
+from holdfast.simulator.twin import books
+from holdfast.simulator.twin.policies import Holdfast, Move, Static, make_policy
+from holdfast.simulator.twin.results import summary
+from holdfast.simulator.twin.run import Finished, simulate
+from holdfast.simulator.twin.scenario import Scenario
+from tests.twin.twin_builders import scenario_file, small_scenario
+
+
+class Script:
+    """Sizes by second, and everything that was seen on the way."""
+
+    name = "script"
+    tick_seconds = 5.0
+    admission = False
+    start: int | None = None
+
+    def __init__(self, sizes: Mapping[float, int]) -> None:
+        self._sizes = dict(sizes)
+        self.seen: list[tuple[float, Traffic, tuple[ReplicaPhase, ...]]] = []
+        self._began: float | None = None
+
+    def decide(self, snapshot: Snapshot) -> Mapping[ServiceKey, Move]:
+        self._began = snapshot.now if self._began is None else self._began
+        at, service = snapshot.now - self._began, snapshot.services[0]
+        self.seen.append((at, service.traffic, tuple(replica.phase for replica in service.replicas)))
+        if at in self._sizes:
+            return {service.spec.key: Move((PlacementTarget("h100", self._sizes[at]),), "Script")}
+        return {}
+
+    def at(self, second: float) -> tuple[Traffic, tuple[ReplicaPhase, ...]]:
+        return next((traffic, phases) for at, traffic, phases in self.seen if at == second)
+
+
+def _run(policy: Any, tmp_path: Path, content: dict[str, Any] | None = None, seed: int = 1) -> Finished:
+    path = scenario_file(tmp_path, content or small_scenario())
+    scenario = Scenario.read(path)
+    return simulate(
+        scenario, [declare(scenario, each, path, tmp_path, seed) for each in scenario.services], policy, seed
+    )
+
+
+def test_a_replica_serves_after_its_cold_start_and_drains_without_loss(tmp_path: Path) -> None:
+    policy = Script({60.0: 2, 120.0: 1})
+    run = _run(policy, tmp_path)
+    assert policy.at(65.0)[1].count(ReplicaPhase.STARTING) == 1
+    assert policy.at(90.0)[1] == (ReplicaPhase.READY, ReplicaPhase.READY)
+    service = run.services[0]
+    (gone,) = service.gone
+    assert gone.created_at == 60.0 or gone.created_at < 0.0
+    assert gone.leaving_at == 120.0
+    assert gone.gone_at is not None
+    assert 120.0 <= gone.gone_at < 125.0
+    assert (service.fleet.requests["state"] == books.FINISHED).all()
+    told: Any = summary(run, 0.0)
+    expected = (180.0 + 60.0 + gone.gone_at - 120.0) / 3600.0
+    assert told["gpu_hours"] == pytest.approx(expected)
+    assert told["cost_dollars"] == pytest.approx(3.0 * expected)
+    assert told["scale_actions"] == 2
+
+
+def test_pods_beyond_the_gpus_wait_for_one(tmp_path: Path) -> None:
+    content = small_scenario()
+    content["cluster"]["accelerators"]["h100"]["gpus"] = 2
+    policy = Script({30.0: 3, 90.0: 2})
+    _run(policy, tmp_path, content)
+    assert policy.at(35.0)[1].count(ReplicaPhase.UNSCHEDULABLE) == 1
+    assert policy.at(95.0)[1] == (ReplicaPhase.READY, ReplicaPhase.READY)
+
+
+def test_what_is_seen_is_what_happened_over_the_last_scrapes(tmp_path: Path) -> None:
+    policy = Script({})
+    run = _run(policy, tmp_path)
+    traffic, _ = policy.at(150.0)
+    ((name, seen),) = traffic.by_accelerator
+    requests = run.services[0].fleet.requests
+    # Three scrapes lie in the interval; what lies between them is stretched to all of it, as increase() does.
+    inside = (requests["last_at"] > 120.0) & (requests["last_at"] <= 150.0)
+    assert (name, traffic.state, traffic.interval_seconds) == ("h100", SignalState.FRESH, 45.0)
+    assert seen.finished == pytest.approx(1.5 * inside.sum())
+    assert seen.running == ((requests["at"] < 150.0) & (requests["last_at"] > 150.0)).sum()
+    assert seen.prompt_length_sum == pytest.approx(500.0 * seen.finished)
+    # Lengths are asked for once a minute.
+    assert traffic.output_lengths.cumulative[-1] == (requests["last_at"] <= 120.0).sum()
+    assert policy.at(145.0)[0].by_accelerator[0][1].finished == pytest.approx(
+        1.5 * ((requests["last_at"] > 105.0) & (requests["last_at"] <= 135.0)).sum()
+    )
+
+
+def test_a_new_engine_counts_whole_and_one_that_left_counts_still(tmp_path: Path) -> None:
+    policy = Script({30.0: 2, 120.0: 1})
+    run = _run(policy, tmp_path)
+    requests = run.services[0].fleet.requests
+    for second in (75.0, 90.0, 150.0):
+        (_, seen) = policy.at(second)[0].by_accelerator[0]
+        ended = ((requests["last_at"] > second - 45.0) & (requests["last_at"] <= second)).sum()
+        assert seen.finished == pytest.approx(ended, rel=0.3)
+
+
+def test_nothing_is_seen_while_prometheus_is_gone(tmp_path: Path) -> None:
+    content = small_scenario() | {"faults": [{"at": "60s", "kind": "metrics-gone", "for": "40s"}]}
+    policy = Script({})
+    _run(policy, tmp_path, content)
+    assert policy.at(65.0)[0].state is SignalState.UNREACHABLE
+    assert policy.at(55.0)[0].state is SignalState.FRESH
+    assert policy.at(105.0)[0].state is SignalState.FRESH
+
+
+@pytest.mark.parametrize("kind", ["replica-hang", "replica-slow", "node-loss"])
+def test_faults_cost_requests_and_end(kind: str, tmp_path: Path) -> None:
+    fault = (
+        {"at": "60s", "kind": kind, "for": "30s", "factor": 20} if kind != "node-loss" else {"at": "60s", "kind": kind}
+    )
+    run = _run(Static(1), tmp_path, small_scenario() | {"faults": [fault]})
+    told: Any = summary(run, 0.0)
+    assert told["attainment"] < 0.9
+    if kind == "node-loss":
+        assert told["services"]["chat"]["lost"] > 0
+        assert told["services"]["chat"]["unserved"] == pytest.approx(3.0 * 30.0, rel=0.3)
+    late = run.services[0].fleet.requests["at"] > 170.0
+    assert (run.services[0].fleet.requests["state"][late] == books.FINISHED).all() == (kind != "replica-hang")
+
+
+def test_the_controllers_own_policy_follows_a_step_and_lets_go_again(tmp_path: Path) -> None:
+    content = small_scenario()
+    content["duration"] = "25m"
+    content["services"][0]["workload"]["arrivals"]["poisson"] = [
+        {"at": "0s", "rps": 6},
+        {"at": "5m", "rps": 90},
+        {"at": "12m", "rps": 6},
+    ]
+    run = _run(Holdfast(), tmp_path, content)
+    sizes = run.sizes[0]
+    ready = dict(zip(sizes.at, sizes.ready, strict=True))
+    assert ready[290.0] == 1
+    assert max(sizes.ready) >= 3
+    assert ready[1490.0] < max(sizes.ready)
+    assert run.changes[0].reason == "ForecastAboveCapacity"
+    assert 300.0 < run.changes[0].at <= 345.0
+
+
+def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
+    first, again, other = (_run(make_policy("holdfast-slow", {}), tmp_path, seed=seed) for seed in (1, 1, 2))
+    assert first.services[0].fleet.requests.tobytes() == again.services[0].fleet.requests.tobytes()
+    assert first.services[0].fleet.requests.tobytes() != other.services[0].fleet.requests.tobytes()
+    assert first.changes == again.changes
+
+
+def test_services_share_the_gpus(tmp_path: Path) -> None:
+    content = small_scenario()
+    second = json.loads(json.dumps(content["services"][0])) | {"name": "code"}
+    content["services"].append(second)
+    content["cluster"]["accelerators"]["h100"]["gpus"] = 1
+    run = _run(Static(1), tmp_path, content)
+    states = [np.unique(service.fleet.requests["state"]).tolist() for service in run.services]
+    assert states == [[books.FINISHED], [books.UNSERVED]]
+
+
+def test_the_command_writes_the_results_and_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, page, numbers = scenario_file(tmp_path, small_scenario()), tmp_path / "report.html", tmp_path / "out.json"
+    words = ["simulate", str(path), "--policy", "static:1", "--policy", "hpa", "--seeds", "2"]
+    assert main([*words, "--json", str(numbers), "--plot", str(page)]) == 0
+    assert "static:1" in capsys.readouterr().out
+    told = json.loads(numbers.read_text())
+    assert told["scenario"] == "small"
+    assert [(run["policy"], run["seed"]) for run in told["runs"]] == [
+        ("static:1", 1),
+        ("hpa", 1),
+        ("static:1", 2),
+        ("hpa", 2),
+    ]
+    chat = told["runs"][0]["services"]["chat"]
+    assert {"arrivals", "good", "attainment", "goodput_rps", "ttft_p99_seconds", "tpot_p50_seconds"} <= set(chat)
+    assert chat["attainment"] > 0.95
+    assert math.isclose(chat["goodput_rps"], chat["good"] / 150.0)
+    assert {"gpu_hours", "cost_dollars", "scale_actions", "wall_seconds"} <= set(told["runs"][0])
+    assert "data:image/png;base64," in page.read_text()
+
+
+def test_results_go_to_standard_output_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = scenario_file(tmp_path, small_scenario())
+    assert main(["simulate", str(path), "--policy", "static:1", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["policy"] == "static:1"
