@@ -18,8 +18,9 @@ from holdfast_engine.ledger import Ledger
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.order import Place
 from holdfast_engine.pace import Pace
-from holdfast_engine.record import Mode
-from holdfast_engine.request import Request, ending_of
+from holdfast_engine.prompts import Prompts
+from holdfast_engine.record import RECORD_SECONDS, Mode
+from holdfast_engine.request import Request, ending_of, is_warm_up
 from holdfast_engine.rules import Limits, Overload
 from holdfast_engine.steplaw import StepLawFit
 from holdfast_engine.waiting import DeadlineQueue
@@ -28,8 +29,6 @@ from holdfast_engine.waiting import DeadlineQueue
 LONGEST_TRANSIT_SECONDS = 10.0
 _FIT_SECONDS = 0.5
 _FIT_STEPS = 16
-# A record costs as much as the rest of a step's bookkeeping.
-_RECORD_SECONDS = 0.05
 _NONE = math.nan
 
 
@@ -85,6 +84,7 @@ class FastLoop:
         self._starting: dict[str, Request] = {}
         self._pending: deque[_Pending] = deque()
         self._pace = Pace()
+        self._prompts = Prompts()
         self._last = Features(0, 0, 0, 0.0)
         self._last_update = float("-inf")
         self._next_fit = float("-inf")
@@ -92,8 +92,11 @@ class FastLoop:
         self._active = capacity.active_sequences
         self._pairs_per_prefill = 0.0
         self._prefill_tps = _NONE
+        self._peak_tps = _NONE
         self._step_seconds = 0.0
         self._prefill_tokens = 1
+        self._running = 0
+        self._free_sequences = 0
 
     @property
     def mode(self) -> Mode:
@@ -102,8 +105,9 @@ class FastLoop:
 
     def arrive(self, request: Request) -> None:
         """A request reached the engine; without objectives nothing can be said about it."""
-        if self.limits is None:
+        if self.limits is None or is_warm_up(request):
             return
+        self._prompts.arrive(request.num_prompt_tokens)
         transit = min(max(self._wall_clock() - request.arrival_time, 0.0), LONGEST_TRANSIT_SECONDS)
         self.ledger.arrive(request.request_id, self._clock() - transit, self.limits.objectives)
         # A further part of a session comes as a request of the same name: the first one stays.
@@ -125,6 +129,7 @@ class FastLoop:
         now = self._clock()
         self.ledger.expire(now)
         self.queue.advance(now)
+        self._running = running
         self.step_limits = self._limits_for(max(0, running - len(self._starting)))
         return self.step_limits
 
@@ -133,11 +138,14 @@ class FastLoop:
         if not output.total_num_scheduled_tokens:
             return
         self._last = step_features(output, self._capacity.drafts)
+        self._free_sequences = self._free_after(output)
         self._pending.append(_Pending(output, self._clock(), self._last))
         for new in output.scheduled_new_reqs:
             request = self._known.get(new.req_id)
             if request is not None and not request.num_output_tokens:
                 self._starting[new.req_id] = request
+                if not request.num_preemptions:
+                    self._prompts.start(request.num_prompt_tokens, new.num_computed_tokens)
 
     def updated(self, output: Output, finished: Iterable[str]) -> None:
         """The results of a step came: time it, note first tokens, judge what has finished."""
@@ -165,11 +173,17 @@ class FastLoop:
                 moment = self._clock() if now is None else now
                 self.ledger.end(name, ending_of(request), moment, request.num_output_tokens)
 
+    def too_old(self) -> list[Request]:
+        """Requests that have waited for longer than any may."""
+        if self.limits is None:
+            return []
+        return self.queue.order.older_than(self._clock() - rules.longest_wait_seconds(self.limits))
+
     def is_record_due(self) -> bool:
         """Whether to publish after this step: some time has passed, or no counted request is left."""
         if self._known and self._last_update < self._next_record:
             return False
-        self._next_record = self._last_update + _RECORD_SECONDS
+        self._next_record = self._last_update + RECORD_SECONDS
         return True
 
     def record(self) -> list[float]:
@@ -183,6 +197,10 @@ class FastLoop:
             order.fresh_tokens,
             self._prefill_tps,
             self._step_seconds,
+            self._free_sequences * self._prompts.computed_tokens if self._free_sequences else 0.0,
+            self._prefill_tokens / self._step_seconds if self._step_seconds > 0.0 else _NONE,
+            self._prompts.mean_tokens,
+            self._prompts.computed_share,
             *coefficients,
             self.fit.error,
             *self._limits_record(),
@@ -206,8 +224,8 @@ class FastLoop:
             bounds.e2e_seconds or _NONE,
             step.active_sequences,
             step.tokens_per_step,
-            limits.max_queued_requests or _NONE,
-            limits.max_queued_seconds or _NONE,
+            rules.most_queued_requests(limits, self._peak_tps, self._prompts.computed_tokens),
+            rules.longest_wait_seconds(limits),
             float(limits.overload is Overload.REJECT),
         ]
 
@@ -217,7 +235,8 @@ class FastLoop:
         if entry is None:
             return None
         tokens = request.num_prompt_tokens
-        needed = rules.first_token_seconds(tokens, self._prefill_tokens, self._step_seconds)
+        computed = tokens * self._prompts.computed_share
+        needed = rules.first_token_seconds(computed, self._prefill_tokens, self._step_seconds)
         return Place(entry.deadline, entry.deadline - needed, entry.arrived, tokens)
 
     def _take(self, limits: Limits) -> None:
@@ -243,6 +262,9 @@ class FastLoop:
         prefill = self._active * mix.prefill_per_decode
         seconds = law.seconds(prefill, self._active, self._active * mix.kv_per_decode, prefill * mix.pairs_per_prefill)
         self._prefill_tps = prefill / seconds if seconds > 0.0 else _NONE
+        most = self._capacity.tokens_per_step
+        seconds = law.seconds(most, 0.0, 0.0, most * mix.pairs_per_prefill)
+        self._peak_tps = most / seconds if seconds > 0.0 else _NONE
 
     def _limits_for(self, decodes: int) -> StepLimits:
         limits, law, most = self.limits, self.fit.law, self._capacity.tokens_per_step
@@ -272,6 +294,12 @@ class FastLoop:
         self._prefill_tokens = max(1, lasting - decodes)
         self._step_seconds = law.seconds(self._prefill_tokens, decodes, kv, self._prefill_tokens * pairs)
         return StepLimits(self._active, tokens)
+
+    def _free_after(self, output: Output) -> int:
+        """Sequences that may start next; none where requests wait although the step had tokens left: memory lacks."""
+        if self.queue and output.total_num_scheduled_tokens < self.step_limits.tokens_per_step:
+            return 0
+        return max(0, self.step_limits.active_sequences - self._running - len(output.scheduled_new_reqs))
 
     def _time_step(self, output: Output, now: float) -> None:
         """A step lasts from when it was scheduled, or from the end of the one before it where they overlap."""

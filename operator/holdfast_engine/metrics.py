@@ -111,6 +111,10 @@ class EngineCollector(Collector):
             ("waiting_fresh_tokens", "waiting_fresh_tokens", "Prompt tokens of waiting requests that can be in time."),
             ("prefill_tps", "prefill_tps", "Prompt tokens per second that the engine computes when it is full."),
             ("step_seconds", "step_seconds", "Predicted seconds of the next step with all the prefill it may have."),
+            ("room_tokens", "room_tokens", "Prompt tokens that would find a free sequence at once."),
+            ("burst_tps", "burst_tps", "Prompt tokens per second that the engine computes for them."),
+            ("mean_prompt_tokens", "mean_prompt_tokens", "Mean length of the prompts that came lately."),
+            ("computed_prompt_share", "computed_share", "Share of prompt tokens that the prefix cache does not hold."),
         ):
             family = GaugeMetricFamily(f"holdfast:{name}", about, labels=("model_name", "engine"))
             for engine, numbers in engines.items():

@@ -127,6 +127,16 @@ class DeadlineOrder(Generic[Item]):
             self._front = deque(item for item in self._front if item not in leaving)
         self._compact()
 
+    def older_than(self, moment: float) -> list[Item]:
+        """Items that arrived before the moment, as far as they stand before all younger ones; the front lane is left
+        out, it has its first token or its place in the next step."""
+        found = []
+        for item, entry in self._entries.items():
+            if entry.place.arrived >= moment:
+                break
+            found.append(item)
+        return found
+
     def by_arrival(self) -> list[Item]:
         """All items as a first-come-first-served queue would hold them: the front lane, then by arrival."""
         entries = sorted(self._entries.values(), key=lambda entry: (entry.place.arrived, entry.number))

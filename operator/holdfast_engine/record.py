@@ -11,6 +11,8 @@ from pathlib import Path
 
 from holdfast_engine.steplaw import PRODUCTS, TERMS
 
+# A record costs as much as the rest of a step's bookkeeping: it is written this often, or after every longer step.
+RECORD_SECONDS = 0.05
 FOLDER_VARIABLE = "HOLDFAST_ENGINE_FOLDER"
 
 
@@ -46,6 +48,10 @@ GAUGES = (
     "waiting_fresh_tokens",
     "prefill_tps",
     "step_seconds",
+    "room_tokens",
+    "burst_tps",
+    "mean_prompt_tokens",
+    "computed_share",
     "law_c0",
     "law_c1",
     "law_c2",

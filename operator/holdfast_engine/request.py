@@ -6,6 +6,10 @@ from typing import Protocol
 
 from holdfast_engine.rules import Ending
 
+# What the pod's middleware asks for before it is ready goes by this name: no client's request, in no count.
+WARM_UP_NAME = "holdfast-warm-up"
+_WARM_UP_PREFIX = f"cmpl-{WARM_UP_NAME}-"
+
 
 class Status(Protocol):
     """vLLM's RequestStatus."""
@@ -30,6 +34,11 @@ class Request(Protocol):
     @property
     def status(self) -> Status: ...
     def __hash__(self) -> int: ...
+
+
+def is_warm_up(request: Request) -> bool:
+    """Whether this is the one token that the pod asks of itself."""
+    return request.request_id.startswith(_WARM_UP_PREFIX)
 
 
 _ENDINGS = {"FINISHED_ABORTED": Ending.ABORTED, "FINISHED_ERROR": Ending.FAILED}

@@ -18,6 +18,8 @@ LEAST_PREFILL_TOKENS = 64
 # While some sequences decode, the next ones compute their prompts.
 PREFILLING_SEQUENCES = 2
 RETRY_AFTER_SECONDS = (1, 60)
+# So long OpenAI's client libraries wait before they hang up; who waits longer has mostly gone.
+LONGEST_WAIT_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,29 +224,102 @@ def first_token_seconds(prompt_tokens: float, prefill_tokens: float, step_second
     return step_seconds * (1.0 + max(1.0, _ratio(prompt_tokens, prefill_tokens)))
 
 
+def longest_wait_seconds(limits: Limits) -> float:
+    """After how many seconds a request without a first token is ended: never while it could still be in time."""
+    return max(limits.max_queued_seconds or LONGEST_WAIT_SECONDS, limits.objectives.ttft_seconds)
+
+
+def most_queued_requests(limits: Limits, peak_tps: float, tokens_per_prompt: float) -> float:
+    """How many requests may wait: as asked, else as many as could start within the longest wait.
+
+    `peak_tps` is the rate of an engine that computes prompts and nothing else: whoever comes behind so many is ended
+    before its turn, whatever happens. Infinite while the rate is not known.
+    """
+    if limits.max_queued_requests is not None:
+        return limits.max_queued_requests
+    if not 0.0 < peak_tps < math.inf or not 0.0 < tokens_per_prompt < math.inf:
+        return math.inf
+    return max(1.0, math.floor(longest_wait_seconds(limits) * peak_tps / tokens_per_prompt))
+
+
+class Refused(enum.Enum):
+    """Why a request is turned away at the door."""
+
+    FULL = "full"
+    LATE = "late"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On which terms requests are taken; `most_queued` is infinite where any number may wait."""
+
+    ttft_seconds: float
+    overload: Overload
+    most_queued: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What waits before a new request, and how fast the engine works it off.
+
+    `prompt_tokens` are those of waiting requests that can still be in time. `room_tokens` find a free sequence at once
+    and are computed at `burst_tps`; the others at `prefill_tps`, the rate of an engine that is full. A rate that is not
+    known is NaN.
+    """
+
+    requests: float
+    prompt_tokens: float
+    prefill_tps: float
+    step_seconds: float
+    room_tokens: float = 0.0
+    burst_tps: float = math.nan
+
+    def first_token_seconds(self, prompt_tokens: float) -> float:
+        """Predicted TTFT of a request that comes now; NaN where the engine's rate is not known."""
+        tokens = max(self.prompt_tokens, 0.0) + max(prompt_tokens, 0.0)
+        at_once = min(tokens, self.room_tokens)
+        return self.step_seconds + _seconds(at_once, self.burst_tps) + _seconds(tokens - at_once, self.prefill_tps)
+
+
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Whether a request is taken, and after how many seconds it should come again if not."""
+    """Whether a request is taken, and if not, why and after how many seconds it should come again."""
 
-    admitted: bool
+    refused: Refused | None = None
     retry_after_seconds: int = 0
 
+    @property
+    def admitted(self) -> bool:
+        """Whether it is taken."""
+        return self.refused is None
 
-def admission(
-    ttft_seconds: float, *, queued_tokens: float, prompt_tokens: float, prefill_tps: float, step_seconds: float
-) -> Admission:
-    """Test for `overload: Reject`: refuse a request that would get its first token too late behind those before it.
 
-    `queued_tokens` are prompt tokens of waiting requests that can still be in time. Without a known prefill rate
-    nobody is refused.
+def admission(terms: Terms, backlog: Backlog, prompt_tokens: float) -> Admission:
+    """Take a request unless too many wait, or with `overload: Reject` its first token would be late behind others.
+
+    What could not be in time even alone is taken where nothing waits: it harms nobody there, and it can never do
+    better. Without a known rate nobody is refused for being late.
     """
-    if not prefill_tps > 0.0 or not math.isfinite(prefill_tps):
-        return Admission(True)
-    expected = step_seconds + (max(queued_tokens, 0.0) + prompt_tokens) / prefill_tps
-    if not expected > ttft_seconds:
-        return Admission(True)
+    refused = None
+    if backlog.requests >= terms.most_queued:
+        refused = Refused.FULL
+    elif terms.overload is Overload.REJECT and backlog.prompt_tokens > 0.0:
+        late = backlog.first_token_seconds(prompt_tokens) > terms.ttft_seconds
+        refused = Refused.LATE if late else None
+    return Admission() if refused is None else Admission(refused, retry_after_seconds(terms, backlog, prompt_tokens))
+
+
+def retry_after_seconds(terms: Terms, backlog: Backlog, prompt_tokens: float) -> int:
+    """Whole seconds until a request that comes again meets its deadline, as far as what waits now decides on it."""
     least, most = RETRY_AFTER_SECONDS
-    return Admission(False, int(min(max(math.ceil(min(expected - ttft_seconds, most)), least), most)))
+    excess = backlog.first_token_seconds(prompt_tokens) - terms.ttft_seconds
+    return math.ceil(min(max(excess, least), most)) if excess > least else least
+
+
+def _seconds(tokens: float, tps: float) -> float:
+    if not tokens > 0.0:
+        return 0.0
+    return tokens / tps if 0.0 < tps < math.inf else math.nan
 
 
 def _ratio(amount: float, each: float) -> float:

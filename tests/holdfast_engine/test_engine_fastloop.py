@@ -384,3 +384,45 @@ def test_nothing_is_kept_of_requests_that_are_gone() -> None:
     kept = (loop._known, loop._starting, loop._pending, loop.ledger._open, loop.ledger._due, loop.queue.order._entries)
     assert [len(each) for each in kept] == [0] * len(kept)
     assert len(loop.queue.order._fresh) + len(loop.queue.order._late) < 100
+
+
+def test_the_token_that_a_pod_asks_of_itself_is_in_no_count() -> None:
+    engine = ToyEngine()
+    warm_up = ToyRequest("cmpl-holdfast-warm-up-0-1f", engine.now + 1e9, 1, 1)
+    engine.loop.arrive(warm_up)
+    engine.loop.queue.add_request(warm_up)
+    engine.run(1.0)
+    assert warm_up.num_output_tokens == 1
+    assert engine.loop.ledger.arrived == engine.loop.ledger.unjudged == 0
+
+
+def test_only_what_waits_for_too_long_is_too_old() -> None:
+    engine = ToyEngine(Limits(1, Objectives(1.0, 0.05), active_sequences=1, adapt=False, max_queued_seconds=5.0))
+    engine.arrive(output=100_000)
+    engine.run(0.1)
+    first, second = engine.arrive(), engine.arrive(prompt=5)
+    engine.run(3.0)
+    assert engine.loop.too_old() == []
+    later = engine.arrive()
+    engine.run(2.5)
+    assert engine.loop.too_old() == [first, second]
+    for request in engine.loop.too_old():
+        engine.abort(request)
+    engine.run(1.0)
+    assert engine.loop.too_old() == []
+    engine.run(2.5)
+    assert engine.loop.too_old() == [later]
+    assert engine.loop.ledger.bad[Verdict.TTFT] == 3
+
+
+def test_the_record_tells_of_room_while_sequences_are_free() -> None:
+    engine = ToyEngine(Limits(1, Objectives(1.0, 0.05), active_sequences=4, adapt=False))
+    for _ in range(3):
+        engine.arrive(prompt=100, output=100_000)
+    engine.run(3.0)
+    told = dict(zip(FIELDS[10:], engine.loop.record(), strict=True))
+    assert told["room_tokens"] == pytest.approx(100.0)
+    assert told["burst_tps"] > told["prefill_tps"]
+    engine.arrive(prompt=100, output=100_000)
+    engine.run(0.5)
+    assert dict(zip(FIELDS[10:], engine.loop.record(), strict=True))["room_tokens"] == 0.0

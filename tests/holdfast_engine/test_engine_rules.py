@@ -2,13 +2,25 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast_engine import rules
-from holdfast_engine.rules import Ending, Law, Limits, LimitsError, Mix, Objectives, Overload, Verdict, parse_limits
+from holdfast_engine.rules import (
+    Ending,
+    Law,
+    Limits,
+    LimitsError,
+    Mix,
+    Objectives,
+    Overload,
+    Refused,
+    Verdict,
+    parse_limits,
+)
 
 BOUNDS = Objectives(ttft_seconds=1.0, tpot_seconds=0.05, e2e_seconds=10.0)
 LAW = Law(0.004, 5e-5, 2e-4, 1e-7, 1e-9)
@@ -102,6 +114,7 @@ def test_limits_with_one_bad_field_are_refused_by_name(change: dict[str, object]
         parse_limits(json.dumps({**MINIMAL, **change}))
 
 
+@settings(deadline=None)
 @given(st.text() | st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists).map(json.dumps))
 def test_any_other_text_is_refused_and_nothing_else_is_raised(text: str) -> None:
     with pytest.raises(LimitsError):
@@ -173,19 +186,76 @@ def test_a_long_prompt_needs_several_steps_until_its_first_token() -> None:
     assert rules.first_token_seconds(4000, 1000, 0.05) == pytest.approx(0.25)
 
 
+REJECT = rules.Terms(ttft_seconds=1.0, overload=Overload.REJECT)
+
+
+def backlog(tokens: float, requests: float = 1.0, tps: float = 1000.0, step: float = 0.05) -> rules.Backlog:
+    return rules.Backlog(requests, tokens, tps, step)
+
+
 def test_a_request_that_would_be_late_is_refused_until_the_queue_is_gone() -> None:
-    refused = rules.admission(1.0, queued_tokens=5000, prompt_tokens=100, prefill_tps=1000, step_seconds=0.05)
-    assert not refused.admitted
+    refused = rules.admission(REJECT, backlog(5000), 100)
+    assert refused.refused is Refused.LATE
     assert refused.retry_after_seconds == math.ceil(5.1 + 0.05 - 1.0)
-    assert rules.admission(1.0, queued_tokens=500, prompt_tokens=100, prefill_tps=1000, step_seconds=0.05).admitted
+    assert rules.admission(REJECT, backlog(500), 100).admitted
+
+
+def test_what_finds_free_sequences_waits_only_for_its_tokens() -> None:
+    roomy = replace(backlog(5000), room_tokens=6000.0, burst_tps=10_000.0)
+    assert rules.admission(REJECT, roomy, 100).admitted
+    assert roomy.first_token_seconds(2000) == pytest.approx(0.05 + 0.6 + 1.0)
+
+
+def test_with_queue_nobody_is_refused_for_being_late() -> None:
+    assert rules.admission(replace(REJECT, overload=Overload.QUEUE), backlog(1e9), 1e9).admitted
+
+
+def test_what_is_late_even_alone_is_taken_where_nothing_waits() -> None:
+    assert rules.admission(REJECT, backlog(0), 1e9).admitted
+    assert not rules.admission(REJECT, backlog(1), 1e9).admitted
+
+
+@pytest.mark.parametrize("overload", Overload)
+def test_beyond_the_depth_everybody_is_refused(overload: Overload) -> None:
+    terms = rules.Terms(1.0, overload, most_queued=3)
+    assert rules.admission(terms, backlog(0, requests=2), 10).admitted
+    assert rules.admission(terms, backlog(0, requests=3), 10) == rules.Admission(Refused.FULL, 1)
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf])
 def test_without_a_known_rate_nobody_is_refused(rate: float) -> None:
-    assert rules.admission(1.0, queued_tokens=1e9, prompt_tokens=1, prefill_tps=rate, step_seconds=1).admitted
+    assert rules.admission(REJECT, backlog(1e9, tps=rate), 1).admitted
 
 
-@given(positive, st.floats(0, 1e12), st.floats(1, 1e6), positive, st.floats(0, 1e3))
-def test_retry_after_is_a_usable_number(ttft: float, queued: float, prompt: float, rate: float, step: float) -> None:
-    found = rules.admission(ttft, queued_tokens=queued, prompt_tokens=prompt, prefill_tps=rate, step_seconds=step)
-    assert found.admitted or 1 <= found.retry_after_seconds <= 60
+@given(positive, st.floats(0, 1e12), st.floats(1, 1e6), st.floats(), st.floats(0, 1e3), st.sampled_from(Overload))
+def test_retry_after_is_a_usable_number(
+    ttft: float, queued: float, prompt: float, rate: float, step: float, overload: Overload
+) -> None:
+    terms = rules.Terms(ttft, overload, most_queued=2)
+    for requests in (1, 2):
+        found = rules.admission(terms, backlog(queued, requests, rate, step), prompt)
+        assert found.admitted or 1 <= found.retry_after_seconds <= 60
+
+
+def test_the_queue_is_bounded_without_being_told_how() -> None:
+    limits = Limits(1, Objectives(1.0, 0.05))
+    assert rules.longest_wait_seconds(limits) == 600
+    assert rules.most_queued_requests(limits, peak_tps=2000.0, tokens_per_prompt=500.0) == 2400
+    assert rules.most_queued_requests(limits, peak_tps=1.0, tokens_per_prompt=1e6) == 1
+
+
+def test_the_operators_bounds_of_the_queue_count() -> None:
+    limits = Limits(1, Objectives(1.0, 0.05), max_queued_requests=7, max_queued_seconds=30.0)
+    assert rules.longest_wait_seconds(limits) == 30
+    assert rules.most_queued_requests(limits, math.nan, math.nan) == 7
+
+
+def test_nothing_is_ended_that_can_still_be_in_time() -> None:
+    assert rules.longest_wait_seconds(Limits(1, Objectives(20.0, 0.05), max_queued_seconds=5.0)) == 20
+
+
+@pytest.mark.parametrize("unknown", [0.0, -1.0, math.nan, math.inf])
+def test_without_a_known_rate_any_number_may_wait(unknown: float) -> None:
+    limits = Limits(1, Objectives(1.0, 0.05))
+    assert rules.most_queued_requests(limits, unknown, 500.0) == math.inf
+    assert rules.most_queued_requests(limits, 2000.0, unknown) == math.inf

@@ -12,6 +12,8 @@ from typing import Any
 import prometheus_client
 import pytest
 
+from holdfast_engine.middleware import AdmissionMiddleware
+from holdfast_engine.request import WARM_UP_NAME
 from tests.render.pod_module import load
 
 MIDDLEWARE = load("holdfast_middleware")
@@ -272,3 +274,26 @@ async def test_other_scopes_pass_through() -> None:
     for kind in ("lifespan", "websocket"):
         await MIDDLEWARE.ReadyAndBalance(engine)({"type": kind}, no_body, Answer().send)
     assert engine.seen == [("lifespan", ""), ("websocket", "")]
+
+
+async def test_the_warm_up_goes_by_a_name_that_the_plugin_leaves_out_of_its_counts() -> None:
+    assert MIDDLEWARE.WARM_UP_NAME == WARM_UP_NAME
+    names = []
+
+    class NamedEngine(FakeEngine):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            names.append(dict(scope["headers"]).get(b"x-request-id"))
+            await super().__call__(scope, receive, send)
+
+    await until_warm(MIDDLEWARE.ReadyAndBalance(NamedEngine()))
+    assert names[:2] == [WARM_UP_NAME.encode()] * 2
+
+
+def test_the_plugins_admission_stands_before_the_engine() -> None:
+    assert isinstance(MIDDLEWARE.with_admission(FakeEngine()), AdmissionMiddleware)
+
+
+def test_an_engine_without_the_plugin_is_served_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine()
+    monkeypatch.setitem(sys.modules, "holdfast_engine.middleware", None)
+    assert MIDDLEWARE.with_admission(engine) is engine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -115,6 +116,8 @@ def test_refused_requests_may_come_again_and_those_let_in_are_good(tmp_path: Pat
 def test_a_refusal_says_when_to_come_again(tmp_path: Path) -> None:
     scheduler, clock = fast_scheduler(replace(ASKED, overload=Overload.REJECT), tmp_path)
     replay_on(scheduler, poisson(20.0, 10.0), LAW, clock)
+    assert scheduler.refuse(10) is scheduler.refuse(10**6) is None
+    scheduler.add(Sequence(10, 10, clock.now))
     assert scheduler.refuse(10) is None
     refusal = scheduler.refuse(10**6)
     assert refusal is not None
@@ -127,7 +130,7 @@ def test_stock_caps_refuse_as_before_and_are_counted(tmp_path: Path) -> None:
     scheduler.add(Sequence(10, 10, 0.0))
     refusal = scheduler.refuse(10)
     assert refusal is not None
-    assert (refusal.reason, refusal.retry_after_seconds) == (RejectReason.REQUESTS, None)
+    assert (refusal.reason, refusal.retry_after_seconds) == (RejectReason.REQUESTS, 1)
     assert scheduler.rejected == 1
 
 
@@ -211,6 +214,24 @@ async def served(
         yield client, path.write_text
 
 
+ONE_AT_A_TIME = Limits(1, Objectives(60.0, 10.0), active_sequences=1, adapt=False)
+
+
+@asynccontextmanager
+async def occupied(tmp_path: Path, asked: Limits) -> AsyncIterator[Client]:
+    """An engine that runs one long request, with another one behind it."""
+    async with served(tmp_path, asked, speed=1.0) as (client, _), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(client.post(prompt=[1] * 10, max_tokens=20_000))
+        while await client.value("vllm:num_requests_running") == 0:
+            await asyncio.sleep(0)
+        waiting = tasks.create_task(client.post(prompt=[1] * 3000, max_tokens=20_000))
+        while await client.value("holdfast:requests_arrived_total") < 2:
+            await asyncio.sleep(0)
+        yield client
+        running.cancel()
+        waiting.cancel()
+
+
 async def test_good_requests_are_counted_on_metrics(tmp_path: Path) -> None:
     async with served(tmp_path, Limits(1, Objectives(10.0, 10.0))) as (client, _):
         for _ in range(3):
@@ -257,17 +278,41 @@ async def test_new_limits_are_taken_by_an_idle_engine(tmp_path: Path) -> None:
 
 
 async def test_a_request_that_would_be_late_gets_a_503_and_a_time(tmp_path: Path) -> None:
-    asked = Limits(1, Objectives(0.05, 10.0), overload=Overload.REJECT)
-    async with served(tmp_path, asked, speed=2.0) as (client, _):
+    async with occupied(tmp_path, replace(ONE_AT_A_TIME, overload=Overload.REJECT)) as client:
         while await client.value("holdfast:prefill_tps") == 0:
-            assert (await client.post(prompt=[1] * 500, max_tokens=40))[0] == 200
+            await asyncio.sleep(0)
         body = {"holdfast_prompt_tokens": 30_000, "max_tokens": 1}
         async with client.session.post(client.base + "/v1/completions", json=body) as response:
             assert response.status == 503
             assert int(response.headers["Retry-After"]) >= 1
             assert "first token" in (await response.json())["error"]["message"]
         assert await client.value("holdfast:requests_bad_total", cause="rejected") == 1
-        assert await client.value("vllm:admission_rejections_total") == 0
+        assert await client.value("vllm:admission_rejections_total", reason="max_num_queued_tokens") == 1
+
+
+async def test_requests_beyond_the_depth_are_turned_away(tmp_path: Path) -> None:
+    async with occupied(tmp_path, replace(ONE_AT_A_TIME, max_queued_requests=1)) as client:
+        assert (await client.post(prompt="a", max_tokens=1))[0] == 503
+        assert await client.value("holdfast:requests_bad_total", cause="rejected") == 1
+        assert await client.value("vllm:admission_rejections_total", reason="max_num_queued_reqs") == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_waits_for_too_long_is_ended_with_an_error_and_bad(stream: bool, tmp_path: Path) -> None:
+    asked = replace(ONE_AT_A_TIME, objectives=Objectives(0.01, 10.0), max_queued_seconds=0.05)
+    async with occupied(tmp_path, asked) as client:
+        if stream:
+            problem, end = await client.stream(prompt="a", max_tokens=1)
+            assert end == "[DONE]"
+            error = json.loads(problem)["error"]
+        else:
+            status, answer = await client.post(prompt="a", max_tokens=1)
+            assert status == 503
+            error = answer["error"]
+        assert error["code"] == 503
+        assert "waited for too long" in error["message"]
+        assert await client.value("holdfast:requests_bad_total", cause="ttft") >= 2
+        assert await client.value("holdfast:requests_withdrawn_total") == 0
 
 
 @pytest.mark.looptime(start=100.0, end=100_000.0)
@@ -292,6 +337,7 @@ class Nobody:
 
     def token(self) -> None: ...
     def finish(self) -> None: ...
+    def fail(self, message: str) -> None: ...
 
 
 def test_the_scheduler_class_turns_it_on_as_in_vllm() -> None:

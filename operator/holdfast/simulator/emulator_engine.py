@@ -11,12 +11,17 @@ from holdfast.enginemodel.scheduler import Refusal, RejectReason, Scheduler, Seq
 from holdfast.enginemodel.steplaw import StepTimer
 from holdfast.simulator.emulator_fastloop import FastLoopScheduler
 from holdfast.simulator.emulator_metrics import EngineMetrics
+from holdfast_engine.door import CAPS
+from holdfast_engine.rules import Refused
 
 LONGEST_LAG_SECONDS = 1.0
 """How far behind the clock the steps may be and still catch up; a host that stalls longer loses the rest."""
 
 IDLE_LOOK_SECONDS = 0.5
 """How often an engine without requests looks for new limits; one with requests does so between its steps."""
+
+
+TOO_OLD = "The request waited for too long without its turn. Please try again later."
 
 
 class Sink(Protocol):
@@ -27,6 +32,9 @@ class Sink(Protocol):
 
     def finish(self) -> None:
         """The last token."""
+
+    def fail(self, message: str) -> None:
+        """No more tokens, for this reason."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,8 +63,10 @@ class EmulatedEngine:
     def admit(self, prompt_tokens: int) -> Refusal | None:
         """Why a request of this length is refused now, counted; None lets it in."""
         refusal = self.scheduler.refuse(prompt_tokens)
-        if refusal is not None and refusal.reason is not RejectReason.TTFT:
-            self.metrics.add("vllm:admission_rejections", 1, refusal.reason.value)
+        if refusal is not None:
+            late = refusal.reason is RejectReason.TTFT
+            cap = CAPS[Refused.LATE] if late else refusal.reason.value
+            self.metrics.add("vllm:admission_rejections", 1, cap)
         return refusal
 
     def submit(self, job: Job) -> None:
@@ -90,6 +100,7 @@ class EmulatedEngine:
             self._count_step(plan)
             await asyncio.sleep(max(0.0, due - loop.time()))
             self._deliver(plan, loop.time())
+            self._end_too_old()
 
     async def _arrival(self) -> None:
         self._work.clear()
@@ -151,6 +162,15 @@ class EmulatedEngine:
         metrics.add("vllm:prompt_tokens_by_source", cached, "local_cache_hit")
         metrics.add("vllm:prompt_tokens_cached", cached)
         metrics.add("vllm:prompt_tokens_cached_by_source", cached, "device")
+
+    def _end_too_old(self) -> None:
+        """End what has waited for longer than the limits allow, as the middleware of a real engine does."""
+        if not isinstance(self.scheduler, FastLoopScheduler):
+            return
+        for sequence in self.scheduler.too_old():
+            job = self._jobs[sequence]
+            self.abort(job)
+            job.sink.fail(TOO_OLD)
 
     def _settle(self) -> None:
         if not self._jobs:

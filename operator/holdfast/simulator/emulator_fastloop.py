@@ -24,14 +24,17 @@ from holdfast.enginemodel.scheduler import (
 )
 from holdfast.enginemodel.scheduler import Sequence as Request
 from holdfast_engine import VERSION
+from holdfast_engine.door import backlog_of, decide, terms_of
 from holdfast_engine.fastloop import Capacity, FastLoop
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.metrics import EngineCollector, Identity
 from holdfast_engine.record import FIELDS
-from holdfast_engine.rules import Overload, admission
+from holdfast_engine.rules import RETRY_AFTER_SECONDS, Refused, retry_after_seconds
 
 SCHEDULER_CLASS = "holdfast_engine.scheduler.HoldfastScheduler"
 """The value of `--scheduler-cls` that turns the fast loop on, in vLLM as here."""
+
+_REASONS = {Refused.FULL: RejectReason.REQUESTS, Refused.LATE: RejectReason.TTFT}
 
 
 class FastLoopScheduler(Scheduler):
@@ -52,9 +55,13 @@ class FastLoopScheduler(Scheduler):
 
     def refuse(self, prompt_tokens: int) -> Refusal | None:
         """Why a request of this length that comes now is turned away, counted; None lets it in."""
-        found = super().refuse(prompt_tokens) or self._too_late(prompt_tokens)
+        found = self._refused_by_cap() or self._refused_at_door(prompt_tokens)
         self.rejected += found is not None
         return found
+
+    def too_old(self) -> list[Request]:
+        """Requests that have waited for longer than any may."""
+        return cast(list[Request], self.loop.too_old())
 
     def step(self, now: float) -> StepPlan:
         """Set the limits of this step, then plan it."""
@@ -83,19 +90,19 @@ class FastLoopScheduler(Scheduler):
         """The record of the plugin, by name; what its own code costs is not measured here."""
         return dict(zip(FIELDS, [*self.loop.counts(), 0.0, float(self.steps), *self.loop.record()], strict=True))
 
-    def _too_late(self, prompt_tokens: int) -> Refusal | None:
-        limits = self.loop.limits
-        if limits is None or limits.overload is not Overload.REJECT:
+    def _refused_by_cap(self) -> Refusal | None:
+        """vLLM's own caps, with the time to come again that the middleware adds."""
+        reason = self.rejection()
+        if reason is None:
             return None
         numbers = self.numbers()
-        found = admission(
-            limits.objectives.ttft_seconds,
-            queued_tokens=numbers["waiting_fresh_tokens"],
-            prompt_tokens=prompt_tokens,
-            prefill_tps=numbers["prefill_tps"],
-            step_seconds=numbers["step_seconds"],
-        )
-        return None if found.admitted else Refusal(RejectReason.TTFT, found.retry_after_seconds)
+        terms = terms_of(numbers)
+        again = RETRY_AFTER_SECONDS[0] if terms is None else retry_after_seconds(terms, backlog_of(numbers), 0.0)
+        return Refusal(reason, again)
+
+    def _refused_at_door(self, prompt_tokens: int) -> Refusal | None:
+        found = decide(self.numbers(), prompt_tokens)
+        return None if found.refused is None else Refusal(_REASONS[found.refused], found.retry_after_seconds)
 
     def _enqueue(self, sequence: Request) -> None:
         sequence.request_id = str(next(self._names))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 
 from aiohttp import HttpVersion11, web
 
-from holdfast.simulator.emulator_openai import Answer
+from holdfast.simulator.emulator_openai import Answer, BadRequest
 
 
 class Collector:
@@ -14,6 +15,7 @@ class Collector:
 
     def __init__(self) -> None:
         self._done = asyncio.Event()
+        self._problem: str | None = None
 
     def token(self) -> None:
         """One more token; nothing to do before the last."""
@@ -21,8 +23,15 @@ class Collector:
     def finish(self) -> None:
         self._done.set()
 
+    def fail(self, message: str) -> None:
+        self._problem = message
+        self._done.set()
+
     async def finished(self) -> None:
+        """Wait for the end; BadRequest where the engine ended it."""
         await self._done.wait()
+        if self._problem is not None:
+            raise BadRequest(self._problem, HTTPStatus.SERVICE_UNAVAILABLE, headers={"Retry-After": "1"})
 
 
 class TokenStream:
@@ -40,6 +49,7 @@ class TokenStream:
         self._token = self._framed(answer.token_event())
         self._unsent = self._framed(answer.first_event())
         self._opened = False
+        self._problem: bytes | None = None
         self._done = asyncio.Event()
 
     async def open(self) -> None:
@@ -56,12 +66,18 @@ class TokenStream:
     def finish(self) -> None:
         self._done.set()
 
+    def fail(self, message: str) -> None:
+        self._problem = BadRequest(message, HTTPStatus.SERVICE_UNAVAILABLE).body()
+        self._done.set()
+
     async def finished(self) -> None:
         await self._done.wait()
 
     async def close(self) -> None:
-        """Send the last token and the end."""
-        self._write(self._framed(self._answer.last_events()))
+        """Send the last token, or the error, and the end."""
+        problem = self._problem
+        last = self._answer.last_events() if problem is None else b"data: " + problem + b"\n\ndata: [DONE]\n\n"
+        self._write(self._framed(last))
         await self._response.write_eof()
 
     def _write(self, data: bytes) -> None:

@@ -1,10 +1,11 @@
 """ASGI middleware for vLLM's API server (`--middleware holdfast_middleware.ReadyAndBalance`).
 
-Standard library only, Python 3.9. It does three things, and touches no request or answer body:
+Standard library only, Python 3.9. It does four things, and touches no request or answer body:
 - `GET /holdfast/ready` is 200 once this server has really served one token, and as long as /health is; that token
   stays out of the engine's metrics, because no client asked for it;
 - a share of all answers carries `Connection: close`: kube-proxy balances connections, not requests, so clients that
   keep theirs would never meet a new replica;
+- where the plugin is mounted, its own check of new requests stands before the engine's (holdfast_engine.middleware);
 - while the pod drains (preStop has made a file) all answers carry it, so that no client clings to a pod that goes.
 The server closes such a connection after the answer is complete: no request is lost by it.
 """
@@ -28,14 +29,16 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 READY_PATH = "/holdfast/ready"
 CLOSE = (b"connection", b"close")
 DRAIN_CHECK_SECONDS = 0.25
+# The plugin leaves a request of this name out of its counts.
+WARM_UP_NAME = "holdfast-warm-up"
 
 
 class ReadyAndBalance:
     """Wraps the engine's application; every API server process has its own."""
 
     def __init__(self, app: App) -> None:
-        self._app = app
-        self._warm_up = WarmUp(app)
+        self._app = with_admission(app)
+        self._warm_up = WarmUp(self._app)
         self._draining = Draining(os.environ.get("HOLDFAST_DRAIN_FILE", "/tmp/holdfast-draining"))  # noqa: S108
         # A connection carries one request at a time, seconds each: one close in ten moves a busy client within
         # about a cold start, and costs one handshake for ten requests.
@@ -73,6 +76,18 @@ class ReadyAndBalance:
             await answer_text(send, 503, self._warm_up.state)
         else:
             await self._app(request_scope(scope, "GET", "/health"), receive, send)
+
+
+def with_admission(app: App) -> App:
+    """The application behind the plugin's check of new requests; as it is where no plugin is mounted."""
+    try:
+        from holdfast_engine.middleware import AdmissionMiddleware
+    except ImportError:
+        return app
+    except Exception as error:  # a plugin that this Python does not read is no reason not to serve
+        print(f"holdfast: no admission: {error!r}", file=sys.stderr, flush=True)  # noqa: T201
+        return app
+    return AdmissionMiddleware(app)
 
 
 class WarmUp:
@@ -192,6 +207,7 @@ def request_scope(scope: Message, method: str, path: str, body: bytes = b"") -> 
     """The scope of another request to the same application, with the API key where the engine wants one."""
     headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
     headers.append((b"content-length", str(len(body)).encode()))
+    headers.append((b"x-request-id", WARM_UP_NAME.encode()))
     key = api_key()
     if key:
         headers.append((b"authorization", b"Bearer " + key.encode()))

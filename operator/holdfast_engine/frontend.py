@@ -1,0 +1,66 @@
+"""The API server's end of vLLM's engine: what the middleware asks of it. The third of three files that import vLLM."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from holdfast_engine.door import CAPS
+from holdfast_engine.rules import Refused
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.engine.output_processor import RequestState
+
+logger = logging.getLogger("vllm.holdfast")
+
+
+class Frontend:
+    """Counts refusals, and ends requests that have waited for too long."""
+
+    def __init__(self, engine: AsyncLLM) -> None:
+        self._engine = engine
+
+    def count_refusal(self, refused: Refused) -> None:
+        """Count as vLLM counts its own; our stat logger hears of it too."""
+        self._engine._record_admission_rejection(CAPS[refused])
+
+    async def end_older_than(self, seconds: float) -> None:
+        """End what came longer ago and has no token yet: its client gets a 503 that says so."""
+        ended = list(_waiting_since(self._engine.output_processor.request_states.values(), time.time() - seconds))
+        if not ended:
+            return
+        for state in ended:
+            await self._end(state, seconds)
+        logger.warning("holdfast: ended %d requests that had waited for %.0f s", len(ended), seconds)
+
+    async def _end(self, state: RequestState, seconds: float) -> None:
+        from vllm.exceptions import GracefulHTTPError
+
+        queue, name = state.queue, state.request_id
+        if queue is None:
+            return
+        states = self._engine.output_processor.request_states
+        siblings = [state]
+        if state.parent_req is not None:
+            # One answer of several: the client gets all of them or an error.
+            name = state.parent_req.request_id
+            siblings = [states[child] for child in state.parent_req.child_requests if child in states]
+        for each in siblings:
+            # vLLM would tell of an abort as of an answer that ended well.
+            each.queue = None
+        await self._engine.abort(name, internal=True)
+        message = f"The request waited {seconds:.0f} s without its turn. Please try again later."
+        queue.put(GracefulHTTPError(message, HTTPStatus.SERVICE_UNAVAILABLE))
+
+
+def _waiting_since(states: Iterable[RequestState], moment: float) -> Iterable[RequestState]:
+    """Those that arrived before the moment and have no token; states are in order of arrival."""
+    for state in states:
+        if state.stats is None or state.stats.arrival_time >= moment:
+            return
+        if state.is_prefilling and not state.streaming_input:
+            yield state

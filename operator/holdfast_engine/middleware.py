@@ -1,0 +1,191 @@
+"""ASGI middleware for vLLM's API server: `--middleware holdfast_engine.middleware.AdmissionMiddleware`.
+
+It turns requests away before vLLM has read them, as the limits of the operator ask, and tells those that vLLM turns
+away when to come again. Where anything in it fails, requests go to vLLM as if it were not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from holdfast_engine import rules
+from holdfast_engine.door import Lengths, Transit, backlog_of, decide, terms_of
+from holdfast_engine.frontend import Frontend
+from holdfast_engine.record import FIELDS, folder
+from holdfast_engine.request import WARM_UP_NAME
+from holdfast_engine.rules import Admission, Refused
+from holdfast_engine.statsfile import read_stats
+
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+GUARDED = frozenset({"/v1/completions", "/v1/chat/completions"})
+MESSAGES = {
+    Refused.FULL: "Too many requests wait for this engine. Please try again later or on a different instance.",
+    Refused.LATE: "The first token would come later than this service promises. Please try again later or on a "
+    "different instance.",
+}
+_FIND_SECONDS = 1.0
+_SWEEP_SECONDS = 1.0
+
+logger = logging.getLogger("vllm.holdfast")
+
+
+class AdmissionMiddleware:
+    """Wraps the engine's application; every API server process has its own."""
+
+    def __init__(self, app: App, clock: Callable[[], float] = time.monotonic) -> None:
+        self._app = app
+        self._clock = clock
+        self._records = Records(clock)
+        self._lengths = Lengths()
+        self._transit = Transit()
+        self._sweeping: asyncio.Task[None] | None = None
+        self._broken = False
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if self._broken or not is_guarded(scope):
+            await self._app(scope, receive, send)
+            return
+        found = Admission()
+        try:
+            found = self._admit(scope)
+        except Exception as error:
+            self._give_up(error)
+        if found.refused is None:
+            await self._app(scope, receive, self._with_retry_after(send))
+        else:
+            await drain(receive)
+            await answer_busy(send, found)
+
+    def _admit(self, scope: Message) -> Admission:
+        frontend = Frontend(scope["app"].state.engine_client)
+        if self._sweeping is None:
+            self._sweeping = asyncio.get_running_loop().create_task(self._sweep(frontend))
+        engines = self._records.read()
+        size, now = body_bytes(scope), self._clock()
+        answers = [self._ask(numbers, size, now) for numbers in engines]
+        refusals = [answer for answer in answers if not answer.admitted]
+        # vLLM gives a request to the engine with the shortest queue.
+        if refusals and len(refusals) == len(answers):
+            best = min(refusals, key=lambda answer: answer.retry_after_seconds)
+            if best.refused is not None:
+                frontend.count_refusal(best.refused)
+            return best
+        self._lengths.learn(size)
+        if engines:
+            self._transit.add(now, self._lengths.tokens(size, engines[0]["mean_prompt_tokens"]))
+        return Admission()
+
+    def _ask(self, numbers: Mapping[str, float], size: int, now: float) -> Admission:
+        requests, tokens = self._transit.since(now, numbers["step_seconds"])
+        return decide(numbers, self._lengths.tokens(size, numbers["mean_prompt_tokens"]), requests, tokens)
+
+    def _with_retry_after(self, send: Send) -> Send:
+        """Tell those whom vLLM itself turns away when to come again."""
+
+        async def send_with_retry_after(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 503:
+                headers = list(message.get("headers", ()))
+                if not any(name.lower() == b"retry-after" for name, _ in headers):
+                    seconds = str(self._retry_after_seconds()).encode()
+                    message = {**message, "headers": [*headers, (b"retry-after", seconds)]}
+            await send(message)
+
+        return send_with_retry_after
+
+    def _retry_after_seconds(self) -> int:
+        try:
+            known = [(terms_of(numbers), backlog_of(numbers)) for numbers in self._records.read()]
+            found = [rules.retry_after_seconds(terms, backlog, 0.0) for terms, backlog in known if terms is not None]
+            return min(found, default=rules.RETRY_AFTER_SECONDS[0])
+        except Exception as error:
+            self._give_up(error)
+            return rules.RETRY_AFTER_SECONDS[0]
+
+    async def _sweep(self, frontend: Frontend) -> None:
+        """End what has waited for too long."""
+        try:
+            while not self._broken:
+                await asyncio.sleep(_SWEEP_SECONDS)
+                allowed = [each["limit_max_queued_seconds"] for each in self._records.read() if terms_of(each)]
+                if allowed:
+                    await frontend.end_older_than(max(allowed))
+        except Exception as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self._broken = True
+        logger.error("holdfast: no admission, requests go to vLLM as they come: %s", error, exc_info=error)
+
+
+class Records:
+    """The records of this pod's engines, by name; those that cannot be read are left out."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._next_find = float("-inf")
+        self._paths = sorted(folder().glob("engine-*.stats"))
+
+    def read(self) -> list[dict[str, float]]:
+        """What every engine told last."""
+        now = self._clock()
+        if now >= self._next_find:
+            self._next_find = now + _FIND_SECONDS
+            self._paths = sorted(folder().glob("engine-*.stats"))
+        found = (read_stats(path, len(FIELDS)) for path in self._paths)
+        return [dict(zip(FIELDS, numbers, strict=True)) for numbers in found if numbers is not None]
+
+
+def is_guarded(scope: Message) -> bool:
+    """Whether this request may be turned away: not the pod's own, nor one without the key that vLLM will ask for."""
+    if scope["type"] != "http" or scope.get("method") != "POST":
+        return False
+    if scope["path"].removeprefix(scope.get("root_path", "")) not in GUARDED:
+        return False
+    headers = dict(scope["headers"])
+    if headers.get(b"x-request-id") == WARM_UP_NAME.encode():
+        return False
+    return b"authorization" in headers or not wants_key()
+
+
+def wants_key() -> bool:
+    """Whether vLLM was started with an API key."""
+    return "VLLM_API_KEY" in os.environ or any(argument.startswith("--api-key") for argument in sys.argv)
+
+
+def body_bytes(scope: Message) -> int:
+    """Size of the request as its client states it, 0 where it does not."""
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit():
+            return int(value)
+    return 0
+
+
+async def drain(receive: Receive) -> None:
+    """Take in what the client still sends, so that it hears the answer."""
+    while (await receive()).get("more_body"):
+        pass
+
+
+async def answer_busy(send: Send, found: Admission) -> None:
+    """A 503 in vLLM's own form."""
+    assert found.refused is not None
+    error = {"message": MESSAGES[found.refused], "type": "Service Unavailable", "param": None, "code": 503}
+    body = json.dumps({"error": error}).encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"retry-after", str(found.retry_after_seconds).encode()),
+    ]
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
