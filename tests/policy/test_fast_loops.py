@@ -70,7 +70,7 @@ def believed(lengths: Lengths = CODE, spec: ServiceSpec = SPEC, loops: frozenset
 def test_with_the_fast_loop_a_replica_carries_what_the_best_limits_carry() -> None:
     plain, tuned = believed(loops=frozenset()).beliefs[0], believed().beliefs[0]
     assert plain.limits == BatchingLimits()
-    assert tuned.limits == BatchingLimits(256, 1024)
+    assert tuned.limits == BatchingLimits(None, 1024)
     assert tuned.rate_rps > 1.5 * plain.rate_rps
 
 
@@ -114,9 +114,9 @@ def test_the_search_for_limits_waits_where_a_tick_has_answered_enough() -> None:
 def test_absurd_slowness_finds_limits_all_the_same(slowness: float) -> None:
     option = AcceleratorOption("l40s")
     found = MODEL.best_limits(SPEC, option, LengthMix.from_means(2050, 30), slowness)
-    assert (found.max_num_seqs, found.max_num_batched_tokens) == (256, 1024)
+    assert found == BatchingLimits(None, 1024)
 
 
 def test_where_nothing_meets_the_objectives_limits_stay_at_their_start() -> None:
     found = MODEL.best_limits(SPEC, AcceleratorOption("l40s"), LengthMix.from_means(2050, 30), 1e300)
-    assert found == BatchingLimits(256, 2048)
+    assert found == BatchingLimits()

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,10 +19,11 @@ from hypothesis import strategies as st
 from holdfast.api.reasons import Reason
 from holdfast.control.report import invalid_status
 from holdfast.domain.cluster import ClusterProblem, Replica, ReplicaPhase
-from holdfast.domain.service import ServiceKey
+from holdfast.domain.service import BatchingLimits, ServiceKey
 from holdfast.domain.signals import SignalState
 from holdfast.observe import mapping
 from holdfast.observe.cluster import Invalid
+from holdfast.policy.batching import Batching, Situation, Trial, Wanted, step
 from holdfast.policy.budget import SloState
 from holdfast.policy.capacity import Belief
 from holdfast.policy.coldstart import ColdStarts
@@ -38,6 +40,7 @@ from holdfast.policy.setbacks import Setback, Setbacks
 from holdfast.policy.sizes import decide_sizes
 from holdfast.policy.sizing import Peaks
 from holdfast.policy.traffic import judge
+from holdfast.policy.trial import Evidence
 from holdfast.policy.turns import Turns
 from holdfast.policy.view import View
 from tests.builders import NOW, ServiceView, accelerator, no_traffic, replicas, traffic
@@ -45,6 +48,8 @@ from tests.policy.views import CHAT, view
 
 Told = tuple[str, str]
 MISSED = SloState(0.95, -4.0, True, False, 1000.0)
+TUNED = BatchingLimits(None, 1024)
+ON_TRIAL = Trial("h100", BatchingLimits(), TUNED, NOW - 1200.0, NOW - 1100.0, Evidence(-5.0, 3210.0))
 KEPT_AGAIN = SloState(0.95, -4.0, False, False, 1000.0)
 
 
@@ -60,6 +65,32 @@ def condition(kind: str) -> Callable[[View], Told]:
     def told(seen: View) -> Told:
         found = next(c for c in conditions(seen, decide_sizes(seen)) if c.type == kind)
         return str(found.reason), found.message
+
+    return told
+
+
+def batching(trial: Trial | None, **changes: Any) -> Callable[[View], Told]:
+    """Reason and message of a step of the batching controller, in a situation that calls for other limits."""
+    better = Batching(trial, better=("h100", TUNED, NOW - 3600.0))
+    seen = Situation(
+        now=NOW,
+        accelerator="h100",
+        limits=TUNED if trial else BatchingLimits(),
+        before=BatchingLimits() if trial else None,
+        size=6,
+        settled=True,
+        surge=True,
+        free=True,
+        calm=True,
+        demand_rps=50.0,
+        rate_rps=10.0,
+        cold_start_seconds=90.0,
+        wanted=Wanted(TUNED, 14.3),
+    )
+
+    def told(_: View) -> Told:
+        taken = step(better, replace(seen, **changes))[1]
+        return str(taken.reason), taken.message
 
     return told
 
@@ -283,6 +314,11 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "pinned": (pinned, view(of=CHAT.pinned_to(3))),
     "pinned, as it is": (pinned, view(of=CHAT.pinned_to(4))),
     "recommend": (recommended, view(of=CHAT.recommending())),
+    "batching, better limits": (batching(None), view()),
+    "batching, as good": (batching(ON_TRIAL), view()),
+    "batching, worse": (batching(replace(ON_TRIAL, evidence=Evidence(5.0, 321.0))), view()),
+    "batching, broken": (batching(ON_TRIAL, canary_fails=True), view()),
+    "batching, now fixed": (batching(ON_TRIAL, free=False), view()),
 }
 GOLDEN = Path(__file__).parents[1] / "golden" / "messages.txt"
 

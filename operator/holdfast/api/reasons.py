@@ -87,6 +87,11 @@ class Reason(StrEnum):
     # Decisions: placement
     SWITCHING_ACCELERATOR = "SwitchingAccelerator", "Another accelerator is taken; the message says why."
 
+    # Decisions: batching
+    BATCHING_TRIAL = "BatchingTrial", "One replica runs with other batching limits and is compared with the rest."
+    BATCHING_KEPT = "BatchingKept", "The replica on trial missed no more than the rest: the rest follows."
+    BATCHING_RETURNED = "BatchingReturned", "The replica on trial missed more than the rest: it goes back."
+
     # Decisions: hold and bound
     STEADY = "Steady", "The size fits the forecast."
     AT_MAXIMUM = "AtMaximum", "scaling.max or an accelerator's max bounds the size."

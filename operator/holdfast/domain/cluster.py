@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from holdfast.domain.service import BatchingLimits
 
 
 class ReplicaPhase(enum.Enum):
@@ -42,6 +44,9 @@ class Placement:
     rolling_out: bool = False  # replicas of more than one revision, or fewer updated than wanted
     deployment: str = ""
     resource_version: str = ""
+    revision: str = ""  # of what its pods can carry, as a label of their series
+    batching: BatchingLimits = field(default_factory=BatchingLimits)  # beside those of the spec
+    batching_before: BatchingLimits | None = None  # what these replace, while they are on trial
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from holdfast.api.reasons import Reason
-from holdfast.domain.service import ServiceKey
+from holdfast.domain.service import BatchingLimits, ServiceKey
 from holdfast.domain.signals import UNKNOWN_QUANTILES, LatencyQuantiles
 
 
@@ -107,6 +107,20 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchingTarget:
+    """Limits for the engines of one accelerator; on trial, on one replica, while `before` says what they replace.
+
+    `reason` and `message` are set in the tick in which that changes.
+    """
+
+    accelerator: str
+    limits: BatchingLimits
+    before: BatchingLimits | None = None
+    reason: Reason | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """Everything that follows for one service from one tick.
 
@@ -122,3 +136,4 @@ class Decision:
     cold_start_seconds: float | None = None
     recommendation: Verdict | None = None
     explanation: Explanation = Explanation()
+    batching: BatchingTarget | None = None

@@ -79,6 +79,19 @@ class AcceleratorTraffic:
 
 
 @dataclass(frozen=True, slots=True)
+class RevisionTraffic:
+    """Requests of one revision of a service's pods, gained over the interval of the traffic they are part of."""
+
+    accelerator: str
+    revision: str
+    rejected: float = 0.0
+    ttft_count: float = 0.0
+    ttft_within: float = 0.0
+    tpot_count: float = 0.0
+    tpot_within: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Traffic:
     """Everything observed of one service at one evaluation time.
 
@@ -97,6 +110,7 @@ class Traffic:
     output_lengths: LengthHistogram = LengthHistogram()
     plugins: tuple[EngineState, ...] = ()
     steps: tuple[tuple[str, StepSums], ...] = ()  # by accelerator, where plugins report them
+    revisions: tuple[RevisionTraffic, ...] = ()  # only where one revision is on trial beside another
 
     @property
     def fresh(self) -> bool:

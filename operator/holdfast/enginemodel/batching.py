@@ -1,9 +1,8 @@
 """The batching limits under which one engine carries most, by the capacity model.
 
 Tokens per step are looked for from the start downwards only, so that no limit found here takes memory from the KV
-cache. More of them than the default never carried materially more. Sequences are more than at the start only where they
-bind: fewer never carry more, and protect an engine beyond its capacity only as long as the lengths stay what they are
-(docs/designs/0002-batching.md).
+cache; more of them than the default never carried materially more. Sequences stay as they are: fewer never carry more,
+and protect an engine beyond its capacity only as long as the lengths stay what they are (docs/designs).
 """
 
 from __future__ import annotations
@@ -12,15 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from holdfast.domain.service import Slo
-from holdfast.enginemodel.capacity import BatchLimits, Bound
+from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import EnginePrior
 from holdfast.enginemodel.working import WorkingPoint, working_point
 
 LEAST_TOKENS = 256
 """Fewer tokens in a step than this use no accelerator well."""
-
-MORE_SEQUENCES = (2, 4)
 
 FALLEN = 0.9
 """The rate has one maximum over tokens per step: below this share of the best, smaller ones need not be looked at."""
@@ -38,10 +35,8 @@ class Candidate:
         return self.point.capacity.rate_rps
 
 
-def candidates(
-    prior: EnginePrior, start: BatchLimits, mix: LengthMix, slo: Slo, *, more_sequences: bool = False
-) -> tuple[Candidate, ...]:
-    """Limits worth considering, `start` (as a rule vLLM's defaults) first; some 10 ms each, nine at most."""
+def candidates(prior: EnginePrior, start: BatchLimits, mix: LengthMix, slo: Slo) -> tuple[Candidate, ...]:
+    """Limits worth considering, `start` (as a rule vLLM's defaults) first; some 10 ms each, seven at most."""
     tried = partial(_tried, prior, mix, slo)
     found = [tried(start)]
     tokens = start.max_num_batched_tokens // 2
@@ -50,10 +45,6 @@ def candidates(
         if found[-1].rate_rps < FALLEN * best(found).rate_rps:
             break
         tokens //= 2
-    top = best(found)
-    if more_sequences and top.point.capacity.feasible and top.point.capacity.bound_by is Bound.SEQUENCES:
-        tokens = top.limits.max_num_batched_tokens
-        found += [tried(BatchLimits(more * start.max_num_seqs, tokens)) for more in MORE_SEQUENCES]
     return tuple(found)
 
 

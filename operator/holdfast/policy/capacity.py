@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from zlib import crc32
 
 from holdfast.domain.engine import StepSums
@@ -47,7 +49,8 @@ class Correction:
 class Belief:
     """One accelerator: the model's answer, the inputs it was computed from, and the correction since.
 
-    `fast_loop`: its engines find their own limits, so that `limits` are those under which most is carried.
+    `fast_loop`: its engines find their own limits, so that `limits` are those under which most is carried within those
+    that they are `started` with.
     """
 
     option: AcceleratorOption
@@ -56,6 +59,7 @@ class Belief:
     correction: Correction = Correction()
     work: float = 1.0
     """Work of the mean request by now, in units of what the answer was computed for."""
+    started: BatchingLimits = field(default_factory=BatchingLimits)
     limits: BatchingLimits = field(default_factory=BatchingLimits)
     fast_loop: bool = False
 
@@ -108,22 +112,29 @@ def believe(
     seen: Seen,
     model: EngineModel,
     fast_loops: frozenset[str] = frozenset(),
+    tuned: Mapping[str, BatchingLimits] = MappingProxyType({}),
 ) -> Capacity:
     """Bring beliefs up to date; what nothing material has changed for is kept as it is.
 
     A new generation of the spec starts the corrections anew: it may be another image or another model. While the model
     has no time, capacities shrink as the work of a request grows; without any belief to go by, there is none yet.
-    `fast_loops` names the accelerators whose engines find their own limits.
+    `fast_loops` names the accelerators whose engines find their own limits, `tuned` those with other limits than the
+    spec's.
     """
     same = memory.spec is spec or memory.spec == spec
-    outdated = any(_drifted(b) or b.fast_loop != (b.option.name in fast_loops) for b in memory.beliefs)
+    started = {option.name: tuned.get(option.name) or spec.batching for option in spec.accelerators}
+    outdated = any(
+        _drifted(b) or b.fast_loop != (b.option.name in fast_loops) or b.started != started.get(b.option.name)
+        for b in memory.beliefs
+    )
     if same and not moved(memory.lengths, lengths) and not outdated:
         return memory
     mix = length_mix(lengths, seen.prompt_lengths, seen.output_lengths)
     known = memory if memory.spec is not None and memory.spec.generation == spec.generation else Capacity()
     beliefs = []
     for option in spec.accelerators:
-        belief = _belief(known.belief(option.name), spec, option, mix, model, option.name in fast_loops)
+        engine = replace(spec, batching=started[option.name])
+        belief = _belief(known.belief(option.name), engine, option, mix, model, option.name in fast_loops)
         if belief is None:
             return _estimated(memory, mix) if same else Capacity()
         beliefs.append(belief)
@@ -140,7 +151,7 @@ def _belief(
 ) -> Belief | None:
     """What a replica carries by now, None where there is no time for the answer."""
     correction = old.correction if old is not None and old.option == option else Correction()
-    if old is not None and old.fast_loop != fast_loop:
+    if old is not None and (old.fast_loop, old.started) != (fast_loop, spec.batching):
         # What was carried beyond the model under other limits says nothing about these.
         correction = replace(correction, gain=min(1.0, correction.gain))
     limits = model.best_limits(spec, option, mix, correction.slowness) if fast_loop else spec.batching
@@ -149,7 +160,9 @@ def _belief(
     rate = model.rate(replace(spec, batching=limits), option, mix, correction.slowness)
     if rate is None:
         return None
-    return Belief(option, rate, correction.slowness, correction, limits=limits, fast_loop=fast_loop)
+    return Belief(
+        option, rate, correction.slowness, correction, started=spec.batching, limits=limits, fast_loop=fast_loop
+    )
 
 
 def _estimated(memory: Capacity, mix: LengthMix) -> Capacity:

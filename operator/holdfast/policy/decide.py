@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.api.reasons import Reason
-from holdfast.domain.decision import CapacityView, Decision, Explanation, SloView, Verdict
+from holdfast.domain.decision import BatchingTarget, CapacityView, Decision, Explanation, SloView, Verdict
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot
 from holdfast.policy import budget, forecast, placement, sizing
+from holdfast.policy.batching import Batching
 from holdfast.policy.budget import SloState
 from holdfast.policy.conditions import conditions
 from holdfast.policy.inventory import Inventory
@@ -22,6 +23,7 @@ from holdfast.policy.rest import Last, facts, still_holds
 from holdfast.policy.settings import PolicySettings
 from holdfast.policy.sizes import Sizes, decide_sizes
 from holdfast.policy.traffic import Seen, judge
+from holdfast.policy.tuning import tune
 from holdfast.policy.turns import remember_turn
 from holdfast.policy.view import View
 
@@ -90,8 +92,10 @@ def decide_service(
     sizes = decide_sizes(view)
     free = Verdict(sizes.action, reason_for(view, sizes), describe(view, sizes), sizes.targets)
     verdict, recommendation = _in_mode(view, free)
-    decision = _decision(view, sizes, verdict, recommendation)
-    return decision, _remembered(view, sizes, Last(decision, looked_at, now))
+    passed = seen.interval_seconds if known.decided_at is None else max(0.0, now - known.decided_at)
+    batching, target = tune(known.batching, view, passed, model)
+    decision = _decision(view, sizes, verdict, recommendation, target)
+    return decision, _remembered(view, sizes, batching, Last(decision, looked_at, now))
 
 
 def _view(
@@ -156,7 +160,7 @@ LIMITING = frozenset({Reason.AT_MAXIMUM, Reason.BUDGET_LIMITED, Reason.CAPACITY_
 """Bounds under which misses say nothing about headroom."""
 
 
-def _remembered(view: View, sizes: Sizes, last: Last) -> ServiceMemory:
+def _remembered(view: View, sizes: Sizes, batching: Batching, last: Last) -> ServiceMemory:
     level = 0.0 if view.forecast is None else view.forecast.level_rps
     held_by_people = view.spec.pinned_replicas is not None or view.spec.recommend_only
     return ServiceMemory(
@@ -167,10 +171,13 @@ def _remembered(view: View, sizes: Sizes, last: Last) -> ServiceMemory:
         choice=view.choice,
         turns=remember_turn(view.turns, last.decision.verdict.action, view.now, view.learned.lead_seconds, level),
         limited=held_by_people or bool(sizes.limits & LIMITING),
+        batching=batching,
     )
 
 
-def _decision(view: View, sizes: Sizes, verdict: Verdict, recommendation: Verdict | None) -> Decision:
+def _decision(
+    view: View, sizes: Sizes, verdict: Verdict, recommendation: Verdict | None, target: BatchingTarget | None
+) -> Decision:
     belief = view.belief
     return Decision(
         key=view.spec.key,
@@ -182,6 +189,7 @@ def _decision(view: View, sizes: Sizes, verdict: Verdict, recommendation: Verdic
         cold_start_seconds=view.learned.cold_starts.p90_seconds,
         recommendation=recommendation,
         explanation=_explanation(view, sizes),
+        batching=target,
     )
 
 

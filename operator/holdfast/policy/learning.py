@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.domain.service import Slo
+from holdfast.domain.service import BatchingLimits, Slo
 from holdfast.domain.snapshot import ServiceSnapshot, Timing
 from holdfast.policy import budget, capacity, coldstart, demand, forecast, headroom, mix
 from holdfast.policy.budget import Budget, SloState, Verdicts
@@ -105,6 +105,15 @@ def _engine_fault(seen: Seen, groups: tuple[Group, ...]) -> bool:
     return seen.failed > seen.late + seen.refused or any(group.failing for group in groups)
 
 
+def _tuned(service: ServiceSnapshot) -> dict[str, BatchingLimits]:
+    """Limits by accelerator that replicas were started with beside the spec's; what is on trial is one replica's."""
+    in_force = {
+        placement.accelerator: placement.batching if placement.batching_before is None else placement.batching_before
+        for placement in service.placements
+    }
+    return {name: limits for name, limits in in_force.items() if limits != BatchingLimits()}
+
+
 def _compare(
     known: ServiceMemory,
     old: Learned,
@@ -120,7 +129,7 @@ def _compare(
     model: EngineModel,
 ) -> tuple[Capacity, Look]:
     """Beliefs about capacity, corrected where one accelerator has served alone and undisturbed for long enough."""
-    beliefs = capacity.believe(old.capacity, service.spec, lengths, seen, model, loops.accelerators)
+    beliefs = capacity.believe(old.capacity, service.spec, lengths, seen, model, loops.accelerators, _tuned(service))
     used = [group for group in groups if group.size > 0]
     undisturbed = len(used) == 1 and not starting and not any(g.draining or g.useless for g in groups)
     since = now - seen.interval_seconds if known.decided_at is None else known.decided_at

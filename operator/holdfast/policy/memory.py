@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.domain.service import ServiceKey
+from holdfast.policy.batching import Batching
 from holdfast.policy.budget import Budget
 from holdfast.policy.capacity import Capacity, Look
 from holdfast.policy.coldstart import ColdStarts
@@ -57,6 +58,7 @@ class ServiceMemory:
     choice: Choice = field(default_factory=Choice)
     turns: Turns = field(default_factory=Turns)
     limited: bool = False
+    batching: Batching = field(default_factory=Batching)
 
     @property
     def decided_at(self) -> float | None:

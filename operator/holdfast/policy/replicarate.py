@@ -118,8 +118,10 @@ class StepLawModel:
     def best_limits(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float
     ) -> BatchingLimits:
-        prior, slo = _prior(spec, option), _hastened(spec.slo, _on_grid(slowness, SLOWNESS_GRID))
-        return spec.batching if spec.batching_fixed else _best(prior, _limits(prior, spec.batching), mix, slo)
+        if spec.batching_fixed:
+            return spec.batching
+        slo = _hastened(spec.slo, _on_grid(slowness, SLOWNESS_GRID))
+        return _best(_prior(spec, option), spec.batching, mix, slo)
 
 
 class Frugal:
@@ -220,6 +222,7 @@ def _law_at(prior: EnginePrior, limits: BatchLimits, mix: LengthMix, rate_rps: f
 
 
 @lru_cache(maxsize=8192)
-def _best(prior: EnginePrior, limits: BatchLimits, mix: LengthMix, slo: Slo) -> BatchingLimits:
-    found = best(candidates(prior, limits, mix, slo)).limits
-    return BatchingLimits(found.max_num_seqs, found.max_num_batched_tokens)
+def _best(prior: EnginePrior, batching: BatchingLimits, mix: LengthMix, slo: Slo) -> BatchingLimits:
+    start = _limits(prior, batching)
+    found = best(candidates(prior, start, mix, slo)).limits
+    return batching if found == start else replace(batching, max_num_batched_tokens=found.max_num_batched_tokens)
