@@ -28,15 +28,18 @@ from holdfast.observe.client import PrometheusAddress
 from holdfast.observe.prometheus import PrometheusSource
 from holdfast.render import RenderSettings
 from holdfast.render.podfiles import load_plugin, load_pod_files
+from holdfast.runtime import memory
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.telemetry import Telemetry, configure_logging, http_application
 
 _LOG = logging.getLogger(__name__)
+_SETTLE_SECONDS = 15.0
 
 
 def run(settings: Settings) -> int:
     """Run the operator; 0 after a signal, 1 when leadership was lost or a part crashed, 2 without a cluster."""
     configure_logging(settings.log_level, settings.log_format)
+    memory.frugal_allocation()
     if settings.kubeconfig is not None:
         os.environ["KUBECONFIG"] = str(settings.kubeconfig)  # kopf reads it from there
     code = 0
@@ -97,6 +100,7 @@ async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> N
             # The loop starts before kopf: kopf cancels every task that was born after it.
             watching, synced = asyncio.Event(), asyncio.Event()
             tasks.create_task(_after(synced, control_loop))
+            tasks.create_task(_settle_memory(synced))
             tasks.create_task(_take_signals_back(watching, stop_on_signals))
             await _watch(settings, api, indices, control_loop, watching, synced)
             raise RuntimeError("the watch of the API server ended")
@@ -105,6 +109,13 @@ async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> N
 async def _after(synced: asyncio.Event, control_loop: Loop) -> None:
     await synced.wait()
     await control_loop.run()
+
+
+async def _settle_memory(synced: asyncio.Event) -> None:
+    """Once the bodies that kopf held are gone and the first ticks are over."""
+    await synced.wait()
+    await asyncio.sleep(_SETTLE_SECONDS)
+    memory.settle()
 
 
 async def _take_signals_back(watching: asyncio.Event, stop_on_signals: Callable[[], None]) -> None:

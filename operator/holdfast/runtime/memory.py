@@ -1,0 +1,32 @@
+"""What the allocator and the garbage collector are told about an operator that holds much and changes little."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+
+# <malloc.h> of glibc
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
+_LARGE_BYTES = 256 * 1024
+_ARENAS = 2
+
+
+def frugal_allocation() -> None:
+    """Give large blocks back as soon as they are free, and share heaps between threads.
+
+    An answer of Prometheus is megabytes for a moment, read on one of a dozen threads; by default each of them keeps a
+    heap as large as its largest answer. Does nothing where the C library is another than glibc.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+        libc.mallopt(_M_ARENA_MAX, _ARENAS)
+
+
+def settle() -> None:
+    """Once everything is read: give back what reading took, and spare the collector all that stays."""
+    gc.collect()
+    gc.freeze()
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
