@@ -62,6 +62,19 @@ def operator_outside(namespace: str, *flags: str) -> Iterator[None]:
 
 
 @contextmanager
+def no_operator() -> Iterator[None]:
+    """Run neither of the operators in the cluster for a while."""
+    system = Kubectl(NAMESPACE)
+    system.scale("deployment", "holdfast", 0)
+    system.wait_until(lambda: not system.items("pods", "app.kubernetes.io/component=operator"), 60, "no operator")
+    try:
+        yield
+    finally:
+        system.scale("deployment", "holdfast", 2)
+        system.wait_available("holdfast", 120)
+
+
+@contextmanager
 def pod_monitor_api() -> Iterator[None]:
     """Let the API server know PodMonitors, as the Prometheus Operator's CRDs do."""
     kubectl, name = Kubectl(), "podmonitors.monitoring.coreos.com"

@@ -1,0 +1,58 @@
+"""What running engines were told, what they show to be in force, and how fast one follows the other."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from e2e.kubectl import Json, Kubectl
+
+ANNOTATION = "holdfast.dev/engine-limits"
+APPLY_SECONDS = 3.0
+"""From the annotation to the engine's own metrics, at most."""
+
+
+def alive(place: Kubectl, service: str) -> list[Json]:
+    """Pods of a service that are not being deleted."""
+    found = place.items("pods", f"holdfast.dev/service={service}")
+    return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+
+def told(place: Kubectl, service: str) -> dict[str, dict[str, Any]]:
+    """The limits in the annotation of each pod that has one."""
+    found = {
+        pod["metadata"]["name"]: pod["metadata"].get("annotations", {}).get(ANNOTATION) for pod in alive(place, service)
+    }
+    return {name: json.loads(text) for name, text in found.items() if text}
+
+
+def tell(place: Kubectl, pod: str, limits: dict[str, Any]) -> float:
+    """Write limits to a pod as a person would; seconds until its engine shows them."""
+    place.run("annotate", "pod", pod, "--overwrite", f"{ANNOTATION}={json.dumps(limits)}")
+    return seconds_until(lambda: in_force(place, pod)["version"] == limits["version"], time.monotonic())
+
+
+def in_force(place: Kubectl, pod: str) -> dict[str, float]:
+    """The limits that an engine shows at its own /metrics."""
+    address = place.get_json("pod", pod)["status"]["podIP"]
+    with urllib.request.urlopen(f"http://{address}:8000/metrics", timeout=10) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+        return {
+            sample.labels["name"]: sample.value
+            for family in families
+            for sample in family.samples
+            if sample.name == "holdfast:limits"
+        }
+
+
+def seconds_until(is_true: Callable[[], bool], started: float, seconds: float = 30.0) -> float:
+    """Seconds from `started` (monotonic) until it is true."""
+    while not is_true():
+        assert time.monotonic() - started < seconds, f"not within {seconds:.0f} s"
+        time.sleep(0.05)
+    return time.monotonic() - started
