@@ -63,6 +63,7 @@ class Variant(enum.StrEnum):
     """
 
     QUEUE = "plugin Queue"
+    REJECT = "plugin Reject"
     STOCK = "stock"
     TUNED = "stock tuned"
     SEARCH = "stock at C's limits"
@@ -95,8 +96,11 @@ CELLS = (
 )
 # What vLLM chooses on a CPU.
 DEFAULT_LIMITS = FixedLimits(sequences=128, tokens=2048)
-# Shares of C that the plugin keeps while everybody waits in the queue.
-PROMISED = {1.1: 0.95, 1.25: 0.95, 1.5: 0.9, 2.0: 0.85}
+# Shares of C that the plugin keeps: with everybody in the queue, and with those turned away who would be late.
+PROMISED = {
+    Variant.QUEUE: {1.1: 0.95, 1.25: 0.95, 1.5: 0.9, 2.0: 0.85},
+    Variant.REJECT: {1.1: 0.95, 1.25: 0.95, 1.5: 0.95, 2.0: 0.95},
+}
 # No more than this is lost where there is no overload.
 PROMISED_LOSS = 0.05
 # The recommended start for --max-num-queued-tokens: this share of TTFT at the rate at which prompts come at C.

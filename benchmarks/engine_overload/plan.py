@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.engine_overload.cells import Cell, Variant
+from benchmarks.engine_overload.cells import PROMISED, Cell, Variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def _promises(number: int, cell: Cell, extent: Extent) -> list[Planned]:
     for repetition in range(max(extent.repetitions, extent.pairs)):
         if repetition < extent.repetitions:
             runs.append(Planned(number, Variant.SEARCH, None, repetition))
-            runs += [Planned(number, Variant.QUEUE, load, repetition) for load in cell.overloads]
+            runs += [Planned(number, variant, load, repetition) for variant in PROMISED for load in cell.overloads]
         if repetition < extent.pairs:
             # Whoever comes second finds another machine: take turns.
             pair = (Variant.STOCK, Variant.QUEUE) if repetition % 2 == 0 else (Variant.QUEUE, Variant.STOCK)

@@ -19,15 +19,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from benchmarks.engine_overload.cells import CONVERSATION, DEFAULT_LIMITS, LONGEST, Cell, FixedLimits, Variant, Window
+from benchmarks.engine_overload.cells import (
+    CONVERSATION,
+    DEFAULT_LIMITS,
+    LONGEST,
+    Cell,
+    FixedLimits,
+    Slo,
+    Variant,
+    Window,
+)
 from benchmarks.engine_overload.goodput import Figures, figures
 from benchmarks.engine_overload.journal import RunKey
 from benchmarks.engine_overload.trace import Arrival, arrivals, to_jsonl
 from e2e.engine.mount import mount
-from e2e.engine.server import MODEL, Server, Settings
+from e2e.engine.server import ADMISSION, MODEL, Server, Settings
 from e2e.vllm.environment import Environment
 from e2e.vllm.model import write_model
-from holdfast_engine.rules import Limits, Objectives
+from holdfast_engine.rules import Limits, Objectives, Overload
 
 # Four wide layers: computing them, not Python, is what a step takes on one core.
 MODEL_CONFIG = {
@@ -48,6 +57,7 @@ _VARIABLES = {
 _INSIDE = Path(__file__).with_name("inside")
 _WARM_UP = Window(0.0, 5.0, 0.0)
 _WARM_UP_RPS = 4.0
+_OVERLOADS = {Variant.QUEUE: Overload.QUEUE, Variant.REJECT: Overload.REJECT}
 _HUNG_SECONDS = 300.0
 _APPLIED_SECONDS = 10.0
 
@@ -84,7 +94,7 @@ class Rig:
         self._folder, self._cells, self._cores = folder, cells, cores
         self._stack = contextlib.ExitStack()
         self._servers: dict[_Start, Server] = {}
-        self._objectives: Cell | None = None
+        self._told: tuple[Slo, Overload] | None = None
         self._version = 1
         self._plugin = mount(folder / "plugin")
         self._client: _Client | None = None
@@ -103,16 +113,17 @@ class Rig:
         server = self._ready(key, cell)
         requests = arrivals(cell.mix, key.rate_rps, key.window, key.seed)
         found = self._offer(server, requests, number, cell)
-        if key.variant is Variant.QUEUE:
+        if key.variant in _OVERLOADS:
             _check_active(server)
         return figures(found, requests, cell.slo, key.window)
 
     def _ready(self, key: RunKey, cell: Cell) -> Server:
         """The server of a variant with the limits or objectives of this run."""
         limits = key.limits or DEFAULT_LIMITS
-        if key.variant is Variant.QUEUE:
-            server = self._server(_Start("plugin", DEFAULT_LIMITS), self._to_json(cell))
-            self._set_objectives(server, cell)
+        if key.variant in _OVERLOADS:
+            overload = _OVERLOADS[key.variant]
+            server = self._server(_Start("plugin", DEFAULT_LIMITS), self._to_json(cell, overload))
+            self._tell(server, cell, overload)
             return server
         if key.variant is Variant.SEARCH:
             text = json.dumps(dataclasses.asdict(limits))
@@ -142,22 +153,25 @@ class Rig:
             "stock": (None, ""),
         }[start.kind]
         folder = self._folder / f"server-{len(self._servers)}-{start.kind}"
-        return Settings(self._environment, folder, plugin, scheduler, start.arguments, _VARIABLES)
+        # As in a pod: the middleware is there whatever overload does.
+        arguments = [*start.arguments, ADMISSION] if start.kind == "plugin" else start.arguments
+        return Settings(self._environment, folder, plugin, scheduler, arguments, _VARIABLES)
 
-    def _set_objectives(self, server: Server, cell: Cell) -> None:
-        if self._objectives is None or self._objectives.slo != cell.slo:
+    def _tell(self, server: Server, cell: Cell, overload: Overload) -> None:
+        if self._told != (cell.slo, overload):
             self._version += 1
-            _replace(server.limits, self._to_json(cell))
-            self._objectives = cell
+            _replace(server.limits, self._to_json(cell, overload))
+            self._told = (cell.slo, overload)
         server.wait_for(
             lambda: server.samples("holdfast:limits").get(("version",)) == self._version,
             _APPLIED_SECONDS,
             "application of the objectives",
         )
 
-    def _to_json(self, cell: Cell) -> str:
-        """The objectives and nothing else: every limit is the plugin's own."""
-        return Limits(self._version, Objectives(cell.slo.ttft_seconds, cell.slo.tpot_seconds)).to_json()
+    def _to_json(self, cell: Cell, overload: Overload) -> str:
+        """The objectives and what overload does, nothing else: every limit is the plugin's own."""
+        objectives = Objectives(cell.slo.ttft_seconds, cell.slo.tpot_seconds)
+        return Limits(self._version, objectives, overload=overload).to_json()
 
     def _offer(self, server: Server, requests: list[Arrival], number: int, cell: Cell) -> dict[str, Any]:
         trace, result = self._folder / "trace.jsonl", self._folder / "result.json"

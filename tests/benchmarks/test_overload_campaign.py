@@ -46,7 +46,7 @@ class FakeEngine:
     def make(self, key: RunKey, number: int) -> Figures:
         assert number == len(self.asked)
         self.asked.append(key)
-        if key.variant is Variant.QUEUE:
+        if key.variant in PROMISED:
             return figures(self._plugin(key.rate_rps))
         return figures(stock_goodput(key.limits, key.rate_rps))
 
@@ -59,11 +59,12 @@ def results_of(
 
 
 def test_the_first_repetition_of_the_promises_comes_first() -> None:
-    first = plan(ALL, Extent())[:9]
-    assert [each.cell for each in first] == [0] * 9
+    first = plan(ALL, Extent())[:13]
+    assert [each.cell for each in first] == [0] * 13
     assert first[0].variant is Variant.SEARCH
-    assert [each.load for each in first[1:5]] == [1.25, 1.5, 1.1, 2.0]
-    assert [(each.variant, each.load) for each in first[5:]] == [
+    assert [each.load for each in first[1:9]] == [1.25, 1.5, 1.1, 2.0] * 2
+    assert [each.variant for each in first[1:9]] == [Variant.QUEUE] * 4 + [Variant.REJECT] * 4
+    assert [(each.variant, each.load) for each in first[9:]] == [
         (Variant.STOCK, 0.8),
         (Variant.QUEUE, 0.8),
         (Variant.STOCK, 0.5),
@@ -78,7 +79,7 @@ def test_no_run_is_planned_twice_and_every_promise_is_repeated() -> None:
         for load in (*cell.overloads, *cell.calm_loads):
             found = Counter(each.variant for each in runs if (each.cell, each.load, each.take) == (number, load, 0))
             if load in cell.overloads:
-                assert found == {Variant.QUEUE: 3, Variant.STOCK: 3, Variant.TUNED: 3}
+                assert found == dict.fromkeys((*PROMISED, Variant.STOCK, Variant.TUNED), 3)
             else:
                 assert found == {Variant.QUEUE: 5, Variant.STOCK: 5}
 
@@ -90,7 +91,8 @@ def test_pairs_follow_each_other_and_take_turns() -> None:
 
 
 def test_every_load_is_promised_something() -> None:
-    assert {load for cell in CELLS for load in cell.overloads} == set(PROMISED)
+    loads = {load for cell in CELLS for load in cell.overloads}
+    assert all(set(promised) == loads for promised in PROMISED.values())
 
 
 def test_the_search_finds_the_best_fixed_limits_and_the_rate(tmp_path: Path) -> None:
@@ -188,7 +190,7 @@ def test_the_report_holds_promises_only_with_enough_runs(tmp_path: Path) -> None
     journal = Journal(tmp_path, {})
     campaign, results = results_of(journal, FakeEngine())
     runs = plan(results.cells, Extent())
-    campaign.run_all(results, runs[:9])
+    campaign.run_all(results, runs[:13])
     early = Report(Results({0: CELLS[0]}, WINDOWS, recorded(journal)), Extent())
     assert all(bar.held is None for bar in early.bars())
     campaign.run_all(results, runs)
@@ -197,14 +199,15 @@ def test_the_report_holds_promises_only_with_enough_runs(tmp_path: Path) -> None
     text = "\n".join(late.lines())
     assert "64 sequences and 512 tokens per step" in text
     assert "The same run twice (stock at 0.8 C)" in text
-    assert "`overload: Reject` is not measured" in text
+    assert "cell 0, 2 C: plugin Reject keeps 0.95 C: held" in text
 
 
 def test_a_plugin_that_loses_too_much_misses(tmp_path: Path) -> None:
     campaign, results = results_of(Journal(tmp_path, {}), FakeEngine(lambda rate: 0.9 * min(rate, 19.5)))
     campaign.run_all(results, plan(results.cells, Extent()))
     held = {bar.name: bar.held for bar in Report(results, Extent()).bars()}
-    assert [verdict for name, verdict in held.items() if " keeps " in name] == [False, False, False, True]
+    for variant, verdicts in ((Variant.QUEUE, [False, False, False, True]), (Variant.REJECT, [False] * 4)):
+        assert [verdict for name, verdict in held.items() if f"{variant} keeps " in name] == verdicts
     assert [verdict for name, verdict in held.items() if " loss " in name] == [False, False]
 
 
