@@ -7,6 +7,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from holdfast.act.discovery import has_pod_monitors
 from holdfast.act.resources import deployment_path, service_path
 from holdfast.act.status import StatusWriter, has_moved
 from holdfast.api.llmservice import Accelerator, LLMService
+from holdfast.api.reasons import Reason
 from holdfast.api.status import BatchingStatus, two_digits
 from holdfast.control.explanation import explained
 from holdfast.control.livelimits import UNSEEN, LiveLimits
@@ -24,7 +26,7 @@ from holdfast.control.objects import Objects
 from holdfast.control.plan import Plan, plan
 from holdfast.control.report import condition_news, invalid_status, iso, status_of
 from holdfast.domain.cluster import ClusterProblem, NodeOffer
-from holdfast.domain.decision import Action, Decision
+from holdfast.domain.decision import Action, BatchingTarget, Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import Traffic
 from holdfast.observe.cluster import Invalid, ServiceParts
@@ -33,6 +35,7 @@ from holdfast.policy.applied import Applied
 from holdfast.policy.inventory import Inventory
 from holdfast.render import RenderSettings, remarks
 from holdfast.render.admission import rollout_tokens
+from holdfast.render.batching import with_limits
 from holdfast.render.context import Deployed
 from holdfast.render.engine_limits import engine_limits
 from holdfast.render.plugin import has_plugin
@@ -44,6 +47,7 @@ _DISCOVERY_SECONDS = 300.0
 # Of one tick; the rest is carried out by the next ones. A thousand new services take minutes, in which the load of
 # those that run already must not go unseen.
 _ACT_SECONDS = 10.0
+_IDLE_SECONDS = 60.0
 _URGENCY = {Action.HOLD: 1, Action.CREATE: 2}  # before them: sizes of what runs
 
 
@@ -53,6 +57,19 @@ class ActTelemetry(Protocol):
     def decided(self, decision: Decision) -> None: ...
 
     def error(self, phase: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Idle:
+    """Nothing was left to do for a service at a time, by its decision and all that was seen of it."""
+
+    decision: Decision
+    seen: tuple[object, ...]
+    since: float
+
+    def holds(self, decision: Decision, seen: tuple[object, ...], now: float) -> bool:
+        """Whether nothing is left to do still; what only time brings up is looked after once a minute."""
+        return decision is self.decision and 0.0 <= now - self.since < _IDLE_SECONDS and seen == self.seen
 
 
 class Actuator:
@@ -77,7 +94,9 @@ class Actuator:
         self._uids: dict[ServiceKey, str] = {}
         self._told: dict[ServiceKey, tuple[object, float]] = {}
         self._at_rest: dict[ServiceKey, tuple[Decision, object]] = {}  # all of it stands in status already
-        self._limits: dict[tuple[str, str], tuple[int, int | None]] = {}
+        self._idle: dict[ServiceKey, _Idle] = {}
+        self._limits: dict[tuple[str, str], tuple[object, int | None]] = {}
+        self._told_batching: dict[ServiceKey, BatchingTarget] = {}
         self._reached: dict[ServiceKey, float] = {}
         self._pod_monitor = False
         self._discovered_at: float | None = None
@@ -156,6 +175,12 @@ class Actuator:
     async def _one(
         self, part: ServiceParts, decision: Decision, inventory: Inventory, running: Mapping[str, float], now: float
     ) -> None:
+        seen = (part, self._live.wanted(part), self._live.applied(part), _rooms(part, inventory), self._pod_monitor)
+        idle = self._idle.pop(decision.key, None)
+        if idle is not None and idle.holds(decision, seen, now):
+            self._idle[decision.key] = idle
+            self._telemetry.decided(decision)
+            return
         changes = plan(
             part,
             decision,
@@ -172,6 +197,9 @@ class Actuator:
         await self._tell(part, decision, changes, now)
         if failure is not None:
             raise failure
+        rested_on, _ = self._at_rest.get(decision.key, (None, None))
+        if rested_on is decision and not changes.moves and self._objects.is_settled(part, changes):
+            self._idle[decision.key] = _Idle(decision, seen, now)
 
     async def _carry_out(
         self, part: ServiceParts, decision: Decision, changes: Plan, running: Mapping[str, float], now: float
@@ -195,10 +223,10 @@ class Actuator:
 
     def _admission(self, service: LLMService, accelerator: Accelerator, deployed: Deployed | None) -> int | None:
         """Return the admission limit of a rollout that starts now, worked out once a generation."""
-        key, generation = (service.metadata.uid, accelerator.name), service.metadata.generation
+        key, asked = (service.metadata.uid, accelerator.name), (service.metadata.generation, service.spec.batching)
         known = self._limits.get(key)
-        if known is None or known[0] != generation:
-            known = self._limits[key] = (generation, rollout_tokens(service, accelerator, deployed))
+        if known is None or known[0] != asked:
+            known = self._limits[key] = (asked, rollout_tokens(service, accelerator, deployed))
         return known[1]
 
     async def _discover(self, now: float) -> None:
@@ -242,9 +270,19 @@ class Actuator:
             _LOG.info("%s: %s/%s: %s", decision.key, verdict.action.value, verdict.reason, verdict.message)
             whole = json.dumps(explained(verdict, decision, iso(now)).to_dict())
             await self._event(part, verdict.reason, text, warning=False, now=now, decision=whole)
+        await self._tell_batching(part, decision, now)
         for condition in condition_news(old, new):
             warning = condition["status"] == "False"
             await self._event(part, condition["reason"], condition["message"], warning=warning, now=now)
+
+    async def _tell_batching(self, part: ServiceParts, decision: Decision, now: float) -> None:
+        target = decision.batching
+        if target is None or target.reason is None or self._told_batching.get(decision.key) is target:
+            return
+        self._told_batching[decision.key] = target
+        _LOG.info("%s: %s: %s", decision.key, target.reason, target.message)
+        returned = target.reason is Reason.BATCHING_RETURNED
+        await self._event(part, target.reason, target.message, warning=returned, now=now)
 
     async def _event(
         self, part: ServiceParts, reason: str, message: str, *, warning: bool, now: float, decision: str = ""
@@ -278,10 +316,16 @@ class Actuator:
         self._status.forget(gone)
         for key in gone:
             self._told.pop(key, None)
+            self._told_batching.pop(key, None)
             self._at_rest.pop(key, None)
+            self._idle.pop(key, None)
             self._reached.pop(key, None)
         for limit in [limit for limit in self._limits if limit[0] in gone.values()]:
             del self._limits[limit]
+
+
+def _rooms(part: ServiceParts, inventory: Inventory) -> tuple[bool, ...]:
+    return tuple(inventory.room(option).free_replicas > 0 for option in part.spec.accelerators)
 
 
 def _batching(part: ServiceParts, changes: Plan, applied: Applied) -> BatchingStatus:
@@ -289,8 +333,10 @@ def _batching(part: ServiceParts, changes: Plan, applied: Applied) -> BatchingSt
 
     The admission limit is that of the first accelerator in use; engines with the plugin have none.
     """
-    limits = part.spec.batching
-    deployed = (facts.deployed for _, facts in changes.context.accelerators if facts.deployed)
+    facts = [facts for _, facts in changes.context.accelerators]
+    tuned = next((facts.tuned for facts in facts if facts.tuned), None)
+    limits = with_limits(part.service, tuned.limits).spec.batching if tuned else part.service.spec.batching
+    deployed = (known.deployed for known in facts if known.deployed)
     admission = next((memory.admission_tokens for memory in deployed if not has_plugin(memory)), None)
     return BatchingStatus(
         max_num_seqs=_rounded(applied.active_sequences) or limits.max_num_seqs,

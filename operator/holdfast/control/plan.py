@@ -10,11 +10,13 @@ from typing import Any
 from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.decision import Decision, PlacementTarget
-from holdfast.domain.service import AcceleratorOption
+from holdfast.domain.service import AcceleratorOption, BatchingLimits
 from holdfast.observe.cluster import Deployed, ServiceParts
 from holdfast.policy.inventory import Inventory
 from holdfast.render import AcceleratorFacts, RenderContext, deployment_name
 from holdfast.render import Deployed as Remembered
+from holdfast.render.batching import Tuned, with_limits
+from holdfast.render.pod_template import revision
 from holdfast_engine.rules import Limits
 
 
@@ -124,10 +126,32 @@ def _facts(
     deployed = {item.placement.accelerator: item for item in part.deployed}
     declared = {accelerator.name: accelerator for accelerator in part.service.spec.accelerators}
     remembered = {name: item.rendered for name, item in deployed.items()}
-    limits = {name: admission(part.service, declared[name], remembered.get(name)) for name in names if name in declared}
+    tuned = {name: _tuned(part, decision, declared[name], remembered.get(name)) for name in names if name in declared}
+    services = {
+        name: with_limits(part.service, found.limits) if found else part.service for name, found in tuned.items()
+    }
+    limits = {name: admission(service, declared[name], remembered.get(name)) for name, service in services.items()}
     return tuple(
-        (name, _fact(part, decision, name, deployed.get(name), inventory, limits.get(name))) for name in sorted(names)
+        (name, _fact(part, decision, name, deployed.get(name), inventory, limits.get(name), tuned.get(name)))
+        for name in sorted(names)
     )
+
+
+def _tuned(
+    part: ServiceParts, decision: Decision, accelerator: Accelerator, deployed: Remembered | None
+) -> Tuned | None:
+    """Batching limits beside those declared: as decided, else as deployed while the engines are the same."""
+    if part.service.spec.batching.mode == "Fixed":
+        return None
+    base, target = revision(part.service, accelerator), decision.batching
+    old = deployed.tuned if deployed else None
+    kept = old if old and old.revision == base else None
+    if target is None or target.accelerator != accelerator.name:
+        return kept
+    if old is not None and (old.limits, old.before) == (target.limits, target.before):
+        return kept
+    declared = target.before is None and target.limits == BatchingLimits()
+    return None if declared else Tuned(target.limits, target.before, base)
 
 
 def _fact(
@@ -137,6 +161,7 @@ def _fact(
     deployed: Deployed | None,
     inventory: Inventory,
     admission_tokens: int | None,
+    tuned: Tuned | None,
 ) -> AcceleratorFacts:
     option = part.spec.accelerator(name)
     remembered = deployed.rendered if deployed else None
@@ -146,6 +171,7 @@ def _fact(
         cold_start_seconds=decision.cold_start_seconds,
         admission_tokens=admission_tokens,
         deployed=remembered,
+        tuned=tuned,
     )
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica, ReplicaPhase
-from holdfast.render.names import ACCELERATOR_LABEL
+from holdfast.domain.service import BatchingLimits
+from holdfast.render.batching import Tuned
+from holdfast.render.names import ACCELERATOR_LABEL, BATCHING_ANNOTATION, METRIC_REVISION_LABEL
 
 # An engine that ended twice, the last time this soon, will not become capacity by waiting: it crashes while starting.
 _CRASHES = 2
@@ -168,6 +170,8 @@ def placement_from_deployment(deployment: Object) -> Placement:
     meta, spec, status = deployment["metadata"], deployment.get("spec", {}), deployment.get("status", {})
     wanted = int(spec.get("replicas", 1))
     observed = int(status.get("observedGeneration", 0)) >= int(meta.get("generation", 0))
+    tuned = Tuned.from_json(meta.get("annotations", {}).get(BATCHING_ANNOTATION, ""))
+    labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
     updated, total = int(status.get("updatedReplicas", 0)), int(status.get("replicas", 0))
     return Placement(
         accelerator=meta.get("labels", {}).get(ACCELERATOR_LABEL, ""),
@@ -176,6 +180,9 @@ def placement_from_deployment(deployment: Object) -> Placement:
         rolling_out=observed and total > updated,
         deployment=meta["name"],
         resource_version=meta.get("resourceVersion", ""),
+        revision=labels.get(METRIC_REVISION_LABEL, ""),
+        batching=tuned.limits if tuned else BatchingLimits(),
+        batching_before=tuned.before if tuned else None,
     )
 
 

@@ -84,13 +84,17 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Limits on one replica: what they replace, since when it serves, and what speaks for them."""
+    """Limits on one replica: what they replace, since when it serves, and what speaks for them.
+
+    `applied`: the Deployment has shown them.
+    """
 
     accelerator: str
     before: BatchingLimits
     after: BatchingLimits
     began_at: float
     serves_since: float | None = None
+    applied: bool = False
     evidence: Evidence = field(default_factory=Evidence)
 
 
@@ -192,8 +196,11 @@ def _refused(memory: Batching, seen: Situation, limits: BatchingLimits) -> bool:
 def _go_on(memory: Batching, trial: Trial, seen: Situation) -> tuple[Batching, Step]:
     if not seen.free:
         return _end(memory, trial, seen, Outcome.RETURN, "its limits are no longer to be chosen")
-    if seen.limits != trial.after:  # not carried out yet
+    if seen.limits != trial.after:
+        if trial.applied:  # an edit of the model or image has made them void
+            return replace(memory, trial=None), Step(seen.limits, seen.before)
         return memory, Step(trial.after, trial.before)
+    trial = replace(trial, applied=True)
     if seen.canary_fails or (trial.serves_since is None and seen.now - trial.began_at >= LONGEST_START_SECONDS):
         return _end(memory, trial, seen, Outcome.RETURN, "it does not come up, or fails")
     since = trial.serves_since

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from holdfast.api.llmservice import SLO
 from holdfast.render import names
+from holdfast.render.batching import Tuned
 from holdfast_engine.rules import Limits
 
 
@@ -57,6 +58,7 @@ class Deployed:
     max_surge: int
     admission_tokens: int | None = None
     objectives: Objectives | None = None
+    tuned: Tuned | None = None
 
     @classmethod
     def read(cls, deployment: Mapping[str, Any]) -> Self | None:
@@ -73,6 +75,7 @@ class Deployed:
             max_surge=1 if rolling.get("maxSurge") == 1 else 0,
             admission_tokens=_tokens(annotations.get(names.ADMISSION_ANNOTATION)),
             objectives=Objectives.from_json(annotations.get(names.OBJECTIVES_ANNOTATION, "")),
+            tuned=Tuned.from_json(annotations.get(names.BATCHING_ANNOTATION, "")),
         )
 
 
@@ -82,6 +85,7 @@ class AcceleratorFacts:
 
     free_gpu: one more replica could be scheduled now. surge_stuck: a rollout waits for a replica that cannot be
     scheduled. admission_tokens: the limit that a rollout starting now would get (see `admission`), None for none.
+    tuned: batching limits in place of those that are declared.
     """
 
     free_gpu: bool = False
@@ -89,6 +93,7 @@ class AcceleratorFacts:
     cold_start_seconds: float | None = None
     admission_tokens: int | None = None
     deployed: Deployed | None = None
+    tuned: Tuned | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.render import names
+from holdfast.render.batching import TRIAL_SECONDS, with_limits
 from holdfast.render.context import AcceleratorFacts, RenderContext
 from holdfast.render.names import Manifest
 from holdfast.render.pod_template import inputs, pod_template, selector
@@ -23,7 +24,10 @@ def deployment(
 ) -> Manifest:
     """The manifest as the rendering manager applies it, without replicas."""
     facts = context.facts(accelerator.name)
+    tuned = facts.tuned
+    service = with_limits(service, tuned.limits) if tuned else service
     pods = _pods(service, accelerator, settings, context)
+    trial_seconds = TRIAL_SECONDS if tuned and tuned.before is not None else 0
     surge = max_surge(service, facts, rolls_out=pods.rolls_out)
     metadata = names.metadata(
         service, names.deployment_name(service.metadata.name, accelerator.name), selector(service, accelerator)
@@ -33,6 +37,7 @@ def deployment(
         names.TEMPLATE_ANNOTATION: pods.template_hash,
         names.OBJECTIVES_ANNOTATION: context.created_objectives(service.spec.slo).to_json(),
         **({} if pods.admission_tokens is None else {names.ADMISSION_ANNOTATION: str(pods.admission_tokens)}),
+        **({names.BATCHING_ANNOTATION: tuned.to_json()} if tuned else {}),
     }
     return {
         "apiVersion": "apps/v1",
@@ -41,7 +46,9 @@ def deployment(
         "spec": {
             "selector": {"matchLabels": selector(service, accelerator)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": 1 - surge}},
-            "progressDeadlineSeconds": progress_deadline_seconds(settings, facts),
+            "progressDeadlineSeconds": progress_deadline_seconds(settings, facts) + trial_seconds,
+            # The first new replica must have served for that long before the next is replaced.
+            **({"minReadySeconds": trial_seconds} if trial_seconds else {}),
             "revisionHistoryLimit": REVISION_HISTORY,
             "template": pods.template,
         },

@@ -31,6 +31,7 @@ METRIC_LABELS = (METRIC_SERVICE_LABEL, METRIC_ACCELERATOR_LABEL, METRIC_REVISION
 INPUTS_ANNOTATION = f"{GROUP}/pod-inputs"
 TEMPLATE_ANNOTATION = f"{GROUP}/pod-template"
 ADMISSION_ANNOTATION = f"{GROUP}/admission-tokens"
+BATCHING_ANNOTATION = f"{GROUP}/batching"
 OBJECTIVES_ANNOTATION = f"{GROUP}/created-objectives"
 # Of pods, written while they run; their engines read it as a file.
 LIMITS_ANNOTATION = f"{GROUP}/engine-limits"

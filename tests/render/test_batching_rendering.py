@@ -1,0 +1,124 @@
+"""Other batching limits as a rollout that waits after its first replica, and what the Deployment remembers of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from holdfast.api.llmservice import LLMService
+from holdfast.control.plan import plan
+from holdfast.domain.cluster import Placement
+from holdfast.domain.decision import Action, BatchingTarget
+from holdfast.domain.service import BatchingLimits
+from holdfast.observe.mapping import placement_from_deployment
+from holdfast.policy.inventory import Inventory
+from holdfast.render.batching import TRIAL_SECONDS, Tuned, with_limits
+from holdfast.render.names import Manifest
+from holdfast.render.pod_template import revision
+from tests.control.parts import Deployed, decision, parts
+from tests.render.scenes import chat_h100, context, engine, live, service
+
+OFF = {"engine": {"plugin": "Off"}}
+DEFAULT, BEST = BatchingLimits(), BatchingLimits(None, 1024)
+FIRST = chat_h100(service(OFF), context(admission_tokens=5600))
+REVISION = revision(service(OFF), service(OFF).spec.accelerators[0])
+TRIAL, KEPT = Tuned(BEST, DEFAULT, REVISION), Tuned(BEST, None, REVISION)
+ON_TRIAL = chat_h100(service(OFF), context(admission_tokens=5100, deployed=live(FIRST), tuned=TRIAL))
+
+
+def flag(manifest: Manifest, name: str) -> str:
+    return next((item for item in engine(manifest)["args"] if item.startswith(f"--{name}=")), "")
+
+
+def test_a_trial_rolls_one_replica_out_and_holds_up_the_rest() -> None:
+    spec = ON_TRIAL["spec"]
+    assert flag(ON_TRIAL, "max-num-batched-tokens") == "--max-num-batched-tokens=1024"
+    assert flag(ON_TRIAL, "max-num-seqs") == ""
+    assert flag(ON_TRIAL, "max-num-queued-tokens") == "--max-num-queued-tokens=5100"
+    assert spec["minReadySeconds"] == TRIAL_SECONDS < spec["progressDeadlineSeconds"]
+    assert "minReadySeconds" not in FIRST["spec"]
+
+
+def test_the_rest_follows_with_the_same_template() -> None:
+    kept = chat_h100(service(OFF), context(deployed=live(ON_TRIAL), tuned=KEPT))
+    assert kept["spec"]["template"] == ON_TRIAL["spec"]["template"]
+    assert "minReadySeconds" not in kept["spec"]
+
+
+def test_what_goes_back_is_what_ran_before() -> None:
+    returned = chat_h100(service(OFF), context(admission_tokens=5600, deployed=live(ON_TRIAL)))
+    assert returned["spec"]["template"] == FIRST["spec"]["template"]
+    assert "holdfast.dev/batching" not in returned["metadata"]["annotations"]
+
+
+def test_the_replica_on_trial_is_told_apart_by_its_series() -> None:
+    labels = [item["spec"]["template"]["metadata"]["labels"]["holdfast_revision"] for item in (FIRST, ON_TRIAL)]
+    assert len(set(labels)) == 2
+
+
+@pytest.mark.parametrize("tuned", [TRIAL, KEPT, Tuned(BatchingLimits(512, None), BEST, "")])
+def test_the_deployment_remembers_its_limits(tuned: Tuned) -> None:
+    manifest = chat_h100(service(OFF), context(tuned=tuned))
+    assert live(manifest).tuned == tuned
+    found: Placement = placement_from_deployment(manifest)
+    assert (found.batching, found.batching_before) == (tuned.limits, tuned.before)
+    assert found.revision == manifest["spec"]["template"]["metadata"]["labels"]["holdfast_revision"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "null", "7", "[]", "{}", '{"limits": [1], "before": null, "revision": ""}']
+    + [json.dumps({"limits": [bad, None], "before": None, "revision": ""}) for bad in (0, -1, 1.5, True, "9", [])],
+)
+def test_what_nobody_of_us_wrote_is_no_memory(text: str) -> None:
+    assert Tuned.from_json(text) is None
+
+
+def test_limits_leave_open_what_they_do_not_name() -> None:
+    declared = service({"batching": {"maxNumSeqs": 64, "maxNumBatchedTokens": 4096}})
+    found = with_limits(declared, BEST).spec.batching
+    assert (found.mode, found.max_num_seqs, found.max_num_batched_tokens) == ("Auto", 64, 1024)
+    assert with_limits(declared, DEFAULT) is declared
+
+
+def planned(of: LLMService, target: BatchingTarget | None, manifest: Manifest) -> Tuned | None:
+    part = parts(of, sizes={"h100": 2})
+    part = replace(part, deployed=(Deployed(placement_from_deployment(manifest), rendered=live(manifest)),))
+    decided = replace(decision(part, Action.HOLD, h100=2), batching=target)
+    changes = plan(part, decided, Inventory(()), pod_monitor=False, admission=lambda *_: 7)
+    return changes.context.facts("h100").tuned
+
+
+@pytest.mark.parametrize(
+    ("target", "manifest", "tuned"),
+    [
+        (None, FIRST, None),
+        (BatchingTarget("h100", DEFAULT), FIRST, None),
+        (BatchingTarget("h100", BEST, DEFAULT), FIRST, TRIAL),
+        (None, ON_TRIAL, TRIAL),
+        (BatchingTarget("l40s", DEFAULT), ON_TRIAL, TRIAL),
+        (BatchingTarget("h100", BEST, DEFAULT), ON_TRIAL, TRIAL),
+        (BatchingTarget("h100", BEST), ON_TRIAL, KEPT),
+        (BatchingTarget("h100", DEFAULT), ON_TRIAL, None),
+    ],
+    ids=["nothing", "as it is", "begin", "no decision", "another accelerator", "go on", "keep", "return"],
+)
+def test_what_is_decided_is_what_is_rendered(
+    target: BatchingTarget | None, manifest: Manifest, tuned: Tuned | None
+) -> None:
+    assert planned(service(OFF), target, manifest) == tuned
+
+
+def test_another_model_makes_chosen_limits_void_and_other_objectives_do_not() -> None:
+    kept = chat_h100(service(OFF), context(tuned=KEPT))
+    target = BatchingTarget("h100", BEST)
+    assert planned(service({**OFF, "model": {"uri": "Qwen/Qwen3-32B"}}), target, kept) is None
+    assert planned(service({**OFF, "slo": {"ttft": "1s"}}), target, kept) == KEPT
+
+
+def test_fixed_limits_are_those_declared_whatever_was_chosen() -> None:
+    fixed = service({**OFF, "batching": {"mode": "Fixed", "maxNumSeqs": 256, "maxNumBatchedTokens": 8192}})
+    for target in (None, BatchingTarget("h100", BEST, DEFAULT)):
+        assert planned(fixed, target, ON_TRIAL) is None
