@@ -18,7 +18,7 @@ from holdfast.observe.cluster import Invalid
 from holdfast.observe.engines import Engine, limits_from
 from holdfast.render import RenderSettings
 from holdfast.render.names import LIMITS_ANNOTATION
-from tests.control.parts import body, decision, llmservice, parts
+from tests.control.parts import as_watched, body, decision, llmservice, parts
 from tests.fakes import FakeApi
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/prod/deployments"
@@ -219,6 +219,21 @@ async def test_a_replica_that_comes_while_the_decision_rests_shows_in_status() -
     for now, part in ((0.0, one), (5.0, one), (10.0, one), (15.0, two)):
         await acting.act([part], [hold], [], [], now=now)
     assert api.objects[f"{SERVICES}/chat"]["status"]["replicas"]["ready"] == 2
+
+
+async def test_a_service_at_rest_is_put_right_in_the_tick_after_somebody_deletes_from_it() -> None:
+    api, part = cluster(), parts(sizes={"h100": 1}, ready={"h100": 1})
+    acting, hold = actuator(api), decision(part, Action.HOLD, h100=1)
+    path = "/api/v1/namespaces/prod/services/chat"
+    await acting.act([parts()], [decision(parts(), Action.CREATE, h100=1)], [], [], now=0.0)
+    for now in (5.0, 10.0, 15.0):
+        await acting.act([as_watched(part, api)], [hold], [], [], now=now)
+    api.requests.clear()
+    await acting.act([as_watched(part, api)], [hold], [], [], now=20.0)
+    assert api.requests == []
+    del api.objects[path]
+    await acting.act([as_watched(part, api)], [hold], [], [], now=25.0)
+    assert path in api.objects
 
 
 class SlowApi(FakeApi):

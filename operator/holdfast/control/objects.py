@@ -96,6 +96,10 @@ class Objects:
             kept.settled, kept.problems = current, ()
         return work
 
+    def is_settled(self, part: ServiceParts, changes: Plan) -> bool:
+        """Whether everything was found as it should be, for what the service and its objects are now."""
+        return self._of(part).settled == (fingerprint(part, changes), part.live)
+
     async def carry_out(self, part: ServiceParts, changes: Plan, work: Work, now: float) -> None:
         """Write; what is refused becomes a problem that the next decision names, and is tried again each tick."""
         kept = self._of(part)
