@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from e2e.tsdb import CHAT, SCRAPE_CONFIG, SLO, TARGET, Exporter, prometheus, ready
+from holdfast.domain.engine import EngineState, PluginMode
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
 from holdfast.observe.client import PrometheusAddress
 from holdfast.observe.prometheus import PrometheusSource
 from holdfast.observe.traffic import TrafficRequest
+from tests.simulator.emulator_builders import FAST, Client, engine
 
 pytestmark = pytest.mark.cluster
 
@@ -22,31 +26,83 @@ def h100(traffic: Traffic) -> AcceleratorTraffic:
     return dict(traffic.by_accelerator)["h100"]
 
 
-async def test_live_scrapes_count_new_engines_whole_and_miss_a_dead_one_within_seconds(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    engines = {pod: Exporter() for pod in ("chat-0", "chat-1")}
-    config = SCRAPE_CONFIG + "".join(TARGET % {"address": e.address, "pod": pod} for pod, e in engines.items())
-    with prometheus(tmp_path / "data", config) as url:
+@contextlib.asynccontextmanager
+async def scraping(folder: Path, **addresses: str) -> AsyncIterator[PrometheusSource]:
+    """Prometheus over engines by the names of their pods, scraped every second."""
+    (folder / "data").mkdir()
+    targets = (TARGET % {"address": address, "pod": pod.replace("_", "-")} for pod, address in addresses.items())
+    with prometheus(folder / "data", SCRAPE_CONFIG + "".join(targets)) as url:
         source = PrometheusSource(PrometheusAddress(url), tick_seconds=1.0, scrape_seconds=1.0)
+        try:
+            yield source
+        finally:
+            await source.close()
 
-        async def until(accepts: Callable[[Traffic], bool]) -> Traffic:
-            deadline = time.monotonic() + 60.0
-            while time.monotonic() < deadline:
-                request = TrafficRequest(CHAT, SLO, (ready("chat-0"), ready("chat-1")))
-                traffic = (await source.observe([request], time.time()))[CHAT]
-                if accepts(traffic):
-                    return traffic
-                await asyncio.sleep(0.2)
-            raise AssertionError(f"last seen: {traffic}")
 
-        both = await until(lambda traffic: traffic.fresh)
-        age = time.time() - engines["chat-0"].born_at
+async def until(source: PrometheusSource, accepts: Callable[[Traffic], bool], *pods: str) -> Traffic:
+    """The first traffic of these pods that is accepted."""
+    deadline = time.monotonic() + 60.0
+    while time.monotonic() < deadline:
+        request = TrafficRequest(CHAT, SLO, tuple(map(ready, pods)))
+        traffic = (await source.observe([request], time.time()))[CHAT]
+        if accepts(traffic):
+            return traffic
+        await asyncio.sleep(0.2)
+    raise AssertionError(f"last seen: {traffic}")
+
+
+async def test_live_scrapes_count_new_engines_whole_and_miss_a_dead_one_within_seconds(tmp_path: Path) -> None:
+    one, other = Exporter(), Exporter()
+    pods = ("chat-0", "chat-1")
+    async with scraping(tmp_path, chat_0=one.address, chat_1=other.address) as source:
+        both = await until(source, lambda traffic: traffic.fresh, *pods)
+        age = time.time() - one.born_at
         assert h100(both).finished <= 2 * 10 * (age + 1.0)
-        settled = await until(lambda traffic: h100(traffic).finished > 2 * 10 * (source.window.interval_seconds - 1.5))
+        most = 2 * 10 * (source.window.interval_seconds - 1.5)
+        settled = await until(source, lambda traffic: h100(traffic).finished > most, *pods)
         assert settled.fresh, settled.detail
-        engines.pop("chat-1").close()
-        one = await until(lambda traffic: not traffic.fresh)
-        assert (one.state, one.detail) == (SignalState.PARTIAL, "1 of 2 ready replicas do not report: chat-1")
-        assert h100(one).engines == 1
-        await source.close()
-    engines["chat-0"].close()
+        other.close()
+        left = await until(source, lambda traffic: not traffic.fresh, *pods)
+        assert (left.state, left.detail) == (SignalState.PARTIAL, "1 of 2 ready replicas do not report: chat-1")
+        assert h100(left).engines == 1
+    one.close()
+
+
+async def test_what_the_plugin_counts_arrives_and_the_limits_in_force_are_read_back(tmp_path: Path) -> None:
+    file = tmp_path / "limits"
+    limits = {"ttftSeconds": SLO.ttft_seconds, "tpotSeconds": SLO.tpot_seconds, "version": 7, "activeSequences": 4}
+    file.write_text(json.dumps(limits), encoding="utf-8")
+    async with (
+        engine(FAST, engine_limits=(str(file),)) as client,
+        scraping(tmp_path, chat_0=client.base.removeprefix("http://")) as source,
+        asyncio.TaskGroup() as clients,
+    ):
+        load = clients.create_task(offer(client))
+        seen = await until(source, lambda traffic: traffic.fresh and arrived(traffic) > 20.0, "chat-0")
+        exact = h100(seen).exact
+        assert exact is not None
+        # Judged and arrived may be a request apart, for each end of the interval.
+        assert exact.good + exact.bad + exact.withdrawn == pytest.approx(exact.arrived, abs=2.5)
+        assert exact.good_tokens == pytest.approx(4.0 * exact.good, rel=0.01)
+        assert exact.engines == 1
+        (state,) = seen.plugins
+        assert state == EngineState("chat-0", PluginMode.ACTIVE, 7, 4.0, state.tokens_per_step)
+        file.write_text(json.dumps(limits | {"version": 8, "activeSequences": 3}), encoding="utf-8")
+        followed = await until(source, lambda traffic: version(traffic) == 8, "chat-0")
+        assert followed.plugins[0].active_sequences == 3.0
+        load.cancel()
+
+
+async def offer(client: Client) -> None:
+    """One request after the other, until cancelled."""
+    while True:
+        await client.post(prompt="hello there", max_tokens=4)
+
+
+def arrived(traffic: Traffic) -> float:
+    exact = h100(traffic).exact
+    return 0.0 if exact is None else exact.arrived
+
+
+def version(traffic: Traffic) -> int | None:
+    return traffic.plugins[0].limits_version if traffic.plugins else None
