@@ -78,15 +78,16 @@ class Pace:
         self._grow_up()
         while self._heap and self._heap[0][1] not in self._starts:
             heapq.heappop(self._heap)
-        here = self._ahead(self._steps, now)
-        least = self._heap[0][0] - here if self._heap else math.inf
-        gain = max(0.0, tpot_seconds - self._step_seconds)
+        least = self._heap[0][0] if self._heap else math.inf
+        gain, last = max(0.0, tpot_seconds - self._step_seconds), self.surest_steps - self._steps - 1
         for name in self._young:
             start = self._starts.get(name)
             if start is not None:
-                to_come = self.surest_steps - (self._steps - start[0])
-                least = min(least, self._ahead(*start) - here + max(0, to_come - 1) * gain)
-        return max(0.0, least)
+                steps, moment = start
+                ahead = moment - tpot_seconds * steps + max(0, last + steps) * gain
+                if ahead < least:
+                    least = ahead
+        return max(0.0, least - self._ahead(self._steps, now))
 
     def _grow_up(self) -> None:
         """Sequences older than the shortest answers can no longer count on steps to come."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import combinations_with_replacement
-from operator import add
+from operator import add, mul
 
 from holdfast_engine.rules import Law, Mix
 
@@ -41,7 +41,7 @@ class StepLawFit:
         self.totals = [0.0] * len(PRODUCTS)
         self._prior = prior
         self._measured = False
-        self._block = [0.0] * len(PRODUCTS)
+        self._steps: list[tuple[float, ...]] = []
         self._recent = [0.0] * len(PRODUCTS)
 
     @property
@@ -52,7 +52,7 @@ class StepLawFit:
     @property
     def pending_steps(self) -> int:
         """Steps since the last `update`."""
-        return int(self._block[0])
+        return len(self._steps)
 
     def take_prior(self, prior: Law | None) -> None:
         """Use another prior from the next update on."""
@@ -66,12 +66,13 @@ class StepLawFit:
             return
         if self._measured and self.law is not None:
             seconds = min(seconds, _OUTLIER * self.law.seconds(prefill, decodes, kv, pairs))
-        terms = (1.0, prefill / UNITS[1], decodes / UNITS[2], kv / UNITS[3], pairs / UNITS[4], seconds)
-        self._block = list(map(add, self._block, [terms[row] * terms[column] for row, column in PRODUCTS]))
+        self._steps.append((1.0, prefill / UNITS[1], decodes / UNITS[2], kv / UNITS[3], pairs / UNITS[4], seconds))
 
     def update(self) -> None:
         """Fit the law to the steps so far: a small solve, for a few times per second."""
-        block, self._block = self._block, [0.0] * len(PRODUCTS)
+        columns = list(zip(*self._steps, strict=True)) or [()] * len(TERMS)
+        self._steps.clear()
+        block = [sum(map(mul, columns[row], columns[column])) for row, column in PRODUCTS]
         self.totals = list(map(add, self.totals, block))
         keep = 0.5 ** (block[0] / min(HALF_LIFE_STEPS, max(_LEAST_STEPS, self.totals[0])))
         self._recent = [keep * old + new for old, new in zip(self._recent, block, strict=True)]
