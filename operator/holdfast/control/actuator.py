@@ -48,7 +48,6 @@ _DISCOVERY_SECONDS = 300.0
 # those that run already must not go unseen.
 _ACT_SECONDS = 10.0
 _IDLE_SECONDS = 60.0
-_IDLE_SECONDS = 60.0
 _URGENCY = {Action.HOLD: 1, Action.CREATE: 2}  # before them: sizes of what runs
 
 
@@ -58,19 +57,6 @@ class ActTelemetry(Protocol):
     def decided(self, decision: Decision) -> None: ...
 
     def error(self, phase: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Idle:
-    """Nothing was left to do for a service at a time, by its decision and all that was seen of it."""
-
-    decision: Decision
-    seen: tuple[object, ...]
-    since: float
-
-    def holds(self, decision: Decision, seen: tuple[object, ...], now: float) -> bool:
-        """Whether nothing is left to do still; what only time brings up is looked after once a minute."""
-        return decision is self.decision and 0.0 <= now - self.since < _IDLE_SECONDS and seen == self.seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +94,6 @@ class Actuator:
         self._uids: dict[ServiceKey, str] = {}
         self._told: dict[ServiceKey, tuple[object, float]] = {}
         self._at_rest: dict[ServiceKey, tuple[Decision, object]] = {}  # all of it stands in status already
-        self._idle: dict[ServiceKey, _Idle] = {}
         self._idle: dict[ServiceKey, _Idle] = {}
         self._limits: dict[tuple[str, str], tuple[object, int | None]] = {}
         self._told_batching: dict[ServiceKey, BatchingTarget] = {}
@@ -196,12 +181,6 @@ class Actuator:
             self._idle[decision.key] = idle
             self._telemetry.decided(decision)
             return
-        seen = (part, self._live.wanted(part), self._live.applied(part), _rooms(part, inventory), self._pod_monitor)
-        idle = self._idle.pop(decision.key, None)
-        if idle is not None and idle.holds(decision, seen, now):
-            self._idle[decision.key] = idle
-            self._telemetry.decided(decision)
-            return
         changes = plan(
             part,
             decision,
@@ -218,9 +197,6 @@ class Actuator:
         await self._tell(part, decision, changes, now)
         if failure is not None:
             raise failure
-        rested_on, _ = self._at_rest.get(decision.key, (None, None))
-        if rested_on is decision and not changes.moves and self._objects.is_settled(part, changes):
-            self._idle[decision.key] = _Idle(decision, seen, now)
         rested_on, _ = self._at_rest.get(decision.key, (None, None))
         if rested_on is decision and not changes.moves and self._objects.is_settled(part, changes):
             self._idle[decision.key] = _Idle(decision, seen, now)
@@ -343,14 +319,9 @@ class Actuator:
             self._told_batching.pop(key, None)
             self._at_rest.pop(key, None)
             self._idle.pop(key, None)
-            self._idle.pop(key, None)
             self._reached.pop(key, None)
         for limit in [limit for limit in self._limits if limit[0] in gone.values()]:
             del self._limits[limit]
-
-
-def _rooms(part: ServiceParts, inventory: Inventory) -> tuple[bool, ...]:
-    return tuple(inventory.room(option).free_replicas > 0 for option in part.spec.accelerators)
 
 
 def _rooms(part: ServiceParts, inventory: Inventory) -> tuple[bool, ...]:
