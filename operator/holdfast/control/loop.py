@@ -90,7 +90,7 @@ class Loop:
         with self._phase("cluster"):
             services = self._cluster.services()
         with self._phase("metrics"):
-            requests = [TrafficRequest(part.spec.key, part.spec.slo, part.replicas) for part in services]
+            requests = [_request(part) for part in services]
             traffic = await self._metrics.observe(requests, now)
             history = await self._history_once(requests, now)
         with self._phase("decide"):
@@ -154,3 +154,8 @@ class Loop:
         started_at = self._monotonic()
         yield
         self._telemetry.phase(name, self._monotonic() - started_at)
+
+
+def _request(part: ServiceParts) -> TrafficRequest:
+    on_trial = any(placement.batching_before is not None for placement in part.placements)
+    return TrafficRequest(part.spec.key, part.spec.slo, part.replicas, on_trial)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import logging
 from collections import defaultdict
@@ -10,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from holdfast.domain.service import ServiceKey
-from holdfast.domain.signals import History, RateSample, Traffic
+from holdfast.domain.service import ServiceKey, Slo
+from holdfast.domain.signals import History, RateSample, RevisionTraffic, Traffic
 from holdfast.observe import edges, history, queries, rota, slow, traffic
 from holdfast.observe.client import PrometheusAddress, PrometheusClient
 from holdfast.observe.history import Level
@@ -19,6 +20,7 @@ from holdfast.observe.queries import Edges, Query
 from holdfast.observe.rota import Pulse, Rota
 from holdfast.observe.samples import Answer, QueryError, usable
 from holdfast.observe.traffic import TrafficRequest
+from holdfast.observe.trials import read_trials
 
 _LOG = logging.getLogger(__name__)
 _SLOW_PERIOD_SECONDS = 60.0
@@ -88,12 +90,21 @@ class PrometheusSource:
         wanted = _edges_of(asked)
         fast = queries.fast_queries(self.window, wanted)
         keys = [request.key for request in asked]
+        trials = {request.key: request.slo for request in asked if request.on_trial}
         answers = await self._ask_all([queries.narrowed(query, keys) for query in fast] if some else fast, now)
+        compared = await self._compare(trials, wanted, now) if trials else {}
         namespaces, pods = traffic.newcomers(answers["anomalies"])
         if pods:
             query = queries.newcomer_query(self.window, wanted, namespaces, pods)
             answers |= await self._ask_all([query], now)
-        return traffic.assemble(asked, answers, self._slow.signals(now), self.window, now)
+        seen = traffic.assemble(asked, answers, self._slow.signals(now), self.window, now)
+        return seen | {key: dataclasses.replace(seen[key], revisions=found) for key, found in compared.items()}
+
+    async def _compare(
+        self, trials: Mapping[ServiceKey, Slo], wanted: Edges, now: float
+    ) -> dict[ServiceKey, tuple[RevisionTraffic, ...]]:
+        query = queries.trial_query(self.window, wanted, trials)
+        return read_trials((await self._ask_all([query], now))[query.name].samples, trials)
 
     async def history(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, History]:
         longest = max((request.slo.window_seconds for request in requests), default=0.0)

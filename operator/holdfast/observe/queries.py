@@ -149,6 +149,17 @@ def pulse_query(span: Window) -> Query:
     return Query("pulse", f"{_named(begun, 'metric', 'started')} or {_named(waiting, 'metric', 'waiting')}")
 
 
+def trial_query(span: Window, edges: Edges, keys: Iterable[ServiceKey]) -> Query:
+    """Return what is asked beside about services of which one revision is on trial: misses by revision."""
+    interval, by = _interval(span), f"{GROUP}, holdfast_revision"
+    counts = (REJECTIONS, f"{TTFT}_count", f"{TPOT}_count", f"{TPOT_BEFORE_0_11}_count")
+    terms = [_named(f"sum by ({by}) (increase(vllm:{name}{{{OURS}}}[{interval}]))", "metric", name) for name in counts]
+    for family, seconds in edges.by_family():
+        bucket = f'vllm:{family}_bucket{{{OURS}, le=~"{_le(seconds)}"}}'
+        terms.append(_named(f"sum by ({by}, le) (increase({bucket}[{interval}]))", "metric", f"{family}_bucket"))
+    return narrowed(Query("trials", " or ".join(terms)), keys)
+
+
 def narrowed(query: Query, keys: Iterable[ServiceKey]) -> Query:
     """Return the same question about some services only; those of the same name elsewhere come along."""
     these = _alternatives(key.name for key in keys)

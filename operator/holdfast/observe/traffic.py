@@ -24,11 +24,15 @@ FINISHED_REASONS = {"error": "failed", "abort": "aborted"}
 
 @dataclass(frozen=True, slots=True)
 class TrafficRequest:
-    """One service to be observed: its objectives, and the replicas whose engines should report."""
+    """One service to be observed: its objectives, and the replicas whose engines should report.
+
+    `on_trial`: one revision of it is compared with the others.
+    """
 
     key: ServiceKey
     slo: Slo
     replicas: tuple[Replica, ...] = ()
+    on_trial: bool = False
 
 
 def unreachable(detail: str) -> Traffic:
