@@ -90,7 +90,7 @@ app.kubernetes.io/component: prometheus
   resources: [services, serviceaccounts]   # these go with their LLMService, by owner reference
   verbs: [get, list, watch, create, patch]
 - apiGroups: [""]
-  resources: [configmaps]          # deleted: pod files of earlier revisions
+  resources: [configmaps]          # deleted: pod files of earlier revisions, limits of engines without the plugin
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
@@ -99,7 +99,7 @@ app.kubernetes.io/component: prometheus
   resources: [podmonitors]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
-  resources: [pods]                # patch: the pod-deletion-cost annotation
+  resources: [pods]                # patch: the annotations pod-deletion-cost and engine-limits
   verbs: [list, watch, patch]
 - apiGroups: [""]
   resources: [events]
