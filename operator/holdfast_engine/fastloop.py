@@ -237,7 +237,8 @@ class FastLoop:
         tokens = request.num_prompt_tokens
         computed = tokens * self._prompts.computed_share
         needed = rules.first_token_seconds(computed, self._prefill_tokens, self._step_seconds)
-        return Place(entry.deadline, entry.deadline - needed, entry.arrived, tokens)
+        # Deadlines, and with equal ones the shorter first: it is soon through, and the longer one waits little for it.
+        return Place(entry.deadline + needed, entry.deadline - needed, entry.arrived, tokens)
 
     def _take(self, limits: Limits) -> None:
         self.limits = limits

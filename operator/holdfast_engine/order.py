@@ -24,10 +24,11 @@ Item = TypeVar("Item", bound=Hashable)
 class Place:
     """What a request's place follows from, in seconds and tokens.
 
-    `start_by` is the last moment at which starting it still brings the first token by `deadline`.
+    `start_by` is the last moment at which starting it still brings its first token in time; of those that can be in
+    time, the one with the lowest `rank` starts first.
     """
 
-    deadline: float
+    rank: float
     start_by: float
     arrived: float
     tokens: int
@@ -49,7 +50,7 @@ class DeadlineOrder(Generic[Item]):
     """Waiting items in the order they start in.
 
     Three lanes: items without a place first come first served and before all others (preempted requests, or all of
-    them while there are no objectives), items that can still be in time by deadline, and late ones by arrival.
+    them while there are no objectives), items that can still be in time by rank, and late ones by arrival.
     """
 
     def __init__(self, late_share: float = LATE_SHARE) -> None:
@@ -90,7 +91,7 @@ class DeadlineOrder(Generic[Item]):
         entry = _Entry(item, place, self._numbers)
         self._entries[item] = entry
         self.fresh_tokens += place.tokens
-        heapq.heappush(self._fresh, (place.deadline, entry.number, entry))
+        heapq.heappush(self._fresh, (place.rank, entry.number, entry))
 
     def put_first(self, item: Item) -> None:
         """Put an item before all others."""
@@ -194,7 +195,7 @@ class DeadlineOrder(Generic[Item]):
             if entry.late:
                 rest._late.append((entry.place.arrived, entry.number, copied))
             else:
-                rest._fresh.append((entry.place.deadline, entry.number, copied))
+                rest._fresh.append((entry.place.rank, entry.number, copied))
         heapq.heapify(rest._fresh)
         heapq.heapify(rest._late)
         return rest

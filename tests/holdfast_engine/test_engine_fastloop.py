@@ -426,3 +426,16 @@ def test_the_record_tells_of_room_while_sequences_are_free() -> None:
     engine.arrive(prompt=100, output=100_000)
     engine.run(0.5)
     assert dict(zip(FIELDS[10:], engine.loop.record(), strict=True))["room_tokens"] == 0.0
+
+
+def test_a_short_prompt_starts_before_a_long_one_that_came_just_before() -> None:
+    engine = ToyEngine(Limits(1, Objectives(10.0, 0.05), active_sequences=1, adapt=False, prior=LAW))
+    engine.arrive(output=1000)
+    engine.run(0.1)
+    long = engine.arrive(prompt=4000)
+    engine.now += 0.01
+    short = engine.arrive(prompt=10)
+    assert list(engine.loop.queue) == [short, long]
+    engine.now += 5.0
+    later = engine.arrive(prompt=10)
+    assert list(engine.loop.queue) == [short, long, later]

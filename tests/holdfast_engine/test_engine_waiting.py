@@ -44,7 +44,7 @@ class Reference:
         return [copy.take() for _ in range(len(copy.front) + len(copy.placed))]
 
     def settle(self) -> None:
-        for request in sorted(set(self.placed) - self.late, key=lambda found: self._rank(found, found.place.deadline)):
+        for request in sorted(set(self.placed) - self.late, key=lambda found: self._rank(found, found.place.rank)):
             if request.place.start_by >= self.now:
                 break
             self.late.add(request)
@@ -57,7 +57,7 @@ class Reference:
         late = sorted(self.late, key=lambda request: self._rank(request, request.place.arrived))
         if late and (not fresh or self.credit >= late[0].place.tokens):
             return late[0]
-        return min(fresh, key=lambda request: self._rank(request, request.place.deadline))
+        return min(fresh, key=lambda request: self._rank(request, request.place.rank))
 
     def take(self) -> Request:
         request = self.next()
