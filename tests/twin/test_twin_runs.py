@@ -32,6 +32,7 @@ class Script:
     name = "script"
     tick_seconds = 5.0
     admission = False
+    fast_loop = False
     start: int | None = None
 
     def __init__(self, sizes: Mapping[float, int]) -> None:
@@ -148,7 +149,7 @@ def test_the_controllers_own_policy_follows_a_step_and_lets_go_again(tmp_path: P
         {"at": "5m", "rps": 90},
         {"at": "12m", "rps": 6},
     ]
-    run = _run(Holdfast(), tmp_path, content)
+    run = _run(Holdfast(fast_loop=False), tmp_path, content)
     sizes = run.sizes[0]
     ready = dict(zip(sizes.at, sizes.ready, strict=True))
     assert ready[290.0] == 1

@@ -60,6 +60,18 @@ COUNTS = (
 )
 """What an engine counts from its start on, as its /metrics does; sums are of finished requests."""
 
+EXACT = (
+    "judged_arrived",
+    "judged_good",
+    "judged_bad_ttft",
+    "judged_bad_tpot",
+    "judged_bad_e2e",
+    "judged_bad_error",
+    "judged_withdrawn",
+    "judged_good_tokens",
+)
+"""What the plugin counts, 0 without it: the first of holdfast_engine's counts."""
+
 ENGINE = np.dtype(
     [
         *_fields(np.float64, "due"),
@@ -67,7 +79,7 @@ ENGINE = np.dtype(
         *_fields(np.int64, "queued_tokens", "outstanding_tokens", "free_blocks", "timer"),
         *_fields(np.float64, "stretch"),
         *_fields(np.int64, *LIMITS, "open", "born"),
-        *_fields(np.float64, "idle_at", *COUNTS),
+        *_fields(np.float64, "idle_at", "waiting_late", *COUNTS, *EXACT),
     ]
 )
 """`due` is when a step ends, or begins where the engine is not `busy`; infinite for an idle one, since `idle_at`.

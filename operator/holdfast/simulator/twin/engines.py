@@ -33,7 +33,7 @@ def run_until(world: World, until: float) -> None:
     while number < len(requests) and requests[number]["at"] <= until:
         if book["router"] == LEAST_OUTSTANDING:
             _advance_all(world, requests[number]["at"])
-        engine = _route(world, requests[number]["connection"], requests[number]["draw"])
+        engine = route(world, requests[number]["connection"], requests[number]["draw"])
         if engine == NOBODY:
             requests[number]["state"] = UNSERVED
         else:
@@ -69,7 +69,7 @@ def _advance(world: World, number: int, until: float) -> None:
 
 
 @compiled
-def _route(world: World, connection: int, draw: float) -> int:
+def route(world: World, connection: int, draw: float) -> int:
     """The engine that gets a request, NOBODY where none is open."""
     engines, book = world.engines, world.book[0]
     opened = 0
@@ -249,10 +249,10 @@ def _complete(world: World, where: int, now: float) -> None:
         if request["computed"] == request["prompt"] + request["generated"]:
             emitted += 1
             if request["generated"] == 0:
-                _start_answer(world, where, number, now)
+                start_answer(world, where, number, now)
             request["generated"] += 1
             if request["generated"] >= request["output"]:
-                _finish(world, where, number, now)
+                finish(world, where, number, now)
                 continue
         row[kept] = number
         kept += 1
@@ -261,7 +261,7 @@ def _complete(world: World, where: int, now: float) -> None:
 
 
 @compiled
-def _start_answer(world: World, where: int, number: int, now: float) -> None:
+def start_answer(world: World, where: int, number: int, now: float) -> None:
     """Count a first token."""
     request, engine = world.requests[number], world.engines[where]
     request["first_at"] = now
@@ -272,7 +272,7 @@ def _start_answer(world: World, where: int, number: int, now: float) -> None:
 
 
 @compiled
-def _finish(world: World, where: int, number: int, now: float) -> None:
+def finish(world: World, where: int, number: int, now: float) -> None:
     """Free what a request held, and count it."""
     request, engine, book = world.requests[number], world.engines[where], world.book[0]
     request["last_at"] = now

@@ -62,6 +62,9 @@ class Routing:
 class Fleet:
     """Engines that come and go; `engine` numbers are given to later engines after `remove`."""
 
+    plugin = False
+    """Whether the engines have the plugin's fast loop."""
+
     def __init__(self, workload: Workload, kinds: Sequence[EngineKind], slo: Slo, routing: Routing) -> None:
         self.workload = workload
         self.now = 0.0
@@ -160,14 +163,18 @@ class Fleet:
         assert inside == states[books.WAITING] + states[books.RUNNING], "queues and states differ"
         assert len(self.finished) == states[books.FINISHED], "a request finished twice, or unseen"
         assert (fleet["free_blocks"] >= 0).all(), "more KV blocks are used than there are"
-        holding = requests[requests["blocks"] > 0]
-        used = np.bincount(holding["engine"], holding["blocks"], len(fleet))
-        assert (used == fleet["blocks"] - fleet["free_blocks"]).all(), "KV blocks are lost or held twice"
+        assert (self._held_blocks() == fleet["blocks"] - fleet["free_blocks"]).all(), "KV blocks are lost or held twice"
         answered = requests[requests["generated"] > 0]
         assert (answered["first_at"] > answered["at"]).all(), "an answer came before its request"
         ended = requests[requests["state"] == books.FINISHED]
         assert (ended["generated"] == ended["output"]).all(), "an answer has another length than it was to have"
         assert (ended["last_at"] >= ended["first_at"]).all(), "an answer ended before it began"
+
+    def _held_blocks(self) -> Floats:
+        """KV blocks that requests hold, by engine."""
+        holding = self.requests[self.requests["blocks"] > 0]
+        held: Floats = np.bincount(holding["engine"], holding["blocks"], len(self._world.engines)).astype(np.float64)
+        return held
 
     def _grow(self) -> None:
         """Room for twice as many engines."""

@@ -25,14 +25,16 @@ class Move:
 
 
 class Policy(Protocol):
-    """Sizes services. `tick_seconds` is how often it looks; `admission` whether its engines get Holdfast's flags.
+    """Sizes services. `tick_seconds` is how often it looks.
 
+    `admission` is whether its engines get Holdfast's cap on queued prompts, `fast_loop` whether they have the plugin.
     `start` is the size it begins with; None leaves the scenario's.
     """
 
     name: str
     tick_seconds: float
     admission: bool
+    fast_loop: bool
     start: int | None
 
     def decide(self, snapshot: Snapshot) -> Mapping[ServiceKey, Move]:
@@ -45,14 +47,14 @@ class BadPolicy(ValueError):
 
 
 class Holdfast:
-    """The operator's own slow loop: the same pure function as in a cluster, on stock engines."""
+    """The operator's own slow loop, the same pure function as in a cluster, on engines with or without the plugin."""
 
-    name = "holdfast-slow"
     tick_seconds = 5.0
-    admission = True
     start: int | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, fast_loop: bool = True) -> None:
+        self.name = "holdfast" if fast_loop else "holdfast-slow"
+        self.fast_loop, self.admission = fast_loop, not fast_loop
         self._memory = policy.Memory()
 
     def decide(self, snapshot: Snapshot) -> Mapping[ServiceKey, Move]:
@@ -69,6 +71,7 @@ class Static:
 
     tick_seconds = 60.0
     admission = False
+    fast_loop = False
 
     def __init__(self, replicas: int) -> None:
         self.name = f"static:{replicas}"
@@ -88,6 +91,7 @@ class Hpa:
     name = "hpa"
     tick_seconds = 15.0
     admission = False
+    fast_loop = False
     start: int | None = None
     _tolerance = 0.1
     _stabilization_seconds = 300.0
@@ -140,7 +144,8 @@ def _hpa(argument: str, knobs: Mapping[str, float]) -> Policy:
 
 
 POLICIES: Mapping[str, tuple[tuple[str, ...], Callable[[str, Mapping[str, float]], Policy]]] = {
-    "holdfast-slow": ((), lambda argument, knobs: Holdfast()),
+    "holdfast": ((), lambda argument, knobs: Holdfast()),
+    "holdfast-slow": ((), lambda argument, knobs: Holdfast(fast_loop=False)),
     "static": ((), _static),
     "hpa": (("waiting",), _hpa),
 }

@@ -14,7 +14,9 @@ from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steptable import StepTable
 from holdfast.render.admission import admission_tokens
+from holdfast.render.engine_limits import engine_limits
 from holdfast.simulator.twin.cluster import EPOCH_SECONDS, NODE_LABEL, Cluster, Hardware, Service
+from holdfast.simulator.twin.fastfleet import FastLoopFleet
 from holdfast.simulator.twin.fleet import EngineKind, Fleet, Routing, Workload
 from holdfast.simulator.twin.policies import Move, Policy
 from holdfast.simulator.twin.scenario import AcceleratorEntry, BadInput, Fault, Scenario
@@ -217,7 +219,11 @@ def _longest_seconds(service: Service) -> float:
 def _service(scenario: Scenario, each: Declared, policy: Policy, seed: int) -> Service:
     entries = scenario.cluster.accelerators
     kinds = [engine_kind(each, option, entries[option.name], policy.admission) for option in each.spec.accelerators]
-    fleet = Fleet(each.workload, kinds, each.spec.slo, Routing(scenario.cluster.router, seed=seed))
+    routing = Routing(scenario.cluster.router, seed=seed)
+    fleet = Fleet(each.workload, kinds, each.spec.slo, routing)
+    if policy.fast_loop:
+        told = [engine_limits(each.service, declared) for declared in each.service.spec.accelerators]
+        fleet = FastLoopFleet(each.workload, kinds, each.spec.slo, routing, told)
     spec = replace(each.spec, accelerators=tuple(_labelled(option) for option in each.spec.accelerators))
     return Service(spec, fleet, each.service.spec.engine.shutdown_timeout_seconds)
 

@@ -7,27 +7,28 @@ an engine had counted before its first scrape added, as holdfast.observe asks fo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from holdfast.domain.cluster import ReplicaPhase
+from holdfast.domain.engine import EngineState, ExactCounts, PluginMode
 from holdfast.domain.signals import AcceleratorTraffic, LengthHistogram, SignalState, Traffic
 from holdfast.domain.snapshot import Timing
-from holdfast.simulator.twin.books import COUNTS, Records
+from holdfast.simulator.twin.books import COUNTS, EXACT, Records
 from holdfast.simulator.twin.cluster import Pod, Service
 from holdfast.simulator.twin.timers import Floats, Integers
 
-GAUGES = ("running", "waiting")
-COLUMNS = (*COUNTS, *GAUGES)
+GAUGES = ("running", "waiting", "waiting_late")
+COLUMNS = (*COUNTS, *EXACT, *GAUGES)
 SCRAPES = 3
 LENGTHS_SECONDS = 600.0
 LENGTHS_PERIOD_SECONDS = 60.0
 LENGTH_EDGES = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
 """vLLM's edges of prompt and answer lengths, up to a context of half a million tokens."""
 
-_IN_FLIGHT = slice(len(COUNTS), len(COLUMNS))
+_IN_FLIGHT = slice(len(COUNTS) + len(EXACT), len(COLUMNS))
 
 
 @dataclass(slots=True)
@@ -132,6 +133,7 @@ class View:
             by_accelerator=self._by_accelerator(now),
             prompt_lengths=self._lengths[0],
             output_lengths=self._lengths[1],
+            plugins=self._plugins(),
         )
 
     def _state(self, now: float) -> tuple[SignalState, str]:
@@ -150,6 +152,7 @@ class View:
 
     def _by_accelerator(self, now: float) -> tuple[tuple[str, AcceleratorTraffic], ...]:
         start, fresh_since = now - self.interval_seconds, now - SCRAPES * self._timing.scrape_seconds
+        plugin = self._service.fleet.plugin
         sums: dict[str, Floats] = {}
         gauges: dict[str, list[Floats]] = {}
         usage: dict[str, list[float]] = {}
@@ -159,7 +162,15 @@ class View:
             if series.times[-1] >= fresh_since and pod.gone_at is None:
                 gauges.setdefault(name, []).append(series.rows[-1][_IN_FLIGHT])
                 usage.setdefault(name, []).append(series.kv_usage)
-        return tuple((name, _traffic(sums[name], gauges.get(name, []), usage.get(name, []))) for name in sorted(sums))
+        return tuple(
+            (name, _traffic(sums[name], gauges.get(name, []), usage.get(name, []), plugin)) for name in sorted(sums)
+        )
+
+    def _plugins(self) -> tuple[EngineState, ...]:
+        if not self._service.fleet.plugin:
+            return ()
+        alive = [pod.name for pod, series in self._series.items() if pod.gone_at is None]
+        return tuple(EngineState(name, PluginMode.ACTIVE, 1) for name in alive)
 
     def _read_lengths(self, now: float) -> tuple[LengthHistogram, LengthHistogram]:
         while len(self._finished) > 1 and self._finished[1][0] <= now - LENGTHS_SECONDS:
@@ -169,9 +180,9 @@ class View:
         return _histogram(lately["prompt"]), _histogram(lately["output"])
 
 
-def _traffic(gained: Floats, gauges: Sequence[Floats], usage: Sequence[float]) -> AcceleratorTraffic:
+def _traffic(gained: Floats, gauges: Sequence[Floats], usage: Sequence[float], plugin: bool) -> AcceleratorTraffic:
     count = dict(zip(COLUMNS, gained.tolist(), strict=True))
-    running, waiting = np.sum(gauges, axis=0).tolist() if gauges else (0.0, 0.0)
+    running, waiting, late = np.sum(gauges, axis=0).tolist() if gauges else (0.0, 0.0, 0.0)
     return AcceleratorTraffic(
         finished=count["finished"],
         rejected=count["rejected"],
@@ -191,10 +202,19 @@ def _traffic(gained: Floats, gauges: Sequence[Floats], usage: Sequence[float]) -
         e2e_within=count["e2e_within"],
         running=running,
         waiting=waiting,
+        waiting_late=late,
         in_flight_growth=count["running"] + count["waiting"],
         kv_usage=sum(usage) / len(usage) if usage else 0.0,
         engines=len(gauges),
+        exact=_exact(count, len(gauges)) if plugin and gauges else None,
     )
+
+
+def _exact(count: Mapping[str, float], engines: int) -> ExactCounts:
+    """What the plugins judged, and what was refused at the door."""
+    judged = {name.removeprefix("judged_"): count[name] for name in EXACT}
+    judged["arrived"] += count["rejected"]
+    return ExactCounts(**judged, bad_rejected=count["rejected"], engines=engines)
 
 
 def _histogram(lengths: Integers) -> LengthHistogram:

@@ -1,0 +1,106 @@
+"""Engines with the plugin: the emulator's scheduler under the twin's clock."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from holdfast.domain.service import Slo
+from holdfast.enginemodel.replay import Arrival, ReplayClock, replay_on
+from holdfast.enginemodel.scheduler import SchedulerLimits
+from holdfast.enginemodel.steplaw import StepLaw
+from holdfast.simulator.emulator_fastloop import FastLoopScheduler
+from holdfast.simulator.twin import books
+from holdfast.simulator.twin.fastfleet import FastLoopFleet, GivenLimits
+from holdfast.simulator.twin.fleet import EngineKind, Fleet, Routing, Workload
+from holdfast_engine.rules import Law, Limits, Objectives, Overload
+from tests.twin.twin_builders import workload
+
+LAW = StepLaw(0.008, 4e-5, 2e-4, 4e-8, 4e-9)
+SLO = Slo(ttft_seconds=1.0, tpot_seconds=0.05, objective=0.95, window_seconds=3600.0)
+ENGINE = SchedulerLimits(64, 2048, 40_000)
+
+
+def _load(rate: float, seconds: float = 25.0, seed: int = 0) -> Workload:
+    draw = np.random.default_rng(seed)
+    count = int(rate * seconds)
+    return workload(
+        np.cumsum(draw.exponential(1.0 / rate, count)), draw.integers(50, 2000, count), draw.integers(1, 200, count)
+    )
+
+
+def _told(overload: Overload = Overload.QUEUE, most_seconds: float | None = None) -> Limits:
+    objectives = Objectives(SLO.ttft_seconds, SLO.tpot_seconds)
+    law = Law(LAW.c0, LAW.c1, LAW.c2, LAW.c3, LAW.c4)
+    return Limits(1, objectives, overload=overload, max_queued_seconds=most_seconds, prior=law)
+
+
+def _fleet(load: Workload, told: Limits, engines: int = 1) -> FastLoopFleet:
+    fleet = FastLoopFleet(load, [EngineKind(LAW, ENGINE)], SLO, Routing("round-robin"), [told])
+    for _ in range(engines):
+        fleet.add()
+    return fleet
+
+
+def _good(fleet: Fleet) -> int:
+    found = fleet.requests
+    tpot = (found["last_at"] - found["first_at"]) / np.maximum(found["output"] - 1, 1)
+    in_time = (found["first_at"] - found["at"] <= SLO.ttft_seconds) & (tpot <= SLO.tpot_seconds)
+    return int((in_time & (found["state"] == books.FINISHED)).sum())
+
+
+@pytest.mark.parametrize("overload", list(Overload))
+@pytest.mark.parametrize("rate", [2.0, 16.0])
+def test_every_time_is_that_of_the_emulators_scheduler(rate: float, overload: Overload) -> None:
+    load, clock = _load(rate), ReplayClock()
+    fleet = _fleet(load, _told(overload))
+    for stop in range(10):
+        fleet.advance(7.0 * stop)
+        fleet.check()
+    fleet.advance(math.inf)
+    columns = (load.at, load.prompt_tokens, load.output_tokens)
+    arrivals = [Arrival(*each) for each in zip(*(column.tolist() for column in columns), strict=True)]
+    outcomes = replay_on(FastLoopScheduler(ENGINE, GivenLimits(_told(overload)), clock), arrivals, LAW, clock)
+    for request, outcome in zip(fleet.requests, outcomes, strict=True):
+        if math.isinf(outcome.ttft_seconds):
+            assert request["state"] == books.REJECTED
+        else:
+            assert request["first_at"] - request["at"] == outcome.ttft_seconds
+            assert request["last_at"] - request["at"] == outcome.e2e_seconds
+
+
+def test_overload_costs_less_with_the_fast_loop() -> None:
+    load = _load(16.0)
+    plain = Fleet(load, [EngineKind(LAW, ENGINE)], SLO, Routing("round-robin"))
+    plain.add()
+    plain.advance(math.inf)
+    fast = _fleet(load, _told())
+    fast.advance(math.inf)
+    assert _good(fast) > 2 * _good(plain)
+
+
+def test_what_the_plugin_judged_is_what_clients_saw() -> None:
+    fleet = _fleet(_load(6.0), _told(), engines=2)
+    fleet.advance(math.inf)
+    state = np.concatenate([fleet.state(number) for number in (0, 1)])
+    assert state["judged_arrived"].sum() == len(fleet.workload)
+    assert state["judged_good"].sum() == _good(fleet)
+    assert sum(state[name].sum() for name in books.EXACT[1:7]) == len(fleet.workload)
+
+
+def test_what_waits_for_longer_than_told_is_ended() -> None:
+    fleet = _fleet(_load(30.0, seconds=20.0), _told(most_seconds=5.0))
+    fleet.advance(math.inf)
+    fleet.check()
+    found = fleet.requests
+    assert (found["state"] == books.LOST).sum() > 50
+    assert (found["first_at"] - found["at"])[found["state"] == books.FINISHED].max() < 8.0
+
+
+def test_limits_are_given_once() -> None:
+    limits = GivenLimits(_told())
+    assert limits.poll(0.0) == _told()
+    assert limits.poll(1.0) is None
+    assert limits.current == _told()
