@@ -47,6 +47,7 @@ _DISCOVERY_SECONDS = 300.0
 # Of one tick; the rest is carried out by the next ones. A thousand new services take minutes, in which the load of
 # those that run already must not go unseen.
 _ACT_SECONDS = 10.0
+_HOLD_SECONDS = 2.5  # where no size changes: of what a thousand services have to tell, most can wait for a tick
 _IDLE_SECONDS = 60.0
 _URGENCY = {Action.HOLD: 1, Action.CREATE: 2}  # before them: sizes of what runs
 
@@ -127,12 +128,18 @@ class Actuator:
             self._look(part, traffic.get(part.spec.key, UNSEEN), now)
         # Of equal urgency, who has waited longest comes first: so everybody has a turn, however slow the API server is.
         turn = {d.key: (_URGENCY.get(d.verdict.action, 0), self._reached.get(d.key, -math.inf)) for d in decisions}
-        until = asyncio.get_running_loop().time() + _ACT_SECONDS
+        started_at = asyncio.get_running_loop().time()
+        until, holding_until = started_at + _ACT_SECONDS, started_at + _HOLD_SECONDS
         await asyncio.gather(
             *(self._guarded(self._report_invalid(entry, now), entry.key, now, until) for entry in invalid),
             self._write_limits(services, now),
             *(
-                self._guarded(self._one(parts[d.key], d, inventory, running.get(d.key, {}), now), d.key, now, until)
+                self._guarded(
+                    self._one(parts[d.key], d, inventory, running.get(d.key, {}), now),
+                    d.key,
+                    now,
+                    holding_until if d.verdict.action is Action.HOLD else until,
+                )
                 for d in sorted(decisions, key=lambda d: turn[d.key])
             ),
         )
