@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import BatchingTarget, CapacityView, Decision, Explanation, SloView, Verdict
@@ -23,7 +24,7 @@ from holdfast.policy.rest import Last, facts, still_holds
 from holdfast.policy.settings import PolicySettings
 from holdfast.policy.sizes import Sizes, decide_sizes
 from holdfast.policy.traffic import Seen, judge
-from holdfast.policy.tuning import tune
+from holdfast.policy.tuning import advice, tune
 from holdfast.policy.turns import remember_turn
 from holdfast.policy.view import View
 
@@ -94,6 +95,8 @@ def decide_service(
     verdict, recommendation = _in_mode(view, free)
     passed = seen.interval_seconds if known.decided_at is None else max(0.0, now - known.decided_at)
     batching, target = tune(known.batching, view, passed, model)
+    if view.spec.recommend_only and recommendation is not None:
+        recommendation = _advised(recommendation, advice(batching, view))
     decision = _decision(view, sizes, verdict, recommendation, target)
     return decision, _remembered(view, sizes, batching, Last(decision, looked_at, now))
 
@@ -145,6 +148,10 @@ def _view(
         considered=considered,
         chosen=next(option for option in considered if option.name == choice.accelerator),
     )
+
+
+def _advised(recommendation: Verdict, batching: str) -> Verdict:
+    return replace(recommendation, message="; ".join(filter(None, (recommendation.message, batching))))
 
 
 def _in_mode(view: View, free: Verdict) -> tuple[Verdict, Verdict | None]:

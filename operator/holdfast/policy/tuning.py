@@ -9,7 +9,7 @@ from holdfast.domain.cluster import Placement
 from holdfast.domain.decision import BatchingTarget
 from holdfast.domain.service import BatchingLimits
 from holdfast.domain.signals import RevisionTraffic
-from holdfast.policy.batching import LEAST_BUDGET, Batching, Considered, Situation, Wanted, step
+from holdfast.policy.batching import HYSTERESIS, LEAST_BUDGET, Batching, Considered, Situation, Wanted, step, words
 from holdfast.policy.replicarate import EngineModel
 from holdfast.policy.trial import Side
 from holdfast.policy.view import View
@@ -32,6 +32,15 @@ def tune(
         memory = replace(memory, considered=_considered(memory.considered, view, model))
     memory, taken = step(memory, _situation(memory, view, placement, passed_seconds))
     return memory, BatchingTarget(placement.accelerator, taken.limits, taken.before, taken.reason, taken.message)
+
+
+def advice(memory: Batching, view: View) -> str:
+    """What other limits would carry, for services whose limits are held by people."""
+    found, rate_rps = memory.considered, view.belief.rate_rps
+    if found is None or not rate_rps > 0.0 or not found.wanted.rate_rps >= HYSTERESIS * rate_rps:
+        return ""
+    carried = f"{found.wanted.rate_rps:.1f} req/s per {view.chosen.name} replica instead of {rate_rps:.1f}"
+    return f"with {words(found.wanted.limits)} it would carry {carried}"
 
 
 def _situation(memory: Batching, view: View, placement: Placement, passed_seconds: float) -> Situation:
