@@ -17,6 +17,9 @@ import pytest
 from e2e import stack
 from e2e.cluster import nodes, seed
 from e2e.kubectl import Json, Kubectl, condition
+from e2e.limits import APPLY_SECONDS, in_force, seconds_until, tell, told
+from e2e.load.client import ClientSettings
+from e2e.load.streams import Streams
 from e2e.vllm import image
 from e2e.vllm.bench import Bench, Load
 from e2e.vllm.environment import Environment, MissingWheelError, environment, find_wheel
@@ -159,6 +162,31 @@ def test_every_request_is_answered_while_a_replica_comes_and_goes(story: Story) 
         assert result["request_goodput"] > 0
 
 
+def test_an_edited_slo_reaches_a_real_engine_within_seconds(tiny: Json, place: Kubectl) -> None:
+    place.wait_for("llms", "tiny", _follows, 60, "engines that show their limits")
+    pods, started = _pods(place, leaving=False), time.monotonic()
+    place.patch("llms", "tiny", {"spec": {"slo": {"ttft": "9s"}}})
+    told_at = seconds_until(lambda: all(one["ttftSeconds"] == 9.0 for one in told(place, "tiny").values()), started)
+    took = seconds_until(lambda: all(in_force(place, pod)["ttft_seconds"] == 9.0 for pod in pods), started)
+    print(f"annotations {told_at:.1f} s and engines {took:.1f} s after the edit")
+    assert took - told_at < APPLY_SECONDS
+    assert _pods(place, leaving=False) == pods, "no engine was replaced"
+    place.wait_for("llms", "tiny", _follows, 60, "engines that show their limits again")
+
+
+def test_the_time_per_token_of_a_real_engine_follows_a_lowered_bound(tiny: Json, place: Kubectl) -> None:
+    settings = ClientSettings(tiny["status"]["url"], _MODEL, prompt_style="ids")
+    with stack.no_operator(), Streams(settings, streams=12, prompt_tokens=64, output_tokens=48) as streams:
+        wide = streams.tpot_seconds(36)
+        for pod, limits in told(place, "tiny").items():
+            took = tell(place, pod, {**limits, "version": limits["version"] + 1, "activeSequences": 2})
+            print(f"{pod}: applied {took:.1f} s after the annotation was written")
+            assert took < APPLY_SECONDS
+        few = streams.tpot_seconds(36)
+    print(f"mean TPOT {wide * 1000:.1f} ms before, {few * 1000:.1f} ms with two sequences at a time")
+    assert few < 0.8 * wide
+
+
 def _service(claim: str) -> Json:
     memory = {"requests": {"cpu": "400m", "memory": "1Gi"}, "limits": {"memory": "6Gi"}}
     variables = {
@@ -235,6 +263,10 @@ def _is_ready(found: Json) -> bool:
 def _is_measured(found: Json) -> bool:
     seen = found["status"].get("slo", {})
     return float(seen.get("arrivalRps") or 0) > 0 and _attainment(found) > 0
+
+
+def _follows(found: Json) -> bool:
+    return found["status"].get("batching", {}).get("appliedLive") is True
 
 
 def _attainment(found: Json) -> float:
