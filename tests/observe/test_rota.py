@@ -107,3 +107,16 @@ async def test_of_many_services_only_those_whose_turn_it_is_are_named_and_the_ot
     named = [form["query"] for form in fake.asked if 'holdfast_service=~"' in form["query"]]
     assert len(named) >= 7
     assert sum(f"{kept[0].name}|" in query for query in named) <= AT_ONCE  # those once a minute
+
+
+async def test_the_history_of_many_services_is_read_in_portions() -> None:
+    many = [request(key=ServiceKey("prod", f"s{i:03}")) for i in range(250)]
+    async with FakePrometheus({}) as fake:
+        source = PrometheusSource(PrometheusAddress(fake.url, timeout_seconds=30.0))
+        try:
+            await source.history(many, NOW)
+        finally:
+            await source.close()
+    named = [{one.key.name for one in many if one.key.name in form["query"]} for form in fake.asked]
+    assert sorted(map(len, named)) == [50, 100, 100]
+    assert set.union(*named) == {one.key.name for one in many}

@@ -26,6 +26,7 @@ _LOG = logging.getLogger(__name__)
 _SLOW_PERIOD_SECONDS = 60.0
 _SLOW_TRUST_SECONDS = 300.0
 _HISTORY_TIMEOUT_SECONDS = 30.0
+_PORTION = 100  # services whose history is in memory at once: an hour of one is a thousand points
 _THREADS = 11  # all queries of the first tick: seven fast, slow.AT_ONCE others
 
 T = TypeVar("T")
@@ -108,11 +109,12 @@ class PrometheusSource:
 
     async def history(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, History]:
         longest = max((request.slo.window_seconds for request in requests), default=0.0)
-        asked_edges = _edges_of(requests)
-        parts = []
+        parts: list[Mapping[ServiceKey, tuple[RateSample, ...]]] = []
+        portions = [requests[first : first + _PORTION] for first in range(0, len(requests), _PORTION)]
         for level in history.levels(longest, self.window.scrape_seconds):
             try:
-                parts.append(await self._read_level(level, asked_edges, requests, now))
+                for portion in portions:
+                    parts.append(await self._read_level(level, portion, len(portions) > 1, now))
             except QueryError as error:  # older levels cost more: they would fail too
                 _LOG.warning("history before the last %.0f s is unknown: %s", level.newest_age_seconds, error)
                 break
@@ -153,9 +155,10 @@ class PrometheusSource:
         return {query.name: answer for query, answer in zip(asked, answers, strict=True)}
 
     async def _read_level(
-        self, level: Level, asked: Edges, requests: Sequence[TrafficRequest], now: float
+        self, level: Level, requests: Sequence[TrafficRequest], some: bool, now: float
     ) -> dict[ServiceKey, tuple[RateSample, ...]]:
-        query = queries.history_query(level.step_seconds, asked)
+        query = queries.history_query(level.step_seconds, _edges_of(requests))
+        query = queries.narrowed(query, [request.key for request in requests]) if some else query
         start, end = level.bounds(now)
         ask = functools.partial(self._client.range, query, start, end, level.step_seconds, _HISTORY_TIMEOUT_SECONDS)
         rows = await self._in_thread(ask)
