@@ -128,7 +128,7 @@ class Rig:
         if key.variant is Variant.SEARCH:
             text = json.dumps(dataclasses.asdict(limits))
             server = self._server(_Start("search", DEFAULT_LIMITS), text)
-            _replace(server.limits, text)
+            server.set_limits(text)
             return server
         return self._server(_Start("stock", limits, key.queued_tokens), "")
 
@@ -160,7 +160,7 @@ class Rig:
     def _tell(self, server: Server, cell: Cell, overload: Overload) -> None:
         if self._told != (cell.slo, overload):
             self._version += 1
-            _replace(server.limits, self._to_json(cell, overload))
+            server.set_limits(self._to_json(cell, overload))
             self._told = (cell.slo, overload)
         server.wait_for(
             lambda: server.samples("holdfast:limits").get(("version",)) == self._version,
@@ -287,10 +287,3 @@ def _check_active(server: Server) -> None:
     modes = [labels[0] for labels in server.samples("holdfast:plugin_info")]
     if modes != ["active"]:
         raise RunError(f"the plugin is {', '.join(modes) or 'not there'}: {server.log[-3000:]}")
-
-
-def _replace(path: Path, text: str) -> None:
-    """As the kubelet does: the path leads to another file from one moment to the next."""
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_text(text)
-    fresh.replace(path)

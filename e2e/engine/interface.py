@@ -1,4 +1,4 @@
-"""Check the plugin's two files that import vLLM against the types of a release of vLLM, installed or only unpacked."""
+"""Check the plugin's files that know vLLM against the types of a release of vLLM, installed or only unpacked."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ _MODULES = (
     "vllm.v1.core.sched.interface",
     "vllm.v1.request",
     "vllm.v1.engine",
+    "vllm.v1.engine.async_llm",
+    "vllm.v1.engine.output_processor",
+    "vllm.exceptions",
     "vllm.v1.outputs",
     "vllm.v1.metrics.loggers",
     "vllm.config.scheduler",

@@ -22,6 +22,7 @@ from typing import Any, Self
 from e2e.vllm.environment import Environment
 
 MODEL = "tiny"
+ADMISSION = "--middleware=holdfast_engine.middleware.AdmissionMiddleware"
 _READY_SECONDS = 180.0
 _ARGUMENTS = (
     *("--load-format=dummy", "--enforce-eager", "--dtype=float32", "--seed=0", "--max-model-len=1024"),
@@ -37,6 +38,15 @@ class Prompt:
 
     tokens: Sequence[int]
     output_tokens: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP answer; headers in lower case, only of those that are no 200."""
+
+    status: int
+    headers: dict[str, str]
+    text: str
 
 
 @dataclass
@@ -113,6 +123,32 @@ class Server:
         with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
             return list(pool.map(self.complete, prompts))
 
+    def set_limits(self, text: str) -> None:
+        """Change the file as the kubelet does: the path leads to another one from one moment to the next."""
+        fresh = self.limits.with_name(self.limits.name + ".new")
+        fresh.write_text(text)
+        fresh.replace(self.limits)
+
+    def ask(
+        self, prompt: Prompt, path: str = "/v1/completions", headers: dict[str, str] | None = None, **fields: Any
+    ) -> Answer:
+        """What the server answers, whatever it is."""
+        body: dict[str, Any] = {"model": MODEL, "max_tokens": prompt.output_tokens, "ignore_eos": True, **fields}
+        if path == "/v1/completions":
+            body["prompt"] = list(prompt.tokens)
+        else:
+            body["messages"] = [{"role": "user", "content": "hello " * len(prompt.tokens)}]
+        try:
+            return Answer(200, {}, self._open(path, body, 60.0, headers).decode())
+        except urllib.error.HTTPError as problem:
+            found = {name.lower(): value for name, value in problem.headers.items()}
+            return Answer(problem.code, found, problem.read().decode())
+
+    def ask_all(self, prompts: Sequence[Prompt], **fields: Any) -> list[Answer]:
+        """What the server answers when all ask at once."""
+        with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+            return list(pool.map(lambda prompt: self.ask(prompt, **fields), prompts))
+
     def abandon(self, prompt: Prompt, after_seconds: float) -> None:
         """Ask for a completion and hang up before it is there."""
         try:
@@ -181,11 +217,17 @@ class Server:
                 print(f"ready after {time.monotonic() - began:.0f} s")
                 return
 
-    def _open(self, path: str, body: dict[str, Any] | None, timeout_seconds: float) -> bytes:
+    def _open(
+        self,
+        path: str,
+        body: dict[str, Any] | None,
+        timeout_seconds: float,
+        headers: dict[str, str] | None = None,
+    ) -> bytes:
         request = urllib.request.Request(
             f"http://127.0.0.1:{self._port}{path}",
             data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
+            headers={"Content-Type": "application/json", **(headers or {})},
         )
         with urllib.request.urlopen(request, timeout=timeout_seconds) as answer:
             content: bytes = answer.read()

@@ -14,7 +14,7 @@ from e2e.vllm.environment import Environment
 
 pytestmark = pytest.mark.vllm
 
-_OURS = ("holdfast_engine.scheduler", "holdfast_engine.statlogger")
+_OURS = ("holdfast_engine.scheduler", "holdfast_engine.statlogger", "holdfast_engine.frontend")
 _QUEUE = """
 from holdfast_engine.waiting import DeadlineQueue
 from vllm.v1.core.sched.request_queue import RequestQueue

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.engine.conftest import Crowd
 from e2e.engine.server import Prompt, Server, Settings
 from e2e.vllm.environment import Environment
 from holdfast_engine.rules import Limits, Objectives
@@ -21,7 +22,7 @@ LONG = Prompt(list(range(10, 110)), 800)
 
 @dataclass
 class Engine:
-    """The server with the plugin, and what the first forty requests got."""
+    """The server with the plugin, and what the first two hundred requests got."""
 
     server: Server
     answers: list[list[int]]
@@ -29,14 +30,12 @@ class Engine:
 
 
 @pytest.fixture(scope="module")
-def engine(
-    vllm: Environment, plugin: Path, prompts: list[Prompt], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Engine]:
+def engine(vllm: Environment, plugin: Path, crowd: Crowd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """One server for all tests of this file; the tests run in order."""
     folder = tmp_path_factory.mktemp("engine")
     (folder / "engine-limits").write_text(LIMITS.to_json())
     with Server(Settings(vllm, folder, plugin)) as server:
-        answers = server.complete_all(prompts)
+        answers = server.complete_all(crowd.prompts)
         yield Engine(server, answers, counts(server))
 
 
@@ -55,13 +54,6 @@ def is_conserved(found: dict[str, float]) -> bool:
     return found["arrived"] == found["good"] + found["bad"] + found["withdrawn"] + found["unjudged"]
 
 
-def rewrite(server: Server, text: str) -> None:
-    """Change the limits as the kubelet does: the path leads to another file from one moment to the next."""
-    fresh = server.limits.with_name("engine-limits.new")
-    fresh.write_text(text)
-    fresh.replace(server.limits)
-
-
 def mode(server: Server) -> str:
     return next(iter(server.samples("holdfast:plugin_info")))[0]
 
@@ -71,16 +63,14 @@ def test_the_plugin_is_active_and_says_in_what(engine: Engine) -> None:
     assert "holdfast: off" not in engine.server.log
 
 
-def test_answers_are_those_of_stock_vllm(engine: Engine, stock_answers: list[list[int] | None]) -> None:
-    compared = [(ours, stock) for ours, stock in zip(engine.answers, stock_answers, strict=True) if stock is not None]
-    assert len(compared) >= 30
-    assert all(ours == stock for ours, stock in compared)
+def test_answers_are_those_of_stock_vllm(engine: Engine, crowd: Crowd) -> None:
+    crowd.assert_same(engine.answers)
 
 
-def test_every_request_is_counted_once(engine: Engine, prompts: list[Prompt]) -> None:
-    assert engine.counted == {"arrived": 40, "good": 40, "bad": 0, "withdrawn": 0, "unjudged": 0}
+def test_every_request_is_counted_once(engine: Engine, crowd: Crowd) -> None:
+    assert engine.counted == {"arrived": 200, "good": 200, "bad": 0, "withdrawn": 0, "unjudged": 0}
     tokens = engine.server.samples("holdfast:good_tokens_total")[()]
-    assert tokens == sum(prompt.output_tokens for prompt in prompts)
+    assert tokens == sum(prompt.output_tokens for prompt in crowd.prompts)
 
 
 def test_steps_are_measured_and_a_law_is_fitted(engine: Engine) -> None:
@@ -109,7 +99,7 @@ def test_requests_that_clients_abandon_are_judged_once(engine: Engine) -> None:
 def test_a_malformed_file_changes_nothing(engine: Engine) -> None:
     before = engine.server.samples("holdfast:limits")
     for text in ("{not json", "", '{"version": 99}', '{"version": 99, "ttftSeconds": -1, "tpotSeconds": 1}'):
-        rewrite(engine.server, text)
+        engine.server.set_limits(text)
         engine.server.complete(replace(LONG, output_tokens=100))
     assert engine.server.samples("holdfast:limits") == before
     assert mode(engine.server) == "active"
@@ -117,7 +107,7 @@ def test_a_malformed_file_changes_nothing(engine: Engine) -> None:
 
 
 def test_new_limits_apply_to_an_idle_engine(engine: Engine) -> None:
-    rewrite(engine.server, replace(LIMITS, version=2, active_sequences=3, adapt=False).to_json())
+    engine.server.set_limits(replace(LIMITS, version=2, active_sequences=3, adapt=False).to_json())
     seconds = engine.server.wait_for(
         lambda: engine.server.samples("holdfast:limits")[("active_sequences",)] == 3, 3.0, "new limit"
     )
@@ -126,7 +116,7 @@ def test_new_limits_apply_to_an_idle_engine(engine: Engine) -> None:
 
 
 def test_older_limits_are_passed_over(engine: Engine) -> None:
-    rewrite(engine.server, LIMITS.to_json())
+    engine.server.set_limits(LIMITS.to_json())
     engine.server.complete(LONG)
     assert engine.server.samples("holdfast:limits")[("version",)] == 2
 
@@ -141,10 +131,11 @@ def test_no_more_sequences_run_than_the_limit_says(engine: Engine) -> None:
     assert 1 <= most <= 3
 
 
-def test_late_requests_are_bad_by_ttft_and_still_answered(engine: Engine, prompts: list[Prompt]) -> None:
+def test_late_requests_are_bad_by_ttft_and_still_answered(engine: Engine, crowd: Crowd) -> None:
+    prompts = crowd.prompts[:40]
     before = engine.server.samples("holdfast:requests_bad_total")[("ttft",)]
     objectives = Objectives(ttft_seconds=0.001, tpot_seconds=5.0)
-    rewrite(engine.server, replace(LIMITS, version=3, objectives=objectives).to_json())
+    engine.server.set_limits(replace(LIMITS, version=3, objectives=objectives).to_json())
     engine.server.wait_for(lambda: engine.server.samples("holdfast:limits")[("version",)] == 3, 3.0, "new limits")
     answers = engine.server.complete_all(prompts)
     assert [len(answer) for answer in answers] == [prompt.output_tokens for prompt in prompts]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.engine.conftest import Crowd
 from e2e.engine.server import Prompt, Server, Settings
 from e2e.engine.test_engine_plugin import counts, is_conserved, mode
 from e2e.vllm.environment import Environment
@@ -21,18 +22,13 @@ _TIGHT = Limits(version=1, objectives=Objectives(ttft_seconds=0.4, tpot_seconds=
 
 @pytest.mark.parametrize("caching", ["--enable-prefix-caching", "--no-enable-prefix-caching"])
 def test_preempted_late_and_abandoned_requests_change_no_answer(
-    caching: str,
-    vllm: Environment,
-    plugin: Path,
-    prompts: list[Prompt],
-    stock_answers: list[list[int] | None],
-    tmp_path: Path,
+    caching: str, vllm: Environment, plugin: Path, crowd: Crowd, tmp_path: Path
 ) -> None:
     (tmp_path / "engine-limits").write_text(_TIGHT.to_json())
     with Server(Settings(vllm, tmp_path, plugin, arguments=(*_SMALL_CACHE, caching))) as server:
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            abandoned = [pool.submit(server.abandon, Prompt(prompts[0].tokens, 900), 1.0) for _ in range(4)]
-            answers = server.complete_all([*prompts, *prompts], at_once=32)
+            abandoned = [pool.submit(server.abandon, Prompt(crowd.prompts[0].tokens, 900), 1.0) for _ in range(4)]
+            answers = server.complete_all(crowd.prompts, at_once=32)
             for each in abandoned:
                 each.result()
         server.wait_for(lambda: counts(server)["unjudged"] == 0, 10, "judgement of all requests")
@@ -41,8 +37,7 @@ def test_preempted_late_and_abandoned_requests_change_no_answer(
         print(found, server.samples("holdfast:requests_bad_total"), f"{preemptions:.0f} preemptions")
         assert mode(server) == "active"
     assert preemptions > 0
-    assert found["arrived"] == 84
+    assert found["arrived"] == len(crowd.prompts) + 4
     assert found["bad"] > 0
     assert is_conserved(found)
-    expected = [*stock_answers, *stock_answers]
-    assert all(ours == stock for ours, stock in zip(answers, expected, strict=True) if stock is not None)
+    crowd.assert_same(answers)

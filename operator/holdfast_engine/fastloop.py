@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
+from typing import NamedTuple
 
 from holdfast_engine import rules
 from holdfast_engine.features import Features, Output, step_features
@@ -27,7 +27,7 @@ from holdfast_engine.waiting import DeadlineQueue
 
 # Clocks of two processes are compared once, when a request arrives: no more than this is believed to have passed.
 LONGEST_TRANSIT_SECONDS = 10.0
-_FIT_SECONDS = 0.5
+_FIT_SECONDS = 1.0
 _FIT_STEPS = 16
 _NONE = math.nan
 
@@ -51,6 +51,13 @@ class StepLimits:
 
     active_sequences: int
     tokens_per_step: int
+
+
+class Outlook(NamedTuple):
+    """Prompt tokens that a step computes, and how long it takes."""
+
+    prefill_tokens: int
+    step_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +100,8 @@ class FastLoop:
         self._pairs_per_prefill = 0.0
         self._prefill_tps = _NONE
         self._peak_tps = _NONE
-        self._step_seconds = 0.0
-        self._prefill_tokens = 1
+        self._decodes = 0
+        self._outlook: Outlook | None = None
         self._running = 0
         self._free_sequences = 0
 
@@ -188,7 +195,7 @@ class FastLoop:
 
     def record(self) -> list[float]:
         """The numbers of record.FIELDS after those of the plugin's own cost."""
-        ledger, law, order = self.ledger, self.fit.law, self.queue.order
+        ledger, law, order, ahead = self.ledger, self.fit.law, self.queue.order, self._look_ahead()
         coefficients = [_NONE] * 5 if law is None else [law.c0, law.c1, law.c2, law.c3, law.c4]
         return [
             self.mode,
@@ -196,9 +203,9 @@ class FastLoop:
             *order.sizes,
             order.fresh_tokens,
             self._prefill_tps,
-            self._step_seconds,
+            ahead.step_seconds,
             self._free_sequences * self._prompts.computed_tokens if self._free_sequences else 0.0,
-            self._prefill_tokens / self._step_seconds if self._step_seconds > 0.0 else _NONE,
+            ahead.prefill_tokens / ahead.step_seconds if ahead.step_seconds > 0.0 else _NONE,
             self._prompts.mean_tokens,
             self._prompts.computed_share,
             *coefficients,
@@ -236,7 +243,7 @@ class FastLoop:
             return None
         tokens = request.num_prompt_tokens
         computed = tokens * self._prompts.computed_share
-        needed = rules.first_token_seconds(computed, self._prefill_tokens, self._step_seconds)
+        needed = rules.first_token_seconds(computed, *self._look_ahead())
         # Deadlines, and with equal ones the shorter first: it is soon through, and the longer one waits little for it.
         return Place(entry.deadline + needed, entry.deadline - needed, entry.arrived, tokens)
 
@@ -268,33 +275,48 @@ class FastLoop:
         self._peak_tps = most / seconds if seconds > 0.0 else _NONE
 
     def _limits_for(self, decodes: int) -> StepLimits:
-        limits, law, most = self.limits, self.fit.law, self._capacity.tokens_per_step
-        if limits is None:
-            return StepLimits(self._active, most)
-        if self._capacity.chunks and limits.tokens_per_step is not None:
-            most = min(most, limits.tokens_per_step)
-        if law is None:
-            return StepLimits(self._active, most)
-        kv, pairs = self._last.kv + decodes, self._pairs_per_prefill
-        lasting = tokens = most
-        if limits.adapt and self._capacity.chunks:
-            plan = partial(
-                rules.tokens_per_step,
-                law,
-                limits.objectives.tpot_seconds,
-                decodes=decodes,
-                kv_tokens=kv,
-                pairs_per_prefill=pairs,
-                most=most,
-            )
-            spare = self._pace.spare_seconds(limits.objectives.tpot_seconds, self._clock())
-            # Drafted tokens are computed too.
-            drafted = decodes * self._capacity.drafts
-            lasting, tokens = (min(most, plan(spare_seconds=seconds) + drafted) for seconds in (0.0, spare))
-        # What is expected of the steps to come: what is spare is used up by one.
-        self._prefill_tokens = max(1, lasting - decodes)
-        self._step_seconds = law.seconds(self._prefill_tokens, decodes, kv, self._prefill_tokens * pairs)
-        return StepLimits(self._active, tokens)
+        limits = self.limits
+        self._decodes, self._outlook = decodes, None
+        if limits is None or not limits.adapt or self.fit.law is None:
+            return StepLimits(self._active, self._most_tokens(limits))
+        tpot_seconds = limits.objectives.tpot_seconds
+        return StepLimits(self._active, self._tokens(self._pace.spare_seconds(tpot_seconds, self._clock())))
+
+    def _most_tokens(self, limits: Limits | None) -> int:
+        most = self._capacity.tokens_per_step
+        if limits is None or limits.tokens_per_step is None or not self._capacity.chunks:
+            return most
+        return min(most, limits.tokens_per_step)
+
+    def _tokens(self, spare_seconds: float) -> int:
+        """Tokens of a step that may take so much longer than the objective."""
+        limits, law, most = self.limits, self.fit.law, self._most_tokens(self.limits)
+        if limits is None or law is None or not limits.adapt or not self._capacity.chunks:
+            return most
+        tokens = rules.tokens_per_step(
+            law,
+            limits.objectives.tpot_seconds,
+            decodes=self._decodes,
+            kv_tokens=self._last.kv + self._decodes,
+            pairs_per_prefill=self._pairs_per_prefill,
+            most=most,
+            spare_seconds=spare_seconds,
+        )
+        # Drafted tokens are computed too.
+        return min(most, tokens + self._decodes * self._capacity.drafts)
+
+    def _look_ahead(self) -> Outlook:
+        """What is expected of the steps to come; worked out when it is asked for, not in every step."""
+        if self._outlook is None:
+            law, decodes = self.fit.law, self._decodes
+            if law is None or self.limits is None:
+                self._outlook = Outlook(1, 0.0)
+            else:
+                # What is spare is used up by one step.
+                prefill = max(1, self._tokens(spare_seconds=0.0) - decodes)
+                pairs = prefill * self._pairs_per_prefill
+                self._outlook = Outlook(prefill, law.seconds(prefill, decodes, self._last.kv + decodes, pairs))
+        return self._outlook
 
     def _free_after(self, output: Output) -> int:
         """Sequences that may start next; none where requests wait although the step had tokens left: memory lacks."""

@@ -1,4 +1,4 @@
-"""The API server's end of vLLM's engine: what the middleware asks of it. The third of three files that import vLLM."""
+"""The API server's end of vLLM's engine: what the middleware asks of it. It needs vLLM only when it is used."""
 
 from __future__ import annotations
 

@@ -1,0 +1,134 @@
+"""Who is turned away by the real vLLM, with which words, and how that is counted. The tests run in order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from e2e.engine.server import ADMISSION, Answer, Prompt, Server, Settings
+from e2e.engine.test_engine_plugin import LONG, counts, is_conserved, mode
+from e2e.vllm.environment import Environment
+from holdfast_engine.rules import Limits, Objectives, Overload
+
+pytestmark = pytest.mark.vllm
+
+# Two at a time, and two seconds until the first token: of sixty at once most would be late.
+REJECT = Limits(1, Objectives(2.0, 5.0), active_sequences=2, adapt=False, overload=Overload.REJECT)
+PATIENT = Limits(1, Objectives(60.0, 5.0), active_sequences=2, adapt=False)
+PROMPT = Prompt(list(range(10, 410)), 40)
+SLOW = replace(LONG, output_tokens=300)
+_QUEUED_TOKENS = 8000
+
+
+@pytest.fixture(scope="module")
+def server(vllm: Environment, plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("admission")
+    (folder / "engine-limits").write_text(PATIENT.to_json())
+    template = folder / "chat.jinja"
+    template.write_text("{% for message in messages %}{{ message['content'] }}{% endfor %}")
+    arguments = (ADMISSION, f"--max-num-queued-tokens={_QUEUED_TOKENS}", f"--chat-template={template}")
+    with Server(Settings(vllm, folder, plugin, arguments=arguments)) as found:
+        found.ask_all([PROMPT] * 8)
+        yield found
+
+
+def apply(server: Server, limits: Limits) -> None:
+    """These limits, as the next version."""
+    version = int(server.samples("holdfast:limits")[("version",)]) + 1
+    server.set_limits(replace(limits, version=version).to_json())
+    server.wait_for(lambda: server.samples("holdfast:limits")[("version",)] == version, 3.0, "new limits")
+
+
+def rejected(server: Server) -> float:
+    return server.samples("holdfast:requests_bad_total")[("rejected",)]
+
+
+def refused(answers: list[Answer]) -> list[Answer]:
+    """Those that were turned away, each with a time to come again."""
+    found = [answer for answer in answers if answer.status == 503]
+    assert len(found) + sum(answer.status == 200 for answer in answers) == len(answers)
+    assert all(1 <= int(answer.headers["retry-after"]) <= 60 for answer in found)
+    return found
+
+
+@pytest.mark.parametrize(("path", "stream"), [("/v1/completions", False), ("/v1/chat/completions", True)])
+def test_who_would_be_late_gets_a_503_and_a_time(server: Server, path: str, stream: bool) -> None:
+    apply(server, REJECT)
+    before = counts(server)
+    bad, own = rejected(server), server.samples("vllm:admission_rejections_total")[("max_num_queued_tokens",)]
+    answers = server.ask_all([PROMPT] * 60, path=path, stream=stream)
+    found = refused(answers)
+    print(f"{len(found)} of 60 turned away; come again after {sorted({each.headers['retry-after'] for each in found})}")
+    assert 1 <= len(found) <= 59
+    assert all("first token would come later" in json.loads(each.text)["error"]["message"] for each in found)
+    server.wait_for(lambda: counts(server)["unjudged"] == 0, 10, "judgement of all requests")
+    after = counts(server)
+    assert rejected(server) - bad == len(found)
+    assert server.samples("vllm:admission_rejections_total")[("max_num_queued_tokens",)] - own == len(found)
+    assert after["arrived"] - before["arrived"] == 60
+    assert is_conserved(after)
+
+
+def test_who_comes_when_it_is_quiet_is_served(server: Server) -> None:
+    assert server.ask(PROMPT).status == 200
+    assert mode(server) == "active"
+
+
+def test_n_answers_count_as_n_requests(server: Server) -> None:
+    before = counts(server)["arrived"]
+    assert len(json.loads(server.ask(replace(PROMPT, output_tokens=4), n=3, temperature=1.0).text)["choices"]) == 3
+    assert counts(server)["arrived"] - before == 3
+
+
+def test_vllms_own_503_gets_a_time_too(server: Server) -> None:
+    apply(server, PATIENT)
+    bad, arrived = rejected(server), counts(server)["arrived"]
+    found = refused(server.ask_all([PROMPT] * 60))
+    assert found
+    assert all("prefill token backlog" in each.text for each in found)
+    assert rejected(server) - bad == len(found)
+    assert counts(server)["arrived"] - arrived == 60
+
+
+def test_beyond_the_depth_nobody_waits(server: Server) -> None:
+    apply(server, replace(PATIENT, max_queued_requests=4))
+    found = refused(server.ask_all([SLOW] * 20))
+    assert 10 <= len(found) <= 17
+    assert all("Too many requests" in each.text for each in found)
+    assert is_conserved(counts(server))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_waits_for_too_long_is_told_so_and_counted_as_bad(server: Server, stream: bool) -> None:
+    limits = replace(PATIENT, objectives=Objectives(0.5, 5.0), active_sequences=1, max_queued_seconds=1.0)
+    apply(server, limits)
+    before = server.samples("holdfast:requests_bad_total")[("ttft",)]
+    answers = server.ask_all([SLOW] * 8, stream=stream)
+    ended = [answer for answer in answers if "waited 1 s" in answer.text]
+    assert 1 <= len(ended) <= 7
+    # Headers of a stream have gone out before.
+    assert all(answer.status == (200 if stream else 503) for answer in ended)
+    assert all('"code": 503' in answer.text or '"code":503' in answer.text for answer in ended)
+    server.wait_for(lambda: counts(server)["unjudged"] == 0, 10, "judgement of all requests")
+    assert server.samples("holdfast:requests_bad_total")[("ttft",)] - before >= len(ended)
+    assert is_conserved(counts(server))
+    assert server.samples("vllm:num_requests_waiting")[()] == 0
+    assert "no admission" not in server.log
+
+
+def test_an_error_for_one_answer_of_several_ends_them_all(server: Server) -> None:
+    answers = server.ask_all([SLOW] * 4, n=2, temperature=1.0)
+    assert any("waited 1 s" in answer.text for answer in answers)
+    server.wait_for(lambda: counts(server)["unjudged"] == 0, 20, "judgement of all requests")
+    assert is_conserved(counts(server))
+    assert server.ask(PROMPT).status == 200
+
+
+def test_the_warm_up_is_in_no_count(server: Server) -> None:
+    before = counts(server)
+    assert server.ask(PROMPT, headers={"X-Request-Id": "holdfast-warm-up"}).status == 200
+    assert counts(server) == before
