@@ -19,10 +19,12 @@ from hypothesis import strategies as st
 from holdfast.api.reasons import Reason
 from holdfast.control.report import invalid_status
 from holdfast.domain.cluster import ClusterProblem, Replica, ReplicaPhase
+from holdfast.domain.engine import EngineState, PluginMode
 from holdfast.domain.service import BatchingLimits, ServiceKey
 from holdfast.domain.signals import SignalState
 from holdfast.observe import mapping
 from holdfast.observe.cluster import Invalid
+from holdfast.policy.applied import NOTHING_APPLIED, Watched, applied
 from holdfast.policy.batching import Batching, Situation, Trial, Wanted, step
 from holdfast.policy.budget import SloState
 from holdfast.policy.capacity import Belief
@@ -50,6 +52,8 @@ Told = tuple[str, str]
 MISSED = SloState(0.95, -4.0, True, False, 1000.0)
 TUNED = BatchingLimits(None, 1024)
 ON_TRIAL = Trial("h100", BatchingLimits(), TUNED, NOW - 1200.0, NOW - 1100.0, Evidence(-5.0, 3210.0))
+AT_WORK = EngineState("", PluginMode.ACTIVE, 7)
+LATE, OFF = EngineState("", PluginMode.ACTIVE, 6), EngineState("", PluginMode.OFF)
 KEPT_AGAIN = SloState(0.95, -4.0, False, False, 1000.0)
 
 
@@ -91,6 +95,19 @@ def batching(trial: Trial | None, **changes: Any) -> Callable[[View], Told]:
     def told(_: View) -> Told:
         taken = step(better, replace(seen, **changes))[1]
         return str(taken.reason), taken.message
+
+    return told
+
+
+def fast_loop(**engines: EngineState | None) -> Callable[[View], Told]:
+    """Reason and message about engines that should work with limits of version 7, two minutes after they were told."""
+    watched = {pod: Watched(7, state, NOW - 120.0) for pod, state in engines.items()}
+    watched |= {pod: replace(engine, lacking_since=None) for pod, engine in watched.items() if engine.at_work}
+
+    def told(_: View) -> Told:
+        found = applied(watched, NOTHING_APPLIED, 15.0, NOW).condition
+        assert found is not None
+        return str(found.reason), found.message
 
     return told
 
@@ -314,6 +331,13 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "pinned": (pinned, view(of=CHAT.pinned_to(3))),
     "pinned, as it is": (pinned, view(of=CHAT.pinned_to(4))),
     "recommend": (recommended, view(of=CHAT.recommending())),
+    "fast loop, at work": (fast_loop(a=AT_WORK), view()),
+    "fast loop, not seen yet": (fast_loop(), view()),
+    "fast loop, other limits": (fast_loop(a=AT_WORK, b=LATE), view()),
+    "fast loop, no limits": (fast_loop(b=replace(LATE, mode=PluginMode.WAITING, limits_version=None)), view()),
+    "fast loop, not there": (fast_loop(a=AT_WORK, b=None), view()),
+    "fast loop, off": (fast_loop(a=AT_WORK, b=OFF), view()),
+    "fast loop, all kinds of trouble": (fast_loop(a=OFF, b=LATE, c=None, d=OFF, e=OFF, f=OFF, g=OFF), view()),
     "batching, better limits": (batching(None), view()),
     "batching, as good": (batching(ON_TRIAL), view()),
     "batching, worse": (batching(replace(ON_TRIAL, evidence=Evidence(5.0, 321.0))), view()),
