@@ -179,6 +179,12 @@ def test_slow_signals_are_laid_beside() -> None:
     assert judged(engines=[ENGINE], slow=SlowSignals(ttft={CHAT: ttft})).ttft == ttft
 
 
+AT_WORK = [  # of this service the plugins' counts are taken, if they make sense
+    sample(3.0, metric="covered"),
+    sample(1.0, metric="objective", name="ttft_seconds", seconds="0.5"),
+    sample(1.0, metric="objective", name="tpot_seconds", seconds="0.03"),
+]
+
 numbers = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True), st.sampled_from([0.0, -0.0, -1.0, 1e308, 1e-308, NOW, NOW - 3])
 )
@@ -228,6 +234,7 @@ def test_whatever_the_rows_no_number_is_nonsense_and_order_does_not_matter(
     table: dict[str, list[Sample]], shuffler: random.Random
 ) -> None:
     requests = [request(ready("chat-0")), request(key=ServiceKey("test", "other"))]
+    table["plugins"] = [*table["plugins"], *AT_WORK]
     found = traffic.assemble(requests, answers(**table), SlowSignals(), WINDOW, NOW)
     for seen in found.values():
         for name, values in seen.by_accelerator:
