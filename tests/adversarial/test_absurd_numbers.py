@@ -86,13 +86,13 @@ def test_nothing_at_all_for_long_is_no_load_only_where_it_is_fresh() -> None:
         max_size=12,
     )
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_degraded_garbage_never_crashes_and_never_lowers(seen: list[Traffic]) -> None:
     assert lowered(run([traffic(20.0), *seen])) == []
 
 
 @given(st.lists(st.builds(AcceleratorTraffic, *[st.floats() for _ in range(23)]), max_size=12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_fresh_garbage_never_crashes_and_stays_within_bounds(seen: list[AcceleratorTraffic]) -> None:
     decisions = run([Traffic(SignalState.FRESH, "", 10.0, 1.0, (("h100", each),)) for each in seen])
     assert all(1 <= decision.verdict.replicas <= 20 for decision in decisions)

@@ -67,7 +67,7 @@ def test_what_the_token_budget_cuts_off_goes_on_behind_it() -> None:
     assert all(sum(chunk for chunk, _ in step.chunks) <= 512 for step in steps)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.sampled_from((("Qwen/Qwen3-8B", "l40s"), ("Qwen/Qwen3-8B", "h100"), ("me/unknown", "mystery"))),
     st.builds(

@@ -36,7 +36,7 @@ def cap(slo: Slo = SLO, mix: LengthMix = CHAT, sequences: int = 256) -> float:
     return queued_tokens(point, mix, limits, L40S.kv_tokens, slo) if point.capacity.feasible else math.nan
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(mixes, st.floats(0.2, 10.0), st.floats(0.03, 0.5), st.integers(1, 512))
 def test_a_cap_is_positive_and_finite_whatever_the_mix(
     mix: LengthMix, ttft: float, tpot: float, sequences: int

@@ -337,7 +337,7 @@ def actions() -> st.SearchStrategy[list[tuple[str, int]]]:
     return st.lists(st.tuples(kinds, st.integers(0, 1000)), max_size=80)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(actions())
 def test_counts_are_conserved_whatever_happens(story: list[tuple[str, int]]) -> None:
     engine, alive = ToyEngine(active=4, tokens=256), list[ToyRequest]()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast_engine.pace import Pace
@@ -107,7 +107,6 @@ stories = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(stories)
 def test_it_never_promises_less_than_the_account_and_no_more_without_learnt_answers(
     story: list[tuple[str, float]],

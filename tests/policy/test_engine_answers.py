@@ -40,7 +40,7 @@ def spec(model: str = "Qwen/Qwen3-8B", ttft: float = 2.0, tpot: float = 0.1) -> 
     return replace(service().with_ttft(ttft).with_tpot(tpot).spec, model_uri=model)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(models, options, mixes, ttfts, tpots, st.floats(1.0, 2.0), st.floats(1.0, 2.0))
 def test_a_slower_engine_never_carries_more(
     model: str, option: AcceleratorOption, mix: LengthMix, ttft: float, tpot: float, slowness: float, more: float
@@ -50,7 +50,7 @@ def test_a_slower_engine_never_carries_more(
     assert rates[0] * TOLERANCE <= rates[1]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(models, options, mixes, ttfts, tpots, st.floats(1.0, 4.0), st.floats(1.0, 4.0))
 def test_looser_objectives_never_mean_less(
     model: str, option: AcceleratorOption, mix: LengthMix, ttft: float, tpot: float, more: float, longer: float
@@ -60,7 +60,7 @@ def test_looser_objectives_never_mean_less(
     assert tight * TOLERANCE <= loose
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(options, mixes, st.floats(1e-4, 1e4), st.floats(1e-5, 1e3), st.floats(allow_nan=True), st.floats(allow_nan=True))
 def test_answers_are_finite_or_none_whatever_is_asked(
     option: AcceleratorOption, mix: LengthMix, ttft: float, tpot: float, slowness: float, rate: float
@@ -82,7 +82,7 @@ def test_a_slow_engine_is_the_same_engine_on_a_fast_clock() -> None:
     assert other == pytest.approx(2.0 * one)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(models, mixes, st.floats(0.05, 0.9))
 def test_time_per_token_rises_with_the_rate_up_to_the_objective(model: str, mix: LengthMix, share: float) -> None:
     asked = spec(model)

@@ -103,7 +103,7 @@ def test_exact_counts_that_make_no_sense_leave_the_bounds_in_force(name: str, no
     assert seen(dataclasses.replace(EXACT, **{name: nonsense})) == seen(None)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 1000), st.integers(0, 2**31))
 def test_a_source_that_comes_and_goes_changes_no_size_where_the_two_agree(seed: int, chance: int) -> None:
     """Capacity never falls short here, so that bounds and exact counts say the same."""
@@ -115,7 +115,7 @@ def test_a_source_that_comes_and_goes_changes_no_size_where_the_two_agree(seed: 
     assert flipping.changes() == always.changes()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.sampled_from([SignalState.PARTIAL, SignalState.DUPLICATE, SignalState.INVALID, SignalState.STALE]),
     st.builds(ExactCounts, *[st.floats(0.0, 1e6) for _ in range(9)], engines=st.integers(0, 4)),

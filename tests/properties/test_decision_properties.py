@@ -39,7 +39,7 @@ def decided(rate: float, size: int, memory: Memory) -> Decision:
 
 
 @given(before=rates, lower=rates, higher=rates, size=some_sizes)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_more_load_never_means_fewer_replicas(before: float, lower: float, higher: float, size: int) -> None:
     memory = steady_memory(before, size)
     lower, higher = sorted((lower, higher))
@@ -48,7 +48,7 @@ def test_more_load_never_means_fewer_replicas(before: float, lower: float, highe
 
 @given(before=rates, now=rates, size=some_sizes)
 @example(before=2.0, now=5e-324, size=1)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_sizes_stay_within_their_bounds_and_at_most_double_beyond_four_more(
     before: float, now: float, size: int
 ) -> None:
@@ -58,7 +58,7 @@ def test_sizes_stay_within_their_bounds_and_at_most_double_beyond_four_more(
 
 
 @given(before=rates, now=rates, size=some_sizes, waited=st.integers(0, 60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_was_just_decided_is_kept_by_the_next_decision_on_the_same_facts(
     before: float, now: float, size: int, waited: int
 ) -> None:
@@ -77,7 +77,7 @@ def look_at_sizes(rate: float, ready: int, size: int):  # type: ignore[no-untype
 
 
 @given(load=st.lists(rates, min_size=2, max_size=6), seed=st.integers(0, 1000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_order_of_services_and_series_changes_nothing(load: list[float], seed: int) -> None:
     both = (accelerator("h100"), accelerator("l40s"))
     views = [
@@ -115,7 +115,7 @@ def _shuffled(view: ServiceView, chance: random.Random) -> ServiceView:
 
 
 @given(rate=st.floats(0.2, 60.0), seed=st.integers(0, 10_000))
-@settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=12, derandomize=True, phases=[Phase.generate])
 def test_constant_load_with_poisson_noise_never_flaps(rate: float, seed: int) -> None:
     cluster = FluidCluster(CHAT, steps((0, rate)), {"h100": 4.0}, seed=seed).run(2400)
     actions = [action for _, action, _ in cluster.changes(300)]
@@ -124,7 +124,7 @@ def test_constant_load_with_poisson_noise_never_flaps(rate: float, seed: int) ->
 
 
 @given(counts_seen=st.lists(st.floats(0.0, 1e6), max_size=40))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_history_is_read_back_without_a_crash_and_lowers_nothing_at_once(counts_seen: list[float]) -> None:
     samples = tuple(
         RateSample(NOW - 30.0 * (len(counts_seen) - index), 30.0, seen, seen, 0.0)

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -77,7 +77,6 @@ def test_without_usable_limits_every_token_comes_when_stock_brings_it(text: str 
     assert scheduler.loop.ledger.arrived == scheduler.rejected == 0
 
 
-@settings(deadline=None)
 @given(requests, engines)
 def test_off_is_stock_bit_by_bit_even_with_preemptions(arrivals: list[Arrival], limits: SchedulerLimits) -> None:
     clock = ReplayClock()
@@ -140,7 +139,6 @@ actions = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(actions, st.booleans())
 def test_nothing_is_lost_or_counted_twice(
     tmp_path_factory: pytest.TempPathFactory, story: list[tuple[str, int]], reject: bool

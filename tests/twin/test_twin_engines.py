@@ -51,7 +51,7 @@ def _both(load: Workload, limits: SchedulerLimits, timer: StepTimer) -> tuple[Fl
 
 
 @pytest.mark.parametrize("timer", [PRIOR.timer, PRIOR.law, LAW], ids=["table", "fitted law", "law"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(requests=st.lists(REQUEST, min_size=1, max_size=40), limits=LIMITS)
 def test_every_time_is_that_of_the_scheduler_loop_to_the_last_bit(
     timer: StepTimer, requests: list[tuple[float, int, int, int]], limits: SchedulerLimits
@@ -68,7 +68,7 @@ def test_every_time_is_that_of_the_scheduler_loop_to_the_last_bit(
             assert each["preemptions"] == preemptions
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     requests=st.lists(REQUEST, min_size=1, max_size=60),
     limits=LIMITS,
