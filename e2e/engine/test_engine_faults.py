@@ -13,7 +13,7 @@ import pytest
 
 from e2e.engine.conftest import Crowd
 from e2e.engine.everyhook import FAULTS
-from e2e.engine.server import ADMISSION, Server, Settings
+from e2e.engine.server import ADMISSION, Prompt, Server, Settings
 from e2e.engine.test_engine_plugin import LIMITS, mode
 from e2e.vllm.environment import Environment
 
@@ -58,6 +58,7 @@ def test_a_fault_in_any_hook_leaves_an_engine_that_serves_as_stock_and_says_so(
     assert found["mode"] == "OFF"
     assert found["said"] == f"holdfast: off, the engine goes on as stock vLLM: RuntimeError: a fault in {fault}"
     assert found["finished"] == found["asked"]
+    assert found["compared"] >= 0.75 * found["asked"]
     assert found["same"], "answers differ from those without a fault"
     assert found["stock_queue"]
     assert found["stock_limits"]
@@ -86,3 +87,14 @@ def test_without_limits_the_engine_is_stock_and_waits_for_them(
         assert server.samples("holdfast:requests_arrived_total")[()] == 0
         server.limits.write_text(LIMITS.to_json())
         server.wait_for(lambda: mode(server) == "active", 3.0, "active plugin")
+
+
+def test_an_engine_that_vllm_runs_with_another_scheduler_keeps_that_one(
+    vllm: Environment, plugin: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "engine-limits").write_text(LIMITS.to_json())
+    prompt = Prompt(range(3, 40), 4)
+    with Server(Settings(vllm, tmp_path, plugin, arguments=("--no-async-scheduling", ADMISSION))) as server:
+        assert len(server.complete(prompt)) == prompt.output_tokens
+        assert mode(server) == "off"
+        assert "holdfast: off, this engine wants vLLM's Scheduler" in server.log

@@ -7,6 +7,7 @@ its own code, it is vLLM's own scheduler and nothing else.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import threading
@@ -20,6 +21,7 @@ import vllm
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.request_queue import RequestQueue, SchedulingPolicy, create_request_queue
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
@@ -42,6 +44,14 @@ class HoldfastScheduler(AsyncScheduler):
     waiting: RequestQueue
     max_num_active_reqs: int
     max_num_scheduled_tokens: int
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """The scheduler that vLLM takes by itself where that is no AsyncScheduler: its engine then wants another."""
+        stock = _other_stock_class(kwargs.get("vllm_config") or args[0])
+        if stock is None:
+            return super().__new__(cls)
+        logger.warning("holdfast: off, this engine wants vLLM's %s", stock.__name__)
+        return stock(*args, **kwargs)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -169,6 +179,15 @@ class HoldfastScheduler(AsyncScheduler):
     def _publish_off(self) -> None:
         if self._writer is not None:
             self._writer.write(record.off(self._numbers))
+
+
+def _other_stock_class(config: Any) -> type[Any] | None:
+    """The scheduler without the plugin; None where it is the one that ours is built on."""
+    if getattr(config, "diffusion_config", None) is not None:
+        kind = "DiffusionAsyncScheduler" if config.scheduler_config.async_scheduling else "DiffusionScheduler"
+        found: type[Any] = getattr(importlib.import_module("vllm.v1.core.sched.diffusion_scheduler"), kind)
+        return found
+    return None if config.scheduler_config.async_scheduling else Scheduler
 
 
 class _Guard:
