@@ -103,11 +103,24 @@ def test_noise_in_the_lengths_moves_no_limits(noise: float) -> None:
     assert believe(tuned, SPEC, noisy, NOTHING, MODEL, ON) is tuned
 
 
-def test_the_search_for_limits_waits_where_a_tick_has_answered_enough() -> None:
-    plain, busy = believed(loops=frozenset()), Frugal(MODEL, questions=0)
-    waiting = believe(plain, SPEC, CODE, NOTHING, busy, ON)
-    assert waiting.beliefs == plain.beliefs
-    assert believe(waiting, SPEC, CODE, NOTHING, MODEL, ON).beliefs[0].fast_loop
+def test_where_a_tick_has_searched_enough_the_limits_of_before_hold() -> None:
+    busy = Frugal(MODEL, searches=0)
+    fresh = believe(Capacity(), SPEC, CODE, NOTHING, busy, ON)
+    assert fresh.beliefs[0].limits == BatchingLimits()
+    assert fresh.beliefs[0].rate == believed(loops=frozenset()).beliefs[0].rate
+    assert believe(fresh, SPEC, CODE, NOTHING, busy, ON) is fresh
+    searched = believe(fresh, SPEC, CODE, NOTHING, MODEL, ON)
+    assert searched == believed()
+    longer = replace(CODE, prompt_tokens=2.0 * CODE.prompt_tokens)
+    assert believe(searched, SPEC, longer, NOTHING, busy, ON).beliefs[0].limits == searched.beliefs[0].limits
+
+
+def test_a_search_takes_no_answer_from_anybody_else() -> None:
+    frugal, mix = Frugal(MODEL, questions=1, searches=1), LengthMix.from_means(2050, 30)
+    assert frugal.best_limits(SPEC, L40S, mix, 1.0) is not None
+    assert frugal.best_limits(SPEC, L40S, mix, 1.0) is not None
+    assert frugal.best_limits(SPEC, L40S, LengthMix.from_means(100, 30), 1.0) is None
+    assert frugal.rate(SPEC, L40S, mix, 1.0) is not None
 
 
 @pytest.mark.parametrize("slowness", [math.nan, 0.0, -1.0, math.inf])

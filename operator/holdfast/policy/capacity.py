@@ -50,7 +50,7 @@ class Belief:
     """One accelerator: the model's answer, the inputs it was computed from, and the correction since.
 
     `fast_loop`: its engines find their own limits, so that `limits` are those under which most is carried within those
-    that they are `started` with.
+    that they are `started` with, once they were `searched` for.
     """
 
     option: AcceleratorOption
@@ -62,6 +62,7 @@ class Belief:
     started: BatchingLimits = field(default_factory=BatchingLimits)
     limits: BatchingLimits = field(default_factory=BatchingLimits)
     fast_loop: bool = False
+    searched: bool = True
 
     @property
     def rate_rps(self) -> float:
@@ -128,7 +129,7 @@ def believe(
         for b in memory.beliefs
     )
     if same and not moved(memory.lengths, lengths) and not outdated:
-        return memory
+        return memory if all(belief.searched for belief in memory.beliefs) else _searched(memory, spec, model)
     mix = length_mix(lengths, seen.prompt_lengths, seen.output_lengths)
     known = memory if memory.spec is not None and memory.spec.generation == spec.generation else Capacity()
     beliefs = []
@@ -154,15 +155,37 @@ def _belief(
     if old is not None and (old.fast_loop, old.started) != (fast_loop, spec.batching):
         # What was carried beyond the model under other limits says nothing about these.
         correction = replace(correction, gain=min(1.0, correction.gain))
-    limits = model.best_limits(spec, option, mix, correction.slowness) if fast_loop else spec.batching
-    if limits is None:
-        return None
+    found = model.best_limits(spec, option, mix, correction.slowness) if fast_loop else spec.batching
+    kept = old.limits if old is not None and old.fast_loop and old.started == spec.batching else spec.batching
+    limits = kept if found is None else found
     rate = model.rate(replace(spec, batching=limits), option, mix, correction.slowness)
     if rate is None:
         return None
     return Belief(
-        option, rate, correction.slowness, correction, started=spec.batching, limits=limits, fast_loop=fast_loop
+        option,
+        rate,
+        correction.slowness,
+        correction,
+        started=spec.batching,
+        limits=limits,
+        fast_loop=fast_loop,
+        searched=found is not None,
     )
+
+
+def _searched(memory: Capacity, spec: ServiceSpec, model: EngineModel) -> Capacity:
+    """The same beliefs, with the best limits where there was no time to look for them before and is now."""
+    beliefs = []
+    for belief in memory.beliefs:
+        engine, mix = replace(spec, batching=belief.started), memory.mix
+        if not belief.searched and mix is not None:
+            limits = model.best_limits(engine, belief.option, mix, belief.slowness)
+            rate = limits and model.rate(replace(spec, batching=limits), belief.option, mix, belief.slowness)
+            if not limits or not rate:
+                return memory
+            belief = replace(belief, rate=rate, limits=limits, searched=True)
+        beliefs.append(belief)
+    return replace(memory, beliefs=tuple(beliefs))
 
 
 def _estimated(memory: Capacity, mix: LengthMix) -> Capacity:

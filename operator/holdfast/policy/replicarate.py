@@ -22,8 +22,8 @@ from holdfast.enginemodel.working import WorkingPoint, law_at, working_point
 QUESTIONS_PER_TICK = 32
 """Answers that may have to be computed in one tick, at some 10 ms each."""
 
-LIMITS_QUESTIONS = 6
-"""What the search for the best limits counts as."""
+SEARCHES_PER_TICK = 2
+"""Searches for the best limits, at some 100 ms each; they are never urgent, and take no answer from anybody else."""
 
 SLOWNESS_GRID, RATE_GRID = 0.05, 0.25
 """Steps of the logarithms of slowness, for which capacities are computed, and of rate, for which laws are fitted."""
@@ -130,9 +130,12 @@ class Frugal:
     All questions of the service that was answered last are answered, and what was asked before costs nothing.
     """
 
-    def __init__(self, model: EngineModel, questions: int = QUESTIONS_PER_TICK) -> None:
+    def __init__(
+        self, model: EngineModel, questions: int = QUESTIONS_PER_TICK, searches: int = SEARCHES_PER_TICK
+    ) -> None:
         self._model = model
         self._left = questions
+        self._searches = searches
         self._asked: set[object] = set()
         self._served: ServiceKey | None = None
 
@@ -163,15 +166,19 @@ class Frugal:
     ) -> BatchingLimits | None:
         """Return the best limits; None as well where this tick has answered enough."""
         question = ("limits", _engine(spec), spec.slo, option, mix, _on_grid(slowness, SLOWNESS_GRID))
-        granted = self._granted(spec.key, question, LIMITS_QUESTIONS)
-        return self._model.best_limits(spec, option, mix, slowness) if granted else None
+        if question not in self._asked:
+            if self._searches <= 0:
+                return None
+            self._searches -= 1
+            self._asked.add(question)
+        return self._model.best_limits(spec, option, mix, slowness)
 
-    def _granted(self, key: ServiceKey, question: object, cost: int = 1) -> bool:
+    def _granted(self, key: ServiceKey, question: object) -> bool:
         if question in self._asked:
             return True
         if self._left <= 0 and key != self._served:
             return False
-        self._left -= cost
+        self._left -= 1
         self._asked.add(question)
         self._served = key
         return True
