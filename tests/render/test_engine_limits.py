@@ -2,7 +2,6 @@
 
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,10 +41,11 @@ def test_a_known_model_on_a_known_accelerator_comes_with_its_step_law() -> None:
     assert abacus is None
 
 
-@pytest.mark.parametrize(("ttft", "seconds"), [("100ms", 60.0), ("2m", 1200.0)])
-def test_a_queue_is_bounded_in_age_by_what_its_requests_may_wait(ttft: str, seconds: float) -> None:
-    chat = service({"slo": {"ttft": ttft}})
-    assert engine_limits(chat, chat.spec.accelerators[0]).max_queued_seconds == seconds
+def test_depth_and_age_of_the_queue_are_left_to_the_engine() -> None:
+    chat = service({})
+    limits = engine_limits(chat, chat.spec.accelerators[0])
+    assert limits.max_queued_requests is None
+    assert limits.max_queued_seconds is None
 
 
 @given(st.floats(0.001, 86_400.0), st.sampled_from(["h100", "l40s", "a100", "mi300x", "x"]))

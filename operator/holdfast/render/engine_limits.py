@@ -12,11 +12,6 @@ from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.enginemodel.prior import PriorSource, engine_prior
 from holdfast_engine.rules import Law, Limits, Objectives, Overload
 
-# The queue is ordered by deadline, so its length costs no good request: the bounds only keep its memory finite.
-MOST_QUEUED_REQUESTS = 4096
-_QUEUED_TTFTS = 10.0
-_LEAST_QUEUED_SECONDS = 60.0
-
 
 def engine_limits(
     service: LLMService,
@@ -29,6 +24,7 @@ def engine_limits(
     """The limits for engines of a service on one accelerator.
 
     The two bounds are what was decided while the engines serve, None for none; batching.mode Fixed overrides them.
+    Depth and age of the queue are left to the engine, which knows what it can start in time.
     """
     spec = service.spec
     slo, batching = spec.slo, spec.batching
@@ -40,8 +36,6 @@ def engine_limits(
         tokens_per_step=batching.max_num_batched_tokens if fixed else tokens_per_step,
         adapt=not fixed,
         overload=Overload(spec.overload),
-        max_queued_requests=MOST_QUEUED_REQUESTS,
-        max_queued_seconds=max(_LEAST_QUEUED_SECONDS, _QUEUED_TTFTS * slo.ttft_seconds),
         prior=_prior(service, accelerator),
     )
 
