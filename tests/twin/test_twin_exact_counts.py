@@ -1,0 +1,87 @@
+"""Decisions on what the plugin counts, with its own code in the engines, through an overload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.cli.simulate import declare
+from holdfast.domain.service import ServiceKey
+from holdfast.domain.snapshot import Snapshot
+from holdfast.simulator.twin.policies import Holdfast, Move
+from holdfast.simulator.twin.run import simulate
+from holdfast.simulator.twin.scenario import Scenario
+from tests.twin.twin_builders import scenario_file, small_scenario
+
+BASE_RPS, BEGINS, ENDS = 3.0, 120.0, 300.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """One decision, `at` seconds into the run."""
+
+    at: float
+    source: str
+    carried_rps: float
+    backlog: float
+    late: float
+
+
+class Watched(Holdfast):
+    """The operator's policy, and what it decided."""
+
+    def __init__(self, fast_loop: bool) -> None:
+        super().__init__(fast_loop)
+        self.looks: list[Look] = []
+        self._began: float | None = None
+
+    def decide(self, snapshot: Snapshot) -> Mapping[ServiceKey, Move]:
+        self._began = snapshot.now if self._began is None else self._began
+        moves, (service,) = super().decide(snapshot), snapshot.services
+        last = self._memory.services[service.spec.key].last
+        assert last is not None
+        assert last.decision.capacity is not None
+        size = last.decision.verdict.replicas
+        self.looks.append(
+            Look(
+                snapshot.now - self._began,
+                last.decision.slo.source,
+                size * last.decision.capacity.per_replica_rps,
+                last.decision.explanation.backlog_requests or 0.0,
+                sum(traffic.waiting_late for _, traffic in service.traffic.by_accelerator),
+            )
+        )
+        return moves
+
+    def enough_at(self) -> float:
+        """When so many replicas had been ordered that they carry twice the base."""
+        return next(look.at for look in self.looks if look.at >= BEGINS and look.carried_rps >= 2.0 * BASE_RPS)
+
+
+def overloaded(fast_loop: bool, folder: Path) -> Watched:
+    """Twice the load for three minutes, on replicas that take one minute to start."""
+    content: dict[str, Any] = small_scenario() | {"duration": "5m"}
+    content["cluster"] = {"accelerators": {"l40s": {"system": "l40s", "gpus": 8, "coldStart": "60s"}}}
+    (chat,) = content["services"]
+    chat["spec"] |= {"accelerators": [{"name": "l40s"}], "scaling": {"min": 2, "max": 8}}
+    steps = [{"at": "0s", "rps": BASE_RPS}, {"at": f"{BEGINS:g}s", "rps": 2.0 * BASE_RPS}]
+    chat["workload"] = {
+        "arrivals": {"poisson": steps},
+        "lengths": {"fixed": {"promptTokens": 1500, "outputTokens": 250}},
+    }
+    chat["initialReplicas"] = {"l40s": 2}
+    path, policy = scenario_file(folder, content), Watched(fast_loop)
+    scenario = Scenario.read(path)
+    simulate(scenario, [declare(scenario, each, path, folder, 1) for each in scenario.services], policy, 1)
+    return policy
+
+
+def test_an_overload_that_the_plugin_softens_is_answered_as_fast_as_without_it(tmp_path: Path) -> None:
+    softened, stock = overloaded(True, tmp_path), overloaded(False, tmp_path)
+    assert {look.source for look in softened.looks if look.at >= 60.0} == {"exact"}
+    assert {look.source for look in stock.looks} == {"bounds"}
+    assert softened.enough_at() <= stock.enough_at() <= BEGINS + 45.0
+    assert max(look.late for look in softened.looks) > 20.0
+    assert max(look.backlog for look in softened.looks) < 5.0, "late requests are not sized for a second time"
