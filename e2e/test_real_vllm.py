@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 import urllib.parse
 import urllib.request
@@ -22,7 +21,8 @@ from e2e.load.client import ClientSettings
 from e2e.load.streams import Streams
 from e2e.vllm import image
 from e2e.vllm.bench import Bench, Load
-from e2e.vllm.environment import Environment, MissingWheelError, environment, find_wheel
+from e2e.vllm.environment import Environment
+from e2e.vllm.installed import installed_vllm
 
 pytestmark = [pytest.mark.cluster, pytest.mark.vllm]
 
@@ -54,17 +54,8 @@ class Story:
 
 @pytest.fixture(scope="module")
 def vllm() -> Environment:
-    """The installed engine; without the wheel the tests are skipped, but never in the project's own CI."""
-    try:
-        find_wheel()
-    except MissingWheelError as problem:
-        if os.environ.get("CI") == "true" and (stack.REPOSITORY.parent / "shared").exists():
-            pytest.fail(str(problem), pytrace=False)
-        pytest.skip(f"NO REAL VLLM: {problem}")
-    found = environment()
-    if not found.folder.exists():
-        pytest.fail("the real vLLM is not installed: python -m e2e.vllm build", pytrace=False)
-    return found
+    """The installed engine."""
+    return installed_vllm()
 
 
 @pytest.fixture(scope="module")
@@ -120,10 +111,17 @@ def test_a_real_engine_serves_a_token_before_it_is_ready(tiny: Json, place: Kube
     assert "holdfast: ready, one token served" in log
 
 
+def test_a_real_engine_runs_with_the_plugin_as_the_operator_mounts_it(tiny: Json, place: Kubectl) -> None:
+    (pod,) = _pods(place)
+    assert "holdfast launcher: the fast loop runs inside vLLM 0.32" in place.logs(pod)
+    assert "holdfast: limits of version" in place.logs(pod)
+    place.wait_until(lambda: _modes(place) == {pod: "active"}, 60, "the plugin at work", poll_seconds=1)
+
+
 def test_a_real_engine_counts_no_request_before_its_first_client(tiny: Json, place: Kubectl) -> None:
-    counted = "vllm:request_success_total"
-    place.wait_until(lambda: bool(_series(place, counted)), 60, "a scrape of the engine", poll_seconds=1)
-    assert sum(value for _, value in _series(place, counted)) == 0.0, "the warm-up is nobody's request"
+    for counted in ("vllm:request_success_total", "holdfast:requests_arrived_total"):
+        place.wait_until(lambda: bool(_series(place, counted)), 60, "a scrape of the engine", poll_seconds=1)  # noqa: B023
+        assert sum(value for _, value in _series(place, counted)) == 0.0, "the warm-up is nobody's request"
 
 
 def test_a_real_engine_runs_without_privileges(tiny: Json, place: Kubectl) -> None:
@@ -138,6 +136,13 @@ def test_prometheus_scrapes_the_metrics_of_vllm_with_our_labels(story: Story, pl
         found = _series(place, f"vllm:{name}")
         assert found, name
         assert all(labels["model_name"] == _MODEL and labels["holdfast_revision"] for labels, _ in found), name
+
+
+def test_prometheus_scrapes_what_the_plugin_judged(story: Story, place: Kubectl) -> None:
+    good, arrived = (_series(place, f"holdfast:requests_{name}_total") for name in ("good", "arrived"))
+    assert sum(value for _, value in good) > 0
+    assert all(labels["model_name"] == _MODEL and labels["holdfast_revision"] for labels, _ in good)
+    assert sum(value for _, value in arrived) >= sum(value for _, value in good)
 
 
 def test_status_shows_attainment_and_the_decision(story: Story) -> None:
@@ -295,6 +300,11 @@ def _served_by(place: Kubectl, before: dict[str, float] | None = None) -> dict[s
         finished[labels["pod"]] = finished.get(labels["pod"], 0.0) + value
     since = {pod: count - (before or {}).get(pod, 0.0) for pod, count in finished.items()}
     return {pod: count for pod, count in since.items() if count > 0}
+
+
+def _modes(place: Kubectl) -> dict[str, str]:
+    """What the plugin says that it does, by pod."""
+    return {labels["pod"]: labels["mode"] for labels, _ in _series(place, "holdfast:plugin_info")}
 
 
 def _series(place: Kubectl, metric: str) -> list[tuple[dict[str, str], float]]:
