@@ -1,0 +1,136 @@
+"""What one replica carries, by simulation: the rate at which as many requests are good as the objective asks for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from holdfast.domain.service import Slo
+from holdfast.simulator.twin import books
+from holdfast.simulator.twin.fleet import EngineKind, Fleet, Routing, Workload
+from holdfast.simulator.twin.timers import Floats, Integers
+
+WARM_UP = 0.2
+"""Share of the requests that come before the counted ones."""
+
+FIRST_STRIDE, MOST_STRIDE, RESOLUTION = 1.12, 3.0, 0.01
+"""How far from the guess is looked first and later, and how exact a rate is looked for: below the statistical error."""
+
+LEAST_SHARE = 0.01
+"""A rate so far below the guess is none."""
+
+REQUESTS, DRAWS = 2000, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Pairs of prompt and output tokens to draw from."""
+
+    prompt_tokens: Integers
+    output_tokens: Integers
+
+    def draw(self, count: int, draw: np.random.Generator) -> tuple[Integers, Integers]:
+        """Pairs with replacement."""
+        rows = draw.integers(0, len(self.prompt_tokens), count)
+        return self.prompt_tokens[rows], self.output_tokens[rows]
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedRate:
+    """Requests per second and the standard error of that; 0 where even a trickle misses the objective."""
+
+    rate_rps: float
+    error_rps: float
+
+
+class Bench:
+    """The same requests at any rate: Poisson moments at one per second, stretched."""
+
+    def __init__(self, kind: EngineKind, slo: Slo, lengths: Lengths, draws: int = DRAWS) -> None:
+        self._kind = kind
+        self._slo = slo
+        self._samples = [_sample(lengths, seed) for seed in range(draws)]
+
+    def attainment(self, rate_rps: float) -> float:
+        """Good share of the counted requests, over all draws."""
+        return float(np.mean([self._attained(sample, rate_rps) for sample in self._samples]))
+
+    def rate(self, guess_rps: float) -> SimulatedRate:
+        """The largest rate that attains the objective, looked for around a guess in each draw."""
+        rates = [self._largest(sample, guess_rps) for sample in self._samples]
+        error = float(np.std(rates, ddof=1)) / math.sqrt(len(rates)) if len(rates) > 1 else math.inf
+        return SimulatedRate(float(np.mean(rates)), error)
+
+    def _largest(self, sample: Workload, guess: float) -> float:
+        def holds(rate: float) -> bool:
+            return self._attained(sample, rate) >= self._slo.objective
+
+        return _bisected(holds, guess)
+
+    def _attained(self, sample: Workload, rate: float) -> float:
+        load = Workload(sample.at / rate, sample.prompt_tokens, sample.output_tokens, sample.cached_tokens)
+        fleet = Fleet(load, [self._kind], self._slo, Routing("round-robin"))
+        fleet.add()
+        fleet.advance(math.inf)
+        counted = fleet.requests[round(WARM_UP * len(load)) :]
+        return float(_good(counted, self._slo).mean())
+
+
+def _good(requests: books.Records, slo: Slo) -> Floats:
+    decoding = requests["last_at"] - requests["first_at"]
+    tpot = np.where(requests["output"] > 1, decoding / np.maximum(requests["output"] - 1, 1), 0.0)
+    met = (requests["first_at"] - requests["at"] <= slo.ttft_seconds) & (tpot <= slo.tpot_seconds)
+    met &= requests["last_at"] - requests["at"] <= (slo.e2e_seconds or math.inf)
+    return np.asarray(met & (requests["state"] == books.FINISHED), np.float64)
+
+
+def _bisected(holds: Callable[[float], bool], guess: float) -> float:
+    """The largest rate that holds: from the guess outwards in growing strides, then between the last two."""
+    low, high, stride = 0.0, math.inf, FIRST_STRIDE
+    rate = guess
+    while LEAST_SHARE * guess < rate < guess / LEAST_SHARE:
+        if holds(rate):
+            low, rate = rate, rate * stride
+        else:
+            high, rate = rate, rate / stride
+        if low > 0.0 and high < math.inf:
+            break
+        stride = min(stride * stride, MOST_STRIDE)
+    if low == 0.0:
+        return 0.0
+    while high < math.inf and high - low > RESOLUTION * high:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def _sample(lengths: Lengths, seed: int) -> Workload:
+    draw = np.random.default_rng([seed, 3])
+    prompts, outputs = lengths.draw(REQUESTS, draw)
+    return Workload(np.cumsum(draw.exponential(1.0, REQUESTS)), prompts, outputs, np.zeros(REQUESTS, np.int64))
+
+
+def lognormal_lengths(prompt_tokens: float, output_tokens: float, cv: float, most_tokens: int) -> Lengths:
+    """Independent lognormal lengths with these means, where no trace is known; at least 1 and at most `most_tokens`."""
+    draw = np.random.default_rng(4)
+    sigma = math.sqrt(math.log1p(cv * cv))
+
+    def column(mean: float) -> Integers:
+        values = mean * np.exp(sigma * draw.standard_normal(20_000) - 0.5 * sigma * sigma)
+        return np.clip(np.rint(values), 1, most_tokens).astype(np.int64)
+
+    return Lengths(column(prompt_tokens), column(output_tokens))
+
+
+def fitting(lengths: Lengths, most_tokens: int) -> Lengths:
+    """Those that an engine can hold at all."""
+    inside = lengths.prompt_tokens + lengths.output_tokens <= most_tokens
+    return Lengths(lengths.prompt_tokens[inside], lengths.output_tokens[inside])
+
+
+def pairs(lengths: Lengths) -> Sequence[tuple[float, float]]:
+    """As numbers, for the engine model's length mix."""
+    return list(zip(lengths.prompt_tokens.tolist(), lengths.output_tokens.tolist(), strict=True))
