@@ -65,10 +65,10 @@ class Deployment:
         self._roll_out()
         (made,), self.memory = decide(self._snapshot(), self.memory, model=Tunable({"h100": 2.6}))
         target = made.batching
-        assert target is not None
-        if target.reason is not None and (not self.told or self.told[-1] is not target.reason):
-            self.told.append(target.reason)
-        self.limits, self.before = target.limits, target.before
+        if target is not None:
+            if target.reason is not None and (not self.told or self.told[-1] is not target.reason):
+                self.told.append(target.reason)
+            self.limits, self.before = target.limits, target.before
         self.resize(sizes(made)["h100"], self.now + START_SECONDS)
         self.seen_limits.add(sum(limits == BEST for _, limits, _ in self.pods))
         return made

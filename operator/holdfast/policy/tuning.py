@@ -21,7 +21,7 @@ LEAST_REQUESTS = 200.0
 def tune(
     memory: Batching, view: View, passed_seconds: float, model: EngineModel
 ) -> tuple[Batching, BatchingTarget | None]:
-    """Return the limits of the accelerator in use; None where several are, or none yet.
+    """Return the limits of the accelerator in use; None where they stay as they are.
 
     `passed_seconds` since the last look tell how much of the traffic is new.
     """
@@ -29,9 +29,21 @@ def tune(
     if placement is None or view.switching or not view.group.size:
         return memory, None
     if _may_need(view) and not view.belief.fast_loop:
-        memory = replace(memory, considered=_considered(memory.considered, view, model))
+        considered = _considered(memory.considered, view, model)
+        if considered is not memory.considered:
+            memory = replace(memory, considered=considered)
+    if _at_rest(memory, view, placement):
+        return memory, None
     memory, taken = step(memory, _situation(memory, view, placement, passed_seconds))
     return memory, BatchingTarget(placement.accelerator, taken.limits, taken.before, taken.reason, taken.message)
+
+
+def _at_rest(memory: Batching, view: View, placement: Placement) -> bool:
+    """No trial is under way, and none can begin."""
+    if memory.trial is not None or memory.ending is not None or placement.batching_before is not None:
+        return False
+    found = memory.considered
+    return view.belief.fast_loop or found is None or found.wanted.limits == placement.batching
 
 
 def advice(memory: Batching, view: View) -> str:
