@@ -45,8 +45,7 @@ class Capacity:
     drafts: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class StepLimits:
+class StepLimits(NamedTuple):
     """The limits of the next step."""
 
     active_sequences: int
@@ -60,8 +59,7 @@ class Outlook(NamedTuple):
     step_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending:
+class _Pending(NamedTuple):
     output: Output
     scheduled: float
     features: Features

@@ -79,15 +79,16 @@ class Pace:
         while self._heap and self._heap[0][1] not in self._starts:
             heapq.heappop(self._heap)
         least = self._heap[0][0] if self._heap else math.inf
-        gain, last = max(0.0, tpot_seconds - self._step_seconds), self.surest_steps - self._steps - 1
+        gain = max(0.0, tpot_seconds - self._step_seconds)
+        # Each gains in the steps it still has at least: surest_steps less those since its start, and less this one.
+        to_come, slope, youngest = self.surest_steps - self._steps - 1, gain - tpot_seconds, math.inf
         for name in self._young:
             start = self._starts.get(name)
             if start is not None:
-                steps, moment = start
-                ahead = moment - tpot_seconds * steps + max(0, last + steps) * gain
-                if ahead < least:
-                    least = ahead
-        return max(0.0, least - self._ahead(self._steps, now))
+                ahead = start[1] + slope * start[0]
+                if ahead < youngest:
+                    youngest = ahead
+        return max(0.0, min(least, youngest + to_come * gain) - self._ahead(self._steps, now))
 
     def _grow_up(self) -> None:
         """Sequences older than the shortest answers can no longer count on steps to come."""
