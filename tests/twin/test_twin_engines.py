@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +22,7 @@ from holdfast.simulator.twin import books
 from holdfast.simulator.twin.fleet import ROUTERS, EngineKind, Fleet, Routing, Workload
 from tests.twin.twin_builders import SLO, workload
 
+ROOT = Path(__file__).parents[2]
 PRIOR = engine_prior("meta-llama/Llama-3.1-8B", "h100")
 LAW = StepLaw(0.004, 3e-5, 1e-4, 2e-8, 4e-9)
 REQUEST = st.tuples(
@@ -183,3 +188,29 @@ def test_clients_keep_their_connections_until_these_close() -> None:
     fleet.close(first)
     fleet.advance(math.inf)
     assert fleet.state(first)["finished"][0] + fleet.state(second)["finished"][0] == len(load)
+
+
+_WITHOUT_NUMBA = """
+import sys
+sys.modules["numba"] = None
+from tests.twin import test_twin_engines as here
+from holdfast.simulator.twin import compiled
+assert not compiled.COMPILES
+print(here.digest())
+"""
+
+
+def digest() -> str:
+    """What became of some requests that compete for memory, as a hash."""
+    load = _workload([(0.01, 50 + 37 * number % 400, 1 + number % 30, 0) for number in range(60)])
+    fleet = Fleet(load, [EngineKind(PRIOR.timer, SchedulerLimits(8, 256, 2000))], SLO, Routing(seed=1))
+    fleet.add()
+    fleet.add()
+    fleet.advance(math.inf)
+    fleet.check()
+    return hashlib.sha256(fleet.requests.tobytes()).hexdigest()
+
+
+def test_without_numba_the_same_comes_out() -> None:
+    done = subprocess.run([sys.executable, "-c", _WITHOUT_NUMBA], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == digest()

@@ -51,6 +51,8 @@ def _edited(place: str, value: object) -> dict[str, Any]:
         ("cluster.router", "magic", "cluster.router"),
         ("cluster.accelerators.h100.gpus", 0, "cluster.accelerators.h100.gpus"),
         ("cluster.accelerators.h100.system", "abacus", "cluster.accelerators.h100.system: no step table"),
+        ("services.0.spec.slo.tpot", "2ms", "spec.slo.tpot of 2 ms is impossible: a step of an empty engine takes"),
+        ("services.0.spec.slo.ttft", "2ms", "spec.slo.ttft of 2 ms is impossible"),
         ("duration", "0s", "duration: duration must be above 0s"),
         ("duration", "NaN", "duration: 'NaN' is not a duration"),
         ("warmup", "9h", "warmup: warmup must be shorter"),

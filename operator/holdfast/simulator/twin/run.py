@@ -219,6 +219,7 @@ def _longest_seconds(service: Service) -> float:
 def _service(scenario: Scenario, each: Declared, policy: Policy, seed: int) -> Service:
     entries = scenario.cluster.accelerators
     kinds = [engine_kind(each, option, entries[option.name], policy.admission) for option in each.spec.accelerators]
+    _check_possible(each.spec, kinds)
     routing = Routing(scenario.cluster.router, seed=seed)
     fleet = Fleet(each.workload, kinds, each.spec.slo, routing)
     if policy.fast_loop:
@@ -226,6 +227,19 @@ def _service(scenario: Scenario, each: Declared, policy: Policy, seed: int) -> S
         fleet = FastLoopFleet(each.workload, kinds, each.spec.slo, routing, told)
     spec = replace(each.spec, accelerators=tuple(_labelled(option) for option in each.spec.accelerators))
     return Service(spec, fleet, each.service.spec.engine.shutdown_timeout_seconds)
+
+
+def _check_possible(spec: ServiceSpec, kinds: Sequence[EngineKind]) -> None:
+    """Refuse objectives that no engine meets even when it is empty."""
+    slo = spec.slo
+    tpot = min(kind.timer.step_seconds((), 1, 1.0) for kind in kinds)
+    ttft = min(kind.timer.step_seconds(((1, 0),), 0, 0.0) for kind in kinds)
+    for name, asked, possible in (("tpot", slo.tpot_seconds, tpot), ("ttft", slo.ttft_seconds, ttft)):
+        if asked < possible:
+            raise BadInput(
+                f"service {spec.key.name}: spec.slo.{name} of {1000 * asked:g} ms is impossible: a step of an empty "
+                f"engine takes {1000 * possible:.3g} ms; ask for more, or take a faster accelerator"
+            )
 
 
 def _labelled(option: AcceleratorOption) -> AcceleratorOption:
