@@ -51,7 +51,7 @@ from tests.policy.views import CHAT, view
 Told = tuple[str, str]
 MISSED = SloState(0.95, -4.0, True, False, 1000.0)
 TUNED = BatchingLimits(None, 1024)
-ON_TRIAL = Trial("h100", BatchingLimits(), TUNED, NOW - 1200.0, NOW - 1100.0, Evidence(-5.0, 3210.0))
+ON_TRIAL = Trial("h100", BatchingLimits(), TUNED, NOW - 1200.0, NOW - 1100.0, evidence=Evidence(-5.0, 3210.0))
 AT_WORK = EngineState("", PluginMode.ACTIVE, 7)
 LATE, OFF = EngineState("", PluginMode.ACTIVE, 6), EngineState("", PluginMode.OFF)
 KEPT_AGAIN = SloState(0.95, -4.0, False, False, 1000.0)
