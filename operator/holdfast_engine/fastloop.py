@@ -61,7 +61,7 @@ class Outlook(NamedTuple):
 
 class _Pending(NamedTuple):
     output: Output
-    scheduled: float
+    begun: float
     features: Features
 
 
@@ -91,7 +91,7 @@ class FastLoop:
         self._pace = Pace()
         self._prompts = Prompts()
         self._last = Features(0, 0, 0, 0.0)
-        self._last_update = float("-inf")
+        self._last_update = clock()
         self._next_fit = float("-inf")
         self._next_record = float("-inf")
         self._active = capacity.active_sequences
@@ -144,7 +144,9 @@ class FastLoop:
             return
         self._last = step_features(output, self._capacity.drafts)
         self._free_sequences = self._free_after(output)
-        self._pending.append(_Pending(output, self._clock(), self._last))
+        # Whoever decodes waits from one step to the next, whatever the engine does in between.
+        begun = self._last_update if self._running else self._clock()
+        self._pending.append(_Pending(output, begun, self._last))
         for new in output.scheduled_new_reqs:
             request = self._known.get(new.req_id)
             if request is not None and not request.num_output_tokens:
@@ -323,11 +325,11 @@ class FastLoop:
         return max(0, self.step_limits.active_sequences - self._running - len(output.scheduled_new_reqs))
 
     def _time_step(self, output: Output, now: float) -> None:
-        """A step lasts from when it was scheduled, or from the end of the one before it where they overlap."""
+        """A step lasts from the end of the one before it, or from its own beginning where the engine had been idle."""
         while self._pending:
             step = self._pending.popleft()
             if step.output is output:
-                seconds = now - max(step.scheduled, self._last_update)
+                seconds = now - max(step.begun, self._last_update)
                 found = step.features
                 self.fit.observe(found.prefill, found.decodes, found.kv, found.pairs, seconds)
                 self._last_update = now

@@ -70,6 +70,8 @@ class ToyEngine:
         )
         if limits is not None:
             self.loop._take(limits)
+        self.gap_seconds = 0.0
+        """What the engine does between two steps: hand tokens out, take requests in."""
         self.running: list[ToyRequest] = []
         self.largest_running = 0
         self._number = 0
@@ -89,6 +91,7 @@ class ToyEngine:
         found = self.loop._last
         self.now += LAW.seconds(found.prefill, found.decodes, found.kv, found.pairs)
         self.loop.updated(output, self._complete(output))
+        self.now += self.gap_seconds
 
     def run(self, seconds: float) -> None:
         end = self.now + seconds
@@ -255,6 +258,28 @@ def test_overload_leaves_most_of_what_can_be_carried_good() -> None:
     assert stormy.loop.ledger.good > 1.2 * calm.loop.ledger.good
     assert stormy.loop.step_limits.active_sequences < 64
     assert_conserved(stormy.loop)
+
+
+def test_tokens_keep_their_pace_where_the_engine_is_busy_between_its_steps_as_well() -> None:
+    engine = ToyEngine(active=256)
+    engine.gap_seconds = 0.02
+    ledger, fit = engine.loop.ledger, engine.loop.fit
+    offer(engine, rate=40.0, seconds=20.0)
+    while_learning = ledger.bad[Verdict.TPOT]
+    offer(engine, rate=40.0, seconds=20.0, seed=2)
+    assert fit.law is not None
+    assert fit.law.seconds(100, 10, 3000, 0) == pytest.approx(LAW.seconds(100, 10, 3000, 0) + 0.02, rel=0.1)
+    assert ledger.bad[Verdict.TPOT] - while_learning < 0.02 * ledger.good
+
+
+def test_an_idle_engine_is_no_slow_engine() -> None:
+    engine = ToyEngine()
+    for _ in range(40):
+        engine.arrive(output=5)
+        engine.run(2.0)
+    fit = engine.loop.fit
+    assert fit.law is not None
+    assert fit.law.seconds(0, 1, 200, 0) == pytest.approx(LAW.seconds(0, 1, 200, 0), rel=0.1)
 
 
 def test_late_requests_are_served_too_while_the_overload_lasts() -> None:
