@@ -201,3 +201,21 @@ def test_results_go_to_standard_output_alone(tmp_path: Path, capsys: pytest.Capt
     path = scenario_file(tmp_path, small_scenario())
     assert main(["simulate", str(path), "--policy", "static:1", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"][0]["policy"] == "static:1"
+
+
+def test_the_static_peak_is_the_smallest_size_that_attains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = small_scenario()
+    content["services"][0]["workload"]["arrivals"]["poisson"] = [{"at": "0s", "rps": 120}]
+    path = scenario_file(tmp_path, content)
+    words = ["simulate", str(path), "--policy", "static-peak", "--policy", "static:2", "--json", "-"]
+    assert main(words) == 0
+    peak, two = json.loads(capsys.readouterr().out)["runs"]
+    assert peak["policy"] == "static-peak:3"
+    assert peak["attainment"] >= 0.99 > two["attainment"]
+
+
+def test_the_static_peak_is_of_one_service(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = small_scenario()
+    content["services"].append(json.loads(json.dumps(content["services"][0])) | {"name": "code"})
+    assert main(["simulate", str(scenario_file(tmp_path, content)), "--policy", "static-peak"]) == 2
+    assert "one service" in capsys.readouterr().err

@@ -20,6 +20,7 @@ from rich.table import Table
 from holdfast.api.llmservice import InvalidLLMService, LLMService
 from holdfast.observe.spec import to_spec
 from holdfast.simulator.twin import report
+from holdfast.simulator.twin.peak import STATIC_PEAK, static_peak
 from holdfast.simulator.twin.policies import POLICIES, BadPolicy, knobs_of, make_policy
 from holdfast.simulator.twin.results import summary
 from holdfast.simulator.twin.run import Declared, Finished, simulate
@@ -47,7 +48,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--policy",
         action="append",
         metavar="NAME",
-        help=f"{', '.join(POLICIES)} (static takes a size: static:4); may be repeated; default {DEFAULT_POLICY}",
+        help=f"{', '.join((*POLICIES, STATIC_PEAK))} (static:4 is a size); may be repeated; default {DEFAULT_POLICY}",
     )
     parser.add_argument("--knob", action="append", default=[], metavar="NAME=VALUE", help="a policy's own setting")
     parser.add_argument("--seeds", type=_seeds, default=1, help="runs of each policy, with seeds 1, 2, ... (default 1)")
@@ -82,7 +83,7 @@ def _run(arguments: argparse.Namespace) -> int:
     names = arguments.policy or [DEFAULT_POLICY]
     knobs = _knobs(arguments.knob, names)
     for name in names:
-        make_policy(name, knobs)  # a wrong name is told before anything runs
+        _check(name, knobs, scenario)
     if arguments.plot is not None:
         report.require()
     folder = arguments.data or arguments.scenario.parent
@@ -109,14 +110,20 @@ def _simulated(
     started = time.monotonic()
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task(f"{name}, seed {seed}", total=1.0)
-        finished = simulate(
-            scenario,
-            declared,
-            make_policy(name, knobs),
-            seed,
-            lambda share: progress.update(task, completed=share),
-        )
+        if name == STATIC_PEAK:
+            finished = static_peak(scenario, declared, seed, lambda share: progress.update(task, completed=share))
+        else:
+            policy = make_policy(name, knobs)
+            finished = simulate(scenario, declared, policy, seed, lambda share: progress.update(task, completed=share))
     return _Told(finished, summary(finished, time.monotonic() - started))
+
+
+def _check(name: str, knobs: Mapping[str, float], scenario: Scenario) -> None:
+    """Tell of a wrong name before anything runs."""
+    if name != STATIC_PEAK:
+        make_policy(name, knobs)
+    elif len(scenario.services) > 1:
+        raise BadPolicy(f"{STATIC_PEAK} is for scenarios of one service: name sizes with static:N")
 
 
 def declare(scenario: Scenario, entry: ServiceEntry, path: Path, folder: Path, seed: int) -> Declared:

@@ -49,6 +49,12 @@ def counted(run: Finished, service: Service) -> NDArray[np.bool_]:
     return np.asarray(service.fleet.requests["at"] >= run.scenario.warmup)
 
 
+def attainment(run: Finished, service: Service) -> float:
+    """Good share of a service's counted requests, 1 where there are none."""
+    inside = counted(run, service)
+    return float(good(service)[inside].mean()) if inside.any() else 1.0
+
+
 def summary(run: Finished, wall_seconds: float) -> dict[str, object]:
     """The run as `simulate --json` writes it."""
     services = {service.spec.key.name: _service(run, service) for service in run.services}
