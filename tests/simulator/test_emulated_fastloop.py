@@ -28,7 +28,7 @@ from holdfast.simulator.emulator_options import BadOptions
 from holdfast_engine.limits import DEFAULT_LIMITS, LimitsFiles
 from holdfast_engine.metrics import EngineCollector, Identity
 from holdfast_engine.record import FIELDS
-from holdfast_engine.rules import Limits, Objectives, Overload
+from holdfast_engine.rules import Law, Limits, Objectives, Overload
 from holdfast_engine.statsfile import StatsWriter
 from tests.simulator.emulator_builders import Client, engine
 
@@ -276,7 +276,9 @@ async def test_new_limits_are_taken_by_an_idle_engine(tmp_path: Path) -> None:
 
 
 async def test_a_request_that_would_be_late_gets_a_503_and_a_time(tmp_path: Path) -> None:
-    async with occupied(tmp_path, replace(ONE_AT_A_TIME, overload=Overload.REJECT)) as client:
+    # A law to fall back on: what this machine's steps really take may vary too much for one.
+    prior = Law(0.008, 1e-5, 1e-4, 1e-8, 0.0)
+    async with occupied(tmp_path, replace(ONE_AT_A_TIME, overload=Overload.REJECT, prior=prior)) as client:
         while await client.value("holdfast:prefill_tps") == 0:
             await asyncio.sleep(0)
         body = {"holdfast_prompt_tokens": 30_000, "max_tokens": 1}
