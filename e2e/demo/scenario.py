@@ -14,18 +14,18 @@ class Scenario:
 
     | figure          | reason                                                                                   |
     |-----------------|------------------------------------------------------------------------------------------|
-    | base_rps 3.5    | what the two replicas of the manifest carry with room to spare                           |
-    | factor 3        | 1.25 times what two replicas carry; with much more, stock engines drown for too long     |
+    | base_rps 4      | what the two replicas of the manifest carry with room to spare                           |
+    | factor 3        | 1.4 times what two replicas carry: the fast loop keeps most of that good, stock does not |
     | before 90 s     | three windows of calm, and more than one rate window of history for the forecast         |
     | step 120 s      | one cold start (30 s and a pod's own few), two ticks, then at least two whole windows    |
     | after 180 s     | the hold before letting go is drain plus lead time, about 80 s; the rest shows the drain |
     | cold_start 30 s | emulated: what weights of this size take from a warm local cache                         |
     | tick 5 s        | the operator's default                                                                   |
     | scrape 2 s      | with 15 s or more the scrape would be a large part of a lead time as short as this one   |
-    | window 30 s     | about 105 requests at the base load: enough for a share of 95 % to say something         |
+    | window 30 s     | about 120 requests at the base load: enough for a share of 95 % to say something         |
     """
 
-    base_rps: float = 3.5
+    base_rps: float = 4.0
     factor: float = 3.0
     before_seconds: float = 90.0
     step_seconds: float = 120.0

@@ -15,9 +15,9 @@ GOLDEN = """
 ╭─ Holdfast: the objective under a load step ──────────────────────────────────────────────────────╮
 │  LOAD x3: new replicas start (a cold start takes 36 s)   110 of 390 s                            │
 │ ━━━━━━━━━━━━━━━━━━━━━━━━━━━                                                                      │
-│ load             11.4 req/s  70 in flight      ▃▂▃▃▄▃▃▄▃▇█                                       │
-│ good, last 30 s  26.6 %      objective 95.0 %  █████████▁▁                                       │
-│ good, whole run  68.3 %      531 arrived       0 rejected, 0 lost                                │
+│ load             14.5 req/s  91 in flight      ▃▂▃▃▃▃▃▃▃▇█                                       │
+│ good, last 30 s  23.3 %      objective 95.0 %  █████████▁▁                                       │
+│ good, whole run  66.4 %      631 arrived       0 rejected, 0 lost                                │
 │ TTFT p95         3.00 s      objective 1.00 s                                                    │
 │ TPOT p95         30 ms       objective 50 ms                                                     │
 │                                                                                                  │
