@@ -94,7 +94,8 @@ def test_an_engine_that_vllm_runs_with_another_scheduler_keeps_that_one(
 ) -> None:
     (tmp_path / "engine-limits").write_text(LIMITS.to_json())
     prompt = Prompt(range(3, 40), 4)
-    with Server(Settings(vllm, tmp_path, plugin, arguments=("--no-async-scheduling", ADMISSION))) as server:
+    drafts = '--speculative-config={"method":"ngram","num_speculative_tokens":2,"prompt_lookup_max":2}'
+    with Server(Settings(vllm, tmp_path, plugin, arguments=(drafts, ADMISSION))) as server:
         assert len(server.complete(prompt)) == prompt.output_tokens
         assert mode(server) == "off"
         assert "holdfast: off, this engine wants vLLM's Scheduler" in server.log

@@ -46,7 +46,7 @@ class HoldfastScheduler(AsyncScheduler):
     max_num_scheduled_tokens: int
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """The scheduler that vLLM takes by itself where that is no AsyncScheduler: its engine then wants another."""
+        """The scheduler that vLLM takes by itself where ours could not stand in for it."""
         stock = _other_stock_class(kwargs.get("vllm_config") or args[0])
         if stock is None:
             return super().__new__(cls)
@@ -182,12 +182,16 @@ class HoldfastScheduler(AsyncScheduler):
 
 
 def _other_stock_class(config: Any) -> type[Any] | None:
-    """The scheduler without the plugin; None where it is the one that ours is built on."""
+    """The scheduler without the plugin; None where ours can take its place.
+
+    An AsyncScheduler serves engines that schedule synchronously just as well, but for drafts it counts on them.
+    """
     if getattr(config, "diffusion_config", None) is not None:
         kind = "DiffusionAsyncScheduler" if config.scheduler_config.async_scheduling else "DiffusionScheduler"
         found: type[Any] = getattr(importlib.import_module("vllm.v1.core.sched.diffusion_scheduler"), kind)
         return found
-    return None if config.scheduler_config.async_scheduling else Scheduler
+    drafts = config.speculative_config is not None
+    return Scheduler if drafts and not config.scheduler_config.async_scheduling else None
 
 
 class _Guard:
