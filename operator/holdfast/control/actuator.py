@@ -1,9 +1,8 @@
-"""Carries decisions out: the object is looked at again, then manifests, sizes, status and Events, in that order."""
+"""Carries decisions out: the object is looked at again, then manifests and sizes; what was decided is told last."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -11,38 +10,30 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
-from holdfast.act import events, scale
+from holdfast.act import scale
 from holdfast.act.api import ApiError, ApiPort, ApiUnreachable, NotLeading, WhileLeading
 from holdfast.act.apply import delete
 from holdfast.act.discovery import has_pod_monitors
 from holdfast.act.resources import deployment_path, service_path
-from holdfast.act.status import StatusWriter, has_moved
 from holdfast.api.llmservice import Accelerator, LLMService
-from holdfast.api.reasons import Reason
-from holdfast.api.status import BatchingStatus, two_digits
-from holdfast.control.explanation import explained
 from holdfast.control.livelimits import UNSEEN, LiveLimits
 from holdfast.control.objects import Objects
 from holdfast.control.plan import Plan, plan
-from holdfast.control.report import condition_news, invalid_status, iso, status_of
+from holdfast.control.teller import Teller
 from holdfast.domain.cluster import ClusterProblem, NodeOffer
-from holdfast.domain.decision import Action, BatchingTarget, Decision
+from holdfast.domain.decision import Action, Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import Traffic
 from holdfast.observe.cluster import Invalid, ServiceParts
 from holdfast.observe.prometheus import MetricsSource
-from holdfast.policy.applied import Applied
 from holdfast.policy.inventory import Inventory
-from holdfast.render import RenderSettings, remarks
+from holdfast.render import RenderSettings
 from holdfast.render.admission import rollout_tokens
-from holdfast.render.batching import with_limits
 from holdfast.render.context import Deployed
 from holdfast.render.engine_limits import engine_limits
-from holdfast.render.plugin import has_plugin
 
 _LOG = logging.getLogger(__name__)
 _CONCURRENCY = 16
-_REPEAT_EVENT_AFTER_SECONDS = 60.0
 _DISCOVERY_SECONDS = 300.0
 # Of one tick; the rest is carried out by the next ones. A thousand new services take minutes, in which the load of
 # those that run already must not go unseen.
@@ -91,13 +82,10 @@ class Actuator:
         self._may_write = may_write
         self._objects = Objects(self._api, render_settings)
         self._live = LiveLimits(self._api, engine_limits, scrape_seconds)
-        self._status = StatusWriter(self._api)
+        self._teller = Teller(self._api)
         self._uids: dict[ServiceKey, str] = {}
-        self._told: dict[ServiceKey, tuple[object, float]] = {}
-        self._at_rest: dict[ServiceKey, tuple[Decision, object]] = {}  # all of it stands in status already
         self._idle: dict[ServiceKey, _Idle] = {}
         self._limits: dict[tuple[str, str], tuple[object, int | None]] = {}
-        self._told_batching: dict[ServiceKey, BatchingTarget] = {}
         self._reached: dict[ServiceKey, float] = {}
         self._pod_monitor = False
         self._discovered_at: float | None = None
@@ -131,7 +119,7 @@ class Actuator:
         started_at = asyncio.get_running_loop().time()
         until, holding_until = started_at + _ACT_SECONDS, started_at + _HOLD_SECONDS
         await asyncio.gather(
-            *(self._guarded(self._report_invalid(entry, now), entry.key, now, until) for entry in invalid),
+            *(self._guarded(self._teller.tell_invalid(entry, now), entry.key, now, until) for entry in invalid),
             self._write_limits(services, now),
             *(
                 self._guarded(
@@ -201,11 +189,11 @@ class Actuator:
             await self._carry_out(part, decision, changes, running, now)
         except (ApiError, ApiUnreachable, scale.StaleDecision) as error:
             failure = error  # what was decided and why is told all the same
-        await self._tell(part, decision, changes, now)
+        self._telemetry.decided(decision)
+        await self._teller.tell(part, decision, changes, self._live.applied(part), now)
         if failure is not None:
             raise failure
-        rested_on, _ = self._at_rest.get(decision.key, (None, None))
-        if rested_on is decision and not changes.moves and self._objects.is_settled(part, changes):
+        if self._teller.is_told(decision) and not changes.moves and self._objects.is_settled(part, changes):
             self._idle[decision.key] = _Idle(decision, seen, now)
 
     async def _carry_out(
@@ -256,75 +244,14 @@ class Actuator:
             raise
         return meta.get("generation") == decision.generation and "deletionTimestamp" not in meta
 
-    async def _tell(self, part: ServiceParts, decision: Decision, changes: Plan, now: float) -> None:
-        self._telemetry.decided(decision)
-        applied = self._live.applied(part)
-        shown = (part.service, part.replicas, part.deployed, changes.context, applied)
-        rested_on, rested_at = self._at_rest.get(decision.key, (None, None))
-        if rested_on is decision and rested_at == shown:
-            return
-        old = self._status.last(decision.key, part.service.status)
-        used = [target.accelerator for target in decision.verdict.targets if target.replicas]
-        known = remarks(part.service, used, changes.context)
-        found = [applied.condition] if applied.condition else []
-        new = status_of(part, decision, _batching(part, changes, applied), old, now, known, found)
-        await self._status.write(decision.key, part.spec.uid, new, part.service.status, now)
-        if not has_moved(old, new) and not self._status.is_edited(decision.key):
-            self._at_rest[decision.key] = (decision, shown)
-        if self._is_new_change(decision, now):
-            verdict = decision.verdict
-            text = f"{verdict.action.value}: {verdict.message}"
-            _LOG.info("%s: %s/%s: %s", decision.key, verdict.action.value, verdict.reason, verdict.message)
-            whole = json.dumps(explained(verdict, decision, iso(now)).to_dict())
-            await self._event(part, verdict.reason, text, warning=False, now=now, decision=whole)
-        await self._tell_batching(part, decision, now)
-        for condition in condition_news(old, new):
-            warning = condition["status"] == "False"
-            await self._event(part, condition["reason"], condition["message"], warning=warning, now=now)
-
-    async def _tell_batching(self, part: ServiceParts, decision: Decision, now: float) -> None:
-        target = decision.batching
-        if target is None or target.reason is None or self._told_batching.get(decision.key) is target:
-            return
-        self._told_batching[decision.key] = target
-        _LOG.info("%s: %s: %s", decision.key, target.reason, target.message)
-        returned = target.reason is Reason.BATCHING_RETURNED
-        await self._event(part, target.reason, target.message, warning=returned, now=now)
-
-    async def _event(
-        self, part: ServiceParts, reason: str, message: str, *, warning: bool, now: float, decision: str = ""
-    ) -> None:
-        key, uid, word = part.spec.key, part.spec.uid, str(reason)
-        body = events.event_body(key, uid, reason=word, message=message, warning=warning, now=now, decision=decision)
-        await events.post_event(self._api, body)
-
-    def _is_new_change(self, decision: Decision, now: float) -> bool:
-        """Whether a change is decided for the first time: the watch may show our own write a tick late."""
-        verdict = decision.verdict
-        if verdict.action is Action.HOLD:
-            return False
-        what = (verdict.action, verdict.targets)
-        last, at = self._told.get(decision.key, (None, 0.0))
-        if what == last and now - at < _REPEAT_EVENT_AFTER_SECONDS:
-            return False
-        self._told[decision.key] = (what, now)
-        return True
-
-    async def _report_invalid(self, entry: Invalid, now: float) -> None:
-        old = self._status.last(entry.key, entry.status)
-        await self._status.write(entry.key, entry.uid, invalid_status(entry, old, now), entry.status, now)
-
     def _forget_all_but(self, uids: Mapping[ServiceKey, str]) -> None:
         """Drop what is remembered of services that are gone, also where another one has their name now."""
         gone = {key: uid for key, uid in self._uids.items() if uids.get(key) != uid}
         self._uids = dict(uids)
         self._objects.forget_all_but(uids)
         self._live.forget_all_but(uids)
-        self._status.forget(gone)
+        self._teller.forget(gone)
         for key in gone:
-            self._told.pop(key, None)
-            self._told_batching.pop(key, None)
-            self._at_rest.pop(key, None)
             self._idle.pop(key, None)
             self._reached.pop(key, None)
         for limit in [limit for limit in self._limits if limit[0] in gone.values()]:
@@ -333,27 +260,3 @@ class Actuator:
 
 def _rooms(part: ServiceParts, inventory: Inventory) -> tuple[bool, ...]:
     return tuple(inventory.room(option).free_replicas > 0 for option in part.spec.accelerators)
-
-
-def _batching(part: ServiceParts, changes: Plan, applied: Applied) -> BatchingStatus:
-    """What engines show to be in force, else what they were started with.
-
-    The admission limit is that of the first accelerator in use; engines with the plugin have none.
-    """
-    facts = [facts for _, facts in changes.context.accelerators]
-    tuned = next((facts.tuned for facts in facts if facts.tuned), None)
-    limits = with_limits(part.service, tuned.limits).spec.batching if tuned else part.service.spec.batching
-    deployed = (known.deployed for known in facts if known.deployed)
-    admission = next((memory.admission_tokens for memory in deployed if not has_plugin(memory)), None)
-    return BatchingStatus(
-        max_num_seqs=_rounded(applied.active_sequences) or limits.max_num_seqs,
-        max_num_batched_tokens=_rounded(applied.tokens_per_step) or limits.max_num_batched_tokens,
-        admission=admission,
-        applied_live=applied.live,
-    )
-
-
-def _rounded(bound: float | None) -> int | None:
-    """Two digits of a bound that an engine moves from step to step."""
-    rounded = None if bound is None else two_digits(bound)
-    return None if rounded is None else round(rounded)

@@ -1,0 +1,136 @@
+"""Tells what was decided and why: in the service's status, in Events and in the log, each thing once."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection
+
+from holdfast.act import events
+from holdfast.act.api import ApiPort
+from holdfast.act.status import StatusWriter, has_moved
+from holdfast.api.reasons import Reason
+from holdfast.api.status import BatchingStatus, two_digits
+from holdfast.control.explanation import explained
+from holdfast.control.plan import Plan
+from holdfast.control.report import condition_news, invalid_status, iso, status_of
+from holdfast.domain.decision import Action, BatchingTarget, Decision
+from holdfast.domain.service import ServiceKey
+from holdfast.observe.cluster import Invalid, ServiceParts
+from holdfast.policy.applied import Applied
+from holdfast.render import remarks
+from holdfast.render.batching import with_limits
+from holdfast.render.plugin import has_plugin
+
+_LOG = logging.getLogger(__name__)
+_REPEAT_EVENT_AFTER_SECONDS = 60.0
+
+
+class Teller:
+    """Remembers per service what has been told, so that nothing is written that stands there already."""
+
+    def __init__(self, api: ApiPort) -> None:
+        self._api = api
+        self._status = StatusWriter(api)
+        self._changes: dict[ServiceKey, tuple[object, float]] = {}
+        self._batching: dict[ServiceKey, BatchingTarget] = {}
+        self._at_rest: dict[ServiceKey, tuple[Decision, object]] = {}
+
+    def is_told(self, decision: Decision) -> bool:
+        """Whether all of a decision stands in status already."""
+        rested_on, _ = self._at_rest.get(decision.key, (None, None))
+        return rested_on is decision
+
+    def forget(self, gone: Collection[ServiceKey]) -> None:
+        """Drop what is remembered of services that are gone."""
+        self._status.forget(gone)
+        for key in gone:
+            self._changes.pop(key, None)
+            self._batching.pop(key, None)
+            self._at_rest.pop(key, None)
+
+    async def tell(self, part: ServiceParts, decision: Decision, changes: Plan, applied: Applied, now: float) -> None:
+        """Write status if it says something else than before, and an Event for each change. Raises ApiError."""
+        shown = (part.service, part.replicas, part.deployed, changes.context, applied)
+        rested_on, rested_at = self._at_rest.get(decision.key, (None, None))
+        if rested_on is decision and rested_at == shown:  # identity: to compare all of a decision costs more
+            return
+        old = self._status.last(decision.key, part.service.status)
+        used = [target.accelerator for target in decision.verdict.targets if target.replicas]
+        known = remarks(part.service, used, changes.context)
+        found = [applied.condition] if applied.condition else []
+        new = status_of(part, decision, _batching(part, changes, applied), old, now, known, found)
+        await self._status.write(decision.key, part.spec.uid, new, part.service.status, now)
+        if not has_moved(old, new) and not self._status.is_edited(decision.key):
+            self._at_rest[decision.key] = (decision, shown)
+        await self._tell_change(part, decision, now)
+        await self._tell_batching(part, decision, now)
+        for condition in condition_news(old, new):
+            warning = condition["status"] == "False"
+            await self._event(part, condition["reason"], condition["message"], warning=warning, now=now)
+
+    async def tell_invalid(self, entry: Invalid, now: float) -> None:
+        """Write the status of a service that nobody can run as it is. Raises ApiError."""
+        old = self._status.last(entry.key, entry.status)
+        await self._status.write(entry.key, entry.uid, invalid_status(entry, old, now), entry.status, now)
+
+    async def _tell_change(self, part: ServiceParts, decision: Decision, now: float) -> None:
+        if not self._is_new_change(decision, now):
+            return
+        verdict = decision.verdict
+        text = f"{verdict.action.value}: {verdict.message}"
+        _LOG.info("%s: %s/%s: %s", decision.key, verdict.action.value, verdict.reason, verdict.message)
+        whole = json.dumps(explained(verdict, decision, iso(now)).to_dict())
+        await self._event(part, verdict.reason, text, warning=False, now=now, decision=whole)
+
+    async def _tell_batching(self, part: ServiceParts, decision: Decision, now: float) -> None:
+        target = decision.batching
+        if target is None or target.reason is None or self._batching.get(decision.key) is target:
+            return
+        self._batching[decision.key] = target
+        _LOG.info("%s: %s: %s", decision.key, target.reason, target.message)
+        returned = target.reason is Reason.BATCHING_RETURNED
+        await self._event(part, target.reason, target.message, warning=returned, now=now)
+
+    async def _event(
+        self, part: ServiceParts, reason: str, message: str, *, warning: bool, now: float, decision: str = ""
+    ) -> None:
+        key, uid, word = part.spec.key, part.spec.uid, str(reason)
+        body = events.event_body(key, uid, reason=word, message=message, warning=warning, now=now, decision=decision)
+        await events.post_event(self._api, body)
+
+    def _is_new_change(self, decision: Decision, now: float) -> bool:
+        """Whether a change is decided for the first time: the watch may show our own write a tick late."""
+        verdict = decision.verdict
+        if verdict.action is Action.HOLD:
+            return False
+        what = (verdict.action, verdict.targets)
+        last, at = self._changes.get(decision.key, (None, 0.0))
+        if what == last and now - at < _REPEAT_EVENT_AFTER_SECONDS:
+            return False
+        self._changes[decision.key] = (what, now)
+        return True
+
+
+def _batching(part: ServiceParts, changes: Plan, applied: Applied) -> BatchingStatus:
+    """What engines show to be in force, else what they were started with.
+
+    The admission limit is that of the first accelerator in use; engines with the plugin have none.
+    """
+    facts = [facts for _, facts in changes.context.accelerators]
+    tuned = next((facts.tuned for facts in facts if facts.tuned), None)
+    limits = with_limits(part.service, tuned.limits).spec.batching if tuned else part.service.spec.batching
+    deployed = (known.deployed for known in facts if known.deployed)
+    admission = next((memory.admission_tokens for memory in deployed if not has_plugin(memory)), None)
+    return BatchingStatus(
+        max_num_seqs=_rounded(applied.active_sequences) or limits.max_num_seqs,
+        max_num_batched_tokens=_rounded(applied.tokens_per_step) or limits.max_num_batched_tokens,
+        admission=admission,
+        applied_live=applied.live,
+    )
+
+
+def _rounded(bound: float | None) -> int | None:
+    """Two digits of a bound that an engine moves from step to step."""
+    rounded = None if bound is None else two_digits(bound)
+    return None if rounded is None else round(rounded)
