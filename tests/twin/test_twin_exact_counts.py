@@ -10,7 +10,8 @@ from typing import Any
 from holdfast.cli.simulate import declare
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
-from holdfast.simulator.twin.policies import Holdfast, Move
+from holdfast.simulator.twin.policies import Holdfast
+from holdfast.simulator.twin.port import Move
 from holdfast.simulator.twin.run import simulate
 from holdfast.simulator.twin.scenario import Scenario
 from tests.twin.twin_builders import scenario_file, small_scenario

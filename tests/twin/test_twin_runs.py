@@ -19,7 +19,8 @@ from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.snapshot import Snapshot
 from holdfast.simulator.twin import books
-from holdfast.simulator.twin.policies import Holdfast, Move, Static, make_policy
+from holdfast.simulator.twin.policies import Holdfast, Static, make_policy
+from holdfast.simulator.twin.port import Move
 from holdfast.simulator.twin.results import summary
 from holdfast.simulator.twin.run import Finished, simulate
 from holdfast.simulator.twin.scenario import Scenario

@@ -21,7 +21,8 @@ from holdfast.api.llmservice import InvalidLLMService, LLMService
 from holdfast.observe.spec import to_spec
 from holdfast.simulator.twin import report
 from holdfast.simulator.twin.peak import STATIC_PEAK, static_peak
-from holdfast.simulator.twin.policies import POLICIES, BadPolicy, knobs_of, make_policy
+from holdfast.simulator.twin.policies import POLICIES, knobs_of, make_policy
+from holdfast.simulator.twin.port import BadPolicy
 from holdfast.simulator.twin.results import summary
 from holdfast.simulator.twin.run import Declared, Finished, simulate
 from holdfast.simulator.twin.scenario import BadInput, Scenario, ServiceEntry

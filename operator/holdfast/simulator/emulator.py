@@ -20,6 +20,7 @@ from holdfast.simulator.emulator_fastloop import FastLoopMetrics, FastLoopSchedu
 from holdfast.simulator.emulator_openai import Answer, BadRequest, CompletionRequest, parse_request
 from holdfast.simulator.emulator_options import EmulatorOptions, EngineSetup, set_up
 from holdfast.simulator.emulator_stream import Collector, TokenStream
+from holdfast_engine.door import GUARDED
 
 EMULATED_VLLM_VERSION = "0.32.0"
 BODY_LIMIT_BYTES = 64 * 2**20
@@ -94,7 +95,7 @@ class EmulatorServer:
             )
         if not response.prepared:
             response.headers.update(self._named)
-            if self._closes():
+            if self._closes(request):
                 response.force_close()
         return response
 
@@ -103,12 +104,14 @@ class EmulatorServer:
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         return not keys or any(hmac.compare_digest(given.encode(), key.encode()) for key in keys)
 
-    def _closes(self) -> bool:
-        """Whether this answer ends its connection: evenly spread over the answers, all of them while draining."""
+    def _closes(self, request: web.Request) -> bool:
+        """Whether this answer ends its connection: evenly spread over the answers, all of them while draining, and
+        those to requests for tokens in overload."""
         self._close_debt += self.setup.options.connection_close_share
         due = self._close_debt >= 1.0
         self._close_debt -= due
-        return due or self.draining or self._leaving()
+        overloaded = request.path in GUARDED and self.engine.sends_away()
+        return due or overloaded or self.draining or self._leaving()
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         return await self._complete(request, chat=False)
@@ -131,7 +134,7 @@ class EmulatorServer:
 
     async def _stream(self, request: web.Request, answer: Answer, sequence: Sequence) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8", **self._named})
-        if self._closes():
+        if self._closes(request):
             response.force_close()
         stream = TokenStream(request, response, answer)
         job = Job(sequence, stream, answer.request.max_tokens, answer.finish_reason)

@@ -102,6 +102,10 @@ class EmulatedEngine:
             self._deliver(plan, loop.time())
             self._end_too_old()
 
+    def sends_away(self) -> bool:
+        """Whether the fast loop wants clients to come over other connections."""
+        return isinstance(self.scheduler, FastLoopScheduler) and self.scheduler.sends_away()
+
     async def _arrival(self) -> None:
         self._work.clear()
         scheduler = self.scheduler

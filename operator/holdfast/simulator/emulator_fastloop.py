@@ -24,7 +24,7 @@ from holdfast.enginemodel.scheduler import (
 )
 from holdfast.enginemodel.scheduler import Sequence as Request
 from holdfast_engine import VERSION
-from holdfast_engine.door import backlog_of, decide, terms_of
+from holdfast_engine.door import backlog_of, decide, sends_away, terms_of
 from holdfast_engine.fastloop import Capacity, FastLoop
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.metrics import EngineCollector, Identity
@@ -58,6 +58,10 @@ class FastLoopScheduler(Scheduler):
         found = self._refused_by_cap() or self._refused_at_door(prompt_tokens)
         self.rejected += found is not None
         return found
+
+    def sends_away(self) -> bool:
+        """Whether the answers of now end their connections, as those of the middleware do."""
+        return sends_away(self.numbers())
 
     def too_old(self) -> list[Request]:
         """Requests that have waited for longer than any may."""

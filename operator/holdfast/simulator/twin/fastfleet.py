@@ -62,7 +62,7 @@ class FastLoopFleet(Fleet):
 
     def add(self, kind: int = 0) -> int:
         number = super().add(kind)
-        clock, engine = ReplayClock(self.now), self._kinds[kind]
+        clock, engine = ReplayClock(self.now), self.kinds[kind]
         scheduler = FastLoopScheduler(engine.limits, GivenLimits(self._told[kind]), clock)
         self._engines[number] = _Engine(scheduler, clock, engine.timer)
         return number
@@ -118,6 +118,9 @@ class FastLoopFleet(Fleet):
         engine, record, request = self._engines[where], self._world.engines[where], self._world.requests[number]
         request["engine"] = where
         engine.clock.now = max(engine.clock.now, at)
+        if engine.scheduler.sends_away():
+            # The headers of a stream go out before it waits: its client comes over another connection next time.
+            self._world.connections[request["connection"]]["engine"] = NOBODY
         prompt, output = int(request["prompt"]), int(request["output"])
         if engine.scheduler.refuse(prompt) is not None or not engine.scheduler.fits(prompt, output):
             request["state"] = REJECTED

@@ -68,7 +68,7 @@ class Fleet:
     def __init__(self, workload: Workload, kinds: Sequence[EngineKind], slo: Slo, routing: Routing) -> None:
         self.workload = workload
         self.now = 0.0
-        self._kinds = tuple(kinds)
+        self.kinds = tuple(kinds)
         self._free = list(range(_FIRST_ENGINES))
         most_sequences = max(kind.limits.max_num_seqs for kind in kinds)
         timers = pack([kind.timer for kind in kinds])
@@ -115,7 +115,7 @@ class Fleet:
         engine = self._world.engines[number]
         engine["open"], engine["born"], engine["timer"], engine["stretch"] = 1, born, kind, 1.0
         engine["due"], engine["idle_at"] = NEVER, self.now
-        for name, value in zip(books.LIMITS, _limits(self._kinds[kind].limits), strict=True):
+        for name, value in zip(books.LIMITS, _limits(self.kinds[kind].limits), strict=True):
             engine[name] = value
         engine["free_blocks"] = engine["blocks"]
         return number

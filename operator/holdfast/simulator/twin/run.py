@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.api.llmservice import LLMService
 from holdfast.domain.cluster import ReplicaPhase
-from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.domain.service import AcceleratorOption, ServiceKey, ServiceSpec
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.scheduler import SchedulerLimits
@@ -18,8 +18,9 @@ from holdfast.render.engine_limits import engine_limits
 from holdfast.simulator.twin.cluster import EPOCH_SECONDS, NODE_LABEL, Cluster, Hardware, Service
 from holdfast.simulator.twin.fastfleet import FastLoopFleet
 from holdfast.simulator.twin.fleet import EngineKind, Fleet, Routing, Workload
-from holdfast.simulator.twin.policies import Move, Policy
+from holdfast.simulator.twin.port import Move, Policy, Watching
 from holdfast.simulator.twin.scenario import AcceleratorEntry, BadInput, Fault, Scenario
+from holdfast.simulator.twin.sight import EngineGauges, EngineShape, Sight, p90_seconds
 from holdfast.simulator.twin.view import View
 
 LOOK_SECONDS = 5.0
@@ -110,6 +111,8 @@ class _Run:
         self.next_tick = self.next_scrape = self.next_look = 0.0
         for service, each in zip(self.services, declared, strict=True):
             self.cluster.begin(service, _first_sizes(each, policy))
+        if isinstance(policy, Watching):
+            policy.watch(self._sight)
 
     def finish(self, progress: Callable[[float], None]) -> Finished:
         duration, now = self.scenario.duration, 0.0
@@ -171,6 +174,15 @@ class _Run:
         )
         return Snapshot(EPOCH_SECONDS + now, pictured, self.cluster.nodes(), self.timing)
 
+    def _sight(self, key: ServiceKey) -> Sight | None:
+        service, view = next(
+            (service, view) for service, view in zip(self.services, self.views, strict=True) if service.spec.key == key
+        )
+        engines = view.engines(self.cluster.now)
+        if engines is None or view.scraped_at is None:
+            return None
+        return _sighted(service, engines, view.scraped_at, self.cluster.now)
+
     def _next_fault(self) -> float:
         return self.faults[0][0] if self.faults else math.inf
 
@@ -187,6 +199,24 @@ class _Run:
             else:
                 factor = HUNG if fault.kind == "replica-hang" else fault.factor
                 _stretch(named[0], fault.replica, factor if begins else 1.0)
+
+
+def _sighted(service: Service, engines: tuple[EngineGauges, ...], at: float, now: float) -> Sight:
+    spec, kind = service.spec, service.fleet.kinds[0]
+    ttft, tpot = p90_seconds(service, at)
+    return Sight(
+        size=sum(service.sizes.values()),
+        ready=sum(pod.phase(now) is ReplicaPhase.READY for pod in service.pods),
+        lowest=spec.min_replicas,
+        highest=spec.max_replicas,
+        engines=engines,
+        shape=EngineShape(
+            kind.limits.kv_tokens, kind.limits.max_num_seqs, kind.limits.max_num_batched_tokens, kind.timer
+        ),
+        slo=spec.slo,
+        ttft_p90_seconds=ttft,
+        tpot_p90_seconds=tpot,
+    )
 
 
 def _stretch(service: Service, number: int, factor: float) -> None:

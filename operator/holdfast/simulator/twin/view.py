@@ -18,6 +18,7 @@ from holdfast.domain.signals import AcceleratorTraffic, LengthHistogram, SignalS
 from holdfast.domain.snapshot import Timing
 from holdfast.simulator.twin.books import COUNTS, EXACT, Records
 from holdfast.simulator.twin.cluster import Pod, Service
+from holdfast.simulator.twin.sight import EngineGauges, gauges
 from holdfast.simulator.twin.timers import Floats, Integers
 
 GAUGES = ("running", "waiting", "waiting_late")
@@ -40,12 +41,14 @@ class Series:
     times: deque[float] = field(default_factory=deque)
     rows: deque[Floats] = field(default_factory=deque)
     kv_usage: float = 0.0
+    gauges: EngineGauges | None = None
 
     def scrape(self, at: float, state: Records) -> None:
         """Take a sample."""
         self.times.append(at)
         self.rows.append(np.array([float(state[name][0]) for name in COLUMNS]))
         self.kv_usage = 1.0 - float(state["free_blocks"][0]) / float(state["blocks"][0])
+        self.gauges = gauges(state)
 
     def forget(self, before: float) -> None:
         """Drop samples that no query reaches, all but the newest of them: it tells that the engine has a past."""
@@ -93,7 +96,7 @@ class View:
         self._finished: deque[tuple[float, int]] = deque([(0.0, 0)])
         self._lengths = (LengthHistogram(), LengthHistogram())
         self._lengths_due = 0.0
-        self._scraped_at: float | None = None
+        self.scraped_at: float | None = None
         self.blind = False
 
     @property
@@ -110,7 +113,7 @@ class View:
             if pod.engine is not None:
                 series = self._series.setdefault(pod, Series(pod.accelerator, pod.ready_at or 0.0))
                 series.scrape(now, self._service.fleet.state(pod.engine))
-        self._scraped_at = now
+        self.scraped_at = now
         self._finished.append((now, len(self._service.fleet.finished)))
         oldest = now - self.interval_seconds - self._timing.scrape_seconds
         for pod, series in list(self._series.items()):
@@ -129,12 +132,20 @@ class View:
             state=state,
             detail=detail,
             interval_seconds=self.interval_seconds,
-            sample_age_seconds=None if self._scraped_at is None else now - self._scraped_at,
+            sample_age_seconds=None if self.scraped_at is None else now - self.scraped_at,
             by_accelerator=self._by_accelerator(now),
             prompt_lengths=self._lengths[0],
             output_lengths=self._lengths[1],
             plugins=self._plugins(),
         )
+
+    def engines(self, now: float) -> tuple[EngineGauges, ...] | None:
+        """The gauges of every engine that is still read; None while nothing is."""
+        if self.blind or self.scraped_at is None:
+            return None
+        fresh_since = now - SCRAPES * self._timing.scrape_seconds
+        alive = [series for pod, series in self._series.items() if pod.leaving_at is None and pod.gone_at is None]
+        return tuple(series.gauges for series in alive if series.gauges is not None and series.times[-1] >= fresh_since)
 
     def _state(self, now: float) -> tuple[SignalState, str]:
         timing, fresh_since = self._timing, now - SCRAPES * self._timing.scrape_seconds

@@ -1,0 +1,1 @@
+"""Other autoscalers' laws as policies of the twin, with the constants that their makers ship."""

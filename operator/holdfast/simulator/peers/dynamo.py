@@ -1,0 +1,127 @@
+"""NVIDIA Dynamo's planner for aggregated workers: load scaling by SLA, and its easy mode for latency.
+
+Source: ai-dynamo 1.6.1, planner/core/load_scaling.py:24-36, 459-800, 1088-1150 and planner/config/planner_config.py.
+Its regressions over forward-pass metrics are given the true step times instead, every scrape instead of every 5 s.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from statistics import fmean
+
+from holdfast.domain.service import ServiceKey
+from holdfast.simulator.peers.peer import Peer, positive
+from holdfast.simulator.twin.sight import EngineGauges, Sight
+
+
+class _Planner(Peer):
+    """One replica at a time, and nothing while one starts."""
+
+    behavior = None
+
+    def wanted(self, key: ServiceKey, seen: Sight, now: float) -> int:
+        """Replicas by the law alone."""
+        if not seen.engines or seen.ready != seen.size or len(seen.engines) != seen.size:
+            return seen.size
+        if self.too_slow(seen):
+            return seen.size + 1
+        return seen.size - 1 if seen.size > 1 and self.too_fast(seen) else seen.size
+
+    @abstractmethod
+    def too_slow(self, seen: Sight) -> bool:
+        """Whether one more is needed."""
+
+    @abstractmethod
+    def too_fast(self, seen: Sight) -> bool:
+        """Whether one less would do."""
+
+
+class DynamoSla(_Planner):
+    """Up where every worker's estimated mean TTFT, or ITL, is above its target; down where one less keeps 80 %.
+
+    The knob is the targets' share of the objectives.
+    """
+
+    name = "dynamo-sla"
+    _sensitivity = 0.80
+
+    def __init__(self, target: float = 1.0) -> None:
+        super().__init__()
+        self._share = positive(self.name, "target", target)
+
+    def too_slow(self, seen: Sight) -> bool:
+        """All workers above a target."""
+        ttft, tpot = self._share * seen.slo.ttft_seconds, self._share * seen.slo.tpot_seconds
+        return all(ttft_seconds(seen, each) > ttft for each in seen.engines) or all(
+            itl_seconds(seen, each) > tpot for each in seen.engines
+        )
+
+    def too_fast(self, seen: Sight) -> bool:
+        """Every worker has room for its part of one that leaves."""
+        more = seen.size / (seen.size - 1)
+        return all(self._has_room(seen, each, more) for each in seen.engines)
+
+    def _has_room(self, seen: Sight, engine: EngineGauges, more: float) -> bool:
+        own = prefill_seconds(seen, seen.prompt_tokens, engine)
+        queue = prefill_seconds(seen, more * engine.queued_tokens, engine)
+        fuller = EngineGauges(more * engine.running, more * engine.waiting, more * engine.kv_tokens, 0.0)
+        return (
+            queue < self._sensitivity * (self._share * seen.slo.ttft_seconds - own)
+            and fuller.kv_tokens < seen.shape.kv_tokens
+            and itl_seconds(seen, fuller) < self._sensitivity * self._share * seen.slo.tpot_seconds
+        )
+
+
+def ttft_seconds(seen: Sight, engine: EngineGauges) -> float:
+    """Steps until the prompts that wait, and one more of mean length, are computed."""
+    return prefill_seconds(seen, engine.queued_tokens + seen.prompt_tokens, engine)
+
+
+def prefill_seconds(seen: Sight, tokens: float, engine: EngineGauges) -> float:
+    """Full steps of prompt tokens, and what is left, each beside all decodes."""
+    size, left, total = seen.shape.max_num_batched_tokens, round(tokens), 0.0
+    while left > 0:
+        total += _step(seen, min(left, size), engine)
+        left -= size
+    return total
+
+
+def itl_seconds(seen: Sight, engine: EngineGauges) -> float:
+    """A step with all decodes, waiting ones too, and its mean share of prompt tokens."""
+    waiting = EngineGauges(
+        engine.running + engine.waiting, 0.0, engine.kv_tokens + engine.waiting * seen.prompt_tokens, 0.0
+    )
+    arrivals = seen.arrivals_rps * seen.prompt_tokens / max(1, len(seen.engines))
+    prompts = min(arrivals * _step(seen, 0, waiting), float(seen.shape.max_num_batched_tokens))
+    return _step(seen, round(prompts), waiting)
+
+
+def _step(seen: Sight, prompts: int, engine: EngineGauges) -> float:
+    chunks = ((prompts, 0),) if prompts > 0 else ()
+    decodes = round(engine.running)
+    return seen.shape.timer.step_seconds(chunks, decodes, engine.kv_tokens / max(1.0, engine.running))
+
+
+class DynamoLatency(_Planner):
+    """Easy mode, latency: up where mean KV usage is above 0.4 or queued prompts fill a tenth of a step, down below 0.1.
+
+    The knob is the 0.4, the 0.1 goes along.
+    """
+
+    name = "dynamo-latency"
+    _usage_up, _usage_down, _queued_up = 0.4, 0.1, 0.1
+
+    def __init__(self, kv: float = _usage_up) -> None:
+        super().__init__()
+        self._usage = positive(self.name, "kv", kv)
+
+    def too_slow(self, seen: Sight) -> bool:
+        """Either bound is crossed."""
+        return fmean(seen.kv_usage) > self._usage or self._queued(seen) >= self._queued_up
+
+    def too_fast(self, seen: Sight) -> bool:
+        """Both are far away."""
+        return fmean(seen.kv_usage) < self._usage * self._usage_down / self._usage_up and self._queued(seen) <= 0.0
+
+    def _queued(self, seen: Sight) -> float:
+        return seen.queued_tokens / len(seen.engines) / seen.shape.max_num_batched_tokens

@@ -1,0 +1,55 @@
+"""The port behind which every policy of the twin stands: what it is shown, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from holdfast.domain.decision import PlacementTarget
+from holdfast.domain.service import ServiceKey
+from holdfast.domain.snapshot import Snapshot
+from holdfast.simulator.twin.sight import Sight
+
+Look = Callable[[ServiceKey], Sight | None]
+"""What can be seen of the engines of a service; None while nothing can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """New sizes of one service, and why."""
+
+    targets: tuple[PlacementTarget, ...]
+    reason: str = ""
+    message: str = ""
+
+
+class Policy(Protocol):
+    """Sizes services. `tick_seconds` is how often it looks.
+
+    `admission` is whether its engines get Holdfast's cap on queued prompts, `fast_loop` whether they have the plugin.
+    `start` is the size it begins with; None leaves the scenario's.
+    """
+
+    name: str
+    tick_seconds: float
+    admission: bool
+    fast_loop: bool
+    start: int | None
+
+    def decide(self, snapshot: Snapshot) -> Mapping[ServiceKey, Move]:
+        """Return what changes; services that are left out keep their sizes."""
+        ...
+
+
+@runtime_checkable
+class Watching(Protocol):
+    """A policy that looks at single engines, which a snapshot does not tell apart."""
+
+    def watch(self, look: Look) -> None:
+        """Called once, before the run."""
+        ...
+
+
+class BadPolicy(ValueError):
+    """A policy that does not exist, or a knob that makes no sense."""
