@@ -1,4 +1,4 @@
-"""Who is let in: the rules of admission, asked with what the scheduler has last told of itself."""
+"""Who is let in, and who had better go elsewhere: the rules, asked with what the scheduler has last told of itself."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from holdfast_engine import rules
 from holdfast_engine.prompts import MovingMean
 from holdfast_engine.record import RECORD_SECONDS, Mode
 from holdfast_engine.rules import Admission, Backlog, Overload, Refused, Terms
+
+GUARDED = frozenset({"/v1/completions", "/v1/chat/completions"})
+"""The paths at which requests are turned away or sent elsewhere."""
 
 CAPS = {Refused.FULL: "max_num_queued_reqs", Refused.LATE: "max_num_queued_tokens"}
 """vLLM's own cap that is nearest in kind: under its name vLLM counts a refusal."""
@@ -48,6 +51,13 @@ def decide(numbers: Numbers, prompt_tokens: float, more_requests: int = 0, more_
     return rules.admission(
         terms, backlog_of(numbers, more_requests, more_tokens), prompt_tokens * numbers["computed_share"]
     )
+
+
+def sends_away(numbers: Numbers) -> bool:
+    """Whether an engine with this record ends connections, so that their clients meet other replicas with the next
+    request: kube-proxy balances connections, and those that are kept never meet a replica that has come to help."""
+    terms = terms_of(numbers)
+    return terms is not None and rules.is_overloaded(terms, backlog_of(numbers), numbers["waiting_late"])
 
 
 class Lengths:

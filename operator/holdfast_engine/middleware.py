@@ -1,7 +1,8 @@
 """ASGI middleware for vLLM's API server: `--middleware holdfast_engine.middleware.AdmissionMiddleware`.
 
 It turns requests away before vLLM has read them, as the limits of the operator ask, and tells those that vLLM turns
-away when to come again. Where anything in it fails, requests go to vLLM as if it were not there.
+away when to come again. The answers of an engine in overload end their connections. Where anything in it fails,
+requests go to vLLM as if it were not there.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from holdfast_engine import rules
-from holdfast_engine.door import Lengths, Transit, backlog_of, decide, terms_of
+from holdfast_engine.door import GUARDED, Lengths, Transit, backlog_of, decide, sends_away, terms_of
 from holdfast_engine.frontend import Frontend
 from holdfast_engine.record import FIELDS, folder
 from holdfast_engine.request import WARM_UP_NAME
@@ -28,7 +29,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
-GUARDED = frozenset({"/v1/completions", "/v1/chat/completions"})
+CLOSE = (b"connection", b"close")
 MESSAGES = {
     Refused.FULL: "Too many requests wait for this engine. Please try again later or on a different instance.",
     Refused.LATE: "The first token would come later than this service promises. Please try again later or on a "
@@ -61,11 +62,12 @@ class AdmissionMiddleware:
             found = self._admit(scope)
         except Exception as error:
             self._give_up(error)
+        advising = self._advising(scope, send)
         if found.refused is None:
-            await self._app(scope, receive, self._with_retry_after(send))
+            await self._app(scope, receive, advising)
         else:
             await drain(receive)
-            await answer_busy(send, found)
+            await answer_busy(advising, found)
 
     def _admit(self, scope: Message) -> Admission:
         frontend = Frontend(scope["app"].state.engine_client)
@@ -90,18 +92,31 @@ class AdmissionMiddleware:
         requests, tokens = self._transit.since(now, numbers["step_seconds"])
         return decide(numbers, self._lengths.tokens(size, numbers["mean_prompt_tokens"]), requests, tokens)
 
-    def _with_retry_after(self, send: Send) -> Send:
-        """Tell those whom vLLM itself turns away when to come again."""
+    def _advising(self, scope: Message, send: Send) -> Send:
+        """Tell those whom vLLM itself turns away when to come again, and all clients of an engine in overload to come
+        over another connection. Of a stream that is decided when it starts."""
+        keeps = scope.get("http_version", "1.1").startswith("1")
 
-        async def send_with_retry_after(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] == 503:
-                headers = list(message.get("headers", ()))
-                if not any(name.lower() == b"retry-after" for name, _ in headers):
-                    seconds = str(self._retry_after_seconds()).encode()
-                    message = {**message, "headers": [*headers, (b"retry-after", seconds)]}
+        async def send_advising(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                given = {name.lower() for name, _ in message.get("headers", ())}
+                added = []
+                if message["status"] == 503 and b"retry-after" not in given:
+                    added.append((b"retry-after", str(self._retry_after_seconds()).encode()))
+                if keeps and self._sends_away():
+                    added.append(CLOSE)
+                message = with_headers(message, added)
             await send(message)
 
-        return send_with_retry_after
+        return send_advising
+
+    def _sends_away(self) -> bool:
+        try:
+            engines = [] if self._broken else self._records.read()
+            return bool(engines) and all(map(sends_away, engines))
+        except Exception as error:
+            self._give_up(error)
+            return False
 
     def _retry_after_seconds(self) -> int:
         try:
@@ -169,6 +184,15 @@ def body_bytes(scope: Message) -> int:
         if name == b"content-length" and value.isdigit():
             return int(value)
     return 0
+
+
+def with_headers(message: Message, added: list[tuple[bytes, bytes]]) -> Message:
+    """The start of an answer with these headers in place of its own of the same names."""
+    if not added:
+        return message
+    names = {name for name, _ in added}
+    kept = [header for header in message.get("headers", ()) if header[0].lower() not in names]
+    return {**message, "headers": [*kept, *added]}
 
 
 async def drain(receive: Receive) -> None:

@@ -81,6 +81,8 @@ class DeadlineOrder(Generic[Item]):
         """Begin a step at this time."""
         self._now = max(self._now, now)
         self._taken.clear()
+        # A full engine asks for no head, and still wants to know what has become late.
+        self._settle()
 
     def add(self, item: Item, place: Place | None) -> None:
         """Append an item; without a place it goes to the end of the front lane."""

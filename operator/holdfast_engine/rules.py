@@ -316,6 +316,11 @@ def retry_after_seconds(terms: Terms, backlog: Backlog, prompt_tokens: float) ->
     return math.ceil(min(max(excess, least), most)) if excess > least else least
 
 
+def is_overloaded(terms: Terms, backlog: Backlog, late_requests: float) -> bool:
+    """Whether clients may do better elsewhere: some wait that are late already, or the next one would be."""
+    return late_requests > 0.0 or backlog.first_token_seconds(0.0) > terms.ttft_seconds
+
+
 def _seconds(tokens: float, tps: float) -> float:
     if not tokens > 0.0:
         return 0.0

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast_engine.door import Lengths, Transit, decide, terms_of
+from holdfast_engine.door import Lengths, Transit, decide, sends_away, terms_of
 from holdfast_engine.prompts import Prompts
 from holdfast_engine.record import FIELDS, RECORD_SECONDS, Mode
 from holdfast_engine.rules import Refused
@@ -52,6 +52,20 @@ def test_a_plugin_that_is_off_or_waits_refuses_nobody() -> None:
 def test_a_record_of_unknown_numbers_refuses_nobody() -> None:
     unknown = {name: math.nan for name in FIELDS} | {"mode": float(Mode.ACTIVE)}
     assert decide(unknown, math.nan).admitted
+
+
+def test_an_engine_in_overload_sends_its_clients_away() -> None:
+    assert sends_away(record()), "the next request would be late"
+    assert sends_away(record(waiting_fresh_tokens=0.0, waiting_late=1.0)), "one is late"
+    assert sends_away(record(limit_reject=0.0)), "whatever happens to those that would be late"
+    assert not sends_away(record(waiting_fresh_tokens=900.0))
+    assert not sends_away(record(computed_share=0.1))
+
+
+def test_nobody_is_sent_away_without_knowing() -> None:
+    for mode in (Mode.OFF, Mode.WAITING):
+        assert not sends_away(record(mode=float(mode), waiting_late=9.0))
+    assert not sends_away({name: math.nan for name in FIELDS} | {"mode": float(Mode.ACTIVE)})
 
 
 def test_requests_on_their_way_count_until_the_engine_tells_of_them() -> None:

@@ -33,7 +33,8 @@ class FakeVllm:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.served += 1
-        await send({"type": "http.response.start", "status": self.status, "headers": [(b"x-served", b"1")]})
+        headers = [(b"x-served", b"1"), (b"Connection", b"keep-alive")]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": b"{}"})
 
 
@@ -45,6 +46,7 @@ class Pod:
         self.now = 100.0
         self.app = AdmissionMiddleware(self.vllm, lambda: self.now)
         self.writer = StatsWriter(folder / "engine-0.stats", len(FIELDS))
+        self.version = "1.1"
         self.headers: dict[str, str] = {}
         self.body = b""
 
@@ -55,6 +57,7 @@ class Pod:
         pairs = {"content-length": str(len(BODY)), **{name.replace("_", "-"): value for name, value in headers.items()}}
         scope = {
             "type": "http",
+            "http_version": self.version,
             "method": method,
             "path": path,
             "headers": [(name.encode(), value.encode()) for name, value in pairs.items()],
@@ -156,6 +159,45 @@ async def test_vllms_own_503_gets_a_time_to_come_again(pod: Pod) -> None:
     assert pod.headers["retry-after"] == "4"
     assert pod.headers["x-served"] == "1"
     assert pod.vllm.refusals == []
+
+
+LATE = {"waiting_fresh": 0.0, "waiting_fresh_tokens": 0.0, "waiting_late": 1.0}
+
+
+async def test_while_requests_are_late_answers_end_their_connection(pod: Pod) -> None:
+    pod.tell(**LATE)
+    assert await pod.post() == 200
+    assert (pod.headers["connection"], pod.headers["x-served"]) == ("close", "1")
+    pod.tell(**LATE | {"waiting_late": 0.0})
+    assert await pod.post() == 200
+    assert pod.headers["connection"] == "keep-alive"
+
+
+async def test_who_is_turned_away_comes_again_over_another_connection(pod: Pod) -> None:
+    pod.tell()
+    assert await pod.post() == 503
+    assert (pod.headers["connection"], pod.headers["retry-after"]) == ("close", "4")
+    pod.tell(limit_reject=0.0)
+    pod.vllm.status = 503
+    assert await pod.post() == 503
+    assert (pod.headers["connection"], pod.headers["retry-after"]) == ("close", "4")
+
+
+async def test_other_paths_and_http_2_keep_their_connections(pod: Pod) -> None:
+    pod.tell(**LATE)
+    assert await pod.post("/metrics", method="GET") == 200
+    assert pod.headers["connection"] == "keep-alive"
+    pod.version = "2"
+    assert await pod.post() == 200
+    assert pod.headers["connection"] == "keep-alive"
+
+
+async def test_a_pod_with_an_engine_that_has_room_keeps_its_clients(pod: Pod, tmp_path: Path) -> None:
+    pod.tell(**LATE)
+    numbers = record(waiting_fresh_tokens=0.0)
+    StatsWriter(tmp_path / "engine-1.stats", len(FIELDS)).write([numbers[name] for name in FIELDS])
+    assert await pod.post() == 200
+    assert pod.headers["connection"] == "keep-alive"
 
 
 async def test_only_those_who_may_ask_are_turned_away(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:

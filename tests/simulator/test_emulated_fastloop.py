@@ -290,6 +290,22 @@ async def test_a_request_that_would_be_late_gets_a_503_and_a_time(tmp_path: Path
         assert await client.value("vllm:admission_rejections_total", reason="max_num_queued_tokens") == 1
 
 
+@pytest.mark.parametrize(("depth", "status"), [(1, 503), (2, 200)])
+async def test_an_engine_in_overload_ends_the_connections_of_its_clients(
+    depth: int, status: int, tmp_path: Path
+) -> None:
+    asked = replace(ONE_AT_A_TIME, objectives=Objectives(0.01, 10.0), max_queued_requests=depth)
+    async with occupied(tmp_path, asked) as client:
+        while await client.value("holdfast:requests_waiting", lane="late") == 0:
+            await asyncio.sleep(0)
+        async with client.session.get(client.base + "/metrics") as metrics:
+            assert "Connection" not in metrics.headers
+        body = {"prompt": "a", "max_tokens": 1, "stream": True}
+        async with client.session.post(client.base + "/v1/completions", json=body) as answer:
+            assert answer.status == status
+            assert answer.headers["Connection"] == "close"
+
+
 async def test_requests_beyond_the_depth_are_turned_away(tmp_path: Path) -> None:
     async with occupied(tmp_path, replace(ONE_AT_A_TIME, max_queued_requests=1)) as client:
         assert (await client.post(prompt="a", max_tokens=1))[0] == 503

@@ -99,6 +99,17 @@ def test_what_waits_for_longer_than_told_is_ended() -> None:
     assert (found["first_at"] - found["at"])[found["state"] == books.FINISHED].max() < 8.0
 
 
+def test_clients_of_an_engine_in_overload_soon_meet_a_new_one() -> None:
+    load = _load(16.0, seconds=20.0)
+    fleet = FastLoopFleet(load, [EngineKind(LAW, ENGINE)], SLO, Routing(close_share=0.0), [_told()])
+    fleet.add()
+    fleet.advance(10.0)
+    new = fleet.add()
+    fleet.advance(math.inf)
+    found = fleet.requests[load.at > 15.0]
+    assert 0.3 < (found["engine"] == new).mean() < 0.7
+
+
 def test_limits_are_given_once() -> None:
     limits = GivenLimits(_told())
     assert limits.poll(0.0) == _told()
