@@ -190,6 +190,20 @@ def test_clients_keep_their_connections_until_these_close() -> None:
     assert fleet.state(first)["finished"][0] + fleet.state(second)["finished"][0] == len(load)
 
 
+def test_clients_close_connections_that_were_idle_for_long() -> None:
+    load = _workload([(0.01, 10, 2, 0)] * 4000)
+    routing = Routing(close_share=0.0, keep_seconds=5.0)
+    fleet = Fleet(load, [EngineKind(LAW, SchedulerLimits(64, 2048, 20_000))], SLO, routing)
+    first = fleet.add()
+    fleet.advance(20.0)
+    second = fleet.add()
+    before = fleet.state(first)["finished"][0]
+    fleet.advance(40.0)
+    # A connection is used every ten seconds on average: six in ten have been idle for more than five.
+    share = fleet.state(second)["finished"][0] / (fleet.state(first)["finished"][0] - before)
+    assert 0.4 < share < 1.1
+
+
 _WITHOUT_NUMBA = """
 import sys
 sys.modules["numba"] = None

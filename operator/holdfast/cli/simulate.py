@@ -20,6 +20,7 @@ from rich.table import Table
 from holdfast.api.llmservice import InvalidLLMService, LLMService
 from holdfast.observe.spec import to_spec
 from holdfast.simulator.twin import report
+from holdfast.simulator.twin.oracle import ORACLE, oracle
 from holdfast.simulator.twin.peak import STATIC_PEAK, static_peak
 from holdfast.simulator.twin.policies import POLICIES, knobs_of, make_policy
 from holdfast.simulator.twin.port import BadPolicy
@@ -34,6 +35,8 @@ EXAMPLE = """examples:
 
 Without a GPU and without a cluster: engines are simulated step by step with measured step times."""
 DEFAULT_POLICY = "holdfast-slow"
+SEARCHED = {STATIC_PEAK: static_peak, ORACLE: oracle}
+"""What is found by many runs, for scenarios of one service."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -49,7 +52,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--policy",
         action="append",
         metavar="NAME",
-        help=f"{', '.join((*POLICIES, STATIC_PEAK))} (static:4 is a size); may be repeated; default {DEFAULT_POLICY}",
+        help=f"{', '.join((*POLICIES, *SEARCHED))} (static:4 is a size); may be repeated; default {DEFAULT_POLICY}",
     )
     parser.add_argument("--knob", action="append", default=[], metavar="NAME=VALUE", help="a policy's own setting")
     parser.add_argument("--seeds", type=_seeds, default=1, help="runs of each policy, with seeds 1, 2, ... (default 1)")
@@ -111,8 +114,8 @@ def _simulated(
     started = time.monotonic()
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task(f"{name}, seed {seed}", total=1.0)
-        if name == STATIC_PEAK:
-            finished = static_peak(scenario, declared, seed, lambda share: progress.update(task, completed=share))
+        if name in SEARCHED:
+            finished = SEARCHED[name](scenario, declared, seed, lambda share: progress.update(task, completed=share))
         else:
             policy = make_policy(name, knobs)
             finished = simulate(scenario, declared, policy, seed, lambda share: progress.update(task, completed=share))
@@ -121,10 +124,10 @@ def _simulated(
 
 def _check(name: str, knobs: Mapping[str, float], scenario: Scenario) -> None:
     """Tell of a wrong name before anything runs."""
-    if name != STATIC_PEAK:
+    if name not in SEARCHED:
         make_policy(name, knobs)
     elif len(scenario.services) > 1:
-        raise BadPolicy(f"{STATIC_PEAK} is for scenarios of one service: name sizes with static:N")
+        raise BadPolicy(f"{name} is for scenarios of one service: name sizes with static:N")
 
 
 def declare(scenario: Scenario, entry: ServiceEntry, path: Path, folder: Path, seed: int) -> Declared:

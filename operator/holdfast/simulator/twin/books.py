@@ -90,12 +90,13 @@ ENGINE = np.dtype(
 BOOK = np.dtype(
     [
         *_fields(np.int64, "next_request", "finished", "turn", "router"),
-        *_fields(np.float64, "close_share", "ttft", "tpot", "e2e"),
+        *_fields(np.float64, "close_share", "keep_seconds", "ttft", "tpot", "e2e"),
     ]
 )
 """One record: how far the loop is, how requests find an engine, and the objectives in seconds."""
 
-CONNECTION = np.dtype(_fields(np.int64, "engine", "born"))
+CONNECTION = np.dtype(_fields(np.int64, "engine", "born", "request"))
+"""Whom a connection leads to, and the last request on it."""
 
 
 class World(NamedTuple):

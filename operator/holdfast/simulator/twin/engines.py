@@ -33,7 +33,7 @@ def run_until(world: World, until: float) -> None:
     while number < len(requests) and requests[number]["at"] <= until:
         if book["router"] == LEAST_OUTSTANDING:
             _advance_all(world, requests[number]["at"])
-        engine = route(world, requests[number]["connection"], requests[number]["draw"])
+        engine = route(world, number)
         if engine == NOBODY:
             requests[number]["state"] = UNSERVED
         else:
@@ -69,12 +69,12 @@ def _advance(world: World, number: int, until: float) -> None:
 
 
 @compiled
-def route(world: World, connection: int, draw: float) -> int:
+def route(world: World, number: int) -> int:
     """The engine that gets a request, NOBODY where none is open."""
     engines, book = world.engines, world.book[0]
     opened = 0
-    for number in range(len(engines)):
-        opened += engines[number]["open"]
+    for engine in engines:
+        opened += engine["open"]
     if opened == 0:
         return NOBODY
     if book["router"] == LEAST_OUTSTANDING:
@@ -82,8 +82,10 @@ def route(world: World, connection: int, draw: float) -> int:
     if book["router"] == ROUND_ROBIN:
         book["turn"] += 1
         return _nth_open(engines, book["turn"] % opened)
-    kept, share = world.connections[connection], book["close_share"]
-    if kept["engine"] != NOBODY and draw >= share:
+    request, share = world.requests[number], book["close_share"]
+    kept, draw = world.connections[request["connection"]], request["draw"]
+    idle, kept["request"] = _idle(world, kept["request"], request["at"]), number
+    if kept["engine"] != NOBODY and draw >= share and idle <= book["keep_seconds"]:
         engine = engines[kept["engine"]]
         if engine["open"] and engine["born"] == kept["born"]:
             return int(kept["engine"])
@@ -92,6 +94,14 @@ def route(world: World, connection: int, draw: float) -> int:
     kept["engine"] = _nth_open(engines, min(int(left * opened), opened - 1))
     kept["born"] = engines[kept["engine"]]["born"]
     return int(kept["engine"])
+
+
+@compiled
+def _idle(world: World, last: int, now: float) -> float:
+    """Seconds since the end of the last answer on a connection."""
+    if last == NOBODY or world.requests[last]["state"] != FINISHED:
+        return 0.0
+    return float(now - world.requests[last]["last_at"])
 
 
 @compiled

@@ -79,7 +79,7 @@ class FastLoopFleet(Fleet):
             at = float(requests[number]["at"])
             for engine in self._engines:
                 self._advance(engine, at)
-            where = int(engines.route(world, requests[number]["connection"], requests[number]["draw"]))
+            where = int(engines.route(world, number))
             if where == NOBODY:
                 requests[number]["state"] = UNSERVED
             else:

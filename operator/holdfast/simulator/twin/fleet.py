@@ -26,6 +26,9 @@ CONNECTIONS = 1024
 CLOSE_SHARE = 0.1
 """Share of the answers after which Holdfast's pods close the connection, so that clients find new replicas."""
 
+KEEP_SECONDS = 60.0
+"""How long clients keep an idle connection at most: common libraries close it after 5 to 60 s."""
+
 _FIRST_ENGINES = 8
 
 
@@ -52,10 +55,11 @@ class EngineKind:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """How requests find an engine; `close_share` and the seed count for random-per-connection only."""
+    """How requests find an engine; all but the router counts for random-per-connection only."""
 
     router: str = "random-per-connection"
     close_share: float = CLOSE_SHARE
+    keep_seconds: float = KEEP_SECONDS
     seed: int = 0
 
 
@@ -205,13 +209,14 @@ def _engines(count: int) -> Records:
 
 def _connections() -> Records:
     found = np.zeros(CONNECTIONS, CONNECTION)
-    found["engine"] = NOBODY
+    found["engine"] = found["request"] = NOBODY
     return found
 
 
 def _book(slo: Slo, routing: Routing) -> Records:
     book = np.zeros(1, BOOK)
     book["turn"], book["router"], book["close_share"] = -1, ROUTERS[routing.router], routing.close_share
+    book["keep_seconds"] = routing.keep_seconds
     book["ttft"], book["tpot"], book["e2e"] = slo.ttft_seconds, slo.tpot_seconds, slo.e2e_seconds or math.inf
     return book
 

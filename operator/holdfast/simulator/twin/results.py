@@ -65,7 +65,7 @@ def summary(run: Finished, wall_seconds: float) -> dict[str, object]:
         "seed": run.seed,
         "services": services,
         "attainment": in_time / arrivals if arrivals else None,
-        "gpu_hours": sum(_gpu_hours(run, service) for service in run.services),
+        "gpu_hours": gpu_hours(run),
         "cost_dollars": _cost(run),
         "scale_actions": sum(service.actions for service in run.services),
         "wall_seconds": wall_seconds,
@@ -93,9 +93,9 @@ def _service(run: Finished, service: Service) -> dict[str, float | int | None]:
     return told
 
 
-def _gpu_hours(run: Finished, service: Service) -> float:
-    """GPU-seconds from creation to removal of every pod that held GPUs, start-up and drain included."""
-    return sum(seconds for _, seconds in _gpu_seconds(run, service)) / 3600.0
+def gpu_hours(run: Finished) -> float:
+    """GPU time from creation to removal of every pod that held GPUs, start-up and drain included."""
+    return sum(seconds for service in run.services for _, seconds in _gpu_seconds(run, service)) / 3600.0
 
 
 def _gpu_seconds(run: Finished, service: Service) -> list[tuple[str, float]]:

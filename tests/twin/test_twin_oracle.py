@@ -1,0 +1,69 @@
+"""The oracle's schedules, by numbers that were worked out by hand, and one in the twin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from holdfast.cli.simulate import declare
+from holdfast.simulator.twin.oracle import Needs, Schedule, attains, oracle, schedule
+from holdfast.simulator.twin.peak import static_peak
+from holdfast.simulator.twin.results import gpu_hours
+from holdfast.simulator.twin.scenario import Scenario
+from tests.twin.twin_builders import scenario_file, small_scenario
+
+
+def needs(*work: float, highest: int = 10, restart_slots: float = 2.0) -> Needs:
+    return Needs(np.array(work), lowest=1, highest=highest, restart_slots=restart_slots)
+
+
+def test_every_slot_has_as_many_replicas_as_its_work_needs() -> None:
+    assert schedule(needs(0.5, 1.0, 1.2, 3.0, 2.1, 0.0), 0.0).tolist() == [1, 1, 2, 3, 3, 1]
+
+
+def test_a_gap_shorter_than_a_restart_is_kept_and_a_longer_one_is_not() -> None:
+    assert schedule(needs(2.0, 1.0, 2.0, 1.0, 1.0, 1.0, 2.0), 0.0).tolist() == [2, 2, 2, 1, 1, 1, 2]
+
+
+def test_nobody_gets_more_than_the_maximum() -> None:
+    assert schedule(needs(9.0, 1.0, highest=4), 0.0).tolist() == [4, 1]
+
+
+def test_the_budget_goes_where_a_replica_saves_the_least() -> None:
+    # 0.1 above one replica for a slot, then 0.9 for three: a budget of 0.2 pays for the first only.
+    work = needs(1.1, 1.0, 1.0, 1.0, 1.9, 1.9, 1.9, restart_slots=1.0)
+    assert schedule(work, 0.0).tolist() == [2, 1, 1, 1, 2, 2, 2]
+    assert schedule(work, 0.2 / 9.8).tolist() == [1, 1, 1, 1, 2, 2, 2]
+
+
+def test_a_lower_replica_goes_only_after_those_above_it() -> None:
+    # The third replica carries 0.05, the second beneath it 0.1 and 1.0: the budget takes the third, not the second.
+    work = needs(1.1, 2.05, 1.0, restart_slots=1.0)
+    assert schedule(work, 0.2 / 4.15).tolist() == [2, 2, 1]
+
+
+def test_replicas_are_ordered_a_cold_start_ahead_and_left_at_once() -> None:
+    ordered = Schedule(np.array([1, 1, 1, 3, 1, 1]), lead_seconds=20.0)
+    assert ordered._ordered == [1, 3, 3, 3, 1, 1]
+    assert ordered.start == 1
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_oracle_attains_with_less_than_the_static_peak(seed: int, tmp_path: Path) -> None:
+    content = small_scenario()
+    content["duration"] = "10m"
+    content["services"][0]["workload"]["arrivals"]["poisson"] = [
+        {"at": "0s", "rps": 5},
+        {"at": "4m", "rps": 60},
+        {"at": "6m", "rps": 5},
+    ]
+    path = scenario_file(tmp_path, content)
+    scenario = Scenario.read(path)
+    declared = [declare(scenario, each, path, tmp_path, seed) for each in scenario.services]
+    peak = static_peak(scenario, declared, seed, lambda share: None)
+    found = oracle(scenario, declared, seed)
+    assert attains(peak)
+    assert attains(found)
+    assert gpu_hours(found) < 0.8 * gpu_hours(peak)
