@@ -31,6 +31,7 @@ from holdfast.render.podfiles import load_plugin, load_pod_files
 from holdfast.runtime import memory
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.telemetry import Telemetry, configure_logging, http_application
+from holdfast.runtime.toggles import calm_toggles
 
 _LOG = logging.getLogger(__name__)
 _SETTLE_SECONDS = 15.0
@@ -135,6 +136,7 @@ async def _watch(
     registry = kopf.OperatorRegistry()
     kopf.on.login(id="kubeconfig", registry=registry, errors=kopf.ErrorsMode.IGNORED)(kopf.login_with_kubeconfig)
     kopf.on.login(id="pod", registry=registry, errors=kopf.ErrorsMode.IGNORED)(kopf.login_with_service_account)
+    calm_toggles()
     kopf_settings = handlers.settings()
     await our_own_api(api)
     indices.register(registry, kopf_settings, pod_monitors=await has_pod_monitors(api))
