@@ -19,6 +19,7 @@ from holdfast.simulator.peers.dynamo import DynamoLatency, DynamoSla, itl_second
 from holdfast.simulator.peers.hpa import Hpa
 from holdfast.simulator.peers.keda import KedaQueue, KedaSlo, KedaToken, prefill_tokens_per_second
 from holdfast.simulator.peers.knative import KnativeConcurrency
+from holdfast.simulator.peers.sageserve import SageServe, engine_rps, forecast
 from holdfast.simulator.peers.wva import WvaSaturation, derived_tokens
 from holdfast.simulator.twin.policies import POLICIES, make_policy
 from holdfast.simulator.twin.port import BadPolicy, Policy
@@ -74,6 +75,10 @@ def test_an_hpa_doubles_or_adds_four_within_fifteen_seconds() -> None:
 def test_an_hpa_comes_down_to_the_largest_of_five_minutes() -> None:
     moments = [(0.0, 8), (15.0, 1), (150.0, 3), (299.0, 1), (301.0, 1), (451.0, 1)]
     assert sizes(Governor(Behavior()), moments, 8) == [8, 8, 8, 8, 3, 1]
+
+
+def test_an_hpa_that_has_just_started_does_not_scale_down() -> None:
+    assert sizes(Governor(Behavior()), [(0.0, 1), (299.0, 1), (300.0, 1)], 5) == [5, 5, 1]
 
 
 def test_one_pod_in_two_minutes_is_one_pod_in_two_minutes() -> None:
@@ -190,6 +195,29 @@ def test_knative_panics_by_the_newest_and_never_down() -> None:
     assert policy.wanted(KEY, seen(engine(running=70.0)), 5.0) == 10
     assert policy.wanted(KEY, calm, 10.0) == 10
     assert policy.wanted(KEY, calm, 66.0) < 10
+
+
+def test_sageserve_forecasts_by_the_step_before() -> None:
+    # Steps of 4 and 2: half of the last one is expected.
+    assert forecast([10.0, 14.0, 16.0]) == pytest.approx(17.0)
+    assert forecast([10.0]) == 10.0
+    assert forecast([10.0, 10.0, 10.0]) == 10.0
+
+
+def test_sageserve_profiles_an_engine_by_its_largest_batch() -> None:
+    # A batch of b takes 10 + 5 b x 0.05 + 1.1 b ms: 29 sequences in 49.15 ms, 30 are above 50 ms.
+    assert engine_rps(seen(engine())) == pytest.approx(29 / (200 * 0.04915))
+
+
+def test_sageserve_trims_by_memory_and_keeps_its_floor() -> None:
+    policy, half = SageServe(), engine(kv=51_000.0)
+    assert policy.wanted(KEY, seen(half, half), 0.0) == 3
+    assert policy.wanted(KEY, seen(engine(kv=24_000.0), engine(kv=24_000.0)), 15.0) == 1
+    busy = seen(engine(kv=24_000.0), engine(kv=24_000.0), arrivals_rps=8.0)
+    for moment in range(30, 3660, 15):
+        policy.wanted(KEY, busy, float(moment))
+    # 8 req/s at the peak of the hour are three engines of 2.95.
+    assert policy.wanted(KEY, busy, 3675.0) == 3
 
 
 @pytest.mark.parametrize("name", PEERS)

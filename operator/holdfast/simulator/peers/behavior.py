@@ -48,6 +48,9 @@ class Governor:
         return found
 
     def _stabilized(self, now: float, current: int, wanted: int) -> int:
+        if not self.recommended:
+            # As recordInitialRecommendation does: a controller that has just started does not scale down.
+            self.recommended.append((now, current))
         self.recommended.append((now, wanted))
         least = min(self._lately(now, self.behavior.up.window_seconds), default=wanted)
         most = max(self._lately(now, self.behavior.down.window_seconds), default=wanted)

@@ -15,6 +15,9 @@ from holdfast.simulator.peers.behavior import Behavior, Governor
 from holdfast.simulator.twin.port import BadPolicy, Look, Move
 from holdfast.simulator.twin.sight import Sight
 
+SETTLE_SECONDS = 60.0
+"""Nobody acts before: a run begins with empty engines, which a service that runs for long never shows."""
+
 
 class Peer(ABC):
     """A policy of the twin without Holdfast's admission and fast loop; `behavior` where an HPA carries it out.
@@ -32,6 +35,7 @@ class Peer(ABC):
     def __init__(self) -> None:
         self._look: Look = lambda key: None
         self._governors: dict[ServiceKey, Governor] = {}
+        self._began: float | None = None
 
     def watch(self, look: Look) -> None:
         """Called before the run with what shows single engines."""
@@ -43,7 +47,10 @@ class Peer(ABC):
 
     def decide(self, snapshot: Snapshot) -> Mapping[ServiceKey, Move]:
         """The sizes that change, on each service's first accelerator."""
-        moves = {}
+        moves: dict[ServiceKey, Move] = {}
+        self._began = snapshot.now if self._began is None else self._began
+        if snapshot.now < self._began + SETTLE_SECONDS:
+            return moves
         for service in snapshot.services:
             key, seen = service.spec.key, self._look(service.spec.key)
             if seen is not None:

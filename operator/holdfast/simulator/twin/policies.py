@@ -13,6 +13,7 @@ from holdfast.simulator.peers.dynamo import DynamoLatency, DynamoSla
 from holdfast.simulator.peers.hpa import Hpa
 from holdfast.simulator.peers.keda import KedaQueue, KedaSlo, KedaToken
 from holdfast.simulator.peers.knative import KnativeConcurrency
+from holdfast.simulator.peers.sageserve import SageServe
 from holdfast.simulator.peers.wva import WvaSaturation
 from holdfast.simulator.twin.port import BadPolicy, Move, Policy
 
@@ -79,6 +80,7 @@ POLICIES: Mapping[str, Make] = {
     "wva": _peer(WvaSaturation, "up"),
     "dynamo-sla": _peer(DynamoSla, "target"),
     "dynamo-latency": _peer(DynamoLatency, "kv"),
+    "sageserve": _peer(SageServe, "util"),
     "knative": _peer(KnativeConcurrency, "concurrency"),
 }
 """By name: its knobs, and how it is made from what follows a colon and from the knobs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +56,7 @@ def attainment(run: Finished, service: Service) -> float:
     return float(good(service)[inside].mean()) if inside.any() else 1.0
 
 
-def summary(run: Finished, wall_seconds: float) -> dict[str, object]:
+def summary(run: Finished, wall_seconds: float) -> dict[str, Any]:
     """The run as `simulate --json` writes it."""
     services = {service.spec.key.name: _service(run, service) for service in run.services}
     arrivals = sum(int(counted(run, service).sum()) for service in run.services)

@@ -1,0 +1,150 @@
+"""Which runs are made: every policy, and every peer's knob as far as its front is needed."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.autoscaling.cases import Case
+from benchmarks.autoscaling.fixed_limits import Limits, best_limits, with_limits
+from benchmarks.autoscaling.journal import Journal, Key, Row, code_digest
+from holdfast.simulator.twin.oracle import ORACLE, oracle
+from holdfast.simulator.twin.peak import STATIC_PEAK, static_peak
+from holdfast.simulator.twin.policies import POLICIES, make_policy
+from holdfast.simulator.twin.results import good, summary
+from holdfast.simulator.twin.run import Finished, simulate
+
+SHIPPED = {
+    "hpa": 5.0,
+    "keda-queue": 16.0,
+    "keda-token": 0.8,
+    "keda-slo": 0.55,
+    "aibrix-apa": 0.5,
+    "wva": 0.85,
+    "dynamo-sla": 1.0,
+    "dynamo-latency": 0.4,
+    "sageserve": 0.5,
+    "knative": 100.0,
+}
+"""Each peer's knob as its makers ship it; more of it is fewer replicas, with all of them."""
+
+STEP = math.sqrt(2.0)
+LOWEST, HIGHEST = -14, 8
+OWN = ("holdfast", "holdfast-slow")
+
+
+def knob_value(peer: str, place: int) -> float:
+    """The knob `place` steps of a factor of the square root of two from what is shipped."""
+    return SHIPPED[peer] * STEP**place
+
+
+class Campaign:
+    """Runs what is asked for, unless the journal has it."""
+
+    def __init__(self, journal: Journal, data: Path) -> None:
+        self._journal = journal
+        self._data = data
+
+    def run(self, case: Case, policy: str, seed: int, place: int | None = None, limits: Limits | None = None) -> Row:
+        """One run; `place` is that of the knob."""
+        knob = None if place is None else knob_value(policy, place)
+        key = Key(case.name, case.digest(), policy, knob, seed, code_digest(policy in OWN), limits)
+        found = self._journal.get(key)
+        if found is None:
+            found = self._simulate(case, policy, knob, seed, limits)
+            self._journal.add(key, found)
+            told = ("" if knob is None else f" {knob:.3g}") + ("" if limits is None else f" {limits}")
+            print(
+                f"{case.name} {policy}{told} seed {seed}: {100 * found.attainment:.2f} % "
+                f"{found.gpu_hours:.2f} GPU-h, {found.wall_seconds:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
+        return found
+
+    def _simulate(self, case: Case, policy: str, knob: float | None, seed: int, limits: Limits | None) -> Row:
+        started = time.monotonic()
+        scenario = case.scenario()
+        declared = [with_limits(each, limits) for each in case.declared(scenario, self._data, seed)]
+        if policy == ORACLE:
+            finished = oracle(scenario, declared, seed)
+        elif policy == STATIC_PEAK:
+            finished = static_peak(scenario, declared, seed, lambda share: None)
+        else:
+            knobs = {} if knob is None else {POLICIES[policy][0][0]: knob}
+            finished = simulate(scenario, declared, make_policy(policy, knobs), seed)
+        return _row(case, finished, time.monotonic() - started)
+
+    def objective(self, case: Case) -> float:
+        """The share of requests that the scenario's service asks for."""
+        (each,) = case.declared(case.scenario(), self._data, seed=1)
+        return each.spec.slo.objective
+
+    def best_limits(self, case: Case) -> Limits:
+        """The fixed limits with which a replica carries the most of the scenario's requests."""
+        scenario = case.scenario()
+        (each,) = case.declared(scenario, self._data, seed=1)
+        return best_limits(scenario, each)
+
+    def front(self, case: Case, peer: str, seed: int, target: float, limits: Limits | None = None) -> dict[int, Row]:
+        """A peer's runs around the leanest knob that attains the target, by place; what is shipped is among them."""
+        rows: dict[int, Row] = {}
+
+        def attains(place: int) -> bool:
+            rows[place] = self.run(case, peer, seed, place, limits)
+            return rows[place].attainment >= target
+
+        leanest(attains)
+        return rows
+
+
+def leanest(attains: Callable[[int], bool]) -> int | None:
+    """The highest place that attains, from 0 outwards in growing strides and then by halves; None where none does."""
+    low, high, stride = (0, None, 2) if attains(0) else (None, 0, 2)
+    while low is None or high is None:
+        place = min(low + stride, HIGHEST) if low is not None else max((high or 0) - stride, LOWEST)
+        if attains(place):
+            if place == HIGHEST:
+                return place
+            low = place
+        else:
+            if place == LOWEST:
+                return None
+            high = place
+        stride *= 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if attains(middle) else (low, middle)
+    return low
+
+
+def cheapest(rows: dict[int, Row], target: float) -> tuple[int, Row] | None:
+    """The run with the fewest GPU-hours that attains the target."""
+    found = [(place, row) for place, row in rows.items() if row.attainment >= target]
+    return min(found, key=lambda each: each[1].gpu_hours, default=None)
+
+
+def _row(case: Case, run: Finished, wall_seconds: float) -> Row:
+    told = summary(run, wall_seconds)
+    (service,) = run.services
+    numbers = told["services"][service.spec.key.name]
+    window_rps = None
+    if case.window is not None:
+        begins, ends = case.window
+        at = service.fleet.requests["at"]
+        window_rps = float((good(service) & (at >= begins) & (at < ends)).sum()) / (ends - begins)
+    return Row(
+        attainment=told["attainment"] or 0.0,
+        gpu_hours=told["gpu_hours"],
+        cost_dollars=told["cost_dollars"] or 0.0,
+        goodput_rps=numbers["goodput_rps"],
+        ttft_p99_seconds=numbers["ttft_p99_seconds"] or math.inf,
+        tpot_p99_seconds=numbers["tpot_p99_seconds"] or math.inf,
+        scale_actions=told["scale_actions"],
+        wall_seconds=wall_seconds,
+        label=run.policy,
+        window_goodput_rps=window_rps,
+    )

@@ -1,0 +1,139 @@
+"""What everybody pays at equal attainment: each peer with its own best knob, and with one knob for all scenarios."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from benchmarks.autoscaling.campaign import OWN, SHIPPED, Campaign, cheapest
+from benchmarks.autoscaling.cases import Case
+from benchmarks.autoscaling.fixed_limits import Limits
+from benchmarks.autoscaling.journal import Row
+from holdfast.simulator.twin.oracle import ORACLE
+from holdfast.simulator.twin.peak import STATIC_PEAK
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Median over seeds of one policy in one scenario, and from which to which its attainment goes."""
+
+    label: str
+    attainment: float
+    worst: float
+    best: float
+    gpu_hours: float
+    cost_dollars: float
+    ttft_p99_seconds: float
+    tpot_p99_seconds: float
+    window_goodput_rps: float | None = None
+
+
+def figures(rows: Sequence[Row]) -> Figures:
+    """Medians."""
+    reached = [row.attainment for row in rows]
+    windows = [row.window_goodput_rps for row in rows if row.window_goodput_rps is not None]
+    return Figures(
+        rows[0].label if len({row.label for row in rows}) == 1 else rows[0].label.partition(":")[0],
+        median(reached),
+        min(reached),
+        max(reached),
+        median(row.gpu_hours for row in rows),
+        median(row.cost_dollars for row in rows),
+        median(row.ttft_p99_seconds for row in rows),
+        median(row.tpot_p99_seconds for row in rows),
+        median(windows) if windows else None,
+    )
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One scenario: `own` policies, and of each peer what is shipped and the best knob (None where none attains).
+
+    `tuned` is the best knob with the best fixed limits, empty where these were not asked for.
+    """
+
+    case: Case
+    target: float
+    own: Mapping[str, Figures]
+    static_peak: Figures
+    oracle: Figures
+    shipped: dict[str, Figures] = field(default_factory=dict)
+    swept: dict[str, tuple[int, Figures] | None] = field(default_factory=dict)
+    tuned: dict[str, tuple[int, Figures] | None] = field(default_factory=dict)
+    limits: Limits | None = None
+
+    @property
+    def holdfast(self) -> Figures:
+        """Both loops where they were run, else the slow one."""
+        return self.own.get("holdfast") or self.own["holdfast-slow"]
+
+
+class Comparison:
+    """All scenarios that were asked for; knobs are swept on the first seed, medians are over all."""
+
+    def __init__(self, campaign: Campaign, seeds: Sequence[int], peers: Sequence[str], tuned: bool = False) -> None:
+        self._campaign = campaign
+        self._seeds = seeds
+        self._peers = peers
+        self._tuned = tuned
+
+    def outcome(self, case: Case, fast_loop: bool) -> Outcome:
+        """Run a scenario under everybody."""
+        names = [name for name in OWN if name != "holdfast" or (fast_loop and case.fast_loop)]
+        own = {name: self._figures(case, name) for name in names}
+        objective = self._campaign.objective(case)
+        reached = (own.get("holdfast") or own["holdfast-slow"]).attainment
+        target = min(objective, reached) if case.unavoidable else objective
+        found = Outcome(case, target, own, self._figures(case, STATIC_PEAK), self._figures(case, ORACLE))
+        for peer in self._peers:
+            found.shipped[peer] = self._figures(case, peer, 0)
+            found.swept[peer] = self._best(case, peer, target, None)
+        if self._tuned and case.compared:
+            found.limits = self._campaign.best_limits(case)
+            found.tuned = {peer: self._best(case, peer, target, found.limits) for peer in self._peers}
+        return found
+
+    def _best(self, case: Case, peer: str, target: float, limits: Limits | None) -> tuple[int, Figures] | None:
+        front = self._campaign.front(case, peer, self._seeds[0], target, limits)
+        best = cheapest(front, target)
+        return None if best is None else (best[0], self._figures(case, peer, best[0], limits))
+
+    def one_knob(self, outcomes: Sequence[Outcome], peer: str) -> tuple[int, list[float]]:
+        """The knob that is best over all scenarios, and what it costs in each, as a multiple of Holdfast's GPU-hours.
+
+        Where it does not attain the target, the static peak counts.
+        """
+        places = {0} | {found[0] for outcome in outcomes if (found := outcome.swept[peer]) is not None}
+        ratios = {place: [self._ratio(outcome, peer, place) for outcome in outcomes] for place in places}
+        best = min(ratios, key=lambda place: geometric_mean(ratios[place]))
+        return best, ratios[best]
+
+    def _ratio(self, outcome: Outcome, peer: str, place: int) -> float:
+        found = self._figures(outcome.case, peer, place)
+        paid = found.gpu_hours if found.attainment >= outcome.target else outcome.static_peak.gpu_hours
+        return paid / outcome.holdfast.gpu_hours
+
+    def _figures(self, case: Case, policy: str, place: int | None = None, limits: Limits | None = None) -> Figures:
+        return figures([self._campaign.run(case, policy, seed, place, limits) for seed in self._seeds])
+
+
+def swept_ratios(outcomes: Sequence[Outcome], peer: str) -> list[float]:
+    """What each scenario's own best knob costs, as a multiple of Holdfast's GPU-hours; else the static peak.
+
+    With the best fixed limits or without, whichever is cheaper, where both were run.
+    """
+    found = []
+    for outcome in outcomes:
+        paid = [each[1].gpu_hours for each in (outcome.swept[peer], outcome.tuned.get(peer)) if each is not None]
+        found.append(min(paid, default=outcome.static_peak.gpu_hours) / outcome.holdfast.gpu_hours)
+    return found
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Of positive numbers."""
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+PEERS = tuple(SHIPPED)

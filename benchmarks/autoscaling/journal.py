@@ -1,0 +1,94 @@
+"""Finished runs, one JSON line each, so that an interrupted comparison goes on where it stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+import holdfast
+
+SHARED = ("domain", "enginemodel", "simulator", "render/admission.py", "render/engine_limits.py")
+OWN = ("policy", "../holdfast_engine")
+"""Code that every run comes from, and what Holdfast's runs come from besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What tells one run from all others: digests are of the scenario and of the code that takes part.
+
+    `limits` are fixed max_num_seqs and max_num_batched_tokens, None for vLLM's defaults.
+    """
+
+    case: str
+    case_digest: str
+    policy: str
+    knob: float | None
+    seed: int
+    code: str
+    limits: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one run was worth; `window_goodput_rps` only where the scenario has a window."""
+
+    attainment: float
+    gpu_hours: float
+    cost_dollars: float
+    goodput_rps: float
+    ttft_p99_seconds: float
+    tpot_p99_seconds: float
+    scale_actions: int
+    wall_seconds: float
+    label: str
+    window_goodput_rps: float | None = None
+
+
+class Journal:
+    """The runs of one file."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        content = path.read_bytes() if path.exists() else b""
+        # A killed process may have left half a line: it does not count.
+        whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) < len(content):
+            path.write_bytes(whole)
+        self._rows = dict(map(_read, whole.splitlines()))
+
+    def get(self, key: Key) -> Row | None:
+        """A finished run."""
+        return self._rows.get(key)
+
+    def add(self, key: Key, row: Row) -> None:
+        """Write a run down."""
+        self._rows[key] = row
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"key": asdict(key), "row": asdict(row)}) + "\n")
+
+    def rows(self) -> Iterable[tuple[Key, Row]]:
+        """All of them."""
+        return self._rows.items()
+
+
+def _read(line: bytes) -> tuple[Key, Row]:
+    content = json.loads(line)
+    limits = content["key"].pop("limits", None)
+    return Key(**content["key"], limits=None if limits is None else tuple(limits)), Row(**content["row"])
+
+
+@cache
+def code_digest(own: bool) -> str:
+    """Of the code that a run comes from: a run of other code is another run."""
+    root = Path(holdfast.__file__).resolve().parent
+    digest = hashlib.sha256()
+    for name in (*SHARED, *(OWN if own else ())):
+        place = root / name
+        for file in [place] if place.is_file() else sorted(place.rglob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
