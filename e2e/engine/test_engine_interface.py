@@ -11,6 +11,7 @@ import pytest
 
 from e2e.engine.interface import problems
 from e2e.vllm.environment import Environment
+from e2e.vllm.sources import other_release
 
 pytestmark = pytest.mark.vllm
 
@@ -32,14 +33,9 @@ def test_the_check_of_types_finds_mistakes(vllm: Environment, tmp_path: Path) ->
     assert 'Argument 1 to "add_request"' in found
 
 
-def test_the_plugin_fits_the_types_of_the_other_supported_release(tmp_path: Path) -> None:
-    folder = os.environ.get("HOLDFAST_VLLM_SOURCE")
-    if folder is None:
-        pytest.skip(
-            "NO OTHER RELEASE OF VLLM: unpack the wheel of 0.33 (pip download --no-deps vllm==0.33.0) and let "
-            "HOLDFAST_VLLM_SOURCE name the folder `vllm` in it"
-        )
-    assert problems(Path(folder), tmp_path, *_OURS) == ""
+def test_the_plugin_fits_the_types_of_the_other_supported_release(vllm: Environment, tmp_path: Path) -> None:
+    assert other_release().exists(), "python -m e2e.vllm build"
+    assert problems(other_release(), tmp_path, *_OURS) == ""
 
 
 def test_the_waiting_queue_has_every_method_of_vllm(vllm: Environment, plugin: Path) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 from e2e.cluster.binaries import BuildError
-from e2e.vllm import environment, image
+from e2e.vllm import environment, image, sources
 
 
 def main(arguments: list[str]) -> int:
@@ -21,6 +21,7 @@ def main(arguments: list[str]) -> int:
     try:
         image.install_prerequisites()
         environment.build()
+        sources.fetch()
     except environment.MissingWheelError as problem:
         print(f"NO REAL VLLM: {problem}. Its tests will be skipped.", file=sys.stderr)
     except (BuildError, subprocess.CalledProcessError, RuntimeError) as problem:
