@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from holdfast_engine.statsfile import read_stats
 
 _CAUSES = ("ttft", "tpot", "e2e", "error")
 _LANES = ("front", "fresh", "late")
+_OFF = {"mode": float(Mode.OFF)}
+
+logger = logging.getLogger("vllm.holdfast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +37,32 @@ class EngineCollector(Collector):
         self.rejected = 0
         self._identity = identity
         self._paths = paths
+        self._failing = False
 
     def describe(self) -> list[Metric]:
         """No names before the first scrape: they are read, not made up."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """All families; an engine without a file is off."""
+        """All families; an engine without a file is off, and so are all where the numbers cannot be told.
+
+        vLLM's own metrics come from the same page: nothing may fail here.
+        """
+        try:
+            families = list(self._families())
+            self._failing = False
+        except Exception as error:
+            if not self._failing:
+                logger.error("holdfast: no counters on /metrics: %s", error, exc_info=error)
+            self._failing = True
+            families = [self._info({str(engine): _OFF for engine in self._paths})]
+        return iter(families)
+
+    def _families(self) -> Iterator[Metric]:
         engines = {}
         for engine in self._paths:
             found = self.numbers(engine)
-            engines[str(engine)] = dict(zip(FIELDS, found, strict=True)) if found else {"mode": float(Mode.OFF)}
+            engines[str(engine)] = dict(zip(FIELDS, found, strict=True)) if found else _OFF
         yield self._info(engines)
         known = {engine: numbers for engine, numbers in engines.items() if "arrived" in numbers}
         if known:

@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from holdfast_engine import rules
@@ -47,27 +47,43 @@ class AdmissionMiddleware:
     def __init__(self, app: App, clock: Callable[[], float] = time.monotonic) -> None:
         self._app = app
         self._clock = clock
-        self._records = Records(clock)
-        self._lengths = Lengths()
-        self._transit = Transit()
         self._sweeping: asyncio.Task[None] | None = None
         self._broken = False
-
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if self._broken or not is_guarded(scope):
-            await self._app(scope, receive, send)
-            return
-        found = Admission()
         try:
-            found = self._admit(scope)
+            self._records = Records(clock)
+            self._lengths = Lengths()
+            self._transit = Transit()
         except Exception as error:
             self._give_up(error)
-        advising = self._advising(scope, send)
-        if found.refused is None:
-            await self._app(scope, receive, advising)
-        else:
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        guarded, refusal = False, None
+        if not self._broken:
+            try:
+                guarded = is_guarded(scope)
+                refusal = self._refusal(scope) if guarded else None
+            except Exception as error:
+                self._give_up(error)
+        if guarded:
+            send = self._advising(scope, send)
+        if refusal is None:
+            await self._app(scope, receive, send)
+            return
+        await self._take_in(receive)
+        for message in refusal:
+            await send(message)
+
+    def _refusal(self, scope: Message) -> list[Message] | None:
+        """The answer to who is turned away."""
+        found = self._admit(scope)
+        return None if found.refused is None else busy_answer(found.refused, found.retry_after_seconds)
+
+    async def _take_in(self, receive: Receive) -> None:
+        """Who is turned away hears the answer only when all that it sends has been taken in."""
+        try:
             await drain(receive)
-            await answer_busy(advising, found)
+        except Exception as error:
+            self._give_up(error)
 
     def _admit(self, scope: Message) -> Admission:
         frontend = Frontend(scope["app"].state.engine_client)
@@ -98,34 +114,23 @@ class AdmissionMiddleware:
         keeps = scope.get("http_version", "1.1").startswith("1")
 
         async def send_advising(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                given = {name.lower() for name, _ in message.get("headers", ())}
-                added = []
-                if message["status"] == 503 and b"retry-after" not in given:
-                    added.append((b"retry-after", str(self._retry_after_seconds()).encode()))
-                if keeps and self._sends_away():
-                    added.append(CLOSE)
-                message = with_headers(message, added)
+            if message["type"] == "http.response.start" and not self._broken:
+                try:
+                    message = self._advised(message, keeps)
+                except Exception as error:
+                    self._give_up(error)
             await send(message)
 
         return send_advising
 
-    def _sends_away(self) -> bool:
-        try:
-            engines = [] if self._broken else self._records.read()
-            return bool(engines) and all(map(sends_away, engines))
-        except Exception as error:
-            self._give_up(error)
-            return False
-
-    def _retry_after_seconds(self) -> int:
-        try:
-            known = [(terms_of(numbers), backlog_of(numbers)) for numbers in self._records.read()]
-            found = [rules.retry_after_seconds(terms, backlog, 0.0) for terms, backlog in known if terms is not None]
-            return min(found, default=rules.RETRY_AFTER_SECONDS[0])
-        except Exception as error:
-            self._give_up(error)
-            return rules.RETRY_AFTER_SECONDS[0]
+    def _advised(self, message: Message, keeps: bool) -> Message:
+        engines, added = self._records.read(), []
+        given = {name.lower() for name, _ in message.get("headers", ())}
+        if message["status"] == 503 and b"retry-after" not in given:
+            added.append((b"retry-after", str(retry_after_seconds(engines)).encode()))
+        if keeps and engines and all(map(sends_away, engines)):
+            added.append(CLOSE)
+        return with_headers(message, added)
 
     async def _sweep(self, frontend: Frontend) -> None:
         """End what has waited for too long."""
@@ -186,6 +191,13 @@ def body_bytes(scope: Message) -> int:
     return 0
 
 
+def retry_after_seconds(engines: Iterable[Mapping[str, float]]) -> int:
+    """When one of these engines has room again."""
+    known = [(terms_of(numbers), backlog_of(numbers)) for numbers in engines]
+    found = [rules.retry_after_seconds(terms, backlog, 0.0) for terms, backlog in known if terms is not None]
+    return min(found, default=rules.RETRY_AFTER_SECONDS[0])
+
+
 def with_headers(message: Message, added: list[tuple[bytes, bytes]]) -> Message:
     """The start of an answer with these headers in place of its own of the same names."""
     if not added:
@@ -201,15 +213,16 @@ async def drain(receive: Receive) -> None:
         pass
 
 
-async def answer_busy(send: Send, found: Admission) -> None:
+def busy_answer(refused: Refused, retry_after_seconds: int) -> list[Message]:
     """A 503 in vLLM's own form."""
-    assert found.refused is not None
-    error = {"message": MESSAGES[found.refused], "type": "Service Unavailable", "param": None, "code": 503}
+    error = {"message": MESSAGES[refused], "type": "Service Unavailable", "param": None, "code": 503}
     body = json.dumps({"error": error}).encode()
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
-        (b"retry-after", str(found.retry_after_seconds).encode()),
+        (b"retry-after", str(retry_after_seconds).encode()),
     ]
-    await send({"type": "http.response.start", "status": 503, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    return [
+        {"type": "http.response.start", "status": 503, "headers": headers},
+        {"type": "http.response.body", "body": body},
+    ]

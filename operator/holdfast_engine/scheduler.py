@@ -59,13 +59,11 @@ class HoldfastScheduler(AsyncScheduler):
         self._stock_tokens = self.max_num_scheduled_tokens
         self._loop: FastLoop | None = None
         self._writer: StatsWriter | None = None
-        self._numbers = record.nothing_yet()
+        self._numbers: list[float] = []
         self._spent_seconds = 0.0
         self._steps = 0
         self._guard = _Guard(self)
         with self._guard:
-            self._writer = StatsWriter(record.stats_path(self.parallel_config.data_parallel_index), len(record.FIELDS))
-            self._publish_off()
             self._begin()
 
     def add_request(self, request: Request) -> None:
@@ -124,11 +122,12 @@ class HoldfastScheduler(AsyncScheduler):
             self.waiting = create_request_queue(self.policy)
             for request in waiting.in_arrival_order():
                 self.waiting.add_request(request)
-        # The log has said it; what failed may be the writing itself.
-        with contextlib.suppress(Exception):
-            self._publish_off()
+        self._tell_off()
 
     def _begin(self) -> None:
+        self._numbers = record.nothing_yet()
+        self._writer = StatsWriter(record.stats_path(self.parallel_config.data_parallel_index), len(record.FIELDS))
+        self._writer.write(self._numbers)
         if not is_supported(vllm.__version__):
             logger.warning("holdfast: off, it does not know vLLM %s", vllm.__version__)
             return
@@ -176,9 +175,15 @@ class HoldfastScheduler(AsyncScheduler):
             self._numbers = [*loop.counts(), self._spent_seconds, float(self._steps), *loop.record()]
             self._writer.write(self._numbers)
 
-    def _publish_off(self) -> None:
-        if self._writer is not None:
+    def _tell_off(self) -> None:
+        if self._writer is None:
+            return
+        try:
             self._writer.write(record.off(self._numbers))
+        except Exception:
+            # The log has said it, and what failed may be the writing itself: without a file /metrics says off too.
+            with contextlib.suppress(OSError):
+                self._writer.path.unlink(missing_ok=True)
 
 
 def _other_stock_class(config: Any) -> type[Any] | None:

@@ -28,8 +28,8 @@ class HoldfastStatLogger(AggregateStatLoggerBase):
             collector = EngineCollector(identity, {engine: record.stats_path(engine) for engine in engine_indexes})
             REGISTRY.register(collector)
             self._collector = collector
-        except Exception:
-            logger.exception("holdfast: no counters on /metrics")
+        except Exception as error:
+            logger.error("holdfast: no counters on /metrics: %s", error, exc_info=error)
 
     def record(self, *args: Any, **kwargs: Any) -> None:
         """Nothing per step: the scheduler counts, and /metrics reads its file."""

@@ -25,6 +25,7 @@ class StatsWriter:
     """The one writer of a file of `size` numbers; an older file of that name is replaced."""
 
     def __init__(self, path: Path, size: int) -> None:
+        self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch = path.with_name(f"{path.name}.{os.getpid()}")
         length = _HEADER.size + 8 * size

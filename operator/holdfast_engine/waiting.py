@@ -26,9 +26,11 @@ class DeadlineQueue(Generic[Item]):
         self.failure: Exception | None = None
         self._place_of = place_of
         self._plain: deque[Item] = deque()
+        self._shown: Item | None = None
 
     def advance(self, now: float) -> None:
         """Begin a step: the order stands still until the next one."""
+        self._shown = None
         self.order.advance(now)
 
     def add_request(self, request: Item) -> None:
@@ -57,7 +59,8 @@ class DeadlineQueue(Generic[Item]):
             raise IndexError("peek from an empty queue")
         if self.failure is None:
             try:
-                return self.order.head()
+                self._shown = self.order.head()
+                return self._shown
             except Exception as error:
                 self._give_up(error)
         return self._plain[0]
@@ -103,7 +106,12 @@ class DeadlineQueue(Generic[Item]):
         return len(self) > 0
 
     def __len__(self) -> int:
-        return len(self._plain) if self.failure is not None else len(self.order)
+        if self.failure is None:
+            try:
+                return len(self.order)
+            except Exception as error:
+                self._give_up(error)
+        return len(self._plain)
 
     def __iter__(self) -> Iterator[Item]:
         if self.failure is None:
@@ -123,7 +131,13 @@ class DeadlineQueue(Generic[Item]):
         self._plain.appendleft(request)
 
     def _give_up(self, error: Exception, without: Item | None = None) -> None:
-        """Go on first come first served; `without` is the request that the caller adds itself."""
+        """Go on first come first served; `without` is the request that the caller adds itself.
+
+        What vLLM has looked at in this step comes first: it has memory by now, and is what vLLM means to take.
+        """
         waiting = self.order.by_arrival()
         self._plain = deque(request for request in waiting if request is not without)
+        if self._shown in self._plain:
+            self._plain.remove(self._shown)
+            self._plain.appendleft(self._shown)
         self.failure = error

@@ -74,6 +74,18 @@ def test_an_engine_that_stood_down_keeps_its_counts_and_claims_no_limits(scrape:
     assert "holdfast:limits{" not in scrape.text
 
 
+def test_where_numbers_cannot_be_told_the_plugin_is_off_and_the_page_stays(
+    scrape: Scrape, caplog: pytest.LogCaptureFixture
+) -> None:
+    scrape.write(mode=7.0, arrived=10)
+    for _ in range(3):
+        assert scrape.value("plugin_info", version="0.1.0", vllm_version="0.32.0", mode="off") == 1
+        assert scrape.value("requests_arrived_total") is None
+    assert len([each for each in caplog.records if "no counters on /metrics" in each.message]) == 1
+    scrape.write(mode=Mode.ACTIVE, arrived=10)
+    assert scrape.value("requests_arrived_total") == 10
+
+
 def test_what_is_unknown_is_left_out(scrape: Scrape) -> None:
     scrape.write(mode=Mode.ACTIVE, law_error=math.inf, prefill_tps=math.nan, limit_e2e_seconds=math.nan)
     assert "nan" not in scrape.text.lower()

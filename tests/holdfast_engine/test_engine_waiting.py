@@ -215,11 +215,7 @@ def test_a_queue_that_cannot_order_goes_on_by_arrival(count: int) -> None:
     assert not queue
 
 
-@pytest.mark.parametrize("method", ["head", "take", "put_first", "put_back", "remove", "__iter__"])
-def test_no_request_is_lost_whatever_fails(method: str) -> None:
-    queue = broken_after(99)
-    taken = queue.pop_request()
-
+def break_order(queue: DeadlineQueue[Request], method: str) -> None:
     class Broken(type(queue.order)):  # type: ignore[misc]
         pass
 
@@ -228,6 +224,23 @@ def test_no_request_is_lost_whatever_fails(method: str) -> None:
 
     setattr(Broken, method, fail)
     queue.order.__class__ = Broken
+
+
+@pytest.mark.parametrize("method", ["take", "__len__"])
+def test_what_vllm_has_looked_at_is_what_it_gets_though_the_order_fails_in_between(method: str) -> None:
+    queue = broken_after(99)
+    shown = queue.peek_request()
+    assert shown.name == 2, "the last to arrive is the first by deadline"
+    break_order(queue, method)
+    assert queue.pop_request() is shown
+    assert [queue.pop_request().name for _ in range(len(queue))] == [0, 1]
+
+
+@pytest.mark.parametrize("method", ["head", "take", "put_first", "put_back", "remove", "__iter__", "__len__"])
+def test_no_request_is_lost_whatever_fails(method: str) -> None:
+    queue = broken_after(99)
+    taken = queue.pop_request()
+    break_order(queue, method)
     queue.prepend_requests([taken])
     queue.prepend_request(Request(5, Place(0, 0, 0, 1)))
     queue.remove_requests([])
