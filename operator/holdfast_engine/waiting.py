@@ -137,7 +137,8 @@ class DeadlineQueue(Generic[Item]):
         """
         waiting = self.order.by_arrival()
         self._plain = deque(request for request in waiting if request is not without)
-        if self._shown in self._plain:
-            self._plain.remove(self._shown)
-            self._plain.appendleft(self._shown)
+        shown = self._shown
+        if shown is not None and shown in self._plain:
+            self._plain.remove(shown)
+            self._plain.appendleft(shown)
         self.failure = error
