@@ -51,7 +51,7 @@ class Campaign:
     def run(self, case: Case, policy: str, seed: int, place: int | None = None, limits: Limits | None = None) -> Row:
         """One run; `place` is that of the knob."""
         knob = None if place is None else knob_value(policy, place)
-        key = Key(case.name, case.digest(), policy, knob, seed, code_digest(policy in OWN), limits)
+        key = Key(case.name, case.digest(), policy, knob, seed, code_digest(policy), limits)
         found = self._journal.get(key)
         if found is None:
             found = self._simulate(case, policy, knob, seed, limits)

@@ -11,9 +11,18 @@ from pathlib import Path
 
 import holdfast
 
-SHARED = ("domain", "enginemodel", "simulator", "render/admission.py", "render/engine_limits.py")
-OWN = ("policy", "../holdfast_engine")
-"""Code that every run comes from, and what Holdfast's runs come from besides."""
+SEARCH = "simulator/twin/oracle.py"
+SHARED = ("domain", "enginemodel", "simulator/twin", "render/admission.py", "render/engine_limits.py")
+BESIDES = {
+    "holdfast": ("policy", "../holdfast_engine"),
+    "holdfast-slow": ("policy",),
+    "static-peak": (),
+    "oracle": (SEARCH,),
+}
+"""Code that every run comes from but the oracle's search, and what some come from besides; peers come from `PEERS`."""
+
+
+PEERS = ("simulator/peers",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +92,14 @@ def _read(line: bytes) -> tuple[Key, Row]:
 
 
 @cache
-def code_digest(own: bool) -> str:
-    """Of the code that a run comes from: a run of other code is another run."""
+def code_digest(policy: str) -> str:
+    """Of the code that a policy's runs come from: a run of other code is another run."""
     root = Path(holdfast.__file__).resolve().parent
+    besides = BESIDES.get(policy, PEERS)
     digest = hashlib.sha256()
-    for name in (*SHARED, *(OWN if own else ())):
+    for name in (*SHARED, *besides):
         place = root / name
         for file in [place] if place.is_file() else sorted(place.rglob("*.py")):
-            digest.update(file.read_bytes())
+            if name in besides or file != root / SEARCH:
+                digest.update(file.read_bytes())
     return digest.hexdigest()[:12]

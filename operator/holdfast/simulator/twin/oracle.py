@@ -32,13 +32,13 @@ from holdfast.simulator.twin.timers import Floats, Integers
 ORACLE = "oracle"
 SLOT_SECONDS = 15.0
 DECODES = 32
-SMOOTH = np.array([0.25, 0.5, 0.25])
-"""A queue carries a part of a slot's work into the next; half a minute is about what TTFT and TPOT leave."""
+SMOOTH_SLOTS = (3, 9)
+"""Windows of a triangle over which work is spread: bursts of half a minute count, or only what lasts for two."""
 
-LOADS = (0.7, 0.8, 0.9, 1.0, 1.1, 1.25)
+LOADS = (0.7, 0.8, 0.87, 0.94, 1.0, 1.07, 1.15, 1.25, 1.4)
 """Shares of its capacity that an engine is loaded with: what is not yet known of bursts and routing is tried."""
 
-BUDGETS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+BUDGETS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0)
 """Work left undone, as multiples of the misses that the objective allows."""
 
 
@@ -83,8 +83,9 @@ def oracle(
     kind = engine_kind(each, each.spec.accelerators[0], entry, admission=False)
     needs = _needs(scenario, each, kind, entry)
     best: Finished | None = None
-    for load in LOADS:
-        found = _spend(scenario, declared, replace(needs, work=needs.work / load), entry, seed, progress)
+    for slots, load in itertools.product(SMOOTH_SLOTS, LOADS):
+        spread = np.convolve(needs.work, np.bartlett(slots + 2)[1:-1] * 2.0 / (slots + 1), "same")
+        found = _spend(scenario, declared, replace(needs, work=spread / load), entry, seed, progress)
         best = found if best is None or _better(found, best) else best
     assert best is not None
     return best
@@ -138,9 +139,7 @@ def _needs(scenario: Scenario, each: Declared, kind: EngineKind, entry: Accelera
     carried = max(rate.rate_rps, 1e-3) * SLOT_SECONDS
     drain = each.spec.slo.ttft_seconds + each.spec.slo.tpot_seconds * float(load.output_tokens.mean())
     restart = (entry.cold_start + drain) / SLOT_SECONDS
-    return Needs(
-        np.convolve(arrived, SMOOTH, "same") / carried, max(1, each.spec.min_replicas), each.spec.max_replicas, restart
-    )
+    return Needs(arrived / carried, max(1, each.spec.min_replicas), each.spec.max_replicas, restart)
 
 
 def work_seconds(load: Workload, kind: EngineKind) -> Floats:

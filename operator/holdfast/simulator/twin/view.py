@@ -14,7 +14,14 @@ import numpy as np
 
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.engine import EngineState, ExactCounts, PluginMode
-from holdfast.domain.signals import AcceleratorTraffic, LengthHistogram, SignalState, Traffic
+from holdfast.domain.signals import (
+    LEAST_LOOK_SECONDS,
+    AcceleratorTraffic,
+    LengthHistogram,
+    SignalState,
+    Traffic,
+    busiest_share,
+)
 from holdfast.domain.snapshot import Timing
 from holdfast.simulator.twin.books import COUNTS, EXACT, Records
 from holdfast.simulator.twin.cluster import Pod, Service
@@ -29,6 +36,7 @@ LENGTHS_PERIOD_SECONDS = 60.0
 LENGTH_EDGES = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
 """vLLM's edges of prompt and answer lengths, up to a context of half a million tokens."""
 
+_BEGUN = COLUMNS.index("ttft_count")
 _IN_FLIGHT = slice(len(COUNTS) + len(EXACT), len(COLUMNS))
 
 
@@ -115,7 +123,7 @@ class View:
                 series.scrape(now, self._service.fleet.state(pod.engine))
         self.scraped_at = now
         self._finished.append((now, len(self._service.fleet.finished)))
-        oldest = now - self.interval_seconds - self._timing.scrape_seconds
+        oldest = now - self.interval_seconds - LEAST_LOOK_SECONDS - self._timing.scrape_seconds
         for pod, series in list(self._series.items()):
             series.forget(oldest)
             if series.times[-1] <= oldest:
@@ -167,14 +175,17 @@ class View:
         sums: dict[str, Floats] = {}
         gauges: dict[str, list[Floats]] = {}
         usage: dict[str, list[float]] = {}
+        begun: dict[str, list[float]] = {}
         for pod, series in self._series.items():
             name = series.accelerator
             sums[name] = sums.get(name, 0.0) + series.gained(start, now)
+            begun.setdefault(name, []).append(float(series.gained(start - LEAST_LOOK_SECONDS, now)[_BEGUN]))
             if series.times[-1] >= fresh_since and pod.gone_at is None:
                 gauges.setdefault(name, []).append(series.rows[-1][_IN_FLIGHT])
                 usage.setdefault(name, []).append(series.kv_usage)
         return tuple(
-            (name, _traffic(sums[name], gauges.get(name, []), usage.get(name, []), plugin)) for name in sorted(sums)
+            (name, _traffic(sums[name], gauges.get(name, []), usage.get(name, []), begun[name], plugin))
+            for name in sorted(sums)
         )
 
     def _plugins(self) -> tuple[EngineState, ...]:
@@ -191,7 +202,9 @@ class View:
         return _histogram(lately["prompt"]), _histogram(lately["output"])
 
 
-def _traffic(gained: Floats, gauges: Sequence[Floats], usage: Sequence[float], plugin: bool) -> AcceleratorTraffic:
+def _traffic(
+    gained: Floats, gauges: Sequence[Floats], usage: Sequence[float], begun: Sequence[float], plugin: bool
+) -> AcceleratorTraffic:
     count = dict(zip(COLUMNS, gained.tolist(), strict=True))
     running, waiting, late = np.sum(gauges, axis=0).tolist() if gauges else (0.0, 0.0, 0.0)
     return AcceleratorTraffic(
@@ -217,6 +230,7 @@ def _traffic(gained: Floats, gauges: Sequence[Floats], usage: Sequence[float], p
         in_flight_growth=count["running"] + count["waiting"],
         kv_usage=sum(usage) / len(usage) if usage else 0.0,
         engines=len(gauges),
+        busiest=busiest_share(sum(begun), max(begun, default=0.0), len(gauges)),
         exact=_exact(count, len(gauges)) if plugin and gauges else None,
     )
 
