@@ -66,6 +66,8 @@ def run(size: rig.Size, course: Course, folder: Path, say: Callable[[str], None]
     services = fleet.members(size.services, size.replicas, size.seed)
     with started(size, services, course, folder, outcome, say) as running:
         watcher = Watcher(running, size.tick_seconds)
+        with _timed(outcome, "restart", say):
+            _wait_for_a_tick(watcher, course.most_setup_seconds)
         with _timed(outcome, "settle", say):
             outcome.settled = _settle(watcher, course)
         with _timed(outcome, "constant", say):
@@ -118,6 +120,14 @@ def _wait_for_pods(running: rig.Rig, wanted: int, seconds: float) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{ready} of {wanted} pods are Ready after {seconds:.0f} s")
         time.sleep(1.0)
+
+
+def _wait_for_a_tick(watcher: Watcher, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not watcher.ticks():
+        time.sleep(0.5)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no decision {seconds:.0f} s after a restart")
 
 
 def _settle(watcher: Watcher, course: Course) -> bool:

@@ -120,6 +120,10 @@ class Watcher:
         self._audit = Audit()
         self._queries = Queries(address.metrics.query_log)
 
+    def ticks(self) -> int:
+        """How many ticks the operator has made since its start."""
+        return round(self._look()["ticks"])
+
     def during(self, work: Callable[[], None]) -> Seen:
         """Watch while `work` runs."""
         self._audit.writes(), self._queries.by_evaluation_time()
