@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import http.client
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from e2e.vllm.environment import Environment
+from e2e.vllm.environment import REPOSITORY, Environment
 
 MODEL = "tiny"
 ADMISSION = "--middleware=holdfast_engine.middleware.AdmissionMiddleware"
@@ -149,6 +150,16 @@ class Server:
         with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
             return list(pool.map(lambda prompt: self.ask(prompt, **fields), prompts))
 
+    def connection_after(self, prompt: Prompt) -> str | None:
+        """What the start of a stream says of its connection to a client that would keep it; None: nothing."""
+        body = {"model": MODEL, "prompt": list(prompt.tokens), "max_tokens": prompt.output_tokens, "stream": True}
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60.0)
+        try:
+            connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+            return connection.getresponse().getheader("Connection")
+        finally:
+            connection.close()
+
     def abandon(self, prompt: Prompt, after_seconds: float) -> None:
         """Ask for a completion and hang up before it is there."""
         try:
@@ -157,10 +168,14 @@ class Server:
             return
         raise AssertionError(f"the answer was there within {after_seconds} s")
 
+    def get(self, path: str) -> str:
+        """What stands at this path."""
+        return self._open(path, None, 10.0).decode()
+
     def samples(self, name: str) -> dict[tuple[str, ...], float]:
         """Values of a metric by the values of its labels, less model_name and engine."""
         found = {}
-        for line in self._open("/metrics", None, 10.0).decode().splitlines():
+        for line in self.get("/metrics").splitlines():
             match = _SAMPLE.match(line)
             if match and match[1] == name:
                 labels = dict(_LABEL.findall(match[2] or ""))
@@ -197,8 +212,8 @@ class Server:
             **settings.variables,
         }
         if settings.plugin is not None:
-            here = str(Path(__file__).parent)
-            variables["PYTHONPATH"] = os.pathsep.join([str(settings.plugin), here, variables["PYTHONPATH"]])
+            path = [str(settings.plugin), variables["PYTHONPATH"], str(REPOSITORY)]
+            variables["PYTHONPATH"] = os.pathsep.join(path)
         return variables
 
     def _wait_until_ready(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -126,6 +127,20 @@ def test_an_error_for_one_answer_of_several_ends_them_all(server: Server) -> Non
     server.wait_for(lambda: counts(server)["unjudged"] == 0, 20, "judgement of all requests")
     assert is_conserved(counts(server))
     assert server.ask(PROMPT).status == 200
+
+
+def test_in_overload_answers_end_their_connections(server: Server) -> None:
+    apply(server, replace(PATIENT, objectives=Objectives(0.5, 5.0), active_sequences=1))
+    server.wait_for(lambda: counts(server)["unjudged"] == 0, 20, "judgement of all requests")
+    assert server.connection_after(PROMPT) is None
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        slow = [pool.submit(server.ask, SLOW) for _ in range(4)]
+        server.wait_for(lambda: server.samples("holdfast:requests_waiting")[("late",)] > 0, 20, "late request")
+        assert server.connection_after(PROMPT) == "close"
+        assert [each.result().status for each in slow] == [200] * 4
+    server.wait_for(lambda: counts(server)["unjudged"] == 0, 20, "judgement of all requests")
+    assert server.connection_after(PROMPT) is None
+    assert is_conserved(counts(server))
 
 
 def test_the_warm_up_is_in_no_count(server: Server) -> None:
