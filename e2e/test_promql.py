@@ -54,6 +54,15 @@ async def test_a_steady_engine_shows_what_it_finished_in_the_interval(reader: Re
     assert 0.0 <= (traffic.sample_age_seconds or math.inf) < SCRAPE
 
 
+async def test_the_busiest_engine_is_told_from_the_mean_one(reader: Reader) -> None:
+    tsdb = Tsdb()
+    for pod, rate in (("chat-0", 3.0), ("chat-1", 1.0), ("chat-2", 1.0), ("chat-3", 1.0)):
+        Engine(tsdb, pod).scraped(scrapes(NOW - 900, NOW), time_to_first_token_seconds_count=steady(rate))
+    traffic = await reader.observe(tsdb, ready("chat-0"), ready("chat-1"), ready("chat-2"), ready("chat-3"))
+    assert traffic.state is SignalState.FRESH, traffic.detail
+    assert on_h100(traffic).busiest == pytest.approx(2.0)
+
+
 async def test_ticks_add_up_to_what_happened_however_uneven_it_was(reader: Reader) -> None:
     tsdb, times = Tsdb(), scrapes(NOW - 900, NOW)
     bursts = {30: 90, 34: 300, 35: 7, 39: 41}  # scrape -> requests that finished just before it

@@ -262,3 +262,16 @@ def test_the_query_about_newcomers_stays_small_however_many_there_are() -> None:
     edges = Edges(ttft=(0.5, 1.0), tpot=(0.03, 0.04), e2e=(30.0,))
     assert len(pods) == traffic.MOST_NEWCOMERS
     assert len(newcomer_query(WINDOW, edges, namespaces, pods).promql) < 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("begun", "most", "busiest"),
+    [(400.0, 200.0, 2.0), (400.0, 110.0, 1.0), (0.0, 0.0, 0.0), (2.0, 1.0, 1.0)],
+    ids=["half of all on one of four", "chance", "nothing begun", "too few to say"],
+)
+def test_the_busiest_of_four_replicas_is_told_from_chance(begun: float, most: float, busiest: float) -> None:
+    seen = judged(
+        engines=[sample(NOW - 3, pod=f"chat-{index}") for index in range(4)],
+        requests=[sample(value, metric=name) for name, value in (("begun", begun), ("most_begun", most)) if value],
+    )
+    assert on_h100(seen).busiest == pytest.approx(busiest)

@@ -180,8 +180,11 @@ class FluidCluster:
 
     # -- what the operator sees
 
+    def model(self) -> FixedRates:
+        return FixedRates(self.rates)
+
     def _tick(self) -> None:
-        decisions, self.memory = decide(self.snapshot(), self.memory, self.settings, FixedRates(self.rates))
+        decisions, self.memory = decide(self.snapshot(), self.memory, self.settings, self.model())
         self.decisions.append((self.clock, decisions[0]))
         self._apply(decisions[0])
 

@@ -12,7 +12,8 @@ from holdfast.domain.engine import StepSums
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.policy.budget import Verdicts
-from holdfast.policy.capacity import Capacity, Look, believe, correct, is_due, watch
+from holdfast.policy.capacity import Capacity, believe, correct
+from holdfast.policy.look import Look, is_due, watch
 from holdfast.policy.mix import Lengths, length_mix, observe_lengths
 from holdfast.policy.replicarate import StepLawModel
 from holdfast.policy.retries import Retries, learn_retries
@@ -69,17 +70,18 @@ def test_nothing_is_computed_anew_until_something_material_changes() -> None:
     assert Counting.asked == asked + 2
 
 
-def minute(rate: float, bad_share: float = 0.0, tpot: float = 0.02) -> Look:
-    """A minute of one replica at that rate."""
+def minute(rate: float, bad_share: float = 0.0, tpot: float = 0.02, busiest: float = 1.0) -> Look:
+    """A minute of one replica at that rate, or of several whose mean it is."""
     requests = 60.0 * rate
     return Look(
-        NOW - 60.0,
-        requests,
-        60.0,
-        Verdicts(requests * (1 - bad_share), requests * bad_share),
-        0.0,
-        requests,
-        requests * tpot,
+        since=NOW - 60.0,
+        arrivals=requests,
+        begun=requests,
+        replica_seconds=60.0,
+        busiest=busiest,
+        verdicts=Verdicts(requests * (1 - bad_share), requests * bad_share),
+        tpot_count=requests,
+        tpot_seconds=requests * tpot,
     )
 
 
@@ -91,6 +93,32 @@ def minute(rate: float, bad_share: float = 0.0, tpot: float = 0.02) -> Look:
 def test_the_gain_moves_only_where_load_and_verdicts_disagree(rate: float, bad_share: float, direction: int) -> None:
     gain = correct(believed(), minute(rate, bad_share), "h100", MODEL).beliefs[0].correction.gain
     assert (gain > 1.0) - (gain < 1.0) == direction
+
+
+@pytest.mark.parametrize(
+    ("rate", "busiest", "direction"),
+    [(2.5, 1.0, -1), (2.5, 1.4, -1), (2.5, 2.0, 0), (1.0, 3.0, -1), (1.0, 5.0, 0)],
+    ids=["even", "below capacity all", "one above", "one below, others idle", "one above, others idle"],
+)
+def test_misses_count_only_while_even_the_busiest_replica_has_less_than_it_should_carry(
+    rate: float, busiest: float, direction: int
+) -> None:
+    gain = correct(believed(), minute(rate, 0.3, busiest=busiest), "h100", MODEL).beliefs[0].correction.gain
+    assert (gain > 1.0) - (gain < 1.0) == direction
+
+
+@pytest.mark.parametrize(
+    ("rate", "busiest", "tpot", "direction"),
+    [(3.0, 1.0, 0.03, 1), (3.0, 2.0, 0.03, 0), (5.0, 1.0, 0.03, 0), (3.0, 2.0, 0.01, -1), (3.0, 1.0, 0.01, -1)],
+    ids=["slow", "slow where overloaded", "overloaded", "fast where overloaded", "fast"],
+)
+def test_time_per_token_in_shortage_says_only_that_engines_are_faster(
+    rate: float, busiest: float, tpot: float, direction: int
+) -> None:
+    model = Predicting({"h100": 4.0, "l40s": 2.0})
+    look = minute(rate, tpot=tpot, busiest=busiest)
+    slowness = correct(believed(model), look, "h100", model).beliefs[0].correction.slowness
+    assert (slowness > 1.0) - (slowness < 1.0) == direction
 
 
 def test_the_gain_is_bounded_whatever_is_observed_for_however_long() -> None:
@@ -162,9 +190,32 @@ def test_a_new_generation_starts_the_correction_anew() -> None:
 def test_a_look_begins_anew_after_a_disturbance_and_the_counting_interval() -> None:
     seen = judge(traffic(4.0))
     disturbed = watch(Look(NOW - 50.0, arrivals=100.0), seen, 40.0, Verdicts(40.0, 0.0), 0, 5.0, NOW)
-    assert disturbed == Look(since=NOW + 10.0)
+    assert disturbed == Look(since=NOW + 10.0, leftover=seen.total.running + seen.total.waiting)
     assert watch(disturbed, seen, 40.0, Verdicts(40.0, 0.0), 2, 5.0, NOW + 5.0) == disturbed
     assert watch(disturbed, seen, 40.0, Verdicts(40.0, 0.0), 2, 5.0, NOW + 10.0).arrivals == 20.0
+
+
+def test_what_was_in_flight_at_a_disturbance_has_to_end_first() -> None:
+    busy, calm = judge(traffic(4.0, running=45.0, waiting=15.0)), Verdicts(20.0, 0.0)
+    look = watch(Look(NOW - 50.0), busy, 40.0, calm, 0, 5.0, NOW)
+    for second in range(5, 20, 5):  # 4 req/s end, 60 were in flight
+        look = watch(look, busy, 40.0, calm, 2, 5.0, NOW + second)
+        assert (look.leftover, look.arrivals) == (60.0 - 4.0 * second, 0.0)
+    look = watch(look, busy, 40.0, calm, 2, 5.0, NOW + 20.0)
+    assert (look.since, look.leftover, look.arrivals) == (NOW + 15.0, 0.0, 20.0)
+
+
+def test_a_look_does_not_mix_two_loads() -> None:
+    seen = judge(traffic(4.0))
+    look = Look(since=NOW - 50.0, arrivals=100.0, replica_seconds=100.0)
+    assert watch(look, seen, 40.0, Verdicts(40.0, 0.0), 2, 5.0, NOW, NOW - 60.0).arrivals == 120.0
+    assert watch(look, seen, 40.0, Verdicts(40.0, 0.0), 2, 5.0, NOW, NOW - 10.0) == Look(since=NOW + 10.0)
+
+
+@pytest.mark.parametrize("busiest", [math.nan, math.inf, -1.0, 0.0, 0.3])
+def test_a_share_of_the_busiest_that_makes_no_sense_counts_as_even(busiest: float) -> None:
+    seen = judge(traffic(4.0, busiest=busiest))
+    assert watch(Look(NOW - 5.0), seen, 40.0, Verdicts(40.0, 0.0), 2, 5.0, NOW).busiest == 1.0
 
 
 def test_services_are_looked_at_once_a_minute_and_not_all_at_once() -> None:

@@ -26,12 +26,13 @@ from holdfast.observe import mapping
 from holdfast.observe.cluster import Invalid
 from holdfast.policy.applied import NOTHING_APPLIED, Watched, applied
 from holdfast.policy.batching import Batching, Situation, Trial, Wanted, step
-from holdfast.policy.budget import SloState
+from holdfast.policy.budget import SloState, Verdicts
 from holdfast.policy.capacity import Belief
 from holdfast.policy.coldstart import ColdStarts
 from holdfast.policy.conditions import conditions
 from holdfast.policy.forecast import Forecast
 from holdfast.policy.inventory import Room
+from holdfast.policy.look import Look
 from holdfast.policy.memory import Learned
 from holdfast.policy.messages import describe, rate, reason_for
 from holdfast.policy.modes import pinned_verdict, recommend_verdict
@@ -225,6 +226,9 @@ def on_their_way() -> View:
     return view(group=running(size=2, starting=COMING, pending=WAITING), learned=known)
 
 
+MISSING = Learned(45.0, look=Look(since=NOW - 30.0, before=Verdicts(100.0, 50.0)))
+
+
 def missed(group: Group | None = None, **more: object) -> View:
     return view(slo=MISSED, group=group or running(4), **more)
 
@@ -255,7 +259,9 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "SLOMet, too much load": (SLO_MET, missed(**needing(4), **load(30.0))),
     "SLOMet, starting": (SLO_MET, missed(running(2, size=4), starting=True, **needing(4))),
     "SLOMet, over": (SLO_MET, view(slo=KEPT_AGAIN)),
-    "SLOMet, slow engine": (SLO_MET, missed()),
+    "SLOMet, slow engine": (SLO_MET, missed(learned=MISSING)),
+    "SLOMet, uneven": (SLO_MET, missed(learned=MISSING, seen=judge(traffic(5.0, busiest=3.4)), **load(12.0))),
+    "SLOMet, just started": (SLO_MET, missed()),
     "SLOMet, impossible": (SLO_MET, missed(**needing(1, feasible=False))),
     "SLOMet, failing": (SLO_MET, missed(running(2, size=3, failing=replicas(1, ReplicaPhase.FAILING)))),
     "SLOMet, no GPU": (SLO_MET, missed(running(3, size=4, short=WAITING), **needing(4))),

@@ -34,6 +34,7 @@ class Reason(StrEnum):
     BELOW_CAPACITY = "BelowCapacity", "More load than the replicas carry within the objectives."
     COLD_START = "ColdStart", "Requests were lost while further replicas started."
     SLO_INFEASIBLE = "SLOInfeasible", "The objectives cannot be met even without load; the message says on what."
+    LOAD_IMBALANCED = "LoadImbalanced", "Some replicas have more than they carry beside others with less."
     ENGINE_SLOW = "EngineSlow", "An engine is slower than its load explains."
     WARMING_UP = "WarmingUp", "Too few requests to judge: one bad request would use up the error budget."
 

@@ -6,6 +6,7 @@ A missing number is a state and never a zero: `value` is None unless `state` is 
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, field
 
 from holdfast.domain.engine import EngineState, ExactCounts, StepSums
@@ -31,6 +32,9 @@ class LatencyQuantiles:
     p95_seconds: float | None = None
     p99_seconds: float | None = None
 
+
+LEAST_LOOK_SECONDS = 30.0
+"""Capacity is not judged by less. Who is busiest is told over that and an interval: over what one judgement sees."""
 
 UNKNOWN_QUANTILES = LatencyQuantiles()
 
@@ -75,7 +79,20 @@ class AcceleratorTraffic:
     in_flight_growth: float = 0.0  # running + waiting, now less then
     kv_usage: float = 0.0  # mean over engines, 0..1
     engines: int = 0  # engines that reported
+    busiest: float = 0.0  # load of the busiest replica relative to the mean one's, beyond chance; 0 if unknown
     exact: ExactCounts | None = None  # None unless every engine that reported has the plugin at work
+
+
+def busiest_share(begun: float, most: float, engines: int) -> float:
+    """Load of the busiest of several engines relative to the mean: `most` of the requests `begun`; 0 where unknown.
+
+    Where n engines have m requests each but for chance, the busiest has up to sqrt(2 m ln n) more: that counts as even.
+    """
+    if begun <= 0.0 or most <= 0.0 or engines < 1:
+        return 0.0
+    mean = begun / engines
+    chance = math.sqrt(2.0 * mean * math.log(engines))
+    return min(float(engines), most / mean) if most > mean + chance else 1.0
 
 
 @dataclass(frozen=True, slots=True)

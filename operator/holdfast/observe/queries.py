@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.domain.service import ServiceKey
+from holdfast.domain.signals import LEAST_LOOK_SECONDS
 
 SERVICE = "namespace, holdfast_service"
 GROUP = f"{SERVICE}, holdfast_accelerator"
@@ -48,6 +49,7 @@ JUDGED = (ARRIVED, BAD, GOOD, "requests_withdrawn_total", "good_tokens_total")
 """What the plugin counts (holdfast: in place of vllm:)."""
 
 WAITING_LATE = "requests_waiting_late"
+BEGUN, MOST_BEGUN = "begun", "most_begun"
 COVERED = "covered"
 
 
@@ -75,6 +77,11 @@ class Window:
     def newborn_seconds(self) -> float:
         """Age up to which an engine that was not seen an interval ago is new, rather than lost sight of."""
         return self.interval_seconds + self.birth_grace_seconds
+
+    @property
+    def look_seconds(self) -> float:
+        """What the busiest replica is found over."""
+        return self.interval_seconds + LEAST_LOOK_SECONDS
 
     @property
     def stale_seconds(self) -> float:
@@ -106,7 +113,7 @@ def fast_queries(span: Window, edges: Edges) -> tuple[Query, ...]:
     vLLM's counters are asked for in two, of like cost: Prometheus spends one core on a query.
     """
     return (
-        Query("requests", _counters(span, REQUESTS if edges.e2e else REQUESTS[:-1])),
+        Query("requests", f"{_counters(span, REQUESTS if edges.e2e else REQUESTS[:-1])} or {_begun(span)}"),
         Query("tokens", _counters(span, TOKENS)),
         Query("edges", _edges(span, edges)),
         Query("gauges", _gauges(span)),
@@ -208,6 +215,13 @@ def _counters(span: Window, metrics: Iterable[str]) -> str:
     interval = _interval(span)
     terms = (_summed(metric, f"increase(vllm:{metric}{{{OURS}}}[{interval}])", "finished_reason") for metric in metrics)
     return " or ".join(terms)
+
+
+def _begun(span: Window) -> str:
+    """How evenly load lies on replicas: what all of them began, and the one that began most."""
+    each = f"sum by ({GROUP}, pod) (increase(vllm:{TTFT}_count{{{OURS}}}[{_duration(span.look_seconds)}]))"
+    most = _named(f"(max by ({GROUP}) ({each}) != 0)", "metric", MOST_BEGUN)
+    return f"{_summed(BEGUN, each)} or {most}"
 
 
 def _edges(span: Window, edges: Edges) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import ServiceKey, Slo
-from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
+from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic, busiest_share
 from holdfast.observe import plugins, queries
 from holdfast.observe.plugins import PluginCounts
 from holdfast.observe.queries import Window
@@ -275,6 +275,7 @@ def _accelerator_traffic(values: _Values, slo: Slo, engines: int) -> Accelerator
         in_flight_growth=sum(map(values.get, GROWTH)) / copies,
         kv_usage=max(0.0, values.get("kv_usage")),
         engines=engines,
+        busiest=busiest_share(values.get(queries.BEGUN), values.get(queries.MOST_BEGUN), engines),
         exact=values.plugins.exact(slo, engines, copies),
     )
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from zlib import crc32
 
 from holdfast.domain.engine import StepSums
-from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceKey, ServiceSpec
+from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec
 from holdfast.enginemodel.mix import LengthMix
-from holdfast.policy.budget import Verdicts
+from holdfast.policy.look import Look
 from holdfast.policy.mix import Lengths, length_mix, moved
 from holdfast.policy.replicarate import EngineModel, ReplicaRate
 from holdfast.policy.traffic import LARGEST, Seen
 
 LEAST_GAIN, MOST_GAIN = 0.5, 1.5
-
-LOOK_SECONDS = 60.0
-"""The correction is a slow one: observation and prediction are compared that often."""
 
 LOOK_SHARE = 0.25
 """Share of a disagreement (of its logarithm) that one look corrects."""
@@ -78,19 +74,6 @@ class Belief:
         """The prior's, rising towards one with every look that agreed or corrected."""
         seen = self.correction.looks / (self.correction.looks + 5.0)
         return self.rate.confidence + (1.0 - self.rate.confidence) * seen
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What was observed since the last comparison, while nothing but the load changed."""
-
-    since: float | None = None
-    arrivals: float = 0.0
-    replica_seconds: float = 0.0
-    verdicts: Verdicts = field(default_factory=Verdicts)
-    failed: float = 0.0
-    tpot_count: float = 0.0
-    tpot_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,41 +180,6 @@ def _estimated(memory: Capacity, mix: LengthMix) -> Capacity:
     return replace(memory, beliefs=beliefs)
 
 
-def watch(look: Look, seen: Seen, arrivals: float, verdicts: Verdicts, serving: int, passed: float, now: float) -> Look:
-    """Collect what `serving` replicas did with their load in the `passed` seconds that are new.
-
-    Whatever disturbs the picture (no fresh metrics, or replicas on the move: none counts as serving) begins anew once
-    the counting interval has passed it.
-    """
-    if serving <= 0 or not seen.fresh:
-        return Look(since=now + seen.interval_seconds)
-    if look.since is None:
-        return Look(since=now)
-    if now < look.since:
-        return look
-    share = passed / seen.interval_seconds
-    return Look(
-        since=look.since,
-        arrivals=look.arrivals + share * arrivals,
-        replica_seconds=look.replica_seconds + passed * serving,
-        verdicts=Verdicts(look.verdicts.good + verdicts.good, look.verdicts.bad + verdicts.bad),
-        failed=look.failed + share * seen.failed,
-        tpot_count=look.tpot_count + share * seen.total.tpot_count,
-        tpot_seconds=look.tpot_seconds + share * seen.total.tpot_sum_seconds,
-    )
-
-
-def is_due(look: Look, key: ServiceKey, now: float) -> bool:
-    """Once per `LOOK_SECONDS`, services one after another and not all at once."""
-    if look.since is None:
-        return False
-    offset = crc32(str(key).encode()) % int(LOOK_SECONDS)
-    return (
-        now - look.since >= 0.5 * LOOK_SECONDS
-        and (now + offset) // LOOK_SECONDS != (look.since + offset) // LOOK_SECONDS
-    )
-
-
 def correct(
     memory: Capacity, look: Look, accelerator: str, model: EngineModel, steps: StepSums | None = None
 ) -> Capacity:
@@ -250,11 +198,10 @@ def _compared(
     memory: Capacity, spec: ServiceSpec, belief: Belief, look: Look, model: EngineModel, steps: StepSums | None
 ) -> Correction:
     old = belief.correction
-    rate = look.arrivals / look.replica_seconds
-    measured = _steps_ratio(memory, spec, belief, steps, rate, model)
-    ratio = _tpot_ratio(memory, spec, belief, look, rate, model) if measured is None else measured
+    measured = _steps_ratio(memory, spec, belief, steps, look.served_rps, model)
+    ratio = _tpot_ratio(memory, spec, belief, look, model) if measured is None else measured
     slowness = old.slowness * ratio**LOOK_SHARE
-    gain = old.gain * _load_ratio(spec, belief, look, rate) ** LOOK_SHARE
+    gain = old.gain * _load_ratio(spec, belief, look) ** LOOK_SHARE
     return Correction(
         slowness=min(1.0 / LEAST_GAIN, max(1.0 / MOST_GAIN, slowness)),
         gain=min(MOST_GAIN, max(LEAST_GAIN, gain)),
@@ -277,27 +224,37 @@ def _steps_ratio(
     return steps.seconds / (predicted * belief.correction.slowness)
 
 
-def _tpot_ratio(
-    memory: Capacity, spec: ServiceSpec, belief: Belief, look: Look, rate: float, model: EngineModel
-) -> float:
-    """Observed mean time per output token relative to the predicted one."""
+def _tpot_ratio(memory: Capacity, spec: ServiceSpec, belief: Belief, look: Look, model: EngineModel) -> float:
+    """Observed mean time per output token relative to the predicted one.
+
+    Anything from what the mean load predicts to what that of the busiest replica does agrees. One that has more than it
+    is believed to carry may take any time.
+    """
     if memory.mix is None or look.tpot_count < LEAST_REQUESTS or look.tpot_seconds <= 0.0:
         return 1.0
-    predicted = model.tpot_seconds(spec, belief.option, memory.mix, belief.correction.slowness, rate)
-    if predicted is None or predicted <= 0.0:
+    observed, slowness = look.tpot_seconds / look.tpot_count, belief.correction.slowness
+    least = model.tpot_seconds(spec, belief.option, memory.mix, slowness, look.served_rps)
+    if least is None or least <= 0.0 or observed < least:
+        return observed / least if least else 1.0
+    if look.highest_rps >= belief.rate_rps:
         return 1.0
-    return look.tpot_seconds / look.tpot_count / predicted
+    most = model.tpot_seconds(spec, belief.option, memory.mix, slowness, look.served_rps * look.busiest)
+    return 1.0 if most is None else max(1.0, observed / max(least, most))
 
 
-def _load_ratio(spec: ServiceSpec, belief: Belief, look: Look, rate: float) -> float:
-    """How far off the believed rate is, by the objective: kept above it, or missed below it beyond chance."""
-    load = rate / max(belief.rate_rps, 1e-9)
+def _load_ratio(spec: ServiceSpec, belief: Belief, look: Look) -> float:
+    """How far off the believed rate is, by the objective: kept above it, or missed below it beyond chance.
+
+    It counts as kept at the mean load and as missed at the busiest replica's: more misses than that are of shortage.
+    """
+    believed = max(belief.rate_rps, 1e-9)
+    load, highest = look.rate_rps / believed, look.highest_rps / believed
     judged, allowed = look.verdicts.judged, look.verdicts.judged * spec.slo.budget_share
     missed = look.verdicts.bad - look.failed
     if load > 1.0 and look.verdicts.bad_share <= spec.slo.budget_share:
         return load
-    if UNDER_LOAD < load < 1.0 and missed > allowed + 3.0 * (judged * spec.slo.budget_share) ** 0.5:
-        return load
+    if UNDER_LOAD < highest < 1.0 and missed > allowed + 3.0 * (judged * spec.slo.budget_share) ** 0.5:
+        return highest
     return 1.0
 
 

@@ -11,6 +11,7 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ClusterProblem
 from holdfast.domain.decision import Action, ConditionValue
 from holdfast.domain.signals import SignalState
+from holdfast.policy.capacity import MATERIAL
 from holdfast.policy.messages import rate, reason_for
 from holdfast.policy.setbacks import Setback, failing_reason
 from holdfast.policy.sizes import Sizes
@@ -130,9 +131,19 @@ def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
         return Reason.COLD_START, "at present it is kept: requests were lost earlier, as a rule while replicas started"
     forecast, carried = view.forecast, len(view.group.ready) * view.belief.rate_rps
     if forecast is not None and forecast.level_rps <= carried:
-        load = f"{rate(forecast.level_rps)} req/s arrive and {view.ready} replicas should carry {rate(carried)}"
-        return Reason.ENGINE_SLOW, f"{load}: look at the engines and their nodes"
+        return _missed_within_capacity(view, forecast.level_rps, carried)
     return Reason.BELOW_CAPACITY, f"more arrives than the {rate(carried)} req/s that {view.ready} replicas carry"
+
+
+def _missed_within_capacity(view: View, arriving: float, carried: float) -> tuple[Reason, str]:
+    """Why replicas miss that are believed to carry what arrives."""
+    load = f"{rate(arriving)} req/s arrive and {view.ready} replicas should carry {rate(carried)}"
+    busiest = view.seen.total.busiest
+    if view.learned.look.before.bad_share <= view.spec.slo.budget_share:
+        return Reason.COLD_START, "what was late began before replicas and load came to rest"
+    if busiest > 1.0 + MATERIAL and arriving * busiest > carried:
+        return Reason.LOAD_IMBALANCED, f"{load}, but the busiest has {busiest:.1f} times the mean load"
+    return Reason.ENGINE_SLOW, f"{load}: look at the engines and their nodes"
 
 
 def scaling_active(view: View, sizes: Sizes) -> ConditionValue:

@@ -86,6 +86,11 @@ class Demand:
     line: Line | None = None
 
     @property
+    def steady_since(self) -> float:
+        """When the regime began."""
+        return self.cells[-self.regime].ends_at - self.cells[-self.regime].seconds if self.regime else 0.0
+
+    @property
     def noise(self) -> float:
         """Dispersion, never below that of Poisson arrivals."""
         return max(1.0, self.dispersion)

@@ -8,10 +8,11 @@ from holdfast.domain.service import BatchingLimits, Slo
 from holdfast.domain.snapshot import ServiceSnapshot, Timing
 from holdfast.policy import budget, capacity, coldstart, demand, forecast, headroom, mix
 from holdfast.policy.budget import Budget, SloState, Verdicts
-from holdfast.policy.capacity import Capacity, Look
+from holdfast.policy.capacity import Capacity
 from holdfast.policy.demand import Demand
 from holdfast.policy.fastloops import FastLoops, watch_fast_loops
 from holdfast.policy.headroom import Headroom
+from holdfast.policy.look import Look, is_due, watch
 from holdfast.policy.memory import Learned, ServiceMemory
 from holdfast.policy.mix import Lengths
 from holdfast.policy.replicarate import EngineModel
@@ -46,7 +47,7 @@ def learn(
     state = budget.slo_state(verdicts, spec.slo, now)
     loops = watch_fast_loops(old.fast_loops, seen, now)
     beliefs, look = _compare(
-        known, old, loops, service, seen, groups, starting, lengths, arrived, verdicts.latest, now, model
+        known, old, loops, service, seen, groups, starting, lengths, arrived, arrivals, verdicts.latest, now, model
     )
     renewed = known.generation != spec.generation  # another spec may run where the last one could not
     setbacks = Setbacks() if renewed else old.setbacks
@@ -124,6 +125,7 @@ def _compare(
     starting: bool,
     lengths: Lengths,
     arrived: float,
+    arrivals: Demand,
     verdicts: Verdicts,
     now: float,
     model: EngineModel,
@@ -135,8 +137,8 @@ def _compare(
     since = now - seen.interval_seconds if known.decided_at is None else known.decided_at
     passed = min(max(0.0, now - since), seen.interval_seconds)
     serving = len(used[0].ready) if undisturbed else 0
-    look = capacity.watch(old.look, seen, arrived, verdicts, serving, passed, now)
-    if not undisturbed or not capacity.is_due(look, service.spec.key, now):
+    look = watch(old.look, seen, arrived, verdicts, serving, passed, now, arrivals.steady_since)
+    if not undisturbed or not is_due(look, service.spec.key, now):
         return beliefs, look
     name = used[0].accelerator
-    return capacity.correct(beliefs, look, name, model, seen.steps_on(name)), Look(since=now)
+    return capacity.correct(beliefs, look, name, model, seen.steps_on(name)), Look(since=now, before=look.verdicts)

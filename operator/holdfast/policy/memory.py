@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from holdfast.domain.service import ServiceKey
 from holdfast.policy.batching import Batching
 from holdfast.policy.budget import Budget
-from holdfast.policy.capacity import Capacity, Look
+from holdfast.policy.capacity import Capacity
 from holdfast.policy.coldstart import ColdStarts
 from holdfast.policy.demand import Demand
 from holdfast.policy.fastloops import FastLoops
 from holdfast.policy.forecast import Residuals
 from holdfast.policy.headroom import Headroom
+from holdfast.policy.look import Look
 from holdfast.policy.mix import Lengths
 from holdfast.policy.placement import Choice
 from holdfast.policy.rest import Last

@@ -13,7 +13,7 @@ from holdfast.domain.signals import AcceleratorTraffic, LengthHistogram, SignalS
 LARGEST = 1e12
 """No count, token sum or gauge of one interval is larger."""
 
-OTHERS = ("kv_usage", "in_flight_growth", "exact")
+OTHERS = ("kv_usage", "in_flight_growth", "exact", "busiest")
 NAMES = tuple(field.name for field in fields(AcceleratorTraffic) if field.name not in OTHERS)
 _values: Callable[[AcceleratorTraffic], tuple[float, ...]] = attrgetter(*NAMES)
 
@@ -119,7 +119,9 @@ def _makes_sense(traffic: AcceleratorTraffic) -> bool:
 
 
 def _believed(traffic: AcceleratorTraffic) -> AcceleratorTraffic:
-    """Exact counts that make no sense are left out: vLLM's own say less, and are there."""
+    """Exact counts that make no sense are left out, vLLM's own say less and are there; so is a share like that."""
+    if not 0.0 <= traffic.busiest < LARGEST:
+        traffic = replace(traffic, busiest=0.0)
     if traffic.exact is None:
         return traffic
     values = _exact_values(traffic.exact)
