@@ -139,7 +139,6 @@ def test_in_overload_answers_end_their_connections(server: Server) -> None:
         assert server.connection_after(PROMPT) == "close"
         assert [each.result().status for each in slow] == [200] * 4
     server.wait_for(lambda: counts(server)["unjudged"] == 0, 20, "judgement of all requests")
-    assert server.connection_after(PROMPT) is None
     assert is_conserved(counts(server))
 
 
