@@ -11,8 +11,7 @@ from pathlib import Path
 from benchmarks.autoscaling.cases import Case
 from benchmarks.autoscaling.fixed_limits import Limits, best_limits, with_limits
 from benchmarks.autoscaling.journal import Journal, Key, Row, code_digest
-from holdfast.simulator.twin.oracle import ORACLE, oracle
-from holdfast.simulator.twin.peak import STATIC_PEAK, static_peak
+from holdfast.cli.simulate import SEARCHED
 from holdfast.simulator.twin.policies import POLICIES, make_policy
 from holdfast.simulator.twin.results import good, summary
 from holdfast.simulator.twin.run import Finished, simulate
@@ -69,10 +68,8 @@ class Campaign:
         started = time.monotonic()
         scenario = case.scenario()
         declared = [with_limits(each, limits) for each in case.declared(scenario, self._data, seed)]
-        if policy == ORACLE:
-            finished = oracle(scenario, declared, seed)
-        elif policy == STATIC_PEAK:
-            finished = static_peak(scenario, declared, seed, lambda share: None)
+        if policy in SEARCHED:
+            finished = SEARCHED[policy](scenario, declared, seed, lambda share: None)
         else:
             knobs = {} if knob is None else {POLICIES[policy][0][0]: knob}
             finished = simulate(scenario, declared, make_policy(policy, knobs), seed)

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import holdfast
+from benchmarks.lines import Lines
 
 SEARCH = "simulator/twin/oracle.py"
 SHARED = ("domain", "enginemodel", "simulator/twin", "render/admission.py", "render/engine_limits.py")
@@ -61,14 +62,8 @@ class Journal:
     """The runs of one file."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._path = path
-        content = path.read_bytes() if path.exists() else b""
-        # A killed process may have left half a line: it does not count.
-        whole = content[: content.rfind(b"\n") + 1]
-        if len(whole) < len(content):
-            path.write_bytes(whole)
-        self._rows = dict(map(_read, whole.splitlines()))
+        self._lines = Lines(path)
+        self._rows = dict(map(_read, self._lines.found))
 
     def get(self, key: Key) -> Row | None:
         """A finished run."""
@@ -77,8 +72,7 @@ class Journal:
     def add(self, key: Key, row: Row) -> None:
         """Write a run down."""
         self._rows[key] = row
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"key": asdict(key), "row": asdict(row)}) + "\n")
+        self._lines.add(json.dumps({"key": asdict(key), "row": asdict(row)}))
 
     def rows(self) -> Iterable[tuple[Key, Row]]:
         """All of them."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.engine_overload.cells import FixedLimits, Variant, Window
 from benchmarks.engine_overload.goodput import Figures
+from benchmarks.lines import Lines
 
 
 class OtherCampaignError(Exception):
@@ -49,15 +49,11 @@ class Journal:
     """The runs in `runs.jsonl` of a folder; `campaign.json` beside it holds the settings they have in common."""
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._path = folder / "runs.jsonl"
+        self._lines = Lines(folder / "runs.jsonl")
         _claim(folder / "campaign.json", settings)
         self._found: dict[RunKey, Figures] = {}
         self._circumstances: list[Circumstances] = []
-        content = self._path.read_bytes() if self._path.exists() else b""
-        # A killed process may have left half a line: it does not count, and the next run is written over it.
-        self._end = content.rfind(b"\n") + 1
-        for line in content[: self._end].splitlines():
+        for line in self._lines.found:
             key, figures, circumstances = _run(line)
             self._found[key] = figures
             self._circumstances.append(circumstances)
@@ -82,13 +78,7 @@ class Journal:
     def add(self, key: RunKey, figures: Figures, circumstances: Circumstances) -> None:
         """Write a finished run down for good."""
         run = {"run": _plain(key), "figures": _plain(figures), "circumstances": _plain(circumstances)}
-        line = json.dumps(run).encode() + b"\n"
-        with self._path.open("ab") as file:
-            file.truncate(self._end)
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
-        self._end += len(line)
+        self._lines.add(json.dumps(run))
         self._found[key] = figures
         self._circumstances.append(circumstances)
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from holdfast.cli.simulate import declare
-from holdfast.simulator.twin.oracle import Needs, Schedule, attains, oracle, schedule
+from holdfast.simulator.twin.oracle import Needs, Schedule, oracle, schedule
 from holdfast.simulator.twin.peak import static_peak
-from holdfast.simulator.twin.results import gpu_hours
+from holdfast.simulator.twin.results import attains, gpu_hours
 from holdfast.simulator.twin.scenario import Scenario
 from tests.twin.twin_builders import scenario_file, small_scenario
 

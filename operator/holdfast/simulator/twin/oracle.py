@@ -24,7 +24,7 @@ from holdfast.simulator.twin.capacity import Bench, Lengths
 from holdfast.simulator.twin.cluster import EPOCH_SECONDS
 from holdfast.simulator.twin.fleet import EngineKind, Workload
 from holdfast.simulator.twin.port import Move
-from holdfast.simulator.twin.results import attainment, gpu_hours
+from holdfast.simulator.twin.results import attainment, attains, gpu_hours
 from holdfast.simulator.twin.run import Declared, Finished, engine_kind, simulate
 from holdfast.simulator.twin.scenario import AcceleratorEntry, Scenario
 from holdfast.simulator.twin.timers import Floats, Integers
@@ -116,11 +116,6 @@ def _spend(
         else:
             high = middle - 1
     return found
-
-
-def attains(run: Finished) -> bool:
-    """Whether the run's service attained its objective."""
-    return attainment(run, run.services[0]) >= run.services[0].spec.slo.objective
 
 
 def _better(found: Finished, best: Finished) -> bool:

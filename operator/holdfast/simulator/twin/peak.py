@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from holdfast.simulator.twin.policies import Static
-from holdfast.simulator.twin.results import attainment
+from holdfast.simulator.twin.results import attains
 from holdfast.simulator.twin.run import Declared, Finished, simulate
 from holdfast.simulator.twin.scenario import Scenario
 
@@ -19,15 +19,14 @@ def static_peak(
     """The run of that size, by halving between 1 and the service's maximum; the maximum where none attains it."""
     runs: dict[int, Finished] = {}
 
-    def attains(replicas: int) -> bool:
+    def enough(replicas: int) -> bool:
         runs[replicas] = simulate(scenario, declared, Static(replicas), seed, progress)
-        service = runs[replicas].services[0]
-        return attainment(runs[replicas], service) >= service.spec.slo.objective
+        return attains(runs[replicas])
 
     low, high = 1, declared[0].spec.max_replicas
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if attains(middle) else (middle + 1, high)
+        low, high = (low, middle) if enough(middle) else (middle + 1, high)
     if low not in runs:
-        attains(low)
+        enough(low)
     return replace(runs[low], policy=f"{STATIC_PEAK}:{low}")

@@ -56,6 +56,12 @@ def attainment(run: Finished, service: Service) -> float:
     return float(good(service)[inside].mean()) if inside.any() else 1.0
 
 
+def attains(run: Finished) -> bool:
+    """Whether the first service of the run attained its objective."""
+    service = run.services[0]
+    return attainment(run, service) >= service.spec.slo.objective
+
+
 def summary(run: Finished, wall_seconds: float) -> dict[str, Any]:
     """The run as `simulate --json` writes it."""
     services = {service.spec.key.name: _service(run, service) for service in run.services}

@@ -151,12 +151,15 @@ class View:
         """The gauges of every engine that is still read; None while nothing is."""
         if self.blind or self.scraped_at is None:
             return None
-        fresh_since = now - SCRAPES * self._timing.scrape_seconds
+        fresh_since = self._fresh_since(now)
         alive = [series for pod, series in self._series.items() if pod.leaving_at is None and pod.gone_at is None]
         return tuple(series.gauges for series in alive if series.gauges is not None and series.times[-1] >= fresh_since)
 
+    def _fresh_since(self, now: float) -> float:
+        return now - SCRAPES * self._timing.scrape_seconds
+
     def _state(self, now: float) -> tuple[SignalState, str]:
-        timing, fresh_since = self._timing, now - SCRAPES * self._timing.scrape_seconds
+        timing, fresh_since = self._timing, self._fresh_since(now)
         newest = max((series.times[-1] for series in self._series.values()), default=None)
         if newest is None:
             return SignalState.ABSENT, "no replica is ready yet"
@@ -170,7 +173,7 @@ class View:
         return SignalState.FRESH, ""
 
     def _by_accelerator(self, now: float) -> tuple[tuple[str, AcceleratorTraffic], ...]:
-        start, fresh_since = now - self.interval_seconds, now - SCRAPES * self._timing.scrape_seconds
+        start, fresh_since = now - self.interval_seconds, self._fresh_since(now)
         plugin = self._service.fleet.plugin
         sums: dict[str, Floats] = {}
         gauges: dict[str, list[Floats]] = {}
