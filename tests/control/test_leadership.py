@@ -74,6 +74,36 @@ async def test_a_follower_looks_again_at_the_moment_the_lease_runs_out() -> None
     assert follower.pause_seconds() == 2  # it lost the race for the Lease
 
 
+async def test_a_deleted_lease_is_left_to_the_leader_that_held_it() -> None:
+    api, clock = FakeApi(), ManualClock()
+    leader, follower = elector(api, clock, "a"), elector(api, clock, "b")
+    await run_round(leader)
+    await run_round(follower)
+    del api.objects[LEASE]
+    await run_round(follower)
+    assert (leader.leading, follower.leading) == (True, False)
+    clock.advance(2)
+    await run_round(leader)
+    await run_round(follower)
+    assert (leader.leading, follower.leading) == (True, False)
+    assert api.objects[LEASE]["spec"]["holderIdentity"] == "a"
+
+
+async def test_a_deleted_lease_of_a_leader_that_is_gone_is_taken_when_it_would_have_run_out() -> None:
+    api, clock = FakeApi(), ManualClock()
+    leader, follower = elector(api, clock, "a"), elector(api, clock, "b")
+    await run_round(leader)
+    await run_round(follower)
+    del api.objects[LEASE]
+    clock.advance(14)
+    await run_round(follower)
+    assert not follower.leading
+    assert follower.pause_seconds() == 1
+    clock.advance(1)
+    await run_round(follower)
+    assert follower.leading
+
+
 async def test_a_leader_cut_off_from_the_api_server_stops_leading() -> None:
     api, clock = FakeApi(), ManualClock()
     leader = elector(api, clock, "a")

@@ -158,7 +158,7 @@ class Elector:
             if error.status != 404:
                 _LOG.warning("lease cannot be read: %s", error)
                 return None
-            self._seen = None
+            # `_seen` stays: whoever held a Lease that somebody deletes still leads, until it would have run out.
             return {}
         except ApiUnreachable as error:
             _LOG.warning("lease cannot be read: %s", error)
