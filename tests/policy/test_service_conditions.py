@@ -211,6 +211,48 @@ def test_one_failing_replica_is_replaced_by_one_more_and_not_by_ever_more() -> N
     assert decided(view, looks=6).verdict.replicas == wanted + 1
 
 
+@pytest.mark.parametrize("more", [1, 2])
+def test_replicas_that_fail_one_after_the_other_bring_no_more_than_one_in_their_place(more: int) -> None:
+    failing = replicas(more, ReplicaPhase.FAILING, age=60.0, reason="SecretMissing")
+    fitting = decided(ServiceView(CHAT, traffic(20.0), replicas(3)), looks=6).explanation.wanted_replicas
+    decision = decided(ServiceView(CHAT, traffic(20.0), replicas(2) + failing), looks=6)
+    assert fitting is not None
+    assert decision.explanation.wanted_replicas == fitting + 1
+
+
+def test_a_rollout_whose_new_replica_fails_asks_for_no_further_one() -> None:
+    pods = replicas(2) + replicas(1, ReplicaPhase.FAILING, age=60.0, reason="ImagePullBackOff", detail="no such image")
+    rolling = (Placement("h100", 2, rolling_out=True),)
+    decision = decided(ServiceView(CHAT, QUIET, pods, rolling), looks=6)
+    assert decision.verdict.replicas == 2
+    assert condition(decision, "Reconciling") == (True, "ImagePullFailing")
+
+
+def test_a_rollout_that_a_person_paused_says_how_to_resume_it() -> None:
+    paused = (Placement("h100", 2, rolling_out=True, paused=True, deployment="chat-h100"),)
+    decision = decided(ServiceView(CHAT, QUIET, replicas(2), paused))
+    message = next(c.message for c in decision.conditions if c.type == "Reconciling")
+    assert message.endswith("kubectl rollout resume -n prod deployment/chat-h100")
+
+
+def test_what_fails_beside_replicas_that_serve_is_told() -> None:
+    pods = replicas(2) + replicas(1, ReplicaPhase.FAILING, reason="SecretMissing", detail='secret "key" not found')
+    decision = decided(ServiceView(CHAT, QUIET, pods))
+    assert condition(decision, "Ready") == (True, "Serving")
+    assert condition(decision, "Reconciling") == (True, "SecretMissing")
+    message = next(c.message for c in decision.conditions if c.type == "Reconciling")
+    assert message.startswith("2 of 3 replicas are ready; ")
+    assert 'secret "key" not found' in message
+
+
+@pytest.mark.parametrize("reason", ["ApplyFailed", "PodsForbidden", "ProgressDeadlineExceeded"])
+def test_a_change_that_cannot_be_made_is_told_while_what_was_there_serves(reason: str) -> None:
+    problem = ClusterProblem(Reason(reason), "Deployment chat-h100 was refused: spec.template: Invalid value")
+    decision = decided(ServiceView(CHAT, QUIET, replicas(2), problems=(problem,)))
+    assert condition(decision, "Ready") == (True, "Serving")
+    assert condition(decision, "Stalled") == (True, reason)
+
+
 def test_a_decision_rests_while_nothing_new_is_known_and_wakes_with_the_next_scrape() -> None:
     view = ServiceView(CHAT, QUIET, replicas(1))
     first, memory = decide(a_snapshot(view, scrape=15.0), Memory(), model=MODEL)

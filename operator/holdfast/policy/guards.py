@@ -193,6 +193,15 @@ def apply_guards(proposal: Proposal, guards: tuple[Guard, ...] = GUARDS) -> tupl
 
 
 def spare_replicas(view: View) -> int:
-    """Replicas to run in place of single failing ones; where none serves, more of the same would fail as well."""
+    """Replicas to run in place of failing ones; where none serves, more of the same would fail as well.
+
+    Each that fails although one as new as it serves has one. While only the newest fail, a single one is tried, and
+    none in the middle of a rollout: it is the new revision that fails, and every further replica would be of it.
+    """
     group = view.group
-    return len(group.failing) + len(group.stuck) if group.ready else 0
+    lost = (*group.failing, *group.stuck)
+    if not lost or not group.ready:
+        return 0
+    newest = max(replica.created_at for replica in group.ready)
+    single = sum(replica.created_at <= newest for replica in lost)
+    return max(single, 0 if group.rolling_out else 1)
