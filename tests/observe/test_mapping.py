@@ -219,6 +219,13 @@ def test_replicas_of_an_older_revision_mean_a_rollout() -> None:
     assert mapping.placement_from_deployment(deployment(replicas=4, updatedReplicas=1)).rolling_out
 
 
+def test_a_deployment_that_a_person_paused_is_seen_to_be() -> None:
+    paused = deployment(replicas=1, updatedReplicas=0)
+    paused["spec"]["paused"] = True
+    assert mapping.placement_from_deployment(paused).paused
+    assert not mapping.placement_from_deployment(deployment()).paused
+
+
 def test_scaling_up_is_no_rollout() -> None:
     assert not mapping.placement_from_deployment(deployment(replicas=1, updatedReplicas=1)).rolling_out
 

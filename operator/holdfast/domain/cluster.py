@@ -47,6 +47,7 @@ class Placement:
     revision: str = ""  # of what its pods can carry, as a label of their series
     batching: BatchingLimits = field(default_factory=BatchingLimits)  # beside those of the spec
     batching_before: BatchingLimits | None = None  # what these replace, while they are on trial
+    paused: bool = False  # by a person: a rollout waits until it is resumed
 
 
 @dataclass(frozen=True, slots=True)

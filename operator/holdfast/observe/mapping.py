@@ -178,6 +178,7 @@ def placement_from_deployment(deployment: Object) -> Placement:
         replicas=wanted,
         observed=observed,
         rolling_out=observed and total > updated,
+        paused=bool(spec.get("paused")),
         deployment=meta["name"],
         resource_version=meta.get("resourceVersion", ""),
         revision=labels.get(METRIC_REVISION_LABEL, ""),

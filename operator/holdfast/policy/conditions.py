@@ -62,17 +62,24 @@ def ready(view: View) -> ConditionValue:
         wanted = f"{serving} of {view.size} replicas serve"
         more = f"{serving} replicas serve, {view.size} wanted"
         return ConditionValue(kind, True, Reason.SERVING, wanted if serving <= view.size else more)
-    broken = next((group for group in view.groups if group.failing), None)
+    broken = _broken(view)
     if broken is not None:
-        replica = broken.failing[0]
-        reason = failing_reason(replica)
-        words = [word for word in (replica.reason, replica.detail) if word and word != reason]
-        text = ": ".join((f"{replica.name} on {broken.accelerator}", *words))
-        return ConditionValue(kind, False, reason, text)
+        return ConditionValue(kind, False, *broken)
     setback = _setback(view)
     if setback is not None and setback.reason is not Reason.INSUFFICIENT_GPUS:
         return ConditionValue(kind, False, setback.reason, f"{setback.accelerator}: {setback.detail}")
     return ConditionValue(kind, False, Reason.NO_REPLICAS, _awaited(view))
+
+
+def _broken(view: View) -> tuple[Reason, str] | None:
+    """The first replica that will not serve by waiting, and its last words."""
+    group = next((group for group in view.groups if group.failing), None)
+    if group is None:
+        return None
+    replica = group.failing[0]
+    reason = failing_reason(replica)
+    words = [word for word in (replica.reason, replica.detail) if word and word != reason]
+    return reason, ": ".join((f"{replica.name} on {group.accelerator}", *words))
 
 
 def _awaited(view: View) -> str:
@@ -206,18 +213,30 @@ def reconciling(view: View) -> ConditionValue:
     kind = ConditionType.RECONCILING
     if not all(group.observed for group in view.groups):
         return ConditionValue(kind, True, Reason.SPEC_NOT_OBSERVED, "Kubernetes has not taken up the last change yet")
+    broken = _broken(view)
+    if broken is not None:
+        reason, text = broken
+        return ConditionValue(kind, True, reason, f"{view.ready} of {view.size} replicas are ready; {text}")
     if any(group.rolling_out for group in view.groups):
-        return ConditionValue(kind, True, Reason.ROLLOUT_UNDER_WAY, "replicas are being replaced")
+        return ConditionValue(kind, True, Reason.ROLLOUT_UNDER_WAY, _rollout(view))
     if view.starting or not view.size:
         return ConditionValue(kind, True, Reason.REPLICAS_STARTING, f"{view.ready} of {view.size} replicas are ready")
     return ConditionValue(kind, False, Reason.STEADY, "what runs is what was decided")
 
 
+def _rollout(view: View) -> str:
+    paused = next((placement.deployment for placement in view.service.placements if placement.paused), None)
+    if paused is None:
+        return "replicas are being replaced"
+    resume = f"kubectl rollout resume -n {view.spec.key.namespace} deployment/{paused}"
+    return f"replicas are to be replaced once {paused} is no longer paused: {resume}"
+
+
 def stalled(view: View) -> ConditionValue:
-    """No waiting will help: somebody must act (kstatus)."""
+    """No waiting will help: somebody must act (kstatus), also where what was there before goes on serving."""
     kind = ConditionType.STALLED
     problem = _problem(view, capacity=False)
-    if problem is not None and not view.ready:
+    if problem is not None:
         return ConditionValue(kind, True, problem.reason, problem.message)
     setback = view.learned.setbacks.active(view.chosen.name, view.now)
     if setback is not None and not view.ready:
