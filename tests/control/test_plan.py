@@ -1,7 +1,9 @@
 """From a decision to the writes that follow from it."""
 
+import dataclasses
+
 from holdfast.control.plan import Plan, plan
-from holdfast.domain.cluster import NodeOffer
+from holdfast.domain.cluster import NodeOffer, Placement, Replica, ReplicaPhase
 from holdfast.domain.decision import Action, Decision
 from holdfast.observe.cluster import ServiceParts
 from holdfast.policy.inventory import Inventory
@@ -58,3 +60,28 @@ def test_a_free_gpu_on_a_matching_node_lets_a_rollout_surge() -> None:
     decided = decision(part, Action.HOLD, h100=1)
     assert planned(part, decided, node).context.facts("h100").free_gpu
     assert not planned(part, decided, full).context.facts("h100").free_gpu
+
+
+def test_a_replica_on_a_node_that_takes_no_pods_is_not_given_up_for_the_next_one() -> None:
+    part = parts(sizes={"h100": 1}, ready={"h100": 1})
+    there = dataclasses.replace(part, replicas=tuple(dataclasses.replace(r, node="n1") for r in part.replicas))
+    full = NodeOffer("n1", (), (("nvidia.com/gpu", 1),), (("nvidia.com/gpu", 1),))
+    other = NodeOffer("n2", (), (("nvidia.com/gpu", 1),), (("nvidia.com/gpu", 1),))
+    decided = decision(part, Action.HOLD, h100=1)
+    assert not planned(there, decided, full, other).context.facts("h100").free_gpu
+    assert planned(there, decided, other).context.facts("h100").free_gpu
+    assert planned(there, decided).context.facts("h100").free_gpu
+
+
+def test_a_surge_replica_waits_for_a_node_while_the_old_one_could_not_be_replaced_where_it_is() -> None:
+    part = parts(sizes={"h100": 1}, ready={"h100": 1})
+    waiting = Replica("h100-next", "h100", ReplicaPhase.UNSCHEDULABLE, created_at=0.0)
+    serving = dataclasses.replace(part.replicas[0], node="n1")
+    rolling = dataclasses.replace(
+        part.deployed[0], placement=Placement("h100", 1, rolling_out=True, deployment="chat-h100")
+    )
+    there = dataclasses.replace(part, replicas=(serving, waiting), deployed=(rolling,))
+    full = NodeOffer("n1", (), (("nvidia.com/gpu", 1),), (("nvidia.com/gpu", 1),))
+    decided = decision(part, Action.HOLD, h100=1)
+    assert planned(there, decided, full).context.facts("h100").surge_stuck
+    assert not planned(there, decided).context.facts("h100").surge_stuck

@@ -165,9 +165,10 @@ def _fact(
 ) -> AcceleratorFacts:
     option = part.spec.accelerator(name)
     remembered = deployed.rendered if deployed else None
+    rolling = deployed is not None and deployed.placement.rolling_out
     return AcceleratorFacts(
-        free_gpu=option is not None and _has_room(option, inventory),
-        surge_stuck=deployed is not None and deployed.placement.rolling_out and _unplaced(part, name),
+        free_gpu=option is not None and (_has_room(option, inventory) or not _gives_way(part, name, inventory)),
+        surge_stuck=rolling and _unplaced(part, name) and _gives_way(part, name, inventory),
         cold_start_seconds=decision.cold_start_seconds,
         admission_tokens=admission_tokens,
         deployed=remembered,
@@ -177,6 +178,13 @@ def _fact(
 
 def _has_room(option: AcceleratorOption, inventory: Inventory) -> bool:
     return inventory.room(option).free_replicas > 0
+
+
+def _gives_way(part: ServiceParts, name: str, inventory: Inventory) -> bool:
+    """Whether the next replica could have the place of one that serves: not on nodes that are cordoned or silent."""
+    serving = [replica for replica in part.replicas if replica.accelerator == name]
+    homes = {replica.node for replica in serving if replica.phase is ReplicaPhase.READY and replica.node}
+    return not homes or any(node.name in homes for node in inventory.nodes)
 
 
 def _unplaced(part: ServiceParts, name: str) -> bool:
