@@ -148,6 +148,7 @@ def test_every_setting_reaches_the_operator(tmp_path: Path) -> None:
     told = {
         "prometheusUrl": "https://metrics.example:9090", "prometheusTokenFile": str(file),
         "prometheusCaFile": str(file), "prometheusHeader": ["X-Scope-OrgID=a", "X-Other=b"],
+        "prometheusMatcher": ["cluster=eu", "env=prod"],
         "prometheusInsecure": True, "scrapeInterval": "5s", "tick": "7s", "nodeProvisioningTime": "9m",
         "startupTimeout": "45m", "podMonitorLabel": ["release=kps", "team="],
         "leaseNamespace": "leases", "leaseName": "shard-a", "leaseDuration": "20s",
@@ -157,6 +158,7 @@ def test_every_setting_reaches_the_operator(tmp_path: Path) -> None:
     read = parsed_settings(render({"settings": told, "watchNamespaces": ["a", "b"], "extraArgs": ["--identity=x"]}))
     assert (read.namespace, read.identity) == (("a", "b"), "x")
     assert read.prometheus_header == ("X-Scope-OrgID=a", "X-Other=b")
+    assert read.matchers == (("cluster", "eu"), ("env", "prod"))
     assert read.allow_template == ("hostPath", "privileged")
     assert (read.startup_seconds, read.pod_monitor_labels) == (2700.0, {"release": "kps", "team": ""})
     plain = ("tick", "scrape_interval", "lease_name", "lease_namespace", "lease_duration")
@@ -203,6 +205,7 @@ def test_every_option_at_once_renders() -> None:
         ({"settings": {"logLevel": "loud"}}, "logLevel"),
         ({"settings": {"allowTemplate": ["everything"]}}, "allowTemplate"),
         ({"settings": {"prometheusHeader": ["X-Scope-OrgID"]}}, "prometheusHeader"),
+        ({"settings": {"prometheusMatcher": ["cluster-name=eu"]}}, "prometheusMatcher"),
         ({"replicas": -1}, "replicas"),
         ({"replicas": "two"}, "replicas"),
         ({"watchNamespaces": ["Prod"]}, "watchNamespaces"),

@@ -8,6 +8,7 @@ import datetime
 import ipaddress
 import json
 import os
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -288,6 +289,15 @@ async def test_a_token_file_that_is_missing_is_said_without_asking(fake: FakePro
     assert traffic.state is SignalState.UNREACHABLE
     assert "token" in traffic.detail
     assert fake.asked == []
+
+
+async def test_matchers_keep_other_clusters_of_the_same_store_out_of_every_question(fake: FakePrometheus) -> None:
+    await observed(fake, matchers=(("cluster", 'prod "eu"'),))
+    assert fake.asked
+    for form in fake.asked:
+        selectors = re.findall(r"\b(?:vllm:|holdfast:|process_start)\w+(.{0,28})", form["query"])
+        assert selectors
+        assert all(after.startswith(r'{cluster="prod \"eu\"", ') for after in selectors), form["query"]
 
 
 async def test_extra_headers_name_the_tenant(fake: FakePrometheus) -> None:

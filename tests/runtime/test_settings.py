@@ -33,6 +33,8 @@ def read(*flags: str, **environment: str) -> Settings:
         ("--namespace=UPPER", "--namespace: must be the name of a Kubernetes object"),
         ("--lease-name=../x", "--lease-name: must be the name of a Kubernetes object"),
         ("--prometheus-header=A=b\nC: d", "--prometheus-header: must be NAME=VALUE"),
+        ("--prometheus-matcher=cluster", "--prometheus-matcher: must be NAME=VALUE"),
+        ("--prometheus-matcher=my-cluster=eu", "--prometheus-matcher: must be NAME=VALUE"),
         ("--lease-duration=1s", "--lease-duration: must be at least 5s"),
         ("--http-port=70000", "--http-port"),
     ],

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,13 +31,15 @@ MOST_CONNECTIONS = 16
 class PrometheusAddress:
     """Where Prometheus is and how to be let in.
 
-    `headers` carries what multi-tenant stores need (X-Scope-OrgID). `insecure` switches certificate checks off.
+    `headers` carries what multi-tenant stores need (X-Scope-OrgID), `matchers` the labels by which a store of several
+    clusters tells this one. `insecure` switches certificate checks off.
     """
 
     url: str
     bearer_token_file: Path | None = None
     ca_file: Path | None = None
     headers: tuple[tuple[str, str], ...] = ()
+    matchers: tuple[tuple[str, str], ...] = ()
     insecure: bool = False
     timeout_seconds: float = 5.0
     max_answer_bytes: int = 64 * 1024 * 1024
@@ -62,6 +64,7 @@ class PrometheusClient:
         adapter = requests.adapters.HTTPAdapter(max_retries=0, pool_maxsize=MOST_CONNECTIONS)
         self._session.mount(address.url.rstrip("/"), adapter)
         self._timeout_seconds = address.timeout_seconds
+        self._matchers = address.matchers
 
     def instant(self, query: Query, at: float) -> Answer:
         """Evaluate at `at` (seconds since the epoch)."""
@@ -87,10 +90,11 @@ class PrometheusClient:
     ) -> object:
         # Prometheus gives up at `timeout` too, so that a question nobody waits for costs it nothing more.
         params = params | {"timeout": f"{timeout_seconds:g}s"}
+        promql = matching(query.promql, self._matchers)
         try:
             if times is None:
-                return self._client.custom_query(query.promql, params, timeout_seconds)
-            return self._client.custom_query_range(query.promql, *times, params, timeout_seconds)
+                return self._client.custom_query(promql, params, timeout_seconds)
+            return self._client.custom_query_range(promql, *times, params, timeout_seconds)
         except PrometheusApiClientException as error:
             raise QueryError(f"{query.name}: {_refusal(self._session.status, str(error))}") from error
         except (requests.Timeout, TimeoutError) as error:
@@ -103,6 +107,12 @@ class PrometheusClient:
             raise QueryError(f"{query.name}: Prometheus cannot be reached ({type(error).__name__})") from error
         except (ValueError, RecursionError) as error:
             raise QueryError(f"{query.name}: the answer is JSON that nobody can read") from error
+
+
+def matching(promql: str, matchers: Iterable[tuple[str, str]]) -> str:
+    """Ask about series with these labels only: every selector of ours has braces, and nothing else has."""
+    given = "".join(f"{name}={json.dumps(value, ensure_ascii=False)}, " for name, value in matchers)
+    return promql.replace("{", f"{{{given}")
 
 
 class BearerFromFile(AuthBase):

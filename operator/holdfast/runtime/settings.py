@@ -19,6 +19,7 @@ from holdfast.api.quantities import parse_duration_seconds
 _IN_CLUSTER_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _LABEL_NAME = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_METRIC_LABEL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 TEMPLATE_ALLOWANCES = ("hostPath", "hostNetwork", "hostPID", "hostIPC", "privileged", "serviceAccountName")
 
@@ -42,6 +43,13 @@ def _header(text: str) -> str:
     name, _, value = text.partition("=")
     if not name or not value or not text.isprintable():
         raise ValueError("must be NAME=VALUE, such as X-Scope-OrgID=team-a")
+    return text
+
+
+def _matcher(text: str) -> str:
+    name, _, value = text.partition("=")
+    if not _METRIC_LABEL_NAME.fullmatch(name) or not value or not text.isprintable():
+        raise ValueError("must be NAME=VALUE with a label of Prometheus', such as cluster=prod-eu")
     return text
 
 
@@ -76,6 +84,9 @@ class Settings(BaseModel):
     prometheus_ca_file: Path | None = Field(None, description="certificate authority of an https Prometheus")
     prometheus_header: tuple[Annotated[str, AfterValidator(_header)], ...] = Field(
         (), description="extra header NAME=VALUE, may repeat (tenants: X-Scope-OrgID=team-a)"
+    )
+    prometheus_matcher: tuple[Annotated[str, AfterValidator(_matcher)], ...] = Field(
+        (), description="label NAME=VALUE of this cluster's series where a store holds several clusters, may repeat"
     )
     prometheus_insecure: bool = Field(False, description="do not verify the certificate of an https Prometheus")
     scrape_interval: Duration = Field("15s", description="how often Prometheus scrapes the engines")
@@ -145,8 +156,11 @@ class Settings(BaseModel):
 
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:
-        pairs = (header.partition("=") for header in self.prometheus_header)
-        return tuple((name, value) for name, _, value in pairs)
+        return _pairs(self.prometheus_header)
+
+    @property
+    def matchers(self) -> tuple[tuple[str, str], ...]:
+        return _pairs(self.prometheus_matcher)
 
     @property
     def own_namespace(self) -> str:
@@ -158,6 +172,10 @@ class Settings(BaseModel):
     @property
     def own_identity(self) -> str:
         return self.identity or f"{socket.gethostname()}_{os.getpid()}"
+
+
+def _pairs(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, value) for name, _, value in (text.partition("=") for text in texts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,6 +181,7 @@ async def _metrics_source(settings: Settings) -> AsyncIterator[PrometheusSource]
         bearer_token_file=settings.prometheus_token_file,
         ca_file=settings.prometheus_ca_file,
         headers=settings.headers,
+        matchers=settings.matchers,
         insecure=settings.prometheus_insecure,
     )
     source = PrometheusSource(address, settings.tick_seconds, settings.scrape_seconds)
