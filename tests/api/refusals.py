@@ -246,6 +246,16 @@ _SIZES = (
         "a budget without costs", {"budget": {"maxCostPerHour": 9}}, "spec.budget", "add the costs or remove the budget"
     ),
     Refusal(
+        "a budget below the minimum",
+        {
+            **_accelerators({**H100, "costPerHour": 3, "count": 2}),
+            "scaling": {"min": 2, "max": 4},
+            "budget": {"maxCostPerHour": 11.9},
+        },
+        "spec.budget",
+        "raise it or lower min",
+    ),
+    Refusal(
         "a budget of nothing",
         {**_accelerators({**H100, "costPerHour": 3}), "budget": {"maxCostPerHour": 0}},
         "spec.budget.maxCostPerHour",

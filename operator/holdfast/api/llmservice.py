@@ -294,6 +294,20 @@ _BUDGET_NEEDS_COSTS = Rule(
     lambda spec: spec.budget.max_cost_per_hour is None or all(_costs(spec)),
     ".budget",
 )
+_BUDGET_PAYS_FOR_THE_MINIMUM = Rule(
+    "!has(self.budget) || !has(self.budget.maxCostPerHour) || self.accelerators.exists(a, !has(a.costPerHour)"
+    " || a.costPerHour * double(a.count * self.scaling.min) <= self.budget.maxCostPerHour * 1.000001)",
+    "budget.maxCostPerHour pays for fewer than scaling.min replicas on every accelerator: raise it or lower min",
+    lambda spec: (
+        spec.budget.max_cost_per_hour is None
+        or any(
+            a.cost_per_hour is None
+            or a.cost_per_hour * (a.count * spec.scaling.min) <= spec.budget.max_cost_per_hour * 1.000001
+            for a in spec.accelerators
+        )
+    ),
+    ".budget",
+)
 _REPLICAS_WITHIN_BOUNDS = Rule(
     "!has(self.replicas) || (self.replicas >= self.scaling.min && self.replicas <= self.scaling.max)",
     "replicas must be within scaling.min and scaling.max: change it or the bounds, or remove it to resume SLO scaling",
@@ -305,7 +319,13 @@ _REPLICAS_WITHIN_BOUNDS = Rule(
 class LLMServiceSpec(ApiModel):
     """A model, the objectives it must keep, and where it may run."""
 
-    rules = (_DISTINCT_ACCELERATORS, _COSTS_ALL_OR_NONE, _BUDGET_NEEDS_COSTS, _REPLICAS_WITHIN_BOUNDS)
+    rules = (
+        _DISTINCT_ACCELERATORS,
+        _COSTS_ALL_OR_NONE,
+        _BUDGET_NEEDS_COSTS,
+        _BUDGET_PAYS_FOR_THE_MINIMUM,
+        _REPLICAS_WITHIN_BOUNDS,
+    )
 
     model: Model
     """The model to serve."""
