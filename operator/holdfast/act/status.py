@@ -5,6 +5,7 @@ Numbers of a thousand services may fall due in the same tick, so they are writte
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -53,16 +54,24 @@ class StatusWriter:
         elif is_due(last.status, status, now - last.at):
             self._later.put(key, partial(self._send, key, uid, status, now))
 
-    def is_edited(self, key: ServiceKey) -> bool:
-        """Whether somebody else changed what was written, by the last look."""
+    def due_at(self, key: ServiceKey, status: Body, observed: Mapping[str, Any]) -> float:
+        """Return when a status will be due, if all but its figures stays as it is; asked after `write`.
+
+        Infinite where what stands there says the same, minus infinite where news or somebody's edit wait.
+        """
         written = self._written.get(key)
-        return written is not None and written.edited_at is not None
+        old = written.status if written else observed
+        if (written and written.edited_at is not None) or news(old) != news(status):
+            return -math.inf
+        if not has_moved(old, status):
+            return math.inf
+        return written.at + _NUMBERS_EVERY_SECONDS if written else -math.inf
 
     def _look(self, key: ServiceKey, observed: Mapping[str, Any], now: float) -> None:
         last = self._written.get(key)
         if last is None:
             return
-        if _holds(observed, last.status):
+        if observed == last.status or _holds(observed, last.status):
             self._written[key] = replace(last, seen=True, edited_at=None)
         elif last.seen and last.edited_at is None:
             self._written[key] = replace(last, edited_at=now)

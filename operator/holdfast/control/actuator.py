@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.control.livelimits import UNSEEN, LiveLimits
 from holdfast.control.objects import Objects
 from holdfast.control.plan import Plan, plan
+from holdfast.control.rest import Rest
 from holdfast.control.teller import Teller
 from holdfast.domain.cluster import ClusterProblem, NodeOffer
 from holdfast.domain.decision import Action, Decision
@@ -39,7 +40,6 @@ _DISCOVERY_SECONDS = 300.0
 # those that run already must not go unseen.
 _ACT_SECONDS = 10.0
 _HOLD_SECONDS = 2.5  # where no size changes: of what a thousand services have to tell, most can wait for a tick
-_IDLE_SECONDS = 60.0
 _URGENCY = {Action.HOLD: 1, Action.CREATE: 2}  # before them: sizes of what runs
 
 
@@ -49,19 +49,6 @@ class ActTelemetry(Protocol):
     def decided(self, decision: Decision) -> None: ...
 
     def error(self, phase: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Idle:
-    """Nothing was left to do for a service at a time, by its decision and all that was seen of it."""
-
-    decision: Decision
-    seen: tuple[object, ...]
-    since: float
-
-    def holds(self, decision: Decision, seen: tuple[object, ...], now: float) -> bool:
-        """Whether nothing is left to do still; what only time brings up is looked after once a minute."""
-        return decision is self.decision and 0.0 <= now - self.since < _IDLE_SECONDS and seen == self.seen
 
 
 class Actuator:
@@ -84,12 +71,11 @@ class Actuator:
         self._live = LiveLimits(self._api, engine_limits, scrape_seconds)
         self._teller = Teller(self._api)
         self._uids: dict[ServiceKey, str] = {}
-        self._idle: dict[ServiceKey, _Idle] = {}
+        self._rests: dict[ServiceKey, Rest] = {}
         self._limits: dict[tuple[str, str], tuple[object, int | None]] = {}
         self._reached: dict[ServiceKey, float] = {}
         self._pod_monitor = False
         self._discovered_at: float | None = None
-        self._slots = asyncio.Semaphore(_CONCURRENCY)
 
     def problems(self, key: ServiceKey) -> tuple[ClusterProblem, ...]:
         """Return what stood in the way of the last writes for a service; the next decision's conditions name it."""
@@ -118,19 +104,16 @@ class Actuator:
         turn = {d.key: (_URGENCY.get(d.verdict.action, 0), self._reached.get(d.key, -math.inf)) for d in decisions}
         started_at = asyncio.get_running_loop().time()
         until, holding_until = started_at + _ACT_SECONDS, started_at + _HOLD_SECONDS
-        await asyncio.gather(
-            *(self._guarded(self._teller.tell_invalid(entry, now), entry.key, now, until) for entry in invalid),
-            self._write_limits(services, now),
-            *(
-                self._guarded(
-                    self._one(parts[d.key], d, inventory, running.get(d.key, {}), now),
-                    d.key,
-                    now,
-                    holding_until if d.verdict.action is Action.HOLD else until,
-                )
-                for d in sorted(decisions, key=lambda d: turn[d.key])
-            ),
-        )
+
+        def work() -> Iterator[Coroutine[None, None, None]]:
+            for entry in invalid:
+                yield self._guarded(self._teller.tell_invalid(entry, now), entry.key, now, until)
+            for d in sorted(decisions, key=lambda d: turn[d.key]):
+                one = self._one(parts[d.key], d, inventory, running.get(d.key, {}), now)
+                yield self._guarded(one, d.key, now, holding_until if d.verdict.action is Action.HOLD else until)
+
+        waiting = work()
+        await asyncio.gather(self._write_limits(services, now), *(_in_turn(waiting) for _ in range(_CONCURRENCY)))
 
     def _look(self, part: ServiceParts, traffic: Traffic, now: float) -> None:
         try:
@@ -149,31 +132,28 @@ class Actuator:
             _LOG.warning("not all engines were told their limits, more at the next tick: %s", stopped or "slow answers")
 
     async def _guarded(self, work: Coroutine[None, None, None], key: ServiceKey, now: float, until: float) -> None:
-        async with self._slots:
-            if not self._may_write() or asyncio.get_running_loop().time() > until:
-                work.close()
+        if not self._may_write() or asyncio.get_running_loop().time() > until:
+            work.close()
+            return
+        self._reached[key] = now
+        try:
+            await work
+        except NotLeading as held_back:
+            _LOG.warning("%s: leadership ends, not written: %s", key, held_back)
+        except (ApiError, ApiUnreachable, scale.StaleDecision) as error:
+            if isinstance(error, ApiError) and error.namespace_ends:
                 return
-            self._reached[key] = now
-            try:
-                await work
-            except NotLeading as held_back:
-                _LOG.warning("%s: leadership ends, not written: %s", key, held_back)
-            except (ApiError, ApiUnreachable, scale.StaleDecision) as error:
-                if isinstance(error, ApiError) and error.namespace_ends:
-                    return
-                self._telemetry.error("act")
-                _LOG.warning("%s: %s", key, error)
-            except Exception:
-                self._telemetry.error("act")
-                _LOG.exception("%s: acting failed", key)
+            self._telemetry.error("act")
+            _LOG.warning("%s: %s", key, error)
+        except Exception:
+            self._telemetry.error("act")
+            _LOG.exception("%s: acting failed", key)
 
     async def _one(
         self, part: ServiceParts, decision: Decision, inventory: Inventory, running: Mapping[str, float], now: float
     ) -> None:
         seen = (part, self._live.wanted(part), self._live.applied(part), _rooms(part, inventory), self._pod_monitor)
-        idle = self._idle.pop(decision.key, None)
-        if idle is not None and idle.holds(decision, seen, now):
-            self._idle[decision.key] = idle
+        if self._is_at_rest(part, decision, seen, now):
             self._telemetry.decided(decision)
             return
         changes = plan(
@@ -190,11 +170,19 @@ class Actuator:
         except (ApiError, ApiUnreachable, scale.StaleDecision) as error:
             failure = error  # what was decided and why is told all the same
         self._telemetry.decided(decision)
-        await self._teller.tell(part, decision, changes, self._live.applied(part), now)
+        due_at = await self._teller.tell(part, decision, changes, self._live.applied(part), now)
         if failure is not None:
             raise failure
-        if self._teller.is_told(decision) and not changes.moves and self._objects.is_settled(part, changes):
-            self._idle[decision.key] = _Idle(decision, seen, now)
+        if due_at > now and not changes.moves and self._objects.is_settled(part, changes):
+            self._rests[decision.key] = Rest(decision, seen, self._teller.written(part), now, due_at)
+
+    def _is_at_rest(self, part: ServiceParts, decision: Decision, seen: tuple[object, ...], now: float) -> bool:
+        """Whether there is nothing to do; where there is, rest must be found anew."""
+        rest = self._rests.pop(decision.key, None)
+        if rest is None or not rest.holds(part, decision, seen, self._teller.written(part), now):
+            return False
+        self._rests[decision.key] = replace(rest, decision=decision)
+        return True
 
     async def _carry_out(
         self, part: ServiceParts, decision: Decision, changes: Plan, running: Mapping[str, float], now: float
@@ -252,10 +240,16 @@ class Actuator:
         self._live.forget_all_but(uids)
         self._teller.forget(gone)
         for key in gone:
-            self._idle.pop(key, None)
+            self._rests.pop(key, None)
             self._reached.pop(key, None)
         for limit in [limit for limit in self._limits if limit[0] in gone.values()]:
             del self._limits[limit]
+
+
+async def _in_turn(waiting: Iterable[Coroutine[None, None, None]]) -> None:
+    """Do what is next until nothing is left: of several beside each other, and no task for each of a thousand."""
+    for work in waiting:
+        await work
 
 
 def _rooms(part: ServiceParts, inventory: Inventory) -> tuple[bool, ...]:

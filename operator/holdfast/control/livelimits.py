@@ -47,6 +47,7 @@ class _Kept:
     sent: dict[str, tuple[Limits, float]] = field(default_factory=dict)  # by uid of the pod
     watched: Mapping[str, Watched] = field(default_factory=dict)  # by pod
     told: Applied = NOTHING_APPLIED
+    at_rest: object = None  # what was seen when the last look changed nothing and nothing was waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +86,17 @@ class LiveLimits:
     def look(self, part: ServiceParts, traffic: Traffic, now: float) -> None:
         """Work out what is wanted under which version, and what is in force."""
         kept = self._of(part)
+        seen = (part.spec.generation, part.engines, part.limits, part.replicas, can_see(traffic), traffic.plugins)
+        if seen == kept.at_rest:
+            return
+        before, kept.at_rest = (kept.wanted, kept.watched, kept.told), None
         if kept.generation != part.spec.generation:
             kept.generation, kept.contents = part.spec.generation, self._contents_of(part.service)
         kept.wanted = {name: self._numbered(kept, part, name, traffic, now) for name in kept.contents}
         self._judge(kept, part, traffic, now)
+        waits = any(engine.lacking_since is not None for engine in kept.watched.values())
+        if not waits and before == (kept.wanted, kept.watched, kept.told):
+            kept.at_rest = seen
 
     async def write(self, parts: Sequence[ServiceParts], now: float) -> None:
         """Write the annotation of every pod that does not have its limits, `MOST_WRITES` of them at most.

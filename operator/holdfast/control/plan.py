@@ -143,8 +143,10 @@ def _tuned(
     """Batching limits beside those declared: as decided, else as deployed while the engines are the same."""
     if part.service.spec.batching.mode == "Fixed":
         return None
-    base, target = revision(part.service, accelerator), decision.batching
-    old = deployed.tuned if deployed else None
+    target, old = decision.batching, deployed.tuned if deployed else None
+    if target is None and old is None:
+        return None
+    base = revision(part.service, accelerator)
     kept = old if old and old.revision == base else None
     if target is None or target.accelerator != accelerator.name:
         return kept

@@ -19,6 +19,8 @@ from holdfast.observe.cluster import Invalid, ServiceParts
 _PORT = 8000
 _STARTING = (ReplicaPhase.STARTING, ReplicaPhase.UNSCHEDULABLE, ReplicaPhase.FAILING)
 _HOUR = 3600.0
+FIGURES = frozenset({"slo", "capacity", "cost"})
+"""The parts of a status that move with every scrape."""
 
 
 def status_of(
@@ -52,6 +54,13 @@ def status_of(
         recommendation=_recommendation(decision, old.get("recommendation"), stamp),
     )
     return {**whole.to_dict(), "lastDecision": _last_decision(decision, old.get("lastDecision"), stamp)}
+
+
+def figures(part: ServiceParts, decision: Decision) -> dict[str, Any]:
+    """Return those parts of the status that move with every scrape, as `status_of` does."""
+    shown = {"slo": _slo(part, decision), "capacity": _capacity(decision), "cost": _cost(part, decision)}
+    told = {name: model.to_dict() for name, model in shown.items() if model is not None}
+    return {name: said for name, said in told.items() if said}
 
 
 def with_remarks(values: Sequence[ConditionValue], remarks: Sequence[str]) -> tuple[ConditionValue, ...]:

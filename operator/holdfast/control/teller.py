@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from holdfast.act import events
 from holdfast.act.api import ApiPort
-from holdfast.act.status import StatusWriter, has_moved
+from holdfast.act.status import StatusWriter
 from holdfast.api.reasons import Reason
 from holdfast.api.status import BatchingStatus, two_digits
 from holdfast.control.explanation import explained
@@ -34,12 +35,10 @@ class Teller:
         self._status = StatusWriter(api)
         self._changes: dict[ServiceKey, tuple[object, float]] = {}
         self._batching: dict[ServiceKey, BatchingTarget] = {}
-        self._at_rest: dict[ServiceKey, tuple[Decision, object]] = {}
 
-    def is_told(self, decision: Decision) -> bool:
-        """Whether all of a decision stands in status already."""
-        rested_on, _ = self._at_rest.get(decision.key, (None, None))
-        return rested_on is decision
+    def written(self, part: ServiceParts) -> Mapping[str, Any]:
+        """Return what a service's status says, as far as is known."""
+        return self._status.last(part.spec.key, part.service.status)
 
     def forget(self, gone: Collection[ServiceKey]) -> None:
         """Drop what is remembered of services that are gone."""
@@ -47,27 +46,24 @@ class Teller:
         for key in gone:
             self._changes.pop(key, None)
             self._batching.pop(key, None)
-            self._at_rest.pop(key, None)
 
-    async def tell(self, part: ServiceParts, decision: Decision, changes: Plan, applied: Applied, now: float) -> None:
-        """Write status if it says something else than before, and an Event for each change. Raises ApiError."""
-        shown = (part.service, part.replicas, part.deployed, changes.context, applied)
-        rested_on, rested_at = self._at_rest.get(decision.key, (None, None))
-        if rested_on is decision and rested_at == shown:  # identity: to compare all of a decision costs more
-            return
-        old = self._status.last(decision.key, part.service.status)
+    async def tell(self, part: ServiceParts, decision: Decision, changes: Plan, applied: Applied, now: float) -> float:
+        """Write status if it says something else than before, and an Event for each change. Raises ApiError.
+
+        Returns when there will be something to write though nothing but figures moves (see `StatusWriter.due_at`).
+        """
+        old = self.written(part)
         used = [target.accelerator for target in decision.verdict.targets if target.replicas]
         known = remarks(part.service, used, changes.context)
         found = [applied.condition] if applied.condition else []
         new = status_of(part, decision, _batching(part, changes, applied), old, now, known, found)
         await self._status.write(decision.key, part.spec.uid, new, part.service.status, now)
-        if not has_moved(old, new) and not self._status.is_edited(decision.key):
-            self._at_rest[decision.key] = (decision, shown)
         await self._tell_change(part, decision, now)
         await self._tell_batching(part, decision, now)
         for condition in condition_news(old, new):
             warning = condition["status"] == "False"
             await self._event(part, condition["reason"], condition["message"], warning=warning, now=now)
+        return self._status.due_at(decision.key, new, part.service.status)
 
     async def tell_invalid(self, entry: Invalid, now: float) -> None:
         """Write the status of a service that nobody can run as it is. Raises ApiError."""
