@@ -226,6 +226,19 @@ def test_a_deployment_that_a_person_paused_is_seen_to_be() -> None:
     assert not mapping.placement_from_deployment(deployment()).paused
 
 
+def test_who_sized_a_deployment_is_known_where_it_was_not_holdfast() -> None:
+    def sized(*managers: str) -> str:
+        found = deployment()
+        found["metadata"]["managedFields"] = [
+            {"manager": "kubelet", "fieldsV1": {"f:status": {}}},
+            {"manager": "x"},
+        ] + [{"manager": manager, "fieldsV1": {"f:spec": {"f:replicas": {}}}} for manager in managers]
+        return mapping.placement_from_deployment(found).sized_by
+
+    assert sized("kube-controller-manager") == "kube-controller-manager"
+    assert sized("holdfast-scaling") == sized("other", "holdfast-scaling") == sized() == ""
+
+
 def test_scaling_up_is_no_rollout() -> None:
     assert not mapping.placement_from_deployment(deployment(replicas=1, updatedReplicas=1)).rolling_out
 

@@ -235,6 +235,14 @@ def test_a_rollout_that_a_person_paused_says_how_to_resume_it() -> None:
     assert message.endswith("kubectl rollout resume -n prod deployment/chat-h100")
 
 
+def test_another_autoscaler_on_the_deployment_is_told() -> None:
+    sized = (Placement("h100", 2, deployment="chat-h100", sized_by="kube-controller-manager"),)
+    decision = decided(ServiceView(CHAT, QUIET, replicas(2), sized))
+    assert condition(decision, "ScalingActive") == (True, "FollowingSLO")
+    message = next(c.message for c in decision.conditions if c.type == "ScalingActive")
+    assert "kube-controller-manager set the size of chat-h100 last" in message
+
+
 def test_what_fails_beside_replicas_that_serve_is_told() -> None:
     pods = replicas(2) + replicas(1, ReplicaPhase.FAILING, reason="SecretMissing", detail='secret "key" not found')
     decision = decided(ServiceView(CHAT, QUIET, pods))

@@ -48,6 +48,7 @@ class Placement:
     batching: BatchingLimits = field(default_factory=BatchingLimits)  # beside those of the spec
     batching_before: BatchingLimits | None = None  # what these replace, while they are on trial
     paused: bool = False  # by a person: a rollout waits until it is resumed
+    sized_by: str = ""  # who set `replicas`, where it was not Holdfast
 
 
 @dataclass(frozen=True, slots=True)

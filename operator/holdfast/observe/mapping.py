@@ -11,6 +11,7 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica, ReplicaPhase
 from holdfast.domain.service import BatchingLimits
 from holdfast.render.batching import Tuned
+from holdfast.render.live import SCALING
 from holdfast.render.names import ACCELERATOR_LABEL, BATCHING_ANNOTATION, METRIC_REVISION_LABEL
 
 # An engine that ended twice, the last time this soon, will not become capacity by waiting: it crashes while starting.
@@ -179,12 +180,23 @@ def placement_from_deployment(deployment: Object) -> Placement:
         observed=observed,
         rolling_out=observed and total > updated,
         paused=bool(spec.get("paused")),
+        sized_by=_sized_by(meta),
         deployment=meta["name"],
         resource_version=meta.get("resourceVersion", ""),
         revision=labels.get(METRIC_REVISION_LABEL, ""),
         batching=tuned.limits if tuned else BatchingLimits(),
         batching_before=tuned.before if tuned else None,
     )
+
+
+def _sized_by(meta: Object) -> str:
+    """Return the field manager of `replicas` by the API server's own account, nothing where that is ours."""
+    owners = [
+        str(entry.get("manager", ""))
+        for entry in meta.get("managedFields") or ()
+        if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
+    ]
+    return "" if SCALING in owners else next(iter(owners), "")
 
 
 def problems_from_deployment(deployment: Object) -> tuple[ClusterProblem, ...]:

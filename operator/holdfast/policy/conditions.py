@@ -169,7 +169,15 @@ def scaling_active(view: View, sizes: Sizes) -> ConditionValue:
     if sizes.action is Action.HOLD:
         held = reason_for(view, sizes)
         text = f"{text}; held at {view.size} now, {held}: {held.meaning}"
-    return ConditionValue(kind, True, Reason.FOLLOWING_SLO, text)
+    return ConditionValue(kind, True, Reason.FOLLOWING_SLO, f"{text}{_sized_by_others(view)}")
+
+
+def _sized_by_others(view: View) -> str:
+    """An autoscaler on a Deployment of ours and Holdfast undo each other's sizes for ever."""
+    found = next((placement for placement in view.service.placements if placement.sized_by), None)
+    if found is None:
+        return ""
+    return f"; {found.sized_by} set the size of {found.deployment} last: if that is an autoscaler, remove it"
 
 
 def metrics_available(view: View) -> ConditionValue:
