@@ -31,6 +31,7 @@ from holdfast.policy.capacity import Belief
 from holdfast.policy.coldstart import ColdStarts
 from holdfast.policy.conditions import conditions
 from holdfast.policy.forecast import Forecast
+from holdfast.policy.hangs import Hang, Hangs
 from holdfast.policy.inventory import Room
 from holdfast.policy.look import Look
 from holdfast.policy.memory import Learned
@@ -229,6 +230,15 @@ def on_their_way() -> View:
 MISSING = Learned(45.0, look=Look(since=NOW - 30.0, before=Verdicts(100.0, 50.0)))
 
 
+def hanging(count: int, size: int, *, doubted: bool = False, **more: object) -> View:
+    """So many of the replicas look hung; in doubt they count as ready all the same."""
+    pods = replicas(size)
+    hangs = Hangs(tuple(Hang(pod.name, NOW - 90.0, True) for pod in pods[:count]), doubted)
+    hung = () if doubted else pods[:count]
+    group = Group("h100", size=size, exists=True, ready=pods[len(hung) :], hung=hung)
+    return view(group=group, learned=Learned(45.0, hangs=hangs), **more)
+
+
 def missed(group: Group | None = None, **more: object) -> View:
     return view(slo=MISSED, group=group or running(4), **more)
 
@@ -245,6 +255,10 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
         ),
     ),
     "Ready, crash loop": (READY, failing(pod(**ended("CUDA out of memory")))),
+    "Ready, one hangs": (READY, hanging(1, 4, starting=True)),
+    "Ready, one hangs and goes": (READY, hanging(1, 4)),
+    "Ready, the only one hangs": (READY, hanging(1, 1)),
+    "Ready, most hang": (READY, hanging(5, 6, doubted=True)),
     "Ready, old image": (READY, failing(pod(**ended("image unsupported: vLLM 0.8.1 is too old", 64)))),
     "Ready, no such image": (READY, cannot_start("ImagePullBackOff", 'Back-off pulling image "vllm/vlm"')),
     "Ready, no such model": (READY, failing(pod(**ended("RepositoryNotFoundError: 404 Client Error. qwen/none")))),
@@ -264,6 +278,7 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "SLOMet, just started": (SLO_MET, missed()),
     "SLOMet, impossible": (SLO_MET, missed(**needing(1, feasible=False))),
     "SLOMet, failing": (SLO_MET, missed(running(2, size=3, failing=replicas(1, ReplicaPhase.FAILING)))),
+    "SLOMet, one hangs": (SLO_MET, hanging(1, 4, slo=MISSED)),
     "SLOMet, no GPU": (SLO_MET, missed(running(3, size=4, short=WAITING), **needing(4))),
     "SLOMet, at the maximum": (SLO_MET, missed(running(10), **needing(12), **load(59.0))),
     "SLOMet, too dear": (SLO_MET, missed(of=CHAT.costing_at_most(9.0), **needing(6, cost=2.0), **load(29.0))),
@@ -299,10 +314,12 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
         verdict,
         view(group=running(3, size=4, failing=replicas(1, ReplicaPhase.FAILING)), **needing(4), **load(19.0)),
     ),
+    "up, the only one hangs": (verdict, hanging(1, 1, of=CHAT.with_replicas_between(1, 10), **needing(1), **load(4.0))),
     "up, one step": (verdict, view(of=CHAT.with_replicas_between(1, 40), **needing(30), **load(149.0))),
     "guard, one step": (last_guard, view(of=CHAT.with_replicas_between(1, 40), **needing(30), **load(149.0))),
     "down": (verdict, view(**needing(2, cost=2.95), **load(9.0))),
     "down, but not all the way": (verdict, view(**needing(2), **FREE)),
+    "down, one hangs": (verdict, hanging(1, 4, **needing(4), **load(19.0))),
     "down, maximum": (
         verdict,
         view(group=running(10), of=CHAT.with_replicas_between(1, 8), **needing(9), **load(44.0)),
@@ -313,6 +330,7 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "hold, a trickle": (verdict, view(group=running(2), **needing(2), **load(0.004, q=0.9))),
     "hold, not long enough": (verdict, view(**needing(2), peaks=Peaks(((NOW, 5.0),), NOW - 30.0))),
     "hold, a peak": (verdict, view(**needing(2), peaks=Peaks(((NOW, 19.0),), NOW - 3600.0))),
+    "hold, most hang": (verdict, hanging(3, 4, doubted=True, **needing(2))),
     "hold, burning": (verdict, missed(**needing(2))),
     "hold, flapping": (verdict, view(**needing(2), turns=Turns(True, (NOW - 9.0, NOW - 5.0)))),
     "hold, rollout": (verdict, view(**needing(2), group=running(4, rolling_out=True))),

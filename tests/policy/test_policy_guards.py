@@ -13,6 +13,8 @@ from holdfast.policy import guards
 from holdfast.policy.budget import SloState
 from holdfast.policy.forecast import Forecast
 from holdfast.policy.guards import GUARDS, Bound, Guard, Proposal, apply_guards
+from holdfast.policy.hangs import Hang, Hangs
+from holdfast.policy.memory import Learned
 from holdfast.policy.replicas import Group
 from holdfast.policy.sizing import Peaks
 from holdfast.policy.traffic import judge
@@ -41,6 +43,8 @@ TABLE: list[tuple[Guard, View, int | None, int | None]] = [
     (guards.prediction_is_finite, view(forecast=Forecast(5.0, 5.0, math.inf, 5.0, 0.9, 45.0)), 4, 4),
     (guards.size_is_observed, view(group=UNOBSERVED), 4, 4),
     (guards.metrics_are_fresh, view(seen=STALE), 4, None),
+    (guards.most_replicas_move, view(learned=Learned(45.0, hangs=Hangs((Hang("a", NOW, True),)))), None, None),
+    (guards.most_replicas_move, view(learned=Learned(45.0, hangs=Hangs(doubted=True))), 4, None),
     (guards.no_rollout_runs, view(group=ROLLING), 4, None),
     (guards.nothing_starts, view(starting=True), 4, None),
     (guards.nothing_burns, view(slo=BURNING), 4, None),

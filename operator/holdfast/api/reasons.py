@@ -20,6 +20,7 @@ class Reason(StrEnum):
     INVALID = "Invalid", "The object cannot be acted on; the message names the field and the remedy."
     NO_REPLICAS = "NoReplicas", "No replica has served a token yet."
     ENGINE_FAILING = "EngineFailing", "The engine exits or fails its probes; the message carries its last words."
+    ENGINE_HUNG = "EngineHung", "Ready replicas hold requests and make no token; the message names them."
     IMAGE_UNSUPPORTED = "ImageUnsupported", "The image holds no vLLM, or one older than what Holdfast supports."
     IMAGE_PULL_FAILING = "ImagePullFailing", "The image cannot be pulled."
     MODEL_NOT_FOUND = "ModelNotFound", "There is no model at model.uri."

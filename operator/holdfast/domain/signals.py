@@ -36,6 +36,15 @@ class LatencyQuantiles:
 LEAST_LOOK_SECONDS = 30.0
 """Capacity is not judged by less. Who is busiest is told over that and an interval: over what one judgement sees."""
 
+LEAST_STILL_SECONDS = 60.0
+"""An engine that holds requests and makes nothing of them may be slow, or compile a kernel, for less than that."""
+
+
+def fewest_looks(seconds: float, scrape_seconds: float) -> int:
+    """Samples in so many seconds that tell of an engine standing still; a few may be lost."""
+    return max(3, int(0.7 * seconds / scrape_seconds) + 1)
+
+
 UNKNOWN_QUANTILES = LatencyQuantiles()
 
 
@@ -128,6 +137,7 @@ class Traffic:
     plugins: tuple[EngineState, ...] = ()
     steps: tuple[tuple[str, StepSums], ...] = ()  # by accelerator, where plugins report them
     revisions: tuple[RevisionTraffic, ...] = ()  # only where one revision is on trial beside another
+    hung: tuple[str, ...] = ()  # pods that held requests at every look and made nothing of them, in order of names
 
     @property
     def fresh(self) -> bool:

@@ -129,8 +129,10 @@ class PrometheusSource:
             return {}
         running: dict[ServiceKey, dict[str, float]] = defaultdict(dict)
         for sample in answer.samples:
+            key, pod = slow.service_key(sample), sample.label("pod")
             if usable(sample.value):
-                running[slow.service_key(sample)][sample.label("pod")] = sample.value
+                # What a hung engine holds is lost with it or without: nothing is spared by keeping it.
+                running[key][pod] = 0.0 if key in self._known and pod in self._known[key].hung else sample.value
         return running
 
     async def settle(self) -> None:

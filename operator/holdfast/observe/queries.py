@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.domain.service import ServiceKey
-from holdfast.domain.signals import LEAST_LOOK_SECONDS
+from holdfast.domain.signals import LEAST_LOOK_SECONDS, LEAST_STILL_SECONDS, fewest_looks
 
 SERVICE = "namespace, holdfast_service"
 GROUP = f"{SERVICE}, holdfast_accelerator"
@@ -49,6 +49,16 @@ JUDGED = (ARRIVED, BAD, GOOD, "requests_withdrawn_total", "good_tokens_total")
 """What the plugin counts (holdfast: in place of vllm:)."""
 
 WAITING_LATE = "requests_waiting_late"
+HUNG = "hung"
+PROGRESS = (
+    "vllm:generation_tokens_total",
+    "vllm:prompt_tokens_total",
+    "vllm:kv_cache_usage_perc",
+    "vllm:gpu_cache_usage_perc",
+    "holdfast:plugin_steps_total",
+)
+"""What moves while an engine works: a prompt counts with its first token only, its chunks fill the KV cache before."""
+
 BEGUN, MOST_BEGUN = "begun", "most_begun"
 COVERED = "covered"
 
@@ -82,6 +92,11 @@ class Window:
     def look_seconds(self) -> float:
         """What the busiest replica is found over."""
         return self.interval_seconds + LEAST_LOOK_SECONDS
+
+    @property
+    def still_seconds(self) -> float:
+        """How long an engine that holds requests must have made nothing of them to be hung."""
+        return max(LEAST_STILL_SECONDS, self.look_seconds)
 
     @property
     def stale_seconds(self) -> float:
@@ -245,13 +260,13 @@ def _anomalies(span: Window) -> str:
 
     copies: scraped more than once, the value says how often. newcomer: no sample an interval ago, so that its counts
     are incomplete. gappy: too few samples inside the interval to count anything. unlabelled: engines that lack a label
-    of ours, by those they have.
+    of ours, by those they have. hung: engines that hold requests and stand still.
     """
     by, interval = f"{GROUP}, pod, instance", _interval(span)
     copies = f"max by ({by}) (count by ({by}, engine, model_name) ({_engine()}) > 1)"
     newcomer = f"max by ({by}) ({_engine()} unless {_engine()} offset {interval})"
     gappy = f"max by ({by}) (count_over_time({_engine()}[{interval}]) < 2)"
-    named = {"copies": copies, "newcomer": newcomer, "gappy": gappy, "unlabelled": _unlabelled()}
+    named = {"copies": copies, "newcomer": newcomer, "gappy": gappy, HUNG: _hung(span), "unlabelled": _unlabelled()}
     return " or ".join(_named(vector, "metric", name) for name, vector in named.items())
 
 
@@ -283,6 +298,16 @@ def _births(matchers: str, by: str) -> str:
     """When each engine began to count: its counters' own birth (after the model was loaded), else its process's."""
     created = f'max by ({by}) (vllm:request_success_created{{{matchers}, finished_reason="stop"}})'
     return f"({created} or max by ({by}) (process_start_time_seconds{{{matchers}}}))"
+
+
+def _hung(span: Window) -> str:
+    """Engines that held requests at every look, while nothing moved in them."""
+    still = _duration(span.still_seconds)
+    least = fewest_looks(span.still_seconds, span.scrape_seconds)
+    held = " + ".join(f"min_over_time(vllm:{gauge}{{{OURS}}}[{still}])" for gauge in IN_FLIGHT)
+    looks = f"count_over_time(vllm:generation_tokens_total{{{OURS}}}[{still}]) >= {least}"
+    moved = " or ".join(f"changes({metric}{{{OURS}}}[{still}]) > 0" for metric in PROGRESS)
+    return f"max by ({GROUP}, pod, instance) ({held} > 0 and on ({ENGINE}) {looks} unless on ({ENGINE}) ({moved}))"
 
 
 def _unlabelled() -> str:

@@ -86,6 +86,7 @@ class _Values:
     sampled_at: dict[str, float] = field(default_factory=dict)  # pod -> newest sample
     copies: dict[str, float] = field(default_factory=dict)  # pod -> how often it is scraped, where more than once
     incomplete: set[str] = field(default_factory=set)  # pods whose counts are known in part
+    hung: set[str] = field(default_factory=set)  # pods that hold requests and stand still
     unusable: set[str] = field(default_factory=set)
     plugins: PluginCounts = field(default_factory=PluginCounts)
 
@@ -161,11 +162,12 @@ class _Table:
             interval_seconds=self._span.interval_seconds,
             sample_age_seconds=None if newest is None else max(0.0, self._now - newest),
             by_accelerator=tuple(
-                (name, _accelerator_traffic(cells[name], request.slo, len(facts.reporting(name))))
+                (name, _accelerator_traffic(cells[name], request.slo, facts.reporting(name)))
                 for name in sorted(cells)
                 if name  # what carries no accelerator's name cannot be sized by
             ),
             plugins=self._engines.get(request.key, ()),
+            hung=tuple(sorted(pod for values in cells.values() for pod in values.hung)),
         )
 
     def _facts(self, request: TrafficRequest, cells: Mapping[str, _Values]) -> _Facts:
@@ -225,6 +227,9 @@ class _Table:
             self._unlabelled.append(sample.labels)
         elif sample.label("metric") == "copies":
             self._cell(sample).copies[sample.label("pod")] = sample.value
+        elif sample.label("metric") == queries.HUNG:
+            if usable(sample.value) and sample.label("pod"):
+                self._cell(sample).hung.add(sample.label("pod"))
         else:
             self._cell(sample).incomplete.add(sample.label("pod"))
 
@@ -243,8 +248,9 @@ class _Table:
         return values
 
 
-def _accelerator_traffic(values: _Values, slo: Slo, engines: int) -> AcceleratorTraffic:
-    copies = values.mean_copies()
+def _accelerator_traffic(values: _Values, slo: Slo, reporting: Sequence[str]) -> AcceleratorTraffic:
+    copies, engines = values.mean_copies(), len(reporting)
+    working = len(set(reporting) - values.hung)
 
     def count(*names: str) -> float:
         return max(0.0, values.get(*names)) / copies
@@ -275,7 +281,7 @@ def _accelerator_traffic(values: _Values, slo: Slo, engines: int) -> Accelerator
         in_flight_growth=sum(map(values.get, GROWTH)) / copies,
         kv_usage=max(0.0, values.get("kv_usage")),
         engines=engines,
-        busiest=busiest_share(values.get(queries.BEGUN), values.get(queries.MOST_BEGUN), engines),
+        busiest=busiest_share(values.get(queries.BEGUN), values.get(queries.MOST_BEGUN), working),
         exact=values.plugins.exact(slo, engines, copies),
     )
 

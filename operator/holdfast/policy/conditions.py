@@ -12,7 +12,7 @@ from holdfast.domain.cluster import ClusterProblem
 from holdfast.domain.decision import Action, ConditionValue
 from holdfast.domain.signals import SignalState
 from holdfast.policy.capacity import MATERIAL
-from holdfast.policy.messages import rate, reason_for
+from holdfast.policy.messages import hung, rate, reason_for
 from holdfast.policy.setbacks import Setback, failing_reason
 from holdfast.policy.sizes import Sizes
 from holdfast.policy.view import View
@@ -58,6 +58,9 @@ def ready(view: View) -> ConditionValue:
     problem = _problem(view, capacity=False)
     if problem is not None and (not serving or problem.reason in (Reason.INVALID, Reason.NAME_CONFLICT)):
         return ConditionValue(kind, False, problem.reason, problem.message)
+    if view.learned.hangs.found:
+        status, text = _hanging(view)
+        return ConditionValue(kind, status, Reason.ENGINE_HUNG, text)
     if serving:
         wanted = f"{serving} of {view.size} replicas serve"
         more = f"{serving} replicas serve, {view.size} wanted"
@@ -69,6 +72,13 @@ def ready(view: View) -> ConditionValue:
     if setback is not None and setback.reason is not Reason.INSUFFICIENT_GPUS:
         return ConditionValue(kind, False, setback.reason, f"{setback.accelerator}: {setback.detail}")
     return ConditionValue(kind, False, Reason.NO_REPLICAS, _awaited(view))
+
+
+def _hanging(view: View) -> tuple[bool | None, str]:
+    """Ready as far as others serve; unknown where it is in doubt whether any does."""
+    if view.learned.hangs.doubted:
+        return None, hung(view)
+    return view.ready > 0, f"{view.ready} of {view.size} replicas serve; {hung(view)}"
 
 
 def _broken(view: View) -> tuple[Reason, str] | None:
@@ -129,6 +139,8 @@ def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
     if view.group.short:
         short = f"{len(view.group.short)} of {view.group.size} replicas find no free {view.chosen.name}"
         return Reason.CAPACITY_LIMITED, f"{short}, {more}"
+    if view.learned.hangs.found:
+        return Reason.ENGINE_HUNG, hung(view)
     failing = sum(len(group.failing) for group in view.groups)
     if failing:
         return Reason.ENGINE_FAILING, f"{failing} of {view.size} replicas fail, their logs say why"

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from holdfast.api.reasons import Reason
-from holdfast.domain.decision import BatchingTarget, CapacityView, Decision, Explanation, SloView, Verdict
+from holdfast.domain.decision import Action, BatchingTarget, CapacityView, Decision, Explanation, SloView, Verdict
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot
 from holdfast.policy import budget, forecast, placement, sizing
 from holdfast.policy.batching import Batching
 from holdfast.policy.budget import SloState
 from holdfast.policy.conditions import conditions
+from holdfast.policy.hangs import watch_hangs
 from holdfast.policy.inventory import Inventory
 from holdfast.policy.learning import learn
 from holdfast.policy.memory import Learned, Memory, ServiceMemory
@@ -84,9 +85,10 @@ def decide_service(
     if known.last is not None and still_holds(known.last, looked_at, now, snapshot.timing):
         return known.last.decision, known
     seen = judge(service.traffic)
-    groups = group_replicas(service, now, settings)
+    hangs = watch_hangs(known.learned.hangs, service.traffic.hung, service.replicas, seen, now, snapshot.timing)
+    groups = group_replicas(service, now, settings, hangs.believed)
     starting = anything_starting(groups)
-    learned, state = learn(known, service, seen, groups, starting, now, snapshot.timing, settings, model)
+    learned, state = learn(known, service, seen, groups, hangs, starting, now, snapshot.timing, settings, model)
     if not learned.capacity.beliefs:
         return None, known
     view = _view(known, learned, state, service, seen, groups, starting, inventory, now, settings)
@@ -169,15 +171,15 @@ LIMITING = frozenset({Reason.AT_MAXIMUM, Reason.BUDGET_LIMITED, Reason.CAPACITY_
 
 def _remembered(view: View, sizes: Sizes, batching: Batching, last: Last) -> ServiceMemory:
     level = 0.0 if view.forecast is None else view.forecast.level_rps
-    held_by_people = view.spec.pinned_replicas is not None or view.spec.recommend_only
+    action = Action.HOLD if view.hung_to_let_go else last.decision.verdict.action  # that was no turn of the load
     return ServiceMemory(
         generation=view.spec.generation,
         last=last,
         learned=view.learned,
         peaks=view.peaks,
         choice=view.choice,
-        turns=remember_turn(view.turns, last.decision.verdict.action, view.now, view.learned.lead_seconds, level),
-        limited=held_by_people or bool(sizes.limits & LIMITING),
+        turns=remember_turn(view.turns, action, view.now, view.learned.lead_seconds, level),
+        limited=view.held_by_people or bool(sizes.limits & LIMITING),
         batching=batching,
     )
 

@@ -29,7 +29,8 @@ class Proposal:
 
     @property
     def lowers(self) -> bool:
-        return self.after < self.before
+        """Capacity gets less: hung replicas are none."""
+        return self.after < self.before - self.view.hung_to_let_go
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,13 @@ def metrics_are_fresh(proposal: Proposal) -> Bound | None:
         return None
     sentence = f"nothing is lowered while metrics are {seen.state.value}: {seen.detail or 'see MetricsAvailable'}"
     return Bound(proposal.before, Reason.METRICS_HOLD, sentence)
+
+
+def most_replicas_move(proposal: Proposal) -> Bound | None:
+    """What hung engines are asked is not seen, and where most look hung the picture may be wrong as well."""
+    if not proposal.lowers or not proposal.view.learned.hangs.doubted:
+        return None
+    return Bound(proposal.before, Reason.ENGINE_HUNG, "nothing is lowered while most replicas seem to hang")
 
 
 def no_rollout_runs(proposal: Proposal) -> Bound | None:
@@ -167,6 +175,7 @@ GUARDS: tuple[Guard, ...] = (
     prediction_is_finite,
     size_is_observed,
     metrics_are_fresh,
+    most_replicas_move,
     no_rollout_runs,
     nothing_starts,
     nothing_burns,
@@ -193,7 +202,12 @@ def apply_guards(proposal: Proposal, guards: tuple[Guard, ...] = GUARDS) -> tupl
 
 
 def spare_replicas(view: View) -> int:
-    """Replicas to run in place of failing ones; where none serves, more of the same would fail as well.
+    """Replicas to run in place of hung ones that must stay for now, and of failing ones."""
+    return _in_place_of_failing(view) + len(view.group.hung) - view.hung_to_let_go
+
+
+def _in_place_of_failing(view: View) -> int:
+    """Where none serves, more of the same would fail as well.
 
     Each that fails although one as new as it serves has one. While only the newest fail, a single one is tried, and
     none in the middle of a rollout: it is the new revision that fails, and every further replica would be of it.

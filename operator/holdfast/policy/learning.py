@@ -11,6 +11,7 @@ from holdfast.policy.budget import Budget, SloState, Verdicts
 from holdfast.policy.capacity import Capacity
 from holdfast.policy.demand import Demand
 from holdfast.policy.fastloops import FastLoops, watch_fast_loops
+from holdfast.policy.hangs import Hangs
 from holdfast.policy.headroom import Headroom
 from holdfast.policy.look import Look, is_due, watch
 from holdfast.policy.memory import Learned, ServiceMemory
@@ -28,6 +29,7 @@ def learn(
     service: ServiceSnapshot,
     seen: Seen,
     groups: tuple[Group, ...],
+    hangs: Hangs,
     starting: bool,
     now: float,
     timing: Timing,
@@ -37,7 +39,8 @@ def learn(
     """Return what is known after this look, and where the objective stands."""
     old, spec = _with_history(known, service, now), service.spec
     ready = tuple(replica for group in groups for replica in group.ready)
-    cold_starts = coldstart.watch_cold_starts(old.cold_starts, ready, service.last_cold_start_seconds)
+    started = ready + tuple(replica for group in groups for replica in group.hung)
+    cold_starts = coldstart.watch_cold_starts(old.cold_starts, started, service.last_cold_start_seconds)
     interval = seen.interval_seconds or 2.0 * max(timing.scrape_seconds, 0.0)
     lead = coldstart.lead_seconds(cold_starts, timing, interval, settings)
     arrived = demand.arrivals(seen, old.retries.share)
@@ -64,6 +67,7 @@ def learn(
         look=look,
         fast_loops=loops,
         setbacks=watch_setbacks(setbacks, groups, now, settings),
+        hangs=hangs,
     )
     return learned, state
 
@@ -103,7 +107,7 @@ def _strained(seen: Seen, slo: Slo) -> bool:
 
 def _engine_fault(seen: Seen, groups: tuple[Group, ...]) -> bool:
     """Requests are lost to a broken engine: more headroom would not help."""
-    return seen.failed > seen.late + seen.refused or any(group.failing for group in groups)
+    return seen.failed > seen.late + seen.refused or any(group.failing or group.hung for group in groups)
 
 
 def _tuned(service: ServiceSnapshot) -> dict[str, BatchingLimits]:
@@ -133,7 +137,8 @@ def _compare(
     """Beliefs about capacity, corrected where one accelerator has served alone and undisturbed for long enough."""
     beliefs = capacity.believe(old.capacity, service.spec, lengths, seen, model, loops.accelerators, _tuned(service))
     used = [group for group in groups if group.size > 0]
-    undisturbed = len(used) == 1 and not starting and not any(g.draining or g.useless for g in groups)
+    whole = not any(g.draining or g.useless for g in groups) and not service.traffic.hung
+    undisturbed = len(used) == 1 and not starting and whole
     since = now - seen.interval_seconds if known.decided_at is None else known.decided_at
     passed = min(max(0.0, now - since), seen.interval_seconds)
     serving = len(used[0].ready) if undisturbed else 0

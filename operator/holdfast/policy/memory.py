@@ -13,6 +13,7 @@ from holdfast.policy.coldstart import ColdStarts
 from holdfast.policy.demand import Demand
 from holdfast.policy.fastloops import FastLoops
 from holdfast.policy.forecast import Residuals
+from holdfast.policy.hangs import Hangs
 from holdfast.policy.headroom import Headroom
 from holdfast.policy.look import Look
 from holdfast.policy.mix import Lengths
@@ -43,6 +44,7 @@ class Learned:
     look: Look = field(default_factory=Look)
     fast_loops: FastLoops = field(default_factory=FastLoops)
     setbacks: Setbacks = field(default_factory=Setbacks)
+    hangs: Hangs = field(default_factory=Hangs)
 
 
 @dataclass(frozen=True, slots=True)

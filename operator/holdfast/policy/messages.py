@@ -13,6 +13,9 @@ from holdfast.policy.sizes import Sizes
 from holdfast.policy.sizing import replicas_for
 from holdfast.policy.view import View
 
+MOST_NAMED = 3
+"""Replicas that a sentence names."""
+
 LEAST_SHOWN_RPS = 0.001
 """A rate below this reads as none."""
 
@@ -24,12 +27,30 @@ def describe(view: View, sizes: Sizes) -> str:
         _change(view, sizes),
         _cause_of_switch(view, sizes),
         _replacements(view),
+        hung(view),
         _floor(view, sizes),
         _caution(view, sizes),
         _doubt(view, sizes),
         *(bound.sentence for bound in sizes.bounds),
     )
     return "; ".join(filter(None, parts))
+
+
+def hung(view: View) -> str:
+    """Which replicas hang, and what becomes of them; without times, which would change each tick."""
+    hangs = view.learned.hangs
+    if not hangs.found:
+        return ""
+    one, named = len(hangs.found) == 1, hangs.found[:MOST_NAMED]
+    more = ", ..." if len(hangs.found) > MOST_NAMED else ""
+    told = f"{', '.join(named)}{more} {'holds' if one else 'hold'} requests and {'makes' if one else 'make'} no token"
+    if hangs.doubted:
+        return f"{told}, as most do: look for what they share (driver, storage, network, metrics), none is replaced"
+    removed = "it is removed" if one else "they are removed"
+    command = f"kubectl delete pod -n {view.spec.key.namespace} {' '.join(named)}"
+    if view.hung_to_let_go:
+        return f"{told}: {removed}"
+    return f"{told}: {command}" if view.held_by_people else f"{told}: {removed} once others serve, or by {command}"
 
 
 def rate(rps: float) -> str:
@@ -138,7 +159,8 @@ def _floor(view: View, sizes: Sizes) -> str:
 def _caution(view: View, sizes: Sizes) -> str:
     """Why more stay than the forecast needs, where no guard says so."""
     needed = _needed(view)
-    if view.forecast is None or not view.belief.feasible or not needed < sizes.wanted <= view.group.baseline:
+    kept = needed < sizes.wanted <= view.group.baseline and not view.hung_to_let_go
+    if view.forecast is None or not view.belief.feasible or not kept:
         return ""
     return f"{needed} would carry that, {sizes.wanted} also what the forecast may be wrong by"
 
@@ -164,7 +186,7 @@ def reason_for(view: View, sizes: Sizes) -> Reason:
         return sizes.bounds[-1].reason if sizes.bounds else _steady_reason(view)
     if sizes.action is Action.SCALE_UP:
         return _up_reason(view, sizes)
-    return _down_reason(sizes)
+    return _down_reason(view, sizes)
 
 
 def _steady_reason(view: View) -> Reason:
@@ -175,15 +197,17 @@ def _up_reason(view: View, sizes: Sizes) -> Reason:
     if Reason.AT_MINIMUM in sizes.limits or sizes.after <= view.spec.min_replicas:
         return Reason.AT_MINIMUM
     if spare_replicas(view) and _needed(view) - spare_replicas(view) <= view.group.baseline:
-        return Reason.ENGINE_FAILING
+        return Reason.ENGINE_HUNG if view.group.hung else Reason.ENGINE_FAILING
     if view.forecast is not None and view.demand_rps is not None and view.demand_rps > view.forecast.wanted_rps:
         return Reason.BACKLOG_TO_DRAIN
     return Reason.FORECAST_ABOVE_CAPACITY
 
 
-def _down_reason(sizes: Sizes) -> Reason:
+def _down_reason(view: View, sizes: Sizes) -> Reason:
     forced = [bound.reason for bound in sizes.bounds if bound.reason in (Reason.AT_MAXIMUM, Reason.BUDGET_LIMITED)]
-    return forced[-1] if forced else Reason.DEMAND_BELOW_CAPACITY
+    if forced:
+        return forced[-1]
+    return Reason.ENGINE_HUNG if view.hung_to_let_go else Reason.DEMAND_BELOW_CAPACITY
 
 
 def _switch_reason(view: View) -> Reason:

@@ -15,7 +15,8 @@ class Group:
     """All replicas of one accelerator; `size` is spec.replicas of its Deployment.
 
     `pending` wait for a node and may still get one, `short` have waited longer than nodes take to come; `failing` will
-    not become capacity by waiting, nor will `stuck` ones that have been starting for too long.
+    not become capacity by waiting, nor will `stuck` ones that have been starting for too long. `hung` ones are Ready
+    and serve nothing.
     """
 
     accelerator: str
@@ -29,6 +30,7 @@ class Group:
     short: tuple[Replica, ...] = ()
     failing: tuple[Replica, ...] = ()
     stuck: tuple[Replica, ...] = ()
+    hung: tuple[Replica, ...] = ()
     draining: int = 0
 
     @property
@@ -39,12 +41,13 @@ class Group:
     @property
     def useless(self) -> tuple[Replica, ...]:
         """Replicas that are neither capacity nor about to become it."""
-        return self.short + self.failing + self.stuck
+        return self.short + self.failing + self.stuck + self.hung
 
     @property
     def placed(self) -> int:
         """Replicas that hold accelerators already, those that are leaving included."""
-        return len(self.ready) + len(self.starting) + len(self.failing) + len(self.stuck) + self.draining
+        holding = (self.ready, self.starting, self.failing, self.stuck, self.hung)
+        return sum(map(len, holding)) + self.draining
 
     @property
     def baseline(self) -> int:
@@ -53,7 +56,8 @@ class Group:
 
     def cheapest_to_remove(self) -> tuple[str, ...]:
         """Names in the order in which replicas are best removed: without capacity first, then the newest."""
-        ranked = (*self.failing, *self.stuck, *self.short, *self.pending, *_newest(self.starting), *_newest(self.ready))
+        useless = (*self.failing, *self.stuck, *self.hung, *self.short)
+        ranked = (*useless, *self.pending, *_newest(self.starting), *_newest(self.ready))
         return tuple(replica.name for replica in ranked)
 
 
@@ -62,19 +66,26 @@ def anything_starting(groups: tuple[Group, ...]) -> bool:
     return any(group.coming or len(group.ready) + len(group.useless) < group.size for group in groups)
 
 
-def group_replicas(service: ServiceSnapshot, now: float, settings: PolicySettings) -> tuple[Group, ...]:
-    """Group the replicas and Deployments of a service by accelerator, in order of names."""
+def group_replicas(
+    service: ServiceSnapshot, now: float, settings: PolicySettings, hung: frozenset[str] = frozenset()
+) -> tuple[Group, ...]:
+    """Group the replicas and Deployments of a service by accelerator, in order of names; `hung` serve nothing."""
     placements = {placement.accelerator: placement for placement in service.placements}
     by_accelerator: dict[str, list[Replica]] = {name: [] for name in placements}
     for replica in service.replicas:
         by_accelerator.setdefault(replica.accelerator, []).append(replica)
     return tuple(
-        _group(name, placements.get(name), by_accelerator[name], now, settings) for name in sorted(by_accelerator)
+        _group(name, placements.get(name), by_accelerator[name], now, settings, hung) for name in sorted(by_accelerator)
     )
 
 
 def _group(
-    name: str, placement: Placement | None, replicas: list[Replica], now: float, settings: PolicySettings
+    name: str,
+    placement: Placement | None,
+    replicas: list[Replica],
+    now: float,
+    settings: PolicySettings,
+    hung: frozenset[str],
 ) -> Group:
     phases: dict[ReplicaPhase, list[Replica]] = {phase: [] for phase in ReplicaPhase}
     for replica in sorted(replicas, key=_identity):
@@ -86,12 +97,13 @@ def _group(
         exists=placement is not None,
         observed=placement is None or placement.observed,
         rolling_out=placement is not None and placement.rolling_out,
-        ready=tuple(phases[ReplicaPhase.READY]),
+        ready=tuple(r for r in phases[ReplicaPhase.READY] if r.name not in hung),
         starting=tuple(r for r in starting if now - _placed_at(r) < settings.starting_seconds),
         stuck=tuple(r for r in starting if now - _placed_at(r) >= settings.starting_seconds),
         pending=tuple(r for r in unplaced if now - r.created_at < settings.provisioning_seconds),
         short=tuple(r for r in unplaced if now - r.created_at >= settings.provisioning_seconds),
         failing=tuple(phases[ReplicaPhase.FAILING]),
+        hung=tuple(r for r in phases[ReplicaPhase.READY] if r.name in hung),
         draining=len(phases[ReplicaPhase.DRAINING]),
     )
 

@@ -26,6 +26,7 @@ class Facts(NamedTuple):
     replicas: tuple[Replica, ...]
     placements: tuple[Placement, ...]
     problems: tuple[ClusterProblem, ...]
+    hung: tuple[str, ...] = ()
 
 
 class Last(NamedTuple):
@@ -53,6 +54,7 @@ def facts(service: ServiceSnapshot) -> Facts:
         tuple(sorted(service.replicas, key=_by_name)),
         tuple(sorted(service.placements, key=_by_accelerator)),
         tuple(sorted(service.problems, key=_by_reason)),
+        tuple(sorted(traffic.hung)),
     )
 
 

@@ -51,9 +51,12 @@ def decide_sizes(view: View) -> Sizes:
 def propose(view: View) -> int:
     """Replicas of the chosen accelerator, before any guard.
 
-    More at once when the demand asks for it; fewer only when they also carry what the estimate may be wrong by.
+    More at once when the demand asks for it; fewer only when they also carry what the estimate may be wrong by. Hung
+    ones first make room: they take their share of the requests, and accelerators.
     """
     before, spare = view.group.baseline, spare_replicas(view)
+    if view.hung_to_let_go:
+        return before - view.hung_to_let_go
     if view.forecast is None or view.demand_rps is None or not view.belief.feasible:
         return max(before, view.chosen.replicas)
     needed = max(view.chosen.replicas, view.spec.min_replicas) + spare

@@ -66,5 +66,22 @@ class View:
     def ready(self) -> int:
         return sum(len(group.ready) for group in self.groups)
 
+    @property
+    def held_by_people(self) -> bool:
+        """The size is pinned, or only recommended."""
+        return self.spec.pinned_replicas is not None or self.spec.recommend_only
+
+    @property
+    def hung_to_let_go(self) -> int:
+        """Hung replicas that can go at once: that takes no capacity, and no more requests than are lost already.
+
+        Not while people hold the size, metrics are in doubt, or something starts that Kubernetes would remove instead.
+        """
+        moving = self.starting or any(group.rolling_out or not group.observed for group in self.groups)
+        if moving or self.held_by_people or not self.seen.fresh:
+            return 0
+        least = max(1, self.spec.min_replicas)
+        return max(0, min(len(self.group.hung), self.group.baseline - least))
+
     def group_of(self, accelerator: str) -> Group:
         return next((group for group in self.groups if group.accelerator == accelerator), Group(accelerator))

@@ -87,6 +87,16 @@ ENGINE = np.dtype(
 `open` engines get requests; `born` counts the lives of a record, so that a connection knows a successor.
 """
 
+HANG_SECONDS = 1e5
+"""No step takes so long."""
+
+
+def hangs(state: Records, now: float) -> bool:
+    """Whether the step that an engine is in never ends."""
+    due = float(state["due"][0])
+    return due != NEVER and due - now > HANG_SECONDS
+
+
 BOOK = np.dtype(
     [
         *_fields(np.int64, "next_request", "finished", "turn", "router"),

@@ -11,6 +11,7 @@ import numpy as np
 from holdfast.domain.cluster import NodeOffer, Placement, Replica, ReplicaPhase
 from holdfast.domain.decision import PlacementTarget
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.simulator.twin.books import hangs
 from holdfast.simulator.twin.fleet import Fleet
 
 EPOCH_SECONDS = 1_800_000_000.0
@@ -207,13 +208,19 @@ class Cluster:
                     pod.engine = service.fleet.add(service.kind(pod.accelerator))
 
     def _ranked(self, service: Service, pods: Sequence[Pod], remove_first: Sequence[str]) -> list[Pod]:
-        """Pods in the order in which they are removed: not ready ones as told, then those with the least work."""
+        """Pods in the order in which they are removed: not ready ones as told, then those with the least work.
+
+        What a hung one holds counts for nothing where removals are told, as in `observe`.
+        """
         order = {name: place for place, name in enumerate(remove_first)}
 
         def rank(pod: Pod) -> tuple[bool, int, int]:
-            state = None if pod.engine is None else service.fleet.state(pod.engine)[0]
-            inside = 0 if state is None else int(state["running"] + state["waiting"])
-            return pod.engine is not None, inside, order.get(pod.name, len(order))
+            place = order.get(pod.name, len(order))
+            if pod.engine is None:
+                return False, 0, place
+            state = service.fleet.state(pod.engine)
+            lost = pod.name in order and hangs(state, self.now)
+            return True, 0 if lost else int(state["running"][0] + state["waiting"][0]), place
 
         return sorted(pods, key=rank)
 

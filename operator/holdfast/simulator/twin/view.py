@@ -16,14 +16,16 @@ from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.engine import EngineState, ExactCounts, PluginMode
 from holdfast.domain.signals import (
     LEAST_LOOK_SECONDS,
+    LEAST_STILL_SECONDS,
     AcceleratorTraffic,
     LengthHistogram,
     SignalState,
     Traffic,
     busiest_share,
+    fewest_looks,
 )
 from holdfast.domain.snapshot import Timing
-from holdfast.simulator.twin.books import COUNTS, EXACT, Records
+from holdfast.simulator.twin.books import COUNTS, EXACT, Records, hangs
 from holdfast.simulator.twin.cluster import Pod, Service
 from holdfast.simulator.twin.sight import EngineGauges, gauges
 from holdfast.simulator.twin.timers import Floats, Integers
@@ -36,7 +38,8 @@ LENGTHS_PERIOD_SECONDS = 60.0
 LENGTH_EDGES = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
 """vLLM's edges of prompt and answer lengths, up to a context of half a million tokens."""
 
-_BEGUN = COLUMNS.index("ttft_count")
+_BEGUN, _REJECTED = COLUMNS.index("ttft_count"), COLUMNS.index("rejected")
+_PROGRESS = [COLUMNS.index(name) for name in ("output_tokens", "prompt_tokens")]
 _IN_FLIGHT = slice(len(COUNTS) + len(EXACT), len(COLUMNS))
 
 
@@ -48,21 +51,36 @@ class Series:
     born_at: float
     times: deque[float] = field(default_factory=deque)
     rows: deque[Floats] = field(default_factory=deque)
-    kv_usage: float = 0.0
+    usage: deque[float] = field(default_factory=deque)
     gauges: EngineGauges | None = None
+    hangs: bool = False
 
     def scrape(self, at: float, state: Records) -> None:
-        """Take a sample."""
+        """Take a sample; of an engine that hangs only the API server's own count goes on."""
+        hung_before, self.hangs = self.hangs, hangs(state, at)
         self.times.append(at)
+        if hung_before and self.hangs:
+            self.rows.append(self.rows[-1].copy())
+            self.rows[-1][_REJECTED] = float(state["rejected"][0])
+            self.usage.append(self.usage[-1])
+            return
         self.rows.append(np.array([float(state[name][0]) for name in COLUMNS]))
-        self.kv_usage = 1.0 - float(state["free_blocks"][0]) / float(state["blocks"][0])
+        self.usage.append(1.0 - float(state["free_blocks"][0]) / float(state["blocks"][0]))
         self.gauges = gauges(state)
+
+    def looks_hung(self, since: float, least: int) -> bool:
+        """It held requests at every look since then, of which there are enough, and nothing moved in it."""
+        looks = [(row, usage) for at, row, usage in zip(self.times, self.rows, self.usage, strict=True) if at > since]
+        if len(looks) < least or not all(row[_IN_FLIGHT].any() for row, _ in looks):
+            return False
+        return len({(*row[_PROGRESS].tolist(), usage) for row, usage in looks}) == 1
 
     def forget(self, before: float) -> None:
         """Drop samples that no query reaches, all but the newest of them: it tells that the engine has a past."""
         while len(self.times) > 1 and self.times[1] <= before:
             self.times.popleft()
             self.rows.popleft()
+            self.usage.popleft()
 
     def gained(self, start: float, end: float) -> Floats:
         """What it gained in (start, end]; all it ever counted where it has no sample from before."""
@@ -145,6 +163,7 @@ class View:
             prompt_lengths=self._lengths[0],
             output_lengths=self._lengths[1],
             plugins=self._plugins(),
+            hung=self._hung(now),
         )
 
     def engines(self, now: float) -> tuple[EngineGauges, ...] | None:
@@ -154,6 +173,11 @@ class View:
         fresh_since = self._fresh_since(now)
         alive = [series for pod, series in self._series.items() if pod.leaving_at is None and pod.gone_at is None]
         return tuple(series.gauges for series in alive if series.gauges is not None and series.times[-1] >= fresh_since)
+
+    def _hung(self, now: float) -> tuple[str, ...]:
+        still = max(LEAST_STILL_SECONDS, self.interval_seconds + LEAST_LOOK_SECONDS)
+        least = fewest_looks(still, self._timing.scrape_seconds)
+        return tuple(sorted(pod.name for pod, series in self._series.items() if series.looks_hung(now - still, least)))
 
     def _fresh_since(self, now: float) -> float:
         return now - SCRAPES * self._timing.scrape_seconds
@@ -179,15 +203,22 @@ class View:
         gauges: dict[str, list[Floats]] = {}
         usage: dict[str, list[float]] = {}
         begun: dict[str, list[float]] = {}
+        hung, working = self._hung(now), dict[str, int]()
         for pod, series in self._series.items():
             name = series.accelerator
             sums[name] = sums.get(name, 0.0) + series.gained(start, now)
             begun.setdefault(name, []).append(float(series.gained(start - LEAST_LOOK_SECONDS, now)[_BEGUN]))
             if series.times[-1] >= fresh_since and pod.gone_at is None:
                 gauges.setdefault(name, []).append(series.rows[-1][_IN_FLIGHT])
-                usage.setdefault(name, []).append(series.kv_usage)
+                working[name] = working.get(name, 0) + (pod.name not in hung)
+                usage.setdefault(name, []).append(series.usage[-1])
         return tuple(
-            (name, _traffic(sums[name], gauges.get(name, []), usage.get(name, []), begun[name], plugin))
+            (
+                name,
+                _traffic(
+                    sums[name], gauges.get(name, []), usage.get(name, []), begun[name], working.get(name, 0), plugin
+                ),
+            )
             for name in sorted(sums)
         )
 
@@ -206,7 +237,12 @@ class View:
 
 
 def _traffic(
-    gained: Floats, gauges: Sequence[Floats], usage: Sequence[float], begun: Sequence[float], plugin: bool
+    gained: Floats,
+    gauges: Sequence[Floats],
+    usage: Sequence[float],
+    begun: Sequence[float],
+    working: int,
+    plugin: bool,
 ) -> AcceleratorTraffic:
     count = dict(zip(COLUMNS, gained.tolist(), strict=True))
     running, waiting, late = np.sum(gauges, axis=0).tolist() if gauges else (0.0, 0.0, 0.0)
@@ -233,7 +269,7 @@ def _traffic(
         in_flight_growth=count["running"] + count["waiting"],
         kv_usage=sum(usage) / len(usage) if usage else 0.0,
         engines=len(gauges),
-        busiest=busiest_share(sum(begun), max(begun, default=0.0), len(gauges)),
+        busiest=busiest_share(sum(begun), max(begun, default=0.0), working),
         exact=_exact(count, len(gauges)) if plugin and gauges else None,
     )
 
