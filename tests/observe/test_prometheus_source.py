@@ -114,7 +114,7 @@ async def test_an_engine_without_a_past_is_looked_at_by_one_more_query(fake: Fak
     fake.rows["anomalies"] = [row(1, metric="newcomer", pod="chat-0", instance="i")]
     traffic = await observed(fake)
     assert fake.names.count("other") == 1
-    query = next(form["query"] for form in fake.asked if 'pod=~"chat\\\\-0"' in form["query"])
+    query = next(form["query"] for form in fake.asked if 'pod=~"chat-0"' in form["query"])
     assert 'namespace=~"prod"' in query
     assert traffic.state is SignalState.PARTIAL  # nobody said when it was born
 

@@ -39,6 +39,46 @@ def test_the_number_of_edges_follows_the_distinct_objectives_not_the_services() 
     assert edges.around([SLO] * 1000) == edges.around([SLO])
 
 
+def test_each_service_is_asked_for_its_own_edges_where_few_sets_of_them_do_for_all() -> None:
+    strict, lax = SLO, dataclasses.replace(SLO, ttft_seconds=2.0)
+    other_window = dataclasses.replace(SLO, window_seconds=60.0)
+    tiers = edges.tiers([("a", strict), ("b", lax), ("c", other_window)])
+    assert [tier.names for tier in tiers] == [("a", "c"), ("b",)]
+    asked = queries.fast_queries(WINDOW, edges.around([strict, lax]), tiers)[2].promql
+    first, second = (asked[asked.index(f'holdfast_service=~"{names}"') :] for names in ("a|c", "b"))
+    assert queries._le(tiers[0].edges.ttft) in first[:200]
+    assert queries._le(tiers[1].edges.ttft) in second[:200]
+    assert queries.narrowed(queries.Query("edges", asked), [ServiceKey("prod", "z")]).promql == asked
+
+
+def test_a_name_that_stands_for_two_services_is_asked_for_the_edges_of_both() -> None:
+    lax = dataclasses.replace(SLO, ttft_seconds=2.0)
+    (tier,) = edges.tiers([("a", SLO), ("a", lax)])
+    assert tier.edges == edges.around([SLO, lax])
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from([0.2, 0.5, 1.0, 2.0])), max_size=12))
+def test_tiers_ask_for_all_that_any_service_needs_and_name_it_once(objectives: list[tuple[str, float]]) -> None:
+    slos = [(name, dataclasses.replace(SLO, ttft_seconds=seconds)) for name, seconds in objectives]
+    tiers = edges.tiers(slos)
+    names = [name for tier in tiers for name in tier.names]
+    assert sorted(names) == sorted({name for name, _ in slos})
+    for name, slo in slos:
+        (tier,) = (tier for tier in tiers if name in tier.names)
+        assert set(edges.around([slo]).ttft) <= set(tier.edges.ttft)
+
+
+@pytest.mark.parametrize("most", [edges.MOST_TIERS + 1, 1000])
+def test_where_objectives_are_many_all_are_asked_for_all_edges(most: int) -> None:
+    many = [(f"s{each}", dataclasses.replace(SLO, ttft_seconds=0.1 + 0.003 * each)) for each in range(most)]
+    assert edges.tiers(many) == ()
+
+
+def test_plain_names_are_looked_up_without_a_regular_expression() -> None:
+    query = queries.narrowed(queries.Query("q", OURS), [ServiceKey("prod", "my-chat-1"), ServiceKey("prod", "b.c")])
+    assert query.promql == 'holdfast_service=~"b\\\\.c|my-chat-1"'
+
+
 def test_every_query_selects_only_series_that_carry_our_label() -> None:
     asked = edges.around([dataclasses.replace(SLO, e2e_seconds=10.0)])
     for query in (*queries.fast_queries(WINDOW, asked), *queries.slow_queries(), queries.history_query(60.0, asked)):

@@ -6,10 +6,11 @@ edge equals it: the nearest one below then gives a lower bound of what was withi
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from holdfast.domain.service import Slo
-from holdfast.observe.queries import Edges
+from holdfast.observe.queries import Edges, Tier
 from holdfast.render import buckets
 
 # vLLM 0.33, vllm/v1/metrics/buckets.py (seconds)
@@ -19,6 +20,28 @@ VLLM_DEFAULT = Edges(
     e2e=(0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680),
 )
 RENDERED = Edges(ttft=buckets.TTFT_SECONDS, tpot=buckets.TPOT_SECONDS, e2e=buckets.E2E_SECONDS)
+
+MOST_TIERS = 8
+"""Different sets of edges that are asked for one by one."""
+
+
+def tiers(objectives: Iterable[tuple[str, Slo]]) -> tuple[Tier, ...]:
+    """Return the edges of each service by its name, where a few sets of them do for all; else nothing.
+
+    A name stands for all services that bear it, in whatever namespace.
+    """
+    by_name: dict[str, set[Slo]] = defaultdict(set)
+    for name, slo in objectives:
+        by_name[name].add(slo)
+    alike: dict[frozenset[Slo], list[str]] = defaultdict(list)
+    for name, slos in sorted(by_name.items()):
+        alike[frozenset(slos)].append(name)
+    if len(alike) > 4 * MOST_TIERS:  # other windows alone make no other edges
+        return ()
+    found: dict[Edges, list[str]] = defaultdict(list)
+    for those, names in alike.items():
+        found[around(those)] += names
+    return tuple(Tier(edges, tuple(names)) for edges, names in found.items()) if len(found) <= MOST_TIERS else ()
 
 
 def around(slos: Iterable[Slo], grids: Sequence[Edges] = (RENDERED, VLLM_DEFAULT)) -> Edges:

@@ -89,7 +89,8 @@ class PrometheusSource:
     async def _observe(self, asked: Sequence[TrafficRequest], some: bool, now: float) -> dict[ServiceKey, Traffic]:
         """Ask about these services, or about all of them."""
         wanted = _edges_of(asked)
-        fast = queries.fast_queries(self.window, wanted)
+        tiers = edges.tiers((request.key.name, request.slo) for request in asked) if some else ()
+        fast = queries.fast_queries(self.window, wanted, tiers)
         keys = [request.key for request in asked]
         trials = {request.key: request.slo for request in asked if request.on_trial}
         answers = await self._ask_all([queries.narrowed(query, keys) for query in fast] if some else fast, now)

@@ -122,15 +122,24 @@ class Edges:
         return tuple((family, seconds) for family, seconds in families if seconds)
 
 
-def fast_queries(span: Window, edges: Edges) -> tuple[Query, ...]:
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """The edges that the objectives of some services need, by the services' names."""
+
+    edges: Edges
+    names: tuple[str, ...]
+
+
+def fast_queries(span: Window, edges: Edges, tiers: Sequence[Tier] = ()) -> tuple[Query, ...]:
     """Return what every tick asks: seven queries, whatever the number of services.
 
-    vLLM's counters are asked for in two, of like cost: Prometheus spends one core on a query.
+    `tiers`, where given, name all services that are asked about: each is asked for its own edges only, since buckets
+    are the dearest of all. vLLM's counters are asked for in two, of like cost: Prometheus spends one core on a query.
     """
     return (
         Query("requests", f"{_counters(span, REQUESTS if edges.e2e else REQUESTS[:-1])} or {_begun(span)}"),
         Query("tokens", _counters(span, TOKENS)),
-        Query("edges", _edges(span, edges)),
+        Query("edges", _edges(span, edges, tiers)),
         Query("gauges", _gauges(span)),
         Query("engines", f"max by ({GROUP}, pod) (timestamp({_engine()}))"),
         Query("anomalies", _anomalies(span)),
@@ -239,11 +248,13 @@ def _begun(span: Window) -> str:
     return f"{_summed(BEGUN, each)} or {most}"
 
 
-def _edges(span: Window, edges: Edges) -> str:
+def _edges(span: Window, edges: Edges, tiers: Sequence[Tier]) -> str:
     interval = _interval(span)
+    groups = [(f'holdfast_service=~"{_alternatives(tier.names)}"', tier.edges) for tier in tiers] or [(OURS, edges)]
     terms = [
-        _summed(f"{family}_bucket", f'increase(vllm:{family}_bucket{{{OURS}, le=~"{_le(seconds)}"}}[{interval}])', "le")
-        for family, seconds in edges.by_family()
+        _summed(f"{family}_bucket", f'increase(vllm:{family}_bucket{{{who}, le=~"{_le(seconds)}"}}[{interval}])', "le")
+        for who, needed in groups
+        for family, seconds in needed.by_family()
     ]
     return " or ".join(terms)
 
@@ -346,8 +357,12 @@ def _le(edges_seconds: Sequence[float]) -> str:
 
 
 def _alternatives(texts: Iterable[str]) -> str:
-    """A regular expression that matches exactly these texts, quoted for a PromQL string."""
-    return "|".join(sorted({re.escape(text) for text in texts})).replace("\\", "\\\\")
+    """A regular expression that matches exactly these texts, quoted for a PromQL string.
+
+    Dashes stay as they are: they mean nothing here, and plain alternatives are looked up without a regular expression.
+    """
+    quoted = {re.escape(text).replace(r"\-", "-") for text in texts}
+    return "|".join(sorted(quoted)).replace("\\", "\\\\")
 
 
 def _interval(span: Window) -> str:
