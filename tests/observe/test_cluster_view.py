@@ -46,6 +46,10 @@ class Cluster:
         result = await self._functions[index](body=kopf.Body(body))  # type: ignore[call-arg, misc]
         self.indexers[index].replace(self._key(body), result)
 
+    def in_order(self, *indices: str) -> list[str]:
+        """These indices as kopf asks them: in the order in which they were registered."""
+        return [name for name in self._functions if name in indices]
+
     def remove(self, index: str, body: dict[str, Any]) -> None:
         """An object was deleted."""
         self.indexers[index].discard(self._key(body))
@@ -294,3 +298,14 @@ async def test_what_nobody_reads_again_is_not_held_in_memory(world: Cluster) -> 
     assert (seen["spec"], seen["status"]) == ({}, {})
     assert "managedFields" not in seen["metadata"]
     assert seen["metadata"]["name"]
+
+
+async def test_what_a_config_map_holds_is_let_go_once_its_limits_are_read(world: Cluster) -> None:
+    text = '{"version": 7, "ttftSeconds": 1.0, "tpotSeconds": 0.05}'
+    await world.put("services", service())
+    seen = owned("ConfigMap", "chat-engine-limits") | {"data": {"h100": text}, "binaryData": {"plugin.zip": "UEs="}}
+    for index in world.in_order("limits", "live"):
+        await world.show(index, seen)
+    (parts,) = world.view.services()
+    assert [(name, limits.version) for name, limits in parts.limits] == [("h100", 7)]
+    assert (seen["data"], seen["binaryData"]) == ({}, {})

@@ -154,10 +154,12 @@ class ClusterView:
         ):
             kopf.index(group, version, plural, id=name, registry=registry)(slim.after(function, "spec", "status"))
             settings.watching.label_selectors[group, version, plural] = SERVICE_LABEL
+        # Before the index that empties the same bodies: kopf asks its indices in this order.
         kopf.index(*_OWNED["ConfigMap"], id="limits", registry=registry)(_index_limits)
         self._watched = frozenset({"Deployment", *_OWNED} - (set() if pod_monitors else {"PodMonitor"}))
         for kind in self._watched & _OWNED.keys():
-            kopf.index(*_OWNED[kind], id="live", registry=registry)(slim.after(_index_live, "spec"))
+            read = slim.after(_index_live, "spec", "data", "binaryData")  # pod files: the largest of all
+            kopf.index(*_OWNED[kind], id="live", registry=registry)(read)
             settings.watching.label_selectors[_OWNED[kind]] = SERVICE_LABEL
         kopf.index("", "v1", "nodes", id="nodes", registry=registry)(slim.after(_index_node, "spec", "status"))
         kopf.on.startup(id="remember-indices", registry=registry)(self._remember)
