@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.api.conditions import ConditionType
 from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import ClusterProblem, Placement, ReplicaPhase
+from holdfast.domain.cluster import ClusterProblem, Placement, Replica, ReplicaPhase
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.signals import SignalState
 from holdfast.policy.decide import decide
@@ -201,6 +201,20 @@ def test_an_accelerator_that_is_no_longer_listed_is_left_once_another_serves() -
     assert sizes(then) == {"h100": 1, "gone": 0}
     names = next(t.remove_first for t in then.verdict.targets if t.accelerator == "gone")
     assert set(names) == {pod.name for pod in pods}
+
+
+def test_an_unlisted_accelerator_that_holds_what_the_new_one_waits_for_gives_up_one_replica() -> None:
+    def kept(serving: int, *more: Replica, at: str = "n1") -> int:
+        old = tuple(replace(pod, node=at) for pod in replicas(serving, on="gone"))
+        new = replicas(2, ReplicaPhase.UNSCHEDULABLE, age=400.0)
+        full = node("n1", serving, used=serving)
+        return sizes(decided(ServiceView(CHAT, QUIET, (*old, *new, *more)), nodes=(full,)))["gone"]
+
+    assert kept(3) == 2
+    assert kept(1) == 1, "the last one is all that serves"
+    assert kept(3, at="n2") == 3, "its place is none for the new one"
+    assert kept(3, *replicas(1, ReplicaPhase.DRAINING, on="gone")) == 3, "one goes already"
+    assert kept(3, *replicas(1, ReplicaPhase.STARTING, age=5.0)) == 3, "one comes already"
 
 
 def test_one_failing_replica_is_replaced_by_one_more_and_not_by_ever_more() -> None:

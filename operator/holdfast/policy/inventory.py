@@ -15,6 +15,7 @@ class Room:
     free_replicas: int
     nodes: int
     offering: int
+    names: frozenset[str] = frozenset()  # of the nodes that match
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ class Inventory:
 
 
 def _room(nodes: tuple[NodeOffer, ...], resource: str, gpus: int, selector: tuple[tuple[str, str], ...]) -> Room:
-    free = matching = offering = 0
+    free = offering = 0
+    matching: list[str] = []
     for node in nodes:
         there = dict(node.allocatable).get(resource, 0)
         if there <= 0:
@@ -49,6 +51,6 @@ def _room(nodes: tuple[NodeOffer, ...], resource: str, gpus: int, selector: tupl
         offering += 1
         labels = dict(node.labels)
         if all(labels.get(name) == value for name, value in selector):
-            matching += 1
+            matching.append(node.name)
             free += max(0, there - dict(node.used).get(resource, 0)) // max(1, gpus)
-    return Room(free, matching, offering)
+    return Room(free, len(matching), offering, frozenset(matching))

@@ -91,6 +91,8 @@ def _kept(view: View, old: Group) -> int:
     useful = max(0, old.size - len(old.useless))
     if not view.seen.fresh or old.rolling_out:
         return useful
+    if _in_the_way(view, old):
+        return useful - 1
     ready, needed = len(view.group.ready), max(1, min(view.chosen.replicas, view.chosen.most))
     if ready >= needed:
         return 0
@@ -100,6 +102,18 @@ def _kept(view: View, old: Group) -> int:
     if ready and ready == view.group.size:  # all that had room are there: without giving one up nothing would move
         replaced = max(1, replaced)
     return max(0, useful - replaced)
+
+
+def _in_the_way(view: View, old: Group) -> bool:
+    """Whether it is no longer listed, holds what the new replicas wait for in vain, and can spare one for the first.
+
+    The last one stays: whether the new one would come in its place, nobody knows.
+    """
+    new = view.group
+    waiting = new.short and not new.ready and not new.coming and not old.draining
+    if not waiting or len(old.ready) < 2 or any(o.name == old.accelerator for o in view.spec.accelerators):
+        return False
+    return all(replica.node in view.chosen.room.names for replica in old.ready)
 
 
 def _worth(view: View, old: Group) -> float:
