@@ -297,3 +297,162 @@ def test_an_engine_without_the_plugin_is_served_as_it_is(monkeypatch: pytest.Mon
     engine = FakeEngine()
     monkeypatch.setitem(sys.modules, "holdfast_engine.middleware", None)
     assert MIDDLEWARE.with_admission(engine) is engine
+
+
+class WorkingEngine(FakeEngine):
+    """Shows on the global registry what it has worked, as vLLM does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        labels = ["model_name", "engine"]
+        self.tokens_made = prometheus_client.Counter("vllm:generation_tokens", "Tokens.", labels)
+        self.prompts = prometheus_client.Counter("vllm:prompt_tokens", "Tokens.", labels)
+        self.cache = prometheus_client.Gauge("vllm:kv_cache_usage_perc", "Share.", labels)
+        self.metrics = (self.tokens_made, self.prompts, self.cache)
+        for metric in self.metrics:
+            metric.labels("llama", "0")
+
+    def forget(self) -> None:
+        for metric in self.metrics:
+            prometheus_client.REGISTRY.unregister(metric)
+
+
+@pytest.fixture
+def working() -> Iterator[WorkingEngine]:
+    engine = WorkingEngine()
+    yield engine
+    engine.forget()
+
+
+class Clock:
+    """Stands in for the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(MIDDLEWARE, "time", clock)
+    return clock
+
+
+def asking(app: Any, path: str = "/v1/completions", *, whole: bool = True) -> asyncio.Task[None]:
+    """A request that the engine holds, or of which the body is still to come."""
+    body = json.dumps({"model": "llama", "prompt": "Hello", "max_tokens": 1}).encode()
+    forever = asyncio.Event()
+
+    async def receive() -> Any:
+        if not whole:
+            await forever.wait()
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None: ...
+
+    scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": path, "headers": []}
+    return asyncio.ensure_future(app(scope, receive, send))
+
+
+async def healths(app: Any, clock: Clock, seconds: float) -> list[int]:
+    """What /health says every ten seconds."""
+    found = []
+    for _ in range(int(seconds / 10.0)):
+        await asyncio.sleep(0)
+        clock.now += 10.0
+        found.append((await get(app, "/health")).status)
+    return found
+
+
+async def test_an_engine_that_holds_a_request_and_stands_still_is_not_healthy(
+    working: WorkingEngine, clock: Clock
+) -> None:
+    app = MIDDLEWARE.ReadyAndBalance(working)
+    working.hold = asyncio.Event()
+    held = asking(app)
+    assert await healths(app, clock, 120.0) == [200] * 6 + [503] * 6
+    assert b"nothing has moved for 110 s" in (await get(app, "/health")).body
+    working.tokens_made.labels("llama", "0").inc()
+    assert (await get(app, "/health")).status == 200
+    working.hold.set()
+    await held
+
+
+@pytest.mark.parametrize("sign", ["tokens_made", "prompts", "cache"])
+async def test_whatever_moves_is_a_sign_of_life(sign: str, working: WorkingEngine, clock: Clock) -> None:
+    app = MIDDLEWARE.ReadyAndBalance(working)
+    working.hold = asyncio.Event()
+    held = asking(app, "/v1/chat/completions")
+    for _ in range(6):
+        getattr(working, sign).labels("llama", "0").inc(0.01)
+        assert await healths(app, clock, 50.0) == [200] * 5
+    held.cancel()
+
+
+async def test_an_idle_engine_is_healthy_and_a_request_has_its_whole_minute(
+    working: WorkingEngine, clock: Clock
+) -> None:
+    app = MIDDLEWARE.ReadyAndBalance(working)
+    assert set(await healths(app, clock, 600.0)) == {200}
+    clock.now += 600.0  # nobody asked meanwhile
+    working.hold = asyncio.Event()
+    held = asking(app)
+    assert await healths(app, clock, 50.0) == [200] * 5
+    held.cancel()
+    await asyncio.sleep(0)
+    assert set(await healths(app, clock, 600.0)) == {200}
+
+
+async def test_who_does_not_send_on_is_no_sign_of_a_hang(working: WorkingEngine, clock: Clock) -> None:
+    app = MIDDLEWARE.ReadyAndBalance(working)
+    slow = asking(app, whole=False)
+    assert set(await healths(app, clock, 300.0)) == {200}
+    slow.cancel()
+
+
+async def test_requests_that_come_and_go_leave_no_trace(working: WorkingEngine, clock: Clock) -> None:
+    app = MIDDLEWARE.ReadyAndBalance(working)
+    for _ in range(3):
+        await asking(app)
+    assert set(await healths(app, clock, 300.0)) == {200}
+
+
+@pytest.mark.parametrize(("text", "first"), [("inf", None), ("200", 210.0), ("-1", 70.0), ("nan", 70.0), ("x", 70.0)])
+async def test_people_say_what_a_hang_is(
+    text: str, first: float | None, working: WorkingEngine, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HANG_SECONDS", text)
+    app = MIDDLEWARE.ReadyAndBalance(working)
+    working.hold = asyncio.Event()
+    held = asking(app)
+    found = await healths(app, clock, 300.0)
+    assert (10.0 * (found.index(503) + 1) if 503 in found else None) == first
+    held.cancel()
+
+
+async def test_without_metrics_nothing_hangs(clock: Clock) -> None:
+    engine = FakeEngine()
+    app = MIDDLEWARE.ReadyAndBalance(engine)
+    engine.hold = asyncio.Event()
+    held = asking(app)
+    assert set(await healths(app, clock, 300.0)) == {200}
+    held.cancel()
+
+
+async def test_several_api_servers_know_too_little_to_tell_a_hang(
+    working: WorkingEngine, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "somewhere")
+    app = MIDDLEWARE.ReadyAndBalance(working)
+    working.hold = asyncio.Event()
+    held = asking(app)
+    assert set(await healths(app, clock, 300.0)) == {200}
+    held.cancel()
+
+
+async def test_an_engine_that_says_it_is_dead_stays_so(working: WorkingEngine, clock: Clock) -> None:
+    working.health = 503
+    assert (await get(MIDDLEWARE.ReadyAndBalance(working), "/health")).status == 503

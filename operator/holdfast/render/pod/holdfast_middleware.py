@@ -1,8 +1,9 @@
 """ASGI middleware for vLLM's API server (`--middleware holdfast_middleware.ReadyAndBalance`).
 
-Standard library only, Python 3.9. It does four things, and touches no request or answer body:
+Standard library only, Python 3.9. It does five things, and touches no request or answer body:
 - `GET /holdfast/ready` is 200 once this server has really served one token, and as long as /health is; that token
   stays out of the engine's metrics, because no client asked for it;
+- `GET /health`, which the liveness probe asks, is 503 while the engine holds requests and nothing moves in it;
 - a share of all answers carries `Connection: close`: kube-proxy balances connections, not requests, so clients that
   keep theirs would never meet a new replica;
 - where the plugin is mounted, its own check of new requests stands before the engine's (holdfast_engine.middleware);
@@ -27,6 +28,12 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 READY_PATH = "/holdfast/ready"
+HEALTH_PATH = "/health"
+ENGINE_PATHS = ("/v1/completions", "/v1/chat/completions")
+# What moves while an engine works: a prompt counts with its first token only, its chunks fill the KV cache before.
+PROGRESS = ("vllm:generation_tokens", "vllm:prompt_tokens", "vllm:kv_cache_usage_perc")
+# The failures in a row that the liveness probe waits for come on top.
+HANG_SECONDS = 60.0
 CLOSE = (b"connection", b"close")
 DRAIN_CHECK_SECONDS = 0.25
 # The plugin leaves a request of this name out of its counts.
@@ -39,6 +46,8 @@ class ReadyAndBalance:
     def __init__(self, app: App) -> None:
         self._app = with_admission(app)
         self._warm_up = WarmUp(self._app)
+        self._progress = Progress()
+        self._hang_seconds = positive(os.environ.get("HOLDFAST_HANG_SECONDS", ""), HANG_SECONDS)
         self._draining = Draining(os.environ.get("HOLDFAST_DRAIN_FILE", "/tmp/holdfast-draining"))  # noqa: S108
         # A connection carries one request at a time, seconds each: one close in ten moves a busy client within
         # about a cold start, and costs one handshake for ten requests.
@@ -51,6 +60,10 @@ class ReadyAndBalance:
         answer = self._closing(send) if scope.get("http_version", "1.1").startswith("1") else send
         if scope["path"] == READY_PATH:
             await self._ready(scope, receive, answer)
+        elif scope["path"] == HEALTH_PATH:
+            await self._health(scope, receive, answer)
+        elif scope["path"] in ENGINE_PATHS:
+            await self._progress.watched(self._app, scope, receive, answer)
         else:
             await self._app(scope, receive, answer)
 
@@ -76,6 +89,68 @@ class ReadyAndBalance:
             await answer_text(send, 503, self._warm_up.state)
         else:
             await self._app(request_scope(scope, "GET", "/health"), receive, send)
+
+    async def _health(self, scope: Message, receive: Receive, send: Send) -> None:
+        seconds = self._progress.still_seconds()
+        if seconds >= self._hang_seconds:
+            await answer_text(send, 503, f"hung: requests are held and nothing has moved for {seconds:.0f} s")
+        else:
+            await self._app(scope, receive, send)
+
+
+class Progress:
+    """How long the engine has held requests without making anything of them.
+
+    Requests count from their last byte to their answer's: a client that does not send on is no sign of a hang. Where
+    vLLM's metrics are off, or of several processes (--api-server-count), nothing is known and nothing hangs.
+    """
+
+    def __init__(self) -> None:
+        self._held = 0
+        self._since = 0.0
+        self._seen: list[float] | None = None
+
+    async def watched(self, app: App, scope: Message, receive: Receive, send: Send) -> None:
+        """Pass a request on, and count it while the engine has it."""
+        held = False
+
+        async def receive_whole() -> Message:
+            nonlocal held
+            message = await receive()
+            if message["type"] == "http.request" and not message.get("more_body") and not held:
+                held = True
+                self._begin()
+            return message
+
+        try:
+            await app(scope, receive_whole, send)
+        finally:
+            self._held -= held
+
+    def _begin(self) -> None:
+        if not self._held:
+            self._since = time.monotonic()
+        self._held += 1
+
+    def still_seconds(self) -> float:
+        """Seconds since something moved, or was held; 0 where nothing is known."""
+        now, seen = time.monotonic(), progress()
+        if not self._held or seen is None or seen != self._seen:
+            self._seen, self._since = seen, now
+        return now - self._since
+
+
+def progress() -> list[float] | None:
+    """What the engine counts of its own work, None where it does not."""
+    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        return None
+    try:
+        from prometheus_client import REGISTRY
+
+        collectors: Any = [REGISTRY._names_to_collectors[name] for name in PROGRESS]
+        return [series._value.get() for collector in collectors for series in collector._metrics.values()] or None
+    except Exception:  # another release of vLLM or of the client: nothing is known
+        return None
 
 
 def with_admission(app: App) -> App:
@@ -238,6 +313,15 @@ def share(text: str) -> float:
         return min(max(float(text), 0.0), 1.0)
     except ValueError:
         return 0.0
+
+
+def positive(text: str, otherwise: float) -> float:
+    """A number above 0, `inf` included; otherwise for text that is none."""
+    try:
+        number = float(text)
+    except ValueError:
+        return otherwise
+    return number if number > 0.0 else otherwise
 
 
 async def answer_text(send: Send, status: int, text: str) -> None:
