@@ -3,6 +3,8 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
+# Some images set it, and every start of Python would compile every file anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
 VENV := .venv
@@ -36,8 +38,8 @@ lint: install verify ## style, types, import layers, generated files
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit: install ## unit tests alone
-	$(BIN)/pytest tests
+unit: install ## unit tests alone, on all cores
+	$(BIN)/pytest -n auto --dist worksteal tests
 
 test: ## set up everything and run all tests, those on a real cluster included
 	@echo "Setting up: Python packages into $(VENV), then the cluster's programs (built once, about 20 min on 2 cores)"
