@@ -12,6 +12,31 @@ from kopf._core.reactor import orchestration
 from holdfast.runtime.toggles import CalmToggles, calm_toggles
 
 
+class Start:
+    """A start of kopf: every object has a toggle, and a task that drops it and goes on when kopf lets it."""
+
+    def __init__(self) -> None:
+        self.indexed, self.went_on = 0, 0
+        self.toggles = Counting(all, self._note)
+
+    def _note(self) -> None:
+        self.indexed += 1
+
+    async def list_kind(self, objects: int) -> None:
+        kind, tasks = await self.toggles.make_toggle(name="kind"), []
+        for number in range(objects):
+            tasks.append(asyncio.create_task(self._index(await self.toggles.make_toggle(name=str(number)))))
+            await asyncio.sleep(0)
+        await asyncio.gather(*tasks)
+        assert self.indexed == 0, "a kind that is listed in part is not indexed"
+        await self.toggles.drop_toggle(kind)
+
+    async def _index(self, toggle: aiotoggles.Toggle) -> None:
+        await self.toggles.drop_toggle(toggle)
+        await self.toggles.wait_for(True)
+        self.went_on += 1
+
+
 class Counting(CalmToggles):
     """Counts how often anybody asks whether the set is on."""
 
@@ -29,45 +54,40 @@ def kopf_untouched() -> Iterator[None]:
     aiotoggles.ToggleSet = before  # type: ignore[misc]
 
 
-async def _start(toggles: aiotoggles.ToggleSet, objects: int) -> list[bool]:
-    """List one kind as kopf does: a toggle and a task per object, which drops it and waits for all others."""
-    seen: list[bool] = []
-
-    async def work(toggle: aiotoggles.Toggle) -> None:
-        await toggles.drop_toggle(toggle)
-        await toggles.wait_for(True)
-        seen.append(toggles.is_on())
-
-    kind = await toggles.make_toggle(name="kind")
-    tasks = []
-    for number in range(objects):
-        tasks.append(asyncio.create_task(work(await toggles.make_toggle(name=str(number)))))
-        await asyncio.sleep(0)
-    assert not seen, "nobody goes on before the kind is listed"
-    await toggles.drop_toggle(kind)
-    await asyncio.gather(*tasks)
-    return seen
+async def test_no_object_waits_for_the_others_and_the_end_is_told_once() -> None:
+    start = Start()
+    await start.list_kind(50)
+    assert (start.went_on, start.indexed) == (50, 1)
 
 
-async def test_whoever_waits_goes_on_once_everything_is_indexed() -> None:
-    assert await _start(CalmToggles(all), 50) == [True] * 50
+async def test_an_object_that_is_not_read_yet_holds_the_end_back() -> None:
+    start = Start()
+    late = await start.toggles.make_toggle(name="late")
+    await start.list_kind(5)
+    assert start.indexed == 0
+    await start.toggles.drop_toggle(late)
+    assert start.indexed == 1
 
 
 async def test_a_start_asks_a_few_times_per_object_however_many_there_are() -> None:
-    few, many = Counting(all), Counting(all)
-    await _start(few, 100)
-    await _start(many, 1000)
-    assert many.asked / 1000 <= 1.1 * few.asked / 100
+    few, many = Start(), Start()
+    await few.list_kind(100)
+    await many.list_kind(1000)
+    assert many.toggles.asked / 1000 <= 1.1 * few.toggles.asked / 100
 
 
-async def test_a_set_that_turns_off_again_is_seen() -> None:
-    toggles = CalmToggles(all)
-    waiting = asyncio.create_task(toggles.wait_for(False))
+async def test_a_pause_is_waited_for_and_told_to_nobody() -> None:
+    told: list[str] = []
+    paused = CalmToggles(any, lambda: told.append("indexed"))
+    toggle = await paused.make_toggle(True, name="peer")
+    waiting = asyncio.create_task(paused.wait_for(False))
     await asyncio.sleep(0)
-    await toggles.make_toggle(name="late")
+    assert not waiting.done()
+    await paused.drop_toggle(toggle)
     await waiting
+    assert told == []
 
 
 def test_kopf_takes_them(kopf_untouched: None) -> None:
-    calm_toggles()
-    assert vars(orchestration)["aiotoggles"].ToggleSet is CalmToggles
+    calm_toggles(lambda: None)
+    assert issubclass(vars(orchestration)["aiotoggles"].ToggleSet, CalmToggles)

@@ -10,14 +10,10 @@ import kopf
 from holdfast.api.llmservice import GROUP, PLURAL, VERSION
 
 
-def register(registry: kopf.OperatorRegistry, wake: Callable[[], None], synced: Callable[[], None]) -> None:
-    """Wake the loop when an LLMService comes, goes or is edited; `synced` once the indices are complete.
-
-    kopf calls the first resource handler only when every index is filled, which its ready flag does not promise.
-    """
+def register(registry: kopf.OperatorRegistry, wake: Callable[[], None]) -> None:
+    """Wake the loop when an LLMService comes, goes or is edited."""
 
     async def on_service(type: str | None, body: kopf.Body, **_: Any) -> None:
-        synced()
         if is_news(type, body):
             wake()
 

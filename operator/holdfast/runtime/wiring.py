@@ -136,11 +136,11 @@ async def _watch(
     registry = kopf.OperatorRegistry()
     kopf.on.login(id="kubeconfig", registry=registry, errors=kopf.ErrorsMode.IGNORED)(kopf.login_with_kubeconfig)
     kopf.on.login(id="pod", registry=registry, errors=kopf.ErrorsMode.IGNORED)(kopf.login_with_service_account)
-    calm_toggles()
+    calm_toggles(synced.set)
     kopf_settings = handlers.settings()
     await our_own_api(api)
     indices.register(registry, kopf_settings, pod_monitors=await has_pod_monitors(api))
-    handlers.register(registry, wake=control_loop.wake, synced=synced.set)
+    handlers.register(registry, wake=control_loop.wake)
     await kopf.operator(
         registry=registry,
         settings=kopf_settings,
