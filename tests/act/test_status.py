@@ -80,7 +80,19 @@ async def test_varying_numbers_cost_one_write_a_minute() -> None:
         new = status(slo={"arrivalRps": float(second)})
         await writer.write(KEY, "u1", new, observed=status(), now=float(second))
         await writer.settle()
-    assert len(api.writes()) == 10
+    assert len(api.writes()) == 9
+
+
+async def test_after_a_restart_figures_are_not_taken_away_before_all_has_been_asked_about() -> None:
+    api, known = api_with_service(), status(slo={"ttftP95": "410ms"})
+    writer = StatusWriter(api)
+    for second in range(0, 90, 5):
+        await writer.write(KEY, "u1", status(slo={}) if second < 75 else known, observed=known, now=float(second))
+        await writer.settle()
+    assert api.writes() == []
+    await writer.write(KEY, "u1", status(slo={}), observed=known, now=90.0)
+    await writer.settle()
+    assert len(api.writes()) == 1
 
 
 @pytest.mark.parametrize("api", [FakeApi(), api_with_service("u2")], ids=["gone", "another one of that name"])

@@ -20,6 +20,9 @@ from holdfast.domain.service import ServiceKey
 
 STATUS = "holdfast-status"
 _NUMBERS_EVERY_SECONDS = 60.0
+# More for a status that was there before us, as after a restart: what is asked once a minute, in turns of a scrape
+# interval, is unknown at first, and figures would be taken away only to be put back.
+_UNTIL_ALL_IS_ASKED_SECONDS = 30.0
 _WATCH_LAG_SECONDS = 10.0
 _NEWS_FIELDS = ("observedGeneration", "url", "selector", "replicas")
 
@@ -38,6 +41,7 @@ class StatusWriter:
     def __init__(self, api: ApiPort) -> None:
         self._api = api
         self._written: dict[ServiceKey, _Written] = {}
+        self._found_at: dict[ServiceKey, float] = {}
         self._later = Later()
 
     async def write(self, key: ServiceKey, uid: str, status: Body, observed: Mapping[str, Any], now: float) -> None:
@@ -45,8 +49,9 @@ class StatusWriter:
 
         What somebody else wrote over ours is put right as soon as it cannot be the watch that is behind.
         """
+        self._found_at.setdefault(key, now)
         self._look(key, observed, now)
-        last = self._written.get(key) or _Written(observed, now - _NUMBERS_EVERY_SECONDS)
+        last = self._last(key, observed)
         edited = last.edited_at is not None and now - last.edited_at >= _WATCH_LAG_SECONDS
         if edited or news(last.status) != news(status):
             await self._later.displace(key)
@@ -59,13 +64,13 @@ class StatusWriter:
 
         Infinite where what stands there says the same, minus infinite where news or somebody's edit wait.
         """
-        written = self._written.get(key)
-        old = written.status if written else observed
-        if (written and written.edited_at is not None) or news(old) != news(status):
+        last = self._last(key, observed)
+        if last.edited_at is not None or news(last.status) != news(status):
             return -math.inf
-        if not has_moved(old, status):
-            return math.inf
-        return written.at + _NUMBERS_EVERY_SECONDS if written else -math.inf
+        return last.at + _NUMBERS_EVERY_SECONDS if has_moved(last.status, status) else math.inf
+
+    def _last(self, key: ServiceKey, observed: Mapping[str, Any]) -> _Written:
+        return self._written.get(key) or _Written(observed, self._found_at[key] + _UNTIL_ALL_IS_ASKED_SECONDS)
 
     def _look(self, key: ServiceKey, observed: Mapping[str, Any], now: float) -> None:
         last = self._written.get(key)
@@ -107,6 +112,7 @@ class StatusWriter:
         for key in keys:
             self._later.drop(key)
             self._written.pop(key, None)
+            self._found_at.pop(key, None)
 
 
 def is_due(old: Mapping[str, Any], new: Mapping[str, Any], age_seconds: float) -> bool:
