@@ -14,6 +14,7 @@ from typing import Any
 MOST_NOISE = 0.1
 
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(%|ms\b|s\b|)")
+_SECONDS = {"ms": 0.001, "s": 1.0}
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT")
 
 
@@ -40,6 +41,8 @@ def _same_text(old: str, new: str) -> bool:
 
 def _same_figure(old: tuple[str, str], new: tuple[str, str]) -> bool:
     (before, unit), (after, other) = old, new
+    if unit in _SECONDS and other in _SECONDS:  # 980ms and 1s
+        return _close(float(before) * _SECONDS[unit], float(after) * _SECONDS[other])
     if unit != other:
         return False
     if unit == "%":
