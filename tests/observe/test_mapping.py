@@ -114,6 +114,13 @@ def test_a_crash_without_words_carries_its_exit() -> None:
     )
 
 
+def test_who_is_killed_for_want_of_memory_does_not_say_so_himself() -> None:
+    died = ended(137, "INFO: loading weights\n", reason="OOMKilled")
+    status = waiting("CrashLoopBackOff", "back-off 5m0s", lastState=died)
+    told = mapping.replica_from_pod(pod(containerStatuses=[status])).detail
+    assert told == "INFO: loading weights (last exit: OOMKilled, code 137)"
+
+
 def test_a_crash_loop_is_failing_also_while_the_container_runs_again() -> None:
     status = {"state": {"running": {}}, "restartCount": 3, "lastState": ended(1, "boom")}
     replica = mapping.replica_from_pod(pod(containerStatuses=[status]))

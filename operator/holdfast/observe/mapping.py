@@ -19,6 +19,7 @@ _CRASHES = 2
 _SHORT_RUN_SECONDS = 600.0
 
 _MOST_WORDS = 600
+_HIGHEST_OWN_EXIT = 128  # beyond it stands a signal
 
 # What a container waits for that no waiting will bring.
 _HOPELESS = frozenset(
@@ -151,9 +152,12 @@ def _was_short(ended: Object) -> bool:
 
 
 def _last_words(ended: Object, waiting: Object) -> str:
-    """What the engine said last (terminationMessagePolicy), else what Kubernetes says."""
+    """What the engine said last (terminationMessagePolicy), else what Kubernetes says.
+
+    Who is killed, as for want of memory, does not say so: then the exit is told beside the words.
+    """
     said = str(ended.get("message") or waiting.get("message") or ended.get("reason") or "").strip()
-    if "exitCode" not in ended or ended.get("message"):
+    if "exitCode" not in ended or (ended.get("message") and ended["exitCode"] <= _HIGHEST_OWN_EXIT):
         return said
     return f"{said} (last exit: {ended.get('reason', 'Error')}, code {ended['exitCode']})".strip()
 
