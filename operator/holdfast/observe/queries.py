@@ -243,9 +243,9 @@ def _counters(span: Window, metrics: Iterable[str]) -> str:
 
 def _begun(span: Window) -> str:
     """How evenly load lies on replicas: what all of them began, and the one that began most."""
-    each = f"sum by ({GROUP}, pod) (increase(vllm:{TTFT}_count{{{OURS}}}[{_duration(span.look_seconds)}]))"
-    most = _named(f"(max by ({GROUP}) ({each}) != 0)", "metric", MOST_BEGUN)
-    return f"{_summed(BEGUN, each)} or {most}"
+    begun = f"increase(vllm:{TTFT}_count{{{OURS}}}[{_duration(span.look_seconds)}])"
+    most = _named(f"(max by ({GROUP}) (sum by ({GROUP}, pod) ({begun})) != 0)", "metric", MOST_BEGUN)
+    return f"{_summed(BEGUN, begun)} or {most}"
 
 
 def _edges(span: Window, edges: Edges, tiers: Sequence[Tier]) -> str:
