@@ -341,8 +341,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def asking(app: Any, path: str = "/v1/completions", *, whole: bool = True) -> asyncio.Task[None]:
-    """A request that the engine holds, or of which the body is still to come."""
+def asking(
+    app: Any, path: str = "/v1/completions", *, whole: bool = True, reads: asyncio.Event | None = None
+) -> asyncio.Task[None]:
+    """A request that the engine holds, or of which the body is still to come; its client may not read on for now."""
     body = json.dumps({"model": "llama", "prompt": "Hello", "max_tokens": 1}).encode()
     forever = asyncio.Event()
 
@@ -351,7 +353,9 @@ def asking(app: Any, path: str = "/v1/completions", *, whole: bool = True) -> as
             await forever.wait()
         return {"type": "http.request", "body": body, "more_body": False}
 
-    async def send(message: Any) -> None: ...
+    async def send(message: Any) -> None:
+        if reads is not None:
+            await reads.wait()
 
     scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": path, "headers": []}
     return asyncio.ensure_future(app(scope, receive, send))
@@ -411,6 +415,22 @@ async def test_who_does_not_send_on_is_no_sign_of_a_hang(working: WorkingEngine,
     slow = asking(app, whole=False)
     assert set(await healths(app, clock, 300.0)) == {200}
     slow.cancel()
+
+
+async def test_who_does_not_read_on_is_no_sign_of_a_hang(working: WorkingEngine, clock: Clock) -> None:
+    app = MIDDLEWARE.ReadyAndBalance(working)
+    reads = asyncio.Event()
+    slow = asking(app, reads=reads)
+    assert set(await healths(app, clock, 300.0)) == {200}
+    working.hold = asyncio.Event()
+    held = asking(app)
+    assert await healths(app, clock, 60.0) == [200] * 5 + [503]  # of another one
+    reads.set()
+    await slow
+    assert await healths(app, clock, 10.0) == [503]
+    working.hold.set()
+    await held
+    assert set(await healths(app, clock, 300.0)) == {200}
 
 
 async def test_requests_that_come_and_go_leave_no_trace(working: WorkingEngine, clock: Clock) -> None:

@@ -101,8 +101,9 @@ class ReadyAndBalance:
 class Progress:
     """How long the engine has held requests without making anything of them.
 
-    Requests count from their last byte to their answer's: a client that does not send on is no sign of a hang. Where
-    vLLM's metrics are off, or of several processes (--api-server-count), nothing is known and nothing hangs.
+    Requests count from their last byte to their answer's, and not while their client has bytes to take: neither who
+    does not send on nor who does not read on is a sign of a hang. Where vLLM's metrics are off, or of several processes
+    (--api-server-count), nothing is known and nothing hangs.
     """
 
     def __init__(self) -> None:
@@ -112,22 +113,31 @@ class Progress:
 
     async def watched(self, app: App, scope: Message, receive: Receive, send: Send) -> None:
         """Pass a request on, and count it while the engine has it."""
-        held = False
+        whole = False
 
         async def receive_whole() -> Message:
-            nonlocal held
+            nonlocal whole
             message = await receive()
-            if message["type"] == "http.request" and not message.get("more_body") and not held:
-                held = True
-                self._begin()
+            if message["type"] == "http.request" and not message.get("more_body") and not whole:
+                whole = True
+                self._hold()
             return message
 
-        try:
-            await app(scope, receive_whole, send)
-        finally:
+        async def send_on(message: Message) -> None:
+            held = whole
             self._held -= held
+            try:
+                await send(message)
+            finally:
+                if held:
+                    self._hold()
 
-    def _begin(self) -> None:
+        try:
+            await app(scope, receive_whole, send_on)
+        finally:
+            self._held -= whole
+
+    def _hold(self) -> None:
         if not self._held:
             self._since = time.monotonic()
         self._held += 1
