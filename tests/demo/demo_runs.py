@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 
 from e2e.demo.run import Facts, Run
@@ -24,6 +25,7 @@ DECISIONS = (
 )
 
 
+@functools.cache
 def made_up_run(*, slow_until: float = 130.0, lost: int = 0, played_seconds: float | None = None) -> Run:
     """Build a run in which arrivals from the step until `slow_until` miss their objectives."""
     chooser = random.Random(3)
