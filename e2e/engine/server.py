@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import http.client
 import json
 import os
@@ -183,6 +184,18 @@ class Server:
                     match[3]
                 )
         return found
+
+    def signal_core(self, number: signal.Signals) -> None:
+        """Send a signal to the process with the engine in it, and not to the API server."""
+        assert self._process is not None
+        cores = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                named = b"EngineCore" in (folder / "cmdline").read_bytes()
+                if named and os.getsid(int(folder.name)) == self._process.pid:
+                    cores.append(int(folder.name))
+        assert len(cores) == 1, f"processes of the engine: {cores}"
+        os.kill(cores[0], number)
 
     def wait_for(self, condition: Callable[[], bool], timeout_seconds: float, what: str) -> float:
         """Seconds until the condition holds."""
