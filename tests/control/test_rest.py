@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,7 @@ from holdfast.api.conditions import ConditionType
 from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
 from holdfast.control.actuator import Actuator
+from holdfast.control.rest import Rest
 from holdfast.domain.decision import Action, BatchingTarget, CapacityView, ConditionValue, Decision, SloView
 from holdfast.domain.service import BatchingLimits
 from holdfast.domain.signals import LatencyQuantiles
@@ -203,3 +205,16 @@ async def test_the_newest_decision_is_published_though_nothing_is_told_of_it() -
     for rate in (10.0, 10.0, 10.0, 10.1, 10.2):
         await world.tick(Look(rate=rate))
     assert published.rates[-2:] == [10.1, 10.2]
+
+
+def test_rests_that_began_together_do_not_end_in_one_tick() -> None:
+    written: dict[str, Any] = {}
+    known = [parts(llmservice(f"s{number:03}")) for number in range(100)]
+    ended: list[int] = []
+    for part in known:
+        held = decision(part, Action.HOLD, h100=1)
+        rest = Rest(held, (), written, 0.0, math.inf)
+        ended.append(next(tick for tick in range(100) if not rest.holds(part, held, (), written, 5.0 * tick)))
+    assert min(ended) >= 12
+    assert max(ended) <= 24
+    assert max(map(ended.count, ended)) <= 25
