@@ -69,6 +69,17 @@ def test_a_pod_is_ready_since_the_condition_says_so() -> None:
     assert (replica.phase, replica.ready_at) == (ReplicaPhase.READY, CREATED_AT + 120.0)
 
 
+def test_a_pod_whose_node_fell_silent_is_no_capacity_to_come() -> None:
+    marked = [condition("PodScheduled", "True"), condition("ContainersReady", "True"), condition("Ready", "False")]
+    lost = mapping.replica_from_pod(pod(conditions=marked))
+    assert (lost.phase, lost.reason) == (ReplicaPhase.FAILING, "NodeLost")
+    unready = [condition("PodScheduled", "True"), condition("ContainersReady", "False"), condition("Ready", "False")]
+    assert mapping.replica_from_pod(pod(conditions=unready)).phase is ReplicaPhase.STARTING
+    gated = pod(conditions=marked)
+    gated["spec"]["readinessGates"] = [{"conditionType": "example.com/in-load-balancer"}]
+    assert mapping.replica_from_pod(gated).phase is ReplicaPhase.STARTING
+
+
 def test_a_pod_that_is_not_ready_any_more_has_no_ready_time() -> None:
     assert mapping.replica_from_pod(pod(conditions=[condition("Ready", "False")])).ready_at is None
 

@@ -154,6 +154,9 @@ def pod(**status: object) -> Replica:
     return mapping.replica_from_pod({"metadata": meta, "spec": {"nodeName": "node-7"}, "status": status})
 
 
+LOST = [{"type": "ContainersReady", "status": "True"}, {"type": "Ready", "status": "False"}]
+
+
 def ended(words: str, code: int = 1) -> dict[str, object]:
     return {"containerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff"}},
                                    "lastState": {"terminated": {"exitCode": code, "message": words}}}]}  # fmt: skip
@@ -254,6 +257,7 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
             group=running(size=1, starting=replicas(1, ReplicaPhase.STARTING, detail="/var/cache must be a directory"))
         ),
     ),
+    "Ready, node lost": (READY, failing(pod(conditions=LOST))),
     "Ready, crash loop": (READY, failing(pod(**ended("CUDA out of memory")))),
     "Ready, one hangs": (READY, hanging(1, 4, starting=True)),
     "Ready, one hangs and goes": (READY, hanging(1, 4)),

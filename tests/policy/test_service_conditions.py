@@ -217,6 +217,13 @@ def test_an_unlisted_accelerator_that_holds_what_the_new_one_waits_for_gives_up_
     assert kept(3, *replicas(1, ReplicaPhase.STARTING, age=5.0)) == 3, "one comes already"
 
 
+def test_a_replica_on_a_lost_node_is_replaced_and_told() -> None:
+    lost = replicas(1, ReplicaPhase.FAILING, reason="NodeLost", detail="its node does not answer")
+    decision = decided(ServiceView(CHAT.with_replicas_between(3, 6), QUIET, replicas(2) + lost), looks=3)
+    assert decision.verdict.replicas == 4
+    assert condition(decision, "Reconciling") == (True, "NodeLost")
+
+
 def test_one_failing_replica_is_replaced_by_one_more_and_not_by_ever_more() -> None:
     pods = replicas(2) + replicas(1, ReplicaPhase.FAILING, reason="CrashLoopBackOff")
     view = ServiceView(CHAT, traffic(20.0), pods)

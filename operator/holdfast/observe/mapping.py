@@ -66,7 +66,7 @@ def replica_from_pod(pod: Object) -> Replica:
     meta, status = pod["metadata"], pod.get("status", {})
     labels = meta.get("labels", {})
     conditions = {item["type"]: item for item in status.get("conditions", ())}
-    phase, reason, detail = _phase(meta, status, conditions)
+    phase, reason, detail = _phase(meta, status, conditions, bool(pod.get("spec", {}).get("readinessGates")))
     if phase is ReplicaPhase.STARTING and conditions.get("PodReadyToStartContainers", {}).get("status") == "False":
         detail = f"its volumes or its network are not there yet: {_remedy(pod, 'kubectl describe pod says more')}"
     elif _NOT_WRITABLE.search(detail):  # before the words, which may be long
@@ -105,7 +105,10 @@ def _remedy(pod: Object, otherwise: str) -> str:
     )
 
 
-def _phase(meta: Object, status: Object, conditions: Mapping[str, Object]) -> tuple[ReplicaPhase, str, str]:
+def _phase(
+    meta: Object, status: Object, conditions: Mapping[str, Object], gated: bool
+) -> tuple[ReplicaPhase, str, str]:
+    """Return phase, reason and words; `gated` pods have conditions of other people's before they are Ready."""
     if meta.get("deletionTimestamp"):
         return ReplicaPhase.DRAINING, "", ""
     if _is(conditions, "Ready"):
@@ -115,6 +118,9 @@ def _phase(meta: Object, status: Object, conditions: Mapping[str, Object]) -> tu
         if (told := _told(str(scheduled.get("message", "")))) is not None:
             return ReplicaPhase.FAILING, told, str(scheduled.get("message", ""))
         return ReplicaPhase.UNSCHEDULABLE, str(scheduled.get("reason", "")), str(scheduled.get("message", ""))
+    if conditions.get("Ready", {}).get("status") == "False" and _is(conditions, "ContainersReady") and not gated:
+        # Nobody but the control plane says that of a pod whose kubelet has last said the contrary.
+        return ReplicaPhase.FAILING, Reason.NODE_LOST.value, "its node does not answer: kubectl get nodes says more"
     failure = next(filter(None, map(_failure, _containers(status))), None)
     if failure is None:
         return ReplicaPhase.STARTING, "", ""
