@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from holdfast.act.api import ApiUnreachable
-from holdfast.act.discovery import our_own_api
+from holdfast.act.api import ApiError, ApiUnreachable
+from holdfast.act.discovery import our_own_api, readable
 from tests.fakes import FakeApi
 
 OURS = "/apis/holdfast.dev/v1alpha1"
@@ -30,3 +31,17 @@ async def test_nothing_is_watched_before_the_cluster_knows_what_an_llmservice_is
     assert [record.getMessage() for record in caplog.records] == [
         "the cluster has no CRD llmservices.holdfast.dev: waiting until it is applied (holdfast crd)"
     ]
+
+
+async def test_a_namespace_that_may_not_be_listed_is_left_out_and_no_other() -> None:
+    class Api(FakeApi):
+        async def request(self, method: str, path: str, **rest: Any) -> dict[str, Any]:
+            assert method == "GET"
+            errors = {"gone": ApiError(403, "forbidden"), "ill": ApiError(500, "x"), "far": ApiUnreachable("no answer")}
+            for name, error in errors.items():
+                if f"/namespaces/{name}/llmservices" in path:
+                    raise error
+            return {"items": []}
+
+    assert await readable(Api(), ["gone", "a", "ill", "far"]) == ("a", "ill", "far")
+    assert await readable(Api(), []) == ()

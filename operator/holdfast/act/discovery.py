@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 
 from holdfast.act.api import ApiError, ApiPort, ApiUnreachable
 from holdfast.api.llmservice import GROUP, PLURAL, VERSION
@@ -26,6 +27,21 @@ async def our_own_api(api: ApiPort, every_seconds: float = 5.0) -> None:
             _LOG.warning("the cluster has no CRD %s.%s: waiting until it is applied (holdfast crd)", PLURAL, GROUP)
             told = True
         await asyncio.sleep(every_seconds)
+
+
+async def readable(api: ApiPort, namespaces: Iterable[str]) -> tuple[str, ...]:
+    """Return in which of these namespaces LLMServices may be listed: one that is deleted takes its Role along."""
+    return tuple([namespace for namespace in namespaces if await _may_list(api, namespace)])
+
+
+async def _may_list(api: ApiPort, namespace: str) -> bool:
+    try:
+        await api.request("GET", f"{_OURS}/namespaces/{namespace}/{PLURAL}", query={"limit": "1"})
+    except ApiError as error:
+        return error.status != 403
+    except ApiUnreachable:
+        return True  # nothing is known
+    return True
 
 
 async def _answers(api: ApiPort) -> bool:

@@ -16,7 +16,7 @@ import kopf
 
 from holdfast import policy
 from holdfast.act.api import KubernetesApi, NoCluster, connect
-from holdfast.act.discovery import has_pod_monitors, our_own_api
+from holdfast.act.discovery import has_pod_monitors, our_own_api, readable
 from holdfast.api.template_rules import allowances
 from holdfast.control import handlers
 from holdfast.control.actuator import Actuator
@@ -35,6 +35,7 @@ from holdfast.runtime.toggles import calm_toggles
 
 _LOG = logging.getLogger(__name__)
 _SETTLE_SECONDS = 15.0
+_NAMESPACE_AGAIN_SECONDS = 30.0
 
 
 def run(settings: Settings) -> int:
@@ -139,16 +140,40 @@ async def _watch(
     calm_toggles(synced.set)
     kopf_settings = handlers.settings()
     await our_own_api(api)
+    namespaces = await _namespaces(settings, api)
     indices.register(registry, kopf_settings, pod_monitors=await has_pod_monitors(api))
     handlers.register(registry, wake=control_loop.wake)
-    await kopf.operator(
-        registry=registry,
-        settings=kopf_settings,
-        clusterwide=not settings.namespace,
-        namespaces=settings.namespace,
-        standalone=True,
-        ready_flag=watching,
-    )
+    async with asyncio.TaskGroup() as tasks:
+        again = tasks.create_task(_end_when_readable(api, set(settings.namespace) - set(namespaces)))
+        await kopf.operator(
+            registry=registry,
+            settings=kopf_settings,
+            clusterwide=not settings.namespace,
+            namespaces=namespaces,
+            standalone=True,
+            ready_flag=watching,
+        )
+        again.cancel()
+
+
+async def _namespaces(settings: Settings, api: KubernetesApi) -> tuple[str, ...]:
+    """Leave out namespaces that cannot be read: kopf would end at each of them, and nobody look after the others."""
+    while True:
+        found = await readable(api, settings.namespace)
+        for name in sorted(set(settings.namespace) - set(found)):
+            _LOG.warning("namespace %s is left out: it is gone, or its Role is (chart: watchNamespaces)", name)
+        if found or not settings.namespace:
+            return found
+        await asyncio.sleep(_NAMESPACE_AGAIN_SECONDS)
+
+
+async def _end_when_readable(api: KubernetesApi, left_out: set[str]) -> None:
+    """Start anew once a namespace that was left out can be read."""
+    while left_out:
+        await asyncio.sleep(_NAMESPACE_AGAIN_SECONDS)
+        back = await readable(api, sorted(left_out))
+        if back:
+            raise RuntimeError(f"namespace {back[0]} can be read now: starting anew")
 
 
 def _elector(settings: Settings, api: KubernetesApi) -> Elector:
