@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.domain.service import ServiceKey
 from holdfast.observe.client import PrometheusAddress
-from holdfast.observe.prometheus import PrometheusSource
+from holdfast.observe.prometheus import MOST_QUERIES, PrometheusSource
 from holdfast.observe.rota import MOST_ENGINES, Pulse, Rota, read_pulses
 from holdfast.observe.slow import AT_ONCE
 from holdfast.observe.traffic import TrafficRequest
@@ -107,6 +108,22 @@ async def test_of_many_services_only_those_whose_turn_it_is_are_named_and_the_ot
     named = [form["query"] for form in fake.asked if 'holdfast_service=~"' in form["query"]]
     assert len(named) >= 7
     assert sum(f"{kept[0].name}|" in query for query in named) <= AT_ONCE  # those once a minute
+
+
+async def test_no_tick_asks_more_than_twelve_queries_whatever_is_asked_beside() -> None:
+    trying, counts = [dataclasses.replace(one, on_trial=True) for one in MANY], []
+    async with FakePrometheus({"anomalies": [row(1, metric="newcomer", pod="chat-0", instance="i")]}) as fake:
+        source = PrometheusSource(PrometheusAddress(fake.url, timeout_seconds=30.0))
+        try:
+            for tick in range(12):
+                fake.asked.clear()
+                await source.observe(MANY if tick % 2 else trying, NOW + 5 * tick)
+                await source.running_by_pod([CHAT], NOW + 5 * tick)
+                await source.settle()
+                counts.append(len(fake.asked))
+        finally:
+            await source.close()
+    assert max(counts) == MOST_QUERIES == 12
 
 
 async def test_the_history_of_many_services_is_read_in_portions() -> None:

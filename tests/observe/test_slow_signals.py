@@ -59,6 +59,14 @@ def test_at_first_all_are_asked_and_then_one_at_a_time_each_once_a_minute() -> N
     assert 45 <= sum(map(len, asked.values())) <= 50
 
 
+def test_who_may_ask_only_one_at_a_time_lets_each_have_its_turn() -> None:
+    turns = cache()
+    asked = [turns.due(NOW + 5 * tick, parts=3, most=1) for tick in range(60)]
+    assert max(map(len, asked)) == 1
+    assert len({turn for some in asked[:30] for turn in map(str, some)}) == 15
+    assert turns.due(NOW + 1e6, parts=3, most=-2) == ()
+
+
 def test_sums_over_steps_come_in_the_units_of_the_step_law() -> None:
     sums = {"one": 1000.0, "prefill": 50.0, "decodes": 120.0, "kv": 150.0, "pairs": 30.0, "seconds": 9.0}
     rows = [sample(value, y=name) for name, value in sums.items()]

@@ -28,6 +28,8 @@ _SLOW_TRUST_SECONDS = 300.0
 _HISTORY_TIMEOUT_SECONDS = 30.0
 _PORTION = 100  # services whose history is in memory at once: an hour of one is a thousand points
 _THREADS = 11  # all queries of the first tick: seven fast, slow.AT_ONCE others
+MOST_QUERIES = 12
+"""Of one tick, whatever the number of services."""
 
 T = TypeVar("T")
 
@@ -65,11 +67,12 @@ class PrometheusSource:
         self._rota = Rota(int(scrape_seconds // tick_seconds))
         self._known: dict[ServiceKey, Traffic] = {}
         self._background: set[asyncio.Task[None]] = set()
+        self._asked = 0  # queries of this tick that are waited for
 
     async def observe(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, Traffic]:
         if not requests:
             return {}
-        turns = self._rota.turns(requests)
+        self._asked, turns = 0, self._rota.turns(requests)
         try:
             pulses = await self._pulses(now) if turns > 1 else {}
             asked = self._rota.due(requests, pulses)
@@ -149,6 +152,7 @@ class PrometheusSource:
 
     async def _ask_all(self, asked: Sequence[Query], now: float) -> dict[str, Answer]:
         """Ask at once; the first failure ends the wait, since a part of the signals would mislead."""
+        self._asked += len(asked)
         calls = (self._in_thread(functools.partial(self._client.instant, query, now)) for query in asked)
         try:
             async with asyncio.timeout(self._deadline_seconds):
@@ -169,7 +173,7 @@ class PrometheusSource:
 
     def _start_slow_queries(self, requests: Sequence[TrafficRequest], parts: int, now: float) -> None:
         ordered = sorted(request.key for request in requests)
-        for name, part in self._slow.due(now, parts):
+        for name, part in self._slow.due(now, parts, MOST_QUERIES - self._asked - 1):  # one may follow: running_by_pod
             task = asyncio.create_task(self._ask_slow(name, ordered[part], part.step > 1, now))
             self._background.add(task)
             task.add_done_callback(self._background.discard)

@@ -48,11 +48,15 @@ class SlowCache:
         self._parts = 0
         self._read: dict[str, dict[ServiceKey, tuple[float, Any]]] = {name: {} for name in names}
 
-    def due(self, now: float, parts: int = 1) -> tuple[tuple[str, slice], ...]:
-        """Return the queries to ask now, each with the services to ask about in order, and count them as asked."""
+    def due(self, now: float, parts: int = 1, most: int = AT_ONCE) -> tuple[tuple[str, slice], ...]:
+        """Return the queries to ask now, each with the services to ask about in order, and count them as asked.
+
+        No more than `most` of them, those that wait longest first.
+        """
         if parts > self._parts:  # never back: services around the limit must not begin anew all the time
             self._plan(now, parts)
-        turns = tuple(turn for turn, due_at in self._due_at.items() if due_at <= now)[:AT_ONCE]
+        waiting = [turn for turn, due_at in self._due_at.items() if due_at <= now]
+        turns = sorted(waiting, key=self._due_at.__getitem__)[: max(0, min(most, AT_ONCE))]
         for turn in turns:
             first = self._due_at[turn] == -math.inf
             self._due_at[turn] = now + self._period_seconds + (self._stagger(turn) if first else 0.0)
