@@ -10,7 +10,7 @@ from holdfast.api.conditions import ConditionType
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ClusterProblem, Placement, Replica, ReplicaPhase
 from holdfast.domain.decision import Action, Decision
-from holdfast.domain.signals import SignalState
+from holdfast.domain.signals import SignalState, Traffic
 from holdfast.policy.decide import decide
 from holdfast.policy.memory import Memory
 from holdfast.policy.settings import PolicySettings
@@ -222,6 +222,17 @@ def test_a_replica_on_a_lost_node_is_replaced_and_told() -> None:
     decision = decided(ServiceView(CHAT.with_replicas_between(3, 6), QUIET, replicas(2) + lost), looks=3)
     assert decision.verdict.replicas == 4
     assert condition(decision, "Reconciling") == (True, "NodeLost")
+
+
+@pytest.mark.parametrize("seen", [no_traffic(SignalState.ABSENT), traffic(5.0), traffic(5.0, state=SignalState.STALE)])
+def test_the_only_replica_on_a_lost_node_is_replaced_once_also_without_metrics(seen: Traffic) -> None:
+    lost = replicas(1, ReplicaPhase.FAILING, reason="NodeLost", detail="its node does not answer")
+    one = CHAT.with_replicas_between(1, 6)
+    assert decided(ServiceView(one, seen, lost), looks=3).verdict.replicas == 2
+    came = replicas(1, ReplicaPhase.STARTING, age=5.0)
+    assert decided(ServiceView(one, seen, lost + came), looks=3).verdict.replicas == 2
+    crashing = replicas(1, ReplicaPhase.FAILING, reason="CrashLoopBackOff")
+    assert decided(ServiceView(one, seen, crashing), looks=3).verdict.replicas == 1
 
 
 def test_one_failing_replica_is_replaced_by_one_more_and_not_by_ever_more() -> None:

@@ -207,15 +207,14 @@ def spare_replicas(view: View) -> int:
 
 
 def _in_place_of_failing(view: View) -> int:
-    """Where none serves, more of the same would fail as well.
+    """Where none serves, more of the same would fail as well, but for those whose node fell silent.
 
     Each that fails although one as new as it serves has one. While only the newest fail, a single one is tried, and
     none in the middle of a rollout: it is the new revision that fails, and every further replica would be of it.
     """
     group = view.group
+    newest = max((replica.created_at for replica in group.ready), default=-math.inf)
     lost = (*group.failing, *group.stuck)
-    if not lost or not group.ready:
-        return 0
-    newest = max(replica.created_at for replica in group.ready)
-    single = sum(replica.created_at <= newest for replica in lost)
-    return max(single, 0 if group.rolling_out else 1)
+    single = sum(replica.created_at <= newest or replica.reason == Reason.NODE_LOST for replica in lost)
+    tried = 1 if lost and group.ready and not group.rolling_out else 0
+    return max(single, tried)
