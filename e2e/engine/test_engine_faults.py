@@ -86,9 +86,14 @@ class Door:
         """What clients got with a fault half way through the calls, and then."""
         known = len(self.server.log)
         self.server.get(f"/fault?hook={quote(hook)}&entrance={quote(entrance)}&fails_at={math.ceil(calls / 2)}")
-        first = self.crowd()
-        if not self._told(hook)["reached"]:
-            self.server.wait_for(lambda: self._told(hook)["reached"], 5.0, f"call of {hook} by {entrance}")
+        first: list[Answer] = []
+
+        def reached() -> bool:
+            """How many are refused, and so how often a hook is called, differs from one crowd to the next."""
+            first.extend(self.crowd())
+            return bool(self._told(hook)["reached"])
+
+        self.server.wait_for(reached, 30.0, f"call of {hook} by {entrance}")
         then = self.crowd()
         return {
             "hook": hook,
