@@ -135,7 +135,7 @@ def an_option(name: str, count: int, *, rps: float = 5.0, most: int = 10, cost: 
               feasible: bool = True, offering: int = 0, out: Setback | None = None) -> Option:  # fmt: skip
     declared = accelerator(name, cost_per_gpu_hour=cost)
     return Option(Belief(declared, ReplicaRate(rps, "TPOT", feasible, 0.8), 1.0), 0, count, most,
-                  Room(0, 0, offering), out)  # fmt: skip
+                  Room(0, frozenset(), offering), out)  # fmt: skip
 
 
 def running(ready: int = 0, *, size: int | None = None, on: str = "h100", **more: object) -> Group:

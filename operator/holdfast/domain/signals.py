@@ -40,6 +40,11 @@ LEAST_STILL_SECONDS = 60.0
 """An engine that holds requests and makes nothing of them may be slow, or compile a kernel, for less than that."""
 
 
+def still_seconds(interval_seconds: float) -> float:
+    """How long an engine that holds requests must have made nothing of them to be hung: no less than one look."""
+    return max(LEAST_STILL_SECONDS, interval_seconds + LEAST_LOOK_SECONDS)
+
+
 def fewest_looks(seconds: float, scrape_seconds: float) -> int:
     """Samples in so many seconds that tell of an engine standing still; a few may be lost."""
     return max(3, int(0.7 * seconds / scrape_seconds) + 1)

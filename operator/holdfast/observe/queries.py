@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.domain.service import ServiceKey
-from holdfast.domain.signals import LEAST_LOOK_SECONDS, LEAST_STILL_SECONDS, fewest_looks
+from holdfast.domain.signals import LEAST_LOOK_SECONDS, fewest_looks, still_seconds
 
 SERVICE = "namespace, holdfast_service"
 GROUP = f"{SERVICE}, holdfast_accelerator"
@@ -96,7 +96,7 @@ class Window:
     @property
     def still_seconds(self) -> float:
         """How long an engine that holds requests must have made nothing of them to be hung."""
-        return max(LEAST_STILL_SECONDS, self.look_seconds)
+        return still_seconds(self.interval_seconds)
 
     @property
     def stale_seconds(self) -> float:

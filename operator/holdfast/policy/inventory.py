@@ -10,12 +10,16 @@ from holdfast.domain.service import AcceleratorOption
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Replicas that matching nodes have room for; `nodes` match, of `offering` that have the resource at all."""
+    """Replicas that matching nodes have room for: those of these names, of `offering` that have the resource at all."""
 
     free_replicas: int
-    nodes: int
+    names: frozenset[str]
     offering: int
-    names: frozenset[str] = frozenset()  # of the nodes that match
+
+    @property
+    def nodes(self) -> int:
+        """How many match."""
+        return len(self.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,4 +57,4 @@ def _room(nodes: tuple[NodeOffer, ...], resource: str, gpus: int, selector: tupl
         if all(labels.get(name) == value for name, value in selector):
             matching.append(node.name)
             free += max(0, there - dict(node.used).get(resource, 0)) // max(1, gpus)
-    return Room(free, len(matching), offering, frozenset(matching))
+    return Room(free, frozenset(matching), offering)

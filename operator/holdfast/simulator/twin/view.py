@@ -16,13 +16,13 @@ from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.engine import EngineState, ExactCounts, PluginMode
 from holdfast.domain.signals import (
     LEAST_LOOK_SECONDS,
-    LEAST_STILL_SECONDS,
     AcceleratorTraffic,
     LengthHistogram,
     SignalState,
     Traffic,
     busiest_share,
     fewest_looks,
+    still_seconds,
 )
 from holdfast.domain.snapshot import Timing
 from holdfast.simulator.twin.books import COUNTS, EXACT, Records, hangs
@@ -154,16 +154,17 @@ class View:
         state, detail = self._state(now)
         if now >= self._lengths_due:
             self._lengths, self._lengths_due = self._read_lengths(now), now + LENGTHS_PERIOD_SECONDS
+        hung = self._hung(now)
         return Traffic(
             state=state,
             detail=detail,
             interval_seconds=self.interval_seconds,
             sample_age_seconds=None if self.scraped_at is None else now - self.scraped_at,
-            by_accelerator=self._by_accelerator(now),
+            by_accelerator=self._by_accelerator(now, hung),
             prompt_lengths=self._lengths[0],
             output_lengths=self._lengths[1],
             plugins=self._plugins(),
-            hung=self._hung(now),
+            hung=hung,
         )
 
     def engines(self, now: float) -> tuple[EngineGauges, ...] | None:
@@ -175,7 +176,7 @@ class View:
         return tuple(series.gauges for series in alive if series.gauges is not None and series.times[-1] >= fresh_since)
 
     def _hung(self, now: float) -> tuple[str, ...]:
-        still = max(LEAST_STILL_SECONDS, self.interval_seconds + LEAST_LOOK_SECONDS)
+        still = still_seconds(self.interval_seconds)
         least = fewest_looks(still, self._timing.scrape_seconds)
         return tuple(sorted(pod.name for pod, series in self._series.items() if series.looks_hung(now - still, least)))
 
@@ -196,14 +197,14 @@ class View:
             return SignalState.PARTIAL, f"{len(silent)} of {len(settled)} ready replicas do not report"
         return SignalState.FRESH, ""
 
-    def _by_accelerator(self, now: float) -> tuple[tuple[str, AcceleratorTraffic], ...]:
+    def _by_accelerator(self, now: float, hung: Sequence[str]) -> tuple[tuple[str, AcceleratorTraffic], ...]:
         start, fresh_since = now - self.interval_seconds, self._fresh_since(now)
         plugin = self._service.fleet.plugin
         sums: dict[str, Floats] = {}
         gauges: dict[str, list[Floats]] = {}
         usage: dict[str, list[float]] = {}
         begun: dict[str, list[float]] = {}
-        hung, working = self._hung(now), dict[str, int]()
+        working: dict[str, int] = {}
         for pod, series in self._series.items():
             name = series.accelerator
             sums[name] = sums.get(name, 0.0) + series.gained(start, now)
