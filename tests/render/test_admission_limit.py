@@ -62,8 +62,8 @@ def test_a_small_batch_leaves_little_room_for_a_queue() -> None:
 def test_what_is_deployed_keeps_its_limit_until_something_rolls_it_out() -> None:
     of = service()
     accelerator = of.spec.accelerators[0]
-    kept = Deployed(inputs(of, accelerator), "", "{}", 0, admission_tokens=123)
-    edited = Deployed("other", "", "{}", 0, admission_tokens=123)
+    kept = Deployed(inputs(of, accelerator), "{}", 0, admission_tokens=123)
+    edited = Deployed("other", "{}", 0, admission_tokens=123)
     assert rollout_tokens(of, accelerator, kept) == 123
     assert rollout_tokens(of, accelerator, edited) == admission_tokens(of, accelerator)
     assert rollout_tokens(of, accelerator, None) == admission_tokens(of, accelerator)

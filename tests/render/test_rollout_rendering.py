@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -104,8 +105,7 @@ def test_a_later_accelerator_gets_the_edges_of_the_first_one() -> None:
 
 def test_a_new_operator_leaves_running_pods_as_they_are() -> None:
     upgraded = after({}, settings=NEW_OPERATOR)
-    assert template(upgraded)["spec"]["dnsPolicy"] == "ClusterFirst", "the live template, defaults included"
-    assert template(upgraded)["spec"]["volumes"] == template(FIRST)["spec"]["volumes"]
+    assert template(upgraded) == template(FIRST)
     assert upgraded["metadata"]["annotations"] == FIRST["metadata"]["annotations"]
 
 
@@ -121,12 +121,33 @@ def test_the_next_rollout_brings_what_the_new_operator_renders() -> None:
     assert engine(rolled)["lifecycle"]["preStop"]["exec"]["command"][2] == "20"
 
 
-def test_a_template_edited_by_hand_is_put_right_again() -> None:
-    edited = live(FIRST)
-    drifted = Deployed(
-        edited.inputs, edited.template, "{}", edited.max_surge, edited.admission_tokens, edited.objectives
-    )
-    assert template(chat_h100(service(), context(deployed=drifted))) == template(FIRST)
+def edited(manifest: Manifest, grace_seconds: int = 7, **annotations: str) -> Deployed:
+    """What is read back after somebody edited the pod template, and perhaps annotations."""
+    body = copy.deepcopy(manifest)
+    body["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = grace_seconds
+    body["metadata"]["annotations"] |= annotations
+    return live(body)
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, NEW_OPERATOR], ids=["same operator", "upgraded operator"])
+def test_a_template_edited_by_hand_is_put_right_again(settings: RenderSettings) -> None:
+    again = chat_h100(service(), context(deployed=edited(FIRST)), settings)
+    assert template(again) == template(FIRST)
+
+
+def test_a_template_edited_by_hand_is_put_right_after_several_upgrades() -> None:
+    kept = after({}, settings=NEW_OPERATOR)
+    later = RenderSettings(pod_files={"launcher.py": "# later still\n"}, prestop_seconds=30)
+    assert template(chat_h100(service(), context(deployed=edited(kept)), later)) == template(FIRST)
+
+
+@pytest.mark.parametrize("record", ["older", "c7b653cd59", "", "3", "[]", "{}", '{"spec": 1}', "null"])
+def test_where_no_template_is_recorded_the_live_one_is_kept_as_first_seen(record: str) -> None:
+    lost = edited(FIRST, 50, **{"holdfast.dev/pod-template": record})
+    kept = chat_h100(service(), context(deployed=lost), NEW_OPERATOR)
+    assert template(kept)["spec"]["terminationGracePeriodSeconds"] == 50, "no engine restarts for a lost record"
+    assert template(kept)["spec"]["dnsPolicy"] == "ClusterFirst", "the live template, defaults included"
+    assert template(chat_h100(service(), context(deployed=edited(kept)), NEW_OPERATOR)) == template(kept)
 
 
 def test_the_revision_changes_with_model_image_and_arguments_only() -> None:

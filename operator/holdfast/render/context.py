@@ -48,12 +48,12 @@ class Objectives:
 class Deployed:
     """What an existing Deployment remembers of its own rendering.
 
-    `template_json` is its live pod template: it is kept as it is until something the user owns changes, so that
-    neither an edited SLO nor a new operator restarts an engine.
+    `template_json` is its pod template as it was rendered: it is kept until something the user owns changes, so that
+    neither an edited SLO nor a new operator restarts an engine. It is read from an annotation, for the live template
+    may have been edited by somebody else since; only where nothing is recorded is the live one kept, and so recorded.
     """
 
     inputs: str
-    template: str
     template_json: str
     max_surge: int
     admission_tokens: int | None = None
@@ -70,8 +70,7 @@ class Deployed:
         rolling = (spec.get("strategy") or {}).get("rollingUpdate") or {}
         return cls(
             inputs=annotations[names.INPUTS_ANNOTATION],
-            template=annotations.get(names.TEMPLATE_ANNOTATION, ""),
-            template_json=json.dumps(_plain(spec["template"]), sort_keys=True),
+            template_json=_recorded(annotations.get(names.TEMPLATE_ANNOTATION, "")) or as_text(spec["template"]),
             max_surge=1 if rolling.get("maxSurge") == 1 else 0,
             admission_tokens=_tokens(annotations.get(names.ADMISSION_ANNOTATION)),
             objectives=Objectives.from_json(annotations.get(names.OBJECTIVES_ANNOTATION, "")),
@@ -117,6 +116,20 @@ class RenderContext:
         """The objectives when the first Deployment was made: histograms add up only over the same edges."""
         remembered = (facts.deployed.objectives for _, facts in self.accelerators if facts.deployed)
         return next((objectives for objectives in remembered if objectives), Objectives.of(slo))
+
+
+def as_text(template: Mapping[str, Any]) -> str:
+    """A pod template as its annotation holds it."""
+    return json.dumps(_plain(template), sort_keys=True, separators=(",", ":"))
+
+
+def _recorded(text: str) -> str | None:
+    """The text, where it is a pod template: earlier versions wrote a hash in its place."""
+    try:
+        template = json.loads(text)
+    except ValueError:
+        return None
+    return text if isinstance(template, dict) and isinstance(template.get("spec"), dict) else None
 
 
 def _tokens(text: str | None) -> int | None:

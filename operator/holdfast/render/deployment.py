@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.render import names
 from holdfast.render.batching import TRIAL_SECONDS, with_limits
-from holdfast.render.context import AcceleratorFacts, RenderContext
+from holdfast.render.context import AcceleratorFacts, RenderContext, as_text
 from holdfast.render.names import Manifest
 from holdfast.render.pod_template import inputs, pod_template, selector
 from holdfast.render.settings import RenderSettings
@@ -34,7 +34,7 @@ def deployment(
     )
     metadata["annotations"] = {
         names.INPUTS_ANNOTATION: pods.inputs,
-        names.TEMPLATE_ANNOTATION: pods.template_hash,
+        names.TEMPLATE_ANNOTATION: as_text(pods.template),
         names.OBJECTIVES_ANNOTATION: context.created_objectives(service.spec.slo).to_json(),
         **({} if pods.admission_tokens is None else {names.ADMISSION_ANNOTATION: str(pods.admission_tokens)}),
         **({names.BATCHING_ANNOTATION: tuned.to_json()} if tuned else {}),
@@ -88,7 +88,6 @@ class _Pods:
     """A pod template with its memory, and whether applying it replaces running pods."""
 
     template: Manifest
-    template_hash: str
     inputs: str
     admission_tokens: int | None
     rolls_out: bool
@@ -97,24 +96,20 @@ class _Pods:
 def _pods(service: LLMService, accelerator: Accelerator, settings: RenderSettings, context: RenderContext) -> _Pods:
     """Decide between a new template and the one that runs.
 
-    | inputs  | rendered as before | template        | admission        |
-    | changed | any                | new: a rollout  | new              |
-    | same    | yes                | same, reapplied | as deployed      |
-    | same    | no (new operator)  | live, kept      | as deployed      |
+    | inputs  | template                                  | admission   |
+    | changed | new: a rollout                            | new         |
+    | same    | as rendered when they last changed        | as deployed |
     """
     facts = context.facts(accelerator.name)
     deployed, wanted = facts.deployed, inputs(service, accelerator)
-    same_inputs = deployed is not None and deployed.inputs == wanted
-    tokens = deployed.admission_tokens if deployed is not None and same_inputs else facts.admission_tokens
+    if deployed is not None and deployed.inputs == wanted:
+        return _Pods(json.loads(deployed.template_json), wanted, deployed.admission_tokens, rolls_out=False)
     template = pod_template(
         service,
         accelerator,
         context.created_objectives(service.spec.slo),
-        tokens,
+        facts.admission_tokens,
         settings,
         scraped_by_annotation=not context.pod_monitor,
     )
-    rendered = names.short_hash(template)
-    if deployed is not None and same_inputs and deployed.template != rendered:
-        return _Pods(json.loads(deployed.template_json), deployed.template, wanted, tokens, rolls_out=False)
-    return _Pods(template, rendered, wanted, tokens, rolls_out=not same_inputs)
+    return _Pods(template, wanted, facts.admission_tokens, rolls_out=True)

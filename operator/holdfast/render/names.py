@@ -29,7 +29,7 @@ METRIC_REVISION_LABEL = "holdfast_revision"
 METRIC_LABELS = (METRIC_SERVICE_LABEL, METRIC_ACCELERATOR_LABEL, METRIC_REVISION_LABEL)
 
 INPUTS_ANNOTATION = f"{GROUP}/pod-inputs"
-TEMPLATE_ANNOTATION = f"{GROUP}/pod-template"
+TEMPLATE_ANNOTATION = f"{GROUP}/pod-template"  # as rendered: what an edit by hand is put back to
 ADMISSION_ANNOTATION = f"{GROUP}/admission-tokens"
 BATCHING_ANNOTATION = f"{GROUP}/batching"
 OBJECTIVES_ANNOTATION = f"{GROUP}/created-objectives"
