@@ -1,12 +1,13 @@
 """When status is written, and when a quiet service costs nothing."""
 
 import copy
+import math
 from typing import Any
 
 import pytest
 
 from holdfast.act.resources import service_path
-from holdfast.act.status import StatusWriter, is_due
+from holdfast.act.status import StatusWriter, least_age_seconds
 from holdfast.domain.service import ServiceKey
 from tests.fakes import FakeApi
 
@@ -55,8 +56,10 @@ def ready(value: str, reason: str = "Serving") -> dict[str, Any]:
         ),
     ],
 )
-def test_is_due(old: dict[str, Any], new: dict[str, Any], age: float, due: bool) -> None:
-    assert is_due(old, new, age) is due
+def test_news_are_due_at_once_and_figures_after_a_minute(
+    old: dict[str, Any], new: dict[str, Any], age: float, due: bool
+) -> None:
+    assert (age >= least_age_seconds(old, new)) is due
 
 
 def api_with_service(uid: str = "u1") -> FakeApi:
@@ -122,6 +125,24 @@ async def test_of_numbers_that_wait_only_the_newest_are_written_and_news_take_th
     await writer.settle()
     assert len(api.writes()) == 1
     assert api.objects[service_path(KEY)]["status"]["replicas"] == {"ready": 2}
+
+
+async def test_write_says_when_the_next_one_is_due() -> None:
+    writer, rate = StatusWriter(api_with_service()), {"slo": {"arrivalRps": 2.0}}
+    due: list[float] = []
+    for now, told, shown in (
+        (0.0, status(url="http://chat"), status()),  # news
+        (5.0, status(url="http://chat"), status(url="http://chat")),  # nothing new
+        (10.0, status(url="http://chat", **rate), status(url="http://chat")),  # figures have moved
+        (15.0, status(url="http://chat"), status(url="http://elsewhere")),  # somebody's edit, or a watch that is behind
+    ):
+        due.append(await writer.write(KEY, "u1", told, observed=shown, now=now))
+    await writer.settle()
+    assert due == [math.inf, math.inf, 60.0, -math.inf]
+
+
+async def test_a_status_that_could_not_be_written_stays_due() -> None:
+    assert await StatusWriter(FakeApi()).write(KEY, "u1", status(), observed={}, now=0.0) == -math.inf
 
 
 EDITS = [

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.act.status import is_due
+from holdfast.act.status import least_age_seconds
 from holdfast.act.steady import same
 from holdfast.api.status import BatchingStatus
 from holdfast.control.report import status_of
@@ -97,7 +97,7 @@ def written(told: list[dict[str, Any]]) -> list[int]:
     """In which ticks the status is written, when numbers wait a minute."""
     last, at, ticks = told[0], 0, []
     for tick, new in enumerate(told):
-        if is_due(last, new, 5.0 * (tick - at)):
+        if 5.0 * (tick - at) >= least_age_seconds(last, new):
             last, at = new, tick
             ticks.append(tick)
     return ticks

@@ -44,30 +44,26 @@ class StatusWriter:
         self._found_at: dict[ServiceKey, float] = {}
         self._later = Later()
 
-    async def write(self, key: ServiceKey, uid: str, status: Body, observed: Mapping[str, Any], now: float) -> None:
+    async def write(self, key: ServiceKey, uid: str, status: Body, observed: Mapping[str, Any], now: float) -> float:
         """Write the status if it is due; `observed` is what the object says, by the watch.
 
         What somebody else wrote over ours is put right as soon as it cannot be the watch that is behind.
+
+        Returns when the status will be due, if all but its figures stays as it is: infinite where what stands there
+        says the same, minus infinite where news or somebody's edit wait.
         """
         self._found_at.setdefault(key, now)
         self._look(key, observed, now)
         last = self._last(key, observed)
         edited = last.edited_at is not None and now - last.edited_at >= _WATCH_LAG_SECONDS
-        if edited or news(last.status) != news(status):
+        due_at = -math.inf if edited else last.at + least_age_seconds(last.status, status)
+        if due_at == -math.inf:
             await self._later.displace(key)
             await self._send(key, uid, status, now)
-        elif is_due(last.status, status, now - last.at):
+            return math.inf if self.last(key, observed) is status else -math.inf
+        if due_at <= now:
             self._later.put(key, partial(self._send, key, uid, status, now))
-
-    def due_at(self, key: ServiceKey, status: Body, observed: Mapping[str, Any]) -> float:
-        """Return when a status will be due, if all but its figures stays as it is; asked after `write`.
-
-        Infinite where what stands there says the same, minus infinite where news or somebody's edit wait.
-        """
-        last = self._last(key, observed)
-        if last.edited_at is not None or news(last.status) != news(status):
-            return -math.inf
-        return last.at + _NUMBERS_EVERY_SECONDS if has_moved(last.status, status) else math.inf
+        return due_at if last.edited_at is None else -math.inf
 
     def _last(self, key: ServiceKey, observed: Mapping[str, Any]) -> _Written:
         return self._written.get(key) or _Written(observed, self._found_at[key] + _UNTIL_ALL_IS_ASKED_SECONDS)
@@ -115,11 +111,11 @@ class StatusWriter:
             self._found_at.pop(key, None)
 
 
-def is_due(old: Mapping[str, Any], new: Mapping[str, Any], age_seconds: float) -> bool:
-    """Whether `new` must be written now: news at once, numbers after a minute, nothing when nothing changed."""
+def least_age_seconds(old: Mapping[str, Any], new: Mapping[str, Any]) -> float:
+    """The age from which `old` gives way to `new`: any for news, a minute for figures, infinite if nothing changed."""
     if news(old) != news(new):
-        return True
-    return age_seconds >= _NUMBERS_EVERY_SECONDS and has_moved(old, new)
+        return -math.inf
+    return _NUMBERS_EVERY_SECONDS if has_moved(old, new) else math.inf
 
 
 def has_moved(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:

@@ -50,20 +50,20 @@ class Teller:
     async def tell(self, part: ServiceParts, decision: Decision, changes: Plan, applied: Applied, now: float) -> float:
         """Write status if it says something else than before, and an Event for each change. Raises ApiError.
 
-        Returns when there will be something to write though nothing but figures moves (see `StatusWriter.due_at`).
+        Returns when there will be something to write though nothing but figures moves (see `StatusWriter.write`).
         """
         old = self.written(part)
         used = [target.accelerator for target in decision.verdict.targets if target.replicas]
         known = remarks(part.service, used, changes.context)
         found = [applied.condition] if applied.condition else []
         new = status_of(part, decision, _batching(part, changes, applied), old, now, known, found)
-        await self._status.write(decision.key, part.spec.uid, new, part.service.status, now)
+        due_at = await self._status.write(decision.key, part.spec.uid, new, part.service.status, now)
         await self._tell_change(part, decision, now)
         await self._tell_batching(part, decision, now)
         for condition in condition_news(old, new):
             warning = condition["status"] == "False"
             await self._event(part, condition["reason"], condition["message"], warning=warning, now=now)
-        return self._status.due_at(decision.key, new, part.service.status)
+        return due_at
 
     async def tell_invalid(self, entry: Invalid, now: float) -> None:
         """Write the status of a service that nobody can run as it is. Raises ApiError."""
