@@ -236,6 +236,22 @@ async def test_a_service_at_rest_is_put_right_in_the_tick_after_somebody_deletes
     assert path in api.objects
 
 
+async def test_many_services_of_which_none_waits_for_anything_leave_the_event_loop_to_others() -> None:
+    many = [parts(llmservice(f"s{number:02}")) for number in range(64)]
+    acting, turns = actuator(cluster(), leading=False), 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0.0)
+            turns += 1
+
+    beside = asyncio.create_task(others())
+    await acting.act(many, [decision(part, Action.HOLD, h100=1) for part in many], [], [], now=0.0)
+    beside.cancel()
+    assert turns >= len(many) // 16  # so many are looked at beside each other
+
+
 class SlowApi(FakeApi):
     """Every request takes a second."""
 

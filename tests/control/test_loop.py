@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from holdfast import policy
 from holdfast.control.loop import Loop
 from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import ServiceKey
-from holdfast.domain.signals import History, SignalState, Traffic
+from holdfast.domain.signals import AcceleratorTraffic, History, SignalState, Traffic
 from holdfast.domain.snapshot import Timing
 from holdfast.observe.cluster import Invalid, ServiceParts
 from holdfast.observe.traffic import TrafficRequest
@@ -83,11 +85,10 @@ class Telemetry:
         self.errors.append(phase)
 
 
-async def test_a_service_that_cannot_be_decided_on_is_told_and_leaves_the_others_alone() -> None:
-    acting, telemetry = Acting(), Telemetry()
-    loop = Loop(
+def a_loop(metrics: NoMetrics, acting: Acting, telemetry: Telemetry) -> Loop:
+    return Loop(
         cluster=Cluster(),
-        metrics=NoMetrics(),
+        metrics=metrics,
         actuator=acting,  # type: ignore[arg-type]
         telemetry=telemetry,
         timing=Timing(5.0, 15.0),
@@ -95,7 +96,40 @@ async def test_a_service_that_cannot_be_decided_on_is_told_and_leaves_the_others
         monotonic=lambda: NOW,
         wall=lambda: NOW,
     )
-    await loop.run_once()
+
+
+async def test_a_service_that_cannot_be_decided_on_is_told_and_leaves_the_others_alone() -> None:
+    acting, telemetry = Acting(), Telemetry()
+    await a_loop(NoMetrics(), acting, telemetry).run_once()
     assert acting.decided == ["chat"]
     assert "it cannot be worked out (AttributeError" in acting.invalid["broken"]
     assert telemetry.errors == ["decide"]
+
+
+class Waited(tuple[tuple[str, AcceleratorTraffic], ...]):
+    """Rows that can be read only once the event loop has gone on."""
+
+    gone_on: threading.Event
+
+    def __iter__(self) -> Iterator[tuple[str, AcceleratorTraffic]]:
+        assert self.gone_on.wait(timeout=60.0), "the event loop waits for the policy"
+        return super().__iter__()
+
+
+class Busy(NoMetrics):
+    """Something is to be done as soon as the event loop comes to it."""
+
+    async def observe(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, Traffic]:
+        rows = Waited()
+        rows.gone_on = threading.Event()
+        asyncio.get_running_loop().call_soon(rows.gone_on.set)
+        return {
+            request.key: Traffic(SignalState.ABSENT, "no replica is ready yet", by_accelerator=rows)
+            for request in requests
+        }
+
+
+async def test_the_event_loop_goes_on_while_the_policy_decides() -> None:
+    acting, telemetry = Acting(), Telemetry()
+    await a_loop(Busy(), acting, telemetry).run_once()
+    assert acting.decided == ["chat"]

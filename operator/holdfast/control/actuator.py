@@ -181,7 +181,7 @@ class Actuator:
         rest = self._rests.pop(decision.key, None)
         if rest is None or not rest.holds(part, decision, seen, self._teller.written(part), now):
             return False
-        self._rests[decision.key] = replace(rest, decision=decision)
+        self._rests[decision.key] = rest if rest.decision is decision else replace(rest, decision=decision)
         return True
 
     async def _carry_out(
@@ -247,9 +247,13 @@ class Actuator:
 
 
 async def _in_turn(waiting: Iterable[Coroutine[None, None, None]]) -> None:
-    """Do what is next until nothing is left: of several beside each other, and no task for each of a thousand."""
+    """Do what is next until nothing is left: of several beside each other, and no task for each of a thousand.
+
+    Services at rest wait for nothing: without a pause, a thousand of them would hold the event loop up.
+    """
     for work in waiting:
         await work
+        await asyncio.sleep(0.0)
 
 
 def _rooms(part: ServiceParts, inventory: Inventory) -> tuple[bool, ...]:

@@ -96,8 +96,9 @@ class Loop:
         with self._phase("decide"):
             snapshot = self._picture(services, traffic, history, now)
             failed: dict[ServiceKey, Exception] = {}
-            decisions, self._memory = policy.decide(
-                snapshot, self._memory, self._policy_settings, failed=failed.__setitem__
+            # On a thread: meanwhile the lease is renewed, watches are read and slow queries are on their way.
+            decisions, self._memory = await asyncio.to_thread(
+                policy.decide, snapshot, self._memory, self._policy_settings, failed=failed.__setitem__
             )
         with self._phase("act"):
             invalid = (*self._cluster.invalid(), *self._undecided(services, failed))
