@@ -1,15 +1,20 @@
 """What people read in status."""
 
+import math
 from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
 from holdfast.api.status import BatchingStatus
-from holdfast.control.report import condition_news, invalid_status, status_of
-from holdfast.domain.decision import Action, Candidate, Explanation, SloView, Verdict
+from holdfast.control.report import FIGURES, condition_news, figures, invalid_status, status_of
+from holdfast.domain.decision import Action, Candidate, CapacityView, Explanation, SloView, Verdict
 from holdfast.domain.service import ServiceKey
+from holdfast.domain.signals import LatencyQuantiles
 from holdfast.observe.cluster import Invalid
-from tests.control.parts import decision, parts
+from tests.control.parts import decision, llmservice, parts
 
 NONE = BatchingStatus()
 
@@ -31,6 +36,27 @@ def test_what_is_not_known_is_left_out_and_never_zero() -> None:
     assert "attainment" not in status["slo"]
     assert "capacity" not in status
     assert "perMillionTokens" not in status["cost"]
+
+
+NUMBERS = st.none() | st.floats(-1e300, 1e300) | st.sampled_from([math.nan, math.inf, -math.inf])
+QUANTILES = st.builds(LatencyQuantiles, NUMBERS, NUMBERS, NUMBERS)
+SLOS = st.builds(
+    SloView, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, QUANTILES, QUANTILES, st.sampled_from(["exact", "bounds"])
+)
+CAPACITIES = st.builds(
+    CapacityView, st.just("h100"), st.floats(), st.sampled_from(["TTFT", "KVCache"]), st.floats(0.0, 1.0)
+)
+
+
+@given(SLOS, st.none() | CAPACITIES, st.integers(0, 3), st.booleans())
+def test_figures_are_those_of_the_whole_status_whatever_the_numbers(
+    slo: SloView, capacity: CapacityView | None, ready: int, priced: bool
+) -> None:
+    service = llmservice(accelerators=[{"name": "h100", **({"costPerHour": 3.0} if priced else {})}])
+    part = parts(service, ready={"h100": ready}, sizes={"h100": ready})
+    made = replace(decision(part, Action.HOLD, h100=ready), slo=slo, capacity=capacity)
+    whole = status_of(part, made, NONE, {}, now=0.0)
+    assert figures(part, made) == {name: whole[name] for name in FIGURES & whole.keys()}
 
 
 def test_a_hold_does_not_displace_the_last_change() -> None:

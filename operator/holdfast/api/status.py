@@ -4,7 +4,9 @@ Two significant digits are what a person acts on, and what keeps a quiet service
 """
 
 import math
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import ConfigDict, Field, PlainSerializer, StringConstraints, WithJsonSchema
 from pydantic.alias_generators import to_camel
@@ -79,6 +81,27 @@ class StatusPart(ApiModel):
         """The part as the API server stores it."""
         pruned = _pruned(self.model_dump(by_alias=True))
         return pruned if isinstance(pruned, dict) else {}
+
+    @classmethod
+    def figures(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What `cls(**values).to_dict()` says of a part of plain figures: unchecked, and at a fraction of the cost."""
+        said = {name: write(values[field]) for field, name, write in _writers(cls) if values.get(field) is not None}
+        return {name: figure for name, figure in said.items() if figure is not None}
+
+
+Writer = Callable[[Any], Any]
+
+
+@cache
+def _writers(part: type[StatusPart]) -> tuple[tuple[str, str, Writer], ...]:
+    """Field, name outside and serializer of each field of a part."""
+    return tuple((name, str(field.alias), _writer(field.annotation)) for name, field in part.model_fields.items())
+
+
+def _writer(annotation: object) -> Writer:
+    """The serializer of a field that may be absent: `Annotated[..., PlainSerializer(...)] | None`."""
+    marks = (mark for choice in get_args(annotation) for mark in getattr(choice, "__metadata__", ()))
+    return next((cast("Writer", mark.func) for mark in marks if isinstance(mark, PlainSerializer)), lambda value: value)
 
 
 class ReplicaCounts(StatusPart):

@@ -13,7 +13,7 @@ from holdfast.api.conditions import Condition, ConditionType, Status
 from holdfast.api.reasons import Reason
 from holdfast.control.explanation import explained
 from holdfast.domain.cluster import ReplicaPhase
-from holdfast.domain.decision import Action, ConditionValue, Decision, Verdict
+from holdfast.domain.decision import Action, CapacityView, ConditionValue, Decision, Verdict
 from holdfast.observe.cluster import Invalid, ServiceParts
 
 _PORT = 8000
@@ -45,12 +45,12 @@ def status_of(
         url=_url(part),
         replicas=_counts(part, decision),
         selector=f"holdfast.dev/service={part.spec.key.name}",
-        slo=_slo(part, decision),
-        capacity=_capacity(decision),
+        slo=status.SLOStatus(**_slo(part, decision)),
+        capacity=None if decision.capacity is None else status.CapacityStatus(**_capacity(decision.capacity)),
         placements=_placements(part, decision),
         batching=batching,
         cold_start_seconds=decision.cold_start_seconds,
-        cost=_cost(part, decision),
+        cost=None if (cost := _cost(part, decision)) is None else status.CostStatus(**cost),
         recommendation=_recommendation(decision, old.get("recommendation"), stamp),
     )
     return {**whole.to_dict(), "lastDecision": _last_decision(decision, old.get("lastDecision"), stamp)}
@@ -58,8 +58,12 @@ def status_of(
 
 def figures(part: ServiceParts, decision: Decision) -> dict[str, Any]:
     """Return those parts of the status that move with every scrape, as `status_of` does."""
-    shown = {"slo": _slo(part, decision), "capacity": _capacity(decision), "cost": _cost(part, decision)}
-    told = {name: model.to_dict() for name, model in shown.items() if model is not None}
+    capacity, cost = decision.capacity, _cost(part, decision)
+    told = {
+        "slo": status.SLOStatus.figures(_slo(part, decision)),
+        "capacity": status.CapacityStatus.figures(_capacity(capacity)) if capacity else {},
+        "cost": status.CostStatus.figures(cost) if cost else {},
+    }
     return {name: said for name, said in told.items() if said}
 
 
@@ -127,31 +131,26 @@ def _counts(part: ServiceParts, decision: Decision) -> status.ReplicaCounts:
     )
 
 
-def _slo(part: ServiceParts, decision: Decision) -> status.SLOStatus:
+def _slo(part: ServiceParts, decision: Decision) -> dict[str, Any]:
     view = decision.slo
-    return status.SLOStatus(
-        attainment=view.attainment,
-        budget_remaining=view.budget_remaining,
-        good_rps=view.good_rps,
-        arrival_rps=view.arrival_rps,
-        ttft_p50_seconds=view.ttft.p50_seconds,
-        ttft_p95_seconds=view.ttft.p95_seconds,
-        ttft_p99_seconds=view.ttft.p99_seconds,
-        tpot_p50_seconds=view.tpot.p50_seconds,
-        tpot_p95_seconds=view.tpot.p95_seconds,
-        tpot_p99_seconds=view.tpot.p99_seconds,
-        window_seconds=part.spec.slo.window_seconds,
-        source="exact" if view.source == "exact" else "bounds",
-    )
+    return {
+        "attainment": view.attainment,
+        "budget_remaining": view.budget_remaining,
+        "good_rps": view.good_rps,
+        "arrival_rps": view.arrival_rps,
+        "ttft_p50_seconds": view.ttft.p50_seconds,
+        "ttft_p95_seconds": view.ttft.p95_seconds,
+        "ttft_p99_seconds": view.ttft.p99_seconds,
+        "tpot_p50_seconds": view.tpot.p50_seconds,
+        "tpot_p95_seconds": view.tpot.p95_seconds,
+        "tpot_p99_seconds": view.tpot.p99_seconds,
+        "window_seconds": part.spec.slo.window_seconds,
+        "source": "exact" if view.source == "exact" else "bounds",
+    }
 
 
-def _capacity(decision: Decision) -> status.CapacityStatus | None:
-    view = decision.capacity
-    if view is None:
-        return None
-    return status.CapacityStatus.model_validate(
-        {"per_replica_rps": view.per_replica_rps, "bound_by": view.bound_by, "confidence": view.confidence}
-    )
+def _capacity(view: CapacityView) -> dict[str, Any]:
+    return {"per_replica_rps": view.per_replica_rps, "bound_by": view.bound_by, "confidence": view.confidence}
 
 
 def _placements(part: ServiceParts, decision: Decision) -> tuple[status.PlacementStatus, ...]:
@@ -171,22 +170,21 @@ def _placements(part: ServiceParts, decision: Decision) -> tuple[status.Placemen
     return tuple(shown)
 
 
-def _cost(part: ServiceParts, decision: Decision) -> status.CostStatus | None:
+def _cost(part: ServiceParts, decision: Decision) -> dict[str, Any] | None:
     """Cost of every replica that holds a GPU now, and per unit of work at the present rates."""
+    listed = {option.name: option.cost_per_replica_hour for option in part.spec.accelerators}
     prices = [
-        option.cost_per_replica_hour if (option := part.spec.accelerator(replica.accelerator)) else None
-        for replica in part.replicas
-        if replica.phase is not ReplicaPhase.UNSCHEDULABLE
+        listed.get(replica.accelerator) for replica in part.replicas if replica.phase is not ReplicaPhase.UNSCHEDULABLE
     ]
     known = [price for price in prices if price is not None]
     if not known or len(known) != len(prices):
         return None
     per_hour = sum(known)
-    return status.CostStatus(
-        per_hour=per_hour,
-        per_million_tokens=_per(per_hour, decision.slo.tokens_per_second, 1e6),
-        per_thousand_good_requests=_per(per_hour, decision.slo.good_rps, 1e3),
-    )
+    return {
+        "per_hour": per_hour,
+        "per_million_tokens": _per(per_hour, decision.slo.tokens_per_second, 1e6),
+        "per_thousand_good_requests": _per(per_hour, decision.slo.good_rps, 1e3),
+    }
 
 
 def _per(dollars_per_hour: float, per_second: float | None, unit: float) -> float | None:
