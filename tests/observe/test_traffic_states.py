@@ -261,7 +261,7 @@ def test_the_query_about_newcomers_stays_small_however_many_there_are() -> None:
     namespaces, pods = traffic.newcomers(anomalies)
     edges = Edges(ttft=(0.5, 1.0), tpot=(0.03, 0.04), e2e=(30.0,))
     assert len(pods) == traffic.MOST_NEWCOMERS
-    assert len(newcomer_query(WINDOW, edges, namespaces, pods).promql) < 1_000_000
+    assert len(newcomer_query(WINDOW, edges, namespaces, pods).promql) < 250_000
 
 
 @pytest.mark.parametrize(

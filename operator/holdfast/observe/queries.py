@@ -150,27 +150,33 @@ def fast_queries(span: Window, edges: Edges, tiers: Sequence[Tier] = ()) -> tupl
 def newcomer_query(span: Window, edges: Edges, namespaces: Iterable[str], pods: Iterable[str]) -> Query:
     """Return the births of engines without a past, and what increase() leaves out of those born lately: to be added.
 
-    Of an engine older than the interval, the part of its life that lies inside is taken.
+    Of an engine older than the interval, the part of its life that lies inside is taken. All metrics are put together
+    first: pods are many, and each selector names them all.
     """
     these = f'{OURS}, namespace=~"{_alternatives(namespaces)}", pod=~"{_alternatives(pods)}"'
     births = _births(these, ENGINE)
     interval = span.interval_seconds
     inside = f"({interval} / clamp_min(time() - ({births} > time() - {span.newborn_seconds}), {interval}))"
+    values: list[str] = []
+    gains: list[str] = []
 
-    def missed(metric: str, more: str = "", gained: str = "increase", of: str = "vllm") -> str:
+    def add(metric: str, name: str = "", more: str = "", gained: str = "increase", of: str = "vllm") -> None:
         value = f"{of}:{metric}{{{these}{more}}}"
-        whole = f"{value} * on ({ENGINE}) group_left () {inside}"
-        return f"({whole} - ({gained}({value}[{_interval(span)}]) or {value} * 0))"
+        values.append(_named(value, "metric", name or metric))
+        gains.append(_named(f"({gained}({value}[{_interval(span)}]) or {value} * 0)", "metric", name or metric))
 
-    terms = [_named(_births(these, f"{GROUP}, {ENGINE}"), "metric", "born")]
-    terms += [_summed(metric, missed(metric), "finished_reason") for metric in (*REQUESTS, *TOKENS)]
-    terms += [
-        _summed(f"{family}_bucket", missed(f"{family}_bucket", f', le=~"{_le(seconds)}"'), "le")
-        for family, seconds in edges.by_family()
-    ]
-    terms += [_summed(f"{gauge}_growth", missed(gauge, gained="delta")) for gauge in IN_FLIGHT]
-    terms += [_summed(metric, missed(metric, of="holdfast"), "cause") for metric in JUDGED]
-    return Query("newcomers", " or ".join(terms))
+    for metric in (*REQUESTS, *TOKENS):
+        add(metric)
+    for family, seconds in edges.by_family():
+        add(f"{family}_bucket", more=f', le=~"{_le(seconds)}"')
+    for gauge in IN_FLIGHT:
+        add(gauge, f"{gauge}_growth", gained="delta")
+    for metric in JUDGED:
+        add(metric, of="holdfast")
+    missed = f"({' or '.join(values)}) * on ({ENGINE}) group_left () {inside} - ({' or '.join(gains)})"
+    born = _named(_births(these, f"{GROUP}, {ENGINE}"), "metric", "born")
+    by = f"{GROUP}, metric, finished_reason, le, cause"
+    return Query("newcomers", f"{born} or (sum by ({by}) ({missed}) != 0)")
 
 
 def pulse_query(span: Window) -> Query:
