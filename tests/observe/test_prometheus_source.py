@@ -10,7 +10,8 @@ import json
 import os
 import re
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from holdfast.domain.cluster import Replica
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.observe.client import PrometheusAddress
 from holdfast.observe.prometheus import PrometheusSource
+from holdfast.observe.traffic import TrafficRequest
 from tests.fakes import FakePrometheus
-from tests.observe.observe_builders import CHAT, FAST, NOW, known_queries, ready, request, row
+from tests.observe.observe_builders import CHAT, FAST, NOW, SLO, known_queries, ready, request, row
 
 GIVE_UP_SECONDS = 0.5
 
@@ -57,6 +60,33 @@ async def test_a_healthy_prometheus_gives_fresh_traffic(fake: FakePrometheus) ->
     traffic = await observed(fake)
     assert traffic.state is SignalState.FRESH, traffic.detail
     assert dict(traffic.by_accelerator)["h100"].finished == 90.0
+
+
+class Waited(tuple[Replica, ...]):
+    """Replicas that can be read only while the event loop goes on."""
+
+    gone_on: threading.Event
+
+    def __iter__(self) -> Iterator[Replica]:
+        self.gone_on.clear()
+        assert self.gone_on.wait(timeout=60.0), "the event loop waits for rows to be read"
+        return super().__iter__()
+
+
+async def test_the_event_loop_goes_on_while_thousands_of_rows_are_read(fake: FakePrometheus) -> None:
+    replicas = Waited([ready("chat-0")])
+    replicas.gone_on = threading.Event()
+
+    async def others() -> None:
+        while True:
+            replicas.gone_on.set()
+            await asyncio.sleep(0.001)
+
+    beside = asyncio.create_task(others())
+    async with reading(fake) as source:
+        seen = await source.observe([TrafficRequest(CHAT, SLO, replicas)], NOW)
+    beside.cancel()
+    assert seen[CHAT].fresh
 
 
 async def test_all_queries_of_a_tick_are_evaluated_at_one_time(fake: FakePrometheus) -> None:

@@ -102,7 +102,8 @@ class PrometheusSource:
         if pods:
             query = queries.newcomer_query(self.window, wanted, namespaces, pods)
             answers |= await self._ask_all([query], now)
-        seen = traffic.assemble(asked, answers, self._slow.signals(now), self.window, now)
+        read = functools.partial(traffic.assemble, asked, answers, self._slow.signals(now), self.window, now)
+        seen = await self._in_thread(read)  # ten thousand rows: not while the event loop waits
         return seen | {key: dataclasses.replace(seen[key], revisions=found) for key, found in compared.items()}
 
     async def _compare(
