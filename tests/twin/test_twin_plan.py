@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,21 +14,26 @@ import yaml
 
 from holdfast.cli.main import main
 from holdfast.domain.service import Slo
+from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steplaw import StepLaw
-from holdfast.simulator.twin.capacity import Bench, Lengths, lognormal_lengths
+from holdfast.simulator.twin.capacity import Bench, Lengths, SimulatedRate, lognormal_lengths
 from holdfast.simulator.twin.fleet import EngineKind
+from holdfast.simulator.twin.plan import Offer, Point, pareto
+from holdfast.simulator.twin.traces import read_busiest
 
 SLO = Slo(1.0, 0.05, 0.95, 3600.0)
 KIND = EngineKind(StepLaw(0.008, 4e-5, 2e-4, 4e-8, 4e-9), SchedulerLimits(64, 2048, 60_000))
 LENGTHS = Lengths(np.full(10, 600), np.full(10, 100))
 
 
-def _manifest(folder: Path, tpot: str = "50ms", name: str = "h100") -> Path:
+def _manifest(
+    folder: Path, tpot: str = "50ms", name: str = "h100", ttft: str = "1s", uri: str = "meta-llama/Llama-3.1-8B"
+) -> Path:
     path = folder / "service.yaml"
     spec = {
-        "model": {"uri": "meta-llama/Llama-3.1-8B"},
-        "slo": {"ttft": "1s", "tpot": tpot, "objective": "95%"},
+        "model": {"uri": uri},
+        "slo": {"ttft": ttft, "tpot": tpot, "objective": "95%"},
         "accelerators": [{"name": name, "costPerHour": 3.0}],
     }
     path.write_text(yaml.safe_dump({"metadata": {"name": "chat"}, "spec": spec}))
@@ -69,6 +76,12 @@ def test_a_plan_says_replicas_and_cost(tmp_path: Path, capsys: pytest.CaptureFix
     assert offer["simulated"]["rate_rps"] < offer["saturation_rps"]
     shares = [point["attainment"] for point in told["pareto"]]
     assert shares == sorted(shares)
+    sizes = [point["replicas"] for point in offer["front"]]
+    assert sizes[0] <= offer["replicas"] <= sizes[-1]
+    assert sizes[0] * offer["saturation_rps"] >= 90.0
+    assert 0.5 * sizes[-1] * offer["saturation_rps"] >= 90.0
+    assert 0.7 * offer["safe_replicas"] * offer["saturation_rps"] >= 90.0
+    assert offer["tokens_per_dollar"] == pytest.approx(1e6 / offer["cost_per_million_tokens"])
 
 
 def test_a_plan_from_a_trace_is_for_its_busiest_minute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +96,12 @@ def test_an_impossible_objective_is_told_with_what_would_be_possible(
 ) -> None:
     path = _manifest(tmp_path, tpot="1ms")
     assert main(["plan", "-f", str(path), "--rate", "1", "--prompt-tokens", "500", "--output-tokens", "50"]) == 1
-    assert "the objectives cannot be met" in " ".join(capsys.readouterr().out.split())
+    told = next(line for line in capsys.readouterr().out.splitlines() if "cannot be met" in line)
+    possible = re.search(r"possible for 95 % of these requests: ttft: (\d+)ms, tpot: ([\d.]+)ms$", told)
+    assert possible
+    kept = _manifest(tmp_path, tpot=f"{possible[2]}ms", ttft=f"{possible[1]}ms")
+    words = ["plan", "-f", str(kept), "--rate", "0.01", "--prompt-tokens", "500", "--output-tokens", "50"]
+    assert main(words) == 0
 
 
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,3 +113,127 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ):
         assert main(["plan", *words]) == 2
         assert capsys.readouterr().err.count("\n") == 1
+
+
+HEADER = "arrival_seconds,prompt_tokens,output_tokens\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("", "empty"),
+        (HEADER, "no requests in it"),
+        ("arrival_seconds,prompt_tokens\n1,2\n", ":1: no column 'output_tokens'"),
+        (HEADER + "-1,5,5\n", ":2: arrival_seconds -1 is negative"),
+        (HEADER + "1,5,5\n0.5,5,5\n", ":3: time goes back"),
+        (HEADER + "1,0,5\n", ":2: 0 prompt and 5 output tokens"),
+        (HEADER + "1,5,0\n", ":2: 5 prompt and 0 output tokens"),
+    ],
+)
+def test_a_bad_trace_is_told_by_the_plan_in_one_line(
+    content: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "trace.csv").write_text(content)
+    assert main(["plan", "-f", str(_manifest(tmp_path)), "--trace", str(tmp_path / "trace.csv")]) == 2
+    said = capsys.readouterr().err
+    assert told in said
+    assert said.count("\n") == 1
+
+
+def test_a_broken_mooncake_trace_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "trace.jsonl"
+    words = ["plan", "-f", str(_manifest(tmp_path)), "--trace", str(path), "--format", "mooncake"]
+    for content in (b"\xff\xfe\x00\n", b'{"timestamp": -1, "input_length": 3, "output_length": 2}\n', b"{}\n"):
+        path.write_bytes(content)
+        assert main(words) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_lengths_beside_a_trace_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "-f", str(_manifest(tmp_path)), "--trace", "trace.csv", "--prompt-tokens", "500"]
+    assert main(words) == 2
+    assert "belong to --rate" in capsys.readouterr().err
+
+
+def _lines(path: Path, count: int) -> Path:
+    path.write_text(HEADER + "".join(f"{0.25 * number},{300 + number % 7},30\n" for number in range(count)))
+    return path
+
+
+def test_a_long_trace_takes_no_more_memory_than_a_short_one(tmp_path: Path) -> None:
+    peaks = []
+    for count in (2_000, 12_000):
+        path = _lines(tmp_path / f"{count}.csv", count)
+        tracemalloc.start()
+        busiest = read_busiest(path, "csv", sample=500)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert busiest.requests == count
+        assert busiest.rate_rps == pytest.approx(4.0)
+        assert len(busiest.prompt_tokens) == len(busiest.output_tokens) == 500
+        assert busiest.prompt_tokens.mean() == pytest.approx(303.0, rel=0.01)
+    assert peaks[1] < 1.2 * peaks[0]
+
+
+def test_a_trace_far_apart_in_time_takes_no_memory_for_the_minutes_between(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(HEADER + "0,5,5\n900000000000000,5,5\n900000000000001,5,5\n")
+    found = read_busiest(path, "csv")
+    assert found.rate_rps == pytest.approx(2 / 60)
+
+
+def test_a_trace_shorter_than_a_minute_is_planned_for_its_own_rate(tmp_path: Path) -> None:
+    found = read_busiest(_lines(tmp_path / "trace.csv", 41), "csv")
+    assert found.rate_rps == pytest.approx(4.1)
+
+
+def test_a_model_that_does_not_fit_is_told_with_the_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = _manifest(tmp_path, name="l40s", uri="meta-llama/Llama-3.1-70B-Instruct")
+    assert main(["plan", "-f", str(path), "--rate", "1", "--prompt-tokens", "500", "--output-tokens", "50"]) == 1
+    assert "room for 0 tokens of KV cache" in capsys.readouterr().out
+
+
+def test_the_picture_is_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "-f", str(_manifest(tmp_path)), "--rate", "30", "--prompt-tokens", "500", "--output-tokens", "50"]
+    assert main([*words, "--plot", str(tmp_path / "plan.html")]) == 0
+    written = (tmp_path / "plan.html").read_text()
+    assert "data:image/png;base64," in written
+    assert 'src="http' not in written
+    assert "M tokens" in written
+    assert main([*words, "--plot", str(tmp_path / "none" / "plan.png")]) == 1
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_an_impossible_plan_has_a_picture_too(tmp_path: Path) -> None:
+    path = _manifest(tmp_path, tpot="1ms")
+    words = ["plan", "-f", str(path), "--rate", "1", "--prompt-tokens", "500", "--output-tokens", "50"]
+    assert main([*words, "--plot", str(tmp_path / "plan.png")]) == 1
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_of_another_kind_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "-f", str(_manifest(tmp_path)), "--rate", "30", "--prompt-tokens", "500", "--output-tokens", "50"]
+    with pytest.raises(SystemExit) as refused:
+        main([*words, "--plot", "plan.gif"])
+    assert refused.value.code == 2
+    assert "name a file that ends with .html or .png" in capsys.readouterr().err
+
+
+def _offer(name: str, *front: Point) -> Offer:
+    return Offer(
+        name, True, BatchLimits(256, 2048), "table", 1.0, SimulatedRate(1.0, 0.1), "TPOT", True, 2.0, front=front
+    )
+
+
+def test_the_front_leaves_out_what_something_cheaper_reaches() -> None:
+    first = _offer("a", Point(1, 1, 0.5, 1.0), Point(2, 2, 0.9, 2.0), Point(4, 4, 0.95, 4.0))
+    other = _offer("b", Point(1, 1, 0.4, 1.5), Point(2, 2, 0.97, 3.0))
+    chosen = [(offer.accelerator, point.replicas) for offer, point in pareto([first, other])]
+    assert chosen == [("a", 1), ("a", 2), ("b", 2)]
+
+
+def test_without_any_price_the_front_is_over_gpus_and_with_one_what_has_none_is_left_out() -> None:
+    free = _offer("a", Point(1, 4, 0.9, None), Point(2, 8, 0.99, None))
+    assert [point.gpus for _, point in pareto([free])] == [4, 8]
+    paid = _offer("b", Point(1, 1, 0.5, 2.0))
+    assert [offer.accelerator for offer, _ in pareto([free, paid])] == ["b"]

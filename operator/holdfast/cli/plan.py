@@ -3,47 +3,54 @@
 from __future__ import annotations
 
 import argparse
+import html
 import json
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 from holdfast.api.llmservice import InvalidLLMService, LLMService
 from holdfast.domain.service import ServiceSpec
+from holdfast.enginemodel.prior import PriorSource
 from holdfast.observe.spec import to_spec
+from holdfast.simulator.twin import page, planpicture
 from holdfast.simulator.twin.capacity import Lengths, lognormal_lengths
-from holdfast.simulator.twin.plan import Offer, offers, pareto
+from holdfast.simulator.twin.plan import Offer, Point, offers, pareto
 from holdfast.simulator.twin.scenario import BadInput
-from holdfast.simulator.twin.traces import FORMATS, read_trace
+from holdfast.simulator.twin.traces import FORMATS, read_busiest
 
 EXAMPLE = """examples:
   holdfast plan -f examples/chat.yaml --rate 20 --prompt-tokens 1155 --output-tokens 211
-  holdfast plan -f examples/chat.yaml --trace examples/traces/azure-conv-excerpt.csv
+  holdfast plan -f examples/chat.yaml --trace examples/traces/azure-conv-excerpt.csv --plot plan.html
 
 Exit 0: a size attains the objective. 1: none does; what would be possible is told."""
 MOST_TOKENS = 1_000_000
-BUSIEST_SECONDS = 60.0
 HEADS = (
     "accelerator",
-    "sequences, tokens/step",
-    "req/s a replica",
+    "sequences,\ntokens/step",
+    "req/s\na replica",
     "formula",
-    "bound by",
-    "limited by",
-    "saturates at",
-    "best run at",
+    "bound\nby",
+    "limited\nby",
+    "saturates\nat",
+    "best run\nat",
     "replicas",
+    "loaded\nto",
+    "70 %\nwith",
     "$/h",
-    "$/M tokens",
+    "$/M\ntokens",
+    "M tokens\n/$",
 )
+DEFAULT, GUESSED = "*", "?"
+PICTURES = (".html", ".png")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -65,23 +72,47 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--cv", type=_positive, default=1.0, help="spread of both lengths: deviation / mean (default 1)"
     )
     parser.add_argument("--json", action="store_true", help="for machines")
+    parser.add_argument("--plot", type=_picture, default=None, metavar="FILE.html|.png", help="write a picture")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the plan; 1 where no accelerator can meet the objectives, 2 for bad input."""
     try:
+        if arguments.plot is not None:
+            page.require()
         spec = _spec(arguments.filename)
-        rate, lengths = _load(arguments)
+        load = _load(arguments)
     except BadInput as problem:
         print(f"holdfast plan: {problem}", file=sys.stderr)
         return 2
-    found = offers(spec, rate, lengths)
+    found = _offers(spec, load)
     if arguments.json:
-        print(json.dumps(_as_json(spec, rate, found), indent=1))
+        print(json.dumps(_as_json(spec, load, found), indent=1))
     else:
-        _print(spec, rate, found)
+        _print(spec, load, found)
+    if arguments.plot is not None:
+        try:
+            _draw(arguments.plot, spec, load, found)
+        except OSError as problem:
+            print(f"holdfast plan: cannot write {arguments.plot}: {problem.strerror}", file=sys.stderr)
+            return 1
     return 0 if any(offer.replicas for offer in found) else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """Requests per second, lengths to draw from, and where they come from."""
+
+    rate_rps: float
+    lengths: Lengths
+    told: str
+
+
+def _offers(spec: ServiceSpec, load: _Load) -> tuple[Offer, ...]:
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("simulating", total=1.0)
+        return offers(spec, load.rate_rps, load.lengths, lambda share: progress.update(task, completed=share))
 
 
 def _spec(path: Path) -> ServiceSpec:
@@ -92,64 +123,121 @@ def _spec(path: Path) -> ServiceSpec:
         raise BadInput(f"{path}: no LLMService: {' '.join(str(problem).split())}") from None
 
 
-def _load(arguments: argparse.Namespace) -> tuple[float, Lengths]:
-    """Requests per second, and lengths to draw from."""
-    if arguments.trace is None:
-        if arguments.prompt_tokens is None or arguments.output_tokens is None:
-            raise BadInput("--rate needs --prompt-tokens and --output-tokens: give the mean lengths")
-        if max(arguments.prompt_tokens, arguments.output_tokens) > MOST_TOKENS:
-            raise BadInput(f"lengths above {MOST_TOKENS} tokens: give the mean lengths in tokens")
-        return arguments.rate, lognormal_lengths(
-            arguments.prompt_tokens, arguments.output_tokens, arguments.cv, MOST_TOKENS
+def _load(arguments: argparse.Namespace) -> _Load:
+    prompt, output = arguments.prompt_tokens, arguments.output_tokens
+    if arguments.trace is not None:
+        if prompt is not None or output is not None:
+            raise BadInput("--prompt-tokens and --output-tokens belong to --rate: a trace has its own lengths")
+        busiest = read_busiest(arguments.trace, arguments.format)
+        told = (
+            f"the busiest minute of {arguments.trace}, {busiest.begins_seconds / 60:g} min after its first of "
+            f"{busiest.requests} requests"
         )
-    trace = read_trace(arguments.trace, arguments.format)
-    minutes = np.bincount((trace.at / BUSIEST_SECONDS).astype(np.int64))
-    return float(minutes.max()) / BUSIEST_SECONDS, Lengths(trace.prompt_tokens, trace.output_tokens)
+        return _Load(busiest.rate_rps, Lengths(busiest.prompt_tokens, busiest.output_tokens), told)
+    if prompt is None or output is None:
+        raise BadInput("--rate needs --prompt-tokens and --output-tokens: give the mean lengths")
+    if max(prompt, output) > MOST_TOKENS:
+        raise BadInput(f"lengths above {MOST_TOKENS} tokens: give the mean lengths in tokens")
+    lengths = lognormal_lengths(prompt, output, arguments.cv, MOST_TOKENS)
+    return _Load(arguments.rate, lengths, f"{prompt:g} prompt and {output:g} output tokens on average")
 
 
-def _as_json(spec: ServiceSpec, rate: float, found: Sequence[Offer]) -> dict[str, Any]:
-    told = [asdict(offer) | {"operating_range_rps": offer.operating_range_rps} for offer in found]
+def _as_json(spec: ServiceSpec, load: _Load, found: Sequence[Offer]) -> dict[str, Any]:
+    told = [
+        asdict(offer)
+        | {
+            "operating_range_rps": offer.operating_range_rps,
+            "safe_replicas": offer.safe_replicas,
+            "tokens_per_dollar": offer.tokens_per_dollar,
+        }
+        for offer in found
+    ]
     front = [
         {"accelerator": offer.accelerator, "limits": asdict(offer.limits), **asdict(point)}
         for offer, point in pareto(found)
     ]
-    return {"rate_rps": rate, "objective": spec.slo.objective, "offers": told, "pareto": front}
+    return {"rate_rps": load.rate_rps, "objective": spec.slo.objective, "offers": told, "pareto": front}
 
 
-def _print(spec: ServiceSpec, rate: float, found: Sequence[Offer]) -> None:
+def _lead(spec: ServiceSpec, load: _Load) -> str:
     slo = spec.slo
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    console.print(
-        f"{rate:.3g} req/s of {spec.model_uri}: {100 * slo.objective:g} % with TTFT ≤ {slo.ttft_seconds:g} s and "
-        f"TPOT ≤ {1000 * slo.tpot_seconds:g} ms. Simulated engines; ± is one standard error."
+    e2e = "" if slo.e2e_seconds is None else f", E2E ≤ {slo.e2e_seconds:g} s"
+    return (
+        f"{load.rate_rps:.3g} req/s of {spec.model_uri} ({load.told}): {100 * slo.objective:g} % with TTFT ≤ "
+        f"{slo.ttft_seconds:g} s, TPOT ≤ {1000 * slo.tpot_seconds:g} ms{e2e}. Simulated; ± is one standard error."
     )
+
+
+def _notes(spec: ServiceSpec, found: Sequence[Offer]) -> list[str]:
+    """What the table cannot hold."""
+    notes = [f"{DEFAULT} without other limits; best run at 50 to 70 % of saturation"]
+    guessed = {offer.accelerator: offer.source for offer in found if offer.source != PriorSource.TABLE}
+    for name, source in guessed.items():
+        why = "computed from data sheets" if source == PriorSource.ROOFLINE else "guessed: model or accelerator unknown"
+        notes.append(f"{GUESSED} {name}: step times are not measured but {why}")
+    for option in spec.accelerators:
+        most = min(spec.max_replicas, option.max_replicas or spec.max_replicas)
+        sizes = [offer.replicas for offer in found if offer.accelerator == option.name and offer.replicas is not None]
+        if sizes and min(sizes) > most:
+            notes.append(f"{option.name}: {min(sizes)} replicas are needed, and spec allows {most}: raise scaling.max")
+    return notes + [offer.impossible for offer in found if offer.impossible]
+
+
+def _front_line(offer: Offer, point: Point) -> str:
+    price = f"{point.gpus} GPUs" if point.cost_per_hour is None else f"${point.cost_per_hour:.2f}/h"
+    return (
+        f"{price}  {100 * point.attainment:.2f} %  {point.replicas} x {offer.accelerator}, "
+        f"{offer.limits.max_num_batched_tokens} tokens/step"
+    )
+
+
+def _print(spec: ServiceSpec, load: _Load, found: Sequence[Offer]) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 150, soft_wrap=True, markup=False, highlight=False)
+    console.print(_lead(spec, load))
     table = Table(box=None)
     for head in HEADS:
         table.add_column(head, justify="left" if head == "accelerator" else "right")
     for offer in found:
         table.add_row(*_row(offer))
-    console.print(table)
-    for offer in found:
-        if offer.impossible:
-            console.print(offer.impossible)
+    console.print(table, soft_wrap=False)
+    for note in _notes(spec, found):
+        console.print(note)
     front = pareto(found)
     if front:
         console.print("\nCost against attainment, what nothing cheaper reaches:")
         for offer, point in front:
-            console.print(
-                f"  ${point.cost_per_hour:.2f}/h  {100 * point.attainment:.2f} %  {point.replicas} x "
-                f"{offer.accelerator}, {offer.limits.max_num_batched_tokens} tokens/step"
-            )
+            console.print(f"  {_front_line(offer, point)}")
+
+
+def _draw(path: Path, spec: ServiceSpec, load: _Load, found: Sequence[Offer]) -> None:
+    """The picture alone, or a page with it and the table."""
+    drawn = planpicture.picture(spec, load.rate_rps, found)
+    if path.suffix == ".png":
+        path.write_bytes(drawn)
+        return
+    rows = [f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in _row(offer))}</tr>" for offer in found]
+    heads = "".join(f"<th>{html.escape(head)}</th>" for head in HEADS)
+    parts = [
+        f'<p class="lead">{html.escape(_lead(spec, load))}</p>',
+        page.image(drawn, "Cost against attainment, and what a replica of each choice carries"),
+        f"<h2>Choices</h2><table><tr>{heads}</tr>{''.join(rows)}</table>",
+        *(f"<p>{html.escape(note)}</p>" for note in _notes(spec, found)),
+        "<h2>Cost against attainment, what nothing cheaper reaches</h2><ul>",
+        *(f"<li>{html.escape(_front_line(offer, point))}</li>" for offer, point in pareto(found)),
+        "</ul>",
+    ]
+    path.write_text(page.document(f"Plan for {spec.key.name}", parts), encoding="utf-8")
 
 
 def _row(offer: Offer) -> list[str]:
-    def dollars(value: float | None, digits: int) -> str:
+    def number(value: float | None, digits: int) -> str:
         return "-" if value is None else f"{value:.{digits}f}"
 
     low, high = offer.operating_range_rps
-    default = " (as it is)" if offer.default_batching else ""
+    default = DEFAULT if offer.default_batching else ""
+    millions = None if offer.tokens_per_dollar is None else offer.tokens_per_dollar / 1e6
     return [
-        offer.accelerator,
+        offer.accelerator + (f" {GUESSED}" if offer.source != PriorSource.TABLE else ""),
         f"{offer.limits.max_num_seqs}, {offer.limits.max_num_batched_tokens}{default}",
         f"{offer.simulated.rate_rps:.2f} ± {offer.simulated.error_rps:.2f}",
         f"{offer.formula_rps:.2f}",
@@ -157,9 +245,12 @@ def _row(offer: Offer) -> list[str]:
         "memory" if offer.memory_bound else "compute",
         f"{offer.saturation_rps:.2f}",
         f"{low:.2f}-{high:.2f}",
-        "-" if offer.replicas is None else str(offer.replicas),
-        dollars(offer.cost_per_hour, 2),
-        dollars(offer.cost_per_million_tokens, 3),
+        number(offer.replicas, 0),
+        "-" if offer.load is None else f"{100 * offer.load:.0f} %",
+        number(offer.safe_replicas, 0),
+        number(offer.cost_per_hour, 2),
+        number(offer.cost_per_million_tokens, 3),
+        number(millions, 1),
     ]
 
 
@@ -171,3 +262,10 @@ def _positive(text: str) -> float:
     if not 0.0 < value < 1e9:
         raise argparse.ArgumentTypeError(f"{text!r}: give a positive number")
     return value
+
+
+def _picture(text: str) -> Path:
+    path = Path(text)
+    if path.suffix not in PICTURES:
+        raise argparse.ArgumentTypeError(f"{text!r}: name a file that ends with {' or '.join(PICTURES)}")
+    return path

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from holdfast.api.llmservice import InvalidLLMService, LLMService
 from holdfast.observe.spec import to_spec
-from holdfast.simulator.twin import report
+from holdfast.simulator.twin import page, report
 from holdfast.simulator.twin.oracle import ORACLE, oracle
 from holdfast.simulator.twin.peak import STATIC_PEAK, static_peak
 from holdfast.simulator.twin.policies import POLICIES, knobs_of, make_policy
@@ -89,7 +89,7 @@ def _run(arguments: argparse.Namespace) -> int:
     for name in names:
         _check(name, knobs, scenario)
     if arguments.plot is not None:
-        report.require()
+        page.require()
     folder = arguments.data or arguments.scenario.parent
     told, first = [], []
     for seed in range(1, arguments.seeds + 1):

@@ -64,6 +64,14 @@ class Bench:
         error = float(np.std(rates, ddof=1)) / math.sqrt(len(rates)) if len(rates) > 1 else math.inf
         return SimulatedRate(float(np.mean(rates)), error)
 
+    def feasible(self, rate_rps: float) -> tuple[float, float, float]:
+        """TTFT, TPOT and E2E in seconds that the objective's share of requests keeps together at this rate, or more."""
+        runs = [self._run(sample, rate_rps) for sample in self._samples]
+        share = 1.0 - self._slo.budget_share / (2.0 if self._slo.e2e_seconds is None else 3.0)
+        first, each, last = (np.concatenate(column) for column in zip(*map(_latencies, runs), strict=True))
+        ttft, tpot, e2e = (float(np.quantile(seconds, share, method="higher")) for seconds in (first, each, last))
+        return ttft, tpot, e2e
+
     def _largest(self, sample: Workload, guess: float) -> float:
         def holds(rate: float) -> bool:
             return self._attained(sample, rate) >= self._slo.objective
@@ -71,20 +79,28 @@ class Bench:
         return _bisected(holds, guess)
 
     def _attained(self, sample: Workload, rate: float) -> float:
+        return float(_good(self._run(sample, rate), self._slo).mean())
+
+    def _run(self, sample: Workload, rate: float) -> books.Records:
+        """The counted requests."""
         load = Workload(sample.at / rate, sample.prompt_tokens, sample.output_tokens, sample.cached_tokens)
         fleet = Fleet(load, [self._kind], self._slo, Routing("round-robin"))
         fleet.add()
         fleet.advance(math.inf)
-        counted = fleet.requests[round(WARM_UP * len(load)) :]
-        return float(_good(counted, self._slo).mean())
+        return fleet.requests[round(WARM_UP * len(load)) :]
 
 
 def _good(requests: books.Records, slo: Slo) -> Floats:
+    ttft, tpot, e2e = _latencies(requests)
+    met = (ttft <= slo.ttft_seconds) & (tpot <= slo.tpot_seconds) & (e2e <= (slo.e2e_seconds or math.inf))
+    return np.asarray(met & (requests["state"] == books.FINISHED), np.float64)
+
+
+def _latencies(requests: books.Records) -> tuple[Floats, Floats, Floats]:
+    """TTFT, TPOT and E2E in seconds."""
     decoding = requests["last_at"] - requests["first_at"]
     tpot = np.where(requests["output"] > 1, decoding / np.maximum(requests["output"] - 1, 1), 0.0)
-    met = (requests["first_at"] - requests["at"] <= slo.ttft_seconds) & (tpot <= slo.tpot_seconds)
-    met &= requests["last_at"] - requests["at"] <= (slo.e2e_seconds or math.inf)
-    return np.asarray(met & (requests["state"] == books.FINISHED), np.float64)
+    return requests["first_at"] - requests["at"], tpot, requests["last_at"] - requests["at"]
 
 
 def _bisected(holds: Callable[[float], bool], guess: float) -> float:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import base64
 import html
-import io
 import itertools
 from collections.abc import Mapping, Sequence
-from importlib import util
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from holdfast.simulator.twin import page
+from holdfast.simulator.twin.page import DRAINING, GOOD, INK, MISSED, STARTING
 from holdfast.simulator.twin.results import good, latencies
 from holdfast.simulator.twin.run import Finished
-from holdfast.simulator.twin.scenario import BadInput
 from holdfast.simulator.twin.timers import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-GOOD, MISSED, STARTING, DRAINING = "#2f9e77", "#d1495b", "#b9d8ec", "#e8a33d"
-INK, MUTED, GRID = "#1f2933", "#697586", "#e4e7eb"
 BINS = 240
 PANELS = (
     ("arrivals, req/s", 1.2),
@@ -33,44 +30,20 @@ PANELS = (
     ("GPU-hours", 0.8),
 )
 
-_STYLE = """
-body { font: 16px/1.55 system-ui, sans-serif; color: #1f2933; max-width: 1180px; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.9rem; margin: 0 0 .3rem; } h2 { margin: 2.4rem 0 .6rem; font-size: 1.25rem; }
-.lead { color: #52606d; font-size: 1.05rem; max-width: 46rem; }
-img { width: 100%; height: auto; } table { border-collapse: collapse; width: 100%; font-size: .95rem; }
-th { text-align: left; color: #697586; font-weight: 600; } th, td { padding: .4rem .9rem .4rem 0; vertical-align: top; }
-tr { border-bottom: 1px solid #e4e7eb; } .held { color: #2f9e77; font-weight: 600; } .missed { color: #d1495b; }
-details { margin: .4rem 0; } summary { cursor: pointer; color: #52606d; }
-"""
-
-
-def require() -> None:
-    """Tell what is missing before anything runs."""
-    if util.find_spec("matplotlib") is None:
-        raise BadInput("--plot needs matplotlib: pip install 'holdfast[simulate]'")
-
 
 def write(runs: Sequence[Finished], results: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Write the page: `runs` are drawn, `results` of all seeds stand in the table."""
     scenario = runs[0].scenario
-    parts = [f"<h1>{html.escape(scenario.name)}</h1>", _lead(runs), "<h2>Policies</h2>", _table(runs[0], results)]
+    parts = [_lead(runs), "<h2>Policies</h2>", _table(runs[0], results)]
     for place, service in enumerate(runs[0].services):
-        name = html.escape(service.spec.key.name)
-        picture = base64.b64encode(_picture(runs, place)).decode()
+        name = service.spec.key.name
+        told = f"Arrivals, attainment, latency, replicas and GPU-hours of {name}, policies side by side"
         parts += [
-            f"<h2>Service {name}, seed {runs[0].seed}</h2>",
-            f'<img alt="Arrivals, attainment, latency, replicas and GPU-hours of {name}, policies side by side" '
-            f'src="data:image/png;base64,{picture}">',
+            f"<h2>Service {html.escape(name)}, seed {runs[0].seed}</h2>",
+            page.image(_picture(runs, place), told),
         ]
     parts += ["<h2>What changed sizes, and why</h2>", *(_changes(run) for run in runs)]
-    title = html.escape(scenario.name)
-    path.write_text(
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>\n<body>\n'
-        + "\n".join(parts)
-        + "\n</body></html>\n",
-        encoding="utf-8",
-    )
+    path.write_text(page.document(scenario.name, parts), encoding="utf-8")
 
 
 def _lead(runs: Sequence[Finished]) -> str:
@@ -126,13 +99,8 @@ def _changes(run: Finished) -> str:
 
 def _picture(runs: Sequence[Finished], place: int) -> bytes:
     """Panels under each other, policies side by side on the same scales."""
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    with mpl.rc_context({"font.family": "DejaVu Sans", "font.size": 9, "axes.edgecolor": GRID, "text.color": INK}):
-        figure = Figure(figsize=(max(9.0, 5.2 * len(runs)), 10.0), facecolor="white", layout="constrained")
-        FigureCanvasAgg(figure)
+    def draw(figure: Figure) -> None:
         axes = figure.subplots(
             len(PANELS), len(runs), squeeze=False, sharex=True, sharey="row", height_ratios=[h for _, h in PANELS]
         )
@@ -144,9 +112,8 @@ def _picture(runs: Sequence[Finished], place: int) -> bytes:
             axes[row][0].set_ylabel(label)
         for panel in axes[-1]:
             panel.set_xlabel("minutes")
-        drawn = io.BytesIO()
-        figure.savefig(drawn, dpi=110)
-    return drawn.getvalue()
+
+    return page.picture(max(9.0, 5.2 * len(runs)), 10.0, draw)
 
 
 def _draw(panels: Sequence[Axes], run: Finished, place: int) -> None:
@@ -181,10 +148,7 @@ def _draw(panels: Sequence[Axes], run: Finished, place: int) -> None:
     panels[4].plot(times, spent, color=INK, linewidth=1.2)
     for panel in panels:
         panel.set_xlim(0.0, duration / 60.0)
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.tick_params(colors=MUTED)
-        panel.grid(axis="y", color=GRID, linewidth=0.8)
-        panel.set_axisbelow(True)
+        page.plain(panel)
     for panel in (panels[0], panels[3]):
         panel.legend(loc="upper left", frameon=False, fontsize=8, ncols=3)
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import random
+import zlib
 from array import array
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import IO
@@ -15,32 +18,84 @@ import numpy as np
 
 from holdfast.simulator.twin.fleet import Workload
 from holdfast.simulator.twin.scenario import BadInput
-from holdfast.simulator.twin.timers import Floats
+from holdfast.simulator.twin.timers import Floats, Integers
 
 Row = tuple[float, int, int]
 """Seconds, prompt tokens, output tokens."""
 
 LONGEST_TOKENS = 10_000_000
+MINUTE = 60.0
+
+SAMPLE = 20_000
+"""Requests whose lengths stand for all of a trace in a plan."""
+
+_UNREADABLE = (UnicodeDecodeError, csv.Error, EOFError, gzip.BadGzipFile, zlib.error)
 
 
 def read_trace(path: Path, format_name: str) -> Workload:
     """All requests of a trace, the first one at 0 s; BadInput names file, line and remedy."""
     at, prompts, outputs = array("d"), array("q"), array("q")
-    last = first = -float("inf")
-    with _opened(path) as file:
-        for line, (moment, prompt, output) in FORMATS[format_name](path, file):
-            if not moment >= last:
-                raise BadInput(f"{path}:{line}: time goes back: sort the trace by arrival")
-            if not (1 <= prompt <= LONGEST_TOKENS and 1 <= output <= LONGEST_TOKENS):
-                raise BadInput(f"{path}:{line}: {prompt} prompt and {output} output tokens: at least 1 each is needed")
-            last, first = moment, moment if first == -float("inf") else first
-            at.append(moment - first)
-            prompts.append(prompt)
-            outputs.append(output)
-    if not at:
-        raise BadInput(f"{path}: no requests in it: give a trace with at least one")
+    for moment, prompt, output in _requests(path, format_name):
+        at.append(moment)
+        prompts.append(prompt)
+        outputs.append(output)
     zeros = np.zeros(len(at), np.int64)
     return Workload(np.array(at), np.array(prompts, np.int64), np.array(outputs, np.int64), zeros)
+
+
+@dataclass(frozen=True, slots=True)
+class Busiest:
+    """What a plan needs of a trace: how many came in its busiest minute, and lengths drawn from all of it.
+
+    `rate_rps` is that minute's; of a trace shorter than a minute, that of the whole. `begins_seconds` is from the
+    first request on.
+    """
+
+    requests: int
+    rate_rps: float
+    begins_seconds: float
+    prompt_tokens: Integers
+    output_tokens: Integers
+
+
+def read_busiest(path: Path, format_name: str, sample: int = SAMPLE) -> Busiest:
+    """Reads a trace of any length in the memory of `sample` requests; BadInput as of `read_trace`."""
+    draw = random.Random(0)
+    kept: list[tuple[int, int]] = []
+    number = minute = inside = busiest = most = 0
+    at = 0.0
+    for number, (at, prompt, output) in enumerate(_requests(path, format_name), start=1):
+        if at // MINUTE != minute:
+            minute, inside = int(at // MINUTE), 0
+        inside += 1
+        if inside > most:
+            busiest, most = minute, inside
+        if number <= sample:
+            kept.append((prompt, output))
+        elif (place := int(draw.random() * number)) < sample:
+            kept[place] = (prompt, output)
+    prompts, outputs = np.array(kept, np.int64).T
+    return Busiest(number, most / min(MINUTE, max(1.0, at)), MINUTE * busiest, prompts, outputs)
+
+
+def _requests(path: Path, format_name: str) -> Iterator[Row]:
+    """Line by line, checked, the first one at 0 s; at least one."""
+    last = first = -float("inf")
+    with _opened(path) as file:
+        try:
+            for line, (moment, prompt, output) in FORMATS[format_name](path, file):
+                if not moment >= last:
+                    raise BadInput(f"{path}:{line}: time goes back: sort the trace by arrival")
+                if not (1 <= prompt <= LONGEST_TOKENS and 1 <= output <= LONGEST_TOKENS):
+                    raise BadInput(
+                        f"{path}:{line}: {prompt} prompt and {output} output tokens: at least 1 each is needed"
+                    )
+                last, first = moment, moment if first == -float("inf") else first
+                yield moment - first, prompt, output
+        except _UNREADABLE as error:
+            raise BadInput(f"{path}: cannot be read as text: {error}") from None
+    if first == -float("inf"):
+        raise BadInput(f"{path}: no requests in it: give a trace with at least one")
 
 
 def read_rates(path: Path) -> tuple[Floats, Floats]:
@@ -97,6 +152,8 @@ def _mooncake(path: Path, file: IO[str]) -> Iterator[tuple[int, Row]]:
                 f"{path}:{line}: not a request with timestamp, input_length, output_length: {error}"
             ) from None
         numbers = [_number(path, line, str(value)) for value in (at, prompt, output)]
+        if numbers[0] < 0.0:
+            raise BadInput(f"{path}:{line}: timestamp {numbers[0]:g} is negative")
         yield line, (numbers[0] / 1000.0, _whole(path, line, numbers[1]), _whole(path, line, numbers[2]))
 
 
@@ -122,7 +179,7 @@ def _columns(path: Path, file: IO[str], names: tuple[str, ...]) -> Iterator[tupl
             if len(row) <= max(places):
                 raise BadInput(f"{path}:{rows.line_num}: fewer columns than the header has")
             yield rows.line_num, [row[place] for place in places]
-    except (UnicodeDecodeError, csv.Error, EOFError, gzip.BadGzipFile) as error:
+    except _UNREADABLE as error:
         raise BadInput(f"{path}: cannot be read as text: {error}") from None
 
 
