@@ -11,7 +11,8 @@ _LARGE_BYTES = 256 * 1024
 _ARENAS = 2
 # A tick with a thousand services makes more objects than this and lets most of them go again. Looked at every 700, the
 # default, they pass for long-lived while they are used, and every other tick the collector goes through all there are.
-_YOUNG_OBJECTS = 50_000
+# The older generations follow sooner than by default, so that what goes in circles is not kept for many ticks.
+_COLLECTED_AT = (50_000, 5, 2)
 
 
 def frugal_allocation() -> None:
@@ -33,7 +34,7 @@ def settle() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
+    gc.set_threshold(*_COLLECTED_AT)
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
