@@ -12,10 +12,14 @@ BIN := $(VENV)/bin
 CRD := llmservices.holdfast.dev.yaml
 IN_CLUSTER := $(BIN)/python -m e2e.cluster run --
 
-.PHONY: help install check lint unit test demo build vllm-cpu cluster-up cluster-down generate verify bench bench-full campaign clean
+# The recorded traces that the benchmarks' scenarios name.
+DATA ?= $(or $(HOLDFAST_DATA),../shared/data)
+AUTOSCALING := $(BIN)/python -m benchmarks.autoscaling --data $(DATA)
+
+.PHONY: help install check lint unit test demo build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full campaign clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/installed ## create .venv with the project and everything its tests need
 	@:
@@ -73,14 +77,24 @@ verify: install ## fail where a generated file is not what `make generate` would
 	@$(BIN)/holdfast crd | diff -u crds/$(CRD) - || { echo "crds/$(CRD) is outdated: make generate" >&2; exit 1; }
 	@diff -u crds/$(CRD) charts/holdfast/files/$(CRD) || { echo "the chart's CRD is outdated: make generate" >&2; exit 1; }
 
-bench: install ## figures of docs/benchmarks.md in small: the operator with 100 services, and the rest
+bench: install ## the headline table, GPU-hours beside other autoscalers: one seed; fails where a bar is missed
+	$(AUTOSCALING) --seeds 1 --check
+
+bench-full: install ## every seed, knob, fixed limit and sensitivity of it: days; goes on where it was stopped
+	$(AUTOSCALING) --seeds 5 --tuned --sensitivity --check
+
+bench-plan: install ## what these two would run, and how long by the runs that are written down
+	$(AUTOSCALING) --seeds 1 --dry-run
+	$(AUTOSCALING) --seeds 5 --tuned --sensitivity --dry-run
+
+bench-operator: install ## the operator's speed in small: with 100 services, and the rest
 	$(BIN)/python benchmarks/emulator_cpu.py
 	$(BIN)/python benchmarks/capacity_closed_form.py --quick
 	$(BIN)/python benchmarks/decide_speed.py
 	@$(MAKE) build
 	$(IN_CLUSTER) $(BIN)/python -m benchmarks.scale --services 100 --constant-seconds 60 --varying-seconds 60
 
-bench-full: install ## the same in full length: the operator with 1,000 services
+bench-operator-full: install ## the same in full length: with 1,000 services
 	$(BIN)/python benchmarks/capacity_closed_form.py
 	@$(MAKE) build
 	$(IN_CLUSTER) $(BIN)/python -m benchmarks.scale --services 1000 --replicas 4

@@ -1,47 +1,88 @@
 """Holdfast beside what others ship, a static size and an oracle, on the digital twin.
 
-    python -m benchmarks.autoscaling --data DIR [--subset] [--scenario NAME ...] [--seeds N] [--check]
+    python -m benchmarks.autoscaling --data DIR [--subset] [--scenario NAME ...] [--seeds N] [--sensitivity] [--check]
 
 Every run is a line of the results file: what is there is not run again, unless its scenario or the code behind it has
-changed. Peers' knobs are swept on the first seed. `--subset` is what CI runs: two scenarios, one seed, the slow loop.
+changed. Peers' knobs are swept on the first seed. `--subset` is two short scenarios, one seed, the slow loop.
 `--check` ends with 1 where a bar is missed. Tables are Markdown, on standard output; progress goes to standard error.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import multiprocessing
+import os
 import sys
+from collections.abc import Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks.autoscaling.bars import verdicts
+from benchmarks.autoscaling.bars import Verdict, verdicts
 from benchmarks.autoscaling.campaign import Campaign
-from benchmarks.autoscaling.cases import CASES, Case
+from benchmarks.autoscaling.cases import CASES, SUBSET, VARIATIONS, Case, varied
 from benchmarks.autoscaling.compare import PEERS, Comparison
 from benchmarks.autoscaling.fixed_limits import carried_rps
 from benchmarks.autoscaling.journal import Journal
-from benchmarks.autoscaling.table import tell
+from benchmarks.autoscaling.outlook import outlook
+from benchmarks.autoscaling.table import tell, tell_bars
 from holdfast.simulator.twin.capacity import DRAWS
 
-SUBSET = ("step", "smooth")
+THREADS = 32
+"""They only wait for the processes that simulate."""
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Run, print and check."""
-    given = _arguments()
+    given = _arguments(words)
     names = given.scenario or (SUBSET if given.subset else list(CASES))
-    cases = [CASES[name] for name in names]
-    peers = given.peer or PEERS
-    seeds = range(1, 1 + (1 if given.subset else given.seeds))
-    comparison = Comparison(Campaign(Journal(given.results), given.data), seeds, peers, given.tuned)
-    outcomes = [comparison.outcome(case, fast_loop=not given.subset and not given.slow_only) for case in cases]
-    capacity = {case.name: _largest_fleet_rps(case, given.data) for case in cases if case.window is not None}
-    found = list(verdicts(outcomes, comparison, peers, capacity))
-    for line in tell(outcomes, comparison, peers, found):
+    groups = [[CASES[name] for name in names]] + [varied(each) for each in VARIATIONS if given.sensitivity]
+    peers, seeds = given.peer or PEERS, 1 if given.subset else given.seeds
+    fast_loop = not given.subset and not given.slow_only
+    journal = Journal(given.results)
+    if given.dry_run:
+        cases = list(itertools.chain(*groups))
+        for line in outlook(
+            cases, journal, peers, seeds=seeds, fast_loop=fast_loop, tuned=given.tuned, workers=given.workers
+        ):
+            print(line)
+        return 0
+    # Threads are here when workers start: a fork would copy whatever locks they hold.
+    context = multiprocessing.get_context("spawn")
+    with (
+        ProcessPoolExecutor(given.workers, context) as workers,
+        ThreadPoolExecutor(THREADS) as scenarios,
+        ThreadPoolExecutor(THREADS) as sweeps,
+    ):
+        campaign = Campaign(journal, given.data, workers)
+        comparison = Comparison(campaign, range(1, 1 + seeds), peers, given.tuned, sweeps)
+        found = _compared(groups, comparison, peers, fast_loop, given.data, scenarios)
+    for line in tell_bars(found):
         print(line)
     return 1 if given.check and not all(each.met for each in found) else 0
 
 
-def _arguments() -> argparse.Namespace:
+def _compared(
+    groups: Sequence[Sequence[Case]],
+    comparison: Comparison,
+    peers: Sequence[str],
+    fast_loop: bool,
+    data: Path,
+    threads: Executor,
+) -> list[Verdict]:
+    """Tables of each group as it is finished, and all their bars."""
+    running = [[threads.submit(comparison.outcome, case, fast_loop) for case in cases] for cases in groups]
+    found: list[Verdict] = []
+    for cases, results in zip(groups, running, strict=True):
+        outcomes = [result.result() for result in results]
+        capacity = {case.title: _largest_fleet_rps(case, data) for case in cases if case.window is not None}
+        found += verdicts(outcomes, comparison, peers, capacity)
+        for line in tell(outcomes, comparison, peers):
+            print(line, flush=True)
+    return found
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.autoscaling", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -50,11 +91,18 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--scenario", action="append", choices=list(CASES), help="may be repeated; all by default")
     parser.add_argument("--peer", action="append", choices=PEERS, help="may be repeated; all by default")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="runs at a time; default all cores")
     parser.add_argument("--subset", action="store_true", help=f"{' and '.join(SUBSET)}, one seed, the slow loop")
     parser.add_argument("--slow-only", action="store_true", help="leave out Holdfast's fast loop, which takes minutes")
     parser.add_argument("--tuned", action="store_true", help="peers with the best fixed limits of each scenario, too")
+    parser.add_argument(
+        "--sensitivity",
+        action="store_true",
+        help=f"the first two scenarios on other clusters, too: {', '.join(each.name for each in VARIATIONS)}",
+    )
     parser.add_argument("--check", action="store_true", help="end with 1 where a bar is missed")
-    return parser.parse_args()
+    parser.add_argument("--dry-run", action="store_true", help="say what would be run, and how long by finished runs")
+    return parser.parse_args(words)
 
 
 def _largest_fleet_rps(case: Case, data: Path) -> float:

@@ -6,7 +6,9 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor
 from pathlib import Path
+from threading import Lock
 
 from benchmarks.autoscaling.cases import Case
 from benchmarks.autoscaling.fixed_limits import Limits, best_limits, with_limits
@@ -30,6 +32,8 @@ SHIPPED = {
 }
 """Each peer's knob as its makers ship it; more of it is fewer replicas, with all of them."""
 
+Asked = tuple[Case, Path, str, float | None, int, Limits | None]
+
 STEP = math.sqrt(2.0)
 LOWEST, HIGHEST = -14, 8
 OWN = ("holdfast", "holdfast-slow")
@@ -41,39 +45,34 @@ def knob_value(peer: str, place: int) -> float:
 
 
 class Campaign:
-    """Runs what is asked for, unless the journal has it."""
+    """Runs what is asked for, unless the journal has it; from many threads at once where `workers` are processes."""
 
-    def __init__(self, journal: Journal, data: Path) -> None:
+    def __init__(self, journal: Journal, data: Path, workers: Executor | None = None) -> None:
         self._journal = journal
         self._data = data
+        self._workers = workers
+        self._writing = Lock()
 
     def run(self, case: Case, policy: str, seed: int, place: int | None = None, limits: Limits | None = None) -> Row:
         """One run; `place` is that of the knob."""
         knob = None if place is None else knob_value(policy, place)
-        key = Key(case.name, case.digest(), policy, knob, seed, code_digest(policy), limits)
+        key = Key(case.title, case.digest(), policy, knob, seed, code_digest(policy), limits)
         found = self._journal.get(key)
         if found is None:
-            found = self._simulate(case, policy, knob, seed, limits)
-            self._journal.add(key, found)
+            found = self._made(case, self._data, policy, knob, seed, limits)
+            with self._writing:
+                self._journal.add(key, found)
             told = ("" if knob is None else f" {knob:.3g}") + ("" if limits is None else f" {limits}")
             print(
-                f"{case.name} {policy}{told} seed {seed}: {100 * found.attainment:.2f} % "
+                f"{case.title} {policy}{told} seed {seed}: {100 * found.attainment:.2f} % "
                 f"{found.gpu_hours:.2f} GPU-h, {found.wall_seconds:.0f} s",
                 file=sys.stderr,
                 flush=True,
             )
         return found
 
-    def _simulate(self, case: Case, policy: str, knob: float | None, seed: int, limits: Limits | None) -> Row:
-        started = time.monotonic()
-        scenario = case.scenario()
-        declared = [with_limits(each, limits) for each in case.declared(scenario, self._data, seed)]
-        if policy in SEARCHED:
-            finished = SEARCHED[policy](scenario, declared, seed, lambda share: None)
-        else:
-            knobs = {} if knob is None else {POLICIES[policy][0][0]: knob}
-            finished = simulate(scenario, declared, make_policy(policy, knobs), seed)
-        return _row(case, finished, time.monotonic() - started)
+    def _made(self, *asked: *Asked) -> Row:
+        return simulated(*asked) if self._workers is None else self._workers.submit(simulated, *asked).result()
 
     def objective(self, case: Case) -> float:
         """The share of requests that the scenario's service asks for."""
@@ -96,6 +95,19 @@ class Campaign:
 
         leanest(attains)
         return rows
+
+
+def simulated(case: Case, data: Path, policy: str, knob: float | None, seed: int, limits: Limits | None) -> Row:
+    """Make one run."""
+    started = time.monotonic()
+    scenario = case.scenario()
+    declared = [with_limits(each, limits) for each in case.declared(scenario, data, seed)]
+    if policy in SEARCHED:
+        finished = SEARCHED[policy](scenario, declared, seed, lambda share: None)
+    else:
+        knobs = {} if knob is None else {POLICIES[policy][0][0]: knob}
+        finished = simulate(scenario, declared, make_policy(policy, knobs), seed)
+    return _row(case, finished, time.monotonic() - started)
 
 
 def leanest(attains: Callable[[int], bool]) -> int | None:

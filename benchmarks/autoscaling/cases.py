@@ -6,16 +6,35 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from benchmarks.autoscaling.requests import shifted, with_prefixes
 from holdfast.cli.simulate import declare
 from holdfast.simulator.twin.fleet import Workload
 from holdfast.simulator.twin.run import Declared
-from holdfast.simulator.twin.scenario import Scenario
+from holdfast.simulator.twin.scenario import ClusterEntry, Scenario
 
 FOLDER = Path(__file__).resolve().parent.parent / "scenarios"
 
+Router = Literal["random-per-connection", "round-robin", "least-outstanding"]
 Change = Callable[[Workload, Scenario, Path, int], Workload]
+
+
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """A cluster that differs in one thing: host time per step, cold start (both in seconds) or router."""
+
+    name: str
+    overhead: float | None = None
+    cold_start: float | None = None
+    router: Router | None = None
+
+    def of(self, cluster: ClusterEntry) -> ClusterEntry:
+        """The cluster with that."""
+        given = {"overhead": self.overhead, "cold_start": self.cold_start}
+        update = {field: value for field, value in given.items() if value is not None}
+        entries = {name: entry.model_copy(update=update) for name, entry in cluster.accelerators.items()}
+        return cluster.model_copy(update={"accelerators": entries, "router": self.router or cluster.router})
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +43,9 @@ class Case:
 
     `attains`: Holdfast must attain the objective. `oracle_factor`: at most so many times the oracle's GPU-hours.
     `compared`: counts in the comparison at equal attainment, at the objective or, where `unavoidable`, at what Holdfast
-    reached. `window`: seconds of an overload whose goodput counts. `fast_loop`: short enough for the plugin's Python.
+    reached. `scarce`: some loss is unavoidable, and no peer may attain more for as little. `window`: seconds of an
+    overload whose goodput counts. `fast_loop`: short enough for the plugin's Python. `name` is its file's; `variation`
+    is what its cluster differs in from the file's.
     """
 
     name: str
@@ -32,9 +53,16 @@ class Case:
     oracle_factor: float | None = None
     compared: bool = False
     unavoidable: bool = False
+    scarce: bool = False
     window: tuple[float, float] | None = None
     fast_loop: bool = False
     change: Change | None = None
+    variation: Variation | None = None
+
+    @property
+    def title(self) -> str:
+        """What it is called."""
+        return self.name if self.variation is None else f"{self.name}, {self.variation.name}"
 
     @property
     def path(self) -> Path:
@@ -45,11 +73,16 @@ class Case:
         """Of everything that its requests and its cluster come from."""
         here = Path(__file__).resolve().parent
         content = self.path.read_bytes() + (here / "requests.py").read_bytes()
+        if self.variation is not None:
+            content += repr(self.variation).encode()
         return hashlib.sha256(content).hexdigest()[:12]
 
     def scenario(self) -> Scenario:
         """Read its file."""
-        return Scenario.read(self.path)
+        found = Scenario.read(self.path)
+        if self.variation is None:
+            return found
+        return found.model_copy(update={"name": self.title, "cluster": self.variation.of(found.cluster)})
 
     def declared(self, scenario: Scenario, data: Path, seed: int) -> Sequence[Declared]:
         """Its services with the requests of one seed."""
@@ -63,12 +96,31 @@ _ALL = (
     Case("diurnal", attains=True, oracle_factor=1.10, compared=True),
     Case("diurnal-small", attains=True, oracle_factor=1.10, compared=True),
     Case("smooth", attains=True, oracle_factor=1.3, compared=True),
-    Case("spike", compared=True, unavoidable=True),
-    Case("step", oracle_factor=1.3, compared=True, unavoidable=True, fast_loop=True),
-    Case("overload", window=(600.0, 1800.0), fast_loop=True),
+    Case("spike", compared=True, unavoidable=True, scarce=True),
+    Case("step", oracle_factor=1.3, compared=True, unavoidable=True, scarce=True, fast_loop=True),
+    Case("overload", scarce=True, window=(600.0, 1800.0), fast_loop=True),
     Case("shift", attains=True, oracle_factor=1.3, compared=True, unavoidable=True, change=shifted),
     Case("prefix", attains=True, change=with_prefixes),
-    Case("faults", fast_loop=True),
+    Case("faults", scarce=True, fast_loop=True),
 )
 CASES: Mapping[str, Case] = {case.name: case for case in _ALL}
 """By name, in the order of the design; the fleet of five services is not among them yet."""
+
+SUBSET = ("step", "smooth")
+"""What is short enough for every change of the code."""
+
+VARIATIONS = (
+    Variation("overhead 0 ms", overhead=0.0),
+    Variation("overhead 3 ms", overhead=0.003),
+    Variation("round-robin", router="round-robin"),
+    Variation("least-outstanding", router="least-outstanding"),
+    Variation("cold start 30 s", cold_start=30.0),
+    Variation("cold start 240 s", cold_start=240.0),
+)
+VARIED = ("diurnal", "diurnal-small")
+VARIED_ORACLE_FACTOR = 1.15
+
+
+def varied(variation: Variation) -> list[Case]:
+    """The first two scenarios on another cluster."""
+    return [replace(CASES[name], variation=variation, oracle_factor=VARIED_ORACLE_FACTOR) for name in VARIED]

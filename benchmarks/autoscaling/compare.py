@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import TypeVar
 
 from benchmarks.autoscaling.campaign import OWN, SHIPPED, Campaign, cheapest
 from benchmarks.autoscaling.cases import Case
@@ -13,6 +15,8 @@ from benchmarks.autoscaling.fixed_limits import Limits
 from benchmarks.autoscaling.journal import Row
 from holdfast.simulator.twin.oracle import ORACLE
 from holdfast.simulator.twin.peak import STATIC_PEAK
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +77,19 @@ class Outcome:
 class Comparison:
     """All scenarios that were asked for; knobs are swept on the first seed, medians are over all."""
 
-    def __init__(self, campaign: Campaign, seeds: Sequence[int], peers: Sequence[str], tuned: bool = False) -> None:
+    def __init__(
+        self,
+        campaign: Campaign,
+        seeds: Sequence[int],
+        peers: Sequence[str],
+        tuned: bool = False,
+        threads: Executor | None = None,
+    ) -> None:
         self._campaign = campaign
         self._seeds = seeds
         self._peers = peers
         self._tuned = tuned
+        self._threads = threads
 
     def outcome(self, case: Case, fast_loop: bool) -> Outcome:
         """Run a scenario under everybody."""
@@ -86,15 +98,23 @@ class Comparison:
         objective = self._campaign.objective(case)
         reached = (own.get("holdfast") or own["holdfast-slow"]).attainment
         target = min(objective, reached) if case.unavoidable else objective
-        found = Outcome(case, target, own, self._figures(case, STATIC_PEAK), self._figures(case, ORACLE))
-        for peer in self._peers:
-            found.shipped[peer] = self._figures(case, peer, 0)
-            found.swept[peer] = self._best(case, peer, target, None)
+        searched = self._begun(lambda policy: self._figures(case, policy), (STATIC_PEAK, ORACLE))
+        swept = self._begun(lambda peer: self._best(case, peer, target, None), self._peers)
+        found = Outcome(case, target, own, *searched)
+        found.swept = dict(zip(self._peers, swept, strict=True))
+        # After the sweeps, which make the same runs on the first seed.
+        shipped = self._begun(lambda peer: self._figures(case, peer, 0), self._peers)
+        found.shipped = dict(zip(self._peers, shipped, strict=True))
         found.oracle = _bounded(found, objective)
         if self._tuned and case.compared:
-            found.limits = self._campaign.best_limits(case)
-            found.tuned = {peer: self._best(case, peer, target, found.limits) for peer in self._peers}
+            limits = found.limits = self._campaign.best_limits(case)
+            tuned = self._begun(lambda peer: self._best(case, peer, target, limits), self._peers)
+            found.tuned = dict(zip(self._peers, tuned, strict=True))
         return found
+
+    def _begun(self, make: Callable[[str], T], names: Sequence[str]) -> Iterator[T]:
+        """One for each name: all are begun at once where there are threads, else each when it is asked for."""
+        return map(make, names) if self._threads is None else self._threads.map(make, names)
 
     def _best(self, case: Case, peer: str, target: float, limits: Limits | None) -> tuple[int, Figures] | None:
         front = self._campaign.front(case, peer, self._seeds[0], target, limits)

@@ -14,15 +14,17 @@ COLUMNS = (
 )
 
 
-def tell(
-    outcomes: Sequence[Outcome], comparison: Comparison, peers: Sequence[str], verdicts: Sequence[Verdict]
-) -> Iterator[str]:
-    """Lines of Markdown."""
+def tell(outcomes: Sequence[Outcome], comparison: Comparison, peers: Sequence[str]) -> Iterator[str]:
+    """Lines of Markdown for scenarios on the same cluster."""
     for outcome in outcomes:
         yield from _scenario(outcome)
     compared = [outcome for outcome in outcomes if outcome.case.compared]
     if compared and peers:
         yield from _overall(compared, comparison, peers)
+
+
+def tell_bars(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """Lines of Markdown."""
     yield "| bar | | |"
     yield "|---|---|---|"
     for verdict in verdicts:
@@ -31,7 +33,7 @@ def tell(
 
 def _scenario(outcome: Outcome) -> Iterator[str]:
     limits = "" if outcome.limits is None else f", best fixed limits {outcome.limits[0]}, {outcome.limits[1]}"
-    yield f"**{outcome.case.name}**, target {100 * outcome.target:.2f} %{limits}"
+    yield f"**{outcome.case.title}**, target {100 * outcome.target:.2f} %{limits}"
     yield ""
     yield f"| {' | '.join(COLUMNS)} |"
     yield "|" + "---|" * len(COLUMNS)
@@ -62,7 +64,7 @@ def _hours(found: Figures) -> str:
 
 
 def _overall(compared: Sequence[Outcome], comparison: Comparison, peers: Sequence[str]) -> Iterator[str]:
-    names = " | ".join(outcome.case.name for outcome in compared)
+    names = " | ".join(outcome.case.title for outcome in compared)
     yield "GPU-hours at equal attainment, as multiples of Holdfast's; the static peak's where the target is missed"
     yield ""
     yield f"| policy | knob for all | {names} | geometric mean | knob of each: geometric mean |"

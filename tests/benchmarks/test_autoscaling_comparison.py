@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.autoscaling.campaign import HIGHEST, LOWEST, cheapest, knob_value, leanest
-from benchmarks.autoscaling.cases import CASES
-from benchmarks.autoscaling.compare import PEERS, geometric_mean
+from benchmarks.autoscaling.bars import verdicts
+from benchmarks.autoscaling.campaign import HIGHEST, LOWEST, OWN, Campaign, cheapest, knob_value, leanest
+from benchmarks.autoscaling.cases import CASES, VARIATIONS, VARIED, Case, varied
+from benchmarks.autoscaling.compare import PEERS, Comparison, geometric_mean
+from benchmarks.autoscaling.fixed_limits import Limits
 from benchmarks.autoscaling.journal import Journal, Key, Row
+from benchmarks.autoscaling.outlook import outlook
 from benchmarks.autoscaling.requests import shifted
+from benchmarks.autoscaling.table import tell, tell_bars
 from holdfast.simulator.twin.fleet import Workload
 from holdfast.simulator.twin.policies import POLICIES, make_policy
 
@@ -91,3 +97,97 @@ def test_lengths_turn_within_ten_minutes_at_half_time(tmp_path: Path) -> None:
     assert (found.output_tokens[at > 2100.0] == 9).all()
     between = found.prompt_tokens[(at >= 1500.0) & (at <= 2100.0)]
     assert 0.4 < (between == 4000).mean() < 0.6
+
+
+def test_each_variation_changes_one_thing_and_is_another_run() -> None:
+    digests = set()
+    for variation in VARIATIONS:
+        for case in varied(variation):
+            plain, other = CASES[case.name].scenario().cluster, case.scenario().cluster
+            (before,), (after,) = plain.accelerators.values(), other.accelerators.values()
+            differs = {
+                "overhead": before.overhead != after.overhead,
+                "cold start": before.cold_start != after.cold_start,
+                "router": plain.router != other.router,
+            }
+            assert list(differs.values()).count(True) == 1, differs
+            assert case.title == f"{case.name}, {variation.name}"
+            digests.add(case.digest())
+    assert len(digests | {CASES[name].digest() for name in VARIED}) == len(VARIED) * (1 + len(VARIATIONS))
+
+
+class Made(Campaign):
+    """Rows of which only the policy and the knob decide: more of a knob is leaner, and attains up to place 2."""
+
+    def __init__(self, ours_gpu_hours: float, ours_attains: float) -> None:
+        self._ours = ours_gpu_hours
+        self._attains = ours_attains
+
+    def run(self, case: Case, policy: str, seed: int, place: int | None = None, limits: Limits | None = None) -> Row:
+        if policy in OWN:
+            made = row(self._attains, self._ours)
+        elif place is None:
+            made = row(0.995, {"oracle": 0.9, "static-peak": 3.0}[policy])
+        else:
+            made = row(0.995 if place <= 2 else 0.9, 2.0 - 0.1 * place)
+        return replace(made, label=policy)
+
+    def objective(self, case: Case) -> float:
+        return 0.99
+
+
+def compared(
+    cases: list[Case],
+    ours_gpu_hours: float,
+    threads: ThreadPoolExecutor | None = None,
+    ours_attains: float = 0.995,
+) -> list[str]:
+    comparison = Comparison(Made(ours_gpu_hours, ours_attains), range(1, 3), ("hpa", "wva"), threads=threads)
+    outcomes = [comparison.outcome(case, fast_loop=False) for case in cases]
+    found = list(verdicts(outcomes, comparison, ("hpa", "wva"), {}))
+    return [*tell(outcomes, comparison, ("hpa", "wva")), *tell_bars(found)]
+
+
+def test_sensitivity_has_bars_of_its_own() -> None:
+    lines = compared(varied(VARIATIONS[0]), ours_gpu_hours=1.03)
+    assert (
+        "| diurnal, overhead 0 ms: GPU-hours over the oracle's | 1.14 x, bar 1.15 x; attainment 99.50 % | met |"
+        in lines
+    )
+    bars = [line for line in lines if line.startswith("| overhead 0 ms: at equal attainment")]
+    assert [bar.rpartition("bar ")[2] for bar in bars] == ["14 % | met |", "3 % | met |"]
+    assert not any("never worse" in line for line in lines)
+
+
+def test_the_plain_scenarios_keep_the_harder_bars() -> None:
+    lines = compared([CASES[name] for name in VARIED], ours_gpu_hours=1.0)
+    assert "| diurnal: GPU-hours over the oracle's | 1.11 x, bar 1.1 x; attainment 99.50 % | MISSED |" in lines
+    assert any(line.startswith("| at equal attainment, one knob") and "bar 20 %" in line for line in lines)
+    assert any(line.startswith("| never worse than the best baseline") for line in lines)
+
+
+def test_a_peer_that_attains_more_for_as_little_is_named() -> None:
+    told = [line for line in compared([CASES["faults"]], 1.85) if line.startswith("| faults: no peer attains more")]
+    assert told == ["| faults: no peer attains more for as little | 99.50 % with 1.85 GPU-hours; none does | met |"]
+    lines = compared([CASES["faults"]], 1.85, None, ours_attains=0.98)
+    (told_of_wva,) = [line for line in lines if line.startswith("| faults: no peer attains more")]
+    assert "wva 99.50 % with 1.80 GPU-hours" in told_of_wva
+    assert told_of_wva.endswith("| MISSED |")
+
+
+def test_peers_swept_together_give_the_same_table() -> None:
+    cases = [CASES["step"], CASES["smooth"]]
+    with ThreadPoolExecutor(4) as threads:
+        assert compared(cases, 1.0, threads) == compared(cases, 1.0)
+
+
+def test_the_outlook_tells_runs_and_minutes_and_what_was_never_run(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "runs.jsonl")
+    for policy in ("holdfast-slow", "static-peak", "oracle", "hpa"):
+        journal.add(Key("step", "abc", policy, None, 1, "def"), row(0.99, 2.0))
+    lines = list(
+        outlook([CASES["step"], CASES["smooth"]], journal, PEERS, seeds=1, fast_loop=True, tuned=False, workers=2)
+    )
+    assert "| step | 74 | 0.6 and holdfast, never run |" in lines
+    assert "| smooth | 73 | 0.0 and holdfast-slow, oracle, peer, static-peak, never run |" in lines
+    assert lines[-1].startswith("At least 0 min on 2 cores")

@@ -1,0 +1,62 @@
+"""What a comparison would run, and how long that takes by the runs that are written down, of this code or of any."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from statistics import mean
+
+from benchmarks.autoscaling.campaign import OWN
+from benchmarks.autoscaling.cases import Case
+from benchmarks.autoscaling.journal import Journal
+from holdfast.simulator.twin.oracle import ORACLE
+from holdfast.simulator.twin.peak import STATIC_PEAK
+
+FRONT_RUNS = 7
+"""Runs that the search of one knob takes as a rule, what is shipped among them."""
+
+PEER = "peer"
+
+
+def outlook(
+    cases: Sequence[Case],
+    journal: Journal,
+    peers: Sequence[str],
+    *,
+    seeds: int,
+    fast_loop: bool,
+    tuned: bool,
+    workers: int,
+) -> Iterator[str]:
+    """Lines of Markdown: runs by scenario, and minutes where runs of all their kinds are known."""
+    known = _known(journal)
+    total, lacking = 0.0, False
+    yield "| scenario | runs | minutes of one core |"
+    yield "|---|---|---|"
+    for case in cases:
+        runs = _runs(case, len(peers), seeds, fast_loop and case.fast_loop, tuned)
+        unknown = sorted(kind for kind in runs if (case.name, kind) not in known)
+        minutes = sum(count * known.get((case.name, kind), 0.0) for kind, count in runs.items()) / 60.0
+        total, lacking = total + minutes, lacking or bool(unknown)
+        told = f"{minutes:.1f}" + (f" and {', '.join(unknown)}, never run" if unknown else "")
+        yield f"| {case.title} | {sum(runs.values())} | {told} |"
+    yield ""
+    yield f"{'At least ' if lacking else 'About '}{total / workers:.0f} min on {workers} cores. Finished runs count."
+
+
+def _runs(case: Case, peers: int, seeds: int, fast_loop: bool, tuned: bool) -> dict[str, int]:
+    """How many by kind: a front on the first seed, what is shipped, the best and the common knob on the others."""
+    swept = FRONT_RUNS + 3 * (seeds - 1)
+    if tuned and case.compared:
+        swept += FRONT_RUNS + seeds - 1
+    own = {name: seeds for name in OWN if name != "holdfast" or fast_loop}
+    return {**own, STATIC_PEAK: seeds, ORACLE: seeds, PEER: peers * swept}
+
+
+def _known(journal: Journal) -> dict[tuple[str, str], float]:
+    """Mean seconds by scenario and kind."""
+    seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for key, row in journal.rows():
+        kind = key.policy if key.policy in (*OWN, STATIC_PEAK, ORACLE) else PEER
+        seconds[key.case.partition(",")[0], kind].append(row.wall_seconds)
+    return {place: mean(each) for place, each in seconds.items()}
