@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.act.api import ApiError, ApiUnreachable
+from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
 from holdfast.control.objects import Objects
 from holdfast.control.plan import plan
@@ -16,7 +17,7 @@ from holdfast.domain.decision import Action, Decision
 from holdfast.observe.cluster import ServiceParts
 from holdfast.policy.inventory import Inventory
 from holdfast.render import RenderSettings
-from tests.control.parts import as_watched, decision, llmservice, parts
+from tests.control.parts import as_watched, body, decision, llmservice, parts
 from tests.fakes import FakeApi
 
 CORE = "/api/v1/namespaces/prod"
@@ -321,3 +322,81 @@ async def test_no_pods_are_made_that_would_run_as_somebody_elses_service_account
     del world.api.objects[f"{CORE}/serviceaccounts/chat"]
     await world.tick()
     assert DEPLOYMENT in world.api.objects
+
+
+MADE, BORN = "2026-11-21T10:00:00Z", "2026-11-21T12:00:00Z"
+
+
+def heir(world: World, **changes: Any) -> World:
+    """A service applied again after `kubectl delete --cascade=orphan`, before it has anything of its own."""
+    for left in world.api.objects.values():
+        left["metadata"] |= {"ownerReferences": [], "creationTimestamp": MADE}
+    world.api.objects[DEPLOYMENT]["spec"]["replicas"] = 8
+    again, meta = World(api=world.api), {**body()["metadata"], "uid": "uid-heir"}
+    service = LLMService.parse({**body(), "metadata": meta})
+    again.part, again.size = dataclasses.replace(parts(service), born=BORN), 1
+    for name, value in changes.items():
+        world.api.objects[DEPLOYMENT]["metadata"][name] = value
+    return again
+
+
+async def test_what_an_orphaning_deletion_left_behind_is_adopted_at_its_size(world: World) -> None:
+    before = {path: left["metadata"]["uid"] for path, left in world.api.objects.items()}
+    template = world.api.objects[DEPLOYMENT]["spec"]["template"]
+    again = heir(world)
+    assert sorted(await again.tick()) == sorted(("PATCH", path) for path in before), "no more than owner references"
+    again.part = dataclasses.replace(parts(again.part.service, sizes={"h100": 8}, ready={"h100": 8}), born=BORN)
+    again.size = 8
+    await again.tick()
+    assert await again.tick() == []
+    assert again.objects.problems(again.part.spec.key) == ()
+    assert {path: left["metadata"]["uid"] for path, left in world.api.objects.items()} == before
+    owners = {left["metadata"]["ownerReferences"][0]["uid"] for left in world.api.objects.values()}
+    assert owners == {"uid-heir"}
+    assert world.api.objects[DEPLOYMENT]["spec"]["replicas"] == 8
+    assert world.api.objects[DEPLOYMENT]["spec"]["template"] == template, "no engine restarts"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"ownerReferences": [{"uid": "uid-of-somebody"}]}, id="somebody owns it"),
+        pytest.param({"labels": {"holdfast.dev/service": "chat"}}, id="not labelled as made by us"),
+        pytest.param(
+            {"labels": {"holdfast.dev/service": "other", "app.kubernetes.io/managed-by": "holdfast"}}, id="of another"
+        ),
+        pytest.param({"managedFields": []}, id="not written by us"),
+        pytest.param({"creationTimestamp": BORN}, id="taken from this very service"),
+        pytest.param({"creationTimestamp": None}, id="nobody knows how old"),
+        pytest.param({"deletionTimestamp": BORN}, id="being deleted"),
+    ],
+)
+async def test_what_is_no_estate_of_an_earlier_service_is_left_alone(world: World, changes: dict[str, Any]) -> None:
+    again = heir(world, **changes)
+    left = world.api.objects[DEPLOYMENT]["metadata"]["ownerReferences"]
+    for _ in range(3):
+        await again.tick()
+    assert world.api.objects[DEPLOYMENT]["metadata"]["ownerReferences"] == left
+    assert [problem.reason for problem in again.objects.problems(again.part.spec.key)] == [Reason.NAME_CONFLICT]
+
+
+async def test_an_orphan_that_somebody_took_at_the_same_moment_is_theirs(world: World) -> None:
+    class Racing(Listing):
+        def _patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+            self.put_object(path, self.objects[path])
+            return super()._patch(path, body)
+
+    again = heir(world)
+    racing = Racing()
+    racing.objects, racing._version = world.api.objects, 1_000
+    again.objects = Objects(racing, RenderSettings(pod_files={"a.py": "1"}))
+    await again.tick()
+    assert not any(left["metadata"]["ownerReferences"] for left in racing.objects.values())
+    assert again.objects.problems(again.part.spec.key) == (), "looked at again by the next tick"
+
+
+async def test_an_adoption_that_is_refused_is_told(world: World) -> None:
+    again = heir(world)
+    again.api.fail_with = ApiError(403, "no")
+    await again.tick()
+    assert {problem.reason for problem in again.objects.problems(again.part.spec.key)} == {Reason.APPLY_FAILED}

@@ -277,6 +277,14 @@ async def test_a_service_is_joined_with_the_objects_it_owns_whatever_their_kind(
     assert shown.uid == ""
 
 
+async def test_when_a_service_was_made_tells_it_from_an_earlier_one(world: Cluster) -> None:
+    made = service()
+    made["metadata"]["creationTimestamp"] = "2026-11-21T12:00:00Z"
+    await world.put("services", made)
+    (parts,) = world.view.services()
+    assert parts.born == "2026-11-21T12:00:00Z"
+
+
 async def test_what_nobody_watches_is_neither_there_nor_absent(world: Cluster) -> None:
     await world.put("services", service())
     (parts,) = world.view.services()

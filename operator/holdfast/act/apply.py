@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.act.api import APPLY, ApiError, ApiPort, Body
+from holdfast.act.api import APPLY, MERGE, ApiError, ApiPort, Body
 from holdfast.act.resources import object_path
 from holdfast.render.live import RENDERING, SCALING, Live
 
@@ -144,6 +144,26 @@ class Applier:
     def _remember(self, path: str, manifest: Manifest, answer: Body, now: float) -> None:
         state = Live.of(manifest["kind"], answer).state
         self._written[path] = _Written(_digest(manifest), state, now)
+
+
+async def adopt(api: ApiPort, path: str, kind: str, owner: Manifest, born: str) -> None:
+    """Make the orphan of an earlier service of the owner's name its own, and change nothing else of it.
+
+    It is looked at once more, and written only as it was seen then: what has an owner by now, or is gone, stays so.
+    Raises ApiError (409 where somebody else was faster) and ApiUnreachable.
+    """
+    try:
+        meta = (found := await api.request("GET", path))["metadata"]
+    except ApiError as error:
+        if error.status == 404:
+            return
+        raise
+    orphan = Live.of(kind, found).orphan
+    if orphan is None or not orphan.falls_to(owner["name"], born):
+        return
+    pinned = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
+    body: Body = {"metadata": {**pinned, "ownerReferences": [dict(owner)]}}
+    await api.request("PATCH", path, query={"fieldManager": RENDERING}, body=body, content_type=MERGE)
 
 
 async def delete(api: ApiPort, path: str, uid: str = "") -> None:

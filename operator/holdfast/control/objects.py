@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.act.api import ApiError, ApiPort
-from holdfast.act.apply import WATCH_LAG_SECONDS, Applier, Due, ForeignObject, delete
+from holdfast.act.apply import WATCH_LAG_SECONDS, Applier, Due, ForeignObject, adopt, delete
 from holdfast.act.podfiles import named_config_maps
 from holdfast.act.resources import live_path
 from holdfast.api.reasons import Reason
@@ -24,7 +24,7 @@ from holdfast.domain.service import ServiceKey
 from holdfast.observe.cluster import ServiceParts
 from holdfast.render import RenderSettings, render
 from holdfast.render.live import Live
-from holdfast.render.names import limits_name
+from holdfast.render.names import limits_name, owner_reference
 
 _LOG = logging.getLogger(__name__)
 _PRUNE_AGAIN_SECONDS = 300.0  # old ReplicaSets may keep files alive for long; nobody tells when they go
@@ -37,15 +37,17 @@ class Work:
     """What has to be written for one service now; mostly nothing.
 
     `due`: manifests to apply, with the reason. `unwanted`: objects the service had and no longer should, such as a
-    PodDisruptionBudget at one replica. `leftovers`: pod files of earlier revisions that might be unused.
+    PodDisruptionBudget at one replica. `leftovers`: pod files of earlier revisions that might be unused. `orphans`:
+    what an earlier service of this name left behind; all else waits until it is ours.
     """
 
     due: tuple[tuple[Manifest, Due], ...] = ()
     unwanted: tuple[Live, ...] = ()
     leftovers: tuple[Live, ...] = ()
+    orphans: tuple[Live, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.due or self.unwanted or self.leftovers)
+        return bool(self.due or self.unwanted or self.leftovers or self.orphans)
 
 
 @dataclass(slots=True)
@@ -85,6 +87,11 @@ class Objects:
         current = (fingerprint(part, changes), part.live)
         if kept.settled == current and not changes.create and not pruning:
             return Work()
+        orphans = tuple(
+            live for live in part.live if live.orphan and live.orphan.falls_to(part.spec.key.name, part.born)
+        )
+        if orphans:
+            return Work(orphans=orphans)
         manifests = render(part.service, changes.accelerators, self._settings, changes.context)
         work = Work(
             due=tuple(_due(kept, part, manifests, changes, now)),
@@ -103,6 +110,9 @@ class Objects:
     async def carry_out(self, part: ServiceParts, changes: Plan, work: Work, now: float) -> None:
         """Write; what is refused becomes a problem that the next decision names, and is tried again each tick."""
         kept = self._of(part)
+        if work.orphans:
+            kept.problems = tuple([problem for live in work.orphans if (problem := await self._adopt(part, live))])
+            return
         problems: list[ClusterProblem] = []
         identity_taken = False
         for manifest, why in work.due:
@@ -140,6 +150,19 @@ class Objects:
                 _LOG.info("%s: %s %s: %s", part.spec.key, kind, name, error)
                 return None
             return ClusterProblem(Reason.APPLY_FAILED, f"{kind} {name} was refused: {error.message}")
+        return None
+
+    async def _adopt(self, part: ServiceParts, live: Live) -> ClusterProblem | None:
+        """Deployments keep their size and their pods: what differs is written once the watch shows them as ours."""
+        key, owner = part.spec.key, owner_reference(part.service)
+        _LOG.info("%s: %s %s was left behind by an earlier LLMService of this name: adopted", key, live.kind, live.name)
+        try:
+            await adopt(self._api, live_path(key.namespace, live.kind, live.name), live.kind, owner, part.born)
+        except ApiError as error:
+            if error.namespace_ends:
+                raise
+            if error.status != 409:
+                return ClusterProblem(Reason.APPLY_FAILED, f"{live.kind} {live.name} was refused: {error.message}")
         return None
 
     async def _prune(self, kept: _Kept, part: ServiceParts, leftovers: tuple[Live, ...], now: float) -> None:

@@ -60,7 +60,8 @@ class ServiceParts:
     """One service as declared and as it runs.
 
     `live` are its objects beside pods, as far as `watched` names their kinds. `engines` are the pods that read limits,
-    `limits` those that its ConfigMap holds, by accelerator.
+    `limits` those that its ConfigMap holds, by accelerator. `born` is when the
+    API server made the service (RFC 3339).
     """
 
     service: LLMService
@@ -71,6 +72,7 @@ class ServiceParts:
     watched: frozenset[str] = frozenset()
     engines: tuple[Engine, ...] = ()
     limits: tuple[tuple[str, Limits], ...] = ()
+    born: str = ""
 
     def shown(self, kind: str, name: str) -> Live | None:
         """Return what the watch shows of an object, None where nobody watches its kind."""
@@ -115,7 +117,7 @@ _OWNED = {
     "ServiceAccount": ("", "v1", "serviceaccounts"),
 }
 
-Declared = tuple[LLMService, ServiceSpec]
+Declared = tuple[LLMService, ServiceSpec, str]
 LimitsByAccelerator = tuple[tuple[str, Limits], ...]
 
 
@@ -184,7 +186,7 @@ class ClusterView:
             told = "; ".join(refused)
             return {key: Invalid(key, service.metadata.generation, told, service.status, service.metadata.uid)}
         try:
-            return {key: (service, to_spec(service))}
+            return {key: (service, to_spec(service), str(meta.get("creationTimestamp") or ""))}
         except Exception as error:  # without this, kopf would know nothing of the service, and nobody be told
             _LOG.exception("%s: the spec cannot be worked out", key)
             return {key: Invalid.undecidable(service, error)}
@@ -195,7 +197,7 @@ class ClusterView:
             self._parts(key, *declared) for key, declared in self._entries() if not isinstance(declared, Invalid)
         )
 
-    def _parts(self, key: ServiceKey, service: LLMService, spec: ServiceSpec) -> ServiceParts:
+    def _parts(self, key: ServiceKey, service: LLMService, spec: ServiceSpec, born: str) -> ServiceParts:
         labelled = tuple(self._deployments.get(key, ()))
         deployed = tuple(item for item in labelled if _is_ours(item, spec))
         live = [*self._live.get(key, ()), *(item.live for item in labelled if item.live)]
@@ -210,6 +212,7 @@ class ClusterView:
             watched=self._watched,
             engines=tuple(pod.engine for pod in pods if pod.engine),
             limits=next(iter(self._limits.get(key, ())), ()),
+            born=born,
         )
 
     def invalid(self) -> tuple[Invalid, ...]:

@@ -6,14 +6,28 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from holdfast.render.names import short_hash
+from holdfast.render.names import MANAGED_BY, MANAGER, SERVICE_LABEL, short_hash
 
 RENDERING = "holdfast-rendering"
 SCALING = "holdfast-scaling"
 
 _SIZE_ONLY: Mapping[str, Any] = {"f:spec": {"f:replicas": {}}}
+
+
+class Orphan(NamedTuple):
+    """An object of ours without any owner: its LLMService was deleted with `--cascade=orphan`, or somebody took it out.
+
+    `made_at` is the API server's time (RFC 3339), by which an heir is told from a service that it was taken from.
+    """
+
+    service: str
+    made_at: str
+
+    def falls_to(self, service: str, born: str) -> bool:
+        """Whether it is the estate of an earlier service of that name; `born` is when the present one was made."""
+        return self.service == service and "" < self.made_at < born
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +46,7 @@ class Live:
     state: str = ""
     half_made: bool = False
     """Whether the scaling manager still holds more of a Deployment than its size: its creation was cut short."""
+    orphan: Orphan | None = None
 
     @classmethod
     def of(cls, kind: str, body: Mapping[str, Any]) -> Self:
@@ -40,19 +55,28 @@ class Live:
         uid = str(meta.get("uid", ""))
         entries = [entry for entry in meta.get("managedFields") or () if entry.get("operation") == "Apply"]
         half_made = _fields(entries, SCALING) not in ("", _text(_SIZE_ONLY))
+        rendered = _fields(entries, RENDERING)
         return cls(
             kind=sys.intern(kind),
             name=str(meta.get("name", "")),
             uid=uid,
             owners=tuple(reference["uid"] for reference in meta.get("ownerReferences") or ()),
-            state=short_hash([uid, _fields(entries, RENDERING), half_made]),
+            state=short_hash([uid, rendered, half_made]),
             half_made=half_made,
+            orphan=_orphan(meta) if rendered else None,
         )
 
     @classmethod
     def absent(cls, kind: str, name: str) -> Self:
         """An object that is watched for and not there."""
         return cls(sys.intern(kind), name)
+
+
+def _orphan(meta: Mapping[str, Any]) -> Orphan | None:
+    labels = meta.get("labels") or {}
+    if meta.get("ownerReferences") or meta.get("deletionTimestamp") or labels.get(MANAGED_BY) != MANAGER:
+        return None
+    return Orphan(str(labels.get(SERVICE_LABEL, "")), str(meta.get("creationTimestamp") or ""))
 
 
 def _fields(entries: list[Mapping[str, Any]], manager: str) -> str:

@@ -21,6 +21,7 @@ SERVICE_LABEL = f"{GROUP}/service"
 ACCELERATOR_LABEL = f"{GROUP}/accelerator"
 COMPONENT_LABEL = f"{GROUP}/component"
 POD_FILES = "pod-files"
+MANAGED_BY, MANAGER = "app.kubernetes.io/managed-by", "holdfast"
 
 # Prometheus copies them from the pod to its series: label names that PromQL can spell.
 METRIC_SERVICE_LABEL = "holdfast_service"
@@ -73,7 +74,7 @@ def owned_labels(service: LLMService) -> dict[str, str]:
         "app.kubernetes.io/name": "vllm",
         "app.kubernetes.io/instance": name,
         "app.kubernetes.io/component": "engine",
-        "app.kubernetes.io/managed-by": "holdfast",
+        MANAGED_BY: MANAGER,
     }
 
 
