@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica, ReplicaPhase
 from holdfast.domain.decision import Decision
-from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceKey, ServiceSpec, Slo
+from holdfast.domain.service import AcceleratorOption, BatchingLimits, Schedule, ServiceKey, ServiceSpec, Slo
 from holdfast.domain.signals import AcceleratorTraffic, History, SignalState, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
 
@@ -47,6 +47,9 @@ class ServiceBuilder:
 
     def recommending(self) -> ServiceBuilder:
         return self._spec(recommend_only=True)
+
+    def with_schedules(self, *schedules: Schedule) -> ServiceBuilder:
+        return self._spec(schedules=schedules)
 
     def costing_at_most(self, dollars_per_hour: float) -> ServiceBuilder:
         return self._spec(max_cost_per_hour=dollars_per_hour)

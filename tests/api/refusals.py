@@ -264,6 +264,73 @@ _SIZES = (
     Refusal("a surge of two", {"rollout": {"maxSurge": 2}}, "spec.rollout.maxSurge", "0 or 1"),
     Refusal("a surge as a string", {"rollout": {"maxSurge": "1"}}, "spec.rollout.maxSurge", "0 or 1"),
 )
+OFFICE: dict[str, Any] = {
+    "name": "office", "timezone": "Europe/Berlin", "start": "08:00", "end": "18:00", "min": 3,
+}  # fmt: skip
+
+
+def _schedules(*items: Mapping[str, Any], **scaling: Any) -> dict[str, Any]:
+    """Schedules, each with what an item leaves out; None removes."""
+    whole = [{**OFFICE, **item} for item in items]
+    return {"scaling": {**scaling, "schedules": [{k: v for k, v in each.items() if v is not None} for each in whole]}}
+
+
+_SCHEDULES = (
+    Refusal(
+        "two schedules of one name",
+        _schedules({}, {"start": "20:00"}),
+        "spec.scaling.schedules",
+        "rename or remove the duplicate",
+    ),
+    Refusal("a schedule without name", _schedules({"name": None}), "schedules[0].name", "add it", "Required value"),
+    Refusal("a schedule in capitals", _schedules({"name": "Office"}), "schedules[0].name", "such as office-hours"),
+    Refusal("an empty name", _schedules({"name": ""}), "schedules[0].name", "such as office-hours"),
+    Refusal("no time zone", _schedules({"timezone": None}), "schedules[0].timezone", "add it", "Required value"),
+    Refusal("an empty time zone", _schedules({"timezone": ""}), "schedules[0].timezone", "such as Europe/Berlin"),
+    Refusal("a path as time zone", _schedules({"timezone": "../etc"}), "schedules[0].timezone", "Europe/Berlin"),
+    Refusal("an absolute time zone", _schedules({"timezone": "/UTC"}), "schedules[0].timezone", "Europe/Berlin"),
+    Refusal("an offset as time zone", _schedules({"timezone": "+02:00"}), "schedules[0].timezone", "Europe/Berlin"),
+    Refusal("a time zone that ends so", _schedules({"timezone": "UTC\n"}), "schedules[0].timezone", "or UTC"),
+    Refusal("no start", _schedules({"start": None}), "schedules[0].start", "add it", "Required value"),
+    Refusal("no end", _schedules({"end": None}), "schedules[0].end", "add it", "Required value"),
+    Refusal("a start without minutes", _schedules({"start": "8"}), "schedules[0].start", "such as 08:00"),
+    Refusal("a start of one digit", _schedules({"start": "8:00"}), "schedules[0].start", "such as 08:00"),
+    Refusal("a start with seconds", _schedules({"start": "08:00:00"}), "schedules[0].start", "such as 08:00"),
+    Refusal("a start as a number", _schedules({"start": 800}), "schedules[0].start", "string"),
+    Refusal("a start at 24:00", _schedules({"start": "24:00"}), "schedules[0].start", "to 23:59"),
+    Refusal("an end at 24:01", _schedules({"end": "24:01"}), "schedules[0].end", "to 24:00"),
+    Refusal("an end at 60 minutes", _schedules({"end": "18:60"}), "schedules[0].end", "such as 18:00"),
+    Refusal("an end at noon in words", _schedules({"end": "noon"}), "schedules[0].end", "such as 18:00"),
+    Refusal("an end at start", _schedules({"end": "08:00"}), "schedules[0].end", "change one of them"),
+    Refusal("no day", _schedules({"days": []}), "schedules[0].days", "at least 1 item"),
+    Refusal("a day twice", _schedules({"days": ["Mon", "Mon"]}), "schedules[0].days", "remove the duplicate"),
+    Refusal("a day in full", _schedules({"days": ["Monday"]}), "schedules[0].days[0]", "Mon"),
+    Refusal("a day in small letters", _schedules({"days": ["mon"]}), "schedules[0].days[0]", "Mon"),
+    Refusal("days as one string", _schedules({"days": "Mon"}), "schedules[0].days", "valid tuple", "array"),
+    Refusal("a floor without size", _schedules({"min": None}), "schedules[0].min", "add it", "Required value"),
+    Refusal("a floor of nothing", _schedules({"min": 0}), "schedules[0].min", "greater than or equal to 1"),
+    Refusal("half a replica", _schedules({"min": 1.5}), "schedules[0].min", "integer"),
+    Refusal("a floor above max", _schedules({}, max=2), "spec.scaling.schedules", "raise scaling.max"),
+    Refusal("a floor above the default max", _schedules({"min": 11}), "spec.scaling.schedules", "raise scaling.max"),
+    Refusal("an unknown field of a schedule", _schedules({"cron": "0 8 * * *"}), "cron", "spelling", "unknown field"),
+    Refusal(
+        "more than sixteen schedules",
+        _schedules(*({"name": f"s{i}"} for i in range(17))),
+        "spec.scaling.schedules",
+        "at most 16",
+        "must have at most 16 items",
+    ),
+    Refusal(
+        "a budget below the floor of a schedule",
+        {
+            **_accelerators({**H100, "costPerHour": 3}, {**L40S, "costPerHour": 2.5}),
+            **_schedules({}, min=1, max=4),
+            "budget": {"maxCostPerHour": 7.4},
+        },
+        "spec.budget",
+        "lower the schedule's min",
+    ),
+)
 _ENGINE = (
     Refusal("an owned flag", {"engine": {"args": ["--port", "9000"]}}, "spec.engine.args", "always 8000"),
     Refusal(
@@ -339,7 +406,6 @@ _UNKNOWN = tuple(
     for path, spec in (
         ("spec.slo.tftt", {"slo": {"tftt": "1s"}}),
         ("spec.adopt", {"adopt": {"deployment": "old"}}),
-        ("spec.scaling.schedules", {"scaling": {"schedules": []}}),
         ("spec.scaling.minOnDemand", {"scaling": {"minOnDemand": 1}}),
         ("spec.accelerators[0].spot", _accelerators({**H100, "spot": True})),
         ("spec.priority", {"priority": 1}),
@@ -351,6 +417,7 @@ REFUSALS = (
     *_MODEL,
     *_ACCELERATORS,
     *_SIZES,
+    *_SCHEDULES,
     *_ENGINE,
     *_TEMPLATE,
     *_NAMES,
@@ -373,6 +440,24 @@ ACCEPTED = (
     Accepted("free accelerators", _accelerators({**H100, "costPerHour": 0})),
     Accepted("costs for all", _accelerators({**H100, "costPerHour": 2.95}, {**L40S, "costPerHour": 0.86})),
     Accepted("replicas at the bounds", {"replicas": 2, "scaling": {"min": 2, "max": 2}}),
+    Accepted("a schedule", _schedules({})),
+    Accepted("no schedule", {"scaling": {"schedules": []}}),
+    Accepted("a schedule over midnight on some days", _schedules({"start": "22:00", "end": "06:00", "days": ["Fri"]})),
+    Accepted("a schedule of a whole day", _schedules({"start": "00:00", "end": "24:00", "timezone": "UTC"})),
+    Accepted("a floor at max", _schedules({}, max=3)),
+    Accepted("a floor below min", _schedules({"min": 1}, min=2)),
+    Accepted("a floor that nobody knows the hours of", _schedules({"timezone": "Europe/Atlantis"})),
+    Accepted("a time zone of three parts", _schedules({"timezone": "America/Argentina/Buenos_Aires"})),
+    Accepted("a time zone with a sign", _schedules({"timezone": "Etc/GMT-14"})),
+    Accepted("sixteen schedules", _schedules(*({"name": f"s{i}"} for i in range(16)))),
+    Accepted(
+        "a budget that just pays for a floor",
+        {
+            **_accelerators({**H100, "costPerHour": 3}, {**L40S, "costPerHour": 2.5}),
+            **_schedules({}),
+            "budget": {"maxCostPerHour": 7.5},
+        },
+    ),
     Accepted("no surge", {"rollout": {"maxSurge": 0}}),
     Accepted("one surge", {"rollout": {"maxSurge": 1}}),
     Accepted("Auto batching", {"batching": {"mode": "Auto"}}),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+from zoneinfo import ZoneInfo
+
 import pytest
 
 from holdfast.api.llmservice import LLMService
-from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceKey, ServiceSpec, Slo
+from holdfast.domain.service import AcceleratorOption, BatchingLimits, Schedule, ServiceKey, ServiceSpec, Slo
 from holdfast.observe.spec import to_spec
 
-SMALLEST = {
+SMALLEST: dict[str, Any] = {
     "metadata": {"name": "chat", "namespace": "prod", "uid": "u", "generation": 4},
     "spec": {
         "model": {"uri": "Qwen/Qwen3-8B"},
@@ -56,3 +59,37 @@ def test_every_declared_field_arrives() -> None:
     assert (spec.recommend_only, spec.max_cost_per_hour) == (True, 50.0)
     assert (spec.max_model_len, spec.quantization) == (8192, "fp8")
     assert spec.batching == BatchingLimits(64, 4096)
+
+
+def scheduled(**schedule: object) -> ServiceSpec:
+    item = {"name": "office", "timezone": "Europe/Berlin", "start": "08:00", "end": "18:00", "min": 4, **schedule}
+    return to_spec(LLMService.parse({**SMALLEST, "spec": {**SMALLEST["spec"], "scaling": {"schedules": [item]}}}))
+
+
+@pytest.mark.parametrize(
+    ("times", "minutes"),
+    [
+        (("08:00", "18:00"), (480, 1080)),
+        (("22:00", "06:30"), (1320, 1830)),
+        (("00:00", "24:00"), (0, 1440)),
+        (("12:00", "00:00"), (720, 1440)),
+        (("23:59", "23:58"), (1439, 2878)),
+    ],
+)
+def test_a_schedule_arrives_in_minutes_of_its_first_day(times: tuple[str, str], minutes: tuple[int, int]) -> None:
+    (found,) = scheduled(start=times[0], end=times[1], days=["Sat", "Mon"]).schedules
+    assert found == Schedule("office", "Europe/Berlin", ZoneInfo("Europe/Berlin"), *minutes, frozenset({0, 5}), 4)
+
+
+def test_a_schedule_without_days_holds_every_day() -> None:
+    assert scheduled().schedules[0].days == frozenset(range(7))
+
+
+@pytest.mark.parametrize("name", ["Europe/Atlantis", "europe/berlin_", "Europe", "A" * 64, "a/" * 20 + "a"])
+def test_a_time_zone_that_nobody_knows_is_kept_by_name_alone(name: str) -> None:
+    (found,) = scheduled(timezone=name).schedules
+    assert (found.timezone, found.zone) == (name, None)
+
+
+def test_the_same_object_read_twice_is_equal() -> None:
+    assert scheduled() == scheduled()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -20,7 +21,7 @@ from holdfast.api.reasons import Reason
 from holdfast.control.report import invalid_status
 from holdfast.domain.cluster import ClusterProblem, Replica, ReplicaPhase
 from holdfast.domain.engine import EngineState, PluginMode
-from holdfast.domain.service import BatchingLimits, ServiceKey
+from holdfast.domain.service import BatchingLimits, Schedule, ServiceKey
 from holdfast.domain.signals import SignalState
 from holdfast.observe import mapping
 from holdfast.observe.cluster import Invalid
@@ -40,6 +41,7 @@ from holdfast.policy.modes import pinned_verdict, recommend_verdict
 from holdfast.policy.placement import Option
 from holdfast.policy.replicarate import ReplicaRate
 from holdfast.policy.replicas import Group
+from holdfast.policy.schedules import floors
 from holdfast.policy.setbacks import Setback, Setbacks
 from holdfast.policy.sizes import decide_sizes
 from holdfast.policy.sizing import Peaks
@@ -56,6 +58,9 @@ TUNED = BatchingLimits(None, 1024)
 ON_TRIAL = Trial("h100", BatchingLimits(), TUNED, NOW - 1200.0, NOW - 1100.0, evidence=Evidence(-5.0, 3210.0))
 AT_WORK = EngineState("", PluginMode.ACTIVE, 7)
 LATE, OFF = EngineState("", PluginMode.ACTIVE, 6), EngineState("", PluginMode.OFF)
+OFFICE = Schedule("office", "Europe/Berlin", ZoneInfo("Europe/Berlin"), 480, 1080, frozenset(range(5)), 6)
+BEGINS = 1_799_996_400.0  # 8:00 in Berlin on the day of NOW
+OPEN, ASKED, SOON = (floors((OFFICE,), at, 45.0, 75.0) for at in (NOW, BEGINS - 40.0, BEGINS - 100.0))
 KEPT_AGAIN = SloState(0.95, -4.0, False, False, 1000.0)
 
 
@@ -341,6 +346,12 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "hold, starting": (verdict, view(**needing(2), starting=True)),
     "hold, unobserved": (verdict, view(**needing(2), group=running(4, observed=False))),
     "hold, blind and fewer would do": (verdict, view(**needing(2), seen=STALE)),
+    "hold, schedule": (verdict, view(group=running(6), floors=OPEN, **needing(6), **load(4.0))),
+    "hold, schedule to come": (verdict, view(group=running(6), floors=SOON, **needing(2), **load(4.0))),
+    "hold, schedule above the budget": (
+        verdict,
+        view(of=CHAT.costing_at_most(9.0), floors=OPEN, **needing(6, cost=2.0), **load(4.0)),
+    ),
     "hold, blind": (verdict, view(**needing(4), **load(19.0), seen=STALE)),
     "hold, not a number": (verdict, view(**needing(6), **load(math.inf))),
     "hold, maximum": (verdict, view(group=running(10), **needing(12), **load(59.0))),
@@ -356,6 +367,10 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
         verdict,
         leaving_l40s(an_option("l40s", 5), setbacks=Setbacks((replace(OUT, accelerator="l40s"),))),
     ),
+    "up, schedule": (verdict, view(floors=OPEN, **needing(6), **load(4.0))),
+    "up, schedule to come": (verdict, view(floors=ASKED, **needing(6), **load(4.0))),
+    "ScalingActive, schedule": (condition("ScalingActive"), view(group=running(6), floors=OPEN, **needing(6))),
+    "Stalled, no such time zone": (condition("Stalled"), view(of=CHAT.with_schedules(replace(OFFICE, zone=None)))),
     "pinned": (pinned, view(of=CHAT.pinned_to(3))),
     "pinned, as it is": (pinned, view(of=CHAT.pinned_to(4))),
     "recommend": (recommended, view(of=CHAT.recommending())),

@@ -10,6 +10,7 @@ from holdfast.api import fields
 from holdfast.api.engine_flags import EngineArguments
 from holdfast.api.quantities import parse_duration_seconds, parse_percent
 from holdfast.api.rules import ApiModel, BrokenRule, Rule, cel_seconds, is_duration
+from holdfast.api.scaling import Scaling
 from holdfast.api.template_rules import PodTemplate
 
 GROUP = "holdfast.dev"
@@ -175,25 +176,6 @@ class Accelerator(ApiModel):
         return None if self.cost_per_hour is None else self.cost_per_hour * self.count
 
 
-_MIN_BELOW_MAX = Rule(
-    "self.min <= self.max",
-    "scaling.min must not exceed scaling.max: lower min or raise max",
-    lambda scaling: scaling.min <= scaling.max,
-    ".min",
-)
-
-
-class Scaling(ApiModel):
-    """Bounds on the number of replicas over all accelerators."""
-
-    rules = (_MIN_BELOW_MAX,)
-
-    min: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """Fewest replicas."""
-    max: Annotated[int, Field(ge=1, le=10_000)] = 10
-    """Most replicas."""
-
-
 _FIXED_NEEDS_VALUES = Rule(
     "self.mode != 'Fixed' || (has(self.maxNumSeqs) && has(self.maxNumBatchedTokens))",
     "batching.mode Fixed needs maxNumSeqs and maxNumBatchedTokens: give both, or leave mode out",
@@ -276,6 +258,13 @@ def _costs(spec: "LLMServiceSpec") -> list[bool]:
     return [accelerator.cost_per_hour is not None for accelerator in spec.accelerators]
 
 
+def _pays_for(spec: "LLMServiceSpec", replicas: int) -> bool:
+    most = spec.budget.max_cost_per_hour
+    return most is None or any(
+        a.cost_per_hour is None or a.cost_per_hour * (a.count * replicas) <= most * 1.000001 for a in spec.accelerators
+    )
+
+
 _DISTINCT_ACCELERATORS = Rule(
     "self.accelerators.all(a, self.accelerators.exists_one(b, b.name == a.name))",
     "accelerators must have distinct names: rename or remove the duplicate",
@@ -298,14 +287,16 @@ _BUDGET_PAYS_FOR_THE_MINIMUM = Rule(
     "!has(self.budget) || !has(self.budget.maxCostPerHour) || self.accelerators.exists(a, !has(a.costPerHour)"
     " || a.costPerHour * double(a.count * self.scaling.min) <= self.budget.maxCostPerHour * 1.000001)",
     "budget.maxCostPerHour pays for fewer than scaling.min replicas on every accelerator: raise it or lower min",
-    lambda spec: (
-        spec.budget.max_cost_per_hour is None
-        or any(
-            a.cost_per_hour is None
-            or a.cost_per_hour * (a.count * spec.scaling.min) <= spec.budget.max_cost_per_hour * 1.000001
-            for a in spec.accelerators
-        )
-    ),
+    lambda spec: _pays_for(spec, spec.scaling.min),
+    ".budget",
+)
+_BUDGET_PAYS_FOR_THE_SCHEDULES = Rule(
+    "!has(self.budget) || !has(self.budget.maxCostPerHour) || !has(self.scaling.schedules)"
+    " || self.scaling.schedules.all(s, self.accelerators.exists(a, !has(a.costPerHour)"
+    " || a.costPerHour * double(a.count * s.min) <= self.budget.maxCostPerHour * 1.000001))",
+    "budget.maxCostPerHour pays for fewer replicas than the min of a schedule on every accelerator:"
+    " raise it or lower the schedule's min",
+    lambda spec: _pays_for(spec, spec.scaling.highest_floor),
     ".budget",
 )
 _REPLICAS_WITHIN_BOUNDS = Rule(
@@ -324,6 +315,7 @@ class LLMServiceSpec(ApiModel):
         _COSTS_ALL_OR_NONE,
         _BUDGET_NEEDS_COSTS,
         _BUDGET_PAYS_FOR_THE_MINIMUM,
+        _BUDGET_PAYS_FOR_THE_SCHEDULES,
         _REPLICAS_WITHIN_BOUNDS,
     )
 

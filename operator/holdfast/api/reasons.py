@@ -77,12 +77,15 @@ class Reason(StrEnum):
         "Replicas did not become ready for far longer than a cold start.",
     )
 
+    TIMEZONE_UNKNOWN = "TimezoneUnknown", "A schedule names no time zone that is known: its floor does not hold."
+
     # Decisions: up
     FIRST_SIZE = "FirstSize", "The first size of a new service."
     FORECAST_ABOVE_CAPACITY = "ForecastAboveCapacity", "The forecast at the lead time is above what the replicas carry."
     BACKLOG_TO_DRAIN = "BacklogToDrain", "Waiting requests need more capacity to be served in time."
     BUDGET_BURNING = "BudgetBurning", "The error budget burns faster than the window allows."
     AT_MINIMUM = "AtMinimum", "scaling.min bounds the size."
+    SCHEDULED_FLOOR = "ScheduledFloor", "A floor of scaling.schedules bounds the size; the message names it."
 
     # Decisions: down
     DEMAND_BELOW_CAPACITY = "DemandBelowCapacity", "Fewer replicas carried the forecast for long enough."

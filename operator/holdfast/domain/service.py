@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import tzinfo
 from typing import NamedTuple
 
 
@@ -58,6 +59,23 @@ class AcceleratorOption:
 
 
 @dataclass(frozen=True, slots=True)
+class Schedule:
+    """A floor under the replicas, from `start_minute` to `end_minute` of the local days that begin it (Monday is 0).
+
+    Minutes count from midnight by the clock on the wall, past 1,440 on the next day. `zone` is None where nobody knows
+    the time zone of that name.
+    """
+
+    name: str
+    timezone: str
+    zone: tzinfo | None
+    start_minute: int
+    end_minute: int
+    days: frozenset[int]
+    min_replicas: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceSpec:
     """The part of an LLMService that decides sizes; `generation` is the one it was read at."""
 
@@ -69,6 +87,7 @@ class ServiceSpec:
     accelerators: tuple[AcceleratorOption, ...]
     min_replicas: int = 1
     max_replicas: int = 10
+    schedules: tuple[Schedule, ...] = ()
     pinned_replicas: int | None = None
     recommend_only: bool = False
     max_cost_per_hour: float | None = None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.api import llmservice
+from zoneinfo import ZoneInfo
+
+from holdfast.api import llmservice, scaling
 from holdfast.api.llmservice import LLMService
-from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceKey, ServiceSpec, Slo
+from holdfast.domain.service import AcceleratorOption, BatchingLimits, Schedule, ServiceKey, ServiceSpec, Slo
 
 
 def to_spec(service: LLMService) -> ServiceSpec:
@@ -19,6 +21,7 @@ def to_spec(service: LLMService) -> ServiceSpec:
         accelerators=tuple(_option(accelerator) for accelerator in spec.accelerators),
         min_replicas=spec.scaling.min,
         max_replicas=spec.scaling.max,
+        schedules=tuple(_schedule(schedule) for schedule in spec.scaling.schedules),
         pinned_replicas=spec.replicas,
         recommend_only=spec.mode == "Recommend",
         max_cost_per_hour=spec.budget.max_cost_per_hour,
@@ -31,6 +34,26 @@ def to_spec(service: LLMService) -> ServiceSpec:
 
 def _slo(slo: llmservice.SLO) -> Slo:
     return Slo(slo.ttft_seconds, slo.tpot_seconds, slo.objective_share, slo.window_seconds, slo.e2e_seconds)
+
+
+def _schedule(schedule: scaling.Schedule) -> Schedule:
+    return Schedule(
+        name=schedule.name,
+        timezone=schedule.timezone,
+        zone=_zone(schedule.timezone),
+        start_minute=schedule.start_minute,
+        end_minute=schedule.end_minute,
+        days=frozenset(scaling.DAYS.index(day) for day in schedule.days),
+        min_replicas=schedule.min,
+    )
+
+
+def _zone(name: str) -> ZoneInfo | None:
+    """The time zone of that name; None where the system's database has none, or something else, of that name."""
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        return None
 
 
 def _option(accelerator: llmservice.Accelerator) -> AcceleratorOption:

@@ -13,6 +13,7 @@ from holdfast.domain.decision import Action, ConditionValue
 from holdfast.domain.signals import SignalState
 from holdfast.policy.capacity import MATERIAL
 from holdfast.policy.messages import hung, rate, reason_for
+from holdfast.policy.schedules import unknown_timezone
 from holdfast.policy.setbacks import Setback, failing_reason
 from holdfast.policy.sizes import Sizes
 from holdfast.policy.view import View
@@ -177,7 +178,8 @@ def scaling_active(view: View, sizes: Sizes) -> ConditionValue:
         detail = view.seen.detail or "see MetricsAvailable"
         text = f"nothing is lowered while metrics are {view.seen.state.value}: {detail}"
         return ConditionValue(kind, False, Reason.METRICS_HOLD, text)
-    text = "sizes follow the SLO"
+    floor = view.floors.now
+    text = "sizes follow the SLO" if floor is None else f"sizes follow the SLO; {floor.sentence}"
     if sizes.action is Action.HOLD:
         held = reason_for(view, sizes)
         text = f"{text}; held at {view.size} now, {held}: {held.meaning}"
@@ -261,6 +263,9 @@ def stalled(view: View) -> ConditionValue:
     setback = view.learned.setbacks.active(view.chosen.name, view.now)
     if setback is not None and not view.ready:
         return ConditionValue(kind, True, setback.reason, f"{setback.accelerator}: {setback.detail}")
+    unknown = unknown_timezone(view.spec.schedules)
+    if unknown:
+        return ConditionValue(kind, True, Reason.TIMEZONE_UNKNOWN, unknown)
     return ConditionValue(kind, False, Reason.STEADY, "nothing is stuck")
 
 

@@ -22,6 +22,7 @@ from holdfast.policy.modes import pinned_verdict, recommend_verdict
 from holdfast.policy.replicarate import EngineModel, Frugal, StepLawModel
 from holdfast.policy.replicas import Group, anything_starting, group_replicas
 from holdfast.policy.rest import Last, facts, still_holds
+from holdfast.policy.schedules import floors, raised
 from holdfast.policy.settings import PolicySettings
 from holdfast.policy.sizes import Sizes, decide_sizes
 from holdfast.policy.traffic import Seen, judge
@@ -100,7 +101,7 @@ def decide_service(
     if view.spec.recommend_only and recommendation is not None:
         recommendation = _advised(recommendation, advice(batching, view))
     decision = _decision(view, sizes, verdict, recommendation, target)
-    return decision, _remembered(view, sizes, batching, Last(decision, looked_at, now))
+    return decision, _remembered(view, sizes, batching, Last(decision, looked_at, now, view.floors.change_at))
 
 
 def _view(
@@ -123,13 +124,14 @@ def _view(
     hopeful = seen.total.waiting - seen.total.waiting_late  # late ones wait behind all that can still be good
     waiting = sizing.backlog(hopeful, expected, spec.slo.ttft_seconds)
     demand_rps = sizing.demand_rps(expected, waiting, spec.slo.ttft_seconds, starting)
-    hold = known.turns.patience * sizing.hold_seconds(lead, settings.drain_seconds)
+    cycle = sizing.hold_seconds(lead, settings.drain_seconds)
+    scheduled = floors(spec.schedules, now, lead, cycle)
     fallback = max((group.baseline for group in groups), default=0)
-    considered = placement.options(
-        spec, learned.capacity.beliefs, groups, learned.setbacks, inventory, demand_rps, fallback, now
-    )
+    beliefs, least = learned.capacity.beliefs, raised(spec, scheduled)
+    considered = placement.options(least, beliefs, groups, learned.setbacks, inventory, demand_rps, fallback, now)
     before = known.choice if known.generation == spec.generation else placement.Choice()
-    choice = placement.choose(before, spec, considered, groups, sizing.hold_seconds(lead, settings.drain_seconds), now)
+    choice = placement.choose(before, spec, considered, groups, cycle, now)
+    hold = known.turns.patience * cycle
     return View(
         service=service,
         now=now,
@@ -149,6 +151,7 @@ def _view(
         hold_seconds=hold,
         considered=considered,
         chosen=next(option for option in considered if option.name == choice.accelerator),
+        floors=scheduled,
     )
 
 
@@ -171,7 +174,9 @@ LIMITING = frozenset({Reason.AT_MAXIMUM, Reason.BUDGET_LIMITED, Reason.CAPACITY_
 
 def _remembered(view: View, sizes: Sizes, batching: Batching, last: Last) -> ServiceMemory:
     level = 0.0 if view.forecast is None else view.forecast.level_rps
-    action = Action.HOLD if view.hung_to_let_go else last.decision.verdict.action  # that was no turn of the load
+    verdict = last.decision.verdict
+    turned = not view.hung_to_let_go and verdict.reason is not Reason.SCHEDULED_FLOOR  # else it was not the load
+    action = verdict.action if turned else Action.HOLD
     return ServiceMemory(
         generation=view.spec.generation,
         last=last,
@@ -179,7 +184,7 @@ def _remembered(view: View, sizes: Sizes, batching: Batching, last: Last) -> Ser
         peaks=view.peaks,
         choice=view.choice,
         turns=remember_turn(view.turns, action, view.now, view.learned.lead_seconds, level),
-        limited=view.held_by_people or bool(sizes.limits & LIMITING),
+        limited=view.held_by_people or view.floor_rules or bool(sizes.limits & LIMITING),
         batching=batching,
     )
 
@@ -225,5 +230,13 @@ def _explanation(view: View, sizes: Sizes) -> Explanation:
         backlog_requests=view.backlog_requests,
         wanted_replicas=sizes.wanted,
         candidates=placement.candidates(view.considered, view.chosen.name, view.spec.slo.objective),
-        guards=tuple(f"{bound.reason}: {bound.sentence}" for bound in sizes.bounds),
+        guards=_guards(view, sizes),
     )
+
+
+def _guards(view: View, sizes: Sizes) -> tuple[str, ...]:
+    """What bounded the size, a schedule's floor included that was reckoned with from the start."""
+    told = tuple(f"{bound.reason}: {bound.sentence}" for bound in sizes.bounds)
+    if not view.floor_rules or Reason.SCHEDULED_FLOOR in sizes.limits:
+        return told
+    return (f"{view.least.reason}: {view.least.sentence}", *told)

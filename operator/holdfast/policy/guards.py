@@ -108,6 +108,14 @@ def held_long_enough(proposal: Proposal) -> Bound | None:
     return Bound(min(proposal.before, needed), Reason.DOWN_HOLD, sentence)
 
 
+def no_floor_is_near(proposal: Proposal) -> Bound | None:
+    """What a schedule asks for within the hold time would not be back by then."""
+    floor = proposal.view.floors.kept
+    if not proposal.lowers or floor is None or proposal.after >= floor.replicas - proposal.elsewhere:
+        return None
+    return Bound(min(proposal.before, floor.replicas - proposal.elsewhere), Reason.SCHEDULED_FLOOR, floor.sentence)
+
+
 def direction_is_steady(proposal: Proposal) -> Bound | None:
     view = proposal.view
     if not proposal.lowers or view.forecast is None:
@@ -138,10 +146,9 @@ def accelerators_can_be_had(proposal: Proposal) -> Bound | None:
 
 
 def at_least_the_minimum(proposal: Proposal) -> Bound | None:
-    least = proposal.view.spec.min_replicas - proposal.elsewhere
-    if proposal.after >= least:
-        return None
-    return Bound(least, Reason.AT_MINIMUM, f"scaling.min is {proposal.view.spec.min_replicas}")
+    least = proposal.view.least
+    here = least.replicas - proposal.elsewhere
+    return None if proposal.after >= here else Bound(here, least.reason, least.sentence)
 
 
 def at_most_the_maximum(proposal: Proposal) -> Bound | None:
@@ -180,6 +187,7 @@ GUARDS: tuple[Guard, ...] = (
     nothing_starts,
     nothing_burns,
     held_long_enough,
+    no_floor_is_near,
     direction_is_steady,
     accelerators_can_be_had,
     step_is_bounded,

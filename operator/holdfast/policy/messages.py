@@ -151,9 +151,9 @@ def _replacements(view: View) -> str:
 
 def _floor(view: View, sizes: Sizes) -> str:
     """Why there are replicas that the load does not need, where no guard says so."""
-    least = view.spec.min_replicas
-    idle = replicas_for(view.demand_rps or 0.0, view.belief.rate_rps) < least
-    return f"scaling.min is {least}" if idle and sizes.after == least and Reason.AT_MINIMUM not in sizes.limits else ""
+    least = view.least
+    idle = replicas_for(view.demand_rps or 0.0, view.belief.rate_rps) < least.replicas
+    return least.sentence if idle and sizes.after == least.replicas and least.reason not in sizes.limits else ""
 
 
 def _caution(view: View, sizes: Sizes) -> str:
@@ -173,7 +173,7 @@ def _doubt(view: View, sizes: Sizes) -> str:
 
 def _needed(view: View) -> int:
     """Replicas that the demand asks for, those in place of failing ones included."""
-    return max(view.chosen.replicas, view.spec.min_replicas) + spare_replicas(view)
+    return max(view.chosen.replicas, view.least.replicas) + spare_replicas(view)
 
 
 def reason_for(view: View, sizes: Sizes) -> Reason:
@@ -183,19 +183,22 @@ def reason_for(view: View, sizes: Sizes) -> Reason:
     if sizes.action is Action.SWITCH:
         return _switch_reason(view)
     if sizes.action is Action.HOLD:
-        return sizes.bounds[-1].reason if sizes.bounds else _steady_reason(view)
+        return sizes.bounds[-1].reason if sizes.bounds else _steady_reason(view, sizes)
     if sizes.action is Action.SCALE_UP:
         return _up_reason(view, sizes)
     return _down_reason(view, sizes)
 
 
-def _steady_reason(view: View) -> Reason:
-    return Reason.STEADY if view.seen.fresh else Reason.METRICS_HOLD
+def _steady_reason(view: View, sizes: Sizes) -> Reason:
+    if not view.seen.fresh:
+        return Reason.METRICS_HOLD
+    return Reason.SCHEDULED_FLOOR if view.floor_rules and sizes.after == view.least.replicas else Reason.STEADY
 
 
 def _up_reason(view: View, sizes: Sizes) -> Reason:
-    if Reason.AT_MINIMUM in sizes.limits or sizes.after <= view.spec.min_replicas:
-        return Reason.AT_MINIMUM
+    least = view.least
+    if least.reason in sizes.limits or sizes.after <= least.replicas:
+        return least.reason
     if spare_replicas(view) and _needed(view) - spare_replicas(view) <= view.group.baseline:
         return Reason.ENGINE_HUNG if view.group.hung else Reason.ENGINE_FAILING
     if view.forecast is not None and view.demand_rps is not None and view.demand_rps > view.forecast.wanted_rps:

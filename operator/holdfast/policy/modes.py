@@ -54,11 +54,11 @@ def _action(view: View, pinned: int, sizes: dict[str, int]) -> Action:
 
 
 def recommend_verdict(view: View) -> Verdict:
-    """Nothing moves; a new service starts at scaling.min on the first accelerator."""
+    """Nothing moves; a new service starts at scaling.min, or at a schedule's floor, on the first accelerator."""
     message = "mode is Recommend, nothing is moved: see status.recommendation"
     if any(group.exists for group in view.groups):
         return Verdict(Action.HOLD, Reason.RECOMMEND, message, current_targets(view))
-    first = PlacementTarget(view.spec.accelerators[0].name, view.spec.min_replicas)
+    first = PlacementTarget(view.spec.accelerators[0].name, view.least.replicas)
     return Verdict(Action.CREATE, Reason.RECOMMEND, message, (first,))
 
 

@@ -5,6 +5,7 @@ Engines are scraped more rarely than decisions are made, and most services are q
 
 from __future__ import annotations
 
+import math
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -30,11 +31,12 @@ class Facts(NamedTuple):
 
 
 class Last(NamedTuple):
-    """A decision, the facts it was made on, and when."""
+    """A decision, the facts it was made on, when, and until when no floor of a schedule begins or ends."""
 
     decision: Decision
     facts: Facts
     at: float
+    until: float = math.inf
 
 
 _by_name = attrgetter("name")
@@ -62,11 +64,12 @@ def still_holds(last: Last | None, known: Facts, now: float, timing: Timing) -> 
     """The last decision held everything, on the same facts, and is younger than a scrape interval.
 
     What only time can change (a hold time that ends, a replica that has waited too long) so comes up to one scrape
-    later; a new scrape, another pod or an edited spec is decided on at once.
+    later; a new scrape, another pod, an edited spec or the hour of a schedule is decided on at once.
     """
     return (
         last is not None
         and last.decision.verdict.action is Action.HOLD
         and 0.0 <= now - last.at < timing.scrape_seconds
+        and now < last.until
         and last.facts == known
     )

@@ -58,8 +58,8 @@ def propose(view: View) -> int:
     if view.hung_to_let_go:
         return before - view.hung_to_let_go
     if view.forecast is None or view.demand_rps is None or not view.belief.feasible:
-        return max(before, view.chosen.replicas, view.spec.min_replicas + spare)
-    needed = max(view.chosen.replicas, view.spec.min_replicas) + spare
+        return max(before, view.chosen.replicas, view.least.replicas + spare)
+    needed = max(view.chosen.replicas, view.least.replicas) + spare
     if needed >= before:
         return needed
     safe = replicas_for(view.forecast.releasable_rps, view.belief.rate_rps) + spare

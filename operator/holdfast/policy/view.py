@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from holdfast.api.reasons import Reason
 from holdfast.domain.service import ServiceSpec
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.policy.budget import SloState
@@ -12,9 +14,18 @@ from holdfast.policy.forecast import Forecast
 from holdfast.policy.memory import Learned
 from holdfast.policy.placement import Choice, Option
 from holdfast.policy.replicas import Group
-from holdfast.policy.sizing import Peaks
+from holdfast.policy.schedules import NO_FLOORS, Floors
+from holdfast.policy.sizing import Peaks, replicas_for
 from holdfast.policy.traffic import Seen
 from holdfast.policy.turns import Turns
+
+
+class Least(NamedTuple):
+    """Fewest replicas, and what asks for them."""
+
+    replicas: int
+    reason: Reason
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +35,7 @@ class View:
     `group` are the replicas of the accelerator that was chosen, `others` those of any other, listed or no longer
     listed; `starting`: capacity is on its way. `forecast` is None where no load was ever seen. `backlog_requests`
     wait longer than they should; `demand_rps` is what sizes are made for now, `peaks` what they were made for before.
+    `floors` are those of the schedules.
     """
 
     service: ServiceSnapshot
@@ -44,6 +56,7 @@ class View:
     hold_seconds: float
     considered: tuple[Option, ...]
     chosen: Option
+    floors: Floors = NO_FLOORS
 
     @property
     def spec(self) -> ServiceSpec:
@@ -72,6 +85,21 @@ class View:
         return self.spec.pinned_replicas is not None or self.spec.recommend_only
 
     @property
+    def least(self) -> Least:
+        """The bound from below: scaling.min, or a schedule's floor that is higher."""
+        floor, least = self.floors.now, self.spec.min_replicas
+        if floor is not None and floor.replicas > least:
+            return Least(floor.replicas, Reason.SCHEDULED_FLOOR, floor.sentence)
+        return Least(least, Reason.AT_MINIMUM, f"scaling.min is {least}")
+
+    @property
+    def floor_rules(self) -> bool:
+        """A schedule keeps more replicas than the demand asks for."""
+        least = self.least
+        scheduled = least.reason is Reason.SCHEDULED_FLOOR
+        return scheduled and replicas_for(self.demand_rps or 0.0, self.belief.rate_rps) < least.replicas
+
+    @property
     def hung_to_let_go(self) -> int:
         """Hung replicas that can go at once: that takes no capacity, and no more requests than are lost already.
 
@@ -80,7 +108,7 @@ class View:
         moving = self.starting or any(group.rolling_out or not group.observed for group in self.groups)
         if moving or self.held_by_people or not self.seen.fresh:
             return 0
-        least = max(1, self.spec.min_replicas)
+        least = max(1, self.least.replicas)
         return max(0, min(len(self.group.hung), self.group.baseline - least))
 
     def group_of(self, accelerator: str) -> Group:
