@@ -54,6 +54,9 @@ class ServiceBuilder:
     def costing_at_most(self, dollars_per_hour: float) -> ServiceBuilder:
         return self._spec(max_cost_per_hour=dollars_per_hour)
 
+    def with_priority(self, priority: int) -> ServiceBuilder:
+        return self._spec(priority=priority)
+
     def with_batching(self, max_num_seqs: int, max_num_batched_tokens: int) -> ServiceBuilder:
         return self._spec(batching=BatchingLimits(max_num_seqs, max_num_batched_tokens))
 

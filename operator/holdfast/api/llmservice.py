@@ -337,6 +337,8 @@ class LLMServiceSpec(ApiModel):
     """Requests that can no longer meet ttft: served after the others, or refused with a 503 and Retry-After."""
     mode: Literal["Auto", "Recommend"] = "Auto"
     """Auto acts; Recommend publishes the decision and moves neither replicas, batching nor placement."""
+    priority: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)] = 0
+    """Who gives way when GPUs run out: the lower number first, never below scaling.min."""
     budget: Budget = Budget()
     """Bound on spend."""
     engine: Engine = Engine()

@@ -91,6 +91,7 @@ class ServiceSpec:
     pinned_replicas: int | None = None
     recommend_only: bool = False
     max_cost_per_hour: float | None = None
+    priority: int = 0
     batching: BatchingLimits = BatchingLimits()
     batching_fixed: bool = False
     max_model_len: int | None = None

@@ -25,6 +25,7 @@ def to_spec(service: LLMService) -> ServiceSpec:
         pinned_replicas=spec.replicas,
         recommend_only=spec.mode == "Recommend",
         max_cost_per_hour=spec.budget.max_cost_per_hour,
+        priority=spec.priority,
         batching=_batching(spec.batching),
         batching_fixed=spec.batching.mode == "Fixed",
         max_model_len=spec.model.max_model_len,

@@ -12,7 +12,7 @@ from holdfast.domain.cluster import ClusterProblem
 from holdfast.domain.decision import Action, ConditionValue
 from holdfast.domain.signals import SignalState
 from holdfast.policy.capacity import MATERIAL
-from holdfast.policy.messages import hung, rate, reason_for
+from holdfast.policy.messages import HARD_BOUNDS, hung, rate, reason_for
 from holdfast.policy.schedules import unknown_timezone
 from holdfast.policy.setbacks import Setback, failing_reason
 from holdfast.policy.sizes import Sizes
@@ -31,8 +31,6 @@ METRICS_REASONS = {
 }
 
 CAPACITY_PROBLEMS = frozenset({Reason.QUOTA_EXCEEDED, Reason.INSUFFICIENT_GPUS, Reason.NO_MATCHING_NODES})
-
-HARD_BOUNDS = frozenset({Reason.BUDGET_LIMITED, Reason.CAPACITY_LIMITED, Reason.AT_MAXIMUM})
 
 
 def conditions(view: View, sizes: Sizes) -> tuple[ConditionValue, ...]:
@@ -208,6 +206,8 @@ def capacity_available(view: View) -> ConditionValue:
     problem = _problem(view, capacity=True)
     if problem is not None:
         return ConditionValue(kind, False, problem.reason, problem.message)
+    if view.granted is not None:
+        return ConditionValue(kind, False, Reason.CAPACITY_LIMITED, view.granted.sentence)
     for group in view.groups:
         waiting = group.short or group.pending
         if waiting and group.size:

@@ -13,6 +13,9 @@ from holdfast.policy import budget, forecast, placement, sizing
 from holdfast.policy.batching import Batching
 from holdfast.policy.budget import SloState
 from holdfast.policy.conditions import conditions
+from holdfast.policy.fleet import Grant, arbitrate
+from holdfast.policy.fleet_claims import Claim
+from holdfast.policy.fleet_wants import claim_of
 from holdfast.policy.hangs import watch_hangs
 from holdfast.policy.inventory import Inventory
 from holdfast.policy.learning import learn
@@ -33,6 +36,9 @@ from holdfast.policy.view import View
 DEFAULTS = PolicySettings()
 STEP_LAW = StepLawModel()
 
+Made = tuple[Decision | None, ServiceMemory]
+"""What one service is decided, None where its capacity is not known yet, and what is remembered of it."""
+
 
 def decide(
     snapshot: Snapshot,
@@ -43,27 +49,37 @@ def decide(
 ) -> tuple[tuple[Decision, ...], Memory]:
     """Decide for all services, in order of their keys whatever the order of the snapshot.
 
+    First each for itself; then whoever has to give way where accelerators do not suffice for all (policy.fleet).
+
     Pure: the same snapshot and memory give the same answer. Services that are gone are forgotten. Where many services
     come at once, some have to wait for the engine model, and then their decision for a later tick.
 
     `failed` is told of a service that cannot be decided on, instead of an exception: all others are decided.
     """
     inventory, frugal = Inventory(tuple(sorted(snapshot.nodes, key=lambda node: node.name))), Frugal(model)
-    decided: dict[ServiceKey, Decision] = {}
-    memories: dict[ServiceKey, ServiceMemory] = {}
-    for service in _in_turn(snapshot):
-        key = service.spec.key
-        known = memory.services.get(key, ServiceMemory())
+
+    def attempt(service: ServiceSnapshot, known: ServiceMemory, granted: Grant | None) -> Made:
         try:
-            made, memories[key] = decide_service(service, known, snapshot, inventory, settings, frugal)
+            return decide_service(service, known, granted, snapshot, inventory, settings, frugal)
         except Exception as error:
             if failed is None:
                 raise
-            failed(key, error)
-            made, memories[key] = None, known
-        if made is not None:
-            decided[key] = made
-    return tuple(decided[key] for key in sorted(decided)), Memory(memories)
+            failed(service.spec.key, error)
+            return None, known
+
+    known = {service.spec.key: memory.services.get(service.spec.key, ServiceMemory()) for service in snapshot.services}
+    made: dict[ServiceKey, Made] = {}
+    for service in _in_turn(snapshot):
+        key = service.spec.key
+        made[key] = attempt(service, known[key], known[key].granted)
+    claims = {key: found.claim for key, (_, found) in made.items() if found.claim is not None}
+    grants, shortages = arbitrate(claims, memory.shortages, inventory, snapshot.now, settings)
+    for service in _in_turn(snapshot):
+        key = service.spec.key
+        if made[key][0] is not None and made[key][1].granted != grants.get(key):
+            made[key] = attempt(service, known[key], grants.get(key))
+    decided = tuple(decision for _, (decision, _) in sorted(made.items()) if decision is not None)
+    return decided, Memory({key: found for key, (_, found) in made.items()}, shortages)
 
 
 def _in_turn(snapshot: Snapshot) -> list[ServiceSnapshot]:
@@ -76,14 +92,15 @@ def _in_turn(snapshot: Snapshot) -> list[ServiceSnapshot]:
 def decide_service(
     service: ServiceSnapshot,
     known: ServiceMemory,
+    granted: Grant | None,
     snapshot: Snapshot,
     inventory: Inventory,
     settings: PolicySettings,
     model: EngineModel,
-) -> tuple[Decision | None, ServiceMemory]:
-    """Decide for one service: look, learn, forecast, place, size, explain; None where its capacity is not known yet."""
+) -> Made:
+    """Decide for one service, within what is granted: look, learn, forecast, place, size, explain."""
     now, looked_at = snapshot.now, facts(service)
-    if known.last is not None and still_holds(known.last, looked_at, now, snapshot.timing):
+    if known.last is not None and known.granted == granted and still_holds(known.last, looked_at, now, snapshot.timing):
         return known.last.decision, known
     seen = judge(service.traffic)
     hangs = watch_hangs(known.learned.hangs, service.traffic.hung, service.replicas, seen, now, snapshot.timing)
@@ -94,6 +111,10 @@ def decide_service(
         return None, known
     view = _view(known, learned, state, service, seen, groups, starting, inventory, now, settings)
     sizes = decide_sizes(view)
+    claim = claim_of(view, sizes)
+    if granted is not None:
+        view = replace(view, granted=granted)
+        sizes = decide_sizes(view)
     free = Verdict(sizes.action, reason_for(view, sizes), describe(view, sizes), sizes.targets)
     verdict, recommendation = _in_mode(view, free)
     passed = seen.interval_seconds if known.decided_at is None else max(0.0, now - known.decided_at)
@@ -101,7 +122,7 @@ def decide_service(
     if view.spec.recommend_only and recommendation is not None:
         recommendation = _advised(recommendation, advice(batching, view))
     decision = _decision(view, sizes, verdict, recommendation, target)
-    return decision, _remembered(view, sizes, batching, Last(decision, looked_at, now, view.floors.change_at))
+    return decision, _remembered(view, claim, sizes, batching, Last(decision, looked_at, now, view.floors.change_at))
 
 
 def _view(
@@ -171,11 +192,14 @@ def _in_mode(view: View, free: Verdict) -> tuple[Verdict, Verdict | None]:
 LIMITING = frozenset({Reason.AT_MAXIMUM, Reason.BUDGET_LIMITED, Reason.CAPACITY_LIMITED})
 """Bounds under which misses say nothing about headroom."""
 
+NO_TURNS = frozenset({Reason.SCHEDULED_FLOOR, Reason.CAPACITY_LIMITED})
+"""Reasons of changes that were no turn of the load."""
 
-def _remembered(view: View, sizes: Sizes, batching: Batching, last: Last) -> ServiceMemory:
+
+def _remembered(view: View, claim: Claim, sizes: Sizes, batching: Batching, last: Last) -> ServiceMemory:
     level = 0.0 if view.forecast is None else view.forecast.level_rps
     verdict = last.decision.verdict
-    turned = not view.hung_to_let_go and verdict.reason is not Reason.SCHEDULED_FLOOR  # else it was not the load
+    turned = not view.hung_to_let_go and verdict.reason not in NO_TURNS
     action = verdict.action if turned else Action.HOLD
     return ServiceMemory(
         generation=view.spec.generation,
@@ -186,6 +210,8 @@ def _remembered(view: View, sizes: Sizes, batching: Batching, last: Last) -> Ser
         turns=remember_turn(view.turns, action, view.now, view.learned.lead_seconds, level),
         limited=view.held_by_people or view.floor_rules or bool(sizes.limits & LIMITING),
         batching=batching,
+        claim=claim,
+        granted=view.granted,
     )
 
 

@@ -145,6 +145,17 @@ def accelerators_can_be_had(proposal: Proposal) -> Bound | None:
     return Bound(proposal.before, Reason.CAPACITY_LIMITED, sentence)
 
 
+def within_what_others_leave(proposal: Proposal) -> Bound | None:
+    """Where accelerators are short for several services, others come first; nothing that forbids lowering is asked.
+
+    What must stay all the same was reckoned with when they were shared out.
+    """
+    granted = proposal.view.granted
+    if granted is None or proposal.after <= granted.replicas:
+        return None
+    return Bound(granted.replicas, Reason.CAPACITY_LIMITED, granted.sentence)
+
+
 def at_least_the_minimum(proposal: Proposal) -> Bound | None:
     least = proposal.view.least
     here = least.replicas - proposal.elsewhere
@@ -191,6 +202,7 @@ GUARDS: tuple[Guard, ...] = (
     direction_is_steady,
     accelerators_can_be_had,
     step_is_bounded,
+    within_what_others_leave,
     at_least_the_minimum,
     at_most_the_maximum,
     within_the_accelerators_maximum,

@@ -44,6 +44,11 @@ class Inventory:
         room = self.room(option)
         return None if room.offering == 0 else placed + room.free_replicas
 
+    def gpus(self, resource: str, names: frozenset[str], size: int = 1) -> int:
+        """GPUs of the named nodes, free or not, that replicas of `size` GPUs can use."""
+        amounts = (dict(node.allocatable).get(resource, 0) for node in self.nodes if node.name in names)
+        return sum(max(0, amount) // size * size for amount in amounts)
+
 
 def _room(nodes: tuple[NodeOffer, ...], resource: str, gpus: int, selector: tuple[tuple[str, str], ...]) -> Room:
     free = offering = 0

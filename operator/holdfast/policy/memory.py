@@ -12,6 +12,8 @@ from holdfast.policy.capacity import Capacity
 from holdfast.policy.coldstart import ColdStarts
 from holdfast.policy.demand import Demand
 from holdfast.policy.fastloops import FastLoops
+from holdfast.policy.fleet import Grant, Shortage
+from holdfast.policy.fleet_claims import Claim
 from holdfast.policy.forecast import Residuals
 from holdfast.policy.hangs import Hangs
 from holdfast.policy.headroom import Headroom
@@ -51,7 +53,8 @@ class Learned:
 class ServiceMemory:
     """What was learned of one service and what was decided last; `last` is None before the first decision.
 
-    `limited`: the last size was not the one wanted, so that its misses say nothing about headroom.
+    `limited`: the last size was not the one wanted, so that its misses say nothing about headroom. `claim` is what was
+    asked of the fleet, `granted` what it left where that is less.
     """
 
     generation: int = -1
@@ -62,6 +65,8 @@ class ServiceMemory:
     turns: Turns = field(default_factory=Turns)
     limited: bool = False
     batching: Batching = field(default_factory=Batching)
+    claim: Claim | None = None
+    granted: Grant | None = None
 
     @property
     def decided_at(self) -> float | None:
@@ -70,6 +75,7 @@ class ServiceMemory:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is remembered of all services; those that are gone are forgotten."""
+    """What is remembered of all services, and of accelerators that do not suffice; what is gone is forgotten."""
 
     services: Mapping[ServiceKey, ServiceMemory] = field(default_factory=dict)
+    shortages: tuple[Shortage, ...] = ()

@@ -176,6 +176,9 @@ def _needed(view: View) -> int:
     return max(view.chosen.replicas, view.least.replicas) + spare_replicas(view)
 
 
+HARD_BOUNDS = frozenset({Reason.BUDGET_LIMITED, Reason.CAPACITY_LIMITED, Reason.AT_MAXIMUM})
+
+
 def reason_for(view: View, sizes: Sizes) -> Reason:
     """The one reason of a decision: what moved the size, or what kept it."""
     if sizes.action is Action.CREATE:
@@ -207,7 +210,7 @@ def _up_reason(view: View, sizes: Sizes) -> Reason:
 
 
 def _down_reason(view: View, sizes: Sizes) -> Reason:
-    forced = [bound.reason for bound in sizes.bounds if bound.reason in (Reason.AT_MAXIMUM, Reason.BUDGET_LIMITED)]
+    forced = [bound.reason for bound in sizes.bounds if bound.reason in HARD_BOUNDS]
     if forced:
         return forced[-1]
     return Reason.ENGINE_HUNG if view.hung_to_let_go else Reason.DEMAND_BELOW_CAPACITY

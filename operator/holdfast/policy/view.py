@@ -10,6 +10,7 @@ from holdfast.domain.service import ServiceSpec
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.policy.budget import SloState
 from holdfast.policy.capacity import Belief
+from holdfast.policy.fleet import Grant
 from holdfast.policy.forecast import Forecast
 from holdfast.policy.memory import Learned
 from holdfast.policy.placement import Choice, Option
@@ -35,7 +36,8 @@ class View:
     `group` are the replicas of the accelerator that was chosen, `others` those of any other, listed or no longer
     listed; `starting`: capacity is on its way. `forecast` is None where no load was ever seen. `backlog_requests`
     wait longer than they should; `demand_rps` is what sizes are made for now, `peaks` what they were made for before.
-    `floors` are those of the schedules.
+    `floors` are those of the schedules. `granted` is what the fleet leaves of the chosen accelerator, None as long as
+    there is enough.
     """
 
     service: ServiceSnapshot
@@ -57,6 +59,7 @@ class View:
     considered: tuple[Option, ...]
     chosen: Option
     floors: Floors = NO_FLOORS
+    granted: Grant | None = None
 
     @property
     def spec(self) -> ServiceSpec:

@@ -1,0 +1,61 @@
+"""What one service wants of the accelerators that it shares with others, and what each replica is worth to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from holdfast.domain.service import AcceleratorOption, ServiceKey
+
+STAYING = 1.1
+"""A replica that runs counts for this much more than one to be started: nothing moves for less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`replicas` further replicas of a service that are worth the same: good requests/s for each GPU."""
+
+    replicas: int
+    worth_per_gpu: float
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """`want` replicas of one accelerator, by a service's own decision.
+
+    `least` of them stay whatever others want. `running` ones hold accelerators; `outside` of those are on nodes that
+    take no pods now, and leave nothing to others. `short`: some have waited for longer than nodes take to come.
+    `kept`: replicas on accelerators that are being left. Good requests are worth having up to `demand_rps`.
+    """
+
+    key: ServiceKey
+    option: AcceleratorOption
+    want: int
+    least: int
+    rate_rps: float
+    demand_rps: float
+    priority: int = 0
+    running: int = 0
+    outside: int = 0
+    short: bool = False
+    kept: tuple[tuple[AcceleratorOption, int], ...] = ()
+
+    def gpus(self, replicas: int) -> int:
+        """GPUs, of those that nodes offer to new replicas, that so many replicas hold."""
+        return self.option.gpus_per_replica * (replicas - self.outside)
+
+    def worth(self, nth: int) -> float:
+        """Good requests/s that the nth replica adds."""
+        return min(self.rate_rps, max(0.0, self.demand_rps - (nth - 1) * self.rate_rps))
+
+    def steps(self) -> Iterator[Step]:
+        """What the replicas beyond the least are worth, most first."""
+        full = 0 if self.rate_rps <= 0.0 else math.floor(min(self.demand_rps / self.rate_rps, float(self.want)) + 1e-9)
+        cuts = {min(max(cut, self.least), self.want) for cut in (self.running, full, full + 1, self.want)}
+        begin = self.least
+        for end in sorted(cuts):
+            if end > begin:
+                worth = self.worth(end) * (STAYING if end <= self.running else 1.0)
+                yield Step(end - begin, worth / self.option.gpus_per_replica)
+                begin = end

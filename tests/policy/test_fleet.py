@@ -1,0 +1,321 @@
+"""Services that compete for the same GPUs: who gives way, how far, and what the losers are told."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from holdfast.api.reasons import Reason
+from holdfast.domain.cluster import NodeOffer, Placement, Replica, ReplicaPhase
+from holdfast.domain.decision import Action, Decision
+from holdfast.domain.service import AcceleratorOption, ServiceKey
+from holdfast.domain.signals import SignalState
+from holdfast.policy.decide import decide
+from holdfast.policy.fleet import Grant, Shortage, arbitrate
+from holdfast.policy.fleet_claims import Claim
+from holdfast.policy.inventory import Inventory
+from holdfast.policy.memory import Memory
+from holdfast.policy.settings import PolicySettings
+from tests.builders import H100, NOW, ServiceBuilder, ServiceView, a_snapshot, condition, node, service, traffic
+from tests.policy.fluid import FixedRates
+
+SETTINGS = PolicySettings(provisioning_seconds=60.0)
+WIDE = AcceleratorOption("h100x4", gpus_per_replica=4)
+PICKY = AcceleratorOption("h100", node_selector=(("zone", "a"),))
+NODES = (node("n1", 8, zone="a"), node("n2", 4, zone="b"))
+ONE_NODE = Inventory((node("n1", 8),))
+
+
+def a_claim(name: str, want: int, **changes: object) -> Claim:
+    """A service that makes use of all it wants, runs nothing yet and waits for GPUs."""
+    rate = float(changes.setdefault("rate_rps", 4.0))  # type: ignore[arg-type]
+    changes.setdefault("demand_rps", rate * want)
+    given_up = {"option": H100, "least": min(1, want), "short": True, **changes}
+    return Claim(key=ServiceKey("prod", name), want=want, **given_up)  # type: ignore[arg-type]
+
+
+def shared(claims: Sequence[Claim], inventory: Inventory = ONE_NODE) -> dict[str, int]:
+    """What every service may have in the end."""
+    grants, _ = arbitrate({claim.key: claim for claim in claims}, (), inventory, NOW, SETTINGS)
+    return {claim.key.name: grants[claim.key].replicas if claim.key in grants else claim.want for claim in claims}
+
+
+def test_the_lower_priority_gives_way_down_to_its_minimum() -> None:
+    claims = [a_claim("batch", 6, running=6, least=2, short=False), a_claim("chat", 7, priority=10)]
+    assert shared(claims) == {"chat": 6, "batch": 2}
+
+
+def test_of_equal_priority_the_one_whose_gpus_make_more_good_requests_comes_first() -> None:
+    claims = [a_claim("wide", 2, option=WIDE, rate_rps=8.0, least=0), a_claim("small", 6, rate_rps=4.0)]
+    assert shared(claims) == {"small": 6, "wide": 0}
+
+
+def test_a_replica_that_serves_is_not_taken_for_a_little_more_elsewhere() -> None:
+    settled, newcomer = a_claim("settled", 8, rate_rps=4.0, running=8, short=False), a_claim("new", 4, rate_rps=4.3)
+    assert shared([settled, newcomer]) == {"settled": 7, "new": 1}
+    assert shared([settled, replace(newcomer, rate_rps=8.0, demand_rps=32.0)]) == {"settled": 4, "new": 4}
+
+
+def test_replicas_that_nobody_needs_now_go_before_those_of_lower_priority_that_serve() -> None:
+    idle = a_claim("idle", 8, demand_rps=4.0, running=8, priority=5, short=False)
+    assert shared([idle, a_claim("busy", 4)]) == {"idle": 4, "busy": 4}
+
+
+def test_only_nodes_that_match_count_and_what_others_want_elsewhere_does_not() -> None:
+    picky, free = a_claim("picky", 8, option=PICKY), a_claim("free", 6, priority=1)
+    assert shared([picky, free], Inventory(NODES)) == {"free": 6, "picky": 6}
+    assert shared([picky, replace(free, priority=-1)], Inventory(NODES)) == {"free": 4, "picky": 8}
+
+
+def test_without_a_replica_that_waits_in_vain_nodes_may_still_come_and_nothing_is_shared_out() -> None:
+    claims = [a_claim("chat", 8, short=False), a_claim("batch", 8, short=False)]
+    assert shared(claims) == {"chat": 8, "batch": 8}
+
+
+def test_one_service_alone_competes_with_nobody() -> None:
+    assert shared([a_claim("chat", 20)]) == {"chat": 20}
+
+
+def test_replicas_on_a_cordoned_node_take_nothing_from_others() -> None:
+    away = a_claim("away", 4, running=4, outside=4, least=4, short=False)
+    assert shared([away, a_claim("chat", 8)]) == {"away": 4, "chat": 8}
+
+
+def test_what_a_switch_still_keeps_is_not_given_to_others() -> None:
+    switching = a_claim("moving", 2, kept=((H100, 4),))
+    assert shared([switching, a_claim("chat", 8, priority=1)]) == {"moving": 1, "chat": 3}
+
+
+def test_a_replica_of_many_gpus_needs_them_on_one_node() -> None:
+    odd = Inventory((node("n1", 6), node("n2", 6)))
+    claims = [a_claim("wide", 3, option=WIDE, rate_rps=40.0, least=0), a_claim("small", 8, least=0)]
+    assert shared(claims, odd) == {"wide": 2, "small": 4}
+
+
+def test_the_loser_is_told_what_one_more_gpu_would_give_and_who_has_them() -> None:
+    claims = [a_claim("chat", 8, priority=10), a_claim("batch", 4, option=WIDE, rate_rps=10.0, least=0)]
+    grants, _ = arbitrate({claim.key: claim for claim in claims}, (), ONE_NODE, NOW, SETTINGS)
+    sentence = (
+        "4 wanted, 0 left for priority 0, GPUs went to prod/chat (priority 10); one more GPU would give 2.5 req/s"
+    )
+    assert grants == {ServiceKey("prod", "batch"): Grant(0, sentence)}
+
+
+def test_a_shortage_lasts_without_further_proof_and_is_put_to_the_test_ever_more_rarely() -> None:
+    claims = {claim.key: claim for claim in (a_claim("chat", 8), a_claim("batch", 8))}
+    calm = {key: replace(claim, short=False) for key, claim in claims.items()}
+    _, known = arbitrate(claims, (), ONE_NODE, NOW, SETTINGS)
+    (first,) = known
+    assert first == Shortage(("nvidia.com/gpu", ()), NOW + 600.0, 600.0)
+    assert arbitrate(calm, known, ONE_NODE, NOW + 599.0, SETTINGS)[0]
+    assert arbitrate(calm, known, ONE_NODE, NOW + 600.0, SETTINGS) == ({}, known)
+    _, again = arbitrate(claims, known, ONE_NODE, NOW + 700.0, SETTINGS)
+    assert again == (Shortage(first.of, NOW + 1900.0, 1200.0),)
+    assert arbitrate(calm, again, Inventory((node("n1", 16),)), NOW + 701.0, SETTINGS) == ({}, ())
+
+
+# -- properties
+
+options = st.sampled_from([H100, PICKY, WIDE])
+
+
+@st.composite
+def some_claims(draw: st.DrawFn) -> list[Claim]:
+    """Up to six services of any size and worth, on two nodes of 12 GPUs."""
+    found = []
+    for index in range(draw(st.integers(2, 6))):
+        want = draw(st.integers(0, 9))
+        running = draw(st.integers(0, want))
+        rate = draw(st.floats(0.0, 20.0))
+        found.append(
+            a_claim(
+                f"s{index}",
+                want,
+                option=draw(options),
+                least=draw(st.integers(0, min(want, 2))),
+                running=running,
+                rate_rps=rate,
+                demand_rps=draw(st.floats(0.0, 10.0)) * rate,
+                priority=draw(st.integers(-2, 2)),
+            )
+        )
+    return found
+
+
+def gpus(claims: Sequence[Claim], granted: Mapping[str, int], option: AcceleratorOption | None = None) -> int:
+    held = [claim for claim in claims if option is None or claim.option == option]
+    return sum(granted[claim.key.name] * claim.option.gpus_per_replica for claim in held)
+
+
+@given(claims=some_claims())
+@settings(max_examples=300)
+def test_no_more_is_granted_than_asked_nor_than_there_is_beside_the_minima(claims: list[Claim]) -> None:
+    granted = shared(claims, Inventory(NODES))
+    least = {claim.key.name: claim.least for claim in claims}
+    assert all(claim.least <= granted[claim.key.name] <= claim.want for claim in claims)
+    assert gpus(claims, granted) <= max(12, gpus(claims, least))
+    assert gpus(claims, granted, PICKY) <= max(8, gpus(claims, least, PICKY))
+
+
+@given(claims=some_claims(), seed=st.integers(0, 100))
+@settings(max_examples=100)
+def test_the_order_of_services_changes_nothing(claims: list[Claim], seed: int) -> None:
+    shuffled = random.Random(seed).sample(claims, len(claims))
+    ordered, other = ({claim.key: claim for claim in some} for some in (claims, shuffled))
+    assert arbitrate(ordered, (), Inventory(NODES), NOW, SETTINGS) == arbitrate(
+        other, (), Inventory(NODES), NOW, SETTINGS
+    )
+
+
+@given(claims=some_claims(), raised=st.integers(1, 4))
+@settings(max_examples=300)
+def test_a_higher_priority_never_gets_less(claims: list[Claim], raised: int) -> None:
+    before = shared(claims, Inventory(NODES))
+    favoured = replace(claims[0], priority=claims[0].priority + raised)
+    after = shared([favoured, *claims[1:]], Inventory(NODES))
+    assert after["s0"] >= before["s0"]
+
+
+@given(claims=some_claims())
+@settings(max_examples=100)
+def test_where_all_fits_nobody_is_bounded(claims: list[Claim]) -> None:
+    grants, known = arbitrate(
+        {claim.key: claim for claim in claims}, (), Inventory((node("big", 1000, zone="a"),)), NOW, SETTINGS
+    )
+    assert (grants, known) == ({}, ())
+
+
+# -- as decisions, through time
+
+
+class Contest:
+    """Services at constant load on a few GPUs: pods are scheduled in the order in which they were made."""
+
+    def __init__(self, offered: int, services: Mapping[str, tuple[ServiceBuilder, float, int]]) -> None:
+        self.offered = offered
+        self.rates = {name: rate for name, (_, rate, _) in services.items()}
+        self.builders = {name: builder for name, (builder, _, _) in services.items()}
+        self.pods: dict[str, list[Replica]] = {name: [] for name in services}
+        self.size = {name: size for name, (_, _, size) in services.items()}
+        self.memory, self.now, self.serial = Memory(), NOW, 0
+        self.gave_way: list[str] = []
+        self.last: dict[str, Decision] = {}
+        self.sight = dict.fromkeys(services, SignalState.FRESH)
+        for name in services:
+            self._resize(name, self.size[name])
+
+    def run(self, seconds: float) -> None:
+        for _ in range(int(seconds / 5.0)):
+            decisions, self.memory = decide(self.snapshot(), self.memory, SETTINGS, FixedRates({"h100": 4.0}))
+            for decision in decisions:
+                self.last[decision.key.name] = decision
+                if decision.verdict.action is not Action.HOLD:
+                    name, verdict = decision.key.name, decision.verdict
+                    if (verdict.action, verdict.reason) == (Action.SCALE_DOWN, Reason.CAPACITY_LIMITED):
+                        self.gave_way.append(name)
+                    self._resize(name, verdict.replicas)
+            self.now += 5.0
+            self._schedule()
+
+    def snapshot(self):  # type: ignore[no-untyped-def]
+        views = (
+            ServiceView(
+                builder,
+                traffic(self.rates[name], state=self.sight[name], good=self.good(name)),
+                tuple(self.pods[name]),
+                (Placement("h100", self.size[name]),),
+            )
+            for name, builder in self.builders.items()
+        )
+        return a_snapshot(*views, now=self.now, nodes=self.nodes())
+
+    def good(self, name: str) -> float:
+        """What is beyond 4 requests/s for each replica is late."""
+        return min(1.0, 4.0 * self.running(name) / self.rates[name])
+
+    def nodes(self) -> tuple[NodeOffer, ...]:
+        return (node("n1", self.offered, used=self.running()),)
+
+    def running(self, name: str | None = None) -> int:
+        names = self.pods if name is None else [name]
+        return sum(pod.phase is ReplicaPhase.READY for one in names for pod in self.pods[one])
+
+    def _resize(self, name: str, size: int) -> None:
+        self.size[name] = size
+        pods = sorted(self.pods[name], key=lambda pod: pod.phase is not ReplicaPhase.READY)[:size]
+        for _ in range(size - len(pods)):
+            self.serial += 1
+            pods.append(Replica(f"p{self.serial}", "h100", ReplicaPhase.UNSCHEDULABLE, self.now))
+        self.pods[name] = pods
+        self._schedule()
+
+    def _schedule(self) -> None:
+        waiting = sorted(
+            (pod.created_at, pod.name, name, index)
+            for name, pods in self.pods.items()
+            for index, pod in enumerate(pods)
+            if pod.phase is ReplicaPhase.UNSCHEDULABLE
+        )
+        for _, _, name, index in waiting[: max(0, self.offered - self.running())]:
+            pod = self.pods[name][index]
+            self.pods[name][index] = replace(
+                pod, phase=ReplicaPhase.READY, scheduled_at=self.now, ready_at=self.now, node="n1"
+            )
+
+
+def test_a_service_of_higher_priority_gets_the_gpus_of_a_lower_one_and_both_are_told() -> None:
+    chat, batch = service("chat").with_priority(10), service("batch")
+    contest = Contest(8, {"batch": (batch, 20.0, 6), "chat": (chat, 20.0, 2)})
+    contest.run(300.0)
+    assert contest.running("chat") >= 5
+    assert contest.running("chat") + contest.running("batch") == 8
+    loser = contest.last["batch"]
+    assert condition(loser, "CapacityAvailable") == (False, "CapacityLimited")
+    assert condition(contest.last["chat"], "CapacityAvailable") == (True, "AllPlaced")
+    told = next(value.message for value in loser.conditions if value.type == "CapacityAvailable")
+    assert "GPUs went to prod/chat (priority 10); one more GPU would give " in told
+    assert contest.gave_way == ["batch"]
+
+
+def test_missing_data_takes_no_replica_from_a_service() -> None:
+    chat, batch = service("chat").with_priority(10), service("batch")
+    contest = Contest(8, {"batch": (batch, 20.0, 6), "chat": (chat, 20.0, 2)})
+    contest.sight["batch"] = SignalState.STALE
+    contest.run(300.0)
+    assert contest.running("batch") == 6
+
+
+@given(
+    rates=st.lists(st.floats(1.0, 40.0), min_size=2, max_size=3),
+    priorities=st.lists(st.integers(0, 2), min_size=3, max_size=3),
+    offered=st.integers(4, 16),
+)
+@settings(max_examples=8, deadline=None, derandomize=True, phases=[Phase.generate])
+def test_at_constant_load_nobody_gives_way_twice(rates: list[float], priorities: list[int], offered: int) -> None:
+    names = [f"s{index}" for index in range(len(rates))]
+    contest = Contest(
+        offered,
+        {
+            name: (service(name).with_priority(priority), rate, 1)
+            for name, rate, priority in zip(names, rates, priorities, strict=False)
+        },
+    )
+    contest.run(400.0)
+    assert len(set(contest.gave_way)) == len(contest.gave_way)
+
+
+@given(rates=st.lists(st.floats(1.0, 40.0), min_size=2, max_size=3), free=st.integers(0, 3))
+@settings(max_examples=4, deadline=None, derandomize=True, phases=[Phase.generate])
+def test_with_enough_gpus_decisions_are_those_of_services_alone(rates: list[float], free: int) -> None:
+    """To the last bit, whatever the priorities are."""
+    told = Contest(64 + free, {f"s{i}": (service(f"s{i}").with_priority(i), rate, 1) for i, rate in enumerate(rates)})
+    told.run(100.0)
+    assert told.memory.shortages == ()
+    for index, rate in enumerate(rates):
+        alone = Contest(64 + free, {f"s{index}": (service(f"s{index}").with_priority(index), rate, 1)})
+        alone.run(100.0)
+        assert told.last[f"s{index}"] == alone.last[f"s{index}"]
