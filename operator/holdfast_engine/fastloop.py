@@ -95,6 +95,7 @@ class FastLoop:
         self._next_fit = float("-inf")
         self._next_record = float("-inf")
         self._active = capacity.active_sequences
+        self._most_tokens = capacity.tokens_per_step
         self._pairs_per_prefill = 0.0
         self._prefill_tps = _NONE
         self._peak_tps = _NONE
@@ -135,7 +136,7 @@ class FastLoop:
         self.ledger.expire(now)
         self.queue.advance(now)
         self._running = running
-        self.step_limits = self._limits_for(max(0, running - len(self._starting)))
+        self.step_limits = self._limits_for(max(0, running - len(self._starting)), now)
         return self.step_limits
 
     def scheduled(self, output: Output) -> None:
@@ -251,16 +252,19 @@ class FastLoop:
         self.limits = limits
         self.fit.take_prior(limits.prior)
         self._plan()
-        self.step_limits = self._limits_for(0)
+        self.step_limits = self._limits_for(0, self._clock())
 
     def _plan(self) -> None:
         """What changes with limits and law only, not with every step."""
         limits, law, mix = self.limits, self.fit.law, self.fit.mix()
         self._active = self._capacity.active_sequences
+        self._most_tokens = self._capacity.tokens_per_step
         if limits is None:
             return
         if limits.active_sequences is not None:
             self._active = min(self._active, limits.active_sequences)
+        if limits.tokens_per_step is not None and self._capacity.chunks:
+            self._most_tokens = min(self._most_tokens, limits.tokens_per_step)
         if law is None or mix is None:
             return
         tpot_seconds = limits.objectives.tpot_seconds
@@ -274,23 +278,17 @@ class FastLoop:
         seconds = law.seconds(most, 0.0, 0.0, most * mix.pairs_per_prefill)
         self._peak_tps = most / seconds if seconds > 0.0 else _NONE
 
-    def _limits_for(self, decodes: int) -> StepLimits:
+    def _limits_for(self, decodes: int, now: float) -> StepLimits:
         limits = self.limits
         self._decodes, self._outlook = decodes, None
         if limits is None or not limits.adapt or self.fit.law is None:
-            return StepLimits(self._active, self._most_tokens(limits))
-        tpot_seconds = limits.objectives.tpot_seconds
-        return StepLimits(self._active, self._tokens(self._pace.spare_seconds(tpot_seconds, self._clock())))
-
-    def _most_tokens(self, limits: Limits | None) -> int:
-        most = self._capacity.tokens_per_step
-        if limits is None or limits.tokens_per_step is None or not self._capacity.chunks:
-            return most
-        return min(most, limits.tokens_per_step)
+            return StepLimits(self._active, self._most_tokens)
+        spare_seconds = self._pace.spare_seconds(limits.objectives.tpot_seconds, now)
+        return StepLimits(self._active, self._tokens(spare_seconds))
 
     def _tokens(self, spare_seconds: float) -> int:
         """Tokens of a step that may take so much longer than the objective."""
-        limits, law, most = self.limits, self.fit.law, self._most_tokens(self.limits)
+        limits, law, most = self.limits, self.fit.law, self._most_tokens
         if limits is None or law is None or not limits.adapt or not self._capacity.chunks:
             return most
         tokens = rules.tokens_per_step(

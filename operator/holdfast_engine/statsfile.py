@@ -10,7 +10,6 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,13 +33,14 @@ class StatsWriter:
             self._map = mmap.mmap(file.fileno(), length)
         scratch.replace(path)
         self._size = size
+        self._numbers = _numbers(size)
         self._sequence = 0
 
     def write(self, values: Sequence[float]) -> None:
         """Publish a record; ValueError when its length is not that of the file."""
         if len(values) != self._size:
             raise ValueError(f"{len(values)} numbers for a file of {self._size}")
-        record = array("d", values).tobytes()
+        record = self._numbers.pack(*values)
         # Odd while the record changes: readers then look again.
         _SEQUENCE.pack_into(self._map, _SEQUENCE_AT, self._sequence + 1)
         self._map[_HEADER.size :] = record
@@ -63,7 +63,7 @@ def read_stats(path: Path, size: int) -> list[float] | None:
 
 def _read(file: int, size: int) -> list[float] | None:
     length = _HEADER.size + 8 * size
-    values = array("d")
+    values: tuple[float, ...] = ()
     for _ in range(_ATTEMPTS):
         content = os.pread(file, length, 0)
         if len(content) != length:
@@ -72,7 +72,11 @@ def _read(file: int, size: int) -> list[float] | None:
         if magic != _MAGIC or count != size:
             return None
         again = _SEQUENCE.unpack(os.pread(file, _SEQUENCE.size, _SEQUENCE_AT))[0]
-        values = array("d", content[_HEADER.size :])
+        values = _numbers(size).unpack_from(content, _HEADER.size)
         if sequence % 2 == 0 and sequence == again:
             break
-    return values.tolist()
+    return list(values)
+
+
+def _numbers(size: int) -> struct.Struct:
+    return struct.Struct(f"={size}d")

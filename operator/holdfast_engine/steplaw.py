@@ -25,7 +25,11 @@ _OUTLIER = 4.0
 _LEAST_STEPS = 20.0
 _LARGEST_ERROR = 0.5
 _FEATURES = 5
-_INDEX = {pair: position for position, pair in enumerate(PRODUCTS)}
+# Where the product of two terms stands among the sums, whichever of the two is named first.
+_AT = tuple(
+    tuple(PRODUCTS.index((min(row, column), max(row, column))) for column in range(len(TERMS)))
+    for row in range(len(TERMS))
+)
 
 
 class StepLawFit:
@@ -119,7 +123,7 @@ class StepLawFit:
         return math.sqrt(max(0.0, squares - explained + fitted) / squares)
 
     def _sum(self, row: int, column: int) -> float:
-        return self._recent[_INDEX[min(row, column), max(row, column)]]
+        return self._recent[_AT[row][column]]
 
 
 def _nonnegative_solution(matrix: list[list[float]], target: list[float]) -> list[float]:
