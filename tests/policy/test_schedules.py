@@ -155,7 +155,7 @@ def test_whatever_the_clock_on_the_wall_shows_within_the_hours_is_within_a_windo
     if shown:
         assert least([schedule], now) == 2
     for window in windows(schedule, now, now + DAY):
-        assert 0.0 < window.closes_at - window.opens_at <= 1.1 * DAY + 60.0 * length
+        assert 0.0 < window.closes_at - window.opens_at <= 60.0 * length + DAY  # Apia once skipped a whole day
 
 
 @given(st.floats(1.0e9, 2.2e9), st.sampled_from(ZONES), times, times, st.floats(0.0, 7200.0), st.floats(30.0, 7200.0))
@@ -221,8 +221,9 @@ def test_the_floor_serves_when_the_window_opens_and_not_long_before() -> None:
     assert OPENS - 2 * 60.0 <= grown <= OPENS - 60.0
 
 
-def test_the_floor_goes_when_the_window_closes_and_the_load_needs_none_of_it() -> None:
-    cluster = a_run().run(CLOSES)
+@pytest.mark.parametrize("rate", [0.0, 2.0])
+def test_the_floor_goes_when_the_window_closes_and_the_load_needs_none_of_it(rate: float) -> None:
+    cluster = a_run(rate=rate).run(CLOSES)
     assert ready(cluster) == 5
     cluster.run(400.0)
     assert cluster.replicas() == 1

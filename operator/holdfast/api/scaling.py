@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, WithJsonSchema
 
 from holdfast.api import fields
 from holdfast.api.rules import ApiModel, Checked, Rule
@@ -69,7 +69,7 @@ class Schedule(ApiModel):
     end: EndTime
     """Time of day up to which they are kept, such as 18:00; one before start is on the next day."""
     days: Annotated[
-        tuple[Day, ...],
+        tuple[Annotated[Day, WithJsonSchema({"type": "string", "enum": list(DAYS), "maxLength": 3})], ...],
         Field(min_length=1, max_length=len(DAYS), json_schema_extra={"x-kubernetes-list-type": "set"}),
         Checked(_DISTINCT_DAYS),
     ] = DAYS

@@ -15,7 +15,7 @@ from holdfast.simulator.twin.books import hangs
 from holdfast.simulator.twin.fleet import Fleet
 
 EPOCH_SECONDS = 1_800_000_000.0
-"""What the wall clock shows when a run begins."""
+"""What the wall clock shows when a run begins, where the scenario does not say: 2027-01-15, a Friday, 08:00 UTC."""
 
 NODE_LABEL = "holdfast.dev/simulated-accelerator"
 
@@ -52,14 +52,14 @@ class Pod:
             return ReplicaPhase.UNSCHEDULABLE
         return ReplicaPhase.READY if now >= self.ready_at else ReplicaPhase.STARTING
 
-    def replica(self, now: float) -> Replica:
-        """What the policy is shown."""
+    def replica(self, now: float, began_at: float = EPOCH_SECONDS) -> Replica:
+        """What the policy is shown; `began_at` is the wall clock at the beginning of the run."""
         phase = self.phase(now)
-        placed = None if self.placed_at is None else EPOCH_SECONDS + self.placed_at
-        ready = EPOCH_SECONDS + self.ready_at if self.ready_at is not None and now >= self.ready_at else None
+        placed = None if self.placed_at is None else began_at + self.placed_at
+        ready = began_at + self.ready_at if self.ready_at is not None and now >= self.ready_at else None
         node = "" if placed is None else f"node-{self.accelerator}"
         return Replica(
-            self.name, self.accelerator, phase, EPOCH_SECONDS + self.created_at, placed, ready, revision="1", node=node
+            self.name, self.accelerator, phase, began_at + self.created_at, placed, ready, revision="1", node=node
         )
 
 

@@ -50,7 +50,8 @@ class Schedule:
     admission = False
     fast_loop = False
 
-    def __init__(self, sizes: Integers, lead_seconds: float) -> None:
+    def __init__(self, sizes: Integers, lead_seconds: float, began_at: float = EPOCH_SECONDS) -> None:
+        self._began_at = began_at
         slots = round(np.ceil(lead_seconds / SLOT_SECONDS))
         padded = np.append(sizes, np.full(slots, sizes[-1]))
         self._ordered = [int(padded[at : at + slots + 1].max()) for at in range(len(sizes))]
@@ -59,7 +60,7 @@ class Schedule:
     def decide(self, snapshot: Snapshot) -> Mapping[ServiceKey, Move]:
         """The size of the slot."""
         (service,) = snapshot.services
-        slot = min(int((snapshot.now - EPOCH_SECONDS) / SLOT_SECONDS), len(self._ordered) - 1)
+        slot = min(int((snapshot.now - self._began_at) / SLOT_SECONDS), len(self._ordered) - 1)
         target = PlacementTarget(service.spec.accelerators[0].name, self._ordered[slot])
         return {service.spec.key: Move((target,), "Oracle")}
 
@@ -105,7 +106,7 @@ def _spend(
 
     def run(place: int) -> Finished:
         sizes = schedule(needs, BUDGETS[place] * allowed)
-        return simulate(scenario, declared, Schedule(sizes, lead), seed, progress)
+        return simulate(scenario, declared, Schedule(sizes, lead, scenario.begins.timestamp()), seed, progress)
 
     found, low, high = run(0), 0, len(BUDGETS) - 1
     while low < high and attains(found):

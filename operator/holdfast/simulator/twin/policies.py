@@ -25,6 +25,7 @@ class Holdfast:
 
     tick_seconds = 5.0
     start: int | None = None
+    keeps_schedules = True
 
     def __init__(self, fast_loop: bool = True) -> None:
         self.name = "holdfast" if fast_loop else "holdfast-slow"

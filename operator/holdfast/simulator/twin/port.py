@@ -51,5 +51,12 @@ class Watching(Protocol):
         ...
 
 
+@runtime_checkable
+class Scheduling(Protocol):
+    """A policy that keeps the floors of scaling.schedules."""
+
+    keeps_schedules: bool
+
+
 class BadPolicy(ValueError):
     """A policy that does not exist, or a knob that makes no sense."""

@@ -15,10 +15,10 @@ from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steptable import StepTable
 from holdfast.render.admission import admission_tokens
 from holdfast.render.engine_limits import engine_limits
-from holdfast.simulator.twin.cluster import EPOCH_SECONDS, NODE_LABEL, Cluster, Hardware, Service
+from holdfast.simulator.twin.cluster import NODE_LABEL, Cluster, Hardware, Service
 from holdfast.simulator.twin.fastfleet import FastLoopFleet
 from holdfast.simulator.twin.fleet import EngineKind, Fleet, Routing, Workload
-from holdfast.simulator.twin.port import Move, Policy, Watching
+from holdfast.simulator.twin.port import BadPolicy, Move, Policy, Scheduling, Watching
 from holdfast.simulator.twin.scenario import AcceleratorEntry, BadInput, Fault, Scenario
 from holdfast.simulator.twin.sight import EngineGauges, EngineShape, Sight, p90_seconds
 from holdfast.simulator.twin.view import View
@@ -88,7 +88,15 @@ def simulate(
     seed: int,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Finished:
-    """Run a scenario under a policy; `progress` is told the share of the duration that has passed."""
+    """Run a scenario under a policy; `progress` is told the share of the duration that has passed.
+
+    Floors at certain hours are Holdfast's own: who does not know them cannot be compared, BadPolicy says so.
+    """
+    scheduled = next((each.spec.key.name for each in declared if each.spec.schedules), None)
+    if scheduled is not None and not isinstance(policy, Scheduling):
+        raise BadPolicy(
+            f"services {scheduled}: {policy.name} keeps no scaling.schedules: leave them out, or the policy"
+        )
     return _Run(scenario, declared, policy, seed).finish(progress)
 
 
@@ -100,6 +108,7 @@ class _Run:
         self.policy = policy
         self.seed = seed
         self.timing = Timing(policy.tick_seconds, scenario.scrape_interval)
+        self.began_at = scenario.begins.timestamp()
         self.services = tuple(_service(scenario, each, policy, seed) for each in declared)
         kinds = scenario.cluster.accelerators.items()
         hardware = [Hardware(name, kind.gpus, kind.cold_start, kind.cold_start_jitter) for name, kind in kinds]
@@ -167,12 +176,12 @@ class _Run:
             ServiceSnapshot(
                 service.spec,
                 view.traffic(now),
-                tuple(pod.replica(now) for pod in service.pods),
+                tuple(pod.replica(now, self.began_at) for pod in service.pods),
                 service.placements(),
             )
             for service, view in zip(self.services, self.views, strict=True)
         )
-        return Snapshot(EPOCH_SECONDS + now, pictured, self.cluster.nodes(), self.timing)
+        return Snapshot(self.began_at + now, pictured, self.cluster.nodes(), self.timing)
 
     def _sight(self, key: ServiceKey) -> Sight | None:
         service, view = next(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from pydantic import BeforeValidator, Field
 from holdfast.api.llmservice import LLMServiceSpec
 from holdfast.api.quantities import parse_duration_seconds
 from holdfast.api.rules import ApiModel, BrokenRule, Rule
+from holdfast.simulator.twin.cluster import EPOCH_SECONDS
 
 
 class BadInput(ValueError):
@@ -25,7 +27,15 @@ def _seconds(value: Any) -> Any:
     return 0.0 if value == 0 and not isinstance(value, bool) else parse_duration_seconds(str(value))
 
 
+def _moment(value: Any) -> Any:
+    # YAML reads a bare timestamp; pydantic would take a number for seconds since 1970.
+    if isinstance(value, datetime.datetime) or (isinstance(value, str) and "T" in value):
+        return value
+    raise ValueError("give a date, a time and its offset, such as 2026-06-15T06:00:00Z")
+
+
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(le=366 * 86_400.0)]
+Begins = Annotated[pydantic.AwareDatetime, BeforeValidator(_moment)]
 Positive = Annotated[float, Field(gt=0.0, le=1e6, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0, allow_inf_nan=False)]
 Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
@@ -161,7 +171,7 @@ class Fault(ApiModel):
 
 
 class Scenario(ApiModel):
-    """One run: services, their requests, the cluster, and what goes wrong."""
+    """One run: services, their requests, the cluster, and what goes wrong; `begins` is the wall clock at 0s."""
 
     rules = (
         Rule("", "duration must be above 0s", lambda scenario: scenario.duration > 0.0, ".duration"),
@@ -179,6 +189,7 @@ class Scenario(ApiModel):
     name: Annotated[str, Field(min_length=1, max_length=80)]
     duration: Seconds
     warmup: Seconds = 0.0
+    begins: Begins = datetime.datetime.fromtimestamp(EPOCH_SECONDS, datetime.UTC)
     scrape_interval: Annotated[Seconds, Field(gt=0.0, le=300.0)] = 15.0
     services: Annotated[tuple[ServiceEntry, ...], Field(min_length=1, max_length=1000)]
     cluster: ClusterEntry

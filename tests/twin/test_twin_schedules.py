@@ -1,0 +1,70 @@
+"""Scenarios with floors at certain hours: the clock they begin at, and who keeps them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.cli.main import main
+from holdfast.cli.simulate import declare
+from holdfast.simulator.twin.policies import Holdfast
+from holdfast.simulator.twin.run import Finished, simulate
+from holdfast.simulator.twin.scenario import Scenario
+from tests.twin.twin_builders import scenario_file, small_scenario
+
+OFFICE = {"name": "office", "timezone": "Europe/Berlin", "start": "08:02", "end": "18:00", "min": 3}
+
+
+def scheduled(**more: object) -> dict[str, Any]:
+    """Three minutes of a service whose floor of three begins after two of them, by the clock in Berlin."""
+    content = small_scenario() | {"begins": "2026-06-15T06:00:00Z"} | more
+    content["services"][0]["spec"]["scaling"]["schedules"] = [OFFICE]
+    return content
+
+
+def run(content: dict[str, Any], folder: Path) -> Finished:
+    path = scenario_file(folder, content)
+    scenario = Scenario.read(path)
+    declared = [declare(scenario, each, path, folder, 1) for each in scenario.services]
+    return simulate(scenario, declared, Holdfast(fast_loop=False), 1)
+
+
+def ready(finished: Finished, at: float) -> int:
+    sizes = finished.sizes[0]
+    return next(count for moment, count in zip(sizes.at, sizes.ready, strict=True) if moment >= at)
+
+
+def test_a_floor_is_kept_from_its_hour_on_by_the_scenarios_clock(tmp_path: Path) -> None:
+    finished = run(scheduled(), tmp_path)
+    assert ready(finished, 125.0) == 3
+    assert any("schedule office keeps at least 3" in change.message for change in finished.changes)
+
+
+def test_at_another_hour_there_is_no_floor(tmp_path: Path) -> None:
+    finished = run(scheduled(begins="2026-06-15T17:00:00Z"), tmp_path)
+    assert not any("schedule" in change.message for change in finished.changes)
+
+
+@pytest.mark.parametrize("policy", ["static:3", "hpa", "oracle", "static-peak"])
+def test_a_policy_that_keeps_no_floors_is_refused(
+    policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = scenario_file(tmp_path, scheduled())
+    assert main(["simulate", str(path), "--policy", policy]) == 2
+    assert "keeps no scaling.schedules" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("begins", ["2026-06-15", "2026-06-15T06:00:00", "noon", -1])
+def test_a_beginning_without_time_or_zone_is_refused(
+    begins: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = scenario_file(tmp_path, scheduled(begins=begins))
+    assert main(["simulate", str(path), "--policy", "holdfast-slow"]) == 2
+    assert "begins" in capsys.readouterr().err
+
+
+def test_without_a_beginning_it_is_a_friday_morning(tmp_path: Path) -> None:
+    scenario = Scenario.read(scenario_file(tmp_path, small_scenario()))
+    assert scenario.begins.isoformat() == "2027-01-15T08:00:00+00:00"
