@@ -19,8 +19,11 @@ from holdfast.domain.decision import Action, Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.observe.cluster import ServiceParts
 
-_LEAST_SECONDS = 60.0
-"""What only time brings up is looked after this often, or up to half as often: not of all services in one tick."""
+_LEAST_SECONDS = 150.0
+"""What only time brings up is looked after this often, or up to half as often: not of all services in one tick.
+
+That is files of earlier pods, which are looked for every 300 s (`objects`); figures have a time of their own, `until`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
