@@ -80,6 +80,12 @@ def test_one_service_alone_competes_with_nobody() -> None:
     assert shared([a_claim("chat", 20)]) == {"chat": 20}
 
 
+def test_who_waits_for_nodes_that_are_not_there_yet_competes_with_nobody() -> None:
+    absent = AcceleratorOption("h100", node_selector=(("zone", "c"),))
+    claims = [a_claim("early", 8, option=absent), a_claim("late", 8, option=absent), a_claim("chat", 8)]
+    assert shared(claims, Inventory(NODES)) == {"early": 8, "late": 8, "chat": 8}
+
+
 def test_replicas_on_a_cordoned_node_take_nothing_from_others() -> None:
     away = a_claim("away", 4, running=4, outside=4, least=4, short=False)
     assert shared([away, a_claim("chat", 8)]) == {"away": 4, "chat": 8}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.domain.service import AcceleratorOption
 from holdfast.policy.fleet_claims import Claim
 from holdfast.policy.inventory import Inventory
+
+Place = tuple[str, frozenset[str]]
+"""A resource, and the nodes where some accelerator finds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,34 +27,37 @@ class Pool:
         return sum(claim.gpus(claim.want) for claim in self.claims)
 
 
-def pools_of(claims: Collection[Claim], inventory: Inventory) -> list[Pool]:
+def pools_of(claims: Iterable[Claim], inventory: Inventory) -> list[Pool]:
     """Return a pool for each set of nodes that some claim may run on, and there for each size of replica.
 
-    A wider pool holds the claims of the narrower ones inside it as well. Claims on resources that no node has are in
-    none: nodes may be created for whoever asks.
+    A wider pool holds the claims of the narrower ones inside it as well. Claims that no node matches are in none: nodes
+    may be created for whoever asks.
     """
-    bound = [claim for claim in claims if inventory.room(claim.option).offering > 0]
-    places = {(claim.option.resource, inventory.room(claim.option).names) for claim in bound}
+    by_place: defaultdict[Place, list[Claim]] = defaultdict(list)
+    kept: Counter[Place] = Counter()
+    for claim in claims:
+        by_place[_place(claim.option, inventory)].append(claim)
+        for option, replicas in claim.kept:
+            kept[_place(option, inventory)] += replicas * option.gpus_per_replica
     pools = []
-    for resource, names in sorted(places, key=lambda place: (place[0], sorted(place[1]))):
-        inside = tuple(claim for claim in bound if _is_inside(claim.option, resource, names, inventory))
-        left = sum(
-            replicas * option.gpus_per_replica
-            for claim in claims
-            for option, replicas in claim.kept
-            if _is_inside(option, resource, names, inventory)
-        )
-        sizes = {claim.option.gpus_per_replica for claim in inside}
-        pools.append(Pool(inventory.gpus(resource, names) - left, inside))
-        for size in sorted(sizes - {1}):
+    for place in sorted(filter(_has_nodes, by_place), key=lambda place: (place[0], sorted(place[1]))):
+        inside = tuple(claim for other in by_place if _is_inside(other, place) for claim in by_place[other])
+        left = sum(gpus for other, gpus in kept.items() if _is_inside(other, place))
+        pools.append(Pool(inventory.gpus(*place) - left, inside))
+        for size in sorted({claim.option.gpus_per_replica for claim in inside} - {1}):
             alike = tuple(claim for claim in inside if claim.option.gpus_per_replica == size)
-            pools.append(Pool(inventory.gpus(resource, names, size), alike))
+            pools.append(Pool(inventory.gpus(*place, size), alike))
     return pools
 
 
-def _is_inside(option: AcceleratorOption, resource: str, names: frozenset[str], inventory: Inventory) -> bool:
-    """Replicas of the accelerator find room on these nodes only; what no node matches shares nothing."""
-    if option.resource != resource:
-        return False
-    own = inventory.room(option).names
-    return own <= names and bool(own) == bool(names)
+def _place(option: AcceleratorOption, inventory: Inventory) -> Place:
+    return option.resource, inventory.room(option).names
+
+
+def _is_inside(place: Place, wider: Place) -> bool:
+    """What finds room in one place takes it from the other."""
+    return _has_nodes(place) and place[0] == wider[0] and place[1] <= wider[1]
+
+
+def _has_nodes(place: Place) -> bool:
+    return bool(place[1])
