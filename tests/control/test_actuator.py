@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.act.api import ApiError
 from holdfast.api.llmservice import LLMService
+from holdfast.api.reasons import Reason
 from holdfast.control.actuator import Actuator
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.engine import EngineState, PluginMode
@@ -141,6 +142,20 @@ async def test_an_object_that_is_not_understood_gets_a_condition() -> None:
     await actuator(api).act([], [], [entry], [], now=0.0)
     reasons = {item["reason"] for item in api.objects[f"{SERVICES}/chat"]["status"]["conditions"]}
     assert reasons == {"Invalid"}
+
+
+async def test_a_deletion_that_somebody_holds_is_told_once_in_status_and_as_an_event() -> None:
+    api = cluster()
+    held = Invalid(ServiceKey("prod", "chat"), 2, "held by x/y", uid="uid-chat", reason=Reason.DELETION_HELD)
+    acting = actuator(api)
+    for now in (0.0, 5.0):
+        await acting.act([], [], [held], [], now=now)
+    status = api.objects[f"{SERVICES}/chat"]["status"]
+    told = {(item["type"], item["status"], item["reason"]) for item in status["conditions"]}
+    assert told == {("Ready", "Unknown", "DeletionHeld"), ("Stalled", "True", "DeletionHeld")}
+    (event,) = (told for path, told in api.objects.items() if "/events/" in path)
+    assert (event["type"], event["reason"], event["message"]) == ("Warning", "DeletionHeld", "held by x/y")
+    assert not any("deployments" in path for _, path in api.writes())
 
 
 async def test_what_is_decided_is_told_though_the_write_was_refused() -> None:

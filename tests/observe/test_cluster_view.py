@@ -132,6 +132,27 @@ async def test_a_service_that_is_being_deleted_is_left_alone(world: Cluster) -> 
     assert (world.view.services(), world.view.invalid()) == ((), ())
 
 
+@pytest.mark.parametrize("waiting", [["foregroundDeletion"], ["orphan"], []])
+async def test_a_deletion_that_kubernetes_is_at_is_told_by_nobody(world: Cluster, waiting: list[str]) -> None:
+    going = service()
+    going["metadata"] |= {"deletionTimestamp": "2026-11-21T04:00:00Z", "finalizers": waiting}
+    await world.put("services", going)
+    assert (world.view.services(), world.view.invalid()) == ((), ())
+
+
+async def test_a_deletion_that_somebody_holds_names_the_finalizer(world: Cluster) -> None:
+    going = service()
+    waiting = ["foregroundDeletion", "example.com/dns", "example.com/billing"]
+    going["metadata"] |= {"deletionTimestamp": "2026-11-21T04:00:00Z", "finalizers": waiting}
+    await world.put("services", going)
+    assert world.view.services() == ()
+    (held,) = world.view.invalid()
+    assert (held.key, held.reason, held.uid) == (CHAT, "DeletionHeld", "uid-chat")
+    assert "since 2026-11-21T04:00:00Z" in held.message
+    assert "example.com/dns, example.com/billing" in held.message
+    assert "foregroundDeletion" not in held.message
+
+
 async def test_what_is_deleted_is_gone(world: Cluster) -> None:
     for index, body in (("services", service()), ("pods", pod()), ("nodes", NODE)):
         await world.put(index, body)

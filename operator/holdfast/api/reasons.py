@@ -29,6 +29,7 @@ class Reason(StrEnum):
     VOLUME_MISSING = "VolumeMissing", "A PersistentVolumeClaim that the spec names does not exist."
     NAME_CONFLICT = "NameConflict", "An object of that name exists and belongs to someone else; it is left alone."
     PODS_FORBIDDEN = "PodsForbidden", "The cluster's admission refuses the pods."
+    DELETION_HELD = "DeletionHeld", "It is being deleted, and a finalizer holds it; the message names it."
     APPLY_FAILED = "ApplyFailed", "The API server refused a write; the message carries its answer."
 
     # SLOMet
@@ -51,6 +52,7 @@ class Reason(StrEnum):
     PROMETHEUS_UNREACHABLE = "PrometheusUnreachable", "Prometheus does not answer or answers with an error."
     METRICS_MISSING = "MetricsMissing", "No series of the service; the message names what is missing."
     METRICS_STALE = "MetricsStale", "The newest sample is older than three scrape intervals."
+    CLOCK_SKEW = "ClockSkew", "Samples carry times in the future: two clocks differ."
     METRICS_PARTIAL = "MetricsPartial", "Some replicas or some signals have no usable series."
 
     # CapacityAvailable

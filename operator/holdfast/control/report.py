@@ -78,10 +78,11 @@ def with_remarks(values: Sequence[ConditionValue], remarks: Sequence[str]) -> tu
 
 
 def invalid_status(entry: Invalid, old: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """Return the status of an object that was accepted but cannot be understood: what ran goes on running."""
+    """Return the status of an object that was accepted but cannot be acted on: what ran goes on running."""
+    ready = False if entry.reason is Reason.INVALID else None
     values = (
-        ConditionValue(ConditionType.READY, False, Reason.INVALID, entry.message),
-        ConditionValue(ConditionType.STALLED, True, Reason.INVALID, entry.message),
+        ConditionValue(ConditionType.READY, ready, entry.reason, entry.message),
+        ConditionValue(ConditionType.STALLED, True, entry.reason, entry.message),
     )
     told = _conditions(values, entry.generation, old, iso(now))
     kept = {key: value for key, value in old.items() if key not in ("conditions", "observedGeneration")}

@@ -68,7 +68,13 @@ class Teller:
     async def tell_invalid(self, entry: Invalid, now: float) -> None:
         """Write the status of a service that nobody can run as it is. Raises ApiError."""
         old = self._status.last(entry.key, entry.status)
-        await self._status.write(entry.key, entry.uid, invalid_status(entry, old, now), entry.status, now)
+        new = invalid_status(entry, old, now)
+        await self._status.write(entry.key, entry.uid, new, entry.status, now)
+        if entry.reason is Reason.DELETION_HELD and condition_news(old, new):
+            _LOG.warning("%s: %s: %s", entry.key, entry.reason, entry.message)
+            word = str(entry.reason)
+            event = events.event_body(entry.key, entry.uid, reason=word, message=entry.message, warning=True, now=now)
+            await events.post_event(self._api, event)
 
     async def _tell_change(self, part: ServiceParts, decision: Decision, now: float) -> None:
         if not self._is_new_change(decision, now):

@@ -12,6 +12,7 @@ import kopf
 
 from holdfast.api.llmservice import GROUP, PLURAL, VERSION, InvalidLLMService, LLMService
 from holdfast.api.privileges import refused_privileges
+from holdfast.api.reasons import Reason
 from holdfast.api.template_rules import TemplateAllowances
 from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica
 from holdfast.domain.service import ServiceKey, ServiceSpec
@@ -26,13 +27,29 @@ from holdfast_engine.rules import Limits
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """An object the API server accepted and we do not understand."""
+    """An object the API server accepted and we do not understand, or that is being deleted: what runs goes on."""
 
     key: ServiceKey
     generation: int
     message: str
     status: Mapping[str, Any] = field(default_factory=dict)
     uid: str = ""
+    reason: Reason = Reason.INVALID
+
+    @classmethod
+    def leaving(cls, key: ServiceKey, body: Mapping[str, Any]) -> Self | None:
+        """A service whose deletion waits for somebody; None where Kubernetes is at it."""
+        meta = body["metadata"]
+        held = [name for name in meta.get("finalizers") or () if name not in _KUBERNETES_OWN]
+        if not held:
+            return None
+        told = (
+            f"it is being deleted since {meta['deletionTimestamp']} and held by the finalizer {', '.join(held)}: "
+            "whoever put it there has to take it off. Until then nothing of it is sized or repaired, and what runs "
+            "goes on; Kubernetes deletes that as soon as the object is gone"
+        )
+        generation, status = int(meta.get("generation", 0)), dict(body.get("status") or {})
+        return cls(key, generation, told, status, str(meta.get("uid", "")), Reason.DELETION_HELD)
 
     @classmethod
     def undecidable(cls, service: LLMService, error: Exception) -> Self:
@@ -106,6 +123,7 @@ class ClusterReader(Protocol):
 
 
 _MOST_COLD_START_SECONDS = 86_400.0
+_KUBERNETES_OWN = ("foregroundDeletion", "orphan")
 _LOG = logging.getLogger(__name__)
 
 # The kinds that a service owns beside Deployments and their pods.
@@ -175,7 +193,8 @@ class ClusterView:
         meta = body["metadata"]
         key = ServiceKey(meta["namespace"], meta["name"])
         if meta.get("deletionTimestamp"):
-            return {}
+            held = Invalid.leaving(key, body)
+            return {key: held} if held else {}
         try:
             service = LLMService.parse(body)
         except InvalidLLMService as error:
