@@ -179,6 +179,18 @@ def test_slow_signals_are_laid_beside() -> None:
     assert judged(engines=[ENGINE], slow=SlowSignals(ttft={CHAT: ttft})).ttft == ttft
 
 
+@pytest.mark.parametrize("rows", [[], [ENGINE]], ids=["an engine too new to be seen", "an engine that is seen late"])
+def test_samples_from_the_future_are_a_state_of_their_own(rows: list[Sample]) -> None:
+    seen = judged(engines=rows, slow=SlowSignals(ahead_seconds={CHAT: 39.6}))
+    assert seen.state is SignalState.SKEWED
+    assert "40 s in the future" in seen.detail
+    assert "NTP" in seen.detail
+
+
+def test_a_scrape_between_question_and_answer_is_no_skew() -> None:
+    assert judged(engines=[ENGINE], slow=SlowSignals(ahead_seconds={CHAT: 9.0})).state is SignalState.FRESH
+
+
 AT_WORK = [  # of this service the plugins' counts are taken, if they make sense
     sample(3.0, metric="covered"),
     sample(1.0, metric="objective", name="ttft_seconds", seconds="0.5"),

@@ -57,6 +57,7 @@ def test_every_condition_is_always_there_once() -> None:
         (SignalState.UNREACHABLE, "PrometheusUnreachable"),
         (SignalState.ABSENT, "MetricsMissing"),
         (SignalState.STALE, "MetricsStale"),
+        (SignalState.SKEWED, "ClockSkew"),
         (SignalState.PARTIAL, "MetricsPartial"),
         (SignalState.DUPLICATE, "MetricsPartial"),
         (SignalState.INVALID, "MetricsPartial"),

@@ -19,6 +19,7 @@ class SignalState(enum.Enum):
     UNREACHABLE = "unreachable"  # Prometheus down, slow, or answering 4xx, 5xx or garbage
     ABSENT = "absent"  # no series at all
     STALE = "stale"  # the newest sample is older than three scrape intervals
+    SKEWED = "skewed"  # samples carry times in the future
     PARTIAL = "partial"  # fewer engines report than replicas are ready
     DUPLICATE = "duplicate"  # one engine reports more than once: sums would count it twice
     INVALID = "invalid"  # NaN, infinite or negative where that makes no sense

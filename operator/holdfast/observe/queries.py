@@ -204,13 +204,17 @@ def narrowed(query: Query, keys: Iterable[ServiceKey]) -> Query:
 
 
 def slow_queries() -> tuple[Query, ...]:
-    """Return what is asked about once a minute: latencies over 5 min, lengths over 10 min, engine steps over 3 min."""
+    """Return what is asked about once a minute: latencies over 5 min, lengths over 10 min, engine steps over 3 min.
+
+    ahead: the newest sample of the next five minutes, which is there where Prometheus' clock is ahead of ours.
+    """
     return (
         Query("ttft_buckets", _latencies(TTFT)),
         Query("tpot_buckets", _latencies(TPOT, TPOT_BEFORE_0_11)),
         Query("prompt_lengths", _lengths(PROMPT_LENGTH)),
         Query("output_lengths", _lengths(OUTPUT_LENGTH)),
         Query("steps", f'sum by ({GROUP}, y) (increase(holdfast:step_moments_total{{{OURS}, x="one"}}[3m]))'),
+        Query("ahead", f"max by ({SERVICE}) (timestamp({_engine()} offset -5m)) - time() > 0"),
     )
 
 

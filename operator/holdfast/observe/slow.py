@@ -30,6 +30,7 @@ class SlowSignals:
     prompt_lengths: Mapping[ServiceKey, LengthHistogram] = field(default_factory=dict)
     output_lengths: Mapping[ServiceKey, LengthHistogram] = field(default_factory=dict)
     steps: Mapping[ServiceKey, tuple[tuple[str, StepSums], ...]] = field(default_factory=dict)
+    ahead_seconds: Mapping[ServiceKey, float] = field(default_factory=dict)
 
 
 class SlowCache:
@@ -86,6 +87,7 @@ class SlowCache:
             prompt_lengths=self._trusted("prompt_lengths", now),
             output_lengths=self._trusted("output_lengths", now),
             steps=self._trusted("steps", now),
+            ahead_seconds=self._trusted("ahead", now),
         )
 
     def _trusted(self, name: str, now: float) -> Mapping[ServiceKey, Any]:
@@ -132,6 +134,11 @@ def step_sums(samples: Sequence[Sample]) -> dict[ServiceKey, tuple[tuple[str, St
     return {key: _whole_sums(found) for key, found in seen.items()}
 
 
+def ahead_seconds(samples: Sequence[Sample]) -> dict[ServiceKey, float]:
+    """Read how far samples lie in the future, as the operator's clock has it."""
+    return {service_key(sample): sample.value for sample in samples if usable(sample.value)}
+
+
 def _whole_sums(found: Mapping[str, Mapping[str, float]]) -> tuple[tuple[str, StepSums], ...]:
     return tuple(
         (accelerator, StepSums(*(sums[term] for term in TERMS)))
@@ -175,4 +182,5 @@ READERS: Mapping[str, Callable[[Sequence[Sample]], Mapping[ServiceKey, Any]]] = 
     "prompt_lengths": lengths,
     "output_lengths": lengths,
     "steps": step_sums,
+    "ahead": ahead_seconds,
 }

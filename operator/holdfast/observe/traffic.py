@@ -40,6 +40,9 @@ def unreachable(detail: str) -> Traffic:
     return Traffic(SignalState.UNREACHABLE, detail)
 
 
+LEAST_SKEW_SECONDS = 10.0
+"""Below it a scrape may have come between the time of a question and its answer."""
+
 MOST_NEWCOMERS = 200
 """Engines that one query asks about: it names each a hundred times, and Prometheus takes no query above 10 MB."""
 
@@ -63,7 +66,19 @@ def assemble(
 ) -> dict[ServiceKey, Traffic]:
     """Return Traffic for every request; `answers` holds all fast queries by name, and `newcomers` where asked."""
     table = _Table(answers, span, now)
-    return {request.key: _with_slow(table.traffic(request), slow, request.key) for request in requests}
+    seen = {request.key: _with_slow(table.traffic(request), slow, request.key) for request in requests}
+    return {key: _in_time(traffic, slow.ahead_seconds.get(key, 0.0), span) for key, traffic in seen.items()}
+
+
+def _in_time(traffic: Traffic, ahead_seconds: float, span: Window) -> Traffic:
+    """Samples from the future are seen too late, those of new engines not at all: before any other finding."""
+    if ahead_seconds <= max(span.scrape_seconds, LEAST_SKEW_SECONDS):
+        return traffic
+    detail = (
+        f"Prometheus writes samples about {ahead_seconds:.0f} s in the future: its clock is ahead of the operator's; "
+        "set the nodes of both by NTP"
+    )
+    return dataclasses.replace(traffic, state=SignalState.SKEWED, detail=detail)
 
 
 def _with_slow(traffic: Traffic, slow: SlowSignals, key: ServiceKey) -> Traffic:

@@ -25,6 +25,7 @@ METRICS_REASONS = {
     SignalState.UNREACHABLE: Reason.PROMETHEUS_UNREACHABLE,
     SignalState.ABSENT: Reason.METRICS_MISSING,
     SignalState.STALE: Reason.METRICS_STALE,
+    SignalState.SKEWED: Reason.CLOCK_SKEW,
     SignalState.PARTIAL: Reason.METRICS_PARTIAL,
     SignalState.DUPLICATE: Reason.METRICS_PARTIAL,
     SignalState.INVALID: Reason.METRICS_PARTIAL,
