@@ -408,7 +408,6 @@ _UNKNOWN = tuple(
         ("spec.adopt", {"adopt": {"deployment": "old"}}),
         ("spec.scaling.minOnDemand", {"scaling": {"minOnDemand": 1}}),
         ("spec.accelerators[0].spot", _accelerators({**H100, "spot": True})),
-        ("spec.priority", {"priority": 1}),
     )
 )
 
