@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
 
 from benchmarks.autoscaling.campaign import OWN
@@ -16,6 +16,7 @@ FRONT_RUNS = 7
 """Runs that the search of one knob takes as a rule, what is shipped among them."""
 
 PEER = "peer"
+SLOW = "holdfast-slow"
 
 
 def outlook(
@@ -28,18 +29,19 @@ def outlook(
     tuned: bool,
     workers: int,
 ) -> Iterator[str]:
-    """Lines of Markdown: runs by scenario, and minutes where runs of all their kinds are known."""
+    """Lines of Markdown: runs by scenario, and minutes. What was never run in it is guessed from other scenarios."""
     known = _known(journal)
     total, lacking = 0.0, False
-    yield "| scenario | runs | minutes of one core |"
-    yield "|---|---|---|"
+    yield "| scenario | runs | minutes of one core | of it guessed | never run anywhere |"
+    yield "|---|---|---|---|---|"
     for case in cases:
         runs = _runs(case, len(peers), seeds, fast_loop and case.fast_loop, tuned)
-        unknown = sorted(kind for kind in runs if (case.name, kind) not in known)
-        minutes = sum(count * known.get((case.name, kind), 0.0) for kind, count in runs.items()) / 60.0
-        total, lacking = total + minutes, lacking or bool(unknown)
-        told = f"{minutes:.1f}" + (f" and {', '.join(unknown)}, never run" if unknown else "")
-        yield f"| {case.title} | {sum(runs.values())} | {told} |"
+        sure = sum(count * known.get((case.name, kind), 0.0) for kind, count in runs.items()) / 60.0
+        new = {kind: _guess(known, case.name, kind) for kind in runs if (case.name, kind) not in known}
+        guessed = sum(runs[kind] * (seconds or 0.0) for kind, seconds in new.items()) / 60.0
+        unknown = sorted(kind for kind, seconds in new.items() if seconds is None)
+        total, lacking = total + sure + guessed, lacking or bool(unknown)
+        yield f"| {case.title} | {sum(runs.values())} | {sure + guessed:.1f} | {guessed:.1f} | {', '.join(unknown)} |"
     yield ""
     yield f"{'At least ' if lacking else 'About '}{total / workers:.0f} min on {workers} cores. Finished runs count."
 
@@ -51,6 +53,16 @@ def _runs(case: Case, peers: int, seeds: int, fast_loop: bool, tuned: bool) -> d
         swept += FRONT_RUNS + seeds - 1
     own = {name: seeds for name in OWN if name != "holdfast" or fast_loop}
     return {**own, STATIC_PEAK: seeds, ORACLE: seeds, PEER: peers * swept}
+
+
+def _guess(known: Mapping[tuple[str, str], float], name: str, kind: str) -> float | None:
+    """Seconds of a kind of runs, by Holdfast's in this scenario and by what it takes in others beside Holdfast's."""
+    ratios = [
+        seconds / known[other, SLOW]
+        for (other, what), seconds in known.items()
+        if what == kind and (other, SLOW) in known
+    ]
+    return mean(ratios) * known[name, SLOW] if ratios and (name, SLOW) in known else None
 
 
 def _known(journal: Journal) -> dict[tuple[str, str], float]:

@@ -181,13 +181,14 @@ def test_peers_swept_together_give_the_same_table() -> None:
         assert compared(cases, 1.0, threads) == compared(cases, 1.0)
 
 
-def test_the_outlook_tells_runs_and_minutes_and_what_was_never_run(tmp_path: Path) -> None:
+def test_the_outlook_tells_runs_and_minutes_and_guesses_what_was_never_run(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "runs.jsonl")
     for policy in ("holdfast-slow", "static-peak", "oracle", "hpa"):
         journal.add(Key("step", "abc", policy, None, 1, "def"), row(0.99, 2.0))
-    lines = list(
-        outlook([CASES["step"], CASES["smooth"]], journal, PEERS, seeds=1, fast_loop=True, tuned=False, workers=2)
-    )
-    assert "| step | 74 | 0.6 and holdfast, never run |" in lines
-    assert "| smooth | 73 | 0.0 and holdfast-slow, oracle, peer, static-peak, never run |" in lines
-    assert lines[-1].startswith("At least 0 min on 2 cores")
+    journal.add(Key("smooth", "abc", "holdfast-slow", None, 1, "def"), replace(row(0.99, 2.0), wall_seconds=5.0))
+    cases = [CASES["step"], CASES["smooth"], CASES["spike"]]
+    lines = list(outlook(cases, journal, PEERS, seeds=1, fast_loop=True, tuned=False, workers=2))
+    assert "| step | 74 | 0.6 | 0.0 | holdfast |" in lines
+    assert "| smooth | 73 | 6.1 | 6.0 |  |" in lines
+    assert "| spike | 73 | 0.0 | 0.0 | holdfast-slow, oracle, peer, static-peak |" in lines
+    assert lines[-1].startswith("At least 3 min on 2 cores")
