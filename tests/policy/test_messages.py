@@ -177,7 +177,19 @@ def stopped_by(reason: Reason, message: str, ready: int = 0) -> View:
 
 
 def invalid(_: View) -> Told:
-    entry = Invalid(ServiceKey("prod", "chat"), 2, "template.hostPID: start the operator with --allow-template=hostPID")
+    return not_acted_on(
+        Invalid(ServiceKey("prod", "chat"), 2, "template.hostPID: start the operator with --allow-template=hostPID")
+    )
+
+
+def leaving(_: View) -> Told:
+    meta = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/billing"]}
+    entry = Invalid.leaving(ServiceKey("prod", "chat"), {"metadata": meta})
+    assert entry is not None
+    return not_acted_on(entry)
+
+
+def not_acted_on(entry: Invalid) -> Told:
     told = invalid_status(entry, {}, NOW)["conditions"][0]
     return told["reason"], told["message"]
 
@@ -277,6 +289,7 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Ready, pods refused": (READY, stopped_by(Reason.PODS_FORBIDDEN, "chat-h100: violates PodSecurity")),
     "Ready, write refused": (READY, stopped_by(Reason.APPLY_FAILED, "Service chat was refused: port is taken")),
     "Ready, not understood": (invalid, view()),
+    "Ready, held by a finalizer": (leaving, view()),
     "SLOMet": (SLO_MET, view()),
     "SLOMet, too few requests": (SLO_MET, view(slo=SloState(None, None, False, False, 12.0))),
     "SLOMet, too much load": (SLO_MET, missed(**needing(4), **load(30.0))),
@@ -302,6 +315,7 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "MetricsAvailable, absent": (METRICS, unseen(SignalState.ABSENT, "no replica is ready yet")),
     "MetricsAvailable, stale": (METRICS, view(seen=STALE)),
     "MetricsAvailable, partial": (METRICS, unseen(SignalState.PARTIAL, "1 of 2 ready replicas do not report: chat-a")),
+    "MetricsAvailable, a clock ahead": (METRICS, unseen(SignalState.SKEWED, "its clock is ahead of the operator's")),
     "CapacityAvailable": (CAPACITY, view()),
     "CapacityAvailable, no GPU": (CAPACITY, view(group=running(3, size=4, pending=WAITING))),
     "CapacityAvailable, no such node": (
