@@ -7,9 +7,9 @@ did so a short while ago). Where nodes may still come, asking for more is what m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from typing import Self
 
 from holdfast.domain.service import ServiceKey
 from holdfast.policy.fleet_claims import Claim
@@ -96,21 +96,45 @@ def _next(known: Shortage | None, of: Selector, now: float, settings: PolicySett
     return Shortage(of, now + delay, delay)
 
 
-def _holders(pools: Iterable[Pool], granted: Mapping[ServiceKey, int]) -> dict[ServiceKey, list[Claim]]:
-    """For each claim those that have GPUs where most others compete for them, the highest priority first."""
-    found: dict[ServiceKey, list[Claim]] = {}
+@dataclass(frozen=True, slots=True)
+class _Holders:
+    """Who has GPUs: how many services, and those that come first in each namespace."""
+
+    count: int
+    first: Mapping[str, Sequence[Claim]]
+
+    @classmethod
+    def of(cls, having: Sequence[Claim]) -> Self:
+        first: dict[str, list[Claim]] = {}
+        for claim in sorted(having, key=lambda claim: (-claim.priority, claim.key)):
+            near = first.setdefault(claim.key.namespace, [])
+            if len(near) <= MOST_NAMED:
+                near.append(claim)
+        return cls(len(having), first)
+
+    def beside(self, claim: Claim, replicas: int) -> str:
+        """The others that have GPUs: whoever reads a status need not know what runs in other namespaces."""
+        near = [other for other in self.first.get(claim.key.namespace, ()) if other.key != claim.key][:MOST_NAMED]
+        named = ", ".join(f"{other.key} (priority {other.priority})" for other in near)
+        more = self.count - len(near) - bool(replicas)
+        if not near:
+            return f"{more} of other namespaces" if more else ""
+        return f"{named} and {more} more" if more else named
+
+
+def _holders(pools: Iterable[Pool], granted: Mapping[ServiceKey, int]) -> dict[ServiceKey, _Holders]:
+    """For each claim those that have GPUs where most others compete for them."""
+    found: dict[ServiceKey, _Holders] = {}
     for pool in sorted(pools, key=lambda pool: len(pool.claims)):
-        having = [claim for claim in pool.claims if granted[claim.key]]
-        having.sort(key=lambda claim: (-claim.priority, claim.key))
-        found.update({claim.key: having for claim in pool.claims})
+        holders = _Holders.of([claim for claim in pool.claims if granted[claim.key]])
+        found.update(dict.fromkeys((claim.key for claim in pool.claims), holders))
     return found
 
 
-def _grant(claim: Claim, replicas: int, holders: Iterable[Claim]) -> Grant:
+def _grant(claim: Claim, replicas: int, holders: _Holders) -> Grant:
     """Say what one more GPU would give, and who has those that there are."""
-    others = list(islice((other for other in holders if other.key != claim.key), MOST_NAMED + 1))
-    names = ", ".join(f"{other.key} (priority {other.priority})" for other in others[:MOST_NAMED])
-    went = f", GPUs went to {names}{' and others' if len(others) > MOST_NAMED else ''}" if names else ""
+    others = holders.beside(claim, replicas)
+    went = f", GPUs went to {others}" if others else ""
     gain = claim.worth(replicas + 1) / claim.option.gpus_per_replica
     left = f"{claim.want} wanted, {replicas} left for priority {claim.priority}"
     return Grant(replicas, f"{left}{went}; one more GPU would give {gain:.2g} req/s")
