@@ -77,8 +77,7 @@ class ServiceParts:
     """One service as declared and as it runs.
 
     `live` are its objects beside pods, as far as `watched` names their kinds. `engines` are the pods that read limits,
-    `limits` those that its ConfigMap holds, by accelerator. `born` is when the
-    API server made the service (RFC 3339).
+    `limits` those that its ConfigMap holds, by accelerator. `born` is when the API server made the service (RFC 3339).
     """
 
     service: LLMService

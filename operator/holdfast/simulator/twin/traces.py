@@ -9,6 +9,7 @@ import random
 import zlib
 from array import array
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -81,19 +82,14 @@ def read_busiest(path: Path, format_name: str, sample: int = SAMPLE) -> Busiest:
 def _requests(path: Path, format_name: str) -> Iterator[Row]:
     """Line by line, checked, the first one at 0 s; at least one."""
     last = first = -float("inf")
-    with _opened(path) as file:
-        try:
-            for line, (moment, prompt, output) in FORMATS[format_name](path, file):
-                if not moment >= last:
-                    raise BadInput(f"{path}:{line}: time goes back: sort the trace by arrival")
-                if not (1 <= prompt <= LONGEST_TOKENS and 1 <= output <= LONGEST_TOKENS):
-                    raise BadInput(
-                        f"{path}:{line}: {prompt} prompt and {output} output tokens: at least 1 each is needed"
-                    )
-                last, first = moment, moment if first == -float("inf") else first
-                yield moment - first, prompt, output
-        except _UNREADABLE as error:
-            raise BadInput(f"{path}: cannot be read as text: {error}") from None
+    with _text(path) as file:
+        for line, (moment, prompt, output) in FORMATS[format_name](path, file):
+            if not moment >= last:
+                raise BadInput(f"{path}:{line}: time goes back: sort the trace by arrival")
+            if not (1 <= prompt <= LONGEST_TOKENS and 1 <= output <= LONGEST_TOKENS):
+                raise BadInput(f"{path}:{line}: {prompt} prompt and {output} output tokens: at least 1 each is needed")
+            last, first = moment, moment if first == -float("inf") else first
+            yield moment - first, prompt, output
     if first == -float("inf"):
         raise BadInput(f"{path}: no requests in it: give a trace with at least one")
 
@@ -101,7 +97,7 @@ def _requests(path: Path, format_name: str) -> Iterator[Row]:
 def read_rates(path: Path) -> tuple[Floats, Floats]:
     """Seconds and requests/s of a ServeGen file with the columns t_s and rate_rps."""
     times, rates = array("d"), array("d")
-    with _opened(path) as file:
+    with _text(path) as file:
         for line, values in _columns(path, file, ("t_s", "rate_rps")):
             time, rate = (_number(path, line, value) for value in values)
             if rate < 0.0 or (times and time <= times[-1]):
@@ -111,6 +107,16 @@ def read_rates(path: Path) -> tuple[Floats, Floats]:
     if not times:
         raise BadInput(f"{path}: no rates in it")
     return np.array(times), np.array(rates)
+
+
+@contextmanager
+def _text(path: Path) -> Iterator[IO[str]]:
+    """A text, perhaps compressed; BadInput where it cannot be opened, or turns out not to be one."""
+    with _opened(path) as file:
+        try:
+            yield file
+        except _UNREADABLE as error:
+            raise BadInput(f"{path}: cannot be read as text: {error}") from None
 
 
 def _opened(path: Path) -> IO[str]:
@@ -166,21 +172,18 @@ FORMATS: dict[str, Callable[[Path, IO[str]], Iterator[tuple[int, Row]]]] = {
 
 def _columns(path: Path, file: IO[str], names: tuple[str, ...]) -> Iterator[tuple[int, list[str]]]:
     """Line number and the values of the named columns of a CSV file with a header."""
-    try:
-        rows = csv.reader(file)
-        header = next(rows, None)
-        if header is None:
-            raise BadInput(f"{path}: empty: a header with {', '.join(names)} is expected")
-        missing = [name for name in names if name not in header]
-        if missing:
-            raise BadInput(f"{path}:1: no column {missing[0]!r}: the columns {', '.join(names)} are needed")
-        places = [header.index(name) for name in names]
-        for row in rows:
-            if len(row) <= max(places):
-                raise BadInput(f"{path}:{rows.line_num}: fewer columns than the header has")
-            yield rows.line_num, [row[place] for place in places]
-    except _UNREADABLE as error:
-        raise BadInput(f"{path}: cannot be read as text: {error}") from None
+    rows = csv.reader(file)
+    header = next(rows, None)
+    if header is None:
+        raise BadInput(f"{path}: empty: a header with {', '.join(names)} is expected")
+    missing = [name for name in names if name not in header]
+    if missing:
+        raise BadInput(f"{path}:1: no column {missing[0]!r}: the columns {', '.join(names)} are needed")
+    places = [header.index(name) for name in names]
+    for row in rows:
+        if len(row) <= max(places):
+            raise BadInput(f"{path}:{rows.line_num}: fewer columns than the header has")
+        yield rows.line_num, [row[place] for place in places]
 
 
 def _number(path: Path, line: int, text: str) -> float:
