@@ -10,7 +10,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from e2e.cluster.cache import cache_folder, exclusive
@@ -30,19 +31,14 @@ def missing(tools: Iterable[Tool]) -> list[Tool]:
 
 
 def build(tools: Iterable[Tool]) -> None:
-    """Build what is missing, one tool after the other, while the next ones' modules are fetched."""
+    """Build what is missing; tools of one module are compiled together, so what they share is compiled once."""
     wanted = missing(tools)
     if not wanted:
         return
     go = find_go(max(tool.go_directive for tool in wanted))
-    fetching = threading.Thread(target=_prefetch, args=(go, wanted), daemon=True)
-    fetching.start()
-    for tool in wanted:
-        started = time.monotonic()
-        with exclusive(f"build-{tool.name}"):
-            if not tool.is_built():
-                _build_one(go, tool)
-        print(f"  built {tool.name} {tool.version} in {time.monotonic() - started:.0f} s", flush=True)
+    for source in dict.fromkeys(tool.source for tool in wanted):
+        with exclusive(f"build-{source.name}"):
+            _build_together(go, source, missing(tool for tool in wanted if tool.source == source))
 
 
 def find_go(lowest: tuple[int, ...]) -> Path:
@@ -85,35 +81,58 @@ def _environment() -> dict[str, str]:
     return {**os.environ, **settings}
 
 
-def _prefetch(go: Path, tools: list[Tool]) -> None:
-    """Fetch the modules in build order; a failure here comes up again, with its message, in the build."""
-    for tool in tools:
-        command = [str(go), "list", "-deps", *_tags(tool), *tool.programs.values()]
-        subprocess.run(command, cwd=tool.source, env=_environment(), capture_output=True, check=False)
-
-
-def _build_one(go: Path, tool: Tool) -> None:
-    parent = tool.folder.parent
+def _build_together(go: Path, source: Path, tools: list[Tool]) -> None:
+    packages = [package for tool in tools for package in tool.programs.values()]
+    parent = cache_folder() / "bin"
     parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=parent, prefix=f".{tool.name}-") as temporary:
-        output = Path(temporary) / "out"
-        output.mkdir()
-        flags = ["-trimpath", "-ldflags", _linker_flags(tool), *_tags(tool)]
-        # One package may be named after its module's major version; naming the file settles it.
-        target = output / next(iter(tool.programs)) if len(tool.programs) == 1 else f"{output}/"
-        command = [str(go), "build", *flags, "-o", str(target), *tool.programs.values()]
-        _run_with_retries(command, _environment(), tool.source)
-        shutil.rmtree(tool.folder, ignore_errors=True)
-        output.rename(tool.folder)
+    with tempfile.TemporaryDirectory(dir=parent, prefix=".build-") as temporary:
+        flags = ["-trimpath", "-ldflags", _linker_flags(tools), "-tags", _tags(tools)]
+        with _telling(Path(temporary), len(packages)):
+            command = [str(go), "build", *flags, "-o", f"{temporary}/", *packages]
+            _run_with_retries(command, _environment(), source)
+        for tool in tools:
+            _keep(tool, Path(temporary))
 
 
-def _linker_flags(tool: Tool) -> str:
-    variables = (f"-X {key}={value.format(version=tool.version)}" for key, value in tool.variables.items())
+def _keep(tool: Tool, built: Path) -> None:
+    whole = built / f".{tool.name}"
+    whole.mkdir()
+    for program in tool.programs:
+        (built / program).rename(whole / program)
+    shutil.rmtree(tool.folder, ignore_errors=True)
+    whole.rename(tool.folder)
+
+
+@contextmanager
+def _telling(built: Path, count: int) -> Iterator[None]:
+    """Say of each program when it is there: the build takes many minutes and go itself says nothing."""
+    started, over = time.monotonic(), threading.Event()
+
+    def tell() -> None:
+        seen: set[str] = set()
+        while not over.wait(1.0):
+            for name in sorted({path.name for path in built.iterdir() if path.is_file()} - seen):
+                seen.add(name)
+                print(f"  {len(seen)} of {count}: {name} after {time.monotonic() - started:.0f} s", flush=True)
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()
+
+
+def _linker_flags(tools: Iterable[Tool]) -> str:
+    variables = (
+        f"-X {key}={value.format(version=tool.version)}" for tool in tools for key, value in tool.variables.items()
+    )
     return " ".join(("-s", "-w", *variables))
 
 
-def _tags(tool: Tool) -> list[str]:
-    return ["-tags", ",".join(tool.tags)] if tool.tags else []
+def _tags(tools: Iterable[Tool]) -> str:
+    return ",".join(sorted({tag for tool in tools for tag in tool.tags}))
 
 
 def _run_with_retries(command: list[str], environment: dict[str, str], folder: Path) -> None:

@@ -13,26 +13,24 @@ TOOLS_FOLDER = Path(__file__).parent / "tools"
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One folder of ``tools/``: the go.mod there pins the version, this says what is built from it."""
+    """Programs of one module that the go.mod of `source` pins; tools of one `source` are built together."""
 
     name: str
     module: str
     programs: dict[str, str]
-    """Name of the built file to Go package."""
+    """Name of the built file, which is the last part of its Go package, to that package."""
     cold_seconds: int
     """About how long the first build takes on two cores, downloads included."""
     tags: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
     """Go variables set by the linker; ``{version}`` stands for the pinned version without its v."""
-
-    @property
-    def source(self) -> Path:
-        return TOOLS_FOLDER / self.name
+    source: Path = TOOLS_FOLDER
+    """The folder of the go.mod. All programs of a cluster share one, so that each library is compiled once."""
 
     @property
     def version(self) -> str:
         """The version of `module` pinned in the folder's go.mod, without the leading v."""
-        if self.module.startswith("holdfast.local/"):
+        if self.module.startswith("holdfast.local"):
             return "local"
         found = re.search(rf"^(?:require)?\s*{re.escape(self.module)} v(\S+)", self._go_mod(), re.MULTILINE)
         if found is None:
@@ -48,7 +46,8 @@ class Tool:
     @property
     def folder(self) -> Path:
         """Where the built files lie: one folder per version and build recipe, so a bump builds anew."""
-        sources = [path for path in self.source.iterdir() if path.suffix in {".mod", ".go"}]
+        own = [package for package in self.programs.values() if package.startswith("./")]
+        sources = [self.source / "go.mod", *(path for package in own for path in (self.source / package).glob("*.go"))]
         recipe = (*self.tags, *(f"{key}={value}" for key, value in sorted(self.variables.items())))
         return cache_folder() / "bin" / f"{self.name}-{self.version}-{digest_of(sources, *recipe)}"
 
@@ -67,8 +66,8 @@ def _kubernetes_variables() -> dict[str, str]:
     return {f"{package}.gitVersion": "v{version}" for package in packages}
 
 
-PAUSE = Tool("pause", "holdfast.local/tools/pause", {"pause": "."}, 5)
-ETCD = Tool("etcd", "go.etcd.io/etcd/server/v3", {"etcd": "go.etcd.io/etcd/server/v3"}, 60)
+PAUSE = Tool("pause", "holdfast.local/tools", {"pause": "./pause"}, 5)
+ETCD = Tool("etcd", "go.etcd.io/etcd/server/v3", {"etcd": "./etcd"}, 60)
 KUBERNETES = Tool(
     "kubernetes",
     "k8s.io/kubernetes",
@@ -97,7 +96,7 @@ CONTAINERD = Tool(
     tags=("no_aufs", "no_btrfs", "no_devmapper", "no_zfs"),
     variables={"github.com/containerd/containerd/v2/version.Version": "v{version}"},
 )
-COREDNS = Tool("coredns", "github.com/coredns/coredns", {"coredns": "."}, 75)
+COREDNS = Tool("coredns", "github.com/coredns/coredns", {"coredns": "./coredns"}, 75)
 PROMETHEUS = Tool(
     "prometheus",
     "github.com/prometheus/prometheus",
@@ -114,7 +113,7 @@ HELM = Tool(
     150,
     variables={"helm.sh/helm/v4/internal/version.version": "v{version}"},
 )
-KWOK = Tool("kwok", "sigs.k8s.io/kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}, 90)
-KIND = Tool("kind", "sigs.k8s.io/kind", {"kind": "sigs.k8s.io/kind"}, 40)
+KWOK = Tool("kwok", "sigs.k8s.io/kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}, 90, source=TOOLS_FOLDER / "kwok")
+KIND = Tool("kind", "sigs.k8s.io/kind", {"kind": "sigs.k8s.io/kind"}, 40, source=TOOLS_FOLDER / "kind")
 
 EMBEDDED_TOOLS = (PAUSE, ETCD, KUBERNETES, CONTAINERD, COREDNS, PROMETHEUS, HELM)

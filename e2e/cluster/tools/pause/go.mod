@@ -1,3 +1,0 @@
-module holdfast.local/tools/pause
-
-go 1.21
