@@ -23,7 +23,7 @@ from holdfast.domain.cluster import ClusterProblem, Replica, ReplicaPhase
 from holdfast.domain.engine import EngineState, PluginMode
 from holdfast.domain.service import BatchingLimits, Schedule, ServiceKey
 from holdfast.domain.signals import SignalState
-from holdfast.observe import mapping
+from holdfast.observe import foreign, mapping
 from holdfast.observe.cluster import Invalid
 from holdfast.policy.applied import NOTHING_APPLIED, Watched, applied
 from holdfast.policy.batching import Batching, Situation, Trial, Wanted, step
@@ -315,6 +315,10 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "MetricsAvailable, absent": (METRICS, unseen(SignalState.ABSENT, "no replica is ready yet")),
     "MetricsAvailable, stale": (METRICS, view(seen=STALE)),
     "MetricsAvailable, partial": (METRICS, unseen(SignalState.PARTIAL, "1 of 2 ready replicas do not report: chat-a")),
+    "MetricsAvailable, foreign": (
+        METRICS,
+        unseen(SignalState.FOREIGN, foreign.told(("chat-h100-x7k2p", "chat-h100-zzp4q"))),
+    ),
     "MetricsAvailable, a clock ahead": (METRICS, unseen(SignalState.SKEWED, "its clock is ahead of the operator's")),
     "CapacityAvailable": (CAPACITY, view()),
     "CapacityAvailable, no GPU": (CAPACITY, view(group=running(3, size=4, pending=WAITING))),

@@ -59,6 +59,7 @@ def test_every_condition_is_always_there_once() -> None:
         (SignalState.STALE, "MetricsStale"),
         (SignalState.SKEWED, "ClockSkew"),
         (SignalState.PARTIAL, "MetricsPartial"),
+        (SignalState.FOREIGN, "ForeignEngines"),
         (SignalState.DUPLICATE, "MetricsPartial"),
         (SignalState.INVALID, "MetricsPartial"),
     ],

@@ -54,6 +54,7 @@ class Reason(StrEnum):
     METRICS_STALE = "MetricsStale", "The newest sample is older than three scrape intervals."
     CLOCK_SKEW = "ClockSkew", "Samples carry times in the future: two clocks differ."
     METRICS_PARTIAL = "MetricsPartial", "Some replicas or some signals have no usable series."
+    FOREIGN_ENGINES = "ForeignEngines", "Engines beside the pods of this cluster are counted; the message names them."
 
     # CapacityAvailable
     ALL_PLACED = "AllPlaced", "Every wanted replica could be placed."

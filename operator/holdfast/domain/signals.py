@@ -21,6 +21,7 @@ class SignalState(enum.Enum):
     STALE = "stale"  # the newest sample is older than three scrape intervals
     SKEWED = "skewed"  # samples carry times in the future
     PARTIAL = "partial"  # fewer engines report than replicas are ready
+    FOREIGN = "mixed"  # engines that are no pods of this cluster are counted with it
     DUPLICATE = "duplicate"  # one engine reports more than once: sums would count it twice
     INVALID = "invalid"  # NaN, infinite or negative where that makes no sense
 

@@ -15,6 +15,7 @@ from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import History, RateSample, RevisionTraffic, Traffic
 from holdfast.observe import edges, history, queries, rota, slow, traffic
 from holdfast.observe.client import PrometheusAddress, PrometheusClient
+from holdfast.observe.foreign import Strangers
 from holdfast.observe.history import Level
 from holdfast.observe.queries import Edges, Query
 from holdfast.observe.rota import Pulse, Rota
@@ -65,6 +66,7 @@ class PrometheusSource:
         self._slow_queries = {query.name: query for query in queries.slow_queries()}
         self._slow = slow.SlowCache(tuple(self._slow_queries), _SLOW_PERIOD_SECONDS, _SLOW_TRUST_SECONDS)
         self._rota = Rota(int(scrape_seconds // tick_seconds))
+        self._strangers = Strangers(scrape_seconds)
         self._known: dict[ServiceKey, Traffic] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._asked = 0  # queries of this tick that are waited for
@@ -82,6 +84,7 @@ class PrometheusSource:
         finally:
             self._start_slow_queries(requests, turns, now)  # nobody waits for them: not beside those waited for
         self._rota.answered(asked, pulses, requests)
+        self._strangers.forget_all_but({request.key for request in requests})
         self._known = {request.key: fresh.get(request.key) or self._known[request.key] for request in requests}
         return self._known
 
@@ -102,7 +105,8 @@ class PrometheusSource:
         if pods:
             query = queries.newcomer_query(self.window, wanted, namespaces, pods)
             answers |= await self._ask_all([query], now)
-        read = functools.partial(traffic.assemble, asked, answers, self._slow.signals(now), self.window, now)
+        signals = self._slow.signals(now)
+        read = functools.partial(traffic.assemble, asked, answers, signals, self.window, now, self._strangers)
         seen = await self._in_thread(read)  # ten thousand rows: not while the event loop waits
         return seen | {key: dataclasses.replace(seen[key], revisions=found) for key, found in compared.items()}
 

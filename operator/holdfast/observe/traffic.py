@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic, busiest_share
-from holdfast.observe import plugins, queries
+from holdfast.observe import foreign, plugins, queries
+from holdfast.observe.foreign import Strangers
 from holdfast.observe.plugins import PluginCounts
 from holdfast.observe.queries import Window
 from holdfast.observe.samples import Answer, Sample, usable
@@ -62,10 +63,18 @@ def newcomers(anomalies: Answer) -> tuple[set[str], set[str]]:
 
 
 def assemble(
-    requests: Sequence[TrafficRequest], answers: Mapping[str, Answer], slow: SlowSignals, span: Window, now: float
+    requests: Sequence[TrafficRequest],
+    answers: Mapping[str, Answer],
+    slow: SlowSignals,
+    span: Window,
+    now: float,
+    strangers: Strangers | None = None,
 ) -> dict[ServiceKey, Traffic]:
-    """Return Traffic for every request; `answers` holds all fast queries by name, and `newcomers` where asked."""
-    table = _Table(answers, span, now)
+    """Return Traffic for every request; `answers` holds all fast queries by name, and `newcomers` where asked.
+
+    `strangers` remembers from look to look which engines are no pods of this cluster; without it none is told.
+    """
+    table = _Table(answers, span, now, strangers or Strangers(span.scrape_seconds))
     seen = {request.key: _with_slow(table.traffic(request), slow, request.key) for request in requests}
     return {key: _in_time(traffic, slow.ahead_seconds.get(key, 0.0), span) for key, traffic in seen.items()}
 
@@ -138,6 +147,7 @@ class _Facts:
 
     cells: Mapping[str, _Values]
     expected: Mapping[str, tuple[str, ...]]  # accelerator -> pods that should report by now
+    foreign: tuple[str, ...]  # pods that report and are none of this cluster
     starting: bool
     unlabelled: str
     warnings: tuple[str, ...]
@@ -156,7 +166,8 @@ class _Facts:
 class _Table:
     """All answers of one tick, sorted by service and accelerator once."""
 
-    def __init__(self, answers: Mapping[str, Answer], span: Window, now: float) -> None:
+    def __init__(self, answers: Mapping[str, Answer], span: Window, now: float, strangers: Strangers) -> None:
+        self._strangers = strangers
         self._span = span
         self._now = now
         self._cells: dict[ServiceKey, dict[str, _Values]] = defaultdict(lambda: defaultdict(_Values))
@@ -187,6 +198,8 @@ class _Table:
 
     def _facts(self, request: TrafficRequest, cells: Mapping[str, _Values]) -> _Facts:
         settled = self._now - self._span.birth_grace_seconds
+        pods = [replica.name for replica in request.replicas]
+        sampled_at = {pod: at for values in cells.values() for pod, at in values.sampled_at.items()}
         ready = [replica for replica in request.replicas if replica.phase is ReplicaPhase.READY]
         expected: dict[str, tuple[str, ...]] = {}
         for replica in ready:
@@ -195,6 +208,7 @@ class _Table:
         return _Facts(
             cells,
             expected,
+            self._strangers.found(request.key, pods, sampled_at, self._now),
             not ready,
             _unlabelled_detail(request.key, self._unlabelled),
             self._warnings,
@@ -382,6 +396,10 @@ def _once_each(facts: _Facts) -> Judgement:
     return SignalState.DUPLICATE, "engines are scraped more than once: counts are divided by the number of copies"
 
 
+def _only_ours(facts: _Facts) -> Judgement:
+    return (SignalState.FOREIGN, foreign.told(facts.foreign)) if facts.foreign else None
+
+
 def _whole_counts(facts: _Facts) -> Judgement:
     pods = sorted(pod for values in facts.cells.values() for pod in values.incomplete)
     if not pods:
@@ -400,6 +418,7 @@ CHECKS: tuple[Callable[[_Facts], Judgement], ...] = (
     _once_each,
     _labelled,
     _every_engine,
+    _only_ours,
     _whole_counts,
     _complete_answers,
 )

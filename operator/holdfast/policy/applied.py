@@ -19,7 +19,7 @@ APPLY_SECONDS = 30.0
 """What an engine may take to apply limits; scraping comes on top."""
 
 _MOST_NAMES = 3
-_SIGHTED = frozenset({SignalState.FRESH, SignalState.PARTIAL, SignalState.DUPLICATE})
+_SIGHTED = frozenset({SignalState.FRESH, SignalState.PARTIAL, SignalState.FOREIGN, SignalState.DUPLICATE})
 
 
 def can_see(traffic: Traffic) -> bool:

@@ -27,6 +27,7 @@ METRICS_REASONS = {
     SignalState.STALE: Reason.METRICS_STALE,
     SignalState.SKEWED: Reason.CLOCK_SKEW,
     SignalState.PARTIAL: Reason.METRICS_PARTIAL,
+    SignalState.FOREIGN: Reason.FOREIGN_ENGINES,
     SignalState.DUPLICATE: Reason.METRICS_PARTIAL,
     SignalState.INVALID: Reason.METRICS_PARTIAL,
 }

@@ -45,7 +45,7 @@ def watch_hangs(
     if not memory.each and not looks_hung:
         return memory
     ready = {replica.name for replica in replicas if replica.phase is ReplicaPhase.READY}
-    whole = seen.state in (SignalState.FRESH, SignalState.DUPLICATE)
+    whole = seen.state in (SignalState.FRESH, SignalState.FOREIGN, SignalState.DUPLICATE)
     kept = {hang.name: hang for hang in memory.each if hang.name in looks_hung or not whole}
     again = {
         name: replace(hang, sure=hang.sure or now - hang.since >= timing.scrape_seconds)

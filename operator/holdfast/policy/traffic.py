@@ -45,8 +45,8 @@ class Seen:
 
     @property
     def countable(self) -> bool:
-        """Numbers were read, even if not of every engine."""
-        return self.state in (SignalState.FRESH, SignalState.PARTIAL, SignalState.DUPLICATE)
+        """Numbers were read, even if not of every engine, or of others as well."""
+        return self.state in (SignalState.FRESH, SignalState.PARTIAL, SignalState.FOREIGN, SignalState.DUPLICATE)
 
     @property
     def visible(self) -> bool:
