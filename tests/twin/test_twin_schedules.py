@@ -65,6 +65,16 @@ def test_a_beginning_without_time_or_zone_is_refused(
     assert "begins" in capsys.readouterr().err
 
 
+def test_times_need_no_quotes_as_with_kubectl(tmp_path: Path) -> None:
+    path = scenario_file(tmp_path, scheduled())
+    assert "end: '18:00'" in path.read_text()
+    path.write_text(path.read_text().replace("'", ""))
+    scenario = Scenario.read(path)
+    assert scenario.begins.isoformat() == "2026-06-15T06:00:00+00:00"
+    assert scenario.services[0].spec is not None
+    assert scenario.services[0].spec.scaling.schedules[0].end == "18:00"
+
+
 def test_without_a_beginning_it_is_a_friday_morning(tmp_path: Path) -> None:
     scenario = Scenario.read(scenario_file(tmp_path, small_scenario()))
     assert scenario.begins.isoformat() == "2027-01-15T08:00:00+00:00"

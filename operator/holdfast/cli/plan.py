@@ -18,6 +18,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from holdfast.api.llmservice import InvalidLLMService, LLMService
+from holdfast.api.yamltext import read_yaml
 from holdfast.domain.service import ServiceSpec
 from holdfast.enginemodel.prior import PriorSource
 from holdfast.observe.spec import to_spec
@@ -117,7 +118,7 @@ def _offers(spec: ServiceSpec, load: _Load) -> tuple[Offer, ...]:
 
 def _spec(path: Path) -> ServiceSpec:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = read_yaml(path.read_text(encoding="utf-8"))
         return to_spec(LLMService.parse(content))
     except (OSError, yaml.YAMLError, UnicodeDecodeError, InvalidLLMService, AttributeError) as problem:
         raise BadInput(f"{path}: no LLMService: {' '.join(str(problem).split())}") from None

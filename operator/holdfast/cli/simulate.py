@@ -18,6 +18,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from holdfast.api.llmservice import InvalidLLMService, LLMService
+from holdfast.api.yamltext import read_yaml
 from holdfast.observe.spec import to_spec
 from holdfast.simulator.twin import page, report
 from holdfast.simulator.twin.oracle import ORACLE, oracle
@@ -153,7 +154,7 @@ def _service(entry: ServiceEntry, path: Path) -> LLMService:
         )
     manifest = path.parent / str(entry.manifest)
     try:
-        content = yaml.safe_load(manifest.read_text(encoding="utf-8"))
+        content = read_yaml(manifest.read_text(encoding="utf-8"))
         return LLMService.parse({"metadata": metadata, "spec": content["spec"]})
     except (OSError, yaml.YAMLError, UnicodeDecodeError, TypeError, KeyError, InvalidLLMService) as problem:
         raise BadInput(f"{manifest}: no LLMService: {' '.join(str(problem).split())}") from None

@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field
 from holdfast.api.llmservice import LLMServiceSpec
 from holdfast.api.quantities import parse_duration_seconds
 from holdfast.api.rules import ApiModel, BrokenRule, Rule
+from holdfast.api.yamltext import read_yaml
 from holdfast.simulator.twin.cluster import EPOCH_SECONDS
 
 
@@ -28,8 +29,8 @@ def _seconds(value: Any) -> Any:
 
 
 def _moment(value: Any) -> Any:
-    # YAML reads a bare timestamp; pydantic would take a number for seconds since 1970.
-    if isinstance(value, datetime.datetime) or (isinstance(value, str) and "T" in value):
+    # pydantic would take a number for seconds since 1970, and a date for its midnight.
+    if isinstance(value, str) and not {"T", " "}.isdisjoint(value.strip()):
         return value
     raise ValueError("give a date, a time and its offset, such as 2026-06-15T06:00:00Z")
 
@@ -199,7 +200,7 @@ class Scenario(ApiModel):
     def read(cls, path: Path) -> Self:
         """The scenario of a file; BadInput names the first field at fault."""
         try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+            content = read_yaml(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise BadInput(f"{path}: {error.strerror}: name a scenario file") from None
         except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -1,0 +1,26 @@
+"""YAML as kubectl reads it, so that a manifest means the same to every command."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_TIMESTAMP = "tag:yaml.org,2002:timestamp"
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML keeps to YAML 1.1, where 18:00 is 1080 in base sixty and a date is no text; to kubectl both are text."""
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        """The tag of a node."""
+        tag = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]  # its stub has no types
+        if kind is yaml.ScalarNode and implicit[0] and (tag == _TIMESTAMP or (tag in _NUMBERS and ":" in value)):
+            return self.DEFAULT_SCALAR_TAG
+        return tag
+
+
+def read_yaml(text: str) -> Any:
+    """The one document of a text; raises yaml.YAMLError."""
+    return yaml.load(text, Loader=_Loader)  # noqa: S506  # a SafeLoader
