@@ -261,7 +261,19 @@ def _costs(spec: "LLMServiceSpec") -> list[bool]:
 def _pays_for(spec: "LLMServiceSpec", replicas: int) -> bool:
     most = spec.budget.max_cost_per_hour
     return most is None or any(
-        a.cost_per_hour is None or a.cost_per_hour * (a.count * replicas) <= most * 1.000001 for a in spec.accelerators
+        a.cost_per_hour is None or a.cost_per_hour * (a.count * replicas) <= most * _ROUNDING for a in spec.accelerators
+    )
+
+
+_ROUNDING = 1.000001  # prices are decimal fractions: three times 0.1 is more than 0.3
+_NO_BUDGET = "!has(self.budget) || !has(self.budget.maxCostPerHour)"
+
+
+def _cel_pays_for(replicas: str) -> str:
+    """CEL for `_pays_for`, where there is a budget."""
+    return (
+        "self.accelerators.exists(a, !has(a.costPerHour)"
+        f" || a.costPerHour * double(a.count * {replicas}) <= self.budget.maxCostPerHour * {_ROUNDING})"
     )
 
 
@@ -278,22 +290,19 @@ _COSTS_ALL_OR_NONE = Rule(
     ".accelerators",
 )
 _BUDGET_NEEDS_COSTS = Rule(
-    "!has(self.budget) || !has(self.budget.maxCostPerHour) || self.accelerators.all(a, has(a.costPerHour))",
+    f"{_NO_BUDGET} || self.accelerators.all(a, has(a.costPerHour))",
     "budget.maxCostPerHour needs costPerHour on every accelerator: add the costs or remove the budget",
     lambda spec: spec.budget.max_cost_per_hour is None or all(_costs(spec)),
     ".budget",
 )
 _BUDGET_PAYS_FOR_THE_MINIMUM = Rule(
-    "!has(self.budget) || !has(self.budget.maxCostPerHour) || self.accelerators.exists(a, !has(a.costPerHour)"
-    " || a.costPerHour * double(a.count * self.scaling.min) <= self.budget.maxCostPerHour * 1.000001)",
+    f"{_NO_BUDGET} || {_cel_pays_for('self.scaling.min')}",
     "budget.maxCostPerHour pays for fewer than scaling.min replicas on every accelerator: raise it or lower min",
     lambda spec: _pays_for(spec, spec.scaling.min),
     ".budget",
 )
 _BUDGET_PAYS_FOR_THE_SCHEDULES = Rule(
-    "!has(self.budget) || !has(self.budget.maxCostPerHour) || !has(self.scaling.schedules)"
-    " || self.scaling.schedules.all(s, self.accelerators.exists(a, !has(a.costPerHour)"
-    " || a.costPerHour * double(a.count * s.min) <= self.budget.maxCostPerHour * 1.000001))",
+    f"{_NO_BUDGET} || !has(self.scaling.schedules) || self.scaling.schedules.all(s, {_cel_pays_for('s.min')})",
     "budget.maxCostPerHour pays for fewer replicas than the min of a schedule on every accelerator:"
     " raise it or lower the schedule's min",
     lambda spec: _pays_for(spec, spec.scaling.highest_floor),
