@@ -100,6 +100,7 @@ async def test_what_somebody_deletes_is_there_again_after_one_tick(world: World,
         (BUDGET, {"spec": {"maxUnavailable": 5}}),
         (MONITOR, {"metadata": {"labels": {"app.kubernetes.io/managed-by": "me"}}}),
         (DEPLOYMENT, {"spec": {"revisionHistoryLimit": 99}}),
+        (DEPLOYMENT, {"metadata": {"annotations": {"holdfast.dev/pod-template": '{"spec": {}}'}}}),
     ],
 )
 async def test_what_somebody_edits_is_put_right_after_one_tick(world: World, path: str, change: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -148,6 +149,21 @@ def test_where_no_template_is_recorded_the_live_one_is_kept_as_first_seen(record
     assert template(kept)["spec"]["terminationGracePeriodSeconds"] == 50, "no engine restarts for a lost record"
     assert template(kept)["spec"]["dnsPolicy"] == "ClusterFirst", "the live template, defaults included"
     assert template(chat_h100(service(), context(deployed=edited(kept)), NEW_OPERATOR)) == template(kept)
+
+
+def test_a_record_that_somebody_else_wrote_is_not_believed() -> None:
+    body = copy.deepcopy(FIRST)
+    body["metadata"]["annotations"]["holdfast.dev/pod-template"] = '{"spec": {}}'
+    theirs = {"f:metadata": {"f:annotations": {"f:holdfast.dev/pod-template": {}}}}
+    ours = {"f:metadata": {"f:annotations": {"f:holdfast.dev/pod-inputs": {}}}, "f:spec": {}}
+    body["metadata"]["managedFields"] = [
+        {"manager": "holdfast-rendering", "operation": "Apply", "fieldsV1": ours},
+        {"manager": "kubectl-annotate", "operation": "Update", "fieldsV1": theirs},
+    ]
+    again = chat_h100(service(), context(deployed=live(body)))
+    assert template(again)["spec"]["containers"] == template(FIRST)["spec"]["containers"]
+    ours["f:metadata"]["f:annotations"] |= theirs["f:metadata"]["f:annotations"]
+    assert json.loads(live(body).template_json) == {"spec": {}}, "nobody has changed it since it was rendered"
 
 
 def test_the_revision_changes_with_model_image_and_arguments_only() -> None:

@@ -11,6 +11,7 @@ from typing import Any, Self
 from holdfast.api.llmservice import SLO
 from holdfast.render import names
 from holdfast.render.batching import Tuned
+from holdfast.render.live import is_as_rendered
 from holdfast_engine.rules import Limits
 
 
@@ -50,7 +51,8 @@ class Deployed:
 
     `template_json` is its pod template as it was rendered: it is kept until something the user owns changes, so that
     neither an edited SLO nor a new operator restarts an engine. It is read from an annotation, for the live template
-    may have been edited by somebody else since; only where nothing is recorded is the live one kept, and so recorded.
+    may have been edited by somebody else since; only where nothing is recorded, or somebody else wrote the record, is
+    the live one kept, and so recorded.
     """
 
     inputs: str
@@ -70,7 +72,7 @@ class Deployed:
         rolling = (spec.get("strategy") or {}).get("rollingUpdate") or {}
         return cls(
             inputs=annotations[names.INPUTS_ANNOTATION],
-            template_json=_recorded(annotations.get(names.TEMPLATE_ANNOTATION, "")) or as_text(spec["template"]),
+            template_json=_recorded(deployment["metadata"]) or as_text(spec["template"]),
             max_surge=1 if rolling.get("maxSurge") == 1 else 0,
             admission_tokens=_tokens(annotations.get(names.ADMISSION_ANNOTATION)),
             objectives=Objectives.from_json(annotations.get(names.OBJECTIVES_ANNOTATION, "")),
@@ -123,8 +125,11 @@ def as_text(template: Mapping[str, Any]) -> str:
     return json.dumps(_plain(template), sort_keys=True, separators=(",", ":"))
 
 
-def _recorded(text: str) -> str | None:
-    """The text, where it is a pod template: earlier versions wrote a hash in its place."""
+def _recorded(meta: Mapping[str, Any]) -> str | None:
+    """The record, where it is a pod template (earlier versions wrote a hash in its place) and nobody else's."""
+    if not is_as_rendered(meta, "metadata", "annotations", names.TEMPLATE_ANNOTATION):
+        return None
+    text = (meta.get("annotations") or {}).get(names.TEMPLATE_ANNOTATION, "")
     try:
         template = json.loads(text)
     except ValueError:

@@ -72,6 +72,20 @@ class Live:
         return cls(sys.intern(kind), name)
 
 
+def is_as_rendered(meta: Mapping[str, Any], *path: str) -> bool:
+    """Whether nobody has given a field another value since it was rendered, by the API server's own account.
+
+    True as well where that says nothing of a rendering, as of an object restored from a backup.
+    """
+    for entry in meta.get("managedFields") or ():
+        if (entry.get("manager"), entry.get("operation")) == (RENDERING, "Apply"):
+            fields = entry.get("fieldsV1") or {}
+            for name in path:
+                if (fields := fields.get(f"f:{name}")) is None:
+                    return False
+    return True
+
+
 def _orphan(meta: Mapping[str, Any]) -> Orphan | None:
     labels = meta.get("labels") or {}
     if meta.get("ownerReferences") or meta.get("deletionTimestamp") or labels.get(MANAGED_BY) != MANAGER:
