@@ -136,12 +136,16 @@ async def test_a_decision_on_a_size_that_has_changed_is_dropped() -> None:
     assert told.errors == ["act"]
 
 
-async def test_an_object_that_is_not_understood_gets_a_condition() -> None:
+async def test_an_object_that_is_not_understood_gets_a_condition_and_one_event() -> None:
     api = cluster()
     entry = Invalid(ServiceKey("prod", "chat"), 1, "slo.ttft: must be a duration", uid="uid-chat")
-    await actuator(api).act([], [], [entry], [], now=0.0)
+    acting = actuator(api)
+    for now in (0.0, 5.0):
+        await acting.act([], [], [entry], [], now=now)
     reasons = {item["reason"] for item in api.objects[f"{SERVICES}/chat"]["status"]["conditions"]}
     assert reasons == {"Invalid"}
+    (event,) = (told for path, told in api.objects.items() if "/events/" in path)
+    assert (event["type"], event["reason"], event["message"]) == ("Warning", "Invalid", "slo.ttft: must be a duration")
 
 
 async def test_a_deletion_that_somebody_holds_is_told_once_in_status_and_as_an_event() -> None:

@@ -70,7 +70,7 @@ class Teller:
         old = self._status.last(entry.key, entry.status)
         new = invalid_status(entry, old, now)
         await self._status.write(entry.key, entry.uid, new, entry.status, now)
-        if entry.reason is Reason.DELETION_HELD and condition_news(old, new):
+        if condition_news(old, new):
             _LOG.warning("%s: %s: %s", entry.key, entry.reason, entry.message)
             word = str(entry.reason)
             event = events.event_body(entry.key, entry.uid, reason=word, message=entry.message, warning=True, now=now)
