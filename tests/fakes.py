@@ -272,3 +272,61 @@ class FakePrometheus:
         if self.warnings:
             body["warnings"] = self.warnings
         return web.json_response(body)
+
+
+class RawServer:
+    """A local port that answers the k-th request with the k-th script, byte for byte; the last one repeats.
+
+    A script is a list of byte strings, each sent by itself; `CLOSE` ends the connection, `RESET` aborts it, `HOLD`
+    keeps it open and silent until the server stops.
+    """
+
+    CLOSE, RESET, HOLD = b"\0close", b"\0reset", b"\0hold"
+
+    def __init__(self, *scripts: Sequence[bytes]) -> None:
+        self.scripts = list(scripts)
+        self.heads: list[str] = []
+        self.bodies: list[bytes] = []
+        self.connections = 0
+        self.url = ""
+        self._stopped = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while await self._answer(reader, writer):
+                pass
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = next(line for line in head.split("\r\n") if line.lower().startswith("content-length:"))
+        script = self.scripts[min(len(self.heads), len(self.scripts) - 1)]
+        self.heads.append(head)
+        self.bodies.append(await reader.readexactly(int(length.split(":")[1])))
+        for part in script:
+            if part in (self.CLOSE, self.RESET, self.HOLD):
+                if part == self.HOLD:
+                    await self._stopped.wait()
+                elif part == self.RESET:
+                    writer.transport.abort()
+                return False
+            writer.write(part)
+            await writer.drain()
+            # Each part reaches the client by itself: its read runs before the next write.
+            for _ in range(3):
+                await asyncio.sleep(0)
+        return True

@@ -1,0 +1,152 @@
+"""What the client of `holdfast bench` adds to a TTFT: an emulated engine notes when it writes each first token.
+
+python benchmarks/bench_client.py --streams 2000 --chunks-per-second 5000 --seconds 30
+
+Both clocks are the machine's monotonic one. The engine runs on one core and the client on another where there are two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from aiohttp import web
+
+from holdfast.bench.client import OwnGenerator
+from holdfast.bench.port import Endpoint, Load, Planned
+from holdfast.bench.records import Outcome, Record
+from holdfast.cli.bench import allow_connections
+from holdfast.simulator import emulator
+from holdfast.simulator.emulator_options import EmulatorOptions, set_up
+from holdfast.simulator.emulator_stream import TokenStream
+
+MODEL = "Qwen/Qwen3-8B"
+LONGEST_MS, LEAST_CHUNKS = 5.0, 5000.0
+
+
+class StampedStream(TokenStream):
+    """Notes when its first token was handed to the network."""
+
+    stamps: dict[int, float] = {}  # noqa: RUF012 - of one process, which serves one run
+
+    def __init__(self, request: web.Request, *more: Any) -> None:
+        super().__init__(request, *more)
+        self._index = int(request.headers["X-Request-Id"].rpartition("-")[2])
+
+    def _write(self, data: bytes) -> None:
+        if data and self._opened and self._index not in self.stamps:
+            self.stamps[self._index] = time.monotonic()
+        super()._write(data)
+
+
+def serve(pipe: Connection, options: EmulatorOptions, core: int | None) -> None:
+    """An engine until the pipe says so; then the stamps go back."""
+    _pin(core)
+    emulator.TokenStream = StampedStream  # type: ignore[misc]
+    asyncio.run(_serve(pipe, options))
+
+
+async def _serve(pipe: Connection, options: EmulatorOptions) -> None:
+    runner = emulator.runner_of(emulator.EmulatorServer(set_up(options)))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, backlog=4096).start()
+    pipe.send(runner.addresses[0][1])
+    await asyncio.to_thread(pipe.recv)
+    pipe.send(StampedStream.stamps)
+    await runner.cleanup()
+
+
+def measure(streams: int, chunks_per_second: float, seconds: float) -> dict[str, float]:
+    """Keep so many streams under way; each takes chunks at its share of the rate."""
+    cores = sorted(os.sched_getaffinity(0))
+    engine_core = cores[1] if len(cores) > 1 else None
+    # Every stream gets a token a step, so that steps come as often as one stream's share of the chunks.
+    step = streams / chunks_per_second
+    options = EmulatorOptions(
+        model=MODEL,
+        accelerator="h100",
+        max_num_seqs=streams,
+        max_num_batched_tokens=65_536,
+        kv_tokens=streams * 1000,
+        overhead_seconds=step,
+        drain_file="/nonexistent/draining",
+    )
+    ours, theirs = multiprocessing.Pipe()
+    server = multiprocessing.get_context("spawn").Process(
+        target=serve, args=(theirs, options, engine_core), daemon=True
+    )
+    server.start()
+    try:
+        url = f"http://127.0.0.1:{ours.recv()}"
+        _pin(cores[0] if engine_core is not None else None)
+        return asyncio.run(_measure(url, streams, step, seconds, ours))
+    finally:
+        server.terminate()
+
+
+async def _measure(url: str, streams: int, step: float, seconds: float, pipe: Connection) -> dict[str, float]:
+    # Answers of different lengths end and begin evenly over the run.
+    tokens = max(4, int(seconds / 3 / step))
+    lengths = [2 + (number * 7919) % (2 * tokens) for number in range(streams * 20)]
+    planned = [Planned(0.0, 8, length) for length in lengths]
+    load = Load(iter(planned), 0, concurrency=streams, stop_after_seconds=seconds, drain_seconds=120.0)
+    wall = time.monotonic()
+    run = await OwnGenerator().run(Endpoint(url, MODEL), load, lambda record: None)
+    wall = time.monotonic() - wall
+    pipe.send("stamps")
+    stamps: dict[int, float] = await asyncio.to_thread(pipe.recv)
+    assert run.client is not None
+    return figures(list(run.records), stamps) | {
+        "wall_seconds": wall,
+        "client_cores": run.client.cpu_share,
+        "client_says_lag_p99_ms": 1000.0 * run.client.lag_p99_seconds,
+        "us_per_chunk": 1e6 * run.client.cpu_share * wall / max(1, sum(len(each.token_at) for each in run.records)),
+    }
+
+
+def figures(records: list[Record], stamps: dict[int, float]) -> dict[str, float]:
+    """The client's error of TTFT, and what it took in while all streams were under way."""
+    first = {record.index: record.token_at[0] for record in records if record.token_at}
+    added = np.array([1000.0 * (first[index] - stamps[index]) for index in first if index in stamps])
+    moments = np.sort(np.concatenate([np.asarray(record.token_at) for record in records]))
+    begin, end = np.quantile(moments, [0.2, 0.6])
+    inside = int(((moments >= begin) & (moments < end)).sum())
+    return {
+        "requests": len(records),
+        "not_finished": sum(record.outcome is not Outcome.FINISHED for record in records),
+        "chunks_per_second": inside / max(1e-9, end - begin),
+        "added_ttft_p50_ms": float(np.quantile(added, 0.5)),
+        "added_ttft_p99_ms": float(np.quantile(added, 0.99)),
+        "added_ttft_most_ms": float(added.max()),
+    }
+
+
+def _pin(core: int | None) -> None:
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+
+
+def main() -> int:
+    """Print the figures as JSON; 1 with --check where the bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", type=int, default=2000)
+    parser.add_argument("--chunks-per-second", type=float, default=5000.0)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--check", action="store_true")
+    given = parser.parse_args()
+    allow_connections()
+    found = measure(given.streams, given.chunks_per_second, given.seconds)
+    print(json.dumps(found, indent=1))
+    held = found["added_ttft_p99_ms"] <= LONGEST_MS and found["chunks_per_second"] >= LEAST_CHUNKS
+    return 0 if held or not given.check else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,91 @@
+"""`holdfast bench` beside vLLM's `bench serve`: the same raw run, the same endpoint, the same figures."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import pytest
+
+from e2e.vllm.environment import Environment
+from e2e.vllm.installed import installed_vllm
+from holdfast.bench import workload
+from holdfast.bench.client import OwnGenerator
+from holdfast.bench.definitions import Slo
+from holdfast.bench.port import Endpoint, Generator, Load, Rate, Run
+from holdfast.bench.results import Results, Spread, measure
+from holdfast.bench.vllm import VllmGenerator
+from tests.simulator.emulator_builders import MODEL, engine
+
+pytestmark = pytest.mark.vllm
+
+RATE = Rate(rps=8.0, cv=1.0, prompt_tokens=64, output_tokens=32)
+REQUESTS = 160
+# Without the machine's noise: the emulator takes 25 ms a step whatever else runs, as long as it runs at all.
+SLOW_STEPS = 0.025
+
+
+@pytest.fixture(scope="module")
+def vllm() -> Environment:
+    """The installed engine, whose client is used here."""
+    return installed_vllm()
+
+
+async def sent(generator: Generator, url: str) -> Run:
+    planned = workload.endless(workload.fixed(RATE.prompt_tokens, RATE.output_tokens), 1, REQUESTS)
+    if not isinstance(generator, VllmGenerator):
+        lengths = workload.fixed(RATE.prompt_tokens, RATE.output_tokens)
+        steps = (workload.Step(0.0, RATE.rps),)
+        planned = iter(workload.at_rate(steps, False, RATE.cv, 2 * REQUESTS / RATE.rps, lengths, 1)[:REQUESTS])
+    load = Load(planned, REQUESTS, rate=RATE)
+    return await generator.run(Endpoint(url, MODEL), load, lambda record: None)
+
+
+def vllm_generator(vllm: Environment) -> VllmGenerator:
+    command = (sys.executable, "-m", "vllm.entrypoints.cli.main")
+    return VllmGenerator(str(vllm.model), command, vllm.variables())
+
+
+def ours(results: Results) -> dict[str, float]:
+    told = {
+        "request_throughput": results.request_rps,
+        "output_throughput": results.output_tokens_per_second,
+        "total_token_throughput": results.total_tokens_per_second,
+    }
+    spreads: dict[str, Spread] = {
+        "ttft": results.ttft,
+        "tpot": results.tpot,
+        "itl": results.itl,
+        "e2el": results.e2e,
+    }
+    for name, spread in spreads.items():
+        told |= {f"mean_{name}_ms": spread.mean, f"p50_{name}_ms": spread.p50, f"p99_{name}_ms": spread.p99}
+    return {name: value * (1000.0 if name.endswith("_ms") else 1.0) for name, value in told.items()}
+
+
+async def test_our_figures_of_vllms_raw_run_are_vllms_own_within_a_percent(vllm: Environment) -> None:
+    generator = vllm_generator(vllm)
+    async with engine(speed=1.0, overhead_seconds=SLOW_STEPS) as client:
+        run = await sent(generator, client.base)
+    found = ours(measure(run.records, Slo(), 0.0, 0.0))
+    theirs: dict[str, Any] = {name: generator.summary[name] for name in found}
+    assert len(run.records) == REQUESTS
+    latencies = {name for name in found if name.endswith("_ms")}
+    assert {name: found[name] for name in latencies} == pytest.approx(
+        {name: theirs[name] for name in latencies}, rel=0.01
+    )
+    # vLLM's clock of the run also has what it does before the first and after the last request.
+    assert found == pytest.approx(theirs, rel=0.05)
+
+
+async def test_both_clients_see_the_same_of_one_engine(vllm: Environment) -> None:
+    runs: list[Run] = []
+    for generator in (vllm_generator(vllm), OwnGenerator()):
+        async with engine(speed=1.0, overhead_seconds=SLOW_STEPS) as client:
+            runs.append(await sent(generator, client.base))
+        await asyncio.sleep(0)
+    theirs, mine = (ours(measure(run.records, Slo(), 0.0, 0.0)) for run in runs)
+    # Two draws of Poisson arrivals, and a client in the engine's own process: the same within what that does.
+    for name in ("mean_tpot_ms", "p50_tpot_ms", "p50_itl_ms", "mean_e2el_ms"):
+        assert mine[name] == pytest.approx(theirs[name], rel=0.1), name

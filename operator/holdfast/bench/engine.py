@@ -1,0 +1,123 @@
+"""What the engine itself reports while it is loaded: KV cache, running and waiting requests, preemptions."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import ssl
+from contextlib import suppress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from holdfast.bench.port import Endpoint
+
+PERIOD_SECONDS = 1.0
+_VALUE = re.compile(
+    r"^vllm:(kv_cache_usage_perc|gpu_cache_usage_perc|num_requests_running|num_requests_waiting|num_preemptions_total)"
+    r"(?:\{[^}\n]*\})? ([0-9.eE+-]+)$",
+    re.MULTILINE,
+)
+_CACHE = re.compile(r"^vllm:cache_config_info\{([^}\n]*)\}", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One look at an engine's metrics; shares, requests, and what a counter stood at."""
+
+    kv_usage: float
+    running: float
+    waiting: float
+    preemptions: float
+    kv_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """The most of each while the load went on. Behind a Service of many replicas, each look is at one of them."""
+
+    looks: int
+    peak_kv_usage: float
+    kv_capacity_tokens: float
+    peak_running: float
+    peak_waiting: float
+    preemptions: float
+
+    @property
+    def peak_kv_tokens(self) -> float:
+        """Tokens in the KV cache at the peak, as the engine says; in whole blocks, shared prefixes once."""
+        return self.peak_kv_usage * self.kv_capacity_tokens
+
+
+def read_sample(text: str) -> Sample | None:
+    """What vLLM's /metrics says, sums over its engines (usage: the fullest); None where it is no vLLM's."""
+    values: dict[str, list[float]] = {}
+    for name, value in _VALUE.findall(text):
+        with suppress(ValueError):
+            values.setdefault(name, []).append(float(value))
+    usage = values.get("kv_cache_usage_perc") or values.get("gpu_cache_usage_perc")
+    if not usage:
+        return None
+    return Sample(
+        kv_usage=max(usage),
+        running=sum(values.get("num_requests_running", [])),
+        waiting=sum(values.get("num_requests_waiting", [])),
+        preemptions=sum(values.get("num_preemptions_total", [])),
+        kv_tokens=sum(_capacity(labels) for labels in _CACHE.findall(text)) or math.nan,
+    )
+
+
+def reported(samples: list[Sample]) -> Reported | None:
+    """The peaks; None without a sample."""
+    if not samples:
+        return None
+    return Reported(
+        looks=len(samples),
+        peak_kv_usage=max(sample.kv_usage for sample in samples),
+        kv_capacity_tokens=samples[-1].kv_tokens,
+        peak_running=max(sample.running for sample in samples),
+        peak_waiting=max(sample.waiting for sample in samples),
+        # A counter that fell is another engine's, or of one that began anew.
+        preemptions=max(0.0, samples[-1].preemptions - samples[0].preemptions),
+    )
+
+
+class EngineWatch:
+    """Looks at /metrics once a second, for as long as it runs; an endpoint without them is left alone."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        parts = urlsplit(endpoint.url)
+        path = parts.path.rstrip("/").removesuffix("/v1")
+        self._url = parts._replace(path=f"{path}/metrics", query="", fragment="").geturl()
+        self._ca_file = endpoint.ca_file
+        self._samples: list[Sample] = []
+
+    @property
+    def reported(self) -> Reported | None:
+        """What was seen so far."""
+        return reported(self._samples)
+
+    async def run(self) -> None:
+        """Until cancelled, or until an answer is no vLLM's metrics."""
+        context = ssl.create_default_context(cafile=self._ca_file) if self._ca_file else True
+        timeout = aiohttp.ClientTimeout(total=5.0)
+        with suppress(aiohttp.ClientError, TimeoutError, OSError):
+            async with aiohttp.ClientSession(timeout=timeout) as session:
+                while True:
+                    async with session.get(self._url, ssl=context) as response:
+                        sample = read_sample(await response.text(errors="replace"))
+                    if sample is None:
+                        return
+                    self._samples.append(sample)
+                    await asyncio.sleep(PERIOD_SECONDS)
+
+
+def _capacity(labels: str) -> float:
+    known = dict(_LABEL.findall(labels))
+    try:
+        return float(known["num_gpu_blocks"]) * float(known["block_size"])
+    except (KeyError, ValueError):
+        return 0.0

@@ -1,0 +1,315 @@
+"""The options of `holdfast bench`: checked, and turned into an endpoint, a load and a generator."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from holdfast.api.quantities import parse_duration_seconds, parse_percent
+from holdfast.bench.definitions import Slo
+from holdfast.bench.port import Api, Endpoint, Prompts
+from holdfast.bench.workload import MOST_REQUESTS, MOST_TOKENS, Step
+from holdfast.enginemodel.catalog import ModelShape, find_model
+from holdfast.simulator.twin.scenario import BadInput
+from holdfast.simulator.twin.traces import FORMATS
+
+KEYS = ("HOLDFAST_API_KEY", "OPENAI_API_KEY")
+AUTO = "auto"
+PICTURES = (".html", ".png")
+LOADS = ("rate", "steps", "trace", "concurrency", "latency", "throughput")
+
+_BOUNDS = ("ttft", "tpot", "e2e")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add all of them."""
+    where = parser.add_argument_group("endpoint")
+    where.add_argument("--url", type=_url, help="of an OpenAI-compatible server, with or without /v1")
+    where.add_argument("--model", default="", help="name to ask for (default: the one that is served)")
+    where.add_argument("--api", type=Api, choices=list(Api), default=Api.COMPLETIONS, help="default: completions")
+    where.add_argument("--api-key-file", type=Path, help=f"file with the key (default: from {' or '.join(KEYS)})")
+    where.add_argument("--ca-file", type=Path, help="certificates to trust for https")
+    where.add_argument("--timeout", type=_duration, default=600.0, help="of one request (default 600s)")
+    where.add_argument(
+        "--prompts",
+        type=Prompts,
+        choices=list(Prompts),
+        default=Prompts.WORDS,
+        help="words or token ids (default words)",
+    )
+    where.add_argument(
+        "--no-ignore-eos", action="store_true", help="let the model end its answers; needed where ignore_eos is unknown"
+    )
+    _add_load(parser)
+    _add_counting(parser)
+    out = parser.add_argument_group("what is written")
+    out.add_argument(
+        "--json", nargs="?", const="-", metavar="FILE", help="all figures; without FILE to standard output"
+    )
+    out.add_argument("--plot", type=_picture, metavar="FILE.html|.png", help="a page, or its picture alone")
+    out.add_argument(
+        "--records", type=Path, metavar="FILE.jsonl", help="what came of each request, with every token's time"
+    )
+
+
+def _add_load(parser: argparse.ArgumentParser) -> None:
+    load = parser.add_argument_group("load: one of the first eight")
+    load.add_argument("--rate", type=_positive, metavar="RPS", help="requests per second")
+    load.add_argument("--steps", type=_steps, metavar="0s=2,60s=10", help="requests per second from each moment on")
+    load.add_argument("--trace", type=Path, metavar="FILE", help="arrivals and lengths as recorded")
+    load.add_argument("--concurrency", type=_whole, metavar="N", help="so many at a time: the next when one ends")
+    load.add_argument(
+        "--latency", type=_whole, metavar="BATCH", help="offline: one batch after another, as vLLM's latency"
+    )
+    load.add_argument("--throughput", action="store_true", help="offline: all at once, as vLLM's throughput")
+    load.add_argument("--sweep", action="store_true", help="find saturation and operating range, from --rate on")
+    load.add_argument("--sweep-trials", type=_whole, default=16, metavar="N", help="rates tried at most (default 16)")
+    load.add_argument("--from", dest="source", type=Path, metavar="FILE.jsonl", help="no load: figures of --records")
+    load.add_argument("--cv", type=_positive, default=1.0, help="of the gaps: 1 Poisson, above it gamma (default 1)")
+    load.add_argument("--ramp", action="store_true", help="straight lines between the steps")
+    load.add_argument("--format", choices=sorted(FORMATS), default="csv", help="of the trace (default csv)")
+    load.add_argument("--speed", type=_positive, default=1.0, help="play the trace so many times as fast")
+    load.add_argument(
+        "--trace-start", type=_duration, default=0.0, metavar="DURATION", help="begin so far into the trace"
+    )
+    load.add_argument("--prompt-tokens", type=_tokens, help="mean prompt (default 512)")
+    load.add_argument("--output-tokens", type=_tokens, help="mean answer (default 128)")
+    load.add_argument(
+        "--length-cv", type=_share_or_more, default=0.0, help="spread of both: deviation / mean (default 0)"
+    )
+    load.add_argument("--lengths", type=Path, metavar="FILE", help="draw lengths from a trace of --format")
+    load.add_argument("--duration", type=_duration, metavar="DURATION", help="of arrivals (default 60s)")
+    load.add_argument("--requests", type=_requests, metavar="N", help="end after so many")
+    load.add_argument("--drain", type=_duration, default=60.0, help="wait so long for the last answers (default 60s)")
+    load.add_argument("--seed", type=int, default=1, help="the same seed sends the same requests")
+    load.add_argument(
+        "--generator",
+        choices=("holdfast", "vllm"),
+        default="holdfast",
+        help="who sends: this client, or vllm bench serve",
+    )
+    load.add_argument("--tokenizer", default="", help="--generator vllm: a model's name or folder (default: the model)")
+
+
+def _add_counting(parser: argparse.ArgumentParser) -> None:
+    counting = parser.add_argument_group("what counts")
+    counting.add_argument(
+        "--slo", type=_slo, default=Slo(), metavar="ttft=500ms,tpot=30ms,e2e=20s", help="a good request"
+    )
+    counting.add_argument("--objective", type=_percent, default=0.99, help="share of good ones wanted (default 99%%)")
+    counting.add_argument("--warm-up", type=_cut, default=None, help="left out at the beginning: auto (default) or 30s")
+    counting.add_argument("--cool-down", type=_cut, default=None, help="left out at the end: auto (default) or 30s")
+    counting.add_argument(
+        "--max-client-lag", type=_duration, default=0.005, help="refuse the result of a slower client (default 5ms)"
+    )
+    counting.add_argument(
+        "--cost-per-hour", type=_positive, metavar="DOLLARS", help="of the endpoint: tokens per dollar"
+    )
+    counting.add_argument(
+        "--kv-model", type=_kv_model, metavar="MODEL", help="bytes of its KV cache (default: --model)"
+    )
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Options that exclude or need each other; BadInput names the remedy."""
+    kind = _kind(arguments)
+    for name in ("json", "plot", "records"):
+        path = getattr(arguments, name)
+        if path not in (None, "-") and not Path(path).absolute().parent.is_dir():
+            raise BadInput(f"--{name} {path}: there is no such folder: make it first")
+    if kind == "source":
+        return
+    if arguments.url is None:
+        raise BadInput("--url is missing: give the address of the endpoint")
+    _check_lengths(arguments, kind)
+    if kind in ("latency", "throughput") and arguments.duration is not None:
+        raise BadInput(f"--duration does not go with --{kind}: give --requests")
+    if arguments.requests is not None and arguments.duration is not None:
+        raise BadInput("--requests and --duration: give one of them")
+    if arguments.ramp and kind != "steps":
+        raise BadInput("--ramp needs --steps")
+
+
+def _kind(arguments: argparse.Namespace) -> str:
+    """Which of the loads is asked for."""
+    chosen = [name for name in (*LOADS, "source") if getattr(arguments, name)]
+    if arguments.sweep:
+        _check_sweep(arguments, chosen)
+        return "rate"
+    if len(chosen) != 1:
+        every = ", ".join(f"--{name}" for name in LOADS)
+        told = " and ".join("--from" if name == "source" else f"--{name}" for name in chosen)
+        raise BadInput(f"{told or 'no load'}: give one of {every}, --sweep, --from")
+    return chosen[0]
+
+
+def _check_lengths(arguments: argparse.Namespace, kind: str) -> None:
+    lengths = [arguments.prompt_tokens, arguments.output_tokens]
+    if kind == "trace" and (arguments.lengths is not None or any(lengths)):
+        raise BadInput("--prompt-tokens, --output-tokens and --lengths do not go with --trace, which has its own")
+    if arguments.lengths is not None and (any(lengths) or arguments.length_cv):
+        raise BadInput("--lengths: leave --prompt-tokens, --output-tokens and --length-cv out")
+    if arguments.api is Api.CHAT and arguments.prompts is Prompts.IDS:
+        raise BadInput("--prompts ids does not go with --api chat: give --api completions")
+
+
+def _check_sweep(arguments: argparse.Namespace, chosen: list[str]) -> None:
+    if chosen not in ([], ["rate"]):
+        raise BadInput("--sweep sets the rates itself: of the loads give --rate alone, to begin with, or none")
+    for name in ("requests", "records"):
+        if getattr(arguments, name) is not None:
+            raise BadInput(f"--{name} does not go with --sweep")
+    if arguments.generator != "holdfast":
+        raise BadInput("--sweep ends trials early, which --generator vllm cannot: leave it out")
+
+
+def endpoint_of(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Endpoint:
+    """Where requests go; its model may still have to be asked for."""
+    return Endpoint(
+        url=arguments.url,
+        model=arguments.model,
+        api=arguments.api,
+        api_key=_api_key(arguments.api_key_file, environment),
+        prompts=arguments.prompts,
+        ignore_eos=not arguments.no_ignore_eos,
+        timeout_seconds=arguments.timeout,
+        ca_file=_readable(arguments.ca_file),
+    )
+
+
+def _api_key(path: Path | None, environment: Mapping[str, str]) -> str:
+    if path is None:
+        key = next((environment[name] for name in KEYS if environment.get(name)), "")
+        told = " or ".join(KEYS)
+    else:
+        told = f"--api-key-file {path}"
+        try:
+            key = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            raise BadInput(f"{told}: cannot be read: name a file with the key alone") from None
+        if not key:
+            raise BadInput(f"{told}: empty: put the key into it")
+    if not (key.isascii() and key.isprintable()):
+        raise BadInput(f"{told}: the key has characters that no HTTP header holds")
+    return key
+
+
+def _readable(path: Path | None) -> str:
+    if path is None:
+        return ""
+    if not os.access(path, os.R_OK):
+        raise BadInput(f"--ca-file {path}: cannot be read: name a file with certificates")
+    return str(path)
+
+
+def _url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no address: give one as http://host:8000") from None
+    if "@" in parts.netloc:
+        raise argparse.ArgumentTypeError("an address with a user or password: give the key with --api-key-file")
+    host = parts.hostname or ""
+    writable = text.isascii() and text.isprintable() and " " not in text
+    if parts.scheme not in ("http", "https") or not host or port == 0 or not writable:
+        raise argparse.ArgumentTypeError(f"{text!r} is no address: give one as http://host:8000")
+    return text
+
+
+def _steps(text: str) -> tuple[Step, ...]:
+    remedy = f"{text!r}: give moments and rates as 0s=2,60s=10, the first at 0s, each later than the one before"
+    try:
+        pairs = [part.split("=") for part in text.split(",")]
+        steps = tuple(Step(parse_duration_seconds(at), float(rps)) for at, rps in pairs)
+    except ValueError:
+        raise argparse.ArgumentTypeError(remedy) from None
+    moments = [step.at_seconds for step in steps]
+    rising = all(later > earlier for earlier, later in itertools.pairwise(moments))
+    rates = [step.rps for step in steps]
+    if moments[0] != 0.0 or not rising or not all(0.0 <= rate < 1e6 for rate in rates) or not any(rates):
+        raise argparse.ArgumentTypeError(remedy)
+    return steps
+
+
+def _slo(text: str) -> Slo:
+    remedy = f"{text!r}: give bounds as ttft=500ms,tpot=30ms,e2e=20s, at least one"
+    bounds: dict[str, float] = {}
+    try:
+        for part in text.split(","):
+            name, value = part.split("=")
+            if name not in _BOUNDS or name in bounds:
+                raise ValueError
+            bounds[name] = parse_duration_seconds(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(remedy) from None
+    return Slo(**{f"{name}_seconds": seconds for name, seconds in bounds.items()})
+
+
+def _duration(text: str) -> float:
+    try:
+        return parse_duration_seconds(text)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
+
+
+def _cut(text: str) -> float | None:
+    return None if text == AUTO else _duration(text)
+
+
+def _percent(text: str) -> float:
+    try:
+        share = parse_percent(text)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
+    if not 0.0 < share <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a share above 0% and up to 100%")
+    return share
+
+
+def _number(least: float, most: float, wanted: str) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r}: give {wanted}")
+        return value
+
+    return parse
+
+
+def _integer(most: int, wanted: str) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit()) or len(text) > 12 or not 1 <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r}: give {wanted}")
+        return int(text)
+
+    return parse
+
+
+_positive = _number(1e-6, 1e9, "a positive number")
+_share_or_more = _number(0.0, 100.0, "a number from 0 to 100")
+_whole = _integer(100_000, "a whole number from 1 to 100000")
+_tokens = _integer(MOST_TOKENS, f"whole tokens from 1 to {MOST_TOKENS}")
+_requests = _integer(MOST_REQUESTS, f"a whole number from 1 to {MOST_REQUESTS}")
+
+
+def _picture(text: str) -> Path:
+    path = Path(text)
+    if path.suffix not in PICTURES:
+        raise argparse.ArgumentTypeError(f"{text!r}: name a file that ends with {' or '.join(PICTURES)}")
+    return path
+
+
+def _kv_model(text: str) -> ModelShape:
+    shape = find_model(text)
+    if shape is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: the shape of this model is not known here: leave --kv-model out")
+    return shape

@@ -1,0 +1,203 @@
+"""A sweep in words, tables and pictures."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.bench.page import table
+from holdfast.bench.results import figures, without_nan
+from holdfast.bench.sweep import Sweep, Trial
+from holdfast.simulator.twin import page
+from holdfast.simulator.twin.page import GOOD, INK, MISSED, STARTING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+HEADS = ("req/s", "good", "goodput", "tokens/s", "tokens/s of a user", "TTFT p99, ms", "TPOT p99, ms", "under way", "")
+FULL = 0.95
+"""Share of the KV cache from which on it is what binds."""
+
+
+def told(found: Sweep) -> list[str]:
+    """What was found, in sentences."""
+    low, high = found.operating_range_rps
+    if not found.carried_rps:
+        lines = ["saturated at every rate that was tried: begin lower, with --rate"]
+    elif found.saturates_rps is None:
+        lines = [f"not saturated at {found.carried_rps:.3g} req/s, the highest rate tried: begin higher, with --rate"]
+    else:
+        lines = [
+            f"saturates between {found.carried_rps:.3g} and {found.saturates_rps:.3g} req/s",
+            f"best run at {low:.3g} to {high:.3g} req/s, 50 to 70 % of that",
+        ]
+    best = found.at_objective_rps
+    lines.append(
+        f"at {100 * found.objective:g} % good requests it carries {best:.3g} req/s"
+        if best
+        else f"at no rate that was tried {100 * found.objective:g} % of requests were good"
+    )
+    return [*lines, *binds(found)]
+
+
+def binds(found: Sweep) -> list[str]:
+    """What the engine had run out of at the lowest rate beyond saturation, as far as it tells."""
+    beyond = next((trial for trial in found.trials if trial.saturated and trial.engine is not None), None)
+    if beyond is None or beyond.engine is None:
+        return []
+    engine = beyond.engine
+    if engine.preemptions or engine.peak_kv_usage >= FULL:
+        first = "the KV cache"
+    elif engine.peak_waiting > 0:
+        first = "sequences or tokens per step (requests wait while there is room in the KV cache)"
+    else:
+        first = "not the engine's queue: nothing waits there"
+    return [
+        f"bound by {first}: KV cache at most {100 * engine.peak_kv_usage:.0f} %, {engine.peak_running:.0f} running and "
+        f"{engine.peak_waiting:.0f} waiting, {engine.preemptions:.0f} preemptions at {beyond.rate_rps:.3g} req/s"
+    ]
+
+
+def rows(found: Sweep) -> list[tuple[str, ...]]:
+    """One per trial."""
+    return [_row(trial, trial in found.front) for trial in found.trials]
+
+
+def as_json(found: Sweep, title: str) -> dict[str, Any]:
+    """Everything, with null for what is not known."""
+    told = {
+        "title": title,
+        "objective": found.objective,
+        "saturation_rps": [found.carried_rps, found.saturates_rps],
+        "operating_range_rps": list(found.operating_range_rps),
+        "at_objective_rps": found.at_objective_rps,
+        "pareto_rps": [trial.rate_rps for trial in found.front],
+        "trials": [
+            {"rate_rps": trial.rate_rps, "saturated": trial.saturated or None, "results": figures(trial.results)}
+            for trial in found.trials
+        ],
+    }
+    return without_nan(told)  # type: ignore[no-any-return]
+
+
+def write(path: Path, found: Sweep, title: str) -> None:
+    """An HTML page, or a PNG where the name ends so."""
+    drawn = picture(found)
+    if path.suffix == ".png":
+        path.write_bytes(drawn)
+        return
+    parts = [
+        f'<p class="lead">{html.escape(title)}</p><ul>',
+        *(f"<li>{html.escape(line)}</li>" for line in told(found)),
+        "</ul>",
+        page.image(drawn, "Good requests and latencies against the rate, and throughput against what a user sees"),
+        "<h2>Trials</h2>",
+        table(HEADS, rows(found)),
+    ]
+    path.write_text(page.document("Saturation", parts), encoding="utf-8")
+
+
+def picture(found: Sweep) -> bytes:
+    """A PNG."""
+
+    def draw(figure: Figure) -> None:
+        panels = figure.subplots(2, 2)
+        rates = [trial.rate_rps for trial in found.trials]
+        _attainment(panels[0][0], found, rates)
+        _latency(panels[0][1], found, rates)
+        _front(panels[1][0], found)
+        _carried(panels[1][1], found, rates)
+
+    return page.picture(10.0, 6.4, draw)
+
+
+def _attainment(panel: Axes, found: Sweep, rates: Sequence[float]) -> None:
+    low, high = found.operating_range_rps
+    panel.axvspan(low, high, color=GOOD, alpha=0.12, linewidth=0)
+    if found.saturates_rps is not None:
+        panel.axvspan(found.carried_rps, found.saturates_rps, color=MISSED, alpha=0.2, linewidth=0)
+    panel.plot(rates, [100.0 * trial.results.attainment for trial in found.trials], "o-", color=INK, markersize=4)
+    panel.axhline(100.0 * found.objective, color=MISSED, linewidth=1.0, linestyle=(0, (5, 3)))
+    panel.set_ylim(-3.0, 103.0)
+    panel.set_xlabel("req/s (green: 50 to 70 % of saturation, red: saturation)")
+    panel.set_ylabel("good requests, %")
+    page.plain(panel)
+
+
+def _latency(panel: Axes, found: Sweep, rates: Sequence[float]) -> None:
+    for name, values, colour in (
+        ("TTFT p99", [1000.0 * trial.results.ttft.p99 for trial in found.trials], INK),
+        ("TTFT p50", [1000.0 * trial.results.ttft.p50 for trial in found.trials], STARTING),
+        ("TPOT p99", [1000.0 * trial.results.tpot.p99 for trial in found.trials], MISSED),
+        ("TPOT p50", [1000.0 * trial.results.tpot.p50 for trial in found.trials], GOOD),
+    ):
+        panel.plot(rates, values, "o-", color=colour, markersize=3, linewidth=1.2, label=name)
+    panel.set_yscale("log")
+    panel.set_xlabel("req/s")
+    panel.set_ylabel("ms")
+    panel.legend(frameon=False, fontsize=8)
+    page.plain(panel, "both")
+
+
+def _front(panel: Axes, found: Sweep) -> None:
+    """Throughput against interactivity: what all get, and what one gets."""
+    for trial in found.trials:
+        results = trial.results
+        panel.plot(
+            results.interactivity.p50,
+            results.output_tokens_per_second,
+            "o",
+            color=MISSED if trial.saturated else GOOD,
+            markersize=5,
+        )
+        panel.annotate(
+            f"{trial.rate_rps:.3g}",
+            (results.interactivity.p50, results.output_tokens_per_second),
+            xytext=(5, 3),
+            textcoords="offset points",
+            fontsize=7,
+        )
+    front = sorted(found.front, key=lambda trial: trial.results.interactivity.p50)
+    panel.plot(
+        [trial.results.interactivity.p50 for trial in front],
+        [trial.results.output_tokens_per_second for trial in front],
+        color=INK,
+        linewidth=2.0,
+        alpha=0.3,
+        zorder=1,
+    )
+    panel.set_xlabel("tokens/s of a user, median (numbers: req/s, red: saturated)")
+    panel.set_ylabel("tokens/s of all")
+    page.plain(panel, "both")
+
+
+def _carried(panel: Axes, found: Sweep, rates: Sequence[float]) -> None:
+    panel.plot(rates, rates, color=STARTING, linewidth=1.0, label="arriving")
+    panel.plot(
+        rates, [trial.results.request_rps for trial in found.trials], "o-", color=INK, markersize=3, label="finished"
+    )
+    panel.plot(
+        rates, [trial.results.goodput_rps for trial in found.trials], "o-", color=GOOD, markersize=3, label="good"
+    )
+    panel.set_xlabel("req/s")
+    panel.set_ylabel("req/s")
+    panel.legend(frameon=False, fontsize=8)
+    page.plain(panel)
+
+
+def _row(trial: Trial, on_front: bool) -> tuple[str, ...]:
+    results = trial.results
+    return (
+        f"{trial.rate_rps:.3g}",
+        f"{100 * results.attainment:.1f} %",
+        f"{results.goodput_rps:.3g}",
+        f"{results.output_tokens_per_second:,.0f}",
+        f"{results.interactivity.p50:.3g}",
+        f"{1000 * results.ttft.p99:,.0f}",
+        f"{1000 * results.tpot.p99:.3g}",
+        f"{results.peak_in_flight}",
+        trial.saturated or ("on the Pareto front" if on_front else ""),
+    )

@@ -1,0 +1,155 @@
+"""`holdfast bench`: what a live endpoint gives, request by request."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from holdfast.bench import loads, options, records, report, sweeppage
+from holdfast.bench import page as pages
+from holdfast.bench.endpoint import NoEndpoint, served_model
+from holdfast.bench.engine import Reported
+from holdfast.bench.port import CannotGenerate, Endpoint, Generator, Load, Run
+from holdfast.bench.results import as_json, measure
+from holdfast.bench.trials import CLIENT_REMEDY, Trials, watched
+from holdfast.enginemodel.catalog import find_model
+from holdfast.simulator.twin import page
+from holdfast.simulator.twin.scenario import BadInput
+
+EXAMPLE = """examples:
+  holdfast bench --url http://10.0.0.7:8000 --rate 5 --slo ttft=500ms,tpot=30ms
+  holdfast bench --url http://10.0.0.7:8000 --trace azure-conv.csv --format azure --duration 10m --plot bench.html
+  holdfast bench --url http://10.0.0.7:8000 --concurrency 64 --prompt-tokens 1000 --output-tokens 200 --json
+  holdfast bench --url http://10.0.0.7:8000 --throughput --requests 1000
+  holdfast bench --from records.jsonl --slo ttft=300ms
+
+Exit 0: measured, and the objective of --slo is attained. 1: it is not, nobody answered, or the result is refused
+because the client itself was too slow. 2: bad usage or input."""
+FILES = 65_536
+"""Open connections that a run may need."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "bench",
+        help="measure a live endpoint: TTFT, ITL, TPOT, E2E, goodput, cost",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    options.add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, or read what was measured; 0, 1 and 2 as the help says."""
+    try:
+        options.check(arguments)
+        if arguments.plot is not None:
+            page.require()
+        if arguments.source is not None:
+            read = Run(tuple(records.read(arguments.source)), None, "records")
+            return _tell(arguments, read, f"records of {arguments.source}", arguments.model)
+        endpoint = options.endpoint_of(arguments, os.environ)
+        if arguments.sweep:
+            return asyncio.run(_sweep(arguments, endpoint))
+        return asyncio.run(_measure(arguments, endpoint, loads.load_of(arguments)))
+    except BadInput as problem:
+        print(f"holdfast bench: {problem}", file=sys.stderr)
+        return 2
+    except (NoEndpoint, CannotGenerate) as problem:
+        print(f"holdfast bench: {problem}", file=sys.stderr)
+    except OSError as problem:
+        print(f"holdfast bench: cannot write {problem.filename}: {problem.strerror}", file=sys.stderr)
+    return 1
+
+
+async def _measure(arguments: argparse.Namespace, endpoint: Endpoint, chosen: loads.Chosen) -> int:
+    allow_connections()
+    endpoint = replace(endpoint, model=await served_model(endpoint))
+    done, engine = await _sent(loads.generator_of(arguments, endpoint.model), endpoint, chosen.load)
+    return _tell(arguments, done, f"{endpoint.model} at {endpoint.url}: {chosen.told}", endpoint.model, engine)
+
+
+async def _sweep(arguments: argparse.Namespace, endpoint: Endpoint) -> int:
+    """0 where a rate was found that attains the objective."""
+    allow_connections()
+    endpoint = replace(endpoint, model=await served_model(endpoint))
+    told = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
+    found = await Trials(arguments, endpoint, told.print).sweep()
+    title = f"{endpoint.model} at {endpoint.url}: {len(found.trials)} rates"
+    _write_json(arguments, sweeppage.as_json(found, title))
+    if arguments.plot is not None:
+        sweeppage.write(arguments.plot, found, title)
+    if arguments.json != "-":
+        _print(title, report.drawn(sweeppage.HEADS, sweeppage.rows(found)), sweeppage.told(found))
+    return 0 if found.at_objective_rps else 1
+
+
+async def _sent(generator: Generator, endpoint: Endpoint, load: Load) -> tuple[Run, Reported | None]:
+    with Progress(
+        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(), refresh_per_second=2
+    ) as progress:
+        task = progress.add_task("requests ended", total=load.expected or None)
+        run, watch = await watched(generator, endpoint, load, lambda record: progress.advance(task))
+        return run, watch.reported
+
+
+def _tell(arguments: argparse.Namespace, done: Run, title: str, model: str, engine: Reported | None = None) -> int:
+    """Write what is asked for; 0 where the objective is attained."""
+    if arguments.records is not None:
+        records.write(arguments.records, done.records)
+    if not done.records:
+        raise CannotGenerate("no request was sent: raise --duration")
+    cuts = arguments.warm_up, arguments.cool_down
+    if arguments.latency or arguments.throughput:
+        cuts = arguments.warm_up or 0.0, arguments.cool_down or 0.0
+    found = measure(done.records, arguments.slo, *cuts, arguments.cost_per_hour, done.client)
+    found = replace(found, kv_model=arguments.kv_model or find_model(model), engine=engine)
+    refused = found.client.overloaded(arguments.max_client_lag) if found.client is not None else ""
+    _write_json(arguments, as_json(found, title, done.generator, arguments.objective, refused))
+    if refused:
+        print(f"holdfast bench: refused, the client was too slow: {refused}: {CLIENT_REMEDY}", file=sys.stderr)
+        return 1
+    if arguments.json != "-":
+        rows = [(row.name, *row.cells) for row in report.latencies(found)]
+        _print(title, report.drawn(report.HEADS, rows), report.told(found, arguments.objective))
+    if arguments.plot is not None:
+        pages.write(arguments.plot, found, done.records, title, arguments.objective)
+    return 0 if found.attains(arguments.objective) else 1
+
+
+def _write_json(arguments: argparse.Namespace, told: dict[str, Any]) -> None:
+    text = json.dumps(told, indent=1)
+    if arguments.json == "-":
+        print(text)
+    elif arguments.json:
+        Path(arguments.json).write_text(text + "\n", encoding="utf-8")
+
+
+def _print(title: str, table: Table, lines: Sequence[str]) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 150, soft_wrap=True, markup=False, highlight=False)
+    console.print(title)
+    console.print(table, soft_wrap=False)
+    for line in lines:
+        console.print(line)
+
+
+def allow_connections() -> None:
+    """Each stream under way is an open file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -1,0 +1,183 @@
+"""Saturation: the search with few trials, what tells it, and a sweep of an emulated engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.bench import sweeppage
+from holdfast.bench.definitions import Slo
+from holdfast.bench.engine import read_sample, reported
+from holdfast.bench.port import Planned
+from holdfast.bench.records import Outcome, Record
+from holdfast.bench.results import measure
+from holdfast.bench.sweep import OverSaturation, Search, Sweep, Trial, kept_up, rises, saturation
+from holdfast.cli.main import main
+from tests.bench.bench_builders import record, steady
+from tests.simulator.emulator_builders import engine
+
+GOOD = measure(steady(100), Slo(ttft_seconds=1.0), 0.0, 0.0)
+BAD = measure(steady(100), Slo(ttft_seconds=0.1), 0.0, 0.0)
+
+
+async def search(carries: float, attains: float, start: float, **more: float) -> tuple[Sweep, list[float]]:
+    """An endpoint that saturates at one rate, and is good up to another."""
+    tried: list[float] = []
+
+    async def run(rate: float) -> Trial:
+        tried.append(rate)
+        return Trial(rate, GOOD if rate <= attains else BAD, "" if rate <= carries else "too much")
+
+    return await Search(run, 0.99, **more).sweep(start), tried  # type: ignore[arg-type]
+
+
+@given(st.floats(0.5, 500.0), st.floats(0.3, 1.5), st.floats(0.2, 4.0))
+@settings(deadline=None)
+def test_both_borders_are_found_with_few_trials(carries: float, share: float, start: float) -> None:
+    attains = carries * share
+    found, tried = asyncio.run(search(carries, attains, start, most_trials=40, lowest_rps=0.01))
+    assert found.saturates_rps is not None
+    assert found.carried_rps <= carries < found.saturates_rps <= 1.1001 * found.carried_rps
+    assert found.at_objective_rps <= min(attains, carries) <= 1.1001 * found.at_objective_rps
+    assert len(tried) == len(set(tried)) <= 25
+    assert found.operating_range_rps == (0.5 * found.carried_rps, 0.7 * found.carried_rps)
+
+
+async def test_a_search_ends_where_nothing_saturates_and_where_everything_does() -> None:
+    found, tried = await search(math.inf, math.inf, 1.0)
+    assert (found.saturates_rps, len(tried)) == (None, 16)
+    assert "not saturated" in sweeppage.told(found)[0]
+    found, tried = await search(0.0, 0.0, 1.0)
+    assert (found.carried_rps, found.at_objective_rps, len(tried)) == (0.0, 0.0, 4)
+    assert "saturated at every rate" in sweeppage.told(found)[0]
+
+
+def slopes(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
+    return rises(np.arange(float(len(values))), values)
+
+
+def test_noise_does_not_rise_and_a_growing_queue_does() -> None:
+    draw = np.random.default_rng(3)
+    noise = [slopes(draw.gamma(2.0, 0.1, 200)) for _ in range(300)]
+    assert sum(noise) <= 3
+    growing = [slopes(draw.gamma(2.0, 0.1, 200) + np.linspace(0.0, 2.0, 200)) for _ in range(100)]
+    assert sum(growing) >= 95
+
+
+def play(ttft: Callable[[float], float], rate: float = 10.0, seconds: float = 60.0) -> OverSaturation:
+    """Requests at a steady rate with such times to first token."""
+    moments = np.arange(0.0, seconds, 1.0 / rate).tolist()
+    stop = OverSaturation([Planned(at, 10, 10) for at in moments])
+    answers = [record([ttft(at)], at=100.0 + at, index=index) for index, at in enumerate(moments)]
+    for each in sorted(answers, key=lambda one: one.ended_at):
+        stop.ended(each)
+        if stop.stopped():
+            break
+    return stop
+
+
+def test_a_queue_that_grows_ends_a_trial_early_and_a_steady_one_does_not() -> None:
+    assert play(lambda at: 0.2 + 0.5 * at).found
+    assert not play(lambda at: 0.2 + 0.01 * math.sin(at)).found
+    assert not play(lambda at: 0.2, seconds=5.0).found
+
+
+def test_what_is_finished_slower_than_it_arrives_is_saturated() -> None:
+    behind = [record([0.2 + 0.4 * number * 0.1], at=0.1 * number, index=number) for number in range(300)]
+    assert kept_up(steady(300)) == 1.0
+    assert kept_up(behind) < 0.95
+    assert "as fast as" in saturation(measure(behind, Slo()), behind, False)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [(Outcome.OVERLOADED, "refused"), (Outcome.RATE_LIMITED, "refused"), (Outcome.UNFINISHED, "unfinished")],
+)
+def test_refused_and_unfinished_requests_are_saturation(outcome: Outcome, told: str) -> None:
+    given_up = [record((), outcome, at=0.1 * number, index=number) for number in range(10)]
+    records: list[Record] = [*steady(90), *given_up]
+    assert told in saturation(measure(records, Slo(), 0.0, 0.0), records, False)
+    assert saturation(GOOD, steady(100), False) == ""
+
+
+def sweep_of(*trials: Trial) -> Sweep:
+    return Sweep(trials, 0.99, 2.0, 4.0, 1.0)
+
+
+def test_the_front_holds_what_nothing_beats_in_both() -> None:
+    def trial(rate: float, tokens: float, user: float) -> Trial:
+        spread = replace(GOOD.interactivity, p50=user)
+        return Trial(rate, replace(GOOD, output_tokens_per_second=tokens, interactivity=spread), "")
+
+    found = sweep_of(trial(1.0, 100.0, 50.0), trial(2.0, 200.0, 40.0), trial(4.0, 190.0, 10.0), trial(5.0, 200.0, 40.0))
+    assert [each.rate_rps for each in found.front] == [1.0, 2.0, 5.0]
+
+
+METRICS = """# HELP vllm:kv_cache_usage_perc x
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
+vllm:num_requests_running{engine="0",model_name="m"} 7.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 3.0
+vllm:num_preemptions_total{engine="0",model_name="m"} 2.0
+vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1000"} 1.0
+"""
+
+
+def test_what_an_engine_reports_is_read_and_peaks_are_kept() -> None:
+    first = read_sample(METRICS)
+    assert first is not None
+    second = read_sample(METRICS.replace("0.25", "0.5").replace("2.0", "9.0"))
+    assert second is not None
+    told = reported([first, second])
+    assert told is not None
+    assert (told.peak_kv_tokens, told.peak_running, told.peak_waiting, told.preemptions) == (8000.0, 7.0, 3.0, 7.0)
+    assert reported([]) is None
+
+
+@pytest.mark.parametrize("text", ["", "<html>", "vllm:kv_cache_usage_perc{} much", "tgi_queue_size 3"])
+def test_metrics_of_others_are_left_alone(text: str) -> None:
+    assert read_sample(text) is None
+
+
+async def test_a_sweep_of_an_engine_is_told_in_a_table_a_page_and_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Four sequences at a time, four steps of 5 ms and more each: below 200 requests a second, and more are refused.
+    async with engine(max_num_seqs=4, max_num_queued_reqs=8, speed=1.0, overhead_seconds=0.005) as client:
+        arguments = (
+            "--url",
+            client.base,
+            "--sweep",
+            "--rate",
+            "64",
+            "--sweep-trials",
+            "5",
+            "--duration",
+            "1s",
+            "--max-client-lag",
+            "60s",
+        )
+        lengths = ("--prompt-tokens", "10", "--output-tokens", "4", "--slo", "ttft=30s")
+        out = ("--json", str(tmp_path / "sweep.json"), "--plot", str(tmp_path / "sweep.html"))
+        code = await asyncio.to_thread(main, ["bench", *arguments, *lengths, *out])
+    told = json.loads((tmp_path / "sweep.json").read_text())
+    low, high = told["saturation_rps"]
+    assert code == 0
+    assert 8 <= low < high <= 512
+    assert told["operating_range_rps"] == [0.5 * low, 0.7 * low]
+    assert [trial["rate_rps"] for trial in told["trials"]] == sorted(trial["rate_rps"] for trial in told["trials"])
+    assert "saturates between" in capsys.readouterr().out
+    assert (tmp_path / "sweep.html").read_text().count("<tr>") == len(told["trials"]) + 1
+
+
+def test_a_sweep_sets_its_own_rates(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--url", "http://127.0.0.1:9", "--sweep", "--concurrency", "3"]) == 2
+    assert "--sweep sets the rates itself" in capsys.readouterr().err
