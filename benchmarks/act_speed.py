@@ -54,6 +54,8 @@ class Quiet:
     async def running_by_pod(self, keys: Any, now: float) -> Mapping[ServiceKey, Mapping[str, float]]:
         return {}
 
+    def pictured(self, *_: Any) -> None: ...
+
     def decided(self, decision: Decision) -> None: ...
 
     def error(self, phase: str) -> None:

@@ -46,6 +46,8 @@ class Told:
     def __init__(self) -> None:
         self.errors: list[str] = []
 
+    def pictured(self, *_: Any) -> None: ...
+
     def decided(self, decision: Decision) -> None: ...
 
     def error(self, phase: str) -> None:

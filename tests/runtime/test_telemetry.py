@@ -39,6 +39,8 @@ def telemetry(*decisions: Decision) -> Telemetry:
 
 
 def tick(told: Telemetry, *decisions: Decision) -> None:
+    services = [parts(llmservice(made.key.name)) for made in decisions]
+    told.pictured(services, decisions, (), ())
     for made in decisions:
         told.decided(made)
     told.tick(0.1, len(decisions))

@@ -46,6 +46,14 @@ _URGENCY = {Action.HOLD: 1, Action.CREATE: 2}  # before them: sizes of what runs
 class ActTelemetry(Protocol):
     """What is told about acting."""
 
+    def pictured(
+        self,
+        services: Sequence[ServiceParts],
+        decisions: Sequence[Decision],
+        invalid: Sequence[Invalid],
+        nodes: Sequence[NodeOffer],
+    ) -> None: ...
+
     def decided(self, decision: Decision) -> None: ...
 
     def error(self, phase: str) -> None: ...
@@ -91,6 +99,7 @@ class Actuator:
         traffic: Mapping[ServiceKey, Traffic] = MappingProxyType({}),
     ) -> None:
         """Carry out the decisions of one tick, the most urgent first, for as long as a tick may take."""
+        self._telemetry.pictured(services, decisions, invalid, nodes)
         await self._discover(now)
         self._forget_all_but(
             {part.spec.key: part.spec.uid for part in services} | {entry.key: entry.uid for entry in invalid}

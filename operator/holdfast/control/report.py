@@ -171,16 +171,21 @@ def _placements(part: ServiceParts, decision: Decision) -> tuple[status.Placemen
     return tuple(shown)
 
 
-def _cost(part: ServiceParts, decision: Decision) -> dict[str, Any] | None:
-    """Cost of every replica that holds a GPU now, and per unit of work at the present rates."""
+def cost_per_hour(part: ServiceParts) -> float | None:
+    """Return dollars per hour of every replica that holds a GPU now; None where there is none, or a price unknown."""
     listed = {option.name: option.cost_per_replica_hour for option in part.spec.accelerators}
     prices = [
         listed.get(replica.accelerator) for replica in part.replicas if replica.phase is not ReplicaPhase.UNSCHEDULABLE
     ]
     known = [price for price in prices if price is not None]
-    if not known or len(known) != len(prices):
+    return sum(known) if known and len(known) == len(prices) else None
+
+
+def _cost(part: ServiceParts, decision: Decision) -> dict[str, Any] | None:
+    """Cost of all replicas, and per unit of work at the present rates."""
+    per_hour = cost_per_hour(part)
+    if per_hour is None:
         return None
-    per_hour = sum(known)
     return {
         "per_hour": per_hour,
         "per_million_tokens": _per(per_hour, decision.slo.tokens_per_second, 1e6),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import json
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import aiohttp.web
@@ -16,7 +16,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from holdfast.control.explanation import explained
 from holdfast.control.report import iso
+from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.decision import Action, Decision
+from holdfast.domain.service import ServiceKey
+from holdfast.observe.cluster import Invalid, ServiceParts
+from holdfast.runtime.figures import Change, Figures, Picture
 
 _TICK_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -24,15 +28,15 @@ _TICK_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 class Telemetry:
     """Counters and gauges of one operator process, on a registry of its own, and the newest decisions.
 
-    Decisions are no metrics: reasons and candidates are text, and numbers of 5,000 services would be series that
-    nobody asks for. They are answered one by one, to `holdfast explain`.
+    What is behind a decision is no metric: messages and candidates are text. It is answered service by service, to
+    `holdfast explain`.
     """
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
         self._wall = wall
-        self._newest: dict[tuple[str, str], tuple[Decision, float]] = {}
-        self._this_tick: dict[tuple[str, str], tuple[Decision, float]] = {}
         self.registry = CollectorRegistry()
+        self._figures = Figures()
+        self.registry.register(self._figures)
         prometheus_client.ProcessCollector(registry=self.registry)
         self._phase = Histogram(
             "holdfast_tick_phase_seconds", "Time of one phase of one tick.", ["phase"],
@@ -49,10 +53,6 @@ class Telemetry:
             ["namespace", "service", "action", "reason"], registry=self.registry,
         )  # fmt: skip
         self._errors = Counter("holdfast_errors", "Failures by where they happened.", ["phase"], registry=self.registry)
-        self._attainment = Gauge(
-            "holdfast_slo_attainment_ratio", "Share of judged requests that were good over the window.",
-            ["namespace", "service"], registry=self.registry,
-        )  # fmt: skip
 
     def leading(self, value: bool) -> None:
         self._leader.set(value)
@@ -63,30 +63,38 @@ class Telemetry:
     def tick(self, seconds: float, services: int) -> None:
         self._tick.observe(seconds)
         self._services.set(services)
-        for gone in self._newest.keys() - self._this_tick.keys():
-            with contextlib.suppress(KeyError):  # a service that was never judged has no attainment
-                self._attainment.remove(*gone)
-        self._newest, self._this_tick = self._this_tick, {}
 
     def error(self, phase: str) -> None:
         self._errors.labels(phase).inc()
 
+    def pictured(
+        self,
+        services: Sequence[ServiceParts],
+        decisions: Sequence[Decision],
+        invalid: Sequence[Invalid],
+        nodes: Sequence[NodeOffer],
+    ) -> None:
+        """Show what was decided in a tick and on what; a service that is in none of these is shown no more."""
+        parts = {part.spec.key: part for part in services}
+        known = {decision.key: (parts[decision.key], decision) for decision in decisions}
+        unusable = {entry.key: str(entry.reason) for entry in invalid}
+        self._figures.show(Picture(known, unusable, tuple(nodes), self._wall()))
+
     def decided(self, decision: Decision) -> None:
-        """Count a change, publish attainment and keep the decision; holding is not counted."""
-        key = decision.key
-        self._this_tick[key] = (decision, self._wall())
-        if decision.slo.attainment is not None:
-            self._attainment.labels(key.namespace, key.name).set(decision.slo.attainment)
-        if decision.verdict.action is not Action.HOLD:
-            verdict = decision.verdict
-            self._decisions.labels(key.namespace, key.name, verdict.action.value, str(verdict.reason)).inc()
+        """Count a change; holding is not counted."""
+        verdict, key = decision.verdict, decision.key
+        if verdict.action is not Action.HOLD:
+            action, reason = verdict.action.value, str(verdict.reason)
+            self._decisions.labels(*key, action, reason).inc()
+            self._figures.note(key, Change(action, reason, self._wall()))
 
     def decision(self, namespace: str, service: str) -> dict[str, Any] | None:
         """Return the newest decision of a service with all that is behind it, holds included; None where none is."""
-        found = self._newest.get((namespace, service))
+        picture = self._figures.picture
+        found = picture.services.get(ServiceKey(namespace, service))
         if found is None:
             return None
-        decision, at = found
+        (_, decision), at = found, picture.at
         told = explained(decision.verdict, decision, iso(at)).to_dict()
         if decision.recommendation is not None:
             told["recommendation"] = explained(decision.recommendation, decision, iso(at)).to_dict()
@@ -102,8 +110,11 @@ def http_application(telemetry: Telemetry, alive: Callable[[], bool]) -> aiohttp
     async def readyz(_: aiohttp.web.Request) -> aiohttp.web.Response:
         return aiohttp.web.Response(text="ok")
 
-    async def metrics(_: aiohttp.web.Request) -> aiohttp.web.Response:
-        body = prometheus_client.generate_latest(telemetry.registry)
+    async def metrics(request: aiohttp.web.Request) -> aiohttp.web.Response:
+        names = request.query.getall("name[]", [])
+        asked = telemetry.registry.restricted_registry(names) if names else telemetry.registry
+        # On a thread: figures of thousands of services take longer than a lease's renewal should wait.
+        body = await asyncio.to_thread(prometheus_client.generate_latest, asked)
         return aiohttp.web.Response(body=body, headers={"Content-Type": prometheus_client.CONTENT_TYPE_LATEST})
 
     async def decision(request: aiohttp.web.Request) -> aiohttp.web.Response:

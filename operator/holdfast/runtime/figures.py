@@ -1,0 +1,258 @@
+"""What the operator knows of each service, as metrics: worked out when Prometheus asks, never within a tick."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain
+from typing import NamedTuple
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from holdfast.api.conditions import ConditionType
+from holdfast.control.report import cost_per_hour
+from holdfast.domain.cluster import NodeOffer
+from holdfast.domain.decision import Decision
+from holdfast.domain.service import ServiceKey, Slo
+from holdfast.enginemodel.catalog import PRODUCT_LABELS, find_accelerator
+from holdfast.observe.cluster import ServiceParts
+from holdfast.observe.edges import around
+
+_SAME_CHANGE_SECONDS = 15.0
+_STATUS = {True: "True", False: "False", None: "Unknown"}
+
+Rows = Iterable[tuple[tuple[str, ...], float | None]]
+"""Values of the labels beside namespace and service, and the figure; None or NaN where there is none."""
+
+
+class Change(NamedTuple):
+    """The last change of a service: what and why, and when, in seconds since the epoch."""
+
+    action: str
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Services with their newest decisions, at one time; those that nobody can act on, and why; the nodes."""
+
+    services: Mapping[ServiceKey, tuple[ServiceParts, Decision]] = field(default_factory=dict)
+    invalid: Mapping[ServiceKey, str] = field(default_factory=dict)
+    nodes: Sequence[NodeOffer] = ()
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One gauge by service."""
+
+    name: str
+    about: str
+    labels: tuple[str, ...]
+    rows: Callable[[ServiceParts, Decision], Rows]
+
+
+class Figures(Collector):
+    """Gauges by service of the newest picture; a scrape may come from another thread than the tick."""
+
+    def __init__(self) -> None:
+        self.picture = Picture()
+        self._changes: dict[ServiceKey, Change] = {}
+
+    def show(self, picture: Picture) -> None:
+        """Answer with this picture from now on; changes of services that are in it no more are forgotten."""
+        self.picture = picture
+        for gone in self._changes.keys() - picture.services.keys() - picture.invalid.keys():
+            del self._changes[gone]
+
+    def note(self, key: ServiceKey, change: Change) -> None:
+        """Remember the last change of a service; one that is decided again before it is seen is the same one."""
+        last = self._changes.get(key)
+        if last is None or last[:2] != change[:2] or change.at - last.at > _SAME_CHANGE_SECONDS:
+            self._changes[key] = change
+
+    def describe(self) -> list[Metric]:
+        """No samples before the first scrape."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, those without samples included."""
+        picture = self.picture
+        for figure in FIGURES:
+            yield _family(figure, picture.services)
+        yield _condition_family(picture)
+        yield self._last_changes()
+        yield _node_gpus(picture.nodes)
+
+    def _last_changes(self) -> Metric:
+        labels = ("namespace", "service", "action", "reason")
+        about = "When the service was last changed, in seconds since the epoch."
+        family = GaugeMetricFamily("holdfast_service_last_change_timestamp_seconds", about, labels=labels)
+        for key, change in tuple(self._changes.items()):
+            family.add_metric((*key, change.action, change.reason), change.at)
+        return family
+
+
+def _family(figure: Figure, services: Mapping[ServiceKey, tuple[ServiceParts, Decision]]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(figure.name, figure.about, labels=("namespace", "service", *figure.labels))
+    for key, (part, decision) in services.items():
+        for labels, value in figure.rows(part, decision):
+            if value is not None and math.isfinite(value):
+                family.add_metric((*key, *labels), value)
+    return family
+
+
+def _condition_family(picture: Picture) -> Metric:
+    conditions = Figure(
+        "holdfast_service_condition", "Conditions: 1 for what each is now.", ("type", "status", "reason"), _conditions
+    )
+    family = _family(conditions, picture.services)
+    for key, reason in picture.invalid.items():
+        family.add_metric((*key, str(ConditionType.STALLED), _STATUS[True], reason), 1.0)
+    return family
+
+
+def _one(read: Callable[[ServiceParts, Decision], float | None]) -> Callable[[ServiceParts, Decision], Rows]:
+    return lambda part, decision: (((), read(part, decision)),)
+
+
+def _bounds(part: ServiceParts, _: Decision) -> Rows:
+    slo = part.spec.slo
+    return ((("ttft",), slo.ttft_seconds), (("tpot",), slo.tpot_seconds), (("e2e",), slo.e2e_seconds))
+
+
+def _edges(part: ServiceParts, _: Decision) -> Rows:
+    return ((labels, 1.0) for labels in _edge_labels(part.spec.slo))
+
+
+@lru_cache(maxsize=8192)
+def _edge_labels(slo: Slo) -> tuple[tuple[str, str], ...]:
+    """Latency and `le` of the buckets that say what was in time, spelt as vLLM's client does: see observe.edges."""
+    edges = around((slo,))
+    families = (("ttft", edges.ttft), ("tpot", edges.tpot), ("e2e", edges.e2e))
+    return tuple((name, _spelt(edge)) for name, seconds in families for edge in seconds)
+
+
+def _spelt(edge: float) -> str:
+    return str(floatToGoString(edge))  # type: ignore[no-untyped-call]
+
+
+def _replicas(part: ServiceParts, decision: Decision) -> Rows:
+    """What is wanted of each accelerator, and its replicas by phase; a phase without any is left out."""
+    wanted = (((target.accelerator, "desired"), float(target.replicas)) for target in decision.verdict.targets)
+    counted = Counter((replica.accelerator, replica.phase.value) for replica in part.replicas)
+    return chain(wanted, ((labels, float(count)) for labels, count in counted.items()))
+
+
+def _gpus(part: ServiceParts, _: Decision) -> Rows:
+    return (((option.name,), float(option.gpus_per_replica)) for option in part.spec.accelerators)
+
+
+def _limits(part: ServiceParts, _: Decision) -> Rows:
+    spec = part.spec
+    return ((("min",), spec.min_replicas), (("max",), spec.max_replicas), (("pinned",), spec.pinned_replicas))
+
+
+def _capacity(_: ServiceParts, decision: Decision) -> Rows:
+    view = decision.capacity
+    return () if view is None else (((view.accelerator, view.bound_by), view.per_replica_rps),)
+
+
+def _conditions(_: ServiceParts, decision: Decision) -> Rows:
+    return (((value.type, _STATUS[value.status], str(value.reason)), 1.0) for value in decision.conditions)
+
+
+def _peaks(part: ServiceParts, _: Decision) -> Rows:
+    for option in part.spec.accelerators:
+        peaks = _gpu_peaks(option.name, option.node_selector)
+        if peaks is not None:
+            yield (option.name, "flops"), peaks[0]
+            yield (option.name, "bytes"), peaks[1]
+
+
+@lru_cache(maxsize=1024)
+def _gpu_peaks(name: str, node_selector: tuple[tuple[str, str], ...]) -> tuple[float, float] | None:
+    shape = find_accelerator(name, dict(node_selector))
+    return None if shape is None else (shape.peak_flops, shape.bandwidth)
+
+
+FIGURES = (
+    Figure(
+        "holdfast_slo_attainment_ratio",
+        "Share of judged requests that were good over the window; absent while too few were judged.",
+        (),
+        _one(lambda _, decision: decision.slo.attainment),
+    ),
+    Figure("holdfast_slo_objective_ratio", "spec.slo.objective.", (), _one(lambda part, _: part.spec.slo.objective)),
+    Figure("holdfast_slo_window_seconds", "spec.slo.window.", (), _one(lambda part, _: part.spec.slo.window_seconds)),
+    Figure(
+        "holdfast_slo_budget_remaining_ratio",
+        "Share of the error budget that is left; below 0 the objective is missed.",
+        (),
+        _one(lambda _, decision: decision.slo.budget_remaining),
+    ),
+    Figure("holdfast_slo_bound_seconds", "spec.slo.ttft, tpot and e2e.", ("latency",), _bounds),
+    Figure("holdfast_slo_edge", "Edges of vLLM's buckets that bound what was in time.", ("latency", "le"), _edges),
+    Figure(
+        "holdfast_service_replicas",
+        "Replicas by accelerator and state: desired, and the phases ready, starting, unschedulable, failing, draining.",
+        ("accelerator", "state"),
+        _replicas,
+    ),
+    Figure("holdfast_service_replicas_limit", "scaling.min, scaling.max and spec.replicas.", ("limit",), _limits),
+    Figure("holdfast_service_gpus_per_replica", "accelerators[].count.", ("accelerator",), _gpus),
+    Figure(
+        "holdfast_service_forecast_rps",
+        "Requests per second that the size is made for.",
+        (),
+        _one(lambda _, decision: decision.explanation.forecast_rps),
+    ),
+    Figure(
+        "holdfast_service_capacity_rps",
+        "Requests per second that one replica carries within the objectives, and what binds it.",
+        ("accelerator", "bound_by"),
+        _capacity,
+    ),
+    Figure(
+        "holdfast_service_cost_dollars_per_hour",
+        "Dollars per hour of all replicas that hold a GPU; absent where a price is unknown.",
+        (),
+        _one(lambda part, _: cost_per_hour(part)),
+    ),
+    Figure(
+        "holdfast_service_cost_limit_dollars_per_hour",
+        "spec.budget.maxCostPerHour.",
+        (),
+        _one(lambda part, _: part.spec.max_cost_per_hour),
+    ),
+    Figure(
+        "holdfast_service_gpu_peak",
+        "Data sheet of one GPU of a known accelerator: dense 16-bit FLOP/s, bytes/s of memory.",
+        ("accelerator", "of"),
+        _peaks,
+    ),
+)
+
+
+def _node_gpus(nodes: Sequence[NodeOffer]) -> Metric:
+    """GPUs that nodes have, by product; `used` by replicas of LLMServices, who else holds some is not known."""
+    counted: Counter[tuple[str, str, str]] = Counter()
+    for node in nodes:
+        labels, used = dict(node.labels), dict(node.used)
+        product = next((labels[name] for name in PRODUCT_LABELS if name in labels), "")
+        for resource, amount in node.allocatable:
+            held = min(amount, used.get(resource, 0))
+            counted[product, resource, "used"] += held
+            counted[product, resource, "free"] += amount - held
+    family = GaugeMetricFamily(
+        "holdfast_node_gpus", "GPUs of all nodes, by product and state.", labels=("product", "resource", "state")
+    )
+    for found, count in counted.items():
+        family.add_metric(found, float(count))
+    return family

@@ -1,0 +1,203 @@
+"""Figures of services as Prometheus reads them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from prometheus_client import generate_latest
+
+from holdfast.api.reasons import Reason
+from holdfast.domain.cluster import NodeOffer, Replica, ReplicaPhase
+from holdfast.domain.decision import Action, CapacityView, Decision, Explanation, SloView
+from holdfast.domain.service import ServiceKey
+from holdfast.observe.cluster import Invalid, ServiceParts
+from holdfast.runtime.telemetry import Telemetry
+from tests.control.parts import decision, llmservice, parts
+
+CHAT = {"namespace": "prod", "service": "chat"}
+
+
+class Clock:
+    now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Operator:
+    """What /metrics says after a tick."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.told = Telemetry(wall=self.clock)
+
+    def tick(
+        self,
+        *seen: tuple[ServiceParts, Decision],
+        invalid: Sequence[Invalid] = (),
+        nodes: Sequence[NodeOffer] = (),
+    ) -> None:
+        self.told.pictured([part for part, _ in seen], [made for _, made in seen], invalid, nodes)
+        for _, made in seen:
+            self.told.decided(made)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.told.registry.get_sample_value(f"holdfast_{name}", CHAT | labels)
+
+    def rows(self, name: str) -> list[dict[str, str]]:
+        found = [metric for metric in self.told.registry.collect() if metric.name == f"holdfast_{name}"]
+        return [sample.labels for metric in found for sample in metric.samples]
+
+
+def chat(*phases: ReplicaPhase, action: Action = Action.HOLD, **spec: Any) -> tuple[ServiceParts, Decision]:
+    part = parts(llmservice("chat", **spec))
+    replicas = tuple(Replica(f"chat-{number}", "h100", phase, created_at=0.0) for number, phase in enumerate(phases))
+    part = replace(part, replicas=replicas)
+    return part, decision(part, action, h100=len(phases) or 1)
+
+
+def test_what_the_spec_declares_is_told() -> None:
+    operator = Operator()
+    operator.tick(
+        chat(
+            slo={"ttft": "750ms", "tpot": "50ms", "objective": "99.5%", "window": "2h"},
+            scaling={"min": 2, "max": 7},
+            budget={"maxCostPerHour": 12.5},
+            replicas=3,
+        )
+    )
+    assert operator.value("slo_objective_ratio") == 0.995
+    assert operator.value("slo_window_seconds") == 7200.0
+    assert [operator.value("slo_bound_seconds", latency=name) for name in ("ttft", "tpot", "e2e")] == [0.75, 0.05, None]
+    assert [operator.value("service_replicas_limit", limit=name) for name in ("min", "max", "pinned")] == [2, 7, 3]
+    assert operator.value("service_cost_limit_dollars_per_hour") == 12.5
+
+
+def test_replicas_are_counted_by_accelerator_and_state() -> None:
+    operator = Operator()
+    ready, starting = ReplicaPhase.READY, ReplicaPhase.STARTING
+    operator.tick(chat(ready, ready, starting, ReplicaPhase.UNSCHEDULABLE))
+    rows = operator.rows("service_replicas")
+    states = {row["state"]: operator.value("service_replicas", **_only(row)) for row in rows}
+    assert states == {"desired": 4.0, "ready": 2.0, "starting": 1.0, "unschedulable": 1.0}
+    assert operator.value("service_cost_dollars_per_hour") == 9.0
+    assert operator.value("service_gpus_per_replica", accelerator="h100") == 1.0
+
+
+def _only(row: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in row.items() if name not in CHAT}
+
+
+def test_edges_are_spelt_as_vllm_spells_them() -> None:
+    operator = Operator()
+    operator.tick(chat(slo={"ttft": "1s", "tpot": "30ms"}))
+    edges = {(row["latency"], row["le"]) for row in operator.rows("slo_edge")}
+    assert edges == {("ttft", "1.0"), ("ttft", "0.75"), ("tpot", "0.03"), ("tpot", "0.025")}
+
+
+def test_what_is_measured_and_decided_is_told_where_it_is_known() -> None:
+    operator = Operator()
+    part, made = chat(ReplicaPhase.READY)
+    operator.tick((part, made))
+    assert operator.value("slo_attainment_ratio") is None
+    assert operator.value("service_forecast_rps") is None
+    known = replace(
+        made,
+        slo=SloView(attainment=0.997, budget_remaining=-0.25),
+        capacity=CapacityView("h100", 8.9, "TPOT", 0.9),
+        explanation=Explanation(forecast_rps=41.2),
+    )
+    operator.tick((part, known))
+    assert operator.value("slo_attainment_ratio") == 0.997
+    assert operator.value("slo_budget_remaining_ratio") == -0.25
+    assert operator.value("service_capacity_rps", accelerator="h100", bound_by="TPOT") == 8.9
+    assert operator.value("service_forecast_rps") == 41.2
+
+
+def test_numbers_that_are_none_are_no_samples() -> None:
+    operator = Operator()
+    part, made = chat()
+    odd = replace(made, slo=SloView(attainment=float("nan")), explanation=Explanation(forecast_rps=float("inf")))
+    operator.tick((part, odd))
+    assert (operator.value("slo_attainment_ratio"), operator.value("service_forecast_rps")) == (None, None)
+
+
+def test_conditions_are_told_as_they_are_now_and_no_more_as_they_were() -> None:
+    operator = Operator()
+    part, made = chat()
+    (ready,) = made.conditions
+    operator.tick((part, made))
+    operator.tick((part, replace(made, conditions=(replace(ready, status=None, reason=Reason.ENGINE_HUNG),))))
+    assert operator.rows("service_condition") == [CHAT | {"type": "Ready", "status": "Unknown", "reason": "EngineHung"}]
+
+
+def test_a_service_that_cannot_be_acted_on_is_stalled_and_has_no_figures() -> None:
+    operator = Operator()
+    operator.tick(invalid=[Invalid(ServiceKey("prod", "chat"), 1, "spec.slo.ttft: is odd")])
+    assert operator.value("service_condition", type="Stalled", status="True", reason="Invalid") == 1.0
+    assert operator.value("slo_objective_ratio") is None
+
+
+def test_a_service_that_waits_for_its_turn_in_a_tick_keeps_its_figures() -> None:
+    operator = Operator()
+    part, made = chat()
+    operator.told.pictured([part], [made], (), ())
+    assert operator.value("slo_objective_ratio") == 0.99
+
+
+def test_the_last_change_has_the_time_at_which_it_was_first_decided() -> None:
+    operator = Operator()
+    change = chat(action=Action.SCALE_UP)
+    name, labels = "service_last_change_timestamp_seconds", {"action": "ScaleUp", "reason": "ForecastAboveCapacity"}
+    for now in (1_000.0, 1_005.0):  # the watch shows our own write a tick late
+        operator.clock.now = now
+        operator.tick(change)
+    operator.clock.now = 1_010.0
+    operator.tick(chat())
+    assert operator.value(name, **labels) == 1_000.0
+    operator.clock.now = 1_200.0
+    operator.tick(change)
+    assert operator.value(name, **labels) == 1_200.0
+    operator.tick(chat(action=Action.SCALE_DOWN))
+    assert [row["action"] for row in operator.rows(name)] == ["ScaleDown"]
+    operator.tick()
+    assert operator.rows(name) == []
+
+
+def test_gpus_of_nodes_are_counted_by_product() -> None:
+    operator = Operator()
+    product, gpu = ("nvidia.com/gpu.product", "H100"), "nvidia.com/gpu"
+    nodes = [
+        NodeOffer("a", (product,), ((gpu, 8),), ((gpu, 3),)),
+        NodeOffer("b", (product,), ((gpu, 4),), ((gpu, 5),)),  # a pod that is gone from the node's count
+        NodeOffer("c", (), ((gpu, 1),)),
+    ]
+    operator.tick(nodes=nodes)
+    found = {
+        (row["product"], row["state"]): operator.told.registry.get_sample_value("holdfast_node_gpus", row)
+        for row in operator.rows("node_gpus")
+    }
+    assert found == {("H100", "used"): 7.0, ("H100", "free"): 5.0, ("", "used"): 0.0, ("", "free"): 1.0}
+
+
+def test_the_peaks_of_known_gpus_are_told() -> None:
+    operator = Operator()
+    operator.tick(chat(accelerators=[{"name": "h100"}, {"name": "abacus"}]))
+    assert operator.value("service_gpu_peak", accelerator="h100", of="bytes") == 3.35e12
+    assert {row["accelerator"] for row in operator.rows("service_gpu_peak")} == {"h100"}
+
+
+def test_a_thousand_services_are_told_without_work_in_the_tick() -> None:
+    operator = Operator()
+    seen = []
+    for number in range(1_000):
+        part = parts(llmservice(f"s{number}"))
+        seen.append((part, decision(part, Action.HOLD, h100=1)))
+    operator.tick(*seen)
+    started = time.process_time()
+    page = generate_latest(operator.told.registry)
+    print(f"{len(page) / 1e6:.1f} MB in {time.process_time() - started:.2f} s of CPU")
+    assert page.count(b'service="s999"') > 10
