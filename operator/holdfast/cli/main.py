@@ -7,7 +7,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-COMMANDS = ("run", "emulate", "simulate", "plan", "bench", "explain", "status", "crd")
+COMMANDS = ("run", "emulate", "simulate", "plan", "bench", "explain", "status", "rules", "dashboards", "crd")
 
 
 class _Parser(argparse.ArgumentParser):

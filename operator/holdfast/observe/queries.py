@@ -309,10 +309,14 @@ def _plugins(span: Window) -> str:
     return " or ".join(terms)
 
 
-def _covered(by: str, interval: str) -> str:
-    """A row where every sample of every engine in the interval shows the plugin at work: its counts are whole."""
+def covered(by: str, interval: str) -> str:
+    """Return rows where every sample of every engine in the interval shows the plugin at work: its counts are whole."""
     at_work = f'sum by ({by}) (count_over_time(holdfast:plugin_info{{{OURS}, mode="active"}}[{interval}]))'
-    return _named(f"{at_work} == sum by ({by}) (count_over_time({_engine()}[{interval}]))", "metric", COVERED)
+    return f"{at_work} == sum by ({by}) (count_over_time({_engine()}[{interval}]))"
+
+
+def _covered(by: str, interval: str) -> str:
+    return _named(covered(by, interval), "metric", COVERED)
 
 
 def _births(matchers: str, by: str) -> str:

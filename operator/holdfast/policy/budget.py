@@ -18,6 +18,9 @@ BUCKETS = 120
 SHORTER = 12.0
 """An alert also asks for its rate over a window that much shorter, so that it ends when the burning does."""
 
+REACHABLE = 0.8
+"""No alert waits for a larger share of bad requests than this, however large the budget."""
+
 
 @dataclass(frozen=True, slots=True)
 class BurnWindow:
@@ -28,7 +31,7 @@ class BurnWindow:
 
     def threshold(self, slo: Slo) -> float:
         """Burn rate (1 spends the budget exactly over the window), low enough to be reachable."""
-        return min(self.budget_share * self.divisor, 0.8 / slo.budget_share)
+        return min(self.budget_share * self.divisor, REACHABLE / slo.budget_share)
 
 
 FAST = BurnWindow(0.05, 60.0)

@@ -1,0 +1,342 @@
+"""Recording rules and alerts over exactly known series, played by promtool: what fires, when, and what stays quiet.
+
+Needs `promtool` only: no cluster and no Prometheus that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.promtool import promtool
+from holdfast.monitoring import files, series
+
+SCRAPE_SECONDS = 15
+MINUTES = 80
+STEPS = MINUTES * 60 // SCRAPE_SECONDS
+ENGINE = {"namespace": "prod", "holdfast_accelerator": "h100", "engine": "0", "model_name": "m"}
+CHAT = '{namespace="prod", holdfast_service="chat"}'
+FAST, SLOW = "HoldfastErrorBudgetFastBurn", "HoldfastErrorBudgetSlowBurn"
+
+Value = Callable[[float], float | None]
+"""A series as a function of the minute; None where nothing exports it."""
+
+
+@dataclass
+class World:
+    """Series by selector, and what is asked of them after the rules were played."""
+
+    values: dict[str, str] = field(default_factory=dict)
+    asked: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, name: str, labels: Mapping[str, str], value: Value) -> None:
+        text = ", ".join(f'{label}="{told}"' for label, told in labels.items())
+        told = [value(step * SCRAPE_SECONDS / 60.0) for step in range(STEPS)]
+        before = [None, *told]
+        selector = f"{name}{{{text}}}"
+        assert selector not in self.values
+        self.values[selector] = " ".join(map(_sample, told, before))
+
+    def operator(self, service: str, **gauges: float | Value) -> None:
+        """What the operator exports of a service, as a scrape stores it that does not honour its labels."""
+        for name, value in gauges.items():
+            self.told(name, value, service)
+
+    def told(self, name: str, value: float | Value, service: str, **labels: str) -> None:
+        scraped = {"namespace": "holdfast-system", "pod": "holdfast-0"} | {"exported_namespace": "prod"}
+        self.add(
+            f"holdfast_{name}", scraped | {"service": service} | labels, value if callable(value) else lambda _: value
+        )
+
+    def service(self, name: str, objective: float = 0.99, window: float = 3600.0) -> None:
+        self.operator(name, slo_objective_ratio=objective, slo_window_seconds=window)
+
+    def engine(self, service: str, pod: str = "a") -> dict[str, str]:
+        labels = ENGINE | {"holdfast_service": service, "pod": f"{service}-{pod}", "instance": f"{service}-{pod}:8000"}
+        for gauge in ("running", "waiting"):
+            self.add(f"vllm:num_requests_{gauge}", labels, lambda _: 1.0)
+        return labels
+
+    def judged(self, service: str, rps: float, bad_share: Callable[[float], float], pod: str = "a") -> None:
+        """An engine whose plugin judges so many requests a second."""
+        labels = self.engine(service, pod)
+        self.add("holdfast:plugin_info", labels | {"mode": "active"}, lambda _: 1.0)
+        bad = counted(lambda at: rps * bad_share(at))
+        self.add("holdfast:requests_bad_total", labels | {"cause": "ttft"}, bad)
+        self.add("holdfast:requests_good_total", labels, counted(lambda at: rps * (1.0 - bad_share(at))))
+        self.add("holdfast:requests_arrived_total", labels, counted(lambda _: rps))
+
+    def expect(self, minute: float, expr: str, *samples: tuple[str, float]) -> None:
+        """Expect these samples, by their labels, to four digits."""
+        found = [{"labels": labels, "value": value} for labels, value in samples]
+        self.asked.append({"expr": f"round({expr}, 0.0001)", "eval_time": f"{minute * 60:.0f}s", "exp_samples": found})
+
+    def fires(self, minute: float, *alerts: tuple[str, str]) -> None:
+        """Expect these and no other alerts, by name and service."""
+        fired = 'count by (alertname, holdfast_service) (ALERTS{alertstate="firing"})'
+        expected = (f'{{alertname="{alert}", holdfast_service="{name}"}}' for alert, name in alerts)
+        self.expect(minute, fired, *((labels.replace(', holdfast_service=""', ""), 1.0) for labels in expected))
+
+    def play(self, folder: Path) -> None:
+        (folder / "rules.yaml").write_text(files.rules_yaml(files.rule_groups()))
+        test = {
+            "interval": f"{SCRAPE_SECONDS}s",
+            "input_series": [{"series": name, "values": values} for name, values in self.values.items()],
+            "promql_expr_test": self.asked,
+        }
+        file = folder / "test.yaml"
+        played = {"rule_files": ["rules.yaml"], "evaluation_interval": "30s"}
+        file.write_text(yaml.safe_dump(played | {"tests": [test]}, width=10**9))
+        done = promtool("test", "rules", file)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A world in which an operator leads and ticks."""
+    world = World()
+    scraped = {"namespace": "holdfast-system", "pod": "holdfast-0"}
+    world.add("holdfast_leader", scraped, lambda _: 1.0)
+    world.add("holdfast_tick_seconds_count", scraped, counted(lambda _: 0.2))
+    for edge in ("0.1", "+Inf"):
+        world.add("holdfast_tick_seconds_bucket", scraped | {"le": edge}, counted(lambda _: 0.2))
+    return world
+
+
+def _sample(value: float | None, before: float | None) -> str:
+    """A sample as promtool reads it; of a series that ends, Prometheus notes that."""
+    if value is None:
+        return "_" if before is None else "stale"
+    return f"{value:.4f}"
+
+
+def counted(rate: Callable[[float], float]) -> Value:
+    """A counter that grows by the rate, per second, of each scrape's minute."""
+    totals = [0.0]
+    for step in range(STEPS):
+        totals.append(totals[-1] + rate(step * SCRAPE_SECONDS / 60.0) * SCRAPE_SECONDS)
+    return lambda at: totals[round(at * 60.0 / SCRAPE_SECONDS)]
+
+
+def since(minute: float, share: float, before: float = 0.001) -> Callable[[float], float]:
+    return lambda at: share if at >= minute else before
+
+
+def of_chat(name: str, **labels: str) -> str:
+    return series.of(name, holdfast_service="chat", **labels)
+
+
+def test_a_budget_that_burns_fast_calls_somebody_within_minutes(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    world.judged("chat", 10.0, since(30.0, 0.2))
+    world.fires(29.5)
+    world.fires(35.0, (FAST, "chat"))
+    world.play(tmp_path)
+
+
+def test_a_budget_that_burns_slowly_is_no_matter_of_minutes(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    world.judged("chat", 10.0, since(30.0, 0.02))
+    world.fires(40.0)
+    world.fires(70.0, (SLOW, "chat"))
+    world.play(tmp_path)
+
+
+def test_a_budget_that_is_spent_as_it_should_be_calls_nobody(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    world.judged("chat", 10.0, lambda _: 0.009)
+    for minute in (20.0, 50.0, 79.0):
+        world.fires(minute)
+    world.play(tmp_path)
+
+
+def test_an_alert_ends_when_the_burning_does(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    world.judged("chat", 10.0, lambda at: 0.5 if 30.0 <= at < 40.0 else 0.0)
+    world.fires(39.0, (FAST, "chat"), (SLOW, "chat"))
+    world.fires(46.0)
+    world.play(tmp_path)
+
+
+def test_few_bad_requests_call_nobody_however_large_their_share(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    world.judged("chat", 0.01, lambda _: 0.2)
+    world.fires(60.0)
+    world.play(tmp_path)
+
+
+def test_each_service_is_judged_by_its_own_objective_and_window(world: World, tmp_path: Path) -> None:
+    for name, objective, window in (("strict", 0.999, 3600.0), ("lax", 0.9, 3600.0), ("long", 0.99, 30 * 86400.0)):
+        world.service(name, objective, window)
+        world.judged(name, 10.0, since(30.0, 0.05))
+    world.fires(50.0, (FAST, "strict"), (SLOW, "strict"), (SLOW, "long"))
+    world.expect(
+        50.0,
+        f"count by (tier) ({series.of(series.TIERED_JUDGED)})",
+        ('{tier="1h"}', 2.0),
+        ('{tier="30d"}', 1.0),
+    )
+    world.play(tmp_path)
+
+
+def test_an_objective_that_allows_much_can_still_be_missed_loudly(world: World, tmp_path: Path) -> None:
+    world.service("chat", objective=0.51)
+    world.judged("chat", 10.0, since(30.0, 0.9))
+    world.fires(55.0, (FAST, "chat"), (SLOW, "chat"))
+    world.play(tmp_path)
+
+
+def test_shares_are_of_all_requests_and_no_mean_of_engines_shares(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    world.judged("chat", 90.0, lambda _: 0.0, "busy")
+    world.judged("chat", 10.0, lambda _: 1.0, "idle")
+    world.expect(20.0, f"{of_chat(series.BAD)} / {of_chat(series.JUDGED)}", (CHAT, 0.1))
+    world.expect(
+        20.0, of_chat(series.BAD_BY_CAUSE), ('{cause="ttft", namespace="prod", holdfast_service="chat"}', 10.0)
+    )
+    world.play(tmp_path)
+
+
+def test_engines_without_the_plugin_are_judged_by_the_edges_of_their_objectives(world: World, tmp_path: Path) -> None:
+    world.service("plain")
+    labels = world.engine("plain")
+    for reason, rps in (("stop", 8.0), ("length", 2.0), ("error", 0.5), ("abort", 1.0)):
+        world.add("vllm:request_success_total", labels | {"finished_reason": reason}, counted(lambda _, rps=rps: rps))
+    for edge, rps in (("0.4", 8.0), ("0.5", 9.0), ("1.0", 10.0), ("+Inf", 10.0)):
+        world.add("vllm:time_to_first_token_seconds_bucket", labels | {"le": edge}, counted(lambda _, rps=rps: rps))
+    for edge, rps in (("0.05", 9.5), ("+Inf", 10.0)):
+        bucket = labels | {"le": edge}
+        world.add("vllm:request_time_per_output_token_seconds_bucket", bucket, counted(lambda _, rps=rps: rps))
+    for latency, edge in (("ttft", "0.4"), ("ttft", "0.5"), ("tpot", "0.05"), ("tpot", "0.04")):
+        world.told("slo_edge", 1.0, "plain", latency=latency, le=edge)
+    plain = '{namespace="prod", holdfast_service="plain"}'
+    world.expect(20.0, series.of(series.JUDGED), (plain, 10.5))
+    world.expect(20.0, series.of(series.BAD), (plain, 2.0))  # 1 late, 0.5 slow, 0.5 failed
+    world.expect(20.0, f"max ({series.of(series.QUANTILES[0][1], latency='ttft')})", ("{}", 0.25))
+    world.fires(20.0, (FAST, "plain"), (SLOW, "plain"))
+    world.play(tmp_path)
+
+
+def test_half_a_rollout_is_judged_by_bounds_as_the_operator_does(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    world.judged("chat", 10.0, lambda _: 0.0)
+    world.engine("chat", "without")
+    world.expect(20.0, of_chat(series.JUDGED_EXACTLY))
+    world.expect(20.0, of_chat(series.JUDGED))
+    world.play(tmp_path)
+
+
+def test_objectives_outlive_an_operator_that_is_gone_for_a_while(world: World, tmp_path: Path) -> None:
+    gone = MINUTES / 2
+    for name, value in (("objective_ratio", 0.99), ("window_seconds", 3600.0)):
+        world.told(f"slo_{name}", lambda at, value=value: value if at < gone else None, "chat")
+    world.judged("chat", 10.0, since(gone, 0.3, 0.0))
+    world.fires(gone + 10.0, (FAST, "chat"), (SLOW, "chat"))
+    world.play(tmp_path)
+
+
+def conditions(world: World, kind: str, *told: tuple[float, float, str, str]) -> None:
+    """A condition from minute to minute, with status and reason."""
+    for start, end, status, reason in told:
+        labels = {"type": kind, "status": status, "reason": reason}
+        world.told("service_condition", lambda at, a=start, b=end: 1.0 if a <= at < b else None, "chat", **labels)
+
+
+def test_a_service_that_serves_nobody_is_told_though_its_reasons_change(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    world.told("service_replicas", 2.0, "chat", accelerator="h100", state="desired")
+    conditions(
+        world, "Ready", (0.0, 30.0, "True", "Serving"), (30.0, 36.0, "False", "EngineFailing"),
+        (36.0, 44.0, "False", "ImagePullFailing"), (44.0, 80.0, "True", "ServingAgain"),
+    )  # fmt: skip
+    world.fires(38.0)
+    world.fires(43.0, ("HoldfastServiceDown", "chat"))
+    world.fires(50.0)
+    world.play(tmp_path)
+
+
+def test_a_new_service_and_one_without_replicas_are_not_down(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    world.told("service_replicas", 0.0, "chat", accelerator="h100", state="desired")
+    conditions(world, "Ready", (0.0, 80.0, "False", "NoReplicas"))
+    world.fires(60.0)
+    world.play(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "reason", "alert"),
+    [
+        ("MetricsAvailable", "False", "MetricsMissing", "HoldfastMetricsMissing"),
+        ("CapacityAvailable", "False", "InsufficientGPUs", "HoldfastCapacityLimited"),
+        ("SLOMet", "False", "CapacityLimited", "HoldfastCapacityLimited"),
+        ("SLOMet", "False", "BudgetLimited", "HoldfastSizeLimited"),
+        ("SLOMet", "False", "SLOInfeasible", "HoldfastObjectiveInfeasible"),
+        ("Ready", "True", "EngineHung", "HoldfastEngineHung"),
+        ("Stalled", "True", "ApplyFailed", "HoldfastStalled"),
+    ],
+)
+def test_conditions_that_last_are_told(
+    world: World, tmp_path: Path, kind: str, status: str, reason: str, alert: str
+) -> None:
+    world.service("chat")
+    healthy = "False" if kind == "Stalled" else "True"
+    conditions(world, kind, (0.0, 20.0, healthy, "Fine"), (20.0, 80.0, status, reason))
+    world.fires(21.0)
+    world.fires(40.0, (alert, "chat"))
+    world.play(tmp_path)
+
+
+def test_replicas_that_never_become_ready_are_told_by_what_they_wait_for(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    starting: Sequence[tuple[str, float]] = (("h100", 1.0), ("l40s", 2.0))
+    for accelerator, count in starting:
+        world.told("service_replicas", count, "chat", accelerator=accelerator, state="unschedulable")
+    world.fires(25.0)
+    world.fires(40.0, ("HoldfastReplicasNeverReady", "chat"))
+    world.play(tmp_path)
+
+
+def test_engines_that_the_operator_does_not_know_are_told(world: World, tmp_path: Path) -> None:
+    world.engine("orphan")
+    world.fires(30.0, ("HoldfastServiceUnknown", "orphan"))
+    world.play(tmp_path)
+
+
+def test_nobody_leading_and_nobody_there_are_told_apart(tmp_path: Path) -> None:
+    world = World()
+
+    def leads(at: float) -> float | None:
+        return 1.0 if at < 10 else 0.0 if at < 40 else None
+
+    world.add("holdfast_leader", {"namespace": "system", "pod": "a"}, leads)
+    world.fires(9.0)
+    world.fires(20.0, ("HoldfastNobodyLeads", ""))
+    world.fires(60.0, ("HoldfastAbsent", ""))
+    world.play(tmp_path)
+
+
+def test_a_leader_that_decides_nothing_is_told(tmp_path: Path) -> None:
+    world = World()
+    world.add("holdfast_leader", {"namespace": "system", "pod": "a"}, lambda _: 1.0)
+    ticks = counted(lambda at: 0.2 if at < 20 else 0.0)
+    world.add("holdfast_tick_seconds_count", {"namespace": "system", "pod": "a"}, ticks)
+    world.fires(19.0)
+    world.fires(30.0, ("HoldfastNotDeciding", ""))
+    world.play(tmp_path)
+
+
+def test_costs_are_of_the_tokens_and_good_requests_of_the_same_time(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    world.judged("chat", 10.0, lambda _: 0.2)
+    world.operator("chat", service_cost_dollars_per_hour=7.2)
+    labels = ENGINE | {"holdfast_service": "chat", "pod": "chat-a", "instance": "chat-a:8000"}
+    for kind, rate in (("prompt", 900.0), ("generation", 100.0)):
+        world.add(f"vllm:{kind}_tokens_total", labels, counted(lambda _, rate=rate: rate))
+    world.expect(20.0, of_chat(series.COST_OF_TOKENS), (CHAT, 2.0))
+    world.expect(20.0, of_chat(series.COST_OF_GOOD), (CHAT, 0.25))
+    world.play(tmp_path)

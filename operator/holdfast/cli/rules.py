@@ -1,0 +1,74 @@
+"""`holdfast rules`: recording rules and alerts, for Prometheus or the Prometheus Operator."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OBJECT_LABEL = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./]*")
+_EXAMPLE = """examples:
+  holdfast rules > /etc/prometheus/rules/holdfast.yaml
+  holdfast rules --prometheus-rule holdfast --label release=kube-prometheus-stack | kubectl apply -f -"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "rules",
+        help="print recording rules and alerts for Prometheus",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--prometheus-rule", metavar="NAME", help="as a PrometheusRule of that name")
+    parser.add_argument(
+        "--label", action="append", default=[], type=_pair(_OBJECT_LABEL), metavar="NAME=VALUE",
+        help="label of that object, may repeat",
+    )  # fmt: skip
+    parser.add_argument(
+        "--scrape-interval", default=15.0, type=_seconds, metavar="DURATION", help="of the engines (default: 15s)"
+    )
+    parser.add_argument(
+        "--prometheus-matcher", action="append", default=[], type=_pair(_LABEL), metavar="NAME=VALUE",
+        help="label that only this cluster's series have, where a store holds several clusters; may repeat",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="JSON instead of YAML")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the rules."""
+    from holdfast.monitoring import files
+
+    document = files.rule_groups(arguments.scrape_interval, arguments.prometheus_matcher)
+    if arguments.prometheus_rule:
+        document = files.prometheus_rule(document, arguments.prometheus_rule, dict(arguments.label))
+    print(json.dumps(document, indent=2) + "\n" if arguments.json else files.rules_yaml(document), end="")
+    return 0
+
+
+def _pair(name_like: re.Pattern[str]) -> Callable[[str], tuple[str, str]]:
+    def pair(text: str) -> tuple[str, str]:
+        name, _, value = text.partition("=")
+        if not name_like.fullmatch(name) or not value or not text.isprintable():
+            raise argparse.ArgumentTypeError(f"{text!r} is no label: write NAME=VALUE, such as cluster=prod-eu")
+        return name, value
+
+    return pair
+
+
+def _seconds(text: str) -> float:
+    from holdfast.api.quantities import parse_duration_seconds
+
+    try:
+        seconds = parse_duration_seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if seconds <= 0.0:
+        raise argparse.ArgumentTypeError("it must be above 0")
+    return seconds

@@ -1,0 +1,273 @@
+"""Alerts: whether the objective will hold, why not, and who has to do what.
+
+Burn rates after the Google SRE workbook, with the thresholds by which the operator itself is alarmed
+(`policy.budget`): an alert fires while the share of bad requests is above its limit over a long and a short window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from holdfast.api.conditions import ConditionType
+from holdfast.api.reasons import Reason
+from holdfast.monitoring import series
+from holdfast.monitoring.rules import BURNS, INTERVAL_SECONDS, TIERS, Tier
+from holdfast.monitoring.series import any_of, duration, of
+from holdfast.observe.queries import OURS, SERVICE
+from holdfast.policy.budget import BurnWindow
+
+LEAST_BAD = 5
+"""Bad requests below which nobody is called: with little traffic, one is a large share."""
+
+_SLOW_TICK_SECONDS = 5
+_LASTING = "10m"
+_WAITING = ("starting", "unschedulable", "failing")
+_NAME = "{{ $labels.namespace }}/{{ $labels.holdfast_service }}"
+_LLMS = "llms -n {{ $labels.namespace }} {{ $labels.holdfast_service }}"
+_EXPLAIN = f"`holdfast explain {_NAME}` shows what is known and done"
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """`runbook` names the field and the remedy; `after` is how long the expression must hold."""
+
+    name: str
+    expr: str
+    after: str
+    severity: str
+    summary: str
+    runbook: str
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+def alerts() -> tuple[Alert, ...]:
+    """Return all alerts, the most urgent first."""
+    return (*_burning(), *_services(), *_capacity(), *_replicas(), *_operator())
+
+
+def _burning() -> Iterator[Alert]:
+    texts = {
+        "fast": ("HoldfastErrorBudgetFastBurn", "1m", "critical"),
+        "slow": ("HoldfastErrorBudgetSlowBurn", "5m", "warning"),
+    }
+    for burn, window in BURNS:
+        name, after, severity = texts[burn]
+        for tier in TIERS:
+            seen = (tier.long_seconds(window), tier.short_seconds(window))
+            spans = " and ".join(duration(seconds) for seconds in seen)
+            yield Alert(
+                name,
+                _burn(burn, window, tier),
+                after,
+                severity,
+                f"{_NAME}: {{{{ $value | humanizePercentage }}}} of its requests are bad, over {spans}",
+                "The dashboard's top row says why: a condition that is not as it should be, and bad requests by cause. "
+                "`ttft` and `tpot` want more replicas (are they coming? scaling.max, budget.maxCostPerHour, "
+                "accelerators), `rejected` is overload, `error` is the engine (kubectl logs of its pods). "
+                f"{_EXPLAIN}. Without a remedy in reach, relax slo.ttft, slo.tpot or slo.objective.",
+                (("burn", burn), ("tier", tier.name)),
+            )
+
+
+def _burn(burn: str, window: BurnWindow, tier: Tier) -> str:
+    long, short = tier.long_seconds(window), tier.short_seconds(window)
+    limit = f"> on ({SERVICE}) {of(series.BURN_LIMIT, burn=burn)}"
+    bad = f"sum_over_time({of(series.TIERED_BAD, tier=tier.name)}[{duration(long)}])"
+    many = f"{bad} * {INTERVAL_SECONDS:.0f} >= {LEAST_BAD}"
+    return (
+        f"{_bad_share(tier, long)} {limit}"
+        f" and on ({SERVICE}) ({_bad_share(tier, short)} {limit})"
+        f" and on ({SERVICE}) ({many})"
+    )
+
+
+def _bad_share(tier: Tier, seconds: float) -> str:
+    """Bad of judged over a window: a ratio of sums."""
+    both = (series.TIERED_BAD, series.TIERED_JUDGED)
+    return " / ".join(f"sum_over_time({of(name, tier=tier.name)}[{duration(seconds)}])" for name in both)
+
+
+def _services() -> Iterator[Alert]:
+    yield Alert(
+        "HoldfastServiceDown",
+        f"{_lasting(ConditionType.READY)}"
+        f" and on ({SERVICE}) (sum by ({SERVICE}) ({of(series.REPLICAS, state='desired')}) > 0)",
+        "1m",
+        "critical",
+        f"{_NAME} serves nobody: {{{{ $labels.reason }}}}",
+        f"`kubectl describe {_LLMS}`: the message of Ready names the field and the remedy (spec.model.uri, "
+        "engine.image, a Secret, a volume, GPUs), and carries the engine's last words.",
+    )
+    yield Alert(
+        "HoldfastSloMissed",
+        f"{of(series.ATTAINMENT)} < on ({SERVICE}) {of(series.OBJECTIVE)}",
+        "15m",
+        "warning",
+        f"{_NAME}: {{{{ $value | humanizePercentage }}}} of requests were good over slo.window, below slo.objective",
+        f"`kubectl describe {_LLMS}`: the reason of SLOMet says whether capacity is coming (BelowCapacity, ColdStart), "
+        "cannot be had (CapacityLimited, AtMaximum, BudgetLimited), or would not help (SLOInfeasible, EngineSlow).",
+    )
+    yield Alert(
+        "HoldfastMetricsMissing",
+        _lasting(ConditionType.METRICS_AVAILABLE),
+        "1m",
+        "warning",
+        f"{_NAME} is sized in the dark: {{{{ $labels.reason }}}}",
+        f"`kubectl describe {_LLMS}`: the message of MetricsAvailable names the label or pod that is missing. Until it "
+        "is there, nothing is lowered. Look at Prometheus' targets, at settings.prometheusUrl and "
+        "settings.scrapeInterval, and at the labels that docs/operations.md asks for.",
+    )
+    yield Alert(
+        "HoldfastServiceUnknown",
+        f"count by ({SERVICE}) (vllm:num_requests_running{{{OURS}}}) unless on ({SERVICE}) {of(series.OBJECTIVE)}",
+        "15m",
+        "warning",
+        f"{_NAME} has engines, and the operator shows nothing of it: no alert watches its objective",
+        "Either Prometheus does not scrape the operator (monitoring.podMonitor or monitoring.scrapeAnnotations of the "
+        "chart), or the operator does not watch the namespace (watchNamespaces), or the LLMService is gone and its "
+        "Deployments were orphaned: kubectl get llms,deploy -n {{ $labels.namespace }}.",
+    )
+
+
+def _capacity() -> Iterator[Alert]:
+    yield Alert(
+        "HoldfastCapacityLimited",
+        f"({_lasting(ConditionType.CAPACITY_AVAILABLE)}) or on ({SERVICE})"
+        f" ({_lasting(ConditionType.SLO_MET)} and {_condition(ConditionType.SLO_MET, Reason.CAPACITY_LIMITED)})",
+        "1m",
+        "warning",
+        f"{_NAME} wants more accelerators than can be had: {{{{ $labels.reason }}}}",
+        f"`kubectl describe {_LLMS}`: the message of CapacityAvailable says what one more would give. Add nodes, list "
+        "a further entry under spec.accelerators, raise a ResourceQuota, or raise spec.priority above others'.",
+    )
+    yield Alert(
+        "HoldfastSizeLimited",
+        _condition(ConditionType.SLO_MET, Reason.AT_MAXIMUM, Reason.BUDGET_LIMITED),
+        "10m",
+        "warning",
+        f"{_NAME} misses its objective at the largest size it may have: {{{{ $labels.reason }}}}",
+        "AtMaximum: raise spec.scaling.max, or the max of an accelerator. BudgetLimited: raise "
+        "spec.budget.maxCostPerHour. Or relax slo.objective.",
+    )
+    yield Alert(
+        "HoldfastObjectiveInfeasible",
+        _condition(ConditionType.SLO_MET, Reason.SLO_INFEASIBLE),
+        "10m",
+        "warning",
+        f"{_NAME}: no number of replicas keeps its objectives",
+        "Relax spec.slo.ttft or spec.slo.tpot, or list a faster accelerator or a higher count under "
+        "spec.accelerators; `holdfast plan` says what would be possible.",
+    )
+    yield Alert(
+        "HoldfastPinned",
+        _condition(ConditionType.SCALING_ACTIVE, Reason.PINNED),
+        "1d",
+        "info",
+        f"{_NAME} has been pinned to one size for a day: it does not follow its objective",
+        "Remove spec.replicas where that was forgotten: kubectl patch "
+        f'{_LLMS} --type=json -p \'[{{"op":"remove","path":"/spec/replicas"}}]\'.',
+    )
+
+
+def _replicas() -> Iterator[Alert]:
+    yield Alert(
+        "HoldfastEngineHung",
+        f"max by ({SERVICE}) ({of(series.CONDITION, reason=str(Reason.ENGINE_HUNG))})",
+        "2m",
+        "warning",
+        f"{_NAME}: Ready replicas hold requests and make no token",
+        f"`kubectl describe {_LLMS}` names them. The operator replaces them where it may (not while spec.replicas or "
+        "mode: Recommend holds the size); if most hang, look for what they share: driver, storage, network.",
+    )
+    yield Alert(
+        "HoldfastReplicasNeverReady",
+        f"sum by ({series.by('state')}) ({of(series.REPLICAS, state=any_of(_WAITING))}) > 0",
+        "30m",
+        "warning",
+        f"{_NAME}: {{{{ $value }}}} replicas have been {{{{ $labels.state }}}} for half an hour",
+        "unschedulable: no node fits accelerators[].nodeSelector and tolerations, or none is free. failing: kubectl "
+        "logs of the pod; usual causes are model.maxModelLen above what the GPU's memory holds, and engine.args. "
+        "starting: a model.cache on a volume keeps weights and compiled kernels.",
+    )
+    yield Alert(
+        "HoldfastStalled",
+        f"{of(series.CONDITION, type=str(ConditionType.STALLED), status='True')}",
+        "10m",
+        "warning",
+        f"{_NAME} cannot be brought to what its spec says: {{{{ $labels.reason }}}}",
+        f"`kubectl describe {_LLMS}`: the message of Stalled names the field and the remedy; what ran before goes on.",
+    )
+    yield Alert(
+        "HoldfastFastLoopOff",
+        f"{of(series.PLUGINS_OFF)} > 0",
+        "10m",
+        "warning",
+        f"{_NAME}: {{{{ $value }}}} engines run without the fast loop, which had to turn itself off",
+        "They serve on with vLLM's own scheduling, and lose goodput in overload. The pod's log says why (`holdfast: "
+        'off`); delete the pod to start it anew, or set spec.engine.plugin to "Off".',
+    )
+
+
+def _operator() -> Iterator[Alert]:
+    yield Alert(
+        "HoldfastAbsent",
+        f"absent({of('holdfast_leader')})",
+        "5m",
+        "critical",
+        "No Holdfast operator is seen: services keep their last size",
+        "Does it run (kubectl get pods -A -l app.kubernetes.io/name=holdfast), and does Prometheus scrape it "
+        "(monitoring.podMonitor.enabled or monitoring.scrapeAnnotations of the chart)?",
+    )
+    yield Alert(
+        "HoldfastNobodyLeads",
+        f"sum by (namespace) ({of('holdfast_leader')}) != 1",
+        "2m",
+        "critical",
+        "{{ $value }} operators lead in {{ $labels.namespace }}: services keep their last size, or two may write",
+        "kubectl get lease -n {{ $labels.namespace }}, then the operator's logs: it says whether it cannot reach the "
+        "API server or may not renew (settings.leaseName, settings.leaseNamespace and their Role).",
+    )
+    yield Alert(
+        "HoldfastNotDeciding",
+        f"sum by (namespace) (increase({of('holdfast_tick_seconds_count')}[5m])) == 0"
+        f" and on (namespace) (max by (namespace) ({of('holdfast_leader')}) == 1)",
+        "2m",
+        "critical",
+        "The operator in {{ $labels.namespace }} leads and decides nothing",
+        "Its log says what a tick waits for: Prometheus (settings.prometheusUrl) or the API server. /healthz restarts "
+        "a process whose loop is stuck.",
+    )
+    yield Alert(
+        "HoldfastTicksSlow",
+        f"histogram_quantile(0.99, sum by (namespace, le) (rate({of('holdfast_tick_seconds_bucket')}[10m])))"
+        f" > {_SLOW_TICK_SECONDS}",
+        "15m",
+        "warning",
+        "One tick in a hundred of the operator in {{ $labels.namespace }} takes {{ $value | humanizeDuration }}",
+        "holdfast_tick_phase_seconds says in which phase. metrics: a slower settings.scrapeInterval or a larger "
+        "Prometheus; act: the API server throttles; decide: raise the operator's CPU, or split the cluster "
+        "(watchNamespaces).",
+    )
+    yield Alert(
+        "HoldfastErrors",
+        f"sum by (namespace, phase) (increase({of('holdfast_errors_total')}[15m])) > 10",
+        "5m",
+        "warning",
+        "The operator in {{ $labels.namespace }} keeps failing in the phase {{ $labels.phase }}",
+        "Its log has each failure with the service it belongs to; the condition Stalled of that service repeats what "
+        "the API server refused.",
+    )
+
+
+def _condition(kind: ConditionType, *reasons: Reason) -> str:
+    """A condition that is False, with one of these reasons if any is named."""
+    named = {"reason": any_of([str(reason) for reason in reasons])} if reasons else {}
+    return of(series.CONDITION, type=str(kind), status="False", **named)
+
+
+def _lasting(kind: ConditionType) -> str:
+    """A condition that is False and was not True for a while, whatever its reasons were meanwhile."""
+    met = f"count_over_time({of(series.CONDITION, type=str(kind), status='True')}[{_LASTING}])"
+    known = f"{of(series.OBJECTIVE)} offset {_LASTING}"
+    return f"{_condition(kind)} unless on ({SERVICE}) {met} and on ({SERVICE}) {known}"

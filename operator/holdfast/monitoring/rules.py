@@ -1,0 +1,196 @@
+"""Recording rules: per service what was judged, how late, how full and how dear, each a ratio or quantile of sums.
+
+Requests are judged by the engines' own counters where every engine of a service has the plugin at work, else by the
+bounds that vLLM's histograms allow: the definitions of `observe.queries` and `policy.budget`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from holdfast.monitoring import series
+from holdfast.monitoring.series import by, duration, of, told
+from holdfast.observe import queries
+from holdfast.observe.queries import E2E, GROUP, OURS, SERVICE, TPOT, TPOT_BEFORE_0_11, TTFT
+from holdfast.observe.traffic import FINISHED_REASONS
+from holdfast.policy.budget import FAST, REACHABLE, SHORTER, SLOW, BurnWindow
+
+ITL = "inter_token_latency_seconds"
+LATENCIES = {"ttft": (TTFT,), "tpot": (TPOT, TPOT_BEFORE_0_11), "itl": (ITL,), "e2e": (E2E,)}
+OBJECTIVES = ("ttft", "tpot", "e2e")
+
+LEAST_RANGE_SECONDS = 120.0
+"""Rates are taken over this, or over four scrapes where those take longer."""
+
+INTERVAL_SECONDS = 30.0
+LEAST_FAST_SECONDS = 300.0
+"""Replicas come within minutes: somebody is called where that did not help."""
+
+OBJECTIVE_KEPT = "15m"
+"""How long objectives outlive an operator that is gone, so that alerts do too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A series worked out ahead; `labels` are added to it."""
+
+    record: str
+    expr: str
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """Services whose `slo.window` is above `over_seconds` and at most `upto_seconds`: PromQL's ranges are constants."""
+
+    name: str
+    over_seconds: float
+    upto_seconds: float
+
+    def long_seconds(self, window: BurnWindow) -> float:
+        """Return the part of the window that an alert looks at, in whole seconds."""
+        return max(self.upto_seconds / window.divisor, LEAST_FAST_SECONDS * FAST.divisor / window.divisor)
+
+    def short_seconds(self, window: BurnWindow) -> float:
+        """Return what it looks at beside, so that it ends when the burning does."""
+        return max(round(self.long_seconds(window) / SHORTER), LEAST_RANGE_SECONDS)
+
+
+TIERS = (
+    Tier("1h", 0.0, 3600.0),
+    Tier("6h", 3600.0, 6 * 3600.0),
+    Tier("1d", 6 * 3600.0, 86400.0),
+    Tier("7d", 86400.0, 7 * 86400.0),
+    Tier("30d", 7 * 86400.0, 30 * 86400.0),
+)
+BURNS = (("fast", FAST), ("slow", SLOW))
+
+
+def recordings(scrape_seconds: float = 15.0) -> tuple[Recording, ...]:
+    """Return all recordings, each after those it is made of."""
+    span = duration(max(LEAST_RANGE_SECONDS, 4 * scrape_seconds))
+    return (*_told(), *_latencies(span), *_verdicts(span), *_engines(span), *_costs(), *_burns())
+
+
+def _told() -> Iterator[Recording]:
+    """What the operator exports, under the labels of the engines."""
+    kept = ((series.OBJECTIVE, "holdfast_slo_objective_ratio"), (series.WINDOW, "holdfast_slo_window_seconds"))
+    for name, metric in kept:
+        yield Recording(name, told(f"last_over_time({of(metric)}[{OBJECTIVE_KEPT}])"))
+    for name, metric, *labels in (
+        (series.BOUND, "holdfast_slo_bound_seconds", "latency"),
+        (series.EDGE, "holdfast_slo_edge", "latency", "le"),
+        (series.ATTAINMENT, "holdfast_slo_attainment_ratio"),
+        (series.BUDGET_LEFT, "holdfast_slo_budget_remaining_ratio"),
+        (series.CONDITION, "holdfast_service_condition", "type", "status", "reason"),
+        (series.REPLICAS, "holdfast_service_replicas", "holdfast_accelerator", "state"),
+        (series.REPLICAS_LIMIT, "holdfast_service_replicas_limit", "limit"),
+        (series.FORECAST, "holdfast_service_forecast_rps"),
+        (series.CAPACITY, "holdfast_service_capacity_rps", "holdfast_accelerator", "bound_by"),
+        (series.GPU_PEAK, "holdfast_service_gpu_peak", "holdfast_accelerator", "of"),
+        (series.COST, "holdfast_service_cost_dollars_per_hour"),
+        (series.COST_LIMIT, "holdfast_service_cost_limit_dollars_per_hour"),
+        (series.LAST_CHANGE, "holdfast_service_last_change_timestamp_seconds", "action", "reason"),
+    ):
+        yield Recording(name, told(of(metric), *labels))
+    size = told(of("holdfast_service_gpus_per_replica"), "holdfast_accelerator")
+    on = f"on ({by('holdfast_accelerator')})"
+    yield Recording(series.GPUS, f"{of(series.REPLICAS)} * {on} group_left () {size}")
+
+
+def _latencies(span: str) -> Iterator[Recording]:
+    """Buckets summed over engines, and quantiles of these sums."""
+    for latency, families in LATENCIES.items():
+        vectors = (f"vllm:{family}_bucket{{{OURS}}}" for family in families)
+        expr = " or ".join(f"sum by ({by('le')}) (rate({vector}[{span}]))" for vector in vectors)
+        yield Recording(series.BUCKETS, expr, (("latency", latency),))
+    for quantile, name in series.QUANTILES:
+        yield Recording(name, f"histogram_quantile({quantile}, {of(series.BUCKETS)})")
+
+
+def _verdicts(span: str) -> Iterator[Recording]:
+    """Good and bad of all that was judged; without exact counts, each miss takes away one that finished."""
+    ended = f"vllm:{queries.SUCCESS}{{{OURS}"
+    unfinished = "|".join(sorted(FINISHED_REASONS))
+    failed = next(reason for reason, outcome in FINISHED_REASONS.items() if outcome == "failed")
+    none = f"{of(series.FINISHED)} * 0"
+    yield Recording(series.FINISHED, _rate(f'{ended}, finished_reason!~"{unfinished}"}}', span))
+    yield Recording(series.FAILED, f"""{_rate(f'{ended}, finished_reason="{failed}"}}', span)} or {none}""")
+    yield Recording(series.REJECTED, f"{_rate(f'vllm:{queries.REJECTIONS}{{{OURS}}}', span)} or {none}")
+    for latency in OBJECTIVES:
+        yield Recording(series.LATE, _late(latency), (("latency", latency),))
+    yield Recording(series.JUDGED_EXACTLY, queries.covered(SERVICE, span))
+    good, bad = _rate(f"holdfast:{queries.GOOD}{{{OURS}}}", span), _rate(f"holdfast:{queries.BAD}{{{OURS}}}", span)
+    exactly = f"and on ({SERVICE}) {of(series.JUDGED_EXACTLY)}"
+    finished, lost = of(series.FINISHED), f"{of(series.FAILED)} + {of(series.REJECTED)}"
+    bounded = f"{finished} + {lost} and on ({SERVICE}) {of(series.LATE, latency='ttft')}"
+    yield Recording(series.JUDGED, f"({good} + {bad} {exactly}) or ({bounded})")
+    late = f"{finished} - clamp_min({finished} - sum by ({SERVICE}) ({of(series.LATE)}), 0)"
+    yield Recording(series.BAD, f"({bad} {exactly}) or ({late} + {lost})")
+    yield Recording(series.GOOD, f"{of(series.JUDGED)} - {of(series.BAD)}")
+    yield Recording(series.BAD_BY_CAUSE, _by_cause(span, exactly))
+    arrived = _rate(f"holdfast:{queries.ARRIVED}{{{OURS}}}", span)
+    yield Recording(series.ARRIVED, f"({arrived} {exactly}) or ({_rate(ended + '}', span)} + {of(series.REJECTED)})")
+
+
+def _late(latency: str) -> str:
+    """Those outside one objective: all, less those within the largest edge that is no larger than it."""
+    total = f"sum by ({SERVICE}) ({of(series.BUCKETS, latency=latency, le='+Inf')})"
+    within = f"{of(series.BUCKETS, latency=latency)} * on ({by('le')}) {of(series.EDGE, latency=latency)}"
+    return f"clamp_min({total} - max by ({SERVICE}) ({within}), 0)"
+
+
+def _by_cause(span: str, exactly: str) -> str:
+    exact = f"sum by ({by('cause')}) (rate(holdfast:{queries.BAD}{{{OURS}}}[{span}])) {exactly}"
+    late = f'label_replace({of(series.LATE)}, "cause", "$1", "latency", "(.+)")'
+    lost = (("error", series.FAILED), ("rejected", series.REJECTED))
+    others = (f'label_replace({of(name)}, "cause", "{cause}", "", "")' for cause, name in lost)
+    return f"({exact}) or on ({SERVICE}) sum by ({by('cause')}) ({' or '.join((late, *others))})"
+
+
+def _engines(span: str) -> Iterator[Recording]:
+    for kind in ("prompt", "generation"):
+        yield Recording(series.TOKENS, _rate(f"vllm:{kind}_tokens_total{{{OURS}}}", span), (("kind", kind),))
+    yield Recording(series.PREEMPTIONS, _rate(f"vllm:num_preemptions_total{{{OURS}}}", span))
+    for gauge in queries.IN_FLIGHT:
+        state = gauge.rpartition("_")[2]
+        yield Recording(series.IN_FLIGHT, f"sum by ({SERVICE}) (vllm:{gauge}{{{OURS}}})", (("state", state),))
+    usage = f"(vllm:kv_cache_usage_perc{{{OURS}}} or vllm:gpu_cache_usage_perc{{{OURS}}})"
+    yield Recording(series.KV_MEAN, f"avg by ({SERVICE}) {usage}")
+    yield Recording(series.KV_MOST, f"max by ({SERVICE}) {usage}")
+    limits = f'holdfast:limits{{{OURS}, name=~"active_sequences|tokens_per_step"}}'
+    yield Recording(series.ENGINE_LIMIT, f"min by ({by('name')}) ({limits})")
+    yield Recording(series.PLUGINS_OFF, f'count by ({SERVICE}) (holdfast:plugin_info{{{OURS}, mode="off"}})')
+    yield from _rooflines(span)
+
+
+def _rooflines(span: str) -> Iterator[Recording]:
+    """How much of a GPU's arithmetic and of its memory's bandwidth is used, where vLLM estimates it."""
+    counters = {"flops": ("flops",), "bytes": ("read_bytes", "write_bytes")}
+    for what, names in counters.items():
+        rates = (f"avg by ({GROUP}) (rate(vllm:estimated_{name}_per_gpu_total{{{OURS}}}[{span}]))" for name in names)
+        peak = f"max by ({GROUP}) ({of(series.GPU_PEAK, of=what)})"
+        yield Recording(series.GPU_USE, f"(({' + '.join(rates)}) > 0) / on ({GROUP}) {peak}", (("of", what),))
+
+
+def _costs() -> Iterator[Recording]:
+    per_second = f"{of(series.COST)} / 3600"
+    tokens = f"(sum by ({SERVICE}) ({of(series.TOKENS)}) > 0)"
+    yield Recording(series.COST_OF_TOKENS, f"{per_second} / {tokens} * 1e6")
+    yield Recording(series.COST_OF_GOOD, f"{per_second} / ({of(series.GOOD)} > 0) * 1e3")
+
+
+def _burns() -> Iterator[Recording]:
+    """The share of bad requests at which each alert fires, and the requests of each tier of windows."""
+    for burn, window in BURNS:
+        budget = f"{window.budget_share * window.divisor:g} * (1 - {of(series.OBJECTIVE)})"
+        yield Recording(series.BURN_LIMIT, f"clamp_max({budget}, {REACHABLE:g})", (("burn", burn),))
+    for name, requests in ((series.TIERED_JUDGED, series.JUDGED), (series.TIERED_BAD, series.BAD)):
+        for tier in TIERS:
+            inside = f"{of(series.WINDOW)} > {tier.over_seconds:.0f} <= {tier.upto_seconds:.0f}"
+            yield Recording(name, f"{of(requests)} and on ({SERVICE}) ({inside})", (("tier", tier.name),))
+
+
+def _rate(selector: str, span: str) -> str:
+    return f"sum by ({SERVICE}) (rate({selector}[{span}]))"

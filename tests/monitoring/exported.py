@@ -1,0 +1,59 @@
+"""Which metrics there are, from those who export them; and which ones an expression names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from holdfast.monitoring.rules import recordings
+from holdfast.observe.queries import TPOT_BEFORE_0_11
+from holdfast.runtime.telemetry import Telemetry
+from holdfast.simulator.emulator_families import FAMILIES, MetricType
+from holdfast_engine.metrics import EngineCollector, Identity
+from holdfast_engine.record import FIELDS
+from holdfast_engine.statsfile import StatsWriter
+
+# Names of releases before the recorded one, which the operator's queries know too.
+OF_OLDER_VLLM = {"vllm:gpu_cache_usage_perc", f"vllm:{TPOT_BEFORE_0_11}_bucket"}
+OF_PROMETHEUS = {"ALERTS"}
+_WORDS = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_NO_METRICS = {
+    *("sum", "avg", "min", "max", "count", "by", "on", "group_left", "and", "or", "unless", "offset", "rate"),
+    *("histogram_quantile", "label_replace", "clamp_min", "clamp_max", "absent", "vector", "topk", "last_over_time"),
+    *("increase", "sum_over_time", "avg_over_time", "count_over_time"),
+}
+
+
+def names_in(promql: str) -> tuple[set[str], set[str]]:
+    """Return what the selectors of an expression name, and all words that are neither that nor PromQL's own."""
+    bare = re.sub(r'"(\\.|[^"\\])*"', '""', promql)
+    selected = set(re.findall(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{", bare))
+    rest = re.sub(r"[a-zA-Z_:][a-zA-Z0-9_:]*\{[^}]*\}", "", bare)
+    rest = re.sub(r"\[[^\]]*\]|offset \w+|\b(by|on|group_left) \([^)]*\)|[0-9.]+(e[0-9]+)?", "", rest)
+    return selected, set(_WORDS.findall(rest)) - _NO_METRICS
+
+
+def exported(folder: Path) -> set[str]:
+    """Return every sample name that vLLM, the plugin, the operator or a recording rule brings about."""
+    vllm = {name for family in FAMILIES for name in _samples(family.name, family.type.value)}
+    recorded = {recording.record for recording in recordings()}
+    return vllm | _of_registry(_plugin(folder)) | _of_registry(Telemetry().registry) | recorded
+
+
+def _plugin(folder: Path) -> CollectorRegistry:
+    path, registry = folder / "engine-0.stats", CollectorRegistry()
+    StatsWriter(path, len(FIELDS)).write([1.0] * len(FIELDS))
+    registry.register(EngineCollector(Identity("m", "0.1.0", "0.32.0"), {0: path}))
+    return registry
+
+
+def _of_registry(registry: CollectorRegistry) -> set[str]:
+    return {name for metric in registry.collect() for name in _samples(metric.name, metric.type)}
+
+
+def _samples(name: str, kind: str) -> set[str]:
+    if kind == MetricType.COUNTER.value:
+        return {f"{name}_total"}
+    return {f"{name}_bucket", f"{name}_count", f"{name}_sum"} if kind == "histogram" else {name}
