@@ -161,7 +161,9 @@ class Watcher:
     def _look(self) -> dict[str, float]:
         names = {"holdfast_tick_seconds_count": "ticks", "holdfast_tick_seconds_sum": "seconds"}
         found = {"ticks": 0.0, "seconds": 0.0}
-        for name, labels, value in _samples(rig.get(f"{self._rig.operator}/metrics")):
+        # Looks come far more often than scrapes: only what is looked for is worked out for them.
+        wanted = "&".join(f"name[]={name}" for name in (*names, "holdfast_tick_phase_seconds_sum"))
+        for name, labels, value in _samples(rig.get(f"{self._rig.operator}/metrics?{wanted}")):
             if name in names:
                 found[names[name]] = value
             elif name == "holdfast_tick_phase_seconds_sum":

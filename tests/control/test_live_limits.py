@@ -320,6 +320,20 @@ async def test_a_deaf_engine_is_named_after_its_time_and_not_before(world: World
     assert 30.0 < named_at - changed_at <= 30.0 + 2 * SCRAPE + 10.0
 
 
+async def test_engines_that_show_nothing_are_named_though_nothing_moves_and_worked_out_only_twice(world: World) -> None:
+    live, worked_out = operator(world), []
+    judge = live._judge
+    live._judge = lambda *seen: (worked_out.append(world.now), judge(*seen))  # type: ignore[method-assign, assignment]
+    silent = Traffic(SignalState.FRESH)
+    for _ in range(20):
+        await world.tick(live, silent)
+    told = live.applied(world.part).condition
+    assert told is not None
+    assert told.status is False
+    settled = [at for at in worked_out if at > NOW + 20.0]
+    assert len(settled) <= 3, "when they become overdue, and once more to see that it lasts"
+
+
 async def test_while_prometheus_is_away_nobody_is_named_and_limits_are_written(world: World) -> None:
     live = operator(world)
     for _ in range(3):

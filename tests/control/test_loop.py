@@ -47,6 +47,8 @@ class NoMetrics:
     async def running_by_pod(self, keys: Iterable[ServiceKey], now: float) -> Mapping[ServiceKey, Mapping[str, float]]:
         return {}
 
+    def catch_up(self) -> None: ...
+
 
 class Acting:
     """Remembers what it was told to do."""

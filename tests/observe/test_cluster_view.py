@@ -97,6 +97,24 @@ async def test_a_service_is_joined_with_its_pods_and_deployments(world: Cluster)
     assert parts.last_cold_start_seconds == 42.5
 
 
+async def test_a_service_of_which_nothing_has_changed_is_the_very_same_at_every_look(world: Cluster) -> None:
+    await world.put("services", service())
+    await world.put("services", service("other"))
+    await world.put("pods", pod())
+    (chat, other), (again, still) = world.view.services(), world.view.services()
+    assert (again, still) == (chat, other)
+    assert again is chat
+    more = pod()
+    more["metadata"] |= {"name": "chat-h100-2", "uid": "uid-2"}
+    await world.put("pods", more)
+    grown, same = world.view.services()
+    assert (len(grown.replicas), same is other) == (2, True)
+    world.remove("pods", more)
+    assert len(world.view.services()[0].replicas) == 1
+    world.remove("services", service())
+    assert [one.spec.key.name for one in world.view.services()] == ["other"]
+
+
 async def test_pods_of_another_service_or_namespace_are_not_its_own(world: Cluster) -> None:
     await world.put("services", service())
     stranger, elsewhere = pod(), pod()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -83,7 +84,11 @@ def test_many_services_are_asked_about_in_parts_and_never_all_at_once() -> None:
     turns = cache()
     asked = [turn for tick in range(0, 60, 5) for turn in turns.due(NOW + tick, parts=3)]
     assert 14 <= len(asked) == len({(name, part.start) for name, part in asked}) <= 3 * len(queries.slow_queries())
-    assert max(len(turns.due(NOW + tick, parts=2)) for tick in range(60, 660, 5)) <= 2
+    later = [turns.due(NOW + tick, parts=2) for tick in range(60, 660, 5)]
+    assert max(map(len, later)) <= 2
+    often = Counter(name for some in later for name, _ in some)
+    assert {name for name, times in often.items() if times <= 15} == slow.RARELY, "those every other round"
+    assert all(27 <= times <= 30 for name, times in often.items() if name not in slow.RARELY)
 
 
 def test_an_answer_about_some_services_leaves_those_of_the_others() -> None:

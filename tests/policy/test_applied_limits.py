@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from holdfast.api.conditions import ConditionType
 from holdfast.domain.engine import EngineState, PluginMode
 from holdfast.domain.signals import SignalState, Traffic
-from holdfast.policy.applied import NOTHING_APPLIED, Applied, Watched, applied, can_see, unseen, watch
+from holdfast.policy.applied import NOTHING_APPLIED, Applied, Watched, applied, can_see, stands_until, unseen, watch
 
 SCRAPE = 15.0
 PATIENCE = 30.0 + 2 * SCRAPE
@@ -137,3 +139,16 @@ def test_while_nothing_is_seen_the_condition_stays_and_nothing_is_claimed() -> N
     assert unseen(before).condition == before.condition
     assert unseen(before).live is None
     assert said(unseen(NOTHING_APPLIED)) == (None, "LimitsPending")
+
+
+def test_time_alone_changes_nothing_before_an_engine_is_overdue() -> None:
+    silent, slow = Watched(7, None, 100.0), Watched(7, state("b", 6), 130.0)
+    both = {"a": silent, "b": slow}
+    for now in (130.0, 100.0 + PATIENCE, 100.5 + PATIENCE, 130.0 + PATIENCE, 130.5 + PATIENCE):
+        until = stands_until(both.values(), SCRAPE, now)
+        told = applied(both, NOTHING_APPLIED, SCRAPE, now)
+        later = min(until, now + 1e6)
+        assert applied(both, NOTHING_APPLIED, SCRAPE, later) == told
+        if math.isfinite(until):
+            assert applied(both, NOTHING_APPLIED, SCRAPE, until + 0.5) != told
+    assert stands_until([Watched(7, state("a", 7))], SCRAPE, 0.0) == math.inf

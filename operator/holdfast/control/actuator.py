@@ -40,6 +40,7 @@ _DISCOVERY_SECONDS = 300.0
 # those that run already must not go unseen.
 _ACT_SECONDS = 10.0
 _HOLD_SECONDS = 2.5  # where no size changes: of what a thousand services have to tell, most can wait for a tick
+_PAUSE_AFTER = 50  # services at rest: each takes some ten microseconds
 _URGENCY = {Action.HOLD: 1, Action.CREATE: 2}  # before them: sizes of what runs
 
 
@@ -117,7 +118,11 @@ class Actuator:
         def work() -> Iterator[Coroutine[None, None, None]]:
             for entry in invalid:
                 yield self._guarded(self._teller.tell_invalid(entry, now), entry.key, now, until)
-            for d in sorted(decisions, key=lambda d: turn[d.key]):
+            for place, d in enumerate(sorted(decisions, key=lambda d: turn[d.key])):
+                if self._stays_as_it_is(parts[d.key], d, inventory, now):
+                    if place % _PAUSE_AFTER == 0:
+                        yield asyncio.sleep(0.0)  # thousands at rest would hold the event loop up
+                    continue
                 one = self._one(parts[d.key], d, inventory, running.get(d.key, {}), now)
                 yield self._guarded(one, d.key, now, holding_until if d.verdict.action is Action.HOLD else until)
 
@@ -161,10 +166,7 @@ class Actuator:
     async def _one(
         self, part: ServiceParts, decision: Decision, inventory: Inventory, running: Mapping[str, float], now: float
     ) -> None:
-        seen = (part, self._live.wanted(part), self._live.applied(part), _rooms(part, inventory), self._pod_monitor)
-        if self._is_at_rest(part, decision, seen, now):
-            self._telemetry.decided(decision)
-            return
+        seen = self._seen(part, inventory)
         changes = plan(
             part,
             decision,
@@ -184,6 +186,21 @@ class Actuator:
             raise failure
         if due_at > now and not changes.moves and self._objects.is_settled(part, changes):
             self._rests[decision.key] = Rest(decision, seen, self._teller.written(part), now, due_at)
+
+    def _stays_as_it_is(self, part: ServiceParts, decision: Decision, inventory: Inventory, now: float) -> bool:
+        """Whether nothing is left to do; what goes wrong in finding out is told of when the service is acted on."""
+        try:
+            rests = self._is_at_rest(part, decision, self._seen(part, inventory), now)
+        except Exception:
+            return False
+        if rests:
+            self._reached[decision.key] = now
+            self._telemetry.decided(decision)
+        return rests
+
+    def _seen(self, part: ServiceParts, inventory: Inventory) -> tuple[object, ...]:
+        """Everything but the decision that writes depend on."""
+        return (part, self._live.wanted(part), self._live.applied(part), _rooms(part, inventory), self._pod_monitor)
 
     def _is_at_rest(self, part: ServiceParts, decision: Decision, seen: tuple[object, ...], now: float) -> bool:
         """Whether there is nothing to do; where there is, rest must be found anew."""
@@ -258,7 +275,7 @@ class Actuator:
 async def _in_turn(waiting: Iterable[Coroutine[None, None, None]]) -> None:
     """Do what is next until nothing is left: of several beside each other, and no task for each of a thousand.
 
-    Services at rest wait for nothing: without a pause, a thousand of them would hold the event loop up.
+    Work may end without having waited: without a pause, much of it would hold the event loop up.
     """
     for work in waiting:
         await work

@@ -22,7 +22,7 @@ from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.observe.cluster import ServiceParts
 from holdfast.observe.engines import Engine
-from holdfast.policy.applied import NOTHING_APPLIED, Applied, Watched, applied, can_see, unseen, watch
+from holdfast.policy.applied import NOTHING_APPLIED, Applied, Watched, applied, can_see, stands_until, unseen, watch
 from holdfast.policy.limitsversion import numbered
 from holdfast_engine.rules import Limits
 
@@ -47,7 +47,8 @@ class _Kept:
     sent: dict[str, tuple[Limits, float]] = field(default_factory=dict)  # by uid of the pod
     watched: Mapping[str, Watched] = field(default_factory=dict)  # by pod
     told: Applied = NOTHING_APPLIED
-    at_rest: object = None  # what was seen when the last look changed nothing and nothing was waited for
+    at_rest: object = None  # what was seen when the last look changed nothing
+    rests_until: float = -math.inf  # when time alone will change something: an engine is told to lack its limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +88,16 @@ class LiveLimits:
         """Work out what is wanted under which version, and what is in force."""
         kept = self._of(part)
         seen = (part.spec.generation, part.engines, part.limits, part.replicas, can_see(traffic), traffic.plugins)
-        if seen == kept.at_rest:
+        if seen == kept.at_rest and now < kept.rests_until:
             return
         before, kept.at_rest = (kept.wanted, kept.watched, kept.told), None
         if kept.generation != part.spec.generation:
             kept.generation, kept.contents = part.spec.generation, self._contents_of(part.service)
         kept.wanted = {name: self._numbered(kept, part, name, traffic, now) for name in kept.contents}
         self._judge(kept, part, traffic, now)
-        waits = any(engine.lacking_since is not None for engine in kept.watched.values())
-        if not waits and before == (kept.wanted, kept.watched, kept.told):
+        if before == (kept.wanted, kept.watched, kept.told):
             kept.at_rest = seen
+            kept.rests_until = stands_until(kept.watched.values(), self._scrape_seconds, now)
 
     async def write(self, parts: Sequence[ServiceParts], now: float) -> None:
         """Write the annotation of every pod that does not have its limits, `MOST_WRITES` of them at most.

@@ -104,6 +104,7 @@ class Loop:
             invalid = (*self._cluster.invalid(), *self._undecided(services, failed))
             await self._actuator.act(services, decisions, invalid, snapshot.nodes, now, traffic)
         self._telemetry.tick(self._monotonic() - started_at, len(services))
+        self._metrics.catch_up()
 
     def _undecided(self, services: Sequence[ServiceParts], failed: Mapping[ServiceKey, Exception]) -> Iterator[Invalid]:
         """Tell of each service that could not be decided on: it is our fault, and no other service's trouble."""

@@ -146,6 +146,16 @@ class Pod(NamedTuple):
     engine: Engine | None
 
 
+class _Shown(NamedTuple):
+    """What the indices hold of one service."""
+
+    declared: tuple[object, ...]
+    deployments: tuple[Deployed, ...]
+    live: tuple[Live, ...]
+    pods: tuple[Pod, ...]
+    limits: LimitsByAccelerator
+
+
 class ClusterView:
     """Reads kopf's indices; empty until kopf has filled them."""
 
@@ -158,6 +168,7 @@ class ClusterView:
         self._live: Mapping[ServiceKey, Iterable[Live]] = {}
         self._limits: Mapping[ServiceKey, Iterable[LimitsByAccelerator]] = {}
         self._nodes: Mapping[str, Iterable[NodeOffer]] = {}
+        self._made: dict[ServiceKey, tuple[_Shown, ServiceParts]] = {}
 
     def register(
         self, registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, *, pod_monitors: bool = False
@@ -211,16 +222,32 @@ class ClusterView:
 
     def services(self) -> tuple[ServiceParts, ...]:
         """Return every service that is understood, in order of keys."""
-        return tuple(
-            self._parts(key, *declared) for key, declared in self._entries() if not isinstance(declared, Invalid)
-        )
+        found = {key: entry for key, entry in self._entries() if not isinstance(entry, Invalid)}
+        for gone in self._made.keys() - found.keys():
+            del self._made[gone]
+        return tuple(self._parts(key, *declared) for key, declared in found.items())
 
     def _parts(self, key: ServiceKey, service: LLMService, spec: ServiceSpec, born: str) -> ServiceParts:
-        labelled = tuple(self._deployments.get(key, ()))
-        deployed = tuple(item for item in labelled if _is_ours(item, spec))
-        live = [*self._live.get(key, ()), *(item.live for item in labelled if item.live)]
+        """Return one service; the very same as before where nothing has changed, so that others see it at a glance."""
+        shown = _Shown(
+            (service, spec, born, self._watched),
+            tuple(self._deployments.get(key, ())),
+            tuple(self._live.get(key, ())),
+            tuple(self._pods.get(key, ())),
+            next(iter(self._limits.get(key, ())), ()),
+        )
+        before = self._made.get(key)
+        if before is not None and before[0] == shown:
+            return before[1]
+        made = self._make(service, spec, born, shown)
+        self._made[key] = (shown, made)
+        return made
+
+    def _make(self, service: LLMService, spec: ServiceSpec, born: str, shown: _Shown) -> ServiceParts:
+        deployed = tuple(item for item in shown.deployments if _is_ours(item, spec))
+        live = [*shown.live, *(item.live for item in shown.deployments if item.live)]
         live.sort(key=lambda item: (item.kind, item.name))
-        pods = sorted(self._pods.get(key, ()), key=lambda pod: pod.replica.name)
+        pods = sorted(shown.pods, key=lambda pod: pod.replica.name)
         return ServiceParts(
             service=service,
             spec=spec,
@@ -229,7 +256,7 @@ class ClusterView:
             live=tuple(live),
             watched=self._watched,
             engines=tuple(pod.engine for pod in pods if pod.engine),
-            limits=next(iter(self._limits.get(key, ())), ()),
+            limits=shown.limits,
             born=born,
         )
 

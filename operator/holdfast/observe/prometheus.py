@@ -7,13 +7,14 @@ import dataclasses
 import functools
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import History, RateSample, RevisionTraffic, Traffic
-from holdfast.observe import edges, history, queries, rota, slow, traffic
+from holdfast.observe import bundles, edges, history, queries, rota, slow, traffic
 from holdfast.observe.client import PrometheusAddress, PrometheusClient
 from holdfast.observe.foreign import Strangers
 from holdfast.observe.history import Level
@@ -31,6 +32,8 @@ _PORTION = 100  # services whose history is in memory at once: an hour of one is
 _THREADS = 11  # all queries of the first tick: seven fast, slow.AT_ONCE others
 MOST_QUERIES = 12
 """Of one tick, whatever the number of services."""
+_MOST_IN_TURN = len(bundles.WHERE_NOBODY_WAITS) + 2  # and those about newcomers and about trials
+_MOST_SLOW_IN_TURN = 2  # so that a turn is over before the next tick; five in four ticks would do
 
 T = TypeVar("T")
 
@@ -50,12 +53,26 @@ class MetricsSource(Protocol):
         """Return requests in flight by pod name; what is not known is left out."""
         ...
 
+    def catch_up(self) -> None:
+        """Ask beside what the last look did not wait for: a tick is over, and the next one is some seconds away."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What one tick asked about, and whom it waited for."""
+
+    requests: Sequence[TrafficRequest]
+    pressing: Sequence[TrafficRequest]
+    pulses: Mapping[ServiceKey, Pulse]
+    now: float
+
 
 class PrometheusSource:
     """Asks a constant number of questions per tick, whatever the number of services.
 
-    Many services take turns (`observe.rota`): what was last seen of the others stands for them. Slow queries run in the
-    background and are never waited for; their answers serve for five minutes.
+    Many services take turns between the ticks (`observe.rota`): what was last seen of them stands for them. Slow
+    queries run in the background and are never waited for; their answers serve for five minutes.
     """
 
     def __init__(self, address: PrometheusAddress, tick_seconds: float = 5.0, scrape_seconds: float = 15.0) -> None:
@@ -65,46 +82,92 @@ class PrometheusSource:
         self._deadline_seconds = address.timeout_seconds + 1.0
         self._slow_queries = {query.name: query for query in queries.slow_queries()}
         self._slow = slow.SlowCache(tuple(self._slow_queries), _SLOW_PERIOD_SECONDS, _SLOW_TRUST_SECONDS)
-        self._rota = Rota(int(scrape_seconds // tick_seconds))
+        self._rota = Rota(int(scrape_seconds // tick_seconds), self.window.stale_seconds)
         self._strangers = Strangers(scrape_seconds)
         self._known: dict[ServiceKey, Traffic] = {}
         self._background: set[asyncio.Task[None]] = set()
-        self._asked = 0  # queries of this tick that are waited for
+        self._catching_up: asyncio.Task[None] | None = None
+        self._look: _Look | None = None  # the last one, where turns were taken
+        self._asked = 0  # queries of this tick that were waited for
 
     async def observe(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, Traffic]:
+        self._look = None
         if not requests:
             return {}
-        self._asked, turns = 0, self._rota.turns(requests)
+        self._asked, in_turn = 0, self._rota.turns(requests) > 1
         try:
-            pulses = await self._pulses(now) if turns > 1 else {}
-            asked = self._rota.due(requests, pulses)
-            fresh = await self._observe(asked, len(asked) < len(requests), now)
+            pulses = await self._pulses(now) if in_turn else {}
+            asked = self._rota.pressing(requests, pulses, now) if in_turn else requests
+            fresh = await self._observe_pressing(asked, len(asked) < len(requests), now) if asked else {}
         except QueryError as error:
             return {request.key: traffic.unreachable(str(error)) for request in requests}
         finally:
-            self._start_slow_queries(requests, turns, now)  # nobody waits for them: not beside those waited for
-        self._rota.answered(asked, pulses, requests)
+            if not in_turn:
+                self._start_slow_queries(requests, now)  # nobody waits for them: not beside those waited for
+        self._rota.answered(asked, pulses, requests, now)
         self._strangers.forget_all_but({request.key for request in requests})
         self._known = {request.key: fresh.get(request.key) or self._known[request.key] for request in requests}
+        if in_turn:
+            self._look = _Look(requests, asked, pulses, now)
         return self._known
+
+    def catch_up(self) -> None:
+        look, self._look = self._look, None
+        if look is None or (self._catching_up and not self._catching_up.done()):
+            return
+        self._catching_up = self._start(self._take_turns(look, self._asked))
+
+    async def _take_turns(self, look: _Look, asked: int) -> None:
+        """Ask one question after the other about those whose turn it is, then slow ones: a tick may begin meanwhile."""
+        due = self._rota.due(look.requests, look.pressing) if _are_few(look.pressing) else []
+        left = min(_MOST_SLOW_IN_TURN, MOST_QUERIES - asked - _MOST_IN_TURN)
+        slow_turns = self._slow_turns(look.requests, look.now, left)
+        seen: Mapping[ServiceKey, Traffic] = {}
+        try:
+            if due:
+                seen = await self._observe(due, True, look.now, self._ask_in_turn, bundles.WHERE_NOBODY_WAITS)
+                self._rota.answered(self._not_newer(due, look.now), look.pulses, look.requests, look.now)
+        except QueryError as error:
+            _LOG.warning("%d services could not be asked about in turn: %s", len(due), error)
+            seen = {request.key: traffic.unreachable(str(error)) for request in due}
+        wanted = {request.key for request in self._not_newer(due, look.now)}
+        self._known = self._known | {key: found for key, found in seen.items() if key in wanted}
+        for name, keys, some in slow_turns:
+            await self._ask_slow(name, keys, some, look.now)
 
     async def _pulses(self, now: float) -> dict[ServiceKey, Pulse]:
         query = queries.pulse_query(self.window)
         return rota.read_pulses((await self._ask_all([query], now))[query.name].samples)
 
-    async def _observe(self, asked: Sequence[TrafficRequest], some: bool, now: float) -> dict[ServiceKey, Traffic]:
-        """Ask about these services, or about all of them."""
-        wanted = _edges_of(asked)
+    async def _observe_pressing(
+        self, asked: Sequence[TrafficRequest], some: bool, now: float
+    ) -> dict[ServiceKey, Traffic]:
+        """Ask all at once, and of few services in one question."""
+        together = bundles.ALL_IN_ONE if some and _are_few(asked) else ()
+        return await self._observe(asked, some, now, self._ask_all, together)
+
+    async def _observe(
+        self,
+        asked: Sequence[TrafficRequest],
+        some: bool,
+        now: float,
+        ask: Callable[[Sequence[Query], float], Awaitable[dict[str, Answer]]],
+        together: Sequence[Sequence[str]],
+    ) -> dict[ServiceKey, Traffic]:
+        """Ask about these services, or about all of them; `together` names the queries that are asked as one."""
+        wanted, keys = _edges_of(asked), [request.key for request in asked]
         tiers = edges.tiers((request.key.name, request.slo) for request in asked) if some else ()
         fast = queries.fast_queries(self.window, wanted, tiers)
-        keys = [request.key for request in asked]
+        if some:
+            fast = tuple(queries.narrowed(query, keys) for query in fast)
+        answers = await ask(bundles.bundled(fast, together) if together else fast, now)
+        answers = await self._in_thread(functools.partial(bundles.unbundled, answers)) if together else answers
         trials = {request.key: request.slo for request in asked if request.on_trial}
-        answers = await self._ask_all([queries.narrowed(query, keys) for query in fast] if some else fast, now)
         compared = await self._compare(trials, wanted, now) if trials else {}
         namespaces, pods = traffic.newcomers(answers["anomalies"])
         if pods:
             query = queries.newcomer_query(self.window, wanted, namespaces, pods)
-            answers |= await self._ask_all([query], now)
+            answers |= await ask([query], now)
         signals = self._slow.signals(now)
         read = functools.partial(traffic.assemble, asked, answers, signals, self.window, now, self._strangers)
         seen = await self._in_thread(read)  # ten thousand rows: not while the event loop waits
@@ -145,7 +208,7 @@ class PrometheusSource:
         return running
 
     async def settle(self) -> None:
-        """Wait for the slow queries under way."""
+        """Wait for the queries under way that nobody waits for."""
         await asyncio.gather(*self._background)
 
     async def close(self) -> None:
@@ -166,6 +229,13 @@ class PrometheusSource:
             raise QueryError(f"Prometheus did not answer all queries within {self._deadline_seconds:g} s") from error
         return {query.name: answer for query, answer in zip(asked, answers, strict=True)}
 
+    async def _ask_in_turn(self, asked: Sequence[Query], now: float) -> dict[str, Answer]:
+        """Ask one question after the other: each of them costs Prometheus a core, which others need too."""
+        answers: dict[str, Answer] = {}
+        for query in asked:
+            answers |= await self._ask_all([query], now)
+        return answers
+
     async def _read_level(
         self, level: Level, requests: Sequence[TrafficRequest], some: bool, now: float
     ) -> dict[ServiceKey, tuple[RateSample, ...]]:
@@ -176,24 +246,43 @@ class PrometheusSource:
         rows = await self._in_thread(ask)
         return await self._in_thread(functools.partial(history.read, rows, level, requests))
 
-    def _start_slow_queries(self, requests: Sequence[TrafficRequest], parts: int, now: float) -> None:
-        ordered = sorted(request.key for request in requests)
-        for name, part in self._slow.due(now, parts, MOST_QUERIES - self._asked - 1):  # one may follow: running_by_pod
-            task = asyncio.create_task(self._ask_slow(name, ordered[part], part.step > 1, now))
-            self._background.add(task)
-            task.add_done_callback(self._background.discard)
+    def _start_slow_queries(self, requests: Sequence[TrafficRequest], now: float) -> None:
+        # One may follow: running_by_pod.
+        for name, keys, some in self._slow_turns(requests, now, MOST_QUERIES - self._asked - 1):
+            self._start(self._ask_slow(name, keys, some, now))
+
+    def _slow_turns(
+        self, requests: Sequence[TrafficRequest], now: float, most: int
+    ) -> list[tuple[str, Sequence[ServiceKey], bool]]:
+        """Return the slow queries that are due by name, with whom to ask about, and whether these are not all."""
+        ordered, parts = sorted(request.key for request in requests), self._rota.turns(requests)
+        return [(name, ordered[part], part.step > 1) for name, part in self._slow.due(now, parts, most)]
 
     async def _ask_slow(self, name: str, keys: Sequence[ServiceKey], some: bool, now: float) -> None:
         query, asked = self._slow_queries[name], frozenset(keys)
         try:
             narrowed = queries.narrowed(query, keys) if some else query
             answer = await self._in_thread(functools.partial(self._client.instant, narrowed, now))
-            self._slow.store(name, answer.samples, now, (lambda key: key not in asked) if some else None)
+            others: Callable[[ServiceKey], bool] | None = (lambda key: key not in asked) if some else None
+            await self._in_thread(functools.partial(self._slow.store, name, answer.samples, now, others))
         except QueryError as error:
             _LOG.warning("slow query failed, its last answer serves for %.0f s: %s", _SLOW_TRUST_SECONDS, error)
 
+    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+    def _not_newer(self, requests: Iterable[TrafficRequest], at: float) -> list[TrafficRequest]:
+        return [request for request in requests if not self._rota.is_newer(request.key, at)]
+
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+
+
+def _are_few(requests: Sequence[TrafficRequest]) -> bool:
+    return max(len(requests), rota.engines(requests)) <= 2 * rota.MOST_PRESSING
 
 
 def _edges_of(requests: Sequence[TrafficRequest]) -> Edges:

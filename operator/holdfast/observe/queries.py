@@ -180,9 +180,9 @@ def newcomer_query(span: Window, edges: Edges, namespaces: Iterable[str], pods: 
 
 
 def pulse_query(span: Window) -> Query:
-    """Return what is asked about everybody where services take turns: how much was begun, and what waits."""
-    begun = f"sum by ({SERVICE}) (increase(vllm:{TTFT}_count{{{OURS}}}[{_interval(span)}]))"
-    waiting = f"sum by ({SERVICE}) (vllm:num_requests_waiting{{{OURS}}})"
+    """Return what is asked about everybody where services take turns: how much was begun, and what waits, if any."""
+    begun = f"(sum by ({SERVICE}) (increase(vllm:{TTFT}_count{{{OURS}}}[{_interval(span)}])) > 0)"
+    waiting = f"(sum by ({SERVICE}) (vllm:num_requests_waiting{{{OURS}}}) > 0)"
     return Query("pulse", f"{_named(begun, 'metric', 'started')} or {_named(waiting, 'metric', 'waiting')}")
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class QueryError(Exception):
     """Prometheus could not be asked, or its answer cannot be understood; the text says what and names no secret."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """One series at one instant; the value may be NaN or infinite: judging it is the reader's part."""
 
     labels: Mapping[str, str]
@@ -44,7 +43,7 @@ class Answer:
 
 def parse_vector(result: object) -> tuple[Sample, ...]:
     """Read `data.result` of an instant query."""
-    return tuple(Sample(_labels(item), _point(item.get("value"))[1]) for item in _items(result))
+    return tuple([Sample(_labels(item), _point(item.get("value"))[1]) for item in _items(result)])
 
 
 def parse_matrix(result: object) -> tuple[Series, ...]:
@@ -60,7 +59,7 @@ def partial_warnings(warnings: object) -> tuple[str, ...]:
 
 def _items(result: object) -> list[dict[str, Any]]:
     items = _items_of(result)
-    if not all(isinstance(item, dict) for item in items):
+    if not _all_of(dict, items):
         raise QueryError("Prometheus answered something else than a list of series")
     return items
 
@@ -75,9 +74,14 @@ def _labels(item: Mapping[str, Any]) -> Mapping[str, str]:
     labels = item.get("metric")
     if not isinstance(labels, dict):
         raise QueryError("Prometheus answered a series without labels")
-    if not all(isinstance(text, str) for text in labels.values()):
+    if not _all_of(str, labels.values()):
         raise QueryError("Prometheus answered a label that is no text")
     return labels
+
+
+def _all_of(kind: type, values: Iterable[object]) -> bool:
+    """Whether all are of a type, as JSON gives it: looked at ten thousand times a tick."""
+    return set(map(type, values)) <= {kind}
 
 
 def _point(pair: Sequence[Any] | None) -> tuple[float, float]:

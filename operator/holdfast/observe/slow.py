@@ -20,6 +20,9 @@ QUANTILES = (0.5, 0.95, 0.99)
 AT_ONCE = 4
 """Queries that fall due together, at the first tick, are asked so many at a time."""
 
+RARELY = frozenset({"prompt_lengths", "output_lengths"})
+"""Asked half as often as the others where services are many: lengths over ten minutes, and the dearest of all."""
+
 
 @dataclass(frozen=True, slots=True)
 class SlowSignals:
@@ -38,7 +41,7 @@ class SlowCache:
 
     The queries take turns: after the first round one falls due every `period / number of queries` seconds, so that
     no tick carries them all. Where services are many, each query is asked in parts that take turns likewise, from the
-    first round on. A failed query is asked again at its next turn.
+    first round on, and some are asked `RARELY`. A failed query is asked again at its next turn.
     """
 
     def __init__(self, names: Sequence[str], period_seconds: float, trust_seconds: float) -> None:
@@ -60,7 +63,7 @@ class SlowCache:
         turns = sorted(waiting, key=self._due_at.__getitem__)[: max(0, min(most, AT_ONCE))]
         for turn in turns:
             first = self._due_at[turn] == -math.inf
-            self._due_at[turn] = now + self._period_seconds + (self._stagger(turn) if first else 0.0)
+            self._due_at[turn] = now + self._period(turn) + (self._stagger(turn) if first else 0.0)
         return tuple((name, slice(part, None, self._parts)) for name, part in turns)
 
     def _plan(self, now: float, parts: int) -> None:
@@ -71,6 +74,9 @@ class SlowCache:
 
     def _stagger(self, turn: tuple[str, int]) -> float:
         return self._period_seconds * list(self._due_at).index(turn) / len(self._due_at)
+
+    def _period(self, turn: tuple[str, int]) -> float:
+        return self._period_seconds * (2.0 if self._parts > 1 and turn[0] in RARELY else 1.0)
 
     def store(
         self, name: str, samples: Sequence[Sample], at: float, others: Callable[[ServiceKey], bool] | None = None

@@ -6,6 +6,7 @@ it has lacked its limits for longer than writing, reading and scraping take toge
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -79,7 +80,7 @@ def _looked(before: Watched | None, wanted: int, state: EngineState | None, now:
 
 def applied(watched: Mapping[str, Watched], before: Applied, scrape_seconds: float, now: float) -> Applied:
     """Return what to tell of a service whose ready engines with the plugin are `watched`, after `before` was told."""
-    patience = APPLY_SECONDS + 2.0 * scrape_seconds
+    patience = _patience_seconds(scrape_seconds)
     overdue = {
         pod: engine
         for pod, engine in sorted(watched.items())
@@ -93,6 +94,17 @@ def applied(watched: Mapping[str, Watched], before: Applied, scrape_seconds: flo
         active_sequences=_least(state.active_sequences for state in at_work),
         tokens_per_step=_least(state.tokens_per_step for state in at_work),
     )
+
+
+def stands_until(watched: Iterable[Watched], scrape_seconds: float, now: float) -> float:
+    """Return until when time alone changes nothing of what `applied` told now: no engine becomes overdue."""
+    patience = _patience_seconds(scrape_seconds)
+    lacking = (engine.lacking_since for engine in watched if engine.lacking_since is not None)
+    return min((since + patience for since in lacking if now - since <= patience), default=math.inf)
+
+
+def _patience_seconds(scrape_seconds: float) -> float:
+    return APPLY_SECONDS + 2.0 * scrape_seconds
 
 
 def unseen(before: Applied) -> Applied:

@@ -1,0 +1,257 @@
+"""What one whole tick costs the operator: read Prometheus' JSON, decide and act for N services at constant load.
+
+Everything is the operator's own code but for two servers: Prometheus' answers are made up and handed to the HTTP client
+as bytes, and the API server is a dict. CPU is that of the process, all threads.
+
+.venv/bin/python benchmarks/tick_speed.py [--services 1000] [--ticks 12] [--settling 24] [--profile]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import concurrent.futures
+import cProfile
+import io
+import json
+import pstats
+import re
+import statistics
+import sys
+import time
+import urllib.parse
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import requests
+import urllib3
+
+from benchmarks.act_speed import Cluster, Quiet
+from benchmarks.decide_speed import INTERVAL_SECONDS, SCRAPE_SECONDS, TICK_SECONDS, Fleet
+from holdfast.control.actuator import Actuator
+from holdfast.control.loop import Loop
+from holdfast.domain.cluster import NodeOffer
+from holdfast.domain.signals import AcceleratorTraffic, Traffic
+from holdfast.domain.snapshot import Timing
+from holdfast.observe.client import PrometheusAddress
+from holdfast.observe.cluster import Invalid, ServiceParts
+from holdfast.observe.prometheus import PrometheusSource
+from holdfast.policy.settings import PolicySettings
+from holdfast.render import RenderSettings
+from tests.builders import NOW, traffic
+
+_EDGES = {
+    "time_to_first_token_seconds_bucket": ("0.5", "0.75", "1"),
+    "request_time_per_output_token_seconds_bucket": ("0.025", "0.045", "0.05"),
+}
+_NAMES = re.compile(r'holdfast_service=~"([^"]*)"')
+
+
+class Answers(requests.adapters.BaseAdapter):
+    """Prometheus behind the HTTP client: rows of every service, for those that a query names."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
+        self._cluster = cluster
+        self.asked = 0
+        self.seconds = 0.0
+
+    def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
+        """Answer one query; the time that takes is not the operator's."""
+        began = time.thread_time()
+        self.asked += 1
+        form = urllib.parse.parse_qs(str(request.body))
+        promql, now = form["query"][0], float(form.get("time", ["0"])[0])
+        named = {name for found in _NAMES.findall(promql) for name in found.split("|")}
+        rows = [
+            text
+            for index, name in enumerate(self._cluster.names)
+            if not named or name in named
+            for text in self._rows(promql, index, name, now)
+        ]
+        body = '{"status":"success","data":{"resultType":"vector","result":[' + ",".join(rows) + "]}}"
+        if "query_range" in str(request.url):
+            body = '{"status":"success","data":{"resultType":"matrix","result":[]}}'
+        response = requests.Response()
+        response.status_code, response.url, response.request = 200, str(request.url), request
+        response.raw = urllib3.HTTPResponse(io.BytesIO(body.encode()), preload_content=False, status=200)
+        self.seconds += time.thread_time() - began
+        return response
+
+    def close(self) -> None: ...
+
+    def _rows(self, promql: str, index: int, name: str, now: float) -> Iterator[str]:
+        seen = dict(self._cluster.fleet.shown[index].by_accelerator)["h100"]
+        group = {"holdfast_accelerator": "h100", "holdfast_service": name, "namespace": "prod"}
+        if '"metric", "started"' in promql:
+            yield _row({"metric": "started", **_short(group)}, seen.ttft_count, now)
+        elif "[5m]" in promql or "[10m]" in promql:
+            yield from (_row({"le": edge, **_short(group)}, share, now) for edge, share in _buckets(seen))
+        else:
+            yield from (_row({**group, **labels}, value, now) for labels, value in _counts(seen, promql))
+            if "pod) (timestamp(" in promql:
+                for pod in self._cluster.fleet.pods[index]:
+                    yield _row({**group, "metric": "sampled_at", "pod": pod.name}, now - 5.0, now)
+
+
+def _short(group: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in group.items() if name != "holdfast_accelerator"}
+
+
+def _row(labels: Mapping[str, str], value: float, now: float) -> str:
+    return json.dumps({"metric": dict(sorted(labels.items())), "value": [now, repr(value)]}, separators=(",", ":"))
+
+
+def _counts(seen: AcceleratorTraffic, promql: str) -> Iterator[tuple[dict[str, str], float]]:
+    values = {
+        "request_success_total": seen.finished,
+        "time_to_first_token_seconds_count": seen.ttft_count,
+        "request_time_per_output_token_seconds_count": seen.ttft_count,
+        "begun": seen.ttft_count,
+        "most_begun": seen.ttft_count / 4.0,
+        "prompt_tokens_total": seen.prompt_tokens,
+        "generation_tokens_total": seen.output_tokens,
+        "request_prompt_tokens_sum": seen.prompt_length_sum,
+        "request_prompt_tokens_count": seen.length_samples,
+        "request_generation_tokens_sum": seen.output_length_sum,
+        "request_time_per_output_token_seconds_sum": seen.tpot_sum_seconds,
+        "num_requests_running": seen.running,
+        "kv_usage": 0.3,
+    }
+    for metric, value in values.items():
+        if f'"{metric}", "", "")' in promql:
+            reason = {"finished_reason": "stop"} if metric == "request_success_total" else {}
+            yield {"metric": metric, **reason}, value
+    for metric, edges in _EDGES.items():
+        if f'"{metric}", "", "")' in promql:
+            yield from (({"metric": metric, "le": edge}, seen.ttft_count) for edge in edges)
+
+
+def _buckets(seen: AcceleratorTraffic) -> Iterator[tuple[str, float]]:
+    for place, edge in enumerate((1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)):
+        yield str(float(edge)), seen.ttft_count * (place + 1) / 14.0
+    yield "+Inf", seen.ttft_count
+
+
+class Even(Fleet):
+    """Load that is constant but for what rounding makes of it, as the exporter of benchmarks/scale has it."""
+
+    def _counted(self, index: int) -> Traffic:
+        mean = self.rates[index] * INTERVAL_SECONDS * self.chance.gauss(1.0, 0.0005)
+        prompt, output = self.lengths[index]
+        sums = {"prompt_length_sum": mean * prompt, "output_length_sum": mean * output}
+        return traffic(mean / INTERVAL_SECONDS, seconds=INTERVAL_SECONDS, **sums)
+
+
+class Shown:
+    """What the watches show, for nothing: kopf's indices are not part of this."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def services(self) -> tuple[ServiceParts, ...]:
+        return tuple(self._cluster.parts)
+
+    def invalid(self) -> tuple[Invalid, ...]:
+        return ()
+
+    def nodes(self) -> tuple[NodeOffer, ...]:
+        return self._cluster.nodes
+
+
+class Times(Quiet):
+    """Telemetry of the loop: seconds by phase."""
+
+    def __init__(self) -> None:
+        self.phases: dict[str, list[float]] = defaultdict(list)
+
+    def phase(self, name: str, seconds: float) -> None:
+        self.phases[name].append(seconds)
+
+    def tick(self, seconds: float, services: int) -> None:
+        self.phases["tick"].append(seconds)
+
+
+class Inline(concurrent.futures.ThreadPoolExecutor):
+    """Runs everything at once and on the caller's thread, where a profile sees it."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
+        """Call and return what came of it."""
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+async def measure(options: argparse.Namespace, profile: cProfile.Profile) -> Mapping[str, list[float]]:
+    """Return seconds of each tick after sizes have come to rest: CPU of all, wall of each phase."""
+    cluster = Cluster((Fleet if options.noisy else Even)(options.services, options.seed, different=False), options.seed)
+    quiet, times = Quiet(), Times()
+    settings = RenderSettings({"launcher.py": ""}, b"plugin")
+    source = PrometheusSource(PrometheusAddress("http://prometheus"), TICK_SECONDS, SCRAPE_SECONDS)
+    if options.profile:
+        source._executor = Inline()
+        asyncio.get_running_loop().set_default_executor(Inline())
+    answers = Answers(cluster)
+    source._client._session.mount("http://prometheus", answers)
+    acting = Actuator(cluster.api, source, quiet, settings, lambda: True)  # type: ignore[arg-type]
+    await cluster.create(acting)
+    clock = [NOW]
+    loop = Loop(
+        cluster=Shown(cluster),
+        metrics=source,
+        actuator=acting,
+        telemetry=times,
+        timing=Timing(TICK_SECONDS, SCRAPE_SECONDS),
+        policy_settings=PolicySettings(),
+        monotonic=time.perf_counter,
+        wall=lambda: clock[0],
+    )
+    for tick in range(options.settling + options.ticks):
+        cluster.show()
+        cluster.fleet.snapshot(tick * TICK_SECONDS)
+        clock[0], measured = NOW + tick * TICK_SECONDS, tick >= options.settling
+        if tick == options.settling:
+            times.phases.clear()
+        if options.profile and measured:
+            profile.enable()
+        answers.seconds, answers.asked, began = 0.0, 0, time.process_time()
+        await loop.run_once()
+        in_tick = time.process_time() - began - answers.seconds
+        await source.settle()
+        profile.disable()
+        if measured:
+            times.phases["CPU of the tick"].append(in_tick)
+            times.phases["CPU in all"].append(time.process_time() - began - answers.seconds)
+            times.phases["queries"].append(answers.asked / 1e3)
+    await source.close()
+    return times.phases
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--services", type=int, default=1000)
+    parser.add_argument("--ticks", type=int, default=12)
+    parser.add_argument("--settling", type=int, default=24, help="ticks before those")
+    parser.add_argument("--noisy", action="store_true", help="requests arrive at random")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--profile", action="store_true", help="print where the time of the event loop's thread goes")
+    options, profile = parser.parse_args(), cProfile.Profile()
+    began = time.process_time()
+    sum(i * i for i in range(1_000_000))
+    speed = time.process_time() - began
+    for name, seconds in asyncio.run(measure(options, profile)).items():
+        print(f"{name:16} median {statistics.median(seconds) * 1e3:6.0f}   worst {max(seconds) * 1e3:6.0f}")
+    print(f"milliseconds; a million multiplications take {speed * 1e3:.0f}")
+    if options.profile:
+        pstats.Stats(profile).sort_stats("tottime").print_stats(40)
+
+
+if __name__ == "__main__":
+    main()
