@@ -15,10 +15,14 @@ LONGEST_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class ColdStarts:
-    """Seconds of the last cold starts, oldest first, and the replicas that were ready at the last look."""
+    """Seconds of the last cold starts, oldest first, and the replicas that were ready at the last look.
+
+    `waits`: how long the same replicas had waited for a node before, in seconds.
+    """
 
     seconds: tuple[float, ...] = ()
     known: frozenset[str] | None = None
+    waits: tuple[float, ...] = ()
 
     @property
     def p90_seconds(self) -> float | None:
@@ -36,14 +40,20 @@ def watch_cold_starts(memory: ColdStarts, ready: tuple[Replica, ...], remembered
     names = frozenset(replica.name for replica in ready)
     if names == memory.known:
         return memory
-    if memory.known is None and remembered is not None and 0.0 < remembered < LONGEST_SECONDS:
-        return ColdStarts((remembered,), names)
     fresh = sorted(
         (replica for replica in ready if replica.name not in (memory.known or ())),
         key=lambda replica: (replica.ready_at or 0.0, replica.name),
     )
+    waits = (*memory.waits, *map(_wait_seconds, fresh))[-REMEMBERED:]
+    if memory.known is None and remembered is not None and 0.0 < remembered < LONGEST_SECONDS:
+        return ColdStarts((remembered,), names, waits)
     seconds = tuple(filter(None, map(_seconds, fresh)))
-    return ColdStarts((memory.seconds + seconds)[-REMEMBERED:], names)
+    return ColdStarts((memory.seconds + seconds)[-REMEMBERED:], names, waits)
+
+
+def node_seconds(memory: ColdStarts, settings: PolicySettings) -> float:
+    """Longest wait for a node lately: what is asked for at a known hour is asked for so much earlier."""
+    return min(max(memory.waits, default=0.0), settings.provisioning_seconds)
 
 
 def lead_seconds(memory: ColdStarts, timing: Timing, interval_seconds: float, settings: PolicySettings) -> float:
@@ -51,6 +61,12 @@ def lead_seconds(memory: ColdStarts, timing: Timing, interval_seconds: float, se
     cold = memory.p90_seconds
     start = settings.cold_start_seconds if cold is None else cold
     return start + max(timing.tick_seconds, 0.0) + max(timing.scrape_seconds, 0.0) + 0.5 * interval_seconds
+
+
+def _wait_seconds(replica: Replica) -> float:
+    """Time until a node took it; none where the times make no sense."""
+    waited = 0.0 if replica.scheduled_at is None else replica.scheduled_at - replica.created_at
+    return waited if 0.0 < waited < LONGEST_SECONDS else 0.0
 
 
 def _seconds(replica: Replica) -> float | None:

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, BatchingTarget, CapacityView, Decision, Explanation, SloView, Verdict
-from holdfast.domain.service import ServiceKey
+from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot
 from holdfast.policy import budget, forecast, placement, sizing
 from holdfast.policy.batching import Batching
 from holdfast.policy.budget import SloState
+from holdfast.policy.coldstart import node_seconds
 from holdfast.policy.conditions import conditions
 from holdfast.policy.fleet import Grant, arbitrate
 from holdfast.policy.fleet_claims import Claim
@@ -25,7 +26,7 @@ from holdfast.policy.modes import pinned_verdict, recommend_verdict
 from holdfast.policy.replicarate import EngineModel, Frugal, StepLawModel
 from holdfast.policy.replicas import Group, anything_starting, group_replicas
 from holdfast.policy.rest import Last, facts, still_holds
-from holdfast.policy.schedules import floors, raised
+from holdfast.policy.schedules import Floors, floors, raised
 from holdfast.policy.settings import PolicySettings
 from holdfast.policy.sizes import Sizes, decide_sizes
 from holdfast.policy.traffic import Seen, judge
@@ -146,7 +147,7 @@ def _view(
     waiting = sizing.backlog(hopeful, expected, spec.slo.ttft_seconds)
     demand_rps = sizing.demand_rps(expected, waiting, spec.slo.ttft_seconds, starting)
     cycle = sizing.hold_seconds(lead, settings.drain_seconds)
-    scheduled = floors(spec.schedules, now, lead, cycle)
+    scheduled = _scheduled(spec, learned, now, cycle, settings)
     fallback = max((group.baseline for group in groups), default=0)
     beliefs, least = learned.capacity.beliefs, raised(spec, scheduled)
     considered = placement.options(least, beliefs, groups, learned.setbacks, inventory, demand_rps, fallback, now)
@@ -174,6 +175,16 @@ def _view(
         chosen=next(option for option in considered if option.name == choice.accelerator),
         floors=scheduled,
     )
+
+
+def _scheduled(spec: ServiceSpec, learned: Learned, now: float, cycle: float, settings: PolicySettings) -> Floors:
+    """The floors of the schedules, asked for early enough for nodes to come where replicas had to wait for them.
+
+    How long that took is learned anew with each replica: within the longest wait that may be none is let go.
+    """
+    waits = node_seconds(learned.cold_starts, settings)
+    spare = settings.provisioning_seconds - waits if waits else 0.0
+    return floors(spec.schedules, now, learned.lead_seconds + waits, cycle + spare)
 
 
 def _advised(recommendation: Verdict, batching: str) -> Verdict:
