@@ -113,13 +113,16 @@ async def _measure(url: str, streams: int, step: float, seconds: float, pipe: Co
 
 def figures(records: list[Record], stamps: dict[int, float]) -> dict[str, float]:
     """The client's error of TTFT, and what it took in while all streams were under way."""
+    moments = np.concatenate([np.asarray(record.token_at) for record in records])
+    # Not the beginning, where all connections open at once, and not the end, where ever fewer streams are left.
+    begin, end = np.quantile(moments, [0.2, 0.7])
     first = {record.index: record.token_at[0] for record in records if record.token_at}
-    added = np.array([1000.0 * (first[index] - stamps[index]) for index in first if index in stamps])
-    moments = np.sort(np.concatenate([np.asarray(record.token_at) for record in records]))
-    begin, end = np.quantile(moments, [0.2, 0.6])
+    known = [index for index, at in first.items() if index in stamps and begin <= at < end]
+    added = np.array([1000.0 * (first[index] - stamps[index]) for index in known])
     inside = int(((moments >= begin) & (moments < end)).sum())
     return {
         "requests": len(records),
+        "first_tokens_compared": len(known),
         "not_finished": sum(record.outcome is not Outcome.FINISHED for record in records),
         "chunks_per_second": inside / max(1e-9, end - begin),
         "added_ttft_p50_ms": float(np.quantile(added, 0.5)),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.bench.http1 import BadHttp, Head, ResponseReader
-from holdfast.bench.sse import BadStream, EventReader, read_event
+from holdfast.bench.sse import Alike, BadStream, EventReader, read_event
 
 
 class Heard:
@@ -133,6 +133,32 @@ def test_an_event_without_an_end_is_refused_in_time() -> None:
     reader.feed(b"x" * 2**24)
     with pytest.raises(BadStream, match="more than"):
         reader.feed(b"x")
+
+
+@given(st.text(max_size=5), st.text(max_size=5), st.sampled_from([None, "stop"]), st.booleans())
+def test_events_that_are_known_are_read_as_their_json_says(
+    first: str, second: str, finish: str | None, chat: bool
+) -> None:
+    def event(text: str, reason: str | None) -> bytes:
+        content = {"delta": {"content": text}} if chat else {"text": text}
+        return json.dumps({"id": "x", "choices": [{"index": 0, **content, "finish_reason": reason}]}).encode()
+
+    alike = Alike()
+    if read_event(event(first, None)).has_text:
+        alike.learn(event(first, None))
+    following = event(second, finish)
+    if alike.knows(following):
+        assert read_event(following) == read_event(event("word", None))
+
+
+def test_an_event_that_continues_a_text_with_something_else_is_not_known() -> None:
+    alike = Alike()
+    alike.learn(b'{"choices":[{"text":"a"}]}')
+    assert alike.knows(b'{"choices":[{"text":" word"}]}')
+    for other in (b'{"choices":[{"text":""}]}', b'{"choices":[{"text":"a","finish_reason":"b"}]}', b'{"choices":[]}'):
+        assert not alike.knows(other)
+    assert not alike.knows(b'{"choices":[{"text":"a"}]')
+    assert not Alike().knows(b"")
 
 
 def said(**event: object) -> tuple[bool, bool]:

@@ -9,7 +9,7 @@ from array import array
 from holdfast.bench.http1 import BadHttp, Head
 from holdfast.bench.port import Planned
 from holdfast.bench.records import Outcome, Record
-from holdfast.bench.sse import DONE, BadStream, EventReader, read_event
+from holdfast.bench.sse import DONE, Alike, BadStream, EventReader, read_event
 
 LARGEST_PLAIN = 2**20
 REDIRECTS = frozenset({307, 308})
@@ -23,6 +23,7 @@ class Flight:
     """Collects times and outcome; a listener of its answer. `now` is set before each part is handed over."""
 
     __slots__ = (
+        "_alike",
         "_ended",
         "_events",
         "_is_done",
@@ -53,6 +54,7 @@ class Flight:
         self.prompt_tokens: int | None = None
         self.output_tokens: int | None = None
         self.new_connection, self.retried = True, False
+        self._alike = Alike()
         self._events: EventReader | None = None
         self._plain = b""
         self._is_done = self._ended = False
@@ -149,11 +151,16 @@ class Flight:
         if data == DONE:
             self._is_done = True
             return
+        if self._alike.knows(data):
+            self.token_at.append(self.now)
+            return
         said = read_event(data)
         if said.error and self.outcome is None:
             self.outcome, self.error = Outcome.STREAM_ERROR, said.error
         if said.has_text:
             self.token_at.append(self.now)
+            if not said.ended and said.output_tokens is None:
+                self._alike.learn(data)
         self._ended = self._ended or said.ended
         if said.prompt_tokens is not None:
             self.prompt_tokens = said.prompt_tokens
