@@ -117,3 +117,12 @@ async def test_a_stuck_loop_fails_the_health_check() -> None:
         assert (await client.get("/healthz")).status == 503
         assert (await client.get("/readyz")).status == 200
         assert "holdfast_leader" in await (await client.get("/metrics")).text()
+
+
+async def test_whoever_looks_often_asks_for_some_metrics_only() -> None:
+    async with TestClient(TestServer(http_application(telemetry(held()), lambda: True))) as client:
+        told = await (await client.get("/metrics?name[]=holdfast_leader&name[]=holdfast_tick_seconds_count")).text()
+    assert {line.split()[0] for line in told.splitlines() if not line.startswith("#")} == {
+        "holdfast_leader",
+        "holdfast_tick_seconds_count",
+    }

@@ -108,6 +108,8 @@ class View:
 
         Not while people hold the size, metrics are in doubt, or something starts that Kubernetes would remove instead.
         """
+        if not self.group.hung:
+            return 0
         moving = self.starting or any(group.rolling_out or not group.observed for group in self.groups)
         if moving or self.held_by_people or not self.seen.fresh:
             return 0
