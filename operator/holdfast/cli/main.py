@@ -7,7 +7,19 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-COMMANDS = ("run", "emulate", "simulate", "plan", "bench", "explain", "status", "rules", "dashboards", "crd")
+COMMANDS = (
+    "run",
+    "activate",
+    "emulate",
+    "simulate",
+    "plan",
+    "bench",
+    "explain",
+    "status",
+    "rules",
+    "dashboards",
+    "crd",
+)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -12,6 +12,8 @@ Manifest = dict[str, Any]
 
 PORT = 8000
 PORT_NAME = "http"
+ADMIN_PORT = 8081
+ADMIN_PORT_NAME = "admin"
 CONTAINER = "vllm"
 READY_PATH = "/holdfast/ready"
 HEALTH_PATH = "/health"
@@ -19,6 +21,7 @@ METRICS_PATH = "/metrics"
 
 SERVICE_LABEL = f"{GROUP}/service"
 ACCELERATOR_LABEL = f"{GROUP}/accelerator"
+ACTIVATOR_LABEL = f"{GROUP}/activator"
 COMPONENT_LABEL = f"{GROUP}/component"
 POD_FILES = "pod-files"
 MANAGED_BY, MANAGER = "app.kubernetes.io/managed-by", "holdfast"
@@ -48,6 +51,21 @@ def deployment_name(service: str, accelerator: str) -> str:
 def limits_name(service: str) -> str:
     """The ConfigMap with what the engines of a service are told, by accelerator."""
     return f"{service}-engine-limits"
+
+
+def activator_name(service: str) -> str:
+    """The Deployment that holds the requests of a service without replicas, and the Service that it is asked by."""
+    return f"{service}-activator"
+
+
+def engines_name(service: str) -> str:
+    """The Service that leads to the engines whatever the one of clients leads to."""
+    return f"{service}-engines"
+
+
+def activator_url(namespace: str, service: str) -> str:
+    """Where the operator asks what an activator holds."""
+    return f"http://{activator_name(service)}.{namespace}.svc:{ADMIN_PORT}/held"
 
 
 def service_url(service: LLMService) -> str:

@@ -1,0 +1,1 @@
+"""Stands in for a service that runs no replica: holds its requests and passes them on as soon as one serves."""

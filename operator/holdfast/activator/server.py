@@ -1,0 +1,265 @@
+"""The HTTP side of an activator: requests for tokens wait, all else is answered at once."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import NoReturn
+
+import aiohttp
+from aiohttp import web
+from prometheus_client import generate_latest
+from yarl import URL
+
+from holdfast.activator.counts import FORWARDED, GONE, Counts
+from holdfast.activator.upstream import NotThere, Upstream, answer_headers
+
+_LOG = logging.getLogger(__name__)
+WAITED_HEADER = "X-Holdfast-Waited-Seconds"
+RETRY_AFTER_SECONDS = 10
+BODY_SECONDS = 60.0
+LINGER_SECONDS = 5.0
+"""A pod that ends is still sent requests until every node knows."""
+
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_PROBES = ("/health", "/ping")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`upstream` is the only address that is ever connected to.
+
+    `models` are told to who asks for them while no engine is there; none where that is nobody's business.
+    """
+
+    upstream: URL
+    models: tuple[str, ...] = ()
+    port: int = 8000
+    admin_port: int = 8081
+    host: str = "0.0.0.0"  # noqa: S104  # a pod's address
+    most_requests: int = 512
+    most_bytes: int = 64 * 2**20
+    longest_seconds: float = 900.0
+
+
+class TurnedAway(Exception):
+    """There is no room, or no more time."""
+
+
+class Room:
+    """Bytes of the requests in hand, over all of them."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._taken = 0
+
+    def take(self, size: int) -> None:
+        if self._taken + size > self._most:
+            raise TurnedAway(f"requests of {self._most} bytes wait already")
+        self._taken += size
+
+    def give_back(self, size: int) -> None:
+        self._taken -= size
+
+
+class ActivatorServer:
+    """Holds what comes, within bounds of number, bytes and age."""
+
+    def __init__(self, options: Options, clock: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._clock = clock
+        self._upstream = Upstream(options.upstream)
+        self._numbers = itertools.count()
+        self._in_hand: set[int] = set()
+        self._room = Room(options.most_bytes)
+        self._emptied = asyncio.Event()
+        self._emptied.set()
+        self.counts = Counts(clock)
+
+    def app(self) -> web.Application:
+        """What clients reach; a client that leaves frees its place (run it with handler_cancellation)."""
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        app.cleanup_ctx.append(self._upstream.opened)
+        return app
+
+    def admin_app(self) -> web.Application:
+        """What the operator, the kubelet and Prometheus reach, on a port that no Service of clients leads to."""
+        app = web.Application()
+        app.router.add_get("/held", self._held)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/healthz", self._healthz)
+        return app
+
+    async def emptied(self) -> None:
+        """Wait until no request is in hand."""
+        await self._emptied.wait()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        asks, number = request.method == "POST", next(self._numbers)
+        try:
+            if len(self._in_hand) >= self._options.most_requests:
+                raise TurnedAway(f"{self._options.most_requests} requests wait already")
+            self._in_hand.add(number)
+            self._emptied.clear()
+            return await (self._hold(request, number) if asks else self._pass(request))
+        except TurnedAway as why:
+            if asks:
+                self.counts.turned_away()
+            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{why}; please try again later")
+        except aiohttp.ClientError as error:
+            _LOG.warning("the engine broke off: %s", error)
+            return _refusal(HTTPStatus.BAD_GATEWAY, "the engine broke off before it answered")
+        finally:
+            self._in_hand.discard(number)
+            if not self._in_hand:
+                self._emptied.set()
+
+    async def _hold(self, request: web.Request, number: int) -> web.StreamResponse:
+        """Pass a request on as soon as a replica takes it, and count how long that was."""
+        came_at = self.counts.came(number)
+        sent_at: float | None = None
+
+        def ended(outcome: str) -> None:
+            self.counts.left(number)
+            self.counts.ended(outcome, (self._clock() if sent_at is None else sent_at) - came_at)
+
+        try:
+            body = await self._read(request)
+            try:
+                deadline = asyncio.get_running_loop().time() + self._options.longest_seconds
+                while True:
+                    sent_at = self._clock()
+                    try:
+                        answer = await self._upstream.send(request, body)
+                        break
+                    except NotThere:
+                        sent_at = None
+                    await self._replica(deadline)
+            finally:
+                self._room.give_back(len(body))
+        except (asyncio.CancelledError, ConnectionError):
+            ended(GONE if sent_at is None else FORWARDED)
+            raise
+        except aiohttp.ClientError:
+            ended(FORWARDED)
+            raise
+        except TurnedAway:
+            self.counts.left(number)
+            raise
+        ended(FORWARDED)
+        return await _relay(request, answer, sent_at - came_at)
+
+    async def _replica(self, deadline: float) -> None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._upstream.there()
+        except TimeoutError:
+            raise TurnedAway(f"no replica served within {self._options.longest_seconds:g} s") from None
+
+    async def _pass(self, request: web.Request) -> web.StreamResponse:
+        """Pass on what asks for no token; without a replica it waits for none, and starts none."""
+        body = await self._read(request)
+        try:
+            answer = await self._upstream.send(request, body)
+        except NotThere:
+            return self._alone(request)
+        finally:
+            self._room.give_back(len(body))
+        return await _relay(request, answer, 0.0)
+
+    def _alone(self, request: web.Request) -> web.Response:
+        if request.path in _PROBES:
+            return _closing(web.Response())
+        if request.path == "/v1/models" and self._options.models:
+            models = [{"id": name, "object": "model", "owned_by": "holdfast"} for name in self._options.models]
+            return _closing(web.json_response({"object": "list", "data": models}))
+        return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "no replica runs: the next POST starts one and waits for it")
+
+    async def _read(self, request: web.Request) -> bytes:
+        """Return the body; its room is the caller's to give back, unless this fails."""
+        body = bytearray()
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                async for chunk in request.content.iter_any():
+                    self._room.take(len(chunk))
+                    body += chunk
+        except BaseException as error:
+            self._room.give_back(len(body))
+            if isinstance(error, TimeoutError):
+                raise TurnedAway(f"the request did not arrive within {BODY_SECONDS:g} s") from None
+            raise
+        return bytes(body)
+
+    async def _held(self, _: web.Request) -> web.Response:
+        return web.json_response(self.counts.told())
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self.counts.registry), headers={"Content-Type": _METRICS_TYPE})
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+
+async def _relay(request: web.Request, answer: aiohttp.ClientResponse, waited_seconds: float) -> web.StreamResponse:
+    """Hand an answer through as it comes; one that breaks off ends the connection, or it would be taken for whole."""
+    async with answer:
+        headers = answer_headers(answer.headers)
+        response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)
+        response.headers[WAITED_HEADER] = f"{waited_seconds:.1f}"
+        # The next request of this client is to meet the engines themselves.
+        response.force_close()
+        await response.prepare(request)
+        try:
+            async for chunk in answer.content.iter_any():
+                await response.write(chunk)
+        except aiohttp.ClientError as error:
+            _LOG.warning("an answer broke off: %s", error)
+            _break_off(request)
+        await response.write_eof()
+        return response
+
+
+def _break_off(request: web.Request) -> NoReturn:
+    if request.transport is not None:
+        request.transport.abort()
+    raise ConnectionResetError("the engine broke off")
+
+
+def _refusal(status: HTTPStatus, message: str) -> web.Response:
+    error = {"message": message, "type": status.phrase.replace(" ", ""), "param": None, "code": int(status)}
+    headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status is HTTPStatus.SERVICE_UNAVAILABLE else {}
+    return _closing(web.json_response({"error": error}, status=status, headers=headers))
+
+
+def _closing(response: web.Response) -> web.Response:
+    response.force_close()
+    return response
+
+
+async def serve(options: Options, announce: Callable[[], None]) -> None:
+    """Serve until SIGTERM or SIGINT; then what is in hand is still held and passed on."""
+    server, stopped = ActivatorServer(options), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    # What a client has compressed stays so: its headers are passed on as well.
+    front = web.AppRunner(server.app(), handler_cancellation=True, auto_decompress=False, access_log=None)
+    admin = web.AppRunner(server.admin_app(), access_log=None)
+    try:
+        for runner, port in ((front, options.port), (admin, options.admin_port)):
+            await runner.setup()
+            await web.TCPSite(runner, options.host, port).start()
+        announce()
+        await stopped.wait()
+        await asyncio.sleep(LINGER_SECONDS)
+        await server.emptied()
+    finally:
+        await front.cleanup()
+        await admin.cleanup()

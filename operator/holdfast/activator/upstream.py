@@ -1,0 +1,109 @@
+"""The engines behind an activator: one address that never comes from a request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+from yarl import URL
+
+PROBE_SECONDS = 0.5
+CONNECT_SECONDS = 3.0
+
+# RFC 9110, 7.6.1; the length is known anew, and nobody is asked to wait for what has been read already.
+_OF_ONE_HOP = frozenset(
+    (
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    )
+)
+_OURS = frozenset(("content-length", "expect", "host"))
+
+
+class NotThere(Exception):
+    """No replica takes connections: nothing of the request was sent."""
+
+
+class Upstream:
+    """Passes requests on, each over a connection of its own, so that Kubernetes spreads them over the replicas."""
+
+    def __init__(self, address: URL) -> None:
+        self._address = address
+        self._session: aiohttp.ClientSession | None = None
+        self._there = asyncio.Event()
+        self._probing: asyncio.Task[None] | None = None
+
+    async def opened(self, _: web.Application) -> AsyncIterator[None]:
+        """Connections can be made while the application runs."""
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+            skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+        )
+        yield
+        if self._probing is not None:
+            self._probing.cancel()
+        await self._session.close()
+
+    async def send(self, request: web.Request, body: bytes) -> aiohttp.ClientResponse:
+        """Return the answer as soon as it begins; NotThere where none can come, ClientError where it broke off.
+
+        Path and query are taken as they are written, host and port are never the request's.
+        """
+        if self._session is None:
+            raise NotThere
+        path, _, query = request.rel_url.raw_path_qs.partition("?")
+        address = self._address
+        url = URL.build(
+            scheme=address.scheme, host=address.host or "", port=address.port, path=path, query_string=query,
+            encoded=True,
+        )  # fmt: skip
+        headers = _passed_on(request.headers, _OURS)
+        try:
+            return await self._session.request(
+                request.method, url, headers=headers, data=body or None, allow_redirects=False
+            )
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            self._there.clear()
+            raise NotThere from error
+
+    async def there(self) -> None:
+        """Wait until a replica takes connections; one probe stands for all who wait."""
+        if self._probing is None or self._probing.done():
+            self._probing = asyncio.create_task(self._probe())
+        await self._there.wait()
+
+    async def _probe(self) -> None:
+        while not self._there.is_set():
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    _, writer = await asyncio.open_connection(self._address.host, self._address.port)
+                writer.close()
+                self._there.set()
+                return
+            await asyncio.sleep(PROBE_SECONDS)
+
+
+def answer_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
+    """Headers of an engine's answer for the client."""
+    return _passed_on(headers, frozenset())
+
+
+def _passed_on(headers: Mapping[str, str], ours: frozenset[str]) -> CIMultiDict[str]:
+    named = {token.strip().lower() for name, value in headers.items() if name.lower() == "connection"
+             for token in value.split(",")}  # fmt: skip
+    dropped = _OF_ONE_HOP | ours | named
+    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in dropped)

@@ -1,0 +1,105 @@
+"""Asks activators what they hold: at each tick, for a scrape would come seconds later and a request waits meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import aiohttp
+
+from holdfast.domain.activator import SILENT, WAIT_EDGES, Activator, Waits
+from holdfast.domain.service import ServiceKey
+from holdfast.render.names import activator_url
+
+_TIMEOUT_SECONDS = 2.0
+_AT_ONCE = 64
+_MOST_BYTES = 65_536
+_MOST = 10**12
+
+
+class ActivatorSource(Protocol):
+    """Where looks at activators come from. One that does not answer is a state: no method raises because of it."""
+
+    async def look(self, keys: Sequence[ServiceKey]) -> Mapping[ServiceKey, Activator]:
+        """Return what the activator of each service tells; services that have none are left out."""
+        ...
+
+
+class NoActivators:
+    """The operator was given no image for them."""
+
+    async def look(self, keys: Sequence[ServiceKey]) -> Mapping[ServiceKey, Activator]:
+        return {}
+
+
+class ActivatorClient:
+    """Asks them over HTTP, at the Service of each."""
+
+    def __init__(self, address: Callable[[str, str], str] = activator_url) -> None:
+        self._address = address
+        self._session: aiohttp.ClientSession | None = None
+
+    async def look(self, keys: Sequence[ServiceKey]) -> Mapping[ServiceKey, Activator]:
+        return dict(zip(keys, await asyncio.gather(*map(self._ask, keys)), strict=True)) if keys else {}
+
+    async def close(self) -> None:
+        """Ask no more."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def _ask(self, key: ServiceKey) -> Activator:
+        if self._session is None:
+            # A connection for each question: one that is kept would go on leading to a pod that is being replaced.
+            connector = aiohttp.TCPConnector(limit=_AT_ONCE, force_close=True)
+            self._session = aiohttp.ClientSession(
+                connector=connector, timeout=aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
+            )
+        try:
+            async with self._session.get(self._address(*key), allow_redirects=False) as answer:
+                if answer.status != 200:
+                    return SILENT
+                return read(json.loads(await answer.content.read(_MOST_BYTES)))
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+            return SILENT
+
+
+def read(told: Any) -> Activator:
+    """Return what an activator says of itself; ValueError where that makes no sense."""
+    try:
+        if told["edges_seconds"] != [edge for edge in WAIT_EDGES if math.isfinite(edge)]:
+            raise ValueError("it counts by other edges: another version, about to be replaced")
+        quiet = told["quiet_seconds"]
+        return Activator(
+            answers=True,
+            boot=str(told["boot"])[:64],
+            waiting=_count(told["waiting"]),
+            oldest_seconds=_seconds(told["oldest_seconds"]),
+            quiet_seconds=math.inf if quiet is None else _seconds(quiet),
+            forwarded=_waits(told["forwarded"]),
+            gone=_waits(told["gone"]),
+            turned_away=_count(told["turned_away"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no answer of an activator: {error!r}") from error
+
+
+def _waits(told: Sequence[Any]) -> Waits:
+    counts = tuple(map(_count, told))
+    if len(counts) != len(WAIT_EDGES):
+        raise ValueError("as many counts as edges are wanted")
+    return counts
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or not 0 <= value < _MOST:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _seconds(value: Any) -> float:
+    if not isinstance(value, int | float) or not 0.0 <= value < _MOST:
+        raise ValueError(f"{value!r} is no time")
+    return float(value)
