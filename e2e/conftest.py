@@ -42,10 +42,10 @@ def namespace(kubectl: Kubectl) -> Iterator[Kubectl]:
 def operator(cluster: str) -> None:
     """Two operators and a Prometheus from the chart, quick enough for tests, on a node that looks like sixteen L40S.
 
-    An accelerator counts as unavailable after a pod has waited 15 s for a node.
+    An accelerator counts as unavailable after a pod has waited 15 s for a node, and services rest as soon as they may.
     """
     stack.offer_gpus(16, stack.L40S)
-    stack.install(**{"settings.tick": "2s", "settings.nodeProvisioningTime": "15s"})
+    stack.install(**{"settings.tick": "2s", "settings.nodeProvisioningTime": "15s", "settings.idleTime": "20s"})
 
 
 @pytest.fixture(scope="module")

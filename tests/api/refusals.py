@@ -218,7 +218,19 @@ _ACCELERATORS = (
 _SIZES = (
     Refusal("min above max", {"scaling": {"min": 5, "max": 2}}, "spec.scaling.min", "lower min or raise max"),
     Refusal("min above the default max", {"scaling": {"min": 11}}, "spec.scaling.min", "lower min or raise max"),
-    Refusal("scale to zero", {"scaling": {"min": 0}}, "spec.scaling.min", "greater than or equal to 1"),
+    Refusal("a negative min", {"scaling": {"min": -1}}, "spec.scaling.min", "greater than or equal to 0"),
+    Refusal(
+        "zero replicas behind TLS",
+        {"scaling": {"min": 0}, "engine": {"tlsSecretRef": {"name": "tls"}}},
+        "spec.scaling",
+        "end TLS at a gateway",
+    ),
+    Refusal(
+        "zero replicas of an accelerator with the activator's name",
+        {**_accelerators({**H100, "name": "activator"}), "scaling": {"min": 0}},
+        "spec.accelerators",
+        "rename it",
+    ),
     Refusal("a max of zero", {"scaling": {"max": 0}}, "spec.scaling.max", "greater than or equal to 1"),
     Refusal("replicas above max", {"replicas": 11}, "spec.replicas", "remove it to resume"),
     Refusal("replicas below min", {"replicas": 1, "scaling": {"min": 2}}, "spec.replicas", "remove it to resume"),

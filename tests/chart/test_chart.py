@@ -105,10 +105,11 @@ def test_one_value_is_enough_to_install() -> None:
 
 
 def test_unset_settings_keep_the_operators_defaults() -> None:
-    told = parsed_settings(render(URL))
-    assert told.model_dump(exclude={"prometheus_url", "log_format"}) == settings.Settings(
+    told, by_the_chart = parsed_settings(render(URL)), {"prometheus_url", "log_format", "activator_image"}
+    assert told.model_dump(exclude=by_the_chart) == settings.Settings(
         prometheus_url="http://prometheus.monitoring:9090"
-    ).model_dump(exclude={"prometheus_url", "log_format"})
+    ).model_dump(exclude=by_the_chart)
+    assert told.activator_image == only(render(URL), "Deployment")["spec"]["template"]["spec"]["containers"][0]["image"]
 
 
 @pytest.mark.parametrize("name", ["holdfast", "holdfast-prometheus"])
@@ -152,6 +153,7 @@ def test_every_setting_reaches_the_operator(tmp_path: Path) -> None:
         "prometheusInsecure": True, "scrapeInterval": "5s", "tick": "7s", "nodeProvisioningTime": "9m",
         "startupTimeout": "45m", "podMonitorLabel": ["release=kps", "team="],
         "leaseNamespace": "leases", "leaseName": "shard-a", "leaseDuration": "20s",
+            "idleTime": "30m", "activatorImage": "registry.example/holdfast:1",
         "allowTemplate": ["hostPath", "privileged"], "httpPort": 9090, "logLevel": "debug", "logFormat": "text",
     }  # fmt: skip
     assert told.keys() == yaml.safe_load((CHART / "values.yaml").read_text())["settings"].keys()

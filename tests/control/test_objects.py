@@ -401,3 +401,74 @@ async def test_an_adoption_that_is_refused_is_told(world: World) -> None:
     again.api.fail_with = ApiError(403, "no")
     await again.tick()
     assert {problem.reason for problem in again.objects.problems(again.part.spec.key)} == {Reason.APPLY_FAILED}
+
+
+class Resting:
+    """A service that may rest, in an operator that knows the image of activators."""
+
+    def __init__(self) -> None:
+        self.api = Listing()
+        self.objects = Objects(self.api, RenderSettings(pod_files={"a.py": ""}, activator_image="holdfast:1"))
+        self.part = parts(llmservice(scaling={"min": 0}))
+        self.holding, self.now = False, 0.0
+
+    async def settle(self) -> None:
+        """Let everything be made, and the size be seen."""
+        await self.tick()
+        self.part = parts(self.part.service, sizes={"h100": 1}, ready={"h100": 1})
+        for _ in range(4):
+            await self.tick()
+
+    async def tick(self) -> list[tuple[str, str]]:
+        """Let one tick happen; return its writes."""
+        self.now += 5.0
+        self.api.requests.clear()
+        part = as_watched(self.part, self.api)
+        decided = dataclasses.replace(decision(part, Action.HOLD, h100=1), holding=self.holding)
+        changes = plan(
+            part,
+            decided,
+            Inventory(()),
+            pod_monitor=False,
+            admission=lambda *_: 7,
+            activator=self.objects.has_activator(part),
+        )
+        await self.objects.carry_out(part, changes, self.objects.work(part, changes, self.now), self.now)
+        return self.api.writes()
+
+    def selector(self) -> dict[str, str]:
+        found: dict[str, str] = self.api.objects[f"{CORE}/services/chat"]["spec"]["selector"]
+        return found
+
+
+async def test_a_service_that_may_rest_has_an_activator_of_one_pod() -> None:
+    world = Resting()
+    await world.settle()
+    deployment = world.api.objects["/apis/apps/v1/namespaces/prod/deployments/chat-activator"]
+    assert deployment["spec"]["replicas"] == 1
+    assert {f"{CORE}/services/{name}" for name in ("chat", "chat-activator", "chat-engines")} <= set(world.api.objects)
+    assert await world.tick() == []
+
+
+async def test_clients_count_as_led_to_the_activator_once_the_api_server_has_it() -> None:
+    world = Resting()
+    await world.settle()
+    key = world.part.spec.key
+    assert world.objects.holding(key) is False
+    world.holding = True
+    assert await world.tick() == [("PATCH", f"{CORE}/services/chat")]
+    assert "holdfast.dev/activator" in world.selector()
+    await world.tick()
+    assert world.objects.holding(key) is True
+    world.holding = False
+    await world.tick()
+    assert world.objects.holding(key) is False
+
+
+async def test_an_activator_goes_when_the_service_may_no_longer_rest() -> None:
+    world = Resting()
+    await world.settle()
+    world.part = parts(llmservice(generation=2), sizes={"h100": 1}, ready={"h100": 1})
+    await world.tick()
+    await world.tick()
+    assert "/apis/apps/v1/namespaces/prod/deployments/chat-activator" not in world.api.objects

@@ -19,10 +19,12 @@ from hypothesis import strategies as st
 
 from holdfast.api.reasons import Reason
 from holdfast.control.report import invalid_status
+from holdfast.domain.activator import SILENT, Activator
 from holdfast.domain.cluster import ClusterProblem, Replica, ReplicaPhase
 from holdfast.domain.engine import EngineState, PluginMode
 from holdfast.domain.service import BatchingLimits, Schedule, ServiceKey
 from holdfast.domain.signals import SignalState
+from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.observe import foreign, mapping
 from holdfast.observe.cluster import Invalid
 from holdfast.policy.applied import NOTHING_APPLIED, Watched, applied
@@ -33,6 +35,7 @@ from holdfast.policy.coldstart import ColdStarts
 from holdfast.policy.conditions import conditions
 from holdfast.policy.forecast import Forecast
 from holdfast.policy.hangs import Hang, Hangs
+from holdfast.policy.idle import Idle, Slumber
 from holdfast.policy.inventory import Room
 from holdfast.policy.look import Look
 from holdfast.policy.memory import Learned
@@ -263,6 +266,25 @@ def missed(group: Group | None = None, **more: object) -> View:
     return view(slo=MISSED, group=group or running(4), **more)
 
 
+ZERO = CHAT.with_replicas_between(0, 10)
+NOBODY = Activator(True)
+SOME = Activator(True, waiting=3, oldest_seconds=20.0)
+ANSWERED = Learned(45.0, ColdStarts((38.0,)), idle=Idle(answered_at=NOW, looked_at=NOW))
+QUIET = judge(traffic(0.0))
+
+
+def at_zero(told: Activator) -> ServiceSnapshot:
+    """A service that may rest, and what its activator tells."""
+    return replace(ServiceView(ZERO, traffic(0.0)).snapshot(), activator=told)
+
+
+def resting(**more: object) -> View:
+    """A service that rests since long ago."""
+    asleep = {"slumber": Slumber.ASLEEP, "service": at_zero(NOBODY), "learned": ANSWERED, "group": running(0)}
+    gone = {"seen": judge(no_traffic(SignalState.ABSENT, "no replica is ready yet")), "idle_seconds": 600.0}
+    return view(**{"of": ZERO, **needing(1), **load(0.0), **asleep, **gone, **more})
+
+
 SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Ready, all serve": (READY, view()),
     "Ready, one is leaving": (READY, view(group=running(3, size=2))),
@@ -389,6 +411,33 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "up, schedule to come": (verdict, view(floors=ASKED, **needing(6), **load(4.0))),
     "ScalingActive, schedule": (condition("ScalingActive"), view(group=running(6), floors=OPEN, **needing(6))),
     "Stalled, no such time zone": (condition("Stalled"), view(of=CHAT.with_schedules(replace(OFFICE, zone=None)))),
+    "down, idle": (verdict, resting(group=running(1), seen=QUIET)),
+    "hold, asleep": (verdict, resting()),
+    "hold, asleep, no cold start known": (verdict, resting(learned=Learned(45.0))),
+    "hold, may rest": (
+        verdict,
+        view(
+            group=running(1),
+            of=ZERO,
+            service=at_zero(NOBODY),
+            idle_seconds=600.0,
+            learned=ANSWERED,
+            **needing(1),
+            **load(0.0),
+        ),
+    ),
+    "hold, nothing holds": (verdict, view(group=running(1), of=ZERO, **needing(1), **load(0.0))),
+    "up, held": (verdict, resting(slumber=Slumber.AWAKE, service=at_zero(SOME), learned=ANSWERED)),
+    "up, silent": (verdict, resting(slumber=Slumber.AWAKE, service=at_zero(SILENT), learned=Learned(45.0))),
+    "Ready, asleep": (READY, resting()),
+    "Ready, waking": (
+        READY,
+        view(of=ZERO, service=at_zero(SOME), group=running(size=1, starting=COMING), learned=ANSWERED),
+    ),
+    "Ready, pinned at zero": (READY, view(of=CHAT.pinned_to(0), group=running(0))),
+    "Reconciling, asleep": (RECONCILING, resting()),
+    "MetricsAvailable, asleep": (METRICS, resting()),
+    "ScalingActive, asleep": (SCALING, resting()),
     "pinned": (pinned, view(of=CHAT.pinned_to(3))),
     "pinned, as it is": (pinned, view(of=CHAT.pinned_to(4))),
     "recommend": (recommended, view(of=CHAT.recommending())),

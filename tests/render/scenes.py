@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -128,5 +129,11 @@ def golden_scenes() -> dict[str, tuple[Manifest, ...]]:
     return {
         "minimal": render(service(), ["h100"], SETTINGS, minimal),
         "full": render(service(base=FULL), ["mi300x", "h100"], SETTINGS, full),
+        "zero": render(
+            service({"scaling": {"min": 0}}),
+            ["h100"],
+            replace(SETTINGS, activator_image="registry.example.com/holdfast:0.1.0"),
+            replace(minimal, pod_monitor=True, replicas=0, holding=True),
+        ),
         "oci": render(oci, ["h100"], SETTINGS, RenderContext()),
     }

@@ -14,6 +14,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: operator
 {{- end }}
 
+{{- define "holdfast.image" -}}
+{{- .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
 {{- define "holdfast.labels" -}}
 {{ include "holdfast.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -45,6 +49,9 @@ app.kubernetes.io/component: prometheus
 {{- range $name, $value := $known -}}
 {{- if not (get $settings $name) -}}{{- $settings = merge (dict $name $value) $settings -}}{{- end -}}
 {{- end -}}
+{{- end -}}
+{{- if not $settings.activatorImage -}}
+{{- $settings = merge (dict "activatorImage" (include "holdfast.image" .)) $settings -}}
 {{- end -}}
 {{- $_ := required "settings.prometheusUrl: name your Prometheus, or set prometheus.enabled=true for a small one to try with" $settings.prometheusUrl -}}
 {{- range $name, $value := $settings }}

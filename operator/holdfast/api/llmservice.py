@@ -296,9 +296,9 @@ _BUDGET_NEEDS_COSTS = Rule(
     ".budget",
 )
 _BUDGET_PAYS_FOR_THE_MINIMUM = Rule(
-    f"{_NO_BUDGET} || {_cel_pays_for('self.scaling.min')}",
+    f"{_NO_BUDGET} || {_cel_pays_for('(self.scaling.min > 0 ? self.scaling.min : 1)')}",
     "budget.maxCostPerHour pays for fewer than scaling.min replicas on every accelerator: raise it or lower min",
-    lambda spec: _pays_for(spec, spec.scaling.min),
+    lambda spec: _pays_for(spec, max(1, spec.scaling.min)),
     ".budget",
 )
 _BUDGET_PAYS_FOR_THE_SCHEDULES = Rule(
@@ -316,6 +316,21 @@ _REPLICAS_WITHIN_BOUNDS = Rule(
 )
 
 
+_ZERO_WITHOUT_TLS = Rule(
+    "self.scaling.min > 0 || !has(self.engine) || !has(self.engine.tlsSecretRef)",
+    "scaling.min 0 and engine.tlsSecretRef exclude each other, for what holds requests has no certificate:"
+    " raise scaling.min, or end TLS at a gateway",
+    lambda spec: spec.scaling.min > 0 or spec.engine.tls_secret_ref is None,
+    ".scaling",
+)
+_ACTIVATOR_IS_TAKEN = Rule(
+    "self.scaling.min > 0 || !self.accelerators.exists(a, a.name == 'activator')",
+    "with scaling.min 0 no accelerator may be called activator, which is what holds requests: rename it",
+    lambda spec: spec.scaling.min > 0 or all(a.name != "activator" for a in spec.accelerators),
+    ".accelerators",
+)
+
+
 class LLMServiceSpec(ApiModel):
     """A model, the objectives it must keep, and where it may run."""
 
@@ -326,6 +341,8 @@ class LLMServiceSpec(ApiModel):
         _BUDGET_PAYS_FOR_THE_MINIMUM,
         _BUDGET_PAYS_FOR_THE_SCHEDULES,
         _REPLICAS_WITHIN_BOUNDS,
+        _ZERO_WITHOUT_TLS,
+        _ACTIVATOR_IS_TAKEN,
     )
 
     model: Model

@@ -88,10 +88,14 @@ class Reason(StrEnum):
     BACKLOG_TO_DRAIN = "BacklogToDrain", "Waiting requests need more capacity to be served in time."
     BUDGET_BURNING = "BudgetBurning", "The error budget burns faster than the window allows."
     AT_MINIMUM = "AtMinimum", "scaling.min bounds the size."
+    REQUESTS_HELD = "RequestsHeld", "Requests are held until a replica serves."
+    ACTIVATOR_SILENT = "ActivatorSilent", "Nothing answers that would hold requests: a replica runs all the time."
     SCHEDULED_FLOOR = "ScheduledFloor", "A floor of scaling.schedules bounds the size; the message names it."
 
     # Decisions: down
     DEMAND_BELOW_CAPACITY = "DemandBelowCapacity", "Fewer replicas carried the forecast for long enough."
+
+    IDLE = "Idle", "No request came for longer than usual: no replica runs, and the next request is held for one."
 
     # Decisions: placement
     SWITCHING_ACCELERATOR = "SwitchingAccelerator", "Another accelerator is taken; the message says why."

@@ -119,8 +119,8 @@ class Scaling(ApiModel):
 
     rules = (_MIN_BELOW_MAX, _DISTINCT_SCHEDULES, _FLOORS_BELOW_MAX)
 
-    min: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """Fewest replicas."""
+    min: Annotated[int, Field(ge=0, le=10_000)] = 1
+    """Fewest replicas; with 0 none runs while no request comes, and the next request is held until one serves."""
     max: Annotated[int, Field(ge=1, le=10_000)] = 10
     """Most replicas."""
     schedules: Annotated[

@@ -90,6 +90,10 @@ class Actuator:
         """Return what stood in the way of the last writes for a service; the next decision's conditions name it."""
         return self._objects.problems(key)
 
+    def holding(self, key: ServiceKey) -> bool:
+        """Return whether clients of a service are led to its activator by now."""
+        return self._objects.holding(key)
+
     async def act(
         self,
         services: Sequence[ServiceParts],
@@ -174,6 +178,7 @@ class Actuator:
             pod_monitor=self._pod_monitor,
             admission=self._admission,
             limits=self._live.wanted(part),
+            activator=self._objects.has_activator(part),
         )
         failure = None
         try:

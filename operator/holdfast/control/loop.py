@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from holdfast import policy
 from holdfast.control.actuator import Actuator
+from holdfast.domain.activator import Activator
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import History, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
+from holdfast.observe.activators import ActivatorSource, NoActivators
 from holdfast.observe.cluster import ClusterReader, Invalid, ServiceParts
 from holdfast.observe.prometheus import MetricsSource
 from holdfast.observe.traffic import TrafficRequest
@@ -46,6 +49,7 @@ class Loop:
         policy_settings: policy.PolicySettings,
         monotonic: Callable[[], float],
         wall: Callable[[], float],
+        activators: ActivatorSource | None = None,
     ) -> None:
         self._cluster = cluster
         self._metrics = metrics
@@ -55,6 +59,7 @@ class Loop:
         self._policy_settings = policy_settings
         self._monotonic = monotonic
         self._wall = wall
+        self._activators = activators or NoActivators()
         self._memory = policy.Memory()
         self._history_loaded = False
         self._wake = asyncio.Event()
@@ -93,8 +98,9 @@ class Loop:
             requests = [_request(part) for part in services]
             traffic = await self._metrics.observe(requests, now)
             history = await self._history_once(requests, now)
+            held = await self._activators.look([part.spec.key for part in services if not part.spec.min_replicas])
         with self._phase("decide"):
-            snapshot = self._picture(services, traffic, history, now)
+            snapshot = self._picture(services, traffic, history, held, now)
             failed: dict[ServiceKey, Exception] = {}
             # On a thread: meanwhile the lease is renewed, watches are read and slow queries are on their way.
             decisions, self._memory = await asyncio.to_thread(
@@ -120,6 +126,7 @@ class Loop:
         services: Sequence[ServiceParts],
         traffic: Mapping[ServiceKey, Traffic],
         history: Mapping[ServiceKey, History],
+        held: Mapping[ServiceKey, Activator],
         now: float,
     ) -> Snapshot:
         pictured = tuple(
@@ -131,10 +138,16 @@ class Loop:
                 problems=part.problems + self._actuator.problems(part.spec.key),
                 history=history.get(part.spec.key),
                 last_cold_start_seconds=part.last_cold_start_seconds,
+                activator=self._activator(part.spec.key, held),
             )
             for part in services
         )
         return Snapshot(now=now, services=pictured, nodes=self._cluster.nodes(), timing=self._timing)
+
+    def _activator(self, key: ServiceKey, held: Mapping[ServiceKey, Activator]) -> Activator | None:
+        """What the activator told, and whether clients are led to it."""
+        told = held.get(key)
+        return None if told is None else dataclasses.replace(told, leads=self._actuator.holding(key))
 
     async def _history_once(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, History]:
         """Read the windows back after a start; asked again each tick until Prometheus has answered."""

@@ -23,8 +23,9 @@ from holdfast.domain.cluster import ClusterProblem, ReplicaPhase
 from holdfast.domain.service import ServiceKey
 from holdfast.observe.cluster import ServiceParts
 from holdfast.render import RenderSettings, render
+from holdfast.render.activator import is_wanted
 from holdfast.render.live import Live
-from holdfast.render.names import limits_name, owner_reference
+from holdfast.render.names import activator_name, limits_name, owner_reference
 
 _LOG = logging.getLogger(__name__)
 _PRUNE_AGAIN_SECONDS = 300.0  # old ReplicaSets may keep files alive for long; nobody tells when they go
@@ -58,6 +59,7 @@ class _Kept:
     applier: Applier
     problems: tuple[ClusterProblem, ...] = ()
     settled: object = None  # the fingerprint under which everything was found as it should be
+    holding: bool = False  # clients are led to the activator, as the API server has it
     created: dict[str, float] = field(default_factory=dict)  # Deployments by name
     pruned: tuple[tuple[Live, ...], float] = ((), -math.inf)
 
@@ -74,6 +76,15 @@ class Objects:
         """Return what stood in the way of the last writes for a service; the next decision's conditions name it."""
         kept = self._kept.get(key)
         return kept.problems if kept else ()
+
+    def has_activator(self, part: ServiceParts) -> bool:
+        """Whether a service should have an activator."""
+        return is_wanted(part.service, self._settings)
+
+    def holding(self, key: ServiceKey) -> bool:
+        """Whether clients of a service are led to its activator by now."""
+        kept = self._kept.get(key)
+        return kept is not None and kept.holding
 
     def forget_all_but(self, uids: Mapping[ServiceKey, str]) -> None:
         """Drop services that are gone, also where another one has their name now."""
@@ -101,6 +112,7 @@ class Objects:
         settled = all(kept.applier.is_settled(m, part.shown(m["kind"], m["metadata"]["name"])) for m in manifests)
         if settled and not work.due and not work.unwanted:
             kept.settled, kept.problems = current, ()
+        kept.holding = changes.context.holding and kept.settled == current
         return work
 
     def is_settled(self, part: ServiceParts, changes: Plan) -> bool:
@@ -195,11 +207,12 @@ def _due(
 
 
 def _unwanted(part: ServiceParts, manifests: Iterable[Manifest]) -> Iterable[Live]:
-    """What comes and goes while a service lives; Deployments go by the plan, pod files when nobody mounts them."""
-    rendered = _identities(manifests)
-    limits = ("ConfigMap", limits_name(part.spec.key.name))
+    """What comes and goes while a service lives; engines go by the plan, pod files when nobody mounts them."""
+    name, rendered = part.spec.key.name, _identities(manifests)
+    named = {("ConfigMap", limits_name(name)), ("Deployment", activator_name(name))}
+    named -= {("Deployment", placement.deployment) for placement in part.placements}
     for live in part.live:
-        goes = live.kind in ("PodDisruptionBudget", "PodMonitor") or (live.kind, live.name) == limits
+        goes = live.kind in ("PodDisruptionBudget", "PodMonitor") or (live.kind, live.name) in named
         if goes and part.spec.uid in live.owners and (live.kind, live.name) not in rendered:
             yield live
 

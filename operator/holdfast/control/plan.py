@@ -16,6 +16,7 @@ from holdfast.policy.inventory import Inventory
 from holdfast.render import AcceleratorFacts, RenderContext, deployment_name
 from holdfast.render import Deployed as Remembered
 from holdfast.render.batching import Tuned, with_limits
+from holdfast.render.names import activator_name
 from holdfast.render.pod_template import revision
 from holdfast_engine.rules import Limits
 
@@ -51,10 +52,12 @@ def plan(
     pod_monitor: bool,
     admission: Admission,
     limits: Mapping[str, Limits] = MappingProxyType({}),
+    activator: bool = False,
 ) -> Plan:
     """Compare what is decided with what is deployed.
 
     `admission` gives the limit a rollout starting now would get, `limits` what running engines are told by accelerator.
+    `activator`: the service should have one.
     """
     targets = {target.accelerator: target for target in decision.verdict.targets}
     deployed = {item.placement.accelerator: item for item in part.deployed}
@@ -67,13 +70,21 @@ def plan(
             pod_monitor=pod_monitor,
             accelerators=_facts(part, decision, {*wanted, *deployed}, inventory, admission),
             limits=tuple(sorted(limits.items())),
+            holding=decision.holding,
         ),
         create={
             deployment_name(part.spec.key.name, name): targets[name].replicas for name in wanted if name not in deployed
-        },
+        }
+        | (_missing(part, activator_name(part.spec.key.name)) if activator else {}),
         scale=tuple(_resized(targets, deployed)) + tuple(_retired(part, decision, deployed)),
         delete=tuple(_emptied(part, deployed)),
     )
+
+
+def _missing(part: ServiceParts, deployment: str) -> dict[str, int]:
+    """A Deployment of one pod, unless it is there or nobody would see it."""
+    shown = part.shown("Deployment", deployment)
+    return {deployment: 1} if shown is not None and not shown.uid else {}
 
 
 def _size(targets: Mapping[str, PlacementTarget], name: str) -> int:

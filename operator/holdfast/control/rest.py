@@ -91,4 +91,5 @@ def _words(decision: Decision) -> tuple[object, ...]:
         capacity and (capacity.accelerator, capacity.bound_by),
         decision.cold_start_seconds,
         decision.batching,
+        decision.holding,
     )

@@ -125,6 +125,7 @@ class Decision:
     """Everything that follows for one service from one tick.
 
     `verdict` is what will be done; `recommendation` is set where it is only published (Recommend mode, pinned).
+    `holding`: requests go to the activator, which holds them until a replica serves.
     """
 
     key: ServiceKey
@@ -137,3 +138,4 @@ class Decision:
     recommendation: Verdict | None = None
     explanation: Explanation = Explanation()
     batching: BatchingTarget | None = None
+    holding: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from holdfast.domain.activator import Activator
 from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica
 from holdfast.domain.service import ServiceSpec
 from holdfast.domain.signals import History, Traffic
@@ -14,7 +15,8 @@ class ServiceSnapshot:
     """One service: what is wanted, what runs, what it was seen to do.
 
     `history` is present only in the first snapshot after a start or a takeover of leadership.
-    `last_cold_start_seconds` is what status remembered from before a restart.
+    `last_cold_start_seconds` is what status remembered from before a restart. `activator` holds requests while no
+    replica serves; None where the service has none.
     """
 
     spec: ServiceSpec
@@ -24,6 +26,7 @@ class ServiceSnapshot:
     problems: tuple[ClusterProblem, ...] = ()
     history: History | None = None
     last_cold_start_seconds: float | None = None
+    activator: Activator | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,6 +194,14 @@ def _add(memory: Budget, verdicts: Verdicts, now: float) -> Budget:
     return replace(memory, buckets=buckets, older=older, latest=verdicts)
 
 
+def amended(memory: Budget, by: Verdicts, now: float) -> Budget:
+    """Put verdicts of another source beside those that the last look added; a negative number takes some of them back.
+
+    No more may be taken back than the last look has added.
+    """
+    return replace(_add(memory, by, now), latest=_plus(memory.latest, by))
+
+
 def _plus(one: Verdicts, other: Verdicts) -> Verdicts:
     return Verdicts(one.good + other.good, one.bad + other.bad)
 

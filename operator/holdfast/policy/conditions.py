@@ -12,7 +12,7 @@ from holdfast.domain.cluster import ClusterProblem
 from holdfast.domain.decision import Action, ConditionValue
 from holdfast.domain.signals import SignalState
 from holdfast.policy.capacity import MATERIAL
-from holdfast.policy.messages import HARD_BOUNDS, hung, rate, reason_for
+from holdfast.policy.messages import HARD_BOUNDS, hung, rate, reason_for, rests
 from holdfast.policy.schedules import unknown_timezone
 from holdfast.policy.setbacks import Setback, failing_reason
 from holdfast.policy.sizes import Sizes
@@ -66,6 +66,8 @@ def ready(view: View) -> ConditionValue:
         wanted = f"{serving} of {view.size} replicas serve"
         more = f"{serving} replicas serve, {view.size} wanted"
         return ConditionValue(kind, True, Reason.SERVING, wanted if serving <= view.size else more)
+    if view.at_zero and view.asleep:
+        return ConditionValue(kind, True, Reason.IDLE, f"no replica runs: {rests(view)}")
     broken = _broken(view)
     if broken is not None:
         return ConditionValue(kind, False, *broken)
@@ -95,6 +97,8 @@ def _broken(view: View) -> tuple[Reason, str] | None:
 
 def _awaited(view: View) -> str:
     """What the first replica is waited for by; without passing time, so that waiting writes nothing."""
+    if view.at_zero:
+        return "spec.replicas is 0: no replica runs until it is changed or removed"
     if not view.size:
         return "the first replicas are being created"
     starting = [replica for group in view.groups for replica in group.starting]
@@ -107,6 +111,7 @@ def _awaited(view: View) -> str:
         f"which takes about {usual:.0f} s" if starting and usual is not None else "",
         f"{unplaced} of {view.size} replicas wait for a node" if unplaced else "",
         f"{late.name} does not become ready: {late.detail or 'its log says more'}" if late else "",
+        "requests are held until one serves" if view.held else "",
     )
     return ", ".join(filter(None, parts)) or f"none of {view.size} wanted replicas has a pod yet"
 
@@ -174,7 +179,7 @@ def scaling_active(view: View, sizes: Sizes) -> ConditionValue:
         return ConditionValue(kind, False, Reason.PINNED, text)
     if spec.recommend_only:
         return ConditionValue(kind, False, Reason.RECOMMEND, "mode is Recommend: see status.recommendation")
-    if not view.seen.fresh:
+    if not view.seen.fresh and not view.asleep:
         detail = view.seen.detail or "see MetricsAvailable"
         text = f"nothing is lowered while metrics are {view.seen.state.value}: {detail}"
         return ConditionValue(kind, False, Reason.METRICS_HOLD, text)
@@ -199,6 +204,8 @@ def metrics_available(view: View) -> ConditionValue:
     kind, seen = ConditionType.METRICS_AVAILABLE, view.seen
     if seen.fresh:
         return ConditionValue(kind, True, Reason.METRICS_FRESH, "every signal is fresh")
+    if view.at_zero and view.asleep:
+        return ConditionValue(kind, True, Reason.METRICS_FRESH, "no replica runs; requests would be held and counted")
     return ConditionValue(kind, False, METRICS_REASONS[seen.state], seen.detail or f"metrics are {seen.state.value}")
 
 
@@ -243,7 +250,7 @@ def reconciling(view: View) -> ConditionValue:
         return ConditionValue(kind, True, reason, f"{view.ready} of {view.size} replicas are ready; {text}")
     if any(group.rolling_out for group in view.groups):
         return ConditionValue(kind, True, Reason.ROLLOUT_UNDER_WAY, _rollout(view))
-    if view.starting or not view.size:
+    if view.starting or (not view.size and not view.at_zero):
         return ConditionValue(kind, True, Reason.REPLICAS_STARTING, f"{view.ready} of {view.size} replicas are ready")
     return ConditionValue(kind, False, Reason.STEADY, "what runs is what was decided")
 

@@ -9,7 +9,7 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, BatchingTarget, CapacityView, Decision, Explanation, SloView, Verdict
 from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot
-from holdfast.policy import budget, forecast, placement, sizing
+from holdfast.policy import budget, forecast, idle, placement, sizing
 from holdfast.policy.batching import Batching
 from holdfast.policy.budget import SloState
 from holdfast.policy.coldstart import node_seconds
@@ -148,8 +148,10 @@ def _view(
     demand_rps = sizing.demand_rps(expected, waiting, spec.slo.ttft_seconds, starting)
     cycle = sizing.hold_seconds(lead, settings.drain_seconds)
     scheduled = _scheduled(spec, learned, now, cycle, settings)
+    least_idle = idle.idle_seconds(learned.idle, cycle, settings.idle_seconds)
+    slumber = idle.slumber(learned.idle, service, seen, groups, starting, scheduled, least_idle, now)
     fallback = max((group.baseline for group in groups), default=0)
-    beliefs, least = learned.capacity.beliefs, raised(spec, scheduled)
+    beliefs, least = learned.capacity.beliefs, raised(_awake(spec), scheduled)
     considered = placement.options(least, beliefs, groups, learned.setbacks, inventory, demand_rps, fallback, now)
     before = known.choice if known.generation == spec.generation else placement.Choice()
     choice = placement.choose(before, spec, considered, groups, cycle, now)
@@ -174,6 +176,8 @@ def _view(
         considered=considered,
         chosen=next(option for option in considered if option.name == choice.accelerator),
         floors=scheduled,
+        slumber=slumber,
+        idle_seconds=least_idle,
     )
 
 
@@ -185,6 +189,11 @@ def _scheduled(spec: ServiceSpec, learned: Learned, now: float, cycle: float, se
     waits = node_seconds(learned.cold_starts, settings)
     spare = settings.provisioning_seconds - waits if waits else 0.0
     return floors(spec.schedules, now, learned.lead_seconds + waits, cycle + spare)
+
+
+def _awake(spec: ServiceSpec) -> ServiceSpec:
+    """The spec as accelerators are chosen for: at least one replica, for a service at rest the next one."""
+    return spec if spec.min_replicas else replace(spec, min_replicas=1)
 
 
 def _advised(recommendation: Verdict, batching: str) -> Verdict:
@@ -203,7 +212,8 @@ def _in_mode(view: View, free: Verdict) -> tuple[Verdict, Verdict | None]:
 LIMITING = frozenset({Reason.AT_MAXIMUM, Reason.BUDGET_LIMITED, Reason.CAPACITY_LIMITED})
 """Bounds under which misses say nothing about headroom."""
 
-NO_TURNS = frozenset({Reason.SCHEDULED_FLOOR, Reason.CAPACITY_LIMITED})
+RESTING = frozenset({Reason.IDLE, Reason.REQUESTS_HELD, Reason.ACTIVATOR_SILENT})
+NO_TURNS = frozenset({Reason.SCHEDULED_FLOOR, Reason.CAPACITY_LIMITED}) | RESTING
 """Reasons of changes that were no turn of the load."""
 
 
@@ -219,7 +229,7 @@ def _remembered(view: View, claim: Claim, sizes: Sizes, batching: Batching, last
         peaks=view.peaks,
         choice=view.choice,
         turns=remember_turn(view.turns, action, view.now, view.learned.lead_seconds, level),
-        limited=view.held_by_people or view.floor_rules or bool(sizes.limits & LIMITING),
+        limited=view.held_by_people or view.floor_rules or bool(view.held) or bool(sizes.limits & LIMITING),
         batching=batching,
         claim=claim,
         granted=view.granted,
@@ -241,7 +251,18 @@ def _decision(
         recommendation=recommendation,
         explanation=_explanation(view, sizes),
         batching=target,
+        holding=_holding(view),
     )
+
+
+def _holding(view: View) -> bool:
+    """Requests go to the activator before the last replica has gone, and until one serves again.
+
+    Who pins the size to none wants nobody to wait for one.
+    """
+    if view.service.activator is None or view.spec.min_replicas or view.spec.pinned_replicas == 0:
+        return False
+    return view.slumber is not idle.Slumber.AWAKE or not view.ready
 
 
 def _slo_view(view: View) -> SloView:

@@ -95,7 +95,7 @@ def nothing_burns(proposal: Proposal) -> Bound | None:
 def held_long_enough(proposal: Proposal) -> Bound | None:
     """Fewer replicas must have been enough for as long as it takes to have one back."""
     view = proposal.view
-    if not proposal.lowers:
+    if not proposal.lowers or view.asleep:  # an idle time is longer, and not even one request came in it
         return None
     peaks, hold = view.peaks, view.hold_seconds
     covered = peaks.covered_seconds(view.now)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from holdfast.domain.service import BatchingLimits, Slo
 from holdfast.domain.snapshot import ServiceSnapshot, Timing
-from holdfast.policy import budget, capacity, coldstart, demand, forecast, headroom, mix
+from holdfast.policy import budget, capacity, coldstart, demand, forecast, headroom, heldback, idle, mix
 from holdfast.policy.budget import Budget, SloState, Verdicts
 from holdfast.policy.capacity import Capacity
 from holdfast.policy.demand import Demand
@@ -47,7 +47,8 @@ def learn(
     arrivals = demand.observe_arrivals(old.demand, seen, arrived, now, lead, _strained(seen, spec.slo))
     lengths = mix.observe_lengths(old.lengths, seen, now)
     verdicts = budget.account(old.budget, seen, spec.slo, now)
-    state = budget.slo_state(verdicts, spec.slo, now)
+    held, judged = heldback.account(old.held, service.activator, verdicts, spec.slo, now)
+    state = budget.slo_state(judged, spec.slo, now)
     loops = watch_fast_loops(old.fast_loops, seen, now)
     beliefs, look = _compare(
         known, old, loops, service, seen, groups, starting, lengths, arrived, arrivals, verdicts.latest, now, model
@@ -61,13 +62,15 @@ def learn(
         residuals=forecast.learn_residuals(old.residuals, arrivals, lead),
         retries=learn_retries(old.retries, seen, len(ready), now),
         lengths=lengths,
-        budget=verdicts,
+        budget=judged,
         headroom=_headroom(known, old.headroom, spec.slo, seen, groups, starting, arrivals, verdicts, state),
         capacity=beliefs,
         look=look,
         fast_loops=loops,
         setbacks=watch_setbacks(setbacks, groups, now, settings),
         hangs=hangs,
+        idle=idle.watch(old.idle, service, seen, groups, now),
+        held=held,
     )
     return learned, state
 
@@ -80,6 +83,7 @@ def _with_history(known: ServiceMemory, service: ServiceSnapshot, now: float) ->
         known.learned,
         demand=demand.from_history(service.history, now),
         budget=budget.budget_from_history(service.history, service.spec.slo, now),
+        idle=idle.with_history(known.learned.idle, service.history, now),
     )
 
 

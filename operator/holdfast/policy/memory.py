@@ -17,6 +17,8 @@ from holdfast.policy.fleet_claims import Claim
 from holdfast.policy.forecast import Residuals
 from holdfast.policy.hangs import Hangs
 from holdfast.policy.headroom import Headroom
+from holdfast.policy.heldback import HeldBack
+from holdfast.policy.idle import Idle
 from holdfast.policy.look import Look
 from holdfast.policy.mix import Lengths
 from holdfast.policy.placement import Choice
@@ -47,6 +49,8 @@ class Learned:
     fast_loops: FastLoops = field(default_factory=FastLoops)
     setbacks: Setbacks = field(default_factory=Setbacks)
     hangs: Hangs = field(default_factory=Hangs)
+    idle: Idle = field(default_factory=Idle)
+    held: HeldBack = field(default_factory=HeldBack)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from holdfast.api.quantities import format_duration
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action
 from holdfast.policy.guards import spare_replicas
@@ -29,6 +30,7 @@ def describe(view: View, sizes: Sizes) -> str:
         _replacements(view),
         hung(view),
         _floor(view, sizes),
+        rests(view),
         _caution(view, sizes),
         _doubt(view, sizes),
         *(bound.sentence for bound in sizes.bounds),
@@ -51,6 +53,15 @@ def hung(view: View) -> str:
     if view.hung_to_let_go:
         return f"{told}: {removed}"
     return f"{told}: {command}" if view.held_by_people else f"{told}: {removed} once others serve, or by {command}"
+
+
+def rests(view: View) -> str:
+    """That no replica is wanted, and what the next request waits for; without passing time."""
+    if not view.asleep:
+        return ""
+    usual = view.learned.cold_starts.p90_seconds
+    wait = "while a replica starts" if usual is None else f"about {usual:.0f} s while a replica starts"
+    return f"no request came for {format_duration(float(round(view.idle_seconds)))}, the next one is held {wait}"
 
 
 def rate(rps: float) -> str:
@@ -153,6 +164,8 @@ def _floor(view: View, sizes: Sizes) -> str:
     """Why there are replicas that the load does not need, where no guard says so."""
     least = view.least
     idle = replicas_for(view.demand_rps or 0.0, view.belief.rate_rps) < least.replicas
+    if least.reason in (Reason.REQUESTS_HELD, Reason.ACTIVATOR_SILENT):
+        return least.sentence
     return least.sentence if idle and sizes.after == least.replicas and least.reason not in sizes.limits else ""
 
 
@@ -166,14 +179,15 @@ def _caution(view: View, sizes: Sizes) -> str:
 
 
 def _doubt(view: View, sizes: Sizes) -> str:
-    if view.seen.fresh or Reason.METRICS_HOLD in sizes.limits or view.forecast is None:
+    at_zero = not view.spec.min_replicas and not view.size
+    if at_zero or view.seen.fresh or Reason.METRICS_HOLD in sizes.limits or view.forecast is None:
         return ""
     return f"metrics are {view.seen.state.value}: what is visible may raise the size, nothing lowers it"
 
 
 def _needed(view: View) -> int:
     """Replicas that the demand asks for, those in place of failing ones included."""
-    return max(view.chosen.replicas, view.least.replicas) + spare_replicas(view)
+    return max(view.chosen.replicas, view.waking, view.least.replicas) + spare_replicas(view)
 
 
 HARD_BOUNDS = frozenset({Reason.BUDGET_LIMITED, Reason.CAPACITY_LIMITED, Reason.AT_MAXIMUM})
@@ -186,6 +200,8 @@ def reason_for(view: View, sizes: Sizes) -> Reason:
     if sizes.action is Action.SWITCH:
         return _switch_reason(view)
     if sizes.action is Action.HOLD:
+        if view.asleep and not sizes.after:
+            return Reason.IDLE
         return sizes.bounds[-1].reason if sizes.bounds else _steady_reason(view, sizes)
     if sizes.action is Action.SCALE_UP:
         return _up_reason(view, sizes)
@@ -195,12 +211,14 @@ def reason_for(view: View, sizes: Sizes) -> Reason:
 def _steady_reason(view: View, sizes: Sizes) -> Reason:
     if not view.seen.fresh:
         return Reason.METRICS_HOLD
+    if view.least.reason is Reason.ACTIVATOR_SILENT and sizes.after == view.least.replicas:
+        return Reason.ACTIVATOR_SILENT
     return Reason.SCHEDULED_FLOOR if view.floor_rules and sizes.after == view.least.replicas else Reason.STEADY
 
 
 def _up_reason(view: View, sizes: Sizes) -> Reason:
     least = view.least
-    if least.reason in sizes.limits or sizes.after <= least.replicas:
+    if least.reason is Reason.REQUESTS_HELD or least.reason in sizes.limits or sizes.after <= least.replicas:
         return least.reason
     if spare_replicas(view) and _needed(view) - spare_replicas(view) <= view.group.baseline:
         return Reason.ENGINE_HUNG if view.group.hung else Reason.ENGINE_FAILING
@@ -210,6 +228,8 @@ def _up_reason(view: View, sizes: Sizes) -> Reason:
 
 
 def _down_reason(view: View, sizes: Sizes) -> Reason:
+    if view.asleep:
+        return Reason.IDLE
     forced = [bound.reason for bound in sizes.bounds if bound.reason in HARD_BOUNDS]
     if forced:
         return forced[-1]

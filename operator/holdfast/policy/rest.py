@@ -9,6 +9,7 @@ import math
 from operator import attrgetter
 from typing import NamedTuple
 
+from holdfast.domain.activator import Activator
 from holdfast.domain.cluster import ClusterProblem, Placement, Replica
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.service import ServiceSpec
@@ -28,6 +29,7 @@ class Facts(NamedTuple):
     placements: tuple[Placement, ...]
     problems: tuple[ClusterProblem, ...]
     hung: tuple[str, ...] = ()
+    activator: Activator | None = None
 
 
 class Last(NamedTuple):
@@ -57,6 +59,7 @@ def facts(service: ServiceSnapshot) -> Facts:
         tuple(sorted(service.placements, key=_by_accelerator)),
         tuple(sorted(service.problems, key=_by_reason)),
         tuple(sorted(traffic.hung)),
+        service.activator,
     )
 
 

@@ -13,6 +13,7 @@ class PolicySettings:
     `failing_seconds`, `starting_seconds`: how long an accelerator may have only failing, only starting replicas.
     `retry_seconds`: after how long an unavailable accelerator is tried again; doubles up to `longest_retry_seconds`.
     `cold_start_seconds`: assumed until a cold start was seen. `drain_seconds`: how long a replica takes to leave.
+    `idle_seconds`: after how long without a request no replica runs, until the pauses of the traffic are known.
     """
 
     provisioning_seconds: float = 300.0
@@ -22,3 +23,4 @@ class PolicySettings:
     longest_retry_seconds: float = 6 * 3600.0
     cold_start_seconds: float = 90.0
     drain_seconds: float = 30.0
+    idle_seconds: float = 600.0

@@ -55,11 +55,13 @@ def propose(view: View) -> int:
     ones first make room: they take their share of the requests, and accelerators.
     """
     before, spare = view.group.baseline, spare_replicas(view)
+    if view.asleep:
+        return 0
     if view.hung_to_let_go:
         return before - view.hung_to_let_go
     if view.forecast is None or view.demand_rps is None or not view.belief.feasible:
-        return max(before, view.chosen.replicas, view.least.replicas + spare)
-    needed = max(view.chosen.replicas, view.least.replicas) + spare
+        return max(before, view.chosen.replicas, view.waking, view.least.replicas + spare)
+    needed = max(view.chosen.replicas, view.waking, view.least.replicas) + spare
     if needed >= before:
         return needed
     safe = replicas_for(view.forecast.releasable_rps, view.belief.rate_rps) + spare

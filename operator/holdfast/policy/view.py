@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from holdfast.api.quantities import format_duration
 from holdfast.api.reasons import Reason
 from holdfast.domain.service import ServiceSpec
 from holdfast.domain.snapshot import ServiceSnapshot
@@ -12,6 +13,7 @@ from holdfast.policy.budget import SloState
 from holdfast.policy.capacity import Belief
 from holdfast.policy.fleet import Grant
 from holdfast.policy.forecast import Forecast
+from holdfast.policy.idle import Slumber
 from holdfast.policy.memory import Learned
 from holdfast.policy.placement import Choice, Option
 from holdfast.policy.replicas import Group
@@ -19,6 +21,11 @@ from holdfast.policy.schedules import NO_FLOORS, Floors
 from holdfast.policy.sizing import Peaks, replicas_for
 from holdfast.policy.traffic import Seen
 from holdfast.policy.turns import Turns
+
+LEAST_HELD_SECONDS = 15.0
+"""A rate is not read from requests that came within less."""
+
+NO_ACTIVATOR = "scaling.min is 0, but nothing would hold requests: start the operator with --activator-image"
 
 
 class Least(NamedTuple):
@@ -37,7 +44,8 @@ class View:
     listed; `starting`: capacity is on its way. `forecast` is None where no load was ever seen. `backlog_requests`
     wait longer than they should; `demand_rps` is what sizes are made for now, `peaks` what they were made for before.
     `floors` are those of the schedules. `granted` is what the fleet leaves of the chosen accelerator, None as long as
-    there is enough.
+    there is enough. `slumber` says whether the service rests; where it may, the last replica stays until no request
+    came for `idle_seconds`.
     """
 
     service: ServiceSnapshot
@@ -60,6 +68,8 @@ class View:
     chosen: Option
     floors: Floors = NO_FLOORS
     granted: Grant | None = None
+    slumber: Slumber = Slumber.AWAKE
+    idle_seconds: float = 0.0
 
     @property
     def spec(self) -> ServiceSpec:
@@ -93,7 +103,46 @@ class View:
         floor, least = self.floors.now, self.spec.min_replicas
         if floor is not None and floor.replicas > least:
             return Least(floor.replicas, Reason.SCHEDULED_FLOOR, floor.sentence)
+        if least == 0 and not self.asleep:
+            return self._last_one
         return Least(least, Reason.AT_MINIMUM, f"scaling.min is {least}")
+
+    @property
+    def asleep(self) -> bool:
+        """No replica is wanted: no request came for long enough, and the next one is held."""
+        return self.slumber is Slumber.ASLEEP
+
+    @property
+    def at_zero(self) -> bool:
+        """No replica runs, and none should."""
+        return not self.size and (self.asleep or self.spec.pinned_replicas == 0)
+
+    @property
+    def held(self) -> int:
+        """Requests that wait for the first replica."""
+        told = self.service.activator
+        return told.waiting if told is not None and told.answers and not self.ready else 0
+
+    @property
+    def waking(self) -> int:
+        """Replicas that carry the requests held as fast as they came, as far as a few seconds tell."""
+        told, rate_rps = self.service.activator, self.belief.rate_rps
+        if told is None or not self.held or not rate_rps > 0.0:
+            return 0
+        came_within = max(told.oldest_seconds, self.spec.slo.ttft_seconds, LEAST_HELD_SECONDS)
+        return replicas_for(told.waiting / came_within, rate_rps)
+
+    @property
+    def _last_one(self) -> Least:
+        """Why a service that may rest does not."""
+        if self.service.activator is None:
+            return Least(1, Reason.ACTIVATOR_SILENT, NO_ACTIVATOR)
+        if self.learned.idle.silent(self.now):
+            return Least(1, Reason.ACTIVATOR_SILENT, "its activator does not answer, a replica takes requests itself")
+        if self.held:
+            return Least(1, Reason.REQUESTS_HELD, "requests are held until a replica serves")
+        spell = format_duration(float(round(self.idle_seconds)))
+        return Least(1, Reason.AT_MINIMUM, f"scaling.min is 0: the last replica goes once no request came for {spell}")
 
     @property
     def floor_rules(self) -> bool:

@@ -103,12 +103,14 @@ class RenderContext:
 
     `replicas` is the wanted size over all accelerators; `accelerators` names every one that has facts, wanted or not.
     `limits` are those that running engines are told by accelerator; where there are none, those that are declared.
+    `holding`: clients are led to the activator.
     """
 
     replicas: int = 1
     pod_monitor: bool = False
     accelerators: tuple[tuple[str, AcceleratorFacts], ...] = ()
     limits: tuple[tuple[str, Limits], ...] = ()
+    holding: bool = False
 
     def facts(self, accelerator: str) -> AcceleratorFacts:
         """The facts of one accelerator, nothing known by default."""

@@ -21,14 +21,15 @@ def service_account(service: LLMService) -> Manifest:
     }
 
 
-def kubernetes_service(service: LLMService) -> Manifest:
-    """Where clients connect: all ready replicas, whatever their accelerator."""
+def kubernetes_service(service: LLMService, *, holding: bool = False) -> Manifest:
+    """Where clients connect: all ready replicas, whatever their accelerator, or the activator in their place."""
     port = {"name": names.PORT_NAME, "port": names.PORT, "targetPort": names.PORT_NAME, "protocol": "TCP"}
+    selector = {names.ACTIVATOR_LABEL: service.metadata.name} if holding else _selector(service)
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": names.metadata(service, service.metadata.name),
-        "spec": {"type": "ClusterIP", "selector": _selector(service), "ports": [port]},
+        "spec": {"type": "ClusterIP", "selector": selector, "ports": [port]},
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast.api.llmservice import Accelerator, LLMService
-from holdfast.render import names, objects, plugin
+from holdfast.render import activator, names, objects, plugin
 from holdfast.render.context import AcceleratorFacts, RenderContext
 from holdfast.render.deployment import deployment, max_surge
 from holdfast.render.names import Manifest
@@ -44,7 +44,10 @@ def _common(
     service: LLMService, settings: RenderSettings, context: RenderContext, deployments: Sequence[Manifest]
 ) -> Iterator[Manifest]:
     yield objects.service_account(service)
-    yield objects.kubernetes_service(service)
+    with_activator = activator.is_wanted(service, settings)
+    yield objects.kubernetes_service(service, holding=with_activator and context.holding)
+    if with_activator:
+        yield from activator.activator(service, settings, context)
     # At one replica a budget could only block every drain of its node.
     if context.replicas > 1:
         yield objects.disruption_budget(service)
@@ -89,7 +92,7 @@ def _admission_tokens(facts: AcceleratorFacts) -> int | None:
 def _downtime(service: LLMService, accelerator: Accelerator, context: RenderContext) -> str:
     """Said before, while and after it happens: whoever edits the service next should know."""
     facts = context.facts(accelerator.name)
-    if context.replicas > 1 or facts.deployed is None or max_surge(service, facts, rolls_out=True):
+    if context.replicas != 1 or facts.deployed is None or max_surge(service, facts, rolls_out=True):
         return ""
     name = names.deployment_name(service.metadata.name, accelerator.name)
     cause = "rollout.maxSurge is 0" if service.spec.rollout.max_surge == 0 else "no GPU is free"

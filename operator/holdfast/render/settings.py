@@ -31,6 +31,8 @@ class RenderSettings:
     """User and group of the engine; any but 0, images need not know it."""
     pod_monitor_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels by which a Prometheus selects its PodMonitors."""
+    activator_image: str = ""
+    """Image of this program; without it nothing holds requests, and no service goes without replicas."""
     _plain: Manifest = field(init=False, repr=False)
     _whole: Manifest = field(init=False, repr=False)
     _hashes: tuple[str, str] = field(init=False, repr=False)

@@ -105,6 +105,12 @@ class Settings(BaseModel):
     lease_name: ObjectName = Field("holdfast", description="name of the leader Lease: one per shard")
     lease_duration: Duration = Field("15s", description="how long a silent leader blocks the next one")
     identity: str = Field("", description="name in the Lease (default: host name)")
+    idle_time: Duration = Field(
+        "10m", description="without a request, before the last replica goes where scaling.min is 0 and pauses unknown"
+    )
+    activator_image: str = Field(
+        "", description="image of this program, for what holds requests where scaling.min is 0; without it one stays"
+    )
     allow_template: tuple[Literal[TEMPLATE_ALLOWANCES], ...] = Field(  # type: ignore[valid-type]
         (), description=f"let templates use this, may repeat: {', '.join(TEMPLATE_ALLOWANCES)}"
     )
@@ -144,6 +150,10 @@ class Settings(BaseModel):
     @property
     def startup_seconds(self) -> float:
         return parse_duration_seconds(self.startup_timeout)
+
+    @property
+    def idle_seconds(self) -> float:
+        return parse_duration_seconds(self.idle_time)
 
     @property
     def pod_monitor_labels(self) -> dict[str, str]:

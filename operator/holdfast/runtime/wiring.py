@@ -24,6 +24,7 @@ from holdfast.control.leadership import Elector, LeadershipLost, LeaseTiming
 from holdfast.control.loop import Loop
 from holdfast.domain.snapshot import Timing
 from holdfast.observe import cluster as observed
+from holdfast.observe.activators import ActivatorClient, ActivatorSource, NoActivators
 from holdfast.observe.client import PrometheusAddress
 from holdfast.observe.prometheus import PrometheusSource
 from holdfast.render import RenderSettings
@@ -74,7 +75,11 @@ async def _until_signal(settings: Settings) -> None:
 
 async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> None:
     telemetry = Telemetry()
-    async with connect(settings.kubeconfig) as api, _metrics_source(settings) as metrics:
+    async with (
+        connect(settings.kubeconfig) as api,
+        _metrics_source(settings) as metrics,
+        _activators(settings) as activators,
+    ):
         elector = _elector(settings, api)
         control_loop = Loop(
             cluster=(indices := observed.ClusterView(allowances(settings.allow_template))),
@@ -90,10 +95,13 @@ async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> N
             telemetry=telemetry,
             timing=Timing(settings.tick_seconds, settings.scrape_seconds),
             policy_settings=policy.PolicySettings(
-                provisioning_seconds=settings.node_provisioning_seconds, starting_seconds=settings.startup_seconds
+                provisioning_seconds=settings.node_provisioning_seconds,
+                starting_seconds=settings.startup_seconds,
+                idle_seconds=settings.idle_seconds,
             ),
             monotonic=time.monotonic,
             wall=time.time,
+            activators=activators,
         )
         async with asyncio.TaskGroup() as tasks, _http_server(settings, telemetry, control_loop):
             tasks.create_task(elector.run())
@@ -196,7 +204,20 @@ def _render_settings(settings: Settings) -> RenderSettings:
         scrape_interval=settings.scrape_interval,
         startup_seconds=math.ceil(settings.startup_seconds),
         pod_monitor_labels=settings.pod_monitor_labels,
+        activator_image=settings.activator_image,
     )
+
+
+@asynccontextmanager
+async def _activators(settings: Settings) -> AsyncIterator[ActivatorSource]:
+    if not settings.activator_image:
+        yield NoActivators()
+        return
+    client = ActivatorClient()
+    try:
+        yield client
+    finally:
+        await client.close()
 
 
 @asynccontextmanager

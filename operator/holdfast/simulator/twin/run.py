@@ -216,7 +216,7 @@ def _sighted(service: Service, engines: tuple[EngineGauges, ...], at: float, now
     return Sight(
         size=sum(service.sizes.values()),
         ready=sum(pod.phase(now) is ReplicaPhase.READY for pod in service.pods),
-        lowest=spec.min_replicas,
+        lowest=max(1, spec.min_replicas),  # nothing holds requests here
         highest=spec.max_replicas,
         engines=engines,
         shape=EngineShape(
