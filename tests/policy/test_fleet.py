@@ -149,30 +149,29 @@ def test_a_shortage_lasts_without_further_proof_and_is_put_to_the_test_ever_more
 
 # -- properties
 
-options = st.sampled_from([H100, PICKY, WIDE])
 
-
-@st.composite
-def some_claims(draw: st.DrawFn) -> list[Claim]:
-    """Up to six services of any size and worth, on two nodes of 12 GPUs."""
-    found = []
-    for index in range(draw(st.integers(2, 6))):
-        want = draw(st.integers(0, 9))
-        running = draw(st.integers(0, want))
-        rate = draw(st.floats(0.0, 20.0))
+def claims_by(seed: int) -> list[Claim]:
+    """Up to six services of any size and worth, on two nodes of 12 GPUs: a number draws faster than all their parts."""
+    chance, found = random.Random(seed), []
+    for index in range(chance.randint(2, 6)):
+        want = chance.randint(0, 9)
+        rate = chance.choice((0.0, 1.0, 4.0, chance.uniform(0.0, 20.0)))
         found.append(
             a_claim(
                 f"s{index}",
                 want,
-                option=draw(options),
-                least=draw(st.integers(0, min(want, 2))),
-                running=running,
+                option=chance.choice((H100, PICKY, WIDE)),
+                least=chance.randint(0, min(want, 2)),
+                running=chance.randint(0, want),
                 rate_rps=rate,
-                demand_rps=draw(st.floats(0.0, 10.0)) * rate,
-                priority=draw(st.integers(-2, 2)),
+                demand_rps=chance.choice((0.0, chance.uniform(0.0, 10.0))) * rate,
+                priority=chance.randint(-2, 2),
             )
         )
     return found
+
+
+some_claims = st.integers(0, 2**32).map(claims_by)
 
 
 def gpus(claims: Sequence[Claim], granted: Mapping[str, int], option: AcceleratorOption | None = None) -> int:
@@ -180,7 +179,7 @@ def gpus(claims: Sequence[Claim], granted: Mapping[str, int], option: Accelerato
     return sum(granted[claim.key.name] * claim.option.gpus_per_replica for claim in held)
 
 
-@given(claims=some_claims())
+@given(claims=some_claims)
 @settings(max_examples=300)
 def test_no_more_is_granted_than_asked_nor_than_there_is_beside_the_minima(claims: list[Claim]) -> None:
     granted = shared(claims, Inventory(NODES))
@@ -191,7 +190,7 @@ def test_no_more_is_granted_than_asked_nor_than_there_is_beside_the_minima(claim
         assert gpus(claims, granted, PICKY) <= max(8, gpus(claims, least, PICKY))
 
 
-@given(claims=some_claims(), seed=st.integers(0, 100))
+@given(claims=some_claims, seed=st.integers(0, 100))
 @settings(max_examples=100)
 def test_the_order_of_services_changes_nothing(claims: list[Claim], seed: int) -> None:
     shuffled = random.Random(seed).sample(claims, len(claims))
@@ -201,7 +200,7 @@ def test_the_order_of_services_changes_nothing(claims: list[Claim], seed: int) -
     )
 
 
-@given(claims=some_claims(), raised=st.integers(1, 4))
+@given(claims=some_claims, raised=st.integers(1, 4))
 @settings(max_examples=300)
 def test_a_higher_priority_never_gets_less(claims: list[Claim], raised: int) -> None:
     before = shared(claims, Inventory(NODES))
@@ -210,7 +209,7 @@ def test_a_higher_priority_never_gets_less(claims: list[Claim], raised: int) -> 
     assert after["s0"] >= before["s0"]
 
 
-@given(claims=some_claims())
+@given(claims=some_claims)
 @settings(max_examples=100)
 def test_where_all_fits_nobody_is_bounded(claims: list[Claim]) -> None:
     grants, known = arbitrate(
