@@ -62,14 +62,15 @@ class World:
             self.add(f"vllm:num_requests_{gauge}", labels, lambda _: 1.0)
         return labels
 
-    def judged(self, service: str, rps: float, bad_share: Callable[[float], float], pod: str = "a") -> None:
-        """An engine whose plugin judges so many requests a second."""
+    def judged(self, service: str, rps: float, bad_share: Callable[[float], float], pod: str = "a") -> dict[str, str]:
+        """An engine whose plugin judges so many requests a second; returns the labels of its series."""
         labels = self.engine(service, pod)
         self.add("holdfast:plugin_info", labels | {"mode": "active"}, lambda _: 1.0)
         bad = counted(lambda at: rps * bad_share(at))
         self.add("holdfast:requests_bad_total", labels | {"cause": "ttft"}, bad)
         self.add("holdfast:requests_good_total", labels, counted(lambda at: rps * (1.0 - bad_share(at))))
         self.add("holdfast:requests_arrived_total", labels, counted(lambda _: rps))
+        return labels
 
     def expect(self, minute: float, expr: str, *samples: tuple[str, float]) -> None:
         """Expect these samples, by their labels, to four digits."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.monitoring import series
 from holdfast.monitoring.panels import Annotation, Dashboard, Panel, Row, Target, Variable, lines, stat, table
+from holdfast.monitoring.rules import OBJECTIVES
 from holdfast.monitoring.series import any_of, of
 from holdfast.monitoring.views import (
     BAD,
@@ -155,11 +156,12 @@ def _latency() -> Row:
 
 
 def _percentiles(latency: str, title: str) -> Panel:
-    quantiles = (Target(_one(name, latency=latency), name.rpartition(":")[2]) for _, name in series.QUANTILES)
+    shown = [Target(_one(name, latency=latency), name.rpartition(":")[2]) for _, name in series.QUANTILES]
+    if latency in OBJECTIVES:
+        shown.append(Target(_one(series.BOUND, latency=latency), "objective", quiet=latency == "e2e"))
     return lines(
         title,
-        *quantiles,
-        Target(_one(series.BOUND, latency=latency), "objective", quiet=latency in ("itl", "e2e")),
+        *shown,
         about="Quantiles of all engines' buckets together, over two minutes.",
         unit="s",
         width=6,
