@@ -6,7 +6,6 @@ python -m e2e.cluster run -- python -m pytest e2e/test_scale_to_zero.py -m clust
 from __future__ import annotations
 
 import json
-import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -36,10 +35,10 @@ def asleep(operator: None, place: Kubectl) -> Json:
 
 @pytest.fixture(scope="module")
 def woken(asleep: Json, place: Kubectl) -> list[tuple[int, dict[str, str], bytes]]:
-    """Answers to eight requests that came at once while no replica ran."""
+    """Answers to requests that came at once while no replica ran; below ten nobody is judged at this objective."""
     url = asleep["status"]["url"]
-    with ThreadPoolExecutor(8) as several:
-        return list(several.map(lambda _: _ask(url), range(8)))
+    with ThreadPoolExecutor(12) as several:
+        return list(several.map(lambda _: _ask(url), range(12)))
 
 
 def test_a_service_that_rests_says_so_and_what_a_wake_up_takes(asleep: Json, place: Kubectl) -> None:
@@ -74,23 +73,20 @@ def test_a_wake_up_is_told_and_ends_with_clients_at_the_engines(woken: Any, plac
     events = [event["reason"] for event in place.items("events") if event["involvedObject"]["name"] == "chat"]
     assert "RequestsHeld" in events
     place.wait_until(lambda: "holdfast.dev/service" in _selector(place), 30, "clients to be led to the engines")
-    status, headers, _ = _ask(place.get_json("llms", "chat")["status"]["url"])
-    assert status == 200
-    assert "X-Holdfast-Waited-Seconds" not in headers
+    url = place.get_json("llms", "chat")["status"]["url"]
+    place.wait_until(lambda: "X-Holdfast-Waited-Seconds" not in _ask(url)[1], 30, "an answer of the engine itself")
 
 
 def test_who_waited_for_a_cold_start_counts_as_missed(woken: Any, place: Kubectl) -> None:
-    """Eight requests of an objective of 90 %: their misses leave nothing of it, whatever the engine says of them."""
-    place.wait_for(
-        "llms", "chat", lambda found: _attainment(found) is not None and _attainment(found) < 60.0, 60, "the misses"
-    )
+    """The engine itself had them at once, and would call them good."""
+    place.wait_for("llms", "chat", lambda found: _attainment(found) < 50.0, 90, "the misses")
 
 
 def test_no_request_is_lost_at_the_edge_of_rest(woken: Any, place: Kubectl) -> None:
     """Requests come again just when the last replica is about to go, over kept and over new connections."""
-    place.wait_for("llms", "chat", _rests_or_leads, _REST_SECONDS, "clients to be led away")
+    place.wait_until(lambda: "holdfast.dev/activator" in _selector(place), _REST_SECONDS, "clients to be led away")
     with SteadyLoad(f"http://chat.{place.namespace}.svc:8000", _MODEL, 0.6) as load:
-        threading.Event().wait(60.0)
+        time.sleep(60.0)
     lost = [record for record in load.records if verdict.is_lost(record)]
     assert not lost, lost[:3]
     assert len(load.records) > 20
@@ -129,10 +125,6 @@ def _rests(found: Json) -> bool:
     return condition(found, "Ready").get("reason") == "Idle" and not _counts(found).get("desired")
 
 
-def _rests_or_leads(found: Json) -> bool:
-    return _rests(found) or "holdfast.dev/activator" in _selector(Kubectl(found["metadata"]["namespace"]))
-
-
 def _selector(place: Kubectl) -> dict[str, str]:
     selector: dict[str, str] = place.get_json("service", "chat")["spec"]["selector"]
     return selector
@@ -142,6 +134,7 @@ def _deployment_size(place: Kubectl) -> int:
     return int(place.get_json("deployment", stack.deployment_of("chat"))["spec"]["replicas"])
 
 
-def _attainment(found: Json) -> float | None:
-    text = found["status"].get("slo", {}).get("attainment")
-    return None if text is None else float(text.rstrip("%"))
+def _attainment(found: Json) -> float:
+    """In percent, 100 where nobody was judged yet."""
+    text: str = found["status"].get("slo", {}).get("attainment", "100%")
+    return float(text.rstrip("%"))

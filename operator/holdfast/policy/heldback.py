@@ -1,7 +1,7 @@
 """Requests that waited for a replica to start: judged by what their clients saw, not by what the engine saw.
 
 An engine counts a request from its arrival there. Who has waited for a cold start missed its TTFT all the same: such
-requests are bad, and as many that the engine then finds good are taken back.
+requests are bad, and as many verdicts of the engine are taken back, whatever they are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Counted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """What was counted, the last looked at last, and requests judged bad that an engine may yet find good."""
+    """What was counted, the last looked at last, and requests judged bad that an engine has yet to judge."""
 
     counted: tuple[Counted, ...] = ()
     owed: float = 0.0
@@ -51,9 +51,10 @@ def account(memory: HeldBack, told: Activator | None, budget: Budget, slo: Slo, 
         before = Counted(shown.boot, 0, 0) if others else shown
     # A longer TTFT makes the counts smaller: then nothing is new.
     late, lost = max(0, shown.late - before.late), max(0, shown.lost - before.lost)
-    owed = memory.owed + late
-    taken = min(owed, max(0.0, budget.latest.good))
+    owed, judged = memory.owed + late, budget.latest
+    taken = min(owed, judged.judged)
     kept = HeldBack((*others, shown)[-MOST_PROCESSES:], owed - taken)
     if not (late or lost or taken):
         return kept, budget
-    return kept, amended(budget, Verdicts(-taken, late + lost), now)
+    bad = taken * judged.bad_share
+    return kept, amended(budget, Verdicts(bad - taken, late + lost - bad), now)
