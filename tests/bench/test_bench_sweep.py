@@ -165,7 +165,7 @@ async def test_a_sweep_of_an_engine_is_told_in_a_table_a_page_and_json(
             "--max-client-lag",
             "60s",
         )
-        lengths = ("--prompt-tokens", "10", "--output-tokens", "4", "--slo", "ttft=30s")
+        lengths = ("--prompt-tokens", "10", "--output-tokens", "4", "--slo", "ttft=30s", "--objective", "50%")
         out = ("--json", str(tmp_path / "sweep.json"), "--plot", str(tmp_path / "sweep.html"))
         code = await asyncio.to_thread(main, ["bench", *arguments, *lengths, *out])
     told = json.loads((tmp_path / "sweep.json").read_text())

@@ -128,7 +128,7 @@ def test_many_names_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "sees"), [(kind, kind.value in ("fresh", "partial", "duplicate")) for kind in SignalState]
+    ("kind", "sees"), [(kind, kind.value in {"fresh", "partial", "duplicate", "mixed"}) for kind in SignalState]
 )
 def test_blindness_is_told_from_silence(kind: SignalState, sees: bool) -> None:
     assert can_see(Traffic(kind)) is sees
