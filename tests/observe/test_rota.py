@@ -168,6 +168,15 @@ def test_rows_of_queries_that_were_asked_as_one_are_told_apart() -> None:
     assert [answer.warnings for answer in found.values() if answer.warnings] == [("store-3 is down",)]
 
 
+def test_what_was_asked_alone_stays_as_it_is_beside_what_was_asked_as_one() -> None:
+    alone, both = Answer((BUNDLED[0],), ("a part is missing",)), Answer((BUNDLED[1], BUNDLED[2]), ("another",))
+    found = bundles.unbundled({"requests": alone, "gauges+engines": both})
+    assert found["requests"].samples == (BUNDLED[0], BUNDLED[1])
+    assert found["engines"].samples == (BUNDLED[2],)
+    assert sorted(text for answer in found.values() for text in answer.warnings) == ["a part is missing", "another"]
+    assert len(found) == len(FAST)
+
+
 @pytest.mark.parametrize("together", [bundles.ALL_IN_ONE, bundles.WHERE_NOBODY_WAITS])
 def test_every_fast_query_is_in_one_bundle(together: Sequence[Sequence[str]]) -> None:
     fast = queries.fast_queries(WINDOW, queries.Edges(ttft=(0.5,), tpot=(0.03,)))

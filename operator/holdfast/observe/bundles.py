@@ -30,14 +30,16 @@ def bundled(asked: Iterable[Query], bundles: Sequence[Sequence[str]]) -> tuple[Q
 
 
 def unbundled(answers: Mapping[str, Answer]) -> dict[str, Answer]:
-    """Return the answers by the names of the fast queries; all counts come under `requests`."""
-    rows: dict[str, list[Sample]] = {name: [] for name in ALL_IN_ONE[0]}
-    for answer in answers.values():
+    """Return the answers by the names of the fast queries; counts that were asked for together come as `requests`."""
+    found = {name: answers.get(name, Answer()) for name in ALL_IN_ONE[0]}
+    together = [answer for name, answer in answers.items() if name not in found]
+    rows: dict[str, list[Sample]] = {"requests": []}
+    for answer in together:
         for sample in answer.samples:
-            rows[_query_of(sample.label("metric"))].append(sample)
-    warnings = tuple(text for answer in answers.values() for text in answer.warnings)
-    found = {name: Answer(tuple(samples)) for name, samples in rows.items()}
-    return found | {"requests": Answer(found["requests"].samples, warnings)}
+            rows.setdefault(_query_of(sample.label("metric")), []).append(sample)
+    warnings = tuple(text for answer in together for text in answer.warnings)
+    more = {name: Answer((*found[name].samples, *samples), found[name].warnings) for name, samples in rows.items()}
+    return found | more | {"requests": Answer(more["requests"].samples, more["requests"].warnings + warnings)}
 
 
 def _query_of(metric: str) -> str:

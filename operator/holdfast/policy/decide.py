@@ -68,7 +68,8 @@ def decide(
             failed(service.spec.key, error)
             return None, known
 
-    known = {service.spec.key: memory.services.get(service.spec.key, ServiceMemory()) for service in snapshot.services}
+    keys = [service.spec.key for service in snapshot.services]
+    known = {key: memory.services.get(key) or ServiceMemory() for key in keys}
     made: dict[ServiceKey, Made] = {}
     for service in _in_turn(snapshot):
         key = service.spec.key
