@@ -106,6 +106,7 @@ async def _measure(url: str, streams: int, step: float, seconds: float, pipe: Co
     return figures(list(run.records), stamps) | {
         "wall_seconds": wall,
         "client_cores": run.client.cpu_share,
+        "client_lag_most_ms": 1000.0 * run.client.lag_most_seconds,
         "client_says_lag_p99_ms": 1000.0 * run.client.lag_p99_seconds,
         "us_per_chunk": 1e6 * run.client.cpu_share * wall / max(1, sum(len(each.token_at) for each in run.records)),
     }

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.bench.client import OwnGenerator
+from holdfast.bench.client import OwnGenerator, delay_exceeded
 from holdfast.bench.port import Api, Endpoint, Load, Planned, Prompts, Run
 from holdfast.bench.records import Outcome, Record
 from tests.fakes import RawServer
@@ -245,6 +245,15 @@ async def test_what_is_asked_for_has_the_wanted_length_in_either_api() -> None:
     assert "ignore_eos" not in chat
     assert (chat["max_tokens"], chat["stream"], chat["stream_options"]) == (9, True, {"include_usage": True})
     assert [head.split()[1] for head in server.heads] == ["/v1/completions", "/v1/chat/completions"]
+
+
+def test_a_rare_long_stall_delays_as_many_events_as_come_in_it() -> None:
+    calm = [0.001] * 3000
+    assert delay_exceeded(calm, 60.0, 0.01) < 0.001
+    # In 60 s, 1 % is 0.6 s: what came in the first 1.4 s of a stall of 2 s is that late at least.
+    assert delay_exceeded([*calm, 2.0], 60.0, 0.01) == pytest.approx(1.4)
+    assert delay_exceeded([1.0, 1.0], 60.0, 0.01) == pytest.approx(0.7)
+    assert delay_exceeded([], 60.0, 0.01) == 0.0
 
 
 async def test_a_key_is_never_shown() -> None:

@@ -107,10 +107,12 @@ def test_the_page_needs_nothing_else_and_escapes_what_servers_say(tmp_path: Path
         (Client(0.001, 0.002, 0.9, 0.5), ""),
         (Client(0.0061, 0.0, 0.0, 0.5), "requests left 6.1 ms late (p99)"),
         (Client(0.0, 0.02, 0.0, 1.0), "events were read 20.0 ms late (p99)"),
+        (Client(0.0, 0.02, 0.0, 1.0, kernel_times=True), ""),
+        (Client(0.0, 0.04, 0.0, 1.0, kernel_times=True), "events were read 40.0 ms late (p99)"),
     ],
 )
 def test_a_client_that_is_late_refuses_its_own_result(client: Client, told: str) -> None:
-    assert client.overloaded(0.005) == told
+    assert client.overloaded(0.005, 0.03) == told
 
 
 def test_a_refused_result_has_no_figures() -> None:

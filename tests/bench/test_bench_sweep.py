@@ -150,14 +150,14 @@ def test_metrics_of_others_are_left_alone(text: str) -> None:
 async def test_a_sweep_of_an_engine_is_told_in_a_table_a_page_and_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Four sequences at a time, four steps of 5 ms and more each: below 200 requests a second, and more are refused.
+    # Four sequences at a time, four steps of 10 ms or so each: about 90 requests a second, and more are refused.
     async with engine(max_num_seqs=4, max_num_queued_reqs=8, speed=1.0, overhead_seconds=0.005) as client:
         arguments = (
             "--url",
             client.base,
             "--sweep",
             "--rate",
-            "64",
+            "32",
             "--sweep-trials",
             "5",
             "--duration",

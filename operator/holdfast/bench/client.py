@@ -7,7 +7,7 @@ import gc
 import itertools
 import math
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urljoin
@@ -43,9 +43,25 @@ class OwnGenerator:
                 sender.close()
             share = (time.process_time() - cpu) / max(time.monotonic() - wall, 1e-9)
         late = np.array([record.lateness_seconds for record in records])
-        lags = np.array(watch.lags)
-        client = Client(percentile(late, 0.99), percentile(lags, 0.99), float(max(lags, default=0.0)), share)
+        seconds = time.monotonic() - wall
+        lag_p99 = delay_exceeded(watch.lags, seconds, 0.01)
+        client = Client(percentile(late, 0.99), lag_p99, max(watch.lags, default=0.0), share, sender.kernel_times)
         return Run(tuple(records), client, "holdfast")
+
+
+def delay_exceeded(lags: Sequence[float], seconds: float, share: float) -> float:
+    """The delay that this share of events exceeds: one that comes in the midst of a stall waits for the rest of it.
+
+    A stall is one of few looks, but nearly all that comes in it is late: shares are of time, not of looks.
+    """
+    stalls = np.sort(np.asarray(lags, np.float64))[::-1]
+    # More than x late are sum(stall - x) of all seconds, over the stalls longer than x: linear between two stalls.
+    longer = np.cumsum(stalls)
+    for count, (total, following) in enumerate(zip(longer, np.append(stalls, 0.0)[1:], strict=True), start=1):
+        delay = (total - share * seconds) / count
+        if delay >= following:
+            return float(max(delay, 0.0))
+    return 0.0
 
 
 class _LagWatch:
@@ -86,6 +102,11 @@ class _Sender:
             await self._open()
         await self._drain()
         return sorted(self._records, key=lambda record: record.index)
+
+    @property
+    def kernel_times(self) -> bool:
+        """Whether every connection said when its bytes came."""
+        return 0 < self._connections.opened == self._connections.stamped
 
     def close(self) -> None:
         """End what is under way."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from holdfast.bench.arrival import StampedTransport, stamped_socket
 from holdfast.bench.flight import Flight
 from holdfast.bench.http1 import BadHttp, ResponseReader
 from holdfast.bench.sse import BadStream
@@ -38,7 +39,7 @@ class Connection(asyncio.Protocol):
         self.origin = origin
         self._released, self._gone = released, gone
         self._clock = asyncio.get_running_loop().time
-        self._transport: asyncio.Transport | None = None
+        self._transport: asyncio.Transport | StampedTransport | None = None
         self._flight: Flight | None = None
         self._reader: ResponseReader | None = None
 
@@ -63,12 +64,20 @@ class Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
+    def attach(self, transport: StampedTransport) -> None:
+        """Use a connection that says when its bytes came."""
+        self._transport = transport
+
     def data_received(self, data: bytes) -> None:
-        """Read what came; the moment is taken before any of it is looked at."""
+        """Without the kernel's stamp, the moment is taken before anything is looked at."""
+        self.received(data, self._clock())
+
+    def received(self, data: bytes, at: float) -> None:
+        """Read what came at this moment."""
         flight, reader = self._flight, self._reader
         if flight is None or reader is None:
             return self.close()  # nobody asked for anything
-        flight.now = self._clock()
+        flight.now = max(flight.now, at)
         try:
             reader.feed(data)
         except (BadHttp, BadStream) as problem:
@@ -97,6 +106,7 @@ class Connections:
     def __init__(self, ca_file: str = "") -> None:
         self._idle: dict[Origin, list[Connection]] = {}
         self._open: set[Connection] = set()
+        self.opened = self.stamped = 0
         self._tls: ssl.SSLContext | None = None
         self._ca_file = ca_file
 
@@ -111,11 +121,16 @@ class Connections:
 
     async def connect(self, origin: Origin) -> Connection:
         """A new connection; OSError where none can be had."""
-        loop = asyncio.get_running_loop()
-        tls = self._context() if origin.tls else None
-        _, connection = await loop.create_connection(
-            lambda: Connection(origin, self._release, self._open.discard), origin.host, origin.port, ssl=tls
-        )
+        connection = Connection(origin, self._release, self._open.discard)
+        sock = None if origin.tls else await stamped_socket(origin.host, origin.port)
+        if sock is not None:
+            connection.attach(StampedTransport(sock, connection))
+            self.stamped += 1
+        else:
+            tls = self._context() if origin.tls else None
+            loop = asyncio.get_running_loop()
+            await loop.create_connection(lambda: connection, origin.host, origin.port, ssl=tls)
+        self.opened += 1
         self._open.add(connection)
         return connection
 

@@ -62,10 +62,10 @@ class Trials:
         stop = OverSaturation(tuple(load.planned))
         load = replace(load, stopped=stop.stopped)
         run, watch = await watched(OwnGenerator(), self._endpoint, load, stop.ended)
-        slow = run.client.overloaded(given.max_client_lag) if run.client is not None else ""
+        results = measure(run.records, given.slo, given.warm_up, given.cool_down, given.cost_per_hour, run.client)
+        slow = run.client.overloaded(given.max_client_lag, results.itl.p50) if run.client is not None else ""
         if slow:
             raise CannotGenerate(f"refused at {rate:.3g} req/s, the client was too slow: {slow}: {CLIENT_REMEDY}")
-        results = measure(run.records, given.slo, given.warm_up, given.cool_down, given.cost_per_hour, run.client)
         beyond = saturation(results, run.records, stop.found)
         self._tell(f"  {100 * results.attainment:.1f} % good{', saturated: ' + beyond if beyond else ''}")
         await asyncio.sleep(min(MOST_SETTLE_SECONDS, SETTLE_SHARE * seconds))
