@@ -20,7 +20,7 @@ from e2e.cluster.archive import Entry, build_image, write_layer
 from e2e.cluster.images import HOLDFAST_IMAGE
 from e2e.cluster.layout import NODE_NAME, Layout
 from e2e.cluster.nodes import GPU, add_fake_nodes, remove_nodes, set_node_capacity, start_kwok, wait_for_nodes
-from e2e.kubectl import Json, Kubectl, condition
+from e2e.kubectl import Json, Kubectl, KubectlError, condition
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
 _SERVER = ["python3", "-m", "http.server", "8000", "--directory", "/etc"]
@@ -65,6 +65,13 @@ def _fetching(url: str) -> str:
     return f"import urllib.request; print(urllib.request.urlopen({url!r}, timeout=5).status)"
 
 
+def _answers(namespace: Kubectl, url: str) -> bool:
+    try:
+        return namespace.execute("deployment/web", "python3", "-c", _fetching(url)).strip() == "200"
+    except KubectlError:
+        return False
+
+
 @pytest.mark.cluster
 def test_the_node_is_ready(kubectl: Kubectl) -> None:
     assert condition(kubectl.get_json("node", NODE_NAME), "Ready")["status"] == "True"
@@ -76,6 +83,8 @@ def test_pods_of_the_projects_image_serve_each_other_and_the_node_by_name(namesp
     namespace.wait_available("web", 60)
     full_name = f"http://web.{namespace.namespace}.svc.cluster.local/passwd"
     address = namespace.get_json("service", "web")["spec"]["clusterIP"]
+    # Until the node's proxy has both pods, which is soon after they are available, it refuses.
+    namespace.wait_until(lambda: _answers(namespace, full_name), 20, "the service answers")
     for url in ("http://web/passwd", full_name, f"http://{address}/passwd"):
         # Through the service a pod may reach itself, so ask more often than there are pods.
         for _ in range(4):
