@@ -53,7 +53,7 @@ test: ## set up everything and run all tests, those on a real cluster included
 	@$(MAKE) vllm-cpu
 	@$(MAKE) check
 	$(BIN)/pytest benchmarks
-	$(IN_CLUSTER) $(BIN)/pytest e2e
+	$(IN_CLUSTER) $(BIN)/pytest -n 2 --dist loadgroup e2e
 
 build: prepare ## build what the cluster tests and the demo need; kept in ~/.cache/holdfast
 	$(BIN)/python -m e2e.cluster build
