@@ -14,6 +14,7 @@ from e2e.kubectl import Kubectl
 _REMEDY = "this test needs a cluster: python -m e2e.cluster run -- python -m pytest e2e -m cluster"
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of the cluster in one process, for they share it; mostly they wait, so others run beside them."""
     of_cluster = {item.path for item in items if "cluster" in getattr(item, "fixturenames", ())}
