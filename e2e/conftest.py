@@ -14,14 +14,6 @@ from e2e.kubectl import Kubectl
 _REMEDY = "this test needs a cluster: python -m e2e.cluster run -- python -m pytest e2e -m cluster"
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of the cluster in one process, for they share it; mostly they wait, so others run beside them."""
-    of_cluster = {item.path for item in items if "cluster" in getattr(item, "fixturenames", ())}
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("cluster" if item.path in of_cluster else str(item.path)))
-
-
 @pytest.fixture(scope="session")
 def cluster() -> str:
     """The kind of cluster the tests run in; fails with the remedy outside of one."""
