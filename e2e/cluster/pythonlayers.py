@@ -40,9 +40,16 @@ _UNUSED_STANDARD = {
     "distutils",
     "site-packages",
     "turtledemo",
+    "sitecustomize.py",
     "pydoc_data",
     "__pycache__",
 }
+# Where libraries are looked for is each distribution's own choice: Debian's Python does not read site-packages.
+_SITE_SCRIPT = f"""\
+import site
+
+site.addsitedir("/{_LIBRARY}/site-packages")
+"""
 _UNUSED_PARTS = {"__pycache__", "tests", "testing"}
 _ENTRY_SCRIPT = """\
 #!/opt/python/bin/python3
@@ -98,6 +105,7 @@ def library_entries(scratch: Path) -> list[Entry]:
     entries += [Entry(path, file=file) for path, file in _shared_libraries(binaries).items()]
     entries += [Entry(f"bin/{name}", file=Path(path).resolve()) for name, path in programs.items()]
     entries.append(Entry(f"{HOME}/bin/{_VERSION}", file=python.resolve()))
+    entries.append(Entry(f"{_LIBRARY}/sitecustomize.py", text=_SITE_SCRIPT, mode=0o644))
     entries.append(Entry(f"{_LIBRARY}/site-packages/holdfast-source.pth", text=f"/{CODE}\n", mode=0o644))
     for link in (f"{HOME}/bin/python3", f"{HOME}/bin/python", "usr/bin/python3"):
         entries.append(Entry(link, link=f"/{HOME}/bin/{_VERSION}"))
