@@ -11,14 +11,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 CRD := llmservices.holdfast.dev.yaml
 IN_CLUSTER := $(BIN)/python -m e2e.cluster run --
-# Eleven minutes of waiting for windows, pauses and strangers: beyond what one run of all tests may take.
-LONG := e2e/test_scale_to_zero.py e2e/test_hours_and_heirs.py e2e/test_foreign_engines.py
+# Tests that load the processor, then tests that mostly wait: in a cluster of their own, beside all others.
+BESIDE := e2e/engine $(addprefix e2e/test_,$(addsuffix .py,bench_vllm promql promql_hangs promql_plugins alerts \
+  dashboards turns hours_and_heirs foreign_engines scale_to_zero))
 
 # The recorded traces that the benchmarks' scenarios name.
 DATA ?= $(or $(HOLDFAST_DATA),../shared/data)
 AUTOSCALING := $(BIN)/python -m benchmarks.autoscaling --data $(DATA)
 
-.PHONY: help python install prepare programs check lint unit test demo build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full campaign clean
+.PHONY: help python install prepare programs check lint unit test test-cluster test-beside demo build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full campaign clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,7 +56,13 @@ test: ## set up everything and run all tests, those on a real cluster included
 	@$(MAKE) vllm-cpu
 	@$(MAKE) check
 	$(BIN)/pytest benchmarks
-	$(IN_CLUSTER) $(BIN)/pytest e2e $(LONG:%=--ignore=%)
+	@$(MAKE) -j2 test-cluster test-beside
+
+test-cluster: install ## tests on a real cluster
+	$(IN_CLUSTER) $(BIN)/pytest e2e $(BESIDE:%=--ignore=%)
+
+test-beside: install ## tests of the engine, of Prometheus' answers and of what takes long, on a second cluster
+	$(IN_CLUSTER) $(BIN)/pytest $(BESIDE) | sed -u 's/^/beside | /'
 
 build: prepare ## build what the cluster tests and the demo need; kept in ~/.cache/holdfast
 	$(BIN)/python -m e2e.cluster build
@@ -112,9 +119,8 @@ bench-operator-full: install ## the same in full length: with 1,000 services
 	@$(MAKE) build
 	$(IN_CLUSTER) $(BIN)/python -m benchmarks.scale --services 1000 --replicas 4
 
-campaign: install ## hours: the long cluster tests; 1,000 services with other seeds, ten minutes of each load
+campaign: install ## hours: 1,000 services with other seeds, ten minutes of each load
 	@$(MAKE) build
-	$(IN_CLUSTER) $(BIN)/pytest $(LONG)
 	for seed in 1 2 3; do \
 	  $(IN_CLUSTER) $(BIN)/python -m benchmarks.scale --services 1000 --replicas 4 --seed $$seed --steps 40 \
 	    --constant-seconds 600 --varying-seconds 600 || echo "seed $$seed: not every promise was kept"; \
