@@ -44,12 +44,6 @@ _UNUSED_STANDARD = {
     "pydoc_data",
     "__pycache__",
 }
-# Where libraries are looked for is each distribution's own choice: Debian's Python does not read site-packages.
-_SITE_SCRIPT = f"""\
-import site
-
-site.addsitedir("/{_LIBRARY}/site-packages")
-"""
 _UNUSED_PARTS = {"__pycache__", "tests", "testing"}
 _ENTRY_SCRIPT = """\
 #!/opt/python/bin/python3
@@ -105,11 +99,16 @@ def library_entries(scratch: Path) -> list[Entry]:
     entries += [Entry(path, file=file) for path, file in _shared_libraries(binaries).items()]
     entries += [Entry(f"bin/{name}", file=Path(path).resolve()) for name, path in programs.items()]
     entries.append(Entry(f"{HOME}/bin/{_VERSION}", file=python.resolve()))
-    entries.append(Entry(f"{_LIBRARY}/sitecustomize.py", text=_SITE_SCRIPT, mode=0o644))
+    entries.append(Entry(f"{_LIBRARY}/sitecustomize.py", text=site_script(f"/{_LIBRARY}/site-packages"), mode=0o644))
     entries.append(Entry(f"{_LIBRARY}/site-packages/holdfast-source.pth", text=f"/{CODE}\n", mode=0o644))
     for link in (f"{HOME}/bin/python3", f"{HOME}/bin/python", "usr/bin/python3"):
         entries.append(Entry(link, link=f"/{HOME}/bin/{_VERSION}"))
     return entries + _system_entries()
+
+
+def site_script(folder: str) -> str:
+    """Makes a Python read its libraries from this folder: Debian's, for one, does not look into site-packages."""
+    return f"import site\n\nsite.addsitedir({folder!r})\n"
 
 
 def source_entries(scratch: Path) -> list[Entry]:
