@@ -1,19 +1,19 @@
-"""Rows of the fast and slow queries -> Traffic per service: pure, and the judge of how far to believe them."""
+"""Rows of the fast and slow queries -> Traffic per service: pure."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic, busiest_share
-from holdfast.observe import foreign, plugins, queries
+from holdfast.observe import plugins, queries
+from holdfast.observe.counts import Counts, number
 from holdfast.observe.foreign import Strangers
-from holdfast.observe.plugins import PluginCounts
+from holdfast.observe.judgement import Facts, judge, unlabelled_detail
 from holdfast.observe.queries import Window
 from holdfast.observe.samples import Answer, Sample, usable
 from holdfast.observe.slow import SlowSignals, service_key
@@ -101,68 +101,6 @@ def _with_slow(traffic: Traffic, slow: SlowSignals, key: ServiceKey) -> Traffic:
     )
 
 
-@dataclass(slots=True)
-class _Values:
-    """Everything seen of one service on one accelerator."""
-
-    counts: dict[str, float] = field(default_factory=dict)
-    within: dict[str, dict[float, float]] = field(default_factory=lambda: defaultdict(dict))
-    sampled_at: dict[str, float] = field(default_factory=dict)  # pod -> newest sample
-    copies: dict[str, float] = field(default_factory=dict)  # pod -> how often it is scraped, where more than once
-    incomplete: set[str] = field(default_factory=set)  # pods whose counts are known in part
-    hung: set[str] = field(default_factory=set)  # pods that hold requests and stand still
-    unusable: set[str] = field(default_factory=set)
-    plugins: PluginCounts = field(default_factory=PluginCounts)
-
-    def add(self, name: str, value: float, may_be_negative: bool = False) -> None:
-        """Add to a count; a value or a sum that makes no sense is remembered by name and not counted."""
-        total = self.counts.get(name, 0.0) + value
-        if math.isfinite(total) and (may_be_negative or value >= 0.0):
-            self.counts[name] = total
-        else:
-            self.unusable.add(name)
-
-    def add_within(self, family: str, edge_text: str, count: float) -> None:
-        """Add to the observations at or below an edge."""
-        edge = _number(edge_text)
-        total = self.within[family].get(edge, 0.0) + count
-        if math.isnan(edge) or not math.isfinite(total):
-            self.unusable.add(f"{family}_bucket")
-        else:
-            self.within[family][edge] = total
-
-    def get(self, *names: str) -> float:
-        """Value of the first of these names that is there: metrics were renamed over vLLM versions."""
-        return next((self.counts[name] for name in names if name in self.counts), 0.0)
-
-    def mean_copies(self) -> float:
-        """How often an engine is counted on average."""
-        surplus = sum(max(0.0, copies - 1.0) for copies in self.copies.values() if math.isfinite(copies))
-        return 1.0 + surplus / max(1, len(self.sampled_at))
-
-
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """What the checks judge, per service."""
-
-    cells: Mapping[str, _Values]
-    expected: Mapping[str, tuple[str, ...]]  # accelerator -> pods that should report by now
-    foreign: tuple[str, ...]  # pods that report and are none of this cluster
-    starting: bool
-    unlabelled: str
-    warnings: tuple[str, ...]
-    span: Window
-    now: float
-
-    def newest(self) -> float | None:
-        return max((at for values in self.cells.values() for at in values.sampled_at.values()), default=None)
-
-    def reporting(self, accelerator: str) -> tuple[str, ...]:
-        values = self.cells.get(accelerator)
-        fresh_since = self.now - self.span.stale_seconds
-        return tuple(pod for pod, at in values.sampled_at.items() if at >= fresh_since) if values else ()
-
-
 class _Table:
     """All answers of one tick, sorted by service and accelerator once."""
 
@@ -170,8 +108,8 @@ class _Table:
         self._strangers = strangers
         self._span = span
         self._now = now
-        self._cells: dict[ServiceKey, dict[str, _Values]] = defaultdict(lambda: defaultdict(_Values))
-        self._by_group: dict[tuple[str | None, ...], _Values] = {}  # the same, found with one look: rows are many
+        self._cells: dict[ServiceKey, dict[str, Counts]] = defaultdict(lambda: defaultdict(Counts))
+        self._by_group: dict[tuple[str | None, ...], Counts] = {}  # the same, found with one look: rows are many
         self._unlabelled: list[Mapping[str, str]] = []
         self._engines = plugins.engine_states(answers["plugins"].samples)
         self._warnings = tuple(text for answer in answers.values() for text in answer.warnings)
@@ -180,7 +118,7 @@ class _Table:
     def traffic(self, request: TrafficRequest) -> Traffic:
         cells = self._cells.get(request.key, {})
         facts = self._facts(request, cells)
-        state, detail = next(filter(None, (check(facts) for check in CHECKS)), (SignalState.FRESH, ""))
+        state, detail = judge(facts)
         newest = facts.newest()
         return Traffic(
             state=state,
@@ -196,7 +134,7 @@ class _Table:
             hung=tuple(sorted(pod for values in cells.values() for pod in values.hung)),
         )
 
-    def _facts(self, request: TrafficRequest, cells: Mapping[str, _Values]) -> _Facts:
+    def _facts(self, request: TrafficRequest, cells: Mapping[str, Counts]) -> Facts:
         settled = self._now - self._span.birth_grace_seconds
         pods = [replica.name for replica in request.replicas]
         sampled_at = {pod: at for values in cells.values() for pod, at in values.sampled_at.items()}
@@ -205,12 +143,12 @@ class _Table:
         for replica in ready:
             if replica.ready_at is not None and replica.ready_at <= settled:
                 expected[replica.accelerator] = (*expected.get(replica.accelerator, ()), replica.name)
-        return _Facts(
+        return Facts(
             cells,
             expected,
             self._strangers.found(request.key, pods, sampled_at, self._now),
             not ready,
-            _unlabelled_detail(request.key, self._unlabelled),
+            unlabelled_detail(request.key, self._unlabelled),
             self._warnings,
             self._span,
             self._now,
@@ -247,7 +185,7 @@ class _Table:
         if metric == queries.COVERED:
             self._cell(sample).plugins.covered = usable(sample.value)
         elif metric == "objective":
-            self._cell(sample).plugins.objectives.add((sample.label("name"), _number(sample.label("seconds"))))
+            self._cell(sample).plugins.objectives.add((sample.label("name"), number(sample.label("seconds"))))
         elif plugins.counted(metric) or (metric == queries.WAITING_LATE and usable(sample.value)):
             self._read_gained(sample)
 
@@ -268,7 +206,7 @@ class _Table:
         elif sample.value > self._now - self._span.newborn_seconds:
             self._cell(sample).incomplete.discard(sample.label("pod"))
 
-    def _cell(self, sample: Sample) -> _Values:
+    def _cell(self, sample: Sample) -> Counts:
         group = tuple(map(sample.labels.get, _GROUP_LABELS))
         values = self._by_group.get(group)
         if values is None:
@@ -277,7 +215,7 @@ class _Table:
         return values
 
 
-def _accelerator_traffic(values: _Values, slo: Slo, reporting: Sequence[str]) -> AcceleratorTraffic:
+def _accelerator_traffic(values: Counts, slo: Slo, reporting: Sequence[str]) -> AcceleratorTraffic:
     copies, engines = values.mean_copies(), len(reporting)
     working = len(set(reporting) - values.hung)
 
@@ -298,12 +236,14 @@ def _accelerator_traffic(values: _Values, slo: Slo, reporting: Sequence[str]) ->
         output_length_sum=count(f"{queries.OUTPUT_LENGTH}_sum"),
         preemptions=count("num_preemptions_total"),
         ttft_count=count(f"{queries.TTFT}_count"),
-        ttft_within=_within(values, slo.ttft_seconds, queries.TTFT) / copies,
+        ttft_within=values.within_objective(slo.ttft_seconds, queries.TTFT) / copies,
         tpot_count=count(f"{queries.TPOT}_count", f"{queries.TPOT_BEFORE_0_11}_count"),
-        tpot_within=_within(values, slo.tpot_seconds, queries.TPOT, queries.TPOT_BEFORE_0_11) / copies,
+        tpot_within=values.within_objective(slo.tpot_seconds, queries.TPOT, queries.TPOT_BEFORE_0_11) / copies,
         tpot_sum_seconds=count(f"{queries.TPOT}_sum", f"{queries.TPOT_BEFORE_0_11}_sum"),
         e2e_count=e2e_count,
-        e2e_within=e2e_count if slo.e2e_seconds is None else _within(values, slo.e2e_seconds, queries.E2E) / copies,
+        e2e_within=e2e_count
+        if slo.e2e_seconds is None
+        else values.within_objective(slo.e2e_seconds, queries.E2E) / copies,
         running=count("num_requests_running"),
         waiting=count("num_requests_waiting"),
         waiting_late=min(count("num_requests_waiting"), count(queries.WAITING_LATE)),
@@ -313,112 +253,3 @@ def _accelerator_traffic(values: _Values, slo: Slo, reporting: Sequence[str]) ->
         busiest=busiest_share(values.get(queries.BEGUN), values.get(queries.MOST_BEGUN), working),
         exact=values.plugins.exact(slo, engines, copies),
     )
-
-
-def _within(values: _Values, objective_seconds: float, *families: str) -> float:
-    """Return a lower bound of the observations within the objective.
-
-    Each edge at or below it is one; pods of an older revision may lack the exact edge, so the largest is taken.
-    """
-    family = next((name for name in families if f"{name}_count" in values.counts), families[0])
-    limit = objective_seconds * (1.0 + 1e-9)
-    return max((0.0, *(count for edge, count in values.within.get(family, {}).items() if edge <= limit)))
-
-
-def _unlabelled_detail(key: ServiceKey, groups: Iterable[Mapping[str, str]]) -> str:
-    """Name the label that engines of this namespace (or of no namespace) lack."""
-    for labels in groups:
-        if labels.get("namespace", "") not in ("", key.namespace):
-            continue
-        if labels.get("holdfast_service", "") not in ("", key.name):
-            continue
-        lacking = [name for name in ("namespace", "holdfast_service", "holdfast_accelerator") if not labels.get(name)]
-        return f"engines report vllm:num_requests_running without the label {' and '.join(lacking)}: relabel them"
-    return ""
-
-
-def _some(pods: Sequence[str]) -> str:
-    return ", ".join(pods[:3]) + (", ..." if len(pods) > 3 else "")
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
-Judgement = tuple[SignalState, str] | None
-
-
-def _some_series(facts: _Facts) -> Judgement:
-    if facts.newest() is not None:
-        return None
-    if facts.unlabelled:
-        return SignalState.ABSENT, facts.unlabelled
-    if facts.starting:
-        return SignalState.ABSENT, "no replica is ready yet"
-    return SignalState.ABSENT, "Prometheus has no vllm:num_requests_running for this service: is it scraped?"
-
-
-def _numbers_make_sense(facts: _Facts) -> Judgement:
-    unusable = sorted({name for values in facts.cells.values() for name in values.unusable})
-    return (SignalState.INVALID, f"NaN, infinite or negative: {', '.join(unusable)}") if unusable else None
-
-
-def _recent(facts: _Facts) -> Judgement:
-    newest = facts.newest()
-    if newest is None or facts.now - newest <= facts.span.stale_seconds:
-        return None
-    age, period = facts.now - newest, facts.span.scrape_seconds
-    return SignalState.STALE, f"the newest sample is {age:.0f} s old, scrapes come every {period:g} s"
-
-
-def _labelled(facts: _Facts) -> Judgement:
-    if "" in facts.cells:
-        return SignalState.PARTIAL, "some engines lack the label holdfast_accelerator: relabel them"
-    if any("" in values.sampled_at for values in facts.cells.values()):
-        return SignalState.PARTIAL, "some engines lack the label pod: relabel them"
-    return None
-
-
-def _every_engine(facts: _Facts) -> Judgement:
-    missing = sorted(pod for name, pods in facts.expected.items() for pod in pods if pod not in facts.reporting(name))
-    if not missing:
-        return None
-    expected = sum(map(len, facts.expected.values()))
-    return SignalState.PARTIAL, f"{len(missing)} of {expected} ready replicas do not report: {_some(missing)}"
-
-
-def _once_each(facts: _Facts) -> Judgement:
-    if not any(values.copies for values in facts.cells.values()):
-        return None
-    return SignalState.DUPLICATE, "engines are scraped more than once: counts are divided by the number of copies"
-
-
-def _only_ours(facts: _Facts) -> Judgement:
-    return (SignalState.FOREIGN, foreign.told(facts.foreign)) if facts.foreign else None
-
-
-def _whole_counts(facts: _Facts) -> Judgement:
-    pods = sorted(pod for values in facts.cells.values() for pod in values.incomplete)
-    if not pods:
-        return None
-    return SignalState.PARTIAL, f"too few samples in this interval to count all of: {_some(pods)}"
-
-
-def _complete_answers(facts: _Facts) -> Judgement:
-    return (SignalState.PARTIAL, f"Prometheus warns: {facts.warnings[0][:200]}") if facts.warnings else None
-
-
-CHECKS: tuple[Callable[[_Facts], Judgement], ...] = (
-    _some_series,
-    _numbers_make_sense,
-    _recent,
-    _once_each,
-    _labelled,
-    _every_engine,
-    _only_ours,
-    _whole_counts,
-    _complete_answers,
-)
