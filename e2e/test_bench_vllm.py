@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from e2e.engine.server import Server, Settings
 from e2e.vllm.environment import Environment
 from e2e.vllm.installed import installed_vllm
 from holdfast.bench import workload
@@ -16,6 +19,7 @@ from holdfast.bench.definitions import Slo
 from holdfast.bench.port import Endpoint, Generator, Load, Rate, Run
 from holdfast.bench.results import Results, Spread, measure
 from holdfast.bench.vllm import VllmGenerator
+from holdfast.cli.main import main
 from tests.simulator.emulator_builders import MODEL, engine
 
 pytestmark = pytest.mark.vllm
@@ -89,3 +93,15 @@ async def test_both_clients_see_the_same_of_one_engine(vllm: Environment) -> Non
     # Two draws of Poisson arrivals, and a client in the engine's own process: the same within what that does.
     for name in ("mean_tpot_ms", "p50_tpot_ms", "p50_itl_ms", "mean_e2el_ms"):
         assert mine[name] == pytest.approx(theirs[name], rel=0.1), name
+
+
+def test_the_work_that_vllm_counts_places_a_load_under_the_roofline(vllm: Environment, tmp_path: Path) -> None:
+    told = tmp_path / "bench.json"
+    load = ("--concurrency", "4", "--duration", "5s", "--prompt-tokens", "64", "--output-tokens", "32", "--prompts=ids")
+    with Server(Settings(vllm, tmp_path, arguments=("--enable-mfu-metrics",))) as server:
+        words = ["bench", "--url", server.url, *load, "--accelerator", "l40s", "--max-client-lag", "60s"]
+        assert main([*words, "--json", str(told)]) == 0
+    results = json.loads(told.read_text())["results"]
+    # Four sequences share one reading of the weights: a few FLOP a byte, far below any accelerator's ridge.
+    assert 1.0 < results["engine"]["work"]["flops"] / results["engine"]["work"]["memory_bytes"] < 100.0
+    assert results["compute_bound"] is False

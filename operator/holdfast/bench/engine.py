@@ -1,4 +1,4 @@
-"""What the engine itself reports while it is loaded: KV cache, running and waiting requests, preemptions."""
+"""What the engine itself reports while it is loaded: KV cache, running and waiting requests, preemptions, work."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import math
 import re
 import ssl
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -13,10 +14,12 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from holdfast.bench.port import Endpoint
+from holdfast.bench.roofline import GpuWork
 
 PERIOD_SECONDS = 1.0
 _VALUE = re.compile(
-    r"^vllm:(kv_cache_usage_perc|gpu_cache_usage_perc|num_requests_running|num_requests_waiting|num_preemptions_total)"
+    r"^vllm:(kv_cache_usage_perc|gpu_cache_usage_perc|num_requests_running|num_requests_waiting|num_preemptions_total"
+    r"|estimated_flops_per_gpu_total|estimated_read_bytes_per_gpu_total|estimated_write_bytes_per_gpu_total)"
     r"(?:\{[^}\n]*\})? ([0-9.eE+-]+)$",
     re.MULTILINE,
 )
@@ -26,13 +29,16 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at an engine's metrics; shares, requests, and what a counter stood at."""
+    """One look at an engine's metrics; shares, requests, and what a counter stood at; on a clock that never jumps."""
 
     kv_usage: float
     running: float
     waiting: float
     preemptions: float
     kv_tokens: float
+    gpu_flops: float = 0.0
+    gpu_memory_bytes: float = 0.0
+    looked_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,7 @@ class Reported:
     peak_running: float
     peak_waiting: float
     preemptions: float
+    work: GpuWork | None = None
 
     @property
     def peak_kv_tokens(self) -> float:
@@ -52,7 +59,7 @@ class Reported:
         return self.peak_kv_usage * self.kv_capacity_tokens
 
 
-def read_sample(text: str) -> Sample | None:
+def read_sample(text: str, looked_at: float = 0.0) -> Sample | None:
     """What vLLM's /metrics says, sums over its engines (usage: the fullest); None where it is no vLLM's."""
     values: dict[str, list[float]] = {}
     for name, value in _VALUE.findall(text):
@@ -67,6 +74,10 @@ def read_sample(text: str) -> Sample | None:
         waiting=sum(values.get("num_requests_waiting", [])),
         preemptions=sum(values.get("num_preemptions_total", [])),
         kv_tokens=sum(_capacity(labels) for labels in _CACHE.findall(text)) or math.nan,
+        gpu_flops=_mean(values.get("estimated_flops_per_gpu_total", [])),
+        gpu_memory_bytes=_mean(values.get("estimated_read_bytes_per_gpu_total", []))
+        + _mean(values.get("estimated_write_bytes_per_gpu_total", [])),
+        looked_at=looked_at,
     )
 
 
@@ -82,7 +93,24 @@ def reported(samples: list[Sample]) -> Reported | None:
         peak_waiting=max(sample.waiting for sample in samples),
         # A counter that fell is another engine's, or of one that began anew.
         preemptions=max(0.0, samples[-1].preemptions - samples[0].preemptions),
+        work=_work(samples[0], samples[-1]),
     )
+
+
+def _work(first: Sample, last: Sample) -> GpuWork | None:
+    """Between two looks; None where the engine does not count it, or began anew."""
+    work = GpuWork(
+        flops=last.gpu_flops - first.gpu_flops,
+        memory_bytes=last.gpu_memory_bytes - first.gpu_memory_bytes,
+        seconds=last.looked_at - first.looked_at,
+    )
+    positive = work.flops > 0.0 and work.memory_bytes > 0.0 and work.seconds > 0.0
+    return work if positive and math.isfinite(work.flops + work.memory_bytes) else None
+
+
+def _mean(values: list[float]) -> float:
+    """Over engines of one server, for each counts per GPU."""
+    return sum(values) / len(values) if values else 0.0
 
 
 class EngineWatch:
@@ -108,7 +136,7 @@ class EngineWatch:
             async with aiohttp.ClientSession(timeout=timeout) as session:
                 while True:
                     async with session.get(self._url, ssl=context) as response:
-                        sample = read_sample(await response.text(errors="replace"))
+                        sample = read_sample(await response.text(errors="replace"), time.monotonic())
                     if sample is None:
                         return
                     self._samples.append(sample)

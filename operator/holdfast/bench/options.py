@@ -14,7 +14,7 @@ from holdfast.api.quantities import parse_duration_seconds, parse_percent
 from holdfast.bench.definitions import Slo
 from holdfast.bench.port import Api, Endpoint, Prompts
 from holdfast.bench.workload import MOST_REQUESTS, MOST_TOKENS, Step
-from holdfast.enginemodel.catalog import ModelShape, find_model
+from holdfast.enginemodel.catalog import ACCELERATORS, AcceleratorShape, ModelShape, find_accelerator, find_model
 from holdfast.simulator.twin.scenario import BadInput
 from holdfast.simulator.twin.traces import FORMATS
 
@@ -109,6 +109,9 @@ def _add_counting(parser: argparse.ArgumentParser) -> None:
     )
     counting.add_argument(
         "--cost-per-hour", type=_positive, metavar="DOLLARS", help="of the endpoint: tokens per dollar"
+    )
+    counting.add_argument(
+        "--accelerator", type=_accelerator, metavar="NAME", help="of the endpoint: compute- or memory-bound (h100, ...)"
     )
     counting.add_argument(
         "--kv-model", type=_kv_model, metavar="MODEL", help="bytes of its KV cache (default: --model)"
@@ -306,6 +309,14 @@ def _picture(text: str) -> Path:
     if path.suffix not in PICTURES:
         raise argparse.ArgumentTypeError(f"{text!r}: name a file that ends with {' or '.join(PICTURES)}")
     return path
+
+
+def _accelerator(text: str) -> AcceleratorShape:
+    shape = find_accelerator(text)
+    if shape is None:
+        known = ", ".join(shape.system for _, shape in ACCELERATORS)
+        raise argparse.ArgumentTypeError(f"{text!r} is not known here: give one of {known}, or leave --accelerator out")
+    return shape
 
 
 def _kv_model(text: str) -> ModelShape:

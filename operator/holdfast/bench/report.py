@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from holdfast.bench import definitions
+from holdfast.bench import definitions, roofline
 from holdfast.bench.definitions import Slo
 from holdfast.bench.engine import Reported
 from holdfast.bench.results import Results, Spread
@@ -75,6 +75,8 @@ def rates(results: Results) -> list[tuple[str, str]]:
         told.append(("a dollar", f"{_number(millions)} M output tokens (${_number(1.0 / millions)} a million)"))
     if results.engine is not None:
         told += _engine(results.engine)
+        position = roofline.told(results.engine.work, results.accelerator)
+        told += [("roofline", position)] if position else []
     if math.isfinite(results.kv_bytes_per_token):
         each, need = results.kv_bytes_per_token, results.peak_resident_tokens * results.kv_bytes_per_token
         told.append(("KV cache by formula", f"{need / 2**30:.3g} GiB at most, {each / 2**10:g} KiB a token"))

@@ -15,8 +15,9 @@ from holdfast.bench.definitions import Floats, Slo
 from holdfast.bench.engine import Reported
 from holdfast.bench.port import Client
 from holdfast.bench.records import Outcome, Record
+from holdfast.bench.roofline import is_compute_bound
 from holdfast.bench.window import Window
-from holdfast.enginemodel.catalog import ModelShape
+from holdfast.enginemodel.catalog import AcceleratorShape, ModelShape
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
@@ -75,6 +76,7 @@ class Results:
     tokens_per_dollar: float = math.nan
     kv_model: ModelShape | None = None
     engine: Reported | None = None
+    accelerator: AcceleratorShape | None = None
 
     @property
     def attainment(self) -> float:
@@ -89,6 +91,13 @@ class Results:
     def kv_bytes_per_token(self) -> float:
         """By formula; NaN where the model's shape is not known."""
         return math.nan if self.kv_model is None else definitions.kv_bytes_per_token(self.kv_model)
+
+    @property
+    def compute_bound(self) -> bool | None:
+        """Whether FLOP/s bind before memory bandwidth does; None where the engine or the accelerator is not known."""
+        if self.accelerator is None or self.engine is None or self.engine.work is None:
+            return None
+        return is_compute_bound(self.engine.work, self.accelerator)
 
     @property
     def arrival_rps(self) -> float:
@@ -154,7 +163,8 @@ def figures(results: Results) -> dict[str, Any]:
         "peak_kv_cache_bytes": results.peak_resident_tokens * results.kv_bytes_per_token,
     }
     told["window"]["seconds"] = results.window.seconds
-    for elsewhere in ("client", "kv_model"):
+    told["compute_bound"] = results.compute_bound
+    for elsewhere in ("client", "kv_model", "accelerator"):
         del told[elsewhere]
     return told
 

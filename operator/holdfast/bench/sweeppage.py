@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.bench import roofline
 from holdfast.bench.page import table
 from holdfast.bench.results import figures, without_nan
 from holdfast.bench.sweep import Sweep, Trial
@@ -55,10 +56,12 @@ def binds(found: Sweep) -> list[str]:
         first = "sequences or tokens per step (requests wait while there is room in the KV cache)"
     else:
         first = "not the engine's queue: nothing waits there"
-    return [
+    bound = (
         f"bound by {first}: KV cache at most {100 * engine.peak_kv_usage:.0f} %, {engine.peak_running:.0f} running and "
         f"{engine.peak_waiting:.0f} waiting, {engine.preemptions:.0f} preemptions at {beyond.rate_rps:.3g} req/s"
-    ]
+    )
+    position = roofline.told(engine.work, beyond.results.accelerator)
+    return [bound, position] if position else [bound]
 
 
 def rows(found: Sweep) -> list[tuple[str, ...]]:

@@ -69,4 +69,6 @@ class Trials:
         beyond = saturation(results, run.records, stop.found)
         self._tell(f"  {100 * results.attainment:.1f} % good{', saturated: ' + beyond if beyond else ''}")
         await asyncio.sleep(min(MOST_SETTLE_SECONDS, SETTLE_SHARE * seconds))
-        return Trial(rate, replace(results, engine=watch.reported), beyond, watch.reported)
+        return Trial(
+            rate, replace(results, engine=watch.reported, accelerator=given.accelerator), beyond, watch.reported
+        )

@@ -117,7 +117,8 @@ def _tell(arguments: argparse.Namespace, done: Run, title: str, model: str, engi
     if arguments.latency or arguments.throughput:
         cuts = arguments.warm_up or 0.0, arguments.cool_down or 0.0
     found = measure(done.records, arguments.slo, *cuts, arguments.cost_per_hour, done.client)
-    found = replace(found, kv_model=arguments.kv_model or find_model(model), engine=engine)
+    kv_model = arguments.kv_model or find_model(model)
+    found = replace(found, kv_model=kv_model, engine=engine, accelerator=arguments.accelerator)
     refused = found.client.overloaded(arguments.max_client_lag, found.itl.p50) if found.client is not None else ""
     _write_json(arguments, as_json(found, title, done.generator, arguments.objective, refused))
     if refused:
