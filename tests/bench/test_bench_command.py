@@ -23,6 +23,7 @@ async def bench(*arguments: str) -> int:
     return await asyncio.to_thread(main, ["bench", *arguments])
 
 
+@pytest.mark.slow
 async def test_a_run_against_an_engine_gives_every_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with engine() as client:
         code = await bench(

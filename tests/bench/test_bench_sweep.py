@@ -147,6 +147,7 @@ def test_metrics_of_others_are_left_alone(text: str) -> None:
     assert read_sample(text) is None
 
 
+@pytest.mark.slow
 async def test_a_sweep_of_an_engine_is_told_in_a_table_a_page_and_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

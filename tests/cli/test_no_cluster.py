@@ -22,6 +22,7 @@ def test_a_file_that_is_no_kubeconfig_is_told_in_one_line(
     assert f"holdfast {command[0]}: no cluster: " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_operator_without_a_cluster_ends_and_says_so(tmp_path: Path) -> None:
     file = tmp_path / "config"
     file.write_text("root:x:0:0\n")

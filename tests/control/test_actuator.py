@@ -281,6 +281,7 @@ class SlowApi(FakeApi):
         return await super().request(method, path, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_many_new_services_hold_up_nobody_and_each_of_them_has_its_turn() -> None:
     api = SlowApi()

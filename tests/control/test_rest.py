@@ -147,6 +147,7 @@ def days(draw: st.DrawFn) -> list[Look]:
     return looks
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(days())
 def test_rest_changes_nothing_of_what_is_written(looks: list[Look]) -> None:

@@ -75,6 +75,7 @@ def test_a_run_in_which_nothing_was_seen_at_all_is_drawn(tmp_path: pathlib.Path)
     assert (tmp_path / "report.png").exists()
 
 
+@pytest.mark.slow
 def test_a_run_in_which_no_request_succeeded_is_drawn(tmp_path: pathlib.Path) -> None:
     whole = made_up_run()
     failed = tuple(

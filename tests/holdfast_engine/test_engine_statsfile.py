@@ -55,6 +55,7 @@ def write_for_ever(path: str, stop: multiprocessing.synchronize.Event) -> None:
         writer.write([number] * 64)
 
 
+@pytest.mark.slow
 def test_another_process_never_sees_half_a_record(tmp_path: Path) -> None:
     path, context = tmp_path / "stats", multiprocessing.get_context("spawn")
     stop = context.Event()

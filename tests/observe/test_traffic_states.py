@@ -240,6 +240,7 @@ rows = st.lists(st.builds(Sample, labels, numbers), max_size=6)
 tables = st.fixed_dictionaries({name: rows for name in (*FAST, "newcomers")})
 
 
+@pytest.mark.slow
 @given(tables, st.randoms(use_true_random=False))
 def test_whatever_the_rows_no_number_is_nonsense_and_order_does_not_matter(
     table: dict[str, list[Sample]], shuffler: random.Random
@@ -259,6 +260,7 @@ def test_whatever_the_rows_no_number_is_nonsense_and_order_does_not_matter(
     assert {key: seen.state for key, seen in again.items()} == {key: seen.state for key, seen in found.items()}
 
 
+@pytest.mark.slow
 @given(tables)
 def test_fresh_means_that_every_engine_reported_lately(table: dict[str, list[Sample]]) -> None:
     seen = traffic.assemble([request(ready("chat-0"))], answers(**table), SlowSignals(), WINDOW, NOW)[CHAT]

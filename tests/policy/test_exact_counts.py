@@ -103,6 +103,7 @@ def test_exact_counts_that_make_no_sense_leave_the_bounds_in_force(name: str, no
     assert seen(dataclasses.replace(EXACT, **{name: nonsense})) == seen(None)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(st.integers(0, 1000), st.integers(0, 2**31))
 def test_a_source_that_comes_and_goes_changes_no_size_where_the_two_agree(seed: int, chance: int) -> None:

@@ -360,6 +360,7 @@ def test_a_process_that_takes_over_counts_whole_and_one_seen_first_does_not() ->
 TIMES = st.lists(st.floats(1.0, 3600.0), max_size=15)
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None)
 @given(TIMES, st.sets(st.integers(0, 30), max_size=6), st.sets(st.integers(0, 30), max_size=6))
 def test_no_request_is_lost_and_no_busy_service_is_put_to_rest(

@@ -257,6 +257,7 @@ def test_a_quiet_service_is_decided_anew_when_a_window_comes_or_goes() -> None:
     assert asked.index(Action.SCALE_UP) == 600 - 400 - round(decision.explanation.lead_time_seconds)
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 10), st.sampled_from([0.0, 1.5, 6.0, 9.5]), st.integers(4, 10), st.integers(6, 12),
     st.integers(0, 99), st.sampled_from([5.0, 10.0]),

@@ -55,6 +55,7 @@ def _both(load: Workload, limits: SchedulerLimits, timer: StepTimer) -> tuple[Fl
     return fleet, [(each.ttft_seconds, each.e2e_seconds, each.preemptions) for each in outcomes]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("timer", [PRIOR.timer, PRIOR.law, LAW], ids=["table", "fitted law", "law"])
 @settings(max_examples=60)
 @given(requests=st.lists(REQUEST, min_size=1, max_size=40), limits=LIMITS)
@@ -225,6 +226,7 @@ def digest() -> str:
     return hashlib.sha256(fleet.requests.tobytes()).hexdigest()
 
 
+@pytest.mark.slow
 def test_without_numba_the_same_comes_out() -> None:
     done = subprocess.run([sys.executable, "-c", _WITHOUT_NUMBA], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == digest()

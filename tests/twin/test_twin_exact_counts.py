@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from holdfast.cli.simulate import declare
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
@@ -79,6 +81,7 @@ def overloaded(fast_loop: bool, folder: Path) -> Watched:
     return policy
 
 
+@pytest.mark.slow
 def test_an_overload_that_the_plugin_softens_is_answered_as_fast_as_without_it(tmp_path: Path) -> None:
     softened, stock = overloaded(True, tmp_path), overloaded(False, tmp_path)
     assert {look.source for look in softened.looks if look.at >= 60.0} == {"exact"}

@@ -50,6 +50,7 @@ def test_replicas_are_ordered_a_cold_start_ahead_and_left_at_once() -> None:
     assert ordered.start == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_oracle_attains_with_less_than_the_static_peak(seed: int, tmp_path: Path) -> None:
     content = small_scenario()

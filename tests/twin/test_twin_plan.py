@@ -91,6 +91,7 @@ def test_a_plan_from_a_trace_is_for_its_busiest_minute(tmp_path: Path, capsys: p
     assert "5 req/s of meta-llama/Llama-3.1-8B" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_an_impossible_objective_is_told_with_what_would_be_possible(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -193,6 +194,7 @@ def test_a_model_that_does_not_fit_is_told_with_the_remedy(tmp_path: Path, capsy
     assert "room for 0 tokens of KV cache" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_picture_is_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", "-f", str(_manifest(tmp_path)), "--rate", "30", "--prompt-tokens", "500", "--output-tokens", "50"]
     assert main([*words, "--plot", str(tmp_path / "plan.html")]) == 0
@@ -204,6 +206,7 @@ def test_the_picture_is_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "cannot write" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_impossible_plan_has_a_picture_too(tmp_path: Path) -> None:
     path = _manifest(tmp_path, tpot="1ms")
     words = ["plan", "-f", str(path), "--rate", "1", "--prompt-tokens", "500", "--output-tokens", "50"]

@@ -177,6 +177,7 @@ def test_services_share_the_gpus(tmp_path: Path) -> None:
     assert states == [[books.FINISHED], [books.UNSERVED]]
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_results_and_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, page, numbers = scenario_file(tmp_path, small_scenario()), tmp_path / "report.html", tmp_path / "out.json"
     words = ["simulate", str(path), "--policy", "static:1", "--policy", "hpa", "--seeds", "2"]
