@@ -10,21 +10,14 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import NodeOffer, Placement, Replica, ReplicaPhase
-from holdfast.domain.decision import Action, Decision
 from holdfast.domain.service import AcceleratorOption, ServiceKey
 from holdfast.domain.signals import SignalState
-from holdfast.policy.decide import decide
-from holdfast.policy.fleet import Grant, Shortage, arbitrate
+from holdfast.policy.fleet import Fleet, Grant, Shortage, arbitrate
 from holdfast.policy.fleet_claims import Claim
 from holdfast.policy.inventory import Inventory
-from holdfast.policy.memory import Memory
-from holdfast.policy.settings import PolicySettings
-from tests.builders import H100, NOW, ServiceBuilder, ServiceView, a_snapshot, condition, node, service, traffic
-from tests.policy.fluid import FixedRates
+from tests.builders import H100, NOW, ServiceView, accelerator, condition, node, replicas, service
+from tests.policy.contest import SETTINGS, Contest
 
-SETTINGS = PolicySettings(provisioning_seconds=60.0)
 WIDE = AcceleratorOption("h100x4", gpus_per_replica=4)
 PICKY = AcceleratorOption("h100", node_selector=(("zone", "a"),))
 NODES = (node("n1", 8, zone="a"), node("n2", 4, zone="b"))
@@ -41,7 +34,7 @@ def a_claim(name: str, want: int, **changes: object) -> Claim:
 
 def shared(claims: Sequence[Claim], inventory: Inventory = ONE_NODE) -> dict[str, int]:
     """What every service may have in the end."""
-    grants, _ = arbitrate({claim.key: claim for claim in claims}, (), inventory, NOW, SETTINGS)
+    grants, _ = arbitrate({claim.key: claim for claim in claims}, Fleet(), inventory, NOW, SETTINGS)
     return {claim.key.name: grants[claim.key].replicas if claim.key in grants else claim.want for claim in claims}
 
 
@@ -105,9 +98,10 @@ def test_a_replica_of_many_gpus_needs_them_on_one_node() -> None:
 
 def test_the_loser_is_told_what_one_more_gpu_would_give_and_who_has_them() -> None:
     claims = [a_claim("chat", 8, priority=10), a_claim("batch", 4, option=WIDE, rate_rps=10.0, least=0)]
-    grants, _ = arbitrate({claim.key: claim for claim in claims}, (), ONE_NODE, NOW, SETTINGS)
+    grants, _ = arbitrate({claim.key: claim for claim in claims}, Fleet(), ONE_NODE, NOW, SETTINGS)
     sentence = (
-        "4 wanted, 0 left for priority 0, GPUs went to prod/chat (priority 10); one more GPU would give 2.5 req/s"
+        "4 wanted, 0 left for priority 0, GPUs went to prod/chat (priority 10);"
+        " one more GPU would give 2.5 req/s, 6.2% of its load"
     )
     assert grants == {ServiceKey("prod", "batch"): Grant(0, sentence)}
 
@@ -130,21 +124,21 @@ def test_services_of_other_namespaces_are_counted_and_not_named(holders: dict[st
         for name, priority in holders.items()
     ]
     claims = {claim.key: claim for claim in (a_claim("batch", 4), *others)}
-    grants, _ = arbitrate(claims, (), Inventory((node("n1", 8 * len(others)),)), NOW, SETTINGS)
+    grants, _ = arbitrate(claims, Fleet(), Inventory((node("n1", 8 * len(others)),)), NOW, SETTINGS)
     assert f", GPUs went to {told}; one more" in grants[ServiceKey("prod", "batch")].sentence
 
 
 def test_a_shortage_lasts_without_further_proof_and_is_put_to_the_test_ever_more_rarely() -> None:
     claims = {claim.key: claim for claim in (a_claim("chat", 8), a_claim("batch", 8))}
     calm = {key: replace(claim, short=False) for key, claim in claims.items()}
-    _, known = arbitrate(claims, (), ONE_NODE, NOW, SETTINGS)
-    (first,) = known
+    _, known = arbitrate(claims, Fleet(), ONE_NODE, NOW, SETTINGS)
+    (first,) = known.shortages
     assert first == Shortage(("nvidia.com/gpu", ()), NOW + 600.0, 600.0)
     assert arbitrate(calm, known, ONE_NODE, NOW + 599.0, SETTINGS)[0]
-    assert arbitrate(calm, known, ONE_NODE, NOW + 600.0, SETTINGS) == ({}, known)
+    assert arbitrate(calm, known, ONE_NODE, NOW + 600.0, SETTINGS)[0] == {}
     _, again = arbitrate(claims, known, ONE_NODE, NOW + 700.0, SETTINGS)
-    assert again == (Shortage(first.of, NOW + 1900.0, 1200.0),)
-    assert arbitrate(calm, again, Inventory((node("n1", 16),)), NOW + 701.0, SETTINGS) == ({}, ())
+    assert again.shortages == (Shortage(first.of, NOW + 1900.0, 1200.0),)
+    assert arbitrate(calm, again, Inventory((node("n1", 16),)), NOW + 701.0, SETTINGS) == ({}, Fleet())
 
 
 # -- properties
@@ -195,8 +189,8 @@ def test_no_more_is_granted_than_asked_nor_than_there_is_beside_the_minima(claim
 def test_the_order_of_services_changes_nothing(claims: list[Claim], seed: int) -> None:
     shuffled = random.Random(seed).sample(claims, len(claims))
     ordered, other = ({claim.key: claim for claim in some} for some in (claims, shuffled))
-    assert arbitrate(ordered, (), Inventory(NODES), NOW, SETTINGS) == arbitrate(
-        other, (), Inventory(NODES), NOW, SETTINGS
+    assert arbitrate(ordered, Fleet(), Inventory(NODES), NOW, SETTINGS) == arbitrate(
+        other, Fleet(), Inventory(NODES), NOW, SETTINGS
     )
 
 
@@ -213,87 +207,12 @@ def test_a_higher_priority_never_gets_less(claims: list[Claim], raised: int) -> 
 @settings(max_examples=100)
 def test_where_all_fits_nobody_is_bounded(claims: list[Claim]) -> None:
     grants, known = arbitrate(
-        {claim.key: claim for claim in claims}, (), Inventory((node("big", 1000, zone="a"),)), NOW, SETTINGS
+        {claim.key: claim for claim in claims}, Fleet(), Inventory((node("big", 1000, zone="a"),)), NOW, SETTINGS
     )
-    assert (grants, known) == ({}, ())
+    assert (grants, known) == ({}, Fleet())
 
 
 # -- as decisions, through time
-
-
-class Contest:
-    """Services at constant load on a few GPUs: pods are scheduled in the order in which they were made."""
-
-    def __init__(self, offered: int, services: Mapping[str, tuple[ServiceBuilder, float, int]]) -> None:
-        self.offered = offered
-        self.rates = {name: rate for name, (_, rate, _) in services.items()}
-        self.builders = {name: builder for name, (builder, _, _) in services.items()}
-        self.pods: dict[str, list[Replica]] = {name: [] for name in services}
-        self.size = {name: size for name, (_, _, size) in services.items()}
-        self.memory, self.now, self.serial = Memory(), NOW, 0
-        self.gave_way: list[str] = []
-        self.last: dict[str, Decision] = {}
-        self.sight = dict.fromkeys(services, SignalState.FRESH)
-        for name in services:
-            self._resize(name, self.size[name])
-
-    def run(self, seconds: float) -> None:
-        for _ in range(int(seconds / 5.0)):
-            decisions, self.memory = decide(self.snapshot(), self.memory, SETTINGS, FixedRates({"h100": 4.0}))
-            for decision in decisions:
-                self.last[decision.key.name] = decision
-                if decision.verdict.action is not Action.HOLD:
-                    name, verdict = decision.key.name, decision.verdict
-                    if (verdict.action, verdict.reason) == (Action.SCALE_DOWN, Reason.CAPACITY_LIMITED):
-                        self.gave_way.append(name)
-                    self._resize(name, verdict.replicas)
-            self.now += 5.0
-            self._schedule()
-
-    def snapshot(self):  # type: ignore[no-untyped-def]
-        views = (
-            ServiceView(
-                builder,
-                traffic(self.rates[name], state=self.sight[name], good=self.good(name)),
-                tuple(self.pods[name]),
-                (Placement("h100", self.size[name]),),
-            )
-            for name, builder in self.builders.items()
-        )
-        return a_snapshot(*views, now=self.now, nodes=self.nodes())
-
-    def good(self, name: str) -> float:
-        """What is beyond 4 requests/s for each replica is late."""
-        return min(1.0, 4.0 * self.running(name) / self.rates[name])
-
-    def nodes(self) -> tuple[NodeOffer, ...]:
-        return (node("n1", self.offered, used=self.running()),)
-
-    def running(self, name: str | None = None) -> int:
-        names = self.pods if name is None else [name]
-        return sum(pod.phase is ReplicaPhase.READY for one in names for pod in self.pods[one])
-
-    def _resize(self, name: str, size: int) -> None:
-        self.size[name] = size
-        pods = sorted(self.pods[name], key=lambda pod: pod.phase is not ReplicaPhase.READY)[:size]
-        for _ in range(size - len(pods)):
-            self.serial += 1
-            pods.append(Replica(f"p{self.serial}", "h100", ReplicaPhase.UNSCHEDULABLE, self.now))
-        self.pods[name] = pods
-        self._schedule()
-
-    def _schedule(self) -> None:
-        waiting = sorted(
-            (pod.created_at, pod.name, name, index)
-            for name, pods in self.pods.items()
-            for index, pod in enumerate(pods)
-            if pod.phase is ReplicaPhase.UNSCHEDULABLE
-        )
-        for _, _, name, index in waiting[: max(0, self.offered - self.running())]:
-            pod = self.pods[name][index]
-            self.pods[name][index] = replace(
-                pod, phase=ReplicaPhase.READY, scheduled_at=self.now, ready_at=self.now, node="n1"
-            )
 
 
 def test_a_service_of_higher_priority_gets_the_gpus_of_a_lower_one_and_both_are_told() -> None:
@@ -308,6 +227,35 @@ def test_a_service_of_higher_priority_gets_the_gpus_of_a_lower_one_and_both_are_
     told = next(value.message for value in loser.conditions if value.type == "CapacityAvailable")
     assert "GPUs went to prod/chat (priority 10); one more GPU would give " in told
     assert contest.gave_way == ["batch"]
+
+
+def test_who_comes_first_waits_for_what_others_give_up_and_does_not_try_the_next_accelerator() -> None:
+    fast, slow = (accelerator(name, node_selector=(("kind", name),)) for name in ("h100", "l40s"))
+    chat = service("chat").with_priority(10).with_accelerators(fast, slow)
+    batch, other = service("batch").with_accelerators(fast), service("other").with_priority(20).with_accelerators(slow)
+    contest = Contest(
+        {"h100": 8, "l40s": 2}, {"batch": (batch, 32.0, 8), "other": (other, 8.0, 2), "chat": (chat, 16.0, 2)}
+    )
+    contest.run(300.0)
+    assert contest.running("chat") >= 4
+    assert {pod.accelerator for pod in contest.pods["chat"]} == {"h100"}
+    assert contest.switched == []
+
+
+def test_gpus_of_services_that_cannot_be_decided_on_are_handed_out_to_nobody() -> None:
+    """Of 8 GPUs the pods of an invalid service hold 3."""
+    chat, batch = service("chat").with_priority(10), service("batch")
+    contest = Contest(8, {"batch": (batch, 16.0, 3), "chat": (chat, 12.0, 2)}, held=3)
+    contest.run(200.0)
+    assert (contest.running("chat"), contest.running("batch")) == (4, 1)
+
+
+def test_what_pods_of_no_known_service_hold_is_left_out() -> None:
+    shown = ServiceView(service(), replicas=tuple(replace(pod, node="n1") for pod in replicas(2))).snapshot()
+    inventory = Inventory((node("n1", 8, used=5), node("n2", 8, used=1)))
+    places = inventory.room(H100).names
+    assert inventory.beside([shown]).gpus("nvidia.com/gpu", places) == (8 - 3) + (8 - 1)
+    assert inventory.beside([shown]).gpus("nvidia.com/gpu", places, 4) == 4 + 4
 
 
 def test_missing_data_takes_no_replica_from_a_service() -> None:
@@ -343,7 +291,7 @@ def test_with_enough_gpus_decisions_are_those_of_services_alone(rates: list[floa
     """To the last bit, whatever the priorities are."""
     told = Contest(64 + free, {f"s{i}": (service(f"s{i}").with_priority(i), rate, 1) for i, rate in enumerate(rates)})
     told.run(100.0)
-    assert told.memory.shortages == ()
+    assert told.memory.fleet == Fleet()
     for index, rate in enumerate(rates):
         alone = Contest(64 + free, {f"s{index}": (service(f"s{index}").with_priority(index), rate, 1)})
         alone.run(100.0)

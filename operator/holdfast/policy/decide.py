@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from holdfast.api.reasons import Reason
@@ -14,7 +14,7 @@ from holdfast.policy.batching import Batching
 from holdfast.policy.budget import SloState
 from holdfast.policy.coldstart import node_seconds
 from holdfast.policy.conditions import conditions
-from holdfast.policy.fleet import Grant, arbitrate
+from holdfast.policy.fleet import Fleet, Grant, Promise, arbitrate
 from holdfast.policy.fleet_claims import Claim
 from holdfast.policy.fleet_wants import claim_of
 from holdfast.policy.hangs import watch_hangs
@@ -60,8 +60,9 @@ def decide(
     inventory, frugal = Inventory(tuple(sorted(snapshot.nodes, key=lambda node: node.name))), Frugal(model)
 
     def attempt(service: ServiceSnapshot, known: ServiceMemory, granted: Grant | None) -> Made:
+        promise = memory.fleet.promises.get(service.spec.key)
         try:
-            return decide_service(service, known, granted, snapshot, inventory, settings, frugal)
+            return decide_service(service, known, granted, promise, snapshot, inventory, settings, frugal)
         except Exception as error:
             if failed is None:
                 raise
@@ -74,14 +75,24 @@ def decide(
     for service in _in_turn(snapshot):
         key = service.spec.key
         made[key] = attempt(service, known[key], known[key].granted)
-    claims = {key: found.claim for key, (_, found) in made.items() if found.claim is not None}
-    grants, shortages = arbitrate(claims, memory.shortages, inventory, snapshot.now, settings)
+    grants, fleet = _share(made, memory, snapshot, inventory, settings)
     for service in _in_turn(snapshot):
         key = service.spec.key
         if made[key][0] is not None and made[key][1].granted != grants.get(key):
             made[key] = attempt(service, known[key], grants.get(key))
     decided = tuple(decision for _, (decision, _) in sorted(made.items()) if decision is not None)
-    return decided, Memory({key: found for key, (_, found) in made.items()}, shortages)
+    return decided, Memory({key: found for key, (_, found) in made.items()}, fleet)
+
+
+def _share(
+    made: Mapping[ServiceKey, Made], memory: Memory, snapshot: Snapshot, inventory: Inventory, settings: PolicySettings
+) -> tuple[dict[ServiceKey, Grant], Fleet]:
+    """Who has to give way, with the GPUs left out that are not theirs to give."""
+    claims = {key: found.claim for key, (_, found) in made.items() if found.claim is not None}
+    if memory.fleet.is_idle(claims):
+        return {}, Fleet()
+    theirs = inventory.beside(service for service in snapshot.services if service.spec.key in claims)
+    return arbitrate(claims, memory.fleet, theirs, snapshot.now, settings)
 
 
 def _in_turn(snapshot: Snapshot) -> list[ServiceSnapshot]:
@@ -95,6 +106,7 @@ def decide_service(
     service: ServiceSnapshot,
     known: ServiceMemory,
     granted: Grant | None,
+    promise: Promise | None,
     snapshot: Snapshot,
     inventory: Inventory,
     settings: PolicySettings,
@@ -108,7 +120,10 @@ def decide_service(
     hangs = watch_hangs(known.learned.hangs, service.traffic.hung, service.replicas, seen, now, snapshot.timing)
     groups = group_replicas(service, now, settings, hangs.believed)
     starting = anything_starting(groups)
-    learned, state = learn(known, service, seen, groups, hangs, starting, now, snapshot.timing, settings, model)
+    awaited = _awaited(known, promise, now, settings)
+    learned, state = learn(
+        known, service, seen, groups, hangs, starting, now, snapshot.timing, settings, model, awaited
+    )
     if not learned.capacity.beliefs:
         return None, known
     view = _view(known, learned, state, service, seen, groups, starting, inventory, now, settings)
@@ -125,6 +140,13 @@ def decide_service(
         recommendation = _advised(recommendation, advice(batching, view))
     decision = _decision(view, sizes, verdict, recommendation, target)
     return decision, _remembered(view, claim, sizes, batching, Last(decision, looked_at, now, view.floors.change_at))
+
+
+def _awaited(known: ServiceMemory, promise: Promise | None, now: float, settings: PolicySettings) -> str:
+    """The accelerator in use, as long as others give up some of it, or were not asked to yet."""
+    name, claim = known.choice.accelerator, known.claim
+    asked = claim is not None and claim.short and claim.option.name == name
+    return name if not asked or (promise is not None and promise.holds(name, now, settings)) else ""
 
 
 def _view(

@@ -8,7 +8,7 @@ did so a short while ago). Where nodes may still come, asking for more is what m
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from holdfast.domain.service import ServiceKey
@@ -45,24 +45,58 @@ class Shortage:
     delay_seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """Others are giving up GPUs of an accelerator for a service, since `since` (seconds)."""
+
+    accelerator: str
+    since: float
+
+    def holds(self, accelerator: str, now: float, settings: PolicySettings) -> bool:
+        """Whether to wait for them still; who does not give up its GPUs in time may never do so."""
+        return accelerator == self.accelerator and 0.0 <= now - self.since < settings.yielding_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What is remembered of all services together."""
+
+    shortages: tuple[Shortage, ...] = ()
+    promises: Mapping[ServiceKey, Promise] = field(default_factory=dict)
+
+    def is_idle(self, claims: Mapping[ServiceKey, Claim]) -> bool:
+        """Nobody competes, and nobody did."""
+        return not self.shortages and not any(claim.short for claim in claims.values())
+
+
 def arbitrate(
-    claims: Mapping[ServiceKey, Claim],
-    shortages: tuple[Shortage, ...],
-    inventory: Inventory,
-    now: float,
-    settings: PolicySettings,
-) -> tuple[dict[ServiceKey, Grant], tuple[Shortage, ...]]:
-    """Return what the services that must give way may have, and the shortages to remember."""
-    if not shortages and not any(claim.short for claim in claims.values()):
-        return {}, ()
-    tight = _contested([pool for pool in pools_of(claims.values(), inventory) if pool.wanted > pool.gpus])
-    known = _watched(shortages, tight, now, settings)
+    claims: Mapping[ServiceKey, Claim], fleet: Fleet, inventory: Inventory, now: float, settings: PolicySettings
+) -> tuple[dict[ServiceKey, Grant], Fleet]:
+    """Return what the services that must give way may have, and what to remember."""
+    if fleet.is_idle(claims):
+        return {}, Fleet()
+    tight = [pool for pool in pools_of(claims.values(), inventory) if pool.wanted > pool.gpus]
+    contested = _contested(tight)
+    known = _watched(fleet.shortages, contested, now, settings)
     active = {shortage.of for shortage in known if now < shortage.until}
-    scarce = [pool for pool in tight if any(_selector(claim) in active for claim in pool.claims)]
+    scarce = [pool for pool in contested if any(_selector(claim) in active for claim in pool.claims)]
     granted = share_out(scarce)
     holders = _holders(scarce, granted)
     losers = [claims[key] for key, replicas in granted.items() if replicas < claims[key].want]
-    return {claim.key: _grant(claim, granted[claim.key], holders[claim.key]) for claim in losers}, known
+    grants = {claim.key: _grant(claim, granted[claim.key], holders[claim.key]) for claim in losers}
+    return grants, Fleet(known, dict(_promised(fleet.promises, tight, granted, now)))
+
+
+def _promised(
+    before: Mapping[ServiceKey, Promise], tight: Iterable[Pool], granted: Mapping[ServiceKey, int], now: float
+) -> Iterable[tuple[ServiceKey, Promise]]:
+    """Those that wait for more than they hold, and get it once others have scaled down or moved away."""
+    for pool in tight:
+        for claim in pool.claims:
+            if claim.short and (pool.kept > 0 or granted.get(claim.key, 0) > claim.running):
+                known, name = before.get(claim.key), claim.option.name
+                goes_on = known is not None and known.accelerator == name and known.since <= now
+                yield claim.key, known if goes_on and known else Promise(name, now)
 
 
 def _contested(tight: list[Pool]) -> list[Pool]:
@@ -136,5 +170,6 @@ def _grant(claim: Claim, replicas: int, holders: _Holders) -> Grant:
     others = holders.beside(claim, replicas)
     went = f", GPUs went to {others}" if others else ""
     gain = claim.worth(replicas + 1) / claim.option.gpus_per_replica
+    share = f", {gain / claim.demand_rps:.1%} of its load" if gain > 0.0 else ""
     left = f"{claim.want} wanted, {replicas} left for priority {claim.priority}"
-    return Grant(replicas, f"{left}{went}; one more GPU would give {gain:.2g} req/s")
+    return Grant(replicas, f"{left}{went}; one more GPU would give {gain:.2g} req/s{share}")

@@ -16,10 +16,14 @@ Place = tuple[str, frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Claims whose replicas find room on the same nodes only, and the GPUs that these have for them."""
+    """Claims whose replicas find room on the same nodes only, and the GPUs that these have for them.
+
+    `kept` GPUs come on top as soon as services that are leaving have left.
+    """
 
     gpus: int
     claims: tuple[Claim, ...]
+    kept: int = 0
 
     @property
     def wanted(self) -> int:
@@ -43,7 +47,7 @@ def pools_of(claims: Iterable[Claim], inventory: Inventory) -> list[Pool]:
     for place in sorted(filter(_has_nodes, by_place), key=lambda place: (place[0], sorted(place[1]))):
         inside = tuple(claim for other in by_place if _is_inside(other, place) for claim in by_place[other])
         left = sum(gpus for other, gpus in kept.items() if _is_inside(other, place))
-        pools.append(Pool(inventory.gpus(*place) - left, inside))
+        pools.append(Pool(inventory.gpus(*place) - left, inside, left))
         for size in sorted({claim.option.gpus_per_replica for claim in inside} - {1}):
             alike = tuple(claim for claim in inside if claim.option.gpus_per_replica == size)
             pools.append(Pool(inventory.gpus(*place, size), alike))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.service import AcceleratorOption
+from holdfast.domain.snapshot import ServiceSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +27,13 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The nodes of one snapshot; answers are remembered while one snapshot is decided on."""
+    """The nodes of one snapshot; answers are remembered while one snapshot is decided on.
+
+    `spoken_for`: GPUs by node and resource that nobody hands out.
+    """
 
     nodes: tuple[NodeOffer, ...] = ()
+    spoken_for: Mapping[tuple[str, str], int] = field(default_factory=dict)
     _rooms: dict[tuple[str, int, tuple[tuple[str, str], ...]], Room] = field(default_factory=dict)
 
     def room(self, option: AcceleratorOption) -> Room:
@@ -46,8 +53,27 @@ class Inventory:
 
     def gpus(self, resource: str, names: frozenset[str], size: int = 1) -> int:
         """GPUs of the named nodes, free or not, that replicas of `size` GPUs can use."""
-        amounts = (dict(node.allocatable).get(resource, 0) for node in self.nodes if node.name in names)
+        amounts = (
+            dict(node.allocatable).get(resource, 0) - self.spoken_for.get((node.name, resource), 0)
+            for node in self.nodes
+            if node.name in names
+        )
         return sum(max(0, amount) // size * size for amount in amounts)
+
+    def beside(self, services: Iterable[ServiceSnapshot]) -> Inventory:
+        """Return what there is for these services: what other pods hold stays theirs.
+
+        Such pods belong to services that cannot be decided on, that are being deleted, or that are gone already.
+        """
+        ours: Counter[tuple[str, str]] = Counter()
+        for service in services:
+            for replica in service.replicas:
+                option = service.spec.accelerator(replica.accelerator)
+                if option is not None and replica.node:
+                    ours[replica.node, option.resource] += option.gpus_per_replica
+        held = {(node.name, resource): amount for node in self.nodes for resource, amount in node.used}
+        others = {place: amount - ours[place] for place, amount in held.items() if amount > ours[place]}
+        return replace(self, spoken_for=others)
 
 
 def _room(nodes: tuple[NodeOffer, ...], resource: str, gpus: int, selector: tuple[tuple[str, str], ...]) -> Room:

@@ -35,8 +35,12 @@ def learn(
     timing: Timing,
     settings: PolicySettings,
     model: EngineModel,
+    awaited: str = "",
 ) -> tuple[Learned, SloState]:
-    """Return what is known after this look, and where the objective stands."""
+    """Return what is known after this look, and where the objective stands.
+
+    `awaited` is the accelerator that others may still give something up of.
+    """
     old, spec = _with_history(known, service, now), service.spec
     ready = tuple(replica for group in groups for replica in group.ready)
     started = ready + tuple(replica for group in groups for replica in group.hung)
@@ -67,7 +71,7 @@ def learn(
         capacity=beliefs,
         look=look,
         fast_loops=loops,
-        setbacks=watch_setbacks(setbacks, groups, now, settings),
+        setbacks=watch_setbacks(setbacks, groups, now, settings, awaited),
         hangs=hangs,
         idle=idle.watch(old.idle, service, seen, groups, now),
         held=held,

@@ -12,7 +12,7 @@ from holdfast.policy.capacity import Capacity
 from holdfast.policy.coldstart import ColdStarts
 from holdfast.policy.demand import Demand
 from holdfast.policy.fastloops import FastLoops
-from holdfast.policy.fleet import Grant, Shortage
+from holdfast.policy.fleet import Fleet, Grant
 from holdfast.policy.fleet_claims import Claim
 from holdfast.policy.forecast import Residuals
 from holdfast.policy.hangs import Hangs
@@ -79,7 +79,7 @@ class ServiceMemory:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is remembered of all services, and of accelerators that do not suffice; what is gone is forgotten."""
+    """What is remembered of each service, and of all together; what is gone is forgotten."""
 
     services: Mapping[ServiceKey, ServiceMemory] = field(default_factory=dict)
-    shortages: tuple[Shortage, ...] = ()
+    fleet: Fleet = field(default_factory=Fleet)

@@ -35,8 +35,13 @@ class Setbacks:
         return next((s for s in self.past if s.accelerator == accelerator), None)
 
 
-def watch_setbacks(memory: Setbacks, groups: tuple[Group, ...], now: float, settings: PolicySettings) -> Setbacks:
-    """Note which accelerators proved unavailable; one that serves in full starts with a clean sheet."""
+def watch_setbacks(
+    memory: Setbacks, groups: tuple[Group, ...], now: float, settings: PolicySettings, awaited: str = ""
+) -> Setbacks:
+    """Note which accelerators proved unavailable; one that serves in full starts with a clean sheet.
+
+    Of the one that is `awaited` others may still give something up: that it is full proves nothing yet.
+    """
     if not memory.past and not memory.failing_since and not any(group.useless for group in groups):
         return memory
     failing = dict(memory.failing_since)
@@ -49,15 +54,16 @@ def watch_setbacks(memory: Setbacks, groups: tuple[Group, ...], now: float, sett
         if group.ready and not group.useless and len(group.ready) >= group.size:
             past.pop(group.accelerator, None)
         elif memory.active(group.accelerator, now) is None:
-            found = _found(group, now - failing.get(group.accelerator, now), settings)
+            waits = group.accelerator == awaited
+            found = _found(group, now - failing.get(group.accelerator, now), settings, waits)
             if found is not None:
                 past[group.accelerator] = _next(memory.last(group.accelerator), group.accelerator, found, now, settings)
     return Setbacks(tuple(past[name] for name in sorted(past)), tuple(sorted(failing.items())))
 
 
-def _found(group: Group, failing_seconds: float, settings: PolicySettings) -> tuple[Reason, str] | None:
+def _found(group: Group, failing_seconds: float, settings: PolicySettings, waits: bool) -> tuple[Reason, str] | None:
     """Why the accelerator is unavailable; failing replicas beside ready ones are their own problem."""
-    if group.short:
+    if group.short and not waits:
         return Reason.INSUFFICIENT_GPUS, _words(group.short[0]) or "the scheduler found no node"
     if group.ready:
         return None

@@ -24,3 +24,8 @@ class PolicySettings:
     cold_start_seconds: float = 90.0
     drain_seconds: float = 30.0
     idle_seconds: float = 600.0
+
+    @property
+    def yielding_seconds(self) -> float:
+        """How long others may take to give up accelerators: at most they start elsewhere first, and drain then."""
+        return self.provisioning_seconds + self.cold_start_seconds + self.drain_seconds

@@ -1,0 +1,123 @@
+"""Services at constant load that compete for a few GPUs, through time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from holdfast.api.reasons import Reason
+from holdfast.domain.cluster import NodeOffer, Placement, Replica, ReplicaPhase
+from holdfast.domain.decision import Action, Decision
+from holdfast.domain.signals import SignalState
+from holdfast.domain.snapshot import Snapshot
+from holdfast.policy.decide import decide
+from holdfast.policy.memory import Memory
+from holdfast.policy.settings import PolicySettings
+from tests.builders import NOW, ServiceBuilder, ServiceView, a_snapshot, node, traffic
+from tests.policy.fluid import FixedRates
+
+SETTINGS = PolicySettings(provisioning_seconds=60.0)
+RATE_RPS = 4.0
+"""What a replica carries on any accelerator."""
+
+
+class Contest:
+    """One node for each accelerator; pods are scheduled in the order in which they were made, and serve at once.
+
+    `offered` GPUs by accelerator, a number alone is of h100; `held` of each by pods of no service that is shown.
+    """
+
+    def __init__(
+        self, offered: int | Mapping[str, int], services: Mapping[str, tuple[ServiceBuilder, float, int]], held: int = 0
+    ) -> None:
+        self.offered = {"h100": offered} if isinstance(offered, int) else dict(offered)
+        self.held = held
+        self.rates = {name: rate for name, (_, rate, _) in services.items()}
+        self.builders = {name: builder for name, (builder, _, _) in services.items()}
+        self.pods: dict[str, list[Replica]] = {name: [] for name in services}
+        self.size: dict[str, dict[str, int]] = {name: {} for name in services}
+        self.memory, self.now, self.serial = Memory(), NOW, 0
+        self.gave_way: list[str] = []
+        self.switched: list[str] = []
+        self.last: dict[str, Decision] = {}
+        self.sight = dict.fromkeys(services, SignalState.FRESH)
+        for name, (builder, _, size) in services.items():
+            self._resize(name, builder.spec.accelerators[0].name, size)
+
+    def run(self, seconds: float) -> None:
+        model = FixedRates(dict.fromkeys(self.offered, RATE_RPS))
+        for _ in range(int(seconds / 5.0)):
+            decisions, self.memory = decide(self.snapshot(), self.memory, SETTINGS, model)
+            for decision in decisions:
+                self._apply(decision)
+            self.now += 5.0
+            self._schedule()
+
+    def snapshot(self) -> Snapshot:
+        views = (
+            ServiceView(
+                builder,
+                traffic(self.rates[name], state=self.sight[name], good=self.good(name), on=self.mostly_on(name)),
+                tuple(self.pods[name]),
+                tuple(Placement(on, size) for on, size in sorted(self.size[name].items())),
+            )
+            for name, builder in self.builders.items()
+        )
+        return a_snapshot(*views, now=self.now, nodes=self.nodes())
+
+    def good(self, name: str) -> float:
+        """What is beyond 4 requests/s for each replica is late."""
+        return min(1.0, RATE_RPS * self.running(name) / self.rates[name])
+
+    def mostly_on(self, name: str) -> str:
+        return max(self.offered, key=lambda on: self.running(name, on))
+
+    def nodes(self) -> tuple[NodeOffer, ...]:
+        return tuple(
+            node(f"n-{on}", gpus, used=self.held + self.running(on=on), kind=on) for on, gpus in self.offered.items()
+        )
+
+    def running(self, name: str | None = None, on: str | None = None) -> int:
+        pods = (pod for one in (self.pods if name is None else [name]) for pod in self.pods[one])
+        return sum(pod.phase is ReplicaPhase.READY and on in (None, pod.accelerator) for pod in pods)
+
+    def _apply(self, decision: Decision) -> None:
+        name, verdict = decision.key.name, decision.verdict
+        self.last[name] = decision
+        if verdict.action is Action.HOLD:
+            return
+        if (verdict.action, verdict.reason) == (Action.SCALE_DOWN, Reason.CAPACITY_LIMITED):
+            self.gave_way.append(name)
+        if verdict.action is Action.SWITCH:
+            self.switched.append(name)
+        for target in verdict.targets:
+            self._resize(name, target.accelerator, target.replicas)
+
+    def _resize(self, name: str, on: str, size: int) -> None:
+        self.size[name][on] = size
+        elsewhere = [pod for pod in self.pods[name] if pod.accelerator != on]
+        here = [pod for pod in self.pods[name] if pod.accelerator == on]
+        here = sorted(here, key=lambda pod: pod.phase is not ReplicaPhase.READY)[:size]
+        for _ in range(size - len(here)):
+            self.serial += 1
+            here.append(Replica(f"p{self.serial}", on, ReplicaPhase.UNSCHEDULABLE, self.now))
+        self.pods[name] = elsewhere + here
+        self._schedule()
+
+    def _schedule(self) -> None:
+        waiting = sorted(
+            (pod.created_at, pod.name, name, index)
+            for name, pods in self.pods.items()
+            for index, pod in enumerate(pods)
+            if pod.phase is ReplicaPhase.UNSCHEDULABLE
+        )
+        for _, _, name, index in waiting:
+            pod = self.pods[name][index]
+            if self.held + self.running(on=pod.accelerator) < self.offered[pod.accelerator]:
+                self.pods[name][index] = replace(
+                    pod,
+                    phase=ReplicaPhase.READY,
+                    scheduled_at=self.now,
+                    ready_at=self.now,
+                    node=f"n-{pod.accelerator}",
+                )
