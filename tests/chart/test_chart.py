@@ -136,6 +136,13 @@ def test_the_pod_is_probed_where_the_operator_listens() -> None:
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
 
 
+def test_the_status_page_has_a_port_only_where_it_is_wanted() -> None:
+    objects = render({"settings": {**URL["settings"], "statusPort": 8090}})
+    assert parsed_settings(objects).status_port == 8090
+    ports = pod_spec(objects)["containers"][0]["ports"]
+    assert ports == [{"name": "http", "containerPort": 8080}, {"name": "status", "containerPort": 8090}]
+
+
 def test_the_chart_knows_every_setting_of_the_operator() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     camel = {"".join(part.title() if n else part for n, part in enumerate(name.split("_"))): name
@@ -145,7 +152,7 @@ def test_the_chart_knows_every_setting_of_the_operator() -> None:
 
 def test_every_setting_reaches_the_operator(tmp_path: Path) -> None:
     file = tmp_path / "file"
-    file.touch()
+    file.write_text("correct-horse-battery-staple")
     told = {
         "prometheusUrl": "https://metrics.example:9090", "prometheusTokenFile": str(file),
         "prometheusCaFile": str(file), "prometheusHeader": ["X-Scope-OrgID=a", "X-Other=b"],
@@ -154,7 +161,8 @@ def test_every_setting_reaches_the_operator(tmp_path: Path) -> None:
         "startupTimeout": "45m", "podMonitorLabel": ["release=kps", "team="],
         "leaseNamespace": "leases", "leaseName": "shard-a", "leaseDuration": "20s",
             "idleTime": "30m", "activatorImage": "registry.example/holdfast:1",
-        "allowTemplate": ["hostPath", "privileged"], "httpPort": 9090, "logLevel": "debug", "logFormat": "text",
+        "allowTemplate": ["hostPath", "privileged"], "httpPort": 9090, "statusPort": 9091,
+        "statusTokenFile": str(file), "statusHost": ["holdfast.example"], "logLevel": "debug", "logFormat": "text",
     }  # fmt: skip
     assert told.keys() == yaml.safe_load((CHART / "values.yaml").read_text())["settings"].keys()
     read = parsed_settings(render({"settings": told, "watchNamespaces": ["a", "b"], "extraArgs": ["--identity=x"]}))
@@ -165,6 +173,7 @@ def test_every_setting_reaches_the_operator(tmp_path: Path) -> None:
     assert (read.startup_seconds, read.pod_monitor_labels) == (2700.0, {"release": "kps", "team": ""})
     plain = ("tick", "scrape_interval", "lease_name", "lease_namespace", "lease_duration")
     assert [getattr(read, name) for name in plain] == ["7s", "5s", "shard-a", "leases", "20s"]
+    assert (read.status_port, read.status_token_file, read.status_host) == (9091, file, ("holdfast.example",))
     assert (read.prometheus_insecure, read.http_port, read.log_level, read.log_format) == (True, 9090, "debug", "text")
 
 
@@ -204,6 +213,8 @@ def test_every_option_at_once_renders() -> None:
         ({"settings": {"startupTimeout": "long"}}, "startupTimeout"),
         ({"settings": {"podMonitorLabel": ["release"]}}, "podMonitorLabel"),
         ({"settings": {"httpPort": 80}}, "httpPort"),
+        ({"settings": {"statusPort": -1}}, "statusPort"),
+        ({"settings": {"statusHost": ["http://holdfast.example"]}}, "statusHost"),
         ({"settings": {"logLevel": "loud"}}, "logLevel"),
         ({"settings": {"allowTemplate": ["everything"]}}, "allowTemplate"),
         ({"settings": {"prometheusHeader": ["X-Scope-OrgID"]}}, "prometheusHeader"),

@@ -37,6 +37,11 @@ def read(*flags: str, **environment: str) -> Settings:
         ("--prometheus-matcher=my-cluster=eu", "--prometheus-matcher: must be NAME=VALUE"),
         ("--lease-duration=1s", "--lease-duration: must be at least 5s"),
         ("--http-port=70000", "--http-port"),
+        ("--status-port=70000", "--status-port"),
+        ("--status-port=8080", "--status-port: 8080 is --http-port already"),
+        ("--status-token-file=/nowhere/token", "--status-token-file: no such file"),
+        ("--status-host=http://holdfast.example", "--status-host: must be a host name"),
+        ("--status-host=a b", "--status-host: must be a host name"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(flag: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:

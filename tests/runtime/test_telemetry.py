@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from aiohttp.test_utils import TestClient, TestServer
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, Candidate, CapacityView, Decision, Explanation, SloView, Verdict
+from holdfast.page.board import Board
 from holdfast.runtime.telemetry import Telemetry, http_application
 from tests.control.parts import decision, llmservice, parts
+from tests.fakes import BrokenBoard
 
 BEHIND = Explanation(
     forecast_rps=29.04,
@@ -126,3 +129,22 @@ async def test_whoever_looks_often_asks_for_some_metrics_only() -> None:
         "holdfast_leader",
         "holdfast_tick_seconds_count",
     }
+
+
+async def test_each_tick_and_its_changes_reach_the_status_page() -> None:
+    board = Board()
+    changed = replace(held(), verdict=replace(held().verdict, action=Action.SCALE_UP))
+    tick(Telemetry(wall=lambda: 1_800_000_000.0, board=board), changed)
+    answer = board.service(changed.key)
+    assert answer
+    found = json.loads(answer.body)
+    assert (found["at"], found["arrival_rps"]) == (1_800_000_000.0, 26.1)
+    assert [change["action"] for change in found["changes"]] == ["ScaleUp"]
+
+
+def test_a_status_page_that_fails_keeps_nobody_from_acting() -> None:
+    changed = replace(held(), verdict=replace(held().verdict, action=Action.SCALE_UP))
+    told = Telemetry(board=BrokenBoard())
+    tick(told, changed)
+    assert told.decision("prod", "chat") is not None
+    assert told.registry.get_sample_value("holdfast_errors_total", {"phase": "page"}) == 2.0

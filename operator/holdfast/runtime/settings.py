@@ -15,12 +15,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from holdfast.api.llmservice import GROUP
 from holdfast.api.quantities import parse_duration_seconds
+from holdfast.page.access import LEAST_TOKEN_CHARACTERS, Token
 
 _IN_CLUSTER_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _LABEL_NAME = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _METRIC_LABEL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_HOST_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9.]{0,251}[A-Za-z0-9])?")
 TEMPLATE_ALLOWANCES = ("hostPath", "hostNetwork", "hostPID", "hostIPC", "privileged", "serviceAccountName")
 
 
@@ -56,6 +58,12 @@ def _matcher(text: str) -> str:
 def _object_name(text: str) -> str:
     if text and not _OBJECT_NAME.fullmatch(text):
         raise ValueError("must be the name of a Kubernetes object: lower-case letters, digits, '-', '.'")
+    return text
+
+
+def _host(text: str) -> str:
+    if not _HOST_NAME.fullmatch(text):
+        raise ValueError("must be a host name without scheme and port, such as holdfast.example.com")
     return text
 
 
@@ -115,13 +123,20 @@ class Settings(BaseModel):
         (), description=f"let templates use this, may repeat: {', '.join(TEMPLATE_ALLOWANCES)}"
     )
     http_port: int = Field(8080, ge=0, le=65535, description="health and metrics of the operator itself")
+    status_port: int = Field(0, ge=0, le=65535, description="port of the status page for people (default: off)")
+    status_token_file: Path | None = Field(
+        None, description="file with the token that the status page asks for, read again at each look"
+    )
+    status_host: tuple[Annotated[str, AfterValidator(_host)], ...] = Field(
+        (), description="name under which the status page may be asked for beside addresses and localhost, may repeat"
+    )
     kubeconfig: Path | None = Field(None, description="run outside a cluster with this kubeconfig")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
     log_format: Literal["text", "json"] = Field("text", description="text or json, one record a line")
 
     @model_validator(mode="after")
     def _files_exist(self) -> Self:
-        for flag in ("prometheus_token_file", "prometheus_ca_file", "kubeconfig"):
+        for flag in ("prometheus_token_file", "prometheus_ca_file", "status_token_file", "kubeconfig"):
             path = getattr(self, flag)
             if path is not None and not path.is_file():
                 raise ValueError(f"{_flag(flag)}: no such file: {path}; mount it or correct the path")
@@ -133,6 +148,15 @@ class Settings(BaseModel):
             raise ValueError("--startup-timeout: must be at least 10s; 30m suits large models from a slow registry")
         if self.lease_duration_seconds < 5:
             raise ValueError("--lease-duration: must be at least 5s; 15s is the default")
+        return self
+
+    @model_validator(mode="after")
+    def _page_is_safe(self) -> Self:
+        if self.status_port and self.status_port == self.http_port:
+            raise ValueError(f"--status-port: {self.status_port} is --http-port already; 8090 is a common choice")
+        if self.status_token_file is not None and not Token(self.status_token_file).usable:
+            least = f"{LEAST_TOKEN_CHARACTERS} characters"
+            raise ValueError(f"--status-token-file: must hold at least {least}, such as `openssl rand -hex 24` prints")
         return self
 
     @property

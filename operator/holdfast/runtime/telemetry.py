@@ -20,8 +20,10 @@ from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.observe.cluster import Invalid, ServiceParts
+from holdfast.page.board import Board
 from holdfast.runtime.figures import Change, Figures, Picture
 
+_LOG = logging.getLogger(__name__)
 _TICK_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -32,8 +34,9 @@ class Telemetry:
     `holdfast explain`.
     """
 
-    def __init__(self, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, wall: Callable[[], float] = time.time, board: Board | None = None) -> None:
         self._wall = wall
+        self._board = board
         self.registry = CollectorRegistry()
         self._figures = Figures()
         self.registry.register(self._figures)
@@ -78,7 +81,9 @@ class Telemetry:
         parts = {part.spec.key: part for part in services}
         known = {decision.key: (parts[decision.key], decision) for decision in decisions}
         unusable = {entry.key: str(entry.reason) for entry in invalid}
-        self._figures.show(Picture(known, unusable, tuple(nodes), self._wall()))
+        at = self._wall()
+        self._figures.show(Picture(known, unusable, tuple(nodes), at))
+        self._on_board(lambda board: board.pictured(known, invalid, at))
 
     def decided(self, decision: Decision) -> None:
         """Count a change; holding is not counted."""
@@ -86,7 +91,19 @@ class Telemetry:
         if verdict.action is not Action.HOLD:
             action, reason = verdict.action.value, str(verdict.reason)
             self._decisions.labels(*key, action, reason).inc()
-            self._figures.note(key, Change(action, reason, self._wall()))
+            at = self._wall()
+            self._figures.note(key, Change(action, reason, at))
+            self._on_board(lambda board: board.decided(decision, at))
+
+    def _on_board(self, put: Callable[[Board], None]) -> None:
+        """Show something on the status page, if there is one; what goes wrong there keeps nobody from acting."""
+        if self._board is None:
+            return
+        try:
+            put(self._board)
+        except Exception:
+            self.error("page")
+            _LOG.exception("the status page shows less than it should")
 
     def decision(self, namespace: str, service: str) -> dict[str, Any] | None:
         """Return the newest decision of a service with all that is behind it, holds included; None where none is."""

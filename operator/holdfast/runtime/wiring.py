@@ -27,6 +27,9 @@ from holdfast.observe import cluster as observed
 from holdfast.observe.activators import ActivatorClient, ActivatorSource, NoActivators
 from holdfast.observe.client import PrometheusAddress
 from holdfast.observe.prometheus import PrometheusSource
+from holdfast.page import server as page
+from holdfast.page.access import Token
+from holdfast.page.board import Board
 from holdfast.render import RenderSettings
 from holdfast.render.podfiles import load_plugin, load_pod_files
 from holdfast.runtime import memory
@@ -74,7 +77,8 @@ async def _until_signal(settings: Settings) -> None:
 
 
 async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> None:
-    telemetry = Telemetry()
+    board = Board() if settings.status_port else None
+    telemetry = Telemetry(board=board)
     async with (
         connect(settings.kubeconfig) as api,
         _metrics_source(settings) as metrics,
@@ -103,7 +107,11 @@ async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> N
             wall=time.time,
             activators=activators,
         )
-        async with asyncio.TaskGroup() as tasks, _http_server(settings, telemetry, control_loop):
+        async with (
+            asyncio.TaskGroup() as tasks,
+            _served(http_application(telemetry, control_loop.alive), settings.http_port),
+            _status_page(settings, board),
+        ):
             tasks.create_task(elector.run())
             await elector.acquired()
             telemetry.leading(True)
@@ -238,10 +246,20 @@ async def _metrics_source(settings: Settings) -> AsyncIterator[PrometheusSource]
 
 
 @asynccontextmanager
-async def _http_server(settings: Settings, telemetry: Telemetry, control_loop: Loop) -> AsyncIterator[None]:
-    runner = aiohttp.web.AppRunner(http_application(telemetry, control_loop.alive))
+async def _status_page(settings: Settings, board: Board | None) -> AsyncIterator[None]:
+    if board is None:
+        yield
+        return
+    token = Token(settings.status_token_file) if settings.status_token_file else None
+    async with _served(page.application(board, token, settings.status_host), settings.status_port):
+        yield
+
+
+@asynccontextmanager
+async def _served(application: aiohttp.web.Application, port: int) -> AsyncIterator[None]:
+    runner = aiohttp.web.AppRunner(application)
     await runner.setup()
-    await aiohttp.web.TCPSite(runner, port=settings.http_port).start()
+    await aiohttp.web.TCPSite(runner, port=port).start()
     try:
         yield
     finally:

@@ -1,0 +1,119 @@
+"""The status page in a real browser: quick, readable, quiet, and safe against what users write."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.wait import WebDriverWait
+
+from e2e.statuspage.browser import REMEDY, browser, complaints, missing, resize
+from e2e.statuspage.played import Tick, board_of, play
+from e2e.statuspage.served import served
+from e2e.statuspage.views import opened, readability
+from holdfast.api.conditions import ConditionType
+from holdfast.page.board import Board
+
+SERVICES = 500
+LOADED_MS = 1000.0
+WIDTHS = pytest.mark.parametrize("width", [1280, 400])
+NASTY = '<img src=x onerror="window.hurt=1"><script>window.hurt=1</script>'
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    if missing():
+        # Continuous integration installs it (make browser): there nothing may be left out.
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(REMEDY)
+    with browser(tmp_path_factory.mktemp("profile")) as opened_browser:
+        yield opened_browser
+
+
+@pytest.fixture(scope="module")
+def ticks() -> list[Tick]:
+    return play()
+
+
+@pytest.fixture(scope="module")
+def url(ticks: list[Tick]) -> Iterator[str]:
+    with served(board_of(ticks, time.time(), SERVICES)) as address:
+        yield address
+
+
+def rows(driver: webdriver.Chrome) -> int:
+    return int(driver.execute_script("return document.querySelectorAll('.fleet tbody tr:not([hidden])').length"))
+
+
+def test_five_hundred_services_are_shown_within_a_second(driver: webdriver.Chrome, url: str) -> None:
+    resize(driver, 1280)
+    took = sorted(opened(driver, url, "api/services") for _ in range(3))
+    print(f"{SERVICES} services are shown after {', '.join(f'{each:.0f}' for each in took)} ms")
+    assert rows(driver) == SERVICES
+    assert took[1] <= LOADED_MS
+    assert complaints(driver) == []
+
+
+@WIDTHS
+def test_the_fleet_is_readable(driver: webdriver.Chrome, url: str, width: int) -> None:
+    resize(driver, width)
+    opened(driver, url, "api/services")
+    assert readability(driver) == {"scrolls": 0, "small": []}
+    assert complaints(driver) == []
+
+
+@WIDTHS
+def test_a_service_is_readable_with_all_its_plots(driver: webdriver.Chrome, url: str, width: int) -> None:
+    resize(driver, width)
+    opened(driver, f"{url}#/prod/chat", "api/services/prod/chat")
+    assert readability(driver) == {"scrolls": 0, "small": []}
+    assert len(driver.find_elements(By.CSS_SELECTOR, ".plots canvas")) == 6
+    assert "What if it were another size" in driver.find_element(By.ID, "main").text
+    assert complaints(driver) == []
+
+
+def test_who_comes_into_sight_has_a_sparkline(driver: webdriver.Chrome, url: str) -> None:
+    resize(driver, 1280)
+    opened(driver, url, "api/services")
+    sparks = "return document.querySelectorAll('.spark canvas').length"
+    WebDriverWait(driver, 10).until(lambda _: driver.execute_script(sparks) > 5)
+    assert driver.execute_script(sparks) < SERVICES / 2
+
+
+def test_services_are_found_by_what_is_typed(driver: webdriver.Chrome, url: str) -> None:
+    opened(driver, url, "api/services")
+    driver.find_element(By.CSS_SELECTOR, "input").send_keys("chat-042")
+    assert rows(driver) == 1
+    driver.find_element(By.LINK_TEXT, "team-0/chat-042").click()
+    WebDriverWait(driver, 10).until(lambda _: driver.find_element(By.TAG_NAME, "h1").text == "team-0/chat-042")
+    assert complaints(driver) == []
+
+
+def test_a_new_tick_is_shown_without_a_reload(driver: webdriver.Chrome, ticks: list[Tick]) -> None:
+    board = board_of(ticks[:60], time.time())
+    with served(board) as address:
+        opened(driver, address, "api/services")
+        board.pictured({}, (), time.time())
+        WebDriverWait(driver, 20).until(lambda _: rows(driver) == 0)
+    assert complaints(driver) == []
+
+
+def test_what_users_write_stays_text(driver: webdriver.Chrome, ticks: list[Tick]) -> None:
+    _, part, decision = ticks[-1]
+    told = tuple(replace(each, message=NASTY) for each in decision.conditions)
+    assert any(each.type == ConditionType.SLO_MET for each in told)
+    part = replace(part, spec=replace(part.spec, model_uri=NASTY))
+    decision = replace(decision, conditions=told, verdict=replace(decision.verdict, message=NASTY))
+    board = Board()
+    board.pictured({part.spec.key: (part, decision)}, (), time.time())
+    board.decided(decision, time.time())
+    with served(board) as address:
+        for path, source in (("", "api/services"), (f"#/{part.spec.key}", f"api/services/{part.spec.key}")):
+            opened(driver, address + path, source)
+            assert NASTY in driver.find_element(By.ID, "main").text
+            assert driver.execute_script("return window.hurt === undefined && !document.querySelector('main img')")
+    assert complaints(driver) == []

@@ -1,0 +1,123 @@
+"""What the page knows: the newest tick, two hours of figures and the last changes; each answer worked out once a tick.
+
+Nothing is worked out while nobody looks. A tick only records, which takes microseconds a service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import secrets
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.domain.decision import Decision
+from holdfast.domain.service import ServiceKey
+from holdfast.observe.cluster import Invalid, ServiceParts
+from holdfast.page import model
+from holdfast.page.history import COLUMNS, Halves, Track
+from holdfast.page.model import Change
+
+MOST_CHANGES = 12
+_SAME_CHANGE_SECONDS = 60.0
+_MOST_PAGES = 64  # of single services, in one tick
+_MISSED = COLUMNS.index("missed_share")
+
+Shown = Mapping[ServiceKey, tuple[ServiceParts, Decision]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """JSON as it is sent; the tag names the tick."""
+
+    tag: str
+    body: bytes
+    zipped: bytes
+
+    @classmethod
+    def of(cls, tag: str, told: Mapping[str, Any]) -> Answer:
+        body = json.dumps(told, allow_nan=False, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+        return cls(tag, body, gzip.compress(body, compresslevel=4))
+
+
+@dataclass(slots=True)
+class _Tick:
+    """One tick and the answers made of it so far."""
+
+    tag: str
+    at: float
+    services: Shown = field(default_factory=dict)
+    invalid: Sequence[Invalid] = ()
+    fleet: asyncio.Task[Answer] | None = None
+    pages: dict[ServiceKey, Answer] = field(default_factory=dict)
+
+
+class Board:
+    """Told by the loop, asked by the page's server; both on one event loop."""
+
+    def __init__(self) -> None:
+        self._boot = secrets.token_hex(4)
+        self._ticks = 0
+        self._tick: _Tick | None = None
+        self._since = 0.0
+        self._tracks: dict[ServiceKey, Track] = {}
+        self._changes: dict[ServiceKey, deque[Change]] = {}
+
+    def pictured(self, services: Shown, invalid: Sequence[Invalid], at: float) -> None:
+        """Show this tick from now on; what is remembered of services that are gone is forgotten."""
+        self._ticks += 1
+        self._since = self._since or at
+        self._tick = _Tick(f"{self._boot}-{self._ticks}", at, services, invalid)
+        kept = services.keys() | {entry.key for entry in invalid}
+        self._tracks = {key: track for key, track in self._tracks.items() if key in kept}
+        self._changes = {key: changes for key, changes in self._changes.items() if key in kept}
+        for key, (part, decision) in services.items():
+            self._tracks.setdefault(key, Track()).record(at, model.figures(part, decision))
+
+    def decided(self, decision: Decision, at: float) -> None:
+        """Remember a change; one that is decided again before it is seen is the same one."""
+        verdict = decision.verdict
+        changes = self._changes.setdefault(decision.key, deque(maxlen=MOST_CHANGES))
+        last = changes[-1] if changes else None
+        change = Change(at, verdict.action.value, str(verdict.reason), verdict.message, verdict.replicas)
+        if last and _same(last, change) and at - last.at < _SAME_CHANGE_SECONDS:
+            return
+        changes.append(change)
+
+    async def fleet(self) -> Answer | None:
+        """Return all services; None before the first tick. Whoever asks meanwhile waits for the same answer."""
+        tick = self._tick
+        if tick is None:
+            return None
+        if tick.fleet is None:
+            # What the thread reads is picked here, so that a tick that comes meanwhile does not change it.
+            missed = {key: track.until(tick.at)[_MISSED] for key, track in self._tracks.items()}
+            tick.fleet = asyncio.create_task(asyncio.to_thread(_fleet, tick, missed, self._since))
+        return await asyncio.shield(tick.fleet)
+
+    def service(self, key: ServiceKey) -> Answer | None:
+        """Return one service; None where it is not decided on here."""
+        tick = self._tick
+        found = None if tick is None else tick.services.get(key)
+        if tick is None or found is None:
+            return None
+        if key not in tick.pages:
+            if len(tick.pages) >= _MOST_PAGES:
+                tick.pages.clear()
+            tick.pages[key] = self._page(tick, key, *found)
+        return tick.pages[key]
+
+    def _page(self, tick: _Tick, key: ServiceKey, part: ServiceParts, decision: Decision) -> Answer:
+        track, changes = self._tracks[key].until(tick.at), tuple(self._changes.get(key, ()))
+        return Answer.of(tick.tag, model.service(part, decision, track, changes, tick.at, self._since))
+
+
+def _fleet(tick: _Tick, missed: Mapping[ServiceKey, Halves], since: float) -> Answer:
+    return Answer.of(tick.tag, model.fleet(tick.services, tick.invalid, missed, tick.at, since))
+
+
+def _same(one: Change, other: Change) -> bool:
+    return (one.action, one.reason, one.replicas) == (other.action, other.reason, other.replicas)

@@ -1,0 +1,111 @@
+// uPlot with our colours. A value that is not known is null: a gap, never a zero.
+import { clock } from "./text.js";
+
+export const COLOURS = {
+  good: "#2f9e77", missed: "#d1495b", ink: "#1f2933", muted: "#697586", starting: "#7fb2d6", warn: "#e8a33d",
+};
+const GRID = { stroke: "#e4e7eb", width: 1 };
+const FONT = "12px system-ui, sans-serif";
+const FEW_POINTS = 8; // of which a line may be too short to be seen
+
+const lonely = (plot, index) => plot.data[index].filter((value) => value != null).length < FEW_POINTS;
+
+function line(given) {
+  const { dash, stepped, ...series } = given;
+  return {
+    width: 1.5, points: { show: lonely, size: 4 }, ...series,
+    ...(dash ? { dash: [6, 4], width: 1.2 } : {}),
+    ...(stepped ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}),
+  };
+}
+
+// `lines`: {label, stroke, dash, stepped, fill, value}; `low`, `high`: bounds that are always within sight.
+export class Plot {
+  constructor(host, { lines, format, low = 0, high = 0, marks = () => [] }) {
+    this.host = host;
+    const value = (_, shown) => (shown == null ? "–" : format(shown));
+    this.plot = new uPlot({
+      width: this.width(), height: 190, padding: [8, 8, 0, 0],
+      cursor: { sync: { key: "time" }, drag: { x: false, y: false }, points: { size: 6 } },
+      scales: { x: { time: true }, y: { range: (_, min, max) => bounds(Math.min(low, min ?? low), Math.max(high, max ?? high)) } },
+      axes: [
+        { font: FONT, stroke: COLOURS.muted, grid: GRID, ticks: GRID, values: (_, ticks) => ticks.map((at) => clock(at)) },
+        { font: FONT, stroke: COLOURS.muted, grid: GRID, ticks: GRID, size: 62, values: (_, ticks) => ticks.map(format) },
+      ],
+      series: [{ label: "at", value: (_, at) => (at == null ? "–" : clock(at)) }, ...lines.map((each) => line({ value, ...each }))],
+      hooks: { draw: [(plot) => drawMarks(plot, marks())] },
+    }, [[], ...lines.map(() => [])], host);
+    this.watch = new ResizeObserver(() => this.plot.setSize({ width: this.width(), height: 190 }));
+    this.watch.observe(host);
+  }
+
+  width() {
+    return Math.max(200, Math.floor(this.host.clientWidth));
+  }
+
+  show(data, from, to) {
+    this.plot.setData(data, false);
+    this.plot.batch(() => {
+      this.plot.setScale("x", { min: from, max: to });
+    });
+  }
+
+  end() {
+    this.watch.disconnect();
+    this.plot.destroy();
+  }
+}
+
+// Attainment beside its objective, in the size of a word.
+export class Spark {
+  constructor(host, row, data) {
+    const low = Math.min(100 - 4 * 100 * (1 - row.objective), ...row.spark.filter((value) => value != null));
+    this.low = low;
+    this.plot = new uPlot({
+      width: 150, height: 34, padding: [2, 0, 2, 0], pxAlign: false,
+      cursor: { show: false }, select: { show: false }, legend: { show: false },
+      scales: { x: { time: false }, y: { range: () => [this.low - 0.02 * (100 - this.low), 100 + 0.05 * (100 - this.low)] } },
+      axes: [{ show: false }, { show: false }],
+      series: [
+        {},
+        line({ stroke: COLOURS.missed, dash: true, points: { show: false } }),
+        line({ stroke: COLOURS.ink }),
+      ],
+    }, sparkData(row, data), host);
+  }
+
+  show(row, data) {
+    this.low = Math.min(100 - 4 * 100 * (1 - row.objective), ...row.spark.filter((value) => value != null));
+    this.plot.setData(sparkData(row, data));
+  }
+
+  end() {
+    this.plot.destroy();
+  }
+}
+
+function sparkData(row, data) {
+  const times = row.spark.map((_, index) => data.spark_from + index * data.spark_step_seconds);
+  return [times, times.map(() => 100 * row.objective), row.spark];
+}
+
+function bounds(low, high) {
+  const room = 0.06 * (high - low || 1);
+  return [low < 0 ? low - room : low, high + room];
+}
+
+function drawMarks(plot, times) {
+  const { ctx, bbox } = plot;
+  ctx.save();
+  ctx.strokeStyle = COLOURS.muted;
+  ctx.setLineDash([2, 3]);
+  for (const at of times) {
+    if (at < plot.scales.x.min || at > plot.scales.x.max) continue;
+    const x = Math.round(plot.valToPos(at, "x", true));
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+  }
+  ctx.restore();
+}

@@ -1,0 +1,159 @@
+// One service: whether the objective holds, what happened over time, what was decided, and what else could have been.
+import { COLOURS, Plot } from "./plots.js";
+import { budget, clock, count, dollars, el, figure, NONE, put, seconds, share, WORDS } from "./text.js";
+
+const LEAST_AXIS_SECONDS = 600;
+const rate = (value) => figure(value, "/s");
+const percent = (value) => `${+value.toFixed(3)} %`;
+const whole = (value) => (Number.isInteger(value) ? String(value) : "");
+
+export class ServiceView {
+  constructor(main) {
+    this.head = el("h1");
+    this.about = el("p", "muted");
+    this.state = el("p");
+    this.tiles = el("div", "tiles");
+    this.grid = el("div", "plots");
+    this.parts = el("div");
+    main.append(this.head, this.about, this.state, this.tiles, this.grid, this.parts);
+    this.plots = [];
+    this.marks = [];
+  }
+
+  show(data) {
+    put(this.head, `${data.namespace}/${data.name}`);
+    put(this.about, `${data.model} · ${share(data.objective)} of requests within ${bounds(data.slo)}, over ${seconds(data.window_seconds)}`);
+    this.state.replaceChildren(el("span", `state ${data.state}`, `SLO ${WORDS[data.state]}`), ` ${data.reason}: ${data.message}`);
+    this.tiles.replaceChildren(...tiles(data));
+    this.marks = data.changes.map((change) => change.at);
+    if (!this.plots.length) this.build(data);
+    this.draw(data);
+    this.parts.replaceChildren(...decisions(data), ...whatIf(data), ...inputs(data.decision, "The newest decision"),
+      ...(data.recommendation ? inputs(data.recommendation, "Recommended") : []), ...conditions(data));
+  }
+
+  build(data) {
+    const latency = (name, bound, objective) => ({
+      title: name, format: (value) => seconds(value), high: bound,
+      lines: [
+        { label: "p50", stroke: COLOURS.starting }, { label: "p95", stroke: COLOURS.warn }, { label: "p99", stroke: COLOURS.ink },
+        { label: "objective", stroke: COLOURS.missed, dash: true },
+      ],
+      rows: (s) => [s[`${objective}_p50_seconds`], s[`${objective}_p95_seconds`], s[`${objective}_p99_seconds`], level(s, bound)],
+    });
+    const plots = [
+      { title: "Requests", format: rate,
+        lines: [
+          { label: "arriving", stroke: COLOURS.ink }, { label: "good", stroke: COLOURS.good, fill: "#2f9e7722" },
+          { label: "bad", stroke: COLOURS.missed, fill: "#d1495b33" }, { label: "forecast", stroke: COLOURS.muted, dash: true },
+          { label: "Ready replicas carry", stroke: COLOURS.warn, dash: true },
+        ],
+        rows: (s) => [s.arrival_rps, s.good_rps, minus(s.arrival_rps, s.good_rps), s.forecast_rps, s.capacity_rps] },
+      { title: "Replicas", format: whole, high: 1,
+        lines: [
+          { label: "wanted", stroke: COLOURS.ink, stepped: true }, { label: "Ready", stroke: COLOURS.good, stepped: true },
+          { label: "starting", stroke: COLOURS.starting, stepped: true },
+        ],
+        rows: (s) => [s.desired_replicas, s.ready_replicas, s.starting_replicas] },
+      latency("Time to first token", data.slo.ttft_seconds, "ttft"),
+      latency("Time per output token", data.slo.tpot_seconds, "tpot"),
+      { title: `Good requests over ${seconds(data.window_seconds)}`, format: percent, low: 100 - 400 * (1 - data.objective), high: 100,
+        lines: [{ label: "good", stroke: COLOURS.ink }, { label: "objective", stroke: COLOURS.missed, dash: true }],
+        rows: (s) => [s.missed_share.map((value) => (value == null ? null : 100 * (1 - value))), level(s, 100 * data.objective)] },
+      { title: "Error budget left", format: percent, high: 100,
+        lines: [{ label: "left", stroke: COLOURS.ink }, { label: "spent", stroke: COLOURS.missed, dash: true }],
+        rows: (s) => [s.budget_remaining.map((value) => (value == null ? null : 100 * value)), level(s, 0)] },
+    ];
+    this.plots = plots.map(({ title, rows, ...options }) => {
+      const host = el("section");
+      host.append(el("h2", "", title));
+      this.grid.append(host);
+      return { rows, plot: new Plot(host, { ...options, marks: () => this.marks }) };
+    });
+  }
+
+  draw({ series, at, history_since }) {
+    const from = Math.max(series.times[0], Math.min(history_since, at - LEAST_AXIS_SECONDS));
+    for (const { rows, plot } of this.plots) plot.show([series.times, ...rows(series)], from, at);
+  }
+
+  end() {
+    for (const { plot } of this.plots) plot.end();
+  }
+}
+
+const bounds = (slo) =>
+  [["TTFT", slo.ttft_seconds], ["TPOT", slo.tpot_seconds], ["E2E", slo.e2e_seconds]]
+    .filter(([, bound]) => bound != null).map(([name, bound]) => `${name} ${seconds(bound)}`).join(" and ");
+const level = (series, value) => series.times.map(() => value);
+const minus = (all, some) => all.map((value, index) => (value == null || some[index] == null ? null : Math.max(0, value - some[index])));
+
+function tiles(data) {
+  return [
+    ["good requests", share(data.attainment)],
+    ["budget left", budget(data.budget_remaining)],
+    ["arriving", figure(data.arrival_rps, " req/s")],
+    ["good", figure(data.good_rps, " req/s")],
+    ["Ready of wanted", `${count(data.ready_replicas)} of ${count(data.desired_replicas)}`],
+    ["least to most", data.limits.pinned == null ? `${data.limits.min} to ${data.limits.max}` : `pinned to ${data.limits.pinned}`],
+    ["cost", dollars(data.dollars_per_hour)],
+  ].map(([label, value]) => {
+    const tile = el("div", "", label);
+    tile.prepend(el("b", "", value));
+    return tile;
+  });
+}
+
+function table(heads, rows) {
+  const whole = el("table"), head = el("thead"), line = el("tr"), body = el("tbody");
+  line.append(...heads.map((text) => el("th", "", text)));
+  head.append(line);
+  body.append(...rows.map((cells) => {
+    const row = el("tr");
+    row.append(...cells.map((text, index) => {
+      const cell = el("td", text.length > 30 ? "wide" : "", text);
+      if (index) cell.dataset.label = heads[index];
+      return cell;
+    }));
+    return row;
+  }));
+  whole.append(head, body);
+  return whole;
+}
+
+function decisions(data) {
+  const rows = data.changes.toReversed().map((change) =>
+    [clock(change.at, true), change.action, change.reason, String(change.replicas), change.message]);
+  const none = el("p", "muted", "Nothing was changed since the history on this page began; earlier changes stand in Events: kubectl describe llms.");
+  return [el("h2", "", "Changes"), rows.length ? table(["at", "what", "why", "replicas", "in words"], rows) : none];
+}
+
+function whatIf(data) {
+  const rows = data.what_if.map((size) => [
+    `${size.replicas}${size.decided ? ", as decided" : ""}${size.wanted && !size.decided ? ", wanted before guards" : ""}`,
+    figure(size.carries_rps, " req/s"),
+    size.load_share == null ? NONE : `${Math.round(100 * size.load_share)} %`,
+    size.load_share == null ? "nothing would serve" : size.load_share <= 1 ? "the forecast fits" : "less than the forecast",
+    dollars(size.dollars_per_hour),
+  ]);
+  const about = el("p", "muted", `At the forecast of ${figure(data.forecast_rps, " req/s")}, by what a replica is believed to carry within the objectives.`);
+  return rows.length ? [el("h2", "", "What if it were another size"), about, table(["replicas", "carry", "load", "", "cost"], rows)] : [];
+}
+
+function inputs(decision, title) {
+  const found = decision.inputs ?? {};
+  const parts = [el("h2", "", title), el("p", "", `${decision.action}, ${decision.reason}: ${decision.message}`)];
+  const facts = Object.entries(found).map(([name, value]) => `${name} ${value}`).join(" · ");
+  if (facts) parts.push(el("p", "muted", facts));
+  const rows = (decision.candidates ?? []).map((each) => [
+    each.accelerator, String(each.replicas ?? 0), figure(each.perReplicaRps, " req/s"), dollars(each.costPerHour), each.lostBecause ?? "taken",
+  ]);
+  if (rows.length) parts.push(table(["accelerator", "replicas", "each carries", "cost", "outcome"], rows));
+  for (const guard of decision.guards ?? []) parts.push(el("p", "", `Guard: ${guard}`));
+  return parts;
+}
+
+function conditions(data) {
+  const rows = data.conditions.map((each) => [each.type, each.status, each.reason, each.message]);
+  return [el("h2", "", "Conditions"), table(["condition", "is", "why", "in words"], rows)];
+}
