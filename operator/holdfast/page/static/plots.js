@@ -25,12 +25,12 @@ export class Plot {
     this.host = host;
     const value = (_, shown) => (shown == null ? "–" : format(shown));
     this.plot = new uPlot({
-      width: this.width(), height: 190, padding: [8, 8, 0, 0],
+      width: this.width(), height: 190, padding: [8, 18, 0, 0],
       cursor: { sync: { key: "time" }, drag: { x: false, y: false }, points: { size: 6 } },
       scales: { x: { time: true }, y: { range: (_, min, max) => bounds(Math.min(low, min ?? low), Math.max(high, max ?? high)) } },
       axes: [
         { font: FONT, stroke: COLOURS.muted, grid: GRID, ticks: GRID, values: (_, ticks) => ticks.map((at) => clock(at)) },
-        { font: FONT, stroke: COLOURS.muted, grid: GRID, ticks: GRID, size: 62, values: (_, ticks) => ticks.map(format) },
+        { font: FONT, stroke: COLOURS.muted, grid: GRID, ticks: GRID, size: 72, values: (_, ticks) => ticks.map(format) },
       ],
       series: [{ label: "at", value: (_, at) => (at == null ? "–" : clock(at)) }, ...lines.map((each) => line({ value, ...each }))],
       hooks: { draw: [(plot) => drawMarks(plot, marks())] },
@@ -59,8 +59,7 @@ export class Plot {
 // Attainment beside its objective, in the size of a word.
 export class Spark {
   constructor(host, row, data) {
-    const low = Math.min(100 - 4 * 100 * (1 - row.objective), ...row.spark.filter((value) => value != null));
-    this.low = low;
+    this.low = lowest(row);
     this.plot = new uPlot({
       width: 150, height: 34, padding: [2, 0, 2, 0], pxAlign: false,
       cursor: { show: false }, select: { show: false }, legend: { show: false },
@@ -75,7 +74,7 @@ export class Spark {
   }
 
   show(row, data) {
-    this.low = Math.min(100 - 4 * 100 * (1 - row.objective), ...row.spark.filter((value) => value != null));
+    this.low = lowest(row);
     this.plot.setData(sparkData(row, data));
   }
 
@@ -83,6 +82,8 @@ export class Spark {
     this.plot.destroy();
   }
 }
+
+const lowest = (row) => Math.min(100 - 250 * (1 - row.objective), ...row.spark.filter((value) => value != null));
 
 function sparkData(row, data) {
   const times = row.spark.map((_, index) => data.spark_from + index * data.spark_step_seconds);
