@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
+import math
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from aiohttp import web
 
+from benchmarks.engine_overload.cells import PROMISED, FixedLimits
+from benchmarks.engine_overload.goodput import Figures
+from benchmarks.engine_overload.journal import RunKey
+from benchmarks.engine_overload.probe import Sampled
+from benchmarks.engine_overload.speed import Reference, Speed
 from holdfast.act.api import APPLY, ApiError
 from holdfast.page.board import Board
 
@@ -341,3 +348,47 @@ class BrokenBoard(Board):
 
     def decided(self, *_: object) -> None:
         raise RuntimeError("no page today")
+
+
+class FakeOverloadRig:
+    """Stock vLLM that carries 20 req/s with 768 tokens per step and 36 sequences, and a plugin; notes every run."""
+
+    def __init__(self, plugin: Callable[[float], float] = lambda rate: min(rate, 19.0)) -> None:
+        self.asked: list[RunKey] = []
+        self.prepared: list[RunKey] = []
+        self._plugin = plugin
+
+    def prepare(self, key: RunKey) -> None:
+        self.prepared.append(key)
+
+    def run(self, key: RunKey, number: int) -> Figures:
+        assert number == len(self.asked)
+        assert self.prepared[-1] == key
+        self.asked.append(key)
+        goodput = self._plugin(key.rate_rps) if key.variant in PROMISED else _stock(key.limits, key.rate_rps)
+        return Figures(100, 90, 0, goodput, 0.4, 0.04, 0.8 * goodput, 40.0, min(key.rate_rps, 25.0), 0.01)
+
+
+def _stock(limits: FixedLimits | None, rate: float) -> float:
+    """It collapses beyond what it can carry."""
+    if limits is None:
+        return rate if rate <= 17.0 else 0.0
+    carried = 20.0 - 4.0 * abs(math.log2(limits.tokens / 768)) - 2.0 * abs(math.log2(limits.sequences / 36))
+    return rate if rate <= carried else max(0.0, carried - 6.0 * (rate - carried))
+
+
+class FakeMeter:
+    """A machine of scripted speed: each run takes the next one, at the end always the last."""
+
+    def __init__(self, *during_ms: float) -> None:
+        self._to_come = list(during_ms) or [1.0]
+        self.waited_for: list[Reference | None] = []
+
+    def wait_until_steady(self, against: Reference | None, tolerance: float, most_seconds: float) -> float:
+        self.waited_for.append(against)
+        return 0.0
+
+    @contextlib.contextmanager
+    def during(self) -> Iterator[Sampled]:
+        now = self._to_come.pop(0) if len(self._to_come) > 1 else self._to_come[0]
+        yield Sampled(Speed(now, (now, now, now), now))

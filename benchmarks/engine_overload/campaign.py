@@ -1,68 +1,79 @@
-"""Which runs are made, and by what names their results are found again."""
+"""Which runs are made, again where the machine was unsteady, and by what names their results are found again."""
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from benchmarks.engine_overload.cells import DEFAULT_LIMITS, QUEUED_SHARE_OF_TTFT, Cell, Variant, Window
+from benchmarks.engine_overload.cells import (
+    DEFAULT_LIMITS,
+    QUEUED_SHARE_OF_TTFT,
+    SEARCHED_LIMITS,
+    Cell,
+    Variant,
+    Window,
+)
 from benchmarks.engine_overload.goodput import Figures
-from benchmarks.engine_overload.journal import Circumstances, Journal, RunKey
+from benchmarks.engine_overload.journal import SEARCH_SEED, Attempt, Circumstances, Journal, RunKey
 from benchmarks.engine_overload.plan import Planned
+from benchmarks.engine_overload.probe import Sampled
 from benchmarks.engine_overload.search import Capacity, Point, Questions, find_capacity
+from benchmarks.engine_overload.speed import TOLERANCE, Reference, unsteady
 from benchmarks.engine_overload.trace import mean_tokens
+from benchmarks.engine_overload.windows import Seconds, expected_seconds
 
-_SATURATION = Window(0.0, 8.0, 0.0)
-_FIRST_RATE_RPS = 40.0
-_SEARCH_SEED = 1000
-# Starting the client, reading its records.
-_RUN_SECONDS = 3.0
+# What a flooded engine serves shows in the drain.
+SATURATION = Window(0.0, 5.0, 0.0)
+_FIRST_RATE_RPS = 30.0
+# Confirming runs of the search, whose traces differ from those of its rounds.
+_CONFIRMING_SEED = SEARCH_SEED + 100
 
-Run = Callable[[RunKey], Figures]
+Run = Callable[[RunKey], Attempt]
 
 
 class NotMeasuredError(Exception):
     """A run that a figure needs has not been made."""
 
 
+class UnsteadyError(Exception):
+    """The machine was too unsteady in every attempt at a run."""
+
+
 class BudgetSpentError(Exception):
     """The next run would end too late."""
 
 
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """Of the runs that count, and of those by which limits and rates are chosen."""
-
-    full: Window
-    glance: Window
+class MachineChangedError(Exception):
+    """The machine is not what it was when the rates were chosen."""
 
 
 class Results:
     """Figures by what they are for; `run` is asked for those that are needed."""
 
-    def __init__(self, cells: dict[int, Cell], windows: Windows, run: Run) -> None:
+    def __init__(self, cells: dict[int, Cell], seconds: Seconds, run: Run) -> None:
         self.cells = cells
-        self._windows = windows
+        self._seconds = seconds
         self._run = run
         self._capacities: dict[int, Capacity] = {}
 
     def capacity(self, cell: int) -> Capacity:
         """C of a cell as the search found it; offered loads are multiples of it."""
         if cell not in self._capacities:
-            self._capacities[cell] = find_capacity(self._questions(cell), _FIRST_RATE_RPS)
+            effort = self.cells[cell].effort
+            found = find_capacity(self._questions(cell), SEARCHED_LIMITS, effort, _FIRST_RATE_RPS, cell)
+            self._capacities[cell] = found
         return self._capacities[cell]
 
-    def of(self, planned: Planned) -> Figures:
-        """The figures of a planned run."""
+    def of(self, planned: Planned) -> Attempt:
+        """A planned run."""
         return self._run(self.key(planned))
-
-    def confirming(self, cell: int, number: int) -> Figures:
-        """One of the full runs that decided what C is."""
-        return self._run(self._search_key(cell, self.capacity(cell).point, self._windows.full, number))
 
     def key(self, planned: Planned) -> RunKey:
         """The run that is meant, which takes C."""
@@ -73,18 +84,12 @@ class Results:
             planned.cell,
             planned.variant,
             point.rate_rps if load is None else round(load * capacity.goodput_rps, 3),
-            self._windows.full,
+            self._seconds.of_load(load, self.cells[planned.cell].slo),
             planned.repetition,
             limits=point.limits if limited else None,
             queued_tokens=self._queued_tokens(planned.cell) if planned.variant is Variant.TUNED else None,
             take=planned.take,
         )
-
-    def expected_seconds(self, key: RunKey) -> float:
-        """How long a run takes, with the drain that an overload leaves behind."""
-        known = self._capacities.get(key.cell)
-        excess = key.rate_rps / known.goodput_rps if known is not None and known.goodput_rps > 0.0 else 1.0
-        return key.window.total_seconds * max(1.0, excess) + _RUN_SECONDS
 
     def _queued_tokens(self, number: int) -> int:
         cell = self.cells[number]
@@ -92,32 +97,70 @@ class Results:
         return max(1, round(QUEUED_SHARE_OF_TTFT * cell.slo.ttft_seconds * prompt_tps))
 
     def _questions(self, cell: int) -> Questions:
-        def saturate(rate: float) -> float:
-            return self._run(self._search_key(cell, Point(DEFAULT_LIMITS, rate), _SATURATION)).served_rps
+        slo = self.cells[cell].slo
+        glances, full = self._seconds.of_glance(slo), self._seconds.of_load(None, slo)
 
-        def glance(point: Point) -> float:
-            return self._run(self._search_key(cell, point, self._windows.glance)).goodput_rps
+        def figure(point: Point, window: Window, seed: int, name: str) -> float:
+            key = RunKey(cell, Variant.SEARCH, point.rate_rps, window, seed, limits=point.limits)
+            try:
+                return float(getattr(self._run(key).figures, name))
+            except UnsteadyError:
+                return math.nan
 
-        def confirm(point: Point, number: int) -> float:
-            return self._run(self._search_key(cell, point, self._windows.full, number)).goodput_rps
-
-        return Questions(saturate, glance, confirm)
-
-    def _search_key(self, cell: int, point: Point, window: Window, number: int = 0) -> RunKey:
-        seed = _SEARCH_SEED + number
-        return RunKey(cell, Variant.SEARCH, point.rate_rps, window, seed, limits=point.limits)
+        return Questions(
+            lambda rate: figure(Point(DEFAULT_LIMITS, rate), SATURATION, SEARCH_SEED, "served_rps"),
+            lambda point, number: figure(point, glances, SEARCH_SEED + number, "goodput_rps"),
+            lambda point, number: figure(point, full, _CONFIRMING_SEED + number, "goodput_rps"),
+            self._seconds.glance,
+        )
 
 
-def recorded(journal: Journal) -> Run:
-    """Runs that have been made; others are not measured."""
+def recorded(journal: Journal, first: bool = False) -> Run:
+    """Runs that have been made; others are not measured.
 
-    def run(key: RunKey) -> Figures:
-        found = journal.get(key)
+    `first`: the first attempt at each run of the comparison, steady or not, to see what was gained by throwing away.
+    """
+
+    def run(key: RunKey) -> Attempt:
+        attempts = journal.of(key)
+        found = attempts[0] if first and attempts and not key.is_search else journal.get(key)
+        if found is None and len(attempts) >= Patience.attempts:
+            raise UnsteadyError(str(key))
         if found is None:
             raise NotMeasuredError(str(key))
         return found
 
     return run
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How unsteady the machine may be: `in_a_row` runs thrown away one after the other end the campaign."""
+
+    tolerance: float = TOLERANCE
+    attempts: int = 3
+    in_a_row: int = 6
+    wait_seconds: float = 20.0
+
+
+class Rig(Protocol):
+    """What makes the runs."""
+
+    def prepare(self, key: RunKey) -> None:
+        """Have the engine of a run ready and idle, which is no part of the run."""
+
+    def run(self, key: RunKey, number: int) -> Figures:
+        """Make it; `number` tells its prompts from those of all others."""
+
+
+class Meter(Protocol):
+    """What measures the machine."""
+
+    def wait_until_steady(self, against: Reference | None, tolerance: float, most_seconds: float) -> float:
+        """Seconds waited."""
+
+    def during(self) -> AbstractContextManager[Sampled]:
+        """Sample while the body runs."""
 
 
 class Campaign:
@@ -126,38 +169,58 @@ class Campaign:
     def __init__(
         self,
         journal: Journal,
-        make: Callable[[RunKey, int], Figures],
+        rig: Rig,
+        meter: Meter,
+        patience: Patience,
         deadline: float,
         say: Callable[[str], None],
     ) -> None:
-        self._journal = journal
-        self._make = make
+        self._journal, self._rig, self._meter = journal, rig, meter
+        self._patience = patience
         self._deadline = deadline
         self._say = say
         self._commit = commit()
-        self.expected_seconds: Callable[[RunKey], float] = lambda key: 0.0
+        self._thrown_in_a_row = 0
 
-    def run(self, key: RunKey) -> Figures:
-        """The figures of a run, made now where it has not been made before."""
-        found = self._journal.get(key)
-        if found is not None:
-            return found
-        if time.monotonic() + self.expected_seconds(key) > self._deadline:
-            raise BudgetSpentError
-        circumstances = Circumstances(time.strftime("%Y-%m-%dT%H:%M:%S%z"), self._commit, round(os.getloadavg()[0], 2))
-        found = self._make(key, len(self._journal))
-        self._journal.add(key, found, circumstances)
-        self._say(_line(key, found))
+    def run(self, key: RunKey) -> Attempt:
+        """A steady attempt at a run, made now where there is none."""
+        while (found := self._journal.get(key)) is None:
+            if len(self._journal.of(key)) >= self._patience.attempts:
+                raise UnsteadyError(str(key))
+            if time.monotonic() + expected_seconds(key.window) > self._deadline:
+                raise BudgetSpentError
+            self._attempt(key)
         return found
 
     def run_all(self, results: Results, planned: Iterable[Planned]) -> bool:
-        """Make all runs; returns whether the budget sufficed."""
+        """Make all runs but those for which the machine is never steady; returns whether the budget sufficed."""
         try:
             for each in planned:
-                results.of(each)
+                try:
+                    results.of(each)
+                except UnsteadyError:
+                    self._say(f"left out, the machine was unsteady {self._patience.attempts} times: {each}")
         except BudgetSpentError:
             return False
         return True
+
+    def _attempt(self, key: RunKey) -> None:
+        self._rig.prepare(key)
+        began, against = time.monotonic(), self._journal.reference(key.cell)
+        circumstances = Circumstances(time.strftime("%Y-%m-%dT%H:%M:%S%z"), self._commit, round(os.getloadavg()[0], 2))
+        self._meter.wait_until_steady(against, self._patience.tolerance, self._patience.wait_seconds)
+        with self._meter.during() as sampled:
+            figures = self._rig.run(key, len(self._journal))
+        why = unsteady(sampled.speed, against, self._patience.tolerance)
+        attempt = Attempt(key, figures, sampled.speed, why, time.monotonic() - began, circumstances)
+        self._journal.add(attempt)
+        self._say(_line(attempt))
+        self._thrown_in_a_row = self._thrown_in_a_row + 1 if why else 0
+        if self._thrown_in_a_row >= self._patience.in_a_row:
+            raise MachineChangedError(
+                f"{self._thrown_in_a_row} runs one after the other were thrown away, the last because {why}: the "
+                "machine is busy, or no longer what it was in the search; go on later, or take another --out"
+            )
 
 
 def commit() -> str:
@@ -173,10 +236,12 @@ def _git(folder: Path, *arguments: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else "unknown"
 
 
-def _line(key: RunKey, found: Figures) -> str:
+def _line(attempt: Attempt) -> str:
+    key, found = attempt.key, attempt.figures
     limits = "" if key.limits is None else f" ({key.limits.sequences} sequences, {key.limits.tokens} tokens)"
+    verdict = f"  thrown away: {attempt.unsteady}" if attempt.unsteady else ""
     return (
         f"cell {key.cell}  {key.variant}{limits}  {key.rate_rps:.2f}/s  seed {key.seed}: {found.goodput_rps:.2f} good/s"
         f"  TTFT {1000 * found.ttft_p50_seconds:.0f} ms  TPOT {1000 * found.tpot_p50_seconds:.1f} ms"
-        f"  {found.duration_seconds:.0f} s"
+        f"  {attempt.seconds:.0f} s  machine {attempt.speed.during_ms:.2f} ms{verdict}"
     )

@@ -33,13 +33,22 @@ class Slo:
 
 
 @dataclass(frozen=True, slots=True)
+class Effort:
+    """What the search for C is worth: limits kept after each of its rounds, and fresh runs of each finalist."""
+
+    kept: tuple[int, int]
+    confirmations: int
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
-    """A mix, objectives, and the offered loads in units of C, the most important first."""
+    """A mix, objectives, and the offered loads in units of C."""
 
     mix: Mix
     slo: Slo
     overloads: tuple[float, ...]
     calm_loads: tuple[float, ...]
+    effort: Effort
 
     @property
     def name(self) -> str:
@@ -78,9 +87,14 @@ class Window:
     tail_seconds: float
 
     @property
+    def end_seconds(self) -> float:
+        """When the last request that counts may come."""
+        return self.warm_up_seconds + self.seconds
+
+    @property
     def total_seconds(self) -> float:
         """From the first arrival to the last."""
-        return self.warm_up_seconds + self.seconds + self.tail_seconds
+        return self.end_seconds + self.tail_seconds
 
 
 # A quarter of the lengths of the Azure traces of 2023, with their spread.
@@ -88,14 +102,17 @@ CONVERSATION = Mix("conversation", Lengths(256, 1.2, 2048), Lengths(64, 0.8, 512
 CODE = Mix("code", Lengths(512, 0.9, 2048), Lengths(16, 1.5, 512))
 LONGEST = 4096
 BRISK, RELAXED = Slo(1.0, 0.05), Slo(2.0, 0.1)
+THOROUGH, BRIEF = Effort(kept=(4, 2), confirmations=2), Effort(kept=(2, 1), confirmations=1)
 CELLS = (
-    Cell(CONVERSATION, BRISK, overloads=(1.25, 1.5, 1.1, 2.0), calm_loads=(0.8, 0.5)),
-    Cell(CODE, BRISK, overloads=(1.5,), calm_loads=(0.8,)),
-    Cell(CONVERSATION, RELAXED, overloads=(1.5,), calm_loads=(0.8,)),
-    Cell(CODE, RELAXED, overloads=(1.5,), calm_loads=(0.8,)),
+    Cell(CONVERSATION, BRISK, overloads=(1.1, 1.25, 1.5, 2.0), calm_loads=(0.5, 0.8), effort=THOROUGH),
+    Cell(CODE, BRISK, overloads=(1.5,), calm_loads=(0.8,), effort=BRIEF),
+    Cell(CONVERSATION, RELAXED, overloads=(1.5,), calm_loads=(0.8,), effort=BRIEF),
+    Cell(CODE, RELAXED, overloads=(1.5,), calm_loads=(0.8,), effort=BRIEF),
 )
 # What vLLM chooses on a CPU.
 DEFAULT_LIMITS = FixedLimits(sequences=128, tokens=2048)
+# Fixed limits that stock vLLM may have: C is the best goodput with any of them at any rate.
+SEARCHED_LIMITS = tuple(FixedLimits(sequences, tokens) for sequences in (128, 36, 24) for tokens in (2048, 768, 384))
 # Shares of C that the plugin keeps: with everybody in the queue, and with those turned away who would be late.
 PROMISED = {
     Variant.QUEUE: {1.1: 0.95, 1.25: 0.95, 1.5: 0.9, 2.0: 0.85},

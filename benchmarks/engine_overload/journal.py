@@ -1,4 +1,7 @@
-"""Finished runs, one JSON line each, so that an interrupted campaign goes on where it stopped."""
+"""Finished runs, one JSON line each, so that an interrupted campaign goes on where it stopped.
+
+Runs for which the machine was too unsteady are lines too: they are told, and do not count.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,11 @@ from typing import Any
 
 from benchmarks.engine_overload.cells import FixedLimits, Variant, Window
 from benchmarks.engine_overload.goodput import Figures
+from benchmarks.engine_overload.speed import Reference, Speed, reference
 from benchmarks.lines import Lines
+
+# Traces of the search have seeds of their own.
+SEARCH_SEED = 1000
 
 
 class OtherCampaignError(Exception):
@@ -35,6 +42,11 @@ class RunKey:
     queued_tokens: int | None = None
     take: int = 0
 
+    @property
+    def is_search(self) -> bool:
+        """Whether it was made to find C."""
+        return self.seed >= SEARCH_SEED
+
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
@@ -45,42 +57,65 @@ class Circumstances:
     load_average: float
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A run that was made; `unsteady` says why it does not count, and is empty where it does."""
+
+    key: RunKey
+    figures: Figures
+    speed: Speed
+    unsteady: str
+    seconds: float
+    circumstances: Circumstances
+
+
 class Journal:
     """The runs in `runs.jsonl` of a folder; `campaign.json` beside it holds the settings they have in common."""
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self._lines = Lines(folder / "runs.jsonl")
         _claim(folder / "campaign.json", settings)
-        self._found: dict[RunKey, Figures] = {}
-        self._circumstances: list[Circumstances] = []
+        self._attempts: list[Attempt] = []
+        self._of: dict[RunKey, list[Attempt]] = {}
         for line in self._lines.found:
-            key, figures, circumstances = _run(line)
-            self._found[key] = figures
-            self._circumstances.append(circumstances)
+            self._keep(_attempt(line))
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._attempts)
 
     @property
-    def circumstances(self) -> list[Circumstances]:
-        """Of all runs, in their order."""
-        return list(self._circumstances)
+    def attempts(self) -> list[Attempt]:
+        """All of them, in their order."""
+        return list(self._attempts)
 
-    @property
-    def figures(self) -> list[Figures]:
-        """Of all runs."""
-        return list(self._found.values())
+    def of(self, key: RunKey) -> list[Attempt]:
+        """All attempts at a run, in their order."""
+        return list(self._of.get(key, ()))
 
-    def get(self, key: RunKey) -> Figures | None:
-        """The figures of a finished run."""
-        return self._found.get(key)
+    def get(self, key: RunKey) -> Attempt | None:
+        """The attempt that counts."""
+        return next((each for each in self.of(key) if not each.unsteady), None)
 
-    def add(self, key: RunKey, figures: Figures, circumstances: Circumstances) -> None:
+    def reference(self, cell: int) -> Reference | None:
+        """The speed at which the cell's rates were chosen."""
+        return reference([each.speed for each in self._attempts if each.key.cell == cell and each.key.is_search])
+
+    def add(self, attempt: Attempt) -> None:
         """Write a finished run down for good."""
-        run = {"run": _plain(key), "figures": _plain(figures), "circumstances": _plain(circumstances)}
+        run = {
+            "run": _plain(attempt.key),
+            "figures": _plain(attempt.figures),
+            "speed": _plain(attempt.speed),
+            "unsteady": attempt.unsteady,
+            "seconds": round(attempt.seconds, 1),
+            "circumstances": _plain(attempt.circumstances),
+        }
         self._lines.add(json.dumps(run))
-        self._found[key] = figures
-        self._circumstances.append(circumstances)
+        self._keep(attempt)
+
+    def _keep(self, attempt: Attempt) -> None:
+        self._attempts.append(attempt)
+        self._of.setdefault(attempt.key, []).append(attempt)
 
 
 def _claim(path: Path, settings: dict[str, Any]) -> None:
@@ -93,15 +128,26 @@ def _claim(path: Path, settings: dict[str, Any]) -> None:
         raise OtherCampaignError(f"{path} was made with other {', '.join(differing)}: take another folder")
 
 
-def _run(line: bytes) -> tuple[RunKey, Figures, Circumstances]:
+def _attempt(line: bytes) -> Attempt:
     found = json.loads(line)
     run = found["run"]
     limits = run["limits"]
     run["variant"] = Variant(run["variant"])
     run["window"] = Window(**run["window"])
     run["limits"] = None if limits is None else FixedLimits(**limits)
-    figures: dict[str, Any] = {name: math.nan if value is None else value for name, value in found["figures"].items()}
-    return RunKey(**run), Figures(**figures), Circumstances(**found["circumstances"])
+    speed = _numbers(found["speed"])
+    return Attempt(
+        RunKey(**run),
+        Figures(**_numbers(found["figures"])),
+        Speed(**{**speed, "parts_ms": tuple(speed["parts_ms"])}),
+        found["unsteady"],
+        found["seconds"],
+        Circumstances(**found["circumstances"]),
+    )
+
+
+def _numbers(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: math.nan if value is None else value for name, value in found.items()}
 
 
 def _plain(value: Any) -> dict[str, Any]:

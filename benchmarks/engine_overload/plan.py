@@ -1,7 +1,12 @@
-"""The order of the runs: what the promises need first, then what stands beside it."""
+"""The runs of the comparison, in blocks: each holds everything once, in random order, with a fresh run of stock at C.
+
+A ratio is formed within its block, minutes apart. At loads that stock can carry, a run and the one it is compared with
+follow each other and take turns.
+"""
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 
 from benchmarks.engine_overload.cells import PROMISED, Cell, Variant
@@ -9,7 +14,10 @@ from benchmarks.engine_overload.cells import PROMISED, Cell, Variant
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A run at a load in units of C, None for the point where C was found; `take` 1 repeats the run of take 0."""
+    """A run at a load in units of C, None for the point where C was found; `take` 1 repeats the run of take 0.
+
+    `repetition` is the number of the block, or of the pair at a load that stock can carry.
+    """
 
     cell: int
     variant: Variant
@@ -20,49 +28,53 @@ class Planned:
 
 @dataclass(frozen=True)
 class Extent:
-    """How often overloads are repeated, and how many pairs there are at the loads that stock can carry."""
+    """How many blocks there are, and how many pairs at each load that stock can carry a block holds."""
 
-    repetitions: int = 3
-    pairs: int = 5
+    blocks: int = 3
+    pairs_per_block: int = 2
+
+    @property
+    def pairs(self) -> int:
+        """Of one load."""
+        return self.blocks * self.pairs_per_block
 
 
 def plan(cells: dict[int, Cell], extent: Extent) -> list[Planned]:
-    """All runs: per cell the promises, in repetitions that hold everything once, and what they are compared with."""
-    first, *others = cells
-    runs = _promises(first, cells[first], extent)
-    runs += _beside(first, cells[first], range(1))
-    runs += _same_twice(first, cells[first])
-    for number in others:
-        runs += _promises(number, cells[number], extent)
-        runs += _beside(number, cells[number], range(1))
+    """All runs: cell after cell the blocks, then what stands beside them."""
+    runs: list[Planned] = []
     for number, cell in cells.items():
-        runs += _beside(number, cell, range(1, extent.repetitions))
+        for block in range(extent.blocks):
+            runs += _block(number, cell, extent, block)
+        runs += _beside(number, cell)
     return runs
 
 
-def _promises(number: int, cell: Cell, extent: Extent) -> list[Planned]:
-    runs = []
-    for repetition in range(max(extent.repetitions, extent.pairs)):
-        if repetition < extent.repetitions:
-            runs.append(Planned(number, Variant.SEARCH, None, repetition))
-            runs += [Planned(number, variant, load, repetition) for variant in PROMISED for load in cell.overloads]
-        if repetition < extent.pairs:
-            # Whoever comes second finds another machine: take turns.
-            pair = (Variant.STOCK, Variant.QUEUE) if repetition % 2 == 0 else (Variant.QUEUE, Variant.STOCK)
-            runs += [Planned(number, variant, load, repetition) for load in cell.calm_loads for variant in pair]
-    return runs
+def _block(number: int, cell: Cell, extent: Extent, block: int) -> list[Planned]:
+    groups = [[Planned(number, Variant.SEARCH, None, block)]]
+    groups += [[Planned(number, variant, load, block)] for variant in PROMISED for load in cell.overloads]
+    for load in cell.calm_loads:
+        first = block * extent.pairs_per_block
+        groups += [_pair(number, load, pair) for pair in range(first, first + extent.pairs_per_block)]
+    return _shuffled(groups, f"{number} block {block}")
 
 
-def _beside(number: int, cell: Cell, repetitions: range) -> list[Planned]:
-    return [
-        Planned(number, variant, load, repetition)
-        for repetition in repetitions
-        for load in cell.overloads
-        for variant in (Variant.STOCK, Variant.TUNED)
+def _pair(number: int, load: float, pair: int) -> list[Planned]:
+    """Whoever comes second finds another machine: take turns."""
+    variants = (Variant.STOCK, Variant.QUEUE)
+    return [Planned(number, variant, load, pair) for variant in (variants if pair % 2 == 0 else variants[::-1])]
+
+
+def _beside(number: int, cell: Cell) -> list[Planned]:
+    """Stock in overload, once; in the cell with all loads the noise too: runs at C and in overload once more."""
+    groups = [
+        [Planned(number, variant, load, 0)] for load in cell.overloads for variant in (Variant.STOCK, Variant.TUNED)
     ]
+    if len(cell.overloads) > 1:
+        groups.append([Planned(number, Variant.SEARCH, None, 0, take=1)])
+        groups.append([Planned(number, Variant.QUEUE, cell.overloads[0], 0, take=1)])
+    return _shuffled(groups, f"{number} beside")
 
 
-def _same_twice(number: int, cell: Cell) -> list[Planned]:
-    """The noise of the machine: a run without overload and one with it once more."""
-    calm, overload = cell.calm_loads[0], cell.overloads[0]
-    return [Planned(number, Variant.STOCK, calm, 0, take=1), Planned(number, Variant.QUEUE, overload, 0, take=1)]
+def _shuffled(groups: list[list[Planned]], seed: str) -> list[Planned]:
+    random.Random(seed).shuffle(groups)
+    return [each for group in groups for each in group]

@@ -1,27 +1,42 @@
-"""The tables: what was measured, on what, and which promises are held."""
+"""The tables: what was measured, on what, what was thrown away, and which promises are held."""
 
 from __future__ import annotations
 
 import math
-import os
-import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
-from benchmarks.engine_overload.campaign import NotMeasuredError, Results
-from benchmarks.engine_overload.cells import PROMISED, PROMISED_LOSS, QUEUED_SHARE_OF_TTFT, Variant
+from benchmarks.engine_overload.campaign import NotMeasuredError, Results, UnsteadyError
+from benchmarks.engine_overload.cells import PROMISED, PROMISED_LOSS, Variant
 from benchmarks.engine_overload.goodput import Figures
-from benchmarks.engine_overload.intervals import Interval, ratio_interval
-from benchmarks.engine_overload.journal import Journal
+from benchmarks.engine_overload.intervals import Interval, adjusted_interval, median_interval, ratio_interval
+from benchmarks.engine_overload.journal import Attempt
 from benchmarks.engine_overload.plan import Extent, Planned
-from benchmarks.engine_overload.search import CONFIRMED
 
-# Fewer repetitions or pairs show nothing.
+# Fewer blocks or pairs show nothing.
 _LEAST_RUNS = 3
 # Where stock has no good request at all, there is a ratio still.
 _NEXT_TO_NOTHING_RPS = 1e-3
+# With fewer pairs the line through their speeds costs more than it gives.
+_ADJUSTED_PAIRS = 5
+
+Figure = Callable[[Figures], float]
+
+
+def _goodput(figures: Figures) -> float:
+    return max(figures.goodput_rps, _NEXT_TO_NOTHING_RPS)
+
+
+def _ttft(figures: Figures) -> float:
+    return figures.ttft_p50_seconds
+
+
+def _tpot(figures: Figures) -> float:
+    return figures.tpot_p50_seconds
+
+
+_FIGURES = (_goodput, _ttft, _tpot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +63,8 @@ class Report:
         """All promises about the plugin."""
         found = []
         for number, cell in self._results.cells.items():
-            found += [
-                self._overload_bar(number, variant, load) for load in sorted(cell.overloads) for variant in PROMISED
-            ]
-            found += [self._calm_bar(number, load) for load in sorted(cell.calm_loads)]
+            found += [self._overload_bar(number, variant, load) for load in cell.overloads for variant in PROMISED]
+            found += [self._calm_bar(number, load) for load in cell.calm_loads]
         return found
 
     def lines(self) -> Iterator[str]:
@@ -70,38 +83,61 @@ class Report:
         for bar in self.bars():
             yield f"- {bar.name}: {bar.verdict}"
 
+    def sensitivity(self) -> Iterator[str]:
+        """The medians behind the promises in overload, for runs that were chosen in another way."""
+        shares = [
+            f"cell {number}, {load:g} C, {variant} {median(found):.2f}"
+            for number, cell in self._results.cells.items()
+            for load in cell.overloads
+            for variant in PROMISED
+            if (found := self.shares(number, variant, load))
+        ]
+        if shares:
+            yield f"\nWith the first attempt of every run, steady or not: {'; '.join(shares)}"
+
     def reference_rps(self, number: int) -> float:
-        """C: the median of all full runs at the point where it was found, those between the others included."""
-        return median(figures.goodput_rps for figures in self._references(number))
+        """C: the median of its fresh runs in the blocks, none of which chose anything; NaN without one."""
+        runs = [self._find(self._reference(number, block)) for block in range(self._extent.blocks)]
+        found = [run.figures.goodput_rps for run in runs if run is not None]
+        return median(found) if found else math.nan
 
     def shares(self, number: int, variant: Variant, load: float) -> list[float]:
-        """Goodput in units of C, one per repetition."""
-        runs = self._runs(number, variant, load, self._extent.repetitions)
-        return [figures.goodput_rps / self.reference_rps(number) for figures in runs] if runs else []
+        """Goodput in units of C measured in the same block, one per block that has both."""
+        found = []
+        for block in range(self._extent.blocks):
+            runs = self._find(self._reference(number, block)), self._find(Planned(number, variant, load, block))
+            if runs[0] is not None and runs[1] is not None:
+                found.append(runs[1].figures.goodput_rps / _goodput(runs[0].figures))
+        return found
 
-    def ratio(self, number: int, load: float, figure: Callable[[Figures], float]) -> Interval:
-        """Plugin to stock over the pairs at a load that stock can carry."""
-        pairs = []
+    def ratios(self, number: int, load: float, figure: Figure) -> tuple[Interval, Interval]:
+        """Plugin to stock over the pairs at a load that stock can carry; the same at equal speed of the machine."""
+        pairs, speeds = [], []
         for repetition in range(self._extent.pairs):
             runs = [self._find(Planned(number, each, load, repetition)) for each in (Variant.STOCK, Variant.QUEUE)]
             if runs[0] is not None and runs[1] is not None:
-                pairs.append((figure(runs[0]), figure(runs[1])))
-        return ratio_interval(pairs)
+                pairs.append((figure(runs[0].figures), figure(runs[1].figures)))
+                speeds.append((runs[0].speed.during_ms, runs[1].speed.during_ms))
+        return ratio_interval(pairs), adjusted_interval(pairs, speeds)
 
     def _capacity_line(self, number: int) -> str:
-        capacity = self._results.capacity(number)
-        limits = capacity.point.limits
-        runs = [figures.goodput_rps for figures in self._references(number)]
+        capacity, fresh = self._results.capacity(number), self.reference_rps(number)
+        limits, rate = capacity.point.limits, capacity.point.rate_rps
+        runs = [
+            f"{run.figures.goodput_rps:.2f}"
+            for block in range(self._extent.blocks)
+            if (run := self._find(self._reference(number, block))) is not None
+        ]
         return (
-            f"C = {self.reference_rps(number):.2f} good/s ({len(runs)} runs, {min(runs):.2f} to {max(runs):.2f}; loads "
-            f"are multiples of {capacity.goodput_rps:.2f}, which the search found), stock vLLM at "
-            f"{capacity.point.rate_rps:.2f} req/s with {limits.sequences} sequences and {limits.tokens} tokens per step"
+            f"C = {fresh:.2f} good/s ({', '.join(runs) or 'no run'} in the blocks; loads are multiples of "
+            f"{capacity.goodput_rps:.2f}, the mean of the search's fresh runs: {_share(capacity.goodput_rps, fresh)} "
+            f"of it), stock vLLM at {rate:.2f} req/s with {limits.sequences} sequences, {limits.tokens} tokens per step"
         )
 
     def _overload_table(self, number: int) -> Iterator[str]:
         variants = (Variant.STOCK, Variant.TUNED, *PROMISED)
         yield f"\n| offered | {' | '.join(variants)} | promised |\n|{'---|' * (len(variants) + 2)}"
-        for load in sorted(self._results.cells[number].overloads):
+        for load in self._results.cells[number].overloads:
             cells = " | ".join(self._overload_cell(number, variant, load) for variant in variants)
             bars = ", ".join(
                 f"{PROMISED[variant][load]:g} {self._overload_bar(number, variant, load).verdict}"
@@ -110,108 +146,70 @@ class Report:
             yield f"| {load:g} C | {cells} | {bars} |"
 
     def _overload_cell(self, number: int, variant: Variant, load: float) -> str:
-        shares = self.shares(number, variant, load)
-        if not shares:
+        runs = [self._find(Planned(number, variant, load, block)) for block in range(self._extent.blocks)]
+        found = [run.figures for run in runs if run is not None]
+        if not found:
             return "-"
-        runs = self._runs(number, variant, load, self._extent.repetitions)
-        theirs = median(figures.vllm_goodput_rps for figures in runs)
-        spread = f"{min(shares):.2f} to {max(shares):.2f}, {len(shares)} runs"
-        return f"{median(shares):.2f} ({spread}; vLLM's own figure {theirs:.2f}/s)"
+        share = median(_goodput(figures) for figures in found) / self.reference_rps(number)
+        theirs = median(figures.vllm_goodput_rps for figures in found)
+        if variant not in PROMISED:
+            return f"{share:.2f} ({len(found)} run; vLLM's own figure {theirs:.2f}/s)"
+        paired = _interval(median_interval(self.shares(number, variant, load)), 2)
+        return f"{paired} ({len(found)} blocks; of C's median {share:.2f}; vLLM's own figure {theirs:.2f}/s)"
 
     def _calm_table(self, number: int) -> Iterator[str]:
-        yield "\n| offered | goodput to stock's | TTFT p50 | TPOT p50 | pairs | promised | |"
-        yield "|---|---|---|---|---|---|---|"
-        for load in sorted(self._results.cells[number].calm_loads):
-            ratios = self._calm_ratios(number, load)
-            cells = " | ".join(_interval(ratio) for ratio in ratios)
+        yield "\n| offered | | goodput to stock's | TTFT p50 | TPOT p50 | pairs | promised | |"
+        yield "|---|---|---|---|---|---|---|---|"
+        for load in self._results.cells[number].calm_loads:
+            ratios = [self.ratios(number, load, figure) for figure in _FIGURES]
             verdict = self._calm_bar(number, load).verdict
-            yield f"| {load:g} C | {cells} | {ratios[0].pairs} | no loss above {PROMISED_LOSS:.0%} | {verdict} |"
+            for name, which in (("as measured", 0), ("at equal speed", 1)):
+                cells = " | ".join(_interval(ratio[which], 3) for ratio in ratios)
+                ending = f"no loss above {PROMISED_LOSS:.0%} | {verdict}" if which else " | "
+                yield f"| {load:g} C | {name} | {cells} | {ratios[0][which].pairs} | {ending} |"
 
     def _noise(self, number: int) -> Iterator[str]:
         cell = self._results.cells[number]
-        for variant, load in ((Variant.STOCK, cell.calm_loads[0]), (Variant.QUEUE, cell.overloads[0])):
+        for variant, load in ((Variant.SEARCH, None), (Variant.QUEUE, cell.overloads[0])):
             runs = [self._find(Planned(number, variant, load, 0, take)) for take in range(2)]
             if runs[0] is not None and runs[1] is not None:
-                first, second = runs[0], runs[1]
-                yield (
-                    f"\nThe same run twice ({variant} at {load:g} C), second to first: goodput "
-                    f"{_share(second.goodput_rps, first.goodput_rps)}, TTFT p50 "
-                    f"{_share(second.ttft_p50_seconds, first.ttft_p50_seconds)}, TPOT p50 "
-                    f"{_share(second.tpot_p50_seconds, first.tpot_p50_seconds)}"
+                shares = ", ".join(
+                    f"{name} {_share(figure(runs[1].figures), figure(runs[0].figures))}"
+                    for name, figure in (("goodput", _goodput), ("TTFT p50", _ttft), ("TPOT p50", _tpot))
                 )
+                where = "" if load is None else f" at {load:g} C"
+                yield f"\nThe same run twice ({variant}{where}), second to first: {shares}"
 
     def _overload_bar(self, number: int, variant: Variant, load: float) -> Bar:
         promised = PROMISED[variant][load]
         name = f"cell {number}, {load:g} C: {variant} keeps {promised:g} C"
-        try:
-            shares = self.shares(number, variant, load)
-        except NotMeasuredError:
-            shares = []
+        shares = self.shares(number, variant, load)
         return Bar(name, median(shares) >= promised if len(shares) >= _LEAST_RUNS else None)
 
     def _calm_bar(self, number: int, load: float) -> Bar:
         name = f"cell {number}, {load:g} C: no loss above {PROMISED_LOSS:.0%} against stock"
-        goodput, ttft, tpot = self._calm_ratios(number, load)
-        if goodput.pairs < _LEAST_RUNS:
+        found = [self.ratios(number, load, figure) for figure in _FIGURES]
+        if found[0][0].pairs < _LEAST_RUNS:
             return Bar(name, None)
+        # Decided by the number of pairs alone, never by what they gave.
+        goodput, ttft, tpot = (adjusted if adjusted.pairs >= _ADJUSTED_PAIRS else plain for plain, adjusted in found)
         slowest = 1.0 + PROMISED_LOSS
         return Bar(name, goodput.low >= 1.0 - PROMISED_LOSS and ttft.high <= slowest and tpot.high <= slowest)
 
-    def _calm_ratios(self, number: int, load: float) -> tuple[Interval, Interval, Interval]:
-        return (
-            self.ratio(number, load, lambda figures: max(figures.goodput_rps, _NEXT_TO_NOTHING_RPS)),
-            self.ratio(number, load, lambda figures: figures.ttft_p50_seconds),
-            self.ratio(number, load, lambda figures: figures.tpot_p50_seconds),
-        )
+    def _reference(self, number: int, block: int) -> Planned:
+        return Planned(number, Variant.SEARCH, None, block)
 
-    def _references(self, number: int) -> list[Figures]:
-        found = [self._results.confirming(number, each) for each in range(CONFIRMED)]
-        return found + self._runs(number, Variant.SEARCH, None, self._extent.repetitions)
-
-    def _runs(self, number: int, variant: Variant, load: float | None, count: int) -> list[Figures]:
-        runs = (self._find(Planned(number, variant, load, repetition)) for repetition in range(count))
-        return [figures for figures in runs if figures is not None]
-
-    def _find(self, planned: Planned) -> Figures | None:
+    def _find(self, planned: Planned) -> Attempt | None:
         try:
             return self._results.of(planned)
-        except NotMeasuredError:
+        except (NotMeasuredError, UnsteadyError):
             return None
 
 
-def surroundings(journal: Journal, command: Sequence[str], engine: str) -> Iterator[str]:
-    """The machine, what was measured, and how to do it again."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    yield f"`{' '.join(command)}`"
-    yield f"{_processor()}, {os.cpu_count()} cores, {memory:.0f} GiB, Linux {platform.release()}, {engine}"
-    runs = journal.circumstances
-    if runs:
-        loads = [each.load_average for each in runs]
-        commits = ", ".join(dict.fromkeys(each.commit for each in runs))
-        yield (
-            f"{len(runs)} runs from {runs[0].began} to {runs[-1].began}, commit {commits}; load average when a run "
-            f"began {median(loads):.1f} (at most {max(loads):.1f})"
-        )
-        lag = max(figures.lag_seconds for figures in journal.figures)
-        yield f"No request left the client more than {1000 * lag:.0f} ms late"
-    yield (
-        "Seeds: repetition n has the trace of seed n for every variant and load, the search 1000 and above. `stock "
-        f"tuned`: C's limits and --max-num-queued-tokens = {QUEUED_SHARE_OF_TTFT:g} x TTFT x prompt tokens per second "
-        "at C."
-    )
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or "unknown processor"
-
-
-def _interval(ratio: Interval) -> str:
+def _interval(ratio: Interval, digits: int) -> str:
     if math.isnan(ratio.ratio):
         return "-"
-    return f"{ratio.ratio:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+    return f"{ratio.ratio:.{digits}f} [{ratio.low:.{digits}f}, {ratio.high:.{digits}f}]"
 
 
 def _share(value: float, base: float) -> str:

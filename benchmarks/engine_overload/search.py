@@ -1,29 +1,36 @@
 """C: the best goodput that stock vLLM reaches at any offered rate with its best fixed limits.
 
-The search asks for one run after the other and decides by their results alone: with the same results it asks the same
-questions, which is how it goes on where it was interrupted.
+Successive halving over limits and rates. Within a round all candidates run in random order, minutes apart at most, on
+one and the same trace; the best limits go on to the next one with rates around their best. Whoever is best of many is
+partly lucky: candidates are ranked by what they reached less its standard error, and the two best run again on fresh
+traces, which set the offered loads. What C is, each block of the comparison measures once more.
+
+The search asks for runs and decides by their results alone: with the same results it asks the same questions, which is
+how it goes on where it was interrupted.
 """
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from statistics import median
+from dataclasses import dataclass
+from statistics import fmean
 
-from benchmarks.engine_overload.cells import DEFAULT_LIMITS, FixedLimits
+from benchmarks.engine_overload.cells import Effort, FixedLimits
 
-TOKENS = (2048, 1024, 512, 256, 128)
-SEQUENCES = (128, 64, 32, 16)
-# Of the runs that choose limits, the best and those this near to it go on.
-_NEAR = 0.97
-# Below this share of the offered rate the engine has collapsed: a lower rate tells more.
-_COLLAPSED = 0.75
-_FIRST_SHARE = 0.8
-_LOWER, _HIGHER = 0.85, 1.1
-# A cliff is narrow: too low a C would flatter whatever is measured in units of it.
-_COARSE, _FINE = 1.07, 1.03
-_MOST_ROUNDS = 6
-CONFIRMED = 3
+# The first round's rate in units of what a flooded engine serves; those of the next rounds in units of the best so far.
+_FIRST = 0.8
+_ROUNDS = ((0.9, 1.1), (1.0 / 1.06, 1.0, 1.06))
+# A rate is too low to be the best where all of it is good; then the next one is tried, so often at most.
+_CARRIED, _HIGHER, _MOST_CLIMBS = 0.95, 1.08, 4
+# Below this share of the offered rate every candidate has collapsed: a lower rate tells more.
+_COLLAPSED, _LOWER, _MOST_TRIES = 0.5, 0.75, 3
+# A flooded engine serves less than this share of what it is offered.
+_FLOODED = 0.6
+# Numbers of the opening rounds, the two that follow and the climbing ones: each has a trace of its own.
+_MOST_ROUNDS = _MOST_TRIES + len(_ROUNDS)
+FINALISTS = 2
 
 
 class NoCapacityError(Exception):
@@ -40,7 +47,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """C, and the point where it was found."""
+    """The mean of the fresh runs at the point where C was found: the unit of offered loads."""
 
     goodput_rps: float
     point: Point
@@ -48,70 +55,121 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """The runs a search may ask for.
+    """The runs a search may ask for; goodput is NaN where the machine was never steady enough.
 
     `saturate` gives requests served per second of everything that comes at the given rate; `glance` the goodput of a
-    short run, `confirm` that of a full one with the seed of the given number.
+    short run in the given round, whose window lasts `glance_seconds`; `confirm` that of a full one, fresh by number.
     """
 
     saturate: Callable[[float], float]
-    glance: Callable[[Point], float]
+    glance: Callable[[Point, int], float]
     confirm: Callable[[Point, int], float]
+    glance_seconds: float
 
 
-def find_capacity(ask: Questions, first_rate_rps: float) -> Capacity:
-    """Choose tokens per step, then sequences, then the rate; the median of full runs at the two best points decides."""
-    rate = _FIRST_SHARE * _most_served(ask, first_rate_rps)
-    tokens = _choose(ask, [replace(DEFAULT_LIMITS, tokens=tokens) for tokens in TOKENS], rate)
-    both = _choose(ask, [replace(tokens.limits, sequences=count) for count in SEQUENCES], tokens.rate_rps)
-    glances = _climb(ask, both)
-    best = sorted(glances, key=lambda point: -glances[point])[:2]
-    medians = {point: median(ask.confirm(point, number) for number in range(CONFIRMED)) for point in best}
-    winner = max(medians, key=lambda point: medians[point])
-    if medians[winner] <= 0.0:
+def find_capacity(
+    ask: Questions, limits: Sequence[FixedLimits], effort: Effort, first_rate_rps: float, seed: int = 0
+) -> Capacity:
+    """Choose limits and rate, then measure what they carry."""
+    search = _Search(ask, random.Random(f"search {seed}"))
+    survivors = search.open(limits, _FIRST * _most_served(ask, first_rate_rps))
+    for number, (factors, kept) in enumerate(zip(_ROUNDS, effort.kept, strict=True), _MOST_TRIES):
+        points = [_point(each.limits, each.rate_rps * factor) for each in survivors[:kept] for factor in factors]
+        search.round(points, number)
+        survivors = search.survivors()
+    search.climb(effort.kept[-1])
+    return _confirmed(ask, search.best()[:FINALISTS], effort.confirmations, search.draw)
+
+
+def glances(limits: int, effort: Effort) -> int:
+    """How many runs the rounds take where the first one's rate is near the best."""
+    return limits + sum(kept * len(factors) for factors, kept in zip(_ROUNDS, effort.kept, strict=True))
+
+
+class _Search:
+    """What every candidate has reached so far."""
+
+    def __init__(self, ask: Questions, draw: random.Random) -> None:
+        self._ask, self.draw = ask, draw
+        self._found: dict[Point, list[float]] = {}
+
+    def open(self, candidates: Sequence[FixedLimits], rate: float) -> list[Point]:
+        """The first round, at a rate that somebody carries."""
+        for number in range(_MOST_TRIES):
+            self.round([_point(limits, rate) for limits in candidates], number)
+            if self.score(self.best()[0]) >= _COLLAPSED * rate:
+                break
+            rate *= _LOWER
+        return self.survivors()
+
+    def climb(self, kept: int) -> None:
+        """Go on upwards where the best rate is the highest that was tried and is carried still."""
+        for number in range(_MOST_CLIMBS):
+            best = self.best()[0]
+            if fmean(self._found[best]) < _CARRIED * best.rate_rps:
+                break
+            survivors = self.survivors()[:kept]
+            self.round([_point(each.limits, best.rate_rps * _HIGHER) for each in survivors], _MOST_ROUNDS + number)
+
+    def round(self, points: Sequence[Point], number: int) -> None:
+        """Run all of them, in random order."""
+        order = list(dict.fromkeys(points))
+        self.draw.shuffle(order)
+        for point in order:
+            goodput = self._ask.glance(point, number)
+            if not math.isnan(goodput):
+                self._found.setdefault(point, []).append(goodput)
+
+    def score(self, point: Point) -> float:
+        """The mean less its standard error: one lucky run is not the best.
+
+        The error is that of a share of the window's arrivals, whose number is fixed.
+        """
+        found = self._found[point]
+        arrived = point.rate_rps * self._ask.glance_seconds * len(found)
+        share = min((fmean(found) / point.rate_rps * arrived + 1.0) / (arrived + 2.0), 1.0)
+        return fmean(found) - point.rate_rps * math.sqrt(share * (1.0 - share) / arrived)
+
+    def best(self) -> list[Point]:
+        """All that were measured, the best first."""
+        if not self._found:
+            raise NoCapacityError("the machine was not steady enough for a single run of the search")
+        return sorted(self._found, key=self.score, reverse=True)
+
+    def survivors(self) -> list[Point]:
+        """Of all limits the best rate, the best first."""
+        found: dict[FixedLimits, Point] = {}
+        for point in self.best():
+            found.setdefault(point.limits, point)
+        return list(found.values())
+
+
+def _confirmed(ask: Questions, finalists: Sequence[Point], count: int, draw: random.Random) -> Capacity:
+    runs: dict[Point, list[float]] = {point: [] for point in finalists}
+    for number in range(count):
+        order = list(finalists)
+        draw.shuffle(order)
+        for point in order:
+            runs[point].append(ask.confirm(point, number))
+    means = {point: fmean(sound) for point in finalists if (sound := [each for each in runs[point] if each >= 0.0])}
+    if not means:
+        raise NoCapacityError("the machine was not steady enough for a single fresh run of the finalists")
+    winner = max(means, key=lambda point: means[point])
+    if means[winner] <= 0.0:
         raise NoCapacityError(f"nothing is good around {winner}")
-    return Capacity(medians[winner], winner)
+    return Capacity(means[winner], winner)
 
 
 def _most_served(ask: Questions, rate: float) -> float:
-    for _ in range(_MOST_ROUNDS):
+    served = math.nan
+    for _ in range(2 * _MOST_TRIES):
         served = ask.saturate(rate)
-        if served < 0.6 * rate:
-            return served
+        if math.isnan(served):
+            raise NoCapacityError("the machine was not steady enough to see what a flooded engine serves")
+        if served < _FLOODED * rate:
+            break
         rate *= 2.0
     return served
-
-
-def _choose(ask: Questions, candidates: Sequence[FixedLimits], rate: float) -> Point:
-    """The limits that are best at the highest rate at which they still tell apart; the first of equals."""
-    best = candidates[0]
-    for _ in range(_MOST_ROUNDS):
-        found = {limits: ask.glance(_point(limits, rate)) for limits in candidates}
-        best = max(candidates, key=lambda limits: found[limits])
-        if found[best] < _COLLAPSED * rate:
-            rate *= _LOWER
-            continue
-        candidates = [limits for limits in candidates if found[limits] >= _NEAR * found[best]]
-        if len(candidates) == 1 or found[best] < _NEAR * rate:
-            break
-        rate *= _HIGHER
-    return _point(best, rate)
-
-
-def _climb(ask: Questions, start: Point) -> dict[Point, float]:
-    """Goodput around the rate that is best with the given limits."""
-    found = {start: ask.glance(start)}
-    for factor in (_COARSE, 1.0 / _COARSE, _FINE, 1.0 / _FINE):
-        best = max(found, key=lambda point: found[point])
-        known, rate = found[best], best.rate_rps
-        for _ in range(_MOST_ROUNDS):
-            rate *= factor
-            point = _point(start.limits, rate)
-            found[point] = ask.glance(point)
-            if found[point] <= known:
-                break
-            known = found[point]
-    return found
 
 
 def _point(limits: FixedLimits, rate: float) -> Point:

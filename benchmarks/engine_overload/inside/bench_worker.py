@@ -1,7 +1,7 @@
 """`vllm bench serve` again and again, without importing vLLM every time.
 
-Reads a JSON line with `arguments` and `log` per run, runs vLLM's own subcommand in a fork of its own, and answers with
-a line that holds its exit code.
+Reads a JSON line with `arguments`, `log` and the ends of window and arrivals per run, runs vLLM's own subcommand in a
+fork of its own, and answers with a line that holds its exit code.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import os
 import sys
 import traceback
 from typing import Any
+
+from cut_off import CutOff, noting
 
 
 def main() -> None:
@@ -35,6 +37,7 @@ def _run(order: dict[str, Any]) -> None:
     os.dup2(log, 2)
     code = 1
     try:
+        _let_go(order["window_ends_seconds"], order["arrivals_end_seconds"])
         _bench(order["arguments"])
         code = 0
     except BaseException:
@@ -43,6 +46,14 @@ def _run(order: dict[str, Any]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _let_go(window_ends_seconds: float, arrivals_end_seconds: float) -> None:
+    import vllm.benchmarks.lib.endpoint_request_func as client
+
+    client.RequestFuncOutput = noting(client.RequestFuncOutput)
+    ask = client.async_request_openai_completions
+    client.ASYNC_REQUEST_FUNCS["openai"] = CutOff(ask, window_ends_seconds, arrivals_end_seconds)
 
 
 def _bench(arguments: list[str]) -> None:
