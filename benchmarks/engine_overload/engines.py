@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from benchmarks.engine_overload.cells import LONGEST, FixedLimits, Slo, Window
 from benchmarks.engine_overload.trace import Arrival
 
-
 _NEVER_SECONDS = 3600.0
 
 

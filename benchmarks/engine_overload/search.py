@@ -106,7 +106,8 @@ class _Search:
         """Go on upwards where the best rate is the highest that was tried and is carried still."""
         for number in range(_MOST_CLIMBS):
             best = self.best()[0]
-            if fmean(self._found[best]) < _CARRIED * best.rate_rps:
+            highest = max(point.rate_rps for point in self._found if point.limits == best.limits)
+            if best.rate_rps < highest or fmean(self._found[best]) < _CARRIED * best.rate_rps:
                 break
             survivors = self.survivors()[:kept]
             self.round([_point(each.limits, best.rate_rps * _HIGHER) for each in survivors], _MOST_ROUNDS + number)
