@@ -25,7 +25,7 @@ class Seconds:
 
     glance: float = 8.0
     full: float = 16.0
-    calm: float = 12.0
+    calm: float = 10.0
 
     def of_glance(self, slo: Slo) -> Window:
         """A candidate in the search."""

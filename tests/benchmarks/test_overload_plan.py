@@ -73,13 +73,13 @@ def test_an_overload_s_queue_has_filled_when_its_window_begins(cell: Cell) -> No
         assert window.tail_seconds >= cell.slo.ttft_seconds
 
 
-def test_one_cell_with_all_rates_takes_less_than_fifty_minutes_and_the_others_about_twenty() -> None:
+def test_one_cell_with_all_rates_takes_less_than_fifty_minutes_and_the_others_less_than_twenty() -> None:
     found = [
         sum(part.seconds for part in parts(number, cell, Seconds(), Extent(), servers=1 if number else 4)) / 60.0
         for number, cell in ALL.items()
     ]
     assert found[0] <= 50.0
-    assert max(found[1:]) <= 20.5
+    assert max(found[1:]) <= 20.0
 
 
 def test_the_plan_names_every_run_and_a_sum() -> None:
