@@ -15,7 +15,6 @@ from typing import Protocol
 from benchmarks.engine_overload.cells import (
     DEFAULT_LIMITS,
     QUEUED_SHARE_OF_TTFT,
-    SEARCHED_LIMITS,
     Cell,
     Variant,
     Window,
@@ -67,8 +66,7 @@ class Results:
         """C of a cell as the search found it; offered loads are multiples of it."""
         if cell not in self._capacities:
             effort = self.cells[cell].effort
-            found = find_capacity(self._questions(cell), SEARCHED_LIMITS, effort, _FIRST_RATE_RPS, cell)
-            self._capacities[cell] = found
+            self._capacities[cell] = find_capacity(self._questions(cell), effort, _FIRST_RATE_RPS, cell)
         return self._capacities[cell]
 
     def of(self, planned: Planned) -> Attempt:
@@ -83,7 +81,7 @@ class Results:
         return RunKey(
             planned.cell,
             planned.variant,
-            point.rate_rps if load is None else round(load * capacity.goodput_rps, 3),
+            round(point.rate_rps * planned.rate_share if load is None else load * capacity.goodput_rps, 3),
             self._seconds.of_load(load, self.cells[planned.cell].slo),
             planned.repetition,
             limits=point.limits if limited else None,

@@ -33,9 +33,18 @@ class Slo:
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
-    """What the search for C is worth: limits kept after each of its rounds, and fresh runs of each finalist."""
+class FixedLimits:
+    """`--max-num-seqs` and `--max-num-batched-tokens`."""
 
+    sequences: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What the search for C is worth: its limits, how many are kept after a round, fresh runs of each finalist."""
+
+    limits: tuple[FixedLimits, ...]
     kept: tuple[int, int]
     confirmations: int
 
@@ -54,14 +63,6 @@ class Cell:
     def name(self) -> str:
         """For people."""
         return f"{self.mix.name}, TTFT {self.slo.ttft_seconds:g} s, TPOT {1000 * self.slo.tpot_seconds:g} ms"
-
-
-@dataclass(frozen=True, slots=True)
-class FixedLimits:
-    """`--max-num-seqs` and `--max-num-batched-tokens`."""
-
-    sequences: int
-    tokens: int
 
 
 class Variant(enum.StrEnum):
@@ -102,7 +103,10 @@ CONVERSATION = Mix("conversation", Lengths(256, 1.2, 2048), Lengths(64, 0.8, 512
 CODE = Mix("code", Lengths(512, 0.9, 2048), Lengths(16, 1.5, 512))
 LONGEST = 4096
 BRISK, RELAXED = Slo(1.0, 0.05), Slo(2.0, 0.1)
-THOROUGH, BRIEF = Effort(kept=(4, 2), confirmations=2), Effort(kept=(2, 1), confirmations=1)
+# Fixed limits that stock vLLM may have: C is the best goodput with any of them at any rate.
+SEARCHED_LIMITS = tuple(FixedLimits(sequences, tokens) for sequences in (128, 36, 24) for tokens in (2048, 768, 384))
+THOROUGH = Effort(SEARCHED_LIMITS, kept=(4, 2), confirmations=2)
+BRIEF = Effort(SEARCHED_LIMITS[:6], kept=(2, 1), confirmations=1)
 CELLS = (
     Cell(CONVERSATION, BRISK, overloads=(1.1, 1.25, 1.5, 2.0), calm_loads=(0.5, 0.8), effort=THOROUGH),
     Cell(CODE, BRISK, overloads=(1.5,), calm_loads=(0.8,), effort=BRIEF),
@@ -111,8 +115,6 @@ CELLS = (
 )
 # What vLLM chooses on a CPU.
 DEFAULT_LIMITS = FixedLimits(sequences=128, tokens=2048)
-# Fixed limits that stock vLLM may have: C is the best goodput with any of them at any rate.
-SEARCHED_LIMITS = tuple(FixedLimits(sequences, tokens) for sequences in (128, 36, 24) for tokens in (2048, 768, 384))
 # Shares of C that the plugin keeps: with everybody in the queue, and with those turned away who would be late.
 PROMISED = {
     Variant.QUEUE: {1.1: 0.95, 1.25: 0.95, 1.5: 0.9, 2.0: 0.85},

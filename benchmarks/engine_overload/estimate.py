@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.engine_overload.campaign import SATURATION
-from benchmarks.engine_overload.cells import SEARCHED_LIMITS, Cell, Variant
+from benchmarks.engine_overload.cells import Cell, Variant
 from benchmarks.engine_overload.plan import Extent, Planned, plan
 from benchmarks.engine_overload.search import FINALISTS, glances
 from benchmarks.engine_overload.windows import Seconds, expected_seconds
@@ -30,7 +30,7 @@ class Part:
 def parts(number: int, cell: Cell, seconds: Seconds, extent: Extent, servers: int) -> list[Part]:
     """The runs of one cell, and its starts of servers."""
     found = [Part("servers start", 0, servers * _SERVER_SECONDS)]
-    count = glances(len(SEARCHED_LIMITS), cell.effort)
+    count = glances(cell.effort)
     # Three times as much as can be served.
     search = (
         3.0 * SATURATION.seconds + expected_seconds(SATURATION) + count * expected_seconds(seconds.of_glance(cell.slo))
@@ -41,7 +41,7 @@ def parts(number: int, cell: Cell, seconds: Seconds, extent: Extent, servers: in
     found.append(Part("search: fresh runs of the finalists", fresh, fresh * full))
     runs = plan({number: cell}, extent)
     found += [
-        _part("stock at C, a run in every block", [each for each in runs if each.load is None], cell, seconds),
+        _part("stock at C, twice in every block", [each for each in runs if each.load is None], cell, seconds),
         _part("plugin in overload", [each for each in runs if _is_overload(each, plugin=True)], cell, seconds),
         _part("pairs below capacity", [each for each in runs if each.load and each.load <= 1.0], cell, seconds),
         _part("stock in overload", [each for each in runs if _is_overload(each, plugin=False)], cell, seconds),

@@ -1,7 +1,8 @@
 """The runs of the comparison, in blocks: each holds everything once, in random order, with a fresh run of stock at C.
 
-A ratio is formed within its block, minutes apart. At loads that stock can carry, a run and the one it is compared with
-follow each other and take turns.
+A ratio is formed within its block, minutes apart. Stock collapses a little above the rate where it is best, and which
+one that is varies with the machine: it runs a little below the search's rate too, and the better of both is C. At loads
+that stock can carry, a run and the one it is compared with follow each other and take turns.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ from dataclasses import dataclass
 
 from benchmarks.engine_overload.cells import PROMISED, Cell, Variant
 
+# Rates at which every block measures C, in units of the search's.
+REFERENCE_SHARES = (1.0, 0.9)
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
     """A run at a load in units of C, None for the point where C was found; `take` 1 repeats the run of take 0.
 
-    `repetition` is the number of the block, or of the pair at a load that stock can carry.
+    `repetition` is the number of the block, or of the pair at a load that stock can carry; `rate_share` is that of C's
+    rate, where there is no load.
     """
 
     cell: int
@@ -24,6 +29,7 @@ class Planned:
     load: float | None
     repetition: int
     take: int = 0
+    rate_share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -49,8 +55,13 @@ def plan(cells: dict[int, Cell], extent: Extent) -> list[Planned]:
     return runs
 
 
+def reference(cell: int, block: int, rate_share: float) -> Planned:
+    """A block's run of stock vLLM where C was found, or a little below."""
+    return Planned(cell, Variant.SEARCH, None, block, rate_share=rate_share)
+
+
 def _block(number: int, cell: Cell, extent: Extent, block: int) -> list[Planned]:
-    groups = [[Planned(number, Variant.SEARCH, None, block)]]
+    groups = [[reference(number, block, share)] for share in REFERENCE_SHARES]
     groups += [[Planned(number, variant, load, block)] for variant in PROMISED for load in cell.overloads]
     for load in cell.calm_loads:
         first = block * extent.pairs_per_block

@@ -12,7 +12,7 @@ from benchmarks.engine_overload.cells import PROMISED, PROMISED_LOSS, Variant
 from benchmarks.engine_overload.goodput import Figures
 from benchmarks.engine_overload.intervals import Interval, adjusted_interval, median_interval, ratio_interval
 from benchmarks.engine_overload.journal import Attempt
-from benchmarks.engine_overload.plan import Extent, Planned
+from benchmarks.engine_overload.plan import REFERENCE_SHARES, Extent, Planned, reference
 
 # Fewer blocks or pairs show nothing.
 _LEAST_RUNS = 3
@@ -96,16 +96,19 @@ class Report:
             yield f"\nWith the first attempt of every run, steady or not: {'; '.join(shares)}"
 
     def reference_rps(self, number: int) -> float:
-        """C: the median of its fresh runs in the blocks, none of which chose anything; NaN without one."""
-        runs = [self._find(self._reference(number, block)) for block in range(self._extent.blocks)]
-        found = [run.figures.goodput_rps for run in runs if run is not None]
+        """C: the median of its fresh runs in the blocks, none of which the search has seen; NaN without one."""
+        found = self._fresh(number, self.reference_share(number))
         return median(found) if found else math.nan
+
+    def reference_share(self, number: int) -> float:
+        """At which of the rates that every block has C is: the best one over all blocks, the same in each."""
+        return max(REFERENCE_SHARES, key=lambda share: median(self._fresh(number, share) or [0.0]))
 
     def shares(self, number: int, variant: Variant, load: float) -> list[float]:
         """Goodput in units of C measured in the same block, one per block that has both."""
-        found = []
+        found, share = [], self.reference_share(number)
         for block in range(self._extent.blocks):
-            runs = self._find(self._reference(number, block)), self._find(Planned(number, variant, load, block))
+            runs = self._find(reference(number, block, share)), self._find(Planned(number, variant, load, block))
             if runs[0] is not None and runs[1] is not None:
                 found.append(runs[1].figures.goodput_rps / _goodput(runs[0].figures))
         return found
@@ -122,14 +125,14 @@ class Report:
 
     def _capacity_line(self, number: int) -> str:
         capacity, fresh = self._results.capacity(number), self.reference_rps(number)
-        limits, rate = capacity.point.limits, capacity.point.rate_rps
-        runs = [
-            f"{run.figures.goodput_rps:.2f}"
-            for block in range(self._extent.blocks)
-            if (run := self._find(self._reference(number, block))) is not None
-        ]
+        limits, rate = capacity.point.limits, capacity.point.rate_rps * self.reference_share(number)
+        runs = "; ".join(
+            f"at {capacity.point.rate_rps * share:.2f} req/s "
+            + (", ".join(f"{each:.2f}" for each in self._fresh(number, share)) or "no run")
+            for share in REFERENCE_SHARES
+        )
         return (
-            f"C = {fresh:.2f} good/s ({', '.join(runs) or 'no run'} in the blocks; loads are multiples of "
+            f"C = {fresh:.2f} good/s (in the blocks {runs}; loads are multiples of "
             f"{capacity.goodput_rps:.2f}, the mean of the search's fresh runs: {_share(capacity.goodput_rps, fresh)} "
             f"of it), stock vLLM at {rate:.2f} req/s with {limits.sequences} sequences, {limits.tokens} tokens per step"
         )
@@ -196,8 +199,10 @@ class Report:
         slowest = 1.0 + PROMISED_LOSS
         return Bar(name, goodput.low >= 1.0 - PROMISED_LOSS and ttft.high <= slowest and tpot.high <= slowest)
 
-    def _reference(self, number: int, block: int) -> Planned:
-        return Planned(number, Variant.SEARCH, None, block)
+    def _fresh(self, number: int, share: float) -> list[float]:
+        """Goodput of stock at this share of the search's rate, one per block that has it."""
+        runs = [self._find(reference(number, block, share)) for block in range(self._extent.blocks)]
+        return [run.figures.goodput_rps for run in runs if run is not None]
 
     def _find(self, planned: Planned) -> Attempt | None:
         try:

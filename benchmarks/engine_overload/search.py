@@ -67,12 +67,10 @@ class Questions:
     glance_seconds: float
 
 
-def find_capacity(
-    ask: Questions, limits: Sequence[FixedLimits], effort: Effort, first_rate_rps: float, seed: int = 0
-) -> Capacity:
+def find_capacity(ask: Questions, effort: Effort, first_rate_rps: float, seed: int = 0) -> Capacity:
     """Choose limits and rate, then measure what they carry."""
     search = _Search(ask, random.Random(f"search {seed}"))
-    survivors = search.open(limits, _FIRST * _most_served(ask, first_rate_rps))
+    survivors = search.open(effort.limits, _FIRST * _most_served(ask, first_rate_rps))
     for number, (factors, kept) in enumerate(zip(_ROUNDS, effort.kept, strict=True), _MOST_TRIES):
         points = [_point(each.limits, each.rate_rps * factor) for each in survivors[:kept] for factor in factors]
         search.round(points, number)
@@ -81,9 +79,9 @@ def find_capacity(
     return _confirmed(ask, search.best()[:FINALISTS], effort.confirmations, search.draw)
 
 
-def glances(limits: int, effort: Effort) -> int:
+def glances(effort: Effort) -> int:
     """How many runs the rounds take where the first one's rate is near the best."""
-    return limits + sum(kept * len(factors) for factors, kept in zip(_ROUNDS, effort.kept, strict=True))
+    return len(effort.limits) + sum(kept * len(factors) for factors, kept in zip(_ROUNDS, effort.kept, strict=True))
 
 
 class _Search:

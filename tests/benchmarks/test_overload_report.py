@@ -78,6 +78,23 @@ def test_c_is_not_what_the_search_chose_by(tmp_path: Path) -> None:
     assert "the mean of the search's fresh runs: 1.200 of it" in text
 
 
+def test_c_is_a_little_below_the_search_s_rate_where_stock_collapses_there(tmp_path: Path) -> None:
+    """The search had luck; in the blocks its rate is beyond the cliff. That must not make the plugin look good."""
+
+    class Slower(FakeOverloadRig):
+        def run(self, key: RunKey, number: int) -> Figures:
+            found = super().run(key, number)
+            beyond = key.variant is Variant.SEARCH and not key.is_search and key.rate_rps > 19.0
+            return replace(found, goodput_rps=1.0) if beyond else found
+
+    journal = Journal(tmp_path, {})
+    report = measured(journal, Slower(lambda rate: 15.0))
+    rate = Results(ONE_CELL, Seconds(), recorded(journal)).capacity(0).point.rate_rps
+    assert rate > 19.0
+    assert report.reference_rps(0) == pytest.approx(0.9 * rate, abs=1e-3)
+    assert report.shares(0, Variant.QUEUE, 1.5) == pytest.approx([15.0 / (0.9 * rate)] * 3, abs=1e-3)
+
+
 def test_a_block_without_a_steady_run_of_stock_gives_no_ratio(tmp_path: Path) -> None:
     journal = Journal(tmp_path, {})
     report = measured(journal, FakeOverloadRig())

@@ -41,7 +41,7 @@ class Engine:
         return Questions(lambda rate: min(rate, 24.0), glance, confirm, 8.0)
 
     def capacity(self, effort: Effort = THOROUGH) -> Capacity:
-        return find_capacity(self.questions(), SEARCHED_LIMITS, effort, 40.0)
+        return find_capacity(self.questions(), effort, 40.0)
 
 
 @pytest.mark.parametrize("effort", [THOROUGH, BRIEF])
@@ -55,7 +55,7 @@ def test_the_search_finds_the_best_fixed_limits_and_a_rate_that_they_carry(effor
 def test_the_search_takes_the_runs_it_is_planned_for(effort: Effort) -> None:
     engine = Engine()
     engine.capacity(effort)
-    assert len(engine.glanced) == glances(len(SEARCHED_LIMITS), effort)
+    assert len(engine.glanced) == glances(effort)
     assert len(engine.confirmed) == 2 * effort.confirmations
 
 
@@ -90,7 +90,7 @@ def test_a_rate_at_which_all_collapse_is_lowered() -> None:
     def goodput(point: Point, number: int) -> float:
         return point.rate_rps if point.rate_rps < 12.0 else 0.0
 
-    found = find_capacity(Questions(lambda rate: 24.0, goodput, goodput, 8.0), SEARCHED_LIMITS, THOROUGH, 60.0)
+    found = find_capacity(Questions(lambda rate: 24.0, goodput, goodput, 8.0), THOROUGH, 60.0)
     assert 10.0 < found.goodput_rps < 12.0
 
 
@@ -104,7 +104,7 @@ def test_a_fast_engine_is_offered_more_until_it_is_flooded() -> None:
     def goodput(point: Point, number: int) -> float:
         return min(point.rate_rps, 90.0)
 
-    found = find_capacity(Questions(saturate, goodput, goodput, 8.0), SEARCHED_LIMITS, BRIEF, 40.0)
+    found = find_capacity(Questions(saturate, goodput, goodput, 8.0), BRIEF, 40.0)
     assert offered == [40.0, 80.0, 160.0, 320.0]
     assert found.goodput_rps > 80.0
 
@@ -115,7 +115,7 @@ def test_a_first_rate_that_is_too_low_is_climbed_from() -> None:
     def goodput(point: Point, number: int) -> float:
         return min(point.rate_rps, max(0.0, 60.0 - 2.0 * point.rate_rps)) if point.limits == BEST else 0.0
 
-    found = find_capacity(Questions(lambda rate: 17.0, goodput, goodput, 8.0), SEARCHED_LIMITS, BRIEF, 40.0)
+    found = find_capacity(Questions(lambda rate: 17.0, goodput, goodput, 8.0), BRIEF, 40.0)
     assert found.goodput_rps > 18.0
 
 
@@ -127,14 +127,14 @@ def test_runs_for_which_the_machine_was_too_unsteady_are_left_out() -> None:
         return math.nan if point.limits.sequences == 128 else ask.glance(point, number)
 
     some = Questions(ask.saturate, glance, ask.confirm, ask.glance_seconds)
-    assert find_capacity(some, SEARCHED_LIMITS, THOROUGH, 40.0).point.limits == BEST
+    assert find_capacity(some, THOROUGH, 40.0).point.limits == BEST
 
 
 def test_nothing_good_and_nothing_steady_are_no_capacity() -> None:
     for value in (0.0, math.nan):
         nothing = Questions(lambda rate: 3.0, lambda point, number: value, lambda point, number: value, 8.0)  # noqa: B023
         with pytest.raises(NoCapacityError):
-            find_capacity(nothing, SEARCHED_LIMITS, THOROUGH, 40.0)
+            find_capacity(nothing, THOROUGH, 40.0)
     blind = Questions(lambda rate: math.nan, lambda point, number: 1.0, lambda point, number: 1.0, 8.0)
     with pytest.raises(NoCapacityError, match="flooded"):
-        find_capacity(blind, SEARCHED_LIMITS, THOROUGH, 40.0)
+        find_capacity(blind, THOROUGH, 40.0)
