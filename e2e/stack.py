@@ -19,6 +19,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 NAMESPACE = "holdfast-system"
 H100 = "NVIDIA-H100-80GB-HBM3"
 L40S = "NVIDIA-L40S"
+STATUS_PORT = 8090
 
 
 def offer_gpus(count: int = 8, product: str = H100) -> None:
@@ -37,6 +38,7 @@ def install(**values: Any) -> None:
         "prometheus.image.repository": "holdfast.local/prometheus",
         "prometheus.image.tag": PROMETHEUS.version,
         "prometheus.scrapeInterval": "2s",
+        "settings.statusPort": STATUS_PORT,
         **values,
     }
     settings = [argument for name, value in given.items() for argument in ("--set", f"{name}={value}")]
