@@ -20,7 +20,7 @@ class NoEndpoint(Exception):
 async def served_model(endpoint: Endpoint) -> str:
     """The model to ask for: the endpoint's, or the only one served; NoEndpoint where it cannot be had."""
     url, wanted = endpoint.url, endpoint.model
-    status, body = await _get(path_of(url, "models"), endpoint)
+    status, body = await fetch(path_of(url, "models"), endpoint)
     if status in (401, 403):
         raise NoEndpoint(f"{url} answers {status}: give its key with --api-key-file or HOLDFAST_API_KEY")
     names = _names(body)
@@ -34,7 +34,8 @@ async def served_model(endpoint: Endpoint) -> str:
     return names[0]
 
 
-async def _get(url: str, endpoint: Endpoint) -> tuple[int, str]:
+async def fetch(url: str, endpoint: Endpoint) -> tuple[int, str]:
+    """Status and text of a GET with the endpoint's key; NoEndpoint where nobody answers."""
     headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
     timeout = aiohttp.ClientTimeout(total=LOOK_SECONDS)
     try:

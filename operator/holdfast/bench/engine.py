@@ -113,13 +113,18 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
+def metrics_url(endpoint: Endpoint) -> str:
+    """Where vLLM tells its metrics, beside its /v1."""
+    parts = urlsplit(endpoint.url)
+    path = parts.path.rstrip("/").removesuffix("/v1")
+    return parts._replace(path=f"{path}/metrics", query="", fragment="").geturl()
+
+
 class EngineWatch:
     """Looks at /metrics once a second, for as long as it runs; an endpoint without them is left alone."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        parts = urlsplit(endpoint.url)
-        path = parts.path.rstrip("/").removesuffix("/v1")
-        self._url = parts._replace(path=f"{path}/metrics", query="", fragment="").geturl()
+        self._url = metrics_url(endpoint)
         self._ca_file = endpoint.ca_file
         self._samples: list[Sample] = []
 

@@ -32,7 +32,7 @@ def load_of(arguments: argparse.Namespace) -> Chosen:
     """What the options ask for; BadInput where a file cannot be used."""
     if arguments.trace is not None:
         return _recorded(arguments)
-    lengths = _lengths(arguments)
+    lengths = lengths_of(arguments)
     if arguments.rate is not None or arguments.steps is not None:
         return _at_rate(arguments, lengths)
     return _closed(arguments, lengths)
@@ -41,7 +41,7 @@ def load_of(arguments: argparse.Namespace) -> Chosen:
 def at_rate(arguments: argparse.Namespace, rps: float, seconds: float, seed: int) -> Load:
     """Arrivals of one rate for so long, lengths as asked for: one trial of a sweep."""
     steps = (Step(0.0, rps),)
-    planned = workload.at_rate(steps, False, arguments.cv, seconds, _lengths(arguments), seed)
+    planned = workload.at_rate(steps, False, arguments.cv, seconds, lengths_of(arguments), seed)
     return _open(arguments, planned, _rate(arguments, rps))
 
 
@@ -100,7 +100,8 @@ def _open(arguments: argparse.Namespace, planned: Sequence[Planned], rate: Rate 
     return Load(planned, len(planned), drain_seconds=arguments.drain, seed=arguments.seed, rate=rate)
 
 
-def _lengths(arguments: argparse.Namespace) -> Lengths:
+def lengths_of(arguments: argparse.Namespace) -> Lengths:
+    """Prompt and output lengths as the options ask for them; BadInput where a file cannot be used."""
     if arguments.lengths is not None:
         return workload.recorded(arguments.lengths, arguments.format)
     prompt, output = _means(arguments)

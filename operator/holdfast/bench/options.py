@@ -26,15 +26,15 @@ LOADS = ("rate", "steps", "trace", "concurrency", "latency", "throughput")
 _BOUNDS = ("ttft", "tpot", "e2e")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add all of them."""
+def add_endpoint(parser: argparse.ArgumentParser) -> None:
+    """Add where requests go and how they are put: what `endpoint_of` reads."""
     where = parser.add_argument_group("endpoint")
     where.add_argument("--url", type=_url, help="of an OpenAI-compatible server, with or without /v1")
     where.add_argument("--model", default="", help="name to ask for (default: the one that is served)")
     where.add_argument("--api", type=Api, choices=list(Api), default=Api.COMPLETIONS, help="default: completions")
     where.add_argument("--api-key-file", type=Path, help=f"file with the key (default: from {' or '.join(KEYS)})")
     where.add_argument("--ca-file", type=Path, help="certificates to trust for https")
-    where.add_argument("--timeout", type=_duration, default=600.0, help="of one request (default 600s)")
+    where.add_argument("--timeout", type=duration_option, default=600.0, help="of one request (default 600s)")
     where.add_argument(
         "--prompts",
         type=Prompts,
@@ -45,13 +45,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--no-ignore-eos", action="store_true", help="let the model end its answers; needed where ignore_eos is unknown"
     )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add all of them."""
+    add_endpoint(parser)
     _add_load(parser)
     _add_counting(parser)
     out = parser.add_argument_group("what is written")
     out.add_argument(
         "--json", nargs="?", const="-", metavar="FILE", help="all figures; without FILE to standard output"
     )
-    out.add_argument("--plot", type=_picture, metavar="FILE.html|.png", help="a page, or its picture alone")
+    out.add_argument("--plot", type=picture_option, metavar="FILE.html|.png", help="a page, or its picture alone")
     out.add_argument(
         "--records", type=Path, metavar="FILE.jsonl", help="what came of each request, with every token's time"
     )
@@ -59,33 +64,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_load(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("load: one of the first eight")
-    load.add_argument("--rate", type=_positive, metavar="RPS", help="requests per second")
+    load.add_argument("--rate", type=positive_option, metavar="RPS", help="requests per second")
     load.add_argument("--steps", type=_steps, metavar="0s=2,60s=10", help="requests per second from each moment on")
     load.add_argument("--trace", type=Path, metavar="FILE", help="arrivals and lengths as recorded")
-    load.add_argument("--concurrency", type=_whole, metavar="N", help="so many at a time: the next when one ends")
     load.add_argument(
-        "--latency", type=_whole, metavar="BATCH", help="offline: one batch after another, as vLLM's latency"
+        "--concurrency", type=whole_option, metavar="N", help="so many at a time: the next when one ends"
+    )
+    load.add_argument(
+        "--latency", type=whole_option, metavar="BATCH", help="offline: one batch after another, as vLLM's latency"
     )
     load.add_argument("--throughput", action="store_true", help="offline: all at once, as vLLM's throughput")
     load.add_argument("--sweep", action="store_true", help="find saturation and operating range, from --rate on")
-    load.add_argument("--sweep-trials", type=_whole, default=16, metavar="N", help="rates tried at most (default 16)")
+    load.add_argument(
+        "--sweep-trials", type=whole_option, default=16, metavar="N", help="rates tried at most (default 16)"
+    )
     load.add_argument("--from", dest="source", type=Path, metavar="FILE.jsonl", help="no load: figures of --records")
-    load.add_argument("--cv", type=_positive, default=1.0, help="of the gaps: 1 Poisson, above it gamma (default 1)")
+    load.add_argument(
+        "--cv", type=positive_option, default=1.0, help="of the gaps: 1 Poisson, above it gamma (default 1)"
+    )
     load.add_argument("--ramp", action="store_true", help="straight lines between the steps")
     load.add_argument("--format", choices=sorted(FORMATS), default="csv", help="of the trace (default csv)")
-    load.add_argument("--speed", type=_positive, default=1.0, help="play the trace so many times as fast")
+    load.add_argument("--speed", type=positive_option, default=1.0, help="play the trace so many times as fast")
     load.add_argument(
-        "--trace-start", type=_duration, default=0.0, metavar="DURATION", help="begin so far into the trace"
+        "--trace-start", type=duration_option, default=0.0, metavar="DURATION", help="begin so far into the trace"
     )
-    load.add_argument("--prompt-tokens", type=_tokens, help="mean prompt (default 512)")
-    load.add_argument("--output-tokens", type=_tokens, help="mean answer (default 128)")
+    add_lengths(load)
+    load.add_argument("--duration", type=duration_option, metavar="DURATION", help="of arrivals (default 60s)")
+    load.add_argument("--requests", type=requests_option, metavar="N", help="end after so many")
     load.add_argument(
-        "--length-cv", type=_share_or_more, default=0.0, help="spread of both: deviation / mean (default 0)"
+        "--drain", type=duration_option, default=60.0, help="wait so long for the last answers (default 60s)"
     )
-    load.add_argument("--lengths", type=Path, metavar="FILE", help="draw lengths from a trace of --format")
-    load.add_argument("--duration", type=_duration, metavar="DURATION", help="of arrivals (default 60s)")
-    load.add_argument("--requests", type=_requests, metavar="N", help="end after so many")
-    load.add_argument("--drain", type=_duration, default=60.0, help="wait so long for the last answers (default 60s)")
     load.add_argument("--seed", type=int, default=1, help="the same seed sends the same requests")
     load.add_argument(
         "--generator",
@@ -96,19 +104,34 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--tokenizer", default="", help="--generator vllm: a model's name or folder (default: the model)")
 
 
+def add_lengths(load: argparse._ArgumentGroup) -> None:
+    """Add what `loads.lengths_of` reads; --format is that of the trace."""
+    load.add_argument("--prompt-tokens", type=tokens_option, help="mean prompt (default 512)")
+    load.add_argument("--output-tokens", type=tokens_option, help="mean answer (default 128)")
+    load.add_argument(
+        "--length-cv", type=_share_or_more, default=0.0, help="spread of both: deviation / mean (default 0)"
+    )
+    load.add_argument("--lengths", type=Path, metavar="FILE", help="draw lengths from a trace of --format")
+
+
 def _add_counting(parser: argparse.ArgumentParser) -> None:
     counting = parser.add_argument_group("what counts")
     counting.add_argument(
-        "--slo", type=_slo, default=Slo(), metavar="ttft=500ms,tpot=30ms,e2e=20s", help="a good request"
+        "--slo", type=slo_option, default=Slo(), metavar="ttft=500ms,tpot=30ms,e2e=20s", help="a good request"
     )
-    counting.add_argument("--objective", type=_percent, default=0.99, help="share of good ones wanted (default 99%%)")
+    counting.add_argument(
+        "--objective", type=percent_option, default=0.99, help="share of good ones wanted (default 99%%)"
+    )
     counting.add_argument("--warm-up", type=_cut, default=None, help="left out at the beginning: auto (default) or 30s")
     counting.add_argument("--cool-down", type=_cut, default=None, help="left out at the end: auto (default) or 30s")
     counting.add_argument(
-        "--max-client-lag", type=_duration, default=0.005, help="refuse the result of a slower client (default 5ms)"
+        "--max-client-lag",
+        type=duration_option,
+        default=0.005,
+        help="refuse the result of a slower client (default 5ms)",
     )
     counting.add_argument(
-        "--cost-per-hour", type=_positive, metavar="DOLLARS", help="of the endpoint: tokens per dollar"
+        "--cost-per-hour", type=positive_option, metavar="DOLLARS", help="of the endpoint: tokens per dollar"
     )
     counting.add_argument(
         "--accelerator", type=_accelerator, metavar="NAME", help="of the endpoint: compute- or memory-bound (h100, ...)"
@@ -240,7 +263,8 @@ def _steps(text: str) -> tuple[Step, ...]:
     return steps
 
 
-def _slo(text: str) -> Slo:
+def slo_option(text: str) -> Slo:
+    """Bounds as ttft=500ms,tpot=30ms,e2e=20s."""
     remedy = f"{text!r}: give bounds as ttft=500ms,tpot=30ms,e2e=20s, at least one"
     bounds: dict[str, float] = {}
     try:
@@ -254,7 +278,8 @@ def _slo(text: str) -> Slo:
     return Slo(**{f"{name}_seconds": seconds for name, seconds in bounds.items()})
 
 
-def _duration(text: str) -> float:
+def duration_option(text: str) -> float:
+    """Seconds of a duration as 500ms, 30s or 10m."""
     try:
         return parse_duration_seconds(text)
     except ValueError as problem:
@@ -262,10 +287,11 @@ def _duration(text: str) -> float:
 
 
 def _cut(text: str) -> float | None:
-    return None if text == AUTO else _duration(text)
+    return None if text == AUTO else duration_option(text)
 
 
-def _percent(text: str) -> float:
+def percent_option(text: str) -> float:
+    """A share above 0 % and up to 100 %."""
     try:
         share = parse_percent(text)
     except ValueError as problem:
@@ -297,14 +323,15 @@ def _integer(most: int, wanted: str) -> Callable[[str], int]:
     return parse
 
 
-_positive = _number(1e-6, 1e9, "a positive number")
+positive_option = _number(1e-6, 1e9, "a positive number")
 _share_or_more = _number(0.0, 100.0, "a number from 0 to 100")
-_whole = _integer(100_000, "a whole number from 1 to 100000")
-_tokens = _integer(MOST_TOKENS, f"whole tokens from 1 to {MOST_TOKENS}")
-_requests = _integer(MOST_REQUESTS, f"a whole number from 1 to {MOST_REQUESTS}")
+whole_option = _integer(100_000, "a whole number from 1 to 100000")
+tokens_option = _integer(MOST_TOKENS, f"whole tokens from 1 to {MOST_TOKENS}")
+requests_option = _integer(MOST_REQUESTS, f"a whole number from 1 to {MOST_REQUESTS}")
 
 
-def _picture(text: str) -> Path:
+def picture_option(text: str) -> Path:
+    """A file that is a page or a picture."""
     path = Path(text)
     if path.suffix not in PICTURES:
         raise argparse.ArgumentTypeError(f"{text!r}: name a file that ends with {' or '.join(PICTURES)}")

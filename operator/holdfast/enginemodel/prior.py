@@ -75,6 +75,7 @@ def engine_prior(
     node_selector: Mapping[str, str] | None = None,
     gpu_count: int = 1,
     quantization: str | None = None,
+    memory_utilization: float = MEMORY_UTILIZATION,
 ) -> EnginePrior:
     """The prior of a model on `gpu_count` GPUs (tensor parallel); whatever is unknown is guessed and said so."""
     gpus = max(1, gpu_count)
@@ -83,14 +84,16 @@ def engine_prior(
     model = known_model or guess_model(model_uri, quantization) or generic_model(DEFAULT_PARAMETERS, DEFAULT_PARAMETERS)
     accelerator = known_accelerator or GENERIC_ACCELERATOR
     known = known_model is not None and known_accelerator is not None
-    return _prior(model, accelerator, gpus, known)
+    return _prior(model, accelerator, gpus, known, memory_utilization)
 
 
 @cache
-def _prior(model: ModelShape, accelerator: AcceleratorShape, gpus: int, known: bool) -> EnginePrior:
+def _prior(
+    model: ModelShape, accelerator: AcceleratorShape, gpus: int, known: bool, memory_utilization: float
+) -> EnginePrior:
     table = _plausible_table(model, accelerator, gpus) if known else None
     source = PriorSource.TABLE if table else PriorSource.ROOFLINE if known else PriorSource.UNKNOWN
-    kv_tokens = _kv_tokens(model, accelerator, gpus, table)
+    kv_tokens = _kv_tokens(model, accelerator, gpus, table, memory_utilization)
     return EnginePrior(
         law=fit_law(table) if table else roofline_law(model, accelerator, gpus),
         table=table,
@@ -111,11 +114,13 @@ def _plausible_table(model: ModelShape, accelerator: AcceleratorShape, gpus: int
     return table if table.step_seconds((), 1, 512.0) < IMPLAUSIBLE_FACTOR * expected else None
 
 
-def _kv_tokens(model: ModelShape, accelerator: AcceleratorShape, gpus: int, table: StepTable | None) -> int:
+def _kv_tokens(
+    model: ModelShape, accelerator: AcceleratorShape, gpus: int, table: StepTable | None, memory_utilization: float
+) -> int:
     """Tokens of KV cache that memory leaves room for, 0 when the weights do not fit."""
     weights = table.weights_bytes if table else model.parameters * model.weight_bytes / gpus
     per_token = table.kv_bytes_per_token if table else model.kv_bytes_per_token / min(gpus, model.kv_heads)
-    free = accelerator.memory_bytes * MEMORY_UTILIZATION - weights - RUNTIME_BYTES
+    free = accelerator.memory_bytes * memory_utilization - weights - RUNTIME_BYTES
     return max(0, int(free / per_token))
 
 

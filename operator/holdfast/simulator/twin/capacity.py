@@ -68,7 +68,7 @@ class Bench:
         """TTFT, TPOT and E2E in seconds that the objective's share of requests keeps together at this rate, or more."""
         runs = [self._run(sample, rate_rps) for sample in self._samples]
         share = 1.0 - self._slo.budget_share / (2.0 if self._slo.e2e_seconds is None else 3.0)
-        first, each, last = (np.concatenate(column) for column in zip(*map(_latencies, runs), strict=True))
+        first, each, last = (np.concatenate(column) for column in zip(*map(latencies, runs), strict=True))
         ttft, tpot, e2e = (float(np.quantile(seconds, share, method="higher")) for seconds in (first, each, last))
         return ttft, tpot, e2e
 
@@ -76,10 +76,10 @@ class Bench:
         def holds(rate: float) -> bool:
             return self._attained(sample, rate) >= self._slo.objective
 
-        return _bisected(holds, guess)
+        return bisected(holds, guess)
 
     def _attained(self, sample: Workload, rate: float) -> float:
-        return float(_good(self._run(sample, rate), self._slo).mean())
+        return float(good(self._run(sample, rate), self._slo).mean())
 
     def _run(self, sample: Workload, rate: float) -> books.Records:
         """The counted requests."""
@@ -90,20 +90,21 @@ class Bench:
         return fleet.requests[round(WARM_UP * len(load)) :]
 
 
-def _good(requests: books.Records, slo: Slo) -> Floats:
-    ttft, tpot, e2e = _latencies(requests)
+def good(requests: books.Records, slo: Slo) -> Floats:
+    """1 for each request that is, 0 for the others."""
+    ttft, tpot, e2e = latencies(requests)
     met = (ttft <= slo.ttft_seconds) & (tpot <= slo.tpot_seconds) & (e2e <= (slo.e2e_seconds or math.inf))
     return np.asarray(met & (requests["state"] == books.FINISHED), np.float64)
 
 
-def _latencies(requests: books.Records) -> tuple[Floats, Floats, Floats]:
+def latencies(requests: books.Records) -> tuple[Floats, Floats, Floats]:
     """TTFT, TPOT and E2E in seconds."""
     decoding = requests["last_at"] - requests["first_at"]
     tpot = np.where(requests["output"] > 1, decoding / np.maximum(requests["output"] - 1, 1), 0.0)
     return requests["first_at"] - requests["at"], tpot, requests["last_at"] - requests["at"]
 
 
-def _bisected(holds: Callable[[float], bool], guess: float) -> float:
+def bisected(holds: Callable[[float], bool], guess: float) -> float:
     """The largest rate that holds: from the guess outwards in growing strides, then between the last two."""
     low, high, stride = 0.0, math.inf, FIRST_STRIDE
     rate = guess

@@ -1,0 +1,250 @@
+"""`holdfast tune` against vLLM's auto-tune recipe, on the twin's clock: trials, time, and what the choice is worth.
+
+    python benchmarks/tune.py                    # three mixes, three endpoints, three seeds
+    python benchmarks/tune.py --mix code --seeds 1 --trials
+
+The endpoint is the twin of Qwen3-8B on an L40S, and never what the model that proposes believes: `slower` takes 1.36
+times as long for every step, `host` 3 ms of host time more, and `law` is the table while the model has only what data
+sheets say of the accelerator. Both sides get the same SLO, the same lengths, and the same seconds for a start.
+
+The recipe is vLLM's auto_tune.sh with its own grid, sequences 128 and 256 by tokens per step 512 to 4096: a start for
+each, 1,000 requests at once, then 100 at each rate from the throughput down by 1 req/s, with 5 s in between, until the
+objective is attained. In its favour it is judged by our SLO, draws the real lengths, and starts at the memory as it is.
+Ours looks through the grid of all powers of two. What a choice is worth is the rate that the twin finds for it with
+2,000 requests in five draws, as a share of the best of every setting in both grids.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from holdfast.domain.service import Slo
+from holdfast.enginemodel.catalog import find_accelerator, find_model
+from holdfast.enginemodel.prior import engine_prior
+from holdfast.enginemodel.roofline import roofline_law
+from holdfast.enginemodel.scheduler import SchedulerLimits
+from holdfast.enginemodel.steptable import DEFAULT_OVERHEAD_SECONDS
+from holdfast.simulator.twin.capacity import Bench, Lengths, good
+from holdfast.simulator.twin.fleet import EngineKind, Workload
+from holdfast.tune.port import Requests, Tried, enough
+from holdfast.tune.search import Search, Tuned
+from holdfast.tune.setting import Setting, grid
+from holdfast.tune.twin import Engine, TwinModel, TwinTrials
+
+MODEL, ACCELERATOR = "Qwen/Qwen3-8B", "l40s"
+MIXES = {  # mean prompt, cv, mean output, cv
+    "conversation": (1020, 1.2, 210, 0.8),
+    "code": (2050, 0.9, 30, 1.5),
+    "long prompts": (4000, 0.6, 150, 0.8),
+}
+SLOS = {"2 s, 100 ms, 95 %": Slo(2.0, 0.1, 0.95, 3600.0), "2 s, 100 ms, 99 %": Slo(2.0, 0.1, 0.99, 3600.0)}
+ENDPOINTS = ("slower", "host", "law")
+LONGEST = 12_000
+START_SECONDS, SLEEP_SECONDS = 60.0, 5.0
+RECIPE_BURST, RECIPE_REQUESTS = 1000, 100
+MOST = Setting(256, 8192)
+RECIPE_GRID = tuple(Setting(sequences, tokens) for sequences in (128, 256) for tokens in (512, 1024, 2048, 4096))
+WORTH, TRIALS, SECONDS = 0.98, 0.25, 0.2
+"""The bar: of the best, of the recipe's trials, of the recipe's time."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a way to tune cost, and what it chose."""
+
+    setting: Setting | None
+    rate_rps: float
+    trials: int
+    seconds: float
+
+
+def lengths(mix: str) -> Lengths:
+    """20,000 lognormal pairs."""
+    draw = np.random.default_rng(4)
+    prompt, prompt_cv, output, output_cv = MIXES[mix]
+
+    def column(mean: float, cv: float) -> np.ndarray:
+        sigma = math.sqrt(math.log1p(cv * cv))
+        values = mean * np.exp(sigma * draw.standard_normal(20_000) - 0.5 * sigma**2)
+        return np.clip(np.rint(values), 1, LONGEST).astype(np.int64)
+
+    return Lengths(column(prompt, prompt_cv), column(output, output_cv))
+
+
+def engines(endpoint: str) -> tuple[Engine, Engine]:
+    """The endpoint, and what the model believes before the first trial."""
+    prior = engine_prior(MODEL, ACCELERATOR)
+    assert prior.table is not None
+    table = prior.table.with_overhead(DEFAULT_OVERHEAD_SECONDS)
+    believed = Engine(table, prior.law, lambda _: prior.kv_tokens)
+    if endpoint == "slower":
+        return replace(believed, stretch=1.36), believed
+    if endpoint == "host":
+        return replace(believed, timer=prior.table.with_overhead(DEFAULT_OVERHEAD_SECONDS + 0.003)), believed
+    model, accelerator = find_model(MODEL), find_accelerator(ACCELERATOR)
+    assert model is not None
+    assert accelerator is not None
+    law = roofline_law(model, accelerator, 1)
+    return believed, Engine(law, law, lambda _: prior.kv_tokens)
+
+
+class Worth:
+    """The rate that each setting really carries, looked up once."""
+
+    def __init__(self, engine: Engine, slo: Slo, drawn: Lengths) -> None:
+        self._engine, self._slo, self._drawn = engine, slo, drawn
+        self._rates: dict[Setting, float] = {}
+
+    def of(self, setting: Setting) -> float:
+        if setting not in self._rates:
+            self._rates[setting] = self._rate(setting)
+        return self._rates[setting]
+
+    def best(self) -> float:
+        return max(map(self.of, {*grid(MOST), *RECIPE_GRID}))
+
+    def _rate(self, setting: Setting) -> float:
+        engine = self._engine
+        limits = SchedulerLimits(setting.max_num_seqs, setting.max_num_batched_tokens, engine.kv_tokens(setting))
+        # The engine's stretch as a faster clock: the requests come, and the bounds are, so many times as short.
+        slo = replace(
+            self._slo,
+            ttft_seconds=self._slo.ttft_seconds / engine.stretch,
+            tpot_seconds=self._slo.tpot_seconds / engine.stretch,
+        )
+        bench = Bench(EngineKind(engine.timer, limits), slo, self._drawn)
+        return bench.rate(3.0).rate_rps / engine.stretch
+
+
+def recipe(engine: Engine, slo: Slo, drawn: Lengths, seed: int) -> Spent:
+    """vLLM's auto_tune.sh."""
+    best, best_rate, trials, seconds = None, 0.0, 0, 0.0
+    for setting in RECIPE_GRID:
+        seconds += START_SECONDS
+        for rate, took, held in _descent(engine, setting, slo, drawn, seed):
+            trials, seconds = trials + 1, seconds + took
+            if held and rate > best_rate:
+                best, best_rate = setting, rate
+    return Spent(best, best_rate, trials, seconds)
+
+
+def _descent(
+    engine: Engine, setting: Setting, slo: Slo, drawn: Lengths, seed: int
+) -> Iterator[tuple[float, float, bool]]:
+    """Rate, seconds, and whether it held, of each run with a setting."""
+    burst = Workload(np.zeros(RECIPE_BURST), *drawn.draw(RECIPE_BURST, np.random.default_rng([seed, 6])), _none(1000))
+    records, _ = engine.play(setting, burst, slo)
+    took = float(np.nanmax(records["last_at"]))
+    throughput = RECIPE_BURST / took
+    held = float(good(records, slo).mean()) >= slo.objective
+    yield throughput, took, held
+    rate = int(throughput) + 1
+    while not held and rate > 0:
+        load = Requests(drawn, RECIPE_REQUESTS, seed=seed).at(float(rate))
+        part = slice(0, RECIPE_REQUESTS)
+        load = Workload(load.at[part], load.prompt_tokens[part], load.output_tokens[part], load.cached_tokens[part])
+        records, _ = engine.play(setting, load, slo)
+        held = float(good(records, slo).mean()) >= slo.objective
+        yield float(rate), float(np.nanmax(records["last_at"])) + SLEEP_SECONDS, held
+        rate -= 1
+
+
+def _none(count: int) -> np.ndarray:
+    return np.zeros(count, np.int64)
+
+
+def tuned(endpoint: Engine, believed: Engine, slo: Slo, drawn: Lengths, seed: int, told: bool) -> Spent:
+    """Ours, with one start for the engine that takes live limits."""
+    requests = Requests(drawn, enough(slo.objective), seed=seed)
+    found = asyncio.run(
+        Search(
+            TwinTrials(endpoint, slo, MOST), TwinModel(believed, slo, requests), requests, told=_tell if told else _quiet
+        ).tune(grid(MOST))
+    )
+    return _spent(found)
+
+
+def _spent(found: Tuned) -> Spent:
+    return Spent(found.best, found.rate_rps, len(found.trials), found.seconds + START_SECONDS)
+
+
+def _tell(tried: Tried) -> None:
+    verdict = "held" if tried.held else "missed"
+    early = ", ended early" if tried.ended else ""
+    print(f"    {tried.setting}: {tried.rate_rps:.2f} req/s {verdict} ({tried.bad} bad), {tried.seconds:.0f} s{early}")
+
+
+def _quiet(_: Tried) -> None:
+    pass
+
+
+HEADS = ("requests", "SLO", "endpoint", "best", "ours: of it", "told", "trials", "s", "recipe: of it", "trials", "s")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mix", choices=MIXES, help="only this one")
+    parser.add_argument("--slo", choices=SLOS, help="only this one")
+    parser.add_argument("--endpoint", choices=ENDPOINTS, help="only this one")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--trials", action="store_true", help="tell each trial")
+    parser.add_argument("--check", action="store_true", help="fail where a bar is missed")
+    options = parser.parse_args()
+    print(f"| {' | '.join(HEADS)} | trials, time: ours / recipe's |\n|{'---|' * (len(HEADS) + 1)}", flush=True)
+    kept = [
+        _row(mix, slo, endpoint, options.seeds, options.trials)
+        for mix in ([options.mix] if options.mix else MIXES)
+        for slo in ([options.slo] if options.slo else SLOS)
+        for endpoint in ([options.endpoint] if options.endpoint else ENDPOINTS)
+    ]
+    print(f"\n{sum(kept)} of {len(kept)} rows keep all three bars (medians of the seeds)")
+    return 0 if all(kept) or not options.check else 1
+
+
+def _row(mix: str, slo_name: str, endpoint: str, seeds: int, told: bool) -> bool:
+    slo, drawn = SLOS[slo_name], lengths(mix)
+    real, believed = engines(endpoint)
+    worth = Worth(real, slo, drawn)
+    best = worth.best()
+    ours = [tuned(real, believed, slo, drawn, seed, told) for seed in range(1, seeds + 1)]
+    theirs = [recipe(real, slo, drawn, seed) for seed in range(1, seeds + 1)]
+    shares = _shares(worth, ours, best)
+    trials, seconds = _ratio(ours, theirs, "trials"), _ratio(ours, theirs, "seconds")
+    told_rates = [spent.rate_rps / worth.of(spent.setting) for spent in ours if spent.setting]
+    cells = (
+        *(mix, slo_name, endpoint, f"{best:.2f}", _spread(shares), _spread(told_rates)),
+        *(_median(ours, "trials"), _median(ours, "seconds"), _spread(_shares(worth, theirs, best))),
+        *(_median(theirs, "trials"), _median(theirs, "seconds")),
+    )
+    print(f"| {' | '.join(cells)} | {trials:.2f}, {seconds:.2f} |", flush=True)
+    return statistics.median(shares) >= WORTH and trials <= TRIALS and seconds <= SECONDS
+
+
+def _shares(worth: Worth, found: Sequence[Spent], best: float) -> list[float]:
+    return [worth.of(spent.setting) / best if spent.setting else 0.0 for spent in found]
+
+
+def _ratio(ours: Sequence[Spent], theirs: Sequence[Spent], name: str) -> float:
+    return statistics.median(getattr(one, name) / getattr(other, name) for one, other in zip(ours, theirs, strict=True))
+
+
+def _median(found: Sequence[Spent], name: str) -> str:
+    return f"{statistics.median(getattr(spent, name) for spent in found):.0f}"
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    return f"{statistics.median(values):.3f} ({min(values):.3f}-{max(values):.3f})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,218 @@
+"""How limits get into a live engine: a file that its plugin reads, or a command that starts it anew."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from holdfast.bench.definitions import Slo
+from holdfast.bench.endpoint import NoEndpoint, fetch
+from holdfast.bench.engine import metrics_url
+from holdfast.bench.port import Endpoint
+from holdfast.bench.requests import path_of
+from holdfast.tune.port import CannotTry
+from holdfast.tune.setting import Setting
+from holdfast_engine.rules import Limits, Objectives
+
+TAKEN_SECONDS, LOOK_SECONDS = 10.0, 0.2
+"""How long an engine may take to take limits: it looks at its file once a second while it is idle."""
+
+NO_BOUND_SECONDS = 3600.0
+"""An objective that nobody asked for."""
+
+_REPORTED = re.compile(r'^holdfast:limits\{[^}\n]*\bname="(\w+)"[^}\n]*\} ([0-9.eE+-]+)$', re.MULTILINE)
+
+
+class Knobs(Protocol):
+    """Sets the limits of one engine."""
+
+    async def most(self) -> Setting:
+        """The largest limits that it takes as it runs now. CannotTry."""
+
+    async def apply(self, setting: Setting) -> bool:
+        """Have the engine run with these; whether it was restarted for it. CannotTry."""
+
+
+class LimitsFile:
+    """The file of `holdfast_engine` (docs/engine.md): written in one piece, and believed once the engine reports it."""
+
+    def __init__(self, path: Path, endpoint: Endpoint, slo: Slo) -> None:
+        self._path, self._endpoint = path, endpoint
+        bounds = slo.ttft_seconds or NO_BOUND_SECONDS, slo.tpot_seconds or NO_BOUND_SECONDS
+        self._objectives = Objectives(*bounds, slo.e2e_seconds)
+        self._version = 0
+
+    async def most(self) -> Setting:
+        """What the engine was started with: what it reports without any bound."""
+        found = await self._write(None, None)
+        return Setting(int(found["active_sequences"]), int(found["tokens_per_step"]))
+
+    async def apply(self, setting: Setting) -> bool:
+        """Never restarts it."""
+        wanted = setting.max_num_seqs, setting.max_num_batched_tokens
+        found = await self._write(*wanted)
+        if (found["active_sequences"], found["tokens_per_step"]) != wanted:
+            raise CannotTry(
+                f"{self._endpoint.url} runs with {found['active_sequences']:.0f} sequences and "
+                f"{found['tokens_per_step']:.0f} tokens per step where it was told {setting}: it cannot change them live "
+                "(docs/engine.md): give --restart-command instead"
+            )
+        return False
+
+    async def _write(self, sequences: int | None, tokens: int | None) -> dict[str, float]:
+        """Tell the engine, and wait for what it reports then."""
+        reported = await self._reported()
+        if "active_sequences" not in reported:
+            raise CannotTry(
+                f"{self._endpoint.url} has no plugin that takes live limits (no holdfast:limits among its metrics): start "
+                "it with --scheduler-cls holdfast_engine.scheduler.HoldfastScheduler, or give --restart-command"
+            )
+        self._version = int(max(self._version, reported.get("version", 0.0), time.time())) + 1
+        limits = Limits(self._version, self._objectives, sequences, tokens, adapt=False)
+        self._replace(limits.to_json())
+        return await self._taken()
+
+    def _replace(self, text: str) -> None:
+        """In one piece: the engine never reads half of it."""
+        beside = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        try:
+            beside.write_text(text, encoding="utf-8")
+            beside.replace(self._path)
+        except OSError as problem:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
+            raise CannotTry(f"--limits-file {self._path}: cannot be written: {problem.strerror}") from None
+
+    async def _taken(self) -> dict[str, float]:
+        end = asyncio.get_running_loop().time() + TAKEN_SECONDS
+        while asyncio.get_running_loop().time() < end:
+            reported = await self._reported()
+            if reported.get("version") == self._version:
+                return reported
+            await asyncio.sleep(LOOK_SECONDS)
+        raise CannotTry(
+            f"{self._endpoint.url} did not take the limits of {self._path} within {TAKEN_SECONDS:g} s: name the file that "
+            "this engine reads (its HOLDFAST_ENGINE_LIMITS, or --engine-limits of holdfast emulate)"
+        )
+
+    async def _reported(self) -> dict[str, float]:
+        _, text = await fetch(metrics_url(self._endpoint), self._endpoint)
+        return reported_limits(text)
+
+
+def reported_limits(text: str) -> dict[str, float]:
+    """Limits in force by name, as /metrics tells them; of several engines in one process the lowest."""
+    found: dict[str, float] = {}
+    for name, value in _REPORTED.findall(text):
+        with contextlib.suppress(ValueError):
+            found[name] = min(float(value), found.get(name, float("inf")))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A command, as arguments without a shell; {max_num_seqs} and so on stand for the limits in each of them."""
+
+    command: Sequence[str]
+    endpoint: Endpoint
+    most_seconds: float
+
+    async def start(self, setting: Setting) -> None:
+        """Run it, and wait until the endpoint serves. CannotTry."""
+        try:
+            async with asyncio.timeout(self.most_seconds):
+                await self._run(arguments(self.command, setting))
+                while not await self._serves():
+                    await asyncio.sleep(LOOK_SECONDS)
+        except TimeoutError:
+            raise CannotTry(
+                f"{self.endpoint.url} does not serve {self.most_seconds:g} s after --restart-command: raise "
+                "--restart-timeout, or have the command end once the engine was started"
+            ) from None
+
+    async def _run(self, command: Sequence[str]) -> None:
+        try:
+            process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL)
+        except (OSError, ValueError) as problem:
+            raise CannotTry(f"--restart-command {command[0]}: cannot be run: {problem}") from None
+        try:
+            code = await process.wait()
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            raise
+        if code:
+            raise CannotTry(f"--restart-command {command[0]}: ended with {code}")
+
+    async def _serves(self) -> bool:
+        try:
+            status, _ = await fetch(path_of(self.endpoint.url, "models"), self.endpoint)
+        except NoEndpoint:
+            return False
+        return status == 200
+
+
+def arguments(command: Sequence[str], setting: Setting) -> list[str]:
+    """The command for a setting; what stands for the memory is empty where it is left as it is."""
+    memory = setting.gpu_memory_utilization
+    values = {
+        "{max_num_seqs}": str(setting.max_num_seqs),
+        "{max_num_batched_tokens}": str(setting.max_num_batched_tokens),
+        "{gpu_memory_utilization}": "" if memory is None else f"{memory:g}",
+    }
+    found = []
+    for argument in command:
+        for name, value in values.items():
+            argument = argument.replace(name, value)
+        found.append(argument)
+    return found
+
+
+class LiveOrRestarted:
+    """Live where the engine can, by a restart where it must: with more than it was started with, or other memory.
+
+    `wanted` are the largest limits to look for, None for those that the engine was started with, which only a plugin
+    tells.
+    """
+
+    def __init__(self, file: LimitsFile | None, restart: Restart | None, wanted: Setting | None) -> None:
+        if wanted is None and file is None:
+            raise ValueError("nothing tells the largest limits")
+        self._file, self._restart, self._wanted = file, restart, wanted
+        self._started: Setting | None = None
+        self._runs: Setting | None = None
+
+    async def most(self) -> Setting:
+        """The largest limits to look for."""
+        if self._file is not None:
+            self._started = await self._file.most()
+        found = self._wanted or self._started
+        assert found is not None
+        return found
+
+    async def apply(self, setting: Setting) -> bool:
+        """Set them the cheaper way; nothing where the engine runs with them already."""
+        if setting == self._runs:
+            return False
+        live = self._file is not None and self._started is not None and setting.within(self._started)
+        if not live:
+            await self._anew(setting)
+        if self._file is not None:
+            await self._file.apply(setting)
+        self._runs = setting
+        return not live
+
+    async def _anew(self, setting: Setting) -> None:
+        if self._restart is None:
+            raise CannotTry(f"{setting}: more than the engine was started with: give --restart-command")
+        await self._restart.start(setting)
+        if self._file is not None:
+            self._started = replace(await self._file.most(), gpu_memory_utilization=setting.gpu_memory_utilization)
+

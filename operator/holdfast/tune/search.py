@@ -1,0 +1,182 @@
+"""The search: ask what can still beat the best, try that, and stop when nothing can.
+
+A setting leaves the race once it has missed at a rate that would not beat the best, or once the model, corrected by
+the trials so far, has it clearly below. So most settings are never tried, and a bad one costs one short trial.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.tune.port import Model, Requests, Tried, Trials
+from holdfast.tune.setting import Setting
+
+STEP = 0.02
+"""What carries so much more is better, and how exact a rate is looked for."""
+
+TRUST = 1.06
+"""A setting carries at most so many times what the model says, once trials have corrected it."""
+
+CLOSE = 0.98
+"""Of the predicted rate, at which a setting is tried: a trial that holds tells more than one that just misses."""
+
+STRIDE, MOST_STRIDE, STEEPEST = 1.1, 2.0, 0.85
+"""Beyond a prediction that held too well, longer with each, and below one that missed."""
+
+HOPELESS_TRIALS = 4
+"""After so many misses without a hold it is asked what an idle engine keeps."""
+
+LEAST_SHARE = 0.01
+"""Of the first rate tried: below it nothing is looked for."""
+
+CONFIRMATIONS = 3
+BACK = 0.96
+"""Other requests are sent at the rate found; where they miss, at so much less, this often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What was found. `rate_rps` is the highest that held with the requests of the search and with others, 0 for none.
+
+    `missed_rps` is the lowest at which the best setting missed, infinite where it never did; `alone` what an idle
+    engine keeps, where nothing was found; `exhausted`: trials or time ran out before the race was over.
+    """
+
+    best: Setting | None
+    rate_rps: float
+    missed_rps: float
+    trials: tuple[Tried, ...]
+    alone: Tried | None = None
+    exhausted: bool = False
+    memory_full: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """All that was spent on the endpoint."""
+        return sum(tried.seconds for tried in (*self.trials, *filter(None, (self.alone,))))
+
+
+@dataclass(slots=True)
+class _Candidate:
+    setting: Setting
+    held_rps: float = 0.0
+    missed_rps: float = math.inf
+
+
+@dataclass(slots=True)
+class Search:
+    """One search; `told` hears of each trial."""
+
+    trials: Trials
+    model: Model
+    requests: Requests
+    most_trials: int = 60
+    most_seconds: float = math.inf
+    told: Callable[[Tried], None] = lambda tried: None
+    _tried: list[Tried] = field(default_factory=list)
+    _known: dict[Setting, _Candidate] = field(default_factory=dict)
+    _alone: Tried | None = None
+
+    async def tune(self, settings: Sequence[Setting], with_more_memory: Sequence[Setting] = ()) -> Tuned:
+        """The best of `settings`; of those with more memory only where that is what the best one lacks."""
+        await self._race(settings)
+        best = self._best()
+        full = best is not None and any(t.memory_full for t in self._tried if t.setting == best.setting)
+        if best is not None and full and with_more_memory:
+            limits = best.setting.max_num_seqs, best.setting.max_num_batched_tokens
+            await self._race([s for s in with_more_memory if (s.max_num_seqs, s.max_num_batched_tokens) == limits])
+            best = self._best()
+        if best is None:
+            return Tuned(None, 0.0, math.inf, tuple(self._tried), self._alone, self._spent())
+        exhausted = self._spent()
+        rate = await self._confirmed(best)
+        return Tuned(best.setting, rate, best.missed_rps, tuple(self._tried), None, exhausted, full)
+
+    async def _race(self, settings: Sequence[Setting]) -> None:
+        proposals = self.model.proposals(settings)
+        while not self._spent():
+            following = self._next(proposals)
+            if following is None:
+                return
+            if self._hopeless and not await self._possible(following[0]):
+                return
+            if await self._try(*following):
+                proposals = self.model.proposals(settings)
+
+    def _next(self, proposals: Sequence[Setting]) -> tuple[Setting, float] | None:
+        """The most promising setting that can still beat the best, and the rate to try it at; None where none can."""
+        best = self._best()
+        target = best.held_rps * (1.0 + STEP) if best else 0.0
+        racing = [each for each in map(self._candidate, proposals) if self._reach(each) > target]
+        if not racing:
+            return None
+        chosen = max(racing, key=lambda each: min(self.model.rate(each.setting), each.missed_rps))
+        rate = self._rate(chosen, target)
+        least = LEAST_SHARE * self._tried[0].rate_rps if self._tried else 0.0
+        return (chosen.setting, rate) if rate > least else None
+
+    def _reach(self, candidate: _Candidate) -> float:
+        """The most that a setting may carry, by what it has shown and by what the model says."""
+        predicted = self.model.rate(candidate.setting)
+        believed = TRUST * max(predicted, candidate.held_rps) if self._tried else math.inf
+        return min(believed, candidate.missed_rps)
+
+    def _rate(self, candidate: _Candidate, target: float) -> float:
+        predicted = CLOSE * self.model.rate(candidate.setting)
+        if candidate.missed_rps == math.inf:
+            if candidate.held_rps < predicted:
+                return max(target, predicted)
+            return min(max(STRIDE, candidate.held_rps / predicted), MOST_STRIDE) * candidate.held_rps
+        if target == 0.0:
+            return min(predicted, STEEPEST * candidate.missed_rps)
+        return min(max(predicted, target), max(target, math.sqrt(target * candidate.missed_rps)))
+
+    async def _try(self, setting: Setting, rate: float) -> bool:
+        """One trial; whether the model has changed by it."""
+        tried = await self.trials.run(setting, rate, self.requests)
+        self._note(tried)
+        candidate = self._candidate(setting)
+        if tried.held:
+            candidate.held_rps = max(candidate.held_rps, rate)
+        else:
+            candidate.missed_rps = min(candidate.missed_rps, rate)
+        return self.model.learn(tried, self.requests)
+
+    async def _confirmed(self, best: _Candidate) -> float:
+        """The rate at which other requests keep the objective too; the last tried where none did."""
+        rate = best.held_rps
+        for number in range(CONFIRMATIONS):
+            if number and self._spent():
+                break
+            tried = await self.trials.run(best.setting, rate, self.requests.others())
+            self._note(tried)
+            if tried.held:
+                return rate
+            rate *= BACK
+        return rate
+
+    async def _possible(self, setting: Setting) -> bool:
+        """Whether an idle engine keeps the objective at all."""
+        self._alone = self._alone or await self.trials.alone(setting, self.requests)
+        return self._alone.held
+
+    @property
+    def _hopeless(self) -> bool:
+        return len(self._tried) >= HOPELESS_TRIALS and not any(tried.held for tried in self._tried)
+
+    def _note(self, tried: Tried) -> None:
+        self._tried.append(tried)
+        self.told(tried)
+
+    def _best(self) -> _Candidate | None:
+        held = [candidate for candidate in self._known.values() if candidate.held_rps > 0.0]
+        return max(held, key=lambda candidate: candidate.held_rps, default=None)
+
+    def _candidate(self, setting: Setting) -> _Candidate:
+        return self._known.setdefault(setting, _Candidate(setting))
+
+    def _spent(self) -> bool:
+        seconds = sum(tried.seconds for tried in self._tried)
+        return len(self._tried) >= self.most_trials or seconds >= self.most_seconds

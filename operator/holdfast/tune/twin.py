@@ -1,0 +1,231 @@
+"""The twin as the endpoint, on its virtual clock, and as the model that proposes; both play the very requests of a trial.
+
+The model believes in the step times of a table or a law times one gain, which trials correct: what a step takes is the
+one thing that everything else follows from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from holdfast.domain.service import Slo
+from holdfast.enginemodel import steadystate
+from holdfast.enginemodel.capacity import BatchLimits
+from holdfast.enginemodel.mix import LengthMix
+from holdfast.enginemodel.scheduler import SchedulerLimits
+from holdfast.enginemodel.steplaw import StepLaw, StepTimer
+from holdfast.enginemodel.working import SlowedTimer, WorkingPoint, working_point
+from holdfast.simulator.twin import books
+from holdfast.simulator.twin.books import Records
+from holdfast.simulator.twin.capacity import bisected, good, latencies, pairs
+from holdfast.simulator.twin.fleet import EngineKind, Fleet, Routing, Workload
+from holdfast.simulator.twin.timers import Floats
+from holdfast.tune.port import LONE_REQUESTS, Figures, Requests, Tried, figures
+from holdfast.tune.race import Race
+from holdfast.tune.setting import Setting
+
+SETTLE_SECONDS = 2.0
+"""Between two trials: what was given up leaves the engine."""
+
+GAINS = 8.0
+"""Steps take at most so many times as long as believed, or as short."""
+
+SAME_GAIN = 0.01
+SHORTLIST = 0.75
+"""Share of the best by the closed form below which a setting is not played: the two may be 15 % apart."""
+
+MOST_PAIRS = 20_000
+TRICKLE = 0.05
+
+KvTokens = Callable[[Setting], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An engine whose steps take `stretch` times what the timer says; its KV cache depends on the setting."""
+
+    timer: StepTimer
+    law: StepLaw
+    kv_tokens: KvTokens
+    stretch: float = 1.0
+
+    def play(self, setting: Setting, load: Workload, slo: Slo) -> tuple[Records, bool]:
+        """Every request's record, and whether the KV cache was too small for them."""
+        limits = SchedulerLimits(setting.max_num_seqs, setting.max_num_batched_tokens, self.kv_tokens(setting))
+        fleet = Fleet(load, [EngineKind(self.timer, limits)], slo, Routing("round-robin"))
+        number = fleet.add()
+        fleet.stretch(number, self.stretch)
+        fleet.advance(math.inf)
+        return fleet.requests, bool(fleet.state(number)["preemptions"][0])
+
+
+class TwinTrials:
+    """The endpoint port on the twin's clock: deterministic, and over in moments.
+
+    `started` is what the engine runs with at first; beyond it, or with other memory, it has to be restarted.
+    """
+
+    def __init__(self, engine: Engine, slo: Slo, started: Setting, restart_seconds: float = 60.0) -> None:
+        self._engine, self._slo = engine, slo
+        self._started, self._restart_seconds = started, restart_seconds
+
+    async def run(self, setting: Setting, rate_rps: float, requests: Requests) -> Tried:
+        """Play a load; what comes after the race is lost is as if it had never been sent."""
+        restarted = self._apply(setting)
+        load = requests.at(rate_rps)
+        records, full = self._engine.play(setting, load, self._slo)
+        race = Race(requests.counted, self._slo.objective)
+        ended_at, judged = _raced(race, records, requests.warm_up, self._slo)
+        seen = records[requests.warm_up :][:judged]
+        seen = seen[_ended(seen) <= ended_at]
+        return Tried(
+            setting,
+            rate_rps,
+            held=race.held,
+            judged=judged,
+            bad=race.bad,
+            seconds=ended_at + SETTLE_SECONDS + (self._restart_seconds if restarted else 0.0),
+            load_seconds=ended_at,
+            ended=race.lost_after is not None,
+            restarted=restarted,
+            memory_full=full,
+            figures=_figures(seen, self._slo),
+        )
+
+    async def alone(self, setting: Setting, requests: Requests) -> Tried:
+        """One request at a time."""
+        restarted = self._apply(setting)
+        load = requests.at(1e-6)
+        first = slice(0, LONE_REQUESTS)
+        load = Workload(load.at[first], load.prompt_tokens[first], load.output_tokens[first], load.cached_tokens[first])
+        records, full = self._engine.play(setting, load, self._slo)
+        race = Race(len(load), self._slo.objective)
+        race.bad = int((1.0 - good(records, self._slo)).sum())
+        seconds = float(latencies(records)[2][np.isfinite(records["last_at"])].sum())
+        seconds += self._restart_seconds if restarted else 0.0
+        told = _figures(records, self._slo)
+        return Tried(setting, 0.0, race.held, len(load), race.bad, seconds, memory_full=full, figures=told)
+
+    def _apply(self, setting: Setting) -> bool:
+        """Whether that takes a restart."""
+        most = self._started
+        if setting.within(most):
+            return False
+        self._started = Setting(
+            max(setting.max_num_seqs, most.max_num_seqs),
+            max(setting.max_num_batched_tokens, most.max_num_batched_tokens),
+            setting.gpu_memory_utilization,
+        )
+        return True
+
+
+class TwinModel:
+    """The proposing port: closed form for a short list, then the twin with the requests of the trials themselves."""
+
+    def __init__(self, engine: Engine, slo: Slo, requests: Requests) -> None:
+        self._engine, self._slo, self._requests = engine, slo, requests
+        self._mix = LengthMix.from_pairs(pairs(requests.lengths)[:MOST_PAIRS])
+        self._rates: dict[Setting, float] = {}
+
+    @property
+    def gain(self) -> float:
+        """By what factor steps are believed to take longer than the timer says."""
+        return self._engine.stretch
+
+    def rate(self, setting: Setting) -> float:
+        """By the twin, with the requests of the trials; where it finds none, a trickle to begin with."""
+        if setting not in self._rates:
+            self._rates[setting] = self._simulated(setting)
+        return self._rates[setting]
+
+    def proposals(self, settings: Sequence[Setting]) -> list[Setting]:
+        """Those near the best by the closed form, but of equals (nobody waits for a sequence) the largest alone."""
+        formula = {setting: self._point(setting).capacity.rate_rps for setting in settings}
+        least = SHORTLIST * max(formula.values(), default=0.0)
+        found: list[Setting] = []
+        peaks: dict[tuple[int, float | None], float] = {}
+        for setting in sorted(settings, key=lambda each: -each.max_num_seqs):
+            group = setting.max_num_batched_tokens, setting.gpu_memory_utilization
+            if formula[setting] < least or setting.max_num_seqs >= peaks.get(group, math.inf):
+                continue
+            found.append(setting)
+            peaks[group] = min(peaks.get(group, math.inf), self._peak(setting))
+        return sorted(found, key=lambda each: -self.rate(each))
+
+    def learn(self, tried: Tried, requests: Requests) -> bool:
+        """Fit the gain to the median TPOT of a trial."""
+        if not tried.figures.tpot_seconds > 0.0:
+            return False
+        gain = self._fitted(tried, requests)
+        if abs(gain / self.gain - 1.0) <= SAME_GAIN:
+            return False
+        self._engine = replace(self._engine, stretch=gain)
+        self._rates.clear()
+        return True
+
+    def _fitted(self, tried: Tried, requests: Requests) -> float:
+        """The gain with which the twin shows the trial's TPOT: it rises with the gain, so halving finds it."""
+        load = requests.at(tried.rate_rps)
+        low, high = math.log(1.0 / GAINS), math.log(GAINS)
+        while high - low > 0.5 * SAME_GAIN:
+            middle = 0.5 * (low + high)
+            records, _ = replace(self._engine, stretch=math.exp(middle)).play(tried.setting, load, self._slo)
+            counted = records[requests.warm_up :]
+            counted = counted[_ended(counted) <= tried.load_seconds]
+            slower = not _figures(counted, self._slo).tpot_seconds <= tried.figures.tpot_seconds
+            low, high = (low, middle) if slower else (middle, high)
+        return math.exp(0.5 * (low + high))
+
+    def _simulated(self, setting: Setting) -> float:
+        point = self._point(setting)
+        law, limits = point.law, (setting.max_num_seqs, setting.max_num_batched_tokens)
+        trickle = TRICKLE * steadystate.Engine(law, self._mix, *limits, self._engine.kv_tokens(setting)).most_rate
+
+        def holds(rate: float) -> bool:
+            records, _ = self._engine.play(setting, self._requests.at(rate), self._slo)
+            return float(good(records[self._requests.warm_up :], self._slo).mean()) >= self._slo.objective
+
+        return bisected(holds, point.capacity.rate_rps or trickle) or trickle
+
+    def _point(self, setting: Setting) -> WorkingPoint:
+        """By the closed form."""
+        limits = BatchLimits(setting.max_num_seqs, setting.max_num_batched_tokens)
+        timer, law = SlowedTimer(self._engine.timer, self.gain), self._engine.law.scaled(self.gain)
+        kv_tokens = self._engine.kv_tokens(setting)
+        return working_point(timer, self._mix, limits, kv_tokens, self._slo, start=law)
+
+    def _peak(self, setting: Setting) -> float:
+        """Requests inside the engine at the most, at the rate it carries: so many sequences are enough."""
+        records, _ = self._engine.play(setting, self._requests.at(self.rate(setting)), self._slo)
+        done = records[np.isfinite(records["last_at"])]
+        moments = np.concatenate([done["at"], done["last_at"]])
+        changes = np.repeat([1, -1], len(done))
+        return float(max(np.cumsum(changes[np.argsort(moments, kind="stable")]), default=0))
+
+
+def _raced(race: Race, records: Records, warm_up: int, slo: Slo) -> tuple[float, int]:
+    """Tell a race of every bad request as it ends, until it is lost; when it was over, and how many were judged."""
+    counted = records[warm_up:]
+    bad = good(counted, slo) < 1.0
+    ended = _ended(counted)
+    for place in np.argsort(ended, kind="stable"):
+        if bad[place]:
+            arrived = int(np.searchsorted(counted["at"], ended[place], side="right"))
+            if race.missed(arrived):
+                return float(ended[place]), arrived
+    return float(_ended(records).max()), len(counted)
+
+
+def _ended(records: Records) -> Floats:
+    """When each ended; those that were refused, as they came."""
+    return np.asarray(np.where(records["state"] == books.FINISHED, records["last_at"], records["at"]))
+
+
+def _figures(records: Records, slo: Slo) -> Figures:
+    done = records[records["state"] == books.FINISHED]
+    ttft, tpot, e2e = latencies(done)
+    return figures(ttft, np.where(done["output"] > 1, tpot, math.nan), e2e, slo.objective)
