@@ -124,12 +124,12 @@ class Worth:
         return bench.rate(3.0).rate_rps / engine.stretch
 
 
-def recipe(engine: Engine, slo: Slo, drawn: Lengths, seed: int) -> Spent:
-    """vLLM's auto_tune.sh."""
+def recipe(engine: Engine, slo: Slo, drawn: Lengths, seed: int, requests: int) -> Spent:
+    """vLLM's auto_tune.sh, with so many requests at each rate."""
     best, best_rate, trials, seconds = None, 0.0, 0, 0.0
     for setting in RECIPE_GRID:
         seconds += START_SECONDS
-        for rate, took, held in _descent(engine, setting, slo, drawn, seed):
+        for rate, took, held in _descent(engine, setting, slo, drawn, seed, requests):
             trials, seconds = trials + 1, seconds + took
             if held and rate > best_rate:
                 best, best_rate = setting, rate
@@ -137,7 +137,7 @@ def recipe(engine: Engine, slo: Slo, drawn: Lengths, seed: int) -> Spent:
 
 
 def _descent(
-    engine: Engine, setting: Setting, slo: Slo, drawn: Lengths, seed: int
+    engine: Engine, setting: Setting, slo: Slo, drawn: Lengths, seed: int, requests: int
 ) -> Iterator[tuple[float, float, bool]]:
     """Rate, seconds, and whether it held, of each run with a setting."""
     burst = Workload(np.zeros(RECIPE_BURST), *drawn.draw(RECIPE_BURST, np.random.default_rng([seed, 6])), _none(1000))
@@ -148,9 +148,8 @@ def _descent(
     yield throughput, took, held
     rate = int(throughput) + 1
     while not held and rate > 0:
-        load = Requests(drawn, RECIPE_REQUESTS, seed=seed).at(float(rate))
-        part = slice(0, RECIPE_REQUESTS)
-        load = Workload(load.at[part], load.prompt_tokens[part], load.output_tokens[part], load.cached_tokens[part])
+        draw = np.random.default_rng([seed, rate])
+        load = Workload(np.cumsum(draw.exponential(1.0 / rate, requests)), *drawn.draw(requests, draw), _none(requests))
         records, _ = engine.play(setting, load, slo)
         held = float(good(records, slo).mean()) >= slo.objective
         yield float(rate), float(np.nanmax(records["last_at"])) + SLEEP_SECONDS, held
@@ -164,11 +163,10 @@ def _none(count: int) -> np.ndarray:
 def tuned(endpoint: Engine, believed: Engine, slo: Slo, drawn: Lengths, seed: int, told: bool) -> Spent:
     """Ours, with one start for the engine that takes live limits."""
     requests = Requests(drawn, enough(slo.objective), seed=seed)
-    found = asyncio.run(
-        Search(
-            TwinTrials(endpoint, slo, MOST), TwinModel(believed, slo, requests), requests, told=_tell if told else _quiet
-        ).tune(grid(MOST))
-    )
+    model = TwinModel(believed, slo, requests)
+    requests = model.lasting(grid(MOST))
+    search = Search(TwinTrials(endpoint, slo, MOST), model, requests, told=_tell if told else _quiet)
+    found = asyncio.run(search.tune(grid(MOST)))
     return _spent(found)
 
 
@@ -186,7 +184,19 @@ def _quiet(_: Tried) -> None:
     pass
 
 
-HEADS = ("requests", "SLO", "endpoint", "best", "ours: of it", "told", "trials", "s", "recipe: of it", "trials", "s")
+HEADS = (
+    *("requests", "SLO", "endpoint", "best, req/s", "ours: of it", "told / true", "trials", "s"),
+    *("recipe: of it", "trials", "s", "trials, s: ours / recipe's", "with longer trials"),
+)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Which bars a row keeps."""
+
+    worth: bool
+    cost: bool
+    cost_longer: bool
 
 
 def main() -> int:
@@ -198,34 +208,43 @@ def main() -> int:
     parser.add_argument("--trials", action="store_true", help="tell each trial")
     parser.add_argument("--check", action="store_true", help="fail where a bar is missed")
     options = parser.parse_args()
-    print(f"| {' | '.join(HEADS)} | trials, time: ours / recipe's |\n|{'---|' * (len(HEADS) + 1)}", flush=True)
+    print(f"| {' | '.join(HEADS)} |\n|{'---|' * len(HEADS)}", flush=True)
     kept = [
         _row(mix, slo, endpoint, options.seeds, options.trials)
         for mix in ([options.mix] if options.mix else MIXES)
         for slo in ([options.slo] if options.slo else SLOS)
         for endpoint in ([options.endpoint] if options.endpoint else ENDPOINTS)
     ]
-    print(f"\n{sum(kept)} of {len(kept)} rows keep all three bars (medians of the seeds)")
-    return 0 if all(kept) or not options.check else 1
+    print(
+        f"\nof {len(kept)} rows (medians of the seeds) {sum(row.worth for row in kept)} are within 2 % of the best, "
+        f"{sum(row.cost for row in kept)} at a quarter of the trials and a fifth of the time of the recipe as it is, "
+        f"{sum(row.cost_longer for row in kept)} of the recipe with as many requests as a trial of ours has at least"
+    )
+    return 0 if all(row.worth and row.cost for row in kept) or not options.check else 1
 
 
-def _row(mix: str, slo_name: str, endpoint: str, seeds: int, told: bool) -> bool:
+def _row(mix: str, slo_name: str, endpoint: str, seeds: int, told: bool) -> Kept:
     slo, drawn = SLOS[slo_name], lengths(mix)
     real, believed = engines(endpoint)
     worth = Worth(real, slo, drawn)
     best = worth.best()
     ours = [tuned(real, believed, slo, drawn, seed, told) for seed in range(1, seeds + 1)]
-    theirs = [recipe(real, slo, drawn, seed) for seed in range(1, seeds + 1)]
+    theirs = [recipe(real, slo, drawn, seed, RECIPE_REQUESTS) for seed in range(1, seeds + 1)]
+    longer = [recipe(real, slo, drawn, seed, enough(slo.objective)) for seed in range(1, seeds + 1)]
     shares = _shares(worth, ours, best)
-    trials, seconds = _ratio(ours, theirs, "trials"), _ratio(ours, theirs, "seconds")
+    ratios = [_ratio(ours, others, name) for others in (theirs, longer) for name in ("trials", "seconds")]
     told_rates = [spent.rate_rps / worth.of(spent.setting) for spent in ours if spent.setting]
     cells = (
         *(mix, slo_name, endpoint, f"{best:.2f}", _spread(shares), _spread(told_rates)),
         *(_median(ours, "trials"), _median(ours, "seconds"), _spread(_shares(worth, theirs, best))),
         *(_median(theirs, "trials"), _median(theirs, "seconds")),
     )
-    print(f"| {' | '.join(cells)} | {trials:.2f}, {seconds:.2f} |", flush=True)
-    return statistics.median(shares) >= WORTH and trials <= TRIALS and seconds <= SECONDS
+    print(f"| {' | '.join(cells)} | {ratios[0]:.2f}, {ratios[1]:.2f} | {ratios[2]:.2f}, {ratios[3]:.2f} |", flush=True)
+    return Kept(
+        statistics.median(shares) >= WORTH,
+        ratios[0] <= TRIALS and ratios[1] <= SECONDS,
+        ratios[2] <= TRIALS and ratios[3] <= SECONDS,
+    )
 
 
 def _shares(worth: Worth, found: Sequence[Spent], best: float) -> list[float]:

@@ -19,6 +19,8 @@ from benchmarks.engine_overload.probe import Sampled
 from benchmarks.engine_overload.speed import Reference, Speed
 from holdfast.act.api import APPLY, ApiError
 from holdfast.page.board import Board
+from holdfast.tune.port import Load, Tried
+from holdfast.tune.setting import Setting
 
 
 class FakeApi:
@@ -392,3 +394,62 @@ class FakeMeter:
     def during(self) -> Iterator[Sampled]:
         now = self._to_come.pop(0) if len(self._to_come) > 1 else self._to_come[0]
         yield Sampled(Speed(now, (now, now, now), now))
+
+
+class FakeEngine:
+    """An endpoint and the model of it for the search of limits: every setting carries a rate, and is believed to.
+
+    `learns` is by how much one trial brings a belief towards the truth: 0 never, 1 at once.
+    """
+
+    def __init__(
+        self,
+        carries: Mapping[Setting, float],
+        believed: Mapping[Setting, float],
+        learns: float = 0.0,
+        full: bool = False,
+    ) -> None:
+        self.carries, self.believed, self.learns, self.full = carries, dict(believed), learns, full
+        self.idle_is_good = True
+        self.rates: list[tuple[Setting, float]] = []
+
+    async def run(self, setting: Setting, rate_rps: float, load: Load) -> Tried:
+        self.rates.append((setting, rate_rps))
+        held = rate_rps <= self.carries[setting]
+        return Tried(setting, rate_rps, held, 100, 0 if held else 50, seconds=10.0, memory_full=self.full)
+
+    async def alone(self, setting: Setting, load: Load) -> Tried:
+        bad = 0 if self.idle_is_good else 20
+        return Tried(setting, 0.0, self.idle_is_good, 20, bad, seconds=5.0)
+
+    def rate(self, setting: Setting) -> float:
+        return self.believed[setting]
+
+    def proposals(self, settings: Sequence[Setting]) -> list[Setting]:
+        return sorted(settings, key=lambda each: -self.believed[each])
+
+    def sustained(self, setting: Setting) -> float:
+        return 1.0
+
+    def residence_seconds(self, setting: Setting, rate_rps: float) -> float:
+        return 0.0
+
+    def learn(self, tried: Tried, load: Load) -> bool:
+        wrong = self.carries[tried.setting] / self.believed[tried.setting]
+        self.believed = {setting: rate * wrong**self.learns for setting, rate in self.believed.items()}
+        return self.learns > 0.0
+
+
+class FakeKnobs:
+    """Takes any limits, and remembers them."""
+
+    def __init__(self, most: Setting) -> None:
+        self._most = most
+        self.applied: list[Setting] = []
+
+    async def most(self) -> Setting:
+        return self._most
+
+    async def apply(self, setting: Setting) -> bool:
+        self.applied.append(setting)
+        return False

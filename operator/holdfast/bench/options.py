@@ -67,9 +67,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--rate", type=positive_option, metavar="RPS", help="requests per second")
     load.add_argument("--steps", type=_steps, metavar="0s=2,60s=10", help="requests per second from each moment on")
     load.add_argument("--trace", type=Path, metavar="FILE", help="arrivals and lengths as recorded")
-    load.add_argument(
-        "--concurrency", type=whole_option, metavar="N", help="so many at a time: the next when one ends"
-    )
+    load.add_argument("--concurrency", type=whole_option, metavar="N", help="so many at a time: the next when one ends")
     load.add_argument(
         "--latency", type=whole_option, metavar="BATCH", help="offline: one batch after another, as vLLM's latency"
     )

@@ -14,6 +14,7 @@ COMMANDS = (
     "simulate",
     "plan",
     "bench",
+    "tune",
     "explain",
     "status",
     "rules",

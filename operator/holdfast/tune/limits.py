@@ -43,8 +43,8 @@ class Knobs(Protocol):
 class LimitsFile:
     """The file of `holdfast_engine` (docs/engine.md): written in one piece, and believed once the engine reports it."""
 
-    def __init__(self, path: Path, endpoint: Endpoint, slo: Slo) -> None:
-        self._path, self._endpoint = path, endpoint
+    def __init__(self, path: Path, endpoint: Endpoint, slo: Slo, taken_seconds: float = TAKEN_SECONDS) -> None:
+        self._path, self._endpoint, self._taken_seconds = path, endpoint, taken_seconds
         bounds = slo.ttft_seconds or NO_BOUND_SECONDS, slo.tpot_seconds or NO_BOUND_SECONDS
         self._objectives = Objectives(*bounds, slo.e2e_seconds)
         self._version = 0
@@ -91,14 +91,14 @@ class LimitsFile:
             raise CannotTry(f"--limits-file {self._path}: cannot be written: {problem.strerror}") from None
 
     async def _taken(self) -> dict[str, float]:
-        end = asyncio.get_running_loop().time() + TAKEN_SECONDS
+        end = asyncio.get_running_loop().time() + self._taken_seconds
         while asyncio.get_running_loop().time() < end:
             reported = await self._reported()
             if reported.get("version") == self._version:
                 return reported
             await asyncio.sleep(LOOK_SECONDS)
         raise CannotTry(
-            f"{self._endpoint.url} did not take the limits of {self._path} within {TAKEN_SECONDS:g} s: name the file that "
+            f"{self._endpoint.url} did not take the limits of {self._path} within {self._taken_seconds:g} s: name the file that "
             "this engine reads (its HOLDFAST_ENGINE_LIMITS, or --engine-limits of holdfast emulate)"
         )
 
@@ -215,4 +215,3 @@ class LiveOrRestarted:
         await self._restart.start(setting)
         if self._file is not None:
             self._started = replace(await self._file.most(), gpu_memory_utilization=setting.gpu_memory_utilization)
-

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast.bench import definitions
+from holdfast.bench import definitions, port
 from holdfast.bench.client import OwnGenerator
 from holdfast.bench.definitions import GOOD, Figure, Slo
 from holdfast.bench.engine import Reported
-from holdfast.bench.port import Endpoint, Load, Planned, Run
+from holdfast.bench.port import Endpoint, Planned, Run
 from holdfast.bench.records import Outcome, Record
 from holdfast.bench.report import CAUSES
 from holdfast.bench.results import Spread
@@ -24,7 +24,7 @@ from holdfast.bench.sweeppage import FULL
 from holdfast.bench.trials import CLIENT_REMEDY, MOST_SETTLE_SECONDS, SETTLE_SHARE, watched
 from holdfast.simulator.twin.fleet import Workload
 from holdfast.tune.limits import Knobs
-from holdfast.tune.port import LONE_REQUESTS, CannotTry, Figures, Requests, Tried, figures
+from holdfast.tune.port import CannotTry, Figures, Load, Tried, figures
 from holdfast.tune.race import Race
 from holdfast.tune.setting import Setting
 
@@ -45,19 +45,19 @@ class LiveTrials:
     def __init__(self, endpoint: Endpoint, knobs: Knobs, asked: Asked) -> None:
         self._endpoint, self._knobs, self._asked = endpoint, knobs, asked
 
-    async def run(self, setting: Setting, rate_rps: float, requests: Requests) -> Tried:
+    async def run(self, setting: Setting, rate_rps: float, load: Load) -> Tried:
         """One trial; CannotTry where no request finishes, or the client is too slow for this rate."""
         began = asyncio.get_running_loop().time()
         restarted = await self._knobs.apply(setting)
-        planned = _planned(requests.at(rate_rps))
-        judge = _Judge(planned, requests.warm_up, self._asked)
+        planned = _planned(load.requests)
+        judge = _Judge(planned, load.first, self._asked)
         drain = self._asked.drain_seconds
-        load = Load(planned, len(planned), drain_seconds=drain, seed=requests.seed, stopped=judge.stopped)
+        sent = port.Load(planned, len(planned), drain_seconds=drain, seed=load.seed, stopped=judge.stopped)
         started = asyncio.get_running_loop().time()
-        run, engine = await self._sent(load, judge)
+        run, engine = await self._sent(sent, judge)
         load_seconds = asyncio.get_running_loop().time() - started
         self._check(run, rate_rps)
-        counted = [record for record in run.records if record.index >= requests.warm_up]
+        counted = [record for record in run.records if record.index >= load.first]
         lost = judge.race.lost_after
         if lost is None:
             judge.race.bad = sum(definitions.verdict(record, self._asked.slo) != GOOD for record in counted)
@@ -67,7 +67,7 @@ class LiveTrials:
             setting,
             rate_rps,
             held=judge.race.held,
-            judged=requests.counted if lost is None else lost,
+            judged=load.counted if lost is None else lost,
             bad=judge.race.bad,
             seconds=asyncio.get_running_loop().time() - began,
             load_seconds=load_seconds,
@@ -78,13 +78,14 @@ class LiveTrials:
             causes=_causes(counted, self._asked.slo, given_up=lost is not None),
         )
 
-    async def alone(self, setting: Setting, requests: Requests) -> Tried:
+    async def alone(self, setting: Setting, load: Load) -> Tried:
         """So many one after another."""
         began = asyncio.get_running_loop().time()
         restarted = await self._knobs.apply(setting)
-        planned = list(itertools.islice(_planned(requests.at(1.0)), LONE_REQUESTS))
-        load = Load(planned, len(planned), concurrency=1, drain_seconds=self._asked.drain_seconds, seed=requests.seed)
-        run, _ = await self._sent(load, _Judge(planned, len(planned), self._asked))
+        planned = _planned(load.requests)
+        drain = self._asked.drain_seconds
+        sent = port.Load(planned, len(planned), concurrency=1, drain_seconds=drain, seed=load.seed)
+        run, _ = await self._sent(sent, _Judge(planned, len(planned), self._asked))
         self._check(run, math.nan)
         race = Race(len(planned), self._asked.objective)
         race.bad = sum(definitions.verdict(record, self._asked.slo) != GOOD for record in run.records)
@@ -100,7 +101,7 @@ class LiveTrials:
             causes=_causes(run.records, self._asked.slo, given_up=False),
         )
 
-    async def _sent(self, load: Load, judge: _Judge) -> tuple[Run, Reported | None]:
+    async def _sent(self, load: port.Load, judge: _Judge) -> tuple[Run, Reported | None]:
         run, watch = await watched(OwnGenerator(), self._endpoint, load, judge.ended)
         return run, watch.reported
 

@@ -49,7 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     engine.add_argument("--restart-timeout", type=options.duration_option, default=600.0, help="default 600s")
     engine.add_argument("--max-num-seqs", type=options.whole_option, metavar="N", help="most sequences to look for")
-    engine.add_argument("--max-num-batched-tokens", type=options.tokens_option, metavar="N", help="most tokens per step")
+    engine.add_argument(
+        "--max-num-batched-tokens", type=options.tokens_option, metavar="N", help="most tokens per step"
+    )
     engine.add_argument(
         "--gpu-memory-utilization",
         type=_shares,
@@ -92,6 +94,8 @@ def check(arguments: argparse.Namespace) -> None:
     """Options that exclude or need each other; BadInput names the remedy."""
     if arguments.url is None and arguments.filename is None:
         raise BadInput("--url or -f is missing: give the address of an endpoint, or an LLMService manifest")
+    if arguments.url is None and (arguments.limits_file is not None or arguments.restart_command is not None):
+        raise BadInput("--limits-file and --restart-command need --url: -f alone asks no engine")
     if (arguments.slo is None) == (arguments.filename is None):
         raise BadInput("--slo or -f: give one of them, an LLMService has its own objectives")
     if arguments.filename is not None and arguments.objective is not None:
@@ -111,8 +115,6 @@ def _check_knobs(arguments: argparse.Namespace) -> None:
         raise BadInput(
             "--url needs a way to set limits: --limits-file, the file that the engine's plugin reads, or --restart-command"
         )
-    if arguments.url is None and ways:
-        raise BadInput("--limits-file and --restart-command need --url: -f alone asks no engine")
     if arguments.url is not None and arguments.gpu_memory_utilization and arguments.restart_command is None:
         raise BadInput("--gpu-memory-utilization cannot be changed live: give --restart-command")
     folder = None if arguments.limits_file is None else arguments.limits_file.absolute().parent

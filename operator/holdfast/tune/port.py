@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -16,48 +15,110 @@ from holdfast.simulator.twin.timers import Floats, Integers
 from holdfast.tune.race import interval
 from holdfast.tune.setting import Setting
 
-WARM_UP = 0.25
-"""Requests before those that count, as a share of these."""
-
 LEAST_COUNTED, ALLOWED_BAD = 200, 4.0
 """A trial counts so many requests at least, and so many that the objective lets it have this many bad ones."""
 
+WARM_UP, COUNTED = 0.5, 2.5
+"""Requests before those that count, and these, in what is in an engine at a time: in residences of a request."""
+
+MOST_RESIDENT, RESIDENT_PROMPT, DRAWS_PER_REQUEST = 2000, 2, 64
 LONE_REQUESTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a trial sends; requests from number `first` on count."""
+
+    requests: Workload
+    first: int
+    seed: int
+
+    @property
+    def counted(self) -> int:
+        """How many do."""
+        return len(self.requests) - self.first
 
 
 @dataclass(frozen=True)
 class Requests:
     """The same requests at any rate, so that settings differ by what they are and not by chance.
 
-    `counted` come after a warm-up; `cv` is that of the gaps, 1 for Poisson arrivals.
+    `counted` of them count, after a warm-up; `cv` is that of the gaps, 1 for Poisson arrivals. Each set of them is drawn
+    by quantiles: few requests drawn at random would be a tenth more work, or less, than those that they stand for.
     """
 
     lengths: Lengths
     counted: int
+    warm_up: int = 0
     cv: float = 1.0
     seed: int = 1
 
-    @property
-    def warm_up(self) -> int:
-        """How many come first and do not count."""
-        return math.ceil(WARM_UP * self.counted)
+    def lasting(self, in_engine: float) -> Requests:
+        """As many as an engine needs to show its steady state that has so many requests in it at a time."""
+        counted, warm_up = (math.ceil(share * in_engine) for share in (COUNTED, WARM_UP))
+        return replace(self, counted=max(self.counted, counted), warm_up=max(self.warm_up, warm_up))
 
-    def at(self, rate_rps: float) -> Workload:
-        """All of them at a rate."""
-        gaps, prompts, outputs = self._drawn
-        return Workload(np.cumsum(gaps) / rate_rps, prompts, outputs, np.zeros(len(gaps), np.int64))
+    def at(self, rate_rps: float, residence_seconds: float) -> Load:
+        """A load that begins as if it had been going on for long: with those that would be in the engine by then.
+
+        Without them an engine that is beyond what it carries looks well for as long as it takes to fill up.
+        """
+        resident = min(round(rate_rps * residence_seconds), MOST_RESIDENT)
+        gaps, prompts, outputs = self._drawn(self.warm_up + self.counted)
+        first_prompts, first_outputs = self._under_way(resident)
+        load = Workload(
+            np.concatenate([np.zeros(resident), np.cumsum(gaps) / rate_rps]),
+            np.concatenate([first_prompts, prompts]),
+            np.concatenate([first_outputs, outputs]),
+            np.zeros(resident + len(gaps), np.int64),
+        )
+        return Load(load, resident + self.warm_up, self.seed)
+
+    def alone(self) -> Load:
+        """Few that meet nobody else."""
+        gaps, prompts, outputs = self._drawn(LONE_REQUESTS)
+        return Load(Workload(np.cumsum(gaps) / 1e-6, prompts, outputs, np.zeros(len(gaps), np.int64)), 0, self.seed)
 
     def others(self) -> Requests:
         """As many of the same kind, drawn anew."""
-        return Requests(self.lengths, self.counted, self.cv, self.seed + 1_000_003)
+        return replace(self, seed=self.seed + 1_000_003)
 
-    @cached_property
-    def _drawn(self) -> tuple[Floats, Integers, Integers]:
+    def _drawn(self, count: int) -> tuple[Floats, Integers, Integers]:
+        """Gaps of one second on average, and lengths."""
         draw = np.random.default_rng([self.seed, 5])
-        count = self.warm_up + self.counted
         shape = 1.0 / self.cv**2
-        gaps = draw.gamma(shape, 1.0 / shape, count)
-        return gaps, *self.lengths.draw(count, draw)
+        gaps = np.sort(draw.gamma(shape, 1.0 / shape, DRAWS_PER_REQUEST * count))[
+            _spaced(count, draw, DRAWS_PER_REQUEST)
+        ]
+        rows = _by_both(self.lengths, count)[_spaced(count, draw, len(self.lengths.prompt_tokens) / count)]
+        draw.shuffle(gaps)
+        draw.shuffle(rows)
+        return gaps / gaps.mean(), self.lengths.prompt_tokens[rows], self.lengths.output_tokens[rows]
+
+    def _under_way(self, count: int) -> tuple[Integers, Integers]:
+        """Requests in the midst of their answers, among which long ones are found more often.
+
+        Their prompts are short, for all of them come at once: what they compute would hold up those that count.
+        """
+        draw = np.random.default_rng([self.seed, 7])
+        order = np.argsort(self.lengths.output_tokens, kind="stable")
+        weights = np.cumsum(self.lengths.output_tokens[order].astype(np.float64))
+        rows = order[np.searchsorted(weights, (np.arange(count) + draw.random(count)) / max(count, 1) * weights[-1])]
+        left = np.ceil(draw.permutation((np.arange(count) + 0.5) / max(count, 1)) * self.lengths.output_tokens[rows])
+        return np.maximum(1, self.lengths.prompt_tokens[rows] // RESIDENT_PROMPT), np.maximum(1, left.astype(np.int64))
+
+
+def _spaced(count: int, draw: np.random.Generator, stride: float) -> Integers:
+    """One place in each of `count` parts of that length."""
+    return ((np.arange(count) + draw.random(count)) * stride).astype(np.int64)
+
+
+def _by_both(lengths: Lengths, count: int) -> Integers:
+    """The pairs in an order whose parts are alike in both lengths: by prompt in parts, in each of them by answer."""
+    by_prompt = np.argsort(lengths.prompt_tokens, kind="stable")
+    parts = np.empty(len(by_prompt), np.int64)
+    parts[by_prompt] = np.arange(len(by_prompt)) * math.ceil(math.sqrt(count)) // len(by_prompt)
+    return np.lexsort((lengths.output_tokens, parts))
 
 
 def enough(objective: float) -> int:
@@ -123,10 +184,10 @@ class CannotTry(Exception):
 class Trials(Protocol):
     """An endpoint, live or on the twin's clock."""
 
-    async def run(self, setting: Setting, rate_rps: float, requests: Requests) -> Tried:
-        """Set the limits and send the requests at a rate; ended early where it cannot attain. CannotTry."""
+    async def run(self, setting: Setting, rate_rps: float, load: Load) -> Tried:
+        """Set the limits and send a load of this rate; ended early where it cannot attain. CannotTry."""
 
-    async def alone(self, setting: Setting, requests: Requests) -> Tried:
+    async def alone(self, setting: Setting, load: Load) -> Tried:
         """One request at a time: what an engine keeps that has nothing else to do."""
 
 
@@ -139,5 +200,11 @@ class Model(Protocol):
     def proposals(self, settings: Sequence[Setting]) -> list[Setting]:
         """Those worth a trial, the best first: without what is surely worse, or the same as another."""
 
-    def learn(self, tried: Tried, requests: Requests) -> bool:
+    def residence_seconds(self, setting: Setting, rate_rps: float) -> float:
+        """How long a request is in the engine at a rate, on average; no longer than the objectives let a good one be."""
+
+    def sustained(self, setting: Setting) -> float:
+        """Share of what a trial carries that lasts: a trial is short, and its requests come more evenly than by chance."""
+
+    def learn(self, tried: Tried, load: Load) -> bool:
         """Correct the model by a trial; whether that changed what it says."""

@@ -41,22 +41,31 @@ def told(report: Report) -> list[str]:
     """What was found, in sentences; then flags and manifest."""
     found, lines = report.found, list(report.notes)
     if found.exhausted:
-        lines.append("trials or time ran out before nothing could beat this any more: raise --most-trials, --time-limit")
+        lines.append(
+            "trials or time ran out before nothing could beat this any more: raise --most-trials, --time-limit"
+        )
     if found.best is None:
         return [*_impossible(report), *lines]
-    missed = "" if math.isinf(found.missed_rps) else f"; it missed at {found.missed_rps:.3g}"
-    last = found.trials[-1]
-    low, high = last.attainment_interval
     return [
-        f"{found.best}: {found.rate_rps:.3g} req/s{missed}",
-        f"  at it, {100 * last.attainment:.2f} % of {last.judged} other requests were good "
-        f"(95 % interval {100 * low:.2f} to {100 * high:.2f} %)",
+        f"{found.best}: {found.rate_rps:.3g} req/s",
+        f"  {_confirmation(found)}",
         f"  {len(found.trials)} trials, {found.seconds:.0f} s {'of virtual time' if report.simulated else 'in all'}",
         *lines,
         f"vLLM: {' '.join(found.best.flags)}",
         "LLMService:",
         *(f"  {line}" for line in yaml.safe_dump({"spec": found.best.snippet}, sort_keys=False).splitlines()),
     ]
+
+
+def _confirmation(found: Tuned) -> str:
+    last = found.trials[-1]
+    if not found.confirmed:
+        return f"not confirmed: other requests missed at {last.rate_rps:.3g} req/s and above: measure it with holdfast bench"
+    low, high = last.attainment_interval
+    return (
+        f"{100 * last.attainment:.2f} % of {last.judged} other requests were good at it (95 % interval {100 * low:.2f} to "
+        f"{100 * high:.2f} %)"
+    )
 
 
 def _impossible(report: Report) -> list[str]:
@@ -133,6 +142,7 @@ def _told(report: Report) -> dict[str, Any]:
         "accelerator": report.accelerator or None,
         "slo": asdict(report.wanted.bounds) | {"objective": report.wanted.slo.objective},
         "best": best,
+        "confirmed": found.confirmed,
         "missed_rps": found.missed_rps,
         "vllm_flags": None if found.best is None else found.best.flags,
         "llmservice": None if found.best is None else {"spec": found.best.snippet},

@@ -31,15 +31,15 @@ HOPELESS_TRIALS = 4
 LEAST_SHARE = 0.01
 """Of the first rate tried: below it nothing is looked for."""
 
-CONFIRMATIONS = 3
-BACK = 0.96
-"""Other requests are sent at the rate found; where they miss, at so much less, this often."""
+CONFIRMATIONS, BACK = 3, 0.95
+"""Other requests are sent at the rate found; where they miss, at so much less, so often in all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What was found. `rate_rps` is the highest that held with the requests of the search and with others, 0 for none.
+    """What was found. `rate_rps` is what the best trial carried, less what does not last; 0 for none.
 
+    `confirmed`: other requests kept the objective at it.
     `missed_rps` is the lowest at which the best setting missed, infinite where it never did; `alone` what an idle
     engine keeps, where nothing was found; `exhausted`: trials or time ran out before the race was over.
     """
@@ -48,6 +48,7 @@ class Tuned:
     rate_rps: float
     missed_rps: float
     trials: tuple[Tried, ...]
+    confirmed: bool = False
     alone: Tried | None = None
     exhausted: bool = False
     memory_full: bool = False
@@ -89,10 +90,11 @@ class Search:
             await self._race([s for s in with_more_memory if (s.max_num_seqs, s.max_num_batched_tokens) == limits])
             best = self._best()
         if best is None:
-            return Tuned(None, 0.0, math.inf, tuple(self._tried), self._alone, self._spent())
+            return Tuned(None, 0.0, math.inf, tuple(self._tried), alone=self._alone, exhausted=self._spent())
         exhausted = self._spent()
-        rate = await self._confirmed(best)
-        return Tuned(best.setting, rate, best.missed_rps, tuple(self._tried), None, exhausted, full)
+        rate, confirmed = await self._confirmed(best)
+        tried = tuple(self._tried)
+        return Tuned(best.setting, rate, best.missed_rps, tried, confirmed, exhausted=exhausted, memory_full=full)
 
     async def _race(self, settings: Sequence[Setting]) -> None:
         proposals = self.model.proposals(settings)
@@ -131,35 +133,38 @@ class Search:
             return min(max(STRIDE, candidate.held_rps / predicted), MOST_STRIDE) * candidate.held_rps
         if target == 0.0:
             return min(predicted, STEEPEST * candidate.missed_rps)
-        return min(max(predicted, target), max(target, math.sqrt(target * candidate.missed_rps)))
+        if candidate.missed_rps <= (1.0 + STEP) * target or (predicted <= target and not candidate.held_rps):
+            return target
+        between = math.sqrt(target * candidate.missed_rps)
+        return predicted if target < predicted < between else between
 
     async def _try(self, setting: Setting, rate: float) -> bool:
         """One trial; whether the model has changed by it."""
-        tried = await self.trials.run(setting, rate, self.requests)
+        load = self.requests.at(rate, self.model.residence_seconds(setting, rate))
+        tried = await self.trials.run(setting, rate, load)
         self._note(tried)
         candidate = self._candidate(setting)
         if tried.held:
             candidate.held_rps = max(candidate.held_rps, rate)
         else:
             candidate.missed_rps = min(candidate.missed_rps, rate)
-        return self.model.learn(tried, self.requests)
+        return self.model.learn(tried, load)
 
-    async def _confirmed(self, best: _Candidate) -> float:
-        """The rate at which other requests keep the objective too; the last tried where none did."""
-        rate = best.held_rps
-        for number in range(CONFIRMATIONS):
-            if number and self._spent():
-                break
-            tried = await self.trials.run(best.setting, rate, self.requests.others())
+    async def _confirmed(self, best: _Candidate) -> tuple[float, bool]:
+        """The rate at which other requests keep the objective too; of several that did not, what is left to believe."""
+        rate = best.held_rps * self.model.sustained(best.setting)
+        for _ in range(CONFIRMATIONS):
+            load = self.requests.others().at(rate, self.model.residence_seconds(best.setting, rate))
+            tried = await self.trials.run(best.setting, rate, load)
             self._note(tried)
             if tried.held:
-                return rate
+                return rate, True
             rate *= BACK
-        return rate
+        return rate, False
 
     async def _possible(self, setting: Setting) -> bool:
         """Whether an idle engine keeps the objective at all."""
-        self._alone = self._alone or await self.trials.alone(setting, self.requests)
+        self._alone = self._alone or await self.trials.alone(setting, self.requests.alone())
         return self._alone.held
 
     @property

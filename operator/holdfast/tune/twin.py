@@ -21,10 +21,10 @@ from holdfast.enginemodel.steplaw import StepLaw, StepTimer
 from holdfast.enginemodel.working import SlowedTimer, WorkingPoint, working_point
 from holdfast.simulator.twin import books
 from holdfast.simulator.twin.books import Records
-from holdfast.simulator.twin.capacity import bisected, good, latencies, pairs
+from holdfast.simulator.twin.capacity import Bench, bisected, good, latencies, pairs
 from holdfast.simulator.twin.fleet import EngineKind, Fleet, Routing, Workload
 from holdfast.simulator.twin.timers import Floats
-from holdfast.tune.port import LONE_REQUESTS, Figures, Requests, Tried, figures
+from holdfast.tune.port import Figures, Load, Requests, Tried, figures
 from holdfast.tune.race import Race
 from holdfast.tune.setting import Setting
 
@@ -38,8 +38,8 @@ SAME_GAIN = 0.01
 SHORTLIST = 0.75
 """Share of the best by the closed form below which a setting is not played: the two may be 15 % apart."""
 
-MOST_PAIRS = 20_000
-TRICKLE = 0.05
+MOST_PAIRS, LONG_DRAWS = 20_000, 3
+TRICKLE, BUSIEST = 0.05, 0.95
 
 KvTokens = Callable[[Setting], int]
 
@@ -73,14 +73,13 @@ class TwinTrials:
         self._engine, self._slo = engine, slo
         self._started, self._restart_seconds = started, restart_seconds
 
-    async def run(self, setting: Setting, rate_rps: float, requests: Requests) -> Tried:
+    async def run(self, setting: Setting, rate_rps: float, load: Load) -> Tried:
         """Play a load; what comes after the race is lost is as if it had never been sent."""
         restarted = self._apply(setting)
-        load = requests.at(rate_rps)
-        records, full = self._engine.play(setting, load, self._slo)
-        race = Race(requests.counted, self._slo.objective)
-        ended_at, judged = _raced(race, records, requests.warm_up, self._slo)
-        seen = records[requests.warm_up :][:judged]
+        records, full = self._engine.play(setting, load.requests, self._slo)
+        race = Race(load.counted, self._slo.objective)
+        ended_at, judged = _raced(race, records, load.first, self._slo)
+        seen = records[load.first :][:judged]
         seen = seen[_ended(seen) <= ended_at]
         return Tried(
             setting,
@@ -96,19 +95,16 @@ class TwinTrials:
             figures=_figures(seen, self._slo),
         )
 
-    async def alone(self, setting: Setting, requests: Requests) -> Tried:
+    async def alone(self, setting: Setting, load: Load) -> Tried:
         """One request at a time."""
         restarted = self._apply(setting)
-        load = requests.at(1e-6)
-        first = slice(0, LONE_REQUESTS)
-        load = Workload(load.at[first], load.prompt_tokens[first], load.output_tokens[first], load.cached_tokens[first])
-        records, full = self._engine.play(setting, load, self._slo)
-        race = Race(len(load), self._slo.objective)
+        records, full = self._engine.play(setting, load.requests, self._slo)
+        race = Race(load.counted, self._slo.objective)
         race.bad = int((1.0 - good(records, self._slo)).sum())
         seconds = float(latencies(records)[2][np.isfinite(records["last_at"])].sum())
         seconds += self._restart_seconds if restarted else 0.0
         told = _figures(records, self._slo)
-        return Tried(setting, 0.0, race.held, len(load), race.bad, seconds, memory_full=full, figures=told)
+        return Tried(setting, 0.0, race.held, load.counted, race.bad, seconds, memory_full=full, figures=told)
 
     def _apply(self, setting: Setting) -> bool:
         """Whether that takes a restart."""
@@ -130,6 +126,13 @@ class TwinModel:
         self._engine, self._slo, self._requests = engine, slo, requests
         self._mix = LengthMix.from_pairs(pairs(requests.lengths)[:MOST_PAIRS])
         self._rates: dict[Setting, float] = {}
+        self._points: dict[Setting, WorkingPoint] = {}
+
+    def lasting(self, settings: Sequence[Setting]) -> Requests:
+        """As many requests as show the steady state of the best of these, by the closed form; used from now on."""
+        points = [self._point(setting).capacity for setting in settings]
+        self._requests = self._requests.lasting(max(points, key=lambda point: point.rate_rps).sequences)
+        return self._requests
 
     @property
     def gain(self) -> float:
@@ -156,25 +159,44 @@ class TwinModel:
             peaks[group] = min(peaks.get(group, math.inf), self._peak(setting))
         return sorted(found, key=lambda each: -self.rate(each))
 
-    def learn(self, tried: Tried, requests: Requests) -> bool:
+    def residence_seconds(self, setting: Setting, rate_rps: float) -> float:
+        """By the closed form, as far as it goes: beyond what an engine carries there is no steady state."""
+        law, slo = self._point(setting).law, self._slo
+        engine = self._closed_form(setting, law)
+        rate = min(rate_rps, BUSIEST * engine.most_rate)
+        step = float(steadystate.steady_state(engine, np.array([rate])).step_seconds[0])
+        return min(self._mix.output_tokens * min(step, slo.tpot_seconds), slo.e2e_seconds or math.inf)
+
+    def sustained(self, setting: Setting) -> float:
+        """The rate of long loads drawn at random / that of a trial, both by the twin."""
+        short = self.rate(setting)
+        limits = SchedulerLimits(setting.max_num_seqs, setting.max_num_batched_tokens, self._engine.kv_tokens(setting))
+        # An engine whose steps take twice as long is one with half the time: for the requests, and for the bounds.
+        slo, gain = self._slo, self.gain
+        e2e = None if slo.e2e_seconds is None else slo.e2e_seconds / gain
+        slo = replace(slo, ttft_seconds=slo.ttft_seconds / gain, tpot_seconds=slo.tpot_seconds / gain, e2e_seconds=e2e)
+        bench = Bench(EngineKind(self._engine.timer, limits), slo, self._requests.lengths, LONG_DRAWS)
+        return min(1.0, bench.rate(short * gain).rate_rps / gain / short)
+
+    def learn(self, tried: Tried, load: Load) -> bool:
         """Fit the gain to the median TPOT of a trial."""
         if not tried.figures.tpot_seconds > 0.0:
             return False
-        gain = self._fitted(tried, requests)
+        gain = self._fitted(tried, load)
         if abs(gain / self.gain - 1.0) <= SAME_GAIN:
             return False
         self._engine = replace(self._engine, stretch=gain)
         self._rates.clear()
+        self._points.clear()
         return True
 
-    def _fitted(self, tried: Tried, requests: Requests) -> float:
+    def _fitted(self, tried: Tried, load: Load) -> float:
         """The gain with which the twin shows the trial's TPOT: it rises with the gain, so halving finds it."""
-        load = requests.at(tried.rate_rps)
         low, high = math.log(1.0 / GAINS), math.log(GAINS)
         while high - low > 0.5 * SAME_GAIN:
             middle = 0.5 * (low + high)
-            records, _ = replace(self._engine, stretch=math.exp(middle)).play(tried.setting, load, self._slo)
-            counted = records[requests.warm_up :]
+            records, _ = replace(self._engine, stretch=math.exp(middle)).play(tried.setting, load.requests, self._slo)
+            counted = records[load.first :]
             counted = counted[_ended(counted) <= tried.load_seconds]
             slower = not _figures(counted, self._slo).tpot_seconds <= tried.figures.tpot_seconds
             low, high = (low, middle) if slower else (middle, high)
@@ -182,17 +204,29 @@ class TwinModel:
 
     def _simulated(self, setting: Setting) -> float:
         point = self._point(setting)
-        law, limits = point.law, (setting.max_num_seqs, setting.max_num_batched_tokens)
-        trickle = TRICKLE * steadystate.Engine(law, self._mix, *limits, self._engine.kv_tokens(setting)).most_rate
+        trickle = TRICKLE * self._closed_form(setting, point.law).most_rate
 
         def holds(rate: float) -> bool:
-            records, _ = self._engine.play(setting, self._requests.at(rate), self._slo)
-            return float(good(records[self._requests.warm_up :], self._slo).mean()) >= self._slo.objective
+            load = self._load(setting, rate)
+            records, _ = self._engine.play(setting, load.requests, self._slo)
+            return float(good(records[load.first :], self._slo).mean()) >= self._slo.objective
 
         return bisected(holds, point.capacity.rate_rps or trickle) or trickle
 
+    def _load(self, setting: Setting, rate: float) -> Load:
+        return self._requests.at(rate, self.residence_seconds(setting, rate))
+
+    def _closed_form(self, setting: Setting, law: StepLaw) -> steadystate.Engine:
+        limits = setting.max_num_seqs, setting.max_num_batched_tokens
+        return steadystate.Engine(law, self._mix, *limits, self._engine.kv_tokens(setting))
+
     def _point(self, setting: Setting) -> WorkingPoint:
-        """By the closed form."""
+        """Where the engine works by the closed form."""
+        if setting not in self._points:
+            self._points[setting] = self._worked_out(setting)
+        return self._points[setting]
+
+    def _worked_out(self, setting: Setting) -> WorkingPoint:
         limits = BatchLimits(setting.max_num_seqs, setting.max_num_batched_tokens)
         timer, law = SlowedTimer(self._engine.timer, self.gain), self._engine.law.scaled(self.gain)
         kv_tokens = self._engine.kv_tokens(setting)
@@ -200,7 +234,7 @@ class TwinModel:
 
     def _peak(self, setting: Setting) -> float:
         """Requests inside the engine at the most, at the rate it carries: so many sequences are enough."""
-        records, _ = self._engine.play(setting, self._requests.at(self.rate(setting)), self._slo)
+        records, _ = self._engine.play(setting, self._load(setting, self.rate(setting)).requests, self._slo)
         done = records[np.isfinite(records["last_at"])]
         moments = np.concatenate([done["at"], done["last_at"]])
         changes = np.repeat([1, -1], len(done))

@@ -1,0 +1,223 @@
+"""`holdfast tune`: the batching limits under which an engine carries most within an SLO."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from holdfast.bench import loads, options
+from holdfast.bench.endpoint import NoEndpoint, fetch, served_model
+from holdfast.bench.engine import metrics_url, read_sample
+from holdfast.bench.port import CannotGenerate, Endpoint
+from holdfast.bench.report import drawn
+from holdfast.cli.bench import allow_connections
+from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.enginemodel.prior import PriorSource
+from holdfast.simulator.twin import page
+from holdfast.simulator.twin.capacity import fitting
+from holdfast.simulator.twin.scenario import BadInput
+from holdfast.tune import report
+from holdfast.tune.limits import LimitsFile, LiveOrRestarted, Restart
+from holdfast.tune.live import Asked, LiveTrials
+from holdfast.tune.options import (
+    Believed,
+    Wanted,
+    add_arguments,
+    believed,
+    check,
+    counted_of,
+    most_of,
+    service_of,
+    wanted_of,
+)
+from holdfast.tune.port import CannotTry, Requests, Tried, Trials
+from holdfast.tune.report import Report
+from holdfast.tune.search import Search, Tuned
+from holdfast.tune.setting import Setting, grid
+from holdfast.tune.twin import TwinModel, TwinTrials
+
+EXAMPLE = """examples:
+  holdfast tune -f examples/chat.yaml --prompt-tokens 1155 --output-tokens 211
+  holdfast tune --url http://10.0.0.7:8000 --limits-file /run/holdfast/engine-limits --accelerator h100 \\
+    --slo ttft=500ms,tpot=30ms --lengths azure-conv.csv --format azure
+  holdfast tune --url http://10.0.0.7:8000 --accelerator l40s --slo ttft=2s,tpot=100ms \\
+    --restart-command './restart.sh {max_num_seqs} {max_num_batched_tokens}'
+
+Exit 0: limits were found. 1: the objectives cannot be met with any, or no trial could be made. 2: bad usage or input."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "tune",
+        help="the batching limits that carry most within an SLO: of a live endpoint, or simulated",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Search and tell; 0, 1 and 2 as the help says."""
+    try:
+        check(arguments)
+        if arguments.plot is not None:
+            page.require()
+        service = service_of(arguments)
+        return asyncio.run(_found(arguments, service, wanted_of(arguments, service)))
+    except BadInput as problem:
+        print(f"holdfast tune: {problem}", file=sys.stderr)
+        return 2
+    except (NoEndpoint, CannotGenerate, CannotTry) as problem:
+        print(f"holdfast tune: {problem}", file=sys.stderr)
+    except OSError as problem:
+        print(f"holdfast tune: cannot write {problem.filename}: {problem.strerror}", file=sys.stderr)
+    return 1
+
+
+async def _found(arguments: argparse.Namespace, service: ServiceSpec | None, wanted: Wanted) -> int:
+    if arguments.url is not None:
+        return _tell(arguments, [await _live(arguments, service, wanted)])
+    assert service is not None
+    return _tell(arguments, [await _simulated(arguments, service, each, wanted) for each in service.accelerators])
+
+
+async def _simulated(
+    arguments: argparse.Namespace, service: ServiceSpec, option: AcceleratorOption, wanted: Wanted
+) -> Report:
+    """The twin as the endpoint: no engine is asked."""
+    known = believed(service.model_uri, option, service.quantization)
+    most = most_of(arguments, service, known.defaults)
+    lengths = fitting(loads.lengths_of(arguments), known.engine.kv_tokens(most))
+    title = f"{service.model_uri} on {option.name}: {wanted.told}. Simulated: no engine was asked."
+    if not len(lengths.prompt_tokens):
+        note = f"{option.name}: its memory has no room for one of these requests beside the model's weights"
+        return Report(title, option.name, wanted, Tuned(None, 0.0, float("inf"), ()), True, (note,))
+    requests = Requests(lengths, counted_of(arguments, wanted), arguments.cv, arguments.seed)
+    found = await _search(arguments, TwinTrials(known.engine, wanted.slo, most), known, wanted, requests, most)
+    return Report(title, option.name, wanted, found, True, _notes(known))
+
+
+async def _live(arguments: argparse.Namespace, service: ServiceSpec | None, wanted: Wanted) -> Report:
+    allow_connections()
+    endpoint = options.endpoint_of(arguments, os.environ)
+    endpoint = replace(endpoint, model=await served_model(endpoint))
+    known = await _known(arguments, service, endpoint)
+    knobs = _knobs(arguments, service, endpoint, wanted, known.defaults)
+    requests = Requests(loads.lengths_of(arguments), counted_of(arguments, wanted), arguments.cv, arguments.seed)
+    asked = Asked(wanted.bounds, wanted.slo.objective, arguments.max_client_lag, arguments.drain)
+    most = await knobs.most()
+    try:
+        trials = LiveTrials(endpoint, knobs, asked)
+        found = await _search(arguments, trials, known, wanted, requests, most)
+    except BaseException:
+        await _leave(knobs, most)
+        raise
+    await _leave(knobs, found.best or most)
+    title = f"{endpoint.model} at {endpoint.url}: {wanted.told}"
+    return Report(title, known.accelerator, wanted, found, False, _notes(known))
+
+
+async def _known(arguments: argparse.Namespace, service: ServiceSpec | None, endpoint: Endpoint) -> Believed:
+    """What the tables say of model and accelerator, with the KV cache that the engine tells."""
+    option = AcceleratorOption(arguments.accelerator, gpus_per_replica=arguments.gpus)
+    if service is not None:
+        named = [
+            each for each in service.accelerators if each.name == arguments.accelerator or not arguments.accelerator
+        ]
+        if not named:
+            raise BadInput(f"--accelerator {arguments.accelerator}: the LLMService does not list it")
+        option = named[0]
+    _, text = await fetch(metrics_url(endpoint), endpoint)
+    sample = read_sample(text)
+    kv_tokens = int(sample.kv_tokens) if sample is not None and sample.kv_tokens > 0.0 else None
+    model, quantization = (endpoint.model, None) if service is None else (service.model_uri, service.quantization)
+    return believed(model, option, quantization, kv_tokens)
+
+
+def _knobs(
+    arguments: argparse.Namespace,
+    service: ServiceSpec | None,
+    endpoint: Endpoint,
+    wanted: Wanted,
+    defaults: Setting,
+) -> LiveOrRestarted:
+    file = LimitsFile(arguments.limits_file, endpoint, wanted.bounds) if arguments.limits_file is not None else None
+    command = arguments.restart_command
+    restart = Restart(command, endpoint, arguments.restart_timeout) if command is not None else None
+    asked = arguments.max_num_seqs or arguments.max_num_batched_tokens
+    most = most_of(arguments, service, defaults) if asked or file is None else None
+    return LiveOrRestarted(file, restart, most)
+
+
+async def _leave(knobs: LiveOrRestarted, setting: Setting) -> None:
+    """Leave the engine with these; where that fails, the reason that is told first counts."""
+    try:
+        await knobs.apply(setting)
+    except (CannotTry, NoEndpoint) as problem:
+        print(f"holdfast tune: the engine keeps its last limits: {problem}", file=sys.stderr)
+
+
+async def _search(
+    arguments: argparse.Namespace, trials: Trials, known: Believed, wanted: Wanted, requests: Requests, most: Setting
+) -> Tuned:
+    search = Search(
+        trials,
+        TwinModel(known.engine, wanted.slo, requests),
+        requests,
+        arguments.most_trials,
+        arguments.time_limit or float("inf"),
+        _teller(),
+    )
+    more = [
+        replace(each, gpu_memory_utilization=share) for share in arguments.gpu_memory_utilization for each in grid(most)
+    ]
+    return await search.tune(grid(most), more)
+
+
+def _teller() -> Callable[[Tried], None]:
+    """A line on standard error for each trial."""
+    console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
+    made: list[Tried] = []
+
+    def tell(tried: Tried) -> None:
+        made.append(tried)
+        console.print(report.line(len(made), tried))
+
+    return tell
+
+
+def _notes(known: Believed) -> tuple[str, ...]:
+    if known.source is PriorSource.TABLE:
+        return ()
+    why = "of data sheets" if known.source is PriorSource.ROOFLINE else "guessed: model or accelerator is unknown"
+    return (f"step times that limits were proposed by are {why}",)
+
+
+def _tell(arguments: argparse.Namespace, reports: Sequence[Report]) -> int:
+    if arguments.json is not None:
+        text = json.dumps(report.as_json(reports), indent=1)
+        if arguments.json == "-":
+            print(text)
+        else:
+            Path(arguments.json).write_text(text + "\n", encoding="utf-8")
+    if arguments.plot is not None:
+        report.write(arguments.plot, reports)
+    if arguments.json != "-":
+        console = Console(width=None if sys.stdout.isatty() else 150, soft_wrap=True, markup=False, highlight=False)
+        for each in reports:
+            console.print(each.title)
+            if each.found.trials:
+                console.print(drawn(report.HEADS, report.rows(each.found)), soft_wrap=False)
+            for line in report.told(each):
+                console.print(line)
+    return 0 if any(each.found.best is not None for each in reports) else 1

@@ -1,0 +1,224 @@
+"""`holdfast tune` as people call it: on the twin, on an emulated engine over HTTP, and with bad input."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from holdfast.api.llmservice import LLMService
+from holdfast.bench.definitions import Slo as Bounds
+from holdfast.bench.port import Endpoint
+from holdfast.cli.main import main
+from holdfast.domain.service import Slo
+from holdfast.enginemodel.steplaw import StepLaw
+from holdfast.simulator.twin.capacity import Lengths
+from holdfast.tune.limits import LimitsFile, Restart, arguments, reported_limits
+from holdfast.tune.live import Asked, LiveTrials
+from holdfast.tune.port import CannotTry, Requests
+from holdfast.tune.search import Search, Tuned
+from holdfast.tune.setting import Setting, grid
+from holdfast.tune.twin import Engine, TwinModel, TwinTrials
+from holdfast_engine.rules import parse_limits
+from tests.fakes import FakeKnobs, RawServer
+from tests.simulator.emulator_builders import engine
+
+LAW = StepLaw(0.008, 4e-5, 2e-4, 4e-8, 4e-9)
+SLO = Slo(1.0, 0.03, 0.95, 3600.0)
+BELIEVED = Engine(LAW, LAW, lambda _: 60_000)
+MOST = Setting(64, 2048)
+CALM = ("--max-client-lag", "60s")
+
+
+def manifest(folder: Path, **slo: str) -> str:
+    path = folder / "service.yaml"
+    spec = {
+        "model": {"uri": "Qwen/Qwen3-8B"},
+        "slo": {"ttft": "2s", "tpot": "100ms", "objective": "90%", **slo},
+        "accelerators": [{"name": "l40s"}],
+        "batching": {"maxNumSeqs": 64, "maxNumBatchedTokens": 1024},
+    }
+    path.write_text(yaml.safe_dump({"metadata": {"name": "chat"}, "spec": spec}))
+    return str(path)
+
+
+def tuned(real: Engine, seed: int = 1) -> Tuned:
+    lengths = Lengths(np.array([200, 600, 1500, 3000]), np.array([40, 60, 20, 80]))
+    requests = Requests(lengths, 200, seed=seed)
+    search = Search(TwinTrials(real, SLO, MOST), TwinModel(BELIEVED, SLO, requests), requests)
+    return asyncio.run(search.tune(grid(MOST)))
+
+
+def test_an_engine_that_is_slower_than_believed_is_tuned_with_few_trials_and_the_same_each_time() -> None:
+    real = replace(BELIEVED, stretch=1.3)
+    found = tuned(real)
+    assert found == tuned(real)
+    assert found.best is not None
+    assert len(found.trials) <= 14
+    assert found.trials[0].rate_rps > found.rate_rps, "what was believed at first is too much"
+    assert any(tried.ended for tried in found.trials), "the race ends trials early"
+    assert not any(tried.restarted for tried in found.trials)
+
+
+def test_a_model_learns_the_gain_of_an_engine_from_one_trial() -> None:
+    requests = Requests(Lengths(np.full(4, 500), np.full(4, 50)), 100)
+    model = TwinModel(BELIEVED, SLO, requests)
+    tried = asyncio.run(TwinTrials(replace(BELIEVED, stretch=1.5), SLO, MOST).run(MOST, 2.0, requests.at(2.0, 1.0)))
+    assert model.learn(tried, requests.at(2.0, 1.0))
+    assert model.gain == pytest.approx(1.5, rel=0.02)
+    assert not model.learn(tried, requests.at(2.0, 1.0))
+
+
+def test_a_manifest_alone_gives_flags_and_a_snippet_that_the_api_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, picture = tmp_path / "out.json", tmp_path / "tune.html"
+    given = ("--prompt-tokens", "900", "--output-tokens", "60", "--length-cv", "1", "--requests", "100")
+    assert main(["tune", "-f", manifest(tmp_path), *given, "--json", str(out), "--plot", str(picture)]) == 0
+    shown = capsys.readouterr()
+    assert "Simulated: no engine was asked" in shown.out
+    assert "--max-num-batched-tokens=" in shown.out
+    assert "trial 1: " in shown.err
+    told = json.loads(out.read_text())["results"][0]
+    assert (told["source"], told["accelerator"]) == ("twin", "l40s")
+    assert told["best"]["rate_rps"] > 0.0
+    spec = yaml.safe_load(Path(manifest(tmp_path)).read_text())["spec"] | told["llmservice"]["spec"]
+    service = LLMService.parse({"metadata": {"name": "chat"}, "spec": spec})
+    assert service.spec.batching.max_num_batched_tokens == told["best"]["max_num_batched_tokens"]
+    assert len(told["trials"]) == picture.read_text().count("<tr>") - 1
+
+
+def test_objectives_that_no_engine_keeps_are_told_with_those_it_would(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = manifest(tmp_path, tpot="1ms")
+    assert main(["tune", "-f", path, "--requests", "50", "--prompt-tokens", "100", "--output-tokens", "20"]) == 1
+    shown = capsys.readouterr().out
+    assert "cannot be met with any limits" in shown
+    assert "possible for an idle engine, for 90 % of these requests: --slo ttft=" in shown
+
+
+async def test_a_live_engine_is_tuned_through_its_limits_file(tmp_path: Path) -> None:
+    limits, out = tmp_path / "engine-limits", tmp_path / "out.json"
+    async with engine(engine_limits=(str(limits),), max_num_seqs=32, max_num_batched_tokens=512) as client:
+        given = ("--url", client.base, "--limits-file", str(limits), "--accelerator", "h100", *CALM)
+        load = ("--slo", "ttft=30s,tpot=5s", "--prompt-tokens", "50", "--output-tokens", "4", "--requests", "40")
+        code = await asyncio.to_thread(main, ["tune", *given, *load, "--most-trials", "2", "--json", str(out)])
+        reported = reported_limits(await client.metrics())
+    told = json.loads(out.read_text())["results"][0]
+    written = parse_limits(limits.read_text())
+    assert code == 0
+    assert told["source"] == "endpoint"
+    assert not written.adapt
+    assert (written.active_sequences, written.tokens_per_step) == (
+        told["best"]["max_num_seqs"],
+        told["best"]["max_num_batched_tokens"],
+    ), "it is left with the best"
+    assert (reported["active_sequences"], reported["tokens_per_step"]) == (32.0, written.tokens_per_step)
+    assert all(not tried["restarted"] for tried in told["trials"])
+
+
+async def test_limits_are_believed_once_the_engine_reports_them(tmp_path: Path) -> None:
+    async with engine(engine_limits=(str(tmp_path / "read"),)) as client:
+        file = LimitsFile(tmp_path / "read", Endpoint(client.base, "m"), Bounds(ttft_seconds=1.0))
+        most = await file.most()
+        await file.apply(Setting(8, 128))
+        assert (await client.value("holdfast:limits", name="tokens_per_step"), most.max_num_seqs) == (128.0, 1024)
+        with pytest.raises(CannotTry, match="cannot change them live"):
+            await file.apply(Setting(8, 2 * most.max_num_batched_tokens))
+        other = LimitsFile(tmp_path / "other", Endpoint(client.base, "m"), Bounds(), taken_seconds=0.3)
+        with pytest.raises(CannotTry, match="name the file that this engine reads"):
+            await other.most()
+    assert list(tmp_path.iterdir()) == [tmp_path / "read", tmp_path / "other"] or len(list(tmp_path.iterdir())) == 2
+
+
+async def test_an_engine_without_the_plugin_takes_no_live_limits(tmp_path: Path) -> None:
+    async with engine() as client:
+        file = LimitsFile(tmp_path / "limits", Endpoint(client.base, "m"), Bounds())
+        with pytest.raises(CannotTry, match="no plugin that takes live limits"):
+            await file.most()
+    assert list(tmp_path.iterdir()) == []
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ([HEAD, b"data: hello\n\n", RawServer.CLOSE], "with an unreadable answer"),
+        ([HEAD, b'data: {"choices":[{"text":"a"}]}\n\n', RawServer.CLOSE], "broken off"),
+        ([b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n"], "failed with another status"),
+        ([RawServer.RESET], "without connection or answer"),
+    ],
+)
+async def test_an_endpoint_that_answers_nothing_that_counts_ends_the_search(script: list[bytes], told: str) -> None:
+    async with RawServer(script) as server:
+        trials = LiveTrials(Endpoint(server.url, "m"), FakeKnobs(MOST), Asked(Bounds(), 0.9, max_client_lag=60.0))
+        with pytest.raises(CannotTry, match=rf"no request finished: \d+ {told}"):
+            await trials.run(MOST, 200.0, Requests(Lengths(np.array([5]), np.array([3])), 20).at(200.0, 0.0))
+
+
+async def test_a_restart_command_gets_its_arguments_without_a_shell(tmp_path: Path) -> None:
+    command = ["run", "--seqs={max_num_seqs}", "{max_num_batched_tokens}", "{gpu_memory_utilization}", "; rm $HOME"]
+    assert arguments(command, Setting(8, 64)) == ["run", "--seqs=8", "64", "", "; rm $HOME"]
+    assert arguments(command, Setting(8, 64, 0.9))[3] == "0.9"
+    note = tmp_path / "note"
+    write = "import sys, pathlib; pathlib.Path(sys.argv[1]).write_text(sys.argv[2])"
+    async with engine() as client:
+        given = [sys.executable, "-S", "-c", write, str(note), "{max_num_batched_tokens};x"]
+        await Restart(given, Endpoint(client.base, "m"), 20.0).start(Setting(8, 64))
+        assert note.read_text() == "64;x"
+        for broken, told in (([sys.executable, "-S", "-c", "exit(3)"], "ended with 3"), (["/nonexistent"], "be run")):
+            with pytest.raises(CannotTry, match=told):
+                await Restart(broken, Endpoint(client.base, "m"), 20.0).start(Setting(8, 64))
+    with pytest.raises(CannotTry, match="does not serve"):
+        await Restart(["true"], Endpoint("http://127.0.0.1:9", "m"), 0.3).start(Setting(8, 64))
+
+
+URL = ("--url", "http://127.0.0.1:9", "--model", "m")
+WAY = ("--limits-file", "limits")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ((), "--url or -f is missing"),
+        ((*URL, "--slo", "ttft=1s"), "--url needs a way to set limits"),
+        ((*URL, *WAY), "--slo or -f: give one of them"),
+        ((*URL, *WAY, "--slo", "ttft=soon"), "give bounds as"),
+        ((*URL, *WAY, "--slo", "ttft=0s", "--objective", "nan"), "--objective"),
+        ((*URL, "--slo", "ttft=1s", "--limits-file", "/nonexistent/x"), "there is no such folder"),
+        ((*URL, *WAY, "--slo", "ttft=1s", "--gpu-memory-utilization", "0.9"), "cannot be changed live"),
+        ((*URL, *WAY, "--slo", "ttft=1s", "--gpu-memory-utilization", "0.9,7"), "give shares from"),
+        ((*URL, "--slo", "ttft=1s", "--restart-command", "a 'b"), "quote it"),
+        ((*URL, *WAY, "--slo", "ttft=1s", "--requests", "0"), "give a whole number"),
+        (("-f", "/nonexistent.yaml"), "no LLMService"),
+        (("-f", "x.yaml", *WAY), "need --url"),
+        (("-f", "x.yaml", "--objective", "90%"), "does not go with -f"),
+        (("-f", "x.yaml", "--lengths", "x", "--prompt-tokens", "3"), "leave --prompt-tokens"),
+    ],
+)
+def test_bad_usage_is_told_in_one_line(given: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def code() -> Any:
+        try:
+            return main(["tune", *given])
+        except SystemExit as left:
+            return left.code
+
+    assert code() == 2
+    shown = capsys.readouterr().err
+    assert told in shown
+    assert shown.count("\n") == 1
+
+
+def test_an_endpoint_that_nobody_answers_at_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", *URL, *WAY, "--slo", "ttft=1s"]) == 1
+    assert "cannot reach http://127.0.0.1:9" in capsys.readouterr().err

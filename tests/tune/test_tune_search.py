@@ -1,0 +1,137 @@
+"""The search for limits: it finds the best with few trials, whatever the model believes, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.simulator.twin.capacity import Lengths
+from holdfast.tune.port import Requests, enough
+from holdfast.tune.race import Race, interval
+from holdfast.tune.search import STEP, Search, Tuned
+from holdfast.tune.setting import Setting, grid
+from tests.fakes import FakeEngine
+
+MOST = Setting(256, 2048)
+SETTINGS = grid(MOST)
+REQUESTS = Requests(Lengths(np.full(4, 100), np.full(4, 10)), 50)
+TRUTH = {each: 4.0 + 3.0 * math.exp(-(math.log2(each.max_num_batched_tokens / 1024) ** 2)) for each in SETTINGS}
+
+
+def search(engine: FakeEngine, more: tuple[Setting, ...] = (), **limits: float) -> Tuned:
+    return asyncio.run(Search(engine, engine, REQUESTS, **limits).tune(SETTINGS, more))  # type: ignore[arg-type]
+
+
+def test_the_grid_holds_the_powers_of_two_below_what_the_engine_takes_and_itself() -> None:
+    found = grid(Setting(100, 1000))
+    assert {each.max_num_seqs for each in found} == {100, 64, 32, 16}
+    assert {each.max_num_batched_tokens for each in found} == {1000, 512, 256}
+    assert all(each.max_num_seqs <= each.max_num_batched_tokens for each in grid(Setting(1024, 1024)))
+
+
+def test_a_model_that_is_right_needs_hardly_more_trials_than_settings_that_could_win() -> None:
+    engine = FakeEngine(TRUTH, TRUTH)
+    found = search(engine)
+    assert found.best is not None
+    assert found.confirmed
+    assert TRUTH[found.best] == max(TRUTH.values())
+    assert found.rate_rps <= TRUTH[found.best] <= (1.0 + 2.0 * STEP) * found.rate_rps
+    assert len(found.trials) <= 10
+
+
+@given(st.floats(0.2, 5.0), st.integers(0, 2**31))
+@settings(max_examples=40, deadline=None)
+def test_a_model_that_is_wrong_by_one_factor_and_learns_it_finds_the_best(factor: float, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    carries = {each: float(draw.uniform(2.0, 8.0)) for each in SETTINGS}
+    engine = FakeEngine(carries, {each: factor * rate for each, rate in carries.items()}, learns=1.0)
+    found = search(engine)
+    assert found.best is not None
+    assert carries[found.best] >= max(carries.values()) / (1.0 + STEP) - 1e-9
+    assert found.rate_rps <= carries[found.best]
+
+
+@given(st.lists(st.floats(0.0, 1e3), min_size=len(SETTINGS), max_size=len(SETTINGS)), st.floats(1e-3, 1e3))
+@settings(max_examples=60, deadline=None)
+def test_a_search_ends_and_never_tells_more_than_held_whatever_the_model_says(
+    carried: list[float], believed: float
+) -> None:
+    carries = dict(zip(SETTINGS, carried, strict=True))
+    engine = FakeEngine(carries, dict.fromkeys(SETTINGS, believed))
+    engine.idle_is_good = any(carried)
+    found = search(engine)
+    assert len(found.trials) <= 60 + 3
+    assert len(engine.rates) == len(set(engine.rates)) + found.confirmed, "no trial is made twice, but to confirm"
+    if found.best is not None:
+        assert 0.0 < found.rate_rps <= carries[found.best]
+
+
+def test_what_an_idle_engine_misses_is_told_after_few_trials() -> None:
+    engine = FakeEngine(dict.fromkeys(SETTINGS, 0.0), dict.fromkeys(SETTINGS, 3.0))
+    engine.idle_is_good = False
+    found = search(engine)
+    assert (found.best, found.rate_rps, len(found.trials)) == (None, 0.0, 4)
+    assert found.alone is not None
+    assert found.seconds == 45.0
+
+
+def test_more_memory_is_tried_only_where_the_cache_is_what_lacks() -> None:
+    more = tuple(Setting(each.max_num_seqs, each.max_num_batched_tokens, 0.95) for each in SETTINGS)
+    carries = TRUTH | {each: 10.0 for each in more}
+    for full, expected in ((False, None), (True, 0.95)):
+        found = search(FakeEngine(carries, carries, full=full), more)
+        assert found.best is not None
+        assert found.best.gpu_memory_utilization == expected
+    assert sum(tried.setting.gpu_memory_utilization is not None for tried in found.trials) <= 4
+
+
+def test_time_and_trials_that_run_out_are_told() -> None:
+    found = search(FakeEngine(TRUTH, TRUTH), most_trials=2)
+    assert found.exhausted
+    assert found.best is not None
+    assert search(FakeEngine(TRUTH, TRUTH), most_seconds=15.0).exhausted
+    assert not search(FakeEngine(TRUTH, TRUTH)).exhausted
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=300), st.sampled_from([0.5, 0.9, 0.95, 0.99, 1.0]))
+@settings(max_examples=200, deadline=None)
+def test_a_race_is_lost_only_by_too_many_bad_ones(goods: list[bool], objective: float) -> None:
+    race = Race(len(goods), objective)
+    for arrived, good in enumerate(goods, start=1):
+        if not good and race.missed(arrived):
+            assert race.bad > race.allowed or race.bad / arrived > 1.0 - objective
+            break
+    else:
+        assert race.held
+        assert race.bad <= (1.0 - objective) * len(goods) + 1e-6
+
+
+@pytest.mark.parametrize(("count", "total"), [(0, 0), (0, 10), (10, 10), (3, 1000)])
+def test_an_interval_holds_the_share(count: int, total: int) -> None:
+    low, high = interval(count, total)
+    assert 0.0 <= low <= (count / total if total else 0.5) <= high <= 1.0
+
+
+def test_stricter_objectives_count_more_requests() -> None:
+    assert [enough(share) for share in (0.5, 0.95, 0.99, 1.0)] == [200, 200, 400, 2000]
+
+
+def test_the_same_requests_come_at_any_rate_and_others_to_confirm() -> None:
+    slow, fast, others = REQUESTS.at(1.0, 0.0), REQUESTS.at(4.0, 0.0), REQUESTS.others().at(1.0, 0.0)
+    assert np.allclose(slow.requests.at, 4.0 * fast.requests.at)
+    assert not np.allclose(slow.requests.at, others.requests.at)
+    assert (slow.counted, slow.first) == (50, 0)
+
+
+def test_a_load_begins_with_those_that_would_be_in_the_engine_by_then() -> None:
+    found = REQUESTS.at(10.0, 4.0)
+    under_way, rest = found.requests.output_tokens[:40], found.requests.output_tokens[40:]
+    assert (found.first, found.counted) == (40 + 20, 100)
+    assert (found.requests.at[:40] == 0.0).all()
+    assert (found.requests.prompt_tokens[:40] == 100 // 8).all(), "they must not hold up those that count"
+    assert 1 <= under_way.min() < under_way.max() <= 10 == rest.min()
