@@ -38,7 +38,7 @@ from holdfast.tune.options import (
     service_of,
     wanted_of,
 )
-from holdfast.tune.port import CannotTry, Requests, Tried, Trials
+from holdfast.tune.port import CannotTry, Requests, Trials, Tried
 from holdfast.tune.report import Report
 from holdfast.tune.search import Search, Tuned
 from holdfast.tune.setting import Setting, grid
@@ -51,7 +51,7 @@ EXAMPLE = """examples:
   holdfast tune --url http://10.0.0.7:8000 --accelerator l40s --slo ttft=2s,tpot=100ms \\
     --restart-command './restart.sh {max_num_seqs} {max_num_batched_tokens}'
 
-Exit 0: limits were found. 1: the objectives cannot be met with any, or no trial could be made. 2: bad usage or input."""
+Exit 0: limits were found. 1: none meet the objectives, or no trial could be made. 2: bad usage or input."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -102,7 +102,7 @@ async def _simulated(
     if not len(lengths.prompt_tokens):
         note = f"{option.name}: its memory has no room for one of these requests beside the model's weights"
         return Report(title, option.name, wanted, Tuned(None, 0.0, float("inf"), ()), True, (note,))
-    requests = Requests(lengths, counted_of(arguments, wanted), arguments.cv, arguments.seed)
+    requests = Requests(lengths, counted_of(arguments, wanted), cv=arguments.cv, seed=arguments.seed)
     found = await _search(arguments, TwinTrials(known.engine, wanted.slo, most), known, wanted, requests, most)
     return Report(title, option.name, wanted, found, True, _notes(known))
 
@@ -113,7 +113,9 @@ async def _live(arguments: argparse.Namespace, service: ServiceSpec | None, want
     endpoint = replace(endpoint, model=await served_model(endpoint))
     known = await _known(arguments, service, endpoint)
     knobs = _knobs(arguments, service, endpoint, wanted, known.defaults)
-    requests = Requests(loads.lengths_of(arguments), counted_of(arguments, wanted), arguments.cv, arguments.seed)
+    requests = Requests(
+        loads.lengths_of(arguments), counted_of(arguments, wanted), cv=arguments.cv, seed=arguments.seed
+    )
     asked = Asked(wanted.bounds, wanted.slo.objective, arguments.max_client_lag, arguments.drain)
     most = await knobs.most()
     try:
@@ -170,10 +172,11 @@ async def _leave(knobs: LiveOrRestarted, setting: Setting) -> None:
 async def _search(
     arguments: argparse.Namespace, trials: Trials, known: Believed, wanted: Wanted, requests: Requests, most: Setting
 ) -> Tuned:
+    model = TwinModel(known.engine, wanted.slo, requests)
     search = Search(
         trials,
-        TwinModel(known.engine, wanted.slo, requests),
-        requests,
+        model,
+        model.lasting(grid(most)),
         arguments.most_trials,
         arguments.time_limit or float("inf"),
         _teller(),

@@ -61,8 +61,8 @@ class LimitsFile:
         if (found["active_sequences"], found["tokens_per_step"]) != wanted:
             raise CannotTry(
                 f"{self._endpoint.url} runs with {found['active_sequences']:.0f} sequences and "
-                f"{found['tokens_per_step']:.0f} tokens per step where it was told {setting}: it cannot change them live "
-                "(docs/engine.md): give --restart-command instead"
+                f"{found['tokens_per_step']:.0f} tokens per step where it was told {setting}: it cannot "
+                "change them live (docs/engine.md): give --restart-command instead"
             )
         return False
 
@@ -71,8 +71,8 @@ class LimitsFile:
         reported = await self._reported()
         if "active_sequences" not in reported:
             raise CannotTry(
-                f"{self._endpoint.url} has no plugin that takes live limits (no holdfast:limits among its metrics): start "
-                "it with --scheduler-cls holdfast_engine.scheduler.HoldfastScheduler, or give --restart-command"
+                f"{self._endpoint.url} has no plugin that takes live limits (no holdfast:limits among its metrics): "
+                "start it with --scheduler-cls holdfast_engine.scheduler.HoldfastScheduler, or give --restart-command"
             )
         self._version = int(max(self._version, reported.get("version", 0.0), time.time())) + 1
         limits = Limits(self._version, self._objectives, sequences, tokens, adapt=False)
@@ -98,8 +98,8 @@ class LimitsFile:
                 return reported
             await asyncio.sleep(LOOK_SECONDS)
         raise CannotTry(
-            f"{self._endpoint.url} did not take the limits of {self._path} within {self._taken_seconds:g} s: name the file that "
-            "this engine reads (its HOLDFAST_ENGINE_LIMITS, or --engine-limits of holdfast emulate)"
+            f"{self._endpoint.url} did not take the limits of {self._path} within {self._taken_seconds:g} s: "
+            "name the file that this engine reads (its HOLDFAST_ENGINE_LIMITS, or --engine-limits of holdfast emulate)"
         )
 
     async def _reported(self) -> dict[str, float]:
@@ -129,7 +129,7 @@ class Restart:
         try:
             async with asyncio.timeout(self.most_seconds):
                 await self._run(arguments(self.command, setting))
-                while not await self._serves():
+                while not await self._serves():  # noqa: ASYNC110 - another process is waited for
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:
             raise CannotTry(

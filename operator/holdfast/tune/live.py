@@ -111,8 +111,8 @@ class LiveTrials:
             told = ", ".join(f"{count} {what}" for what, count in _causes(run.records, Slo(), given_up=False))
             error = next((record.error for record in run.records if record.error), "")
             raise CannotTry(
-                f"{self._endpoint.url}: no request finished: {told}{': ' + error if error else ''}: check with holdfast "
-                "bench that it answers"
+                f"{self._endpoint.url}: no request finished: {told}{': ' + error if error else ''}: check "
+                "with holdfast bench that it answers"
             )
         gaps = Spread.of(np.concatenate([definitions.itl_seconds(record) for record in timed] or [np.zeros(0)]))
         slow = run.client.overloaded(self._asked.max_client_lag, gaps.p50) if run.client is not None else ""

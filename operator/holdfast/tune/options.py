@@ -113,7 +113,7 @@ def _check_knobs(arguments: argparse.Namespace) -> None:
     ways = arguments.limits_file is not None or arguments.restart_command is not None
     if arguments.url is not None and not ways:
         raise BadInput(
-            "--url needs a way to set limits: --limits-file, the file that the engine's plugin reads, or --restart-command"
+            "--url needs a way to set limits: --limits-file, which the engine's plugin reads, or --restart-command"
         )
     if arguments.url is not None and arguments.gpu_memory_utilization and arguments.restart_command is None:
         raise BadInput("--gpu-memory-utilization cannot be changed live: give --restart-command")
@@ -204,7 +204,7 @@ def most_of(arguments: argparse.Namespace, service: ServiceSpec | None, defaults
     tokens = tokens or defaults.max_num_batched_tokens
     if tokens < sequences:
         raise BadInput(
-            f"{tokens} tokens per step are fewer than {sequences} sequences, which vLLM refuses: lower --max-num-seqs too"
+            f"{tokens} tokens per step are fewer than {sequences} sequences, which vLLM refuses: lower --max-num-seqs"
         )
     return Setting(sequences, tokens)
 

@@ -43,8 +43,8 @@ class Load:
 class Requests:
     """The same requests at any rate, so that settings differ by what they are and not by chance.
 
-    `counted` of them count, after a warm-up; `cv` is that of the gaps, 1 for Poisson arrivals. Each set of them is drawn
-    by quantiles: few requests drawn at random would be a tenth more work, or less, than those that they stand for.
+    `counted` of them count, after a warm-up; `cv` is that of the gaps, 1 for Poisson arrivals. They are drawn by
+    quantiles: few requests drawn at random would be a tenth more work, or less, than those that they stand for.
     """
 
     lengths: Lengths
@@ -201,10 +201,10 @@ class Model(Protocol):
         """Those worth a trial, the best first: without what is surely worse, or the same as another."""
 
     def residence_seconds(self, setting: Setting, rate_rps: float) -> float:
-        """How long a request is in the engine at a rate, on average; no longer than the objectives let a good one be."""
+        """How long a request is in the engine at a rate, on average; as long as a good one may at most."""
 
     def sustained(self, setting: Setting) -> float:
-        """Share of what a trial carries that lasts: a trial is short, and its requests come more evenly than by chance."""
+        """Share of what a trial carries that lasts: trials are short, and their requests come evenly."""
 
     def learn(self, tried: Tried, load: Load) -> bool:
         """Correct the model by a trial; whether that changed what it says."""

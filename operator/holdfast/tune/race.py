@@ -13,7 +13,7 @@ LEAST_BAD = 5
 
 
 class Race:
-    """Judges the requests of one trial while it runs. Requests under way count as good: a trial is not ended for them."""
+    """Judges the requests of one trial while it runs; those under way count as good."""
 
     def __init__(self, requests: int, objective: float) -> None:
         self.requests = requests
@@ -23,7 +23,7 @@ class Race:
         self._share = 1.0 - objective
 
     def missed(self, arrived: int) -> bool:
-        """One more is bad, of so many that have arrived; whether that ends it: it cannot attain the objective any more."""
+        """One more is bad, of so many that have arrived; whether the objective cannot be attained any more."""
         self.bad += 1
         surely = self.bad >= LEAST_BAD and interval(self.bad, max(arrived, self.bad), CONFIDENCE)[0] > self._share
         if surely or self.bad > self.allowed:

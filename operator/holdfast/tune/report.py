@@ -41,9 +41,7 @@ def told(report: Report) -> list[str]:
     """What was found, in sentences; then flags and manifest."""
     found, lines = report.found, list(report.notes)
     if found.exhausted:
-        lines.append(
-            "trials or time ran out before nothing could beat this any more: raise --most-trials, --time-limit"
-        )
+        lines.append("trials or time ran out before the search was over: raise --most-trials or --time-limit")
     if found.best is None:
         return [*_impossible(report), *lines]
     return [
@@ -60,11 +58,11 @@ def told(report: Report) -> list[str]:
 def _confirmation(found: Tuned) -> str:
     last = found.trials[-1]
     if not found.confirmed:
-        return f"not confirmed: other requests missed at {last.rate_rps:.3g} req/s and above: measure it with holdfast bench"
+        return f"not confirmed: other requests missed at {last.rate_rps:.3g} req/s: measure with holdfast bench"
     low, high = last.attainment_interval
     return (
-        f"{100 * last.attainment:.2f} % of {last.judged} other requests were good at it (95 % interval {100 * low:.2f} to "
-        f"{100 * high:.2f} %)"
+        f"{100 * last.attainment:.2f} % of {last.judged} other requests were good at it (95 % interval "
+        f"{100 * low:.2f} to {100 * high:.2f} %)"
     )
 
 
@@ -77,7 +75,7 @@ def _impossible(report: Report) -> list[str]:
     asked = asdict(report.wanted.bounds)
     possible = ",".join(f"{name}={_rounded_up(s)}" for name, s in tail if asked[f"{name}_seconds"] and math.isfinite(s))
     return [
-        f"the objectives cannot be met with any limits: of {alone.judged} requests sent one at a time {alone.bad} missed",
+        f"the objectives cannot be met with any limits: of {alone.judged} requests sent one by one {alone.bad} missed",
         f"possible for an idle engine, for {objective:g} % of these requests: --slo {possible}",
     ]
 

@@ -10,11 +10,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.tune.port import Model, Requests, Tried, Trials
+from holdfast.tune.port import Model, Requests, Trials, Tried
 from holdfast.tune.setting import Setting
 
 STEP = 0.02
 """What carries so much more is better, and how exact a rate is looked for."""
+
+CLOSE_ENOUGH = 1.04
+"""Between the rates at which one setting held and missed nothing more is looked for."""
 
 TRUST = 1.06
 """A setting carries at most so many times what the model says, once trials have corrected it."""
@@ -123,6 +126,8 @@ class Search:
         """The most that a setting may carry, by what it has shown and by what the model says."""
         predicted = self.model.rate(candidate.setting)
         believed = TRUST * max(predicted, candidate.held_rps) if self._tried else math.inf
+        if candidate.missed_rps <= CLOSE_ENOUGH * candidate.held_rps:
+            return candidate.held_rps
         return min(believed, candidate.missed_rps)
 
     def _rate(self, candidate: _Candidate, target: float) -> float:
@@ -148,7 +153,8 @@ class Search:
             candidate.held_rps = max(candidate.held_rps, rate)
         else:
             candidate.missed_rps = min(candidate.missed_rps, rate)
-        return self.model.learn(tried, load)
+        # An engine beyond what it carries tells less of its steps than one that keeps up.
+        return (tried.held or self._best() is None) and self.model.learn(tried, load)
 
     async def _confirmed(self, best: _Candidate) -> tuple[float, bool]:
         """The rate at which other requests keep the objective too; of several that did not, what is left to believe."""

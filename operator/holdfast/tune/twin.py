@@ -1,4 +1,4 @@
-"""The twin as the endpoint, on its virtual clock, and as the model that proposes; both play the very requests of a trial.
+"""The twin as the endpoint, on its virtual clock, and as the model that proposes; both play a trial's own requests.
 
 The model believes in the step times of a table or a law times one gain, which trials correct: what a step takes is the
 one thing that everything else follows from.
@@ -37,6 +37,9 @@ GAINS = 8.0
 SAME_GAIN = 0.01
 SHORTLIST = 0.75
 """Share of the best by the closed form below which a setting is not played: the two may be 15 % apart."""
+
+CLEARLY = 1.03
+"""How much more fewer sequences have to carry: they protect an engine only as long as lengths stay what they are."""
 
 MOST_PAIRS, LONG_DRAWS = 20_000, 3
 TRICKLE, BUSIEST = 0.05, 0.95
@@ -146,18 +149,17 @@ class TwinModel:
         return self._rates[setting]
 
     def proposals(self, settings: Sequence[Setting]) -> list[Setting]:
-        """Those near the best by the closed form, but of equals (nobody waits for a sequence) the largest alone."""
+        """Those near the best by the closed form; fewer sequences only where the twin finds that they carry more."""
         formula = {setting: self._point(setting).capacity.rate_rps for setting in settings}
         least = SHORTLIST * max(formula.values(), default=0.0)
-        found: list[Setting] = []
-        peaks: dict[tuple[int, float | None], float] = {}
+        found: dict[tuple[int, float | None], Setting] = {}
         for setting in sorted(settings, key=lambda each: -each.max_num_seqs):
             group = setting.max_num_batched_tokens, setting.gpu_memory_utilization
-            if formula[setting] < least or setting.max_num_seqs >= peaks.get(group, math.inf):
+            if formula[setting] < least:
                 continue
-            found.append(setting)
-            peaks[group] = min(peaks.get(group, math.inf), self._peak(setting))
-        return sorted(found, key=lambda each: -self.rate(each))
+            if group not in found or self.rate(setting) > CLEARLY * self.rate(found[group]):
+                found[group] = setting
+        return sorted(found.values(), key=lambda each: -self.rate(each))
 
     def residence_seconds(self, setting: Setting, rate_rps: float) -> float:
         """By the closed form, as far as it goes: beyond what an engine carries there is no steady state."""
@@ -231,14 +233,6 @@ class TwinModel:
         timer, law = SlowedTimer(self._engine.timer, self.gain), self._engine.law.scaled(self.gain)
         kv_tokens = self._engine.kv_tokens(setting)
         return working_point(timer, self._mix, limits, kv_tokens, self._slo, start=law)
-
-    def _peak(self, setting: Setting) -> float:
-        """Requests inside the engine at the most, at the rate it carries: so many sequences are enough."""
-        records, _ = self._engine.play(setting, self._load(setting, self.rate(setting)).requests, self._slo)
-        done = records[np.isfinite(records["last_at"])]
-        moments = np.concatenate([done["at"], done["last_at"]])
-        changes = np.repeat([1, -1], len(done))
-        return float(max(np.cumsum(changes[np.argsort(moments, kind="stable")]), default=0))
 
 
 def _raced(race: Race, records: Records, warm_up: int, slo: Slo) -> tuple[float, int]:
