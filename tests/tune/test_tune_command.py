@@ -105,6 +105,7 @@ def test_objectives_that_no_engine_keeps_are_told_with_those_it_would(
     assert "possible for an idle engine, for 90 % of these requests: --slo ttft=" in shown
 
 
+@pytest.mark.slow
 async def test_a_live_engine_is_tuned_through_its_limits_file(tmp_path: Path) -> None:
     limits, out = tmp_path / "engine-limits", tmp_path / "out.json"
     async with engine(engine_limits=(str(limits),), max_num_seqs=16, max_num_batched_tokens=256) as client:
@@ -125,6 +126,7 @@ async def test_a_live_engine_is_tuned_through_its_limits_file(tmp_path: Path) ->
     assert all(not tried["restarted"] for tried in told["trials"])
 
 
+@pytest.mark.slow
 async def test_limits_are_believed_once_the_engine_reports_them(tmp_path: Path) -> None:
     async with engine(engine_limits=(str(tmp_path / "read"),)) as client:
         file = LimitsFile(tmp_path / "read", Endpoint(client.base, "m"), Bounds(ttft_seconds=1.0))
