@@ -29,6 +29,7 @@ from holdfast.tune.limits import LimitsFile, LiveOrRestarted, Restart
 from holdfast.tune.live import Asked, LiveTrials
 from holdfast.tune.options import (
     Believed,
+    Told,
     Wanted,
     add_arguments,
     believed,
@@ -141,9 +142,9 @@ async def _known(arguments: argparse.Namespace, service: ServiceSpec | None, end
         option = named[0]
     _, text = await fetch(metrics_url(endpoint), endpoint)
     sample = read_sample(text)
-    kv_tokens = int(sample.kv_tokens) if sample is not None and sample.kv_tokens > 0.0 else None
+    told = Told(int(sample.kv_tokens)) if sample is not None and sample.kv_tokens > 0.0 else Told()
     model, quantization = (endpoint.model, None) if service is None else (service.model_uri, service.quantization)
-    return believed(model, option, quantization, kv_tokens)
+    return believed(model, option, quantization, told)
 
 
 def _knobs(

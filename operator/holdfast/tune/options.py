@@ -14,7 +14,7 @@ from holdfast.api.llmservice import InvalidLLMService, LLMService
 from holdfast.api.yamltext import read_yaml
 from holdfast.bench import definitions, options
 from holdfast.domain.service import AcceleratorOption, ServiceSpec, Slo
-from holdfast.enginemodel.prior import EnginePrior, PriorSource, engine_prior
+from holdfast.enginemodel.prior import LEAST_KV_TOKENS, EnginePrior, PriorSource, engine_prior
 from holdfast.observe.spec import to_spec
 from holdfast.simulator.twin.scenario import BadInput
 from holdfast.simulator.twin.traces import FORMATS
@@ -168,6 +168,13 @@ def counted_of(arguments: argparse.Namespace, wanted: Wanted) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """What a live engine says of itself: the size of its KV cache, 0 where it does not."""
+
+    kv_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Believed:
     """What is believed of an engine: of which `accelerator`, from which `source`, and its step times and memory."""
 
@@ -178,9 +185,9 @@ class Believed:
 
 
 def believed(
-    model_uri: str, option: AcceleratorOption, quantization: str | None = None, kv_tokens: int | None = None
+    model_uri: str, option: AcceleratorOption, quantization: str | None = None, live: Told | None = None
 ) -> Believed:
-    """By the shipped tables and data sheets; `kv_tokens` where the engine itself has told them."""
+    """By the shipped tables and data sheets, and what a live engine tells."""
 
     def prior(memory: float | None) -> EnginePrior:
         more = {} if memory is None else {"memory_utilization": memory}
@@ -189,7 +196,10 @@ def believed(
 
     def tokens(setting: Setting) -> int:
         memory = setting.gpu_memory_utilization
-        return kv_tokens if kv_tokens is not None and memory is None else prior(memory).kv_tokens
+        if live is None:
+            return prior(memory).kv_tokens
+        # It serves, so that it holds some requests, whatever the tables say.
+        return live.kv_tokens if memory is None and live.kv_tokens else max(prior(memory).kv_tokens, LEAST_KV_TOKENS)
 
     first = prior(None)
     defaults = Setting(first.max_num_seqs_default, first.max_num_batched_tokens_default)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -64,7 +65,7 @@ class Requests:
         Without them an engine that is beyond what it carries looks well for as long as it takes to fill up.
         """
         resident = min(round(rate_rps * residence_seconds), MOST_RESIDENT)
-        gaps, prompts, outputs = self._drawn(self.warm_up + self.counted)
+        gaps, prompts, outputs = self._drawn
         first_prompts, first_outputs = self._under_way(resident)
         load = Workload(
             np.concatenate([np.zeros(resident), np.cumsum(gaps) / rate_rps]),
@@ -76,16 +77,17 @@ class Requests:
 
     def alone(self) -> Load:
         """Few that meet nobody else."""
-        gaps, prompts, outputs = self._drawn(LONE_REQUESTS)
+        gaps, prompts, outputs = (column[:LONE_REQUESTS] for column in self._drawn)
         return Load(Workload(np.cumsum(gaps) / 1e-6, prompts, outputs, np.zeros(len(gaps), np.int64)), 0, self.seed)
 
     def others(self) -> Requests:
         """As many of the same kind, drawn anew."""
         return replace(self, seed=self.seed + 1_000_003)
 
-    def _drawn(self, count: int) -> tuple[Floats, Integers, Integers]:
+    @cached_property
+    def _drawn(self) -> tuple[Floats, Integers, Integers]:
         """Gaps of one second on average, and lengths."""
-        draw = np.random.default_rng([self.seed, 5])
+        count, draw = self.warm_up + self.counted, np.random.default_rng([self.seed, 5])
         shape = 1.0 / self.cv**2
         gaps = np.sort(draw.gamma(shape, 1.0 / shape, DRAWS_PER_REQUEST * count))[
             _spaced(count, draw, DRAWS_PER_REQUEST)

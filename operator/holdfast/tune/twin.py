@@ -41,7 +41,7 @@ SHORTLIST = 0.75
 CLEARLY = 1.03
 """How much more fewer sequences have to carry: they protect an engine only as long as lengths stay what they are."""
 
-MOST_PAIRS, LONG_DRAWS = 20_000, 3
+MOST_PAIRS, LONG_DRAWS, LEAST_SUSTAINED = 20_000, 3, 0.5
 TRICKLE, BUSIEST = 0.05, 0.95
 
 KvTokens = Callable[[Setting], int]
@@ -178,7 +178,7 @@ class TwinModel:
         e2e = None if slo.e2e_seconds is None else slo.e2e_seconds / gain
         slo = replace(slo, ttft_seconds=slo.ttft_seconds / gain, tpot_seconds=slo.tpot_seconds / gain, e2e_seconds=e2e)
         bench = Bench(EngineKind(self._engine.timer, limits), slo, self._requests.lengths, LONG_DRAWS)
-        return min(1.0, bench.rate(short * gain).rate_rps / gain / short)
+        return min(1.0, max(LEAST_SUSTAINED, bench.rate(short * gain).rate_rps / gain / short))
 
     def learn(self, tried: Tried, load: Load) -> bool:
         """Fit the gain to the median TPOT of a trial."""
