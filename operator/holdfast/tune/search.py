@@ -16,8 +16,8 @@ from holdfast.tune.setting import Setting
 STEP = 0.02
 """What carries so much more is better, and how exact a rate is looked for."""
 
-CLOSE_ENOUGH = 1.04
-"""Between the rates at which one setting held and missed nothing more is looked for."""
+NEAR = 1.04
+"""The next rate of a setting that held where it was expected to; where it misses, that is all."""
 
 TRUST = 1.06
 """A setting carries at most so many times what the model says, once trials have corrected it."""
@@ -25,8 +25,8 @@ TRUST = 1.06
 CLOSE = 0.98
 """Of the predicted rate, at which a setting is tried: a trial that holds tells more than one that just misses."""
 
-STRIDE, MOST_STRIDE, STEEPEST = 1.1, 2.0, 0.85
-"""Beyond a prediction that held too well, longer with each, and below one that missed."""
+MOST_STRIDE, STEEPEST = 2.0, 0.85
+"""How far to go at most beyond what held too well, and at least below what missed."""
 
 HOPELESS_TRIALS = 4
 """After so many misses without a hold it is asked what an idle engine keeps."""
@@ -126,7 +126,7 @@ class Search:
         """The most that a setting may carry, by what it has shown and by what the model says."""
         predicted = self.model.rate(candidate.setting)
         believed = TRUST * max(predicted, candidate.held_rps) if self._tried else math.inf
-        if candidate.missed_rps <= CLOSE_ENOUGH * candidate.held_rps:
+        if candidate.missed_rps <= NEAR * (1.0 + 1e-9) * candidate.held_rps:
             return candidate.held_rps
         return min(believed, candidate.missed_rps)
 
@@ -135,12 +135,14 @@ class Search:
         if candidate.missed_rps == math.inf:
             if candidate.held_rps < predicted:
                 return max(target, predicted)
-            return min(max(STRIDE, candidate.held_rps / predicted), MOST_STRIDE) * candidate.held_rps
+            return min(max(NEAR, (candidate.held_rps / predicted) ** 2), MOST_STRIDE) * candidate.held_rps
         if target == 0.0:
             return min(predicted, STEEPEST * candidate.missed_rps)
         if candidate.missed_rps <= (1.0 + STEP) * target or (predicted <= target and not candidate.held_rps):
             return target
         between = math.sqrt(target * candidate.missed_rps)
+        if candidate.held_rps:
+            between = max(target, min(between, NEAR * candidate.held_rps))
         return predicted if target < predicted < between else between
 
     async def _try(self, setting: Setting, rate: float) -> bool:
