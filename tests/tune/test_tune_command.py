@@ -76,6 +76,7 @@ def test_a_model_learns_the_gain_of_an_engine_from_one_trial() -> None:
     assert not model.learn(tried, requests.at(2.0, 1.0))
 
 
+@pytest.mark.slow
 def test_a_manifest_alone_gives_flags_and_a_snippet_that_the_api_takes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

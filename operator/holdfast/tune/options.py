@@ -14,7 +14,7 @@ from holdfast.api.llmservice import InvalidLLMService, LLMService
 from holdfast.api.yamltext import read_yaml
 from holdfast.bench import definitions, options
 from holdfast.domain.service import AcceleratorOption, ServiceSpec, Slo
-from holdfast.enginemodel.prior import LEAST_KV_TOKENS, EnginePrior, PriorSource, engine_prior
+from holdfast.enginemodel.prior import LEAST_KV_TOKENS, MEMORY_UTILIZATION, EnginePrior, PriorSource, engine_prior
 from holdfast.observe.spec import to_spec
 from holdfast.simulator.twin.scenario import BadInput
 from holdfast.simulator.twin.traces import FORMATS
@@ -190,9 +190,8 @@ def believed(
     """By the shipped tables and data sheets, and what a live engine tells."""
 
     def prior(memory: float | None) -> EnginePrior:
-        more = {} if memory is None else {"memory_utilization": memory}
         given = (model_uri, option.name, dict(option.node_selector), option.gpus_per_replica, quantization)
-        return engine_prior(*given, **more)
+        return engine_prior(*given, MEMORY_UTILIZATION if memory is None else memory)
 
     def tokens(setting: Setting) -> int:
         memory = setting.gpu_memory_utilization

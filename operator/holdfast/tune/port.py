@@ -23,7 +23,7 @@ WARM_UP, COUNTED = 0.5, 2.5
 """Requests before those that count, and these, in what is in an engine at a time: in residences of a request."""
 
 MOST_RESIDENT, RESIDENT_PROMPT, DRAWS_PER_REQUEST = 2000, 2, 64
-LONE_REQUESTS = 20
+LONE_REQUESTS, LONE_RPS = 20, 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,9 @@ class Requests:
 
     def alone(self) -> Load:
         """Few that meet nobody else."""
-        gaps, prompts, outputs = (column[:LONE_REQUESTS] for column in self._drawn)
-        return Load(Workload(np.cumsum(gaps) / 1e-6, prompts, outputs, np.zeros(len(gaps), np.int64)), 0, self.seed)
+        gaps, prompts, outputs = self._drawn
+        at, none = np.cumsum(gaps[:LONE_REQUESTS]) / LONE_RPS, np.zeros(LONE_REQUESTS, np.int64)
+        return Load(Workload(at, prompts[:LONE_REQUESTS], outputs[:LONE_REQUESTS], none[: len(at)]), 0, self.seed)
 
     def others(self) -> Requests:
         """As many of the same kind, drawn anew."""

@@ -126,7 +126,8 @@ class Search:
         """The most that a setting may carry, by what it has shown and by what the model says."""
         predicted = self.model.rate(candidate.setting)
         believed = TRUST * max(predicted, candidate.held_rps) if self._tried else math.inf
-        if candidate.missed_rps <= NEAR * (1.0 + 1e-9) * candidate.held_rps:
+        best = self._best()
+        if candidate is best and candidate.missed_rps <= NEAR * (1.0 + 1e-9) * candidate.held_rps:
             return candidate.held_rps
         return min(believed, candidate.missed_rps)
 
