@@ -15,10 +15,12 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
+from holdfast.activator import upstream
 from holdfast.activator.server import WAITED_HEADER, ActivatorServer, Options
 from holdfast.cli.main import build_parser
 from holdfast.domain.activator import SILENT, Activator, longer_than
 from holdfast.domain.service import ServiceKey
+from holdfast.observe import activators
 from holdfast.observe.activators import ActivatorClient, NoActivators, read
 
 CHAT = ServiceKey("prod", "chat")
@@ -191,6 +193,32 @@ async def test_nobody_waits_for_ever() -> None:
         assert (told.turned_away, sum(told.forwarded)) == (1, 0)
 
 
+async def test_nobody_waits_for_a_service_that_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unknown(*_: Any) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(upstream, "PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(upstream, "GONE_SECONDS", 0.05)
+    async with running() as it:
+        asked = it.post()
+        await it.holding(1)
+        monkeypatch.setattr(asyncio, "open_connection", unknown)
+        assert not (await asyncio.wait([asked], timeout=0.2))[0], "DNS alone turns nobody away"
+        it.server.leave()
+        status, body, _ = await asked
+        assert (status, b"the service was deleted" in body) == (503, True)
+        await it.server.emptied()
+
+
+async def test_an_activator_that_ends_still_passes_on_what_it_holds() -> None:
+    async with running() as it:
+        asked = it.post()
+        await it.holding(1)
+        it.server.leave()
+        await it.engine.start()
+        assert (await asked)[0] == 200
+
+
 async def test_what_asks_for_no_token_neither_waits_nor_wakes() -> None:
     async with running() as it:
         assert (await it.get("/health"))[0] == 200
@@ -285,6 +313,22 @@ async def test_the_operator_reads_what_an_activator_tells_and_takes_anything_els
         assert found[CHAT].waiting == 1
         assert [found[key] for key in keys[1:]] == [SILENT, SILENT]
     assert await NoActivators().look([CHAT]) == {}
+
+
+async def test_activators_behind_a_closed_network_silence_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activators, "_AT_ONCE", 2)
+    monkeypatch.setattr(activators, "_TIMEOUT_SECONDS", 0.05)
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen(16)
+        nowhere = f"http://127.0.0.1:{mute.getsockname()[1]}/held"
+        async with running() as it:
+            client = ActivatorClient(lambda namespace, _: nowhere if namespace == "shut" else f"{it.admin_url}/held")
+            shut = [ServiceKey("shut", f"s{number}") for number in range(4)]
+            found = await client.look([*shut, CHAT])
+            await client.close()
+    assert [found[key] for key in shut] == [SILENT] * 4
+    assert found[CHAT].answers
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from prometheus_client import generate_latest
 from yarl import URL
 
 from holdfast.activator.counts import FORWARDED, GONE, Counts
-from holdfast.activator.upstream import NotThere, Upstream, answer_headers
+from holdfast.activator.upstream import Gone, NotThere, Upstream, answer_headers
 
 _LOG = logging.getLogger(__name__)
 WAITED_HEADER = "X-Holdfast-Waited-Seconds"
@@ -97,6 +97,10 @@ class ActivatorServer:
         app.router.add_get("/healthz", self._healthz)
         return app
 
+    def leave(self) -> None:
+        """Go on with what is in hand, but not for a service that was deleted."""
+        self._upstream.leave()
+
     async def emptied(self) -> None:
         """Wait until no request is in hand."""
         await self._emptied.wait()
@@ -162,6 +166,8 @@ class ActivatorServer:
                 await self._upstream.there()
         except TimeoutError:
             raise TurnedAway(f"no replica served within {self._options.longest_seconds:g} s") from None
+        except Gone:
+            raise TurnedAway("the service was deleted") from None
 
     async def _pass(self, request: web.Request) -> web.StreamResponse:
         """Pass on what asks for no token; without a replica it waits for none, and starts none."""
@@ -258,6 +264,7 @@ async def serve(options: Options, announce: Callable[[], None]) -> None:
             await web.TCPSite(runner, options.host, port).start()
         announce()
         await stopped.wait()
+        server.leave()
         await asyncio.sleep(LINGER_SECONDS)
         await server.emptied()
     finally:

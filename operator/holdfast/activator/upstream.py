@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import socket
 from collections.abc import AsyncIterator, Mapping
 
 import aiohttp
@@ -13,6 +13,8 @@ from yarl import URL
 
 PROBE_SECONDS = 0.5
 CONNECT_SECONDS = 3.0
+GONE_SECONDS = 30.0
+"""DNS that does not know the engines for so long knows best; it is put right, and restarted, in less."""
 
 # RFC 9110, 7.6.1; the length is known anew, and nobody is asked to wait for what has been read already.
 _OF_ONE_HOP = frozenset(
@@ -35,13 +37,18 @@ class NotThere(Exception):
     """No replica takes connections: nothing of the request was sent."""
 
 
+class Gone(Exception):
+    """The service was deleted: no replica will ever come."""
+
+
 class Upstream:
     """Passes requests on, each over a connection of its own, so that Kubernetes spreads them over the replicas."""
 
     def __init__(self, address: URL) -> None:
         self._address = address
         self._session: aiohttp.ClientSession | None = None
-        self._there = asyncio.Event()
+        self._leaving = False
+        self._unknown = False  # the last probe found no such name
         self._probing: asyncio.Task[None] | None = None
 
     async def opened(self, _: web.Application) -> AsyncIterator[None]:
@@ -77,24 +84,40 @@ class Upstream:
                 request.method, url, headers=headers, data=body or None, allow_redirects=False
             )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            self._there.clear()
             raise NotThere from error
 
+    def leave(self) -> None:
+        """The process was told to end: from now on it matters whether the engines' name exists."""
+        self._leaving = True
+
     async def there(self) -> None:
-        """Wait until a replica takes connections; one probe stands for all who wait."""
+        """Wait until a replica takes connections; one probe stands for all who wait. Gone where none ever will."""
         if self._probing is None or self._probing.done():
             self._probing = asyncio.create_task(self._probe())
-        await self._there.wait()
+        await asyncio.shield(self._probing)
 
     async def _probe(self) -> None:
-        while not self._there.is_set():
-            with contextlib.suppress(OSError, TimeoutError):
-                async with asyncio.timeout(CONNECT_SECONDS):
-                    _, writer = await asyncio.open_connection(self._address.host, self._address.port)
-                writer.close()
-                self._there.set()
-                return
+        loop = asyncio.get_running_loop()
+        unknown_since: float | None = None
+        while not await self._connects():
+            if self._leaving and self._unknown:
+                unknown_since = loop.time() if unknown_since is None else unknown_since
+                if loop.time() - unknown_since >= GONE_SECONDS:
+                    raise Gone
+            else:
+                unknown_since = None
             await asyncio.sleep(PROBE_SECONDS)
+
+    async def _connects(self) -> bool:
+        self._unknown = False
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                _, writer = await asyncio.open_connection(self._address.host, self._address.port)
+        except (OSError, TimeoutError) as error:
+            self._unknown = isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
+            return False
+        writer.close()
+        return True
 
 
 def answer_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:

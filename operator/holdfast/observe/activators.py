@@ -15,7 +15,7 @@ from holdfast.domain.service import ServiceKey
 from holdfast.render.names import activator_url
 
 _TIMEOUT_SECONDS = 2.0
-_AT_ONCE = 64
+_AT_ONCE = 256
 _MOST_BYTES = 65_536
 _MOST = 10**12
 
@@ -41,6 +41,7 @@ class ActivatorClient:
     def __init__(self, address: Callable[[str, str], str] = activator_url) -> None:
         self._address = address
         self._session: aiohttp.ClientSession | None = None
+        self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def look(self, keys: Sequence[ServiceKey]) -> Mapping[ServiceKey, Activator]:
         return dict(zip(keys, await asyncio.gather(*map(self._ask, keys)), strict=True)) if keys else {}
@@ -53,12 +54,15 @@ class ActivatorClient:
     async def _ask(self, key: ServiceKey) -> Activator:
         if self._session is None:
             # A connection for each question: one that is kept would go on leading to a pod that is being replaced.
-            connector = aiohttp.TCPConnector(limit=_AT_ONCE, force_close=True)
-            self._session = aiohttp.ClientSession(
-                connector=connector, timeout=aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
-            )
+            # The places bound how many: who waits for one has not been asked yet, and is not silent.
+            connector = aiohttp.TCPConnector(limit=0, force_close=True)
+            self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
         try:
-            async with self._session.get(self._address(*key), allow_redirects=False) as answer:
+            async with (
+                self._places,
+                asyncio.timeout(_TIMEOUT_SECONDS),
+                self._session.get(self._address(*key), allow_redirects=False) as answer,
+            ):
                 if answer.status != 200:
                     return SILENT
                 return read(json.loads(await answer.content.read(_MOST_BYTES)))
