@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from holdfast import policy
@@ -61,9 +64,8 @@ class Acting:
         self.decisions = {decision.key.name: decision for decision in decisions}
 
 
-async def test_a_request_that_is_held_starts_a_replica_in_the_tick_that_hears_of_it() -> None:
-    acting, activators = Acting(), Told(Activator(True), Activator(True, waiting=1, oldest_seconds=2.0))
-    loop = Loop(
+def looping(acting: Acting, activators: Told) -> Loop:
+    return Loop(
         cluster=AtZero(),
         metrics=NoMetrics(),
         actuator=acting,  # type: ignore[arg-type]
@@ -74,6 +76,24 @@ async def test_a_request_that_is_held_starts_a_replica_in_the_tick_that_hears_of
         wall=lambda: NOW,
         activators=activators,
     )
+
+
+async def test_lookups_that_hang_hold_up_no_decision() -> None:
+    acting, hanging, event_loop = Acting(), threading.Event(), asyncio.get_running_loop()
+    event_loop.set_default_executor(ThreadPoolExecutor(1))
+    lookup = event_loop.run_in_executor(None, hanging.wait)
+    try:
+        async with asyncio.timeout(10.0):
+            await looping(acting, Told(Activator(True))).run_once()
+    finally:
+        hanging.set()
+        await lookup
+    assert acting.decisions.keys() == {"chat", "busy"}
+
+
+async def test_a_request_that_is_held_starts_a_replica_in_the_tick_that_hears_of_it() -> None:
+    acting, activators = Acting(), Told(Activator(True), Activator(True, waiting=1, oldest_seconds=2.0))
+    loop = looping(acting, activators)
     await loop.run_once()
     assert (acting.decisions["chat"].verdict.replicas, acting.decisions["chat"].holding) == (0, True)
     await loop.run_once()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from holdfast import policy
@@ -60,6 +62,8 @@ class Loop:
         self._monotonic = monotonic
         self._wall = wall
         self._activators = activators or NoActivators()
+        # Of our own: where DNS does not answer, lookups occupy every thread of the event loop's pool for minutes.
+        self._thinking = ThreadPoolExecutor(1, "decide")
         self._memory = policy.Memory()
         self._history_loaded = False
         self._wake = asyncio.Event()
@@ -103,9 +107,10 @@ class Loop:
             snapshot = self._picture(services, traffic, history, held, now)
             failed: dict[ServiceKey, Exception] = {}
             # On a thread: meanwhile the lease is renewed, watches are read and slow queries are on their way.
-            decisions, self._memory = await asyncio.to_thread(
+            decide = functools.partial(
                 policy.decide, snapshot, self._memory, self._policy_settings, failed=failed.__setitem__
             )
+            decisions, self._memory = await asyncio.get_running_loop().run_in_executor(self._thinking, decide)
         with self._phase("act"):
             invalid = (*self._cluster.invalid(), *self._undecided(services, failed))
             await self._actuator.act(services, decisions, invalid, snapshot.nodes, now, traffic)
