@@ -258,7 +258,7 @@ def test_the_operator_may_do_what_it_does_and_no_more() -> None:
         ("", "nodes"): {"list", "watch"},
         ("", "pods"): {"list", "watch", "patch"},
         ("", "events"): {"create"},
-        ("", "services"): made,
+        ("", "services"): made | {"delete"},
         ("", "serviceaccounts"): made,
         ("", "configmaps"): made | {"delete"},
         ("policy", "poddisruptionbudgets"): made | {"delete"},

@@ -465,10 +465,27 @@ async def test_clients_count_as_led_to_the_activator_once_the_api_server_has_it(
     assert world.objects.holding(key) is False
 
 
-async def test_an_activator_goes_when_the_service_may_no_longer_rest() -> None:
+async def test_an_activator_goes_when_the_service_may_no_longer_rest_and_its_ways_once_it_holds_nothing() -> None:
+    deployment = "/apis/apps/v1/namespaces/prod/deployments/chat-activator"
+    ways = [("DELETE", f"{CORE}/services/{name}") for name in ("chat-activator", "chat-engines")]
     world = Resting()
     await world.settle()
+    stays = world.api.objects[deployment]
     world.part = parts(llmservice(generation=2), sizes={"h100": 1}, ready={"h100": 1})
-    await world.tick()
-    await world.tick()
-    assert "/apis/apps/v1/namespaces/prod/deployments/chat-activator" not in world.api.objects
+    assert ("DELETE", deployment) in await world.tick()
+    assert [body for method, _, _, body in world.api.requests if method == "DELETE"] == [
+        {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": "Foreground",
+            "preconditions": {"uid": stays["metadata"]["uid"]},
+        }
+    ]
+    # The pod passes on what it holds; until it has gone the API server keeps the Deployment.
+    stays["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.api.objects[deployment] = stays
+    assert await world.tick() == []
+    del world.api.objects[deployment]
+    assert sorted(await world.tick()) == ways
+    assert await world.tick() == []
+    assert f"{CORE}/services/chat" in world.api.objects

@@ -94,8 +94,11 @@ app.kubernetes.io/component: prometheus
   resources: [replicasets]         # which pod files are still in use
   verbs: [list]
 - apiGroups: [""]
-  resources: [services, serviceaccounts]   # these go with their LLMService, by owner reference
+  resources: [serviceaccounts]     # these go with their LLMService, by owner reference
   verbs: [get, list, watch, create, patch]
+- apiGroups: [""]
+  resources: [services]            # deleted: those of an activator that is no longer wanted
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [configmaps]          # deleted: pod files of earlier revisions, limits of engines without the plugin
   verbs: [get, list, watch, create, patch, delete]

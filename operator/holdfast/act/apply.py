@@ -166,9 +166,13 @@ async def adopt(api: ApiPort, path: str, kind: str, owner: Manifest, born: str) 
     await api.request("PATCH", path, query={"fieldManager": RENDERING}, body=body, content_type=MERGE)
 
 
-async def delete(api: ApiPort, path: str, uid: str = "") -> None:
-    """Delete an object, with `uid` only that very one; its absence is success."""
-    body: Body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+async def delete(api: ApiPort, path: str, uid: str = "", *, after_its_pods: bool = False) -> None:
+    """Delete an object, with `uid` only that very one; its absence is success.
+
+    `after_its_pods`: a Deployment is seen until the last of its pods has gone.
+    """
+    policy = "Foreground" if after_its_pods else "Background"
+    body: Body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": policy}
     if uid:
         body["preconditions"] = {"uid": uid}
     try:

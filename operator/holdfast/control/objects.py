@@ -25,7 +25,7 @@ from holdfast.observe.cluster import ServiceParts
 from holdfast.render import RenderSettings, render
 from holdfast.render.activator import is_wanted
 from holdfast.render.live import Live
-from holdfast.render.names import activator_name, limits_name, owner_reference
+from holdfast.render.names import activator_name, engines_name, limits_name, owner_reference
 
 _LOG = logging.getLogger(__name__)
 _PRUNE_AGAIN_SECONDS = 300.0  # old ReplicaSets may keep files alive for long; nobody tells when they go
@@ -136,7 +136,8 @@ class Objects:
             identity_taken |= taken and manifest["kind"] == "ServiceAccount"
         kept.problems = tuple(problems)
         for live in work.unwanted:
-            await delete(self._api, live_path(part.spec.key.namespace, live.kind, live.name), live.uid)
+            path = live_path(part.spec.key.namespace, live.kind, live.name)
+            await delete(self._api, path, live.uid, after_its_pods=live.kind == "Deployment")
         if work.leftovers:
             await self._prune(kept, part, work.leftovers, now)
 
@@ -208,13 +209,23 @@ def _due(
 
 def _unwanted(part: ServiceParts, manifests: Iterable[Manifest]) -> Iterable[Live]:
     """What comes and goes while a service lives; engines go by the plan, pod files when nobody mounts them."""
-    name, rendered = part.spec.key.name, _identities(manifests)
-    named = {("ConfigMap", limits_name(name)), ("Deployment", activator_name(name))}
-    named -= {("Deployment", placement.deployment) for placement in part.placements}
+    rendered = _identities(manifests)
+    named = {("ConfigMap", limits_name(part.spec.key.name)), *_of_activator(part)}
     for live in part.live:
         goes = live.kind in ("PodDisruptionBudget", "PodMonitor") or (live.kind, live.name) in named
-        if goes and part.spec.uid in live.owners and (live.kind, live.name) not in rendered:
+        if goes and not live.ending and part.spec.uid in live.owners and (live.kind, live.name) not in rendered:
             yield live
+
+
+def _of_activator(part: ServiceParts) -> set[tuple[str, str]]:
+    """What of an activator may go now: its Services last, for what it holds is passed on through one of them."""
+    name = part.spec.key.name
+    deployment = ("Deployment", activator_name(name))
+    if any(placement.deployment == activator_name(name) for placement in part.placements):
+        return set()
+    if any((live.kind, live.name) == deployment for live in part.live):
+        return {deployment}
+    return {("Service", activator_name(name)), ("Service", engines_name(name))}
 
 
 def _leftovers_due(kept: _Kept, part: ServiceParts, now: float) -> tuple[Live, ...]:

@@ -47,6 +47,8 @@ class Live:
     half_made: bool = False
     """Whether the scaling manager still holds more of a Deployment than its size: its creation was cut short."""
     orphan: Orphan | None = None
+    ending: bool = False
+    """Deleted, and there until all that it owns has gone."""
 
     @classmethod
     def of(cls, kind: str, body: Mapping[str, Any]) -> Self:
@@ -64,6 +66,7 @@ class Live:
             state=short_hash([uid, rendered, half_made]),
             half_made=half_made,
             orphan=_orphan(meta) if rendered else None,
+            ending=bool(meta.get("deletionTimestamp")),
         )
 
     @classmethod
