@@ -15,8 +15,9 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
+from holdfast.activator import server as activator_server
 from holdfast.activator import upstream
-from holdfast.activator.server import WAITED_HEADER, ActivatorServer, Options
+from holdfast.activator.server import WAITED_HEADER, ActivatorServer, Options, bounded
 from holdfast.cli.main import build_parser
 from holdfast.domain.activator import SILENT, Activator, longer_than
 from holdfast.domain.service import ServiceKey
@@ -182,6 +183,55 @@ async def test_the_bytes_that_wait_are_bounded_also_where_nobody_says_how_many_c
         await it.engine.start()
         assert [(await task)[0] for task in (first, small)] == [200, 200]
         assert (await it.post(data=b"x" * 1000))[0] == 200
+
+
+async def test_connections_are_bounded_also_those_that_never_ask() -> None:
+    runner = web.AppRunner(web.Application())
+    await runner.setup()
+    listener = await asyncio.get_running_loop().create_server(bounded(runner, 2), "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    assert await reader.read() == b""
+    for _, other in (*idle, (reader, writer)):
+        other.close()
+    listener.close()
+    await runner.cleanup()
+
+
+async def test_a_large_request_comes_whole_and_with_its_length() -> None:
+    body = bytes(range(256)) * 1000
+    async with running() as it:
+        await it.engine.start()
+        assert (await it.post(data=body))[0] == 200
+        seen, received = it.engine.seen[0]
+        assert received == body
+        assert seen.headers["Content-Length"] == str(len(body))
+        assert "Transfer-Encoding" not in seen.headers
+
+
+async def test_a_request_that_never_arrives_whole_wakes_nobody_and_is_no_lost_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(activator_server, "BODY_SECONDS", 0.1)
+    async with running() as it:
+        reader, writer = await asyncio.open_connection("127.0.0.1", URL(it.url).port)
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 408")
+        writer.close()
+        await it.server.emptied()
+        told = await it.told()
+        assert (told.waiting, told.turned_away, sum(told.gone), told.quiet_seconds) == (0, 0, 0, float("inf"))
+
+
+async def test_a_request_that_fails_as_nobody_foresaw_waits_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(*_: Any) -> None:
+        raise UnicodeError("unforeseen")
+
+    monkeypatch.setattr(upstream.Upstream, "send", fails)
+    async with running() as it:
+        assert (await it.post())[0] == 500
+        assert (await it.told()).waiting == 0
 
 
 async def test_nobody_waits_for_ever() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import signal
@@ -24,9 +25,12 @@ _LOG = logging.getLogger(__name__)
 WAITED_HEADER = "X-Holdfast-Waited-Seconds"
 RETRY_AFTER_SECONDS = 10
 BODY_SECONDS = 60.0
+MOST_CONNECTIONS = 4096
+"""Whether they ask anything or not: each takes about 20 kB where its headers never end."""
 LINGER_SECONDS = 5.0
 """A pod that ends is still sent requests until every node knows."""
 
+_BACKLOG = 128
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PROBES = ("/health", "/ping")
 
@@ -50,6 +54,10 @@ class Options:
 
 class TurnedAway(Exception):
     """There is no room, or no more time."""
+
+
+class TooSlow(Exception):
+    """The client did not send what it announced."""
 
 
 class Room:
@@ -117,6 +125,8 @@ class ActivatorServer:
             if asks:
                 self.counts.turned_away()
             return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{why}; please try again later")
+        except TooSlow:
+            return _refusal(HTTPStatus.REQUEST_TIMEOUT, f"the request did not arrive within {BODY_SECONDS:g} s")
         except aiohttp.ClientError as error:
             _LOG.warning("the engine broke off: %s", error)
             return _refusal(HTTPStatus.BAD_GATEWAY, "the engine broke off before it answered")
@@ -126,16 +136,18 @@ class ActivatorServer:
                 self._emptied.set()
 
     async def _hold(self, request: web.Request, number: int) -> web.StreamResponse:
-        """Pass a request on as soon as a replica takes it, and count how long that was."""
+        """Pass a request on as soon as a replica takes it, and count how long that was.
+
+        It came when it was whole: one that its client never finishes wakes nobody, and no engine would have judged it.
+        """
+        body = await self._read(request)
         came_at = self.counts.came(number)
         sent_at: float | None = None
 
         def ended(outcome: str) -> None:
-            self.counts.left(number)
             self.counts.ended(outcome, (self._clock() if sent_at is None else sent_at) - came_at)
 
         try:
-            body = await self._read(request)
             try:
                 deadline = asyncio.get_running_loop().time() + self._options.longest_seconds
                 while True:
@@ -154,9 +166,9 @@ class ActivatorServer:
         except aiohttp.ClientError:
             ended(FORWARDED)
             raise
-        except TurnedAway:
+        finally:
+            # Whatever it was: one that counts as waiting for ever would keep a replica for ever.
             self.counts.left(number)
-            raise
         ended(FORWARDED)
         return await _relay(request, answer, sent_at - came_at)
 
@@ -188,7 +200,7 @@ class ActivatorServer:
             return _closing(web.json_response({"object": "list", "data": models}))
         return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "no replica runs: the next POST starts one and waits for it")
 
-    async def _read(self, request: web.Request) -> bytes:
+    async def _read(self, request: web.Request) -> bytearray:
         """Return the body; its room is the caller's to give back, unless this fails."""
         body = bytearray()
         try:
@@ -199,9 +211,9 @@ class ActivatorServer:
         except BaseException as error:
             self._room.give_back(len(body))
             if isinstance(error, TimeoutError):
-                raise TurnedAway(f"the request did not arrive within {BODY_SECONDS:g} s") from None
+                raise TooSlow from None
             raise
-        return bytes(body)
+        return body
 
     async def _held(self, _: web.Request) -> web.Response:
         return web.json_response(self.counts.told())
@@ -249,6 +261,19 @@ def _closing(response: web.Response) -> web.Response:
     return response
 
 
+class _TooMany(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+def bounded(runner: web.AppRunner, most: int = MOST_CONNECTIONS) -> Callable[[], asyncio.BaseProtocol]:
+    """Return what a listener makes of a connection, which is ended at once where there are so many."""
+    server = runner.server
+    if server is None:
+        raise RuntimeError("the runner is not set up")
+    return lambda: server() if len(server.connections) < most else _TooMany()
+
+
 async def serve(options: Options, announce: Callable[[], None]) -> None:
     """Serve until SIGTERM or SIGINT; then what is in hand is still held and passed on."""
     server, stopped = ActivatorServer(options), asyncio.Event()
@@ -258,15 +283,14 @@ async def serve(options: Options, announce: Callable[[], None]) -> None:
     # What a client has compressed stays so: its headers are passed on as well.
     front = web.AppRunner(server.app(), handler_cancellation=True, auto_decompress=False, access_log=None)
     admin = web.AppRunner(server.admin_app(), access_log=None)
-    try:
-        for runner, port in ((front, options.port), (admin, options.admin_port)):
+    async with contextlib.AsyncExitStack() as stack:
+        for runner, port in ((admin, options.admin_port), (front, options.port)):
             await runner.setup()
-            await web.TCPSite(runner, options.host, port).start()
+            stack.push_async_callback(runner.cleanup)
+            listener = await loop.create_server(bounded(runner), options.host, port, backlog=_BACKLOG)
+            stack.callback(listener.close)
         announce()
         await stopped.wait()
         server.leave()
         await asyncio.sleep(LINGER_SECONDS)
         await server.emptied()
-    finally:
-        await front.cleanup()
-        await admin.cleanup()

@@ -15,6 +15,7 @@ PROBE_SECONDS = 0.5
 CONNECT_SECONDS = 3.0
 GONE_SECONDS = 30.0
 """DNS that does not know the engines for so long knows best; it is put right, and restarted, in less."""
+_PIECE_BYTES = 64 * 1024
 
 # RFC 9110, 7.6.1; the length is known anew, and nobody is asked to wait for what has been read already.
 _OF_ONE_HOP = frozenset(
@@ -65,7 +66,7 @@ class Upstream:
             self._probing.cancel()
         await self._session.close()
 
-    async def send(self, request: web.Request, body: bytes) -> aiohttp.ClientResponse:
+    async def send(self, request: web.Request, body: bytearray) -> aiohttp.ClientResponse:
         """Return the answer as soon as it begins; NotThere where none can come, ClientError where it broke off.
 
         Path and query are taken as they are written, host and port are never the request's.
@@ -79,9 +80,11 @@ class Upstream:
             encoded=True,
         )  # fmt: skip
         headers = _passed_on(request.headers, _OURS)
+        if body:
+            headers["Content-Length"] = str(len(body))
         try:
             return await self._session.request(
-                request.method, url, headers=headers, data=body or None, allow_redirects=False
+                request.method, url, headers=headers, data=_pieces(body) if body else None, allow_redirects=False
             )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise NotThere from error
@@ -118,6 +121,12 @@ class Upstream:
             return False
         writer.close()
         return True
+
+
+async def _pieces(body: bytearray) -> AsyncIterator[bytes]:
+    """In one piece it would lie in memory twice, for all that were held at once."""
+    for begin in range(0, len(body), _PIECE_BYTES):
+        yield bytes(body[begin : begin + _PIECE_BYTES])
 
 
 def answer_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
