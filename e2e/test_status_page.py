@@ -102,6 +102,14 @@ def test_a_new_tick_is_shown_without_a_reload(driver: webdriver.Chrome, ticks: l
     assert complaints(driver) == []
 
 
+def test_a_service_that_is_gone_is_told_and_the_console_is_heard(driver: webdriver.Chrome, url: str) -> None:
+    driver.get("about:blank")
+    driver.get(f"{url}#/prod/gone")
+    trouble = driver.find_element(By.ID, "trouble")
+    WebDriverWait(driver, 10).until(lambda _: trouble.text.startswith("prod/gone: no such LLMService"))
+    assert any("404" in each for each in complaints(driver))
+
+
 def test_what_users_write_stays_text(driver: webdriver.Chrome, ticks: list[Tick]) -> None:
     _, part, decision = ticks[-1]
     told = tuple(replace(each, message=NASTY) for each in decision.conditions)

@@ -84,6 +84,12 @@ async def test_a_replica_that_does_not_lead_says_so() -> None:
         assert "does not lead" in (await answer.json())["message"]
 
 
+async def test_a_service_that_nobody_knows_is_named() -> None:
+    async with client(board(scene())) as page:
+        told = (await (await page.get("/api/services/prod/chta")).json())["message"]
+        assert told.startswith("prod/chta: no such LLMService")
+
+
 async def test_what_users_write_is_sent_as_data_only() -> None:
     nasty = "<img src=x onerror=alert(1)></script>\u2028\ud800"
     async with client(board(scene(message=nasty))) as page:

@@ -66,6 +66,11 @@ class Board:
         self._tracks: dict[ServiceKey, Track] = {}
         self._changes: dict[ServiceKey, deque[Change]] = {}
 
+    @property
+    def blank(self) -> bool:
+        """Whether no tick has been shown yet: this replica does not lead, or not for long."""
+        return self._tick is None
+
     def pictured(self, services: Shown, invalid: Sequence[Invalid], at: float) -> None:
         """Show this tick from now on; what is remembered of services that are gone is forgotten."""
         self._ticks += 1

@@ -40,6 +40,7 @@ NOBODY = (
     "Nothing has been decided here: either this replica does not lead, or its first tick is not over. Only the leader "
     "shows anything; the Lease says which: kubectl -n holdfast-system get lease holdfast"
 )
+UNKNOWN = "no such LLMService is decided on here; one whose spec is invalid stands in the list of all services"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -62,7 +63,7 @@ def application(board: Board, token: Token | None = None, hosts: Collection[str]
 
     async def service(request: web.Request) -> web.StreamResponse:
         key = ServiceKey(request.match_info["namespace"], request.match_info["name"])
-        return _sent(request, board.service(key), "application/json")
+        return _sent(request, board.service(key), "application/json", NOBODY if board.blank else f"{key}: {UNKNOWN}")
 
     app = web.Application(middlewares=[guarded], client_max_size=1024)
     app.on_response_prepare.append(_harden)
@@ -92,9 +93,9 @@ def _refusal(request: web.Request, token: Token | None, hosts: Collection[str]) 
     return None
 
 
-def _sent(request: web.Request, answer: Answer | None, kind: str) -> web.Response:
+def _sent(request: web.Request, answer: Answer | None, kind: str, unless: str = NOBODY) -> web.Response:
     if answer is None:
-        return web.json_response({"message": NOBODY}, status=HTTPStatus.NOT_FOUND)
+        return web.json_response({"message": unless}, status=HTTPStatus.NOT_FOUND)
     zipped = "gzip" in request.headers.get("Accept-Encoding", "").lower()
     tag = f'"{answer.tag}{"-gzip" if zipped else ""}"'
     if tag in (each.strip() for each in request.headers.get("If-None-Match", "").split(",")):
