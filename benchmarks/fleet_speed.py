@@ -1,22 +1,29 @@
-"""How long it takes to share out GPUs that do not suffice: N services on five accelerators, on one core.
+"""How long it takes to share out GPUs that do not suffice, one claim after another and by integer program, on one core.
 
-.venv/bin/python benchmarks/fleet_speed.py [--services 5000] [--repeat 5]
+.venv/bin/python benchmarks/fleet_speed.py [--services 5000] [--planned 200] [--repeat 5]
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import statistics
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from holdfast.domain.service import AcceleratorOption, ServiceKey
-from holdfast.policy.fleet import arbitrate
+from holdfast.policy import fleet_highs
+from holdfast.policy.fleet import Fleet, arbitrate
 from holdfast.policy.fleet_claims import Claim
+from holdfast.policy.fleet_plan import share
+from holdfast.policy.fleet_pools import pools_of
+from holdfast.policy.fleet_program import Program, Sharing
 from holdfast.policy.inventory import Inventory
 from holdfast.policy.settings import PolicySettings
 from tests.builders import NOW, node
@@ -51,22 +58,91 @@ def inventory(wanted: dict[ServiceKey, Claim], share: float) -> Inventory:
     )
 
 
+def mobile(claim: Claim, chance: random.Random) -> Claim:
+    """The claim, with every other accelerator as one that it could move to."""
+    there = []
+    for kind in range(ACCELERATORS):
+        size, rate = chance.choice((1, 1, 2, 4)), claim.rate_rps * chance.uniform(0.5, 2.0)
+        option = AcceleratorOption(
+            f"gpu{kind}", gpus_per_replica=size, node_selector=(("kind", str(kind)),), cost_per_gpu_hour=1.0 + kind
+        )
+        want = max(1, math.ceil(claim.demand_rps / rate))
+        if option.name != claim.option.name:
+            there.append(replace(claim, option=option, want=want, least=want, rate_rps=rate, running=0, short=False))
+    return replace(claim, elsewhere=tuple(there))
+
+
+def uneven(wanted: dict[ServiceKey, Claim], share: float, chance: random.Random) -> Inventory:
+    """Nodes with that share of the GPUs that are wanted, more of some accelerators than of others."""
+    gpus = sum(claim.gpus(claim.want) for claim in wanted.values()) * share / ACCELERATORS
+    return Inventory(
+        tuple(
+            node(f"n{kind}-{index:04}", GPUS_PER_NODE, kind=str(kind))
+            for kind in range(ACCELERATORS)
+            for index in range(int(gpus * chance.uniform(0.4, 1.6) / GPUS_PER_NODE))
+        )
+    )
+
+
+def in_turn(services: int, repeat: int, seed: int) -> None:
+    wanted = claims(services, random.Random(seed))
+    for name, part in (("three quarters of the GPUs", 0.75), ("enough GPUs", 1.5)):
+        seconds = []
+        for _ in range(repeat):
+            nodes = inventory(wanted, part)
+            began = time.process_time()
+            grants, _ = arbitrate(wanted, Fleet(), nodes, NOW, PolicySettings())
+            seconds.append(time.process_time() - began)
+        print(f"{services} services x {ACCELERATORS} accelerators, {name}: {len(grants)} give way,", end=" ")
+        print(f"CPU milliseconds median {statistics.median(seconds) * 1e3:.0f}, worst {max(seconds) * 1e3:.0f}")
+
+
+def planned(services: int, seed: int) -> None:
+    """Good requests/s of the highest priority and of all, by the program and in turn, of one random fleet."""
+    chance = random.Random(seed)
+    wanted = {key: mobile(claim, chance) for key, claim in claims(services, chance).items()}
+    nodes = uneven(wanted, 0.75, chance)
+    scarce = [pool for pool in pools_of(wanted.values(), nodes) if pool.wanted > pool.gpus]
+    asked: list[float] = []
+
+    def timed(program: Program, start: Sequence[float]) -> Sequence[float] | None:
+        began, cpu = time.perf_counter(), time.process_time()
+        values = fleet_highs.solve(program, start)
+        asked.extend((time.perf_counter() - began, time.process_time() - cpu, float(values is not None)))
+        return values
+
+    began = time.process_time()
+    ours = share(scarce, wanted, nodes, timed)
+    cpu = time.process_time() - began
+    theirs = share(scarce, wanted, nodes, lambda program, start: None)
+    first, all_of_them = (good(wanted, ours, least) / good(wanted, theirs, least) - 1.0 for least in (2, 0))
+    print(
+        f"{services} services x {ACCELERATORS}, seed {seed}: {len(theirs.replicas)} compete, {len(ours.moved)} move,"
+        f" good requests {all_of_them:+.1%} (highest priority {first:+.1%}) against in turn;"
+        f" {cpu * 1e3:.0f} CPU ms, of which the solver {asked[1] * 1e3:.0f} ({asked[0] * 1e3:.0f} ms passed)"
+        f"{'' if asked[2] else ', OUT OF TIME: in turn'}"
+    )
+
+
+def good(wanted: dict[ServiceKey, Claim], sharing: Sharing, least_priority: int) -> float:
+    """Good requests/s of those that compete, from a priority on."""
+    staying = sum(
+        wanted[key].good_rps(count) for key, count in sharing.replicas.items() if wanted[key].priority >= least_priority
+    )
+    return staying + sum(to.good_rps(to.want) for to in sharing.moved.values() if to.priority >= least_priority)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--services", type=int, default=5000)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--planned", type=int, default=200, help="services of the fleets shared out by program")
     options = parser.parse_args()
-    wanted = claims(options.services, random.Random(options.seed))
-    for name, share in (("three quarters of the GPUs", 0.75), ("enough GPUs", 1.5)):
-        seconds = []
-        for _ in range(options.repeat):
-            nodes = inventory(wanted, share)
-            began = time.process_time()
-            grants, _ = arbitrate(wanted, (), nodes, NOW, PolicySettings())
-            seconds.append(time.process_time() - began)
-        print(f"{options.services} services x {ACCELERATORS} accelerators, {name}: {len(grants)} give way,", end=" ")
-        print(f"CPU milliseconds median {statistics.median(seconds) * 1e3:.0f}, worst {max(seconds) * 1e3:.0f}")
+    in_turn(options.services, options.repeat, options.seed)
+    fleet_highs.solve(Program((), frozenset(), (), (), ()), ())  # loads the library
+    for seed in range(options.seed, options.seed + options.repeat):
+        planned(options.planned, seed)
 
 
 if __name__ == "__main__":

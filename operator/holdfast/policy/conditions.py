@@ -72,7 +72,7 @@ def ready(view: View) -> ConditionValue:
     if broken is not None:
         return ConditionValue(kind, False, *broken)
     setback = _setback(view)
-    if setback is not None and setback.reason is not Reason.INSUFFICIENT_GPUS:
+    if setback is not None and setback.reason not in (Reason.INSUFFICIENT_GPUS, Reason.CAPACITY_LIMITED):
         return ConditionValue(kind, False, setback.reason, f"{setback.accelerator}: {setback.detail}")
     return ConditionValue(kind, False, Reason.NO_REPLICAS, _awaited(view))
 

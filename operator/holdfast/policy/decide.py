@@ -126,10 +126,14 @@ def decide_service(
     )
     if not learned.capacity.beliefs:
         return None, known
-    view = _view(known, learned, state, service, seen, groups, starting, inventory, now, settings)
+    moves_to = "" if granted is None else granted.moves_to
+    if granted is not None and moves_to:
+        setbacks = learned.setbacks.given_up(granted.leaves, granted.sentence, now, settings)
+        learned = replace(learned, setbacks=setbacks)
+    view = _view(known, learned, state, service, seen, groups, starting, inventory, now, settings, moves_to)
     sizes = decide_sizes(view)
     claim = claim_of(view, sizes)
-    if granted is not None:
+    if granted is not None and not moves_to:
         view = replace(view, granted=granted)
         sizes = decide_sizes(view)
     free = Verdict(sizes.action, reason_for(view, sizes), describe(view, sizes), sizes.targets)
@@ -160,8 +164,9 @@ def _view(
     inventory: Inventory,
     now: float,
     settings: PolicySettings,
+    moves_to: str,
 ) -> View:
-    """Forecast the demand and choose the accelerator."""
+    """Forecast the demand and choose the accelerator, unless the fleet has."""
     spec, lead = service.spec, learned.lead_seconds
     expected = forecast.forecast(
         learned.demand, learned.residuals, learned.headroom.sizing, lead, seen.interval_seconds
@@ -178,6 +183,7 @@ def _view(
     considered = placement.options(least, beliefs, groups, learned.setbacks, inventory, demand_rps, fallback, now)
     before = known.choice if known.generation == spec.generation else placement.Choice()
     choice = placement.choose(before, spec, considered, groups, cycle, now)
+    choice = placement.Choice(moves_to, judged_at=now) if moves_to else choice
     hold = known.turns.patience * cycle
     return View(
         service=service,

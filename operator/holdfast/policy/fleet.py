@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from holdfast.domain.service import ServiceKey
+from holdfast.policy import fleet_highs
 from holdfast.policy.fleet_claims import Claim
-from holdfast.policy.fleet_greedy import share_out
+from holdfast.policy.fleet_plan import Solver, share
 from holdfast.policy.fleet_pools import Pool, pools_of
 from holdfast.policy.inventory import Inventory
 from holdfast.policy.settings import PolicySettings
@@ -27,10 +28,15 @@ Selector = tuple[str, tuple[tuple[str, str], ...]]
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Replicas that a service may have of those it wants, and why not more."""
+    """Replicas that a service may have of those it wants, and why not more.
+
+    With `moves_to` they are of that accelerator, and the service leaves the one that it has.
+    """
 
     replicas: int
     sentence: str
+    leaves: str = ""
+    moves_to: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,12 @@ class Fleet:
 
 
 def arbitrate(
-    claims: Mapping[ServiceKey, Claim], fleet: Fleet, inventory: Inventory, now: float, settings: PolicySettings
+    claims: Mapping[ServiceKey, Claim],
+    fleet: Fleet,
+    inventory: Inventory,
+    now: float,
+    settings: PolicySettings,
+    solve: Solver = fleet_highs.solve,
 ) -> tuple[dict[ServiceKey, Grant], Fleet]:
     """Return what the services that must give way may have, and what to remember."""
     if fleet.is_idle(claims):
@@ -80,10 +91,12 @@ def arbitrate(
     known = _watched(fleet.shortages, contested, now, settings)
     active = {shortage.of for shortage in known if now < shortage.until}
     scarce = [pool for pool in contested if any(_selector(claim) in active for claim in pool.claims)]
-    granted = share_out(scarce)
+    sharing = share(scarce, claims, inventory, solve)
+    granted = {**sharing.replicas, **dict.fromkeys(sharing.moved, 0)}
     holders = _holders(scarce, granted)
-    losers = [claims[key] for key, replicas in granted.items() if replicas < claims[key].want]
+    losers = [claims[key] for key, replicas in sharing.replicas.items() if replicas < claims[key].want]
     grants = {claim.key: _grant(claim, granted[claim.key], holders[claim.key]) for claim in losers}
+    grants |= {key: _moved(claims[key], to, holders[key]) for key, to in sharing.moved.items()}
     return grants, Fleet(known, dict(_promised(fleet.promises, tight, granted, now)))
 
 
@@ -173,3 +186,11 @@ def _grant(claim: Claim, replicas: int, holders: _Holders) -> Grant:
     share = f", {gain / claim.demand_rps:.1%} of its load" if gain > 0.0 else ""
     left = f"{claim.want} wanted, {replicas} left for priority {claim.priority}"
     return Grant(replicas, f"{left}{went}; one more GPU would give {gain:.2g} req/s{share}")
+
+
+def _moved(claim: Claim, to: Claim, holders: _Holders) -> Grant:
+    """Say who has the GPUs that are left."""
+    others = holders.beside(claim, 0)
+    return Grant(
+        to.want, f"its GPUs go to {others}" if others else "its GPUs are short", claim.option.name, to.option.name
+    )

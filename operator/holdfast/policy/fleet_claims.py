@@ -27,6 +27,7 @@ class Claim:
     `least` of them stay whatever others want. `running` ones hold accelerators; `outside` of those are on nodes that
     take no pods now, and leave nothing to others. `short`: some have waited for longer than nodes take to come.
     `kept`: replicas on accelerators that are being left. Good requests are worth having up to `demand_rps`.
+    `elsewhere`: the same on other accelerators of the service, on those where it could move as a whole.
     """
 
     key: ServiceKey
@@ -40,10 +41,15 @@ class Claim:
     outside: int = 0
     short: bool = False
     kept: tuple[tuple[AcceleratorOption, int], ...] = ()
+    elsewhere: tuple[Claim, ...] = ()
 
     def gpus(self, replicas: int) -> int:
         """GPUs, of those that nodes offer to new replicas, that so many replicas hold."""
         return self.option.gpus_per_replica * (replicas - self.outside)
+
+    def good_rps(self, replicas: int) -> float:
+        """Good requests/s that so many replicas make."""
+        return min(self.rate_rps * replicas, self.demand_rps)
 
     def worth(self, nth: int) -> float:
         """Good requests/s that the nth replica adds."""

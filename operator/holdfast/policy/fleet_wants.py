@@ -6,6 +6,7 @@ import math
 
 from holdfast.policy.fleet_claims import Claim
 from holdfast.policy.guards import spare_replicas
+from holdfast.policy.placement import Option
 from holdfast.policy.sizes import Sizes
 from holdfast.policy.view import View
 
@@ -37,6 +38,36 @@ def claim_of(view: View, sizes: Sizes) -> Claim:
         outside=min(want, _outside(view)),
         short=bool(view.group.short),
         kept=tuple((options[name], replicas) for name, replicas in kept.items() if replicas and name in options),
+        elsewhere=tuple(_elsewhere(view, option) for option in view.considered if _may_move(view, option)),
+    )
+
+
+def _may_move(view: View, to: Option) -> bool:
+    """To where all of it finds room now, from where all is known of it and nothing else is under way."""
+    free = to is not view.chosen and not any(to.hindrance) and to.room.nodes > 0 and math.isfinite(to.belief.rate_rps)
+    known = view.seen.fresh and view.demand_rps is not None and math.isfinite(view.demand_rps)
+    moving = view.switching or view.held_by_people or view.asleep or view.learned.hangs.doubted
+    settled = all(group.observed and not group.rolling_out for group in view.groups)
+    return free and known and settled and not moving and _affordable(view, to)
+
+
+def _affordable(view: View, to: Option) -> bool:
+    """Both run until the new ones serve."""
+    limit, more = view.spec.max_cost_per_hour, to.cost_per_hour
+    now = view.chosen.belief.option.cost_per_replica_hour
+    return limit is None or more is None or now is None or view.group.size * now + more <= limit
+
+
+def _elsewhere(view: View, to: Option) -> Claim:
+    """The service on another accelerator."""
+    return Claim(
+        key=view.spec.key,
+        option=to.belief.option,
+        want=to.replicas,
+        least=to.replicas,
+        rate_rps=to.belief.rate_rps,
+        demand_rps=_useful_rps(view, to.belief.rate_rps, to.replicas),
+        priority=view.spec.priority,
     )
 
 

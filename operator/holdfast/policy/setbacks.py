@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import Replica
@@ -31,6 +31,12 @@ class Setbacks:
     def active(self, accelerator: str, now: float) -> Setback | None:
         return next((s for s in self.past if s.accelerator == accelerator and now < s.until), None)
 
+    def given_up(self, accelerator: str, detail: str, now: float, settings: PolicySettings) -> Setbacks:
+        """Return what follows from leaving an accelerator to others."""
+        delay = settings.retry_seconds + settings.yielding_seconds
+        left = Setback(accelerator, now + delay, delay, Reason.CAPACITY_LIMITED, detail)
+        return replace(self, past=(*(s for s in self.past if s.accelerator != accelerator), left))
+
     def last(self, accelerator: str) -> Setback | None:
         return next((s for s in self.past if s.accelerator == accelerator), None)
 
@@ -52,13 +58,19 @@ def watch_setbacks(
         elif group.failing:  # a crash loop looks like starting between two crashes: the time goes on
             failing.setdefault(group.accelerator, now)
         if group.ready and not group.useless and len(group.ready) >= group.size:
-            past.pop(group.accelerator, None)
+            if not _is_given_up(past.get(group.accelerator), now):
+                past.pop(group.accelerator, None)
         elif memory.active(group.accelerator, now) is None:
             waits = group.accelerator == awaited
             found = _found(group, now - failing.get(group.accelerator, now), settings, waits)
             if found is not None:
                 past[group.accelerator] = _next(memory.last(group.accelerator), group.accelerator, found, now, settings)
     return Setbacks(tuple(past[name] for name in sorted(past)), tuple(sorted(failing.items())))
+
+
+def _is_given_up(setback: Setback | None, now: float) -> bool:
+    """It serves in full until those elsewhere do, and is still left to others."""
+    return setback is not None and setback.reason is Reason.CAPACITY_LIMITED and now < setback.until
 
 
 def _found(group: Group, failing_seconds: float, settings: PolicySettings, waits: bool) -> tuple[Reason, str] | None:
