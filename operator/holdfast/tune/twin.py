@@ -42,7 +42,7 @@ CLEARLY = 1.03
 """How much more fewer sequences have to carry: they protect an engine only as long as lengths stay what they are."""
 
 MOST_PAIRS, LONG_DRAWS, LEAST_SUSTAINED = 20_000, 3, 0.5
-TRICKLE, BUSIEST = 0.05, 0.95
+TRICKLE, BUSIEST = 0.3, 0.95
 
 KvTokens = Callable[[Setting], int]
 
