@@ -22,6 +22,8 @@ REJECT = Limits(1, Objectives(2.0, 5.0), active_sequences=2, adapt=False, overlo
 PATIENT = Limits(1, Objectives(60.0, 5.0), active_sequences=2, adapt=False)
 PROMPT = Prompt(list(range(10, 410)), 40)
 SLOW = replace(LONG, output_tokens=300)
+# Sixty of them are fewer tokens than vLLM's own limit, so that nothing but the time to their turn refuses any.
+SHORT = Prompt(list(range(10, 110)), 100)
 _QUEUED_TOKENS = 8000
 
 
@@ -61,7 +63,7 @@ def test_who_would_be_late_gets_a_503_and_a_time(server: Server, path: str, stre
     apply(server, REJECT)
     before = counts(server)
     bad, own = rejected(server), server.samples("vllm:admission_rejections_total")[("max_num_queued_tokens",)]
-    answers = server.ask_all([PROMPT] * 60, path=path, stream=stream)
+    answers = server.ask_all([SHORT] * 60, path=path, stream=stream)
     found = refused(answers)
     print(f"{len(found)} of 60 turned away; come again after {sorted({each.headers['retry-after'] for each in found})}")
     assert 1 <= len(found) <= 59
