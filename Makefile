@@ -9,7 +9,6 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-CRD := llmservices.holdfast.dev.yaml
 UNIT := $(BIN)/pytest -n auto --dist worksteal tests
 IN_CLUSTER := $(BIN)/python -m e2e.cluster run --
 # Tests that load the processor, then tests that mostly wait: in a cluster of their own, beside all others.
@@ -98,16 +97,17 @@ cluster-up: install ## start a private cluster and print the way in
 cluster-down: install ## stop it
 	$(BIN)/python -m e2e.cluster down
 
-generate: install ## write the CRD, alerts and dashboards from the code, for kubectl and for the chart
-	@mkdir -p crds charts/holdfast/files/monitoring
-	$(BIN)/holdfast crd > crds/$(CRD).new && mv crds/$(CRD).new crds/$(CRD)
-	cp crds/$(CRD) charts/holdfast/files/$(CRD)
+generate: install ## write the CRDs, alerts and dashboards from the code, for kubectl and for the chart
+	@mkdir -p charts/holdfast/files/monitoring
+	$(BIN)/holdfast crd --out crds
+	mkdir -p charts/holdfast/files/crds && cp crds/*.yaml charts/holdfast/files/crds/
 	$(BIN)/holdfast rules > charts/holdfast/files/monitoring/rules.yaml
 	$(BIN)/holdfast dashboards --out charts/holdfast/files/monitoring
 
 verify: install ## fail where a generated file is not what `make generate` would write
-	@$(BIN)/holdfast crd | diff -u crds/$(CRD) - || { echo "crds/$(CRD) is outdated: make generate" >&2; exit 1; }
-	@diff -u crds/$(CRD) charts/holdfast/files/$(CRD) || { echo "the chart's CRD is outdated: make generate" >&2; exit 1; }
+	@new=$$(mktemp -d) && trap 'rm -r "$$new"' EXIT && $(BIN)/holdfast crd --out "$$new" && diff -ru crds "$$new" || \
+	  { echo "crds is outdated: make generate" >&2; exit 1; }
+	@diff -ru crds charts/holdfast/files/crds || { echo "the chart's CRDs are outdated: make generate" >&2; exit 1; }
 
 bench: install ## the headline table, GPU-hours beside other autoscalers: one seed; fails where a bar is missed
 	$(AUTOSCALING) --seeds 1 --check

@@ -79,11 +79,14 @@ app.kubernetes.io/component: prometheus
 {{- /* What the operator does in the namespaces it watches, and nothing else. */ -}}
 {{- define "holdfast.rules" -}}
 - apiGroups: [holdfast.dev]
-  resources: [llmservices]
+  resources: [llmservices, llmbenchmarks]
   verbs: [get, list, watch]
 - apiGroups: [holdfast.dev]
-  resources: [llmservices/status]
+  resources: [llmservices/status, llmbenchmarks/status]
   verbs: [patch]
+- apiGroups: [batch]
+  resources: [jobs]                # of LLMBenchmarks; their pods may do nothing at the API server
+  verbs: [get, create, delete]
 - apiGroups: [apps]
   resources: [deployments]
   verbs: [get, list, watch, create, patch, delete]

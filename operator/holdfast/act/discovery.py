@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable
 
 from holdfast.act.api import ApiError, ApiPort, ApiUnreachable
+from holdfast.api import llmbenchmark
 from holdfast.api.llmservice import GROUP, PLURAL, VERSION
 
 _LOG = logging.getLogger(__name__)
@@ -17,6 +18,18 @@ _OURS = f"/apis/{GROUP}/{VERSION}"
 async def has_pod_monitors(api: ApiPort) -> bool:
     """Return whether PodMonitors can be made; raises ApiUnreachable when nobody answers."""
     return await _serves(api, _POD_MONITORS, "podmonitors")
+
+
+async def has_benchmarks(api: ApiPort) -> bool:
+    """Return whether the API server knows LLMBenchmarks: an operator may be newer than the CRDs beside it."""
+    found = await _serves(api, _OURS, llmbenchmark.PLURAL)
+    if not found:
+        _LOG.warning(
+            "the cluster has no CRD %s.%s: benchmarks are not looked at; apply it (holdfast crd) and restart",
+            llmbenchmark.PLURAL,
+            GROUP,
+        )
+    return found
 
 
 async def our_own_api(api: ApiPort, every_seconds: float = 5.0) -> None:

@@ -1,4 +1,4 @@
-"""Events on the LLMService: the same reason and message as in status, log and metrics."""
+"""Events on the LLMService, or the LLMBenchmark: the same reason and message as in status, log and metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ async def post_event(api: ApiPort, body: Body) -> None:
 
 
 def event_body(
-    key: ServiceKey, uid: str, *, reason: str, message: str, warning: bool, now: float, decision: str = ""
+    key: ServiceKey,
+    uid: str,
+    *,
+    reason: str,
+    message: str,
+    warning: bool,
+    now: float,
+    decision: str = "",
+    kind: str = KIND,
 ) -> Body:
     """Return the Event object; its name is unique per service, reason, message and time.
 
@@ -38,7 +46,7 @@ def event_body(
         },
         "involvedObject": {
             "apiVersion": f"{GROUP}/{VERSION}",
-            "kind": KIND,
+            "kind": kind,
             "namespace": key.namespace,
             "name": key.name,
             "uid": uid,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.api import llmbenchmark
 from holdfast.api.llmservice import GROUP, PLURAL, VERSION
 from holdfast.domain.service import ServiceKey
 
@@ -12,6 +13,7 @@ _KINDS = {
     "ConfigMap": ("v1", "configmaps"),
     "Deployment": ("apps/v1", "deployments"),
     "Event": ("v1", "events"),
+    "Job": ("batch/v1", "jobs"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
     "PodMonitor": ("monitoring.coreos.com/v1", "podmonitors"),
     "Service": ("v1", "services"),
@@ -42,6 +44,19 @@ def deployment_path(namespace: str, name: str) -> str:
 
 def pod_path(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods/{name}"
+
+
+def job_path(namespace: str, name: str) -> str:
+    return live_path(namespace, "Job", name)
+
+
+def pods_path(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods"
+
+
+def benchmark_path(key: ServiceKey) -> str:
+    """Return the path of an LLMBenchmark itself."""
+    return f"/apis/{GROUP}/{VERSION}/namespaces/{key.namespace}/{llmbenchmark.PLURAL}/{key.name}"
 
 
 def service_path(key: ServiceKey) -> str:

@@ -1,4 +1,4 @@
-"""Conditions of an LLMService, by the conventions of Kubernetes and kstatus."""
+"""Conditions of an LLMService and of an LLMBenchmark, by the conventions of Kubernetes and kstatus."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ MAX_MESSAGE_LENGTH = 1024
 
 
 class ConditionType(StrEnum):
-    """The conditions of an LLMService."""
+    """The conditions of an LLMService, and Complete, that of an LLMBenchmark."""
 
     READY = "Ready"
     SLO_MET = "SLOMet"
@@ -20,6 +20,7 @@ class ConditionType(StrEnum):
     FAST_LOOP_ACTIVE = "FastLoopActive"
     RECONCILING = "Reconciling"
     STALLED = "Stalled"
+    COMPLETE = "Complete"
 
 
 # kstatus: present only while true.

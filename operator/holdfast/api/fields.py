@@ -67,6 +67,9 @@ Duration = Annotated[str, StringConstraints(max_length=16)]
 LatencyBound = Annotated[Duration, _duration("0s", "1d")]
 Window = Annotated[Duration, _duration("5m", "30d")]
 ShutdownTimeout = Annotated[Duration, _duration("1s", "1h")]
+LoadDuration = Annotated[Duration, _duration("1s", "1d")]
+ClientLag = Annotated[Duration, _duration("0s", "1m")]
+Timeout = Annotated[Duration, _duration("1m", "1d")]
 Objective = Annotated[str, StringConstraints(max_length=16), Checked(_OBJECTIVE)]
 ModelUri = Annotated[str, StringConstraints(max_length=512), Checked(_MODEL_URI)]
 
@@ -129,6 +132,17 @@ Revision = Annotated[
     ),
 ]
 
+Endpoint = Annotated[
+    str,
+    StringConstraints(max_length=512),
+    Checked(
+        matches(
+            "^https?://[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?(:[1-9][0-9]{0,4})?(/[!-?A-~]*)?$",
+            "url must be the address of a server without user and password, such as http://10.0.0.7:8000",
+        )
+    ),
+]
+
 
 def map_keyed_by(key: str) -> dict[str, Any]:
     """Schema of a list whose items are told apart by a key: it merges item by item under server-side apply."""
@@ -161,3 +175,8 @@ NodeSelector = Annotated[dict[str, LabelValue], Field(max_length=32)]
 def is_service_name(name: str) -> bool:
     """Whether a name can be that of a Service (RFC 1035 label)."""
     return re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name) is not None
+
+
+def is_label(name: str) -> bool:
+    """Whether a name is a DNS label."""
+    return re.fullmatch(LABEL_PATTERN[1:-1], name) is not None

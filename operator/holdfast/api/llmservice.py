@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-import pydantic
 from pydantic import ConfigDict, Field
 
 from holdfast.api import fields
 from holdfast.api.engine_flags import EngineArguments
+from holdfast.api.parsing import InvalidObject, parsed
 from holdfast.api.quantities import parse_duration_seconds, parse_percent
-from holdfast.api.rules import ApiModel, BrokenRule, Rule, cel_seconds, is_duration
+from holdfast.api.rules import ApiModel, Rule, cel_seconds, is_duration
 from holdfast.api.scaling import Scaling
 from holdfast.api.template_rules import PodTemplate
 
@@ -22,7 +22,7 @@ MAX_NAMES_LENGTH = 52
 DEFAULT_ENGINE_IMAGE = "vllm/vllm-openai:v0.32.0"
 
 
-class InvalidLLMService(ValueError):
+class InvalidLLMService(InvalidObject):
     """An object that is no LLMService; the message names every field at fault and the remedy."""
 
 
@@ -385,6 +385,7 @@ class ObjectMeta(ApiModel):
     uid: str = ""
     generation: int = 0
     resource_version: str = ""
+    creation_timestamp: str = ""
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
     deletion_timestamp: str | None = None
@@ -419,25 +420,4 @@ class LLMService(ApiModel):
     @classmethod
     def parse(cls, body: Mapping[str, Any]) -> Self:
         """The typed object of a manifest or a watch event; raises InvalidLLMService."""
-        try:
-            return cls.model_validate(_plain(body))
-        except pydantic.ValidationError as error:
-            raise InvalidLLMService("; ".join(sorted(_problem(item) for item in error.errors()))) from None
-
-
-def _plain(value: Any) -> Any:
-    """Plain dicts and lists: watch events arrive as read-only mapping views."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-_REMEDIES = {"missing": "is required: add it", "extra_forbidden": "unknown field: remove it or check its spelling"}
-
-
-def _problem(error: Any) -> str:
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]).lstrip(".")
-    cause = error.get("ctx", {}).get("error")
-    if isinstance(cause, BrokenRule):
-        return f"{path}{cause.field}: {cause}".lstrip(":. ")
-    return f"{path}: {_REMEDIES.get(error['type'], error['msg'])}"
+        return parsed(cls, body, InvalidLLMService)

@@ -115,3 +115,14 @@ class Reason(StrEnum):
     STEP_LIMITED = "StepLimited", "A step up is at most the larger of double and four more."
     PREDICTION_NOT_FINITE = "PredictionNotFinite", "A prediction is not a finite number: the size is held."
     SPEC_NOT_OBSERVED = "SpecNotObserved", "The newest generation of the spec has not been seen yet."
+
+    # Complete, of an LLMBenchmark
+    MEASURED = "Measured", "The benchmark ended with a result."
+    BENCHMARK_RUNNING = "BenchmarkRunning", "A benchmark loads its target: that load is real load."
+    QUEUED = "Queued", "Another benchmark of the same target runs."
+    TARGET_NOT_READY = "TargetNotReady", "The service that is to be measured does not exist or serves nobody."
+    NO_IMAGE = "NoImage", "The operator was not told its own image, which makes the measurement."
+    TARGET_UNREACHABLE = "TargetUnreachable", "Nobody answered as an OpenAI-compatible server would."
+    CLIENT_OVERLOADED = "ClientOverloaded", "The client itself was too slow: its figures are refused."
+    BENCHMARK_FAILED = "BenchmarkFailed", "The run ended without a result; the message carries its last words."
+    TIMED_OUT = "TimedOut", "The run did not end within spec.timeout."

@@ -158,6 +158,8 @@ class CapacityStatus(StatusPart):
     """What binds it."""
     confidence: Rate | None = None
     """From 0 (prior only) to 1."""
+    source: Sentence | None = None
+    """The benchmark that it started from; the engine model alone when absent."""
 
 
 class PlacementStatus(StatusPart):
@@ -218,6 +220,8 @@ class DecisionInputs(StatusPart):
     """What one of its replicas carries within the objectives, in requests per second."""
     bound_by: Word | None = None
     """What binds it."""
+    capacity_source: Sentence | None = None
+    """The benchmark that it started from; the engine model alone when absent."""
     wanted_replicas: Count | None = None
     """Replicas proposed, before guards."""
 

@@ -58,6 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     out.add_argument("--plot", type=picture_option, metavar="FILE.html|.png", help="a page, or its picture alone")
     out.add_argument(
+        "--summary",
+        type=Path,
+        metavar="FILE",
+        help="the result, or why there is none, in 4 KiB of JSON; exit 0 then says that it was measured",
+    )
+    out.add_argument(
         "--records", type=Path, metavar="FILE.jsonl", help="what came of each request, with every token's time"
     )
 
@@ -142,7 +148,7 @@ def _add_counting(parser: argparse.ArgumentParser) -> None:
 def check(arguments: argparse.Namespace) -> None:
     """Options that exclude or need each other; BadInput names the remedy."""
     kind = _kind(arguments)
-    for name in ("json", "plot", "records"):
+    for name in ("json", "plot", "records", "summary"):
         path = getattr(arguments, name)
         if path not in (None, "-") and not Path(path).absolute().parent.is_dir():
             raise BadInput(f"--{name} {path}: there is no such folder: make it first")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import resource
@@ -17,13 +18,14 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from holdfast.bench import loads, options, records, report, sweeppage
+from holdfast.api.benchmark_summary import Failed, Summary
+from holdfast.bench import loads, options, records, report, summary, sweeppage
 from holdfast.bench import page as pages
 from holdfast.bench.endpoint import NoEndpoint, served_model
 from holdfast.bench.engine import Reported
 from holdfast.bench.port import CannotGenerate, Endpoint, Generator, Load, Run
 from holdfast.bench.results import as_json, measure
-from holdfast.bench.trials import CLIENT_REMEDY, Trials, watched
+from holdfast.bench.trials import CLIENT_REMEDY, ClientTooSlow, Trials, watched
 from holdfast.enginemodel.catalog import find_model
 from holdfast.simulator.twin import page
 from holdfast.simulator.twin.scenario import BadInput
@@ -56,24 +58,40 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, or read what was measured; 0, 1 and 2 as the help says."""
     try:
-        options.check(arguments)
-        if arguments.plot is not None:
-            page.require()
-        if arguments.source is not None:
-            read = Run(tuple(records.read(arguments.source)), None, "records")
-            return _tell(arguments, read, f"records of {arguments.source}", arguments.model)
-        endpoint = options.endpoint_of(arguments, os.environ)
-        if arguments.sweep:
-            return asyncio.run(_sweep(arguments, endpoint))
-        return asyncio.run(_measure(arguments, endpoint, loads.load_of(arguments)))
+        return _run(arguments)
     except BadInput as problem:
-        print(f"holdfast bench: {problem}", file=sys.stderr)
-        return 2
-    except (NoEndpoint, CannotGenerate) as problem:
-        print(f"holdfast bench: {problem}", file=sys.stderr)
+        return _failed(arguments, Failed.INVALID, str(problem), 2)
+    except NoEndpoint as problem:
+        return _failed(arguments, Failed.UNREACHABLE, str(problem), 1)
+    except ClientTooSlow as problem:
+        return _failed(arguments, Failed.REFUSED, str(problem), 1)
+    except CannotGenerate as problem:
+        return _failed(arguments, Failed.FAILED, str(problem), 1)
     except OSError as problem:
-        print(f"holdfast bench: cannot write {problem.filename}: {problem.strerror}", file=sys.stderr)
-    return 1
+        return _failed(arguments, Failed.FAILED, f"cannot write {problem.filename}: {problem.strerror}", 1)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """All that may go wrong comes as an exception."""
+    options.check(arguments)
+    if arguments.plot is not None:
+        page.require()
+    if arguments.source is not None:
+        read = Run(tuple(records.read(arguments.source)), None, "records")
+        return _tell(arguments, read, f"records of {arguments.source}", arguments.model)
+    endpoint = options.endpoint_of(arguments, os.environ)
+    if arguments.sweep:
+        return asyncio.run(_sweep(arguments, endpoint))
+    return asyncio.run(_measure(arguments, endpoint, loads.load_of(arguments)))
+
+
+def _failed(arguments: argparse.Namespace, why: Failed, message: str, code: int) -> int:
+    """Say why there is no result, in one line, and where it is asked for."""
+    print(f"holdfast bench: {message}", file=sys.stderr)
+    if arguments.summary is not None:
+        with contextlib.suppress(OSError):
+            summary.write(arguments.summary, Summary.failed(why, message))
+    return code
 
 
 async def _measure(arguments: argparse.Namespace, endpoint: Endpoint, chosen: loads.Chosen) -> int:
@@ -95,7 +113,15 @@ async def _sweep(arguments: argparse.Namespace, endpoint: Endpoint) -> int:
         sweeppage.write(arguments.plot, found, title)
     if arguments.json != "-":
         _print(title, report.drawn(sweeppage.HEADS, sweeppage.rows(found)), sweeppage.told(found))
-    return 0 if found.at_objective_rps else 1
+    return _measured(arguments, summary.of_sweep(found), bool(found.at_objective_rps))
+
+
+def _measured(arguments: argparse.Namespace, found: Summary, attained: bool) -> int:
+    """0 where the objective is attained; with --summary, who reads that judges."""
+    if arguments.summary is None:
+        return 0 if attained else 1
+    summary.write(arguments.summary, found)
+    return 0
 
 
 async def _sent(generator: Generator, endpoint: Endpoint, load: Load) -> tuple[Run, Reported | None]:
@@ -122,14 +148,13 @@ def _tell(arguments: argparse.Namespace, done: Run, title: str, model: str, engi
     refused = found.client.overloaded(arguments.max_client_lag, found.itl.p50) if found.client is not None else ""
     _write_json(arguments, as_json(found, title, done.generator, arguments.objective, refused))
     if refused:
-        print(f"holdfast bench: refused, the client was too slow: {refused}: {CLIENT_REMEDY}", file=sys.stderr)
-        return 1
+        raise ClientTooSlow(f"refused, the client was too slow: {refused}: {CLIENT_REMEDY}")
     if arguments.json != "-":
         rows = [(row.name, *row.cells) for row in report.latencies(found)]
         _print(title, report.drawn(report.HEADS, rows), report.told(found, arguments.objective))
     if arguments.plot is not None:
         pages.write(arguments.plot, found, done.records, title, arguments.objective)
-    return 0 if found.attains(arguments.objective) else 1
+    return _measured(arguments, summary.of_run(found), found.attains(arguments.objective))
 
 
 def _write_json(arguments: argparse.Namespace, told: dict[str, Any]) -> None:

@@ -142,6 +142,7 @@ def _present_inputs(inputs: Body) -> list[str]:
             f"backlog     {inputs.get('backlogRequests', '?')} requests wait too long",
             f"capacity    {inputs.get('perReplicaRps', '?')} req/s per {inputs.get('accelerator', '')} replica, "
             f"bound by {inputs.get('boundBy', '?')}",
+            *([f"            from {inputs['capacitySource']}"] if "capacitySource" in inputs else []),
             f"wanted      {inputs.get('wantedReplicas', '?')} replicas, before guards",
         ],
     )

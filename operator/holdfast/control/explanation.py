@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
+
 from holdfast.api import status
+from holdfast.domain.benchmark import Measured
 from holdfast.domain.decision import Candidate, Decision, Verdict
 
 
@@ -37,8 +40,18 @@ def _inputs(decision: Decision) -> status.DecisionInputs:
         accelerator=capacity.accelerator if capacity else None,
         per_replica_rps=capacity.per_replica_rps if capacity else None,
         bound_by=capacity.bound_by if capacity else None,
+        capacity_source=capacity_source(capacity.measured) if capacity else None,
         wanted_replicas=behind.wanted_replicas,
     )
+
+
+def capacity_source(measured: Measured | None) -> str | None:
+    """Where a capacity comes from, with its day, so that passing time writes nothing; None for the model alone."""
+    if measured is None:
+        return None
+    day = datetime.datetime.fromtimestamp(measured.measured_at, datetime.UTC).strftime("%Y-%m-%d")
+    rate, error = measured.rate_rps, measured.standard_error_rps
+    return f"benchmark {measured.benchmark} of {day}: {rate:.3g} ± {error:.2g} req/s per replica"
 
 
 def _candidate(candidate: Candidate) -> status.CandidateStatus:

@@ -7,17 +7,19 @@ from typing import Any
 
 import kopf
 
+from holdfast.api import llmbenchmark
 from holdfast.api.llmservice import GROUP, PLURAL, VERSION
 
 
-def register(registry: kopf.OperatorRegistry, wake: Callable[[], None]) -> None:
-    """Wake the loop when an LLMService comes, goes or is edited."""
+def register(registry: kopf.OperatorRegistry, wake: Callable[[], None], *, benchmarks: bool = False) -> None:
+    """Wake the loop when an LLMService or an LLMBenchmark comes, goes or is edited."""
 
     async def on_service(type: str | None, body: kopf.Body, **_: Any) -> None:
         if is_news(type, body):
             wake()
 
-    kopf.on.event(GROUP, VERSION, PLURAL, id="wake", registry=registry)(on_service)
+    for plural in (PLURAL, *([llmbenchmark.PLURAL] if benchmarks else [])):
+        kopf.on.event(GROUP, VERSION, plural, id=f"wake-{plural}", registry=registry)(on_service)
 
 
 def is_news(event: str | None, body: Any) -> bool:

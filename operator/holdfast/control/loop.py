@@ -13,7 +13,9 @@ from typing import Protocol
 
 from holdfast import policy
 from holdfast.control.actuator import Actuator
+from holdfast.control.benchmarks import Benchmarks
 from holdfast.domain.activator import Activator
+from holdfast.domain.benchmark import Measured
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import History, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
@@ -21,6 +23,7 @@ from holdfast.observe.activators import ActivatorSource, NoActivators
 from holdfast.observe.cluster import ClusterReader, Invalid, ServiceParts
 from holdfast.observe.prometheus import MetricsSource
 from holdfast.observe.traffic import TrafficRequest
+from holdfast.policy.measured import newest
 
 _LOG = logging.getLogger(__name__)
 _LEAST_PAUSE_SECONDS = 1.0  # a burst of edits must not become a burst of queries
@@ -52,6 +55,7 @@ class Loop:
         monotonic: Callable[[], float],
         wall: Callable[[], float],
         activators: ActivatorSource | None = None,
+        benchmarks: Benchmarks | None = None,
     ) -> None:
         self._cluster = cluster
         self._metrics = metrics
@@ -64,6 +68,7 @@ class Loop:
         self._activators = activators or NoActivators()
         # Of our own: where DNS does not answer, lookups occupy every thread of the event loop's pool for minutes.
         self._thinking = ThreadPoolExecutor(1, "decide")
+        self._benchmarks = benchmarks
         self._memory = policy.Memory()
         self._history_loaded = False
         self._wake = asyncio.Event()
@@ -98,13 +103,15 @@ class Loop:
         started_at, now = self._monotonic(), self._wall()
         with self._phase("cluster"):
             services = self._cluster.services()
+            benchmarks = self._cluster.benchmarks() if self._benchmarks else ()
+            measured = self._benchmarks.results(benchmarks) if self._benchmarks else {}
         with self._phase("metrics"):
             requests = [_request(part) for part in services]
             traffic = await self._metrics.observe(requests, now)
             history = await self._history_once(requests, now)
             held = await self._activators.look([part.spec.key for part in services if not part.spec.min_replicas])
         with self._phase("decide"):
-            snapshot = self._picture(services, traffic, history, held, now)
+            snapshot = self._picture(services, traffic, history, held, measured, now)
             failed: dict[ServiceKey, Exception] = {}
             # On a thread: meanwhile the lease is renewed, watches are read and slow queries are on their way.
             decide = functools.partial(
@@ -114,6 +121,8 @@ class Loop:
         with self._phase("act"):
             invalid = (*self._cluster.invalid(), *self._undecided(services, failed))
             await self._actuator.act(services, decisions, invalid, snapshot.nodes, now, traffic)
+            if self._benchmarks:
+                await self._benchmarks.act(benchmarks, services, now)
         self._telemetry.tick(self._monotonic() - started_at, len(services))
         self._metrics.catch_up()
 
@@ -132,6 +141,7 @@ class Loop:
         traffic: Mapping[ServiceKey, Traffic],
         history: Mapping[ServiceKey, History],
         held: Mapping[ServiceKey, Activator],
+        measured: Mapping[str, Sequence[Measured]],
         now: float,
     ) -> Snapshot:
         pictured = tuple(
@@ -144,6 +154,7 @@ class Loop:
                 history=history.get(part.spec.key),
                 last_cold_start_seconds=part.last_cold_start_seconds,
                 activator=self._activator(part.spec.key, held),
+                measured=newest(measured.get(part.spec.key.namespace, ()), part.spec),
             )
             for part in services
         )

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.api import conditions, status
 from holdfast.api.conditions import Condition, ConditionType, Status
 from holdfast.api.reasons import Reason
-from holdfast.control.explanation import explained
+from holdfast.control.explanation import capacity_source, explained
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.decision import Action, CapacityView, ConditionValue, Decision, Verdict
 from holdfast.observe.cluster import Invalid, ServiceParts
@@ -151,7 +151,12 @@ def _slo(part: ServiceParts, decision: Decision) -> dict[str, Any]:
 
 
 def _capacity(view: CapacityView) -> dict[str, Any]:
-    return {"per_replica_rps": view.per_replica_rps, "bound_by": view.bound_by, "confidence": view.confidence}
+    return {
+        "per_replica_rps": view.per_replica_rps,
+        "bound_by": view.bound_by,
+        "confidence": view.confidence,
+        "source": capacity_source(view.measured),
+    }
 
 
 def _placements(part: ServiceParts, decision: Decision) -> tuple[status.PlacementStatus, ...]:

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from holdfast.api.reasons import Reason
+from holdfast.domain.benchmark import Measured
 from holdfast.domain.service import BatchingLimits, ServiceKey
 from holdfast.domain.signals import UNKNOWN_QUANTILES, LatencyQuantiles
 
@@ -74,12 +75,13 @@ class SloView:
 
 @dataclass(frozen=True, slots=True)
 class CapacityView:
-    """What one replica of the accelerator in use carries, and what binds it."""
+    """What one replica of the accelerator in use carries, and what binds it; `measured` is what that started from."""
 
     accelerator: str
     per_replica_rps: float
     bound_by: str
     confidence: float
+    measured: Measured | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.domain.activator import Activator
+from holdfast.domain.benchmark import Measured
 from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica
 from holdfast.domain.service import ServiceSpec
 from holdfast.domain.signals import History, Traffic
@@ -16,7 +17,8 @@ class ServiceSnapshot:
 
     `history` is present only in the first snapshot after a start or a takeover of leadership.
     `last_cold_start_seconds` is what status remembered from before a restart. `activator` holds requests while no
-    replica serves; None where the service has none.
+    replica serves; None where the service has none. `measured`: what benchmarks found of engines like its own, at most
+    one result for an accelerator.
     """
 
     spec: ServiceSpec
@@ -27,6 +29,7 @@ class ServiceSnapshot:
     history: History | None = None
     last_cold_start_seconds: float | None = None
     activator: Activator | None = None
+    measured: tuple[Measured, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

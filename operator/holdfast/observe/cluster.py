@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import kopf
 
+from holdfast.api import llmbenchmark
 from holdfast.api.llmservice import GROUP, PLURAL, VERSION, InvalidLLMService, LLMService
 from holdfast.api.privileges import refused_privileges
 from holdfast.api.reasons import Reason
@@ -17,6 +18,7 @@ from holdfast.api.template_rules import TemplateAllowances
 from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica
 from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.observe import mapping, slim
+from holdfast.observe.benchmarks import Benchmark, benchmark_from_object
 from holdfast.observe.engines import Engine, engine_from_pod, limits_from_config_map
 from holdfast.observe.spec import to_spec
 from holdfast.render import context
@@ -120,6 +122,8 @@ class ClusterReader(Protocol):
 
     def nodes(self) -> tuple[NodeOffer, ...]: ...
 
+    def benchmarks(self) -> tuple[Benchmark, ...]: ...
+
 
 _MOST_COLD_START_SECONDS = 86_400.0
 _KUBERNETES_OWN = ("foregroundDeletion", "orphan")
@@ -168,14 +172,20 @@ class ClusterView:
         self._live: Mapping[ServiceKey, Iterable[Live]] = {}
         self._limits: Mapping[ServiceKey, Iterable[LimitsByAccelerator]] = {}
         self._nodes: Mapping[str, Iterable[NodeOffer]] = {}
+        self._benchmarks: Mapping[ServiceKey, Iterable[Benchmark]] = {}
         self._made: dict[ServiceKey, tuple[_Shown, ServiceParts]] = {}
 
     def register(
-        self, registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, *, pod_monitors: bool = False
+        self,
+        registry: kopf.OperatorRegistry,
+        settings: kopf.OperatorSettings,
+        *,
+        pod_monitors: bool = False,
+        benchmarks: bool = False,
     ) -> None:
         """Add the indices; all but services and nodes are filtered by label at the API server.
 
-        `pod_monitors`: whether that API exists, for kopf would complain of a kind that does not.
+        `pod_monitors`, `benchmarks`: whether that API exists, for kopf would complain of a kind that does not.
         """
         kopf.index(GROUP, VERSION, PLURAL, id="services", registry=registry)(slim.after(self._index_service))
         for group, version, plural, name, function in (
@@ -192,12 +202,17 @@ class ClusterView:
             kopf.index(*_OWNED[kind], id="live", registry=registry)(read)
             settings.watching.label_selectors[_OWNED[kind]] = SERVICE_LABEL
         kopf.index("", "v1", "nodes", id="nodes", registry=registry)(slim.after(_index_node, "spec", "status"))
+        if benchmarks:
+            kopf.index(GROUP, VERSION, llmbenchmark.PLURAL, id="benchmarks", registry=registry)(
+                slim.after(_index_benchmark)
+            )
         kopf.on.startup(id="remember-indices", registry=registry)(self._remember)
 
     async def _remember(self, **indices: Any) -> None:
         self._services, self._pods = indices["services"], indices["pods"]
         self._deployments, self._nodes = indices["deployments"], indices["nodes"]
         self._live, self._limits = indices["live"], indices["limits"]
+        self._benchmarks = indices.get("benchmarks", {})
 
     async def _index_service(self, body: kopf.Body, **_: Any) -> dict[ServiceKey, Declared | Invalid]:
         meta = body["metadata"]
@@ -273,6 +288,11 @@ class ClusterView:
                     used[pod.replica.node][name] += amount
         return mapping.with_usage((node for nodes in list(self._nodes.values()) for node in nodes), used)
 
+    def benchmarks(self) -> tuple[Benchmark, ...]:
+        """Return every LLMBenchmark, those first that were made first."""
+        found = (benchmark for key in list(self._benchmarks) for benchmark in self._benchmarks[key])
+        return tuple(sorted(found, key=lambda benchmark: (benchmark.created, benchmark.key)))
+
     def _entries(self) -> list[tuple[ServiceKey, Declared | Invalid]]:
         return sorted(
             ((key, entry) for key in list(self._services) for entry in self._services[key]), key=lambda item: item[0]
@@ -302,6 +322,11 @@ async def _index_live(body: kopf.Body, **_: Any) -> dict[ServiceKey, Live]:
 async def _index_limits(body: kopf.Body, **_: Any) -> dict[ServiceKey, LimitsByAccelerator]:
     found = limits_from_config_map(body)
     return {} if found is None else {_owner(body): found}
+
+
+async def _index_benchmark(body: kopf.Body, **_: Any) -> dict[ServiceKey, Benchmark]:
+    found = benchmark_from_object(body)
+    return {} if found is None else {found.key: found}
 
 
 async def _index_node(body: kopf.Body, **_: Any) -> dict[str, NodeOffer]:

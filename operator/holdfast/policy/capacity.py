@@ -1,4 +1,7 @@
-"""What one replica of each accelerator is believed to carry: the engine model's answer, corrected by observation."""
+"""What one replica of each accelerator is believed to carry: the engine model's answer, corrected by observation.
+
+Where a benchmark has measured such an engine, the model's answer is scaled to that first (see `measured`).
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from holdfast.domain.benchmark import Measured
 from holdfast.domain.engine import StepSums
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.policy.look import Look
+from holdfast.policy.measured import Scaled, scaled
 from holdfast.policy.mix import Lengths, length_mix, moved
 from holdfast.policy.replicarate import EngineModel, ReplicaRate
 from holdfast.policy.traffic import LARGEST, Seen
@@ -59,11 +64,12 @@ class Belief:
     limits: BatchingLimits = field(default_factory=BatchingLimits)
     fast_loop: bool = False
     searched: bool = True
+    scaled: Scaled = field(default_factory=Scaled)
 
     @property
     def rate_rps(self) -> float:
         """Requests per second of one replica within the objectives."""
-        return self.rate.rate_rps * self.correction.gain / self.work
+        return self.rate.rate_rps * self.scaled.factor * self.correction.gain / self.work
 
     @property
     def feasible(self) -> bool:
@@ -73,7 +79,8 @@ class Belief:
     def confidence(self) -> float:
         """The prior's, rising towards one with every look that agreed or corrected."""
         seen = self.correction.looks / (self.correction.looks + 5.0)
-        return self.rate.confidence + (1.0 - self.rate.confidence) * seen
+        prior = self.scaled.confidence(self.rate.confidence)
+        return prior + (1.0 - prior) * seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +104,23 @@ def believe(
     model: EngineModel,
     fast_loops: frozenset[str] = frozenset(),
     tuned: Mapping[str, BatchingLimits] = MappingProxyType({}),
+    measured: tuple[Measured, ...] = (),
 ) -> Capacity:
     """Bring beliefs up to date; what nothing material has changed for is kept as it is.
 
     A new generation of the spec starts the corrections anew: it may be another image or another model. While the model
     has no time, capacities shrink as the work of a request grows; without any belief to go by, there is none yet.
     `fast_loops` names the accelerators whose engines find their own limits, `tuned` those with other limits than the
-    spec's.
+    spec's, `measured` what benchmarks found of engines like these.
     """
     same = memory.spec is spec or memory.spec == spec
     started = {option.name: tuned.get(option.name) or spec.batching for option in spec.accelerators}
+    benchmarks = {result.accelerator: result for result in measured}
     outdated = any(
-        _drifted(b) or b.fast_loop != (b.option.name in fast_loops) or b.started != started.get(b.option.name)
+        _drifted(b)
+        or b.fast_loop != (b.option.name in fast_loops)
+        or b.started != started.get(b.option.name)
+        or b.scaled.measured != benchmarks.get(b.option.name)
         for b in memory.beliefs
     )
     if same and not moved(memory.lengths, lengths) and not outdated:
@@ -118,7 +130,8 @@ def believe(
     beliefs = []
     for option in spec.accelerators:
         engine = replace(spec, batching=started[option.name])
-        belief = _belief(known.belief(option.name), engine, option, mix, model, option.name in fast_loops)
+        benchmark = benchmarks.get(option.name)
+        belief = _belief(known.belief(option.name), engine, option, mix, model, option.name in fast_loops, benchmark)
         if belief is None:
             return _estimated(memory, mix) if same else Capacity()
         beliefs.append(belief)
@@ -132,17 +145,21 @@ def _belief(
     mix: LengthMix,
     model: EngineModel,
     fast_loop: bool,
+    benchmark: Measured | None,
 ) -> Belief | None:
     """What a replica carries by now, None where there is no time for the answer."""
     correction = old.correction if old is not None and old.option == option else Correction()
-    if old is not None and (old.fast_loop, old.started) != (fast_loop, spec.batching):
+    if old is not None and old.scaled.measured != benchmark:
+        correction = replace(correction, gain=1.0)  # it was learnt beside another prior
+    elif old is not None and (old.fast_loop, old.started) != (fast_loop, spec.batching):
         # What was carried beyond the model under other limits says nothing about these.
         correction = replace(correction, gain=min(1.0, correction.gain))
     found = model.best_limits(spec, option, mix, correction.slowness) if fast_loop else spec.batching
     kept = old.limits if old is not None and old.fast_loop and old.started == spec.batching else spec.batching
     limits = kept if found is None else found
     rate = model.rate(replace(spec, batching=limits), option, mix, correction.slowness)
-    if rate is None:
+    scale = scaled(benchmark, spec, option, model, correction.slowness, fast_loop)
+    if rate is None or scale is None:
         return None
     return Belief(
         option,
@@ -153,6 +170,7 @@ def _belief(
         limits=limits,
         fast_loop=fast_loop,
         searched=found is not None,
+        scaled=scale,
     )
 
 

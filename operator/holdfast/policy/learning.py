@@ -143,7 +143,9 @@ def _compare(
     model: EngineModel,
 ) -> tuple[Capacity, Look]:
     """Beliefs about capacity, corrected where one accelerator has served alone and undisturbed for long enough."""
-    beliefs = capacity.believe(old.capacity, service.spec, lengths, seen, model, loops.accelerators, _tuned(service))
+    beliefs = capacity.believe(
+        old.capacity, service.spec, lengths, seen, model, loops.accelerators, _tuned(service), service.measured
+    )
     used = [group for group in groups if group.size > 0]
     whole = not any(g.draining or g.useless for g in groups) and not service.traffic.hung
     undisturbed = len(used) == 1 and not starting and whole

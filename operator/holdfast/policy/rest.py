@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from holdfast.domain.activator import Activator
+from holdfast.domain.benchmark import Measured
 from holdfast.domain.cluster import ClusterProblem, Placement, Replica
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.service import ServiceSpec
@@ -30,6 +31,7 @@ class Facts(NamedTuple):
     problems: tuple[ClusterProblem, ...]
     hung: tuple[str, ...] = ()
     activator: Activator | None = None
+    measured: tuple[Measured, ...] = ()
 
 
 class Last(NamedTuple):
@@ -60,6 +62,7 @@ def facts(service: ServiceSnapshot) -> Facts:
         tuple(sorted(service.problems, key=_by_reason)),
         tuple(sorted(traffic.hung)),
         service.activator,
+        service.measured,
     )
 
 

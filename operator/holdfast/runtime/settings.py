@@ -117,7 +117,7 @@ class Settings(BaseModel):
         "10m", description="without a request, before the last replica goes where scaling.min is 0 and pauses unknown"
     )
     activator_image: str = Field(
-        "", description="image of this program, for what holds requests where scaling.min is 0; without it one stays"
+        "", description="image of this program, for what holds requests where scaling.min is 0, and for benchmarks"
     )
     allow_template: tuple[Literal[TEMPLATE_ALLOWANCES], ...] = Field(  # type: ignore[valid-type]
         (), description=f"let templates use this, may repeat: {', '.join(TEMPLATE_ALLOWANCES)}"

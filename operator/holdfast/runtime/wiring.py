@@ -16,10 +16,11 @@ import kopf
 
 from holdfast import policy
 from holdfast.act.api import KubernetesApi, NoCluster, connect
-from holdfast.act.discovery import has_pod_monitors, our_own_api, readable
+from holdfast.act.discovery import has_benchmarks, has_pod_monitors, our_own_api, readable
 from holdfast.api.template_rules import allowances
 from holdfast.control import handlers
 from holdfast.control.actuator import Actuator
+from holdfast.control.benchmarks import Benchmarks
 from holdfast.control.leadership import Elector, LeadershipLost, LeaseTiming
 from holdfast.control.loop import Loop
 from holdfast.domain.snapshot import Timing
@@ -84,7 +85,7 @@ async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> N
         _metrics_source(settings) as metrics,
         _activators(settings) as activators,
     ):
-        elector = _elector(settings, api)
+        elector, render_settings = _elector(settings, api), _render_settings(settings)
         control_loop = Loop(
             cluster=(indices := observed.ClusterView(allowances(settings.allow_template))),
             metrics=metrics,
@@ -92,7 +93,7 @@ async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> N
                 api,
                 metrics,
                 telemetry,
-                _render_settings(settings),
+                render_settings,
                 may_write=lambda: elector.leading,
                 scrape_seconds=settings.scrape_seconds,
             ),
@@ -106,6 +107,7 @@ async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> N
             monotonic=time.monotonic,
             wall=time.time,
             activators=activators,
+            benchmarks=Benchmarks(api, render_settings, telemetry, may_write=lambda: elector.leading),
         )
         async with (
             asyncio.TaskGroup() as tasks,
@@ -157,8 +159,9 @@ async def _watch(
     kopf_settings = handlers.settings()
     await our_own_api(api)
     namespaces = await _namespaces(settings, api)
-    indices.register(registry, kopf_settings, pod_monitors=await has_pod_monitors(api))
-    handlers.register(registry, wake=control_loop.wake)
+    benchmarks = await has_benchmarks(api)
+    indices.register(registry, kopf_settings, pod_monitors=await has_pod_monitors(api), benchmarks=benchmarks)
+    handlers.register(registry, wake=control_loop.wake, benchmarks=benchmarks)
     async with asyncio.TaskGroup() as tasks:
         again = tasks.create_task(_end_when_readable(api, set(settings.namespace) - set(namespaces)))
         await kopf.operator(

@@ -1,0 +1,104 @@
+"""Writes for benchmarks: Jobs are made once and never changed, status is applied whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.act.api import APPLY, ApiError, ApiPort, Body
+from holdfast.act.apply import delete
+from holdfast.act.events import event_body, post_event
+from holdfast.act.resources import benchmark_path, collection_path, job_path, live_path, pods_path
+from holdfast.act.status import STATUS
+from holdfast.api.llmbenchmark import KIND
+from holdfast.api.llmservice import API_VERSION
+from holdfast.domain.service import ServiceKey
+from holdfast.render.benchmark import RUN_LABEL
+
+
+async def create_job(api: ApiPort, manifest: Body, owner: str) -> bool:
+    """Make a Job; False where one of that name exists and is not of this owner. Raises ApiError."""
+    meta = manifest["metadata"]
+    try:
+        await api.request("POST", collection_path("batch/v1", "Job", meta["namespace"]), body=manifest)
+    except ApiError as error:
+        if error.status != 409 or error.namespace_ends:
+            raise
+        return owner in _owners(await api.request("GET", job_path(meta["namespace"], meta["name"])))
+    return True
+
+
+async def read_job(api: ApiPort, namespace: str, name: str, run: str) -> tuple[Body, list[Body]] | None:
+    """Return a Job and its pods, where there is something to be read of them; None where the Job is gone."""
+    try:
+        found = await api.request("GET", job_path(namespace, name))
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+    status = found.get("status") or {}
+    if status.get("ready") and not status.get("conditions"):
+        return found, []  # at work
+    pods = await api.request("GET", pods_path(namespace), query={"labelSelector": f"{RUN_LABEL}={run}"})
+    return found, list(pods.get("items") or ())
+
+
+async def remove_job(api: ApiPort, namespace: str, name: str, owner: str) -> None:
+    """End a run: the Job goes with its pod. One of another owner stays."""
+    if not name:
+        return
+    try:
+        found = await api.request("GET", job_path(namespace, name))
+    except ApiError as error:
+        if error.status == 404:
+            return
+        raise
+    if owner in _owners(found):
+        await delete(api, job_path(namespace, name), str(found["metadata"].get("uid", "")))
+
+
+async def missing_key(api: ApiPort, namespace: str, name: str, key: str) -> str:
+    """What is missing of a ConfigMap, with the remedy; empty where it has the key."""
+    try:
+        found = await api.request("GET", live_path(namespace, "ConfigMap", name))
+    except ApiError as error:
+        if error.status == 404:
+            return f"there is no ConfigMap {name} in this namespace: create it"
+        raise
+    if key in (found.get("data") or {}) or key in (found.get("binaryData") or {}):
+        return ""
+    return f"the ConfigMap {name} has no key {key}: add it, or name another"
+
+
+async def write_status(api: ApiPort, key: ServiceKey, uid: str, status: dict[str, Any]) -> bool:
+    """Apply a status; False where the object is gone or its name belongs to another. Raises ApiError."""
+    body = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": key.name, "namespace": key.namespace, "uid": uid},
+        "status": status,
+    }
+    query = {"fieldManager": STATUS, "force": "true"}
+    try:
+        await api.request("PATCH", f"{benchmark_path(key)}/status", query=query, body=body, content_type=APPLY)
+    except ApiError as error:
+        if error.status in (404, 409):
+            return False
+        raise
+    return True
+
+
+async def post(
+    api: ApiPort, key: ServiceKey, uid: str, reason: str, message: str, *, warning: bool, now: float
+) -> None:
+    """An Event on the benchmark."""
+    event = event_body(key, uid, reason=reason, message=message, warning=warning, now=now, kind=KIND)
+    await post_event(api, event)
+
+
+async def post_on_service(api: ApiPort, key: ServiceKey, uid: str, reason: str, message: str, now: float) -> None:
+    """An Event on the service that is measured."""
+    await post_event(api, event_body(key, uid, reason=reason, message=message, warning=False, now=now))
+
+
+def _owners(found: Body) -> list[str]:
+    return [str(reference.get("uid")) for reference in found["metadata"].get("ownerReferences") or ()]

@@ -1,0 +1,243 @@
+"""The LLMBenchmark: a load, and the service or address that it is to measure. The CRD is generated from these types."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field
+
+from holdfast.api import fields
+from holdfast.api.llmservice import ObjectMeta, SecretKeyReference, SecretReference
+from holdfast.api.parsing import InvalidObject, parsed
+from holdfast.api.quantities import parse_duration_seconds, parse_percent
+from holdfast.api.rules import ApiModel, Checked, Rule, cel_seconds, is_duration
+
+PLURAL = "llmbenchmarks"
+KIND = "LLMBenchmark"
+MAX_NAME_LENGTH = 52
+MOST_TOKENS = 1_000_000
+
+Rps = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+TraceFormat = Literal["azure", "csv", "mooncake"]
+
+
+class InvalidLLMBenchmark(InvalidObject):
+    """An object that is no LLMBenchmark; the message names every field at fault and the remedy."""
+
+
+class ServiceReference(ApiModel):
+    """An LLMService in the same namespace."""
+
+    name: fields.ObjectName
+    """Name of the LLMService."""
+
+
+_ONE_TARGET = Rule(
+    "has(self.serviceRef) != has(self.url)",
+    "target takes one of serviceRef and url: name an LLMService of this namespace, or an address",
+    lambda target: (target.service_ref is None) != (target.url is None),
+)
+
+
+class Target(ApiModel):
+    """What is measured, and how it is asked."""
+
+    rules = (_ONE_TARGET,)
+
+    service_ref: ServiceReference | None = None
+    """An LLMService of this namespace."""
+    url: fields.Endpoint | None = None
+    """Any OpenAI-compatible server, such as http://10.0.0.7:8000."""
+    model: fields.ShortText | None = None
+    """Name to ask for; that of the service, or the only one served, when absent."""
+    api: Literal["Completions", "Chat"] = "Completions"
+    """Completions or Chat: which of the two ways to ask for text."""
+    ignore_eos: bool = True
+    """Whether answers are held to their length; false where the server does not know ignore_eos."""
+    api_key_secret_ref: SecretKeyReference | None = None
+    """Secret with the API key; that of the service when absent."""
+    ca_secret_ref: SecretKeyReference | None = None
+    """Secret with the certificates to trust, for https."""
+
+
+class ConfigMapKey(ApiModel):
+    """A key of a ConfigMap in the same namespace."""
+
+    name: fields.ObjectName
+    """Name of the ConfigMap."""
+    key: Annotated[
+        fields.ShortText,
+        Checked(fields.matches("^[-A-Za-z0-9_.]+$", "key must be a key of a ConfigMap, such as trace.csv")),
+    ]
+    """Key in the ConfigMap."""
+
+
+class Recording(ApiModel):
+    """A recorded trace."""
+
+    config_map_key_ref: ConfigMapKey
+    """Where it is."""
+    format: TraceFormat = "csv"
+    """azure, mooncake, or csv (arrival_seconds,prompt_tokens,output_tokens)."""
+
+
+class Trace(Recording):
+    """Arrivals and lengths as they were recorded."""
+
+    speed: Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)] = 1.0
+    """Play it so many times as fast."""
+    start: fields.LoadDuration | None = None
+    """Begin so far into it."""
+
+
+class Sweep(ApiModel):
+    """Rates that bracket saturation, and what is carried at the objective."""
+
+    start_rps: Rps = 1.0
+    """Where to begin: a rate that is thought to be low."""
+    max_trials: Annotated[int, Field(ge=2, le=32)] = 16
+    """Most rates that are tried."""
+
+
+class Rate(ApiModel):
+    """Requests that leave when they are due, however slow answers are."""
+
+    rps: Rps
+    """Requests per second."""
+    cv: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] = 1.0
+    """Deviation / mean of the gaps: 1 for Poisson, above it gamma."""
+
+
+_DRAWN_OR_MADE = Rule(
+    "!has(self.trace) || !(has(self.promptTokens) || has(self.outputTokens) || has(self.cv))",
+    "lengths are drawn from a trace or made: leave promptTokens, outputTokens and cv out, or trace",
+    lambda lengths: lengths.trace is None or (lengths.prompt_tokens, lengths.output_tokens, lengths.cv) == (None,) * 3,
+)
+
+
+class Lengths(ApiModel):
+    """How long prompts and answers are; 512 and 128 tokens when nothing is said."""
+
+    rules = (_DRAWN_OR_MADE,)
+
+    prompt_tokens: Tokens | None = None
+    """Tokens of the mean prompt."""
+    output_tokens: Tokens | None = None
+    """Tokens of the mean answer."""
+    cv: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
+    """Deviation / mean of both, lognormal; all alike when absent."""
+    trace: Recording | None = None
+    """A trace to draw pairs of lengths from."""
+
+
+_E2E_ABOVE_TTFT = Rule(
+    f"!has(self.e2e) || !{is_duration('self.e2e')} || !{is_duration('self.ttft')}"
+    f" || {cel_seconds('self.e2e')} > {cel_seconds('self.ttft')}",
+    "e2e must be longer than ttft: raise e2e, lower ttft, or leave e2e out",
+    lambda slo: slo.e2e is None or parse_duration_seconds(slo.e2e) > parse_duration_seconds(slo.ttft),
+    ".e2e",
+)
+
+
+class Objectives(ApiModel):
+    """What a good request is, and which share of requests must be good."""
+
+    rules = (_E2E_ABOVE_TTFT,)
+
+    ttft: fields.LatencyBound
+    """Time to first token of a good request, such as 500ms."""
+    tpot: fields.LatencyBound
+    """Time per output token of a good request, such as 30ms."""
+    e2e: fields.LatencyBound | None = Field(default=None, alias="e2e")
+    """End-to-end time of a good request; longer than ttft."""
+    objective: fields.Objective = "99%"
+    """Share of all requests that must be good; above 50% and below 100%."""
+
+    @property
+    def objective_share(self) -> float:
+        """The objective as a share."""
+        return parse_percent(self.objective)
+
+
+LOADS = ("sweep", "rate", "concurrency", "trace")
+_ONE_LOAD = Rule(
+    " + ".join(f"(has(self.{name}) ? 1 : 0)" for name in LOADS) + " == 1",
+    f"give one load: one of {', '.join(LOADS)}",
+    lambda spec: sum(getattr(spec, name) is not None for name in LOADS) == 1,
+)
+_TRACE_HAS_LENGTHS = Rule(
+    "!has(self.trace) || !has(self.lengths)",
+    "lengths do not go with trace, which has its own: leave lengths out",
+    lambda spec: spec.trace is None or spec.lengths is None,
+    ".lengths",
+)
+
+
+class LLMBenchmarkSpec(ApiModel):
+    """A load, and what it is to measure. Any change of it runs it again; the same runs once."""
+
+    rules = (_ONE_LOAD, _TRACE_HAS_LENGTHS)
+
+    target: Target
+    """What is measured, and how it is asked."""
+    sweep: Sweep | None = None
+    """Find saturation and what is carried at the objective: the only load whose result sizes services."""
+    rate: Rate | None = None
+    """One rate."""
+    concurrency: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """So many requests at a time: the next leaves when one ends."""
+    trace: Trace | None = None
+    """Arrivals and lengths as they were recorded."""
+    lengths: Lengths | None = None
+    """How long prompts and answers are."""
+    duration: fields.LoadDuration | None = None
+    """Of arrivals, of each rate in a sweep: 1m, 30s in a sweep, and a whole trace when absent."""
+    slo: Objectives | None = None
+    """What a good request is; the service's objectives when absent."""
+    max_client_lag: fields.ClientLag = "5ms"
+    """A result is refused where the client itself was later than this: above 0."""
+    timeout: fields.Timeout = "1h"
+    """The run is ended after this, waiting for a node included."""
+    revision: fields.Revision | None = None
+    """Any number or word; a change runs the benchmark again."""
+    resources: fields.Resources = Field(default_factory=dict)
+    """Requests and limits of the client; it wants a core of its own for thousands of streams."""
+    image_pull_secrets: Annotated[
+        tuple[SecretReference, ...], Field(max_length=16, json_schema_extra=fields.map_keyed_by("name"))
+    ] = ()
+    """Secrets for pulling the operator's image; those of the service when absent."""
+
+    @property
+    def timeout_seconds(self) -> float:
+        """When a run is ended."""
+        return parse_duration_seconds(self.timeout)
+
+    @property
+    def recordings(self) -> tuple[Recording, ...]:
+        """The traces it reads."""
+        drawn = self.lengths.trace if self.lengths else None
+        return tuple(each for each in (self.trace, drawn) if each is not None)
+
+
+NAME_FITS = Rule(
+    f"self.metadata.name.size() <= {MAX_NAME_LENGTH} && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
+    "metadata.name becomes that of a Job: use lower-case letters, digits and '-',"
+    f" at most {MAX_NAME_LENGTH} characters",
+    lambda benchmark: len(benchmark.metadata.name) <= MAX_NAME_LENGTH and fields.is_label(benchmark.metadata.name),
+)
+
+
+class LLMBenchmark(ApiModel):
+    """A measurement of an LLMService or of any OpenAI-compatible server, made by a Job in the cluster."""
+
+    model_config = ConfigDict(extra="ignore")
+    rules = (NAME_FITS,)
+
+    metadata: ObjectMeta
+    spec: LLMBenchmarkSpec
+    status: dict[str, Any] = Field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, body: Mapping[str, Any]) -> Self:
+        """The typed object of a manifest or a watch event; raises InvalidLLMBenchmark."""
+        return parsed(cls, body, InvalidLLMBenchmark)

@@ -1,0 +1,39 @@
+"""From a manifest or a watch event to a typed object, with every problem in words."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import pydantic
+
+from holdfast.api.rules import ApiModel, BrokenRule
+
+Parsed = TypeVar("Parsed", bound=ApiModel)
+
+_REMEDIES = {"missing": "is required: add it", "extra_forbidden": "unknown field: remove it or check its spelling"}
+
+
+class InvalidObject(ValueError):
+    """A body that is no such object; the message names every field at fault and the remedy."""
+
+
+def parsed(model: type[Parsed], body: Mapping[str, Any], invalid: type[InvalidObject] = InvalidObject) -> Parsed:
+    """The typed object of a manifest or a watch event; raises `invalid`."""
+    try:
+        return model.model_validate(_plain(body))
+    except pydantic.ValidationError as error:
+        raise invalid("; ".join(sorted(_problem(item) for item in error.errors()))) from None
+
+
+def _plain(value: Any) -> Any:
+    """Plain dicts and lists: watch events arrive as read-only mapping views."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _problem(error: Any) -> str:
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]).lstrip(".")
+    cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, BrokenRule):
+        return f"{path}{cause.field}: {cause}".lstrip(":. ")
+    return f"{path}: {_REMEDIES.get(error['type'], error['msg'])}"

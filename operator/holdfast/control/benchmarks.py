@@ -1,0 +1,258 @@
+"""Runs benchmarks: a Job for each spec, once, one at a time for each target; what it left becomes status and ConfigMap.
+
+Jobs have names that follow from the spec, and are asked for one by one while they run: nothing has to be watched, and
+what was begun is found again after a restart. A benchmark that has ended costs no request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from holdfast.act import benchmarks as acting
+from holdfast.act.api import ApiError, ApiPort, ApiUnreachable, NotLeading, WhileLeading
+from holdfast.act.apply import Applier, ForeignObject
+from holdfast.api.reasons import Reason
+from holdfast.control import benchmark_report
+from holdfast.domain.benchmark import JobSeen, JobState, Measured, Phase, Remembered
+from holdfast.domain.service import ServiceKey
+from holdfast.observe.benchmarks import (
+    Benchmark,
+    engines_of,
+    engines_remembered,
+    job_seen,
+    measured_by,
+    remembered,
+)
+from holdfast.observe.cluster import ServiceParts
+from holdfast.policy import benchmarks as policy
+from holdfast.policy.benchmarks import Obstacle, Step
+from holdfast.render import RenderSettings
+from holdfast.render.benchmark import Measurand, config_map, job, measurand
+
+_LOG = logging.getLogger(__name__)
+_ACT_SECONDS = 5.0
+_ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED})
+
+
+class BenchmarkTelemetry(Protocol):
+    """What is told about acting."""
+
+    def error(self, phase: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One benchmark in one tick: what it says, what is remembered of it, and the service it is about."""
+
+    entry: Benchmark
+    status: Mapping[str, Any]
+    of: Measurand | None
+    part: ServiceParts | None
+
+    @property
+    def known(self) -> Remembered:
+        return remembered(self.status)
+
+
+class Benchmarks:
+    """Every dependency comes in through the constructor; what status says is all that is remembered."""
+
+    def __init__(
+        self, api: ApiPort, settings: RenderSettings, telemetry: BenchmarkTelemetry, may_write: Callable[[], bool]
+    ) -> None:
+        self._api = WhileLeading(api, may_write)
+        self._image = settings.activator_image
+        self._telemetry = telemetry
+        self._applier = Applier(self._api)
+        self._written: dict[ServiceKey, tuple[str, Mapping[str, Any]]] = {}
+        self._words: dict[ServiceKey, str] = {}
+
+    def results(self, entries: Sequence[Benchmark]) -> dict[str, list[Measured]]:
+        """Return what is known of replicas, by namespace: nobody's results size another namespace's services."""
+        found: dict[str, list[Measured]] = {}
+        for entry in entries:
+            measured = measured_by(entry.key, self._status(entry))
+            if measured is not None:
+                found.setdefault(entry.key.namespace, []).append(measured)
+        return found
+
+    async def act(self, entries: Sequence[Benchmark], services: Sequence[ServiceParts], now: float) -> None:
+        """Take every benchmark one step further; one that fails leaves the others alone."""
+        keys = {entry.key for entry in entries}
+        for gone in [key for key in self._written if key not in keys]:
+            self._written.pop(gone)
+            self._words.pop(gone, None)
+        waiting = [entry for entry in entries if not self._is_at_rest(entry)]
+        if not waiting:
+            return
+        parts = {part.spec.key: part for part in services}
+        cases = [self._case(entry, parts) for entry in waiting]
+        busy = {case.of.url for case in cases if case.of and case.known.phase is Phase.RUNNING}
+        try:
+            async with asyncio.timeout(_ACT_SECONDS):
+                for case in sorted(cases, key=lambda case: case.known.phase is not Phase.RUNNING):
+                    await self._guarded(case, busy, now)
+        except TimeoutError:
+            self._telemetry.error("act")
+            _LOG.warning("not all benchmarks were looked at, more at the next tick: slow answers")
+
+    def _is_at_rest(self, entry: Benchmark) -> bool:
+        status = self._status(entry)
+        if entry.declared is None:
+            return status.get("observedGeneration") == entry.generation
+        return policy.is_at_rest(remembered(status), entry.run) and (
+            status.get("observedGeneration") == entry.generation
+        )
+
+    def _status(self, entry: Benchmark) -> Mapping[str, Any]:
+        """What it says by our own last write, which the watch may not have shown yet."""
+        uid, written = self._written.get(entry.key, ("", entry.status))
+        return written if uid == entry.uid else entry.status
+
+    def _case(self, entry: Benchmark, parts: Mapping[ServiceKey, ServiceParts]) -> _Case:
+        declared, part = entry.declared, None
+        if declared is None:
+            return _Case(entry, self._status(entry), None, None)
+        reference = declared.spec.target.service_ref
+        if reference is not None:
+            part = parts.get(ServiceKey(entry.key.namespace, reference.name))
+            if part is None:
+                return _Case(entry, self._status(entry), None, None)
+        return _Case(entry, self._status(entry), measurand(declared, part.service if part else None), part)
+
+    async def _guarded(self, case: _Case, busy: set[str], now: float) -> None:
+        try:
+            await self._one(case, busy, now)
+        except NotLeading as held_back:
+            _LOG.warning("%s: leadership ends, not written: %s", case.entry.key, held_back)
+        except (ApiError, ApiUnreachable) as error:
+            if isinstance(error, ApiError) and error.namespace_ends:
+                return
+            self._telemetry.error("act")
+            _LOG.warning("%s: %s", case.entry.key, error)
+        except TimeoutError:
+            raise
+        except Exception:
+            self._telemetry.error("act")
+            _LOG.exception("%s: benchmark failed", case.entry.key)
+
+    async def _one(self, case: _Case, busy: set[str], now: float) -> None:
+        entry, known = case.entry, case.known
+        if entry.declared is None:
+            step = Step(Phase.FAILED, Reason.INVALID, entry.problem)
+            await self._tell(case, step, benchmark_report.invalid(entry, case.status, step, now), now)
+            return
+        if policy.is_outdated(known, entry.run):
+            await acting.remove_job(self._api, entry.key.namespace, str(case.status.get("job", "")), entry.uid)
+        if known.phase is Phase.RUNNING and known.run == entry.run:
+            await self._follow(case, now)
+        elif not known.phase.ended or known.run != entry.run:
+            await self._begin(case, busy, now)
+        else:  # an edit that changed nothing of what is run
+            written = {**case.status, "observedGeneration": entry.generation}
+            await self._write(case, written)
+
+    async def _begin(self, case: _Case, busy: set[str], now: float) -> None:
+        entry, of = case.entry, case.of
+        obstacle = await self._obstacle(case, busy)
+        if obstacle is not None or of is None or entry.declared is None:
+            step = policy.waiting(obstacle or Obstacle(Reason.TARGET_NOT_READY, "the service is not there"))
+            await self._tell(case, step, benchmark_report.waiting(entry, case.status, step, now), now)
+            return
+        engines = None if case.part is None else engines_of(case.part)
+        manifest = job(entry.declared, of, self._image)
+        try:
+            ours = await acting.create_job(self._api, manifest, entry.uid)
+        except ApiError as error:
+            if error.namespace_ends or error.status == 409:
+                raise
+            step = policy.waiting(Obstacle(Reason.APPLY_FAILED, f"the Job was refused: {error.message}"))
+            await self._tell(case, step, benchmark_report.waiting(entry, case.status, step, now), now)
+            return
+        busy.add(of.url)
+        step = policy.begun(of.name, engines) if ours else policy.look(JobSeen(JobState.FOREIGN), of.name, engines, "")
+        name = str(manifest["metadata"]["name"])
+        await self._tell(case, step, benchmark_report.begun(case.entry, case.status, step, of, engines, name, now), now)
+
+    async def _obstacle(self, case: _Case, busy: set[str]) -> Obstacle | None:
+        """Why a run cannot begin now; what is asked of the API server comes last."""
+        entry, declared = case.entry, case.entry.declared
+        if declared is None:
+            return Obstacle(Reason.INVALID, entry.problem)
+        if not self._image:
+            return Obstacle(Reason.NO_IMAGE, "the operator does not know its own image: set --activator-image")
+        reference = declared.spec.target.service_ref
+        if reference is not None and case.part is None:
+            told = f"there is no valid LLMService {reference.name} in this namespace"
+            return Obstacle(Reason.TARGET_NOT_READY, told)
+        if case.part is not None and not engines_of(case.part).count:
+            return Obstacle(Reason.TARGET_NOT_READY, f"no replica of {case.part.spec.key.name} serves")
+        if case.of is not None and case.of.url in busy:
+            return Obstacle(Reason.QUEUED, f"another benchmark of {case.of.name} runs")
+        for recording in declared.spec.recordings:
+            wanted = recording.config_map_key_ref
+            missing = await acting.missing_key(self._api, entry.key.namespace, wanted.name, wanted.key)
+            if missing:
+                return Obstacle(Reason.INVALID, missing)
+        return None
+
+    async def _follow(self, case: _Case, now: float) -> None:
+        """Look at the Job of a run that was begun, and at whether its engines stay the same."""
+        entry, declared = case.entry, case.entry.declared
+        assert declared is not None
+        found = await acting.read_job(self._api, entry.key.namespace, str(case.status.get("job", "")), entry.run)
+        seen = JobSeen(JobState.ABSENT) if found is None else job_seen(*found, entry.uid)
+        seen = replace(seen, last_words=seen.last_words or self._words.get(entry.key, ""))
+        self._words[entry.key] = seen.last_words
+        engines, moved = engines_remembered(case.status)
+        if engines is not None and not moved:
+            moved = policy.moved(engines, None if case.part is None else engines_of(case.part))
+        target = str(case.status.get("target", ""))
+        step = policy.look(seen, target, engines, declared.spec.timeout)
+        if step.phase is Phase.RUNNING:
+            status = benchmark_report.running(entry, case.status, step, engines, moved, seen.last_words, now)
+        elif step.summary is None:
+            status = benchmark_report.ended(entry, case.status, step, now)
+        else:
+            status = benchmark_report.measured(entry, case.status, step, case.of, case.part, engines, moved, now)
+            step = replace(step, message=status["conditions"][0]["message"])
+            await self._keep(entry, step)
+        await self._tell(case, step, status, now)
+
+    async def _keep(self, entry: Benchmark, step: Step) -> None:
+        """The result as a ConfigMap; a name that is taken is told, and the result stands in status all the same."""
+        assert entry.declared is not None
+        assert step.summary is not None
+        try:
+            await self._applier.apply(config_map(entry.declared, step.summary))
+        except ForeignObject as conflict:
+            _LOG.warning("%s: %s", entry.key, conflict.message)
+
+    async def _tell(self, case: _Case, step: Step, status: dict[str, Any], now: float) -> None:
+        """Write status where it says something else, and an Event of each turn; on the service too, for its load."""
+        before = _reason(case.status)
+        await self._write(case, status)
+        reason, words = str(step.reason), step.message
+        if before == reason and case.known.phase is step.phase:
+            return
+        entry, warning = case.entry, step.phase is Phase.FAILED
+        _LOG.info("%s: %s/%s: %s", entry.key, step.phase, reason, words)
+        await acting.post(self._api, entry.key, entry.uid, reason, words, warning=warning, now=now)
+        turned = step.phase is Phase.RUNNING or (step.phase in _ENDED and case.known.phase is Phase.RUNNING)
+        if case.part is not None and turned:
+            told = f"benchmark {entry.key.name}: {words}"
+            await acting.post_on_service(self._api, case.part.spec.key, case.part.spec.uid, reason, told, now)
+
+    async def _write(self, case: _Case, status: dict[str, Any]) -> None:
+        if status == case.status:
+            return
+        if await acting.write_status(self._api, case.entry.key, case.entry.uid, status):
+            self._written[case.entry.key] = (case.entry.uid, status)
+
+
+def _reason(status: Mapping[str, Any]) -> str:
+    return next((str(each.get("reason")) for each in status.get("conditions") or ()), "")

@@ -1,0 +1,112 @@
+"""A benchmark as decisions see it: what it is to measure, where its run stands, and what it found of one replica."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+from dataclasses import astuple, dataclass, field
+
+from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec, Slo
+
+
+class Phase(enum.StrEnum):
+    """Where a benchmark stands."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+    @property
+    def ended(self) -> bool:
+        return self in (Phase.SUCCEEDED, Phase.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What status says of the newest run; `run` is the digest of the spec that it was made from."""
+
+    phase: Phase = Phase.PENDING
+    run: str = ""
+
+
+class JobState(enum.Enum):
+    """The Job of a run, as the API server has it."""
+
+    ABSENT = "absent"
+    ACTIVE = "active"
+    ENDED = "ended"
+    TIMED_OUT = "timed out"
+    FOREIGN = "foreign"
+
+
+@dataclass(frozen=True, slots=True)
+class JobSeen:
+    """A Job, and once it ended what its container left: the termination message, and how it went in words."""
+
+    state: JobState
+    message: str = ""
+    last_words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """The replicas of a service that is measured, by accelerator, and what arrives there besides."""
+
+    replicas: tuple[tuple[str, int], ...]
+    generation: int
+    other_rps: float = 0.0
+
+    @property
+    def count(self) -> int:
+        return sum(count for _, count in self.replicas)
+
+    @property
+    def accelerator(self) -> str:
+        """The accelerator of all of them; empty where there are several or none."""
+        return self.replicas[0][0] if len(self.replicas) == 1 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKind:
+    """What makes two replicas alike: model, quantization and accelerator; limits and lengths are told beside it."""
+
+    model_uri: str
+    quantization: str | None
+    accelerator: str
+    resource: str
+    gpus_per_replica: int
+    node_selector: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, spec: ServiceSpec, option: AcceleratorOption) -> EngineKind:
+        """A replica of a service on one of its accelerators."""
+        model = spec.model_uri, spec.quantization
+        return cls(*model, option.name, option.resource, option.gpus_per_replica, option.node_selector)
+
+    @property
+    def digest(self) -> str:
+        """Twelve hexadecimal digits that stand for it."""
+        return hashlib.sha256(json.dumps(astuple(self)).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Requests per second that one replica was measured to carry within the objectives `slo`, with its standard error.
+
+    `engine` is the digest of its kind. `length_cv` None: lengths were drawn from a trace. `measured_at` is in seconds
+    since the epoch.
+    """
+
+    benchmark: str
+    engine: str
+    accelerator: str
+    rate_rps: float
+    standard_error_rps: float
+    measured_at: float
+    slo: Slo
+    prompt_tokens: float
+    output_tokens: float
+    length_cv: float | None = 0.0
+    batching: BatchingLimits = field(default_factory=BatchingLimits)

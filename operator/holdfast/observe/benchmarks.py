@@ -1,0 +1,196 @@
+"""LLMBenchmarks, their Jobs and their results -> what decisions need of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pydantic
+
+from holdfast.api.benchmark_status import BenchmarkEngines
+from holdfast.api.llmbenchmark import InvalidLLMBenchmark, LLMBenchmark
+from holdfast.api.quantities import parse_duration_seconds, parse_percent
+from holdfast.domain.benchmark import Engines, JobSeen, JobState, Measured, Phase, Remembered
+from holdfast.domain.cluster import ReplicaPhase
+from holdfast.domain.service import BatchingLimits, ServiceKey, Slo
+from holdfast.observe.mapping import epoch
+from holdfast.render.benchmark import CONTAINER, run_of
+
+if TYPE_CHECKING:
+    from holdfast.observe.cluster import ServiceParts
+
+_MOST_WORDS = 300
+_MOST_RPS = 1e9
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """One LLMBenchmark; without `declared` it is not understood, and `problem` says why."""
+
+    key: ServiceKey
+    uid: str
+    generation: int
+    created: str
+    declared: LLMBenchmark | None
+    run: str = ""
+    status: Mapping[str, Any] = field(default_factory=dict)
+    problem: str = ""
+
+
+def benchmark_from_object(body: Object) -> Benchmark | None:
+    """Return what a watch shows of an LLMBenchmark; None for one that is being deleted."""
+    meta = body["metadata"]
+    if meta.get("deletionTimestamp"):
+        return None
+    declared, problem = None, ""
+    try:
+        declared = LLMBenchmark.parse(body)
+    except InvalidLLMBenchmark as error:
+        problem = str(error)
+    return Benchmark(
+        key=ServiceKey(meta["namespace"], meta["name"]),
+        uid=str(meta.get("uid", "")),
+        generation=int(meta.get("generation", 0)),
+        created=str(meta.get("creationTimestamp") or ""),
+        declared=declared,
+        run="" if declared is None else run_of(declared),
+        status=_plain(body.get("status") or {}),
+        problem=problem,
+    )
+
+
+def remembered(status: Object) -> Remembered:
+    """Return what a status says of the newest run; nothing where it makes no sense."""
+    try:
+        return Remembered(Phase(status.get("phase", "Pending")), str(status.get("run", "")))
+    except ValueError:
+        return Remembered()
+
+
+def job_seen(job: Object, pods: Iterable[Object], owner: str) -> JobSeen:
+    """Return the state of a Job, and what its newest pod left; `owner` is the uid of the benchmark."""
+    references = job.get("metadata", {}).get("ownerReferences") or ()
+    if owner not in [reference.get("uid") for reference in references]:
+        return JobSeen(JobState.FOREIGN)
+    ended = {
+        condition.get("type"): str(condition.get("reason", ""))
+        for condition in (job.get("status") or {}).get("conditions") or ()
+        if condition.get("status") == "True"
+    }
+    message, words = _left(pods)
+    if ended.get("Failed") == "DeadlineExceeded":
+        return JobSeen(JobState.TIMED_OUT, message, words)
+    state = JobState.ENDED if ended.keys() & {"Complete", "Failed"} else JobState.ACTIVE
+    return JobSeen(state, message, words)
+
+
+def _left(pods: Iterable[Object]) -> tuple[str, str]:
+    """Termination message and last words of the newest pod."""
+    newest = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""), default=None)
+    if newest is None:
+        return "", ""
+    status = newest.get("status") or {}
+    shown = [each for each in status.get("containerStatuses") or () if each.get("name") == CONTAINER]
+    state = (shown[0].get("state") or {}) if shown else {}
+    ended, waits = state.get("terminated") or {}, state.get("waiting") or {}
+    words = [_told(status.get("reason"), status.get("message"))]
+    if ended:
+        words.append(f"{ended.get('reason') or 'ended'}, exit code {ended.get('exitCode')}")
+    elif waits:
+        words.append(_told(waits.get("reason"), waits.get("message")))
+    else:
+        words += [_told(each.get("reason"), each.get("message")) for each in _unmet(status)]
+    return str(ended.get("message") or ""), "; ".join(filter(None, words))[:_MOST_WORDS]
+
+
+def _unmet(status: Object) -> list[Object]:
+    return [
+        condition
+        for condition in status.get("conditions") or ()
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False"
+    ]
+
+
+def _told(reason: object, message: object) -> str:
+    return ": ".join(str(each) for each in (reason, message) if each)
+
+
+def engines_of(part: ServiceParts) -> Engines:
+    """Return the replicas of a service that serve, by accelerator, and what arrives there now."""
+    ready = [replica.accelerator for replica in part.replicas if replica.phase is ReplicaPhase.READY]
+    arriving = (part.service.status.get("slo") or {}).get("arrivalRps")
+    return Engines(
+        tuple((name, ready.count(name)) for name in sorted(set(ready))),
+        part.spec.generation,
+        float(arriving or 0.0) if _is_number(arriving) else 0.0,
+    )
+
+
+def engines_remembered(status: Object) -> tuple[Engines | None, str]:
+    """Return the replicas when a run began, by its status, and what has changed since."""
+    try:
+        kept = BenchmarkEngines.model_validate(status["engines"])
+    except (KeyError, pydantic.ValidationError):
+        return None, ""
+    replicas = ((kept.accelerator, kept.replicas),) if kept.accelerator else ()
+    return Engines(replicas, kept.generation, kept.other_rps or 0.0), kept.moved or ""
+
+
+def measured_by(key: ServiceKey, status: Object) -> Measured | None:
+    """Return what a benchmark says of one replica; None where it says nothing, or what cannot be true."""
+    told = status.get("capacity")
+    if not isinstance(told, Mapping):
+        return None
+    try:
+        return _measured(key, told)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def _measured(key: ServiceKey, told: Object) -> Measured:
+    measured_at = epoch(str(told["measuredAt"]))
+    if measured_at is None:
+        raise ValueError("no time")
+    e2e, cv = told.get("e2e"), told.get("lengthCv")
+    return Measured(
+        benchmark=key.name,
+        engine=str(told["engine"]),
+        accelerator=str(told["accelerator"]),
+        rate_rps=_positive(told["perReplicaRps"], _MOST_RPS),
+        standard_error_rps=_positive(told["standardErrorRps"], _MOST_RPS),
+        measured_at=measured_at,
+        slo=Slo(
+            parse_duration_seconds(told["ttft"]),
+            parse_duration_seconds(told["tpot"]),
+            parse_percent(told["objective"]),
+            0.0,
+            None if e2e is None else parse_duration_seconds(e2e),
+        ),
+        prompt_tokens=_positive(told["promptTokens"], 1e7),
+        output_tokens=_positive(told["outputTokens"], 1e7),
+        length_cv=None if cv is None else min(100.0, max(0.0, float(cv))),
+        batching=BatchingLimits(_whole(told.get("maxNumSeqs")), _whole(told.get("maxNumBatchedTokens"))),
+    )
+
+
+def _positive(value: object, most: float) -> float:
+    if not _is_number(value) or not 0.0 < float(value) <= most:  # type: ignore[arg-type]
+        raise ValueError(f"{value!r} is no positive number")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

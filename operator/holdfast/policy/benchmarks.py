@@ -1,0 +1,166 @@
+"""What becomes of a benchmark: each spec is run once, one run at a time for each target, and every end has a reason."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from holdfast.api.benchmark_summary import Failed, Summary
+from holdfast.api.reasons import Reason
+from holdfast.domain.benchmark import Engines, JobSeen, JobState, Phase, Remembered
+
+_REASONS = {
+    Failed.UNREACHABLE: Reason.TARGET_UNREACHABLE,
+    Failed.REFUSED: Reason.CLIENT_OVERLOADED,
+    Failed.INVALID: Reason.INVALID,
+    Failed.FAILED: Reason.BENCHMARK_FAILED,
+}
+MOST_OTHER_SHARE = 0.1
+"""Of what was carried: where more arrives besides, the rest says too little of a replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why a run cannot begin; it is looked at again every tick."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where a benchmark stands now, and why. `summary` is set in the tick in which a result is read."""
+
+    phase: Phase
+    reason: Reason
+    message: str
+    summary: Summary | None = None
+
+
+def is_at_rest(known: Remembered, run: str) -> bool:
+    """Whether this spec has been run: nothing is looked at any more."""
+    return known.phase.ended and known.run == run
+
+
+def is_outdated(known: Remembered, run: str) -> bool:
+    """Whether a run of an earlier spec is under way."""
+    return known.phase is Phase.RUNNING and known.run != run
+
+
+def waiting(obstacle: Obstacle) -> Step:
+    """Not begun yet."""
+    return Step(Phase.PENDING, obstacle.reason, obstacle.message)
+
+
+def begun(target: str, engines: Engines | None) -> Step:
+    """The run has begun."""
+    what = f" ({engines.count} replicas)" if engines else ""
+    return Step(Phase.RUNNING, Reason.BENCHMARK_RUNNING, f"{target}{what} is loaded and measured")
+
+
+def look(job: JobSeen, target: str, engines: Engines | None, timeout: str) -> Step:
+    """What the Job of a run that was begun says."""
+    match job.state:
+        case JobState.ACTIVE:
+            return begun(target, engines)
+        case JobState.ABSENT:
+            return _failed(Reason.BENCHMARK_FAILED, "its Job was deleted: change spec.revision to run it again")
+        case JobState.FOREIGN:
+            return _failed(Reason.NAME_CONFLICT, "a Job of that name exists and is not this benchmark's: rename one")
+        case JobState.TIMED_OUT:
+            told = f": {job.last_words}" if job.last_words else ""
+            return _failed(Reason.TIMED_OUT, f"not done within {timeout}{told}; raise spec.timeout or shorten the load")
+        case JobState.ENDED:
+            return _ended(job)
+
+
+def _ended(job: JobSeen) -> Step:
+    summary = Summary.read(job.message)
+    if summary is None:
+        words = job.last_words or "its pod is gone"
+        return _failed(Reason.BENCHMARK_FAILED, f"it left no result: {words}; its log may say more")
+    if summary.failure is not None:
+        return _failed(_REASONS[summary.failure.why], summary.failure.message)
+    assert summary.run is not None
+    run = summary.run
+    if not run.requests:
+        return _failed(Reason.BENCHMARK_FAILED, "no request was counted: make the load longer")
+    if run.bad.get("unreachable", 0) >= run.requests:
+        return _failed(Reason.TARGET_UNREACHABLE, f"none of {run.requests} requests was answered")
+    return Step(Phase.SUCCEEDED, Reason.MEASURED, _told(summary), summary)
+
+
+def _told(summary: Summary) -> str:
+    run, sweep = summary.run, summary.sweep
+    assert run is not None
+    good = "unknown" if run.attainment is None else f"{100 * run.attainment:.4g} %"
+    if sweep is None:
+        return f"{good} of {run.requests} requests good at {_rps(run.arrival_rps)}"
+    if not sweep.carried_rps:
+        return "saturated at every rate that was tried: begin lower (sweep.startRps)"
+    if sweep.saturates_rps is None:
+        first = f"not saturated at {_rps(sweep.carried_rps)}, the highest rate tried"
+    else:
+        first = f"saturates between {_rps(sweep.carried_rps)} and {_rps(sweep.saturates_rps)}"
+    objective = f"{100 * sweep.objective:g} %"
+    if not sweep.attains_rps:
+        return f"{first}; at no rate that was tried {objective} of requests were good"
+    return f"{first}; {objective} of requests are good up to {_rps(sweep.attains_rps)}"
+
+
+def _failed(reason: Reason, message: str) -> Step:
+    return Step(Phase.FAILED, reason, message)
+
+
+def _rps(rate: float | None) -> str:
+    return "an unknown rate" if rate is None else f"{rate:.3g} req/s"
+
+
+@dataclass(frozen=True, slots=True)
+class PerReplica:
+    """What a sweep says of one replica: the rate at the border of the objective, and its standard error, in req/s."""
+
+    rate_rps: float
+    standard_error_rps: float
+
+
+def per_replica(summary: Summary, engines: Engines | None, moved: str) -> PerReplica | str:
+    """What one replica carries within the objectives, or why that cannot be said.
+
+    The border lies between the highest rate that attains the objective and the lowest that does not: evenly by the
+    logarithm, as far as is known, whose deviation is the width / sqrt(12). The arrivals of a trial are themselves
+    random: their rate has the relative error 1 / sqrt(requests).
+    """
+    sweep, run = summary.sweep, summary.run
+    if sweep is None or run is None:
+        return "only a sweep finds what a replica carries"
+    if engines is None:
+        return "of an address it is not known which engines answer"
+    if moved:
+        return f"{moved}: pin spec.replicas of the service for a capacity"
+    if not engines.accelerator or engines.count < 1:
+        return "replicas of several accelerators answered: leave the service one for a capacity"
+    if not sweep.attains_rps:
+        return "no rate that was tried attains the objective: begin lower for a capacity"
+    if sweep.misses_rps is None or not sweep.misses_rps > sweep.attains_rps:
+        return "no rate that was tried misses the objective: begin higher or allow more trials for a capacity"
+    if engines.other_rps > MOST_OTHER_SHARE * sweep.attains_rps:
+        return f"{_rps(engines.other_rps)} arrived besides: measure while nobody else asks for a capacity"
+    rate = math.sqrt(sweep.attains_rps * sweep.misses_rps) / engines.count
+    width = math.log(sweep.misses_rps / sweep.attains_rps)
+    return PerReplica(rate, rate * math.sqrt(width * width / 12.0 + 1.0 / max(1, run.requests)))
+
+
+def moved(before: Engines, now: Engines | None) -> str:
+    """What changed of the engines while they were measured; empty where nothing did."""
+    if now is None:
+        return "the service went"
+    if now.generation != before.generation:
+        return "the service was edited while it was measured"
+    if now.replicas != before.replicas:
+        return f"replicas went from {_counts(before)} to {_counts(now)} while they were measured"
+    return ""
+
+
+def _counts(engines: Engines) -> str:
+    return ", ".join(f"{count} {name}" for name, count in engines.replicas) or "none"

@@ -1,0 +1,265 @@
+"""The Job that runs a benchmark, and the ConfigMap with its result."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from dataclasses import dataclass
+
+from holdfast.api import llmbenchmark
+from holdfast.api.benchmark_summary import TRIAL_COLUMNS, Summary
+from holdfast.api.llmbenchmark import LLMBenchmark, LLMBenchmarkSpec, Recording
+from holdfast.api.llmservice import API_VERSION, GROUP, LLMService, SecretKeyReference, SecretReference
+from holdfast.render import names
+from holdfast.render.names import Manifest
+
+BENCHMARK_LABEL = f"{GROUP}/benchmark"
+RUN_LABEL = f"{GROUP}/benchmark-run"
+CONTAINER = "bench"
+
+KEPT_SECONDS = 86_400
+"""A finished Job, and so its log with the full report, is kept for a day."""
+
+_USER = 65532
+_FILES = "/benchmark"
+_CA = "ca.crt"
+_TRACE, _LENGTHS = "trace", "lengths"
+_SUMMARY = "/dev/termination-log"
+_RESOURCES = {"requests": {"cpu": "500m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
+_COMPONENT = {"app.kubernetes.io/name": names.MANAGER, "app.kubernetes.io/component": "benchmark"}
+
+
+@dataclass(frozen=True, slots=True)
+class Measurand:
+    """What a benchmark is to ask, with what its service adds to what it says itself.
+
+    `url` is the address without a path of the API; `slo` is None where nobody gives objectives.
+    """
+
+    url: str
+    name: str
+    model: str | None
+    slo: llmbenchmark.Objectives | None
+    api_key: SecretKeyReference | None
+    pull_secrets: tuple[SecretReference, ...]
+
+
+def measurand(benchmark: LLMBenchmark, service: LLMService | None) -> Measurand:
+    """What is measured; `service` is the one that is referred to."""
+    spec, target = benchmark.spec, benchmark.spec.target
+    if service is None:
+        url = target.url or ""
+        return Measurand(url, url, target.model, spec.slo, target.api_key_secret_ref, spec.image_pull_secrets)
+    of = service.spec
+    slo = llmbenchmark.Objectives(ttft=of.slo.ttft, tpot=of.slo.tpot, e2e=of.slo.e2e, objective=of.slo.objective)
+    return Measurand(
+        url=names.service_url(service),
+        name=service.metadata.name,
+        model=target.model or of.model.served_model_name,
+        slo=spec.slo or slo,
+        api_key=target.api_key_secret_ref or of.engine.api_key_secret_ref,
+        pull_secrets=spec.image_pull_secrets or of.engine.image_pull_secrets,
+    )
+
+
+def run_of(benchmark: LLMBenchmark) -> str:
+    """The digest of what is to be run: the same never runs twice."""
+    return names.short_hash(benchmark.spec.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+def job_name(benchmark: LLMBenchmark) -> str:
+    """One Job for each run."""
+    return f"{benchmark.metadata.name}-{run_of(benchmark)}"
+
+
+def result_name(benchmark: LLMBenchmark) -> str:
+    """The ConfigMap with the newest result."""
+    return f"{benchmark.metadata.name}-benchmark"
+
+
+def job(benchmark: LLMBenchmark, of: Measurand, image: str) -> Manifest:
+    """One pod, once: it may do nothing at the API server, and leaves its result as its termination message."""
+    labels = {**_COMPONENT, names.MANAGED_BY: names.MANAGER, **_labels(benchmark)}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": _metadata(benchmark, job_name(benchmark)),
+        "spec": {
+            "backoffLimit": 0,  # half a load and then a whole one would be another benchmark than was asked for
+            "activeDeadlineSeconds": math.ceil(benchmark.spec.timeout_seconds),
+            "ttlSecondsAfterFinished": KEPT_SECONDS,
+            "template": {"metadata": {"labels": labels}, "spec": _pod(benchmark, of, image)},
+        },
+    }
+
+
+def config_map(benchmark: LLMBenchmark, summary: Summary) -> Manifest:
+    """The result, as far as it was understood: nothing of what a container wrote is passed on unread."""
+    data = {"summary.json": json.dumps(summary.model_dump(mode="json", exclude_none=True), indent=1) + "\n"}
+    if summary.sweep is not None:
+        data["trials.csv"] = _table([TRIAL_COLUMNS, *summary.sweep.trials])
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(benchmark, result_name(benchmark)),
+        "data": data,
+    }
+
+
+def _metadata(benchmark: LLMBenchmark, name: str) -> Manifest:
+    meta = benchmark.metadata
+    owner = {
+        "apiVersion": API_VERSION,
+        "kind": llmbenchmark.KIND,
+        "name": meta.name,
+        "uid": meta.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+    return {
+        "name": name,
+        "namespace": meta.namespace,
+        "labels": {**_COMPONENT, names.MANAGED_BY: names.MANAGER, **_labels(benchmark)},
+        "ownerReferences": [owner],
+    }
+
+
+def _labels(benchmark: LLMBenchmark) -> dict[str, str]:
+    """Not the label of services: pods that carry it count as replicas."""
+    return {BENCHMARK_LABEL: benchmark.metadata.name, RUN_LABEL: run_of(benchmark)}
+
+
+def _pod(benchmark: LLMBenchmark, of: Measurand, image: str) -> Manifest:
+    secrets = [{"name": secret.name} for secret in of.pull_secrets]
+    volumes = _volumes(benchmark.spec)
+    return {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "runAsGroup": _USER,
+            "fsGroup": _USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        **({"imagePullSecrets": secrets} if secrets else {}),
+        "containers": [_container(benchmark.spec, of, image, bool(volumes))],
+        **({"volumes": volumes} if volumes else {}),
+    }
+
+
+def _container(spec: LLMBenchmarkSpec, of: Measurand, image: str, files: bool) -> Manifest:
+    key = of.api_key
+    environment = [
+        {"name": "HOLDFAST_API_KEY", "valueFrom": {"secretKeyRef": {"name": key.name, "key": key.key}}}
+        for key in ([key] if key else [])
+    ]
+    return {
+        "name": CONTAINER,
+        "image": image,
+        "args": ["bench", *arguments(spec, of)],
+        **({"env": environment} if environment else {}),
+        "terminationMessagePath": _SUMMARY,
+        "terminationMessagePolicy": "File",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+        },
+        "resources": spec.resources or _RESOURCES,
+        **({"volumeMounts": _mounts(spec)} if files else {}),
+    }
+
+
+def _volumes(spec: LLMBenchmarkSpec) -> list[Manifest]:
+    """Each file by itself, under a name of ours."""
+    found = []
+    for name, recording in _recordings(spec):
+        source = recording.config_map_key_ref
+        items = [{"key": source.key, "path": name}]
+        found.append({"name": name, "configMap": {"name": source.name, "items": items}})
+    if spec.target.ca_secret_ref:
+        ca = spec.target.ca_secret_ref
+        found.append({"name": "ca", "secret": {"secretName": ca.name, "items": [{"key": ca.key, "path": _CA}]}})
+    return found
+
+
+def _mounts(spec: LLMBenchmarkSpec) -> list[Manifest]:
+    mounted = [name for name, _ in _recordings(spec)] + (["ca"] if spec.target.ca_secret_ref else [])
+    return [{"name": name, "mountPath": f"{_FILES}/{name}", "readOnly": True} for name in mounted]
+
+
+def _recordings(spec: LLMBenchmarkSpec) -> list[tuple[str, Recording]]:
+    drawn = spec.lengths.trace if spec.lengths else None
+    return [(name, found) for name, found in ((_TRACE, spec.trace), (_LENGTHS, drawn)) if found is not None]
+
+
+def arguments(spec: LLMBenchmarkSpec, of: Measurand) -> list[str]:
+    """The options of `holdfast bench`: a list, which no shell ever sees."""
+    target = spec.target
+    given = [
+        ("url", of.url),
+        ("model", of.model),
+        ("api", target.api.lower()),
+        ("ca-file", f"{_FILES}/ca/{_CA}" if target.ca_secret_ref else None),
+        *_load(spec),
+        *_lengths(spec),
+        ("duration", spec.duration),
+        ("slo", _slo(of.slo)),
+        ("objective", of.slo.objective if of.slo else None),
+        ("max-client-lag", spec.max_client_lag),
+        ("summary", _SUMMARY),
+    ]
+    flags = [
+        "--json",
+        *(["--sweep"] if spec.sweep is not None else []),
+        *([] if target.ignore_eos else ["--no-ignore-eos"]),
+    ]
+    # The kubelet would put a variable in the place of $(NAME).
+    return [*(f"--{name}={str(value).replace('$(', '$$(')}" for name, value in given if value is not None), *flags]
+
+
+Given = list[tuple[str, object]]
+
+
+def _load(spec: LLMBenchmarkSpec) -> Given:
+    if spec.sweep is not None:
+        return [("rate", f"{spec.sweep.start_rps:g}"), ("sweep-trials", spec.sweep.max_trials)]
+    if spec.rate is not None:
+        return [("rate", f"{spec.rate.rps:g}"), ("cv", f"{spec.rate.cv:g}")]
+    if spec.trace is not None:
+        trace = spec.trace
+        start = [("trace-start", trace.start)] if trace.start else []
+        return [("trace", _file(_TRACE)), ("format", trace.format), ("speed", f"{trace.speed:g}"), *start]
+    return [("concurrency", spec.concurrency)]
+
+
+def _lengths(spec: LLMBenchmarkSpec) -> Given:
+    lengths = spec.lengths
+    if lengths is None:
+        return []
+    if lengths.trace is not None:
+        return [("lengths", _file(_LENGTHS)), ("format", lengths.trace.format)]
+    cv = None if lengths.cv is None else f"{lengths.cv:g}"
+    return [("prompt-tokens", lengths.prompt_tokens), ("output-tokens", lengths.output_tokens), ("length-cv", cv)]
+
+
+def _slo(slo: llmbenchmark.Objectives | None) -> str | None:
+    if slo is None:
+        return None
+    bounds = (("ttft", slo.ttft), ("tpot", slo.tpot), ("e2e", slo.e2e))
+    return ",".join(f"{name}={bound}" for name, bound in bounds if bound is not None)
+
+
+def _file(name: str) -> str:
+    return f"{_FILES}/{name}/{name}"
+
+
+def _table(rows: list[tuple[object, ...]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
