@@ -9,6 +9,7 @@ import yaml
 
 from e2e.kubectl import Kubectl, KubectlError
 from holdfast.api import crd
+from tests.api import benchmark_refusals
 from tests.api.refusals import ACCEPTED, REFUSALS, Accepted, Refusal, changed
 
 pytestmark = pytest.mark.cluster
@@ -18,9 +19,10 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 @pytest.fixture(scope="session")
 def api(kubectl: Kubectl) -> Kubectl:
-    """Kubectl in a cluster that knows LLMServices."""
-    kubectl.run("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd.crd_yaml())
-    kubectl.run("wait", "--for=condition=Established", f"crd/{crd.PLURAL}.{crd.GROUP}", "--timeout=30s")
+    """Kubectl in a cluster that knows LLMServices and LLMBenchmarks."""
+    for of in crd.DEFINITIONS:
+        kubectl.run("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd.crd_yaml(of))
+        kubectl.run("wait", "--for=condition=Established", f"crd/{of.name}", "--timeout=30s")
     return kubectl
 
 
@@ -31,7 +33,7 @@ def dry_run(api: Kubectl, body: dict[str, Any]) -> dict[str, Any]:
     return stored
 
 
-@pytest.mark.parametrize("case", REFUSALS, ids=lambda case: case.sentence)
+@pytest.mark.parametrize("case", [*REFUSALS, *benchmark_refusals.REFUSED], ids=lambda case: case.sentence)
 def test_refused_with_the_field_and_the_remedy(api: Kubectl, case: Refusal) -> None:
     with pytest.raises(KubectlError) as refusal:
         dry_run(api, case.body)
@@ -42,7 +44,7 @@ def test_refused_with_the_field_and_the_remedy(api: Kubectl, case: Refusal) -> N
     assert not re.search(r"evaluating rule|no such (key|overload)", message), "a rule failed instead of judging"
 
 
-@pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: case.sentence)
+@pytest.mark.parametrize("case", [*ACCEPTED, *benchmark_refusals.ACCEPTED], ids=lambda case: case.sentence)
 def test_accepted(api: Kubectl, case: Accepted) -> None:
     assert dry_run(api, case.body)["metadata"]["name"] == case.name
 

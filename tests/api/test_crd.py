@@ -13,6 +13,8 @@ from holdfast.api.llmservice import LLMServiceSpec
 ROOT = Path(__file__).parents[2]
 VERSION = crd.crd()["spec"]["versions"][0]
 SCHEMA = VERSION["schema"]["openAPIV3Schema"]
+BENCHMARK_VERSION = crd.crd(crd.LLMBENCHMARK)["spec"]["versions"][0]
+BENCHMARK_SCHEMA = BENCHMARK_VERSION["schema"]["openAPIV3Schema"]
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
 
 
@@ -26,48 +28,62 @@ def nodes(schema: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
             yield from nodes(schema[key], f"{path}[]")
 
 
-NODES = dict(nodes({"properties": {key: SCHEMA["properties"][key] for key in ("spec", "status")}}))
+def nodes_of(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Every schema of spec and status, by its path."""
+    return dict(nodes({"properties": {key: schema["properties"][key] for key in ("spec", "status")}}))
 
 
-@pytest.mark.parametrize("folder", ["crds", "charts/holdfast/files"])
-def test_the_committed_crd_is_the_generated_one(folder: str) -> None:
-    committed = (ROOT / folder / "llmservices.holdfast.dev.yaml").read_text()
-    assert committed == crd.crd_yaml(), "outdated: run `make generate`"
+NODES = nodes_of(SCHEMA)
+BENCHMARK_NODES = nodes_of(BENCHMARK_SCHEMA)
+BOTH = pytest.mark.parametrize("nodes", [NODES, BENCHMARK_NODES], ids=["services", "benchmarks"])
+Nodes = dict[str, dict[str, Any]]
 
 
-def test_the_yaml_is_the_dictionary() -> None:
-    assert yaml.safe_load(crd.crd_yaml()) == crd.crd()
+@pytest.mark.parametrize("folder", ["crds", "charts/holdfast/files/crds"])
+def test_the_committed_crds_are_the_generated_ones(folder: str) -> None:
+    committed = {path.name: path.read_text() for path in (ROOT / folder).glob("*.yaml")}
+    assert committed == crd.files(), "outdated: run `make generate`"
 
 
-def test_every_schema_has_a_type_or_is_free_form() -> None:
-    untyped = [path for path, node in NODES.items() if "type" not in node and "x-kubernetes-int-or-string" not in node]
+@pytest.mark.parametrize("of", crd.DEFINITIONS, ids=lambda of: of.kind)
+def test_the_yaml_is_the_dictionary(of: crd.Definition) -> None:
+    assert yaml.safe_load(crd.crd_yaml(of)) == crd.crd(of)
+
+
+@BOTH
+def test_every_schema_has_a_type_or_is_free_form(nodes: Nodes) -> None:
+    untyped = [path for path, node in nodes.items() if "type" not in node and "x-kubernetes-int-or-string" not in node]
     assert untyped == [""]
 
 
+@BOTH
 @pytest.mark.parametrize("keyword", ["$ref", "$defs", "anyOf", "oneOf", "allOf", "title", "const", "nullable"])
-def test_no_schema_has_a_keyword_that_structural_schemas_lack(keyword: str) -> None:
-    assert [path for path, node in NODES.items() if keyword in node] == []
+def test_no_schema_has_a_keyword_that_structural_schemas_lack(keyword: str, nodes: Nodes) -> None:
+    assert [path for path, node in nodes.items() if keyword in node] == []
 
 
-def test_exclusive_bounds_are_flags() -> None:
-    assert {node["exclusiveMinimum"] for node in NODES.values() if "exclusiveMinimum" in node} == {True}
+@BOTH
+def test_exclusive_bounds_are_flags(nodes: Nodes) -> None:
+    assert {node["exclusiveMinimum"] for node in nodes.values() if "exclusiveMinimum" in node} == {True}
 
 
-def test_every_string_list_and_map_is_bounded_so_that_rules_have_a_bounded_cost() -> None:
+@BOTH
+def test_every_string_list_and_map_is_bounded_so_that_rules_have_a_bounded_cost(nodes: Nodes) -> None:
     bounds = {"string": ("maxLength", "enum"), "array": ("maxItems",)}
-    unbounded = [path for path, node in NODES.items() for bound in [bounds.get(node.get("type", ""))]
+    unbounded = [path for path, node in nodes.items() for bound in [bounds.get(node.get("type", ""))]
                  if bound and not any(key in node for key in bound)]  # fmt: skip
     assert unbounded == []
     assert [
-        path for path, node in NODES.items() if "additionalProperties" in node and "maxProperties" not in node
+        path for path, node in nodes.items() if "additionalProperties" in node and "maxProperties" not in node
     ] == []
 
 
-def test_every_field_says_what_it_is_for() -> None:
-    inside_free_form = [path for path, node in NODES.items() if node.get(PRESERVE)]
+@BOTH
+def test_every_field_says_what_it_is_for(nodes: Nodes) -> None:
+    inside_free_form = [path for path, node in nodes.items() if node.get(PRESERVE)]
     silent = [
         path
-        for path, node in NODES.items()
+        for path, node in nodes.items()
         if path
         and not path.endswith("[]")
         and "description" not in node
@@ -77,14 +93,16 @@ def test_every_field_says_what_it_is_for() -> None:
 
 
 def test_every_rule_has_a_message_with_a_remedy() -> None:
-    rules = [rule for node in [SCHEMA, *NODES.values()] for rule in node.get("x-kubernetes-validations", [])]
+    everything = [SCHEMA, *NODES.values(), BENCHMARK_SCHEMA, *BENCHMARK_NODES.values()]
+    rules = [rule for node in everything for rule in node.get("x-kubernetes-validations", [])]
     assert len(rules) > 40
     assert [rule["rule"] for rule in rules if len(rule["message"]) < 30] == []
     assert max(len(rule["message"]) for rule in rules) <= 2048
 
 
-def test_the_status_has_no_defaults() -> None:
-    assert [path for path, node in NODES.items() if path.startswith(".status") and "default" in node] == []
+@BOTH
+def test_the_status_has_no_defaults(nodes: Nodes) -> None:
+    assert [path for path, node in nodes.items() if path.startswith(".status") and "default" in node] == []
 
 
 def test_an_object_left_out_has_the_defaults_of_its_fields() -> None:
@@ -113,10 +131,13 @@ def test_scale_reads_the_replicas_people_set() -> None:
     assert ".status.replicas.ready" in NODES
 
 
-def test_columns_show_fields_that_exist() -> None:
-    for column in VERSION["additionalPrinterColumns"]:
+@pytest.mark.parametrize(
+    ("version", "nodes"), [(VERSION, NODES), (BENCHMARK_VERSION, BENCHMARK_NODES)], ids=["services", "benchmarks"]
+)
+def test_columns_show_fields_that_exist(version: dict[str, Any], nodes: Nodes) -> None:
+    for column in version["additionalPrinterColumns"]:
         path = column["jsonPath"].split("[")[0]
-        assert path in NODES or path == ".metadata.creationTimestamp", column["name"]
+        assert path in nodes or path == ".metadata.creationTimestamp", column["name"]
 
 
 def test_required_fields_are_the_four_facts() -> None:
@@ -124,6 +145,11 @@ def test_required_fields_are_the_four_facts() -> None:
     assert NODES[".spec.model"]["required"] == ["uri"]
     assert NODES[".spec.slo"]["required"] == ["ttft", "tpot"]
     assert NODES[".spec.accelerators[]"]["required"] == ["name"]
+
+
+def test_a_benchmark_needs_a_target_and_has_no_size_to_scale() -> None:
+    assert BENCHMARK_NODES[".spec"]["required"] == ["target"]
+    assert set(BENCHMARK_VERSION["subresources"]) == {"status"}
 
 
 def test_names_are_spelled_as_pydantic_reads_them() -> None:

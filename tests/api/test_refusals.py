@@ -2,7 +2,9 @@
 
 import pytest
 
+from holdfast.api.llmbenchmark import InvalidLLMBenchmark, LLMBenchmark
 from holdfast.api.llmservice import InvalidLLMService, LLMService
+from tests.api import benchmark_refusals
 from tests.api.refusals import ACCEPTED, REFUSALS, Accepted, Refusal
 
 
@@ -17,6 +19,20 @@ def test_refused_with_the_field_and_the_remedy(case: Refusal) -> None:
 @pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: case.sentence)
 def test_accepted(case: Accepted) -> None:
     assert LLMService.parse(case.body).metadata.name == case.name
+
+
+@pytest.mark.parametrize("case", benchmark_refusals.REFUSED, ids=lambda case: case.sentence)
+def test_a_benchmark_is_refused_with_the_field_and_the_remedy(case: Refusal) -> None:
+    with pytest.raises(InvalidLLMBenchmark) as refusal:
+        LLMBenchmark.parse(case.body)
+    assert case.at in str(refusal.value)
+    # Durations are one rule for all fields: it names the unit, the path the field.
+    assert case.remedy in str(refusal.value)
+
+
+@pytest.mark.parametrize("case", benchmark_refusals.ACCEPTED, ids=lambda case: case.sentence)
+def test_a_benchmark_is_accepted(case: Accepted) -> None:
+    assert LLMBenchmark.parse(case.body).metadata.name == case.name
 
 
 def test_every_sentence_names_one_case() -> None:

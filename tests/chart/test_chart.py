@@ -329,10 +329,11 @@ def test_bindings_name_the_account_of_the_pod() -> None:
     assert "ServiceAccount" not in kinds(objects)
 
 
-def test_the_crd_is_the_generated_one_and_outlives_the_release() -> None:
-    crd = only(render(URL), "CustomResourceDefinition", "llmservices.holdfast.dev")
+@pytest.mark.parametrize("name", ["llmservices.holdfast.dev", "llmbenchmarks.holdfast.dev"])
+def test_a_crd_is_the_generated_one_and_outlives_the_release(name: str) -> None:
+    crd = only(render(URL), "CustomResourceDefinition", name)
     assert crd["metadata"]["annotations"].pop("helm.sh/resource-policy") == "keep"
-    generated = yaml.safe_load((ROOT / "crds" / "llmservices.holdfast.dev.yaml").read_text())
+    generated = yaml.safe_load((ROOT / "crds" / f"{name}.yaml").read_text())
     generated["metadata"].setdefault("annotations", {})
     assert crd == generated
     assert "CustomResourceDefinition" not in kinds(render({**URL, "crds": {"install": False}}))

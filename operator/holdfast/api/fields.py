@@ -137,7 +137,7 @@ Endpoint = Annotated[
     StringConstraints(max_length=512),
     Checked(
         matches(
-            "^https?://[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?(:[1-9][0-9]{0,4})?(/[!-?A-~]*)?$",
+            "^https?://[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?(:[1-9][0-9]{0,4})?(/[-A-Za-z0-9._~%/]*)?$",
             "url must be the address of a server without user and password, such as http://10.0.0.7:8000",
         )
     ),

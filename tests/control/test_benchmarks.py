@@ -1,0 +1,490 @@
+"""A benchmark from its first tick to its result: one Job for each spec, one run at a time for each target."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from holdfast.act.api import ApiError, ApiUnreachable
+from holdfast.control.benchmarks import Benchmarks
+from holdfast.domain.benchmark import EngineKind
+from holdfast.observe.benchmarks import Benchmark, benchmark_from_object
+from holdfast.observe.cluster import ServiceParts
+from holdfast.render import RenderSettings
+from tests.api.benchmark_refusals import RECORDED, benchmark
+from tests.builders import NOW
+from tests.control.parts import llmservice, parts
+from tests.fakes import FakeApi, ManualClock
+
+ROOT = "/apis/holdfast.dev/v1alpha1/namespaces/prod/llmbenchmarks"
+JOBS = "/apis/batch/v1/namespaces/prod/jobs"
+PODS = "/api/v1/namespaces/prod/pods"
+SETTINGS = RenderSettings(pod_files={}, activator_image="registry.example.com/holdfast:0.1.0")
+SUMMARY: dict[str, Any] = {
+    "version": 1,
+    "run": {
+        "attainment": 0.996,
+        "requests": 400,
+        "goodput_rps": 3.4,
+        "prompt_tokens": 512.0,
+        "output_tokens": 128.0,
+        "ttft_p95_seconds": 0.41,
+        "bad": {"late_ttft": 2},
+    },
+    "sweep": {
+        "objective": 0.99,
+        "carried_rps": 4.0,
+        "saturates_rps": 4.4,
+        "attains_rps": 3.5,
+        "misses_rps": 3.9,
+        "trials": [[1.0, 1.0, 1.0, 120.0, 0.02, 0.008, 50, 0]],
+    },
+}
+FAILURE = {"version": 1, "failure": {"why": "unreachable", "message": "cannot reach http://chat"}}
+
+
+class Telemetry:
+    """Counts failures."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+
+    def error(self, phase: str) -> None:
+        self.errors.append(phase)
+
+
+class Play:
+    """An API server with benchmarks in it, and an operator that looks at them tick by tick."""
+
+    def __init__(self, settings: RenderSettings = SETTINGS) -> None:
+        self.api, self.clock, self.telemetry = FakeApi(), ManualClock(NOW), Telemetry()
+        self.settings = settings
+        self.api.put_object(PODS, {"items": []})
+        self.services: list[ServiceParts] = [parts(llmservice("chat"), ready={"h100": 1})]
+        self.restart()
+
+    def restart(self) -> None:
+        """Another process leads from here on."""
+        self.operator = Benchmarks(self.api, self.settings, self.telemetry, may_write=lambda: True)
+
+    def declare(self, spec: Any = (), name: str = "sweep", generation: int = 1) -> None:
+        body = benchmark(spec, name)
+        kept = self.api.objects.get(f"{ROOT}/{name}", {}).get("status", {})
+        body["metadata"] |= {"namespace": "prod", "uid": f"uid-{name}", "generation": generation}
+        body["metadata"]["creationTimestamp"] = f"2026-01-01T00:00:{len(self.api.objects):02d}Z"
+        self.api.put_object(f"{ROOT}/{name}", {**body, "status": kept})
+
+    def seen(self) -> list[Benchmark]:
+        found = [benchmark_from_object(body) for path, body in self.api.objects.items() if path.startswith(ROOT)]
+        return sorted((each for each in found if each), key=lambda each: each.created)
+
+    async def tick(self, seconds: float = 5.0) -> None:
+        self.clock.advance(seconds)
+        await self.operator.act(self.seen(), self.services, self.clock())
+
+    def status(self, name: str = "sweep") -> dict[str, Any]:
+        found: dict[str, Any] = self.api.objects[f"{ROOT}/{name}"]["status"]
+        return found
+
+    def told(self, name: str = "sweep") -> tuple[str, str]:
+        """Phase and reason."""
+        status = self.status(name)
+        return status["phase"], status["conditions"][0]["reason"]
+
+    def message(self, name: str = "sweep") -> str:
+        return str(self.status(name)["conditions"][0]["message"])
+
+    def jobs(self) -> list[str]:
+        return [path for path in self.api.objects if path.startswith(JOBS)]
+
+    def end(self, left: Any, reason: str = "", words: str = "Completed", code: int = 0) -> None:
+        """The newest Job ends, and its container leaves this termination message."""
+        job = self.api.objects[self.jobs()[-1]]
+        kind = "Failed" if code else "Complete"
+        job["status"] = {"conditions": [{"type": kind, "status": "True", "reason": reason}]}
+        message = left if isinstance(left, str) else json.dumps(left)
+        state = {"terminated": {"exitCode": code, "reason": words, "message": message}}
+        self.pod({"containerStatuses": [{"name": "bench", "state": state}]})
+
+    def pod(self, status: dict[str, Any]) -> None:
+        self.api.put_object(PODS, {"items": [{"metadata": {"creationTimestamp": "2026"}, "status": status}]})
+
+    def events(self, of: str) -> list[tuple[str, str]]:
+        found = [body for path, body in self.api.objects.items() if "/events/" in path]
+        return [(each["reason"], each["message"]) for each in found if each["involvedObject"]["kind"] == of]
+
+    def resize(self, **ready: int) -> None:
+        self.services = [parts(llmservice("chat"), ready=ready)]
+
+
+@pytest.fixture
+def play() -> Play:
+    return Play()
+
+
+async def test_a_benchmark_runs_once_and_its_result_stands_in_status_and_config_map(play: Play) -> None:
+    play.declare()
+    await play.tick()
+    assert play.told() == ("Running", "BenchmarkRunning")
+    assert play.status()["target"] == "chat"
+    assert play.status()["engines"] == {"accelerator": "h100", "replicas": 1, "generation": 1}
+    play.end(SUMMARY)
+    await play.tick()
+    assert play.told() == ("Succeeded", "Measured")
+    result = play.status()["result"]
+    assert result["saturationRps"] == 4.0
+    assert result["atObjectiveRps"] == 3.5
+    assert result["operatingRange"] == "2-2.8"
+    assert result["attainment"] == "99.6%"
+    assert result["ttftP95"] == "410ms"
+    assert result["bad"] == "2 late_ttft"
+    found = play.api.objects["/api/v1/namespaces/prod/configmaps/sweep-benchmark"]
+    assert json.loads(found["data"]["summary.json"])["sweep"]["attains_rps"] == 3.5
+    assert found["data"]["trials.csv"].startswith("rate_rps,attainment")
+    assert found["metadata"]["ownerReferences"][0]["uid"] == "uid-sweep"
+
+
+async def test_what_has_ended_costs_no_request_also_after_a_restart(play: Play) -> None:
+    play.declare()
+    await play.tick()
+    play.end(SUMMARY)
+    await play.tick()
+    play.restart()
+    before = len(play.api.requests)
+    for _ in range(5):
+        await play.tick()
+    assert len(play.api.requests) == before
+    assert len(play.jobs()) == 1
+
+
+async def test_an_edited_spec_runs_again_and_what_was_found_of_a_replica_stands_meanwhile(play: Play) -> None:
+    play.declare()
+    await play.tick()
+    play.end(SUMMARY)
+    await play.tick()
+    capacity = play.status()["capacity"]
+    play.declare({"revision": 2}, generation=2)
+    await play.tick()
+    assert play.told() == ("Running", "BenchmarkRunning")
+    assert len(play.jobs()) == 2
+    assert play.status()["capacity"] == capacity
+    play.end(FAILURE, code=1)
+    await play.tick()
+    assert play.told() == ("Failed", "TargetUnreachable")
+    assert play.status()["capacity"] == capacity
+
+
+async def test_a_spec_that_says_the_same_in_other_words_runs_not_again(play: Play) -> None:
+    play.declare()
+    await play.tick()
+    play.end(SUMMARY)
+    await play.tick()
+    play.declare({"sweep": {"startRps": 1.0}, "timeout": "1h"}, generation=2)
+    await play.tick()
+    assert len(play.jobs()) == 1
+    assert play.status()["observedGeneration"] == 2
+    assert play.told() == ("Succeeded", "Measured")
+
+
+async def test_an_edit_ends_the_run_under_way(play: Play) -> None:
+    play.declare()
+    await play.tick()
+    (first,) = play.jobs()
+    play.declare({"revision": 2}, generation=2)
+    await play.tick()
+    assert play.jobs() == []
+    assert play.told() == ("Pending", "Queued"), "the load of the first run has to end"
+    await play.tick()
+    (second,) = play.jobs()
+    assert second != first
+    assert play.told() == ("Running", "BenchmarkRunning")
+
+
+async def test_a_run_that_was_begun_is_found_again_by_the_next_leader(play: Play) -> None:
+    play.declare()
+    await play.tick()
+    del play.api.objects[f"{ROOT}/sweep"]["status"]  # the process ended between the two writes
+    play.restart()
+    await play.tick()
+    assert len(play.jobs()) == 1
+    play.end(SUMMARY)
+    await play.tick()
+    assert play.told() == ("Succeeded", "Measured")
+
+
+async def test_a_job_of_somebody_else_is_left_alone(play: Play) -> None:
+    play.declare()
+    await play.tick()
+    (path,) = play.jobs()
+    play.api.objects[path]["metadata"]["ownerReferences"] = []
+    del play.api.objects[f"{ROOT}/sweep"]["status"]
+    play.restart()
+    await play.tick()
+    assert play.told() == ("Failed", "NameConflict")
+    assert play.jobs() == [path]
+
+
+async def test_a_job_that_was_deleted_is_not_run_again_by_itself(play: Play) -> None:
+    play.declare()
+    await play.tick()
+    (path,) = play.jobs()
+    del play.api.objects[path]
+    await play.tick()
+    await play.tick()
+    assert play.told() == ("Failed", "BenchmarkFailed")
+    assert "spec.revision" in play.message()
+    assert play.jobs() == []
+
+
+async def test_one_target_is_measured_by_one_benchmark_at_a_time(play: Play) -> None:
+    for name in ("first", "second"):
+        play.declare(name=name)
+    play.declare({"target": {"serviceRef": None, "url": "http://elsewhere:8000"}}, name="other")
+    play.declare({"target": {"serviceRef": None, "url": "http://chat.prod.svc:8000"}}, name="roundabout")
+    await play.tick()
+    assert play.told("first") == ("Running", "BenchmarkRunning")
+    assert play.told("second") == ("Pending", "Queued")
+    assert play.told("other") == ("Running", "BenchmarkRunning")
+    assert play.told("roundabout") == ("Pending", "Queued"), "the same service by its address"
+    first = next(path for path in play.jobs() if "/first-" in path)
+    play.api.objects[first]["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
+    await play.tick()
+    assert play.told("first") == ("Failed", "BenchmarkFailed")
+    await play.tick()
+    assert play.told("second") == ("Running", "BenchmarkRunning")
+    assert play.told("roundabout") == ("Pending", "Queued")
+
+
+async def test_a_service_that_is_not_there_or_serves_nobody_is_waited_for(play: Play) -> None:
+    play.services = []
+    play.declare()
+    await play.tick()
+    assert play.told() == ("Pending", "TargetNotReady")
+    assert "no valid LLMService chat" in play.message()
+    play.resize()
+    await play.tick()
+    assert "no replica of chat serves" in play.message()
+    play.resize(h100=1)
+    await play.tick()
+    assert play.told() == ("Running", "BenchmarkRunning")
+
+
+async def test_a_trace_that_is_not_there_is_named_and_waited_for(play: Play) -> None:
+    path = "/api/v1/namespaces/prod/configmaps/trace"
+    play.declare({"sweep": None, "trace": RECORDED})
+    await play.tick()
+    assert play.told() == ("Pending", "Invalid")
+    assert "there is no ConfigMap trace" in play.message()
+    play.api.put_object(path, {"metadata": {"name": "trace"}, "data": {"other.csv": ""}})
+    await play.tick()
+    assert "has no key azure.csv" in play.message()
+    assert play.jobs() == []
+    play.api.put_object(path, {"metadata": {"name": "trace"}, "data": {"azure.csv": ""}})
+    await play.tick()
+    assert play.told() == ("Running", "BenchmarkRunning")
+
+
+async def test_without_its_own_image_the_operator_says_so() -> None:
+    play = Play(RenderSettings(pod_files={}))
+    play.declare()
+    await play.tick()
+    assert play.told() == ("Pending", "NoImage")
+
+
+async def test_a_result_becomes_a_capacity_of_services_of_its_namespace(play: Play) -> None:
+    play.declare()
+    await play.tick()
+    play.end(SUMMARY)
+    await play.tick()
+    play.restart()
+    results = play.operator.results(play.seen())
+    (measured,) = results["prod"]
+    spec = play.services[0].spec
+    assert measured.engine == EngineKind.of(spec, spec.accelerators[0]).digest
+    assert measured.rate_rps == pytest.approx(3.69, abs=0.01)
+    assert 0.0 < measured.standard_error_rps < measured.rate_rps
+    assert (measured.slo.ttft_seconds, measured.slo.tpot_seconds, measured.slo.objective) == (1.0, 0.05, 0.99)
+    assert (measured.prompt_tokens, measured.output_tokens, measured.length_cv) == (512.0, 128.0, 0.0)
+    assert abs(measured.measured_at - play.clock()) < 1.0
+    assert list(results) == ["prod"]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"perReplicaRps": float("nan")},
+        {"perReplicaRps": -1},
+        {"perReplicaRps": "4"},
+        {"perReplicaRps": True},
+        {"perReplicaRps": 1e300},
+        {"standardErrorRps": 0},
+        {"measuredAt": "yesterday"},
+        {"measuredAt": None},
+        {"ttft": "soon"},
+        {"objective": 99},
+        {"promptTokens": None},
+        {"engine": None, "accelerator": None, "perReplicaRps": None},
+        {"lengthCv": "wide"},
+    ],
+)
+async def test_a_status_that_somebody_edited_sizes_nothing(broken: dict[str, Any], play: Play) -> None:
+    play.declare()
+    await play.tick()
+    play.end(SUMMARY)
+    await play.tick()
+    play.restart()
+    play.status()["capacity"] |= broken
+    assert play.operator.results(play.seen()) == {}
+
+
+async def test_replicas_that_came_during_the_run_leave_no_capacity_and_say_why(play: Play) -> None:
+    play.declare()
+    await play.tick()
+    play.resize(h100=3)
+    await play.tick()
+    assert "from 1 h100 to 3 h100" in play.status()["engines"]["moved"]
+    play.resize(h100=1)
+    play.end(SUMMARY)
+    await play.tick()
+    assert play.told() == ("Succeeded", "Measured")
+    assert "capacity" not in play.status()
+    assert "pin spec.replicas" in play.message()
+
+
+async def test_an_address_has_a_result_and_no_capacity(play: Play) -> None:
+    play.declare({"target": {"serviceRef": None, "url": "http://elsewhere:8000"}})
+    await play.tick()
+    assert "engines" not in play.status()
+    play.end(SUMMARY)
+    await play.tick()
+    assert play.told() == ("Succeeded", "Measured")
+    assert "capacity" not in play.status()
+    assert play.events("LLMService") == []
+
+
+async def test_the_service_hears_of_the_load_when_it_comes_and_when_it_ends(play: Play) -> None:
+    play.declare()
+    await play.tick()
+    await play.tick()
+    play.end(SUMMARY)
+    await play.tick()
+    told = play.events("LLMService")
+    assert [reason for reason, _ in told] == ["BenchmarkRunning", "Measured"]
+    assert all(message.startswith("benchmark sweep: ") for _, message in told)
+    assert [reason for reason, _ in play.events("LLMBenchmark")] == ["BenchmarkRunning", "Measured"]
+
+
+@pytest.mark.parametrize("left", ["", "Killed", "{}", '{"version": 1, "run": {"requests": 1e400}}', "[" * 4096])
+async def test_whatever_a_container_leaves_the_run_ends(left: str, play: Play) -> None:
+    play.declare()
+    await play.tick()
+    play.end(left, words="OOMKilled", code=137)
+    await play.tick()
+    assert play.told() == ("Failed", "BenchmarkFailed")
+    assert "OOMKilled, exit code 137" in play.message()
+    assert play.telemetry.errors == []
+
+
+async def test_a_pod_that_waits_is_told_and_still_known_when_time_is_up(play: Play) -> None:
+    play.declare()
+    await play.tick()
+    waits = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    play.pod({"containerStatuses": [{"name": "bench", "state": waits}]})
+    await play.tick()
+    assert play.message() == "its pod waits: ImagePullBackOff: no such image"
+    job = play.api.objects[play.jobs()[0]]
+    job["status"] = {"conditions": [{"type": "Failed", "status": "True", "reason": "DeadlineExceeded"}]}
+    play.api.put_object(PODS, {"items": []})
+    await play.tick()
+    assert play.told() == ("Failed", "TimedOut")
+    assert "within 1h: ImagePullBackOff" in play.message()
+
+
+async def test_a_run_at_work_costs_one_request_a_tick(play: Play) -> None:
+    play.declare()
+    await play.tick()
+    play.api.objects[play.jobs()[0]]["status"] = {"active": 1, "ready": 1}
+    await play.tick()
+    before = len(play.api.requests)
+    await play.tick()
+    assert [method for method, *_ in play.api.requests[before:]] == ["GET"]
+
+
+async def test_an_api_server_that_is_away_loses_nothing(play: Play) -> None:
+    play.declare()
+    await play.tick()
+    play.end(SUMMARY)
+    for trouble in (ApiUnreachable("away"), ApiError(500, "ill")):
+        play.api.fail_with = trouble
+        await play.tick()
+    play.api.fail_with = None
+    assert play.telemetry.errors == ["act", "act"]
+    await play.tick()
+    assert play.told() == ("Succeeded", "Measured")
+
+
+async def test_a_refused_job_is_told_and_tried_again(play: Play) -> None:
+    play.declare()
+
+    class Refusing(FakeApi):
+        """Admission refuses Jobs."""
+
+        def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+            if path == JOBS:
+                raise ApiError(403, "admission webhook says no")
+            return super()._post(path, body)
+
+    refusing = Refusing()
+    refusing.objects, kept = play.api.objects, play.api
+    play.api = refusing
+    play.restart()
+    await play.tick()
+    assert play.told() == ("Pending", "ApplyFailed")
+    assert "admission webhook says no" in play.message()
+    play.api = kept
+    play.restart()
+    await play.tick()
+    assert play.told() == ("Running", "BenchmarkRunning")
+
+
+async def test_an_object_that_makes_no_sense_is_told_once(play: Play) -> None:
+    play.declare()
+    play.api.objects[f"{ROOT}/sweep"]["spec"]["timeout"] = "soon"
+    for _ in range(3):
+        await play.tick()
+    assert play.told() == ("Failed", "Invalid")
+    assert len(play.events("LLMBenchmark")) == 1
+    assert play.jobs() == []
+
+
+async def test_a_benchmark_that_is_being_deleted_is_let_go(play: Play) -> None:
+    play.declare()
+    play.api.objects[f"{ROOT}/sweep"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    await play.tick()
+    assert play.api.writes() == []
+
+
+async def test_a_namesake_starts_anew(play: Play) -> None:
+    play.declare()
+    await play.tick()
+    play.end(SUMMARY)
+    await play.tick()
+    play.api.objects = {path: body for path, body in play.api.objects.items() if not path.startswith((ROOT, JOBS))}
+    play.declare()
+    play.api.objects[f"{ROOT}/sweep"]["metadata"]["uid"] = "uid-another"
+    await play.tick()
+    assert play.told() == ("Running", "BenchmarkRunning")
+    (job,) = play.jobs()
+    assert play.api.objects[job]["metadata"]["ownerReferences"][0]["uid"] == "uid-another"
+
+
+async def test_arrivals_besides_are_kept_from_the_beginning_of_the_run(play: Play) -> None:
+    busy = llmservice("chat").model_copy(update={"status": {"slo": {"arrivalRps": 0.9}}})
+    play.services = [parts(busy, ready={"h100": 1})]
+    play.declare()
+    await play.tick()
+    play.end(SUMMARY)
+    await play.tick()
+    assert "0.9 req/s arrived besides" in play.message()

@@ -1,0 +1,129 @@
+"""What becomes of a benchmark, and what its result says of one replica."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.api.benchmark_summary import Failed, RunFigures, Summary, SweepFigures
+from holdfast.api.reasons import Reason
+from holdfast.domain.benchmark import Engines, JobSeen, JobState, Phase, Remembered
+from holdfast.policy.benchmarks import PerReplica, is_at_rest, is_outdated, look, moved, per_replica
+
+ONE = Engines((("h100", 1),), generation=1)
+TWO = Engines((("h100", 2),), generation=1)
+
+
+def sweep(attains: float = 3.5, misses: float | None = 3.9, requests: int = 10_000) -> Summary:
+    figures = SweepFigures(objective=0.99, carried_rps=4.0, saturates_rps=4.4, attains_rps=attains, misses_rps=misses)
+    return Summary(run=RunFigures(attainment=0.995, requests=requests, prompt_tokens=9, output_tokens=9), sweep=figures)
+
+
+def ended(summary: Summary) -> JobSeen:
+    return JobSeen(JobState.ENDED, summary.to_json())
+
+
+def reason(job: JobSeen) -> tuple[Phase, Reason]:
+    step = look(job, "chat", ONE, "1h")
+    return step.phase, step.reason
+
+
+def test_a_spec_that_was_run_is_at_rest_and_another_one_is_not() -> None:
+    for phase in (Phase.SUCCEEDED, Phase.FAILED):
+        assert is_at_rest(Remembered(phase, "a"), "a")
+        assert not is_at_rest(Remembered(phase, "a"), "b")
+    assert not is_at_rest(Remembered(Phase.RUNNING, "a"), "a")
+    assert not is_at_rest(Remembered(), "a")
+
+
+def test_a_run_of_an_earlier_spec_is_outdated_only_while_it_runs() -> None:
+    assert is_outdated(Remembered(Phase.RUNNING, "a"), "b")
+    assert not is_outdated(Remembered(Phase.RUNNING, "a"), "a")
+    assert not is_outdated(Remembered(Phase.SUCCEEDED, "a"), "b")
+
+
+@pytest.mark.parametrize(
+    ("job", "told"),
+    [
+        (JobSeen(JobState.ACTIVE), (Phase.RUNNING, Reason.BENCHMARK_RUNNING)),
+        (JobSeen(JobState.ABSENT), (Phase.FAILED, Reason.BENCHMARK_FAILED)),
+        (JobSeen(JobState.FOREIGN), (Phase.FAILED, Reason.NAME_CONFLICT)),
+        (JobSeen(JobState.TIMED_OUT), (Phase.FAILED, Reason.TIMED_OUT)),
+        (JobSeen(JobState.ENDED, "Killed", "OOMKilled, exit code 137"), (Phase.FAILED, Reason.BENCHMARK_FAILED)),
+        (JobSeen(JobState.ENDED), (Phase.FAILED, Reason.BENCHMARK_FAILED)),
+        (ended(Summary.failed(Failed.UNREACHABLE, "x")), (Phase.FAILED, Reason.TARGET_UNREACHABLE)),
+        (ended(Summary.failed(Failed.REFUSED, "x")), (Phase.FAILED, Reason.CLIENT_OVERLOADED)),
+        (ended(Summary.failed(Failed.INVALID, "x")), (Phase.FAILED, Reason.INVALID)),
+        (ended(Summary.failed(Failed.FAILED, "x")), (Phase.FAILED, Reason.BENCHMARK_FAILED)),
+        (ended(Summary(run=RunFigures(requests=0))), (Phase.FAILED, Reason.BENCHMARK_FAILED)),
+        (
+            ended(Summary(run=RunFigures(requests=9, bad={"unreachable": 9}))),
+            (Phase.FAILED, Reason.TARGET_UNREACHABLE),
+        ),
+        (ended(Summary(run=RunFigures(requests=9, bad={"unreachable": 8}))), (Phase.SUCCEEDED, Reason.MEASURED)),
+        (ended(sweep()), (Phase.SUCCEEDED, Reason.MEASURED)),
+        (ended(sweep(0.0)), (Phase.SUCCEEDED, Reason.MEASURED)),
+    ],
+)
+def test_every_end_has_its_reason(job: JobSeen, told: tuple[Phase, Reason]) -> None:
+    assert reason(job) == told
+
+
+def test_what_a_pod_died_of_is_told() -> None:
+    step = look(JobSeen(JobState.ENDED, "", "OOMKilled, exit code 137"), "chat", ONE, "1h")
+    assert "OOMKilled, exit code 137" in step.message
+
+
+@given(st.text(max_size=200))
+def test_garbage_in_a_termination_message_is_a_failure_never_a_result(message: str) -> None:
+    assert look(JobSeen(JobState.ENDED, message), "chat", ONE, "1h").phase is Phase.FAILED
+
+
+def test_a_replica_carries_its_share_of_the_middle_of_the_border() -> None:
+    found = per_replica(sweep(3.6, 4.0), TWO, "")
+    assert isinstance(found, PerReplica)
+    assert found.rate_rps == pytest.approx(math.sqrt(3.6 * 4.0) / 2)
+    border = math.log(4.0 / 3.6) / math.sqrt(12)
+    assert found.standard_error_rps == pytest.approx(found.rate_rps * math.hypot(border, 0.01))
+
+
+def test_few_requests_make_it_less_sure() -> None:
+    few, many = (per_replica(sweep(requests=count), ONE, "") for count in (50, 5000))
+    assert isinstance(few, PerReplica)
+    assert isinstance(many, PerReplica)
+    assert few.rate_rps == many.rate_rps
+    assert few.standard_error_rps > many.standard_error_rps
+
+
+@pytest.mark.parametrize(
+    ("summary", "engines", "change", "words"),
+    [
+        (Summary(run=RunFigures(requests=9)), ONE, "", "only a sweep"),
+        (sweep(), None, "", "of an address"),
+        (sweep(), ONE, "replicas went", "pin spec.replicas"),
+        (sweep(), Engines((("h100", 1), ("l40s", 1)), 1), "", "several accelerators"),
+        (sweep(), Engines((), 1), "", "several accelerators"),
+        (sweep(0.0), ONE, "", "begin lower"),
+        (sweep(misses=None), ONE, "", "begin higher"),
+        (sweep(3.5, 3.5), ONE, "", "begin higher"),
+        (sweep(), Engines((("h100", 1),), 1, other_rps=0.5), "", "arrived besides"),
+    ],
+)
+def test_what_says_nothing_of_one_replica_says_why(
+    summary: Summary, engines: Engines | None, change: str, words: str
+) -> None:
+    found = per_replica(summary, engines, change)
+    assert isinstance(found, str)
+    assert words in found
+
+
+def test_what_changed_of_the_engines_is_told() -> None:
+    assert moved(ONE, ONE) == ""
+    assert moved(ONE, Engines((("h100", 1),), 1, other_rps=9.0)) == "", "the load is the benchmark's own"
+    assert "from 1 h100 to 2 h100" in moved(ONE, TWO)
+    assert "to none" in moved(ONE, Engines((), 1))
+    assert "edited" in moved(ONE, Engines((("h100", 1),), 2))
+    assert moved(ONE, None) == "the service went"

@@ -1,0 +1,140 @@
+"""The Job of a benchmark: restricted, without rights, and told by a list of arguments that no shell ever sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.api.benchmark_summary import RunFigures, Summary, SweepFigures
+from holdfast.api.llmbenchmark import LLMBenchmark
+from holdfast.bench import options
+from holdfast.cli.main import build_parser
+from holdfast.render.benchmark import config_map, job, job_name, measurand, run_of
+from holdfast.render.names import Manifest
+from tests.api.benchmark_refusals import RECORDED, benchmark
+from tests.render.regenerate import GOLDEN
+from tests.render.scenes import FULL, service
+
+IMAGE = "registry.example.com/holdfast:0.1.0"
+
+
+def declared(spec: Any = (), name: str = "sweep") -> LLMBenchmark:
+    body = benchmark(spec, name)
+    body["metadata"] |= {"namespace": "prod", "uid": "0a1b2c3d-0000-4000-8000-000000000009", "generation": 1}
+    return LLMBenchmark.parse(body)
+
+
+def rendered(spec: Any = (), of: Manifest | None = None) -> Manifest:
+    asked = declared(spec)
+    by_name = asked.spec.target.service_ref is not None
+    found = service(base=of) if of else service()
+    return job(asked, measurand(asked, found if by_name else None), IMAGE)
+
+
+def container(manifest: Manifest) -> Manifest:
+    (only,) = manifest["spec"]["template"]["spec"]["containers"]
+    found: Manifest = only
+    return found
+
+
+def golden() -> list[Manifest]:
+    """What stands in tests/golden/benchmark.yaml."""
+    recorded = {
+        "sweep": None,
+        "trace": {**RECORDED, "format": "azure", "speed": 2, "start": "1m"},
+        "target": {"caSecretRef": {"name": "ca", "key": "ca.crt"}, "api": "Chat", "ignoreEos": False},
+        "revision": 2,
+        "resources": {"requests": {"cpu": "2"}},
+    }
+    figures = SweepFigures(objective=0.99, carried_rps=4, attains_rps=3.5, trials=((1.0, None, 1, 120, 0, 0, 50, 0),))
+    return [
+        rendered(),
+        rendered(recorded, FULL),
+        config_map(declared(), Summary(run=RunFigures(requests=50), sweep=figures)),
+    ]
+
+
+def test_manifests_equal_the_golden_file() -> None:
+    expected = list(yaml.safe_load_all((GOLDEN / "benchmark.yaml").read_text()))
+    assert golden() == expected, "if this is meant: python -m tests.render.test_benchmark_rendering, then read the diff"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"sweep": None, "rate": {"rps": 2.5, "cv": 2}, "duration": "30s"},
+        {"sweep": None, "concurrency": 8, "lengths": {"promptTokens": 9, "outputTokens": 3, "cv": 0.5}},
+        {"sweep": None, "trace": {**RECORDED, "format": "azure", "start": "30s"}},
+        {"lengths": {"trace": {**RECORDED, "format": "mooncake"}}, "revision": "again"},
+        {"target": {"serviceRef": None, "url": "http://10.0.0.7:8000/v1", "model": "a b", "api": "Chat"}},
+        {"slo": {"ttft": "1s", "tpot": "50ms", "e2e": "20s", "objective": "90%"}, "maxClientLag": "50ms"},
+    ],
+)
+def test_the_command_line_understands_what_it_is_told(spec: dict[str, Any]) -> None:
+    arguments = container(rendered(spec))["args"]
+    parsed = build_parser(["bench"]).parse_args(arguments)
+    options.check(parsed)
+    assert str(parsed.summary) == "/dev/termination-log"
+    assert parsed.json == "-"
+
+
+def test_what_the_service_says_is_asked_for() -> None:
+    arguments = container(rendered())["args"]
+    assert "--url=http://chat.prod.svc:8000" in arguments
+    assert "--model=Qwen/Qwen3-8B" in arguments
+    assert "--slo=ttft=500ms,tpot=30ms" in arguments
+    assert "--objective=99%" in arguments
+
+
+def test_the_key_of_the_service_comes_from_its_secret_and_stands_nowhere() -> None:
+    found = container(rendered(of=FULL))
+    assert found["env"] == [
+        {"name": "HOLDFAST_API_KEY", "valueFrom": {"secretKeyRef": {"name": "chat-key", "key": "key"}}}
+    ]
+
+
+def test_a_pod_is_restricted_and_has_no_token() -> None:
+    pod = rendered()["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    security = container(rendered())["securityContext"]
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert "command" not in container(rendered())
+
+
+def test_pods_are_no_replicas_of_the_service() -> None:
+    labels = rendered()["spec"]["template"]["metadata"]["labels"]
+    assert "holdfast.dev/service" not in labels
+    assert labels["holdfast.dev/benchmark"] == "sweep"
+
+
+@given(st.text(min_size=1, max_size=100))
+def test_whatever_a_model_is_called_is_one_argument_and_no_variable(name: str) -> None:
+    asked = declared({"target": {"model": name}})
+    arguments = container(job(asked, measurand(asked, service()), IMAGE))["args"]
+    assert f"--model={name}".replace("$(", "$$(") in arguments
+    assert sum(argument.startswith("--") for argument in arguments) == len(arguments) - 1
+
+
+@given(st.from_regex(r"[a-z]([a-z0-9-]{0,50}[a-z0-9])?", fullmatch=True))
+def test_names_and_labels_fit(name: str) -> None:
+    manifest = job(declared(name=name), measurand(declared(name=name), service()), IMAGE)
+    assert len(manifest["metadata"]["name"]) <= 63
+    assert all(len(value) <= 63 for value in manifest["metadata"]["labels"].values())
+
+
+def test_a_run_has_another_name_when_anything_of_the_spec_changes_and_only_then() -> None:
+    names = {job_name(declared(spec)) for spec in ({}, {"revision": 1}, {"revision": 2}, {"sweep": {"startRps": 2}})}
+    assert len(names) == 4
+    assert run_of(declared()) == run_of(declared({"sweep": {"startRps": 1.0}, "timeout": "1h"})), "defaults are told"
+
+
+if __name__ == "__main__":
+    (GOLDEN / "benchmark.yaml").write_text(yaml.safe_dump_all(golden(), sort_keys=False, width=120))
