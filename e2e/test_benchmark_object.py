@@ -35,6 +35,7 @@ def swept(sized: Json, place: Kubectl) -> Json:
     place.apply(
         benchmark("sweep", {"serviceRef": {"name": "sized"}}, sweep={"startRps": 6, "maxTrials": 7}, duration="6s")
     )
+    place.wait_for("llmb", "sweep", lambda found: _reason(found) == "BenchmarkRunning", 30, "its beginning")
     # Beside the first: it has to wait.
     place.apply(benchmark("queued", {"serviceRef": {"name": "sized"}}, rate={"rps": 2}, duration="5s"))
     place.wait_for("llmb", "queued", lambda found: _reason(found) == "Queued", 30, "its turn to be waited for")

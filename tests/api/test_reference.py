@@ -6,9 +6,11 @@ import pytest
 
 from holdfast.api.conditions import ConditionType
 from holdfast.api.reasons import Reason
-from tests.api.test_crd import NODES, PRESERVE
+from tests.api.test_crd import BENCHMARK_NODES, NODES, PRESERVE
 
-REFERENCE = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+REFERENCE = (DOCS / "api.md").read_text()
+BENCHMARKS = (DOCS / "llmbenchmark.md").read_text()
 FREE_FORM = [path for path, node in NODES.items() if node.get(PRESERVE)]
 FIELDS = [
     path for path in NODES if path.count(".") > 1 and not any(path.startswith(f"{outer}.") for outer in FREE_FORM)
@@ -22,6 +24,16 @@ def test_the_reference_names_every_field(path: str) -> None:
     names = (f"`{leaf}`", f"`.{leaf}`", f"`{whole}`", f"`{whole}.", f"`{whole}[]")
     documented_as_a_whole = path.startswith((".status.conditions[]", ".status.recommendation"))
     assert documented_as_a_whole or any(name in REFERENCE for name in names)
+
+
+LEAVES = [path for path, node in BENCHMARK_NODES.items() if path.count(".") > 1 and "properties" not in node]
+
+
+@pytest.mark.parametrize("path", [path for path in LEAVES if not path.endswith("[]") and ".conditions" not in path])
+def test_the_reference_of_benchmarks_names_every_field(path: str) -> None:
+    whole = path.removeprefix(".spec").removeprefix(".status").lstrip(".")
+    leaf = whole.rpartition(".")[2]
+    assert any(f"`{name}" in BENCHMARKS for name in (leaf, f".{leaf}", whole)), path
 
 
 @pytest.mark.parametrize("reason", list(Reason))

@@ -266,6 +266,9 @@ def test_the_operator_may_do_what_it_does_and_no_more() -> None:
         ("apps", "deployments"): made | {"delete"},
         ("apps", "deployments/scale"): {"get", "patch"},
         ("apps", "replicasets"): {"list"},
+        ("batch", "jobs"): {"get", "create", "delete"},
+        ("holdfast.dev", "llmbenchmarks"): {"get", "list", "watch"},
+        ("holdfast.dev", "llmbenchmarks/status"): {"patch"},
         ("holdfast.dev", "llmservices"): {"get", "list", "watch"},
         ("holdfast.dev", "llmservices/status"): {"patch"},
     }

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from holdfast.api import llmbenchmark
 from holdfast.api.conditions import ConditionType
+from holdfast.api.llmbenchmark import LLMBenchmark
 from holdfast.api.llmservice import KIND, LLMService
 from holdfast.api.reasons import Reason
 from holdfast.runtime.settings import Settings
@@ -36,9 +38,13 @@ def fenced(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-def manifests(text: str) -> list[dict[str, object]]:
-    documents = [document for document in yaml.safe_load_all(text) if isinstance(document, dict)]
-    return [document for document in documents if document.get("kind") == KIND]
+def check_manifests(text: str) -> None:
+    """Every object of ours in a text can be applied."""
+    models = {KIND: LLMService, llmbenchmark.KIND: LLMBenchmark}
+    for document in yaml.safe_load_all(text):
+        model = models.get(document.get("kind")) if isinstance(document, dict) else None
+        if model is not None:
+            model.parse(document)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
@@ -100,14 +106,12 @@ def test_every_metric_of_the_operator_is_explained() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_examples_in_pages_are_valid(page: Path) -> None:
     for block in fenced(page, "yaml"):
-        for manifest in manifests(block):
-            LLMService.parse(manifest)
+        check_manifests(block)
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda file: file.name)
 def test_examples_in_files_are_valid(file: Path) -> None:
-    for manifest in manifests(file.read_text()):
-        LLMService.parse(manifest)
+    check_manifests(file.read_text())
 
 
 def test_every_dependency_is_justified() -> None:

@@ -17,9 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.api.benchmark_summary import Failed, RunFigures, Summary, SweepFigures
 from holdfast.api.reasons import Reason
 from holdfast.control.report import invalid_status
 from holdfast.domain.activator import SILENT, Activator
+from holdfast.domain.benchmark import Engines, JobSeen, JobState
 from holdfast.domain.cluster import ClusterProblem, Replica, ReplicaPhase
 from holdfast.domain.engine import EngineState, PluginMode
 from holdfast.domain.service import BatchingLimits, Schedule, ServiceKey
@@ -29,6 +31,7 @@ from holdfast.observe import foreign, mapping
 from holdfast.observe.cluster import Invalid
 from holdfast.policy.applied import NOTHING_APPLIED, Watched, applied
 from holdfast.policy.batching import Batching, Situation, Trial, Wanted, step
+from holdfast.policy.benchmarks import Obstacle, Step, begun, look, waiting
 from holdfast.policy.budget import SloState, Verdicts
 from holdfast.policy.capacity import Belief
 from holdfast.policy.coldstart import ColdStarts
@@ -81,6 +84,20 @@ def condition(kind: str) -> Callable[[View], Told]:
         return str(found.reason), found.message
 
     return told
+
+
+def benchmark(step: Step) -> tuple[Callable[[View], Told], View]:
+    """Reason and message of a step of a benchmark."""
+    return lambda _: (str(step.reason), step.message), view()
+
+
+def run_ended(summary: Summary | None = None, state: JobState = JobState.ENDED, words: str = "") -> Step:
+    """A benchmark whose Job is seen so."""
+    return look(JobSeen(state, summary.to_json() if summary else "", words), "chat", None, "1h")
+
+
+GOOD_RUN = RunFigures(attainment=0.996, requests=400, arrival_rps=3.5)
+SWEEP = SweepFigures(objective=0.99, carried_rps=4.0, saturates_rps=4.4, attains_rps=3.5, misses_rps=3.9)
 
 
 def batching(trial: Trial | None, **changes: Any) -> Callable[[View], Told]:
@@ -453,6 +470,25 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "batching, worse": (batching(replace(ON_TRIAL, evidence=Evidence(5.0, 321.0))), view()),
     "batching, broken": (batching(ON_TRIAL, canary_fails=True), view()),
     "batching, now fixed": (batching(ON_TRIAL, free=False), view()),
+    "benchmark, runs": benchmark(begun("chat", Engines((("h100", 2),), 1))),
+    "benchmark, queued": benchmark(waiting(Obstacle(Reason.QUEUED, "another benchmark of chat runs"))),
+    "benchmark, not ready": benchmark(waiting(Obstacle(Reason.TARGET_NOT_READY, "no replica of chat serves"))),
+    "benchmark, no image": benchmark(
+        waiting(Obstacle(Reason.NO_IMAGE, "the operator does not know its own image: set --activator-image"))
+    ),
+    "benchmark, one rate": benchmark(run_ended(Summary(run=GOOD_RUN))),
+    "benchmark, saturation": benchmark(run_ended(Summary(run=GOOD_RUN, sweep=SWEEP))),
+    "benchmark, not saturated": benchmark(
+        run_ended(Summary(run=GOOD_RUN, sweep=SWEEP.model_copy(update={"saturates_rps": None, "attains_rps": 0.0})))
+    ),
+    "benchmark, always saturated": benchmark(
+        run_ended(Summary(run=GOOD_RUN, sweep=SWEEP.model_copy(update={"carried_rps": 0.0})))
+    ),
+    "benchmark, nobody there": benchmark(run_ended(Summary.failed(Failed.UNREACHABLE, "cannot reach http://a:8000"))),
+    "benchmark, slow client": benchmark(run_ended(Summary.failed(Failed.REFUSED, "requests left 9.1 ms late (p99)"))),
+    "benchmark, nothing left": benchmark(run_ended(words="OOMKilled, exit code 137")),
+    "benchmark, no time left": benchmark(run_ended(state=JobState.TIMED_OUT, words="ImagePullBackOff: no such image")),
+    "benchmark, Job deleted": benchmark(run_ended(state=JobState.ABSENT)),
 }
 GOLDEN = Path(__file__).parents[1] / "golden" / "messages.txt"
 
