@@ -6,6 +6,7 @@ import enum
 import hashlib
 import json
 from dataclasses import astuple, dataclass, field
+from functools import lru_cache
 
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec, Slo
 
@@ -88,7 +89,12 @@ class EngineKind:
     @property
     def digest(self) -> str:
         """Twelve hexadecimal digits that stand for it."""
-        return hashlib.sha256(json.dumps(astuple(self)).encode()).hexdigest()[:12]
+        return _digest(self)
+
+
+@lru_cache(maxsize=8192)  # asked of every service at every tick
+def _digest(kind: EngineKind) -> str:
+    return hashlib.sha256(json.dumps(astuple(kind)).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True, slots=True)
