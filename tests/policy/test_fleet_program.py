@@ -99,6 +99,14 @@ def test_in_any_doubt_about_the_program_gpus_are_shared_out_in_turn(values: list
 # -- properties
 
 
+def test_out_of_time_gpus_are_shared_out_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    claims = claims_by(5)
+    in_turn = shared(claims, lambda program, start: None)
+    assert shared(claims) != in_turn
+    monkeypatch.setattr(fleet_highs, "MOST_SECONDS", 0.0)
+    assert shared(claims) == in_turn
+
+
 def claims_by(seed: int) -> list[Claim]:
     chance, found = random.Random(seed), []
     for index in range(chance.randint(2, 7)):
