@@ -10,7 +10,7 @@ MAX_MESSAGE_LENGTH = 1024
 
 
 class ConditionType(StrEnum):
-    """The conditions of an LLMService, and Complete, that of an LLMBenchmark."""
+    """The conditions of an LLMService."""
 
     READY = "Ready"
     SLO_MET = "SLOMet"
@@ -20,8 +20,10 @@ class ConditionType(StrEnum):
     FAST_LOOP_ACTIVE = "FastLoopActive"
     RECONCILING = "Reconciling"
     STALLED = "Stalled"
-    COMPLETE = "Complete"
 
+
+COMPLETE = "Complete"
+"""The condition of an LLMBenchmark."""
 
 # kstatus: present only while true.
 TRANSIENT = frozenset({ConditionType.RECONCILING, ConditionType.STALLED})

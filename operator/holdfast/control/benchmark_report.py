@@ -13,7 +13,7 @@ from holdfast.api.benchmark_status import (
     MeasuredCapacity,
 )
 from holdfast.api.benchmark_summary import Summary
-from holdfast.api.conditions import Condition, ConditionType, Status
+from holdfast.api.conditions import COMPLETE, Condition, Status
 from holdfast.api.quantities import parse_duration_seconds
 from holdfast.api.status import ConditionStatus
 from holdfast.control.report import iso
@@ -99,7 +99,7 @@ def measured(
 def _told(entry: Benchmark, old: Old, step: Step, now: float) -> Body:
     """Phase, generation and condition."""
     word = _WORDS.get(step.phase, Status.UNKNOWN)
-    new = Condition(ConditionType.COMPLETE, word, str(step.reason), step.message, entry.generation)
+    new = Condition(COMPLETE, word, str(step.reason), step.message, entry.generation)
     merged = conditions.merge_conditions(conditions.conditions_of(old), [new], iso(now))
     told = [ConditionStatus.of(condition).to_dict() for condition in merged]
     return {"observedGeneration": entry.generation, "phase": str(step.phase), "conditions": told}
