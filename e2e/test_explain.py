@@ -45,8 +45,10 @@ def test_the_leader_tells_of_the_decision_it_takes_now(served: Json, place: Kube
 
 def test_the_change_before_stands_in_status_and_in_its_event(served: Json, place: Kubectl) -> None:
     now = datetime.datetime.now(datetime.UTC).isoformat()
-    past = explain(place, "--at", now)["decision"]
+    found = explain(place, "--at", now)
+    past, again = found["decision"], found["decidedAgain"]
     assert (past["action"], past["reason"]) == ("Create", "FirstSize")
+    assert again == past
     last = place.get_json("llms", "told")["status"]["lastDecision"]
     assert last["candidates"] == past["candidates"]
 

@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 
 from holdfast.act.api import ApiError
-from holdfast.act.events import DECISION_ANNOTATION, event_body
+from holdfast.act.events import DECISION_ANNOTATION, RECORD_ANNOTATION, event_body
 from holdfast.cli import explain, main
 from holdfast.cli.reading import Operator
+from holdfast.control.explanation import explained
+from holdfast.control.record import record_of, written
 from holdfast.domain.service import ServiceKey
+from holdfast.policy import Memory, PolicySettings, decide
+from tests.builders import ServiceView, a_snapshot, accelerator, replicas, service, traffic
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/holdfast-system/leases/holdfast"
 DECISIONS = "/api/v1/namespaces/holdfast-system/pods/holdfast-5f-x:8080/proxy/decisions/prod/chat"
@@ -88,11 +92,11 @@ async def told(cluster: Cluster, *given: str) -> str:
     return "\n".join(await explain.explanation(cluster, arguments(*given)))
 
 
-def change(at: str, **more: Any) -> dict[str, Any]:
+def change(at: str, made_from: str = "", **more: Any) -> dict[str, Any]:
     now = datetime.datetime.fromisoformat(at).timestamp()
     return event_body(
         ServiceKey("prod", "chat"), "uid", reason="ForecastAboveCapacity", message="ScaleUp: because", warning=False,
-        now=now, decision=json.dumps({**CHANGE, "time": at, **more}),
+        now=now, notes={DECISION_ANNOTATION: json.dumps({**CHANGE, "time": at, **more}), RECORD_ANNOTATION: made_from},
     )  # fmt: skip
 
 
@@ -156,6 +160,32 @@ async def test_a_past_decision_is_told_from_its_event_and_later_ones_are_left_ou
     assert not any("proxy" in path for path, _ in cluster.asked)
     early = await told(cluster, "prod/chat", "--at", "2026-11-01T08:00:00Z")
     assert "no Event of a change before that time is left" in early
+
+
+async def at_nine(made_from: str, **more: Any) -> str:
+    cluster = Cluster(**{EVENTS: {"items": [change("2026-11-01T09:00:00Z", made_from, **more)]}})
+    return await told(cluster, "prod/chat", "--at", "2026-11-01T10:00:00Z")
+
+
+async def test_a_past_decision_is_made_again_from_what_it_was_made_from() -> None:
+    view = ServiceView(service().with_accelerators(accelerator("h100")), traffic(5.0), replicas(2))
+    snapshot = a_snapshot(view)
+    (decision,), _ = decide(snapshot, Memory(), PolicySettings())
+    made_from = written(record_of(decision.key, snapshot, Memory(), PolicySettings()))
+    other = await at_nine(made_from)
+    assert f"{decision.verdict.action.value}/{decision.verdict.reason} (this version, from the same inputs" in other
+    same = explained(decision.verdict, decision, "2026-11-01T09:00:00Z").to_dict()
+    assert "this version decides the same from the same inputs and memory" in await at_nine(made_from, **same)
+
+
+@pytest.mark.parametrize(
+    ("made_from", "why"),
+    [("", "its Event does not hold what it was made from"), ("%", "it is no record: ")],
+)
+async def test_why_a_past_decision_cannot_be_made_again_is_told(made_from: str, why: str) -> None:
+    text = await at_nine(made_from)
+    assert f"Today       not known: {why}" in text
+    assert "Candidates  h100" in text
 
 
 async def test_events_without_a_decision_are_history_only() -> None:

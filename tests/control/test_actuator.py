@@ -1,6 +1,7 @@
 """Decisions become writes, each service on its own."""
 
 import asyncio
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -72,6 +73,16 @@ async def test_a_new_service_gets_its_objects_its_status_and_an_event() -> None:
     assert "/api/v1/namespaces/prod/services/chat" in api.objects
     assert api.objects[f"{SERVICES}/chat"]["status"]["replicas"]["desired"] == 2
     assert any(path.startswith("/api/v1/namespaces/prod/events/") for path in api.objects)
+
+
+async def test_the_event_of_a_change_holds_the_decision_and_what_it_was_made_from() -> None:
+    api, part = cluster(), parts()
+    made = decision(part, Action.CREATE, h100=2)
+    await actuator(api).act([part], [made], [], [], now=0.0, records=lambda key: f"of {key}")
+    events = [found for path, found in api.objects.items() if "/events/" in path]
+    (notes,) = [event["metadata"]["annotations"] for event in events if "annotations" in event["metadata"]]
+    assert json.loads(notes["holdfast.dev/decision"])["action"] == "Create"
+    assert notes["holdfast.dev/decision-record"] == f"of {part.spec.key}"
 
 
 async def test_a_second_tick_with_nothing_new_writes_nothing() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from holdfast import policy
 from holdfast.control.loop import Loop
+from holdfast.control.record import Records, decided_again, read
 from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import ServiceKey
@@ -68,8 +69,11 @@ class Acting:
         nodes: object,
         now: float,
         traffic: object,
+        records: Records,
     ) -> None:
-        self.decided = [decision.key.name for decision in decisions]
+        self.records = records
+        self.decisions = {decision.key: decision for decision in decisions}
+        self.decided = [key.name for key in self.decisions]
         self.invalid = {entry.key.name: entry.message for entry in invalid}
 
 
@@ -106,6 +110,14 @@ async def test_a_service_that_cannot_be_decided_on_is_told_and_leaves_the_others
     assert acting.decided == ["chat"]
     assert "it cannot be worked out (AttributeError" in acting.invalid["broken"]
     assert telemetry.errors == ["decide"]
+
+
+async def test_what_a_change_was_decided_from_is_recorded_and_a_failure_to_do_so_holds_up_nothing() -> None:
+    acting = Acting()
+    await a_loop(NoMetrics(), acting, Telemetry()).run_once()
+    ((key, decided),) = acting.decisions.items()
+    assert decided_again(read(acting.records(key))) == decided
+    assert acting.records(ServiceKey("prod", "gone")) == ""
 
 
 class Waited(tuple[tuple[str, AcceleratorTraffic], ...]):

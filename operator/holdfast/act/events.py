@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from holdfast.act.api import ApiPort, Body
 from holdfast.act.resources import collection_path
@@ -11,6 +13,7 @@ from holdfast.api.llmservice import GROUP, KIND, VERSION
 from holdfast.domain.service import ServiceKey
 
 DECISION_ANNOTATION = f"{GROUP}/decision"
+RECORD_ANNOTATION = f"{GROUP}/decision-record"
 _MESSAGE_LIMIT = 1024  # the API server refuses longer ones
 
 
@@ -27,12 +30,12 @@ def event_body(
     message: str,
     warning: bool,
     now: float,
-    decision: str = "",
+    notes: Mapping[str, str] = MappingProxyType({}),
     kind: str = KIND,
 ) -> Body:
     """Return the Event object; its name is unique per service, reason, message and time.
 
-    `decision` is the whole decision as JSON, for `holdfast explain --at`: it travels as an annotation.
+    `notes` travel as annotations: the whole decision, and what it was made from, for `holdfast explain --at`.
     """
     stamp = datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     digest = hashlib.sha256(f"{uid}{reason}{message}{now}".encode()).hexdigest()[:16]
@@ -42,7 +45,7 @@ def event_body(
         "metadata": {
             "name": f"{key.name[:200]}.{digest}",
             "namespace": key.namespace,
-            **({"annotations": {DECISION_ANNOTATION: decision}} if decision else {}),
+            **({"annotations": kept} if (kept := {name: note for name, note in notes.items() if note}) else {}),
         },
         "involvedObject": {
             "apiVersion": f"{GROUP}/{VERSION}",

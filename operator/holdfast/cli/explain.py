@@ -1,7 +1,8 @@
 """`holdfast explain`: why a service has the size it has: inputs, candidates, guards and reason of a decision.
 
 The newest decision, a hold included, is asked of the leading operator through the API server's pod proxy. Who may not
-do that, or has no operator running, gets the last change from status; a past one comes from its Event.
+do that, or has no operator running, gets the last change from status; a past one comes from its Event, which also holds
+what it was made from: with that the decision is made again, by the code that explains it.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from holdfast.act.api import ApiError, ApiPort, ApiUnreachable
-from holdfast.act.events import DECISION_ANNOTATION
+from holdfast.act.events import DECISION_ANNOTATION, RECORD_ANNOTATION
 from holdfast.api.llmservice import KIND
 from holdfast.cli import reading
 from holdfast.cli.reading import Body
+from holdfast.control import record
+from holdfast.control.explanation import explained
+from holdfast.control.report import iso
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -51,11 +55,12 @@ async def explanation(api: ApiPort, arguments: argparse.Namespace) -> list[str]:
     events = await _events(api, namespace, name)
     decision, source = await _decision(api, service, events, arguments.at, operator)
     told = history(events, arguments.at)
+    again, why = ({}, "") if arguments.at is None else made_again(events, arguments.at)
     if arguments.json:
         whole = {"decision": decision, "source": source, "status": service.get("status", {}), "events": told}
-        return [json.dumps(whole)]
+        return [json.dumps(whole | ({"decidedAgain": again or None} if arguments.at is not None else {}))]
     now = present(service) if arguments.at is None else []
-    return [*now, *present_decision(decision, source), "", *_told(told)]
+    return [*now, *present_decision(decision, source), *_compared(decision, again, why), "", *_told(told)]
 
 
 async def _events(api: ApiPort, namespace: str, name: str) -> list[Body]:
@@ -81,15 +86,34 @@ async def _decision(
 
 def past_decision(events: Iterable[Body], at: datetime.datetime) -> Body:
     """Return the newest decision up to a time, from the Events of changes."""
-    limit = _stamp(at)
-    notes = [
-        (event.get("lastTimestamp") or "", note)
-        for event in events
-        if (note := event["metadata"].get("annotations", {}).get(DECISION_ANNOTATION))
-    ]
-    _, newest = max((pair for pair in notes if pair[0] <= limit), default=("", "{}"))
-    decision: Body = json.loads(newest)
+    decision: Body = json.loads(_notes(events, at).get(DECISION_ANNOTATION, "{}"))
     return decision
+
+
+def made_again(events: Iterable[Body], at: datetime.datetime) -> tuple[Body, str]:
+    """Return what this code decides from the same inputs and memory, or nothing and why not."""
+    text = _notes(events, at).get(RECORD_ANNOTATION)
+    if not text:
+        return {}, "its Event does not hold what it was made from"
+    try:
+        made_from = record.read(text)
+    except record.Unreadable as problem:
+        return {}, str(problem)
+    decision = record.decided_again(made_from)
+    if decision is None:
+        return {}, "this version would not have decided yet"
+    shown: Body = explained(decision.verdict, decision, iso(made_from.snapshot.now)).to_dict()
+    return shown, ""
+
+
+def _notes(events: Iterable[Body], at: datetime.datetime) -> Mapping[str, str]:
+    """Return the annotations of the newest change up to a time."""
+    limit, changes = _stamp(at), []
+    for event in events:
+        notes = event["metadata"].get("annotations") or {}
+        if DECISION_ANNOTATION in notes and (when := event.get("lastTimestamp") or "") <= limit:
+            changes.append((when, notes))
+    return max(changes, key=lambda change: change[0], default=("", {}))[1]
 
 
 def present(service: Body) -> list[str]:
@@ -127,6 +151,17 @@ def present_decision(decision: Body, source: str) -> list[str]:
         lines += _block("Guards", decision.get("guards") or ["none bounded it"])
     recommendation = decision.get("recommendation")
     return [*lines, "", *present_decision(recommendation, "recommended")] if recommendation else lines
+
+
+def _compared(decision: Body, again: Body, why: str) -> list[str]:
+    """What this version would decide beside what was decided; nothing where there is nothing to compare."""
+    if why:
+        return [] if not decision else ["", f"Today       not known: {why}"]
+    if not again:
+        return []
+    if (again["action"], again["message"]) == (decision.get("action"), decision.get("message")):
+        return ["", "Today       this version decides the same from the same inputs and memory"]
+    return ["", *present_decision(again, "this version, from the same inputs and memory")]
 
 
 def _present_inputs(inputs: Body) -> list[str]:

@@ -16,9 +16,11 @@ from holdfast.act.apply import delete
 from holdfast.act.discovery import has_pod_monitors
 from holdfast.act.resources import deployment_path, service_path
 from holdfast.api.llmservice import Accelerator, LLMService
+from holdfast.control import record
 from holdfast.control.livelimits import UNSEEN, LiveLimits
 from holdfast.control.objects import Objects
 from holdfast.control.plan import Plan, plan
+from holdfast.control.record import Records
 from holdfast.control.rest import Rest
 from holdfast.control.teller import Teller
 from holdfast.domain.cluster import ClusterProblem, NodeOffer
@@ -102,6 +104,7 @@ class Actuator:
         nodes: Sequence[NodeOffer],
         now: float,
         traffic: Mapping[ServiceKey, Traffic] = MappingProxyType({}),
+        records: Records = record.nothing,
     ) -> None:
         """Carry out the decisions of one tick, the most urgent first, for as long as a tick may take."""
         self._telemetry.pictured(services, decisions, invalid, nodes)
@@ -127,7 +130,7 @@ class Actuator:
                     if place % _PAUSE_AFTER == 0:
                         yield asyncio.sleep(0.0)  # thousands at rest would hold the event loop up
                     continue
-                one = self._one(parts[d.key], d, inventory, running.get(d.key, {}), now)
+                one = self._one(parts[d.key], d, inventory, running.get(d.key, {}), now, records)
                 yield self._guarded(one, d.key, now, holding_until if d.verdict.action is Action.HOLD else until)
 
         waiting = work()
@@ -168,7 +171,13 @@ class Actuator:
             _LOG.exception("%s: acting failed", key)
 
     async def _one(
-        self, part: ServiceParts, decision: Decision, inventory: Inventory, running: Mapping[str, float], now: float
+        self,
+        part: ServiceParts,
+        decision: Decision,
+        inventory: Inventory,
+        running: Mapping[str, float],
+        now: float,
+        records: Records,
     ) -> None:
         seen = self._seen(part, inventory)
         changes = plan(
@@ -186,7 +195,7 @@ class Actuator:
         except (ApiError, ApiUnreachable, scale.StaleDecision) as error:
             failure = error  # what was decided and why is told all the same
         self._telemetry.decided(decision)
-        due_at = await self._teller.tell(part, decision, changes, self._live.applied(part), now)
+        due_at = await self._teller.tell(part, decision, changes, self._live.applied(part), now, records)
         if failure is not None:
             raise failure
         if due_at > now and not changes.moves and self._objects.is_settled(part, changes):

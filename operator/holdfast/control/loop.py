@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from holdfast import policy
+from holdfast.control import record
 from holdfast.control.actuator import Actuator
 from holdfast.control.benchmarks import Benchmarks
 from holdfast.domain.activator import Activator
@@ -117,10 +118,11 @@ class Loop:
             decide = functools.partial(
                 policy.decide, snapshot, self._memory, self._policy_settings, failed=failed.__setitem__
             )
+            records = functools.partial(_record, snapshot, self._memory, self._policy_settings)
             decisions, self._memory = await asyncio.get_running_loop().run_in_executor(self._thinking, decide)
         with self._phase("act"):
             invalid = (*self._cluster.invalid(), *self._undecided(services, failed))
-            await self._actuator.act(services, decisions, invalid, snapshot.nodes, now, traffic)
+            await self._actuator.act(services, decisions, invalid, snapshot.nodes, now, traffic, records)
             if self._benchmarks:
                 await self._benchmarks.act(benchmarks, services, now)
         self._telemetry.tick(self._monotonic() - started_at, len(services))
@@ -185,6 +187,15 @@ class Loop:
         started_at = self._monotonic()
         yield
         self._telemetry.phase(name, self._monotonic() - started_at)
+
+
+def _record(snapshot: Snapshot, memory: policy.Memory, settings: policy.PolicySettings, key: ServiceKey) -> str:
+    """What a change was decided from; a change is told whether or not that can be written down."""
+    try:
+        return record.written(record.record_of(key, snapshot, memory, settings))
+    except Exception:
+        _LOG.exception("%s: what its decision was made from cannot be recorded", key)
+        return ""
 
 
 def _request(part: ServiceParts) -> TrafficRequest:

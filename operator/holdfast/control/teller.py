@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from holdfast.act import events
@@ -12,8 +13,10 @@ from holdfast.act.api import ApiPort
 from holdfast.act.status import StatusWriter
 from holdfast.api.reasons import Reason
 from holdfast.api.status import BatchingStatus, two_digits
+from holdfast.control import record
 from holdfast.control.explanation import explained
 from holdfast.control.plan import Plan
+from holdfast.control.record import Records
 from holdfast.control.report import condition_news, invalid_status, iso, status_of
 from holdfast.domain.decision import Action, BatchingTarget, Decision
 from holdfast.domain.service import ServiceKey
@@ -47,7 +50,15 @@ class Teller:
             self._changes.pop(key, None)
             self._batching.pop(key, None)
 
-    async def tell(self, part: ServiceParts, decision: Decision, changes: Plan, applied: Applied, now: float) -> float:
+    async def tell(
+        self,
+        part: ServiceParts,
+        decision: Decision,
+        changes: Plan,
+        applied: Applied,
+        now: float,
+        records: Records = record.nothing,
+    ) -> float:
         """Write status if it says something else than before, and an Event for each change. Raises ApiError.
 
         Returns when there will be something to write though nothing but figures moves (see `StatusWriter.write`).
@@ -58,7 +69,7 @@ class Teller:
         found = [applied.condition] if applied.condition else []
         new = status_of(part, decision, _batching(part, changes, applied), old, now, known, found)
         due_at = await self._status.write(decision.key, part.spec.uid, new, part.service.status, now)
-        await self._tell_change(part, decision, now)
+        await self._tell_change(part, decision, now, records)
         await self._tell_batching(part, decision, now)
         for condition in condition_news(old, new):
             warning = condition["status"] == "False"
@@ -76,14 +87,15 @@ class Teller:
             event = events.event_body(entry.key, entry.uid, reason=word, message=entry.message, warning=True, now=now)
             await events.post_event(self._api, event)
 
-    async def _tell_change(self, part: ServiceParts, decision: Decision, now: float) -> None:
+    async def _tell_change(self, part: ServiceParts, decision: Decision, now: float, records: Records) -> None:
         if not self._is_new_change(decision, now):
             return
         verdict = decision.verdict
         text = f"{verdict.action.value}: {verdict.message}"
         _LOG.info("%s: %s/%s: %s", decision.key, verdict.action.value, verdict.reason, verdict.message)
         whole = json.dumps(explained(verdict, decision, iso(now)).to_dict())
-        await self._event(part, verdict.reason, text, warning=False, now=now, decision=whole)
+        notes = {events.DECISION_ANNOTATION: whole, events.RECORD_ANNOTATION: records(decision.key)}
+        await self._event(part, verdict.reason, text, warning=False, now=now, notes=notes)
 
     async def _tell_batching(self, part: ServiceParts, decision: Decision, now: float) -> None:
         target = decision.batching
@@ -95,10 +107,17 @@ class Teller:
         await self._event(part, target.reason, target.message, warning=returned, now=now)
 
     async def _event(
-        self, part: ServiceParts, reason: str, message: str, *, warning: bool, now: float, decision: str = ""
+        self,
+        part: ServiceParts,
+        reason: str,
+        message: str,
+        *,
+        warning: bool,
+        now: float,
+        notes: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         key, uid, word = part.spec.key, part.spec.uid, str(reason)
-        body = events.event_body(key, uid, reason=word, message=message, warning=warning, now=now, decision=decision)
+        body = events.event_body(key, uid, reason=word, message=message, warning=warning, now=now, notes=notes)
         await events.post_event(self._api, body)
 
     def _is_new_change(self, decision: Decision, now: float) -> bool:

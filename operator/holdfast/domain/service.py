@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import tzinfo
 from typing import NamedTuple
+from zoneinfo import ZoneInfo
 
 
 class ServiceKey(NamedTuple):
@@ -68,7 +68,7 @@ class Schedule:
 
     name: str
     timezone: str
-    zone: tzinfo | None
+    zone: ZoneInfo | None
     start_minute: int
     end_minute: int
     days: frozenset[int]
