@@ -11,6 +11,7 @@ from holdfast.api.parsing import InvalidObject, parsed
 from holdfast.api.quantities import parse_duration_seconds, parse_percent
 from holdfast.api.rules import ApiModel, Rule, cel_seconds, is_duration
 from holdfast.api.scaling import Scaling
+from holdfast.api.spec_rules import SPEC_RULES
 from holdfast.api.template_rules import PodTemplate
 
 GROUP = "holdfast.dev"
@@ -254,96 +255,10 @@ class Rollout(ApiModel):
     """Further replicas during a rollout: Auto (1 where a GPU is free, else 0), 0 (at one replica: downtime) or 1."""
 
 
-def _costs(spec: "LLMServiceSpec") -> list[bool]:
-    return [accelerator.cost_per_hour is not None for accelerator in spec.accelerators]
-
-
-def _pays_for(spec: "LLMServiceSpec", replicas: int) -> bool:
-    most = spec.budget.max_cost_per_hour
-    return most is None or any(
-        a.cost_per_hour is None or a.cost_per_hour * (a.count * replicas) <= most * _ROUNDING for a in spec.accelerators
-    )
-
-
-_ROUNDING = 1.000001  # prices are decimal fractions: three times 0.1 is more than 0.3
-_NO_BUDGET = "!has(self.budget) || !has(self.budget.maxCostPerHour)"
-
-
-def _cel_pays_for(replicas: str) -> str:
-    """CEL for `_pays_for`, where there is a budget."""
-    return (
-        "self.accelerators.exists(a, !has(a.costPerHour)"
-        f" || a.costPerHour * double(a.count * {replicas}) <= self.budget.maxCostPerHour * {_ROUNDING})"
-    )
-
-
-_DISTINCT_ACCELERATORS = Rule(
-    "self.accelerators.all(a, self.accelerators.exists_one(b, b.name == a.name))",
-    "accelerators must have distinct names: rename or remove the duplicate",
-    lambda spec: len({accelerator.name for accelerator in spec.accelerators}) == len(spec.accelerators),
-    ".accelerators",
-)
-_COSTS_ALL_OR_NONE = Rule(
-    "self.accelerators.all(a, has(a.costPerHour)) || !self.accelerators.exists(a, has(a.costPerHour))",
-    "costPerHour must be given for all accelerators or for none: add the missing ones or remove the others",
-    lambda spec: len(set(_costs(spec))) == 1,
-    ".accelerators",
-)
-_BUDGET_NEEDS_COSTS = Rule(
-    f"{_NO_BUDGET} || self.accelerators.all(a, has(a.costPerHour))",
-    "budget.maxCostPerHour needs costPerHour on every accelerator: add the costs or remove the budget",
-    lambda spec: spec.budget.max_cost_per_hour is None or all(_costs(spec)),
-    ".budget",
-)
-_BUDGET_PAYS_FOR_THE_MINIMUM = Rule(
-    f"{_NO_BUDGET} || {_cel_pays_for('(self.scaling.min > 0 ? self.scaling.min : 1)')}",
-    "budget.maxCostPerHour pays for fewer than scaling.min replicas on every accelerator: raise it or lower min",
-    lambda spec: _pays_for(spec, max(1, spec.scaling.min)),
-    ".budget",
-)
-_BUDGET_PAYS_FOR_THE_SCHEDULES = Rule(
-    f"{_NO_BUDGET} || !has(self.scaling.schedules) || self.scaling.schedules.all(s, {_cel_pays_for('s.min')})",
-    "budget.maxCostPerHour pays for fewer replicas than the min of a schedule on every accelerator:"
-    " raise it or lower the schedule's min",
-    lambda spec: _pays_for(spec, spec.scaling.highest_floor),
-    ".budget",
-)
-_REPLICAS_WITHIN_BOUNDS = Rule(
-    "!has(self.replicas) || (self.replicas >= self.scaling.min && self.replicas <= self.scaling.max)",
-    "replicas must be within scaling.min and scaling.max: change it or the bounds, or remove it to resume SLO scaling",
-    lambda spec: spec.replicas is None or spec.scaling.min <= spec.replicas <= spec.scaling.max,
-    ".replicas",
-)
-
-
-_ZERO_WITHOUT_TLS = Rule(
-    "self.scaling.min > 0 || !has(self.engine) || !has(self.engine.tlsSecretRef)",
-    "scaling.min 0 and engine.tlsSecretRef exclude each other, for what holds requests has no certificate:"
-    " raise scaling.min, or end TLS at a gateway",
-    lambda spec: spec.scaling.min > 0 or spec.engine.tls_secret_ref is None,
-    ".scaling",
-)
-_ACTIVATOR_IS_TAKEN = Rule(
-    "self.scaling.min > 0 || !self.accelerators.exists(a, a.name == 'activator')",
-    "with scaling.min 0 no accelerator may be called activator, which is what holds requests: rename it",
-    lambda spec: spec.scaling.min > 0 or all(a.name != "activator" for a in spec.accelerators),
-    ".accelerators",
-)
-
-
 class LLMServiceSpec(ApiModel):
     """A model, the objectives it must keep, and where it may run."""
 
-    rules = (
-        _DISTINCT_ACCELERATORS,
-        _COSTS_ALL_OR_NONE,
-        _BUDGET_NEEDS_COSTS,
-        _BUDGET_PAYS_FOR_THE_MINIMUM,
-        _BUDGET_PAYS_FOR_THE_SCHEDULES,
-        _REPLICAS_WITHIN_BOUNDS,
-        _ZERO_WITHOUT_TLS,
-        _ACTIVATOR_IS_TAKEN,
-    )
+    rules = SPEC_RULES
 
     model: Model
     """The model to serve."""
