@@ -8,9 +8,11 @@ with the fast loop find their limits themselves and are told none (docs/designs/
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from holdfast.api.reasons import Reason
-from holdfast.domain.service import BatchingLimits
+from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec
+from holdfast.enginemodel.mix import LengthMix
 from holdfast.policy.sizing import replicas_for
 from holdfast.policy.trial import Evidence, Outcome, Side
 
@@ -44,11 +46,21 @@ class Wanted:
     rate_rps: float
 
 
+class Question(NamedTuple):
+    """What the best limits depend on; the answer holds as long as all of it is the same."""
+
+    spec: ServiceSpec
+    option: AcceleratorOption
+    mix: LengthMix
+    slowness: float
+    limits: BatchingLimits
+
+
 @dataclass(frozen=True, slots=True)
 class Considered:
     """The best limits, and the question they are the answer to."""
 
-    question: object
+    question: Question
     wanted: Wanted
 
 

@@ -9,7 +9,17 @@ from holdfast.domain.cluster import Placement
 from holdfast.domain.decision import BatchingTarget
 from holdfast.domain.service import BatchingLimits
 from holdfast.domain.signals import RevisionTraffic
-from holdfast.policy.batching import HYSTERESIS, LEAST_BUDGET, Batching, Considered, Situation, Wanted, step, words
+from holdfast.policy.batching import (
+    HYSTERESIS,
+    LEAST_BUDGET,
+    Batching,
+    Considered,
+    Question,
+    Situation,
+    Wanted,
+    step,
+    words,
+)
 from holdfast.policy.replicarate import EngineModel
 from holdfast.policy.trial import Side
 from holdfast.policy.view import View
@@ -130,7 +140,7 @@ def _considered(known: Considered | None, view: View, model: EngineModel) -> Con
     mix, belief, spec = view.learned.capacity.mix, view.belief, view.spec
     if mix is None:
         return None
-    question = (spec, belief.option, mix, belief.slowness, belief.limits)
+    question = Question(spec, belief.option, mix, belief.slowness, belief.limits)
     if known is not None and known.question == question:
         return known
     limits = model.best_limits(spec, belief.option, mix, belief.slowness)
