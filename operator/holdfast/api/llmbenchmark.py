@@ -7,9 +7,10 @@ from pydantic import ConfigDict, Field
 
 from holdfast.api import fields
 from holdfast.api.llmservice import ObjectMeta, SecretKeyReference, SecretReference
+from holdfast.api.objectives import Objectives
 from holdfast.api.parsing import InvalidObject, parsed
-from holdfast.api.quantities import parse_duration_seconds, parse_percent
-from holdfast.api.rules import ApiModel, Checked, Rule, cel_seconds, is_duration
+from holdfast.api.quantities import parse_duration_seconds
+from holdfast.api.rules import ApiModel, Checked, Rule
 
 PLURAL = "llmbenchmarks"
 KIND = "LLMBenchmark"
@@ -128,35 +129,6 @@ class Lengths(ApiModel):
     """Deviation / mean of both, lognormal; all alike when absent."""
     trace: Recording | None = None
     """A trace to draw pairs of lengths from."""
-
-
-_E2E_ABOVE_TTFT = Rule(
-    f"!has(self.e2e) || !{is_duration('self.e2e')} || !{is_duration('self.ttft')}"
-    f" || {cel_seconds('self.e2e')} > {cel_seconds('self.ttft')}",
-    "e2e must be longer than ttft: raise e2e, lower ttft, or leave e2e out",
-    lambda slo: slo.e2e is None or parse_duration_seconds(slo.e2e) > parse_duration_seconds(slo.ttft),
-    ".e2e",
-)
-
-
-class Objectives(ApiModel):
-    """What a good request is, and which share of requests must be good."""
-
-    rules = (_E2E_ABOVE_TTFT,)
-
-    ttft: fields.LatencyBound
-    """Time to first token of a good request, such as 500ms."""
-    tpot: fields.LatencyBound
-    """Time per output token of a good request, such as 30ms."""
-    e2e: fields.LatencyBound | None = Field(default=None, alias="e2e")
-    """End-to-end time of a good request; longer than ttft."""
-    objective: fields.Objective = "99%"
-    """Share of all requests that must be good; above 50% and below 100%."""
-
-    @property
-    def objective_share(self) -> float:
-        """The objective as a share."""
-        return parse_percent(self.objective)
 
 
 LOADS = ("sweep", "rate", "concurrency", "trace")

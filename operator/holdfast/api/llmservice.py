@@ -7,9 +7,10 @@ from pydantic import ConfigDict, Field
 
 from holdfast.api import fields
 from holdfast.api.engine_flags import EngineArguments
+from holdfast.api.objectives import Objectives
 from holdfast.api.parsing import InvalidObject, parsed
-from holdfast.api.quantities import parse_duration_seconds, parse_percent
-from holdfast.api.rules import ApiModel, Rule, cel_seconds, is_duration
+from holdfast.api.quantities import parse_duration_seconds
+from holdfast.api.rules import ApiModel, Rule
 from holdfast.api.scaling import Scaling
 from holdfast.api.spec_rules import SPEC_RULES
 from holdfast.api.template_rules import PodTemplate
@@ -94,50 +95,13 @@ class Model(ApiModel):
         return self.served_name or self.uri
 
 
-_E2E_ABOVE_TTFT = Rule(
-    f"!has(self.e2e) || !{is_duration('self.e2e')} || !{is_duration('self.ttft')}"
-    f" || {cel_seconds('self.e2e')} > {cel_seconds('self.ttft')}",
-    "e2e must be longer than ttft: raise e2e, lower ttft, or leave e2e out",
-    lambda slo: slo.e2e is None or slo.e2e_seconds > slo.ttft_seconds,
-    ".e2e",
-)
-
-
-class SLO(ApiModel):
+class SLO(Objectives):
     """What a good request is, and which share of requests must be good."""
 
-    rules = (_E2E_ABOVE_TTFT,)
-
-    ttft: fields.LatencyBound
-    """Time to first token of a good request, such as 500ms."""
-    tpot: fields.LatencyBound
-    """Time per output token of a good request, such as 30ms."""
-    e2e: fields.LatencyBound | None = Field(default=None, alias="e2e")
-    """End-to-end time of a good request; longer than ttft."""
     objective: fields.Objective = "99%"
     """Share of judged requests in the window that must be good; above 50% and below 100%."""
     window: fields.Window = "1h"
     """Rolling window of the error budget, 5m to 30d."""
-
-    @property
-    def ttft_seconds(self) -> float:
-        """The TTFT bound."""
-        return parse_duration_seconds(self.ttft)
-
-    @property
-    def tpot_seconds(self) -> float:
-        """The TPOT bound."""
-        return parse_duration_seconds(self.tpot)
-
-    @property
-    def e2e_seconds(self) -> float | None:
-        """The end-to-end bound, None where there is none."""
-        return None if self.e2e is None else parse_duration_seconds(self.e2e)
-
-    @property
-    def objective_share(self) -> float:
-        """The objective as a share: 0.99 for 99%."""
-        return parse_percent(self.objective)
 
     @property
     def window_seconds(self) -> float:

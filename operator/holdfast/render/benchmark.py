@@ -8,10 +8,10 @@ import json
 import math
 from dataclasses import dataclass
 
-from holdfast.api import llmbenchmark
 from holdfast.api.benchmark_summary import TRIAL_COLUMNS, Summary
-from holdfast.api.llmbenchmark import LLMBenchmark, LLMBenchmarkSpec, Recording
+from holdfast.api.llmbenchmark import KIND, LLMBenchmark, LLMBenchmarkSpec, Recording
 from holdfast.api.llmservice import API_VERSION, GROUP, LLMService, SecretKeyReference, SecretReference
+from holdfast.api.objectives import Objectives
 from holdfast.render import names
 from holdfast.render.names import Manifest
 
@@ -41,7 +41,7 @@ class Measurand:
     url: str
     name: str
     model: str | None
-    slo: llmbenchmark.Objectives | None
+    slo: Objectives | None
     api_key: SecretKeyReference | None
     pull_secrets: tuple[SecretReference, ...]
 
@@ -53,12 +53,11 @@ def measurand(benchmark: LLMBenchmark, service: LLMService | None) -> Measurand:
         url = target.url or ""
         return Measurand(url, url, target.model, spec.slo, target.api_key_secret_ref, spec.image_pull_secrets)
     of = service.spec
-    slo = llmbenchmark.Objectives(ttft=of.slo.ttft, tpot=of.slo.tpot, e2e=of.slo.e2e, objective=of.slo.objective)
     return Measurand(
         url=names.service_url(service),
         name=service.metadata.name,
         model=target.model or of.model.served_model_name,
-        slo=spec.slo or slo,
+        slo=spec.slo or of.slo,
         api_key=target.api_key_secret_ref or of.engine.api_key_secret_ref,
         pull_secrets=spec.image_pull_secrets or of.engine.image_pull_secrets,
     )
@@ -112,7 +111,7 @@ def _metadata(benchmark: LLMBenchmark, name: str) -> Manifest:
     meta = benchmark.metadata
     owner = {
         "apiVersion": API_VERSION,
-        "kind": llmbenchmark.KIND,
+        "kind": KIND,
         "name": meta.name,
         "uid": meta.uid,
         "controller": True,
@@ -248,7 +247,7 @@ def _lengths(spec: LLMBenchmarkSpec) -> Given:
     return [("prompt-tokens", lengths.prompt_tokens), ("output-tokens", lengths.output_tokens), ("length-cv", cv)]
 
 
-def _slo(slo: llmbenchmark.Objectives | None) -> str | None:
+def _slo(slo: Objectives | None) -> str | None:
     if slo is None:
         return None
     bounds = (("ttft", slo.ttft), ("tpot", slo.tpot), ("e2e", slo.e2e))
