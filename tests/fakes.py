@@ -8,6 +8,7 @@ import copy
 import math
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 from aiohttp import web
@@ -18,9 +19,10 @@ from benchmarks.engine_overload.journal import RunKey
 from benchmarks.engine_overload.probe import Sampled
 from benchmarks.engine_overload.speed import Reference, Speed
 from holdfast.act.api import APPLY, ApiError
-from holdfast.page.board import Board
-from holdfast.tune.port import Load, Tried
+from holdfast.page.board import Answer, Board
+from holdfast.tune.port import CannotStart, Load, Tried
 from holdfast.tune.setting import Setting
+from holdfast_engine.rules import Limits, LimitsError, Objectives, parse_limits
 
 
 class FakeApi:
@@ -119,6 +121,32 @@ class FakeApi:
             actual = self.objects[path]["metadata"]["resourceVersion"]
             if expected != actual:
                 raise ApiError(409, f"{path}: {expected} is not {actual}")
+
+
+class RefusingApi(FakeApi):
+    """Says no to every write of a kind, by its plural."""
+
+    def __init__(self, kind: str, status: int, message: str = "exceeded quota: objects") -> None:
+        super().__init__()
+        self._kind, self._answer = kind, (status, message)
+
+    async def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        if method != "GET" and f"/{self._kind}" in path:
+            raise ApiError(*self._answer)
+        return await super().request(method, path, **more)
+
+
+class HangingApi(FakeApi):
+    """Never answers about one object."""
+
+    def __init__(self, path_part: str) -> None:
+        super().__init__()
+        self._path_part = path_part
+
+    async def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        if self._path_part in path:
+            await asyncio.Event().wait()
+        return await super().request(method, path, **more)
 
 
 def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
@@ -352,6 +380,15 @@ class BrokenBoard(Board):
         raise RuntimeError("no page today")
 
 
+class HugeBoard(Board):
+    """A status page of a fleet that no socket buffer holds."""
+
+    body = bytes(32_000_000)
+
+    async def fleet(self) -> Answer:
+        return Answer("tick", self.body, b"")
+
+
 class FakeOverloadRig:
     """Stock vLLM that carries 20 req/s with 768 tokens per step and 36 sequences, and a plugin; notes every run."""
 
@@ -440,6 +477,15 @@ class FakeEngine:
         return self.learns > 0.0
 
 
+class EngineOfLittleMemory(FakeEngine):
+    """Does not start with another share of memory than its own."""
+
+    async def run(self, setting: Setting, rate_rps: float, load: Load) -> Tried:
+        if setting.gpu_memory_utilization is not None:
+            raise CannotStart("CUDA out of memory")
+        return await super().run(setting, rate_rps, load)
+
+
 class FakeKnobs:
     """Takes any limits, and remembers them."""
 
@@ -453,3 +499,51 @@ class FakeKnobs:
     async def apply(self, setting: Setting) -> bool:
         self.applied.append(setting)
         return False
+
+
+class FakeFailingRestart:
+    """Starts an engine with any setting but one."""
+
+    def __init__(self, fails: Setting) -> None:
+        self._fails = fails
+        self.started: list[Setting] = []
+
+    async def start(self, setting: Setting) -> None:
+        self.started.append(setting)
+        if setting == self._fails:
+            raise CannotStart("CUDA out of memory")
+
+
+class FakeLimitsEngine:
+    """An engine that reports, on a real local port, the limits that stand in a file; or always the same `text`."""
+
+    def __init__(self, path: Path, most: Setting, text: str | None = None) -> None:
+        self._path, self._most, self._text = path, most, text
+        self.url = ""
+
+    async def __aenter__(self) -> Self:
+        application = web.Application()
+        application.router.add_get("/metrics", self._metrics)
+        self._runner = web.AppRunner(application, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._runner.cleanup()
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(text=self._reported() if self._text is None else self._text)
+
+    def _reported(self) -> str:
+        try:
+            told = parse_limits(self._path.read_text())
+        except (OSError, LimitsError):
+            told = Limits(0, Objectives(1.0, 1.0))
+        values = {
+            "version": told.version,
+            "active_sequences": told.active_sequences or self._most.max_num_seqs,
+            "tokens_per_step": told.tokens_per_step or self._most.max_num_batched_tokens,
+        }
+        return "".join(f'holdfast:limits{{name="{name}"}} {value}\n' for name, value in values.items())

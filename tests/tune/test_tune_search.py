@@ -15,7 +15,7 @@ from holdfast.tune.port import Requests, enough
 from holdfast.tune.race import Race, interval
 from holdfast.tune.search import STEP, Search, Tuned
 from holdfast.tune.setting import Setting, grid
-from tests.fakes import FakeEngine
+from tests.fakes import EngineOfLittleMemory, FakeEngine
 
 MOST = Setting(256, 2048)
 SETTINGS = grid(MOST)
@@ -88,6 +88,15 @@ def test_more_memory_is_tried_only_where_the_cache_is_what_lacks() -> None:
         assert found.best is not None
         assert found.best.gpu_memory_utilization == expected
     assert sum(tried.setting.gpu_memory_utilization is not None for tried in found.trials) <= 6
+
+
+def test_memory_with_which_the_engine_does_not_start_loses_nothing_that_was_found() -> None:
+    more = tuple(Setting(each.max_num_seqs, each.max_num_batched_tokens, 0.95) for each in SETTINGS)
+    carries = TRUTH | {each: 10.0 for each in more}
+    found = search(EngineOfLittleMemory(carries, carries, full=True), more)
+    assert found.best is not None
+    assert found.confirmed
+    assert TRUTH[found.best] == max(TRUTH.values())
 
 
 def test_time_and_trials_that_run_out_are_told() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,13 +77,15 @@ def run(arguments: argparse.Namespace) -> int:
             page.require()
         service = service_of(arguments)
         return asyncio.run(_found(arguments, service, wanted_of(arguments, service)))
+    except asyncio.CancelledError:
+        return 128 + signal.SIGTERM
     except BadInput as problem:
         print(f"holdfast tune: {problem}", file=sys.stderr)
         return 2
     except (NoEndpoint, CannotGenerate, CannotTry) as problem:
         print(f"holdfast tune: {problem}", file=sys.stderr)
     except OSError as problem:
-        print(f"holdfast tune: cannot write {problem.filename}: {problem.strerror}", file=sys.stderr)
+        print(f"holdfast tune: cannot write {problem.filename or 'the result'}: {problem.strerror}", file=sys.stderr)
     return 1
 
 
@@ -120,12 +124,13 @@ async def _live(arguments: argparse.Namespace, service: ServiceSpec | None, want
     asked = Asked(wanted.bounds, wanted.slo.objective, arguments.max_client_lag, arguments.drain)
     most = await knobs.most()
     try:
-        trials = LiveTrials(endpoint, knobs, asked)
-        found = await _search(arguments, trials, known, wanted, requests, most)
+        with _ended_in_order():
+            trials = LiveTrials(endpoint, knobs, asked)
+            found = await _search(arguments, trials, known, wanted, requests, most)
     except BaseException:
-        await _leave(knobs, most)
+        await _leave(knobs.restore(most))
         raise
-    await _leave(knobs, found.best or most)
+    await _leave(knobs.apply(found.best or most))
     title = f"{endpoint.model} at {endpoint.url}: {wanted.told}"
     return Report(title, known.accelerator, wanted, found, False, _notes(known))
 
@@ -162,10 +167,26 @@ def _knobs(
     return LiveOrRestarted(file, restart, most)
 
 
-async def _leave(knobs: LiveOrRestarted, setting: Setting) -> None:
-    """Leave the engine with these; where that fails, the reason that is told first counts."""
+@contextlib.contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """SIGTERM ends the search like Ctrl-C: an engine must not stay with the limits of some trial."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
     try:
-        await knobs.apply(setting)
+        loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    except (NotImplementedError, RuntimeError, ValueError):  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+async def _leave(leaving: Awaitable[object]) -> None:
+    """Leave the engine so; where that fails, the reason that is told first counts."""
+    try:
+        await leaving
     except (CannotTry, NoEndpoint) as problem:
         print(f"holdfast tune: the engine keeps its last limits: {problem}", file=sys.stderr)
 

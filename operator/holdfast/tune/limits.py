@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import re
 import time
@@ -17,9 +18,12 @@ from holdfast.bench.endpoint import NoEndpoint, fetch
 from holdfast.bench.engine import metrics_url
 from holdfast.bench.port import Endpoint
 from holdfast.bench.requests import path_of
-from holdfast.tune.port import CannotTry
+from holdfast.tune.port import CannotStart, CannotTry
 from holdfast.tune.setting import Setting
-from holdfast_engine.rules import Limits, Objectives
+from holdfast_engine.rules import Limits, LimitsError, Objectives, parse_limits
+
+STOP_SECONDS = 5.0
+"""How long a command may take to end when it is told to."""
 
 TAKEN_SECONDS, LOOK_SECONDS = 10.0, 0.2
 """How long an engine may take to take limits: it looks at its file once a second while it is idle."""
@@ -27,6 +31,7 @@ TAKEN_SECONDS, LOOK_SECONDS = 10.0, 0.2
 NO_BOUND_SECONDS = 3600.0
 """An objective that nobody asked for."""
 
+_STANDARD_ERROR = 2
 _REPORTED = re.compile(r'^holdfast:limits\{[^}\n]*\bname="(\w+)"[^}\n]*\} ([0-9.eE+-]+)$', re.MULTILINE)
 
 
@@ -48,6 +53,12 @@ class LimitsFile:
         bounds = slo.ttft_seconds or NO_BOUND_SECONDS, slo.tpot_seconds or NO_BOUND_SECONDS
         self._objectives = Objectives(*bounds, slo.e2e_seconds)
         self._version = 0
+        self._before = _limits_in(path)
+
+    async def restore(self) -> None:
+        """Have the engine do again what the file said before, in a newer version."""
+        if self._before is not None:
+            await self._put(replace(self._before, version=await self._next()))
 
     async def most(self) -> Setting:
         """What the engine was started with: what it reports without any bound."""
@@ -67,15 +78,21 @@ class LimitsFile:
         return False
 
     async def _write(self, sequences: int | None, tokens: int | None) -> dict[str, float]:
-        """Tell the engine, and wait for what it reports then."""
+        return await self._put(Limits(await self._next(), self._objectives, sequences, tokens, adapt=False))
+
+    async def _next(self) -> int:
+        """A version above all that the engine has seen."""
         reported = await self._reported()
-        if "active_sequences" not in reported:
+        if not {"active_sequences", "tokens_per_step"} <= reported.keys():
             raise CannotTry(
                 f"{self._endpoint.url} has no plugin that takes live limits (no holdfast:limits among its metrics): "
                 "start it with --scheduler-cls holdfast_engine.scheduler.HoldfastScheduler, or give --restart-command"
             )
-        self._version = int(max(self._version, reported.get("version", 0.0), time.time())) + 1
-        limits = Limits(self._version, self._objectives, sequences, tokens, adapt=False)
+        return int(max(self._version, reported.get("version", 0.0), time.time())) + 1
+
+    async def _put(self, limits: Limits) -> dict[str, float]:
+        """Tell the engine, and wait for what it reports then."""
+        self._version = limits.version
         self._replace(limits.to_json())
         return await self._taken()
 
@@ -107,12 +124,21 @@ class LimitsFile:
         return reported_limits(text)
 
 
+def _limits_in(path: Path) -> Limits | None:
+    """What a file says; None where there is none, or nothing that an engine would believe."""
+    try:
+        return parse_limits(path.read_text(encoding="utf-8", errors="replace"))
+    except (OSError, LimitsError):
+        return None
+
+
 def reported_limits(text: str) -> dict[str, float]:
     """Limits in force by name, as /metrics tells them; of several engines in one process the lowest."""
     found: dict[str, float] = {}
     for name, value in _REPORTED.findall(text):
         with contextlib.suppress(ValueError):
-            found[name] = min(float(value), found.get(name, float("inf")))
+            if math.isfinite(float(value)):
+                found[name] = min(float(value), found.get(name, float("inf")))
     return found
 
 
@@ -125,31 +151,33 @@ class Restart:
     most_seconds: float
 
     async def start(self, setting: Setting) -> None:
-        """Run it, and wait until the endpoint serves. CannotTry."""
+        """Run it, and wait until the endpoint serves. CannotTry, CannotStart where another setting may do."""
         try:
             async with asyncio.timeout(self.most_seconds):
                 await self._run(arguments(self.command, setting))
                 while not await self._serves():  # noqa: ASYNC110 - another process is waited for
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:
-            raise CannotTry(
+            raise CannotStart(
                 f"{self.endpoint.url} does not serve {self.most_seconds:g} s after --restart-command: raise "
                 "--restart-timeout, or have the command end once the engine was started"
             ) from None
 
     async def _run(self, command: Sequence[str]) -> None:
         try:
-            process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL)
+            # What it says goes to standard error: standard output may be our JSON.
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.DEVNULL, stdout=_STANDARD_ERROR
+            )
         except (OSError, ValueError) as problem:
             raise CannotTry(f"--restart-command {command[0]}: cannot be run: {problem}") from None
         try:
             code = await process.wait()
         except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
+            await _stop(process)
             raise
         if code:
-            raise CannotTry(f"--restart-command {command[0]}: ended with {code}")
+            raise CannotStart(f"--restart-command {command[0]}: ended with {code}")
 
     async def _serves(self) -> bool:
         try:
@@ -157,6 +185,16 @@ class Restart:
         except NoEndpoint:
             return False
         return status == 200
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    """End it for certain: one that went on would start its engine beside the next one."""
+    for end in (process.terminate, process.kill):
+        with contextlib.suppress(ProcessLookupError):
+            end()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), STOP_SECONDS)
+            return
 
 
 def arguments(command: Sequence[str], setting: Setting) -> list[str]:
@@ -197,11 +235,19 @@ class LiveOrRestarted:
         assert found is not None
         return found
 
+    async def restore(self, most: Setting) -> None:
+        """Leave it as it was found: with all that it takes, and what its file said before. CannotTry."""
+        await self.apply(most)
+        if self._file is not None:
+            await self._file.restore()
+            self._runs = None
+
     async def apply(self, setting: Setting) -> bool:
         """Set them the cheaper way; nothing where the engine runs with them already."""
         if setting == self._runs:
             return False
         live = self._file is not None and self._started is not None and setting.within(self._started)
+        self._runs = None  # should one of these fail, nobody knows with what it runs
         if not live:
             await self._anew(setting)
         if self._file is not None:
@@ -212,6 +258,7 @@ class LiveOrRestarted:
     async def _anew(self, setting: Setting) -> None:
         if self._restart is None:
             raise CannotTry(f"{setting}: more than the engine was started with: give --restart-command")
+        self._started = None
         await self._restart.start(setting)
         if self._file is not None:
             self._started = replace(await self._file.most(), gpu_memory_utilization=setting.gpu_memory_utilization)

@@ -184,6 +184,10 @@ class CannotTry(Exception):
     """An endpoint on which no trial can be made; the message names the remedy."""
 
 
+class CannotStart(CannotTry):
+    """An engine that does not start with a setting; others it may start with."""
+
+
 class Trials(Protocol):
     """An endpoint, live or on the twin's clock."""
 

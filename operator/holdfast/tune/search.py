@@ -6,11 +6,12 @@ the trials so far, has it clearly below. So most settings are never tried, and a
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.tune.port import Model, Requests, Trials, Tried
+from holdfast.tune.port import CannotStart, Model, Requests, Trials, Tried
 from holdfast.tune.setting import Setting
 
 STEP = 0.02
@@ -90,7 +91,8 @@ class Search:
         full = best is not None and any(t.memory_full for t in self._tried if t.setting == best.setting)
         if best is not None and full and with_more_memory:
             limits = best.setting.max_num_seqs, best.setting.max_num_batched_tokens
-            await self._race([s for s in with_more_memory if (s.max_num_seqs, s.max_num_batched_tokens) == limits])
+            with contextlib.suppress(CannotStart):  # so much is more than the engine can have: what was found stands
+                await self._race([s for s in with_more_memory if (s.max_num_seqs, s.max_num_batched_tokens) == limits])
             best = self._best()
         if best is None:
             return Tuned(None, 0.0, math.inf, tuple(self._tried), alone=self._alone, exhausted=self._spent())

@@ -1,0 +1,120 @@
+"""How limits get into an engine and out of it again: what fails in the middle leaves it as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from holdfast.bench.definitions import Slo as Bounds
+from holdfast.bench.port import Endpoint
+from holdfast.cli import tune as command
+from holdfast.tune.limits import LimitsFile, LiveOrRestarted, Restart
+from holdfast.tune.port import CannotStart, CannotTry
+from holdfast.tune.setting import Setting
+from holdfast_engine.rules import Limits, Objectives, parse_limits
+from tests.fakes import FakeFailingRestart, FakeLimitsEngine
+
+MOST, LESS, MORE = Setting(16, 256), Setting(8, 128), Setting(32, 512)
+
+
+async def test_an_engine_that_did_not_start_with_a_setting_is_started_again_with_the_one_before() -> None:
+    restart = FakeFailingRestart(MORE)
+    knobs = LiveOrRestarted(None, restart, MOST)  # type: ignore[arg-type]
+    assert await knobs.apply(MOST)
+    with pytest.raises(CannotStart):
+        await knobs.apply(MORE)
+    assert await knobs.apply(MOST), "it does not run at all"
+    assert restart.started == [MOST, MORE, MOST]
+
+
+async def test_what_stood_in_the_limits_file_is_restored_in_a_newer_version(tmp_path: Path) -> None:
+    path = tmp_path / "engine-limits"
+    before = Limits(7, Objectives(0.7, 0.07), 12, None, adapt=True)
+    path.write_text(before.to_json())
+    async with FakeLimitsEngine(path, MOST) as engine:
+        knobs = LiveOrRestarted(LimitsFile(path, Endpoint(engine.url, "m"), Bounds(ttft_seconds=1.0)), None, None)
+        most = await knobs.most()
+        await knobs.apply(LESS)
+        assert not parse_limits(path.read_text()).adapt
+        tried = parse_limits(path.read_text()).version
+        await knobs.restore(most)
+    found = parse_limits(path.read_text())
+    assert found == replace(before, version=found.version)
+    assert found.version > tried
+
+
+async def test_without_limits_before_an_engine_is_left_with_all_that_it_takes(tmp_path: Path) -> None:
+    path = tmp_path / "engine-limits"
+    path.write_text("not limits")
+    async with FakeLimitsEngine(path, MOST) as engine:
+        knobs = LiveOrRestarted(LimitsFile(path, Endpoint(engine.url, "m"), Bounds(ttft_seconds=1.0)), None, None)
+        most = await knobs.most()
+        await knobs.apply(LESS)
+        await knobs.restore(most)
+    found = parse_limits(path.read_text())
+    assert (found.active_sequences, found.tokens_per_step) == (16, 256)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        'holdfast:limits{name="active_sequences"} 16\n',
+        'holdfast:limits{name="tokens_per_step"} 5\nholdfast:limits{name="active_sequences"} 1e999\n',
+    ],
+)
+async def test_half_of_the_limits_is_not_taken_for_all_of_them(text: str, tmp_path: Path) -> None:
+    async with FakeLimitsEngine(tmp_path / "limits", MOST, text) as engine:
+        with pytest.raises(CannotTry, match="no plugin that takes live limits"):
+            await LimitsFile(tmp_path / "limits", Endpoint(engine.url, "m"), Bounds()).most()
+
+
+async def test_what_a_restart_command_prints_spoils_no_json(capfd: pytest.CaptureFixture[str]) -> None:
+    says = ["sh", "-c", "echo starting; exit 3"]
+    with pytest.raises(CannotStart, match="ended with 3"):
+        await Restart(says, Endpoint("http://127.0.0.1:9", "m"), 60.0).start(MOST)
+    shown = capfd.readouterr()
+    assert (shown.out, shown.err) == ("", "starting\n")
+
+
+async def test_a_restart_command_that_heeds_no_signal_is_ended_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.tune.limits.STOP_SECONDS", 0.1)
+    note = tmp_path / "pid"
+    deaf = (
+        "import os, pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))\n"
+        "time.sleep(60)"
+    )
+    starting = asyncio.create_task(
+        Restart([sys.executable, "-S", "-c", deaf, str(note)], Endpoint("http://127.0.0.1:9", "m"), 60.0).start(MOST)
+    )
+    while not (note.exists() and note.read_text()):
+        await asyncio.sleep(0.01)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(note.read_text()), 0)
+
+
+async def test_a_search_that_is_told_to_end_is_cancelled_as_by_ctrl_c() -> None:
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("signals come to the main thread alone")
+
+    async def search() -> None:
+        with command._ended_in_order():
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.Event().wait()
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(search())
