@@ -188,6 +188,39 @@ async def test_why_a_past_decision_cannot_be_made_again_is_told(made_from: str, 
     assert "Candidates  h100" in text
 
 
+@pytest.mark.parametrize(
+    "note", ["{", "[]", '"x"', "1" * 5000, "[" * 100_000, '{"action": 1}', '{"action": "Hold", "reason": []}']
+)
+async def test_whatever_stands_in_the_annotation_of_an_event_the_rest_is_told(note: str) -> None:
+    event = change("2026-11-01T09:00:00Z", "%")
+    event["metadata"]["annotations"][DECISION_ANNOTATION] = note
+    text = await told(Cluster(**{EVENTS: {"items": [event]}}), "prod/chat", "--at", "2026-11-01T10:00:00Z")
+    assert "Decision    no" in text
+    assert "ForecastAboveCapacity: ScaleUp: because" in text
+
+
+async def test_a_record_that_no_operator_ever_had_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("holdfast.control.record.read", lambda _: None)
+    monkeypatch.setattr("holdfast.control.record.decided_again", fail)
+    assert "Today       not known: this version cannot decide from it: ZeroDivisionError" in await at_nine("any")
+
+
+async def test_what_others_write_moves_no_cursor_and_makes_no_lines() -> None:
+    forged = {**change("2026-11-01T09:00:00Z"), "message": "\x1b[2J\x1b]0;x\x07calm\nDecision    Hold\u202e\x9b"}
+    text = await told(Cluster(**{EVENTS: {"items": [forged]}}), "prod/chat")
+    assert text.replace("\n", "").isprintable()
+    assert not any(line.startswith("Decision    Hold") for line in text.splitlines())
+
+
+async def test_an_event_that_says_nothing_is_told_as_that() -> None:
+    event = change("2026-11-01T09:00:00Z")
+    del event["message"], event["reason"]
+    assert "2026-11-01T09:00:00Z  : " in await told(Cluster(**{EVENTS: {"items": [event]}}), "prod/chat")
+
+
 async def test_events_without_a_decision_are_history_only() -> None:
     plain = change("2026-11-01T09:00:00Z")
     del plain["metadata"]["annotations"]
@@ -219,9 +252,10 @@ async def test_the_operator_is_found_by_its_lease_whatever_its_names() -> None:
     assert await Operator("ai", "shard-1", 9090).ask(cluster, "x") == {"ok": True}
 
 
-def test_a_time_that_is_none_is_refused_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("time", ["yesterday", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00"])
+def test_a_time_that_is_none_is_refused_with_an_example(time: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_code:
-        arguments("chat", "--at", "yesterday")
+        arguments("chat", "--at", time)
     assert exit_code.value.code == 2
     assert "2026-01-31T12:00:00Z" in capsys.readouterr().err
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.control import record
 from holdfast.control.record import Record, Unreadable, decided_again, read, record_of, written
+from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState
@@ -51,6 +52,13 @@ def test_a_record_is_small_and_of_its_own_service_alone() -> None:
     assert 0 < len(written(kept)) < 8192
 
 
+def test_of_nodes_it_has_what_decides_and_nothing_else() -> None:
+    picky = service().with_accelerators(accelerator("h100", node_selector=(("zone", "a"),)))
+    nodes = (node("n1", 8, used=3, zone="a", owner="secret-project"), NodeOffer("n2", (), (("amd.com/gpu", 8),)))
+    kept = record_of(CHAT.spec.key, a_snapshot(ServiceView(picky), nodes=nodes), Memory(), SETTINGS)
+    assert kept.snapshot.nodes == (node("n1", 8, used=3, zone="a"),)
+
+
 def test_a_cluster_too_large_for_an_event_is_not_recorded() -> None:
     kept, _ = day([5.0])[0]
     nodes = tuple(node(f"node-{zlib.crc32(bytes([n % 251, n // 251]))}", n) for n in range(20_000))
@@ -72,6 +80,8 @@ def packed(value: object) -> str:
         "",
         "%",
         "aGVsbG8=",
+        "é",
+        base64.b64encode(zlib.compress(b"1" * 5000)).decode(),
         base64.b64encode(zlib.compress(b"{")).decode(),
         base64.b64encode(zlib.compress(b"\xff")).decode(),
         base64.b64encode(zlib.compress(b"[" * 100_000)).decode(),

@@ -60,7 +60,8 @@ async def explanation(api: ApiPort, arguments: argparse.Namespace) -> list[str]:
         whole = {"decision": decision, "source": source, "status": service.get("status", {}), "events": told}
         return [json.dumps(whole | ({"decidedAgain": again or None} if arguments.at is not None else {}))]
     now = present(service) if arguments.at is None else []
-    return [*now, *present_decision(decision, source), *_compared(decision, again, why), "", *_told(told)]
+    lines = [*now, *_shown(decision, source), *_compared(decision, again, why), "", *_told(told)]
+    return [reading.printable(line) for line in lines]
 
 
 async def _events(api: ApiPort, namespace: str, name: str) -> list[Body]:
@@ -86,8 +87,11 @@ async def _decision(
 
 def past_decision(events: Iterable[Body], at: datetime.datetime) -> Body:
     """Return the newest decision up to a time, from the Events of changes."""
-    decision: Body = json.loads(_notes(events, at).get(DECISION_ANNOTATION, "{}"))
-    return decision
+    try:
+        decision = json.loads(_notes(events, at).get(DECISION_ANNOTATION, "{}"))
+    except (ValueError, RecursionError):  # whoever may make Events may write anything there
+        return {}
+    return decision if isinstance(decision, dict) else {}
 
 
 def made_again(events: Iterable[Body], at: datetime.datetime) -> tuple[Body, str]:
@@ -99,7 +103,10 @@ def made_again(events: Iterable[Body], at: datetime.datetime) -> tuple[Body, str
         made_from = record.read(text)
     except record.Unreadable as problem:
         return {}, str(problem)
-    decision = record.decided_again(made_from)
+    try:
+        decision = record.decided_again(made_from)
+    except Exception as problem:  # of values that no operator ever had
+        return {}, f"this version cannot decide from it: {type(problem).__name__}"
     if decision is None:
         return {}, "this version would not have decided yet"
     shown: Body = explained(decision.verdict, decision, iso(made_from.snapshot.now)).to_dict()
@@ -153,6 +160,14 @@ def present_decision(decision: Body, source: str) -> list[str]:
     return [*lines, "", *present_decision(recommendation, "recommended")] if recommendation else lines
 
 
+def _shown(decision: Body, source: str) -> list[str]:
+    """The decision, or that it cannot be read: it may come from anybody, or from another version."""
+    try:
+        return present_decision(decision, source)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return [f"Decision    not readable ({source})"]
+
+
 def _compared(decision: Body, again: Body, why: str) -> list[str]:
     """What this version would decide beside what was decided; nothing where there is nothing to compare."""
     if why:
@@ -204,10 +219,8 @@ def _block(title: str, lines: list[str]) -> list[str]:
 
 def history(events: list[Body], until: datetime.datetime | None) -> list[Body]:
     """Return time, reason and message of the Events up to a time, oldest first."""
-    told = [
-        {"time": event.get("lastTimestamp") or "", "reason": event["reason"], "message": event["message"]}
-        for event in events
-    ]
+    fields = {"time": "lastTimestamp", "reason": "reason", "message": "message"}
+    told = [{name: str(event.get(field) or "") for name, field in fields.items()} for event in events]
     limit = None if until is None else _stamp(until)
     return sorted((item for item in told if limit is None or item["time"] <= limit), key=lambda item: item["time"])
 
@@ -230,6 +243,8 @@ def _name(text: str) -> str:
 
 def _time(text: str) -> datetime.datetime:
     try:
-        return datetime.datetime.fromisoformat(text)
-    except ValueError:
+        found = datetime.datetime.fromisoformat(text)
+        _stamp(found)
+    except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(f"{text!r} is no time: write it as 2026-01-31T12:00:00Z") from None
+    return found

@@ -51,6 +51,11 @@ class Operator:
         return await api.request("GET", f"/api/v1/namespaces/{self.namespace}/pods/{pod}:{self.port}/proxy/{path}")
 
 
+def printable(line: str) -> str:
+    """A line for a terminal: what others wrote into the cluster must move no cursor, and look like no further line."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
+
+
 def read(command: str, kubeconfig: Path | None, work: Callable[[ApiPort], Awaitable[int]]) -> int:
     """Run `work` with a connection; 1 with one line on standard error when the cluster says no or is not there."""
 
@@ -61,7 +66,7 @@ def read(command: str, kubeconfig: Path | None, work: Callable[[ApiPort], Awaita
     try:
         return asyncio.run(connected())
     except (ApiError, ApiUnreachable, NoCluster) as error:
-        print(f"holdfast {command}: {error}", file=sys.stderr)
+        print(printable(f"holdfast {command}: {error}"), file=sys.stderr)
     return 1
 
 

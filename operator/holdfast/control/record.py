@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from holdfast import policy
+from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.decision import Decision
-from holdfast.domain.service import ServiceKey
+from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.domain.snapshot import Snapshot
 from holdfast.policy.memory import Memory, ServiceMemory
 from holdfast.policy.settings import PolicySettings
@@ -22,6 +23,7 @@ from holdfast.policy.settings import PolicySettings
 MOST_TEXT = 64 * 1024
 """Characters of a record; an object may carry 256 KiB of annotations, and etcd keeps Events for an hour."""
 
+_Value = TypeVar("_Value")
 _MOST_JSON = 4 * 1024 * 1024  # what a few characters may unpack to
 
 
@@ -35,7 +37,10 @@ class Unreadable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One service's part of a snapshot with all nodes, and what was remembered of the service before."""
+    """One service's part of a snapshot, and what was remembered of the service before.
+
+    Of nodes it has what decides: whoever may read the Events of a namespace need not know the labels of all nodes.
+    """
 
     snapshot: Snapshot
     memory: ServiceMemory
@@ -47,7 +52,21 @@ def record_of(key: ServiceKey, snapshot: Snapshot, memory: Memory, settings: Pol
     own = tuple(service for service in snapshot.services if service.spec.key == key)
     if not own:
         raise KeyError(key)
-    return Record(replace(snapshot, services=own), memory.services.get(key, ServiceMemory()), settings)
+    nodes = tuple(_offers(snapshot.nodes, own[0].spec))
+    return Record(replace(snapshot, services=own, nodes=nodes), memory.services.get(key, ServiceMemory()), settings)
+
+
+def _offers(nodes: Iterable[NodeOffer], spec: ServiceSpec) -> Iterator[NodeOffer]:
+    """The nodes with resources of the service's accelerators: those alone, and the labels that it selects by."""
+    resources = {option.resource for option in spec.accelerators}
+    selected = {name for option in spec.accelerators for name, _ in option.node_selector}
+
+    def of(names: set[str], pairs: tuple[tuple[str, _Value], ...]) -> tuple[tuple[str, _Value], ...]:
+        return tuple(pair for pair in pairs if pair[0] in names)
+
+    for node in nodes:
+        if offered := of(resources, node.allocatable):
+            yield NodeOffer(node.name, of(selected, node.labels), offered, of(resources, node.used))
 
 
 def written(record: Record) -> str:
@@ -64,19 +83,27 @@ def nothing(key: ServiceKey) -> str:
 
 def read(text: str) -> Record:
     """Return the record of a text; raises Unreadable."""
-    unpack = zlib.decompressobj()
+    plain = _unpacked(text)
     try:
-        plain = unpack.decompress(base64.b64decode(text, validate=True), _MOST_JSON)
-        if not unpack.eof:
-            raise Unreadable("it is cut short, or too long")
         found = _adapter().validate_python(json.loads(plain))
-    except (binascii.Error, zlib.error, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise Unreadable(f"it is no record: {error}") from error
     except ValidationError as error:
         raise Unreadable("another version of Holdfast wrote it") from error
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"it is no record: {error}") from error
     if len(found.snapshot.services) != 1:
         raise Unreadable("it is not of one service")
     return found
+
+
+def _unpacked(text: str) -> bytes:
+    unpack = zlib.decompressobj()
+    try:
+        plain = unpack.decompress(base64.b64decode(text, validate=True), _MOST_JSON)
+    except (ValueError, zlib.error) as error:
+        raise Unreadable(f"it is no record: {error}") from error
+    if not unpack.eof:
+        raise Unreadable("it is cut short, or too long")
+    return plain
 
 
 def decided_again(record: Record) -> Decision | None:
