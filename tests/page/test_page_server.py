@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from pathlib import Path
@@ -12,6 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from holdfast.page.access import Token, known_host
 from holdfast.page.board import Board
 from holdfast.page.server import HEADERS, application
+from tests.fakes import HugeBoard
 from tests.page.scenes import board, scene
 
 SECRET = "correct-horse-battery-staple"
@@ -82,6 +84,20 @@ async def test_a_replica_that_does_not_lead_says_so() -> None:
         answer = await page.get("/api/services")
         assert answer.status == 404
         assert "does not lead" in (await answer.json())["message"]
+
+
+async def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else every tick that he asked for stays in memory."""
+    monkeypatch.setattr("holdfast.page.server.SEND_SECONDS", 0.05)
+    async with TestServer(application(HugeBoard())) as server:
+        reader, writer = await asyncio.open_connection(server.host, server.port)
+        writer.write(b"GET /api/services HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"200 OK" in head
+        async with asyncio.timeout(10.0):
+            while server.runner.server is not None and server.runner.server.connections:
+                await asyncio.sleep(0.01)
+        writer.close()
 
 
 async def test_a_service_that_nobody_knows_is_named() -> None:

@@ -41,6 +41,8 @@ from holdfast.runtime.toggles import calm_toggles
 _LOG = logging.getLogger(__name__)
 _SETTLE_SECONDS = 15.0
 _NAMESPACE_AGAIN_SECONDS = 30.0
+_IDLE_SECONDS = 75.0  # a connection that asks nothing is closed; aiohttp's own default is an hour
+_FAREWELL_SECONDS = 2.0  # for answers under way at the end: whoever reads slowly must not delay the next leader
 
 
 def run(settings: Settings) -> int:
@@ -260,7 +262,7 @@ async def _status_page(settings: Settings, board: Board | None) -> AsyncIterator
 
 @asynccontextmanager
 async def _served(application: aiohttp.web.Application, port: int) -> AsyncIterator[None]:
-    runner = aiohttp.web.AppRunner(application)
+    runner = aiohttp.web.AppRunner(application, keepalive_timeout=_IDLE_SECONDS, shutdown_timeout=_FAREWELL_SECONDS)
     await runner.setup()
     await aiohttp.web.TCPSite(runner, port=port).start()
     try:

@@ -5,6 +5,7 @@ import { clock, put, seconds } from "./text.js";
 
 const PERIOD_MS = 5000;
 const OLD_SECONDS = 30; // several ticks
+const NAME = /^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$/;
 const main = document.getElementById("main");
 const trouble = document.getElementById("trouble");
 const age = document.getElementById("age");
@@ -12,7 +13,8 @@ const footer = document.getElementById("footer");
 let view = null, source = "", tag = "", shown = null, timer = 0, asked = 0;
 
 function route() {
-  const [namespace, name] = location.hash.replace(/^#\/?/, "").split("/").filter(Boolean);
+  const parts = location.hash.replace(/^#\/?/, "").split("/").filter(Boolean);
+  const [namespace, name] = parts.every((part) => NAME.test(part)) ? parts : []; // ".." leads out of the page
   view?.end();
   main.replaceChildren();
   [tag, shown] = ["", null];
