@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import pytest
 
 from holdfast import policy
 from holdfast.control.loop import Loop
@@ -118,6 +121,17 @@ async def test_what_a_change_was_decided_from_is_recorded_and_a_failure_to_do_so
     ((key, decided),) = acting.decisions.items()
     assert decided_again(read(acting.records(key))) == decided
     assert acting.records(ServiceKey("prod", "gone")) == ""
+
+
+async def test_gpus_that_cannot_be_shared_out_keep_nobody_from_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("the solver is ill")
+
+    monkeypatch.setattr(sys.modules["holdfast.policy.decide"], "_share", fail)
+    acting, telemetry = Acting(), Telemetry()
+    await a_loop(NoMetrics(), acting, telemetry).run_once()
+    assert acting.decided == ["chat"]
+    assert telemetry.errors == ["decide", "decide"]
 
 
 class Waited(tuple[tuple[str, AcceleratorTraffic], ...]):

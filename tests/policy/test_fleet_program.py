@@ -82,6 +82,16 @@ def test_a_large_replica_is_packed_beside_small_ones() -> None:
     assert shared([small, large]).replicas == {small.key: 4, large.key: 1}
 
 
+def test_without_an_answer_in_time_nothing_is_undone_that_an_earlier_answer_made() -> None:
+    """In turn the fifth small replica would take the place of a large one that runs, and leave 3 GPUs idle."""
+    small = a_claim("small", 5, least=0, running=4)
+    large = a_claim("large", 2, on("a", 4), least=0, rate_rps=14.0, demand_rps=28.0, running=1)
+    for solve in (fleet_highs.solve, lambda program, start: None):
+        assert shared([small, large], solve).replicas == {small.key: 4, large.key: 1}
+    idle = replace(large, running=0)
+    assert shared([replace(small, running=5), idle], lambda program, start: None).replicas[idle.key] == 0
+
+
 def test_the_program_is_not_asked_where_the_order_is_the_optimum_anyway() -> None:
     assert shared([a_claim("chat", 8, priority=1), a_claim("batch", 4)], never).replicas
     many = [movable(a_claim(f"s{index:03}", 1), on("b"), 1) for index in range(401)]

@@ -116,7 +116,12 @@ class Loop:
             failed: dict[ServiceKey, Exception] = {}
             # On a thread: meanwhile the lease is renewed, watches are read and slow queries are on their way.
             decide = functools.partial(
-                policy.decide, snapshot, self._memory, self._policy_settings, failed=failed.__setitem__
+                policy.decide,
+                snapshot,
+                self._memory,
+                self._policy_settings,
+                failed=failed.__setitem__,
+                unshared=self._unshared,
             )
             records = functools.partial(_record, snapshot, self._memory, self._policy_settings)
             decisions, self._memory = await asyncio.get_running_loop().run_in_executor(self._thinking, decide)
@@ -127,6 +132,10 @@ class Loop:
                 await self._benchmarks.act(benchmarks, services, now)
         self._telemetry.tick(self._monotonic() - started_at, len(services))
         self._metrics.catch_up()
+
+    def _unshared(self, error: Exception) -> None:
+        self._telemetry.error("decide")
+        _LOG.error("accelerators could not be shared out: all keep what was granted before", exc_info=error)
 
     def _undecided(self, services: Sequence[ServiceParts], failed: Mapping[ServiceKey, Exception]) -> Iterator[Invalid]:
         """Tell of each service that could not be decided on: it is our fault, and no other service's trouble."""

@@ -47,6 +47,7 @@ def decide(
     settings: PolicySettings = DEFAULTS,
     model: EngineModel = STEP_LAW,
     failed: Callable[[ServiceKey, Exception], None] | None = None,
+    unshared: Callable[[Exception], None] | None = None,
 ) -> tuple[tuple[Decision, ...], Memory]:
     """Decide for all services, in order of their keys whatever the order of the snapshot.
 
@@ -55,7 +56,8 @@ def decide(
     Pure: the same snapshot and memory give the same answer. Services that are gone are forgotten. Where many services
     come at once, some have to wait for the engine model, and then their decision for a later tick.
 
-    `failed` is told of a service that cannot be decided on, instead of an exception: all others are decided.
+    `failed` is told of a service that cannot be decided on, instead of an exception: all others are decided. `unshared`
+    is told where accelerators cannot be shared out: everybody keeps what was granted before.
     """
     inventory, frugal = Inventory(tuple(sorted(snapshot.nodes, key=lambda node: node.name))), Frugal(model)
 
@@ -75,7 +77,13 @@ def decide(
     for service in _in_turn(snapshot):
         key = service.spec.key
         made[key] = attempt(service, known[key], known[key].granted)
-    grants, fleet = _share(made, memory, snapshot, inventory, settings)
+    try:
+        grants, fleet = _share(made, memory, snapshot, inventory, settings)
+    except Exception as error:
+        if unshared is None:
+            raise
+        unshared(error)
+        grants, fleet = {key: granted for key in keys if (granted := known[key].granted)}, memory.fleet
     for service in _in_turn(snapshot):
         key = service.spec.key
         if made[key][0] is not None and made[key][1].granted != grants.get(key):

@@ -27,7 +27,10 @@ Solver = Callable[[Program, Sequence[float]], Sequence[float] | None]
 
 
 def share(scarce: Sequence[Pool], claims: Mapping[ServiceKey, Claim], inventory: Inventory, solve: Solver) -> Sharing:
-    """Return who stays with how many replicas and who moves: the program's answer where it is better than in turn."""
+    """Return who stays with how many replicas and who moves: the program's answer where it is better than in turn.
+
+    Whether there is an answer in time is chance: without one what runs is not undone where that would be worse.
+    """
     in_turn = Sharing(share_out(scarce))
     rivals = sorted((claims[key] for key in in_turn.replicas), key=lambda claim: claim.key)
     if not _may_gain(rivals, in_turn):
@@ -38,7 +41,8 @@ def share(scarce: Sequence[Pool], claims: Mapping[ServiceKey, Claim], inventory:
     program = program_of(columns, rooms)
     values = solve(program, _values(columns, in_turn))
     planned = None if values is None else _planned(columns, rooms, values)
-    return planned if planned and _better(program, columns, planned, in_turn) else in_turn
+    found = planned or _going_on(columns, rooms)
+    return found if found and _better(program, columns, found, in_turn) else in_turn
 
 
 def _may_gain(rivals: Sequence[Claim], in_turn: Sharing) -> bool:
@@ -83,7 +87,23 @@ def _planned(columns: Sequence[Columns], rooms: Sequence[Pool], values: Sequence
         return None
     read = {each.claim.key: each.read(values) for each in columns}
     moved = {key: to for key, (_, to) in read.items() if to}
-    own = {each.claim.key: replace(each.claim, least=read[each.claim.key][0]) for each in columns}
+    return _handed_out(rooms, moved, {key: replicas for key, (replicas, _) in read.items()}, columns)
+
+
+def _going_on(columns: Sequence[Columns], rooms: Sequence[Pool]) -> Sharing | None:
+    """All that runs and is wanted goes on, what is left is handed out in turn; None where not even that fits."""
+    kept = {each.claim.key: max(each.claim.least, min(each.claim.running, each.claim.want)) for each in columns}
+    return _handed_out(rooms, {}, kept, columns)
+
+
+def _handed_out(
+    rooms: Sequence[Pool],
+    moved: Mapping[ServiceKey, Claim],
+    kept: Mapping[ServiceKey, int],
+    columns: Sequence[Columns],
+) -> Sharing | None:
+    """So many of those that stay, and in turn what is left; None where they do not fit."""
+    own = {each.claim.key: replace(each.claim, least=kept[each.claim.key]) for each in columns}
     left = [_without(room, moved, own) for room in rooms]
     if any(sum(claim.gpus(claim.least) for claim in pool.claims) > pool.gpus for pool in left):
         return None

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 
+from holdfast.api.reasons import Reason
 from holdfast.policy.fleet_claims import Claim
 from holdfast.policy.guards import spare_replicas
 from holdfast.policy.placement import Option
 from holdfast.policy.sizes import Sizes
 from holdfast.policy.view import View
+
+REFUSALS = frozenset({Reason.QUOTA_EXCEEDED, Reason.PODS_FORBIDDEN})
 
 
 def claim_of(view: View, sizes: Sizes) -> Claim:
@@ -21,7 +24,7 @@ def claim_of(view: View, sizes: Sizes) -> Claim:
     chosen = view.chosen.belief
     wanted = {target.accelerator: target.replicas for target in sizes.targets}
     held = view.held_by_people
-    want = view.group.size if held else wanted.get(view.chosen.name, 0)
+    want = _allowed(view, view.group.size if held else wanted.get(view.chosen.name, 0))
     options = {option.name: option for option in view.spec.accelerators}
     kept = {group.accelerator: group.size if held else wanted.get(group.accelerator, 0) for group in view.others}
     rate = chosen.rate_rps if math.isfinite(chosen.rate_rps) else 0.0
@@ -42,11 +45,22 @@ def claim_of(view: View, sizes: Sizes) -> Claim:
     )
 
 
+def _allowed(view: View, want: int) -> int:
+    """Without replicas that a quota or admission does not let be made: GPUs given up for those would lie idle."""
+    group = view.group
+    there = group.placed - group.draining + len(group.pending) + len(group.short)
+    return min(want, there) if there < group.size and _refused(view) else want
+
+
+def _refused(view: View) -> bool:
+    return any(problem.reason in REFUSALS for problem in view.service.problems)
+
+
 def _may_move(view: View, to: Option) -> bool:
     """To where all of it finds room now, from where all is known of it and nothing else is under way."""
     free = to is not view.chosen and not any(to.hindrance) and to.room.nodes > 0 and math.isfinite(to.belief.rate_rps)
     known = view.seen.fresh and view.demand_rps is not None and math.isfinite(view.demand_rps)
-    moving = view.switching or view.held_by_people or view.asleep or view.learned.hangs.doubted
+    moving = view.switching or view.held_by_people or view.asleep or view.learned.hangs.doubted or _refused(view)
     settled = all(group.observed and not group.rolling_out for group in view.groups)
     return free and known and settled and not moving and _affordable(view, to)
 

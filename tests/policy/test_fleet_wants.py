@@ -1,0 +1,67 @@
+"""What a service asks of the fleet: nobody gives up GPUs for replicas that may not be made."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+from holdfast.api.reasons import Reason
+from holdfast.domain.cluster import ClusterProblem
+from holdfast.policy.decide import decide
+from holdfast.policy.fleet_claims import Claim
+from holdfast.policy.fleet_wants import claim_of
+from holdfast.policy.replicas import Group
+from holdfast.policy.sizes import decide_sizes
+from tests.builders import replicas, service
+from tests.policy.contest import RATE_RPS, SETTINGS, Contest
+from tests.policy.fluid import FixedRates
+from tests.policy.views import view
+
+
+def asked(*problems: Reason, ready: int = 4) -> Claim:
+    """Of a service that is promised ten replicas and has fewer pods."""
+    group = Group("h100", size=10, exists=True, ready=replicas(ready))
+    seen = view(of=service().with_replicas_between(10, 20), group=group)
+    told = tuple(ClusterProblem(reason, "chat-h100: no") for reason in problems)
+    seen = replace(seen, service=replace(seen.service, problems=told))
+    return claim_of(seen, decide_sizes(seen))
+
+
+def test_replicas_on_their_way_count() -> None:
+    claim = asked()
+    assert (claim.want, claim.least) == (10, 10)
+
+
+@pytest.mark.parametrize("reason", [Reason.QUOTA_EXCEEDED, Reason.PODS_FORBIDDEN])
+def test_replicas_that_may_not_be_made_take_gpus_from_nobody_whoever_is_promised_them(reason: Reason) -> None:
+    claim = asked(reason)
+    assert (claim.want, claim.least, claim.running) == (4, 4, 4)
+
+
+def test_another_trouble_takes_no_replica_back() -> None:
+    assert asked(Reason.PROGRESS_DEADLINE_EXCEEDED).want == 10
+    assert asked(Reason.QUOTA_EXCEEDED, ready=10).want == 10
+
+
+def test_where_gpus_cannot_be_shared_out_all_keep_what_was_granted(monkeypatch: pytest.MonkeyPatch) -> None:
+    chat, batch = service("chat").with_priority(10), service("batch")
+    contest = Contest(8, {"batch": (batch, 20.0, 6), "chat": (chat, 20.0, 2)})
+    contest.run(300.0)
+    before, failures = contest.memory, list[Exception]()
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("the solver is ill")
+
+    monkeypatch.setattr(sys.modules["holdfast.policy.decide"], "_share", fail)
+    model = FixedRates({"h100": RATE_RPS})
+    decisions, after = decide(contest.snapshot(), before, SETTINGS, model, unshared=failures.append)
+    assert len(decisions) == 2
+    assert [str(failure) for failure in failures] == ["the solver is ill"]
+    assert after.fleet == before.fleet
+    kept = {key: memory.granted for key, memory in after.services.items()}
+    assert kept == {key: memory.granted for key, memory in before.services.items()}
+    assert any(kept.values())
+    with pytest.raises(RuntimeError):
+        decide(contest.snapshot(), before, SETTINGS, model)
