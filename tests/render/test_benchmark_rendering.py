@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.api.benchmark_summary import RunFigures, Summary, SweepFigures
-from holdfast.api.llmbenchmark import LLMBenchmark
+from holdfast.api.llmbenchmark import LLMBenchmark, LLMBenchmarkSpec
 from holdfast.bench import options
 from holdfast.cli.main import build_parser
 from holdfast.render.benchmark import config_map, job, job_name, measurand, run_of
@@ -115,11 +116,17 @@ def test_pods_are_no_replicas_of_the_service() -> None:
     assert labels["holdfast.dev/benchmark"] == "sweep"
 
 
-@given(st.text(min_size=1, max_size=100))
+def by_the_kubelet(argument: str) -> str:
+    """$$ is a dollar, $(NAME) a variable; from left to right, as the kubelet does."""
+    return re.sub(r"\$\$|\$\([^)]*\)", lambda found: "$" if found[0] == "$$" else "secret", argument)
+
+
+@given(st.text(min_size=1, max_size=100) | st.text("$()A", min_size=1, max_size=12))
+@example("$$(HOLDFAST_API_KEY)")
 def test_whatever_a_model_is_called_is_one_argument_and_no_variable(name: str) -> None:
     asked = declared({"target": {"model": name}})
     arguments = container(job(asked, measurand(asked, service()), IMAGE))["args"]
-    assert f"--model={name}".replace("$(", "$$(") in arguments
+    assert f"--model={name}" in map(by_the_kubelet, arguments)
     assert sum(argument.startswith("--") for argument in arguments) == len(arguments) - 1
 
 
@@ -133,7 +140,20 @@ def test_names_and_labels_fit(name: str) -> None:
 def test_a_run_has_another_name_when_anything_of_the_spec_changes_and_only_then() -> None:
     names = {job_name(declared(spec)) for spec in ({}, {"revision": 1}, {"revision": 2}, {"sweep": {"startRps": 2}})}
     assert len(names) == 4
+    again = declared()
+    edited = again.metadata.model_copy(update={"generation": 3})
+    assert job_name(again.model_copy(update={"metadata": edited})) not in names, "its Job of before may be there still"
     assert run_of(declared()) == run_of(declared({"sweep": {"startRps": 1.0}, "timeout": "1h"})), "defaults are told"
+
+
+def test_a_default_that_a_later_version_adds_runs_nothing_again() -> None:
+    class Later(LLMBenchmarkSpec):
+        """Of a version to come."""
+
+        shape: str = "Poisson"
+
+    spec = Later.model_validate(benchmark()["spec"])
+    assert run_of(declared().model_copy(update={"spec": spec})) == run_of(declared())
 
 
 if __name__ == "__main__":

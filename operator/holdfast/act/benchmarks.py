@@ -11,24 +11,39 @@ from holdfast.act.resources import benchmark_path, collection_path, job_path, li
 from holdfast.act.status import STATUS
 from holdfast.api.llmbenchmark import KIND
 from holdfast.api.llmservice import API_VERSION
+from holdfast.domain.benchmark import JobState
 from holdfast.domain.service import ServiceKey
 from holdfast.render.benchmark import RUN_LABEL
 
 
-async def create_job(api: ApiPort, manifest: Body, owner: str) -> bool:
-    """Make a Job; False where one of that name exists and is not of this owner. Raises ApiError."""
+async def create_job(api: ApiPort, manifest: Body) -> JobState:
+    """Make a Job: ACTIVE once it is there, else LEAVING or FOREIGN by the one that has its name. Raises ApiError."""
     meta = manifest["metadata"]
     try:
         await api.request("POST", collection_path("batch/v1", "Job", meta["namespace"]), body=manifest)
     except ApiError as error:
         if error.status != 409 or error.namespace_ends:
             raise
-        return owner in _owners(await api.request("GET", job_path(meta["namespace"], meta["name"])))
-    return True
+        return _standing(await api.request("GET", job_path(meta["namespace"], meta["name"])), *meta["ownerReferences"])
+    return JobState.ACTIVE
+
+
+def _standing(found: Body, owner: Body) -> JobState:
+    """Whose a Job is; that of an earlier benchmark of the same name is collected soon, for its owner is gone."""
+    if found["metadata"].get("deletionTimestamp"):
+        return JobState.LEAVING
+    if owner["uid"] in _owners(found):
+        return JobState.ACTIVE
+    references = found["metadata"].get("ownerReferences") or ()
+    namesake = any((each.get("kind"), each.get("name")) == (owner["kind"], owner["name"]) for each in references)
+    return JobState.LEAVING if namesake else JobState.FOREIGN
 
 
 async def read_job(api: ApiPort, namespace: str, name: str, run: str) -> tuple[Body, list[Body]] | None:
-    """Return a Job and its pods, where there is something to be read of them; None where the Job is gone."""
+    """Return a Job and its own pods, where there is something to be read of them; None where the Job is gone.
+
+    Another benchmark with the same spec has the same label of the run.
+    """
     try:
         found = await api.request("GET", job_path(namespace, name))
     except ApiError as error:
@@ -39,7 +54,8 @@ async def read_job(api: ApiPort, namespace: str, name: str, run: str) -> tuple[B
     if status.get("ready") and not status.get("conditions"):
         return found, []  # at work
     pods = await api.request("GET", pods_path(namespace), query={"labelSelector": f"{RUN_LABEL}={run}"})
-    return found, list(pods.get("items") or ())
+    uid = str(found["metadata"].get("uid", ""))
+    return found, [pod for pod in pods.get("items") or () if uid in _owners(pod)]
 
 
 async def remove_job(api: ApiPort, namespace: str, name: str, owner: str) -> None:

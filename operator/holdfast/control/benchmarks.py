@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -35,7 +36,9 @@ from holdfast.render.benchmark import Measurand, config_map, job, measurand
 
 _LOG = logging.getLogger(__name__)
 _ACT_SECONDS = 5.0
+_ECHO_SECONDS = 120.0  # after it a load that ended is no longer seen among the service's arrivals
 _ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED})
+_REFUSALS = frozenset({400, 403, 422})  # by a quota, admission or rights: trying again every tick changes nothing
 
 
 class BenchmarkTelemetry(Protocol):
@@ -70,6 +73,8 @@ class Benchmarks:
         self._applier = Applier(self._api)
         self._written: dict[ServiceKey, tuple[str, Mapping[str, Any]]] = {}
         self._words: dict[ServiceKey, str] = {}
+        self._looked_at: dict[ServiceKey, float] = {}
+        self._loaded_at: dict[str, float] = {}
 
     def results(self, entries: Sequence[Benchmark]) -> dict[str, list[Measured]]:
         """Return what is known of replicas, by namespace: nobody's results size another namespace's services."""
@@ -82,23 +87,39 @@ class Benchmarks:
 
     async def act(self, entries: Sequence[Benchmark], services: Sequence[ServiceParts], now: float) -> None:
         """Take every benchmark one step further; one that fails leaves the others alone."""
-        keys = {entry.key for entry in entries}
-        for gone in [key for key in self._written if key not in keys]:
-            self._written.pop(gone)
-            self._words.pop(gone, None)
+        self._forget_but({entry.key for entry in entries})
+        self._loaded_at = {url: at for url, at in self._loaded_at.items() if self._echoes(url, now)}
         waiting = [entry for entry in entries if not self._is_at_rest(entry)]
         if not waiting:
             return
-        parts = {part.spec.key: part for part in services}
-        cases = [self._case(entry, parts) for entry in waiting]
+        cases = list(self._cases(waiting, {part.spec.key: part for part in services}))
         busy = {case.of.url for case in cases if case.of and case.known.phase is Phase.RUNNING}
         try:
             async with asyncio.timeout(_ACT_SECONDS):
-                for case in sorted(cases, key=lambda case: case.known.phase is not Phase.RUNNING):
+                for case in sorted(cases, key=self._turn):
+                    self._looked_at[case.entry.key] = now
                     await self._guarded(case, busy, now)
         except TimeoutError:
             self._telemetry.error("act")
             _LOG.warning("not all benchmarks were looked at, more at the next tick: slow answers")
+
+    def _forget_but(self, keys: Set[ServiceKey]) -> None:
+        kept: tuple[dict[ServiceKey, Any], ...] = (self._written, self._words, self._looked_at)
+        for remembered_by_key in kept:
+            for gone in remembered_by_key.keys() - keys:
+                del remembered_by_key[gone]
+
+    def _turn(self, case: _Case) -> tuple[bool, float]:
+        """Runs first, then by age; after a tick too short for all of them those first that it left out."""
+        return case.known.phase is not Phase.RUNNING, self._looked_at.get(case.entry.key, -math.inf)
+
+    def _cases(self, entries: Iterable[Benchmark], parts: Mapping[ServiceKey, ServiceParts]) -> Iterator[_Case]:
+        for entry in entries:
+            try:
+                yield self._case(entry, parts)
+            except Exception:  # one that makes no sense ends no tick
+                self._telemetry.error("act")
+                _LOG.exception("%s: benchmark not understood", entry.key)
 
     def _is_at_rest(self, entry: Benchmark) -> bool:
         status = self._status(entry)
@@ -142,12 +163,13 @@ class Benchmarks:
 
     async def _one(self, case: _Case, busy: set[str], now: float) -> None:
         entry, known = case.entry, case.known
+        if policy.is_outdated(known, entry.run):
+            await acting.remove_job(self._api, entry.key.namespace, str(case.status.get("job", "")), entry.uid)
+            self._load_ends(case, now)
         if entry.declared is None:
             step = Step(Phase.FAILED, Reason.INVALID, entry.problem)
             await self._tell(case, step, benchmark_report.invalid(entry, case.status, step, now), now)
             return
-        if policy.is_outdated(known, entry.run):
-            await acting.remove_job(self._api, entry.key.namespace, str(case.status.get("job", "")), entry.uid)
         if known.phase is Phase.RUNNING and known.run == entry.run:
             await self._follow(case, now)
         elif not known.phase.ended or known.run != entry.run:
@@ -158,7 +180,7 @@ class Benchmarks:
 
     async def _begin(self, case: _Case, busy: set[str], now: float) -> None:
         entry, of = case.entry, case.of
-        obstacle = await self._obstacle(case, busy)
+        obstacle = await self._obstacle(case, busy, now)
         if obstacle is not None or of is None or entry.declared is None:
             step = policy.waiting(obstacle or Obstacle(Reason.TARGET_NOT_READY, "the service is not there"))
             await self._tell(case, step, benchmark_report.waiting(entry, case.status, step, now), now)
@@ -166,7 +188,7 @@ class Benchmarks:
         engines = None if case.part is None else engines_of(case.part)
         manifest = job(entry.declared, of, self._image)
         try:
-            ours = await acting.create_job(self._api, manifest, entry.uid)
+            found = await acting.create_job(self._api, manifest)
         except ApiError as error:
             if error.namespace_ends or error.status == 409:
                 raise
@@ -174,11 +196,14 @@ class Benchmarks:
             await self._tell(case, step, benchmark_report.waiting(entry, case.status, step, now), now)
             return
         busy.add(of.url)
-        step = policy.begun(of.name, engines) if ours else policy.look(JobSeen(JobState.FOREIGN), of.name, engines, "")
-        name = str(manifest["metadata"]["name"])
+        self._words.pop(entry.key, None)
+        step, name = policy.look(JobSeen(found), of.name, engines, ""), str(manifest["metadata"]["name"])
+        if step.phase is Phase.PENDING:
+            await self._tell(case, step, benchmark_report.waiting(entry, case.status, step, now), now)
+            return
         await self._tell(case, step, benchmark_report.begun(case.entry, case.status, step, of, engines, name, now), now)
 
-    async def _obstacle(self, case: _Case, busy: set[str]) -> Obstacle | None:
+    async def _obstacle(self, case: _Case, busy: set[str], now: float) -> Obstacle | None:
         """Why a run cannot begin now; what is asked of the API server comes last."""
         entry, declared = case.entry, case.entry.declared
         if declared is None:
@@ -193,6 +218,8 @@ class Benchmarks:
             return Obstacle(Reason.TARGET_NOT_READY, f"no replica of {case.part.spec.key.name} serves")
         if case.of is not None and case.of.url in busy:
             return Obstacle(Reason.QUEUED, f"another benchmark of {case.of.name} runs")
+        if case.of is not None and declared.spec.sweep is not None and self._echoes(case.of.url, now):
+            return Obstacle(Reason.QUEUED, f"the benchmark before it still counts among what arrives at {case.of.name}")
         for recording in declared.spec.recordings:
             wanted = recording.config_map_key_ref
             missing = await acting.missing_key(self._api, entry.key.namespace, wanted.name, wanted.key)
@@ -200,13 +227,22 @@ class Benchmarks:
                 return Obstacle(Reason.INVALID, missing)
         return None
 
+    def _load_ends(self, case: _Case, now: float) -> None:
+        if case.of is not None and case.part is not None:
+            self._loaded_at[case.of.url] = now
+
+    def _echoes(self, url: str, now: float) -> bool:
+        """Whether a sweep would take the load of another benchmark for that of users."""
+        return 0.0 <= now - self._loaded_at.get(url, -math.inf) < _ECHO_SECONDS
+
     async def _follow(self, case: _Case, now: float) -> None:
         """Look at the Job of a run that was begun, and at whether its engines stay the same."""
         entry, declared = case.entry, case.entry.declared
         assert declared is not None
         found = await acting.read_job(self._api, entry.key.namespace, str(case.status.get("job", "")), entry.run)
         seen = JobSeen(JobState.ABSENT) if found is None else job_seen(*found, entry.uid)
-        seen = replace(seen, last_words=seen.last_words or self._words.get(entry.key, ""))
+        if seen.state is not JobState.ACTIVE:  # of a pod that is gone what was heard last
+            seen = replace(seen, last_words=seen.last_words or self._words.get(entry.key, ""))
         self._words[entry.key] = seen.last_words
         engines, moved = engines_remembered(case.status)
         if engines is not None and not moved:
@@ -216,21 +252,33 @@ class Benchmarks:
         if step.phase is Phase.RUNNING:
             status = benchmark_report.running(entry, case.status, step, engines, moved, seen.last_words, now)
         elif step.summary is None:
+            self._load_ends(case, now)
             status = benchmark_report.ended(entry, case.status, step, now)
         else:
+            self._load_ends(case, now)
+            lost = await self._keep(entry, step)
+            step = replace(step, message="; ".join(filter(None, (step.message, lost))))
             status = benchmark_report.measured(entry, case.status, step, case.of, case.part, engines, moved, now)
             step = replace(step, message=status["conditions"][0]["message"])
-            await self._keep(entry, step)
+            if lost:
+                del status["configMap"]
         await self._tell(case, step, status, now)
 
-    async def _keep(self, entry: Benchmark, step: Step) -> None:
-        """The result as a ConfigMap; a name that is taken is told, and the result stands in status all the same."""
+    async def _keep(self, entry: Benchmark, step: Step) -> str:
+        """The result as a ConfigMap, or why there is none: it stands in status all the same."""
         assert entry.declared is not None
         assert step.summary is not None
+        manifest = config_map(entry.declared, step.summary)
+        name = manifest["metadata"]["name"]
         try:
-            await self._applier.apply(config_map(entry.declared, step.summary))
-        except ForeignObject as conflict:
-            _LOG.warning("%s: %s", entry.key, conflict.message)
+            await self._applier.apply(manifest)
+        except ForeignObject:
+            return f"no ConfigMap: {name} exists and is not this benchmark's"
+        except ApiError as error:
+            if error.status not in _REFUSALS or error.namespace_ends:
+                raise
+            return f"no ConfigMap {name}: {error.message}"
+        return ""
 
     async def _tell(self, case: _Case, step: Step, status: dict[str, Any], now: float) -> None:
         """Write status where it says something else, and an Event of each turn; on the service too, for its load."""

@@ -33,9 +33,10 @@ class Remembered:
 
 
 class JobState(enum.Enum):
-    """The Job of a run, as the API server has it."""
+    """The Job of a run, as the API server has it; one that is `LEAVING` has to go before another has its name."""
 
     ABSENT = "absent"
+    LEAVING = "leaving"
     ACTIVE = "active"
     ENDED = "ended"
     TIMED_OUT = "timed out"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.observe.cluster import ServiceParts
 
 _MOST_WORDS = 300
-_MOST_RPS = 1e9
+_MOST_RPS, _MOST_SECONDS = 1e9, 86_400.0
 Object = Mapping[str, Any]
 
 
@@ -81,7 +81,8 @@ def job_seen(job: Object, pods: Iterable[Object], owner: str) -> JobSeen:
         if condition.get("status") == "True"
     }
     message, words = _left(pods)
-    if ended.get("Failed") == "DeadlineExceeded":
+    # Of a pod on a lost node nobody hears that it ended: its Job says FailureTarget for ever, and never Failed.
+    if "DeadlineExceeded" in (ended.get("Failed"), ended.get("FailureTarget")):
         return JobSeen(JobState.TIMED_OUT, message, words)
     state = JobState.ENDED if ended.keys() & {"Complete", "Failed"} else JobState.ACTIVE
     return JobSeen(state, message, words)
@@ -146,7 +147,7 @@ def measured_by(key: ServiceKey, status: Object) -> Measured | None:
         return None
     try:
         return _measured(key, told)
-    except (KeyError, TypeError, ValueError, OverflowError):
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
@@ -154,6 +155,9 @@ def _measured(key: ServiceKey, told: Object) -> Measured:
     measured_at = epoch(str(told["measuredAt"]))
     if measured_at is None:
         raise ValueError("no time")
+    share = parse_percent(told["objective"])
+    if not 0.5 < share < 1.0:
+        raise ValueError(f"{share!r} is no objective")
     e2e, cv = told.get("e2e"), told.get("lengthCv")
     return Measured(
         benchmark=key.name,
@@ -163,11 +167,11 @@ def _measured(key: ServiceKey, told: Object) -> Measured:
         standard_error_rps=_positive(told["standardErrorRps"], _MOST_RPS),
         measured_at=measured_at,
         slo=Slo(
-            parse_duration_seconds(told["ttft"]),
-            parse_duration_seconds(told["tpot"]),
-            parse_percent(told["objective"]),
+            _positive(parse_duration_seconds(told["ttft"]), _MOST_SECONDS),
+            _positive(parse_duration_seconds(told["tpot"]), _MOST_SECONDS),
+            share,
             0.0,
-            None if e2e is None else parse_duration_seconds(e2e),
+            None if e2e is None else _positive(parse_duration_seconds(e2e), _MOST_SECONDS),
         ),
         prompt_tokens=_positive(told["promptTokens"], 1e7),
         output_tokens=_positive(told["outputTokens"], 1e7),

@@ -65,6 +65,8 @@ def look(job: JobSeen, target: str, engines: Engines | None, timeout: str) -> St
             return begun(target, engines)
         case JobState.ABSENT:
             return _failed(Reason.BENCHMARK_FAILED, "its Job was deleted: change spec.revision to run it again")
+        case JobState.LEAVING:
+            return waiting(Obstacle(Reason.QUEUED, "the Job of an earlier benchmark of this name has not gone yet"))
         case JobState.FOREIGN:
             return _failed(Reason.NAME_CONFLICT, "a Job of that name exists and is not this benchmark's: rename one")
         case JobState.TIMED_OUT:

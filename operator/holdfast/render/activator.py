@@ -144,6 +144,6 @@ def _arguments(service: LLMService) -> list[str]:
     """The engines of this service are the only address it knows; behind a key, model names are no business of its."""
     meta, spec = service.metadata, service.spec
     engines = f"http://{names.engines_name(meta.name)}.{meta.namespace}.svc:{names.PORT}"
-    model = spec.model.served_model_name.replace("$(", "$$(")  # the kubelet would put a variable there
-    named = [] if spec.engine.api_key_secret_ref else [f"--model={model}"]
+    model = spec.model.served_model_name
+    named = [] if spec.engine.api_key_secret_ref else [f"--model={names.literal(model)}"]
     return ["activate", f"--upstream={engines}", f"--longest={LONGEST_SECONDS}", *named]

@@ -12,7 +12,7 @@ from holdfast.render import plugin
 from holdfast.render.buckets import custom_histogram_buckets
 from holdfast.render.context import Objectives
 from holdfast.render.model import locate_model
-from holdfast.render.names import PORT
+from holdfast.render.names import PORT, literal
 
 MIDDLEWARE = "holdfast_middleware.ReadyAndBalance"
 TLS_FOLDER = "/etc/holdfast/tls"
@@ -46,7 +46,7 @@ def engine_flags(
     guard = [f"{plugin.SCHEDULER_FLAG}={plugin.SCHEDULER}"] if with_plugin else admission
     rendered = [*_identity(spec, accelerator), *guard, *_operation(spec, objectives)]
     kept = [flag for flag in rendered if flag_name(flag) not in taken]
-    model = _literal(locate_model(spec.model.uri).argument)
+    model = literal(locate_model(spec.model.uri).argument)
     return EngineFlags(
         arguments=("serve", model, *kept, f"--middleware={MIDDLEWARE}", *own),
         without_plugin=tuple(flag for flag in admission if with_plugin and flag_name(flag) not in taken),
@@ -72,7 +72,7 @@ def _identity(spec: LLMServiceSpec, accelerator: Accelerator) -> list[str]:
         "max-num-seqs": batching.max_num_seqs,
         "max-num-batched-tokens": batching.max_num_batched_tokens,
     }
-    return [f"--{flag}={_literal(str(value))}" for flag, value in values.items() if value is not None]
+    return [f"--{flag}={literal(str(value))}" for flag, value in values.items() if value is not None]
 
 
 def _operation(spec: LLMServiceSpec, objectives: Objectives) -> Iterator[str]:
@@ -84,8 +84,3 @@ def _operation(spec: LLMServiceSpec, objectives: Objectives) -> Iterator[str]:
         yield f"--ssl-certfile={TLS_FOLDER}/tls.crt"
         yield f"--ssl-keyfile={TLS_FOLDER}/tls.key"
         yield "--enable-ssl-refresh"
-
-
-def _literal(value: str) -> str:
-    """Keep the kubelet from expanding $(NAME), and from taking $$ for $, in a value that is meant as written."""
-    return value.replace("$", "$$")

@@ -64,13 +64,17 @@ def measurand(benchmark: LLMBenchmark, service: LLMService | None) -> Measurand:
 
 
 def run_of(benchmark: LLMBenchmark) -> str:
-    """The digest of what is to be run: the same never runs twice."""
-    return names.short_hash(benchmark.spec.model_dump(mode="json", by_alias=True, exclude_none=True))
+    """The digest of what is to be run: the same never runs twice in a row.
+
+    Defaults are left out: a field that a later version adds must not load every service again.
+    """
+    said = benchmark.spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+    return names.short_hash(said)
 
 
 def job_name(benchmark: LLMBenchmark) -> str:
-    """One Job for each run."""
-    return f"{benchmark.metadata.name}-{run_of(benchmark)}"
+    """One Job for each run: a spec that comes back after another one must not find the Job that it had before."""
+    return f"{benchmark.metadata.name}-{names.short_hash([run_of(benchmark), benchmark.metadata.generation])}"
 
 
 def result_name(benchmark: LLMBenchmark) -> str:
@@ -218,8 +222,7 @@ def arguments(spec: LLMBenchmarkSpec, of: Measurand) -> list[str]:
         *(["--sweep"] if spec.sweep is not None else []),
         *([] if target.ignore_eos else ["--no-ignore-eos"]),
     ]
-    # The kubelet would put a variable in the place of $(NAME).
-    return [*(f"--{name}={str(value).replace('$(', '$$(')}" for name, value in given if value is not None), *flags]
+    return [*(f"--{name}={names.literal(str(value))}" for name, value in given if value is not None), *flags]
 
 
 Given = list[tuple[str, object]]

@@ -113,6 +113,11 @@ def owner_reference(service: LLMService) -> Manifest:
     }
 
 
+def literal(value: str) -> str:
+    """Keep the kubelet from expanding $(NAME), and from taking $$ for $, in an argument that is meant as written."""
+    return value.replace("$", "$$")
+
+
 def short_hash(value: Any) -> str:
     """Ten hexadecimal digits that change with any JSON value."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
