@@ -139,7 +139,7 @@ async def test_limits_are_believed_once_the_engine_reports_them(tmp_path: Path) 
         other = LimitsFile(tmp_path / "other", Endpoint(client.base, "m"), Bounds(), taken_seconds=0.1)
         with pytest.raises(CannotTry, match="name the file that this engine reads"):
             await other.most()
-    assert {path.name for path in tmp_path.iterdir()} == {"read", "other"}, "nothing half written is left"
+    assert {path.name for path in tmp_path.iterdir()} == {"read"}, "nothing half written is left"
 
 
 async def test_an_engine_without_the_plugin_takes_no_live_limits(tmp_path: Path) -> None:
@@ -187,6 +187,17 @@ async def test_a_restart_command_gets_its_arguments_without_a_shell(tmp_path: Pa
                 await Restart(broken, Endpoint(client.base, "m"), 20.0).start(Setting(8, 64))
     with pytest.raises(CannotTry, match="does not serve"):
         await Restart(["true"], Endpoint("http://127.0.0.1:9", "m"), 0.3).start(Setting(8, 64))
+
+
+@pytest.mark.parametrize("text", [b"spec: {}\n", b"\xff\x00", b'{"version": 1}'])
+def test_a_file_that_holds_something_else_is_not_overwritten(
+    text: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "service.yaml"
+    path.write_bytes(text)
+    assert main(["tune", *URL, "--limits-file", str(path), "--slo", "ttft=1s"]) == 2
+    assert "holds something else than limits" in capsys.readouterr().err
+    assert path.read_bytes() == text
 
 
 URL = ("--url", "http://127.0.0.1:9", "--model", "m")

@@ -50,6 +50,21 @@ async def test_what_stood_in_the_limits_file_is_restored_in_a_newer_version(tmp_
     assert found.version > tried
 
 
+@pytest.mark.parametrize("before", [None, Limits(7, Objectives(0.7, 0.07), 12).to_json()])
+async def test_a_file_that_the_engine_does_not_read_says_what_it_said_before(
+    before: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "engine-limits"
+    if before is not None:
+        path.write_text(before)
+    async with FakeLimitsEngine(tmp_path / "another", MOST) as engine:
+        file = LimitsFile(path, Endpoint(engine.url, "m"), Bounds(ttft_seconds=1.0), taken_seconds=0.01)
+        with pytest.raises(CannotTry, match="name the file that this engine reads"):
+            await file.most()
+    assert (path.read_text() if path.exists() else None) == before
+    assert [found.name for found in tmp_path.iterdir()] == ([] if before is None else [path.name])
+
+
 async def test_without_limits_before_an_engine_is_left_with_all_that_it_takes(tmp_path: Path) -> None:
     path = tmp_path / "engine-limits"
     path.write_text("not limits")

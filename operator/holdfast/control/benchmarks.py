@@ -1,7 +1,7 @@
 """Runs benchmarks: a Job for each spec, once, one at a time for each target; what it left becomes status and ConfigMap.
 
-Jobs have names that follow from the spec and its generation, and are asked for one by one while they run: nothing has to be watched, and
-what was begun is found again after a restart. A benchmark that has ended costs no request.
+Jobs have names that follow from the spec and its generation, and are asked for one by one while they run: nothing has
+to be watched, and what was begun is found again after a restart. A benchmark that has ended costs no request.
 """
 
 from __future__ import annotations

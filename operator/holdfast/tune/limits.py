@@ -53,16 +53,24 @@ class LimitsFile:
         bounds = slo.ttft_seconds or NO_BOUND_SECONDS, slo.tpot_seconds or NO_BOUND_SECONDS
         self._objectives = Objectives(*bounds, slo.e2e_seconds)
         self._version = 0
-        self._before = _limits_in(path)
+        self._before = _text_of(path)
 
     async def restore(self) -> None:
         """Have the engine do again what the file said before, in a newer version."""
-        if self._before is not None:
-            await self._put(replace(self._before, version=await self._next()))
+        before = limits_in(self._before or "")
+        if before is not None:
+            await self._put(replace(before, version=await self._next()))
 
     async def most(self) -> Setting:
-        """What the engine was started with: what it reports without any bound."""
-        found = await self._write(None, None)
+        """What the engine was started with: what it reports without any bound.
+
+        Where it does not, this is not its file: that says again what it did.
+        """
+        try:
+            found = await self._write(None, None)
+        except BaseException:
+            self._undo()
+            raise
         return Setting(int(found["active_sequences"]), int(found["tokens_per_step"]))
 
     async def apply(self, setting: Setting) -> bool:
@@ -96,6 +104,13 @@ class LimitsFile:
         self._replace(limits.to_json())
         return await self._taken()
 
+    def _undo(self) -> None:
+        with contextlib.suppress(OSError, CannotTry):
+            if self._before is None:
+                self._path.unlink(missing_ok=True)
+            elif self._before != _text_of(self._path):
+                self._replace(self._before)
+
     def _replace(self, text: str) -> None:
         """In one piece: the engine never reads half of it."""
         beside = self._path.with_name(f"{self._path.name}.{os.getpid()}")
@@ -124,11 +139,25 @@ class LimitsFile:
         return reported_limits(text)
 
 
-def _limits_in(path: Path) -> Limits | None:
-    """What a file says; None where there is none, or nothing that an engine would believe."""
+def holds_something_else(path: Path) -> bool:
+    """Whether a file says something that is no limits: it is somebody's, and not to be overwritten."""
+    text = _text_of(path)
+    return path.exists() and (text is None or (bool(text.strip()) and limits_in(text) is None))
+
+
+def limits_in(text: str) -> Limits | None:
+    """Limits that an engine would believe; None for anything else."""
     try:
-        return parse_limits(path.read_text(encoding="utf-8", errors="replace"))
-    except (OSError, LimitsError):
+        return parse_limits(text)
+    except LimitsError:
+        return None
+
+
+def _text_of(path: Path) -> str | None:
+    """None where there is none, or none that can be read as text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
         return None
 
 

@@ -18,7 +18,7 @@ from holdfast.enginemodel.prior import LEAST_KV_TOKENS, MEMORY_UTILIZATION, Engi
 from holdfast.observe.spec import to_spec
 from holdfast.simulator.twin.scenario import BadInput
 from holdfast.simulator.twin.traces import FORMATS
-from holdfast.tune.limits import NO_BOUND_SECONDS
+from holdfast.tune.limits import NO_BOUND_SECONDS, holds_something_else
 from holdfast.tune.port import enough
 from holdfast.tune.setting import Setting
 from holdfast.tune.twin import Engine
@@ -120,6 +120,10 @@ def _check_knobs(arguments: argparse.Namespace) -> None:
     folder = None if arguments.limits_file is None else arguments.limits_file.absolute().parent
     if folder is not None and not folder.is_dir():
         raise BadInput(f"--limits-file {arguments.limits_file}: there is no such folder: name the engine's file")
+    if folder is not None and holds_something_else(arguments.limits_file):
+        raise BadInput(
+            f"--limits-file {arguments.limits_file}: holds something else than limits: name the engine's file"
+        )
 
 
 @dataclass(frozen=True, slots=True)
