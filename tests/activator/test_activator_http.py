@@ -17,7 +17,7 @@ from yarl import URL
 
 from holdfast.activator import server as activator_server
 from holdfast.activator import upstream
-from holdfast.activator.server import WAITED_HEADER, ActivatorServer, Options, bounded
+from holdfast.activator.server import WAITED_HEADER, ActivatorServer, Options, opened
 from holdfast.cli.main import build_parser
 from holdfast.domain.activator import SILENT, Activator, longer_than
 from holdfast.domain.service import ServiceKey
@@ -101,21 +101,13 @@ class Running:
 @contextlib.asynccontextmanager
 async def running(**options: Any) -> AsyncIterator[Running]:
     engine = Engine()
-    server = ActivatorServer(Options(URL(f"http://127.0.0.1:{engine.port}"), ("qwen",), **options))
-    async with contextlib.AsyncExitStack() as stack:
-        ports = []
-        for app, more in (
-            (server.app(), {"handler_cancellation": True, "auto_decompress": False}),
-            (server.admin_app(), {}),
-        ):
-            runner = web.AppRunner(app, **more)  # type: ignore[arg-type]
-            await runner.setup()
-            stack.push_async_callback(runner.cleanup)
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            ports.append(runner.addresses[0][1])
-        stack.push_async_callback(engine.stop)
-        client = await stack.enter_async_context(aiohttp.ClientSession())
-        yield Running(server, f"http://127.0.0.1:{ports[0]}", f"http://127.0.0.1:{ports[1]}", engine, client)
+    told = Options(URL(f"http://127.0.0.1:{engine.port}"), ("qwen",), 0, 0, "127.0.0.1", **options)
+    server = ActivatorServer(told)
+    async with opened(server, told) as (port, admin_port), aiohttp.ClientSession() as client:
+        try:
+            yield Running(server, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}", engine, client)
+        finally:
+            await engine.stop()
 
 
 async def test_a_request_waits_for_the_first_replica_and_is_answered() -> None:
@@ -183,20 +175,6 @@ async def test_the_bytes_that_wait_are_bounded_also_where_nobody_says_how_many_c
         await it.engine.start()
         assert [(await task)[0] for task in (first, small)] == [200, 200]
         assert (await it.post(data=b"x" * 1000))[0] == 200
-
-
-async def test_connections_are_bounded_also_those_that_never_ask() -> None:
-    runner = web.AppRunner(web.Application())
-    await runner.setup()
-    listener = await asyncio.get_running_loop().create_server(bounded(runner, 2), "127.0.0.1", 0)
-    port = listener.sockets[0].getsockname()[1]
-    idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    assert await reader.read() == b""
-    for _, other in (*idle, (reader, writer)):
-        other.close()
-    listener.close()
-    await runner.cleanup()
 
 
 async def test_a_large_request_comes_whole_and_with_its_length() -> None:
@@ -345,6 +323,7 @@ async def test_prometheus_sees_what_waited() -> None:
         await it.post()
         async with it.client.get(f"{it.admin_url}/metrics") as answer:
             text = await answer.text()
+        assert 'holdfast_activator_requests_total{outcome="turned_away"} 0.0' in text, "a first value is no increase"
         assert 'holdfast_activator_requests_total{outcome="forwarded"} 1.0' in text
         assert 'holdfast_activator_wait_seconds_bucket{le="0.1",outcome="forwarded"}' in text
         assert "holdfast_activator_waiting_requests 0.0" in text

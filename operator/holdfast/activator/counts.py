@@ -32,6 +32,8 @@ class Counts:
             "holdfast_activator_wait_seconds", "Time from a request's arrival until it was passed on, or given up.",
             ["outcome"], buckets=WAIT_EDGES, registry=self.registry,
         )  # fmt: skip
+        for outcome in (FORWARDED, GONE, TURNED_AWAY):
+            self._requests.labels(outcome)  # told as 0 from the start: Prometheus takes a first value for no increase
         waiting = Gauge("holdfast_activator_waiting_requests", "Requests held now.", registry=self.registry)
         waiting.set_function(lambda: float(len(self._since)))
 

@@ -8,7 +8,7 @@ import itertools
 import logging
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import NoReturn
@@ -19,18 +19,20 @@ from prometheus_client import generate_latest
 from yarl import URL
 
 from holdfast.activator.counts import FORWARDED, GONE, Counts
+from holdfast.activator.door import connection, in_time, listening
 from holdfast.activator.upstream import Gone, NotThere, Upstream, answer_headers
 
 _LOG = logging.getLogger(__name__)
 WAITED_HEADER = "X-Holdfast-Waited-Seconds"
 RETRY_AFTER_SECONDS = 10
 BODY_SECONDS = 60.0
-MOST_CONNECTIONS = 4096
-"""Whether they ask anything or not: each takes about 20 kB where its headers never end."""
+CROWDED_SECONDS = 10.0
+"""Who has been sending for longer makes room where there is none."""
+ADMIN_IDLE_SECONDS = 75.0
+"""Longer than any scrape interval in use: Prometheus keeps its connection."""
 LINGER_SECONDS = 5.0
 """A pod that ends is still sent requests until every node knows."""
 
-_BACKLOG = 128
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PROBES = ("/health", "/ping")
 
@@ -66,14 +68,24 @@ class Room:
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
         self._taken = 0
+        self._given_back = asyncio.Event()
+
+    def has(self, size: int) -> bool:
+        return self._taken + size <= self._most
 
     def take(self, size: int) -> None:
-        if self._taken + size > self._most:
+        if not self.has(size):
             raise TurnedAway(f"requests of {self._most} bytes wait already")
         self._taken += size
 
     def give_back(self, size: int) -> None:
         self._taken -= size
+        self._given_back.set()
+
+    async def given_back(self) -> None:
+        """Wait until somebody has left."""
+        self._given_back.clear()
+        await self._given_back.wait()
 
 
 class ActivatorServer:
@@ -85,6 +97,8 @@ class ActivatorServer:
         self._upstream = Upstream(options.upstream)
         self._numbers = itertools.count()
         self._in_hand: set[int] = set()
+        self._placed: set[int] = set()  # those in hand that are whole
+        self._arriving: dict[int, asyncio.Timeout] = {}  # deadlines of bodies, the oldest first
         self._room = Room(options.most_bytes)
         self._emptied = asyncio.Event()
         self._emptied.set()
@@ -92,14 +106,14 @@ class ActivatorServer:
 
     def app(self) -> web.Application:
         """What clients reach; a client that leaves frees its place (run it with handler_cancellation)."""
-        app = web.Application()
+        app = web.Application(middlewares=[in_time])
         app.router.add_route("*", "/{path:.*}", self._answer)
         app.cleanup_ctx.append(self._upstream.opened)
         return app
 
     def admin_app(self) -> web.Application:
         """What the operator, the kubelet and Prometheus reach, on a port that no Service of clients leads to."""
-        app = web.Application()
+        app = web.Application(middlewares=[in_time])
         app.router.add_get("/held", self._held)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/healthz", self._healthz)
@@ -116,22 +130,21 @@ class ActivatorServer:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         asks, number = request.method == "POST", next(self._numbers)
         try:
-            if len(self._in_hand) >= self._options.most_requests:
-                raise TurnedAway(f"{self._options.most_requests} requests wait already")
             self._in_hand.add(number)
             self._emptied.clear()
-            return await (self._hold(request, number) if asks else self._pass(request))
+            return await (self._hold(request, number) if asks else self._pass(request, number))
         except TurnedAway as why:
             if asks:
                 self.counts.turned_away()
             return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{why}; please try again later")
         except TooSlow:
-            return _refusal(HTTPStatus.REQUEST_TIMEOUT, f"the request did not arrive within {BODY_SECONDS:g} s")
+            return _refusal(HTTPStatus.REQUEST_TIMEOUT, "the request did not arrive in time")
         except aiohttp.ClientError as error:
             _LOG.warning("the engine broke off: %s", error)
             return _refusal(HTTPStatus.BAD_GATEWAY, "the engine broke off before it answered")
         finally:
             self._in_hand.discard(number)
+            self._placed.discard(number)
             if not self._in_hand:
                 self._emptied.set()
 
@@ -140,7 +153,7 @@ class ActivatorServer:
 
         It came when it was whole: one that its client never finishes wakes nobody, and no engine would have judged it.
         """
-        body = await self._read(request)
+        body = await self._read(request, number)
         came_at = self.counts.came(number)
         sent_at: float | None = None
 
@@ -181,9 +194,9 @@ class ActivatorServer:
         except Gone:
             raise TurnedAway("the service was deleted") from None
 
-    async def _pass(self, request: web.Request) -> web.StreamResponse:
+    async def _pass(self, request: web.Request, number: int) -> web.StreamResponse:
         """Pass on what asks for no token; without a replica it waits for none, and starts none."""
-        body = await self._read(request)
+        body = await self._read(request, number)
         try:
             answer = await self._upstream.send(request, body)
         except NotThere:
@@ -200,20 +213,52 @@ class ActivatorServer:
             return _closing(web.json_response({"object": "list", "data": models}))
         return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "no replica runs: the next POST starts one and waits for it")
 
-    async def _read(self, request: web.Request) -> bytearray:
-        """Return the body; its room is the caller's to give back, unless this fails."""
+    def _place(self) -> None:
+        if len(self._placed) >= self._options.most_requests:
+            raise TurnedAway(f"{self._options.most_requests} requests wait already")
+
+    async def _read(self, request: web.Request, number: int) -> bytearray:
+        """Return the body; its room is the caller's to give back, unless this fails.
+
+        Its place is taken once it is whole, or those that never are would take them all.
+        """
+        self._place()
         body = bytearray()
         try:
-            async with asyncio.timeout(BODY_SECONDS):
+            async with asyncio.timeout(BODY_SECONDS) as deadline:
+                self._arriving[number] = deadline
                 async for chunk in request.content.iter_any():
+                    await self._make_room(len(chunk), number)
                     self._room.take(len(chunk))
                     body += chunk
+            self._place()
+            self._placed.add(number)
         except BaseException as error:
             self._room.give_back(len(body))
             if isinstance(error, TimeoutError):
                 raise TooSlow from None
             raise
+        finally:
+            self._arriving.pop(number, None)
+        if (asked := connection(request)) is not None:
+            asked.whole()
         return body
+
+    async def _make_room(self, size: int, number: int) -> None:
+        """End those that send slowly, the oldest first, for as long as there is no room for this one."""
+        now = asyncio.get_running_loop().time()
+        slow = [
+            other
+            for other, deadline in self._arriving.items()
+            if other != number and (deadline.when() or now) - now <= BODY_SECONDS - CROWDED_SECONDS
+        ]
+        for other in slow:
+            if self._room.has(size):
+                return
+            if (deadline := self._arriving.pop(other, None)) is not None:
+                if not deadline.expired():
+                    deadline.reschedule(now)
+                await self._room.given_back()
 
     async def _held(self, _: web.Request) -> web.Response:
         return web.json_response(self.counts.told())
@@ -261,17 +306,15 @@ def _closing(response: web.Response) -> web.Response:
     return response
 
 
-class _TooMany(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
-
-
-def bounded(runner: web.AppRunner, most: int = MOST_CONNECTIONS) -> Callable[[], asyncio.BaseProtocol]:
-    """Return what a listener makes of a connection, which is ended at once where there are so many."""
-    server = runner.server
-    if server is None:
-        raise RuntimeError("the runner is not set up")
-    return lambda: server() if len(server.connections) < most else _TooMany()
+@contextlib.asynccontextmanager
+async def opened(server: ActivatorServer, options: Options) -> AsyncIterator[tuple[int, int]]:
+    """Listen to clients and to the operator; yields the ports of both."""
+    # What a client has compressed stays so: its headers are passed on as well.
+    front = web.AppRunner(server.app(), handler_cancellation=True, auto_decompress=False, access_log=None)
+    admin = web.AppRunner(server.admin_app(), access_log=None, keepalive_timeout=ADMIN_IDLE_SECONDS)
+    async with contextlib.AsyncExitStack() as stack:
+        admin_port = await stack.enter_async_context(listening(admin, options.host, options.admin_port))
+        yield await stack.enter_async_context(listening(front, options.host, options.port)), admin_port
 
 
 async def serve(options: Options, announce: Callable[[], None]) -> None:
@@ -280,15 +323,7 @@ async def serve(options: Options, announce: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    # What a client has compressed stays so: its headers are passed on as well.
-    front = web.AppRunner(server.app(), handler_cancellation=True, auto_decompress=False, access_log=None)
-    admin = web.AppRunner(server.admin_app(), access_log=None)
-    async with contextlib.AsyncExitStack() as stack:
-        for runner, port in ((admin, options.admin_port), (front, options.port)):
-            await runner.setup()
-            stack.push_async_callback(runner.cleanup)
-            listener = await loop.create_server(bounded(runner), options.host, port, backlog=_BACKLOG)
-            stack.callback(listener.close)
+    async with opened(server, options):
         announce()
         await stopped.wait()
         server.leave()
