@@ -5,7 +5,7 @@ Needs `promtool` only: no cluster and no Prometheus that runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from holdfast.monitoring import files, series
 
 SCRAPE_SECONDS = 15
 MINUTES = 80
-STEPS = MINUTES * 60 // SCRAPE_SECONDS
 ENGINE = {"namespace": "prod", "holdfast_accelerator": "h100", "engine": "0", "model_name": "m"}
 CHAT = '{namespace="prod", holdfast_service="chat"}'
 FAST, SLOW = "HoldfastErrorBudgetFastBurn", "HoldfastErrorBudgetSlowBurn"
@@ -33,10 +32,11 @@ class World:
 
     values: dict[str, str] = field(default_factory=dict)
     asked: list[dict[str, Any]] = field(default_factory=list)
+    minutes: int = MINUTES
 
     def add(self, name: str, labels: Mapping[str, str], value: Value) -> None:
         text = ", ".join(f'{label}="{told}"' for label, told in labels.items())
-        told = [value(step * SCRAPE_SECONDS / 60.0) for step in range(STEPS)]
+        told = [value(step * SCRAPE_SECONDS / 60.0) for step in range(self.minutes * 60 // SCRAPE_SECONDS)]
         before = [None, *told]
         selector = f"{name}{{{text}}}"
         assert selector not in self.values
@@ -77,14 +77,31 @@ class World:
         found = [{"labels": labels, "value": value} for labels, value in samples]
         self.asked.append({"expr": f"round({expr}, 0.0001)", "eval_time": f"{minute * 60:.0f}s", "exp_samples": found})
 
+    def calls(self, minute: float, alert: str, *services: str) -> None:
+        """Expect this alert for these and no other services."""
+        fired = f'count by (holdfast_service) (ALERTS{{alertname="{alert}", alertstate="firing"}})'
+        self.expect(minute, fired, *((f'{{holdfast_service="{name}"}}', 1.0) for name in services))
+
     def fires(self, minute: float, *alerts: tuple[str, str]) -> None:
         """Expect these and no other alerts, by name and service."""
         fired = 'count by (alertname, holdfast_service) (ALERTS{alertstate="firing"})'
         expected = (f'{{alertname="{alert}", holdfast_service="{name}"}}' for alert, name in alerts)
         self.expect(minute, fired, *((labels.replace(', holdfast_service=""', ""), 1.0) for labels in expected))
 
-    def play(self, folder: Path) -> None:
-        (folder / "rules.yaml").write_text(files.rules_yaml(files.rule_groups()))
+    def recorded(self, service: str, objective: float, window: float, bad_share: Value) -> None:
+        """What is recorded of a service with ten requests a second: to be played with `burning`, for long worlds."""
+        labels = {"namespace": "prod", "holdfast_service": service}
+        judged = {series.OBJECTIVE: objective, series.WINDOW: window, series.JUDGED: 10.0}
+        for name, value in judged.items():
+            self.add(name, labels, lambda _, value=value: value)
+        self.add(series.BAD, labels, lambda at: 10.0 * (bad_share(at) or 0.0))
+
+    def play(self, folder: Path, wanted: Callable[[Mapping[str, Any]], bool] = lambda _: True) -> None:
+        """Play all rules, or those that are wanted."""
+        groups = files.rule_groups()
+        for group in groups["groups"]:
+            group["rules"] = [rule for rule in group["rules"] if wanted(rule)]
+        (folder / "rules.yaml").write_text(files.rules_yaml(groups))
         test = {
             "interval": f"{SCRAPE_SECONDS}s",
             "input_series": [{"series": name, "values": values} for name, values in self.values.items()],
@@ -97,10 +114,27 @@ class World:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+def burning(tier: str) -> Callable[[Mapping[str, Any]], bool]:
+    """The rules between what is recorded of requests and the fast alert of one tier."""
+
+    def wanted(rule: Mapping[str, Any]) -> bool:
+        labels = rule.get("labels", {})
+        if rule.get("record") == series.BURN_LIMIT:
+            return True
+        mine = (series.TIERED_BAD, series.TIERED_JUDGED, FAST)
+        return labels.get("tier") == tier and rule.get("record", rule.get("alert")) in mine
+
+    return wanted
+
+
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world() -> World:
     """A world in which an operator leads and ticks."""
-    world = World()
+    return led()
+
+
+def led(minutes: int = MINUTES) -> World:
+    world = World(minutes=minutes)
     scraped = {"namespace": "holdfast-system", "pod": "holdfast-0"}
     world.add("holdfast_leader", scraped, lambda _: 1.0)
     world.add("holdfast_tick_seconds_count", scraped, counted(lambda _: 0.2))
@@ -119,9 +153,13 @@ def _sample(value: float | None, before: float | None) -> str:
 def counted(rate: Callable[[float], float]) -> Value:
     """A counter that grows by the rate, per second, of each scrape's minute."""
     totals = [0.0]
-    for step in range(STEPS):
-        totals.append(totals[-1] + rate(step * SCRAPE_SECONDS / 60.0) * SCRAPE_SECONDS)
-    return lambda at: totals[round(at * 60.0 / SCRAPE_SECONDS)]
+
+    def value(at: float) -> float:
+        while len(totals) <= (step := round(at * 60.0 / SCRAPE_SECONDS)):
+            totals.append(totals[-1] + rate((len(totals) - 1) * SCRAPE_SECONDS / 60.0) * SCRAPE_SECONDS)
+        return totals[step]
+
+    return value
 
 
 def since(minute: float, share: float, before: float = 0.001) -> Callable[[float], float]:
@@ -190,6 +228,39 @@ def test_an_objective_that_allows_much_can_still_be_missed_loudly(world: World, 
     world.judged("chat", 10.0, since(30.0, 0.9))
     world.fires(55.0, (FAST, "chat"), (SLOW, "chat"))
     world.play(tmp_path)
+
+
+def seen_from(minute: float, share: float, until: float = 1e9) -> Value:
+    """A share of bad requests as a rate over two minutes shows it."""
+    return lambda at: share * (min(1.0, max(0.0, (at - minute) / 2.0)) - min(1.0, max(0.0, (at - until) / 2.0)))
+
+
+@pytest.mark.parametrize(
+    ("window", "tier", "hours"),
+    [(3600.0, "1h", 1), (86400.0, "1d", 1), (30 * 86400.0, "30d", 13)],
+    ids=["1h", "1d", "30d"],
+)
+def test_a_total_outage_calls_somebody_within_minutes_whatever_the_window_and_the_objective(
+    window: float, tier: str, hours: int, tmp_path: Path
+) -> None:
+    world, begins = World(minutes=60 * hours + 30), 60.0 * hours
+    objectives = {"often": 0.9, "mostly": 0.99, "always": 0.999}
+    for name, objective in objectives.items():
+        world.recorded(name, objective, window, seen_from(begins, 1.0, begins + 10.0))
+    world.calls(begins, FAST)
+    world.calls(begins + 6.0, FAST, *objectives)
+    world.calls(begins + 20.0, FAST)
+    world.play(tmp_path, burning(tier))
+
+
+def test_trouble_in_a_long_window_calls_somebody_by_what_it_costs(tmp_path: Path) -> None:
+    world, begins = World(minutes=60 * 14), 60.0 * 13 - 10.0
+    for name, share, lasts in (("spike", 0.3, 10.0), ("half", 0.5, 60.0), ("little", 0.02, 60.0)):
+        world.recorded(name, 0.99, 30 * 86400.0, seen_from(begins, share, begins + lasts))
+    world.calls(begins + 10.0, FAST)
+    world.calls(begins + 20.0, FAST, "half")  # 14.4 % of an hour's requests
+    world.calls(begins + 59.0, FAST, "half")
+    world.play(tmp_path, burning("30d"))
 
 
 def test_shares_are_of_all_requests_and_no_mean_of_engines_shares(world: World, tmp_path: Path) -> None:
@@ -292,13 +363,140 @@ def test_conditions_that_last_are_told(
     world.play(tmp_path)
 
 
+def waits(world: World, since: Value, state: str = "starting", accelerator: str = "h100") -> None:
+    """The minute since when a replica waits, as the operator tells it."""
+
+    def seconds(at: float) -> float | None:
+        told = since(at)
+        return None if told is None else told * 60.0
+
+    name = "service_replica_waits_since_timestamp_seconds"
+    world.told(name, seconds, "chat", accelerator=accelerator, state=state)
+
+
+def between(begin: float, end: float, value: float) -> Value:
+    return lambda at: value if begin <= at < end else None
+
+
+def waking(world: World, until: float, cold_start_seconds: float | None = 900.0, holding: bool = True) -> None:
+    """A service that is woken, or loses its only replica, at minute 20, and is Ready again at minute `until`."""
+    world.service("chat")
+    world.told("service_replicas", 1.0, "chat", accelerator="h100", state="desired")
+    if cold_start_seconds is not None:
+        world.told("service_cold_start_seconds", cold_start_seconds, "chat")
+    if holding:
+        world.told("service_holding", lambda at: float(at < until), "chat")
+    conditions(
+        world, "Ready", (0.0, 20.0, "True", "Idle"), (20.0, until, "False", "NoReplicas"),
+        (until, 200.0, "True", "Serving"),
+    )  # fmt: skip
+    conditions(
+        world, "MetricsAvailable", (0.0, 20.0, "True", "MetricsFresh"),
+        (20.0, until + 2.0, "False", "MetricsMissing"), (until + 2.0, 200.0, "True", "FreshAgain"),
+    )  # fmt: skip
+
+
+def test_a_wake_up_that_takes_as_long_as_it_always_does_calls_nobody(world: World, tmp_path: Path) -> None:
+    waking(world, 45.0)
+    waits(world, between(20.5, 45.0, 20.5))
+    for minute in (32.0, 44.0, 46.5, 55.0):
+        world.fires(minute)
+    world.play(tmp_path)
+
+
+def test_a_wake_up_that_hangs_calls_somebody_when_it_should_be_over(world: World, tmp_path: Path) -> None:
+    waking(world, 500.0)
+    waits(world, between(20.5, 500.0, 20.5))
+    never = ("HoldfastReplicasNeverReady", "chat")
+    world.fires(54.0, never)
+    world.fires(58.0, never, ("HoldfastServiceDown", "chat"))
+    world.fires(68.0, never, ("HoldfastServiceDown", "chat"), ("HoldfastMetricsMissing", "chat"))
+    world.play(tmp_path)
+
+
+def test_the_first_start_that_anybody_saw_may_take_as_long_as_a_start_may(world: World, tmp_path: Path) -> None:
+    waking(world, 50.0, cold_start_seconds=None)
+    waits(world, between(20.5, 50.0, 20.5))
+    world.fires(49.0)
+    world.play(tmp_path)
+
+
+def test_a_wake_up_that_fails_is_not_waited_for(world: World, tmp_path: Path) -> None:
+    waking(world, 500.0)
+    waits(world, between(20.5, 24.0, 20.5))
+    waits(world, between(24.0, 500.0, 20.5), "failing")
+    world.calls(33.0, "HoldfastServiceDown", "chat")
+    world.play(tmp_path)
+
+
+def test_a_wake_up_that_begins_again_and_again_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    world = led(160)
+    waking(world, 500.0)
+    waits(world, lambda at: at - at % 10.0 if at >= 20.0 else None)
+    world.fires(130.0)
+    world.calls(144.0, "HoldfastServiceDown", "chat")
+    world.calls(144.0, "HoldfastMetricsMissing", "chat")
+    world.play(tmp_path)
+
+
+def test_a_service_whose_requests_nobody_holds_is_down_while_its_replica_starts(world: World, tmp_path: Path) -> None:
+    waking(world, 500.0, holding=False)
+    waits(world, between(20.5, 500.0, 20.5))
+    world.calls(33.0, "HoldfastServiceDown", "chat")
+    world.play(tmp_path)
+
+
 def test_replicas_that_never_become_ready_are_told_by_what_they_wait_for(world: World, tmp_path: Path) -> None:
     world.service("chat")
-    starting: Sequence[tuple[str, float]] = (("h100", 1.0), ("l40s", 2.0))
-    for accelerator, count in starting:
-        world.told("service_replicas", count, "chat", accelerator=accelerator, state="unschedulable")
-    world.fires(25.0)
-    world.fires(40.0, ("HoldfastReplicasNeverReady", "chat"))
+    for accelerator, begin in (("h100", 0.0), ("l40s", 20.0)):
+        waits(world, between(begin, 80.0, begin), "unschedulable", accelerator)
+    firing = series.of("ALERTS", alertname="HoldfastReplicasNeverReady", alertstate="firing")
+    told = f"count by (holdfast_service, holdfast_accelerator, state) ({firing})"
+    labels = '{{holdfast_service="chat", holdfast_accelerator="{}", state="unschedulable"}}'
+    world.fires(29.0)
+    world.expect(40.0, told, (labels.format("h100"), 1.0))
+    world.expect(60.0, told, (labels.format("h100"), 1.0), (labels.format("l40s"), 1.0))
+    world.play(tmp_path)
+
+
+def test_replicas_that_start_one_after_the_other_all_become_ready(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    world.told("service_replicas", 1.0, "chat", accelerator="h100", state="starting")
+    waits(world, lambda at: at - at % 5.0)
+    world.fires(70.0)
+    world.play(tmp_path)
+
+
+def test_a_replica_that_starts_and_fails_in_turns_is_never_ready(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    waits(world, lambda at: 0.0 if at % 6.0 < 3.0 else None)
+    waits(world, lambda at: 0.0 if at % 6.0 >= 3.0 else None, "failing")
+    for minute in (38.5, 41.5):
+        world.calls(minute, "HoldfastReplicasNeverReady", "chat")
+    world.play(tmp_path)
+
+
+def test_a_model_that_always_starts_slowly_is_given_the_time(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    world.told("service_cold_start_seconds", 1500.0, "chat")
+    waits(world, lambda _: 0.0)
+    world.fires(49.0)
+    world.fires(53.0, ("HoldfastReplicasNeverReady", "chat"))
+    world.play(tmp_path)
+
+
+def test_requests_that_an_activator_turned_away_are_told(world: World, tmp_path: Path) -> None:
+    for name, many in (("chat", 3.0), ("crowd", 700.0), ("held", 0.0)):
+        world.service(name)
+        labels = {"namespace": "prod", "holdfast_service": name, "pod": f"{name}-activator"}
+        for outcome, total in (("turned_away", many), ("forwarded", 50.0)):
+            gained = lambda at, total=total: total if at >= 30.0 else 0.0  # noqa: E731
+            world.add("holdfast_activator_requests_total", labels | {"outcome": outcome}, gained)
+    world.fires(29.0)
+    world.fires(31.0, ("HoldfastRequestsTurnedAway", "chat"), ("HoldfastRequestsTurnedAway", "crowd"))
+    severities = f"count by (severity) ({series.of('ALERTS', alertname='HoldfastRequestsTurnedAway')})"
+    world.expect(31.0, severities, ('{severity="warning"}', 1.0), ('{severity="critical"}', 1.0))
+    world.fires(45.0)
     world.play(tmp_path)
 
 

@@ -72,7 +72,11 @@ def _told(world: World) -> None:
         service_forecast_rps=12.0,
         service_cost_dollars_per_hour=6.0,
         service_cost_limit_dollars_per_hour=20.0,
+        service_cold_start_seconds=900.0,
+        service_holding=1.0,
     )
+    since = "service_replica_waits_since_timestamp_seconds"
+    world.told(since, 1800.0, "chat", accelerator="h100", state="unschedulable")
     for latency, seconds in (("ttft", 0.5), ("tpot", 0.05), ("e2e", 10.0)):
         world.told("slo_bound_seconds", seconds, "chat", latency=latency)
         world.told("slo_edge", 1.0, "chat", latency=latency, le=str(seconds))

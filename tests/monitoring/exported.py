@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from holdfast.activator.counts import Counts
 from holdfast.monitoring.rules import recordings
 from holdfast.observe.queries import TPOT_BEFORE_0_11
 from holdfast.runtime.telemetry import Telemetry
@@ -22,7 +24,7 @@ _WORDS = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _NO_METRICS = {
     *("sum", "avg", "min", "max", "count", "by", "on", "group_left", "and", "or", "unless", "offset", "rate"),
     *("histogram_quantile", "label_replace", "clamp_min", "clamp_max", "absent", "vector", "topk", "last_over_time"),
-    *("increase", "sum_over_time", "avg_over_time", "count_over_time"),
+    *("round", "time", "increase", "sum_over_time", "avg_over_time", "count_over_time"),
 }
 
 
@@ -36,10 +38,11 @@ def names_in(promql: str) -> tuple[set[str], set[str]]:
 
 
 def exported(folder: Path) -> set[str]:
-    """Return every sample name that vLLM, the plugin, the operator or a recording rule brings about."""
+    """Return every sample name that vLLM, the plugin, the operator, an activator or a recording rule brings about."""
     vllm = {name for family in FAMILIES for name in _samples(family.name, family.type.value)}
     recorded = {recording.record for recording in recordings()}
-    return vllm | _of_registry(_plugin(folder)) | _of_registry(Telemetry().registry) | recorded
+    holdfast = _of_registry(_plugin(folder)) | _of_registry(Telemetry().registry)
+    return vllm | holdfast | _of_registry(Counts(time.monotonic).registry) | recorded
 
 
 def _plugin(folder: Path) -> CollectorRegistry:

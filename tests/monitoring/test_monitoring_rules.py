@@ -14,8 +14,8 @@ from holdfast.cli.main import main
 from holdfast.domain.service import Slo
 from holdfast.monitoring import files, series
 from holdfast.monitoring.alerts import Alert, alerts
-from holdfast.monitoring.rules import BURNS, TIERS, recordings
-from holdfast.policy.budget import FAST, SLOW
+from holdfast.monitoring.rules import BURNS, LEAST_FAST_SECONDS, SUDDEN_SHARE, TIERS, Tier, recordings
+from holdfast.policy.budget import FAST, REACHABLE, SLOW
 from tests.monitoring.exported import OF_OLDER_VLLM, exported, names_in
 from tests.monitoring.regenerate import FOLDER, generated
 
@@ -78,12 +78,28 @@ def test_tiers_hold_every_window_once() -> None:
 
 def test_a_fast_alert_looks_at_less_than_a_slow_one_and_both_at_less_than_the_window() -> None:
     for tier in TIERS:
-        assert 120.0 <= tier.short_seconds(FAST) < tier.long_seconds(FAST) < tier.long_seconds(SLOW)
-        assert tier.long_seconds(SLOW) < tier.upto_seconds
-        assert tier.long_seconds(SLOW) / tier.long_seconds(FAST) == FAST.divisor / SLOW.divisor
+        (slow,), fast = tier.looks("slow"), tier.looks("fast")
+        assert slow.long_seconds / fast[-1].long_seconds == FAST.divisor / SLOW.divisor
+        spans = [look.long_seconds for look in (*fast, slow)]
+        assert spans == sorted(set(spans))
+        assert spans[0] == 300.0
+        assert spans[-1] < tier.upto_seconds
+        for look in (*fast, slow):
+            assert 120.0 <= look.short_seconds < look.long_seconds
 
 
-@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: f"{alert.name}-{dict(alert.labels).get('tier', '')}")
+@pytest.mark.parametrize("tier", TIERS, ids=lambda tier: tier.name)
+@pytest.mark.parametrize("objective", [0.51, 0.9, 0.99, 0.999, 0.9999])
+def test_a_total_outage_is_over_the_limit_within_five_minutes(tier: Tier, objective: float) -> None:
+    limits = {name: window.budget_share * window.divisor for name, window in BURNS}
+    limits["sudden"] = max(SUDDEN_SHARE * tier.upto_seconds / LEAST_FAST_SECONDS, limits["fast"])
+    after = (look.long_seconds * min(limits[look.limit] * (1 - objective), REACHABLE) for look in tier.looks("fast"))
+    assert min(after) <= 300.0
+
+
+@pytest.mark.parametrize(
+    "alert", alerts(), ids=lambda alert: f"{alert.name}-{dict(alert.labels).get('tier', alert.severity)}"
+)
 def test_alerts_are_named_graded_and_explained(alert: Alert) -> None:
     assert re.fullmatch(r"Holdfast[A-Za-z]+", alert.name)
     assert alert.severity in ("critical", "warning", "info")

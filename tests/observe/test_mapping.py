@@ -80,8 +80,10 @@ def test_a_pod_whose_node_fell_silent_is_no_capacity_to_come() -> None:
     assert mapping.replica_from_pod(gated).phase is ReplicaPhase.STARTING
 
 
-def test_a_pod_that_is_not_ready_any_more_has_no_ready_time() -> None:
-    assert mapping.replica_from_pod(pod(conditions=[condition("Ready", "False")])).ready_at is None
+def test_a_pod_that_is_not_ready_any_more_has_no_ready_time_but_one_since_when_it_is_not() -> None:
+    replica = mapping.replica_from_pod(pod(conditions=[condition("Ready", "False")]))
+    assert (replica.ready_at, replica.unready_at) == (None, CREATED_AT + 120.0)
+    assert mapping.replica_from_pod(pod(conditions=[condition("Ready", "True")])).unready_at is None
 
 
 def test_a_pod_that_is_being_deleted_is_draining_though_it_is_ready() -> None:

@@ -91,6 +91,33 @@ def _only(row: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in row.items() if name not in CHAT}
 
 
+def test_the_replica_that_waits_for_longest_is_told_by_accelerator_and_state() -> None:
+    operator = Operator()
+    part, made = chat(ReplicaPhase.READY)
+    starting, failing = ReplicaPhase.STARTING, ReplicaPhase.FAILING
+    replicas = (
+        Replica("a", "h100", starting, created_at=300.0),
+        Replica("b", "h100", starting, created_at=200.0),
+        Replica("c", "l40s", starting, created_at=100.0),
+        Replica("d", "h100", failing, created_at=1.0, unready_at=400.0),  # it was Ready until then
+    )
+    operator.tick((replace(part, replicas=(*part.replicas, *replicas)), made))
+    name = "service_replica_waits_since_timestamp_seconds"
+    told = {tuple(_only(row).values()): operator.value(name, **_only(row)) for row in operator.rows(name)}
+    assert told == {("h100", "starting"): 200.0, ("l40s", "starting"): 100.0, ("h100", "failing"): 400.0}
+
+
+def test_who_holds_requests_is_told_of_services_that_may_rest() -> None:
+    operator = Operator()
+    operator.tick(chat())
+    assert operator.value("service_holding") is None
+    part, made = chat(scaling={"min": 0, "max": 2})
+    operator.tick((part, made))
+    assert (operator.value("service_holding"), operator.value("service_cold_start_seconds")) == (0.0, None)
+    operator.tick((part, replace(made, holding=True, cold_start_seconds=480.0)))
+    assert (operator.value("service_holding"), operator.value("service_cold_start_seconds")) == (1.0, 480.0)
+
+
 def test_edges_are_spelt_as_vllm_spells_them() -> None:
     operator = Operator()
     operator.tick(chat(slo={"ttft": "1s", "tpot": "30ms"}))

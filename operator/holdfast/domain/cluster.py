@@ -32,6 +32,7 @@ class Replica:
     detail: str = ""
     revision: str = ""  # pod-template-hash
     node: str = ""
+    unready_at: float | None = None  # since when it is not Ready, as its node tells
 
 
 @dataclass(frozen=True, slots=True)

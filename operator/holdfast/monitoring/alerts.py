@@ -12,17 +12,20 @@ from dataclasses import dataclass
 from holdfast.api.conditions import ConditionType
 from holdfast.api.reasons import Reason
 from holdfast.monitoring import series
-from holdfast.monitoring.rules import BURNS, INTERVAL_SECONDS, TIERS, Tier
+from holdfast.monitoring.rules import INTERVAL_SECONDS, STARTS, TIERS, Look, Tier
 from holdfast.monitoring.series import any_of, duration, of
 from holdfast.observe.queries import OURS, SERVICE
-from holdfast.policy.budget import BurnWindow
+from holdfast.policy.coldstart import LONGEST_SECONDS
 
 LEAST_BAD = 5
 """Bad requests below which nobody is called: with little traffic, one is a large share."""
 
 _SLOW_TICK_SECONDS = 5
 _LASTING = "10m"
-_WAITING = ("starting", "unschedulable", "failing")
+_LONGEST_WAKING = duration(STARTS * LONGEST_SECONDS)
+"""No wake-up is waited for any longer, whatever begins anew meanwhile."""
+
+_NEVER_SECONDS = 1800
 _NAME = "{{ $labels.namespace }}/{{ $labels.holdfast_service }}"
 _LLMS = "llms -n {{ $labels.namespace }} {{ $labels.holdfast_service }}"
 _EXPLAIN = f"`holdfast explain {_NAME}` shows what is known and done"
@@ -47,18 +50,18 @@ def alerts() -> tuple[Alert, ...]:
 
 
 def _burning() -> Iterator[Alert]:
+    """No `for`: the long window says that it matters, the short one that it goes on."""
     texts = {
-        "fast": ("HoldfastErrorBudgetFastBurn", "1m", "critical"),
+        "fast": ("HoldfastErrorBudgetFastBurn", "0m", "critical"),
         "slow": ("HoldfastErrorBudgetSlowBurn", "5m", "warning"),
     }
-    for burn, window in BURNS:
-        name, after, severity = texts[burn]
+    for burn, (name, after, severity) in texts.items():
         for tier in TIERS:
-            seen = (tier.long_seconds(window), tier.short_seconds(window))
-            spans = " and ".join(duration(seconds) for seconds in seen)
+            looks = tier.looks(burn)
+            spans = " or ".join(duration(look.long_seconds) for look in looks)
             yield Alert(
                 name,
-                _burn(burn, window, tier),
+                " or ".join(_burn(look, tier) for look in looks),
                 after,
                 severity,
                 f"{_NAME}: {{{{ $value | humanizePercentage }}}} of its requests are bad, over {spans}",
@@ -70,14 +73,13 @@ def _burning() -> Iterator[Alert]:
             )
 
 
-def _burn(burn: str, window: BurnWindow, tier: Tier) -> str:
-    long, short = tier.long_seconds(window), tier.short_seconds(window)
-    limit = f"> on ({SERVICE}) {of(series.BURN_LIMIT, burn=burn)}"
-    bad = f"sum_over_time({of(series.TIERED_BAD, tier=tier.name)}[{duration(long)}])"
+def _burn(look: Look, tier: Tier) -> str:
+    limit = f"> on ({SERVICE}) {of(series.BURN_LIMIT, burn=look.limit)}"
+    bad = f"sum_over_time({of(series.TIERED_BAD, tier=tier.name)}[{duration(look.long_seconds)}])"
     many = f"{bad} * {INTERVAL_SECONDS:.0f} >= {LEAST_BAD}"
     return (
-        f"{_bad_share(tier, long)} {limit}"
-        f" and on ({SERVICE}) ({_bad_share(tier, short)} {limit})"
+        f"{_bad_share(tier, look.long_seconds)} {limit}"
+        f" and on ({SERVICE}) ({_bad_share(tier, look.short_seconds)} {limit})"
         f" and on ({SERVICE}) ({many})"
     )
 
@@ -91,7 +93,8 @@ def _bad_share(tier: Tier, seconds: float) -> str:
 def _services() -> Iterator[Alert]:
     yield Alert(
         "HoldfastServiceDown",
-        f"{_lasting(ConditionType.READY)}"
+        f"({_lasting(ConditionType.READY)} unless on ({SERVICE}) {of(series.WAKING_UNTIL)}"
+        f" or {_lasting(ConditionType.READY, _LONGEST_WAKING)})"
         f" and on ({SERVICE}) (sum by ({SERVICE}) ({of(series.REPLICAS, state='desired')}) > 0)",
         "1m",
         "critical",
@@ -99,6 +102,7 @@ def _services() -> Iterator[Alert]:
         f"`kubectl describe {_LLMS}`: the message of Ready names the field and the remedy (spec.model.uri, "
         "engine.image, a Secret, a volume, GPUs), and carries the engine's last words.",
     )
+    yield from _turned_away()
     yield Alert(
         "HoldfastSloMissed",
         f"{of(series.ATTAINMENT)} < on ({SERVICE}) {of(series.OBJECTIVE)}",
@@ -110,7 +114,9 @@ def _services() -> Iterator[Alert]:
     )
     yield Alert(
         "HoldfastMetricsMissing",
-        _lasting(ConditionType.METRICS_AVAILABLE),
+        f"{_lasting(ConditionType.METRICS_AVAILABLE)} unless on ({SERVICE})"
+        f" last_over_time({of(series.WAKING_UNTIL)}[{_LASTING}])"
+        f" or {_lasting(ConditionType.METRICS_AVAILABLE, _LONGEST_WAKING)}",
         "1m",
         "warning",
         f"{_NAME} is sized in the dark: {{{{ $labels.reason }}}}",
@@ -128,6 +134,24 @@ def _services() -> Iterator[Alert]:
         "chart), or the operator does not watch the namespace (watchNamespaces), or the LLMService is gone and its "
         "Deployments were orphaned: kubectl get llms,deploy -n {{ $labels.namespace }}.",
     )
+
+
+def _turned_away() -> Iterator[Alert]:
+    """Those who waited for a replica in vain reach no engine: no rate of engines knows of them."""
+    outcome = f'{OURS}, outcome="turned_away"'
+    lately = f"round(sum by ({SERVICE}) (increase(holdfast_activator_requests_total{{{outcome}}}[{_LASTING}])))"
+    for severity, many in (("critical", f">= {LEAST_BAD}"), ("warning", f"> 0 < {LEAST_BAD}")):
+        yield Alert(
+            "HoldfastRequestsTurnedAway",
+            f"{lately} {many} and on ({SERVICE}) {of(series.OBJECTIVE)}",
+            "0m",
+            severity,
+            f"{_NAME}: its activator turned {{{{ $value }}}} requests away within {_LASTING}, with a 503",
+            "No replica came in time, or more requests wait than it holds (holdfast_activator_waiting_requests; 512 "
+            f"requests, 64 MiB, 15 minutes). `kubectl describe {_LLMS}`: the message of Ready says what the replica "
+            "waits for. If the wake-up is as it always is, it is too long for these clients: scaling.min: 1, a floor "
+            "under scaling.schedules, or a model.cache on a volume.",
+        )
 
 
 def _capacity() -> Iterator[Alert]:
@@ -182,10 +206,12 @@ def _replicas() -> Iterator[Alert]:
     )
     yield Alert(
         "HoldfastReplicasNeverReady",
-        f"sum by ({series.by('state')}) ({of(series.REPLICAS, state=any_of(_WAITING))}) > 0",
-        "30m",
+        f"time() - {of(series.WAITS_SINCE)}"
+        f" > on ({SERVICE}) group_left () clamp_min({of(series.START_LIMIT)}, {_NEVER_SECONDS})",
+        "1m",
         "warning",
-        f"{_NAME}: {{{{ $value }}}} replicas have been {{{{ $labels.state }}}} for half an hour",
+        f"{_NAME}: a {{{{ $labels.holdfast_accelerator }}}} replica is {{{{ $labels.state }}}} and has not been Ready "
+        "for {{ $value | humanizeDuration }}",
         "unschedulable: no node fits accelerators[].nodeSelector and tolerations, or none is free. failing: kubectl "
         "logs of the pod; usual causes are model.maxModelLen above what the GPU's memory holds, and engine.args. "
         "starting: a model.cache on a volume keeps weights and compiled kernels.",
@@ -266,8 +292,8 @@ def _condition(kind: ConditionType, *reasons: Reason) -> str:
     return of(series.CONDITION, type=str(kind), status="False", **named)
 
 
-def _lasting(kind: ConditionType) -> str:
+def _lasting(kind: ConditionType, span: str = _LASTING) -> str:
     """A condition that is False and was not True for a while, whatever its reasons were meanwhile."""
-    met = f"count_over_time({of(series.CONDITION, type=str(kind), status='True')}[{_LASTING}])"
-    known = f"{of(series.OBJECTIVE)} offset {_LASTING}"
+    met = f"count_over_time({of(series.CONDITION, type=str(kind), status='True')}[{span}])"
+    known = f"{of(series.OBJECTIVE)} offset {span}"
     return f"{_condition(kind)} unless on ({SERVICE}) {met} and on ({SERVICE}) {known}"

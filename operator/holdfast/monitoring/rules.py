@@ -15,6 +15,7 @@ from holdfast.observe import queries
 from holdfast.observe.queries import E2E, GROUP, OURS, SERVICE, TPOT, TPOT_BEFORE_0_11, TTFT
 from holdfast.observe.traffic import FINISHED_REASONS
 from holdfast.policy.budget import FAST, REACHABLE, SHORTER, SLOW, BurnWindow
+from holdfast.policy.settings import PolicySettings
 
 ITL = "inter_token_latency_seconds"
 LATENCIES = {"ttft": (TTFT,), "tpot": (TPOT, TPOT_BEFORE_0_11), "itl": (ITL,), "e2e": (E2E,)}
@@ -30,6 +31,15 @@ LEAST_FAST_SECONDS = 300.0
 OBJECTIVE_KEPT = "15m"
 """How long objectives outlive an operator that is gone, so that alerts do too."""
 
+SUDDEN_SHARE = 0.02
+"""Whose loss within `LEAST_FAST_SECONDS` calls somebody: the share of the budget at which the SRE workbook pages."""
+
+STEEP = BurnWindow(SUDDEN_SHARE, 720.0)
+"""The same within a 720th of the window, which is an hour of thirty days: the workbook's 14.4 times."""
+
+STARTS, DECLARED_SECONDS = 2, PolicySettings().starting_seconds
+"""How many times its usual time a start may take, as a rollout's deadline has it; what it may where none was seen."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recording:
@@ -38,6 +48,19 @@ class Recording:
     record: str
     expr: str
     labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The share of bad requests is above a limit (the label `burn` of `series.BURN_LIMIT`) over both spans."""
+
+    limit: str
+    long_seconds: float
+
+    @property
+    def short_seconds(self) -> float:
+        """What is looked at beside, so that an alert ends when the burning does."""
+        return max(round(self.long_seconds / SHORTER), LEAST_RANGE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +75,14 @@ class Tier:
         """Return the part of the window that an alert looks at, in whole seconds."""
         return max(self.upto_seconds / window.divisor, LEAST_FAST_SECONDS * FAST.divisor / window.divisor)
 
-    def short_seconds(self, window: BurnWindow) -> float:
-        """Return what it looks at beside, so that it ends when the burning does."""
-        return max(round(self.long_seconds(window) / SHORTER), LEAST_RANGE_SECONDS)
+    def looks(self, burn: str) -> tuple[Look, ...]:
+        """Return what each alert looks at, the shortest first: the longer, the lower is the limit."""
+        if burn == "slow":
+            return (Look("slow", self.long_seconds(SLOW)),)
+        fast, steep = self.long_seconds(FAST), self.upto_seconds / STEEP.divisor
+        sudden = (Look("sudden", LEAST_FAST_SECONDS),) if fast > LEAST_FAST_SECONDS else ()
+        between = (Look("steep", steep),) if steep > LEAST_FAST_SECONDS else ()
+        return (*sudden, *between, Look("fast", fast))
 
 
 TIERS = (
@@ -64,7 +92,7 @@ TIERS = (
     Tier("7d", 86400.0, 7 * 86400.0),
     Tier("30d", 7 * 86400.0, 30 * 86400.0),
 )
-BURNS = (("fast", FAST), ("slow", SLOW))
+BURNS = (("steep", STEEP), ("fast", FAST), ("slow", SLOW))
 
 
 def recordings(scrape_seconds: float = 15.0) -> tuple[Recording, ...]:
@@ -91,12 +119,30 @@ def _told() -> Iterator[Recording]:
         (series.GPU_PEAK, "holdfast_service_gpu_peak", "holdfast_accelerator", "of"),
         (series.COST, "holdfast_service_cost_dollars_per_hour"),
         (series.COST_LIMIT, "holdfast_service_cost_limit_dollars_per_hour"),
+        (series.COLD_START, "holdfast_service_cold_start_seconds"),
+        (series.HOLDING, "holdfast_service_holding"),
+        (series.WAITS_SINCE, "holdfast_service_replica_waits_since_timestamp_seconds", "holdfast_accelerator", "state"),
         (series.LAST_CHANGE, "holdfast_service_last_change_timestamp_seconds", "action", "reason"),
     ):
         yield Recording(name, told(of(metric), *labels))
     size = told(of("holdfast_service_gpus_per_replica"), "holdfast_accelerator")
     on = f"on ({by('holdfast_accelerator')})"
     yield Recording(series.GPUS, f"{of(series.REPLICAS)} * {on} group_left () {size}")
+    yield from _starts()
+
+
+def _starts() -> Iterator[Recording]:
+    """How long a start may take, and until when one is waited for while the activator holds what comes.
+
+    A replica that fails is waited for no longer: time alone does not help it.
+    """
+    unknown = f"{of(series.OBJECTIVE)} * 0 + {DECLARED_SECONDS:.0f}"
+    yield Recording(series.START_LIMIT, f"{of(series.COLD_START)} * {STARTS} or {unknown}")
+    oldest = f"min by ({SERVICE}) ({of(series.WAITS_SINCE, state='~starting|unschedulable')})"
+    until = f"{oldest} + {PolicySettings().provisioning_seconds:.0f} + on ({SERVICE}) {of(series.START_LIMIT)}"
+    held = f"and on ({SERVICE}) ({of(series.HOLDING)} > 0)"
+    failing = f"unless on ({SERVICE}) {of(series.WAITS_SINCE, state='failing')}"
+    yield Recording(series.WAKING_UNTIL, f"({until}) > time() {held} {failing}")
 
 
 def _latencies(span: str) -> Iterator[Recording]:
@@ -183,8 +229,10 @@ def _costs() -> Iterator[Recording]:
 
 def _burns() -> Iterator[Recording]:
     """The share of bad requests at which each alert fires, and the requests of each tier of windows."""
-    for burn, window in BURNS:
-        budget = f"{window.budget_share * window.divisor:g} * (1 - {of(series.OBJECTIVE)})"
+    may, fastest = f"(1 - {of(series.OBJECTIVE)})", FAST.budget_share * FAST.divisor
+    rates = [(burn, f"{window.budget_share * window.divisor:g} * {may}") for burn, window in BURNS]
+    sudden = f"clamp_min({of(series.WINDOW)} * {SUDDEN_SHARE:g} / {LEAST_FAST_SECONDS:.0f}, {fastest:g})"
+    for burn, budget in (("sudden", f"{sudden} * on ({SERVICE}) {may}"), *rates):
         yield Recording(series.BURN_LIMIT, f"clamp_max({budget}, {REACHABLE:g})", (("burn", burn),))
     for name, requests in ((series.TIERED_JUDGED, series.JUDGED), (series.TIERED_BAD, series.BAD)):
         for tier in TIERS:

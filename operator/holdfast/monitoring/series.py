@@ -58,6 +58,11 @@ COST = f"{LEVEL}:cost:dollars_per_hour"
 COST_LIMIT = f"{LEVEL}:cost_limit:dollars_per_hour"
 COST_OF_TOKENS = f"{LEVEL}:cost:dollars_per_million_tokens"
 COST_OF_GOOD = f"{LEVEL}:cost:dollars_per_thousand_good_requests"
+COLD_START = f"{LEVEL}:cold_start:seconds"
+HOLDING = f"{LEVEL}:holding:bool"
+WAITS_SINCE = f"{LEVEL}:replica_waits_since:timestamp_seconds"
+START_LIMIT = f"{LEVEL}:start_limit:seconds"
+WAKING_UNTIL = f"{LEVEL}:waking_until:timestamp_seconds"
 LAST_CHANGE = f"{LEVEL}:last_change:timestamp_seconds"
 
 # Burn

@@ -84,6 +84,7 @@ def replica_from_pod(pod: Object) -> Replica:
         detail=detail,
         revision=labels.get("pod-template-hash", ""),
         node=pod.get("spec", {}).get("nodeName", ""),
+        unready_at=_since(conditions, "Ready", "False"),
     )
 
 
@@ -172,8 +173,9 @@ def _is(conditions: Mapping[str, Object], name: str) -> bool:
     return bool(conditions.get(name, {}).get("status") == "True")
 
 
-def _since(conditions: Mapping[str, Object], name: str) -> float | None:
-    return epoch(conditions[name].get("lastTransitionTime")) if _is(conditions, name) else None
+def _since(conditions: Mapping[str, Object], name: str, status: str = "True") -> float | None:
+    told = conditions.get(name, {})
+    return epoch(told.get("lastTransitionTime")) if told.get("status") == status else None
 
 
 def placement_from_deployment(deployment: Object) -> Placement:

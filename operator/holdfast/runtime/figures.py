@@ -16,7 +16,7 @@ from prometheus_client.utils import floatToGoString
 
 from holdfast.api.conditions import ConditionType
 from holdfast.control.report import cost_per_hour
-from holdfast.domain.cluster import NodeOffer
+from holdfast.domain.cluster import NodeOffer, ReplicaPhase
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.enginemodel.catalog import PRODUCT_LABELS, find_accelerator
@@ -24,6 +24,7 @@ from holdfast.observe.cluster import ServiceParts
 from holdfast.observe.edges import around
 
 _SAME_CHANGE_SECONDS = 15.0
+_WAITING = frozenset({ReplicaPhase.STARTING, ReplicaPhase.UNSCHEDULABLE, ReplicaPhase.FAILING})
 _STATUS = {True: "True", False: "False", None: "Unknown"}
 
 Rows = Iterable[tuple[tuple[str, ...], float | None]]
@@ -150,6 +151,16 @@ def _replicas(part: ServiceParts, decision: Decision) -> Rows:
     return chain(wanted, ((labels, float(count)) for labels, count in counted.items()))
 
 
+def _waits_since(part: ServiceParts, _: Decision) -> Rows:
+    """The oldest of each accelerator and phase; while it flips between two phases its age goes on."""
+    oldest: dict[tuple[str, str], float] = {}
+    for replica in part.replicas:
+        if replica.phase in _WAITING:
+            labels = (replica.accelerator, replica.phase.value)
+            oldest[labels] = min(oldest.get(labels, math.inf), replica.unready_at or replica.created_at)
+    return oldest.items()
+
+
 def _gpus(part: ServiceParts, _: Decision) -> Rows:
     return (((option.name,), float(option.gpus_per_replica)) for option in part.spec.accelerators)
 
@@ -204,6 +215,24 @@ FIGURES = (
         "Replicas by accelerator and state: desired, and the phases ready, starting, unschedulable, failing, draining.",
         ("accelerator", "state"),
         _replicas,
+    ),
+    Figure(
+        "holdfast_service_replica_waits_since_timestamp_seconds",
+        "Since when the replica that is not Ready for longest is not, by accelerator and state.",
+        ("accelerator", "state"),
+        _waits_since,
+    ),
+    Figure(
+        "holdfast_service_cold_start_seconds",
+        "What nine of ten starts took at most, from the node to Ready; absent where none was seen.",
+        (),
+        _one(lambda _, decision: decision.cold_start_seconds),
+    ),
+    Figure(
+        "holdfast_service_holding",
+        "1 while clients are led to the activator; absent where scaling.min is not 0.",
+        (),
+        _one(lambda part, decision: None if part.spec.min_replicas else float(decision.holding)),
     ),
     Figure("holdfast_service_replicas_limit", "scaling.min, scaling.max and spec.replicas.", ("limit",), _limits),
     Figure("holdfast_service_gpus_per_replica", "accelerators[].count.", ("accelerator",), _gpus),
