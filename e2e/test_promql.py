@@ -398,3 +398,25 @@ async def test_history_reads_the_window_back_oldest_first_and_closer_where_it_is
         assert sample.arrivals / sample.interval_seconds == pytest.approx(2.6, rel=0.05)
         assert sample.good / sample.interval_seconds == pytest.approx(1.7, rel=0.05)
         assert sample.bad / sample.interval_seconds == pytest.approx(0.8, rel=0.1)
+
+
+async def test_history_reads_back_what_activators_counted_over_their_restarts(reader: Reader) -> None:
+    tsdb = Tsdb()
+    for pod, first, last in (("old", NOW - 3000.0, NOW - 1500.0), ("new", NOW - 1500.0, NOW)):
+        times = scrapes(first, last)
+        labels = {"namespace": "prod", "holdfast_service": "chat", "pod": f"chat-activator-{pod}"}
+        woken = times[0] + 600.0
+        for outcome, many in (("forwarded", 10.0), ("gone", 2.0)):
+            for le, count in (("0.5", 0.0), ("60.0", many), ("+Inf", many)):
+                points = [(at, count if at >= woken else 0.0) for at in times]
+                bucket = labels | {"outcome": outcome, "le": le}
+                tsdb.add("holdfast_activator_wait_seconds_bucket", bucket, points)
+        away = [(at, 3.0 if at >= woken else 0.0) for at in times]
+        tsdb.add("holdfast_activator_requests_total", labels | {"outcome": "turned_away"}, away)
+    history = (await reader.open(tsdb).history([TrafficRequest(CHAT, SLO)], NOW))[CHAT]
+    assert history.samples == ()
+    assert history.held is not None
+    # Scrapes do not fall on the minute: increase() reaches out to it.
+    assert sum(held.late for held in history.held) == pytest.approx(20.0, rel=0.35)
+    assert sum(held.lost for held in history.held) == pytest.approx(10.0, rel=0.35)
+    assert sum(held.late > 0.0 for held in history.held) == 2

@@ -247,6 +247,24 @@ async def test_an_activator_that_ends_still_passes_on_what_it_holds() -> None:
         assert (await asked)[0] == 200
 
 
+async def test_an_activator_that_ends_waits_until_what_it_counted_last_was_asked_for() -> None:
+    async with running() as it:
+        await it.engine.start()
+        await asyncio.wait_for(it.server.told(), 5.0)  # nothing was counted yet
+        await it.post()
+        ending = asyncio.create_task(it.server.told())
+        assert not (await asyncio.wait([ending], timeout=0.05))[0]
+        assert sum((await it.told()).forwarded) == 1
+        await asyncio.wait_for(ending, 5.0)
+
+
+async def test_an_activator_that_nobody_asks_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activator_server, "TOLD_SECONDS", 0.01)
+    async with running(longest_seconds=0.01) as it:
+        assert (await it.post())[0] == 503
+        await asyncio.wait_for(it.server.told(), 5.0)
+
+
 async def test_what_asks_for_no_token_neither_waits_nor_wakes() -> None:
     async with running() as it:
         assert (await it.get("/health"))[0] == 200

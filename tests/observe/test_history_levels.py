@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.domain.signals import HeldSample
 from holdfast.observe import history
 from holdfast.observe.history import Level
 from holdfast.observe.samples import Series
@@ -119,3 +120,34 @@ def test_the_lower_bound_is_one(finished: float, within: list[float]) -> None:
     good = history.good_lower_bound(finished, within)
     assert 0.0 <= good <= finished
     assert good <= min([finished, *within]) + 1e-6
+
+
+HELD, WAITS = "holdfast_activator_requests_total", "holdfast_activator_wait_seconds_bucket"
+
+
+def waits(outcome: str, **counts: float) -> list[Series]:
+    return [series(value, metric=WAITS, outcome=outcome, le=le) for le, value in counts.items()]
+
+
+def test_what_an_activator_counted_is_late_or_lost_by_how_long_it_waited() -> None:
+    rows = [
+        *waits("forwarded", **{"0.25": 1.0, "0.5": 3.0, "1.0": 7.0, "+Inf": 10.0}),
+        *waits("gone", **{"0.5": 2.0, "+Inf": 6.0}),
+        series(5.0, metric=HELD, outcome="turned_away"),
+        series(99.0, metric=HELD, outcome="forwarded"),
+    ]
+    assert history.read_held(rows, [request()]) == {CHAT: (HeldSample(NOW, 7.0, 4.0 + 5.0),)}
+    assert history.read(rows, LEVEL, [request()]) == {}, "engines saw none of them"
+
+
+def test_an_activator_that_counted_nothing_is_known_and_none_is_unknown() -> None:
+    quiet = history.read_held([series(0.0, metric=HELD, outcome="turned_away")], [request()])
+    assert history.joined([], [quiet])[CHAT].held == (HeldSample(NOW, 0.0, 0.0),)
+    engines = history.read([series(1.0, metric="request_success_total")], LEVEL, [request()])
+    assert history.joined([engines], [history.read_held([], [request()])])[CHAT].held is None
+
+
+@pytest.mark.parametrize("nonsense", [math.nan, math.inf, -1.0])
+def test_waits_that_make_no_sense_are_left_out(nonsense: float) -> None:
+    rows = [*waits("forwarded", **{"+Inf": nonsense, "0.5": 4.0, "soon": 3.0}), *waits("unheard-of", **{"+Inf": 9.0})]
+    assert history.read_held(rows, [request()])[CHAT][-1] == HeldSample(NOW, 0.0, 0.0)

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -22,8 +22,6 @@ from holdfast.domain.service import Schedule
 from holdfast.domain.signals import History, RateSample, SignalState, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
 from holdfast.policy import Memory, PolicySettings, decide
-from holdfast.policy.budget import Budget, Verdicts, amended
-from holdfast.policy.heldback import Counted, HeldBack, account
 from holdfast.policy.idle import LEADING_SECONDS, LONGEST_SECONDS, SILENT_SECONDS, Idle, idle_seconds
 from holdfast.policy.idle import with_history as pauses_of
 from tests.builders import NOW, ServiceBuilder, condition, counts, no_traffic, service
@@ -333,28 +331,6 @@ def test_what_an_engine_calls_good_of_them_is_taken_back_once() -> None:
         return learned.budget.total.good
 
     assert good(0.0) - good(3.0) == pytest.approx(3.0)
-
-
-def test_who_was_late_twice_is_bad_once() -> None:
-    slo = CHAT.spec.slo
-    memory, before = HeldBack((Counted("boot", 0, 0),)), Budget(window_seconds=slo.window_seconds)
-    late = Activator(True, boot="boot", forwarded=(*NO_WAITS[:-1], 4))
-    memory, judged = account(memory, late, before, slo, NOW)
-    assert (judged.total, memory.owed) == (Verdicts(0.0, 4.0), 4.0)
-    seen = amended(replace(judged, latest=Verdicts()), Verdicts(1.0, 3.0), NOW + 30.0)
-    memory, judged = account(memory, late, seen, slo, NOW + 30.0)
-    assert (judged.total.good, judged.total.bad) == (pytest.approx(0.0), pytest.approx(4.0))
-    assert memory.owed == 0.0
-
-
-def test_a_process_that_takes_over_counts_whole_and_one_seen_first_does_not() -> None:
-    slo, budget = CHAT.spec.slo, Budget(window_seconds=CHAT.spec.slo.window_seconds)
-    first, second = Activator(True, boot="a", turned_away=5), Activator(True, boot="b", turned_away=2)
-    memory, budget = account(HeldBack(), first, budget, slo, NOW)
-    assert budget.total.bad == 0.0
-    for told in (second, first, second, replace(first, turned_away=6), SILENT):
-        memory, budget = account(memory, told, budget, slo, NOW)
-    assert budget.total.bad == 3.0
 
 
 TIMES = st.lists(st.floats(1.0, 3600.0), max_size=15)

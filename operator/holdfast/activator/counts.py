@@ -24,6 +24,8 @@ class Counts:
         self._last_at: float | None = None
         self._waits = {outcome: [0] * len(WAIT_EDGES) for outcome in (FORWARDED, GONE)}
         self._turned_away = 0
+        self.untold = False
+        """Something was counted since the operator last asked."""
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "holdfast_activator_requests", "Requests by what became of them.", ["outcome"], registry=self.registry
@@ -32,8 +34,11 @@ class Counts:
             "holdfast_activator_wait_seconds", "Time from a request's arrival until it was passed on, or given up.",
             ["outcome"], buckets=WAIT_EDGES, registry=self.registry,
         )  # fmt: skip
+        # Told as 0 from the start: Prometheus takes a first value for no increase.
         for outcome in (FORWARDED, GONE, TURNED_AWAY):
-            self._requests.labels(outcome)  # told as 0 from the start: Prometheus takes a first value for no increase
+            self._requests.labels(outcome)
+        for outcome in (FORWARDED, GONE):
+            self._seconds.labels(outcome)
         waiting = Gauge("holdfast_activator_waiting_requests", "Requests held now.", registry=self.registry)
         waiting.set_function(lambda: float(len(self._since)))
 
@@ -48,18 +53,20 @@ class Counts:
 
     def ended(self, outcome: str, waited_seconds: float) -> None:
         """Note what became of a request that was forwarded, or whose client is gone."""
+        self.untold = True
         self._waits[outcome][next(i for i, edge in enumerate(WAIT_EDGES) if waited_seconds <= edge)] += 1
         self._requests.labels(outcome).inc()
         self._seconds.labels(outcome).observe(waited_seconds)
 
     def turned_away(self) -> None:
         """Note a request that was refused, or had waited for too long."""
+        self.untold = True
         self._turned_away += 1
         self._requests.labels(TURNED_AWAY).inc()
 
     def told(self) -> dict[str, Any]:
-        """Everything as JSON knows it."""
-        now = self._clock()
+        """Everything as JSON knows it, to the operator."""
+        self.untold, now = False, self._clock()
         return {
             "boot": self._boot,
             "waiting": len(self._since),

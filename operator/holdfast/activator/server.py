@@ -32,6 +32,8 @@ ADMIN_IDLE_SECONDS = 75.0
 """Longer than any scrape interval in use: Prometheus keeps its connection."""
 LINGER_SECONDS = 5.0
 """A pod that ends is still sent requests until every node knows."""
+TOLD_SECONDS = 20.0
+"""What it counted last ends with it unless the operator asks before, who asks it and the next pod by turns."""
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PROBES = ("/health", "/ping")
@@ -102,6 +104,7 @@ class ActivatorServer:
         self._room = Room(options.most_bytes)
         self._emptied = asyncio.Event()
         self._emptied.set()
+        self._asked = asyncio.Event()
         self.counts = Counts(clock)
 
     def app(self) -> web.Application:
@@ -126,6 +129,14 @@ class ActivatorServer:
     async def emptied(self) -> None:
         """Wait until no request is in hand."""
         await self._emptied.wait()
+
+    async def told(self) -> None:
+        """Wait until the operator knows all that was counted, but not for ever."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TOLD_SECONDS):
+                while self.counts.untold:
+                    self._asked.clear()
+                    await self._asked.wait()
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         asks, number = request.method == "POST", next(self._numbers)
@@ -261,6 +272,7 @@ class ActivatorServer:
                 await self._room.given_back()
 
     async def _held(self, _: web.Request) -> web.Response:
+        self._asked.set()
         return web.json_response(self.counts.told())
 
     async def _metrics(self, _: web.Request) -> web.Response:
@@ -328,4 +340,6 @@ async def serve(options: Options, announce: Callable[[], None]) -> None:
         await stopped.wait()
         server.leave()
         await asyncio.sleep(LINGER_SECONDS)
+        await server.emptied()
+        await server.told()
         await server.emptied()

@@ -163,7 +163,20 @@ class RateSample:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldSample:
+    """What an activator counted in the step that ended at `at`: requests passed on late, and those lost."""
+
+    at: float
+    late: float
+    lost: float
+
+
+@dataclass(frozen=True, slots=True)
 class History:
-    """Read back once after a start, oldest first; empty where Prometheus has none."""
+    """Read back once after a start, oldest first; empty where Prometheus has none.
+
+    `held` is None where it has no series of an activator: nobody knows what was held.
+    """
 
     samples: tuple[RateSample, ...] = field(default=())
+    held: tuple[HeldSample, ...] | None = None

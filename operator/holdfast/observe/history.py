@@ -10,15 +10,21 @@ import operator
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from holdfast.domain.service import ServiceKey, Slo
-from holdfast.domain.signals import History, RateSample
+from holdfast.domain.signals import HeldSample, History, RateSample
 from holdfast.observe import queries
 from holdfast.observe.samples import Series, usable
 from holdfast.observe.traffic import FINISHED_REASONS, TrafficRequest
 
 HOUR = 3600.0
 _STEPS = ((HOUR, 60.0), (24 * HOUR, 900.0), (30 * 24 * HOUR, 3 * HOUR))  # (reaches back to, one point every)
+
+_OF_ACTIVATORS = frozenset({queries.HELD, queries.HELD_BUCKET})
+_WAITED, _TURNED_AWAY = ("forwarded", "gone"), "turned_away"
+
+Timed = TypeVar("Timed", RateSample, HeldSample)
 
 _EXACT = frozenset({queries.COVERED, queries.ARRIVED, queries.GOOD, queries.BAD})
 
@@ -57,18 +63,63 @@ def read(
     by_service: dict[ServiceKey, list[Series]] = defaultdict(list)
     for row in rows:
         key = ServiceKey(row.label("namespace"), row.label("holdfast_service"))
-        if key in wanted:
+        if key in wanted and row.label("metric") not in _OF_ACTIVATORS:
             by_service[key].append(row)
     return {key: _samples(series, level, wanted[key]) for key, series in by_service.items()}
 
 
-def joined(parts: Iterable[Mapping[ServiceKey, tuple[RateSample, ...]]]) -> dict[ServiceKey, History]:
+def read_held(rows: Sequence[Series], requests: Sequence[TrafficRequest]) -> dict[ServiceKey, tuple[HeldSample, ...]]:
+    """Return what activators counted in one level, oldest first; services without such series are left out.
+
+    Who was given up is lost if it had waited for too long, who was turned away is so however long it had.
+    """
+    limits = {request.key: request.slo.ttft_seconds for request in requests}
+    counts: dict[ServiceKey, dict[float, dict[str, float]]] = {}
+    for row in rows:
+        key = ServiceKey(row.label("namespace"), row.label("holdfast_service"))
+        if key not in limits or row.label("metric") not in _OF_ACTIVATORS:
+            continue
+        found, name = counts.setdefault(key, defaultdict(dict)), _held_column(row, limits[key])
+        for at, value in row.points if name else ():
+            if usable(value):
+                found[at][name] = max(found[at].get(name, 0.0), value)
+    return {key: tuple(_held(at, found[at]) for at in sorted(found)) for key, found in counts.items()}
+
+
+def joined(
+    parts: Iterable[Mapping[ServiceKey, tuple[RateSample, ...]]],
+    held: Iterable[Mapping[ServiceKey, tuple[HeldSample, ...]]] = (),
+) -> dict[ServiceKey, History]:
     """Join levels into one History per service, oldest first."""
-    samples: dict[ServiceKey, list[RateSample]] = defaultdict(list)
+    samples, kept = _by_time(parts), _by_time(held)
+    return {key: History(samples.get(key, ()), kept.get(key)) for key in samples.keys() | kept.keys()}
+
+
+def _by_time(parts: Iterable[Mapping[ServiceKey, tuple[Timed, ...]]]) -> dict[ServiceKey, tuple[Timed, ...]]:
+    samples: dict[ServiceKey, list[Timed]] = defaultdict(list)
     for part in parts:
         for key, some in part.items():
             samples[key].extend(some)
-    return {key: History(tuple(sorted(some, key=lambda sample: sample.at))) for key, some in samples.items()}
+    return {key: tuple(sorted(some, key=lambda sample: sample.at)) for key, some in samples.items()}
+
+
+def _held_column(row: Series, ttft_seconds: float) -> str:
+    """Name what a series of an activator counts; empty where it says nothing about who was late."""
+    outcome, le = row.label("outcome"), row.label("le")
+    if row.label("metric") == queries.HELD:
+        return outcome if outcome == _TURNED_AWAY else ""
+    try:
+        edge = float(le)
+    except ValueError:
+        return ""
+    if edge == math.inf:
+        return outcome
+    return f"{outcome} within" if edge <= ttft_seconds * (1.0 + 1e-9) else ""
+
+
+def _held(at: float, counts: Mapping[str, float]) -> HeldSample:
+    late, given_up = (max(0.0, counts.get(name, 0.0) - counts.get(f"{name} within", 0.0)) for name in _WAITED)
+    return HeldSample(at, late, given_up + counts.get(_TURNED_AWAY, 0.0))
 
 
 def good_lower_bound(finished: float, within: Sequence[float]) -> float:

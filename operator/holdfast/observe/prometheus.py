@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from holdfast.domain.service import ServiceKey, Slo
-from holdfast.domain.signals import History, RateSample, RevisionTraffic, Traffic
+from holdfast.domain.signals import HeldSample, History, RateSample, RevisionTraffic, Traffic
 from holdfast.observe import bundles, edges, history, queries, rota, slow, traffic
 from holdfast.observe.client import PrometheusAddress, PrometheusClient
 from holdfast.observe.foreign import Strangers
@@ -182,15 +182,18 @@ class PrometheusSource:
     async def history(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, History]:
         longest = max((request.slo.window_seconds for request in requests), default=0.0)
         parts: list[Mapping[ServiceKey, tuple[RateSample, ...]]] = []
+        held: list[Mapping[ServiceKey, tuple[HeldSample, ...]]] = []
         portions = [requests[first : first + _PORTION] for first in range(0, len(requests), _PORTION)]
         for level in history.levels(longest, self.window.scrape_seconds):
             try:
                 for portion in portions:
-                    parts.append(await self._read_level(level, portion, len(portions) > 1, now))
+                    rates, waits = await self._read_level(level, portion, len(portions) > 1, now)
+                    parts.append(rates)
+                    held.append(waits)
             except QueryError as error:  # older levels cost more: they would fail too
                 _LOG.warning("history before the last %.0f s is unknown: %s", level.newest_age_seconds, error)
                 break
-        return history.joined(parts)
+        return history.joined(parts, held)
 
     async def running_by_pod(self, keys: Iterable[ServiceKey], now: float) -> Mapping[ServiceKey, Mapping[str, float]]:
         query = queries.running_by_pod_query(keys)
@@ -238,13 +241,14 @@ class PrometheusSource:
 
     async def _read_level(
         self, level: Level, requests: Sequence[TrafficRequest], some: bool, now: float
-    ) -> dict[ServiceKey, tuple[RateSample, ...]]:
+    ) -> tuple[dict[ServiceKey, tuple[RateSample, ...]], dict[ServiceKey, tuple[HeldSample, ...]]]:
         query = queries.history_query(level.step_seconds, _edges_of(requests))
         query = queries.narrowed(query, [request.key for request in requests]) if some else query
         start, end = level.bounds(now)
         ask = functools.partial(self._client.range, query, start, end, level.step_seconds, _HISTORY_TIMEOUT_SECONDS)
         rows = await self._in_thread(ask)
-        return await self._in_thread(functools.partial(history.read, rows, level, requests))
+        rates = await self._in_thread(functools.partial(history.read, rows, level, requests))
+        return rates, await self._in_thread(functools.partial(history.read_held, rows, requests))
 
     def _start_slow_queries(self, requests: Sequence[TrafficRequest], now: float) -> None:
         # One may follow: running_by_pod.

@@ -48,6 +48,9 @@ ARRIVED, GOOD, BAD = "requests_arrived_total", "requests_good_total", "requests_
 JUDGED = (ARRIVED, BAD, GOOD, "requests_withdrawn_total", "good_tokens_total")
 """What the plugin counts (holdfast: in place of vllm:)."""
 
+HELD, HELD_BUCKET = "holdfast_activator_requests_total", "holdfast_activator_wait_seconds_bucket"
+"""What an activator counts, by outcome."""
+
 WAITING_LATE = "requests_waiting_late"
 HUNG = "hung"
 PROGRESS = (
@@ -231,6 +234,8 @@ def history_query(step_seconds: float, edges: Edges) -> Query:
     for metric in (ARRIVED, GOOD, BAD):
         terms.append(_named(f"sum by ({SERVICE}) (increase(holdfast:{metric}{{{OURS}}}[{step}]))", "metric", metric))
     terms.append(_covered(SERVICE, step))
+    for metric, labels in ((HELD_BUCKET, "outcome, le"), (HELD, "outcome")):
+        terms.append(_named(f"sum by ({SERVICE}, {labels}) (increase({metric}{{{OURS}}}[{step}]))", "metric", metric))
     return Query("history", " or ".join(terms))
 
 

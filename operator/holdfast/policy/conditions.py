@@ -130,6 +130,8 @@ def slo_met(view: View, sizes: Sizes) -> ConditionValue:
         return ConditionValue(kind, None, Reason.WARMING_UP, text)
     good, objective = status.attainment(state.attainment), status.attainment(slo.objective)
     text = f"{good} of the requests of the last {window} were good, objective {objective}"
+    if view.learned.held.incomplete(slo.window_seconds, view.now):
+        text = f"{text}; requests held before the operator started are not in it: let Prometheus scrape the activator"
     if state.attainment >= slo.objective:
         return ConditionValue(kind, True, Reason.OBJECTIVE_MET, text)
     reason, cause = _missed_because(view, sizes)

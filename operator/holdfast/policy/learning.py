@@ -83,10 +83,12 @@ def _with_history(known: ServiceMemory, service: ServiceSnapshot, now: float) ->
     """In the first look after a start, what Prometheus remembers."""
     if known.decided_at is not None or service.history is None:
         return known.learned
+    held, judged = heldback.from_history(service.history)
     return replace(
         known.learned,
         demand=demand.from_history(service.history, now),
-        budget=budget.budget_from_history(service.history, service.spec.slo, now),
+        budget=budget.budget_from_history(judged, service.spec.slo, now),
+        held=held,
         idle=idle.with_history(known.learned.idle, service.history, now),
     )
 
