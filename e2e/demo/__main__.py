@@ -14,18 +14,20 @@ import pathlib
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 import yaml
 from rich.console import Console
 from rich.table import Table
 
 from e2e.cluster import nodes
-from e2e.demo import install, report, run
+from e2e.demo import install, report, run, terminal
 from e2e.demo.figure import percent
 from e2e.demo.play import Side, play
 from e2e.demo.run import Facts, Run
 from e2e.demo.scenario import Scenario
+from e2e.kubectl import Kubectl
 from e2e.load import trace
 from e2e.load.client import ClientSettings
 
@@ -49,7 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    stopped = send(sides_of(options, services, scenario), arrivals, console)
+    sides, screens = sides_of(options, services, scenario), list[terminal.Screen]()
+    stopped = send(sides, arrivals, console, terminal.watch(Kubectl(options.namespace).run, scenario, screens))
+    terminal.write(screens, options.out / terminal.PICTURE)
     return conclude(options.out, console, stopped, time.monotonic() - started)
 
 
@@ -75,7 +79,7 @@ def clear(folder: pathlib.Path) -> None:
     """Make the folder of the report, without the files of an earlier run."""
     for place in (folder, folder / run.COMPARISON):
         place.mkdir(parents=True, exist_ok=True)
-        for name in (run.FACTS, run.RECORDS, run.SAMPLES, "report.png", "report.html"):
+        for name in (run.FACTS, run.RECORDS, run.SAMPLES, "report.png", "report.html", terminal.PICTURE):
             (place / name).unlink(missing_ok=True)
 
 
@@ -106,15 +110,27 @@ def facts_of(options: argparse.Namespace, service: install.Service, scenario: Sc
     )
 
 
-def send(sides: Sequence[Side], arrivals: Sequence[trace.Arrival], console: Console) -> bool:
-    """Play the load; return whether somebody stopped it."""
+def send(
+    sides: Sequence[Side], arrivals: Sequence[trace.Arrival], console: Console, beside: Coroutine[Any, Any, None]
+) -> bool:
+    """Play the load, and whatever is done `beside` it; return whether somebody stopped it."""
     urls = " and ".join(side.settings.url for side in sides)
     print(f"A cold start took {sides[0].facts.cold_start_seconds:.0f} s; the load begins: {urls}", flush=True)
     try:
-        asyncio.run(play(sides, arrivals, nodes.connect(), console))
+        asyncio.run(_both(play(sides, arrivals, nodes.connect(), console), beside))
     except KeyboardInterrupt:
         return True
     return False
+
+
+async def _both(work: Coroutine[Any, Any, None], beside: Coroutine[Any, Any, None]) -> None:
+    """Do both until the work is done."""
+    other = asyncio.create_task(beside)
+    try:
+        await work
+    finally:
+        other.cancel()
+        await asyncio.gather(other, return_exceptions=True)
 
 
 def conclude(folder: pathlib.Path, console: Console, stopped: bool, wall_seconds: float) -> int:
