@@ -42,6 +42,9 @@ class ServiceBuilder:
     def with_replicas_between(self, least: int, most: int) -> ServiceBuilder:
         return self._spec(min_replicas=least, max_replicas=most)
 
+    def with_on_demand(self, least: int) -> ServiceBuilder:
+        return self._spec(min_on_demand=least)
+
     def pinned_to(self, replicas: int) -> ServiceBuilder:
         return self._spec(pinned_replicas=replicas)
 

@@ -231,6 +231,41 @@ _SIZES = (
         "spec.accelerators",
         "rename it",
     ),
+    Refusal(
+        "more replicas off spot than max",
+        {"scaling": {"minOnDemand": 11}},
+        "spec.scaling.minOnDemand",
+        "lower minOnDemand or raise max",
+    ),
+    Refusal(
+        "replicas off spot without a regular accelerator",
+        {**_accelerators({**H100, "spot": True}), "scaling": {"minOnDemand": 1}},
+        "spec.scaling",
+        "list one",
+    ),
+    Refusal(
+        "more replicas off spot than the regular accelerator may have",
+        {**_accelerators({**H100, "spot": True}, {**L40S, "max": 1}), "scaling": {"minOnDemand": 2}},
+        "spec.scaling",
+        "raise its max",
+    ),
+    Refusal(
+        "more replicas off spot than the budget pays for",
+        {
+            **_accelerators({**H100, "spot": True, "costPerHour": 1}, {**L40S, "costPerHour": 3}),
+            "scaling": {"minOnDemand": 2},
+            "budget": {"maxCostPerHour": 5},
+        },
+        "spec.scaling",
+        "raise its max or the budget",
+    ),
+    Refusal(
+        "a negative number of replicas off spot",
+        {"scaling": {"minOnDemand": -1}},
+        "spec.scaling.minOnDemand",
+        "greater than or equal to 0",
+    ),
+    Refusal("spot as a word", _accelerators({**H100, "spot": "yes"}), "spec.accelerators[0].spot", "boolean"),
     Refusal("a max of zero", {"scaling": {"max": 0}}, "spec.scaling.max", "greater than or equal to 1"),
     Refusal("replicas above max", {"replicas": 11}, "spec.replicas", "remove it to resume"),
     Refusal("replicas below min", {"replicas": 1, "scaling": {"min": 2}}, "spec.replicas", "remove it to resume"),
@@ -418,8 +453,6 @@ _UNKNOWN = tuple(
     for path, spec in (
         ("spec.slo.tftt", {"slo": {"tftt": "1s"}}),
         ("spec.adopt", {"adopt": {"deployment": "old"}}),
-        ("spec.scaling.minOnDemand", {"scaling": {"minOnDemand": 1}}),
-        ("spec.accelerators[0].spot", _accelerators({**H100, "spot": True})),
     )
 )
 
@@ -450,6 +483,16 @@ ACCEPTED = (
     Accepted("a cache on a claim", {"model": {"cache": {"pvc": "weights"}}}),
     Accepted("free accelerators", _accelerators({**H100, "costPerHour": 0})),
     Accepted("costs for all", _accelerators({**H100, "costPerHour": 2.95}, {**L40S, "costPerHour": 0.86})),
+    Accepted("spot alone", _accelerators({**H100, "spot": True})),
+    Accepted(
+        "spot beside as many regular ones as there may be",
+        {
+            **_accelerators({**H100, "spot": True, "costPerHour": 1}, {**L40S, "max": 2, "costPerHour": 3}),
+            "scaling": {"minOnDemand": 2, "max": 2},
+            "budget": {"maxCostPerHour": 6},
+        },
+    ),
+    Accepted("a floor off spot without spot", {"scaling": {"minOnDemand": 1}}),
     Accepted("replicas at the bounds", {"replicas": 2, "scaling": {"min": 2, "max": 2}}),
     Accepted("a schedule", _schedules({})),
     Accepted("no schedule", {"scaling": {"schedules": []}}),

@@ -26,9 +26,9 @@ LARGEST = {
         "slo": {"ttft": "0.5s", "tpot": "30ms", "e2e": "20s", "objective": "99.5%", "window": "2h"},
         "accelerators": [
             {"name": "h100", "costPerHour": 2.5, "count": 2, "max": 4, "nodeSelector": {"zone": "a", "gpu": "H100"}},
-            {"name": "l40s", "costPerHour": 0.8, "resource": "example.com/gpu"},
+            {"name": "l40s", "costPerHour": 0.8, "resource": "example.com/gpu", "spot": True},
         ],
-        "scaling": {"min": 2, "max": 20},
+        "scaling": {"min": 2, "max": 20, "minOnDemand": 1},
         "replicas": 3,
         "mode": "Recommend",
         "budget": {"maxCostPerHour": 50},
@@ -53,9 +53,10 @@ def test_every_declared_field_arrives() -> None:
     assert spec.slo == Slo(0.5, 0.03, pytest.approx(0.995), 7200.0, 20.0)
     assert spec.accelerators == (
         AcceleratorOption("h100", "nvidia.com/gpu", 2, 2.5, 4, (("gpu", "H100"), ("zone", "a"))),
-        AcceleratorOption("l40s", "example.com/gpu", 1, 0.8),
+        AcceleratorOption("l40s", "example.com/gpu", 1, 0.8, spot=True),
     )
     assert (spec.min_replicas, spec.max_replicas, spec.pinned_replicas) == (2, 20, 3)
+    assert spec.min_on_demand == 1
     assert (spec.recommend_only, spec.max_cost_per_hour) == (True, 50.0)
     assert (spec.max_model_len, spec.quantization) == (8192, "fp8")
     assert spec.batching == BatchingLimits(64, 4096)

@@ -114,6 +114,19 @@ class FluidCluster:
     def restart_operator(self) -> None:
         self.memory = Memory()
 
+    def reclaim(self, accelerator: str, left: int = 0) -> None:
+        """Take nodes away until so many GPUs are left; Deployments make other pods, which wait."""
+        self.gpus = {**self.gpus, accelerator: left}
+        placed = [pod for pod in self.pods if pod.accelerator == accelerator and pod.ready_at is not None]
+        for pod in placed[left:]:
+            self.pods.remove(pod)
+            if pod.leaving_at is None:
+                self._start(accelerator)
+
+    def give_back(self, accelerator: str) -> None:
+        """Let nodes be there again, for pods to come."""
+        self.gpus = {name: gpus for name, gpus in self.gpus.items() if name != accelerator}
+
     # -- the cluster
 
     def _second(self) -> None:

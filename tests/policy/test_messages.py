@@ -51,6 +51,7 @@ from holdfast.policy.schedules import floors
 from holdfast.policy.setbacks import Setback, Setbacks
 from holdfast.policy.sizes import decide_sizes
 from holdfast.policy.sizing import Peaks
+from holdfast.policy.spot import Beside, together
 from holdfast.policy.traffic import judge
 from holdfast.policy.trial import Evidence
 from holdfast.policy.turns import Turns
@@ -227,6 +228,18 @@ def leaving_l40s(*old: Option, setbacks: Setbacks = Setbacks()) -> View:  # noqa
         group=Group("h100", exists=True), others=(running_there,), groups=(running_there,), chosen=new,
         considered=(new, *old), learned=Learned(45.0, setbacks=setbacks), **load(9.0),
     )  # fmt: skip
+
+
+def spot_beside(regular: int, count: int, floor: int = 2, **more: object) -> View:
+    """Two replicas on spot nodes beside regular ones of the same hardware, of which minOnDemand asks for some."""
+    found, pair = an_option("h100-spot", count), Beside("h100", floor, cost_per_hour=3.0)
+    belief = replace(found.belief, option=accelerator("h100-spot", cost_per_gpu_hour=1.0, spot=True))
+    groups = running(2, on="h100-spot"), running(regular)
+    chosen = replace(found, pair=pair, belief=belief)
+    whole, left = together(groups, "h100-spot", pair)
+    considered = chosen, an_option("h100", count, cost=3.0)
+    seen = {"group": whole, "others": left, "groups": groups, "chosen": chosen, "considered": considered}
+    return view(**{"of": CHAT.with_on_demand(floor), **seen, **more})
 
 
 def last_guard(seen: View) -> Told:
@@ -415,6 +428,10 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "hold, too dear": (verdict, view(of=CHAT.costing_at_most(9.0), **needing(6, cost=2.0), **load(29.0))),
     "hold, no GPU": (verdict, view(group=running(3, size=4, short=WAITING), **needing(6), **load(29.0))),
     "hold, impossible": (verdict, view(**needing(4, feasible=False), **load(29.0))),
+    "hold, some off spot": (verdict, spot_beside(2, 4, **load(19.0))),
+    "up, some off spot": (verdict, spot_beside(2, 6, **load(29.0))),
+    "up, a floor off spot above the load": (verdict, spot_beside(0, 4, floor=4, **load(4.0))),
+    "switch, back to spot": (verdict, spot_beside(4, 4, **load(19.0))),
     "switch, no longer listed": (verdict, leaving_l40s()),
     "switch, cheaper": (verdict, leaving_l40s(an_option("l40s", 5, cost=1.0))),
     "switch, preferred": (verdict, leaving_l40s(an_option("l40s", 5))),

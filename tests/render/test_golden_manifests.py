@@ -241,3 +241,28 @@ def test_downtime_of_the_only_replica_is_said_before_it_happens_and_while_it_las
 def test_contexts_are_hashable_so_that_renderings_can_be_cached() -> None:
     facts: Any = context(deployed=live(chat_h100(service())), free_gpu=True)
     assert hash(facts) == hash(copy.deepcopy(facts))
+
+
+def test_the_service_leads_to_spot_and_regular_pods_and_only_labels_of_the_user_tell_them_apart() -> None:
+    """Which nodes are spot is for the policy to know: no pod is replaced for it."""
+    kinds = {"h100-spot": {"capacity": "spot"}, "h100": {"capacity": "on-demand"}}
+    plain, marked = (
+        render(
+            service({
+                "accelerators": [
+                    {"name": name, "nodeSelector": labels} | ({"spot": True} if told and name == "h100-spot" else {})
+                    for name, labels in kinds.items()
+                ],
+                "scaling": {"minOnDemand": int(told)},
+            }),
+            list(kinds),
+            SETTINGS,
+            RenderContext(replicas=2),
+        )
+        for told in (False, True)
+    )  # fmt: skip
+    assert marked == plain
+    pods = [manifest["spec"]["template"] for manifest in deployments(marked).values()]
+    assert [pod["spec"]["nodeSelector"] for pod in pods] == list(kinds.values())
+    (front,) = [item for item in marked if item["kind"] == "Service"]
+    assert all(front["spec"]["selector"].items() <= pod["metadata"]["labels"].items() for pod in pods)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, StrictBool
 
 from holdfast.api import fields
 from holdfast.api.engine_flags import EngineArguments
@@ -126,6 +126,8 @@ class Accelerator(ApiModel):
     """Price of one GPU for an hour, for all accelerators or for none; without it their order is the preference."""
     max: Annotated[int, Field(ge=0, le=10_000)] | None = None
     """Most replicas on this accelerator."""
+    spot: StrictBool = False
+    """Its nodes may be reclaimed at any time; scaling.minOnDemand replicas stay on other accelerators."""
     image: fields.ImageReference | None = None
     """Image in place of engine.image, such as one for ROCm."""
     args: EngineArguments = ()

@@ -87,7 +87,7 @@ class Reason(StrEnum):
     FORECAST_ABOVE_CAPACITY = "ForecastAboveCapacity", "The forecast at the lead time is above what the replicas carry."
     BACKLOG_TO_DRAIN = "BacklogToDrain", "Waiting requests need more capacity to be served in time."
     BUDGET_BURNING = "BudgetBurning", "The error budget burns faster than the window allows."
-    AT_MINIMUM = "AtMinimum", "scaling.min bounds the size."
+    AT_MINIMUM = "AtMinimum", "scaling.min or scaling.minOnDemand bounds the size."
     REQUESTS_HELD = "RequestsHeld", "Requests are held until a replica serves."
     ACTIVATOR_SILENT = "ActivatorSilent", "Nothing answers that would hold requests: a replica runs all the time."
     SCHEDULED_FLOOR = "ScheduledFloor", "A floor of scaling.schedules bounds the size; the message names it."

@@ -114,15 +114,25 @@ _FLOORS_BELOW_MAX = Rule(
 )
 
 
+_ON_DEMAND_BELOW_MAX = Rule(
+    "!has(self.minOnDemand) || self.minOnDemand <= self.max",
+    "scaling.minOnDemand must not exceed scaling.max: lower minOnDemand or raise max",
+    lambda scaling: scaling.min_on_demand <= scaling.max,
+    ".minOnDemand",
+)
+
+
 class Scaling(ApiModel):
     """Bounds on the number of replicas over all accelerators."""
 
-    rules = (_MIN_BELOW_MAX, _DISTINCT_SCHEDULES, _FLOORS_BELOW_MAX)
+    rules = (_MIN_BELOW_MAX, _DISTINCT_SCHEDULES, _FLOORS_BELOW_MAX, _ON_DEMAND_BELOW_MAX)
 
     min: Annotated[int, Field(ge=0, le=10_000)] = 1
     """Fewest replicas; with 0 none runs while no request comes, and the next request is held until one serves."""
     max: Annotated[int, Field(ge=1, le=10_000)] = 10
     """Most replicas."""
+    min_on_demand: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """Fewest replicas on accelerators that are not spot, while any runs."""
     schedules: Annotated[
         tuple[Schedule, ...], Field(max_length=MOST_SCHEDULES, json_schema_extra=fields.map_keyed_by("name"))
     ] = ()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.api.rules import Rule
 
 if TYPE_CHECKING:
-    from holdfast.api.llmservice import LLMServiceSpec
+    from holdfast.api.llmservice import Accelerator, LLMServiceSpec
 
 
 def _costs(spec: LLMServiceSpec) -> list[bool]:
@@ -70,6 +70,28 @@ REPLICAS_WITHIN_BOUNDS = Rule(
     lambda spec: spec.replicas is None or spec.scaling.min <= spec.replicas <= spec.scaling.max,
     ".replicas",
 )
+_NO_FLOOR = "!has(self.scaling.minOnDemand) || self.scaling.minOnDemand == 0"
+_CEL_REGULAR = (
+    "(!has(a.spot) || !a.spot) && (!has(a.max) || a.max >= self.scaling.minOnDemand)"
+    " && (!has(self.budget) || !has(self.budget.maxCostPerHour) || !has(a.costPerHour)"
+    f" || a.costPerHour * double(a.count * self.scaling.minOnDemand) <= self.budget.maxCostPerHour * {_ROUNDING})"
+)
+
+
+def _keeps_the_floor(spec: LLMServiceSpec, accelerator: Accelerator) -> bool:
+    floor, limit, cost = spec.scaling.min_on_demand, spec.budget.max_cost_per_hour, accelerator.cost_per_hour
+    room = accelerator.max is None or accelerator.max >= floor
+    paid = limit is None or cost is None or cost * (accelerator.count * floor) <= limit * _ROUNDING
+    return not accelerator.spot and room and paid
+
+
+FLOOR_CAN_BE_KEPT = Rule(
+    f"{_NO_FLOOR} || self.accelerators.exists(a, {_CEL_REGULAR})",
+    "scaling.minOnDemand needs an accelerator that is not spot, with a max and a budget for that many replicas:"
+    " list one, raise its max or the budget, or lower minOnDemand",
+    lambda spec: not spec.scaling.min_on_demand or any(_keeps_the_floor(spec, a) for a in spec.accelerators),
+    ".scaling",
+)
 ZERO_WITHOUT_TLS = Rule(
     "self.scaling.min > 0 || !has(self.engine) || !has(self.engine.tlsSecretRef)",
     "scaling.min 0 and engine.tlsSecretRef exclude each other, for what holds requests has no certificate:"
@@ -91,6 +113,7 @@ SPEC_RULES = (
     BUDGET_PAYS_FOR_THE_MINIMUM,
     BUDGET_PAYS_FOR_THE_SCHEDULES,
     REPLICAS_WITHIN_BOUNDS,
+    FLOOR_CAN_BE_KEPT,
     ZERO_WITHOUT_TLS,
     ACTIVATOR_IS_TAKEN,
 )

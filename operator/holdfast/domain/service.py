@@ -51,6 +51,7 @@ class AcceleratorOption:
     cost_per_gpu_hour: float | None = None
     max_replicas: int | None = None
     node_selector: tuple[tuple[str, str], ...] = ()
+    spot: bool = False
 
     @property
     def cost_per_replica_hour(self) -> float | None:
@@ -77,7 +78,10 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:
-    """The part of an LLMService that decides sizes; `generation` is the one it was read at."""
+    """The part of an LLMService that decides sizes; `generation` is the one it was read at.
+
+    While any replica runs, `min_on_demand` of them do so on accelerators that are not spot.
+    """
 
     key: ServiceKey
     uid: str
@@ -87,6 +91,7 @@ class ServiceSpec:
     accelerators: tuple[AcceleratorOption, ...]
     min_replicas: int = 1
     max_replicas: int = 10
+    min_on_demand: int = 0
     schedules: tuple[Schedule, ...] = ()
     pinned_replicas: int | None = None
     recommend_only: bool = False

@@ -21,6 +21,7 @@ def to_spec(service: LLMService) -> ServiceSpec:
         accelerators=tuple(_option(accelerator) for accelerator in spec.accelerators),
         min_replicas=spec.scaling.min,
         max_replicas=spec.scaling.max,
+        min_on_demand=spec.scaling.min_on_demand,
         schedules=tuple(_schedule(schedule) for schedule in spec.scaling.schedules),
         pinned_replicas=spec.replicas,
         recommend_only=spec.mode == "Recommend",
@@ -65,6 +66,7 @@ def _option(accelerator: llmservice.Accelerator) -> AcceleratorOption:
         cost_per_gpu_hour=accelerator.cost_per_hour,
         max_replicas=accelerator.max,
         node_selector=tuple(sorted(accelerator.node_selector.items())),
+        spot=accelerator.spot,
     )
 
 

@@ -5,6 +5,7 @@ Where a benchmark has measured such an engine, the model's answer is scaled to t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -65,11 +66,14 @@ class Belief:
     fast_loop: bool = False
     searched: bool = True
     scaled: Scaled = field(default_factory=Scaled)
+    beside_rps: float = math.inf
+    """What the replicas of another accelerator carry that get as large a share of the requests each."""
 
     @property
     def rate_rps(self) -> float:
         """Requests per second of one replica within the objectives."""
-        return self.rate.rate_rps * self.scaled.factor * self.correction.gain / self.work
+        own = self.rate.rate_rps * self.scaled.factor * self.correction.gain / self.work
+        return own if math.isnan(own) else min(own, self.beside_rps)
 
     @property
     def feasible(self) -> bool:

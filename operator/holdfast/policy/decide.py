@@ -29,6 +29,7 @@ from holdfast.policy.rest import Last, facts, still_holds
 from holdfast.policy.schedules import Floors, floors, raised
 from holdfast.policy.settings import PolicySettings
 from holdfast.policy.sizes import Sizes, decide_sizes
+from holdfast.policy.spot import together
 from holdfast.policy.traffic import Seen, judge
 from holdfast.policy.tuning import advice, tune
 from holdfast.policy.turns import remember_turn
@@ -193,13 +194,15 @@ def _view(
     choice = placement.choose(before, spec, considered, groups, cycle, now)
     choice = placement.Choice(moves_to, judged_at=now) if moves_to else choice
     hold = known.turns.patience * cycle
+    chosen = next(option for option in considered if option.name == choice.accelerator)
+    group, others = together(groups, chosen.name, chosen.pair)
     return View(
         service=service,
         now=now,
         seen=seen,
         groups=groups,
-        group=next((group for group in groups if group.accelerator == choice.accelerator), Group(choice.accelerator)),
-        others=tuple(group for group in groups if group.accelerator != choice.accelerator and group.exists),
+        group=group,
+        others=others,
         starting=starting,
         learned=learned,
         peaks=sizing.remember_peak(known.peaks, expected, demand_rps, now, hold, seen.fresh),
@@ -211,7 +214,7 @@ def _view(
         demand_rps=demand_rps,
         hold_seconds=hold,
         considered=considered,
-        chosen=next(option for option in considered if option.name == choice.accelerator),
+        chosen=chosen,
         floors=scheduled,
         slumber=slumber,
         idle_seconds=least_idle,
@@ -230,7 +233,8 @@ def _scheduled(spec: ServiceSpec, learned: Learned, now: float, cycle: float, se
 
 def _awake(spec: ServiceSpec) -> ServiceSpec:
     """The spec as accelerators are chosen for: at least one replica, for a service at rest the next one."""
-    return spec if spec.min_replicas else replace(spec, min_replicas=1)
+    least = max(1, spec.min_replicas, spec.min_on_demand)
+    return spec if spec.min_replicas == least else replace(spec, min_replicas=least)
 
 
 def _advised(recommendation: Verdict, batching: str) -> Verdict:

@@ -114,7 +114,7 @@ def _promised(
 
 def _contested(tight: list[Pool]) -> list[Pool]:
     """Leave out those of a service that is alone there: what it waits for is taken from nobody."""
-    keys = {claim.key for pool in tight if len(pool.claims) > 1 for claim in pool.claims}
+    keys = {claim.key for pool in tight if len(pool.claims) > 1 or pool.beside for claim in pool.claims}
     return [pool for pool in tight if any(claim.key in keys for claim in pool.claims)]
 
 
@@ -128,10 +128,10 @@ def _watched(
     """Note what is found to be short; what fits is forgotten."""
     before = {shortage.of: shortage for shortage in shortages}
     found: dict[Selector, Shortage] = {}
-    for claim in (claim for pool in tight for claim in pool.claims):
+    for claim, waits in [(claim, pool.waits) for pool in tight for claim in pool.claims]:
         of = _selector(claim)
         known = before.get(of)
-        if claim.short and (known is None or now >= known.until):
+        if (claim.short or waits) and (known is None or now >= known.until):
             found[of] = _next(known, of, now, settings)
         elif known is not None:
             found.setdefault(of, known)

@@ -26,7 +26,8 @@ class Claim:
 
     `least` of them stay whatever others want. `running` ones hold accelerators; `outside` of those are on nodes that
     take no pods now, and leave nothing to others. `short`: some have waited for longer than nodes take to come.
-    `kept`: replicas on accelerators that are being left. Good requests are worth having up to `demand_rps`.
+    `kept`: replicas on accelerators that are being left; `beside`: those that serve beside these. Good requests are
+    worth having up to `demand_rps`.
     `elsewhere`: the same on other accelerators of the service, on those where it could move as a whole.
     """
 
@@ -41,6 +42,7 @@ class Claim:
     outside: int = 0
     short: bool = False
     kept: tuple[tuple[AcceleratorOption, int], ...] = ()
+    beside: tuple[tuple[AcceleratorOption, int], ...] = ()
     elsewhere: tuple[Claim, ...] = ()
 
     def gpus(self, replicas: int) -> int:

@@ -18,12 +18,15 @@ Place = tuple[str, frozenset[str]]
 class Pool:
     """Claims whose replicas find room on the same nodes only, and the GPUs that these have for them.
 
-    `kept` GPUs come on top as soon as services that are leaving have left.
+    `kept` GPUs come on top as soon as services that are leaving have left. `beside` are taken by replicas that serve
+    beside those of another accelerator, whether they have them already or have waited for too long (`waits`).
     """
 
     gpus: int
     claims: tuple[Claim, ...]
     kept: int = 0
+    beside: int = 0
+    waits: bool = False
 
     @property
     def wanted(self) -> int:
@@ -39,15 +42,21 @@ def pools_of(claims: Iterable[Claim], inventory: Inventory) -> list[Pool]:
     """
     by_place: defaultdict[Place, list[Claim]] = defaultdict(list)
     kept: Counter[Place] = Counter()
+    beside: Counter[Place] = Counter()
+    waiting: set[Place] = set()
     for claim in claims:
         by_place[_place(claim.option, inventory)].append(claim)
-        for option, replicas in claim.kept:
-            kept[_place(option, inventory)] += replicas * option.gpus_per_replica
+        for held, of in ((kept, claim.kept), (beside, claim.beside)):
+            for option, replicas in of:
+                held[_place(option, inventory)] += replicas * option.gpus_per_replica
+        waiting |= {_place(option, inventory) for option, _ in claim.beside if claim.short}
     pools = []
     for place in sorted(filter(_has_nodes, by_place), key=lambda place: (place[0], sorted(place[1]))):
         inside = tuple(claim for other in by_place if _is_inside(other, place) for claim in by_place[other])
         left = sum(gpus for other, gpus in kept.items() if _is_inside(other, place))
-        pools.append(Pool(inventory.gpus(*place) - left, inside, left))
+        taken = sum(gpus for other, gpus in beside.items() if _is_inside(other, place))
+        waits = any(_is_inside(other, place) for other in waiting)
+        pools.append(Pool(inventory.gpus(*place) - left - taken, inside, left, taken, waits))
         for size in sorted({claim.option.gpus_per_replica for claim in inside} - {1}):
             alike = tuple(claim for claim in inside if claim.option.gpus_per_replica == size)
             pools.append(Pool(inventory.gpus(*place, size), alike))

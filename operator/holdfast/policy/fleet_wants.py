@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from holdfast.api.reasons import Reason
+from holdfast.domain.service import AcceleratorOption
 from holdfast.policy.fleet_claims import Claim
 from holdfast.policy.guards import spare_replicas
 from holdfast.policy.placement import Option
+from holdfast.policy.replicas import Group
 from holdfast.policy.sizes import Sizes
 from holdfast.policy.view import View
 
@@ -20,34 +23,47 @@ def claim_of(view: View, sizes: Sizes) -> Claim:
     scaling.min and the floors of schedules are promises to people: nobody is made to give those up, and where they do
     not fit together, pods without a node say so. What gives way otherwise: replicas without a node at any time, those
     that hold accelerators only where all is known that a service's own decision asks for before it lowers a size.
+
+    Of a pair the chosen accelerator is claimed; what serves beside it is its own whatever others want.
     """
-    chosen = view.chosen.belief
+    chosen, own = view.chosen.belief, _own(view)
     wanted = {target.accelerator: target.replicas for target in sizes.targets}
     held = view.held_by_people
-    want = _allowed(view, view.group.size if held else wanted.get(view.chosen.name, 0))
-    options = {option.name: option for option in view.spec.accelerators}
-    kept = {group.accelerator: group.size if held else wanted.get(group.accelerator, 0) for group in view.others}
+    want = _allowed(view, own, own.size if held else wanted.get(view.chosen.name, 0))
+    parts = _stays(view, None if held else wanted)
+    beside = tuple(part for part in parts if part[0].name in _beside(view))
+    others = sum(replicas for _, replicas in beside)
     rate = chosen.rate_rps if math.isfinite(chosen.rate_rps) else 0.0
-    running = view.group.placed - view.group.draining
+    running = own.placed - own.draining
     return Claim(
         key=view.spec.key,
         option=chosen.option,
         want=want,
-        least=min(want, max(_outside(view), want if held else _least(view, running))),
+        least=min(want, max(_outside(view), want if held else _least(view, running, others))),
         rate_rps=rate,
-        demand_rps=_useful_rps(view, rate, want),
+        demand_rps=max(0.0, _useful_rps(view, rate, want + others) - rate * others),
         priority=view.spec.priority,
         running=running,
         outside=min(want, _outside(view)),
-        short=bool(view.group.short),
-        kept=tuple((options[name], replicas) for name, replicas in kept.items() if replicas and name in options),
+        short=bool(own.short) or any(view.part(name).short for name in _beside(view)),
+        kept=tuple(part for part in parts if part not in beside),
+        beside=beside,
         elsewhere=tuple(_elsewhere(view, option) for option in view.considered if _may_move(view, option)),
     )
 
 
-def _allowed(view: View, want: int) -> int:
+def _stays(view: View, wanted: Mapping[str, int] | None) -> tuple[tuple[AcceleratorOption, int], ...]:
+    """Replicas on other accelerators of the spec, as wanted, or as they are where people hold the size."""
+    found: dict[str, int] = {}
+    for name in (*_beside(view), *(group.accelerator for group in view.others)):
+        part = view.part(name)
+        replicas = part.size if wanted is None else wanted.get(name, 0)
+        found[name] = _allowed(view, part, replicas) if name in _beside(view) else replicas
+    return tuple((option, found[option.name]) for option in view.spec.accelerators if found.get(option.name))
+
+
+def _allowed(view: View, group: Group, want: int) -> int:
     """Without replicas that a quota or admission does not let be made: GPUs given up for those would lie idle."""
-    group = view.group
     there = group.placed - group.draining + len(group.pending) + len(group.short)
     return min(want, there) if there < group.size and _refused(view) else want
 
@@ -56,8 +72,22 @@ def _refused(view: View) -> bool:
     return any(problem.reason in REFUSALS for problem in view.service.problems)
 
 
+def _own(view: View) -> Group:
+    """The replicas of the chosen accelerator alone."""
+    return view.part(view.chosen.name)
+
+
+def _beside(view: View) -> tuple[str, ...]:
+    return () if view.chosen.pair is None else (view.chosen.pair.accelerator,)
+
+
 def _may_move(view: View, to: Option) -> bool:
-    """To where all of it finds room now, from where all is known of it and nothing else is under way."""
+    """To where all of it finds room now, from where all is known of it and nothing else is under way.
+
+    A pair stays where it is, and nothing moves to where scaling.minOnDemand would not be kept.
+    """
+    if view.chosen.pair is not None or (to.belief.option.spot and view.spec.min_on_demand):
+        return False
     free = to is not view.chosen and not any(to.hindrance) and to.room.nodes > 0 and math.isfinite(to.belief.rate_rps)
     known = view.seen.fresh and view.demand_rps is not None and math.isfinite(view.demand_rps)
     moving = view.switching or view.held_by_people or view.asleep or view.learned.hangs.doubted or _refused(view)
@@ -85,10 +115,13 @@ def _elsewhere(view: View, to: Option) -> Claim:
     )
 
 
-def _least(view: View, running: int) -> int:
-    least = max(0, view.least.replicas - sum(group.size for group in view.others))
+def _least(view: View, running: int, beside: int) -> int:
+    left = sum(group.size for group in view.others if group.accelerator not in _beside(view))
+    least = max(0, view.least.replicas - beside - left)
+    if not view.chosen.belief.option.spot and not view.asleep:
+        least = max(least, view.spec.min_on_demand)
     if not all(group.observed and not group.rolling_out for group in view.groups):
-        return max(least, view.group.baseline)
+        return max(least, _own(view).baseline)
     return least if view.seen.fresh and not view.learned.hangs.doubted else max(least, running)
 
 
@@ -102,6 +135,6 @@ def _useful_rps(view: View, rate: float, want: int) -> float:
 
 def _outside(view: View) -> int:
     """Replicas on nodes that take no pods now, such as cordoned ones."""
-    group, offered = view.group, view.chosen.room.names
+    group, offered = _own(view), view.chosen.room.names
     placed = (*group.ready, *group.starting, *group.failing, *group.stuck, *group.hung)
     return sum(bool(replica.node) and replica.node not in offered for replica in placed)

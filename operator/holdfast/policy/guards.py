@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.api.reasons import Reason
 from holdfast.policy.sizing import affordable_replicas, replicas_for
+from holdfast.policy.spot import Beside
 from holdfast.policy.view import View
 
 MOST_TURNS = 2
@@ -150,10 +151,11 @@ def within_what_others_leave(proposal: Proposal) -> Bound | None:
 
     What must stay all the same was reckoned with when they were shared out.
     """
-    granted = proposal.view.granted
-    if granted is None or proposal.after <= granted.replicas:
+    granted, pair = proposal.view.granted, proposal.view.chosen.pair
+    if granted is None:
         return None
-    return Bound(granted.replicas, Reason.CAPACITY_LIMITED, granted.sentence)
+    most = granted.replicas + (0 if pair is None else pair.share(proposal.after))  # of which nothing was asked
+    return None if proposal.after <= most else Bound(most, Reason.CAPACITY_LIMITED, granted.sentence)
 
 
 def at_least_the_minimum(proposal: Proposal) -> Bound | None:
@@ -171,22 +173,31 @@ def at_most_the_maximum(proposal: Proposal) -> Bound | None:
 
 
 def within_the_accelerators_maximum(proposal: Proposal) -> Bound | None:
-    option = proposal.view.belief.option
-    if option.max_replicas is None or proposal.after <= option.max_replicas:
+    option, pair = proposal.view.belief.option, proposal.view.chosen.pair
+    others = 0 if pair is None else pair.share(proposal.after)
+    if option.max_replicas is None or proposal.after - others <= option.max_replicas:
         return None
-    sentence = f"{proposal.after} wanted, {option.name} may have {option.max_replicas}"
-    return Bound(option.max_replicas, Reason.AT_MAXIMUM, sentence)
+    sentence = f"{proposal.after - others} wanted, {option.name} may have {option.max_replicas}"
+    return Bound(others + option.max_replicas, Reason.AT_MAXIMUM, sentence)
 
 
 def within_the_budget(proposal: Proposal) -> Bound | None:
     spec, cost = proposal.view.spec, proposal.view.belief.option.cost_per_replica_hour
     if spec.max_cost_per_hour is None or not cost or cost <= 0.0:
         return None
-    most = affordable_replicas(spec.max_cost_per_hour - proposal.elsewhere_cost, cost)
+    pair, left = proposal.view.chosen.pair, spec.max_cost_per_hour - proposal.elsewhere_cost
+    others = 0 if pair is None else _affordable_beside(pair, proposal.after, left)
+    paid = others * (0.0 if pair is None else pair.cost_per_hour or 0.0)
+    most = others + affordable_replicas(left - paid, cost)
     if proposal.after <= most:
         return None
     sentence = f"{proposal.after} wanted, budget.maxCostPerHour ${spec.max_cost_per_hour:g} pays for {most}"
     return Bound(most, Reason.BUDGET_LIMITED, sentence)
+
+
+def _affordable_beside(pair: Beside, replicas: int, dollars_per_hour: float) -> int:
+    share, cost = pair.share(replicas), pair.cost_per_hour
+    return min(share, affordable_replicas(dollars_per_hour, cost)) if cost else share
 
 
 GUARDS: tuple[Guard, ...] = (

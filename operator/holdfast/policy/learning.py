@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.domain.service import BatchingLimits, Slo
+from holdfast.domain.service import BatchingLimits, ServiceSpec, Slo
 from holdfast.domain.snapshot import ServiceSnapshot, Timing
 from holdfast.policy import budget, capacity, coldstart, demand, forecast, headroom, heldback, idle, mix
 from holdfast.policy.budget import Budget, SloState, Verdicts
@@ -21,6 +21,7 @@ from holdfast.policy.replicas import Group
 from holdfast.policy.retries import learn_retries
 from holdfast.policy.setbacks import Setbacks, watch_setbacks
 from holdfast.policy.settings import PolicySettings
+from holdfast.policy.spot import same_hardware
 from holdfast.policy.traffic import Seen
 
 
@@ -71,7 +72,7 @@ def learn(
         capacity=beliefs,
         look=look,
         fast_loops=loops,
-        setbacks=watch_setbacks(setbacks, groups, now, settings, awaited),
+        setbacks=watch_setbacks(setbacks, groups, now, settings, awaited, _spot(spec)),
         hangs=hangs,
         idle=idle.watch(old.idle, service, seen, groups, now),
         held=held,
@@ -91,6 +92,10 @@ def _with_history(known: ServiceMemory, service: ServiceSnapshot, now: float) ->
         held=held,
         idle=idle.with_history(known.learned.idle, service.history, now),
     )
+
+
+def _spot(spec: ServiceSpec) -> frozenset[str]:
+    return frozenset(option.name for option in spec.accelerators if option.spot)
 
 
 def _headroom(
@@ -144,18 +149,27 @@ def _compare(
     now: float,
     model: EngineModel,
 ) -> tuple[Capacity, Look]:
-    """Beliefs about capacity, corrected where one accelerator has served alone and undisturbed for long enough."""
+    """Beliefs about capacity, corrected where one kind of hardware served alone and undisturbed for long enough."""
     beliefs = capacity.believe(
         old.capacity, service.spec, lengths, seen, model, loops.accelerators, _tuned(service), service.measured
     )
     used = [group for group in groups if group.size > 0]
     whole = not any(g.draining or g.useless for g in groups) and not service.traffic.hung
-    undisturbed = len(used) == 1 and not starting and whole
+    undisturbed = _alike(service.spec, used) and not starting and whole
     since = now - seen.interval_seconds if known.decided_at is None else known.decided_at
     passed = min(max(0.0, now - since), seen.interval_seconds)
-    serving = len(used[0].ready) if undisturbed else 0
+    serving = sum(len(group.ready) for group in used) if undisturbed else 0
     look = watch(old.look, seen, arrived, verdicts, serving, passed, now, arrivals.steady_since)
     if not undisturbed or not is_due(look, service.spec.key, now):
         return beliefs, look
-    name = used[0].accelerator
-    return capacity.correct(beliefs, look, name, model, seen.steps_on(name)), Look(since=now, before=look.verdicts)
+    for name in (group.accelerator for group in used):
+        beliefs = capacity.correct(beliefs, look, name, model, seen.steps_on(name))
+    return beliefs, Look(since=now, before=look.verdicts)
+
+
+def _alike(spec: ServiceSpec, used: list[Group]) -> bool:
+    """Replicas are of one accelerator, or of spot and regular nodes of the same hardware."""
+    if len(used) == 1:
+        return True
+    options = [option for group in used if (option := spec.accelerator(group.accelerator)) is not None]
+    return 0 < len(options) == len(used) and all(same_hardware(options[0], option) for option in options)

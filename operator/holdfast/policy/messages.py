@@ -27,6 +27,7 @@ def describe(view: View, sizes: Sizes) -> str:
         ", ".join(filter(None, (_load(view), _backlog(view), _capacity(view)))),
         _change(view, sizes),
         _cause_of_switch(view, sizes),
+        _regular(view, sizes),
         _replacements(view),
         hung(view),
         _floor(view, sizes),
@@ -104,11 +105,14 @@ def _capacity(view: View) -> str:
 
 
 def _change(view: View, sizes: Sizes) -> str:
-    before = view.group.size
-    after = _target(sizes, view.chosen.name)
-    others = [_move(g.accelerator, g.size, _target(sizes, g.accelerator)) for g in view.others if g.size]
-    if others:
-        return ", ".join([_move(view.chosen.name, before, after), *others])
+    pair, name = view.chosen.pair, view.chosen.name
+    beside = () if pair is None else (pair.accelerator,)
+    names = dict.fromkeys((*beside, *(group.accelerator for group in view.others)))
+    others = [(other, view.part(other).size, _target(sizes, other)) for other in names]
+    told = [_move(other, before, after) for other, before, after in others if before or (other in beside and after)]
+    before, after = view.part(name).size, _target(sizes, name)
+    if told:
+        return ", ".join([_move(name, before, after), *told] if before or after else told)
     if before == after:
         return _replicas(after)
     return f"{before} -> {_replicas(after)}{_price(view, after - before)}"
@@ -151,6 +155,14 @@ def _cause_of_switch(view: View, sizes: Sizes) -> str:
     if costs[0] is None or costs[1] is None:
         return f"{view.chosen.name} is listed before {option.name}"
     return f"for the same load {view.chosen.name} costs ${costs[0]:.2f}/h, {option.name} ${costs[1]:.2f}/h"
+
+
+def _regular(view: View, sizes: Sizes) -> str:
+    """Why some run on the dearer nodes."""
+    pair, floor = view.chosen.pair, view.spec.min_on_demand
+    if pair is None or not view.chosen.belief.option.spot or not _target(sizes, pair.accelerator):
+        return ""
+    return f"scaling.minOnDemand keeps {floor} off spot"
 
 
 def _replacements(view: View) -> str:
@@ -220,6 +232,8 @@ def _up_reason(view: View, sizes: Sizes) -> Reason:
     least = view.least
     if least.reason is Reason.REQUESTS_HELD or least.reason in sizes.limits or sizes.after <= least.replicas:
         return least.reason
+    if _regular(view, sizes) and _target(sizes, view.chosen.name) <= view.part(view.chosen.name).size:
+        return Reason.AT_MINIMUM
     if spare_replicas(view) and _needed(view) - spare_replicas(view) <= view.group.baseline:
         return Reason.ENGINE_HUNG if view.group.hung else Reason.ENGINE_FAILING
     if view.forecast is not None and view.demand_rps is not None and view.demand_rps > view.forecast.wanted_rps:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, PlacementTarget, Verdict
+from holdfast.domain.service import ServiceSpec
 from holdfast.policy.sizes import target
 from holdfast.policy.view import View
 
@@ -31,7 +32,7 @@ def _pinned_sizes(view: View, pinned: int) -> dict[str, int]:
     used = used or [view.chosen]
     sizes = {group.accelerator: 0 for group in view.groups if group.exists}
     left = pinned
-    for option in used:
+    for option in sorted(used, key=lambda option: option.belief.option.spot) if view.spec.min_on_demand else used:
         sizes[option.name] = min(view.group_of(option.name).size, left)
         left -= sizes[option.name]
     for option in used[:-1]:
@@ -40,7 +41,24 @@ def _pinned_sizes(view: View, pinned: int) -> dict[str, int]:
         sizes[option.name] += more
         left -= more
     sizes[used[-1].name] += left
-    return sizes
+    return _with_floor(view.spec, sizes)
+
+
+def _with_floor(spec: ServiceSpec, sizes: dict[str, int]) -> dict[str, int]:
+    """As many replicas, scaling.minOnDemand of them off spot: on regular accelerators in use, or the first listed."""
+    regular = [option.name for option in spec.accelerators if not option.spot]
+    missing = min(spec.min_on_demand, sum(sizes.values())) - sum(sizes.get(name, 0) for name in regular)
+    if missing <= 0 or not regular:
+        return sizes
+    taken = max(regular, key=lambda name: sizes.get(name, 0))
+    found = dict(sizes)
+    for option in spec.accelerators:
+        if option.spot:
+            moved = max(0, min(missing, found.get(option.name, 0)))
+            found[option.name] = found.get(option.name, 0) - moved
+            found[taken] = found.get(taken, 0) + moved
+            missing -= moved
+    return found
 
 
 def _action(view: View, pinned: int, sizes: dict[str, int]) -> Action:
@@ -58,8 +76,9 @@ def recommend_verdict(view: View) -> Verdict:
     message = "mode is Recommend, nothing is moved: see status.recommendation"
     if any(group.exists for group in view.groups):
         return Verdict(Action.HOLD, Reason.RECOMMEND, message, current_targets(view))
-    first = PlacementTarget(view.spec.accelerators[0].name, view.least.replicas)
-    return Verdict(Action.CREATE, Reason.RECOMMEND, message, (first,))
+    first = _with_floor(view.spec, {view.spec.accelerators[0].name: view.least.replicas})
+    targets = tuple(PlacementTarget(name, replicas) for name, replicas in first.items() if replicas or len(first) == 1)
+    return Verdict(Action.CREATE, Reason.RECOMMEND, message, targets)
 
 
 def current_targets(view: View) -> tuple[PlacementTarget, ...]:

@@ -1,8 +1,12 @@
-"""Which accelerator a service runs on: the cheapest per good request that can be had, one at a time."""
+"""Which accelerator a service runs on: the cheapest per good request that can be had, one at a time.
+
+Only spot and regular nodes of the same hardware serve beside each other (policy.spot).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from holdfast.domain.decision import Candidate
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
@@ -11,6 +15,7 @@ from holdfast.policy.inventory import Inventory, Room
 from holdfast.policy.replicas import Group
 from holdfast.policy.setbacks import Setback, Setbacks
 from holdfast.policy.sizing import affordable_replicas, replicas_for
+from holdfast.policy.spot import Beside, beside, is_barred
 
 HYSTERESIS = 0.9
 """Another accelerator must cost less than this share of the one in use."""
@@ -18,7 +23,10 @@ HYSTERESIS = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One accelerator under consideration: `replicas` carry the demand, at most `most` can be had."""
+    """One accelerator under consideration: `replicas` carry the demand, at most `most` can be had.
+
+    With a `pair` some of both are another accelerator's. `barred`: it would leave no room for scaling.minOnDemand.
+    """
 
     belief: Belief
     index: int
@@ -26,6 +34,8 @@ class Option:
     most: int
     room: Room
     setback: Setback | None
+    pair: Beside | None = None
+    barred: bool = False
 
     @property
     def name(self) -> str:
@@ -44,20 +54,41 @@ class Option:
     def cost_per_hour(self) -> float | None:
         """Dollars for the replicas that the demand needs."""
         cost = self.belief.option.cost_per_replica_hour
-        return None if cost is None else cost * self.replicas
+        if cost is None or self.pair is None or self.pair.cost_per_hour is None:
+            return None if cost is None else cost * self.replicas
+        return cost * (self.replicas - self.beside) + self.pair.cost_per_hour * self.beside
 
     @property
-    def hindrance(self) -> tuple[bool, bool, bool]:
+    def beside(self) -> int:
+        """Those of the replicas that are another accelerator's."""
+        return 0 if self.pair is None else self.pair.share(self.replicas)
+
+    @property
+    def parts(self) -> Mapping[str, int]:
+        """The replicas by accelerator."""
+        own = {self.name: self.replicas - self.beside}
+        return own if self.pair is None else own | {self.pair.accelerator: self.beside}
+
+    @property
+    def hindrance(self) -> tuple[bool, bool, bool, bool]:
         """What speaks against it, worst first; the smaller the better."""
-        return self.setback is not None, not self.belief.feasible, not self.fits
+        return self.barred, self.setback is not None, not self.belief.feasible, not self.fits
 
     @property
-    def rank(self) -> tuple[tuple[bool, bool, bool], float, float, int]:
+    def rank(self) -> tuple[tuple[bool, bool, bool, bool], float, float, bool, int]:
         """Unhindered ones first, those that serve more, then by cost of a good request, then as listed."""
-        cost = self.belief.option.cost_per_replica_hour
-        rate = self.belief.rate_rps
-        per_request = cost / rate if cost is not None and rate > 0.0 else 0.0
-        return self.hindrance, self.unserved, per_request, self.index
+        stands_in = self.pair is not None and not self.belief.option.spot
+        return self.hindrance, self.unserved, self._per_request, stands_in, self.index
+
+    @property
+    def _per_request(self) -> float:
+        """Dollars an hour for each good request/s."""
+        cost, rate, both = self.belief.option.cost_per_replica_hour, self.belief.rate_rps, self.cost_per_hour
+        if cost is None or not rate > 0.0:
+            return 0.0
+        if self.pair is None or both is None or not self.replicas:
+            return cost / rate
+        return round(both / self.replicas / rate, 12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +113,31 @@ def options(
 ) -> tuple[Option, ...]:
     """Describe every accelerator of the spec; `fallback` replicas are wanted where the demand is unknown."""
     placed = {group.accelerator: group.placed for group in groups}
-    return tuple(
-        Option(
+    found = []
+    for index, alone in enumerate(beliefs):
+        pair = beside(spec, alone.option, groups, setbacks, now)
+        belief = _slower(alone, beliefs, pair)
+        replicas = _replicas(spec, belief, demand_rps, fallback)
+        option = Option(
             belief=belief,
             index=index,
-            replicas=_replicas(spec, belief, demand_rps, fallback),
-            most=_most(spec, belief.option, inventory, placed.get(belief.option.name, 0)),
+            replicas=replicas,
+            most=_most(spec, belief.option, inventory, placed.get(belief.option.name, 0), pair, replicas),
             room=inventory.room(belief.option),
             setback=setbacks.active(belief.option.name, now),
+            pair=pair,
+            barred=is_barred(spec, belief.option),
         )
-        for index, belief in enumerate(beliefs)
-    )
+        found.append(option)
+    return tuple(found)
+
+
+def _slower(belief: Belief, beliefs: tuple[Belief, ...], pair: Beside | None) -> Belief:
+    """All get the same share of the requests, so that no replica may be given more than the slowest carries."""
+    if pair is None:
+        return belief
+    other = next((other for other in beliefs if other.option.name == pair.accelerator), None)
+    return belief if other is None or not other.feasible else replace(belief, beside_rps=other.rate_rps)
 
 
 def _replicas(spec: ServiceSpec, belief: Belief, demand_rps: float | None, fallback: int) -> int:
@@ -101,16 +146,24 @@ def _replicas(spec: ServiceSpec, belief: Belief, demand_rps: float | None, fallb
     return max(replicas_for(demand_rps, belief.rate_rps), spec.min_replicas)
 
 
-def _most(spec: ServiceSpec, option: AcceleratorOption, inventory: Inventory, placed: int) -> int:
-    """By scaling.max, the accelerator's own maximum, the budget and what nodes could take."""
+def _most(
+    spec: ServiceSpec, option: AcceleratorOption, inventory: Inventory, placed: int, pair: Beside | None, replicas: int
+) -> int:
+    """By scaling.max, the accelerator's own maximum, the budget and what nodes could take, beside those of a pair."""
     cost, limit = option.cost_per_replica_hour, spec.max_cost_per_hour
+    others = 0 if pair is None else pair.share(replicas)
+    paid = 0.0 if pair is None else others * (pair.cost_per_hour or 0.0)
     bounds = (
         spec.max_replicas,
-        option.max_replicas,
-        inventory.most_replicas(option, placed),
-        affordable_replicas(limit, cost) if cost and limit is not None else None,
+        _beyond(option.max_replicas, others),
+        _beyond(inventory.most_replicas(option, placed), others),
+        others + affordable_replicas(limit - paid, cost) if cost and limit is not None else None,
     )
     return min(bound for bound in bounds if bound is not None)
+
+
+def _beyond(most: int | None, others: int) -> int | None:
+    return None if most is None else most + others
 
 
 def in_use(groups: tuple[Group, ...], considered: tuple[Option, ...]) -> str:
@@ -164,14 +217,19 @@ def _cheaper(best: Option, current: Option) -> bool:
 
 
 def _both_fit(spec: ServiceSpec, best: Option, current: Option, groups: tuple[Group, ...]) -> bool:
-    """There is room to run the old replicas beside the new ones."""
-    old = next((group.size for group in groups if group.accelerator == current.name), 0)
-    if old + best.replicas > spec.max_replicas:
+    """There is room to run the old replicas beside the new ones; what goes on serving is not needed twice."""
+    costs = {option.name: option.cost_per_replica_hour for option in spec.accelerators}
+    sizes = {group.accelerator: group.size for group in groups}
+    old = {name: sizes.get(name, 0) for name in current.parts}
+    both = dict(best.parts)
+    for name, size in old.items():
+        stays = best.pair is not None or current.pair is not None
+        both[name] = max(both.get(name, 0), size) if stays else both.get(name, 0) + size
+    if sum(both.values()) > spec.max_replicas:
         return False
-    costs = best.belief.option.cost_per_replica_hour, current.belief.option.cost_per_replica_hour
-    if spec.max_cost_per_hour is None or costs[0] is None or costs[1] is None:
+    if spec.max_cost_per_hour is None or any(cost is None for cost in costs.values()):
         return True
-    return best.replicas * costs[0] + old * costs[1] <= spec.max_cost_per_hour
+    return sum(replicas * (costs[name] or 0.0) for name, replicas in both.items()) <= spec.max_cost_per_hour
 
 
 def _saving_per_hour(current: Option, best: Option) -> float:
@@ -183,19 +241,29 @@ def _saving_per_hour(current: Option, best: Option) -> float:
 
 def candidates(considered: tuple[Option, ...], chosen: str, objective: float) -> tuple[Candidate, ...]:
     """Say of every accelerator why it was not taken, for `holdfast explain`."""
+    pair = next((option.pair for option in considered if option.name == chosen), None)
+    beside_it = "" if pair is None else pair.accelerator
     return tuple(
         Candidate(
             accelerator=option.name,
             replicas=option.replicas,
             per_replica_rps=option.belief.rate_rps,
             cost_per_hour=option.cost_per_hour,
-            lost_because="" if option.name == chosen else _lost_because(option, objective),
+            lost_because=_lost(option, chosen, beside_it, objective),
         )
         for option in considered
     )
 
 
+def _lost(option: Option, chosen: str, beside_it: str, objective: float) -> str:
+    if option.name == chosen:
+        return ""
+    return f"serves beside {chosen}" if option.name == beside_it else _lost_because(option, objective)
+
+
 def _lost_because(option: Option, objective: float) -> str:
+    if option.barred:
+        return "scaling.minOnDemand needs an accelerator of the same hardware beside it that is not spot"
     if option.setback is not None:
         return f"unavailable ({option.setback.reason}: {option.setback.detail}), tried again later"
     if not option.belief.feasible:

@@ -23,10 +23,14 @@ class Setback:
 
 @dataclass(frozen=True, slots=True)
 class Setbacks:
-    """`past` holds one setback per accelerator, over or not; `failing_since` when replicas were first seen to fail."""
+    """`past` holds one setback per accelerator, over or not; `failing_since` when replicas were first seen to fail.
+
+    `places`: how many replicas of each spot accelerator have, or lost, a node.
+    """
 
     past: tuple[Setback, ...] = ()
     failing_since: tuple[tuple[str, float], ...] = ()
+    places: tuple[tuple[str, int], ...] = ()
 
     def active(self, accelerator: str, now: float) -> Setback | None:
         return next((s for s in self.past if s.accelerator == accelerator and now < s.until), None)
@@ -42,35 +46,62 @@ class Setbacks:
 
 
 def watch_setbacks(
-    memory: Setbacks, groups: tuple[Group, ...], now: float, settings: PolicySettings, awaited: str = ""
+    memory: Setbacks,
+    groups: tuple[Group, ...],
+    now: float,
+    settings: PolicySettings,
+    awaited: str = "",
+    spot: frozenset[str] = frozenset(),
 ) -> Setbacks:
     """Note which accelerators proved unavailable; one that serves in full starts with a clean sheet.
 
-    Of the one that is `awaited` others may still give something up: that it is full proves nothing yet.
+    Of the one that is `awaited` others may still give something up: that it is full proves nothing yet. Of `spot` ones
+    what is left serves in full as soon as no more is asked for: their sheet is clean once they have gone without a
+    setback for as long as the last one lasted.
     """
-    if not memory.past and not memory.failing_since and not any(group.useless for group in groups):
+    if not (memory.past or memory.failing_since or spot) and not any(group.useless for group in groups):
         return memory
-    failing = dict(memory.failing_since)
+    failing, places = dict(memory.failing_since), dict(memory.places)
     past = {setback.accelerator: setback for setback in memory.past}
     for group in groups:
         if group.ready or not group.size:
             failing.pop(group.accelerator, None)
         elif group.failing:  # a crash loop looks like starting between two crashes: the time goes on
             failing.setdefault(group.accelerator, now)
+        reclaimed = _reclaimed(group, places) if group.accelerator in spot else None
         if group.ready and not group.useless and len(group.ready) >= group.size:
-            if not _is_given_up(past.get(group.accelerator), now):
+            if not _is_given_up(past.get(group.accelerator), now, group.accelerator in spot):
                 past.pop(group.accelerator, None)
         elif memory.active(group.accelerator, now) is None:
             waits = group.accelerator == awaited
-            found = _found(group, now - failing.get(group.accelerator, now), settings, waits)
+            found = reclaimed or _found(group, now - failing.get(group.accelerator, now), settings, waits)
             if found is not None:
                 past[group.accelerator] = _next(memory.last(group.accelerator), group.accelerator, found, now, settings)
-    return Setbacks(tuple(past[name] for name in sorted(past)), tuple(sorted(failing.items())))
+    there = tuple((name, places[name]) for name in sorted(group.accelerator for group in groups) if places.get(name))
+    return Setbacks(tuple(past[name] for name in sorted(past)), tuple(sorted(failing.items())), there)
 
 
-def _is_given_up(setback: Setback | None, now: float) -> bool:
-    """It serves in full until those elsewhere do, and is still left to others."""
-    return setback is not None and setback.reason is Reason.CAPACITY_LIMITED and now < setback.until
+def _reclaimed(group: Group, places: dict[str, int]) -> tuple[Reason, str] | None:
+    """Spot replicas that had a node, are still wanted, and find no other one: waiting for nodes would be in vain.
+
+    What drains still holds its place, which the next one may get.
+    """
+    silent = sum(replica.reason == Reason.NODE_LOST for replica in group.failing)
+    placed, had = group.placed - silent, min(places.get(group.accelerator, 0), group.size)
+    places[group.accelerator] = max(min(placed, group.size), had)
+    waiting = (*group.pending, *group.short)
+    if not waiting or placed >= had or group.rolling_out:
+        return None
+    return Reason.INSUFFICIENT_GPUS, _words(waiting[0]) or "the nodes of spot replicas have gone"
+
+
+def _is_given_up(setback: Setback | None, now: float, spot: bool) -> bool:
+    """It serves in full until those elsewhere do, and is still left to others; or little is asked of it meanwhile."""
+    if setback is None:
+        return False
+    if spot and setback.until - setback.delay_seconds <= now < setback.until + setback.delay_seconds:
+        return True
+    return setback.reason is Reason.CAPACITY_LIMITED and now < setback.until
 
 
 def _found(group: Group, failing_seconds: float, settings: PolicySettings, waits: bool) -> tuple[Reason, str] | None:

@@ -35,17 +35,35 @@ class Sizes:
 def decide_sizes(view: View) -> Sizes:
     """Return the sizes that follow for all accelerators of a service."""
     kept = {group.accelerator: _kept(view, group) for group in view.others}
+    left = sum(kept.values())
     wanted = propose(view)
-    proposal, bounds = apply_guards(
-        Proposal(view, view.group.baseline, wanted, sum(kept.values()), _cost_per_hour(view, kept))
-    )
-    targets = (
-        target(view.group, view.chosen.name, proposal.after),
-        *(target(group, group.accelerator, kept[group.accelerator]) for group in view.others),
-    )
+    proposal, bounds = apply_guards(Proposal(view, view.group.baseline, wanted, left, _cost_per_hour(view, kept)))
+    sizes = _shared(view, proposal)
+    both = {name: sizes.get(name, 0) + kept.get(name, 0) for name in dict.fromkeys((*sizes, *kept))}
+    targets = tuple(target(view.part(name), name, replicas) for name, replicas in both.items())
     changed = tuple(item for item in targets if item.replicas or item.observed_replicas)
-    action = _action(view, proposal, kept)
-    return Sizes(action, view.size, sum(item.replicas for item in targets), wanted, bounds, changed)
+    action = _action(view, both)
+    return Sizes(action, view.size, sum(both.values()), wanted, bounds, changed)
+
+
+def _shared(view: View, proposal: Proposal) -> dict[str, int]:
+    """The proposed replicas by accelerator: of the chosen one, and of the one that serves beside it.
+
+    Spot replicas that regular ones are to replace stay until these serve.
+    """
+    pair, name, after = view.chosen.pair, view.chosen.name, proposal.after
+    if pair is None:
+        return {name: after}
+    own, other = view.group_of(name), view.group_of(pair.accelerator)
+    if view.hung_to_let_go and after == proposal.before - view.hung_to_let_go:
+        there = min(other.baseline, pair.most)
+        hung = min(len(other.hung), there, view.hung_to_let_go)
+        return {name: after - (there - hung), pair.accelerator: there - hung}
+    if after == proposal.before and not all(group.observed for group in view.groups):
+        return {name: own.baseline, pair.accelerator: after - own.baseline}
+    share = pair.share(after)
+    until = min(own.baseline, after - min(share, len(other.ready)), view.spec.max_replicas - share - proposal.elsewhere)
+    return {name: max(after - share, until), pair.accelerator: share}
 
 
 def propose(view: View) -> int:
@@ -98,8 +116,14 @@ def _kept(view: View, old: Group) -> int:
     ready, needed = len(view.group.ready), max(1, min(view.chosen.replicas, view.chosen.most))
     if ready >= needed:
         return 0
-    if useful + needed <= view.spec.max_replicas:
-        return useful
+    return useful if useful + needed <= view.spec.max_replicas else _not_replaced(view, old, useful, ready, needed)
+
+
+def _not_replaced(view: View, old: Group, useful: int, ready: int, needed: int) -> int:
+    """Those of the old ones that the new ones do not stand for yet, where there is no room to run both in full."""
+    pair = view.chosen.pair
+    if pair is not None and pair.accelerator == old.accelerator:  # some of these go on, and replace nothing
+        return max(0, min(useful, needed - ready))
     replaced = math.floor(ready * _worth(view, old))
     if ready and ready == view.group.size:  # all that had room are there: without giving one up nothing would move
         replaced = max(1, replaced)
@@ -131,12 +155,15 @@ def _cost_per_hour(view: View, kept: dict[str, int]) -> float:
     return sum(options.get(name, 0.0) * replicas for name, replicas in kept.items())
 
 
-def _action(view: View, proposal: Proposal, kept: dict[str, int]) -> Action:
+def _action(view: View, sizes: dict[str, int]) -> Action:
     if not any(group.exists for group in view.groups):
         return Action.CREATE
-    let_go = any(kept[group.accelerator] != group.size for group in view.others)
-    if let_go or (view.switching and proposal.after != proposal.before):
+    more = {name: replicas - view.part(name).baseline for name, replicas in sizes.items()}
+    left = {group.accelerator for group in view.others}
+    if any(more[name] for name in left) or (view.switching and any(more.values())):
         return Action.SWITCH
-    if proposal.after == proposal.before:
+    if not any(more.values()):
         return Action.HOLD
-    return Action.SCALE_UP if proposal.after > proposal.before else Action.SCALE_DOWN
+    if not sum(more.values()):
+        return Action.SWITCH
+    return Action.SCALE_UP if sum(more.values()) > 0 else Action.SCALE_DOWN

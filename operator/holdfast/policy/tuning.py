@@ -36,7 +36,7 @@ def tune(
     `passed_seconds` since the last look tell how much of the traffic is new.
     """
     placement = next((p for p in view.service.placements if p.accelerator == view.chosen.name), None)
-    if placement is None or view.switching or not view.group.size:
+    if placement is None or view.switching or view.chosen.pair is not None or not view.group.size:
         return memory, None
     if _may_need(view) and not view.belief.fast_loop:
         considered = _considered(memory.considered, view, model)

@@ -40,12 +40,12 @@ class Least(NamedTuple):
 class View:
     """What is known and believed of one service at `now`, before a size is decided.
 
-    `group` are the replicas of the accelerator that was chosen, `others` those of any other, listed or no longer
-    listed; `starting`: capacity is on its way. `forecast` is None where no load was ever seen. `backlog_requests`
-    wait longer than they should; `demand_rps` is what sizes are made for now, `peaks` what they were made for before.
-    `floors` are those of the schedules. `granted` is what the fleet leaves of the chosen accelerator, None as long as
-    there is enough. `slumber` says whether the service rests; where it may, the last replica stays until no request
-    came for `idle_seconds`.
+    `group` are the replicas of the accelerator that was chosen and of its pair, `others` those of any other, listed or
+    no longer listed; `starting`: capacity is on its way. `forecast` is None where no load was ever seen.
+    `backlog_requests` wait longer than they should; `demand_rps` is what sizes are made for now, `peaks` what they were
+    made for before. `floors` are those of the schedules. `granted` is what the fleet leaves of the chosen accelerator,
+    None as long as there is enough. `slumber` says whether the service rests; where it may, the last replica stays
+    until no request came for `idle_seconds`.
     """
 
     service: ServiceSnapshot
@@ -99,10 +99,12 @@ class View:
 
     @property
     def least(self) -> Least:
-        """The bound from below: scaling.min, or a schedule's floor that is higher."""
-        floor, least = self.floors.now, self.spec.min_replicas
-        if floor is not None and floor.replicas > least:
+        """The bound from below: scaling.min, or scaling.minOnDemand or a schedule's floor that is higher."""
+        floor, least, regular = self.floors.now, self.spec.min_replicas, self.spec.min_on_demand
+        if floor is not None and floor.replicas > max(least, regular):
             return Least(floor.replicas, Reason.SCHEDULED_FLOOR, floor.sentence)
+        if not self.asleep and regular > max(1, least):
+            return Least(regular, Reason.AT_MINIMUM, f"scaling.minOnDemand is {regular}")
         if least == 0 and not self.asleep:
             return self._last_one
         return Least(least, Reason.AT_MINIMUM, f"scaling.min is {least}")
@@ -164,6 +166,13 @@ class View:
             return 0
         least = max(1, self.least.replicas)
         return max(0, min(len(self.group.hung), self.group.baseline - least))
+
+    def part(self, accelerator: str) -> Group:
+        """All replicas of one accelerator, whether they serve by choice or are being left."""
+        if self.chosen.pair is not None:
+            return self.group_of(accelerator)
+        there = (self.group, *self.others)
+        return next((group for group in there if group.accelerator == accelerator), Group(accelerator))
 
     def group_of(self, accelerator: str) -> Group:
         return next((group for group in self.groups if group.accelerator == accelerator), Group(accelerator))

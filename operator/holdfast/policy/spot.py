@@ -1,0 +1,165 @@
+"""Spot replicas beside regular ones on the same hardware: which serve together, and how a size is shared between them.
+
+Behind a plain Service each replica gets the same share of the requests, so that only equal hardware is mixed. Of two
+such accelerators one was chosen and takes what the size asks for; the other serves beside it: below spot replicas the
+regular ones that must not be missing, beside regular ones the spot replicas that are still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from holdfast.domain.cluster import Replica
+from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.enginemodel.catalog import PRODUCT_LABELS, find_accelerator
+from holdfast.policy.replicas import Group
+from holdfast.policy.setbacks import Setbacks
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The accelerator that serves beside the chosen one: beyond its `first` replicas up to `most` are the other's."""
+
+    accelerator: str
+    most: int
+    first: int = 0
+    cost_per_hour: float | None = None
+
+    def share(self, replicas: int) -> int:
+        """Replicas of the other accelerator, of so many on both."""
+        return min(self.most, max(0, replicas - self.first))
+
+
+@lru_cache(maxsize=8192)
+def same_hardware(one: AcceleratorOption, other: AcceleratorOption) -> bool:
+    """Whether replicas on both are alike, as far as resource, count and the name of the GPU tell.
+
+    A GPU that is not known is told by its product label, or by a name such as `x-spot` beside `x`.
+    """
+    if (one.resource, one.gpus_per_replica) != (other.resource, other.gpus_per_replica):
+        return False
+    first, second = dict(one.node_selector), dict(other.node_selector)
+    known = find_accelerator(one.name, first), find_accelerator(other.name, second)
+    if known != (None, None):
+        return known[0] == known[1]
+    products = [tuple(labels.get(label) for label in PRODUCT_LABELS) for labels in (first, second)]
+    named = other.name.startswith(f"{one.name}-") or one.name.startswith(f"{other.name}-")
+    return products[0] == products[1] and (any(products[0]) or named)
+
+
+def twins(spec: ServiceSpec, option: AcceleratorOption) -> tuple[AcceleratorOption, ...]:
+    """The regular accelerators of a spot one, the spot ones of a regular one, on the same hardware."""
+    return tuple(o for o in spec.accelerators if o.spot != option.spot and same_hardware(o, option))
+
+
+def keepers(spec: ServiceSpec, option: AcceleratorOption) -> tuple[AcceleratorOption, ...]:
+    """The regular accelerators beside a spot one that may have scaling.minOnDemand replicas."""
+    floor = spec.min_on_demand
+    return tuple(o for o in twins(spec, option) if o.max_replicas is None or o.max_replicas >= floor)
+
+
+def is_barred(spec: ServiceSpec, option: AcceleratorOption) -> bool:
+    """A spot accelerator beside which no regular one can keep scaling.minOnDemand."""
+    return option.spot and spec.min_on_demand > 0 and not keepers(spec, option)
+
+
+def beside(
+    spec: ServiceSpec, option: AcceleratorOption, groups: Sequence[Group], setbacks: Setbacks, now: float
+) -> Beside | None:
+    """Return what serves beside an accelerator that is chosen, None where it serves alone.
+
+    Beside spot: scaling.minOnDemand regular replicas, where some run already, or where it is cheapest. Beside a regular
+    one: spot replicas that have a node, where spot is the one to prefer.
+    """
+    others = keepers(spec, option) if option.spot else [o for o in twins(spec, option) if _preferred(spec, o, option)]
+    if not others or (option.spot and not spec.min_on_demand):
+        return None
+    by_name = {group.accelerator: group for group in groups}
+    serving = {other.name: _serving(by_name.get(other.name), other) for other in others}
+
+    def order(other: AcceleratorOption) -> tuple[bool, bool, float]:
+        out = setbacks.active(other.name, now) is not None
+        return out, not serving[other.name], other.cost_per_replica_hour or 0.0
+
+    if option.spot:
+        best = min(others, key=order)
+        return Beside(best.name, spec.min_on_demand, 0, best.cost_per_replica_hour)
+    best = max(others, key=lambda other: serving[other.name])
+    left = serving[best.name]
+    return Beside(best.name, left, spec.min_on_demand, best.cost_per_replica_hour) if left else None
+
+
+def together(groups: Sequence[Group], chosen: str, pair: Beside | None) -> tuple[Group, tuple[Group, ...]]:
+    """The replicas that serve by choice as one group, and those that are being left."""
+    by_name = {group.accelerator: group for group in groups}
+    own = by_name.get(chosen, Group(chosen))
+    others = tuple(group for group in groups if group.exists and group.accelerator != chosen)
+    if pair is None:
+        return own, others
+    here, rest = parted(by_name.get(pair.accelerator, Group(pair.accelerator)), pair.most)
+    left = tuple(group for group in others if group.accelerator != pair.accelerator)
+    return _joined(own, here), (*((rest,) if rest.size else ()), *left)
+
+
+def parted(group: Group, count: int) -> tuple[Group, Group]:
+    """The most useful replicas of a group, and the rest; what is draining belongs to the first."""
+    here, rest, left = [], [], count
+    for replicas in _ranked(group):
+        here.append(replicas[:left])
+        rest.append(replicas[left:])
+        left -= len(here[-1])
+    size = min(group.baseline, count)
+    return _made_of(group, size, group.draining, here), _made_of(group, group.baseline - size, 0, rest)
+
+
+def _joined(own: Group, other: Group) -> Group:
+    """Two groups as one, by the name of the first."""
+    both = replace(
+        own,
+        exists=own.exists or other.exists,
+        observed=own.observed and other.observed,
+        rolling_out=own.rolling_out or other.rolling_out,
+    )
+    replicas = [mine + theirs for mine, theirs in zip(_ranked(own), _ranked(other), strict=True)]
+    return _made_of(both, own.baseline + other.size, own.draining + other.draining, replicas)
+
+
+Replicas = tuple[Replica, ...]
+
+
+def _ranked(group: Group) -> tuple[Replicas, ...]:
+    """Its replicas by phase, the most useful first."""
+    return group.ready, group.starting, group.pending, group.stuck, group.failing, group.hung, group.short
+
+
+def _made_of(group: Group, size: int, draining: int, ranked: Sequence[Replicas]) -> Group:
+    ready, starting, pending, stuck, failing, hung, short = ranked
+    return replace(
+        group,
+        size=size,
+        draining=draining,
+        ready=ready,
+        starting=starting,
+        pending=pending,
+        stuck=stuck,
+        failing=failing,
+        hung=hung,
+        short=short,
+    )
+
+
+def _serving(group: Group | None, option: AcceleratorOption) -> int:
+    """Replicas that are capacity, or are starting on a node that they have."""
+    if group is None:
+        return 0
+    placed = min(group.size, len(group.ready) + len(group.starting))
+    return placed if option.max_replicas is None else min(placed, option.max_replicas)
+
+
+def _preferred(spec: ServiceSpec, spot: AcceleratorOption, regular: AcceleratorOption) -> bool:
+    costs = spot.cost_per_replica_hour, regular.cost_per_replica_hour
+    if costs[0] is None or costs[1] is None:
+        return spec.accelerators.index(spot) < spec.accelerators.index(regular)
+    return costs[0] < costs[1]
