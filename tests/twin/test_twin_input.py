@@ -57,6 +57,9 @@ def _edited(place: str, value: object) -> dict[str, Any]:
         ("duration", "NaN", "duration: 'NaN' is not a duration"),
         ("warmup", "9h", "warmup: warmup must be shorter"),
         ("faults", [{"at": "1s", "kind": "node-loss", "service": "none"}], "faults[0].service: no service 'none'"),
+        ("faults", [{"at": "1s", "kind": "spot-reclaim"}], "faults[0].accelerator: accelerator names whose nodes"),
+        ("faults", [{"at": "1s", "kind": "node-loss", "accelerator": "h100"}], "give it there, and nowhere else"),
+        ("faults", [{"at": "1s", "kind": "spot-reclaim", "accelerator": "x"}], "faults[0].accelerator: no accelerator"),
     ],
 )
 def test_a_bad_scenario_is_refused_with_the_place_of_its_fault(

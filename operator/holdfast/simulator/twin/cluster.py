@@ -104,6 +104,7 @@ class Cluster:
         self.services = tuple(services)
         self._hardware = {each.name: each for each in hardware}
         self._free = {each.name: each.gpus for each in hardware}
+        self._reclaimed: set[str] = set()
         self._draw = np.random.default_rng([seed, 2])
         self._numbers = itertools.count(1)
 
@@ -148,7 +149,7 @@ class Cluster:
         self._start_ready()
 
     def nodes(self) -> tuple[NodeOffer, ...]:
-        """One node per accelerator with all its GPUs."""
+        """One node per accelerator with all its GPUs, but for those that were reclaimed."""
         return tuple(
             NodeOffer(
                 f"node-{each.name}",
@@ -157,7 +158,27 @@ class Cluster:
                 (("nvidia.com/gpu", each.gpus - self._free[each.name]),),
             )
             for each in self._hardware.values()
+            if each.name not in self._reclaimed
         )
+
+    def reclaim(self, accelerator: str) -> None:
+        """Take the nodes of an accelerator away with all that runs there; Deployments make other pods, which wait."""
+        for service in self.services:
+            for pod in [pod for pod in service.pods if pod.accelerator == accelerator and pod.placed_at is not None]:
+                stays = pod.leaving_at is None
+                pod.leaving_at = self.now if stays else pod.leaving_at
+                self._remove(service, pod, self.now)
+                if stays:
+                    self._create(service, accelerator, self.now)
+        self._reclaimed.add(accelerator)
+        self._free[accelerator] = 0
+
+    def give_back(self, accelerator: str) -> None:
+        """Let the nodes of an accelerator be there again."""
+        if accelerator in self._reclaimed:
+            self._reclaimed.remove(accelerator)
+            self._free[accelerator] = self._hardware[accelerator].gpus
+            self._place_all()
 
     def fail_node(self, service: Service, number: int) -> None:
         """Take a replica away at once, with all that is in it; its Deployment makes another."""

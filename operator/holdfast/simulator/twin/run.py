@@ -205,6 +205,8 @@ class _Run:
             elif fault.kind == "node-loss":
                 if begins:
                     self.cluster.fail_node(named[0], fault.replica)
+            elif fault.accelerator is not None:
+                (self.cluster.reclaim if begins else self.cluster.give_back)(fault.accelerator)
             else:
                 factor = HUNG if fault.kind == "replica-hang" else fault.factor
                 _stretch(named[0], fault.replica, factor if begins else 1.0)

@@ -161,13 +161,26 @@ class ClusterEntry(ApiModel):
 
 
 class Fault(ApiModel):
-    """Something that goes wrong; `for` it lasts, to the end where absent. Node loss takes one replica of a service."""
+    """Something that goes wrong; `for` it lasts, to the end where absent. Node loss takes one replica of a service.
+
+    `spot-reclaim` takes all nodes of an accelerator, with what runs there.
+    """
+
+    rules = (
+        Rule(
+            "",
+            "accelerator names whose nodes a spot-reclaim takes: give it there, and nowhere else",
+            lambda fault: (fault.kind == "spot-reclaim") == (fault.accelerator is not None),
+            ".accelerator",
+        ),
+    )
 
     at: Seconds
-    kind: Literal["metrics-gone", "replica-slow", "replica-hang", "node-loss"]
+    kind: Literal["metrics-gone", "replica-slow", "replica-hang", "node-loss", "spot-reclaim"]
     lasts: Seconds | None = Field(default=None, alias="for")
     service: str | None = None
     replica: Annotated[int, Field(ge=0)] = 0
+    accelerator: str | None = None
     factor: Positive = 3.0
 
 
@@ -227,6 +240,9 @@ class Scenario(ApiModel):
         for place, fault in enumerate(self.faults):
             if fault.service is not None and fault.service not in {entry.name for entry in self.services}:
                 raise BadInput(f"{path}: faults[{place}].service: no service {fault.service!r}: name one of services")
+            if fault.accelerator is not None and fault.accelerator not in there:
+                remedy = f"no accelerator {fault.accelerator!r}: name one of cluster.accelerators"
+                raise BadInput(f"{path}: faults[{place}].accelerator: {remedy}")
 
 
 _REMEDIES = {"missing": "is required: add it", "extra_forbidden": "unknown field: remove it or check its spelling"}
