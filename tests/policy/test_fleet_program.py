@@ -59,6 +59,13 @@ def test_a_lower_priority_moves_to_where_there_is_room_instead_of_shrinking() ->
     assert grants == {batch.key: Grant(5, "its GPUs go to prod/chat (priority 10)", "a", "b")}
 
 
+def test_accelerators_that_cost_nothing_are_moved_to_as_well() -> None:
+    free = replace(on("b"), cost_per_gpu_hour=0.0)
+    batch = movable(a_claim("batch", 4, running=4, short=False), free, 5, 3.5)
+    found = shared([a_claim("chat", 8, priority=10), batch])
+    assert {key: to.option.name for key, to in found.moved.items()} == {batch.key: "b"}
+
+
 def test_nobody_moves_for_less_than_a_tenth_of_what_runs() -> None:
     settled = movable(a_claim("settled", 7, running=7, short=False), on("b"), 6, 5.0)
     assert not shared([settled, a_claim("new", 2, demand_rps=4.5)]).moved

@@ -120,7 +120,7 @@ class Columns:
 
     def lasting(self) -> Terms:
         """What is gained where nothing changes: replicas that run go on, and nobody moves."""
-        price = max((_price(to) for to in self.claim.elsewhere), default=1.0)
+        price = max((_price(to) for to in self.claim.elsewhere), default=0.0) or 1.0  # own machines cost nothing
         worth = self.claim.good_rps(self.claim.want)
         moves = {column: -MOVING * worth * (1.0 + _price(to) / price) for column, to in self._elsewhere()}
         return {self.going_on: STAYING - 1.0} | moves
