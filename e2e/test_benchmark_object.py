@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from e2e import stack
 from e2e.kubectl import Json, Kubectl, condition
+from e2e.limits import alive
 
 pytestmark = pytest.mark.cluster
 
@@ -68,7 +71,8 @@ def test_a_sweep_finds_what_the_service_carries(swept: Json, place: Kubectl) -> 
 
 def test_get_shows_a_row_that_can_be_read(swept: Json, place: Kubectl) -> None:
     header, row = place.run("get", "llmb", "sweep").splitlines()
-    assert header.split() == ["NAME", "TARGET", "PHASE", "SATURATION", "AT-OBJECTIVE", "ATTAINMENT", "REASON", "AGE"]
+    figures = ["SATURATION", "AT-OBJECTIVE", "LIMITS", "ATTAINMENT"]
+    assert header.split() == ["NAME", "TARGET", "PHASE", *figures, "REASON", "AGE"]
     assert row.split()[:3] == ["sweep", "sized", "Succeeded"]
     assert float(row.split()[3]) > 0
 
@@ -108,6 +112,24 @@ def test_the_one_that_waited_has_its_turn(swept: Json, place: Kubectl) -> None:
     assert "only a sweep" in condition(found, "Complete")["message"]
 
 
+def test_tuning_finds_limits_on_an_engine_that_no_user_can_reach(swept: Json, place: Kubectl) -> None:
+    place.wait_for("llmb", "queued", _ended, 120, "the target to be free")
+    served = _answered(place)
+    place.apply(benchmark("limits", {"serviceRef": {"name": "sized"}}, tune={"requests": 40, "maxTrials": 12}))
+    place.wait_for("llmb", "limits", lambda found: _reason(found) == "BenchmarkRunning", 30, "its beginning")
+    place.wait_until(lambda: bool(place.items("pods", "holdfast.dev/benchmark=limits")), 30, "its pod")
+    found = place.wait_for("llmb", "limits", _ended, _SWEEP_SECONDS, "its end")
+    assert (found["status"]["phase"], _reason(found)) == ("Succeeded", "Measured"), found["status"]
+    result = found["status"]["result"]
+    assert 0 < result["maxNumSeqs"] <= 8, result
+    assert result["atObjectiveRps"] > 0
+    kept = place.get_json("configmap", found["status"]["configMap"])["data"]
+    assert len(kept["trials.csv"].splitlines()) == 1 + result["trials"]
+    patched = place.run("patch", "llms", "sized", "--type=merge", f"--patch={kept['patch.json']}", "--dry-run=server")
+    assert "patched" in patched
+    assert _answered(place) - served < 10, "replicas that serve were loaded"
+
+
 def test_nobody_at_the_address_is_told(operator: None, place: Kubectl) -> None:
     place.apply(benchmark("lost", {"url": "http://nobody.example:8000"}, concurrency=1))
     found = place.wait_for("llmb", "lost", _ended, _FAILS_SECONDS, "its end")
@@ -133,6 +155,17 @@ def test_deleting_a_benchmark_deletes_its_job_and_its_result(swept: Json, place:
     assert place.items("jobs,configmaps", selector)
     place.delete("llmb", "sweep")
     place.wait_until(lambda: not place.items("jobs,configmaps,pods", selector), 60, "all that it owned to be gone")
+
+
+def _answered(place: Kubectl) -> float:
+    """Requests that the replicas of the service have finished."""
+    found = 0.0
+    for pod in alive(place, "sized"):
+        with urllib.request.urlopen(f"http://{pod['status']['podIP']}:8000/metrics", timeout=10) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+            samples = [sample for family in families for sample in family.samples]
+            found += sum(each.value for each in samples if each.name == "vllm:request_success_total")
+    return found
 
 
 def _ready(found: Json) -> int:

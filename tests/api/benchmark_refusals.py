@@ -87,6 +87,17 @@ REFUSED: tuple[RefusedBenchmark, ...] = (
     _refused("a rate of nothing", {"sweep": None, "rate": {"rps": 0}}, "rps", "greater than 0", "greater than 0"),
     _refused("less than no rate", {"sweep": {"startRps": -1}}, "startRps", "greater than 0", "greater than 0"),
     _refused("one trial", {"sweep": {"maxTrials": 1}}, "maxTrials", "greater than or equal to 2", "equal to 2"),
+    _refused("tuning what an address leads to", {**_url("http://a"), "sweep": None, "tune": {}}, "tune", "serviceRef"),
+    _refused("a duration of tuning", {"sweep": None, "tune": {}, "duration": "1m"}, "duration", "leave it out"),
+    _refused(
+        "fewer tokens than sequences to look for",
+        {"sweep": None, "tune": {"maxNumSeqs": 512, "maxNumBatchedTokens": 256}},
+        "maxNumBatchedTokens",
+        "at least maxNumSeqs",
+    ),
+    _refused(
+        "too few requests to tell", {"sweep": None, "tune": {"requests": 3}}, "requests", "equal to 20", "equal to 20"
+    ),
     _refused("an unknown field", {"shell": "rm -rf"}, "shell", "unknown field", "unknown field"),
     _refused("a name too long for a Job", {}, "", "at most 52 characters", name="a" * 53),
     _refused("a name with a dot", {}, "", "lower-case letters, digits and '-'", name="a.b"),
@@ -98,6 +109,7 @@ ACCEPTED: tuple[AcceptedBenchmark, ...] = (
     AcceptedBenchmark("a rate", {"sweep": None, "rate": {"rps": 2.5, "cv": 2}}, "sweep"),
     AcceptedBenchmark("a concurrency", {"sweep": None, "concurrency": 64, "duration": "2m"}, "sweep"),
     AcceptedBenchmark("a trace", {"sweep": None, "trace": {**RECORDED, "format": "azure", "speed": 2}}, "sweep"),
+    AcceptedBenchmark("tuning", {"sweep": None, "tune": {"accelerator": "h100", "maxNumSeqs": 512}}, "sweep"),
     AcceptedBenchmark("drawn lengths", {"lengths": {"trace": RECORDED}}, "sweep"),
     AcceptedBenchmark("objectives of its own", {"slo": {**SLO, "e2e": "20s", "objective": "90%"}}, "sweep"),
 )

@@ -11,7 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.api.benchmark_summary import MOST_BYTES, TRIAL_COLUMNS, Failed, RunFigures, Summary, SweepFigures, figure
+from holdfast.api.benchmark_summary import (
+    MOST_BYTES,
+    MOST_TRIALS,
+    TRIAL_COLUMNS,
+    TUNE_COLUMNS,
+    Failed,
+    RunFigures,
+    Summary,
+    SweepFigures,
+    TuneFigures,
+    figure,
+)
 from holdfast.bench import records
 from holdfast.cli.main import main
 from tests.bench.bench_builders import steady
@@ -66,6 +77,10 @@ def test_what_is_written_is_read_back() -> None:
         text(sweep={**SWEEP, "carried_rps": 0.0}).replace("0.0", "NaN"),
         text(sweep={**SWEEP, "carried_rps": 0.0}).replace("0.0", "Infinity"),
         text(sweep={**SWEEP, "carried_rps": 0.0}).replace("0.0", "1e999"),
+        text(tune={"objective": 0.99, "max_num_seqs": 0}),
+        text(tune={"objective": 0.99, "max_num_seqs": 1e9}),
+        text(tune={"objective": 0.99, "rate_rps": "3"}),
+        text(tune={"objective": 0.99, "trials": [[1.0]]}),
         "[" * 3000,
         text(title="x" * MOST_BYTES),
         "\udc80",
@@ -94,6 +109,10 @@ def test_the_longest_summary_fits_into_a_termination_message() -> None:
     whole = Summary(run=run, sweep=sweep).to_json()
     assert len(whole.encode()) <= MOST_BYTES
     assert Summary.read(whole) is not None
+    tune = TuneFigures(objective=0.99, note="\N{SNOWMAN}" * 512, trials=((longest,) * len(TUNE_COLUMNS),) * MOST_TRIALS)
+    tuned = Summary(run=run, tune=tune).to_json()
+    assert len(tuned.encode()) <= MOST_BYTES
+    assert Summary.read(tuned) is not None
     failed = Summary.failed(Failed.FAILED, "\N{SNOWMAN}" * 10_000).to_json()
     assert len(failed.encode()) <= MOST_BYTES
     assert Summary.read(failed) is not None

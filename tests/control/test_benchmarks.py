@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,13 +11,15 @@ import pytest
 from holdfast.act.api import ApiError, ApiUnreachable
 from holdfast.control.benchmarks import Benchmarks
 from holdfast.domain.benchmark import EngineKind
+from holdfast.domain.cluster import Placement
 from holdfast.observe.benchmarks import Benchmark, benchmark_from_object
-from holdfast.observe.cluster import ServiceParts
+from holdfast.observe.cluster import Deployed, ServiceParts
 from holdfast.render import RenderSettings
 from tests.api.benchmark_refusals import RECORDED, benchmark
 from tests.builders import NOW
 from tests.control.parts import llmservice, parts
 from tests.fakes import FakeApi, ManualClock
+from tests.render.scenes import chat_h100, live
 
 ROOT = "/apis/holdfast.dev/v1alpha1/namespaces/prod/llmbenchmarks"
 JOBS = "/apis/batch/v1/namespaces/prod/jobs"
@@ -45,6 +48,22 @@ SUMMARY: dict[str, Any] = {
 CALM_SECONDS = 130.0
 """After so long the load of a benchmark is no longer counted as that of users."""
 FAILURE = {"version": 1, "failure": {"why": "unreachable", "message": "cannot reach http://chat"}}
+
+
+TUNED: dict[str, Any] = {
+    "version": 1,
+    "run": {"attainment": 0.995, "requests": 400, "prompt_tokens": 512.0, "output_tokens": 128.0},
+    "tune": {
+        "objective": 0.99,
+        "max_num_seqs": 64,
+        "max_num_batched_tokens": 2048,
+        "rate_rps": 3.4,
+        "missed_rps": 3.7,
+        "confirmed": True,
+        "made": 7,
+        "trials": [[64, 2048, 3.4, 0.995, 0.1, 0.02, 400, 1]],
+    },
+}
 
 
 class Telemetry:
@@ -122,10 +141,114 @@ class Play:
     def resize(self, **ready: int) -> None:
         self.services = [parts(llmservice("chat"), ready=ready)]
 
+    def deploy(self, **ready: int) -> None:
+        """The service has a Deployment on h100."""
+        service = llmservice("chat")
+        deployed = Deployed(Placement("h100", 1, deployment="chat-h100"), rendered=live(chat_h100(service)))
+        self.services = [replace(parts(service, ready=ready), deployed=(deployed,))]
+
 
 @pytest.fixture
 def play() -> Play:
     return Play()
+
+
+@pytest.fixture
+def tuning() -> Play:
+    """A benchmark that tunes, and a service that serves nobody right now."""
+    play = Play()
+    play.deploy()
+    play.declare({"sweep": None, "tune": {}})
+    return play
+
+
+async def test_tuning_starts_an_engine_of_its_own_and_its_limits_stand_in_status_and_config_map(tuning: Play) -> None:
+    await tuning.tick()
+    assert tuning.told() == ("Running", "BenchmarkRunning")
+    assert tuning.status()["engines"] == {"accelerator": "h100", "replicas": 1, "generation": 1}
+    assert "none that serves is loaded" in tuning.message()
+    pod = tuning.api.objects[tuning.jobs()[0]]["spec"]["template"]["spec"]
+    assert [each["name"] for each in pod["initContainers"]] == ["vllm"]
+    tuning.deploy(h100=3)  # what happens to replicas that serve is none of its business
+    await tuning.tick()
+    tuning.end(TUNED)
+    await tuning.tick()
+    assert tuning.told() == ("Succeeded", "Measured")
+    result = tuning.status()["result"]
+    assert (result["limits"], result["maxNumSeqs"], result["maxNumBatchedTokens"]) == ("64/2048", 64, 2048)
+    assert result["vllmFlags"] == "--max-num-seqs=64 --max-num-batched-tokens=2048"
+    assert (result["atObjectiveRps"], result["trials"]) == (3.4, 7)
+    patch = json.loads(result["patch"])
+    assert llmservice("chat", **patch["spec"]).spec.batching.max_num_seqs == 64
+    found = tuning.api.objects["/api/v1/namespaces/prod/configmaps/sweep-benchmark"]["data"]
+    assert json.loads(found["patch.json"]) == patch
+    assert found["trials.csv"].splitlines()[1].startswith("64.0,2048.0,3.4,")
+
+
+async def test_limits_that_were_found_are_where_the_capacity_of_a_replica_holds(tuning: Play) -> None:
+    await tuning.tick()
+    tuning.end(TUNED)
+    await tuning.tick()
+    (measured,) = tuning.operator.results(tuning.seen())["prod"]
+    assert (measured.batching.max_num_seqs, measured.batching.max_num_batched_tokens) == (64, 2048)
+    assert measured.rate_rps == 3.4
+    assert "3.4 ± " in tuning.message()
+
+
+@pytest.mark.parametrize(
+    ("tune", "remedy"),
+    [
+        ({"accelerator": "a100"}, "chat does not list the accelerator a100: name one of h100, l40s"),
+        ({"accelerator": "l40s"}, "chat has no Deployment on l40s yet"),
+    ],
+)
+async def test_an_engine_that_cannot_be_started_is_told(tune: dict[str, Any], remedy: str, tuning: Play) -> None:
+    tuning.declare({"sweep": None, "tune": tune}, generation=2)
+    await tuning.tick()
+    assert tuning.told() == ("Pending", "TargetNotReady")
+    assert remedy in tuning.message()
+    assert tuning.jobs() == []
+
+
+async def test_engines_without_the_plugin_are_not_tuned_live(tuning: Play) -> None:
+    service = llmservice("chat", engine={"plugin": "Off"})
+    deployed = Deployed(Placement("h100", 1, deployment="chat-h100"), rendered=live(chat_h100(service)))
+    tuning.services = [replace(parts(service), deployed=(deployed,))]
+    await tuning.tick()
+    assert tuning.told() == ("Pending", "TargetNotReady")
+    assert "--restart-command" in tuning.message()
+
+
+async def test_objectives_that_no_limits_meet_are_a_result_without_a_capacity(tuning: Play) -> None:
+    await tuning.tick()
+    tuning.end({"version": 1, "run": {}, "tune": {"objective": 0.99, "note": "cannot be met with any limits"}})
+    await tuning.tick()
+    assert tuning.told() == ("Succeeded", "Measured")
+    assert "cannot be met with any limits" in tuning.message()
+    assert "capacity" not in tuning.status()
+    assert "limits" not in tuning.status()["result"]
+
+
+async def test_an_engine_that_does_not_start_is_told_with_what_it_died_of(tuning: Play) -> None:
+    await tuning.tick()
+    waits = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
+    died = {"terminated": {"exitCode": 1, "message": "CUDA out of memory"}}
+    begins = {"waiting": {"reason": "PodInitializing"}}
+    engine = {"name": "vllm", "state": waits, "lastState": died}
+    tuning.pod(
+        {"containerStatuses": [{"name": "bench", "state": begins}], "initContainerStatuses": [engine]},
+    )
+    await tuning.tick()
+    assert tuning.message() == "its pod waits: vllm: CrashLoopBackOff: back-off 10s; CUDA out of memory"
+
+
+async def test_a_result_of_tuning_that_nobody_asked_for_says_nothing_of_a_replica(play: Play) -> None:
+    play.declare({"target": {"serviceRef": None, "url": "http://elsewhere:8000"}})
+    await play.tick()
+    play.end(TUNED)
+    await play.tick()
+    assert "capacity" not in play.status()
+    assert play.operator.results(play.seen()) == {}
 
 
 async def test_a_benchmark_runs_once_and_its_result_stands_in_status_and_config_map(play: Play) -> None:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.api.benchmark_summary import Failed, RunFigures, Summary, SweepFigures
+from holdfast.api.benchmark_summary import Failed, RunFigures, Summary, SweepFigures, TuneFigures
 from holdfast.api.reasons import Reason
 from holdfast.domain.benchmark import Engines, JobSeen, JobState, Phase, Remembered
 from holdfast.policy.benchmarks import PerReplica, is_at_rest, is_outdated, look, moved, per_replica
 
 ONE = Engines((("h100", 1),), generation=1)
 TWO = Engines((("h100", 2),), generation=1)
+OWN = Engines((("h100", 1),), generation=1, own=True)
 
 
 def sweep(attains: float = 3.5, misses: float | None = 3.9, requests: int = 10_000) -> Summary:
     figures = SweepFigures(objective=0.99, carried_rps=4.0, saturates_rps=4.4, attains_rps=attains, misses_rps=misses)
     return Summary(run=RunFigures(attainment=0.995, requests=requests, prompt_tokens=9, output_tokens=9), sweep=figures)
+
+
+def tuned(**changes: Any) -> Summary:
+    found = {"rate_rps": 3.4, "missed_rps": 3.7, "confirmed": True, "max_num_seqs": 64, "max_num_batched_tokens": 2048}
+    return Summary(run=RunFigures(requests=400), tune=TuneFigures(objective=0.99, **{**found, **changes}))
 
 
 def ended(summary: Summary) -> JobSeen:
@@ -66,6 +73,8 @@ def test_a_run_of_an_earlier_spec_is_outdated_only_while_it_runs() -> None:
         (ended(Summary(run=RunFigures(requests=9, bad={"unreachable": 8}))), (Phase.SUCCEEDED, Reason.MEASURED)),
         (ended(sweep()), (Phase.SUCCEEDED, Reason.MEASURED)),
         (ended(sweep(0.0)), (Phase.SUCCEEDED, Reason.MEASURED)),
+        (ended(tuned()), (Phase.SUCCEEDED, Reason.MEASURED)),
+        (ended(Summary(run=RunFigures(), tune=TuneFigures(objective=0.99))), (Phase.SUCCEEDED, Reason.MEASURED)),
     ],
 )
 def test_every_end_has_its_reason(job: JobSeen, told: tuple[Phase, Reason]) -> None:
@@ -90,6 +99,13 @@ def test_a_replica_carries_its_share_of_the_middle_of_the_border() -> None:
     assert found.standard_error_rps == pytest.approx(found.rate_rps * math.hypot(border, 0.01))
 
 
+def test_an_engine_of_its_own_carries_what_was_confirmed_at_its_best_limits() -> None:
+    found = per_replica(tuned(), OWN, "")
+    assert isinstance(found, PerReplica)
+    assert found.rate_rps == 3.4
+    assert found.standard_error_rps == pytest.approx(3.4 * math.hypot(math.log(3.7 / 3.4) / math.sqrt(12), 0.05))
+
+
 def test_few_requests_make_it_less_sure() -> None:
     few, many = (per_replica(sweep(requests=count), ONE, "") for count in (50, 5000))
     assert isinstance(few, PerReplica)
@@ -102,6 +118,13 @@ def test_few_requests_make_it_less_sure() -> None:
     ("summary", "engines", "change", "words"),
     [
         (Summary(run=RunFigures(requests=9)), ONE, "", "only a sweep"),
+        (tuned(), None, "", "only a sweep"),
+        (tuned(), TWO, "", "only a sweep"),
+        (tuned(), OWN, "the service was edited", "change spec.revision"),
+        (tuned(rate_rps=None), OWN, "", "no limits attain"),
+        (tuned(confirmed=False), OWN, "", "not confirmed"),
+        (tuned(missed_rps=None), OWN, "", "raise tune.maxTrials"),
+        (tuned(missed_rps=3.0), OWN, "", "raise tune.maxTrials"),
         (sweep(), None, "", "of an address"),
         (sweep(), ONE, "replicas went", "pin spec.replicas"),
         (sweep(), Engines((("h100", 1), ("l40s", 1)), 1), "", "several accelerators"),
@@ -127,3 +150,5 @@ def test_what_changed_of_the_engines_is_told() -> None:
     assert "to none" in moved(ONE, Engines((), 1))
     assert "edited" in moved(ONE, Engines((("h100", 1),), 2))
     assert moved(ONE, None) == "the service went"
+    assert moved(OWN, TWO) == "", "replicas that serve are none of its business"
+    assert "edited" in moved(OWN, Engines((), 2))

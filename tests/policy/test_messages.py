@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.api.benchmark_summary import Failed, RunFigures, Summary, SweepFigures
+from holdfast.api.benchmark_summary import Failed, RunFigures, Summary, SweepFigures, TuneFigures
 from holdfast.api.reasons import Reason
 from holdfast.control.report import invalid_status
 from holdfast.domain.activator import SILENT, Activator
@@ -99,6 +99,10 @@ def run_ended(summary: Summary | None = None, state: JobState = JobState.ENDED, 
 
 GOOD_RUN = RunFigures(attainment=0.996, requests=400, arrival_rps=3.5)
 SWEEP = SweepFigures(objective=0.99, carried_rps=4.0, saturates_rps=4.4, attains_rps=3.5, misses_rps=3.9)
+
+TUNE = TuneFigures(
+    objective=0.99, max_num_seqs=64, max_num_batched_tokens=2048, rate_rps=3.4, missed_rps=3.6, confirmed=True, made=7
+)
 
 
 def batching(trial: Trial | None, **changes: Any) -> Callable[[View], Told]:
@@ -500,6 +504,14 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     ),
     "benchmark, always saturated": benchmark(
         run_ended(Summary(run=GOOD_RUN, sweep=SWEEP.model_copy(update={"carried_rps": 0.0})))
+    ),
+    "benchmark, tunes": benchmark(begun("chat", Engines((("h100", 1),), 1, own=True))),
+    "benchmark, tuned": benchmark(run_ended(Summary(run=GOOD_RUN, tune=TUNE))),
+    "benchmark, tuned, unsure": benchmark(
+        run_ended(Summary(run=GOOD_RUN, tune=TUNE.model_copy(update={"confirmed": False, "exhausted": True})))
+    ),
+    "benchmark, tuned in vain": benchmark(
+        run_ended(Summary(run=RunFigures(), tune=TuneFigures(objective=0.99, note="no limits meet the objectives")))
     ),
     "benchmark, nobody there": benchmark(run_ended(Summary.failed(Failed.UNREACHABLE, "cannot reach http://a:8000"))),
     "benchmark, slow client": benchmark(run_ended(Summary.failed(Failed.REFUSED, "requests left 9.1 ms late (p99)"))),

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
+from holdfast.api.benchmark_summary import Failed, Summary
 from holdfast.api.llmservice import LLMService
 from holdfast.bench.definitions import Slo as Bounds
 from holdfast.bench.port import Endpoint
@@ -22,9 +23,12 @@ from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.simulator.twin.capacity import Lengths
 from holdfast.tune.limits import LimitsFile, Restart, arguments, reported_limits
 from holdfast.tune.live import Asked, LiveTrials
+from holdfast.tune.options import Wanted
 from holdfast.tune.port import CannotTry, Requests
+from holdfast.tune.report import Report
 from holdfast.tune.search import Search, Tuned
 from holdfast.tune.setting import Setting, grid
+from holdfast.tune.summary import of_search
 from holdfast.tune.twin import Engine, TwinModel, TwinTrials
 from holdfast_engine.rules import parse_limits
 from tests.fakes import FakeKnobs, RawServer
@@ -112,11 +116,16 @@ async def test_a_live_engine_is_tuned_through_its_limits_file(tmp_path: Path) ->
     async with engine(engine_limits=(str(limits),), max_num_seqs=16, max_num_batched_tokens=256) as client:
         given = ("--url", client.base, "--limits-file", str(limits), "--accelerator", "h100", *CALM)
         load = ("--slo", "ttft=30s,tpot=5s", "--prompt-tokens", "50", "--output-tokens", "4", "--requests", "40")
-        code = await asyncio.to_thread(main, ["tune", *given, *load, "--most-trials", "2", "--json", str(out)])
+        asked = ("--json", str(out), "--summary", str(tmp_path / "left"))
+        code = await asyncio.to_thread(main, ["tune", *given, *load, "--most-trials", "2", *asked])
         reported = reported_limits(await client.metrics())
     told = json.loads(out.read_text())["results"][0]
     written = parse_limits(limits.read_text())
     assert code == 0
+    left = Summary.read((tmp_path / "left").read_text())
+    assert left is not None
+    assert left.tune is not None
+    assert left.tune.max_num_seqs == told["best"]["max_num_seqs"]
     assert told["source"] == "endpoint"
     assert not written.adapt
     assert (written.active_sequences, written.tokens_per_step) == (
@@ -219,6 +228,7 @@ WAY = ("--limits-file", "limits")
         ((*URL, *WAY, "--slo", "ttft=1s", "--requests", "0"), "give a whole number"),
         (("-f", "/nonexistent.yaml"), "no LLMService"),
         (("-f", "x.yaml", *WAY), "need --url"),
+        (("-f", "x.yaml", "--summary", "/nonexistent/left"), "--summary needs --url"),
         (("-f", "x.yaml", "--objective", "90%"), "does not go with -f"),
         (("-f", "x.yaml", "--lengths", "x", "--prompt-tokens", "3"), "leave --prompt-tokens"),
     ],
@@ -236,6 +246,33 @@ def test_bad_usage_is_told_in_one_line(given: tuple[str, ...], told: str, capsys
     assert shown.count("\n") == 1
 
 
-def test_an_endpoint_that_nobody_answers_at_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tune", *URL, *WAY, "--slo", "ttft=1s"]) == 1
+def test_an_endpoint_that_nobody_answers_at_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", *URL, *WAY, "--slo", "ttft=1s", "--summary", str(tmp_path / "left")]) == 1
     assert "cannot reach http://127.0.0.1:9" in capsys.readouterr().err
+    left = Summary.read((tmp_path / "left").read_text())
+    assert left is not None
+    assert left.failure is not None
+    assert left.failure.why is Failed.UNREACHABLE
+
+
+def test_what_was_found_is_left_with_every_trial() -> None:
+    found = tuned(replace(BELIEVED, stretch=1.3))
+    wanted = Wanted.of(Bounds(ttft_seconds=1.0, tpot_seconds=0.03), 0.95)
+    left = of_search(Report("a title", "h100", wanted, found, False, mean_tokens=(1325.0, 12.5)))
+    assert Summary.read(left.to_json()) == left
+    assert left.tune is not None
+    assert left.run is not None
+    assert found.best is not None
+    assert (left.tune.max_num_seqs, left.tune.confirmed) == (found.best.max_num_seqs, found.confirmed)
+    assert left.tune.rate_rps == pytest.approx(found.rate_rps, rel=1e-3)
+    assert len(left.tune.trials) == left.tune.made == len(found.trials)
+    assert (left.run.requests, left.run.prompt_tokens) == (found.trials[-1].judged, 1325.0)
+
+
+def test_what_no_limits_meet_is_left_with_what_would_be_possible() -> None:
+    found = Tuned(None, 0.0, float("inf"), ())
+    left = of_search(Report("a title", "h100", Wanted.of(Bounds(ttft_seconds=1.0), 0.95), found, False))
+    assert Summary.read(left.to_json()) == left
+    assert left.tune is not None
+    assert left.tune.rate_rps is None
+    assert "at no rate that was tried" in left.tune.note

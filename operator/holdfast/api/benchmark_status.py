@@ -24,14 +24,29 @@ Name = Annotated[str, StringConstraints(max_length=512)]
 
 
 class BenchmarkResult(StatusPart):
-    """What was measured; in a sweep, latencies and attainment at the highest rate that attains the objective."""
+    """What was measured; in a sweep, latencies and attainment at the highest rate that attains the objective.
+
+    Of a run that tunes, those of other requests at the rate that was found.
+    """
 
     model_config = ConfigDict(alias_generator=lambda name: to_camel(name.removesuffix("_seconds")))
 
     saturation_rps: Figure | None = None
     """Highest rate tried that the target carries without falling behind, in requests per second."""
     at_objective_rps: Figure | None = None
-    """Highest rate tried at which the objective is attained."""
+    """Highest rate tried at which the objective is attained; of a run that tunes, with the best limits."""
+    limits: Word | None = None
+    """Sequences / tokens per step that carry most, of a run that tunes."""
+    max_num_seqs: Count | None = None
+    """The first of them."""
+    max_num_batched_tokens: Count | None = None
+    """The second of them."""
+    vllm_flags: Sentence | None = None
+    """The same as vLLM takes it."""
+    patch: Sentence | None = None
+    """The same as a merge patch of the LLMService."""
+    trials: Count | None = None
+    """Loads that were sent to find them."""
     operating_range: Word | None = None
     """50 to 70 % of saturation, where a target is best run."""
     attainment: Attainment | None = None
@@ -138,4 +153,6 @@ class LLMBenchmarkStatus(StatusPart):
     result: BenchmarkResult | None = None
     """What was measured."""
     capacity: MeasuredCapacity | None = None
-    """What one replica carries within the objectives: of a sweep that found it, with engines that stayed the same."""
+    """What one replica carries within the objectives: of a sweep that found it with engines that stayed the same, or
+    of a run that tunes.
+    """

@@ -21,14 +21,22 @@ TRIAL_COLUMNS = (
     "requests", "saturated",
 )  # fmt: skip
 
-_MOST_WORDS = 512
+TUNE_COLUMNS = (
+    "max_num_seqs", "max_num_batched_tokens", "rate_rps", "attainment", "ttft_p50_seconds", "tpot_p50_seconds",
+    "requests", "held",
+)  # fmt: skip
+
+MOST_TRIALS, MOST_WORDS = 64, 512
 
 Figure = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False, strict=True)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=True)]
 Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
 Cause = Annotated[str, StringConstraints(pattern="^[a-z0-9_]{1,32}$")]
-Words = Annotated[str, StringConstraints(max_length=_MOST_WORDS)]
+Words = Annotated[str, StringConstraints(max_length=MOST_WORDS)]
 TrialRow = Annotated[tuple[Figure | None, ...], Field(min_length=len(TRIAL_COLUMNS), max_length=len(TRIAL_COLUMNS))]
+
+Limit = Annotated[int, Field(ge=1, le=10**7, strict=True)]
+TuneRow = Annotated[tuple[Figure | None, ...], Field(min_length=len(TUNE_COLUMNS), max_length=len(TUNE_COLUMNS))]
 
 
 class Failed(StrEnum):
@@ -81,21 +89,48 @@ class SweepFigures(_Part):
     saturates_rps: Figure | None = None
     attains_rps: Figure
     misses_rps: Figure | None = None
-    trials: Annotated[tuple[TrialRow, ...], Field(max_length=64)] = ()
+    trials: Annotated[tuple[TrialRow, ...], Field(max_length=MOST_TRIALS)] = ()
+
+
+class TuneFigures(_Part):
+    """Limits that were found and the rate they carry, both None where no limits meet the objective.
+
+    `missed_rps` is the lowest rate at which they missed it; `confirmed`: other requests kept it; `exhausted`: trials
+    ran out first. Of so many that were `made`, the last are in `trials`. `note` says what would be possible.
+    """
+
+    objective: Share
+    max_num_seqs: Limit | None = None
+    max_num_batched_tokens: Limit | None = None
+    rate_rps: Figure | None = None
+    missed_rps: Figure | None = None
+    confirmed: bool = False
+    exhausted: bool = False
+    made: Count = 0
+    note: Words = ""
+    trials: Annotated[tuple[TuneRow, ...], Field(max_length=MOST_TRIALS)] = ()
+
+    def shorter(self) -> Self:
+        """The same in fewer words, with the last trials only."""
+        return self.model_copy(update={"note": self.note[:100], "trials": self.trials[-16:]})
 
 
 class Summary(_Part):
-    """A result, or why there is none. In a sweep, `run` is the trial at the highest rate that attains the objective."""
+    """A result, or why there is none.
+
+    In a sweep, `run` is the trial at the highest rate that attains the objective; of tuned limits, the last one.
+    """
 
     version: Literal[1] = 1
     run: RunFigures | None = None
     sweep: SweepFigures | None = None
+    tune: TuneFigures | None = None
     failure: Failure | None = None
 
     @classmethod
     def failed(cls, why: Failed, message: str) -> Self:
         """No result."""
-        return cls(failure=Failure(why=why, message=message[:_MOST_WORDS]))
+        return cls(failure=Failure(why=why, message=message[:MOST_WORDS]))
 
     @classmethod
     def read(cls, text: str) -> Self | None:
@@ -117,6 +152,7 @@ class Summary(_Part):
             update={
                 "run": self.run and self.run.model_copy(update={"bad": {}}),
                 "sweep": self.sweep and self.sweep.model_copy(update={"trials": self.sweep.trials[:32]}),
+                "tune": self.tune and self.tune.shorter(),
                 "failure": self.failure and self.failure.model_copy(update={"message": self.failure.message[:100]}),
             }
         )
@@ -124,8 +160,9 @@ class Summary(_Part):
 
     def _text(self) -> str:
         told = self.model_dump(mode="json", exclude_none=True, exclude_defaults=False)
-        if self.sweep is not None:
-            told["sweep"]["trials"] = [list(row) for row in self.sweep.trials]
+        for name, part in (("sweep", self.sweep), ("tune", self.tune)):
+            if part is not None:
+                told[name]["trials"] = [list(row) for row in part.trials]
         return json.dumps(told, separators=(",", ":"), allow_nan=False)
 
 

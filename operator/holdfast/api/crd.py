@@ -38,6 +38,7 @@ _BENCHMARK_COLUMNS = (
     ("Phase", "string", ".status.phase", "Pending, Running, Succeeded or Failed", 0),
     ("Saturation", "number", ".status.result.saturationRps", "Requests per second that are carried", 0),
     ("At-Objective", "number", ".status.result.atObjectiveRps", "The same within the objective", 0),
+    ("Limits", "string", ".status.result.limits", "Sequences/tokens per step that carry most", 0),
     ("Attainment", "string", ".status.result.attainment", "Share of good requests", 0),
     ("Reason", "string", '.status.conditions[?(@.type=="Complete")].reason', "Why it is as it is", 0),
     ("Age", "date", ".metadata.creationTimestamp", "Time since creation", 0),

@@ -109,6 +109,35 @@ class Rate(ApiModel):
     """Deviation / mean of the gaps: 1 for Poisson, above it gamma."""
 
 
+_TOKENS_COVER_SEQUENCES = Rule(
+    "!has(self.maxNumSeqs) || !has(self.maxNumBatchedTokens) || self.maxNumBatchedTokens >= self.maxNumSeqs",
+    "maxNumBatchedTokens must be at least maxNumSeqs, one token per sequence: raise it or lower maxNumSeqs",
+    lambda tune: (
+        tune.max_num_seqs is None
+        or tune.max_num_batched_tokens is None
+        or tune.max_num_batched_tokens >= tune.max_num_seqs
+    ),
+    ".maxNumBatchedTokens",
+)
+
+
+class Tune(ApiModel):
+    """Batching limits that carry most, looked for on an engine of the run's own."""
+
+    rules = (_TOKENS_COVER_SEQUENCES,)
+
+    accelerator: fields.AcceleratorName | None = None
+    """One of the service's accelerators; the first of them that it has a Deployment on when absent."""
+    max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    """Most sequences in one engine step to look for; what replicas are started with when absent."""
+    max_num_batched_tokens: Annotated[int, Field(ge=1, le=4_194_304)] | None = None
+    """Most tokens in one engine step to look for; what replicas are started with when absent."""
+    max_trials: Annotated[int, Field(ge=2, le=200)] = 60
+    """Most loads that are sent."""
+    requests: Annotated[int, Field(ge=20, le=100_000)] | None = None
+    """Requests that count in one of them; when absent as many as the objective needs, 400 for 99%."""
+
+
 _DRAWN_OR_MADE = Rule(
     "!has(self.trace) || !(has(self.promptTokens) || has(self.outputTokens) || has(self.cv))",
     "lengths are drawn from a trace or made: leave promptTokens, outputTokens and cv out, or trace",
@@ -131,7 +160,7 @@ class Lengths(ApiModel):
     """A trace to draw pairs of lengths from."""
 
 
-LOADS = ("sweep", "rate", "concurrency", "trace")
+LOADS = ("sweep", "rate", "concurrency", "trace", "tune")
 _ONE_LOAD = Rule(
     " + ".join(f"(has(self.{name}) ? 1 : 0)" for name in LOADS) + " == 1",
     f"give one load: one of {', '.join(LOADS)}",
@@ -143,23 +172,38 @@ _TRACE_HAS_LENGTHS = Rule(
     lambda spec: spec.trace is None or spec.lengths is None,
     ".lengths",
 )
+_TUNE_NEEDS_SERVICE = Rule(
+    "!has(self.tune) || has(self.target.serviceRef)",
+    "tune starts an engine as a service has it: name an LLMService with target.serviceRef, or run holdfast tune --url"
+    " beside the engine",
+    lambda spec: spec.tune is None or spec.target.service_ref is not None,
+    ".tune",
+)
+_TUNE_HAS_NO_DURATION = Rule(
+    "!has(self.tune) || !has(self.duration)",
+    "duration does not go with tune, whose trials end when they have said enough: leave it out, or set tune.requests",
+    lambda spec: spec.tune is None or spec.duration is None,
+    ".duration",
+)
 
 
 class LLMBenchmarkSpec(ApiModel):
     """A load, and what it is to measure. Any change of it runs it again; the same runs once."""
 
-    rules = (_ONE_LOAD, _TRACE_HAS_LENGTHS)
+    rules = (_ONE_LOAD, _TRACE_HAS_LENGTHS, _TUNE_NEEDS_SERVICE, _TUNE_HAS_NO_DURATION)
 
     target: Target
     """What is measured, and how it is asked."""
     sweep: Sweep | None = None
-    """Find saturation and what is carried at the objective: the only load whose result sizes services."""
+    """Find saturation and what is carried at the objective; its result sizes services."""
     rate: Rate | None = None
     """One rate."""
     concurrency: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """So many requests at a time: the next leaves when one ends."""
     trace: Trace | None = None
     """Arrivals and lengths as they were recorded."""
+    tune: Tune | None = None
+    """Find the batching limits that carry most at the objective, on an engine of its own; its result sizes services."""
     lengths: Lengths | None = None
     """How long prompts and answers are."""
     duration: fields.LoadDuration | None = None

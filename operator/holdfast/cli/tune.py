@@ -15,7 +15,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from holdfast.bench import loads, options
+from holdfast.api.benchmark_summary import Failed, Summary
+from holdfast.bench import loads, options, summary
 from holdfast.bench.endpoint import NoEndpoint, fetch, served_model
 from holdfast.bench.engine import metrics_url, read_sample
 from holdfast.bench.port import CannotGenerate, Endpoint
@@ -41,10 +42,11 @@ from holdfast.tune.options import (
     service_of,
     wanted_of,
 )
-from holdfast.tune.port import CannotTry, Requests, Trials, Tried
+from holdfast.tune.port import CannotTry, ClientTooSlow, Requests, Trials, Tried
 from holdfast.tune.report import Report
 from holdfast.tune.search import Search, Tuned
 from holdfast.tune.setting import Setting, grid
+from holdfast.tune.summary import of_search
 from holdfast.tune.twin import TwinModel, TwinTrials
 
 EXAMPLE = """examples:
@@ -80,18 +82,36 @@ def run(arguments: argparse.Namespace) -> int:
     except asyncio.CancelledError:
         return 128 + signal.SIGTERM
     except BadInput as problem:
-        print(f"holdfast tune: {problem}", file=sys.stderr)
-        return 2
-    except (NoEndpoint, CannotGenerate, CannotTry) as problem:
-        print(f"holdfast tune: {problem}", file=sys.stderr)
+        return _failed(arguments, Failed.INVALID, str(problem), 2)
+    except NoEndpoint as problem:
+        return _failed(arguments, Failed.UNREACHABLE, str(problem), 1)
+    except ClientTooSlow as problem:
+        return _failed(arguments, Failed.REFUSED, str(problem), 1)
+    except (CannotGenerate, CannotTry) as problem:
+        return _failed(arguments, Failed.FAILED, str(problem), 1)
     except OSError as problem:
-        print(f"holdfast tune: cannot write {problem.filename or 'the result'}: {problem.strerror}", file=sys.stderr)
-    return 1
+        return _failed(
+            arguments, Failed.FAILED, f"cannot write {problem.filename or 'the result'}: {problem.strerror}", 1
+        )
+
+
+def _failed(arguments: argparse.Namespace, why: Failed, message: str, code: int) -> int:
+    """Say why there is no result, in one line, and where it is asked for."""
+    print(f"holdfast tune: {message}", file=sys.stderr)
+    if arguments.summary is not None:
+        with contextlib.suppress(OSError):
+            summary.write(arguments.summary, Summary.failed(why, message))
+    return code
 
 
 async def _found(arguments: argparse.Namespace, service: ServiceSpec | None, wanted: Wanted) -> int:
     if arguments.url is not None:
-        return _tell(arguments, [await _live(arguments, service, wanted)])
+        found = await _live(arguments, service, wanted)
+        code = _tell(arguments, [found])
+        if arguments.summary is None:
+            return code
+        summary.write(arguments.summary, of_search(found))
+        return 0
     assert service is not None
     return _tell(arguments, [await _simulated(arguments, service, each, wanted) for each in service.accelerators])
 
@@ -118,9 +138,8 @@ async def _live(arguments: argparse.Namespace, service: ServiceSpec | None, want
     endpoint = replace(endpoint, model=await served_model(endpoint))
     known = await _known(arguments, service, endpoint)
     knobs = _knobs(arguments, service, endpoint, wanted, known.defaults)
-    requests = Requests(
-        loads.lengths_of(arguments), counted_of(arguments, wanted), cv=arguments.cv, seed=arguments.seed
-    )
+    lengths = loads.lengths_of(arguments)
+    requests = Requests(lengths, counted_of(arguments, wanted), cv=arguments.cv, seed=arguments.seed)
     asked = Asked(wanted.bounds, wanted.slo.objective, arguments.max_client_lag, arguments.drain)
     most = await knobs.most()
     try:
@@ -132,7 +151,8 @@ async def _live(arguments: argparse.Namespace, service: ServiceSpec | None, want
         raise
     await _leave(knobs.apply(found.best or most))
     title = f"{endpoint.model} at {endpoint.url}: {wanted.told}"
-    return Report(title, known.accelerator, wanted, found, False, _notes(known))
+    means = float(lengths.prompt_tokens.mean()), float(lengths.output_tokens.mean())
+    return Report(title, known.accelerator, wanted, found, False, _notes(known), means)
 
 
 async def _known(arguments: argparse.Namespace, service: ServiceSpec | None, endpoint: Endpoint) -> Believed:

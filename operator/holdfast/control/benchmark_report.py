@@ -12,7 +12,7 @@ from holdfast.api.benchmark_status import (
     LLMBenchmarkStatus,
     MeasuredCapacity,
 )
-from holdfast.api.benchmark_summary import Summary
+from holdfast.api.benchmark_summary import Summary, TuneFigures
 from holdfast.api.conditions import COMPLETE, Condition, Status
 from holdfast.api.quantities import parse_duration_seconds
 from holdfast.api.status import ConditionStatus
@@ -21,7 +21,7 @@ from holdfast.domain.benchmark import EngineKind, Engines, Phase
 from holdfast.observe.benchmarks import Benchmark
 from holdfast.observe.cluster import ServiceParts
 from holdfast.policy.benchmarks import PerReplica, Step, per_replica
-from holdfast.render.benchmark import Measurand, result_name
+from holdfast.render.benchmark import Measurand, flags_of, patch_of, result_name
 
 Body = dict[str, Any]
 Old = Mapping[str, Any]
@@ -126,7 +126,7 @@ def _engines(engines: Engines, moved: str) -> BenchmarkEngines:
 
 
 def _result(summary: Summary) -> BenchmarkResult:
-    run, sweep = summary.run, summary.sweep
+    run, sweep, tune = summary.run, summary.sweep, summary.tune
     assert run is not None
     spread = None
     if sweep is not None and sweep.carried_rps:
@@ -134,7 +134,8 @@ def _result(summary: Summary) -> BenchmarkResult:
     bad = ", ".join(f"{count} {cause}" for cause, count in run.bad.items())
     return BenchmarkResult(
         saturation_rps=sweep.carried_rps or None if sweep else None,
-        at_objective_rps=sweep.attains_rps or None if sweep else None,
+        at_objective_rps=(sweep.attains_rps if sweep else tune.rate_rps if tune else None) or None,
+        **({} if tune is None else _tuned(tune)),
         operating_range=spread,
         attainment=run.attainment,
         goodput_rps=run.goodput_rps,
@@ -148,6 +149,17 @@ def _result(summary: Summary) -> BenchmarkResult:
         requests=run.requests,
         bad=bad[:_MOST_SENTENCE] or None,
     )
+
+
+def _tuned(found: TuneFigures) -> dict[str, Any]:
+    return {
+        "limits": f"{found.max_num_seqs}/{found.max_num_batched_tokens}" if found.max_num_seqs else None,
+        "max_num_seqs": found.max_num_seqs,
+        "max_num_batched_tokens": found.max_num_batched_tokens,
+        "vllm_flags": flags_of(found) or None,
+        "patch": patch_of(found) or None,
+        "trials": found.made,
+    }
 
 
 def _capacity(
@@ -165,7 +177,7 @@ def _capacity(
     assert entry.declared is not None
     if option is None or of.slo is None or not run.prompt_tokens or not run.output_tokens:
         return None
-    lengths, limits = entry.declared.spec.lengths, part.spec.batching
+    lengths, limits = entry.declared.spec.lengths, summary.tune or part.spec.batching
     drawn = lengths is not None and lengths.trace is not None
     return MeasuredCapacity(
         model=part.spec.model_uri,

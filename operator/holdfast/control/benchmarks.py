@@ -18,10 +18,11 @@ from holdfast.act.api import ApiError, ApiPort, ApiUnreachable, NotLeading, Whil
 from holdfast.act.apply import Applier, ForeignObject
 from holdfast.api.reasons import Reason
 from holdfast.control import benchmark_report
-from holdfast.domain.benchmark import JobSeen, JobState, Measured, Phase, Remembered
+from holdfast.domain.benchmark import Engines, JobSeen, JobState, Measured, Phase, Remembered
 from holdfast.domain.service import ServiceKey
 from holdfast.observe.benchmarks import (
     Benchmark,
+    engine_to_start,
     engines_of,
     engines_remembered,
     job_seen,
@@ -33,6 +34,7 @@ from holdfast.policy import benchmarks as policy
 from holdfast.policy.benchmarks import Obstacle, Step
 from holdfast.render import RenderSettings
 from holdfast.render.benchmark import Measurand, config_map, job, measurand
+from holdfast.render.tuning import OwnEngine
 
 _LOG = logging.getLogger(__name__)
 _ACT_SECONDS = 5.0
@@ -59,6 +61,33 @@ class _Case:
     @property
     def known(self) -> Remembered:
         return remembered(self.status)
+
+    @property
+    def engine(self) -> OwnEngine | str | None:
+        """The engine that a run that tunes starts for itself, in words why it cannot; None for all other runs."""
+        declared = self.entry.declared
+        tune = None if declared is None else declared.spec.tune
+        return None if tune is None or self.part is None else engine_to_start(self.part, tune)
+
+    @property
+    def lacks(self) -> str:
+        """What is not there of the service that is referred to; empty where all is."""
+        reference = self.entry.declared.spec.target.service_ref if self.entry.declared else None
+        if reference is not None and self.part is None:
+            return f"there is no valid LLMService {reference.name} in this namespace"
+        if isinstance(self.engine, str):
+            return self.engine
+        serves_nobody = self.part is not None and self.engine is None and not engines_of(self.part).count
+        return f"no replica of {self.part.spec.key.name} serves" if self.part and serves_nobody else ""
+
+    @property
+    def engines(self) -> Engines | None:
+        """Whom the load meets."""
+        if self.part is None:
+            return None
+        if isinstance(self.engine, OwnEngine):
+            return Engines(((self.engine.accelerator, 1),), self.part.spec.generation, own=True)
+        return engines_of(self.part)
 
 
 class Benchmarks:
@@ -185,8 +214,9 @@ class Benchmarks:
             step = policy.waiting(obstacle or Obstacle(Reason.TARGET_NOT_READY, "the service is not there"))
             await self._tell(case, step, benchmark_report.waiting(entry, case.status, step, now), now)
             return
-        engines = None if case.part is None else engines_of(case.part)
-        manifest = job(entry.declared, of, self._image)
+        engine = case.engine if isinstance(case.engine, OwnEngine) else None
+        engines = case.engines
+        manifest = job(entry.declared, of, self._image, engine)
         try:
             found = await acting.create_job(self._api, manifest)
         except ApiError as error:
@@ -210,12 +240,9 @@ class Benchmarks:
             return Obstacle(Reason.INVALID, entry.problem)
         if not self._image:
             return Obstacle(Reason.NO_IMAGE, "the operator does not know its own image: set --activator-image")
-        reference = declared.spec.target.service_ref
-        if reference is not None and case.part is None:
-            told = f"there is no valid LLMService {reference.name} in this namespace"
-            return Obstacle(Reason.TARGET_NOT_READY, told)
-        if case.part is not None and not engines_of(case.part).count:
-            return Obstacle(Reason.TARGET_NOT_READY, f"no replica of {case.part.spec.key.name} serves")
+        lacks = case.lacks
+        if lacks:
+            return Obstacle(Reason.TARGET_NOT_READY, lacks)
         if case.of is not None and case.of.url in busy:
             return Obstacle(Reason.QUEUED, f"another benchmark of {case.of.name} runs")
         if case.of is not None and declared.spec.sweep is not None and self._echoes(case.of.url, now):
@@ -228,7 +255,7 @@ class Benchmarks:
         return None
 
     def _load_ends(self, case: _Case, now: float) -> None:
-        if case.of is not None and case.part is not None:
+        if case.of is not None and case.part is not None and case.engine is None:
             self._loaded_at[case.of.url] = now
 
     def _echoes(self, url: str, now: float) -> bool:
@@ -244,7 +271,7 @@ class Benchmarks:
         if seen.state is not JobState.ACTIVE:  # of a pod that is gone what was heard last
             seen = replace(seen, last_words=seen.last_words or self._words.get(entry.key, ""))
         self._words[entry.key] = seen.last_words
-        engines, moved = engines_remembered(case.status)
+        engines, moved = engines_remembered(case.status, own=declared.spec.tune is not None)
         if engines is not None and not moved:
             moved = policy.moved(engines, None if case.part is None else engines_of(case.part))
         target = str(case.status.get("target", ""))

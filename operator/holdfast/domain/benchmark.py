@@ -54,11 +54,15 @@ class JobSeen:
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """The replicas of a service that is measured, by accelerator, and what arrives there besides."""
+    """The replicas of a service that is measured, by accelerator, and what arrives there besides.
+
+    `own`: not those that serve, but one that the run has started for itself.
+    """
 
     replicas: tuple[tuple[str, int], ...]
     generation: int
     other_rps: float = 0.0
+    own: bool = False
 
     @property
     def count(self) -> int:

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 
 from holdfast.api.benchmark_status import BenchmarkEngines
-from holdfast.api.llmbenchmark import InvalidLLMBenchmark, LLMBenchmark
+from holdfast.api.llmbenchmark import InvalidLLMBenchmark, LLMBenchmark, Tune
 from holdfast.api.quantities import parse_duration_seconds, parse_percent
 from holdfast.domain.benchmark import Engines, JobSeen, JobState, Measured, Phase, Remembered
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.service import BatchingLimits, ServiceKey, Slo
 from holdfast.observe.mapping import epoch
 from holdfast.render.benchmark import CONTAINER, run_of
+from holdfast.render.plugin import has_plugin
+from holdfast.render.tuning import OwnEngine
 
 if TYPE_CHECKING:
     from holdfast.observe.cluster import ServiceParts
@@ -97,6 +99,7 @@ def _left(pods: Iterable[Object]) -> tuple[str, str]:
     shown = [each for each in status.get("containerStatuses") or () if each.get("name") == CONTAINER]
     state = (shown[0].get("state") or {}) if shown else {}
     ended, waits = state.get("terminated") or {}, state.get("waiting") or {}
+    waits = _held_up(status) if waits.get("reason") == "PodInitializing" else waits
     words = [_told(status.get("reason"), status.get("message"))]
     if ended:
         words.append(f"{ended.get('reason') or 'ended'}, exit code {ended.get('exitCode')}")
@@ -105,6 +108,19 @@ def _left(pods: Iterable[Object]) -> tuple[str, str]:
     else:
         words += [_told(each.get("reason"), each.get("message")) for each in _unmet(status)]
     return str(ended.get("message") or ""), "; ".join(filter(None, words))[:_MOST_WORDS]
+
+
+def _held_up(status: Object) -> Object:
+    """What the first container waits for that has to start before: the engine of a run that tunes."""
+    for each in status.get("initContainerStatuses") or ():
+        state = each.get("state") or {}
+        if each.get("started") or (state.get("terminated") or {}).get("exitCode") == 0:
+            continue
+        died = ((each.get("lastState") or {}).get("terminated") or {}).get("message")
+        waits = state.get("waiting") or {"reason": "Starting"}
+        told = "; ".join(str(words).strip() for words in (waits.get("message"), died) if words)
+        return {"reason": f"{each.get('name')}: {waits.get('reason')}", "message": told}
+    return {"reason": "PodInitializing"}
 
 
 def _unmet(status: Object) -> list[Object]:
@@ -130,14 +146,33 @@ def engines_of(part: ServiceParts) -> Engines:
     )
 
 
-def engines_remembered(status: Object) -> tuple[Engines | None, str]:
+def engine_to_start(part: ServiceParts, tune: Tune) -> OwnEngine | str:
+    """Return what a run that tunes starts for itself, as replicas of the service are started now; else why not."""
+    named = [option.name for option in part.spec.accelerators]
+    name, service = tune.accelerator, part.spec.key.name
+    if name is not None and name not in named:
+        return f"{service} does not list the accelerator {name}: name one of {', '.join(named)}"
+    shown = {item.placement.accelerator: item.rendered for item in part.deployed if item.rendered is not None}
+    found = next((each for each in named if each in shown and name in (None, each)), None)
+    if found is None:
+        where = "" if name is None else f" on {name}"
+        return f"{service} has no Deployment{where} yet, as which an engine could be started"
+    if not has_plugin(shown[found]):
+        return (
+            f"engines of {service} on {found} run without the plugin, so that no limits can be changed while they"
+            " serve: run holdfast tune with --restart-command"
+        )
+    return OwnEngine(part.service, found, shown[found].template_json, tune)
+
+
+def engines_remembered(status: Object, *, own: bool = False) -> tuple[Engines | None, str]:
     """Return the replicas when a run began, by its status, and what has changed since."""
     try:
         kept = BenchmarkEngines.model_validate(status["engines"])
     except (KeyError, pydantic.ValidationError):
         return None, ""
     replicas = ((kept.accelerator, kept.replicas),) if kept.accelerator else ()
-    return Engines(replicas, kept.generation, kept.other_rps or 0.0), kept.moved or ""
+    return Engines(replicas, kept.generation, kept.other_rps or 0.0, own), kept.moved or ""
 
 
 def measured_by(key: ServiceKey, status: Object) -> Measured | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from holdfast.api.benchmark_summary import Failed, Summary
+from holdfast.api.benchmark_summary import Failed, RunFigures, Summary, TuneFigures
 from holdfast.api.reasons import Reason
 from holdfast.domain.benchmark import Engines, JobSeen, JobState, Phase, Remembered
 
@@ -54,6 +54,9 @@ def waiting(obstacle: Obstacle) -> Step:
 
 def begun(target: str, engines: Engines | None) -> Step:
     """The run has begun."""
+    if engines is not None and engines.own:
+        told = f"limits are tried on an engine of its own, as {target} has them on {engines.accelerator}"
+        return Step(Phase.RUNNING, Reason.BENCHMARK_RUNNING, f"{told}: none that serves is loaded")
     what = f" ({engines.count} replicas)" if engines else ""
     return Step(Phase.RUNNING, Reason.BENCHMARK_RUNNING, f"{target}{what} is loaded and measured")
 
@@ -85,6 +88,8 @@ def _ended(job: JobSeen) -> Step:
         return _failed(_REASONS[summary.failure.why], summary.failure.message)
     assert summary.run is not None
     run = summary.run
+    if summary.tune is not None:
+        return Step(Phase.SUCCEEDED, Reason.MEASURED, _tuned(summary.tune), summary)
     if not run.requests:
         return _failed(Reason.BENCHMARK_FAILED, "no request was counted: make the load longer")
     if run.bad.get("unreachable", 0) >= run.requests:
@@ -110,6 +115,17 @@ def _told(summary: Summary) -> str:
     return f"{first}; {objective} of requests are good up to {_rps(sweep.attains_rps)}"
 
 
+def _tuned(found: TuneFigures) -> str:
+    if found.rate_rps is None:
+        early = "; trials ran out before the search was over: raise tune.maxTrials" if found.exhausted else ""
+        return f"{found.note or 'no limits were found'}{early}"
+    limits = f"{found.max_num_seqs} sequences and {found.max_num_batched_tokens} tokens per step"
+    carried = f"{limits} carry {_rps(found.rate_rps)} with {100 * found.objective:g} % good"
+    sure = "confirmed by other requests" if found.confirmed else "not confirmed: other requests missed it"
+    early = ", and trials ran out: raise tune.maxTrials" if found.exhausted else ""
+    return f"{carried}, {sure}; {found.made} trials{early}"
+
+
 def _failed(reason: Reason, message: str) -> Step:
     return Step(Phase.FAILED, reason, message)
 
@@ -127,15 +143,21 @@ class PerReplica:
 
 
 def per_replica(summary: Summary, engines: Engines | None, moved: str) -> PerReplica | str:
-    """What one replica carries within the objectives, or why that cannot be said.
+    """What one replica carries within the objectives, or why that cannot be said."""
+    if summary.run is None or engines is None or not engines.own or summary.tune is None:
+        return _of_sweep(summary, engines, moved)
+    return _of_own_engine(summary.tune, summary.run, moved)
 
-    The border lies between the highest rate that attains the objective and the lowest that does not: evenly by the
-    logarithm, as far as is known, whose deviation is the width / sqrt(12). The arrivals of a trial are themselves
-    random: their rate has the relative error 1 / sqrt(requests).
+
+def _of_sweep(summary: Summary, engines: Engines | None, moved: str) -> PerReplica | str:
+    """The border lies between the highest rate that attains the objective and the lowest that does not.
+
+    Evenly by the logarithm, as far as is known, whose deviation is the width / sqrt(12). The arrivals of a trial are
+    themselves random: their rate has the relative error 1 / sqrt(requests).
     """
     sweep, run = summary.sweep, summary.run
     if sweep is None or run is None:
-        return "only a sweep finds what a replica carries"
+        return "only a sweep or tuning finds what a replica carries"
     if engines is None:
         return "of an address it is not known which engines answer"
     if moved:
@@ -149,8 +171,26 @@ def per_replica(summary: Summary, engines: Engines | None, moved: str) -> PerRep
     if engines.other_rps > MOST_OTHER_SHARE * sweep.attains_rps:
         return f"{_rps(engines.other_rps)} arrived besides: measure while nobody else asks for a capacity"
     rate = math.sqrt(sweep.attains_rps * sweep.misses_rps) / engines.count
-    width = math.log(sweep.misses_rps / sweep.attains_rps)
-    return PerReplica(rate, rate * math.sqrt(width * width / 12.0 + 1.0 / max(1, run.requests)))
+    return PerReplica(rate, _error(rate, sweep.attains_rps, sweep.misses_rps, run.requests))
+
+
+def _of_own_engine(tune: TuneFigures, run: RunFigures, moved: str) -> PerReplica | str:
+    """Of an engine that nobody else asked: the rate at its best limits, which other requests have confirmed."""
+    if moved:
+        return f"{moved}: change spec.revision to run it again"
+    if not tune.rate_rps:
+        return "no limits attain the objective"
+    if not tune.confirmed:
+        return "the rate is not confirmed: run a sweep with these limits for a capacity"
+    if tune.missed_rps is None or not tune.missed_rps > tune.rate_rps:
+        return "no rate that was tried misses the objective: raise tune.maxTrials for a capacity"
+    return PerReplica(tune.rate_rps, _error(tune.rate_rps, tune.rate_rps, tune.missed_rps, run.requests))
+
+
+def _error(rate: float, attains: float, misses: float, requests: int) -> float:
+    """Standard error of a rate between two."""
+    width = math.log(misses / attains)
+    return rate * math.sqrt(width * width / 12.0 + 1.0 / max(1, requests))
 
 
 def moved(before: Engines, now: Engines | None) -> str:
@@ -159,7 +199,7 @@ def moved(before: Engines, now: Engines | None) -> str:
         return "the service went"
     if now.generation != before.generation:
         return "the service was edited while it was measured"
-    if now.replicas != before.replicas:
+    if now.replicas != before.replicas and not before.own:
         return f"replicas went from {_counts(before)} to {_counts(now)} while they were measured"
     return ""
 

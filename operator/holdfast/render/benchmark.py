@@ -8,12 +8,13 @@ import json
 import math
 from dataclasses import dataclass
 
-from holdfast.api.benchmark_summary import TRIAL_COLUMNS, Summary
+from holdfast.api.benchmark_summary import TRIAL_COLUMNS, TUNE_COLUMNS, Summary, TuneFigures
 from holdfast.api.llmbenchmark import KIND, LLMBenchmark, LLMBenchmarkSpec, Recording
 from holdfast.api.llmservice import API_VERSION, GROUP, LLMService, SecretKeyReference, SecretReference
 from holdfast.api.objectives import Objectives
 from holdfast.render import names
 from holdfast.render.names import Manifest
+from holdfast.render.tuning import LIMITS_FILE, SERVICE_FILE, URL, OwnEngine, with_engine
 
 BENCHMARK_LABEL = f"{GROUP}/benchmark"
 RUN_LABEL = f"{GROUP}/benchmark-run"
@@ -82,9 +83,15 @@ def result_name(benchmark: LLMBenchmark) -> str:
     return f"{benchmark.metadata.name}-benchmark"
 
 
-def job(benchmark: LLMBenchmark, of: Measurand, image: str) -> Manifest:
-    """One pod, once: it may do nothing at the API server, and leaves its result as its termination message."""
+def job(benchmark: LLMBenchmark, of: Measurand, image: str, engine: OwnEngine | None = None) -> Manifest:
+    """One pod, once: it may do nothing at the API server, and leaves its result as its termination message.
+
+    A run that tunes has an `engine` of its own beside it.
+    """
     labels = {**_COMPONENT, names.MANAGED_BY: names.MANAGER, **_labels(benchmark)}
+    template: Manifest = {"metadata": {"labels": labels}, "spec": _pod(benchmark, of, image, engine)}
+    if engine is not None:
+        template = with_engine(template, engine, of.slo)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -93,7 +100,7 @@ def job(benchmark: LLMBenchmark, of: Measurand, image: str) -> Manifest:
             "backoffLimit": 0,  # half a load and then a whole one would be another benchmark than was asked for
             "activeDeadlineSeconds": math.ceil(benchmark.spec.timeout_seconds),
             "ttlSecondsAfterFinished": KEPT_SECONDS,
-            "template": {"metadata": {"labels": labels}, "spec": _pod(benchmark, of, image)},
+            "template": template,
         },
     }
 
@@ -103,12 +110,30 @@ def config_map(benchmark: LLMBenchmark, summary: Summary) -> Manifest:
     data = {"summary.json": json.dumps(summary.model_dump(mode="json", exclude_none=True), indent=1) + "\n"}
     if summary.sweep is not None:
         data["trials.csv"] = _table([TRIAL_COLUMNS, *summary.sweep.trials])
+    if summary.tune is not None:
+        data["trials.csv"] = _table([TUNE_COLUMNS, *summary.tune.trials])
+        data |= {"patch.json": patch} if (patch := patch_of(summary.tune)) else {}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": _metadata(benchmark, result_name(benchmark)),
         "data": data,
     }
+
+
+def patch_of(found: TuneFigures) -> str:
+    """What holds the replicas of a service to the limits that were found, for kubectl patch; empty without any."""
+    if found.max_num_seqs is None or found.max_num_batched_tokens is None:
+        return ""
+    limits = {"maxNumSeqs": found.max_num_seqs, "maxNumBatchedTokens": found.max_num_batched_tokens}
+    return json.dumps({"spec": {"batching": {"mode": "Fixed", **limits}}})
+
+
+def flags_of(found: TuneFigures) -> str:
+    """The same as vLLM takes it."""
+    if found.max_num_seqs is None or found.max_num_batched_tokens is None:
+        return ""
+    return f"--max-num-seqs={found.max_num_seqs} --max-num-batched-tokens={found.max_num_batched_tokens}"
 
 
 def _metadata(benchmark: LLMBenchmark, name: str) -> Manifest:
@@ -134,7 +159,7 @@ def _labels(benchmark: LLMBenchmark) -> dict[str, str]:
     return {BENCHMARK_LABEL: benchmark.metadata.name, RUN_LABEL: run_of(benchmark)}
 
 
-def _pod(benchmark: LLMBenchmark, of: Measurand, image: str) -> Manifest:
+def _pod(benchmark: LLMBenchmark, of: Measurand, image: str, engine: OwnEngine | None) -> Manifest:
     secrets = [{"name": secret.name} for secret in of.pull_secrets]
     volumes = _volumes(benchmark.spec)
     return {
@@ -149,12 +174,12 @@ def _pod(benchmark: LLMBenchmark, of: Measurand, image: str) -> Manifest:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         **({"imagePullSecrets": secrets} if secrets else {}),
-        "containers": [_container(benchmark.spec, of, image, bool(volumes))],
+        "containers": [_container(benchmark.spec, of, image, engine, bool(volumes))],
         **({"volumes": volumes} if volumes else {}),
     }
 
 
-def _container(spec: LLMBenchmarkSpec, of: Measurand, image: str, files: bool) -> Manifest:
+def _container(spec: LLMBenchmarkSpec, of: Measurand, image: str, engine: OwnEngine | None, files: bool) -> Manifest:
     key = of.api_key
     environment = [
         {"name": "HOLDFAST_API_KEY", "valueFrom": {"secretKeyRef": {"name": key.name, "key": key.key}}}
@@ -163,7 +188,7 @@ def _container(spec: LLMBenchmarkSpec, of: Measurand, image: str, files: bool) -
     return {
         "name": CONTAINER,
         "image": image,
-        "args": ["bench", *arguments(spec, of)],
+        "args": ["bench", *arguments(spec, of)] if engine is None else ["tune", *tune_arguments(spec, of, engine)],
         **({"env": environment} if environment else {}),
         "terminationMessagePath": _SUMMARY,
         "terminationMessagePolicy": "File",
@@ -222,10 +247,32 @@ def arguments(spec: LLMBenchmarkSpec, of: Measurand) -> list[str]:
         *(["--sweep"] if spec.sweep is not None else []),
         *([] if target.ignore_eos else ["--no-ignore-eos"]),
     ]
-    return [*(f"--{name}={names.literal(str(value))}" for name, value in given if value is not None), *flags]
+    return [*_options(given), *flags]
+
+
+def tune_arguments(spec: LLMBenchmarkSpec, of: Measurand, engine: OwnEngine) -> list[str]:
+    """The options of `holdfast tune`, against the engine in the same pod."""
+    given = [
+        ("url", URL),
+        ("model", of.model),
+        ("api", spec.target.api.lower()),
+        ("filename", SERVICE_FILE),
+        ("limits-file", LIMITS_FILE),
+        ("accelerator", engine.accelerator),
+        *_lengths(spec),
+        ("most-trials", engine.tune.max_trials),
+        ("requests", engine.tune.requests),
+        ("max-client-lag", spec.max_client_lag),
+        ("summary", _SUMMARY),
+    ]
+    return [*_options(given), "--json", *([] if spec.target.ignore_eos else ["--no-ignore-eos"])]
 
 
 Given = list[tuple[str, object]]
+
+
+def _options(given: Given) -> list[str]:
+    return [f"--{name}={names.literal(str(value))}" for name, value in given if value is not None]
 
 
 def _load(spec: LLMBenchmarkSpec) -> Given:

@@ -24,7 +24,7 @@ from holdfast.bench.sweeppage import FULL
 from holdfast.bench.trials import CLIENT_REMEDY, MOST_SETTLE_SECONDS, SETTLE_SHARE, watched
 from holdfast.simulator.twin.fleet import Workload
 from holdfast.tune.limits import Knobs
-from holdfast.tune.port import CannotTry, Figures, Load, Tried, figures
+from holdfast.tune.port import CannotTry, ClientTooSlow, Figures, Load, Tried, figures
 from holdfast.tune.race import Race
 from holdfast.tune.setting import Setting
 
@@ -118,7 +118,7 @@ class LiveTrials:
         slow = run.client.overloaded(self._asked.max_client_lag, gaps.p50) if run.client is not None else ""
         if slow:
             at = "" if math.isnan(rate_rps) else f" at {rate_rps:.3g} req/s"
-            raise CannotTry(f"refused{at}, the client was too slow: {slow}: {CLIENT_REMEDY}")
+            raise ClientTooSlow(f"refused{at}, the client was too slow: {slow}: {CLIENT_REMEDY}")
 
     def _figures(self, records: Sequence[Record]) -> Figures:
         timed = definitions.timed(records)

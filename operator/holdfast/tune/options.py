@@ -66,6 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out = parser.add_argument_group("what is written")
     out.add_argument("--json", nargs="?", const="-", metavar="FILE", help="without FILE to standard output")
     out.add_argument("--plot", type=options.picture_option, metavar="FILE.html|.png", help="a page, or its picture")
+    out.add_argument(
+        "--summary",
+        type=Path,
+        metavar="FILE",
+        help="of an endpoint: the result, or why there is none, in 4 KiB of JSON; exit 0 says that it was measured",
+    )
 
 
 def _add_load(parser: argparse.ArgumentParser) -> None:
@@ -102,7 +108,9 @@ def check(arguments: argparse.Namespace) -> None:
         raise BadInput("--objective does not go with -f, which has its own")
     if arguments.lengths is not None and (arguments.prompt_tokens or arguments.output_tokens or arguments.length_cv):
         raise BadInput("--lengths: leave --prompt-tokens, --output-tokens and --length-cv out")
-    for name in ("json", "plot"):
+    if arguments.url is None and arguments.summary is not None:
+        raise BadInput("--summary needs --url: -f alone asks no engine")
+    for name in ("json", "plot", "summary"):
         path = getattr(arguments, name)
         if path not in (None, "-") and not Path(path).absolute().parent.is_dir():
             raise BadInput(f"--{name} {path}: there is no such folder: make it first")

@@ -188,6 +188,10 @@ class CannotStart(CannotTry):
     """An engine that does not start with a setting; others it may start with."""
 
 
+class ClientTooSlow(CannotTry):
+    """The client itself was so late that its figures say nothing."""
+
+
 class Trials(Protocol):
     """An endpoint, live or on the twin's clock."""
 

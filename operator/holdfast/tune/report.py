@@ -27,7 +27,10 @@ HEADS = ("trial", "sequences", "tokens/step", "memory", "req/s", "good", "TTFT p
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One search: whose it is, what was asked for, and what was found. `simulated`: no engine was asked."""
+    """One search: whose it is, what was asked for, and what was found. `simulated`: no engine was asked.
+
+    `mean_tokens` are those of prompts and answers that were sent.
+    """
 
     title: str
     accelerator: str
@@ -35,6 +38,7 @@ class Report:
     found: Tuned
     simulated: bool
     notes: tuple[str, ...] = ()
+    mean_tokens: tuple[float, float] | None = None
 
 
 def told(report: Report) -> list[str]:
@@ -43,7 +47,7 @@ def told(report: Report) -> list[str]:
     if found.exhausted:
         lines.append("trials or time ran out before the search was over: raise --most-trials or --time-limit")
     if found.best is None:
-        return [*_impossible(report), *lines]
+        return [*impossible(report), *lines]
     return [
         f"{found.best}: {found.rate_rps:.3g} req/s",
         f"  {_confirmation(found)}",
@@ -66,7 +70,8 @@ def _confirmation(found: Tuned) -> str:
     )
 
 
-def _impossible(report: Report) -> list[str]:
+def impossible(report: Report) -> list[str]:
+    """Why no limits were found, and what an idle engine would keep."""
     alone, objective = report.found.alone, 100 * report.wanted.slo.objective
     if alone is None or alone.held:
         return [f"{objective:g} % of requests were good at no rate that was tried"]
