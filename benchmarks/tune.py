@@ -2,11 +2,12 @@
 
     python benchmarks/tune.py                    # three mixes, three endpoints, three seeds
     python benchmarks/tune.py --mix code --seeds 1 --trials
-    python benchmarks/tune.py --held-out --trace conversation_trace.jsonl.gz   # mooncake's, as `summaries` never tuned on
+    python benchmarks/tune.py --held-out --trace synthetic_trace.jsonl.gz    # rows no rule was chosen by; Mooncake's
 
-The endpoint is the twin of Qwen3-8B, on an L40S but for --accelerator, and never what the model that proposes believes: `slower` takes 1.36
-times as long for every step, `host` 3 ms of host time more, and `law` is the table while the model has only what data
-sheets say of the accelerator. Both sides get the same SLO, the same lengths, and the same seconds for a start.
+The endpoint is the twin of Qwen3-8B, on an L40S but for --accelerator, and never what the model that proposes
+believes: `slower` takes 1.36 times as long for every step, `host` 3 ms of host time more, and `law` is the table while
+the model has only what data sheets say of the accelerator. Both sides get the same SLO, the same lengths, and the same
+seconds for a start.
 
 The recipe is vLLM's auto_tune.sh with its own grid, sequences 128 and 256 by tokens per step 512 to 4096: a start for
 each, 1,000 requests at once, then 100 at each rate from the throughput down by 1 req/s, with 5 s in between, until the
@@ -31,7 +32,7 @@ import numpy as np
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.catalog import find_accelerator, find_model
 from holdfast.enginemodel.prior import engine_prior
-from holdfast.enginemodel.roofline import roofline_law
+from holdfast.enginemodel.roofline import roofline_law, roofline_table
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steptable import DEFAULT_OVERHEAD_SECONDS
 from holdfast.simulator.twin.capacity import Bench, Lengths, fitting, good
@@ -110,7 +111,7 @@ def engines(endpoint: str, name: str) -> tuple[Engine, Engine]:
     assert model is not None
     assert accelerator is not None
     law = roofline_law(model, accelerator, 1)
-    return believed, Engine(law, law, lambda _: prior.kv_tokens)
+    return believed, Engine(roofline_table(law), law, lambda _: prior.kv_tokens)
 
 
 class Worth:

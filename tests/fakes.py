@@ -447,7 +447,7 @@ class FakeEngine:
         full: bool = False,
     ) -> None:
         self.carries, self.believed, self.learns, self.full = carries, dict(believed), learns, full
-        self.idle_is_good = True
+        self.idle_is_good, self.doubt = True, 0.0
         self.rates: list[tuple[Setting, float]] = []
 
     async def run(self, setting: Setting, rate_rps: float, load: Load) -> Tried:

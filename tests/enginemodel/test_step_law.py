@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from holdfast.enginemodel.catalog import ACCELERATORS, MODELS
 from holdfast.enginemodel.fit import fit_law, usual_steps
-from holdfast.enginemodel.roofline import roofline_law
+from holdfast.enginemodel.roofline import roofline_law, roofline_table
 from holdfast.enginemodel.steplaw import Chunk, StepLaw
-from holdfast.enginemodel.steptable import Curve, Surface, UnknownTable, step_table, step_tables
+from holdfast.enginemodel.steptable import Curve, StepTable, Surface, UnknownTable, step_table, step_tables
 
 LAW = StepLaw(c0=0.01, c1=2e-5, c2=3e-5, c3=5e-8, c4=1e-9)
 SYSTEMS = {shape.system: shape for _, shape in ACCELERATORS}
@@ -32,6 +32,32 @@ def test_attention_pairs_do_not_depend_on_how_a_prompt_is_cut(first: int, second
     whole = LAW.step_seconds([(first + second, prefix)], 0, 0.0)
     cut = LAW.step_seconds([(first, prefix), (second, prefix + first)], 0, 0.0)
     assert whole == pytest.approx(cut)
+
+
+@pytest.mark.parametrize("timer", [LAW, step_table("Qwen/Qwen3-8B", "h100_sxm", 1)])
+def test_a_parted_timer_changes_what_every_step_and_what_prompts_take_but_not_decodes(
+    timer: StepLaw | StepTable,
+) -> None:
+    changed = timer.parted(1.5, 2.0)
+
+    def seconds(of: StepLaw | StepTable, tokens: int, decodes: int) -> float:
+        return of.step_seconds([(tokens, 0)] if tokens else [], decodes, 1000.0)
+
+    for tokens, decodes in ((0, 64), (512, 0), (2048, 0)):
+        assert seconds(changed, tokens, decodes) > seconds(timer, tokens, decodes)
+    for more, few, many in ((1.0, (0, 1), (0, 64)), (2.0, (512, 0), (2048, 0))):
+        added = seconds(timer, *many) - seconds(timer, *few)
+        assert seconds(changed, *many) - seconds(changed, *few) == pytest.approx(more * added)
+
+
+@given(st.integers(1, 8192), st.integers(0, 16384), st.integers(0, 1024), st.floats(1.0, 60_000.0))
+def test_a_roofline_hides_the_shorter_of_reading_weights_and_computing(
+    chunk: int, prefix: int, decodes: int, mean_kv: float
+) -> None:
+    found = roofline_table(LAW).step_seconds([(chunk, prefix)], decodes, mean_kv)
+    attention = LAW.c4 * chunk * (prefix + 0.5 * chunk) + LAW.c3 * decodes * mean_kv
+    dense = 0.002 + max(LAW.c0 - 0.002, LAW.c1 * (chunk + decodes))
+    assert found == pytest.approx(dense + attention, rel=0.03)
 
 
 def test_a_scaled_law_scales_every_step() -> None:

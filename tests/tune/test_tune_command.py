@@ -71,13 +71,17 @@ def test_an_engine_that_is_slower_than_believed_is_tuned_with_few_trials_and_the
     assert not any(tried.restarted for tried in found.trials)
 
 
-def test_a_model_learns_the_gain_of_an_engine_from_one_trial() -> None:
-    requests = Requests(Lengths(np.full(4, 500), np.full(4, 50)), 100)
-    model = TwinModel(BELIEVED, SLO, requests)
-    tried = asyncio.run(TwinTrials(replace(BELIEVED, stretch=1.5), SLO, MOST).run(MOST, 2.0, requests.at(2.0, 1.0)))
-    assert model.learn(tried, requests.at(2.0, 1.0))
-    assert model.gain == pytest.approx(1.5, rel=0.02)
-    assert not model.learn(tried, requests.at(2.0, 1.0))
+@pytest.mark.parametrize("real", [replace(BELIEVED, stretch=1.5), Engine(LAW.parted(1.4, 0.7), LAW, lambda _: 60_000)])
+def test_a_model_learns_the_steps_of_an_engine_from_one_trial(real: Engine) -> None:
+    requests = Requests(Lengths(np.array([200, 600, 1500]), np.array([50, 20, 30])), 100)
+    model, truth = TwinModel(BELIEVED, SLO, requests), TwinModel(real, SLO, requests)
+    load = requests.at(2.0, 1.0)
+    tried = asyncio.run(TwinTrials(real, SLO, MOST).run(MOST, 2.0, load))
+    assert model.rate(MOST) != pytest.approx(truth.rate(MOST), rel=0.05)
+    assert model.learn(tried, load)
+    assert model.rate(MOST) == pytest.approx(truth.rate(MOST), rel=0.02)
+    assert model.doubt < 0.02
+    assert not model.learn(tried, load)
 
 
 @pytest.mark.slow

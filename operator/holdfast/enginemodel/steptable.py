@@ -33,6 +33,10 @@ class Curve:
         left, share = _cell(self.xs, x)
         return self.values[left] + share * (self.values[left + 1] - self.values[left])
 
+    def parted(self, first: float, more: float) -> Curve:
+        """With so many times its first value, and of what each value is above that."""
+        return Curve(self.xs, _times(more, self.values, (first - more) * self.values[0]))
+
 
 @dataclass(frozen=True, slots=True)
 class Surface:
@@ -51,6 +55,10 @@ class Surface:
         near = values[corner] + along * (values[corner + 1] - values[corner])
         far = values[below] + along * (values[below + 1] - values[below])
         return near + across * (far - near)
+
+
+def _times(factor: float, values: Sequence[float], more: float = 0.0) -> tuple[float, ...]:
+    return tuple(factor * value + more for value in values)
 
 
 def _cell(grid: tuple[float, ...], x: float) -> tuple[int, float]:
@@ -94,6 +102,16 @@ class StepTable:
     def with_overhead(self, seconds: float) -> StepTable:
         """The same table with another constant per step."""
         return replace(self, overhead_seconds=seconds)
+
+    def parted(self, fixed: float, prompt: float) -> StepTable:
+        """With so many times the seconds of every step, and of prompt tokens; what decodes add stays."""
+        return replace(
+            self,
+            mixed=self.mixed.parted(fixed, prompt),
+            decode_only=self.decode_only.parted(fixed, 1.0),
+            chunk_attention=replace(self.chunk_attention, values=_times(prompt, self.chunk_attention.values)),
+            overhead_seconds=fixed * self.overhead_seconds,
+        )
 
 
 @cache

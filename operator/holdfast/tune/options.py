@@ -15,6 +15,7 @@ from holdfast.api.yamltext import read_yaml
 from holdfast.bench import definitions, options
 from holdfast.domain.service import AcceleratorOption, ServiceSpec, Slo
 from holdfast.enginemodel.prior import LEAST_KV_TOKENS, MEMORY_UTILIZATION, EnginePrior, PriorSource, engine_prior
+from holdfast.enginemodel.roofline import roofline_table
 from holdfast.observe.spec import to_spec
 from holdfast.simulator.twin.scenario import BadInput
 from holdfast.simulator.twin.traces import FORMATS
@@ -214,7 +215,9 @@ def believed(
 
     first = prior(None)
     defaults = Setting(first.max_num_seqs_default, first.max_num_batched_tokens_default)
-    return Believed(option.name, first.source, Engine(first.timer, first.law, tokens), defaults)
+    return Believed(
+        option.name, first.source, Engine(first.table or roofline_table(first.law), first.law, tokens), defaults
+    )
 
 
 def most_of(arguments: argparse.Namespace, service: ServiceSpec | None, defaults: Setting) -> Setting:

@@ -24,6 +24,7 @@ WARM_UP, COUNTED = 0.5, 2.5
 
 MOST_RESIDENT, RESIDENT_PROMPT, DRAWS_PER_REQUEST = 2000, 2, 64
 LONE_REQUESTS, LONE_RPS = 20, 1e-6
+LEAST_SECONDS = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +132,15 @@ def enough(objective: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Medians of finished requests in seconds, and TTFT, TPOT and E2E that the objective's share of them keeps."""
+    """Medians of finished requests in seconds, and TTFT, TPOT and E2E that the objective's share of them keeps.
+
+    `thirds` are geometric means of the lowest, middle and highest third of TTFT, then of TPOT.
+    """
 
     ttft_seconds: float = math.nan
     tpot_seconds: float = math.nan
     tail: tuple[float, float, float] = (math.nan, math.nan, math.nan)
+    thirds: tuple[float, ...] = ()
 
 
 def figures(ttft: Floats, tpot: Floats, e2e: Floats, objective: float) -> Figures:
@@ -143,7 +148,13 @@ def figures(ttft: Floats, tpot: Floats, e2e: Floats, objective: float) -> Figure
     known = [each[np.isfinite(each)] for each in (ttft, tpot, e2e)]
     medians = [float(np.median(each)) if len(each) else math.nan for each in known]
     tail = [float(np.quantile(each, objective, method="higher")) if len(each) else math.nan for each in known]
-    return Figures(medians[0], medians[1], (tail[0], tail[1], tail[2]))
+    thirds = tuple(_mean(third) for each in known[:2] for third in np.array_split(np.sort(each), 3))
+    return Figures(medians[0], medians[1], (tail[0], tail[1], tail[2]), thirds)
+
+
+def _mean(seconds: Floats) -> float:
+    """Geometric."""
+    return float(np.exp(np.log(np.maximum(seconds, LEAST_SECONDS)).mean())) if len(seconds) else math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +215,10 @@ class Trials(Protocol):
 
 class Model(Protocol):
     """What is believed of the endpoint."""
+
+    @property
+    def doubt(self) -> float:
+        """Share by which the corrected model is off what the trials have shown."""
 
     def rate(self, setting: Setting) -> float:
         """Requests per second that it is thought to carry at the objective; 0 where none."""

@@ -15,19 +15,13 @@ from holdfast.tune.port import CannotStart, Model, Requests, Trials, Tried
 from holdfast.tune.setting import Setting
 
 STEP = 0.02
-"""What carries so much more is better, and how exact a rate is looked for."""
+"""What carries so much more is better."""
 
-NEAR = 1.04
-"""The next rate of a setting that held where it was expected to; where it misses, that is all."""
+CLOSE = 1.0 / (1.0 + STEP)
+"""Of the rate that is believed, at which a setting is tried: one that holds tells more than one that just misses."""
 
-TRUST = 1.06
-"""A setting carries at most so many times what the model says, once trials have corrected it."""
-
-CLOSE = 0.98
-"""Of the predicted rate, at which a setting is tried: a trial that holds tells more than one that just misses."""
-
-MOST_STRIDE, STEEPEST = 2.0, 0.85
-"""How far to go at most beyond what held too well, and at least below what missed."""
+LEAST_STRIDE, MOST_STRIDE = 0.95, 0.5
+"""Where a setting missed at less than the model still has it carry: as far below as that is off, in these bounds."""
 
 HOPELESS_TRIALS = 4
 """After so many misses without a hold it is asked what an idle engine keeps."""
@@ -115,38 +109,31 @@ class Search:
     def _next(self, proposals: Sequence[Setting]) -> tuple[Setting, float] | None:
         """The most promising setting that can still beat the best, and the rate to try it at; None where none can."""
         best = self._best()
-        target = best.held_rps * (1.0 + STEP) if best else 0.0
-        racing = [each for each in map(self._candidate, proposals) if self._reach(each) > target]
+        racing = [each for each in map(self._candidate, proposals) if self._races(each, best)]
         if not racing:
             return None
-        chosen = max(racing, key=lambda each: min(self.model.rate(each.setting), each.missed_rps))
-        rate = self._rate(chosen, target)
+        chosen = max(racing, key=self._believed)
+        rate = max(CLOSE * self._believed(chosen), (1.0 + STEP) * best.held_rps if best else 0.0)
         least = LEAST_SHARE * self._tried[0].rate_rps if self._tried else 0.0
         return (chosen.setting, rate) if rate > least else None
 
-    def _reach(self, candidate: _Candidate) -> float:
-        """The most that a setting may carry, by what it has shown and by what the model says."""
-        predicted = self.model.rate(candidate.setting)
-        believed = TRUST * max(predicted, candidate.held_rps) if self._tried else math.inf
-        best = self._best()
-        if candidate is best and candidate.missed_rps <= NEAR * (1.0 + 1e-9) * candidate.held_rps:
-            return candidate.held_rps
-        return min(believed, candidate.missed_rps)
+    def _races(self, candidate: _Candidate, best: _Candidate | None) -> bool:
+        """Whether a trial of it may show more than the best has: in doubt of the model, of settings not yet tried."""
+        if best is None:
+            return True
+        believed, better = self._believed(candidate), (1.0 + STEP) * best.held_rps
+        if candidate is best:
+            return CLOSE * believed > better
+        rivals = (1.0 + self.model.doubt) * believed > (1.0 + STEP) * self._believed(best)
+        return rivals and believed > best.held_rps and candidate.missed_rps > better * (1.0 + 1e-9)
 
-    def _rate(self, candidate: _Candidate, target: float) -> float:
-        predicted = CLOSE * self.model.rate(candidate.setting)
-        if candidate.missed_rps == math.inf:
-            if candidate.held_rps < predicted:
-                return max(target, predicted)
-            return min(max(NEAR, (candidate.held_rps / predicted) ** 2), MOST_STRIDE) * candidate.held_rps
-        if target == 0.0:
-            return min(predicted, STEEPEST * candidate.missed_rps)
-        if candidate.missed_rps <= (1.0 + STEP) * target or (predicted <= target and not candidate.held_rps):
-            return target
-        between = math.sqrt(target * candidate.missed_rps)
-        if candidate.held_rps:
-            between = max(target, min(between, NEAR * candidate.held_rps))
-        return predicted if target < predicted < between else between
+    def _believed(self, candidate: _Candidate) -> float:
+        """The most that it is thought to carry, by the model and by what it has shown."""
+        predicted, held, missed = self.model.rate(candidate.setting), candidate.held_rps, candidate.missed_rps
+        if predicted < missed:
+            return max(predicted, held)
+        stride = min(LEAST_STRIDE, max(MOST_STRIDE, missed / predicted))
+        return math.sqrt(held * missed) if held else stride * missed
 
     async def _try(self, setting: Setting, rate: float) -> bool:
         """One trial; whether the model has changed by it."""
@@ -158,8 +145,7 @@ class Search:
             candidate.held_rps = max(candidate.held_rps, rate)
         else:
             candidate.missed_rps = min(candidate.missed_rps, rate)
-        # An engine beyond what it carries tells less of its steps than one that keeps up.
-        return (tried.held or self._best() is None) and self.model.learn(tried, load)
+        return self.model.learn(tried, load)
 
     async def _confirmed(self, best: _Candidate) -> tuple[float, bool]:
         """The rate at which other requests keep the objective too; of several that did not, what is left to believe."""

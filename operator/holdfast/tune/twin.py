@@ -1,12 +1,13 @@
 """The twin as the endpoint, on its virtual clock, and as the model that proposes; both play a trial's own requests.
 
-The model believes in the step times of a table or a law times one gain, which trials correct: what a step takes is the
-one thing that everything else follows from.
+The model believes in the step times of a table or a law, and trials correct them in three parts: what every step takes,
+what prompt tokens add and what decodes add. Everything else follows from these.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,13 +18,15 @@ from holdfast.enginemodel import steadystate
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.scheduler import SchedulerLimits
-from holdfast.enginemodel.steplaw import StepLaw, StepTimer
+from holdfast.enginemodel.steplaw import StepLaw
+from holdfast.enginemodel.steptable import StepTable
 from holdfast.enginemodel.working import SlowedTimer, WorkingPoint, working_point
 from holdfast.simulator.twin import books
 from holdfast.simulator.twin.books import Records
 from holdfast.simulator.twin.capacity import Bench, bisected, good, latencies, pairs
 from holdfast.simulator.twin.fleet import EngineKind, Fleet, Routing, Workload
 from holdfast.simulator.twin.timers import Floats
+from holdfast.tune.fit import least_squares
 from holdfast.tune.port import Figures, Load, Requests, Tried, figures
 from holdfast.tune.race import Race
 from holdfast.tune.setting import Setting
@@ -31,10 +34,18 @@ from holdfast.tune.setting import Setting
 SETTLE_SECONDS = 2.0
 """Between two trials: what was given up leaves the engine."""
 
-GAINS = 8.0
-"""Steps take at most so many times as long as believed, or as short."""
+SAME = 0.01
+"""A correction that changes no part of a step by more than this is none."""
 
-SAME_GAIN = 0.01
+SURE = 0.04
+"""How well figures are reproduced / how well the parts of a step are known before any trial: little."""
+
+SHIFTS = np.linspace(-1.0, 1.0, 11)
+"""Of all step times, in logarithms: where the search for parts of a step begins."""
+
+PARTS, LAST_TRIALS = 3, 5
+"""What is learned: the factor of all step times, and of the seconds of every step and of prompt tokens within that."""
+
 SHORTLIST = 0.75
 """Share of the best by the closed form below which a setting is not played: the two may be 15 % apart."""
 
@@ -45,16 +56,23 @@ MOST_PAIRS, LONG_DRAWS, LEAST_SUSTAINED = 20_000, 3, 0.5
 TRICKLE, BUSIEST = 0.3, 0.95
 
 KvTokens = Callable[[Setting], int]
+PartedTimer = StepTable | StepLaw
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
     """An engine whose steps take `stretch` times what the timer says; its KV cache depends on the setting."""
 
-    timer: StepTimer
+    timer: PartedTimer
     law: StepLaw
     kv_tokens: KvTokens
     stretch: float = 1.0
+
+    def corrected(self, logarithms: Floats) -> Engine:
+        """With the factors of the parts of a step that these are the logarithms of."""
+        gain, fixed, prompt = np.exp(logarithms).tolist()
+        timer, law = self.timer.parted(fixed, prompt), self.law.parted(fixed, prompt)
+        return replace(self, timer=timer, law=law, stretch=self.stretch * gain)
 
     def play(self, setting: Setting, load: Workload, slo: Slo) -> tuple[Records, bool]:
         """Every request's record, and whether the KV cache was too small for them."""
@@ -126,7 +144,10 @@ class TwinModel:
     """The proposing port: closed form for a short list, then the twin with the requests of the trials themselves."""
 
     def __init__(self, engine: Engine, slo: Slo, requests: Requests) -> None:
-        self._engine, self._slo, self._requests = engine, slo, requests
+        self._prior = self._engine = engine
+        self._slo, self._requests = slo, requests
+        self._learned, self.doubt = np.zeros(PARTS), 0.0
+        self._seen: deque[tuple[Tried, Load]] = deque(maxlen=LAST_TRIALS)
         self._mix = LengthMix.from_pairs(pairs(requests.lengths)[:MOST_PAIRS])
         self._rates: dict[Setting, float] = {}
         self._points: dict[Setting, WorkingPoint] = {}
@@ -181,28 +202,41 @@ class TwinModel:
         return min(1.0, max(LEAST_SUSTAINED, bench.rate(short * gain).rate_rps / gain / short))
 
     def learn(self, tried: Tried, load: Load) -> bool:
-        """Fit the gain to the median TPOT of a trial."""
+        """Fit the parts of a step to the thirds of TTFT and TPOT of the last trials."""
         if not tried.figures.tpot_seconds > 0.0:
             return False
-        gain = self._fitted(tried, load)
-        if abs(gain / self.gain - 1.0) <= SAME_GAIN:
+        self._seen.append((tried, load))
+        learned = self._fitted()
+        left = self._misfit(learned)[PARTS:]
+        self.doubt = math.sqrt(float(left @ left) / max(1, len(left) - PARTS))
+        if np.abs(learned - self._learned).max() <= SAME:
             return False
-        self._engine = replace(self._engine, stretch=gain)
+        self._learned, self._engine = learned, self._prior.corrected(learned)
         self._rates.clear()
         self._points.clear()
         return True
 
-    def _fitted(self, tried: Tried, load: Load) -> float:
-        """The gain with which the twin shows the trial's TPOT: it rises with the gain, so halving finds it."""
-        low, high = math.log(1.0 / GAINS), math.log(GAINS)
-        while high - low > 0.5 * SAME_GAIN:
-            middle = 0.5 * (low + high)
-            records, _ = replace(self._engine, stretch=math.exp(middle)).play(tried.setting, load.requests, self._slo)
-            counted = records[load.first :]
+    def _fitted(self) -> Floats:
+        """From near: of an engine that is far beyond what it carries, a slope tells little."""
+        starts = [self._learned + np.array([shift, 0.0, 0.0]) for shift in SHIFTS]
+        return least_squares(self._misfit, min(starts, key=lambda each: float(np.square(self._misfit(each)).sum())))
+
+    def _misfit(self, logarithms: Floats) -> Floats:
+        """How far the parts of a step are from what was believed, and what the twin shows with them from the trials."""
+        engine = self._prior.corrected(logarithms)
+        return np.concatenate([SURE * logarithms, *(self._off(engine, *each) for each in self._seen)])
+
+    def _off(self, engine: Engine, tried: Tried, load: Load) -> Floats:
+        """Logarithms of the twin's thirds / a trial's; where the twin ends nothing in that time, it is too slow."""
+        records, _ = engine.play(tried.setting, load.requests, self._slo)
+        counted = records[load.first :]
+        if tried.ended:
             counted = counted[_ended(counted) <= tried.load_seconds]
-            slower = not _figures(counted, self._slo).tpot_seconds <= tried.figures.tpot_seconds
-            low, high = (low, middle) if slower else (middle, high)
-        return math.exp(0.5 * (low + high))
+        shown = _figures(counted, self._slo).thirds
+        ratios = np.array(shown) / np.array(tried.figures.thirds)
+        off = np.nan_to_num(np.log(ratios), nan=1.0, posinf=1.0, neginf=-1.0)
+        # Beyond what an engine carries TTFT tells of its queue, which grows and grows, and hardly of its steps.
+        return off if tried.held else off[len(off) // 2 :]
 
     def _simulated(self, setting: Setting) -> float:
         point = self._point(setting)
