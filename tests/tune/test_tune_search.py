@@ -68,7 +68,7 @@ def test_a_model_that_knows_how_far_it_is_off_finds_the_best_that_it_does_not_pu
 
 
 @given(st.lists(st.floats(0.0, 1e3), min_size=len(SETTINGS), max_size=len(SETTINGS)), st.floats(1e-3, 1e3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_search_ends_and_never_tells_more_than_held_whatever_the_model_says(
     carried: list[float], believed: float
 ) -> None:
@@ -120,7 +120,7 @@ def test_time_and_trials_that_run_out_are_told() -> None:
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=300), st.sampled_from([0.5, 0.9, 0.95, 0.99, 1.0]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_race_is_lost_only_by_too_many_bad_ones(goods: list[bool], objective: float) -> None:
     race = Race(len(goods), objective)
     for arrived, good in enumerate(goods, start=1):

@@ -23,7 +23,7 @@ def least_squares(misfit: Callable[[Floats], Floats], start: Floats) -> Floats:
         slopes = np.column_stack([(misfit(at + nudge) - off) / NUDGE for nudge in nudges])
         while damping < MOST_DAMPING:
             damped = np.vstack([slopes, damping * np.eye(len(at))])
-            stride = np.linalg.lstsq(damped, np.concatenate([-off, np.zeros(len(at))]), rcond=None)[0]
+            stride: Floats = np.linalg.lstsq(damped, np.concatenate([-off, np.zeros(len(at))]), rcond=None)[0]
             left = misfit(at + stride)
             if left @ left < off @ off:
                 break

@@ -234,7 +234,7 @@ class TwinModel:
             counted = counted[_ended(counted) <= tried.load_seconds]
         shown = _figures(counted, self._slo).thirds
         ratios = np.array(shown) / np.array(tried.figures.thirds)
-        off = np.nan_to_num(np.log(ratios), nan=1.0, posinf=1.0, neginf=-1.0)
+        off: Floats = np.nan_to_num(np.log(ratios), nan=1.0, posinf=1.0, neginf=-1.0)
         # Beyond what an engine carries TTFT tells of its queue, which grows and grows, and hardly of its steps.
         return off if tried.held else off[len(off) // 2 :]
 
