@@ -22,7 +22,7 @@ BROWSER := e2e/test_status_page.py
 DATA ?= $(or $(HOLDFAST_DATA),../shared/data)
 AUTOSCALING := $(BIN)/python -m benchmarks.autoscaling --data $(DATA)
 
-.PHONY: help python install prepare programs check lint unit test test-cluster test-beside demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full campaign clean
+.PHONY: help python install prepare programs check lint unit test test-cluster test-beside demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -130,6 +130,9 @@ bench-operator-full: install ## the same in full length: with 1,000 services
 	$(BIN)/python benchmarks/capacity_closed_form.py
 	@$(MAKE) build
 	$(IN_CLUSTER) $(BIN)/python -m benchmarks.scale --services 1000 --replicas 4
+
+bench-pictures: install ## the README's pictures of holdfast bench, against an emulated engine: two minutes
+	$(BIN)/python benchmarks/bench_pictures.py
 
 campaign: install ## hours: 1,000 services with other seeds, ten minutes of each load
 	@$(MAKE) build
