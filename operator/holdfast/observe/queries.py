@@ -50,6 +50,7 @@ JUDGED = (ARRIVED, BAD, GOOD, "requests_withdrawn_total", "good_tokens_total")
 
 HELD, HELD_BUCKET = "holdfast_activator_requests_total", "holdfast_activator_wait_seconds_bucket"
 """What an activator counts, by outcome."""
+_GAP = "10m"  # a counter that was not scraped for longer begins anew: all that it ever counted is no burst
 
 WAITING_LATE = "requests_waiting_late"
 HUNG = "hung"
@@ -235,8 +236,15 @@ def history_query(step_seconds: float, edges: Edges) -> Query:
         terms.append(_named(f"sum by ({SERVICE}) (increase(holdfast:{metric}{{{OURS}}}[{step}]))", "metric", metric))
     terms.append(_covered(SERVICE, step))
     for metric, labels in ((HELD_BUCKET, "outcome, le"), (HELD, "outcome")):
-        terms.append(_named(f"sum by ({SERVICE}, {labels}) (increase({metric}{{{OURS}}}[{step}]))", "metric", metric))
+        terms.append(_named(f"sum by ({SERVICE}, {labels}) ({_jumps(f'{metric}{{{OURS}}}', step)})", "metric", metric))
     return Query("history", " or ".join(terms))
+
+
+def _jumps(counter: str, step: str) -> str:
+    """Gain of a counter that jumps now and then: increase() misses a jump between two steps, and scales others."""
+    last = f"last_over_time({counter}[{step}])"
+    before = f"last_over_time({counter}[{_GAP}] offset {step}) or min_over_time({counter}[{step}])"
+    return f"{last} - ({before}) >= 0 or {last}"
 
 
 def running_by_pod_query(keys: Iterable[ServiceKey]) -> Query:
