@@ -29,12 +29,13 @@ Screen = tuple[str, str]
 
 def moments(scenario: Scenario) -> list[tuple[float, str]]:
     """Return seconds of load and what can be seen then, in the order of time."""
-    soon = min(_SOON_SECONDS, scenario.step_seconds)
+    begins, ends = scenario.step_start_seconds, scenario.step_end_seconds
+    soon = min(begins + _SOON_SECONDS, ends)
     return [
-        (max(0.0, scenario.step_start_seconds - _BEFORE_SECONDS), "base load"),
-        (scenario.step_start_seconds + soon, f"{soon:.0f} s after the load went to x{scenario.factor:g}"),
-        (scenario.step_end_seconds - min(_BEFORE_SECONDS, scenario.step_seconds - soon), "the end of the high load"),
-        (scenario.duration_seconds - min(_BEFORE_SECONDS, scenario.after_seconds), "the end of the run"),
+        (max(0.0, begins - _BEFORE_SECONDS), "base load"),
+        (soon, f"{soon - begins:.0f} s after the load went to x{scenario.factor:g}"),
+        (max(soon, ends - _BEFORE_SECONDS), "the end of the high load"),
+        (max(ends, scenario.duration_seconds - _BEFORE_SECONDS), "the end of the run"),
     ]
 
 
