@@ -1,9 +1,10 @@
 """How fast the twin is: a million requests over 20 replicas, on one core.
 
-    python benchmarks/twin_speed.py [--requests 1000000] [--check]
+    python benchmarks/twin_speed.py [--requests 1000000] [--fast-loop] [--check]
 
 Engines are H100s with Llama-3.1-8B; prompts 1 to 1,800 and answers 1 to 310 tokens, uniform, Poisson arrivals at 240
-requests per second. `--check` fails above 30 s of CPU or 1 GiB of memory. Compiling, once per machine, is told apart.
+requests per second. With `--fast-loop` engines have the plugin. `--check` fails above 30 s of CPU or 1 GiB of memory.
+Compiling, once per machine, is told apart.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import resource
 import time
+from dataclasses import astuple
 
 import numpy as np
 
@@ -18,12 +20,14 @@ from holdfast.domain.service import Slo
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.simulator.twin.fleet import ROUTERS, EngineKind, Fleet, Routing, Workload
+from holdfast_engine.arithmetic import Law
+from holdfast_engine.rules import Limits, Objectives
 
 REPLICAS, RATE_RPS = 20, 240.0
 MOST_SECONDS, MOST_MIB = 30.0, 1024.0
 
 
-def run(requests: int, router: str) -> tuple[float, float]:
+def run(requests: int, router: str, fast_loop: bool) -> tuple[float, float]:
     """Seconds of CPU for the whole of it, and for the part that engines run."""
     started = time.process_time()
     draw = np.random.default_rng(0)
@@ -35,7 +39,8 @@ def run(requests: int, router: str) -> tuple[float, float]:
         draw.integers(1, 310, requests),
         np.zeros(requests, np.int64),
     )
-    fleet = Fleet(load, [EngineKind(prior.timer, limits)], Slo(2.0, 0.1, 0.99, 3600.0), Routing(router))
+    told = [Limits(1, Objectives(2.0, 0.1), prior=Law(*astuple(prior.law)))] if fast_loop else []
+    fleet = Fleet(load, [EngineKind(prior.timer, limits)], Slo(2.0, 0.1, 0.99, 3600.0), Routing(router), told)
     for _ in range(REPLICAS):
         fleet.add()
     served = time.process_time()
@@ -48,13 +53,14 @@ def run(requests: int, router: str) -> tuple[float, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=1_000_000)
+    parser.add_argument("--fast-loop", action="store_true")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    compiling, _ = run(10, "round-robin")
+    compiling, _ = run(10, "round-robin", options.fast_loop)
     print(f"first run, with compiling or loading what was compiled: {compiling:.1f} s")
     slowest = 0.0
     for router in ROUTERS:
-        whole, engines = run(options.requests, router)
+        whole, engines = run(options.requests, router, options.fast_loop)
         slowest = max(slowest, whole)
         print(f"{router}: {options.requests} requests in {whole:.1f} s of CPU, {engines:.1f} s of it in the engines")
     most_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0

@@ -20,7 +20,8 @@ from e2e.engine.hooks import UNTRIED, chosen, entrances, hooks
 from e2e.engine.server import ADMISSION, Answer, Prompt, Server, Settings
 from e2e.engine.test_engine_plugin import LIMITS, mode
 from e2e.vllm.environment import REPOSITORY, Environment
-from holdfast_engine.rules import Law, Limits, Overload
+from holdfast_engine.arithmetic import Law
+from holdfast_engine.rules import Limits, Overload
 
 pytestmark = pytest.mark.vllm
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from holdfast_engine import rules
+from holdfast_engine import arithmetic, rules
 from holdfast_engine.features import Features, Output, step_features
 from holdfast_engine.ledger import Ledger
 from holdfast_engine.limits import LimitsFiles
@@ -27,8 +27,8 @@ from holdfast_engine.waiting import DeadlineQueue
 
 # Clocks of two processes are compared once, when a request arrives: no more than this is believed to have passed.
 LONGEST_TRANSIT_SECONDS = 10.0
-_FIT_SECONDS = 1.0
-_FIT_STEPS = 16
+FIT_SECONDS = 1.0
+FIT_STEPS = 16
 _NONE = math.nan
 
 
@@ -166,8 +166,8 @@ class FastLoop:
             self.ledger.first_token(name, now)
             self._pace.start(name, now)
         self.finish(finished, now)
-        if self.fit.pending_steps >= _FIT_STEPS and now >= self._next_fit:
-            self._next_fit = now + _FIT_SECONDS
+        if self.fit.pending_steps >= FIT_STEPS and now >= self._next_fit:
+            self._next_fit = now + FIT_SECONDS
             self.fit.update()
             self._plan()
 
@@ -206,7 +206,7 @@ class FastLoop:
             self._prefill_tps,
             ahead.step_seconds,
             self._free_sequences * self._prompts.computed_tokens if self._free_sequences else 0.0,
-            ahead.prefill_tokens / ahead.step_seconds if ahead.step_seconds > 0.0 else _NONE,
+            arithmetic.tps(ahead.prefill_tokens, ahead.step_seconds),
             self._prompts.mean_tokens,
             self._prompts.computed_share,
             *coefficients,
@@ -244,7 +244,7 @@ class FastLoop:
             return None
         tokens = request.num_prompt_tokens
         computed = tokens * self._prompts.computed_share
-        needed = rules.first_token_seconds(computed, *self._look_ahead())
+        needed = arithmetic.first_token_seconds(computed, *self._look_ahead())
         # Deadlines, and with equal ones the shorter first: it is soon through, and the longer one waits little for it.
         return Place(entry.deadline + needed, entry.deadline - needed, entry.arrived, tokens)
 
@@ -270,13 +270,9 @@ class FastLoop:
         tpot_seconds = limits.objectives.tpot_seconds
         self._pairs_per_prefill = mix.pairs_per_prefill
         if limits.adapt:
-            self._active = rules.active_sequences(law, tpot_seconds, mix, self._active)
-        prefill = self._active * mix.prefill_per_decode
-        seconds = law.seconds(prefill, self._active, self._active * mix.kv_per_decode, prefill * mix.pairs_per_prefill)
-        self._prefill_tps = prefill / seconds if seconds > 0.0 else _NONE
-        most = self._capacity.tokens_per_step
-        seconds = law.seconds(most, 0.0, 0.0, most * mix.pairs_per_prefill)
-        self._peak_tps = most / seconds if seconds > 0.0 else _NONE
+            self._active = arithmetic.active_sequences(law, tpot_seconds, mix, self._active)
+        self._prefill_tps = arithmetic.full_prefill_tps(law, mix, self._active)
+        self._peak_tps = arithmetic.peak_prefill_tps(law, mix, self._capacity.tokens_per_step)
 
     def _limits_for(self, decodes: int, now: float) -> StepLimits:
         limits = self.limits
@@ -291,7 +287,7 @@ class FastLoop:
         limits, law, most = self.limits, self.fit.law, self._most_tokens
         if limits is None or law is None or not limits.adapt or not self._capacity.chunks:
             return most
-        tokens = rules.tokens_per_step(
+        tokens = arithmetic.tokens_per_step(
             law,
             limits.objectives.tpot_seconds,
             decodes=self._decodes,

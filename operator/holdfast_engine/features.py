@@ -34,7 +34,7 @@ class Output(Protocol):
 
 
 class Features(NamedTuple):
-    """The terms of the step law: see rules.Law."""
+    """The terms of the step law: see arithmetic.Law."""
 
     prefill: int
     decodes: int

@@ -11,13 +11,15 @@ import heapq
 import math
 from collections import deque
 
+from holdfast_engine.arithmetic import ahead_seconds, spare_seconds
+
 # All but this share of answers are at least as long as what a new sequence is believed to have before it.
 SHORT_SHARE = 0.05
-_ANSWERS = 128
-_LEARN_EVERY = 16
-_SMOOTHING = 0.05
+ANSWERS = 128
+LEARN_EVERY = 16
+SMOOTHING = 0.05
 # What is further ahead is left to the prompts that come until then; looking at fewer sequences is also faster.
-_MOST_STEPS = 12
+MOST_STEPS = 12
 _COMPACT_ABOVE = 64
 
 
@@ -33,7 +35,7 @@ class Pace:
         self._starts: dict[str, tuple[int, float]] = {}
         self._young: deque[str] = deque()
         self._heap: list[tuple[float, str]] = []
-        self._answers: deque[int] = deque(maxlen=_ANSWERS)
+        self._answers: deque[int] = deque(maxlen=ANSWERS)
         self._ended = 0
 
     def __len__(self) -> int:
@@ -46,7 +48,7 @@ class Pace:
         if not self._starts:
             return
         known = self._step_seconds
-        self._step_seconds = known + _SMOOTHING * (seconds - known) if math.isfinite(known) else seconds
+        self._step_seconds = known + SMOOTHING * (seconds - known) if math.isfinite(known) else seconds
 
     def start(self, name: str, now: float) -> None:
         """A sequence got its first token."""
@@ -60,11 +62,11 @@ class Pace:
             return
         self._answers.append(self._steps - start[0])
         self._ended += 1
-        if self._ended % _LEARN_EVERY == 0:
+        if self._ended % LEARN_EVERY == 0:
             shortest = sorted(self._answers)[int(SHORT_SHARE * len(self._answers))]
-            self.surest_steps = min(shortest, _MOST_STEPS)
+            self.surest_steps = min(shortest, MOST_STEPS)
         if len(self._heap) + len(self._young) > 2 * len(self._starts) + _COMPACT_ABOVE:
-            self._rebuild()
+            self._forget()
 
     def spare_seconds(self, tpot_seconds: float, now: float) -> float:
         """How much longer than the objective the next step may take for the sequence that can bear least.
@@ -74,7 +76,7 @@ class Pace:
         """
         if tpot_seconds != self._tpot_seconds:
             self._tpot_seconds = tpot_seconds
-            self._rebuild()
+            self._forget()
         self._grow_up()
         while self._heap and self._heap[0][1] not in self._starts:
             heapq.heappop(self._heap)
@@ -88,23 +90,23 @@ class Pace:
                 ahead = start[1] + slope * start[0]
                 if ahead < youngest:
                     youngest = ahead
-        return max(0.0, min(least, youngest + to_come * gain) - self._ahead(self._steps, now))
+        here = ahead_seconds(tpot_seconds, self._steps, now)
+        return spare_seconds(least, youngest, to_come, gain, here)
 
     def _grow_up(self) -> None:
-        """Sequences older than the shortest answers can no longer count on steps to come."""
+        """Sequences older than the shortest answers can no longer count on steps to come, from then on."""
         young = self._young
         while young:
             start = self._starts.get(young[0])
             if start is not None:
                 if self._steps - start[0] < self.surest_steps:
                     return
-                heapq.heappush(self._heap, (self._ahead(*start), young[0]))
+                heapq.heappush(self._heap, (ahead_seconds(self._tpot_seconds, *start), young[0]))
             young.popleft()
 
-    def _ahead(self, steps: int, moment: float) -> float:
-        """The difference of two of these is how far a sequence from the first on is ahead at the second."""
-        return moment - self._tpot_seconds * steps
-
-    def _rebuild(self) -> None:
-        self._heap.clear()
-        self._young = deque(self._starts)
+    def _forget(self) -> None:
+        """Let go of sequences that are gone, and order the old ones by the objective of now."""
+        starts, tpot_seconds = self._starts, self._tpot_seconds
+        self._young = deque(name for name in self._young if name in starts)
+        self._heap = [(ahead_seconds(tpot_seconds, *starts[name]), name) for _, name in self._heap if name in starts]
+        heapq.heapify(self._heap)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-_REQUESTS = 64
+from holdfast_engine.arithmetic import MEAN_COUNT, moved_mean
 
 
 class MovingMean:
@@ -16,8 +16,8 @@ class MovingMean:
 
     def add(self, value: float) -> None:
         """One more value."""
-        self._count = min(self._count + 1, _REQUESTS)
-        self.value = value if self._count == 1 else self.value + (value - self.value) / self._count
+        self._count = min(self._count + 1, MEAN_COUNT)
+        self.value = moved_mean(self.value, self._count, value)
 
 
 class Prompts:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast_engine.steplaw import PRODUCTS, TERMS
+from holdfast_engine.leastsquares import PRODUCTS, TERMS
 
 # A record costs as much as the rest of a step's bookkeeping: it is written this often, or after every longer step.
 RECORD_SECONDS = 0.05

@@ -11,12 +11,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-# Tokens come in uneven steps: what is planned for must stay a little below what was promised.
-TPOT_MARGIN = 0.9
-# Prefill never stops, however slow the decoding sequences are.
-LEAST_PREFILL_TOKENS = 64
-# While some sequences decode, the next ones compute their prompts.
-PREFILLING_SEQUENCES = 2
+from holdfast_engine import arithmetic
+from holdfast_engine.arithmetic import Law
+
 RETRY_AFTER_SECONDS = (1, 60)
 # So long OpenAI's client libraries wait before they hang up; who waits longer has mostly gone.
 LONGEST_WAIT_SECONDS = 600.0
@@ -29,34 +26,6 @@ class Objectives:
     ttft_seconds: float
     tpot_seconds: float
     e2e_seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Law:
-    """Seconds of one engine step: c0 + c1 prefill + c2 decodes + c3 kv + c4 pairs; every coefficient >= 0.
-
-    `prefill` prompt tokens computed, `decodes` decoding sequences, `kv` tokens in their KV caches, `pairs` the sum of
-    chunk x (tokens before it + chunk / 2) over the prompt chunks.
-    """
-
-    c0: float
-    c1: float
-    c2: float
-    c3: float
-    c4: float
-
-    def seconds(self, prefill: float, decodes: float, kv: float, pairs: float) -> float:
-        """How long such a step takes."""
-        return self.c0 + self.c1 * prefill + self.c2 * decodes + self.c3 * kv + self.c4 * pairs
-
-
-@dataclass(frozen=True, slots=True)
-class Mix:
-    """What steps were made of lately: ratios of their sums."""
-
-    prefill_per_decode: float
-    kv_per_decode: float
-    pairs_per_prefill: float
 
 
 class Overload(enum.StrEnum):
@@ -153,6 +122,9 @@ class Verdict(enum.StrEnum):
     ERROR = "error"
 
 
+_VERDICTS = (Verdict.GOOD, Verdict.TTFT, Verdict.TPOT, Verdict.E2E)
+
+
 def judge(
     objectives: Objectives,
     ending: Ending,
@@ -169,59 +141,11 @@ def judge(
     if ending is Ending.FAILED:
         return Verdict.ERROR
     waited = e2e_seconds if ttft_seconds is None else ttft_seconds
-    if not waited <= objectives.ttft_seconds:
-        return Verdict.TTFT
-    if ttft_seconds is None and ending is Ending.ABORTED:
+    if ttft_seconds is None and ending is Ending.ABORTED and waited <= objectives.ttft_seconds:
         return Verdict.WITHDRAWN
-    tpot_seconds = (e2e_seconds - waited) / (output_tokens - 1) if output_tokens > 1 else 0.0
-    if not tpot_seconds <= objectives.tpot_seconds:
-        return Verdict.TPOT
-    if objectives.e2e_seconds is not None and not e2e_seconds <= objectives.e2e_seconds:
-        return Verdict.E2E
-    return Verdict.GOOD
-
-
-def tokens_per_step(
-    law: Law,
-    tpot_seconds: float,
-    *,
-    decodes: int,
-    kv_tokens: float,
-    pairs_per_prefill: float,
-    most: int,
-    spare_seconds: float = 0.0,
-) -> int:
-    """Tokens of the next step, decodes included: the largest prefill that keeps the decoding sequences within TPOT.
-
-    The step may take `spare_seconds` longer than the objective: so far are they all ahead of it.
-    Up to `most` where nothing decodes and nobody waits for the step, and where not even one sequence could keep the
-    objective: then the step may at least be efficient.
-    """
-    if decodes <= 0 or decodes >= most:
-        return most
-    planned = TPOT_MARGIN * tpot_seconds
-    if law.seconds(0.0, 1.0, kv_tokens / decodes, 0.0) > planned:
-        return most
-    room = planned + TPOT_MARGIN * spare_seconds - law.seconds(0.0, decodes, kv_tokens, 0.0)
-    prefill = _ratio(room, law.c1 + law.c4 * pairs_per_prefill)
-    return decodes + int(min(max(prefill, LEAST_PREFILL_TOKENS), most - decodes))
-
-
-def active_sequences(law: Law, tpot_seconds: float, mix: Mix, most: int) -> int:
-    """Sequences, 1 to `most`: those that decode in steps as long as the TPOT objective when each brings its share of
-    prefill with it, and a few that compute their prompts. `most` where not even one sequence could keep the objective.
-    """
-    room = TPOT_MARGIN * tpot_seconds - law.c0
-    decode_seconds = law.c2 + law.c3 * mix.kv_per_decode
-    if room < decode_seconds:
-        return most
-    each = decode_seconds + (law.c1 + law.c4 * mix.pairs_per_prefill) * mix.prefill_per_decode
-    return int(min(_ratio(room, each) + PREFILLING_SEQUENCES, most))
-
-
-def first_token_seconds(prompt_tokens: float, prefill_tokens: float, step_seconds: float) -> float:
-    """Seconds until the first token of a request that starts now: the step under way, and those with its chunks."""
-    return step_seconds * (1.0 + max(1.0, _ratio(prompt_tokens, prefill_tokens)))
+    e2e_bound = math.inf if objectives.e2e_seconds is None else objectives.e2e_seconds
+    bounds = objectives.ttft_seconds, objectives.tpot_seconds, e2e_bound
+    return _VERDICTS[arithmetic.breach(*bounds, waited, e2e_seconds, output_tokens)]
 
 
 def longest_wait_seconds(limits: Limits) -> float:
@@ -237,9 +161,7 @@ def most_queued_requests(limits: Limits, peak_tps: float, tokens_per_prompt: flo
     """
     if limits.max_queued_requests is not None:
         return limits.max_queued_requests
-    if not 0.0 < peak_tps < math.inf or not 0.0 < tokens_per_prompt < math.inf:
-        return math.inf
-    return max(1.0, math.floor(longest_wait_seconds(limits) * peak_tps / tokens_per_prompt))
+    return arithmetic.most_in_time(longest_wait_seconds(limits), peak_tps, tokens_per_prompt)
 
 
 class Refused(enum.Enum):
@@ -277,8 +199,9 @@ class Backlog:
     def first_token_seconds(self, prompt_tokens: float) -> float:
         """Predicted TTFT of a request that comes now; NaN where the engine's rate is not known."""
         tokens = max(self.prompt_tokens, 0.0) + max(prompt_tokens, 0.0)
-        at_once = min(tokens, self.room_tokens)
-        return self.step_seconds + _seconds(at_once, self.burst_tps) + _seconds(tokens - at_once, self.prefill_tps)
+        return arithmetic.expected_seconds(
+            tokens, self.room_tokens, self.burst_tps, self.prefill_tps, self.step_seconds
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,19 +242,6 @@ def retry_after_seconds(terms: Terms, backlog: Backlog, prompt_tokens: float) ->
 def is_overloaded(terms: Terms, backlog: Backlog, late_requests: float) -> bool:
     """Whether clients may do better elsewhere: some wait that are late already, or the next one would be."""
     return late_requests > 0.0 or backlog.first_token_seconds(0.0) > terms.ttft_seconds
-
-
-def _seconds(tokens: float, tps: float) -> float:
-    if not tokens > 0.0:
-        return 0.0
-    return tokens / tps if 0.0 < tps < math.inf else math.nan
-
-
-def _ratio(amount: float, each: float) -> float:
-    """How often `each` fits into `amount`: infinity for what costs nothing, 0 for no room."""
-    if amount <= 0.0:
-        return 0.0
-    return amount / each if each > 0.0 else math.inf
 
 
 @dataclass(frozen=True, slots=True)

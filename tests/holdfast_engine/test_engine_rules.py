@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast_engine import rules
+from holdfast_engine import arithmetic, rules
+from holdfast_engine.arithmetic import Law, Mix
 from holdfast_engine.rules import (
     Ending,
-    Law,
     Limits,
     LimitsError,
-    Mix,
     Objectives,
     Overload,
     Refused,
@@ -124,65 +123,67 @@ def test_any_other_text_is_refused_and_nothing_else_is_raised(text: str) -> None
 def test_tokens_per_step_stay_within_what_was_compiled(
     law: Law, tpot: float, decodes: int, kv: float, pairs: float, most: int
 ) -> None:
-    found = rules.tokens_per_step(law, tpot, decodes=decodes, kv_tokens=kv, pairs_per_prefill=pairs, most=most)
+    found = arithmetic.tokens_per_step(law, tpot, decodes=decodes, kv_tokens=kv, pairs_per_prefill=pairs, most=most)
     assert 1 <= found <= most
     assert found >= min(most, decodes + 1)
 
 
 def test_the_prefill_of_a_step_keeps_the_decoding_sequences_in_time() -> None:
-    tokens = rules.tokens_per_step(LAW, 0.05, decodes=20, kv_tokens=10_000, pairs_per_prefill=500, most=8192)
+    tokens = arithmetic.tokens_per_step(LAW, 0.05, decodes=20, kv_tokens=10_000, pairs_per_prefill=500, most=8192)
     prefill = tokens - 20
     assert LAW.seconds(prefill, 20, 10_000, prefill * 500) <= 0.05
-    assert LAW.seconds(prefill * 1.2, 20, 10_000, prefill * 600) > 0.05 * rules.TPOT_MARGIN
+    assert LAW.seconds(prefill * 1.2, 20, 10_000, prefill * 600) > 0.05 * arithmetic.TPOT_MARGIN
 
 
 def test_prefill_never_stops() -> None:
     slow = Law(0.001, 1.0, 0.004, 0.0, 0.0)
-    tokens = rules.tokens_per_step(slow, 0.05, decodes=10, kv_tokens=0, pairs_per_prefill=0, most=8192)
-    assert tokens == 10 + rules.LEAST_PREFILL_TOKENS
+    tokens = arithmetic.tokens_per_step(slow, 0.05, decodes=10, kv_tokens=0, pairs_per_prefill=0, most=8192)
+    assert tokens == 10 + arithmetic.LEAST_PREFILL_TOKENS
 
 
 def test_a_step_without_decodes_is_as_large_as_it_can_be() -> None:
-    assert rules.tokens_per_step(LAW, 0.001, decodes=0, kv_tokens=0, pairs_per_prefill=0, most=8192) == 8192
+    assert arithmetic.tokens_per_step(LAW, 0.001, decodes=0, kv_tokens=0, pairs_per_prefill=0, most=8192) == 8192
 
 
 @given(laws, positive, st.builds(Mix, st.floats(0, 1e4), st.floats(0, 1e5), st.floats(0, 1e5)), st.integers(1, 4096))
 def test_active_sequences_stay_between_one_and_the_compiled_maximum(law: Law, tpot: float, mix: Mix, most: int) -> None:
-    assert 1 <= rules.active_sequences(law, tpot, mix, most) <= most
+    assert 1 <= arithmetic.active_sequences(law, tpot, mix, most) <= most
 
 
 def test_active_sequences_fill_the_objective_in_steady_state() -> None:
     mix = Mix(prefill_per_decode=4.0, kv_per_decode=300.0, pairs_per_prefill=128.0)
-    active = rules.active_sequences(LAW, 0.05, mix, 1000)
-    decoding = active - rules.PREFILLING_SEQUENCES
+    active = arithmetic.active_sequences(LAW, 0.05, mix, 1000)
+    decoding = active - arithmetic.PREFILLING_SEQUENCES
     step = LAW.seconds(4.0 * decoding, decoding, 300.0 * decoding, 4.0 * decoding * 128.0)
-    assert 0.85 * 0.05 <= step <= rules.TPOT_MARGIN * 0.05
+    assert 0.85 * 0.05 <= step <= arithmetic.TPOT_MARGIN * 0.05
 
 
 @given(st.floats(0.006, 1.0), st.floats(1.0, 2.0))
 def test_a_looser_objective_never_lowers_a_limit(tpot: float, factor: float) -> None:
     mix = Mix(4.0, 300.0, 128.0)
-    assert rules.active_sequences(LAW, tpot, mix, 1000) <= rules.active_sequences(LAW, tpot * factor, mix, 1000)
+    assert arithmetic.active_sequences(LAW, tpot, mix, 1000) <= arithmetic.active_sequences(
+        LAW, tpot * factor, mix, 1000
+    )
 
     def tokens(bound: float) -> int:
-        return rules.tokens_per_step(LAW, bound, decodes=9, kv_tokens=900, pairs_per_prefill=64, most=8192)
+        return arithmetic.tokens_per_step(LAW, bound, decodes=9, kv_tokens=900, pairs_per_prefill=64, most=8192)
 
     assert tokens(tpot) <= tokens(tpot * factor)
 
 
 def test_an_objective_that_nothing_can_keep_limits_nothing() -> None:
     mix = Mix(4.0, 300.0, 128.0)
-    assert rules.active_sequences(LAW, 0.004, mix, 256) == 256
-    assert rules.tokens_per_step(LAW, 0.004, decodes=9, kv_tokens=900, pairs_per_prefill=64, most=8192) == 8192
+    assert arithmetic.active_sequences(LAW, 0.004, mix, 256) == 256
+    assert arithmetic.tokens_per_step(LAW, 0.004, decodes=9, kv_tokens=900, pairs_per_prefill=64, most=8192) == 8192
 
 
 def test_prompts_are_computed_while_others_decode_however_long_they_are() -> None:
-    assert rules.active_sequences(LAW, 0.05, Mix(10_000.0, 300.0, 128.0), 256) == rules.PREFILLING_SEQUENCES
+    assert arithmetic.active_sequences(LAW, 0.05, Mix(10_000.0, 300.0, 128.0), 256) == arithmetic.PREFILLING_SEQUENCES
 
 
 def test_a_long_prompt_needs_several_steps_until_its_first_token() -> None:
-    assert rules.first_token_seconds(100, 1000, 0.05) == pytest.approx(0.1)
-    assert rules.first_token_seconds(4000, 1000, 0.05) == pytest.approx(0.25)
+    assert arithmetic.first_token_seconds(100, 1000, 0.05) == pytest.approx(0.1)
+    assert arithmetic.first_token_seconds(4000, 1000, 0.05) == pytest.approx(0.25)
 
 
 REJECT = rules.Terms(ttft_seconds=1.0, overload=Overload.REJECT)

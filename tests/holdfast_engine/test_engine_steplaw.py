@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast_engine.rules import Law
-from holdfast_engine.steplaw import PRODUCTS, TERMS, StepLawFit
+from holdfast_engine.arithmetic import Law
+from holdfast_engine.leastsquares import PRODUCTS, TERMS, place
+from holdfast_engine.steplaw import StepLawFit
 
 TRUTH = Law(0.004, 5e-5, 2e-4, 1e-7, 2e-9)
 
@@ -105,6 +106,11 @@ def test_totals_are_the_sums_of_products_and_never_fall() -> None:
     assert found["prefill", "decodes"] == 1.0
     assert found["seconds", "seconds"] == pytest.approx(0.3125)
     assert len(found) == 21
+
+
+def test_the_product_of_two_terms_is_found_whichever_is_named_first() -> None:
+    for index, (row, column) in enumerate(PRODUCTS):
+        assert place(row, column) == place(column, row) == index
 
 
 def test_the_mix_is_that_of_the_recent_steps() -> None:

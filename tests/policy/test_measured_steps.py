@@ -13,10 +13,10 @@ from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.working import SlowedTimer
 from holdfast.policy.replicarate import StepLawModel
 from holdfast.simulator.emulator_fastloop import FastLoopScheduler
-from holdfast.simulator.twin.fastfleet import GivenLimits
+from holdfast_engine.leastsquares import TERMS, UNITS
 from holdfast_engine.rules import Limits, Objectives
-from holdfast_engine.steplaw import TERMS, UNITS
 from tests.builders import OUTPUT_TOKENS, PROMPT_TOKENS, QWEN, accelerator, service
+from tests.twin.object_fleet import GivenLimits
 
 SECONDS = 30.0
 

@@ -25,10 +25,11 @@ from holdfast.simulator.emulator_families import cache_config
 from holdfast.simulator.emulator_fastloop import SCHEDULER_CLASS, FastLoopMetrics, FastLoopScheduler
 from holdfast.simulator.emulator_metrics import EngineMetrics
 from holdfast.simulator.emulator_options import BadOptions
+from holdfast_engine.arithmetic import Law
 from holdfast_engine.limits import DEFAULT_LIMITS, LimitsFiles
 from holdfast_engine.metrics import EngineCollector, Identity
 from holdfast_engine.record import FIELDS
-from holdfast_engine.rules import Law, Limits, Objectives, Overload
+from holdfast_engine.rules import Limits, Objectives, Overload
 from holdfast_engine.statsfile import StatsWriter
 from tests.simulator.emulator_builders import Client, engine
 

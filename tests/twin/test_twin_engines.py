@@ -20,6 +20,7 @@ from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steplaw import StepLaw, StepTimer
 from holdfast.simulator.twin import books
 from holdfast.simulator.twin.fleet import ROUTERS, EngineKind, Fleet, Routing, Workload
+from holdfast_engine.rules import Limits, Objectives
 from tests.twin.twin_builders import SLO, workload
 
 ROOT = Path(__file__).parents[2]
@@ -216,14 +217,18 @@ print(here.digest())
 
 
 def digest() -> str:
-    """What became of some requests that compete for memory, as a hash."""
+    """What became of some requests that compete for memory, without and with the plugin, as a hash."""
     load = _workload([(0.01, 50 + 37 * number % 400, 1 + number % 30, 0) for number in range(60)])
-    fleet = Fleet(load, [EngineKind(PRIOR.timer, SchedulerLimits(8, 256, 2000))], SLO, Routing(seed=1))
-    fleet.add()
-    fleet.add()
-    fleet.advance(math.inf)
-    fleet.check()
-    return hashlib.sha256(fleet.requests.tobytes()).hexdigest()
+    kinds, found = [EngineKind(PRIOR.timer, SchedulerLimits(8, 256, 2000))], hashlib.sha256()
+    for told in ((), (Limits(1, Objectives(0.3, 0.01)),)):
+        fleet = Fleet(load, kinds, SLO, Routing(seed=1), told)
+        fleet.add()
+        fleet.add()
+        fleet.advance(math.inf)
+        fleet.check()
+        found.update(fleet.requests.tobytes())
+        found.update(fleet.state(0).tobytes())
+    return found.hexdigest()
 
 
 @pytest.mark.slow

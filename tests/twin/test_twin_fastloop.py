@@ -13,9 +13,10 @@ from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.simulator.emulator_fastloop import FastLoopScheduler
 from holdfast.simulator.twin import books
-from holdfast.simulator.twin.fastfleet import FastLoopFleet, GivenLimits
 from holdfast.simulator.twin.fleet import EngineKind, Fleet, Routing, Workload
-from holdfast_engine.rules import Law, Limits, Objectives, Overload
+from holdfast_engine.arithmetic import Law
+from holdfast_engine.rules import Limits, Objectives, Overload
+from tests.twin.object_fleet import GivenLimits
 from tests.twin.twin_builders import workload
 
 LAW = StepLaw(0.008, 4e-5, 2e-4, 4e-8, 4e-9)
@@ -37,8 +38,8 @@ def _told(overload: Overload = Overload.QUEUE, most_seconds: float | None = None
     return Limits(1, objectives, overload=overload, max_queued_seconds=most_seconds, prior=law)
 
 
-def _fleet(load: Workload, told: Limits, engines: int = 1) -> FastLoopFleet:
-    fleet = FastLoopFleet(load, [EngineKind(LAW, ENGINE)], SLO, Routing("round-robin"), [told])
+def _fleet(load: Workload, told: Limits, engines: int = 1) -> Fleet:
+    fleet = Fleet(load, [EngineKind(LAW, ENGINE)], SLO, Routing("round-robin"), [told])
     for _ in range(engines):
         fleet.add()
     return fleet
@@ -101,7 +102,7 @@ def test_what_waits_for_longer_than_told_is_ended() -> None:
 
 def test_clients_of_an_engine_in_overload_soon_meet_a_new_one() -> None:
     load = _load(16.0, seconds=20.0)
-    fleet = FastLoopFleet(load, [EngineKind(LAW, ENGINE)], SLO, Routing(close_share=0.0), [_told()])
+    fleet = Fleet(load, [EngineKind(LAW, ENGINE)], SLO, Routing(close_share=0.0), [_told()])
     fleet.add()
     fleet.advance(10.0)
     new = fleet.add()

@@ -233,13 +233,8 @@ class Scheduler:
         return planner.plan()
 
     def complete(self, plan: StepPlan, now: float) -> list[Sequence]:
-        """Apply a step that ended now; returns the sequences that got a token, finished ones included."""
-        emitted = [sequence for sequence in plan.decodes if sequence.status is SequenceStatus.RUNNING]
-        emitted += [
-            sequence
-            for sequence, _, _ in plan.prefills
-            if sequence.status is SequenceStatus.RUNNING and sequence.computed == sequence.tokens
-        ]
+        """Apply a step that ended now; returns the sequences that got a token, finished ones included, oldest first."""
+        emitted = [sequence for sequence in self.running if sequence.computed == sequence.tokens]
         finished = False
         for sequence in emitted:
             self._emit(sequence, now)

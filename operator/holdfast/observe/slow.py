@@ -13,7 +13,7 @@ from holdfast.domain.engine import StepSums
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import LatencyQuantiles, LengthHistogram
 from holdfast.observe.samples import Sample, usable
-from holdfast_engine.steplaw import TERMS, UNITS
+from holdfast_engine.leastsquares import TERMS, UNITS
 
 QUANTILES = (0.5, 0.95, 0.99)
 

@@ -10,7 +10,8 @@ from dataclasses import astuple
 
 from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.enginemodel.prior import PriorSource, engine_prior
-from holdfast_engine.rules import Law, Limits, Objectives, Overload
+from holdfast_engine.arithmetic import Law
+from holdfast_engine.rules import Limits, Objectives, Overload
 
 
 def engine_limits(

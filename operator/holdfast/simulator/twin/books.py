@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from holdfast.simulator.twin.timers import Floats, Integers
 
 Records = NDArray[Any]
+Record = Any
+"""One of them."""
 
 NOBODY = -1
 UNLIMITED = int(np.iinfo(np.int64).max)
@@ -21,16 +23,17 @@ COMING, WAITING, RUNNING, FINISHED, REJECTED, UNSERVED, LOST = range(7)
 ROUND_ROBIN, RANDOM_PER_CONNECTION, LEAST_OUTSTANDING = range(3)
 
 
-def _fields(kind: type, *names: str) -> list[tuple[str, type]]:
+def fields_of(kind: type, *names: str) -> list[tuple[str, type]]:
+    """Fields of one kind, for a record."""
     return [(name, kind) for name in names]
 
 
 REQUEST = np.dtype(
     [
-        *_fields(np.int64, "prompt", "output", "generated", "computed", "blocks", "state"),
-        *_fields(np.float64, "at", "first_at", "last_at"),
-        *_fields(np.int64, "cached", "preemptions", "engine", "after", "connection"),
-        *_fields(np.float64, "draw"),
+        *fields_of(np.int64, "prompt", "output", "generated", "computed", "blocks", "state"),
+        *fields_of(np.float64, "at", "first_at", "last_at"),
+        *fields_of(np.int64, "cached", "preemptions", "engine", "after", "connection"),
+        *fields_of(np.float64, "draw"),
     ]
 )
 """Times in seconds, NaN before they are known, the rest in tokens and blocks.
@@ -74,12 +77,12 @@ EXACT = (
 
 ENGINE = np.dtype(
     [
-        *_fields(np.float64, "due"),
-        *_fields(np.int64, "busy", "running", "waiting", "first_waiting", "last_waiting"),
-        *_fields(np.int64, "queued_tokens", "outstanding_tokens", "free_blocks", "timer"),
-        *_fields(np.float64, "stretch"),
-        *_fields(np.int64, *LIMITS, "open", "born"),
-        *_fields(np.float64, "idle_at", "waiting_late", *COUNTS, *EXACT),
+        *fields_of(np.float64, "due"),
+        *fields_of(np.int64, "busy", "running", "waiting", "first_waiting", "last_waiting"),
+        *fields_of(np.int64, "queued_tokens", "outstanding_tokens", "free_blocks", "timer"),
+        *fields_of(np.float64, "stretch"),
+        *fields_of(np.int64, *LIMITS, "open", "born"),
+        *fields_of(np.float64, "idle_at", "waiting_late", *COUNTS, *EXACT),
     ]
 )
 """`due` is when a step ends, or begins where the engine is not `busy`; infinite for an idle one, since `idle_at`.
@@ -99,18 +102,23 @@ def hangs(state: Records, now: float) -> bool:
 
 BOOK = np.dtype(
     [
-        *_fields(np.int64, "next_request", "finished", "turn", "router"),
-        *_fields(np.float64, "close_share", "keep_seconds", "ttft", "tpot", "e2e"),
+        *fields_of(np.int64, "next_request", "finished", "turn", "router", "plugin"),
+        *fields_of(np.float64, "close_share", "keep_seconds", "ttft", "tpot", "e2e"),
     ]
 )
-"""One record: how far the loop is, how requests find an engine, and the objectives in seconds."""
+"""One record: how far the loop is, how requests find an engine, whether engines have the plugin, and the objectives in
+seconds."""
 
-CONNECTION = np.dtype(_fields(np.int64, "engine", "born", "request"))
+CONNECTION = np.dtype(fields_of(np.int64, "engine", "born", "request"))
 """Whom a connection leads to, and the last request on it."""
 
 
 class World(NamedTuple):
-    """Everything the loop works on; `running` has a row of requests per engine, `finished` the order of their ends."""
+    """Everything the loop works on; `running` has a row of requests per engine, `finished` the order of their ends.
+
+    What comes after the timers is the plugin's (`loopbooks`): a record per request and per engine, what laws are found
+    from, and how many steps the last answers of an engine took.
+    """
 
     requests: Records
     engines: Records
@@ -121,3 +129,7 @@ class World(NamedTuple):
     chunks: Integers
     points: Floats
     layout: Integers
+    places: Records
+    loops: Records
+    fits: Floats
+    answers: Integers

@@ -1,12 +1,14 @@
 """vLLM's scheduler loop for many engines at once, on arrays: `enginemodel.scheduler.Scheduler`, step for step.
 
 That class says what a step is and stays the one to read and to change. Here is the same loop without an object per
-request, so that millions of requests take seconds; the tests hold the two to the same times, to the last bit.
+request, so that millions of requests take seconds; the tests hold the two to the same times, to the last bit. What the
+plugin adds is in `fastloop`.
 """
 
 from __future__ import annotations
 
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS
+from holdfast.simulator.twin import fastloop, lanes
 from holdfast.simulator.twin.books import (
     FINISHED,
     LEAST_OUTSTANDING,
@@ -21,7 +23,7 @@ from holdfast.simulator.twin.books import (
     Records,
     World,
 )
-from holdfast.simulator.twin.compiled import compiled
+from holdfast.simulator.twin.compiled import compiled, inner
 from holdfast.simulator.twin.timers import step_seconds
 
 
@@ -44,14 +46,14 @@ def run_until(world: World, until: float) -> None:
     _advance_all(world, until)
 
 
-@compiled
+@inner
 def _advance_all(world: World, until: float) -> None:
     for number in range(len(world.engines)):
         if world.engines[number]["due"] < until:
             _advance(world, number, until)
 
 
-@compiled
+@inner
 def _advance(world: World, number: int, until: float) -> None:
     """End the steps that end before a time: a step that ends at that very moment does not see who comes then."""
     engine = world.engines[number]
@@ -60,7 +62,7 @@ def _advance(world: World, number: int, until: float) -> None:
         if engine["busy"]:
             _complete(world, number, now)
         if engine["running"] + engine["waiting"] > 0:
-            engine["due"] = now + engine["stretch"] * _begin(world, number)
+            engine["due"] = now + engine["stretch"] * _begin(world, number, now)
             engine["busy"] = 1
         else:
             engine["due"] = NEVER
@@ -96,7 +98,7 @@ def route(world: World, number: int) -> int:
     return int(kept["engine"])
 
 
-@compiled
+@inner
 def _idle(world: World, last: int, now: float) -> float:
     """Seconds since the end of the last answer on a connection."""
     if last == NOBODY or world.requests[last]["state"] != FINISHED:
@@ -104,7 +106,7 @@ def _idle(world: World, last: int, now: float) -> float:
     return float(now - world.requests[last]["last_at"])
 
 
-@compiled
+@inner
 def _nth_open(engines: Records, wanted: int) -> int:
     for number in range(len(engines)):
         if engines[number]["open"]:
@@ -114,7 +116,7 @@ def _nth_open(engines: Records, wanted: int) -> int:
     return NOBODY
 
 
-@compiled
+@inner
 def _least_outstanding(engines: Records) -> int:
     best, least = NOBODY, UNLIMITED
     for number in range(len(engines)):
@@ -123,35 +125,60 @@ def _least_outstanding(engines: Records) -> int:
     return best
 
 
-@compiled
+@inner
 def _arrive(world: World, number: int, where: int) -> None:
     """Queue a request, or refuse it as the API server does: at once."""
-    requests, engine = world.requests, world.engines[where]
-    request = requests[number]
+    request, engine = world.requests[number], world.engines[where]
     request["engine"] = where
-    most_requests = engine["running"] + engine["waiting"] >= engine["most_requests"]
-    fits = blocks_of(request["prompt"] + request["output"]) <= engine["blocks"]
-    if most_requests or engine["queued_tokens"] >= engine["most_queued"] or not fits:
+    if world.book[0]["plugin"] and fastloop.sends_away(world.loops[where], engine, world.fits[where]):
+        # The headers of a stream go out before it waits: its client comes over another connection next time.
+        world.connections[request["connection"]]["engine"] = NOBODY
+    if _refuses(world, where, number):
         request["state"] = REJECTED
         engine["rejected"] += 1
         return
     request["state"] = WAITING
     engine["queued_tokens"] += request["prompt"]
     engine["outstanding_tokens"] += request["prompt"]
-    if engine["waiting"] == 0:
-        engine["first_waiting"] = number
+    if world.book[0]["plugin"]:
+        fastloop.arrive(world, where, number)
     else:
-        requests[engine["last_waiting"]]["after"] = number
-    engine["last_waiting"] = number
+        _append(world, where, number)
     engine["waiting"] += 1
     if engine["due"] == NEVER:
         engine["due"] = request["at"]
 
 
-@compiled
-def _begin(world: World, where: int) -> float:
+@inner
+def _refuses(world: World, where: int, number: int) -> bool:
+    """Whether a cap, the plugin or the size of the KV cache keeps a request out."""
+    engine, request = world.engines[where], world.requests[number]
+    if engine["running"] + engine["waiting"] >= engine["most_requests"]:
+        return True
+    if engine["queued_tokens"] >= engine["most_queued"]:
+        return True
+    if world.book[0]["plugin"] and fastloop.refuses(world.loops[where], engine, world.fits[where], request["prompt"]):
+        return True
+    return bool(blocks_of(request["prompt"] + request["output"]) > engine["blocks"])
+
+
+@inner
+def _append(world: World, where: int, number: int) -> None:
+    """Let a request wait behind all others."""
+    engine = world.engines[where]
+    if engine["waiting"] == 0:
+        engine["first_waiting"] = number
+    else:
+        world.requests[engine["last_waiting"]]["after"] = number
+    engine["last_waiting"] = number
+
+
+@inner
+def _begin(world: World, where: int, now: float) -> float:
     """Plan a step and take its blocks, as `Scheduler.step`; returns the seconds it takes."""
     engine, row, chunks = world.engines[where], world.running[where], world.chunks
+    if world.book[0]["plugin"]:
+        fastloop.before_step(world, where, now)
     budget, threshold = engine["tokens"], engine["threshold"]
     count = decodes = kv_tokens = preempted = position = 0
     while position < engine["running"] and budget > 0:
@@ -178,14 +205,17 @@ def _begin(world: World, where: int) -> float:
         request["computed"] = computed + tokens
         budget -= tokens
         position += 1
+    going_on = count
     if preempted == 0:
         count = _start_waiting(world, where, budget, count)
     engine["preemptions"] += preempted
+    if world.book[0]["plugin"]:
+        fastloop.scheduled(world.loops[where], engine, chunks[:count], going_on, decodes, kv_tokens, now)
     mean_kv = kv_tokens / decodes if decodes else 0.0
     return step_seconds(world.points, world.layout[engine["timer"]], chunks, count, decodes, mean_kv)
 
 
-@compiled
+@inner
 def _start_waiting(world: World, where: int, budget: int, count: int) -> int:
     """First chunks of waiting requests until one does not fit; returns how many chunks the step then has."""
     engine, chunks = world.engines[where], world.chunks
@@ -205,7 +235,7 @@ def _start_waiting(world: World, where: int, budget: int, count: int) -> int:
     return count
 
 
-@compiled
+@inner
 def _preempt_last(world: World, where: int) -> int:
     """Send the youngest running request back to the head of the queue, without its KV cache."""
     engine = world.engines[where]
@@ -218,25 +248,41 @@ def _preempt_last(world: World, where: int) -> int:
     request["cached"] = 0
     request["preemptions"] += 1
     request["state"] = WAITING
-    request["after"] = engine["first_waiting"]
-    if engine["waiting"] == 0:
-        engine["last_waiting"] = number
-    engine["first_waiting"] = number
+    if world.book[0]["plugin"]:
+        lanes.put_first(world.loops[where], world.places[number], number)
+    else:
+        _prepend(world, where, number)
     engine["waiting"] += 1
     return number
 
 
-@compiled
+@inner
+def _prepend(world: World, where: int, number: int) -> None:
+    """Let a request wait before all others."""
+    engine = world.engines[where]
+    world.requests[number]["after"] = engine["first_waiting"]
+    if engine["waiting"] == 0:
+        engine["last_waiting"] = number
+    engine["first_waiting"] = number
+
+
+@inner
 def _admit_head(world: World, where: int) -> int:
     """Start the first waiting request if a slot and blocks for all its tokens are free, else NOBODY."""
     engine = world.engines[where]
     if engine["running"] >= engine["active"]:
         return NOBODY
+    plugin = world.book[0]["plugin"]
     number = int(engine["first_waiting"])
+    if plugin:
+        number = lanes.head(world.loops[where], engine, world.places, world.requests)
     request = world.requests[number]
     if blocks_of(request["prompt"] + request["generated"]) > engine["free_blocks"]:
         return NOBODY
-    engine["first_waiting"] = request["after"]
+    if plugin:
+        lanes.take(world.loops[where], engine, world.places, number, request["prompt"])
+    else:
+        engine["first_waiting"] = request["after"]
     engine["waiting"] -= 1
     world.running[where, engine["running"]] = number
     engine["running"] += 1
@@ -245,14 +291,18 @@ def _admit_head(world: World, where: int) -> int:
     request["computed"] = cached
     if request["preemptions"] == 0:
         engine["cached_tokens"] += cached
+        if plugin:
+            fastloop.admitted(world.loops[where], request)
     return number
 
 
-@compiled
+@inner
 def _complete(world: World, where: int, now: float) -> None:
     """Apply a step that ended, as `Scheduler.complete`: whoever has all tokens computed gets another one."""
-    engine, row = world.engines[where], world.running[where]
+    engine, row, plugin = world.engines[where], world.running[where], world.book[0]["plugin"]
     kept = emitted = 0
+    if plugin:
+        fastloop.step_ended(world.loops[where], world.fits[where], now)
     for position in range(engine["running"]):
         number = row[position]
         request = world.requests[number]
@@ -260,14 +310,21 @@ def _complete(world: World, where: int, now: float) -> None:
             emitted += 1
             if request["generated"] == 0:
                 start_answer(world, where, number, now)
+                if plugin:
+                    fastloop.answer_began(world.loops[where], world.places[number])
             request["generated"] += 1
             if request["generated"] >= request["output"]:
                 finish(world, where, number, now)
+                if plugin:
+                    loop, place = world.loops[where], world.places[number]
+                    fastloop.answer_ended(loop, engine, world.answers[where], place, request, now)
                 continue
         row[kept] = number
         kept += 1
     engine["output_tokens"] += emitted
     engine["running"] = kept
+    if plugin:
+        fastloop.updated(world, where, now)
 
 
 @compiled
@@ -304,7 +361,7 @@ def finish(world: World, where: int, number: int, now: float) -> None:
     book["finished"] += 1
 
 
-@compiled
+@inner
 def blocks_of(tokens: int) -> int:
     """Blocks that hold so many tokens."""
     return -(-tokens // BLOCK_TOKENS)

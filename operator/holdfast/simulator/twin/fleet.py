@@ -13,7 +13,10 @@ from holdfast.enginemodel.scheduler import BLOCK_TOKENS, SchedulerLimits
 from holdfast.enginemodel.steplaw import StepTimer
 from holdfast.simulator.twin import books, engines
 from holdfast.simulator.twin.books import BOOK, CONNECTION, ENGINE, NEVER, NOBODY, REQUEST, Records, World
+from holdfast.simulator.twin.loopbooks import LOOP, PLACE, fits_of, loops_of
 from holdfast.simulator.twin.timers import Floats, Integers, pack
+from holdfast_engine.pace import ANSWERS
+from holdfast_engine.rules import Limits
 
 ROUTERS = {
     "random-per-connection": books.RANDOM_PER_CONNECTION,
@@ -64,29 +67,46 @@ class Routing:
 
 
 class Fleet:
-    """Engines that come and go; `engine` numbers are given to later engines after `remove`."""
+    """Engines that come and go; `engine` numbers are given to later engines after `remove`.
 
-    plugin = False
-    """Whether the engines have the plugin's fast loop."""
+    With limits `told`, one for each kind, the engines have the plugin: they order, limit and judge by themselves.
+    """
 
-    def __init__(self, workload: Workload, kinds: Sequence[EngineKind], slo: Slo, routing: Routing) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        kinds: Sequence[EngineKind],
+        slo: Slo,
+        routing: Routing,
+        told: Sequence[Limits] = (),
+    ) -> None:
         self.workload = workload
         self.now = 0.0
         self.kinds = tuple(kinds)
         self._free = list(range(_FIRST_ENGINES))
         most_sequences = max(kind.limits.max_num_seqs for kind in kinds)
         timers = pack([kind.timer for kind in kinds])
+        self._loops, self._fits = loops_of(told, [kind.limits for kind in kinds]), fits_of(told)
         self._world = World(
             requests=_requests(workload, np.random.default_rng([routing.seed, 1])),
             engines=_engines(_FIRST_ENGINES),
             running=np.zeros((_FIRST_ENGINES, most_sequences), np.int64),
             connections=_connections(),
-            book=_book(slo, routing),
+            book=_book(slo, routing, bool(told)),
             finished=np.full(len(workload), NOBODY, np.int64),
             chunks=np.zeros((most_sequences + 1, 2), np.int64),
             points=timers.points,
             layout=timers.layout,
+            places=np.zeros(len(workload) if told else 0, PLACE),
+            loops=np.zeros(_FIRST_ENGINES, LOOP),
+            fits=np.zeros((_FIRST_ENGINES, *self._fits.shape[1:])),
+            answers=np.zeros((_FIRST_ENGINES, ANSWERS), np.int64),
         )
+
+    @property
+    def plugin(self) -> bool:
+        """Whether the engines have the plugin's fast loop."""
+        return bool(self._world.book["plugin"][0])
 
     @property
     def requests(self) -> Records:
@@ -122,6 +142,9 @@ class Fleet:
         for name, value in zip(books.LIMITS, _limits(self.kinds[kind].limits), strict=True):
             engine[name] = value
         engine["free_blocks"] = engine["blocks"]
+        if self.plugin:
+            self._world.loops[number], self._world.fits[number] = self._loops[kind], self._fits[kind]
+            self._world.loops[number]["updated"] = self.now
         return number
 
     def close(self, engine: int) -> None:
@@ -186,7 +209,10 @@ class Fleet:
         self._free = list(range(before, 2 * before))
         self._world = self._world._replace(
             engines=np.concatenate([self._world.engines, _engines(before)]),
-            running=np.concatenate([self._world.running, np.zeros_like(self._world.running)]),
+            running=_doubled(self._world.running),
+            loops=_doubled(self._world.loops),
+            fits=_doubled(self._world.fits),
+            answers=_doubled(self._world.answers),
         )
 
 
@@ -207,16 +233,20 @@ def _engines(count: int) -> Records:
     return found
 
 
+def _doubled(array: Records) -> Records:
+    return np.concatenate([array, np.zeros_like(array)])
+
+
 def _connections() -> Records:
     found = np.zeros(CONNECTIONS, CONNECTION)
     found["engine"] = found["request"] = NOBODY
     return found
 
 
-def _book(slo: Slo, routing: Routing) -> Records:
+def _book(slo: Slo, routing: Routing, plugin: bool) -> Records:
     book = np.zeros(1, BOOK)
     book["turn"], book["router"], book["close_share"] = -1, ROUTERS[routing.router], routing.close_share
-    book["keep_seconds"] = routing.keep_seconds
+    book["keep_seconds"], book["plugin"] = routing.keep_seconds, plugin
     book["ttft"], book["tpot"], book["e2e"] = slo.ttft_seconds, slo.tpot_seconds, slo.e2e_seconds or math.inf
     return book
 

@@ -16,7 +16,6 @@ from holdfast.enginemodel.steptable import StepTable
 from holdfast.render.admission import admission_tokens
 from holdfast.render.engine_limits import engine_limits
 from holdfast.simulator.twin.cluster import NODE_LABEL, Cluster, Hardware, Service
-from holdfast.simulator.twin.fastfleet import FastLoopFleet
 from holdfast.simulator.twin.fleet import EngineKind, Fleet, Routing, Workload
 from holdfast.simulator.twin.port import BadPolicy, Move, Policy, Scheduling, Watching
 from holdfast.simulator.twin.scenario import AcceleratorEntry, BadInput, Fault, Scenario
@@ -262,10 +261,8 @@ def _service(scenario: Scenario, each: Declared, policy: Policy, seed: int) -> S
     kinds = [engine_kind(each, option, entries[option.name], policy.admission) for option in each.spec.accelerators]
     _check_possible(each.spec, kinds)
     routing = Routing(scenario.cluster.router, seed=seed)
-    fleet = Fleet(each.workload, kinds, each.spec.slo, routing)
-    if policy.fast_loop:
-        told = [engine_limits(each.service, declared) for declared in each.service.spec.accelerators]
-        fleet = FastLoopFleet(each.workload, kinds, each.spec.slo, routing, told)
+    told = [engine_limits(each.service, declared) for declared in each.service.spec.accelerators]
+    fleet = Fleet(each.workload, kinds, each.spec.slo, routing, told if policy.fast_loop else ())
     spec = replace(each.spec, accelerators=tuple(_labelled(option) for option in each.spec.accelerators))
     return Service(spec, fleet, each.service.spec.engine.shutdown_timeout_seconds)
 

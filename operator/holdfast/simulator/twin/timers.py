@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from holdfast.enginemodel.steplaw import StepLaw, StepTimer
 from holdfast.enginemodel.steptable import Curve, StepTable, Surface
-from holdfast.simulator.twin.compiled import compiled
+from holdfast.simulator.twin.compiled import inner
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -60,7 +60,7 @@ def _row(timer: StepTimer, points: list[float]) -> list[int]:
     raise TypeError(f"{type(timer).__name__} is neither a StepTable nor a StepLaw")
 
 
-@compiled
+@inner
 def step_seconds(points: Floats, row: Integers, chunks: Integers, count: int, decodes: int, mean_kv: float) -> float:
     """Seconds of a step by one timer; `chunks` holds `count` pairs of tokens computed and tokens before them."""
     constants = row[15]
@@ -85,7 +85,7 @@ def step_seconds(points: Floats, row: Integers, chunks: Integers, count: int, de
     return float(seconds)
 
 
-@compiled
+@inner
 def _curve_at(points: Floats, place: Integers, x: float) -> float:
     xs, count, values = place[0], place[1], place[2]
     if x <= points[xs]:
@@ -95,7 +95,7 @@ def _curve_at(points: Floats, place: Integers, x: float) -> float:
     return float(points[values + left] + share * (points[values + left + 1] - points[values + left]))
 
 
-@compiled
+@inner
 def _surface_at(points: Floats, place: Integers, x: float, y: float) -> float:
     xs, rows, columns, values = place[0], place[1], place[2], place[3]
     ys = xs + rows
@@ -110,7 +110,7 @@ def _surface_at(points: Floats, place: Integers, x: float, y: float) -> float:
     return float(near + across * (far - near))
 
 
-@compiled
+@inner
 def _interval(points: Floats, start: int, count: int, x: float) -> int:
     """Index of the interval that x is in, the last one for larger x (bisect_right)."""
     low, high = 0, count

@@ -1,6 +1,6 @@
 """Engines with the plugin's fast loop: its own code, as in the emulator, on the twin's clock.
 
-One object per request and step, so some hundred times slower than the compiled loop: for minutes of a few replicas.
+One object per request and step, so a hundred times slower than the compiled loop, which is held to what happens here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,17 @@ from holdfast.enginemodel.scheduler import SequenceStatus, StepPlan
 from holdfast.enginemodel.steplaw import StepTimer
 from holdfast.simulator.emulator_fastloop import FastLoopScheduler
 from holdfast.simulator.twin import engines
-from holdfast.simulator.twin.books import EXACT, LOST, NEVER, NOBODY, REJECTED, RUNNING, UNSERVED, WAITING
+from holdfast.simulator.twin.books import (
+    EXACT,
+    LEAST_OUTSTANDING,
+    LOST,
+    NEVER,
+    NOBODY,
+    REJECTED,
+    RUNNING,
+    UNSERVED,
+    WAITING,
+)
 from holdfast.simulator.twin.fleet import EngineKind, Fleet, Routing, Workload
 from holdfast.simulator.twin.timers import Floats
 from holdfast_engine.limits import LimitsFiles
@@ -48,15 +58,13 @@ class _Engine:
     numbers: dict[Request, int] = field(default_factory=dict)
 
 
-class FastLoopFleet(Fleet):
-    """A fleet whose engines order, limit and judge by themselves; `told` are the limits for each kind."""
-
-    plugin = True
+class ObjectFleet(Fleet):
+    """A fleet of emulated engines; `told` are the limits for each kind."""
 
     def __init__(
         self, workload: Workload, kinds: Sequence[EngineKind], slo: Slo, routing: Routing, told: Sequence[Limits]
     ) -> None:
-        super().__init__(workload, kinds, slo, routing)
+        super().__init__(workload, kinds, slo, routing, told)
         self._told = tuple(told)
         self._engines: dict[int, _Engine] = {}
 
@@ -77,17 +85,17 @@ class FastLoopFleet(Fleet):
         number = int(book["next_request"])
         while number < len(requests) and requests[number]["at"] <= until:
             at = float(requests[number]["at"])
-            for engine in self._engines:
-                self._advance(engine, at)
+            if book["router"] == LEAST_OUTSTANDING:
+                self._advance_all(at)
             where = int(engines.route(world, number))
             if where == NOBODY:
                 requests[number]["state"] = UNSERVED
             else:
+                self._advance(where, at)
                 self._arrive(number, where, at)
             number += 1
         book["next_request"] = number
-        for engine in self._engines:
-            self._advance(engine, until)
+        self._advance_all(until)
         self.now = until
 
     def _held_blocks(self) -> Floats:
@@ -95,6 +103,10 @@ class FastLoopFleet(Fleet):
         for number, engine in self._engines.items():
             held[number] = sum(sequence.blocks for sequence in engine.numbers)
         return held
+
+    def _advance_all(self, until: float) -> None:
+        for number in sorted(self._engines):
+            self._advance(number, until)
 
     def _advance(self, number: int, until: float) -> None:
         engine, record = self._engines[number], self._world.engines[number]
@@ -107,7 +119,11 @@ class FastLoopFleet(Fleet):
                 self._complete(number, engine, due)
             if scheduler.unfinished:
                 engine.plan = scheduler.step(due)
+                record["cached_tokens"] += _found_in_cache(engine.plan)
                 record["preemptions"] += len(engine.plan.preempted)
+                for sequence in (*engine.plan.admitted, *engine.plan.preempted):
+                    running = sequence.status is SequenceStatus.RUNNING
+                    self._world.requests[engine.numbers[sequence]]["state"] = RUNNING if running else WAITING
                 due += float(record["stretch"]) * engine.plan.seconds(engine.timer)
             else:
                 engine.plan, record["idle_at"], due = None, due, NEVER
@@ -142,7 +158,6 @@ class FastLoopFleet(Fleet):
         self._world.engines[where]["output_tokens"] += len(emitted)
         for sequence in emitted:
             if sequence.generated == 1:
-                self._world.requests[engine.numbers[sequence]]["state"] = RUNNING
                 engines.start_answer(self._world, where, engine.numbers[sequence], now)
             if sequence.status is SequenceStatus.FINISHED:
                 self._finish(where, engine, sequence, now)
@@ -166,3 +181,10 @@ class FastLoopFleet(Fleet):
         record["waiting_late"] = scheduler.loop.queue.order.sizes[2]
         for name, value in zip(EXACT, scheduler.loop.counts(), strict=True):
             record[name] = value
+
+
+def _found_in_cache(plan: StepPlan) -> int:
+    """Tokens of prompts that begin with this step, and that need no computing."""
+    return sum(
+        before for sequence, _, before in plan.prefills if sequence in plan.admitted and not sequence.preemptions
+    )

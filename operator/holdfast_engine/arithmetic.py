@@ -1,0 +1,168 @@
+"""What the fast loop works out, from plain numbers to plain numbers.
+
+The simulator compiles these functions as they stand here, so they use nothing but arithmetic, `math` and each other:
+no keyword-only arguments, no enums, no containers but tuples of numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+# Tokens come in uneven steps: what is planned for must stay a little below what was promised.
+TPOT_MARGIN = 0.9
+# Prefill never stops, however slow the decoding sequences are.
+LEAST_PREFILL_TOKENS = 64
+# While some sequences decode, the next ones compute their prompts.
+PREFILLING_SEQUENCES = 2
+# Means are over all values at first, then over about so many.
+MEAN_COUNT = 64
+
+KEPT, LATE, SLOW, LONG = range(4)
+"""What `breach` finds: no bound broken, or TTFT, TPOT, E2E."""
+
+
+class Law(NamedTuple):
+    """Seconds of one engine step: c0 + c1 prefill + c2 decodes + c3 kv + c4 pairs; every coefficient >= 0.
+
+    `prefill` prompt tokens computed, `decodes` decoding sequences, `kv` tokens in their KV caches, `pairs` the sum of
+    chunk x (tokens before it + chunk / 2) over the prompt chunks.
+    """
+
+    c0: float
+    c1: float
+    c2: float
+    c3: float
+    c4: float
+
+    def seconds(self, prefill: float, decodes: float, kv: float, pairs: float) -> float:
+        """How long such a step takes."""
+        return step_seconds(self, prefill, decodes, kv, pairs)
+
+
+class Mix(NamedTuple):
+    """What steps were made of lately: ratios of their sums."""
+
+    prefill_per_decode: float
+    kv_per_decode: float
+    pairs_per_prefill: float
+
+
+def step_seconds(law: Law, prefill: float, decodes: float, kv: float, pairs: float) -> float:
+    """How long a step takes by a law."""
+    return law.c0 + law.c1 * prefill + law.c2 * decodes + law.c3 * kv + law.c4 * pairs
+
+
+def tokens_per_step(
+    law: Law,
+    tpot_seconds: float,
+    decodes: int,
+    kv_tokens: float,
+    pairs_per_prefill: float,
+    most: int,
+    spare_seconds: float = 0.0,
+) -> int:
+    """Tokens of the next step, decodes included: the largest prefill that keeps the decoding sequences within TPOT.
+
+    The step may take `spare_seconds` longer than the objective: so far are they all ahead of it.
+    Up to `most` where nothing decodes and nobody waits for the step, and where not even one sequence could keep the
+    objective: then the step may at least be efficient.
+    """
+    if decodes <= 0 or decodes >= most:
+        return most
+    planned = TPOT_MARGIN * tpot_seconds
+    if step_seconds(law, 0.0, 1.0, kv_tokens / decodes, 0.0) > planned:
+        return most
+    room = planned + TPOT_MARGIN * spare_seconds - step_seconds(law, 0.0, decodes, kv_tokens, 0.0)
+    prefill = ratio(room, law.c1 + law.c4 * pairs_per_prefill)
+    return decodes + int(min(max(prefill, LEAST_PREFILL_TOKENS), most - decodes))
+
+
+def active_sequences(law: Law, tpot_seconds: float, mix: Mix, most: int) -> int:
+    """Sequences, 1 to `most`: those that decode in steps as long as the TPOT objective when each brings its share of
+    prefill with it, and a few that compute their prompts. `most` where not even one sequence could keep the objective.
+    """
+    room = TPOT_MARGIN * tpot_seconds - law.c0
+    decode_seconds = law.c2 + law.c3 * mix.kv_per_decode
+    if room < decode_seconds:
+        return most
+    each = decode_seconds + (law.c1 + law.c4 * mix.pairs_per_prefill) * mix.prefill_per_decode
+    return int(min(ratio(room, each) + PREFILLING_SEQUENCES, most))
+
+
+def full_prefill_tps(law: Law, mix: Mix, active: int) -> float:
+    """Prompt tokens per second of an engine with so many sequences; NaN where steps take no time."""
+    prefill = active * mix.prefill_per_decode
+    return tps(prefill, step_seconds(law, prefill, active, active * mix.kv_per_decode, prefill * mix.pairs_per_prefill))
+
+
+def peak_prefill_tps(law: Law, mix: Mix, tokens: int) -> float:
+    """Prompt tokens per second of steps with so many and nothing else; NaN where steps take no time."""
+    return tps(tokens, step_seconds(law, tokens, 0.0, 0.0, tokens * mix.pairs_per_prefill))
+
+
+def first_token_seconds(prompt_tokens: float, prefill_tokens: float, seconds: float) -> float:
+    """Seconds until the first token of a request that starts now: the step under way, and those with its chunks."""
+    return seconds * (1.0 + max(1.0, ratio(prompt_tokens, prefill_tokens)))
+
+
+def most_in_time(longest_wait_seconds: float, peak_tps: float, tokens_per_prompt: float) -> float:
+    """How many prompts could start within the longest wait; infinite while the rate is not known."""
+    if not 0.0 < peak_tps < math.inf or not 0.0 < tokens_per_prompt < math.inf:
+        return math.inf
+    return max(1.0, math.floor(longest_wait_seconds * peak_tps / tokens_per_prompt))
+
+
+def expected_seconds(
+    prompt_tokens: float, room_tokens: float, burst_tps: float, prefill_tps: float, seconds: float
+) -> float:
+    """TTFT behind so many prompt tokens, its own included: what has room at one rate, the others at another one."""
+    at_once = min(prompt_tokens, room_tokens)
+    return seconds + work_seconds(at_once, burst_tps) + work_seconds(prompt_tokens - at_once, prefill_tps)
+
+
+def work_seconds(tokens: float, rate_tps: float) -> float:
+    """How long so many tokens take; NaN where the rate is not known."""
+    if not tokens > 0.0:
+        return 0.0
+    return tokens / rate_tps if 0.0 < rate_tps < math.inf else math.nan
+
+
+def breach(
+    ttft_bound: float, tpot_bound: float, e2e_bound: float, ttft_seconds: float, e2e_seconds: float, tokens: int
+) -> int:
+    """The first bound that an answer broke, KEPT where it broke none. NaN breaks every bound."""
+    if not ttft_seconds <= ttft_bound:
+        return LATE
+    tpot_seconds = (e2e_seconds - ttft_seconds) / (tokens - 1) if tokens > 1 else 0.0
+    if not tpot_seconds <= tpot_bound:
+        return SLOW
+    return KEPT if e2e_seconds <= e2e_bound else LONG
+
+
+def moved_mean(mean: float, count: int, value: float) -> float:
+    """The mean with one more value, the `count`-th, which counts as one of MEAN_COUNT at least."""
+    return value if count == 1 else mean + (value - mean) / count
+
+
+def ahead_seconds(tpot_seconds: float, steps: int, moment: float) -> float:
+    """The difference of two of these is how far a sequence from the first on is ahead at the second."""
+    return moment - tpot_seconds * steps
+
+
+def spare_seconds(least: float, youngest: float, steps_to_come: int, gain: float, here: float) -> float:
+    """How much longer than the objective a step may take: for the one that is `least` ahead of those that count on
+    nothing, and for the `youngest`, which gains so much in each of the steps it will have at least."""
+    return max(0.0, min(least, youngest + steps_to_come * gain) - here)
+
+
+def tps(tokens: float, seconds: float) -> float:
+    """Tokens per second, NaN where it took no time."""
+    return tokens / seconds if seconds > 0.0 else math.nan
+
+
+def ratio(amount: float, each: float) -> float:
+    """How often `each` fits into `amount`: infinity for what costs nothing, 0 for no room."""
+    if amount <= 0.0:
+        return 0.0
+    return amount / each if each > 0.0 else math.inf
