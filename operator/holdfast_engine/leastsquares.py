@@ -88,7 +88,7 @@ def solve(rows: Rows, scratch: Rows, kept: Row, found: Row, solution: Row) -> No
                 worst = index
         if found[worst] >= 0.0:
             for index in range(count):
-                solution[kept[index]] = found[index]
+                solution[int(kept[index])] = found[index]
             return
         count -= 1
         for index in range(worst, count):
@@ -98,9 +98,10 @@ def solve(rows: Rows, scratch: Rows, kept: Row, found: Row, solution: Row) -> No
 def _eliminate(rows: Rows, scratch: Rows, kept: Row, count: int, found: Row) -> None:
     """Gaussian elimination with pivoting over what is kept; a direction without data gets 0."""
     for row in range(count):
+        source = rows[int(kept[row])]
         for column in range(count):
-            scratch[row][column] = rows[kept[row]][kept[column]]
-        scratch[row][count] = rows[kept[row]][SECONDS]
+            scratch[row][column] = source[int(kept[column])]
+        scratch[row][count] = source[SECONDS]
     for pivot in range(count):
         _lift_largest(scratch, pivot, count)
         if abs(scratch[pivot][pivot]) < _NOTHING:

@@ -84,7 +84,7 @@ def assert_same(ours: Fleet, theirs: Fleet, engines: range) -> None:
         assert {name: mine[name][0] for name in FIELDS} == {name: yours[name][0] for name in FIELDS}
 
 
-@pytest.mark.parametrize("examples", [25, pytest.param(600, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [25, pytest.param(1000, marks=pytest.mark.slow)])
 def test_every_time_and_count_is_that_of_the_plugin_to_the_last_bit(examples: int) -> None:
     @settings(max_examples=examples)
     @given(
@@ -152,4 +152,4 @@ def test_a_later_engine_of_the_same_number_begins_anew() -> None:
 def test_machine_code_is_kept_by_the_sources_that_it_comes_from() -> None:
     folder = Path(engines_module.__file__).parent
     compiling = {path.stem for path in folder.glob("*.py") if "twin.compiled import" in path.read_text()}
-    assert compiling | {"books", "loopbooks"} == set(SOURCES["holdfast.simulator.twin"])
+    assert compiling | {"books", "compiled", "loopbooks"} == set(SOURCES["holdfast.simulator.twin"])

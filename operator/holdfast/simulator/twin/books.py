@@ -109,12 +109,16 @@ BOOK = np.dtype(
 """One record: how far the loop is, how requests find an engine, whether engines have the plugin, and the objectives in
 seconds."""
 
+PLAN = np.dtype(fields_of(np.int64, "chunks", "going_on", "decodes", "kv_tokens"))
+"""One record: the chunks of the step just planned, those of requests that ran before it, and its decodes."""
+
 CONNECTION = np.dtype(fields_of(np.int64, "engine", "born", "request"))
 """Whom a connection leads to, and the last request on it."""
 
 
 class World(NamedTuple):
     """Everything the loop works on; `running` has a row of requests per engine, `finished` the order of their ends.
+    `plan` and `chunks` are of the step just planned, `begun` those who got their first token from the one just ended.
 
     What comes after the timers is the plugin's (`loopbooks`): a record per request and per engine, what laws are found
     from, and how many steps the last answers of an engine took.
@@ -126,7 +130,9 @@ class World(NamedTuple):
     connections: Records
     book: Records
     finished: Integers
+    plan: Records
     chunks: Integers
+    begun: Integers
     points: Floats
     layout: Integers
     places: Records

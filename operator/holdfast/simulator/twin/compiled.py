@@ -18,8 +18,11 @@ from typing import Any, TypeVar, cast
 Function = TypeVar("Function", bound=Callable[..., object])
 
 COMPILES = util.find_spec("numba") is not None
+_OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
+"""Divisions by zero are not looked for, and nothing is allocated, so that no reference to an array is counted."""
+_INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 SOURCES = {
-    "holdfast.simulator.twin": ("books", "engines", "fastloop", "lanes", "lawfit", "loopbooks", "timers"),
+    "holdfast.simulator.twin": ("books", "compiled", "engines", "fastloop", "lanes", "lawfit", "loopbooks", "timers"),
     "holdfast.enginemodel": ("scheduler",),
     "holdfast_engine": ("arithmetic", "fastloop", "leastsquares", "order", "pace", "steplaw"),
 }
@@ -33,7 +36,7 @@ def compiled(function: Function) -> Function:
 
 def inner(function: Function) -> Function:
     """Compile a function that only compiled ones call, without what Python needs to call it: in half of the time."""
-    return _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True) if COMPILES else function
+    return _compiled(function, **_INNER) if COMPILES else function
 
 
 @functools.cache
@@ -45,7 +48,7 @@ def compile_with(module: ModuleType) -> None:
 
     for function in vars(module).values():
         if inspect.isfunction(function) and function.__module__ == module.__name__:
-            register_jitable(function)
+            register_jitable(**_OPTIONS, **_INNER)(function)
 
 
 def _compiled(function: Function, **options: bool) -> Function:
@@ -56,7 +59,7 @@ def _compiled(function: Function, **options: bool) -> Function:
     asked = config.CACHE_DIR
     config.CACHE_DIR = str(Path(asked or Path(__file__).parent / "__pycache__") / f"numba-{_digest()}")
     try:
-        return cast(Function, njit(cache=True, error_model="numpy", **options)(function))
+        return cast(Function, njit(cache=True, **_OPTIONS, **options)(function))
     finally:
         config.CACHE_DIR = asked
 

@@ -60,9 +60,9 @@ def _advance(world: World, number: int, until: float) -> None:
     while engine["due"] < until:
         now = engine["due"]
         if engine["busy"]:
-            _complete(world, number, now)
+            _end_step(world, number, now)
         if engine["running"] + engine["waiting"] > 0:
-            engine["due"] = now + engine["stretch"] * _begin(world, number, now)
+            engine["due"] = now + engine["stretch"] * _begin_step(world, number, now)
             engine["busy"] = 1
         else:
             engine["due"] = NEVER
@@ -174,11 +174,31 @@ def _append(world: World, where: int, number: int) -> None:
 
 
 @inner
-def _begin(world: World, where: int, now: float) -> float:
+def _begin_step(world: World, where: int, now: float) -> float:
+    """Begin a step with what the plugin has to do with it; returns the seconds it takes."""
+    if not world.book[0]["plugin"]:
+        return _begin(world, where)
+    fastloop.before_step(world, where, now)
+    seconds = _begin(world, where)
+    fastloop.scheduled(world.loops[where], world.engines[where], world.chunks, world.plan[0], now)
+    return seconds
+
+
+@inner
+def _end_step(world: World, where: int, now: float) -> None:
+    """End a step with what the plugin has to do with it."""
+    if not world.book[0]["plugin"]:
+        _complete(world, where, now)
+        return
+    fastloop.step_ended(world.loops[where], world.fits[where], now)
+    finished, began = int(world.book[0]["finished"]), _complete(world, where, now)
+    fastloop.updated(world, where, world.begun[:began], world.finished[finished : world.book[0]["finished"]], now)
+
+
+@inner
+def _begin(world: World, where: int) -> float:
     """Plan a step and take its blocks, as `Scheduler.step`; returns the seconds it takes."""
-    engine, row, chunks = world.engines[where], world.running[where], world.chunks
-    if world.book[0]["plugin"]:
-        fastloop.before_step(world, where, now)
+    engine, row, chunks, plan = world.engines[where], world.running[where], world.chunks, world.plan[0]
     budget, threshold = engine["tokens"], engine["threshold"]
     count = decodes = kv_tokens = preempted = position = 0
     while position < engine["running"] and budget > 0:
@@ -205,12 +225,11 @@ def _begin(world: World, where: int, now: float) -> float:
         request["computed"] = computed + tokens
         budget -= tokens
         position += 1
-    going_on = count
+    plan["going_on"], plan["decodes"], plan["kv_tokens"] = count, decodes, kv_tokens
     if preempted == 0:
         count = _start_waiting(world, where, budget, count)
+    plan["chunks"] = count
     engine["preemptions"] += preempted
-    if world.book[0]["plugin"]:
-        fastloop.scheduled(world.loops[where], engine, chunks[:count], going_on, decodes, kv_tokens, now)
     mean_kv = kv_tokens / decodes if decodes else 0.0
     return step_seconds(world.points, world.layout[engine["timer"]], chunks, count, decodes, mean_kv)
 
@@ -297,12 +316,13 @@ def _admit_head(world: World, where: int) -> int:
 
 
 @inner
-def _complete(world: World, where: int, now: float) -> None:
-    """Apply a step that ended, as `Scheduler.complete`: whoever has all tokens computed gets another one."""
-    engine, row, plugin = world.engines[where], world.running[where], world.book[0]["plugin"]
-    kept = emitted = 0
-    if plugin:
-        fastloop.step_ended(world.loops[where], world.fits[where], now)
+def _complete(world: World, where: int, now: float) -> int:
+    """Apply a step that ended, as `Scheduler.complete`: whoever has all tokens computed gets another one.
+
+    Returns how many got their first one; `world.begun` holds them.
+    """
+    engine, row = world.engines[where], world.running[where]
+    kept = emitted = began = 0
     for position in range(engine["running"]):
         number = row[position]
         request = world.requests[number]
@@ -310,21 +330,17 @@ def _complete(world: World, where: int, now: float) -> None:
             emitted += 1
             if request["generated"] == 0:
                 start_answer(world, where, number, now)
-                if plugin:
-                    fastloop.answer_began(world.loops[where], world.places[number])
+                world.begun[began] = number
+                began += 1
             request["generated"] += 1
             if request["generated"] >= request["output"]:
                 finish(world, where, number, now)
-                if plugin:
-                    loop, place = world.loops[where], world.places[number]
-                    fastloop.answer_ended(loop, engine, world.answers[where], place, request, now)
                 continue
         row[kept] = number
         kept += 1
     engine["output_tokens"] += emitted
     engine["running"] = kept
-    if plugin:
-        fastloop.updated(world, where, now)
+    return began
 
 
 @compiled

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from holdfast.simulator.twin import lanes, lawfit
 from holdfast.simulator.twin.books import LOST, NOBODY, WAITING, Record, Records, World
 from holdfast.simulator.twin.compiled import compile_with, inner
@@ -186,12 +184,11 @@ def admitted(loop: Record, request: Record) -> None:
 
 
 @inner
-def scheduled(
-    loop: Record, engine: Record, chunks: Integers, going_on: int, decodes: int, kv_tokens: int, now: float
-) -> None:
+def scheduled(loop: Record, engine: Record, chunks: Integers, plan: Record, now: float) -> None:
     """A step was planned: chunks, of which so many are of requests that ran before, and decodes with their tokens."""
+    going_on, count, decodes, kv_tokens = plan["going_on"], plan["chunks"], plan["decodes"], plan["kv_tokens"]
     tokens, prefill, pairs = decodes, 0, 0.0
-    for each in range(len(chunks)):
+    for each in range(count):
         chunk, before = chunks[each, 0], chunks[each, 1]
         tokens += chunk
         if each < going_on and chunk == 1:
@@ -205,7 +202,7 @@ def scheduled(
     if tokens == 0:
         return
     loop["prefill"], loop["decodes"], loop["kv"], loop["pairs"] = prefill, decodes, kv_tokens, pairs
-    loop["free_sequences"] = max(0, engine["active"] - loop["ran"] - (len(chunks) - going_on))
+    loop["free_sequences"] = max(0, engine["active"] - loop["ran"] - (count - going_on))
     if engine["waiting"] > 0 and tokens < engine["tokens"]:
         loop["free_sequences"] = 0
     loop["begun"] = loop["updated"] if loop["ran"] else now
@@ -225,7 +222,7 @@ def step_ended(loop: Record, fits: Floats, now: float) -> None:
 
 
 @inner
-def answer_began(loop: Record, place: Record) -> None:
+def _answer_began(loop: Record, place: Record) -> None:
     """A request got its first token."""
     loop["starting"] -= 1
     loop["paced"] += 1
@@ -233,7 +230,7 @@ def answer_began(loop: Record, place: Record) -> None:
 
 
 @inner
-def answer_ended(loop: Record, engine: Record, answers: Integers, place: Record, request: Record, now: float) -> None:
+def _answer_ended(loop: Record, engine: Record, answers: Integers, place: Record, request: Record, now: float) -> None:
     """A request got its last token; `answers` are the steps that the last ones took."""
     loop["paced"] -= 1
     answers[loop["ended"] % ANSWERS] = loop["steps"] - place["first_step"]
@@ -249,7 +246,10 @@ def answer_ended(loop: Record, engine: Record, answers: Integers, place: Record,
 def _surest_steps(answers: Integers) -> int:
     """All but the share of short answers took at least so many steps; more than MOST_STEPS are not asked for."""
     for steps in range(MOST_STEPS):
-        if np.sum(answers <= steps) > int(SHORT_SHARE * len(answers)):
+        shorter = 0
+        for answer in answers:
+            shorter += answer <= steps
+        if shorter > int(SHORT_SHARE * len(answers)):
             return steps
     return MOST_STEPS
 
@@ -267,9 +267,13 @@ def _judge(loop: Record, engine: Record, request: Record, now: float) -> None:
 
 
 @inner
-def updated(world: World, where: int, now: float) -> None:
-    """After what a step brought: find the law anew where it is time, and end what has waited for too long."""
-    loop = world.loops[where]
+def updated(world: World, where: int, began: Integers, ended: Integers, now: float) -> None:
+    """What a step brought: answers that began and ended, maybe a better law; who has waited for too long is ended."""
+    loop, engine = world.loops[where], world.engines[where]
+    for number in began:
+        _answer_began(loop, world.places[number])
+    for number in ended:
+        _answer_ended(loop, engine, world.answers[where], world.places[number], world.requests[number], now)
     if loop["unfitted"] >= FIT_STEPS and now >= loop["next_fit"]:
         loop["next_fit"] = now + FIT_SECONDS
         lawfit.update(loop, world.fits[where])
@@ -280,7 +284,7 @@ def updated(world: World, where: int, now: float) -> None:
         if request["state"] == WAITING and request["preemptions"] == 0:
             if not request["at"] < before:
                 break
-            _end_waiting(loop, world.engines[where], world.places[number], request, now)
+            _end_waiting(loop, engine, world.places[number], request, now)
         number = int(request["after"])
     loop["oldest"] = number
 

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from holdfast.simulator.twin.books import Record
 from holdfast.simulator.twin.compiled import compile_with, inner
-from holdfast.simulator.twin.loopbooks import BLOCK, LAW, PRIOR, RECENT, TERMS
+from holdfast.simulator.twin.loopbooks import BLOCK, FOUND, LAW, ORDER, PRIOR, RECENT, ROWS, SCRATCH, SOLUTION, TERMS
 from holdfast.simulator.twin.timers import Floats
 from holdfast_engine import arithmetic, leastsquares
 from holdfast_engine.arithmetic import Law
@@ -65,12 +63,12 @@ def update(loop: Record, fits: Floats) -> None:
 @inner
 def _solve(loop: Record, fits: Floats) -> None:
     recent, prior, law = fits[RECENT], fits[PRIOR], fits[LAW]
-    rows, scratch = np.empty((FEATURES, FEATURES + 1)), np.empty((FEATURES, FEATURES + 1))
-    solution, found = np.empty(FEATURES), np.empty(FEATURES)
+    rows, scratch = fits[ROWS : ROWS + FEATURES], fits[SCRATCH : SCRATCH + FEATURES]
+    solution, found, order = fits[SOLUTION], fits[FOUND], fits[ORDER]
     leastsquares.equations(recent, rows)
     if loop["has_prior"]:
         leastsquares.add_prior(recent, prior, rows)
-    leastsquares.solve(rows, scratch, np.empty(FEATURES, np.int64), found, solution)
+    leastsquares.solve(rows, scratch, order, found, solution)
     measured = leastsquares.unexplained(recent, solution) <= LARGEST_ERROR
     loop["measured"] = measured
     loop["has_law"] = measured or loop["has_prior"] > 0

@@ -52,9 +52,9 @@ LOOP = np.dtype(
 )
 """An engine: times in seconds, the rest in tokens, sequences and steps; requests by number."""
 
-RECENT, BLOCK, TERMS, PRIOR, LAW = range(5)
+RECENT, BLOCK, TERMS, PRIOR, LAW, SOLUTION, FOUND, ORDER, ROWS, SCRATCH = (*range(9), 8 + FEATURES)
 """Rows of what an engine's law is found from: sums of products with forgetting, those of the steps since the last fit,
-the terms of the last step, the coefficients of the prior and those of the law."""
+the terms of the last step, the coefficients of the prior and those of the law; then room to solve equations in."""
 
 
 def loops_of(told: Sequence[Limits], stock: Sequence[SchedulerLimits]) -> Records:
@@ -87,7 +87,7 @@ def _tell(loop: Record, asked: Limits, limits: SchedulerLimits) -> None:
 
 def fits_of(told: Sequence[Limits]) -> Floats:
     """What the law is found from in an engine that has just started, for each kind."""
-    found = np.zeros((len(told), 5, len(PRODUCTS)))
+    found = np.zeros((len(told), SCRATCH + FEATURES, len(PRODUCTS)))
     for number, asked in enumerate(told):
         if asked.prior is not None:
             found[number, (PRIOR, LAW), :FEATURES] = asked.prior
