@@ -84,7 +84,7 @@ def assert_same(ours: Fleet, theirs: Fleet, engines: range) -> None:
         assert {name: mine[name][0] for name in FIELDS} == {name: yours[name][0] for name in FIELDS}
 
 
-@pytest.mark.parametrize("examples", [25, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [25, pytest.param(400, marks=pytest.mark.slow)])
 def test_every_time_and_count_is_that_of_the_plugin_to_the_last_bit(examples: int) -> None:
     @settings(max_examples=examples)
     @given(

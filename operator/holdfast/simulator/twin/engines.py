@@ -176,23 +176,29 @@ def _append(world: World, where: int, number: int) -> None:
 @inner
 def _begin_step(world: World, where: int, now: float) -> float:
     """Begin a step with what the plugin has to do with it; returns the seconds it takes."""
-    if not world.book[0]["plugin"]:
-        return _begin(world, where)
-    fastloop.before_step(world, where, now)
+    loop, engine, plugin = world.loops[where], world.engines[where], world.book[0]["plugin"]
+    if plugin:
+        row = world.running[where, : engine["running"]]
+        fastloop.before_step(loop, engine, world.fits[where], row, world.places, world.requests, now)
     seconds = _begin(world, where)
-    fastloop.scheduled(world.loops[where], world.engines[where], world.chunks, world.plan[0], now)
+    if plugin:
+        fastloop.scheduled(loop, engine, world.chunks, world.plan[0], now)
     return seconds
 
 
 @inner
 def _end_step(world: World, where: int, now: float) -> None:
     """End a step with what the plugin has to do with it."""
-    if not world.book[0]["plugin"]:
-        _complete(world, where, now)
-        return
-    fastloop.step_ended(world.loops[where], world.fits[where], now)
-    finished, began = int(world.book[0]["finished"]), _complete(world, where, now)
-    fastloop.updated(world, where, world.begun[:began], world.finished[finished : world.book[0]["finished"]], now)
+    loop, engine, book = world.loops[where], world.engines[where], world.book[0]
+    if book["plugin"]:
+        fastloop.step_ended(loop, world.fits[where], now)
+    finished = int(book["finished"])
+    began = _complete(world, where, now)
+    if book["plugin"]:
+        fastloop.answers_began(loop, world.places, world.begun[:began])
+        ended = world.finished[finished : book["finished"]]
+        fastloop.answers_ended(loop, engine, world.answers[where], world.places, world.requests, ended, now)
+        fastloop.updated(loop, engine, world.fits[where], world.places, world.requests, now)
 
 
 @inner

@@ -84,18 +84,18 @@ def _follow(loop: Record, requests: Records, number: int) -> None:
 
 
 @inner
-def before_step(world: World, where: int, now: float) -> None:
-    """Judge what is overdue, fix the time of the order, set the limits of the step."""
-    loop, engine, fits = world.loops[where], world.engines[where], world.fits[where]
-    _expire(loop, engine, world.places, world.requests, now)
+def before_step(
+    loop: Record, engine: Record, fits: Floats, row: Integers, places: Records, requests: Records, now: float
+) -> None:
+    """Judge what is overdue, fix the time of the order, set the limits of a step with which those in `row` go on."""
+    _expire(loop, engine, places, requests, now)
     loop["now"] = now
-    lanes.settle(loop, engine, world.places, world.requests)
+    lanes.settle(loop, engine, places, requests)
     loop["ran"], loop["foreseen"] = engine["running"], 0
     loop["decoding"] = max(0, engine["running"] - loop["starting"])
     engine["active"], engine["tokens"] = loop["active"], loop["most_tokens"]
     if loop["adapts"] and loop["has_law"]:
-        row = world.running[where, : engine["running"]]
-        engine["tokens"] = _tokens(loop, fits, _spare_seconds(loop, row, world.places, world.requests, now))
+        engine["tokens"] = _tokens(loop, fits, _spare_seconds(loop, row, places, requests, now))
 
 
 @inner
@@ -222,24 +222,40 @@ def step_ended(loop: Record, fits: Floats, now: float) -> None:
 
 
 @inner
-def _answer_began(loop: Record, place: Record) -> None:
-    """A request got its first token."""
-    loop["starting"] -= 1
-    loop["paced"] += 1
-    place["first_step"], place["old"] = loop["steps"], 0
+def answers_began(loop: Record, places: Records, began: Integers) -> None:
+    """These requests got their first token."""
+    loop["starting"] -= len(began)
+    loop["paced"] += len(began)
+    for number in began:
+        places[number]["first_step"] = loop["steps"]
 
 
 @inner
-def _answer_ended(loop: Record, engine: Record, answers: Integers, place: Record, request: Record, now: float) -> None:
-    """A request got its last token; `answers` are the steps that the last ones took."""
-    loop["paced"] -= 1
+def answers_ended(
+    loop: Record,
+    engine: Record,
+    answers: Integers,
+    places: Records,
+    requests: Records,
+    ended: Integers,
+    now: float,
+) -> None:
+    """These requests got their last token; `answers` are the steps that the last ones took."""
+    loop["paced"] -= len(ended)
+    for number in ended:
+        _learn(loop, answers, places[number])
+        if not places[number]["judged"]:
+            places[number]["judged"] = 1
+            _judge(loop, engine, requests[number], now)
+
+
+@inner
+def _learn(loop: Record, answers: Integers, place: Record) -> None:
+    """How many steps answers surely take."""
     answers[loop["ended"] % ANSWERS] = loop["steps"] - place["first_step"]
     loop["ended"] += 1
     if loop["ended"] % LEARN_EVERY == 0:
         loop["surest_steps"] = _surest_steps(answers[: min(loop["ended"], ANSWERS)])
-    if not place["judged"]:
-        place["judged"] = 1
-        _judge(loop, engine, request, now)
 
 
 @inner
@@ -267,24 +283,19 @@ def _judge(loop: Record, engine: Record, request: Record, now: float) -> None:
 
 
 @inner
-def updated(world: World, where: int, began: Integers, ended: Integers, now: float) -> None:
-    """What a step brought: answers that began and ended, maybe a better law; who has waited for too long is ended."""
-    loop, engine = world.loops[where], world.engines[where]
-    for number in began:
-        _answer_began(loop, world.places[number])
-    for number in ended:
-        _answer_ended(loop, engine, world.answers[where], world.places[number], world.requests[number], now)
+def updated(loop: Record, engine: Record, fits: Floats, places: Records, requests: Records, now: float) -> None:
+    """After what a step brought: find the law anew where it is time, end who has waited for too long."""
     if loop["unfitted"] >= FIT_STEPS and now >= loop["next_fit"]:
         loop["next_fit"] = now + FIT_SECONDS
-        lawfit.update(loop, world.fits[where])
-        _plan(loop, world.fits[where])
+        lawfit.update(loop, fits)
+        _plan(loop, fits)
     number, before = int(loop["oldest"]), now - loop["longest_wait"]
     while number != NOBODY:
-        request = world.requests[number]
+        request = requests[number]
         if request["state"] == WAITING and request["preemptions"] == 0:
             if not request["at"] < before:
                 break
-            _end_waiting(loop, engine, world.places[number], request, now)
+            _end_waiting(loop, engine, places[number], request, now)
         number = int(request["after"])
     loop["oldest"] = number
 
