@@ -59,15 +59,15 @@ def test_examples_are_accepted(api: Kubectl, example: str) -> None:
 def test_defaults_are_those_of_the_types(api: Kubectl) -> None:
     spec = dry_run(api, changed({}))["spec"]
     assert spec["slo"] == {"ttft": "500ms", "tpot": "30ms", "objective": "99%", "window": "1h"}
-    assert spec["scaling"] == {"min": 1, "max": 10}
+    assert spec["scaling"] == {"min": 1, "max": 10, "minOnDemand": 0}
     assert spec["mode"] == "Auto"
     assert spec["rollout"] == {"maxSurge": "Auto"}
-    assert spec["accelerators"] == [{"name": "h100", "resource": "nvidia.com/gpu", "count": 1}]
+    assert spec["accelerators"] == [{"name": "h100", "resource": "nvidia.com/gpu", "count": 1, "spot": False}]
     assert "replicas" not in spec
 
 
 def test_a_partly_given_part_gets_the_rest_of_its_defaults(api: Kubectl) -> None:
-    assert dry_run(api, changed({"scaling": {"max": 3}}))["spec"]["scaling"] == {"min": 1, "max": 3}
+    assert dry_run(api, changed({"scaling": {"max": 3}}))["spec"]["scaling"] == {"min": 1, "max": 3, "minOnDemand": 0}
 
 
 def test_free_form_parts_are_stored_as_they_are(api: Kubectl) -> None:
