@@ -93,7 +93,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="runs at a time; default all cores")
     parser.add_argument("--subset", action="store_true", help=f"{' and '.join(SUBSET)}, one seed, the slow loop")
-    parser.add_argument("--slow-only", action="store_true", help="leave out Holdfast's fast loop, which takes minutes")
+    parser.add_argument("--slow-only", action="store_true", help="leave out Holdfast's fast loop")
     parser.add_argument("--tuned", action="store_true", help="peers with the best fixed limits of each scenario, too")
     parser.add_argument(
         "--sensitivity",

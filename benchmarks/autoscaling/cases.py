@@ -44,8 +44,7 @@ class Case:
     `attains`: Holdfast must attain the objective. `oracle_factor`: at most so many times the oracle's GPU-hours.
     `compared`: counts in the comparison at equal attainment, at the objective or, where `unavoidable`, at what Holdfast
     reached. `scarce`: some loss is unavoidable, and no peer may attain more for as little. `window`: seconds of an
-    overload whose goodput counts. `fast_loop`: short enough for the plugin's Python. `name` is its file's; `variation`
-    is what its cluster differs in from the file's.
+    overload whose goodput counts. `name` is its file's; `variation` is what its cluster differs in from the file's.
     """
 
     name: str
@@ -55,7 +54,6 @@ class Case:
     unavoidable: bool = False
     scarce: bool = False
     window: tuple[float, float] | None = None
-    fast_loop: bool = False
     change: Change | None = None
     variation: Variation | None = None
 
@@ -97,11 +95,11 @@ _ALL = (
     Case("diurnal-small", attains=True, oracle_factor=1.10, compared=True),
     Case("smooth", attains=True, oracle_factor=1.3, compared=True),
     Case("spike", compared=True, unavoidable=True, scarce=True),
-    Case("step", oracle_factor=1.3, compared=True, unavoidable=True, scarce=True, fast_loop=True),
-    Case("overload", scarce=True, window=(600.0, 1800.0), fast_loop=True),
+    Case("step", oracle_factor=1.3, compared=True, unavoidable=True, scarce=True),
+    Case("overload", scarce=True, window=(600.0, 1800.0)),
     Case("shift", attains=True, oracle_factor=1.3, compared=True, unavoidable=True, change=shifted),
     Case("prefix", attains=True, change=with_prefixes),
-    Case("faults", scarce=True, fast_loop=True),
+    Case("faults", scarce=True),
 )
 CASES: Mapping[str, Case] = {case.name: case for case in _ALL}
 """By name, in the order of the design; the fleet of five services is not among them yet."""

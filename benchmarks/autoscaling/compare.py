@@ -93,7 +93,7 @@ class Comparison:
 
     def outcome(self, case: Case, fast_loop: bool) -> Outcome:
         """Run a scenario under everybody."""
-        names = [name for name in OWN if name != "holdfast" or (fast_loop and case.fast_loop)]
+        names = [name for name in OWN if name != "holdfast" or fast_loop]
         own = {name: self._figures(case, name) for name in names}
         objective = self._campaign.objective(case)
         reached = (own.get("holdfast") or own["holdfast-slow"]).attainment
