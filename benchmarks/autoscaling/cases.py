@@ -102,7 +102,7 @@ _ALL = (
     Case("faults", scarce=True),
 )
 CASES: Mapping[str, Case] = {case.name: case for case in _ALL}
-"""By name, in the order of the design; the fleet of five services is not among them yet."""
+"""By name, in the order of the design, but for `fleet`: attainment by priorities is not one number to be equal at."""
 
 SUBSET = ("step", "smooth")
 """What is short enough for every change of the code."""

@@ -32,7 +32,7 @@ KEY = ServiceKey("simulated", "chat")
 # A full step of 2,000 prompt tokens takes 10 + 100 = 110 ms; a decode of 1,000 KV tokens adds 1 ms to its step.
 LAW = StepLaw(c0=0.010, c1=50e-6, c2=0.0, c3=1e-6, c4=0.0)
 SHAPE = EngineShape(kv_tokens=100_000, max_num_seqs=100, max_num_batched_tokens=2_000, timer=LAW)
-PEERS = [name for name in POLICIES if name not in ("holdfast", "holdfast-slow", "static")]
+PEERS = [name for name in POLICIES if name not in ("holdfast", "holdfast-slow", "holdfast-apart", "static")]
 
 
 def engine(running: float = 0.0, waiting: float = 0.0, kv: float = 0.0, queued: float = 0.0) -> EngineGauges:

@@ -7,7 +7,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,11 @@ from typing import Any
 import yaml
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from holdfast.api.llmservice import InvalidLLMService, LLMService
 from holdfast.api.yamltext import read_yaml
 from holdfast.observe.spec import to_spec
-from holdfast.simulator.twin import page, report
+from holdfast.simulator.twin import page, report, table
 from holdfast.simulator.twin.oracle import ORACLE, oracle
 from holdfast.simulator.twin.peak import STATIC_PEAK, static_peak
 from holdfast.simulator.twin.policies import POLICIES, knobs_of, make_policy
@@ -105,7 +104,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json is not None:
         _write_json(results, arguments.json)
     if arguments.json != "-":
-        _print_table(scenario, [each.result for each in told])
+        table.write(scenario.name, [each.result for each in told])
     return 0
 
 
@@ -187,28 +186,3 @@ def _write_json(results: Mapping[str, object], to: str) -> None:
         sys.stdout.write(text)
     else:
         Path(to).write_text(text, encoding="utf-8")
-
-
-def _print_table(scenario: Scenario, results: Iterable[Mapping[str, Any]]) -> None:
-    table = Table(title=scenario.name, title_justify="left", box=None)
-    for column in ("policy", "seed", "attainment", "goodput/s", "GPU-h", "$", "TTFT p99", "TPOT p99", "actions"):
-        table.add_column(column, justify="left" if column == "policy" else "right")
-    for each in results:
-        services = each["services"].values()
-        worst = {
-            name: max((service[name] or 0.0 for service in services), default=0.0)
-            for name in ("ttft_p99_seconds", "tpot_p99_seconds")
-        }
-        cost, attainment = each["cost_dollars"], each["attainment"]
-        table.add_row(
-            each["policy"],
-            str(each["seed"]),
-            "-" if attainment is None else f"{100.0 * attainment:.2f} %",
-            f"{sum(service['goodput_rps'] for service in services):.2f}",
-            f"{each['gpu_hours']:.2f}",
-            "-" if cost is None else f"{cost:.2f}",
-            f"{worst['ttft_p99_seconds']:.2f} s",
-            f"{1000.0 * worst['tpot_p99_seconds']:.0f} ms",
-            str(each["scale_actions"]),
-        )
-    Console(width=None if sys.stdout.isatty() else 120).print(table)

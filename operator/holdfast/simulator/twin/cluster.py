@@ -32,9 +32,10 @@ class Hardware:
 
 @dataclass(slots=True, eq=False)
 class Pod:
-    """One replica; `ready_at` is known once it has a node, `engine` once it is ready."""
+    """One replica, `number` in order of creation; `ready_at` is known once it has a node, `engine` once it is ready."""
 
     name: str
+    number: int
     accelerator: str
     gpus: int
     created_at: float
@@ -115,7 +116,7 @@ class Cluster:
             for _ in range(count):
                 pod = self._create(service, accelerator, -self._hardware[accelerator].cold_start_seconds)
                 if self._place(pod):
-                    pod.ready_at = 0.0
+                    pod.placed_at, pod.ready_at = pod.created_at, 0.0
         self._start_ready()
 
     def scale(self, service: Service, targets: Sequence[PlacementTarget]) -> None:
@@ -200,16 +201,19 @@ class Cluster:
 
     def _create(self, service: Service, accelerator: str, at: float) -> Pod:
         option = service.option(accelerator)
-        name = f"{service.spec.key.name}-{accelerator}-{next(self._numbers)}"
-        pod = Pod(name, accelerator, option.gpus_per_replica, at)
+        number = next(self._numbers)
+        name = f"{service.spec.key.name}-{accelerator}-{number}"
+        pod = Pod(name, number, accelerator, option.gpus_per_replica, at)
         service.pods.append(pod)
         return pod
 
     def _place_all(self) -> None:
-        for service in self.services:
-            for pod in service.pods:
-                if pod.placed_at is None and pod.leaving_at is None:
-                    self._place(pod)
+        """Who has waited longest gets GPUs first, of whatever service; one that finds too few delays nobody."""
+        waiting = [
+            pod for service in self.services for pod in service.pods if pod.placed_at is None and pod.leaving_at is None
+        ]
+        for pod in sorted(waiting, key=lambda pod: (pod.created_at, pod.number)):
+            self._place(pod)
 
     def _place(self, pod: Pod) -> bool:
         """Give a pod its GPUs if there are any."""
@@ -217,7 +221,7 @@ class Cluster:
             return False
         self._free[pod.accelerator] -= pod.gpus
         kind = self._hardware[pod.accelerator]
-        pod.placed_at = max(self.now, 0.0) if pod.created_at >= 0.0 else pod.created_at
+        pod.placed_at = self.now
         pod.ready_at = pod.placed_at + kind.cold_start_seconds * (1.0 + kind.jitter * self._draw.uniform(-1.0, 1.0))
         return True
 
@@ -229,19 +233,19 @@ class Cluster:
                     pod.engine = service.fleet.add(service.kind(pod.accelerator))
 
     def _ranked(self, service: Service, pods: Sequence[Pod], remove_first: Sequence[str]) -> list[Pod]:
-        """Pods in the order in which they are removed: not ready ones as told, then those with the least work.
+        """Pods in the order in which they are removed: without a node, then not ready, then those with the least work.
 
         What a hung one holds counts for nothing where removals are told, as in `observe`.
         """
         order = {name: place for place, name in enumerate(remove_first)}
 
-        def rank(pod: Pod) -> tuple[bool, int, int]:
+        def rank(pod: Pod) -> tuple[bool, bool, int, int]:
             place = order.get(pod.name, len(order))
             if pod.engine is None:
-                return False, 0, place
+                return pod.placed_at is not None, False, 0, place
             state = service.fleet.state(pod.engine)
             lost = pod.name in order and hangs(state, self.now)
-            return True, 0 if lost else int(state["running"][0] + state["waiting"][0]), place
+            return True, True, 0 if lost else int(state["running"][0] + state["waiting"][0]), place
 
         return sorted(pods, key=rank)
 

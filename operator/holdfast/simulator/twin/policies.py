@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from holdfast import policy
 from holdfast.domain.decision import Action
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
+from holdfast.policy.settings import PolicySettings
 from holdfast.simulator.peers.aibrix import AibrixApa
 from holdfast.simulator.peers.dynamo import DynamoLatency, DynamoSla
 from holdfast.simulator.peers.hpa import Hpa
@@ -30,15 +32,40 @@ class Holdfast:
     def __init__(self, fast_loop: bool = True) -> None:
         self.name = "holdfast" if fast_loop else "holdfast-slow"
         self.fast_loop, self.admission = fast_loop, not fast_loop
+        self.provisioning_seconds = PolicySettings().provisioning_seconds
         self._memory = policy.Memory()
 
     def decide(self, snapshot: Snapshot) -> Mapping[ServiceKey, Move]:
-        decisions, self._memory = policy.decide(snapshot, self._memory)
+        settings = PolicySettings(provisioning_seconds=self.provisioning_seconds)
+        decisions, self._memory = policy.decide(snapshot, self._memory, settings)
         return {
             each.key: Move(each.verdict.targets, str(each.verdict.reason), each.verdict.message)
             for each in decisions
             if each.verdict.action is not Action.HOLD
         }
+
+
+class Apart:
+    """Holdfast's slow loop for each service by itself, as other autoscalers are: first come, first served."""
+
+    name = "holdfast-apart"
+    tick_seconds = Holdfast.tick_seconds
+    start: int | None = None
+    admission = True
+    fast_loop = False
+    keeps_schedules = True
+
+    def __init__(self) -> None:
+        self.provisioning_seconds = PolicySettings().provisioning_seconds
+        self._loops: dict[ServiceKey, Holdfast] = {}
+
+    def decide(self, snapshot: Snapshot) -> Mapping[ServiceKey, Move]:
+        moves: dict[ServiceKey, Move] = {}
+        for service in snapshot.services:
+            loop = self._loops.setdefault(service.spec.key, Holdfast(fast_loop=False))
+            loop.provisioning_seconds = self.provisioning_seconds
+            moves.update(loop.decide(replace(snapshot, services=(service,))))
+        return moves
 
 
 class Static:
@@ -72,6 +99,7 @@ def _peer(kind: Callable[..., Policy], knob: str) -> Make:
 POLICIES: Mapping[str, Make] = {
     "holdfast": ((), lambda argument, knobs: Holdfast()),
     "holdfast-slow": ((), lambda argument, knobs: Holdfast(fast_loop=False)),
+    "holdfast-apart": ((), lambda argument, knobs: Apart()),
     "static": ((), _static),
     "hpa": _peer(Hpa, "waiting"),
     "keda-queue": _peer(KedaQueue, "inflight"),

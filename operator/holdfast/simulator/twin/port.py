@@ -58,5 +58,12 @@ class Scheduling(Protocol):
     keeps_schedules: bool
 
 
+@runtime_checkable
+class Provisioned(Protocol):
+    """A policy that is told before the run how long nodes take to come."""
+
+    provisioning_seconds: float
+
+
 class BadPolicy(ValueError):
     """A policy that does not exist, or a knob that makes no sense."""

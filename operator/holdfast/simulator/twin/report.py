@@ -34,7 +34,7 @@ PANELS = (
 def write(runs: Sequence[Finished], results: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Write the page: `runs` are drawn, `results` of all seeds stand in the table."""
     scenario = runs[0].scenario
-    parts = [_lead(runs), "<h2>Policies</h2>", _table(runs[0], results)]
+    parts = [_lead(runs), "<h2>Policies</h2>", _table(results), *_services(results)]
     for place, service in enumerate(runs[0].services):
         name = service.spec.key.name
         told = f"Arrivals, attainment, latency, replicas and GPU-hours of {name}, policies side by side"
@@ -62,16 +62,21 @@ def _lead(runs: Sequence[Finished]) -> str:
     )
 
 
-def _table(run: Finished, results: Sequence[Mapping[str, Any]]) -> str:
-    """One row per policy: medians over the seeds, and the range of attainment."""
-    wanted = max(service.spec.slo.objective for service in run.services)
+def _holds(of: Sequence[Mapping[str, Any]], service: str) -> bool:
+    """Whether the median of a service's attainment is the objective's."""
+    told = [each["services"][service] for each in of]
+    return median(1.0 if each["attainment"] is None else each["attainment"] for each in told) >= told[0]["objective"]
+
+
+def _table(results: Sequence[Mapping[str, Any]]) -> str:
+    """One row per policy: medians over the seeds, and the range of attainment; held where every service's is."""
     rows = []
     for name in dict.fromkeys(each["policy"] for each in results):
         of = [each for each in results if each["policy"] == name]
         shares = sorted(each["attainment"] or 0.0 for each in of)
         share, costs = median(shares), [each["cost_dollars"] for each in of]
         cost = "unknown" if None in costs else f"{median(costs):.2f}"
-        verdict = "held" if share >= wanted else "missed"
+        verdict = "held" if all(_holds(of, name) for name in of[0]["services"]) else "missed"
         span = f" ({100 * shares[0]:.2f} … {100 * shares[-1]:.2f})" if len(shares) > 1 else ""
         cells = (
             html.escape(name),
@@ -84,6 +89,26 @@ def _table(run: Finished, results: Sequence[Mapping[str, Any]]) -> str:
         rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     heads = ("policy", "attainment", "goodput, req/s", "GPU-hours", "cost, $", "changes of size")
     return f"<table><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{''.join(rows)}</table>"
+
+
+def _services(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where services share GPUs: what each policy made of each of them, medians over the seeds."""
+    services, policies = results[0]["services"], dict.fromkeys(each["policy"] for each in results)
+    if len(services) == 1:
+        return []
+    rows = []
+    for service, first in sorted(services.items(), key=lambda item: -item[1]["priority"]):
+        cells = [html.escape(service), str(first["priority"]), f"{100 * first['objective']:g} %"]
+        for name in policies:
+            of = [each for each in results if each["policy"] == name]
+            share = median(each["services"][service]["attainment"] or 0.0 for each in of)
+            hours = median(each["services"][service]["gpu_hours"] for each in of)
+            verdict = "held" if _holds(of, service) else "missed"
+            cells.append(f'<span class="{verdict}">{100 * share:.2f} %</span>, {hours:.2f} GPU-hours')
+        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    heads = ("service", "priority", "objective", *map(html.escape, policies))
+    head = "".join(f"<th>{head}</th>" for head in heads)
+    return ["<h2>Services</h2>", f"<table><tr>{head}</tr>{''.join(rows)}</table>"]
 
 
 def _changes(run: Finished) -> str:
@@ -143,8 +168,7 @@ def _draw(panels: Sequence[Axes], run: Finished, place: int) -> None:
     ):
         panels[3].fill_between(times, below, below + count, step="post", color=colour, label=label, linewidth=0)
         below = below + count
-    gpus = max(pod.gpus for pod in service.everything)
-    spent = np.concatenate([[0.0], np.cumsum(np.diff(times) / 60.0 * below[:-1] * gpus)])
+    spent = np.concatenate([[0.0], np.cumsum(np.diff(times) / 60.0 * np.array(sizes.gpus[:-1]))])
     panels[4].plot(times, spent, color=INK, linewidth=1.2)
     for panel in panels:
         panel.set_xlim(0.0, duration / 60.0)

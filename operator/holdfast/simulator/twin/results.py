@@ -84,10 +84,15 @@ def _service(run: Finished, service: Service) -> dict[str, float | int | None]:
     found, arrivals = latencies(service.fleet), int(inside.sum())
     in_time = int((good(service) & inside).sum())
     told: dict[str, float | int | None] = {
+        "objective": service.spec.slo.objective,
+        "priority": service.spec.priority,
         "arrivals": arrivals,
         "good": in_time,
         "attainment": in_time / arrivals if arrivals else None,
         "goodput_rps": in_time / (run.scenario.duration - run.scenario.warmup),
+        "gpu_hours": sum(seconds for _, seconds in _gpu_seconds(run, service)) / 3600.0,
+        "cost_dollars": _service_cost(run, service),
+        "scale_actions": service.actions,
     }
     for name, values in (("ttft", found.ttft[inside]), ("tpot", found.tpot[inside])):
         answered = values[np.isfinite(values)]
@@ -119,11 +124,15 @@ def _gpu_seconds(run: Finished, service: Service) -> list[tuple[str, float]]:
 
 def _cost(run: Finished) -> float | None:
     """Dollars, None where a service names no prices."""
+    costs = [_service_cost(run, service) for service in run.services]
+    return None if None in costs else sum(cost for cost in costs if cost is not None)
+
+
+def _service_cost(run: Finished, service: Service) -> float | None:
     dollars = 0.0
-    for service in run.services:
-        for accelerator, seconds in _gpu_seconds(run, service):
-            price = service.option(accelerator).cost_per_gpu_hour
-            if price is None:
-                return None
-            dollars += price * seconds / 3600.0
+    for accelerator, seconds in _gpu_seconds(run, service):
+        price = service.option(accelerator).cost_per_gpu_hour
+        if price is None:
+            return None
+        dollars += price * seconds / 3600.0
     return dollars

@@ -15,9 +15,9 @@ from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steptable import StepTable
 from holdfast.render.admission import admission_tokens
 from holdfast.render.engine_limits import engine_limits
-from holdfast.simulator.twin.cluster import NODE_LABEL, Cluster, Hardware, Service
+from holdfast.simulator.twin.cluster import NODE_LABEL, Cluster, Hardware, Pod, Service
 from holdfast.simulator.twin.fleet import EngineKind, Fleet, Routing, Workload
-from holdfast.simulator.twin.port import BadPolicy, Move, Policy, Scheduling, Watching
+from holdfast.simulator.twin.port import BadPolicy, Move, Policy, Provisioned, Scheduling, Watching
 from holdfast.simulator.twin.scenario import AcceleratorEntry, BadInput, Fault, Scenario
 from holdfast.simulator.twin.sight import EngineGauges, EngineShape, Sight, p90_seconds
 from holdfast.simulator.twin.view import View
@@ -52,16 +52,19 @@ class Change:
 
 @dataclass(slots=True)
 class Sizes:
-    """Replicas of one service over time, every `LOOK_SECONDS`."""
+    """Replicas of one service over time, every `LOOK_SECONDS`, and the GPUs that they hold."""
 
     at: list[float] = field(default_factory=list)
     ready: list[int] = field(default_factory=list)
     starting: list[int] = field(default_factory=list)
     draining: list[int] = field(default_factory=list)
+    gpus: list[int] = field(default_factory=list)
 
-    def note(self, at: float, phases: Sequence[ReplicaPhase]) -> None:
+    def note(self, at: float, pods: Sequence[Pod]) -> None:
         """Add the replicas by phase."""
+        phases = [pod.phase(at) for pod in pods]
         self.at.append(at)
+        self.gpus.append(sum(pod.gpus for pod in pods if pod.placed_at is not None))
         self.ready.append(phases.count(ReplicaPhase.READY))
         self.draining.append(phases.count(ReplicaPhase.DRAINING))
         self.starting.append(len(phases) - self.ready[-1] - self.draining[-1])
@@ -121,6 +124,8 @@ class _Run:
             self.cluster.begin(service, _first_sizes(each, policy))
         if isinstance(policy, Watching):
             policy.watch(self._sight)
+        if isinstance(policy, Provisioned):
+            policy.provisioning_seconds = scenario.cluster.node_provisioning_time
 
     def finish(self, progress: Callable[[float], None]) -> Finished:
         duration, now = self.scenario.duration, 0.0
@@ -151,7 +156,7 @@ class _Run:
 
     def _look(self, now: float) -> None:
         for service, sizes in zip(self.services, self.sizes, strict=True):
-            sizes.note(now, [pod.phase(now) for pod in service.pods])
+            sizes.note(now, service.pods)
 
     def _tick(self, now: float) -> None:
         if now >= self.scenario.duration:

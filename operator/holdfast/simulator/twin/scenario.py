@@ -16,6 +16,7 @@ from holdfast.api.llmservice import LLMServiceSpec
 from holdfast.api.quantities import parse_duration_seconds
 from holdfast.api.rules import ApiModel, BrokenRule, Rule
 from holdfast.api.yamltext import read_yaml
+from holdfast.policy.settings import PolicySettings
 from holdfast.simulator.twin.cluster import EPOCH_SECONDS
 
 
@@ -154,9 +155,10 @@ class AcceleratorEntry(ApiModel):
 
 
 class ClusterEntry(ApiModel):
-    """What the services run on."""
+    """What the services run on; no nodes ever come, `nodeProvisioningTime` is what the operator was told of them."""
 
     accelerators: Annotated[dict[str, AcceleratorEntry], Field(min_length=1)]
+    node_provisioning_time: Annotated[Seconds, Field(gt=0.0)] = PolicySettings().provisioning_seconds
     router: Literal["random-per-connection", "round-robin", "least-outstanding"] = "random-per-connection"
 
 

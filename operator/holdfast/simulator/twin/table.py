@@ -1,0 +1,66 @@
+"""What runs were worth, in the terminal: a line for each run, and for each service where several share GPUs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+Result = Mapping[str, Any]
+"""A run as results.summary tells it, or one service of it."""
+
+COLUMNS = ("attainment", "goodput/s", "GPU-h", "$", "TTFT p99", "TPOT p99", "actions")
+
+
+def write(title: str, results: Sequence[Result]) -> None:
+    """Print the runs."""
+    several = any(len(each["services"]) > 1 for each in results)
+    table = Table(title=title, title_justify="left", box=None)
+    table.add_column("policy")
+    table.add_column("seed", justify="right")
+    for column in ("service", "priority", "objective") if several else ():
+        table.add_column(column, justify="left" if column == "service" else "right")
+    for column in COLUMNS:
+        table.add_column(column, justify="right")
+    for each in results:
+        for row in _rows(each) if several else [(*_of(each), *_worth(_whole(each)))]:
+            table.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+def _rows(run: Result) -> Iterator[tuple[str, ...]]:
+    """The run, and below it its services in order of priority."""
+    yield *_of(run), "all", "", "", *_worth(_whole(run))
+    ranked = sorted(run["services"].items(), key=lambda item: -item[1]["priority"])
+    for name, service in ranked:
+        yield "", "", name, str(service["priority"]), f"{100.0 * service['objective']:g} %", *_worth(service)
+
+
+def _of(run: Result) -> tuple[str, str]:
+    return run["policy"], str(run["seed"])
+
+
+def _whole(run: Result) -> Result:
+    """The run in the fields of a service: goodput together, latencies of the worst."""
+    services = run["services"].values()
+    latencies = {
+        name: max((service[name] or 0.0 for service in services), default=0.0)
+        for name in ("ttft_p99_seconds", "tpot_p99_seconds")
+    }
+    return {**run, **latencies, "goodput_rps": sum(service["goodput_rps"] for service in services)}
+
+
+def _worth(of: Result) -> tuple[str, ...]:
+    cost, attainment = of["cost_dollars"], of["attainment"]
+    return (
+        "-" if attainment is None else f"{100.0 * attainment:.2f} %",
+        f"{of['goodput_rps']:.2f}",
+        f"{of['gpu_hours']:.2f}",
+        "-" if cost is None else f"{cost:.2f}",
+        f"{of['ttft_p99_seconds'] or 0.0:.2f} s",
+        f"{1000.0 * (of['tpot_p99_seconds'] or 0.0):.0f} ms",
+        str(of["scale_actions"]),
+    )
