@@ -65,7 +65,8 @@ def _lead(runs: Sequence[Finished]) -> str:
 def _holds(of: Sequence[Mapping[str, Any]], service: str) -> bool:
     """Whether the median of a service's attainment is the objective's."""
     told = [each["services"][service] for each in of]
-    return median(1.0 if each["attainment"] is None else each["attainment"] for each in told) >= told[0]["objective"]
+    shares: list[float] = [1.0 if each["attainment"] is None else each["attainment"] for each in told]
+    return bool(median(shares) >= told[0]["objective"])
 
 
 def _table(results: Sequence[Mapping[str, Any]]) -> str:
