@@ -102,7 +102,7 @@ def test_without_an_activator_a_replica_runs(woken: Any, place: Kubectl) -> None
 
 def test_all_of_it_goes_when_the_service_may_no_longer_rest(woken: Any, place: Kubectl) -> None:
     place.patch("llms", "chat", {"spec": {"scaling": {"min": 1}}})
-    place.wait_until(lambda: not place.exists("deployment", "chat-activator"), 60, "the activator to be gone")
+    place.wait_until(lambda: not place.exists("deployment", "chat-activator"), 90, "the activator to be gone")
     place.wait_for("llms", "chat", lambda found: _counts(found).get("ready") == 1, _WAKE_SECONDS, "a replica")
     assert _ask(place.get_json("llms", "chat")["status"]["url"])[0] == 200
 
