@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import resource
@@ -26,6 +25,7 @@ from holdfast.bench.engine import Reported
 from holdfast.bench.port import CannotGenerate, Endpoint, Generator, Load, Run
 from holdfast.bench.results import as_json, measure
 from holdfast.bench.trials import CLIENT_REMEDY, ClientTooSlow, Trials, watched
+from holdfast.cli.noresult import no_result
 from holdfast.enginemodel.catalog import find_model
 from holdfast.simulator.twin import page
 from holdfast.simulator.twin.scenario import BadInput
@@ -60,15 +60,15 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         return _run(arguments)
     except BadInput as problem:
-        return _failed(arguments, Failed.INVALID, str(problem), 2)
+        return no_result("bench", arguments, Failed.INVALID, str(problem), 2)
     except NoEndpoint as problem:
-        return _failed(arguments, Failed.UNREACHABLE, str(problem), 1)
+        return no_result("bench", arguments, Failed.UNREACHABLE, str(problem))
     except ClientTooSlow as problem:
-        return _failed(arguments, Failed.REFUSED, str(problem), 1)
+        return no_result("bench", arguments, Failed.REFUSED, str(problem))
     except CannotGenerate as problem:
-        return _failed(arguments, Failed.FAILED, str(problem), 1)
+        return no_result("bench", arguments, Failed.FAILED, str(problem))
     except OSError as problem:
-        return _failed(arguments, Failed.FAILED, f"cannot write {problem.filename}: {problem.strerror}", 1)
+        return no_result("bench", arguments, Failed.FAILED, f"cannot write {problem.filename}: {problem.strerror}")
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -83,15 +83,6 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.sweep:
         return asyncio.run(_sweep(arguments, endpoint))
     return asyncio.run(_measure(arguments, endpoint, loads.load_of(arguments)))
-
-
-def _failed(arguments: argparse.Namespace, why: Failed, message: str, code: int) -> int:
-    """Say why there is no result, in one line, and where it is asked for."""
-    print(f"holdfast bench: {message}", file=sys.stderr)
-    if arguments.summary is not None:
-        with contextlib.suppress(OSError):
-            summary.write(arguments.summary, Summary.failed(why, message))
-    return code
 
 
 async def _measure(arguments: argparse.Namespace, endpoint: Endpoint, chosen: loads.Chosen) -> int:

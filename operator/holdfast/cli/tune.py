@@ -15,13 +15,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from holdfast.api.benchmark_summary import Failed, Summary
+from holdfast.api.benchmark_summary import Failed
 from holdfast.bench import loads, options, summary
 from holdfast.bench.endpoint import NoEndpoint, fetch, served_model
 from holdfast.bench.engine import metrics_url, read_sample
 from holdfast.bench.port import CannotGenerate, Endpoint
 from holdfast.bench.report import drawn
 from holdfast.cli.bench import allow_connections
+from holdfast.cli.noresult import no_result
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.enginemodel.prior import PriorSource
 from holdfast.simulator.twin import page
@@ -82,26 +83,17 @@ def run(arguments: argparse.Namespace) -> int:
     except asyncio.CancelledError:
         return 128 + signal.SIGTERM
     except BadInput as problem:
-        return _failed(arguments, Failed.INVALID, str(problem), 2)
+        return no_result("tune", arguments, Failed.INVALID, str(problem), 2)
     except NoEndpoint as problem:
-        return _failed(arguments, Failed.UNREACHABLE, str(problem), 1)
+        return no_result("tune", arguments, Failed.UNREACHABLE, str(problem))
     except ClientTooSlow as problem:
-        return _failed(arguments, Failed.REFUSED, str(problem), 1)
+        return no_result("tune", arguments, Failed.REFUSED, str(problem))
     except (CannotGenerate, CannotTry) as problem:
-        return _failed(arguments, Failed.FAILED, str(problem), 1)
+        return no_result("tune", arguments, Failed.FAILED, str(problem))
     except OSError as problem:
-        return _failed(
-            arguments, Failed.FAILED, f"cannot write {problem.filename or 'the result'}: {problem.strerror}", 1
+        return no_result(
+            "tune", arguments, Failed.FAILED, f"cannot write {problem.filename or 'the result'}: {problem.strerror}"
         )
-
-
-def _failed(arguments: argparse.Namespace, why: Failed, message: str, code: int) -> int:
-    """Say why there is no result, in one line, and where it is asked for."""
-    print(f"holdfast tune: {message}", file=sys.stderr)
-    if arguments.summary is not None:
-        with contextlib.suppress(OSError):
-            summary.write(arguments.summary, Summary.failed(why, message))
-    return code
 
 
 async def _found(arguments: argparse.Namespace, service: ServiceSpec | None, wanted: Wanted) -> int:
