@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.enginemodel.scheduler import SchedulerLimits
-from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.simulator.twin import books
 from holdfast.simulator.twin import engines as engines_module
 from holdfast.simulator.twin.compiled import SOURCES
@@ -19,9 +18,8 @@ from holdfast.simulator.twin.fleet import ROUTERS, EngineKind, Fleet, Routing, W
 from holdfast_engine.arithmetic import Law
 from holdfast_engine.rules import Limits, Objectives, Overload
 from tests.twin.object_fleet import ObjectFleet
-from tests.twin.twin_builders import SLO, workload
+from tests.twin.twin_builders import LAW, LIMITS, SLO, drawn_workload, workload
 
-LAW = StepLaw(0.004, 3e-5, 1e-4, 2e-8, 4e-9)
 FIELDS = (*books.COUNTS, *books.EXACT, "due", "running", "waiting", "waiting_late", "free_blocks", "queued_tokens")
 
 requests = st.lists(
@@ -29,16 +27,6 @@ requests = st.lists(
     min_size=1,
     max_size=60,
 )  # gap, prompt, output, cached
-engines = st.builds(
-    SchedulerLimits,
-    max_num_seqs=st.integers(1, 12),
-    max_num_batched_tokens=st.integers(12, 1500),
-    kv_tokens=st.integers(960, 6000),
-    max_num_active_seqs=st.none() | st.integers(1, 12),
-    max_num_queued_reqs=st.none() | st.integers(0, 20),
-    max_num_queued_tokens=st.none() | st.integers(0, 4000),
-    long_prefill_token_threshold=st.sampled_from([0, 0, 64, 333]),
-)
 asked = st.builds(
     Limits,
     version=st.just(1),
@@ -51,11 +39,6 @@ asked = st.builds(
     max_queued_seconds=st.none() | st.floats(0.05, 3.0),
     prior=st.none() | st.floats(0.2, 5.0).map(lambda gain: Law(0.004 * gain, 3e-5 * gain, 1e-4, 2e-8, 4e-9)),
 )
-
-
-def _workload(made: list[tuple[float, int, int, int]]) -> Workload:
-    gaps, prompts, outputs, cached = zip(*made, strict=True)
-    return workload(np.cumsum(gaps), prompts, outputs, cached)
 
 
 def _pair(
@@ -89,7 +72,7 @@ def test_every_time_and_count_is_that_of_the_plugin_to_the_last_bit(examples: in
     @settings(max_examples=examples)
     @given(
         requests,
-        engines,
+        LIMITS,
         asked,
         st.sampled_from(sorted(ROUTERS)),
         st.integers(1, 3),
@@ -103,7 +86,7 @@ def test_every_time_and_count_is_that_of_the_plugin_to_the_last_bit(examples: in
         count: int,
         stops: list[float],
     ) -> None:
-        ours, theirs = _pair(_workload(made), limits, told, router, count)
+        ours, theirs = _pair(drawn_workload(made), limits, told, router, count)
         for stop in (*sorted(stops), math.inf):
             for fleet in (ours, theirs):
                 fleet.advance(stop)
@@ -132,7 +115,7 @@ def test_it_stays_so_while_the_law_is_learnt_and_memory_lacks(overload: Overload
 
 
 def test_a_later_engine_of_the_same_number_begins_anew() -> None:
-    load = _workload([(0.05, 400, 30, 0)] * 200)
+    load = drawn_workload([(0.05, 400, 30, 0)] * 200)
     ours, theirs = _pair(
         load, SchedulerLimits(8, 512, 8_000), Limits(1, Objectives(0.3, 0.02)), "random-per-connection"
     )

@@ -17,33 +17,17 @@ from holdfast.domain.service import Slo
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.replay import Arrival, replay
 from holdfast.enginemodel.scheduler import SchedulerLimits
-from holdfast.enginemodel.steplaw import StepLaw, StepTimer
+from holdfast.enginemodel.steplaw import StepTimer
 from holdfast.simulator.twin import books
 from holdfast.simulator.twin.fleet import ROUTERS, EngineKind, Fleet, Routing, Workload
 from holdfast_engine.rules import Limits, Objectives
-from tests.twin.twin_builders import SLO, workload
+from tests.twin.twin_builders import LAW, LIMITS, SLO, drawn_workload
 
 ROOT = Path(__file__).parents[2]
 PRIOR = engine_prior("meta-llama/Llama-3.1-8B", "h100")
-LAW = StepLaw(0.004, 3e-5, 1e-4, 2e-8, 4e-9)
 REQUEST = st.tuples(
     st.floats(0.0, 0.3), st.integers(1, 900), st.integers(1, 60), st.integers(0, 900)
 )  # gap, prompt, output, cached
-LIMITS = st.builds(
-    SchedulerLimits,
-    max_num_seqs=st.integers(1, 12),
-    max_num_batched_tokens=st.integers(12, 1500),
-    kv_tokens=st.integers(960, 6000),
-    max_num_active_seqs=st.none() | st.integers(1, 12),
-    max_num_queued_reqs=st.none() | st.integers(0, 20),
-    max_num_queued_tokens=st.none() | st.integers(0, 4000),
-    long_prefill_token_threshold=st.sampled_from([0, 0, 64, 333]),
-)
-
-
-def _workload(requests: list[tuple[float, int, int, int]]) -> Workload:
-    gaps, prompts, outputs, cached = zip(*requests, strict=True)
-    return workload(np.cumsum(gaps), prompts, outputs, cached)
 
 
 def _both(load: Workload, limits: SchedulerLimits, timer: StepTimer) -> tuple[Fleet, list[tuple[float, float, int]]]:
@@ -63,7 +47,7 @@ def _both(load: Workload, limits: SchedulerLimits, timer: StepTimer) -> tuple[Fl
 def test_every_time_is_that_of_the_scheduler_loop_to_the_last_bit(
     timer: StepTimer, requests: list[tuple[float, int, int, int]], limits: SchedulerLimits
 ) -> None:
-    fleet, expected = _both(_workload(requests), limits, timer)
+    fleet, expected = _both(drawn_workload(requests), limits, timer)
     fleet.check()
     found = fleet.requests
     for each, (ttft, e2e, preemptions) in zip(found, expected, strict=True):
@@ -86,7 +70,7 @@ def test_every_time_is_that_of_the_scheduler_loop_to_the_last_bit(
 def test_requests_and_blocks_are_conserved_while_engines_come_and_go(
     requests: list[tuple[float, int, int, int]], limits: SchedulerLimits, router: str, stops: list[float], engines: int
 ) -> None:
-    fleet = Fleet(_workload(requests), [EngineKind(LAW, limits)], SLO, Routing(router, seed=1))
+    fleet = Fleet(drawn_workload(requests), [EngineKind(LAW, limits)], SLO, Routing(router, seed=1))
     alive = [fleet.add() for _ in range(engines)]
     for number, stop in enumerate(sorted(stops)):
         fleet.advance(stop)
@@ -105,7 +89,7 @@ def test_requests_and_blocks_are_conserved_while_engines_come_and_go(
 
 
 def test_stopping_in_between_changes_nothing() -> None:
-    load = _workload([(0.05, 300 + number, 20, 0) for number in range(200)])
+    load = drawn_workload([(0.05, 300 + number, 20, 0) for number in range(200)])
     kind = EngineKind(LAW, SchedulerLimits(16, 2048, 20_000))
     whole, parts = (Fleet(load, [kind], SLO, Routing(seed=3)) for _ in range(2))
     for fleet in (whole, parts):
@@ -119,7 +103,7 @@ def test_stopping_in_between_changes_nothing() -> None:
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_others() -> None:
-    load = _workload([(0.02, 200, 30, 0) for _ in range(300)])
+    load = drawn_workload([(0.02, 200, 30, 0) for _ in range(300)])
     kind = EngineKind(LAW, SchedulerLimits(16, 2048, 20_000))
 
     def run(seed: int) -> bytes:
@@ -133,7 +117,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others() -> None:
 
 
 def test_engines_count_what_became_of_their_requests() -> None:
-    load = _workload([(0.05, 100 + 7 * number, 1 + number % 40, 32) for number in range(100)])
+    load = drawn_workload([(0.05, 100 + 7 * number, 1 + number % 40, 32) for number in range(100)])
     slo = Slo(0.012, 0.0046, 0.99, 3600.0, e2e_seconds=0.4)
     fleet = Fleet(load, [EngineKind(LAW, SchedulerLimits(8, 512, 20_000, max_num_queued_reqs=9))], slo, Routing())
     fleet.add()
@@ -158,7 +142,7 @@ def test_engines_count_what_became_of_their_requests() -> None:
 
 
 def test_a_closed_engine_finishes_what_it_has_and_gets_nothing_new() -> None:
-    load = _workload([(0.1, 400, 50, 0) for _ in range(50)])
+    load = drawn_workload([(0.1, 400, 50, 0) for _ in range(50)])
     fleet = Fleet(load, [EngineKind(LAW, SchedulerLimits(16, 2048, 20_000))], SLO, Routing("round-robin"))
     leaving, staying = fleet.add(), fleet.add()
     fleet.advance(1.0)
@@ -172,7 +156,9 @@ def test_a_closed_engine_finishes_what_it_has_and_gets_nothing_new() -> None:
 
 
 def test_a_request_that_meets_no_engine_is_unserved() -> None:
-    fleet = Fleet(_workload([(1.0, 10, 10, 0)] * 3), [EngineKind(LAW, SchedulerLimits(4, 64, 960))], SLO, Routing())
+    fleet = Fleet(
+        drawn_workload([(1.0, 10, 10, 0)] * 3), [EngineKind(LAW, SchedulerLimits(4, 64, 960))], SLO, Routing()
+    )
     fleet.advance(1.5)
     fleet.add()
     fleet.advance(math.inf)
@@ -180,7 +166,7 @@ def test_a_request_that_meets_no_engine_is_unserved() -> None:
 
 
 def test_clients_keep_their_connections_until_these_close() -> None:
-    load = _workload([(0.01, 10, 2, 0)] * 4000)
+    load = drawn_workload([(0.01, 10, 2, 0)] * 4000)
     fleet = Fleet(load, [EngineKind(LAW, SchedulerLimits(64, 2048, 20_000))], SLO, Routing(close_share=0.0))
     first = fleet.add()
     fleet.advance(20.0)
@@ -193,7 +179,7 @@ def test_clients_keep_their_connections_until_these_close() -> None:
 
 
 def test_clients_close_connections_that_were_idle_for_long() -> None:
-    load = _workload([(0.01, 10, 2, 0)] * 4000)
+    load = drawn_workload([(0.01, 10, 2, 0)] * 4000)
     routing = Routing(close_share=0.0, keep_seconds=5.0)
     fleet = Fleet(load, [EngineKind(LAW, SchedulerLimits(64, 2048, 20_000))], SLO, routing)
     first = fleet.add()
@@ -218,7 +204,7 @@ print(here.digest())
 
 def digest() -> str:
     """What became of some requests that compete for memory, without and with the plugin, as a hash."""
-    load = _workload([(0.01, 50 + 37 * number % 400, 1 + number % 30, 0) for number in range(60)])
+    load = drawn_workload([(0.01, 50 + 37 * number % 400, 1 + number % 30, 0) for number in range(60)])
     kinds, found = [EngineKind(PRIOR.timer, SchedulerLimits(8, 256, 2000))], hashlib.sha256()
     for told in ((), (Limits(1, Objectives(0.3, 0.01)),)):
         fleet = Fleet(load, kinds, SLO, Routing(seed=1), told)

@@ -9,14 +9,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.simulate import declare
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
 from holdfast.simulator.twin.policies import Holdfast
 from holdfast.simulator.twin.port import Move
-from holdfast.simulator.twin.run import simulate
-from holdfast.simulator.twin.scenario import Scenario
-from tests.twin.twin_builders import scenario_file, small_scenario
+from tests.twin.twin_builders import play, small_scenario
 
 BASE_RPS, BEGINS, ENDS = 3.0, 120.0, 300.0
 
@@ -75,9 +72,8 @@ def overloaded(fast_loop: bool, folder: Path) -> Watched:
         "lengths": {"fixed": {"promptTokens": 1500, "outputTokens": 250}},
     }
     chat["initialReplicas"] = {"l40s": 2}
-    path, policy = scenario_file(folder, content), Watched(fast_loop)
-    scenario = Scenario.read(path)
-    simulate(scenario, [declare(scenario, each, path, folder, 1) for each in scenario.services], policy, 1)
+    policy = Watched(fast_loop)
+    play(content, folder, policy)
     return policy
 
 

@@ -11,17 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.cli.simulate import declare
 from holdfast.domain.decision import PlacementTarget
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
 from holdfast.simulator.twin import table
 from holdfast.simulator.twin.policies import Apart, Holdfast, Static
-from holdfast.simulator.twin.port import Move, Policy
+from holdfast.simulator.twin.port import Move
 from holdfast.simulator.twin.results import good, summary
-from holdfast.simulator.twin.run import Change, Finished, simulate
+from holdfast.simulator.twin.run import Change, Finished
 from holdfast.simulator.twin.scenario import Scenario
-from tests.twin.twin_builders import scenario_file, small_scenario
+from tests.twin.twin_builders import play, small_scenario
 
 SHIPPED = Path(__file__).parents[2] / "benchmarks" / "scenarios" / "fleet.yaml"
 PEAK = (370.0, 420.0)
@@ -63,12 +62,6 @@ def contest(minutes: int = 13, spare: int = 0) -> dict[str, Any]:
     cluster = {"nodeProvisioningTime": "30s", "accelerators": accelerators}
     timing = {"duration": f"{minutes}m", "warmup": "30s"}
     return {"name": "contest", **timing, "services": [chat, batch], "cluster": cluster}
-
-
-def play(content: dict[str, Any], folder: Path, policy: Policy) -> Finished:
-    path = scenario_file(folder, content)
-    scenario = Scenario.read(path)
-    return simulate(scenario, [declare(scenario, each, path, folder, 1) for each in scenario.services], policy, 1)
 
 
 @pytest.fixture(scope="module")

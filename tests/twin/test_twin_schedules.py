@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.cli.simulate import declare
 from holdfast.simulator.twin.policies import Holdfast
-from holdfast.simulator.twin.run import Finished, simulate
 from holdfast.simulator.twin.scenario import Scenario
-from tests.twin.twin_builders import scenario_file, small_scenario
+from tests.twin.twin_builders import play, ready, scenario_file, small_scenario
 
 OFFICE = {"name": "office", "timezone": "Europe/Berlin", "start": "08:02", "end": "18:00", "min": 3}
 
@@ -24,26 +22,14 @@ def scheduled(**more: object) -> dict[str, Any]:
     return content
 
 
-def run(content: dict[str, Any], folder: Path) -> Finished:
-    path = scenario_file(folder, content)
-    scenario = Scenario.read(path)
-    declared = [declare(scenario, each, path, folder, 1) for each in scenario.services]
-    return simulate(scenario, declared, Holdfast(fast_loop=False), 1)
-
-
-def ready(finished: Finished, at: float) -> int:
-    sizes = finished.sizes[0]
-    return next(count for moment, count in zip(sizes.at, sizes.ready, strict=True) if moment >= at)
-
-
 def test_a_floor_is_kept_from_its_hour_on_by_the_scenarios_clock(tmp_path: Path) -> None:
-    finished = run(scheduled(), tmp_path)
+    finished = play(scheduled(), tmp_path, Holdfast(fast_loop=False))
     assert ready(finished, 125.0) == 3
     assert any("schedule office keeps at least 3" in change.message for change in finished.changes)
 
 
 def test_at_another_hour_there_is_no_floor(tmp_path: Path) -> None:
-    finished = run(scheduled(begins="2026-06-15T17:00:00Z"), tmp_path)
+    finished = play(scheduled(begins="2026-06-15T17:00:00Z"), tmp_path, Holdfast(fast_loop=False))
     assert not any("schedule" in change.message for change in finished.changes)
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from holdfast.cli.simulate import declare
 from holdfast.simulator.twin.policies import Holdfast
-from holdfast.simulator.twin.run import Finished, simulate
 from holdfast.simulator.twin.scenario import Scenario
-from tests.twin.twin_builders import scenario_file, small_scenario
+from tests.twin.twin_builders import play, ready, small_scenario
 
 SHIPPED = Path(__file__).parents[2] / "benchmarks" / "scenarios" / "spot.yaml"
 
@@ -29,20 +27,8 @@ def reclaimed(**fault: object) -> dict[str, Any]:
     return content | {"faults": [{"at": "2m", "kind": "spot-reclaim", "accelerator": "h100-spot", **fault}]}
 
 
-def run(content: dict[str, Any], folder: Path) -> Finished:
-    path = scenario_file(folder, content)
-    scenario = Scenario.read(path)
-    declared = [declare(scenario, each, path, folder, 1) for each in scenario.services]
-    return simulate(scenario, declared, Holdfast(fast_loop=False), 1)
-
-
-def ready(finished: Finished, at: float) -> int:
-    sizes = finished.sizes[0]
-    return next(count for moment, count in zip(sizes.at, sizes.ready, strict=True) if moment >= at)
-
-
 def test_reclaimed_nodes_are_replaced_within_a_cold_start_and_two_ticks(tmp_path: Path) -> None:
-    finished = run(reclaimed(), tmp_path)
+    finished = play(reclaimed(), tmp_path, Holdfast(fast_loop=False))
     assert [ready(finished, at) for at in (115.0, 125.0, 165.0)] == [2, 1, 2]
     assert finished.services[0].sizes == {"h100-spot": 0, "h100": 2}
     (moved,) = finished.changes
@@ -50,7 +36,7 @@ def test_reclaimed_nodes_are_replaced_within_a_cold_start_and_two_ticks(tmp_path
 
 
 def test_nodes_that_are_given_back_wait_for_the_pause_to_end(tmp_path: Path) -> None:
-    finished = run(reclaimed(**{"for": "1m"}), tmp_path)
+    finished = play(reclaimed(**{"for": "1m"}), tmp_path, Holdfast(fast_loop=False))
     assert len(finished.changes) == 1
 
 

@@ -8,12 +8,31 @@ from typing import Any
 
 import numpy as np
 import yaml
+from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
+from holdfast.cli.simulate import declare
 from holdfast.domain.service import Slo
+from holdfast.enginemodel.scheduler import SchedulerLimits
+from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.simulator.twin.fleet import Workload
+from holdfast.simulator.twin.port import Policy
+from holdfast.simulator.twin.run import Finished, simulate
+from holdfast.simulator.twin.scenario import Scenario
 
 SLO = Slo(ttft_seconds=2.0, tpot_seconds=0.1, objective=0.99, window_seconds=3600.0)
+LAW = StepLaw(0.004, 3e-5, 1e-4, 2e-8, 4e-9)
+LIMITS = st.builds(
+    SchedulerLimits,
+    max_num_seqs=st.integers(1, 12),
+    max_num_batched_tokens=st.integers(12, 1500),
+    kv_tokens=st.integers(960, 6000),
+    max_num_active_seqs=st.none() | st.integers(1, 12),
+    max_num_queued_reqs=st.none() | st.integers(0, 20),
+    max_num_queued_tokens=st.none() | st.integers(0, 4000),
+    long_prefill_token_threshold=st.sampled_from([0, 0, 64, 333]),
+)
+"""Limits that small requests meet often."""
 
 
 def workload(
@@ -28,6 +47,12 @@ def workload(
         np.asarray(outputs, np.int64),
         zeros if cached is None else np.asarray(cached, np.int64),
     )
+
+
+def drawn_workload(made: Sequence[tuple[float, int, int, int]]) -> Workload:
+    """Requests from tuples of gap, prompt, output and cached prompt tokens."""
+    gaps, prompts, outputs, cached = zip(*made, strict=True)
+    return workload(np.cumsum(gaps), prompts, outputs, cached)
 
 
 def small_scenario() -> dict[str, Any]:
@@ -61,3 +86,16 @@ def scenario_file(folder: Path, content: dict[str, Any]) -> Path:
     path = folder / "scenario.yaml"
     path.write_text(yaml.safe_dump(content))
     return path
+
+
+def play(content: dict[str, Any], folder: Path, policy: Policy) -> Finished:
+    """The scenario under a policy, with the first seed."""
+    path = scenario_file(folder, content)
+    scenario = Scenario.read(path)
+    return simulate(scenario, [declare(scenario, each, path, folder, 1) for each in scenario.services], policy, 1)
+
+
+def ready(finished: Finished, at: float) -> int:
+    """Replicas of the first service that serve then."""
+    sizes = finished.sizes[0]
+    return next(count for moment, count in zip(sizes.at, sizes.ready, strict=True) if moment >= at)
