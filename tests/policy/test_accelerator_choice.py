@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import NodeOffer, Replica, ReplicaPhase
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
@@ -94,6 +96,38 @@ def test_a_cheaper_one_that_comes_and_goes_never_takes_over() -> None:
 
 def test_a_restarted_operator_stays_on_what_runs() -> None:
     assert taken(FAST, SLOW, groups=(Group("fast", size=2, exists=True),)) == "fast"
+
+
+def short_of(name: str, size: int, ready: int) -> tuple[tuple[Group, ...], Setbacks]:
+    """Some of the replicas serve, the others found no node."""
+    pods = replicas(size, on=name)
+    group = Group(name, size=size, exists=True, ready=pods[:ready], short=pods[ready:])
+    return (group,), Setbacks((replace(OUT, accelerator=name),))
+
+
+@pytest.mark.parametrize(
+    ("ready", "elsewhere", "expected"),  # of 5 wanted, or of 2 elsewhere
+    [(4, 1, "slow"), (3, 1, "slow"), (2, 1, "fast"), (1, 1, "fast"), (4, 2, "fast"), (4, 3, "fast")],
+)
+def test_one_that_lacks_room_for_more_is_left_only_for_one_that_serves_more(
+    ready: int, elsewhere: int, expected: str
+) -> None:
+    groups, setbacks = short_of("slow", 5, ready)
+    nodes = (node("b", 8, used=8 - elsewhere, resource="fast.com/gpu"),)
+    fast = replace(FAST, resource="fast.com/gpu")
+    known = Choice("slow")
+    assert taken(SLOW, fast, demand=8.5, nodes=nodes, groups=groups, setbacks=setbacks, memory=known) == expected
+
+
+def test_one_that_lacks_room_for_more_and_carries_the_demand_is_not_hindered() -> None:
+    groups, setbacks = short_of("slow", 6, 5)
+    _, found = considered(SLOW, FAST, groups=groups, setbacks=setbacks)
+    assert [option.hindrance for option in found] == [(False, False, False, False)] * 2
+
+
+def test_one_of_which_nothing_serves_and_no_more_can_be_had_is_hindered() -> None:
+    groups, setbacks = short_of("slow", 5, 0)
+    assert taken(SLOW, FAST, groups=groups, setbacks=setbacks, memory=Choice("slow")) == "fast"
 
 
 def test_every_accelerator_that_lost_says_why() -> None:

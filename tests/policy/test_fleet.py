@@ -242,6 +242,25 @@ def test_who_comes_first_waits_for_what_others_give_up_and_does_not_try_the_next
     assert contest.switched == []
 
 
+def test_a_service_that_lacks_one_more_replica_keeps_those_it_has_where_elsewhere_is_room_for_fewer() -> None:
+    fast, slow = (accelerator(name, node_selector=(("kind", name),)) for name in ("h100", "l40s"))
+    contest = Contest({"h100": 4, "l40s": 2}, {"chat": (service("chat").with_accelerators(fast, slow), 20.0, 4)})
+    for _ in range(240):
+        contest.run(5.0)
+        assert contest.running("chat", "h100") == 4
+    assert condition(contest.last["chat"], "CapacityAvailable") == (False, "InsufficientGPUs")
+
+
+def test_a_service_that_lacks_one_more_replica_moves_once_to_where_all_of_it_finds_room() -> None:
+    fast, slow = (accelerator(name, node_selector=(("kind", name),)) for name in ("h100", "l40s"))
+    contest = Contest({"h100": 4, "l40s": 8}, {"chat": (service("chat").with_accelerators(fast, slow), 20.0, 4)})
+    for _ in range(240):
+        contest.run(5.0)
+        assert contest.running("chat") >= 4
+    assert contest.running("chat", "l40s") >= 5
+    assert {pod.accelerator for pod in contest.pods["chat"]} == {"l40s"}
+
+
 def test_gpus_of_services_that_cannot_be_decided_on_are_handed_out_to_nobody() -> None:
     """Of 8 GPUs the pods of an invalid service hold 3."""
     chat, batch = service("chat").with_priority(10), service("batch")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Candidate
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.policy.capacity import Belief
@@ -112,24 +113,32 @@ def options(
     now: float,
 ) -> tuple[Option, ...]:
     """Describe every accelerator of the spec; `fallback` replicas are wanted where the demand is unknown."""
-    placed = {group.accelerator: group.placed for group in groups}
+    by_name = {group.accelerator: group for group in groups}
     found = []
     for index, alone in enumerate(beliefs):
         pair = beside(spec, alone.option, groups, setbacks, now)
         belief = _slower(alone, beliefs, pair)
         replicas = _replicas(spec, belief, demand_rps, fallback)
+        group = by_name.get(belief.option.name) or Group(belief.option.name)
+        setback = setbacks.active(belief.option.name, now)
+        full = _is_full(group, setback)
         option = Option(
             belief=belief,
             index=index,
             replicas=replicas,
-            most=_most(spec, belief.option, inventory, placed.get(belief.option.name, 0), pair, replicas),
+            most=_most(spec, belief.option, inventory, group.placed, full, pair, replicas),
             room=inventory.room(belief.option),
-            setback=setbacks.active(belief.option.name, now),
+            setback=None if full else setback,
             pair=pair,
             barred=is_barred(spec, belief.option),
         )
         found.append(option)
     return tuple(found)
+
+
+def _is_full(group: Group, setback: Setback | None) -> bool:
+    """Only more of it cannot be had: what is there serves, and is worth as much as elsewhere."""
+    return bool(group.ready) and setback is not None and setback.reason is Reason.INSUFFICIENT_GPUS
 
 
 def _slower(belief: Belief, beliefs: tuple[Belief, ...], pair: Beside | None) -> Belief:
@@ -147,7 +156,13 @@ def _replicas(spec: ServiceSpec, belief: Belief, demand_rps: float | None, fallb
 
 
 def _most(
-    spec: ServiceSpec, option: AcceleratorOption, inventory: Inventory, placed: int, pair: Beside | None, replicas: int
+    spec: ServiceSpec,
+    option: AcceleratorOption,
+    inventory: Inventory,
+    placed: int,
+    full: bool,
+    pair: Beside | None,
+    replicas: int,
 ) -> int:
     """By scaling.max, the accelerator's own maximum, the budget and what nodes could take, beside those of a pair."""
     cost, limit = option.cost_per_replica_hour, spec.max_cost_per_hour
@@ -156,7 +171,7 @@ def _most(
     bounds = (
         spec.max_replicas,
         _beyond(option.max_replicas, others),
-        _beyond(inventory.most_replicas(option, placed), others),
+        _beyond(placed if full else inventory.most_replicas(option, placed), others),
         others + affordable_replicas(limit - paid, cost) if cost and limit is not None else None,
     )
     return min(bound for bound in bounds if bound is not None)
@@ -203,11 +218,12 @@ def choose(
 
 
 def _worse(current: Option, best: Option) -> bool:
-    """Something stands against the one in use that does not stand against the other.
+    """Something stands against the one in use that does not stand against the other, or the other serves clearly more.
 
     Lack of room alone ends nothing while what is there suffices.
     """
-    return best.hindrance < current.hindrance
+    served = 1.0 - current.unserved < HYSTERESIS * (1.0 - best.unserved)
+    return best.hindrance < current.hindrance or (best.hindrance == current.hindrance and served)
 
 
 def _cheaper(best: Option, current: Option) -> bool:
