@@ -64,6 +64,17 @@ def test_rates_of_a_whole_run_are_vllms() -> None:
     assert found.total_tokens_per_second == pytest.approx(1300 / seconds)
 
 
+def test_rates_of_a_cut_run_are_of_what_was_finished_in_it_and_not_of_what_arrived() -> None:
+    """Ten arrive a second, and each takes 0.1 s longer than the one before: five a second are finished."""
+    behind = [record([0.1 * number, 0.1 * number + 0.01], at=0.1 * number, index=number) for number in range(200)]
+    found = measure(behind, Slo(ttft_seconds=1.0), 4.0, 4.0)
+    assert found.arrival_rps == pytest.approx(10.0, rel=0.02)
+    assert found.request_rps == pytest.approx(5.0, rel=0.05)
+    assert found.output_tokens_per_second == pytest.approx(2 * found.request_rps, rel=0.05)
+    prompts = found.total_tokens_per_second - found.output_tokens_per_second
+    assert prompts == pytest.approx(behind[0].prompt_tokens * found.request_rps, rel=0.05)
+
+
 def test_a_server_that_refuses_most_does_not_look_good() -> None:
     given = [*steady(10), *steady(90, outcome=Outcome.OVERLOADED, tokens_at=(), http_status=503)]
     found = measure(given, Slo(ttft_seconds=1.0), 0.0, 0.0)

@@ -20,7 +20,7 @@ from holdfast.bench.engine import read_sample, reported
 from holdfast.bench.port import Planned
 from holdfast.bench.records import Outcome, Record
 from holdfast.bench.results import measure
-from holdfast.bench.sweep import OverSaturation, Search, Sweep, Trial, kept_up, rises, saturation
+from holdfast.bench.sweep import KEEPS_UP, OverSaturation, Search, Sweep, Trial, kept_up, rises, saturation
 from holdfast.cli.main import main
 from tests.bench.bench_builders import record, steady
 from tests.simulator.emulator_builders import engine
@@ -96,6 +96,27 @@ def test_what_is_finished_slower_than_it_arrives_is_saturated() -> None:
     assert kept_up(steady(300)) == 1.0
     assert kept_up(behind) < 0.95
     assert "as fast as" in saturation(measure(behind, Slo()), behind, False)
+
+
+def served(rate: float, seconds: float, seed: int, servers: int = 8, takes: float = 0.6) -> list[Record]:
+    """Poisson arrivals at servers of which each takes one at a time: 13.3 requests/s are carried."""
+    draw, free, answers = np.random.default_rng(seed), [0.0] * servers, []
+    arrivals = np.cumsum(draw.exponential(1.0 / rate, int(rate * seconds)))
+    for index, at in enumerate(arrivals):
+        free.sort()
+        free[0] = max(free[0], at) + takes * draw.uniform(0.5, 1.5)
+        answers.append(record([free[0] - at], at=at, index=index))
+    return answers
+
+
+@pytest.mark.parametrize(("seconds", "found", "mistaken"), [(6.0, 38, 6), (20.0, 48, 2)])
+def test_a_quarter_more_than_is_carried_is_saturated_even_in_a_short_trial_and_a_quarter_less_is_not(
+    seconds: float, found: int, mistaken: int
+) -> None:
+    beyond = [kept_up(served(16.7, seconds, seed)) < KEEPS_UP for seed in range(50)]
+    within = [kept_up(served(10.0, seconds, seed)) < KEEPS_UP for seed in range(50)]
+    assert sum(beyond) >= found
+    assert sum(within) <= mistaken
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,19 @@ def tokens_within(records: Iterable[Record], begin: float, end: float) -> float:
     return total
 
 
+def prompt_tokens_within(records: Iterable[Record], begin: float, end: float) -> int:
+    """Prompt tokens of answered requests whose first token came in [begin, end): by then the prompt was computed."""
+    return sum(record.prompt_tokens for record in timed(records) if begin <= record.token_at[0] < end)
+
+
+def finished_within(records: Iterable[Record], begin: float, end: float) -> int:
+    """Requests whose answer was complete in [begin, end), whenever they arrived: what an endpoint carries.
+
+    Counted by arrival, answers that overload puts off until after its end would look as if they had been in time.
+    """
+    return sum(record.outcome is Outcome.FINISHED and begin <= record.ended_at < end for record in records)
+
+
 def tokens_per_dollar(tokens_per_second: float, dollars_per_hour: float) -> float:
     """Tokens that a dollar buys at this rate: rate x 3600 / price of an hour; NaN where the price is not positive."""
     return tokens_per_second * 3600.0 / dollars_per_hour if dollars_per_hour > 0.0 else math.nan

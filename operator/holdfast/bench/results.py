@@ -14,7 +14,7 @@ from holdfast.bench import definitions, window
 from holdfast.bench.definitions import Floats, Slo
 from holdfast.bench.engine import Reported
 from holdfast.bench.port import Client
-from holdfast.bench.records import Outcome, Record
+from holdfast.bench.records import Record
 from holdfast.bench.roofline import is_compute_bound
 from holdfast.bench.window import Window
 from holdfast.enginemodel.catalog import AcceleratorShape, ModelShape
@@ -118,9 +118,9 @@ def measure(
     counted = cut.of(records)
     timed = definitions.timed(counted)
     verdicts = definitions.verdicts(counted, slo)
-    output_rate = _per_second(_tokens(records, cut), cut.seconds)
-    finished = [record for record in counted if record.outcome is Outcome.FINISHED]
-    prompt_rate = _per_second(sum(record.prompt_tokens for record in timed), cut.seconds)
+    within = (-math.inf, math.inf) if cut.whole else (cut.begin, cut.end)
+    output_rate = _per_second(definitions.tokens_within(records, *within), cut.seconds)
+    prompt_rate = _per_second(definitions.prompt_tokens_within(records, *within), cut.seconds)
     gaps = [definitions.itl_seconds(record) for record in timed]
     return Results(
         slo=slo,
@@ -137,7 +137,7 @@ def measure(
         tpot=Spread.of(_each(timed, definitions.tpot_seconds)),
         e2e=Spread.of(_each(timed, definitions.e2e_seconds)),
         interactivity=Spread.of(_each(timed, definitions.interactivity)),
-        request_rps=_per_second(len(finished), cut.seconds),
+        request_rps=_per_second(definitions.finished_within(records, *within), cut.seconds),
         goodput_rps=_per_second(verdicts[definitions.GOOD], cut.seconds),
         output_tokens_per_second=output_rate,
         total_tokens_per_second=output_rate + prompt_rate,
@@ -195,10 +195,6 @@ def without_nan(value: Any) -> Any:
 def _commonest(counts: Counter[str]) -> dict[str, int]:
     """In that order, as a plain mapping."""
     return dict(counts.most_common())
-
-
-def _tokens(records: Sequence[Record], cut: Window) -> float:
-    return definitions.tokens_within(records, -math.inf if cut.whole else cut.begin, math.inf if cut.whole else cut.end)
 
 
 def _each(records: Sequence[Record], figure: definitions.Figure) -> Floats:
