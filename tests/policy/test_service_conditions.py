@@ -122,6 +122,22 @@ def test_too_few_requests_are_neither_met_nor_missed() -> None:
     assert decision.slo.attainment is None
 
 
+def test_what_comes_while_nothing_ends_is_not_called_good() -> None:
+    memory, told = Memory(), []
+    for index in range(40):
+        hung = traffic(in_flight_growth=50.0, running=25.0 * (index - 19))
+        view = ServiceView(CHAT, QUIET if index < 20 else hung, replicas(2))
+        (decision,), memory = decide(a_snapshot(view, now=NOW + 5.0 * index), memory, PolicySettings(), MODEL)
+        told.append((decision.slo.arrival_rps, decision.slo.good_rps))
+    assert told[19] == (5.0, 5.0)
+    assert told[-1] == (pytest.approx(5.0), None)
+
+
+def test_where_nothing_comes_nothing_is_missing() -> None:
+    decision = decided(ServiceView(CHAT, traffic(0.0), replicas(2)), looks=20)
+    assert (decision.slo.arrival_rps, decision.slo.good_rps) == (0.0, 0.0)
+
+
 @pytest.mark.parametrize(
     ("pods", "rate", "reason"),
     [

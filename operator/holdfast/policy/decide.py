@@ -314,16 +314,20 @@ def _holding(view: View) -> bool:
 
 def _slo_view(view: View) -> SloView:
     traffic, rate = view.service.traffic, None if view.forecast is None else view.forecast.level_rps
-    last_minute = budget.recent(view.learned.budget, view.now, 60.0)
     return SloView(
         attainment=view.slo.attainment,
         budget_remaining=view.slo.budget_remaining,
-        good_rps=None if rate is None else rate * (1.0 - last_minute.bad_share),
+        good_rps=None if rate is None else _good_rps(rate, budget.recent(view.learned.budget, view.now, 60.0)),
         arrival_rps=rate,
         ttft=traffic.ttft,
         tpot=traffic.tpot,
         source="exact" if view.learned.budget.exact else "bounds",
     )
+
+
+def _good_rps(rate_rps: float, last_minute: budget.Verdicts) -> float | None:
+    """None while requests come and none of them ends: nobody knows whether they are good."""
+    return rate_rps * (1.0 - last_minute.bad_share) if last_minute.judged or rate_rps * 60.0 < 1.0 else None
 
 
 def _explanation(view: View, sizes: Sizes) -> Explanation:
