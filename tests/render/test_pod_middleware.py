@@ -29,6 +29,7 @@ class FakeEngine:
         self.completion_status = 200
         self.tokens = 0
         self.hold: asyncio.Event | None = None
+        self.headers = [(b"content-type", b"application/json"), (b"Connection", b"keep-alive")]
         self.seen: list[tuple[str, str]] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -37,8 +38,7 @@ class FakeEngine:
             return
         self.seen.append((scope["method"], scope["path"]))
         status, answer = await self._answer(scope, receive)
-        headers = [(b"content-type", b"application/json"), (b"Connection", b"keep-alive")]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.start", "status": status, "headers": self.headers})
         body = json.dumps(answer).encode()
         await send({"type": "http.response.body", "body": body[:5], "more_body": True})
         await send({"type": "http.response.body", "body": body[5:]})
@@ -104,7 +104,10 @@ class Answer:
 
     @property
     def closes(self) -> bool:
-        return [value for name, value in self.headers if name.lower() == b"connection"] == [b"close"]
+        return self.values(b"connection") == [b"close"]
+
+    def values(self, wanted: bytes) -> list[bytes]:
+        return [value for name, value in self.headers if name.lower() == wanted]
 
 
 async def no_body() -> Any:
@@ -115,6 +118,18 @@ async def get(app: Any, path: str, version: str = "1.1") -> Answer:
     answer = Answer()
     scope = {"type": "http", "http_version": version, "method": "GET", "path": path, "headers": []}
     await app(scope, no_body, answer.send)
+    return answer
+
+
+async def ask_for_a_token(app: Any, path: str, version: str = "1.1") -> Answer:
+    answer = Answer()
+    body = json.dumps({"model": "llama", "prompt": "Hello", "max_tokens": 1}).encode()
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    scope = {"type": "http", "http_version": version, "method": "POST", "path": path, "headers": []}
+    await app(scope, receive, answer.send)
     return answer
 
 
@@ -297,6 +312,35 @@ def test_an_engine_without_the_plugin_is_served_as_it_is(monkeypatch: pytest.Mon
     engine = FakeEngine()
     monkeypatch.setitem(sys.modules, "holdfast_engine.middleware", None)
     assert MIDDLEWARE.with_admission(engine) is engine
+
+
+@pytest.mark.parametrize("version", ["1.1", "2"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+async def test_who_is_turned_away_by_an_engine_without_the_plugin_hears_when_to_come_again(
+    path: str, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "holdfast_engine.middleware", None)
+    engine = FakeEngine()
+    engine.completion_status = 503
+    answer = await ask_for_a_token(MIDDLEWARE.ReadyAndBalance(engine), path, version)
+    assert (answer.status, answer.values(b"retry-after")) == (503, [b"1"])
+    assert json.loads(answer.body) == {"choices": [{"text": "x"}]}, "the answer itself is whole"
+
+
+async def test_a_time_to_come_again_that_was_given_stays() -> None:
+    engine = FakeEngine()
+    engine.completion_status = 503
+    engine.headers = [(b"Retry-After", b"7")]
+    answer = await ask_for_a_token(MIDDLEWARE.ReadyAndBalance(engine), "/v1/completions")
+    assert answer.values(b"retry-after") == [b"7"]
+
+
+@pytest.mark.parametrize("status", [200, 404, 429, 500])
+async def test_other_answers_tell_nobody_to_come_again(status: int) -> None:
+    engine = FakeEngine()
+    engine.completion_status = status
+    answer = await ask_for_a_token(MIDDLEWARE.ReadyAndBalance(engine), "/v1/completions")
+    assert (answer.status, answer.values(b"retry-after")) == (status, [])
 
 
 class WorkingEngine(FakeEngine):

@@ -182,10 +182,11 @@ async def test_beyond_the_token_cap_requests_get_503_and_are_counted() -> None:
         first = asyncio.create_task(client.post(holdfast_prompt_tokens=500, max_tokens=1))
         while not client.server.engine.scheduler.unfinished:
             await asyncio.sleep(0)
-        status, answer = await client.post(holdfast_prompt_tokens=1, max_tokens=1)
-        assert status == 503
-        assert answer["error"]["type"] == "Service Unavailable"
-        assert answer["error"]["code"] == 503
+        body = {"holdfast_prompt_tokens": 1, "max_tokens": 1}
+        async with client.session.post(client.base + "/v1/completions", json=body) as refused:
+            error = (await refused.json())["error"]
+            assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
+        assert (error["type"], error["code"]) == ("Service Unavailable", 503)
         assert await client.value("vllm:admission_rejections_total", reason="max_num_queued_tokens") == 1
         first.cancel()
 
@@ -225,7 +226,7 @@ async def test_a_draining_engine_finishes_its_streams_and_refuses_new_requests()
         await asyncio.sleep(0)
         async with client.session.post(client.base + "/v1/completions", json={"prompt": "a"}) as refused:
             assert refused.status == 503
-            assert refused.headers["Connection"] == "close"
+            assert (refused.headers["Connection"], refused.headers["Retry-After"]) == ("close", "1")
         assert len(await stream) == 31
         await asyncio.wait_for(draining, 10)
 

@@ -210,10 +210,9 @@ def _loop_time() -> float:
 
 
 def _busy(refusal: Refusal) -> BadRequest:
-    """A 503 as vLLM's; one of the fast loop also says when to come again."""
+    """A 503 as vLLM's; the fast loop knows when to come again."""
     again = refusal.retry_after_seconds
-    headers = {} if again is None else {"Retry-After": str(again)}
-    return BadRequest(MESSAGES[refusal.reason], HTTPStatus.SERVICE_UNAVAILABLE, headers=headers)
+    return BadRequest(MESSAGES[refusal.reason], HTTPStatus.SERVICE_UNAVAILABLE, retry_after_seconds=again)
 
 
 class Leaving:

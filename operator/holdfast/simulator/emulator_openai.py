@@ -14,6 +14,7 @@ DEFAULT_CHAT_TOKENS = 128
 """Answer lengths where a request names none: OpenAI's default, and an answer of usual length that ends by itself."""
 
 PROMPT_TOKENS_HEADER = "Holdfast-Prompt-Tokens"
+RETRY_AFTER_SECONDS = 1
 
 
 class BadRequest(Exception):
@@ -24,12 +25,18 @@ class BadRequest(Exception):
         message: str,
         status: HTTPStatus = HTTPStatus.BAD_REQUEST,
         param: str | None = None,
-        headers: Mapping[str, str] | None = None,
+        retry_after_seconds: int | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.param = param
-        self.headers = headers
+        self._retry_after_seconds = retry_after_seconds or RETRY_AFTER_SECONDS
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Every 503 says when to come again."""
+        busy = self.status is HTTPStatus.SERVICE_UNAVAILABLE
+        return {"Retry-After": str(self._retry_after_seconds)} if busy else {}
 
     def body(self) -> bytes:
         kinds = {HTTPStatus.BAD_REQUEST: "BadRequestError", HTTPStatus.NOT_FOUND: "NotFoundError"}

@@ -31,7 +31,7 @@ class Collector:
         """Wait for the end; BadRequest where the engine ended it."""
         await self._done.wait()
         if self._problem is not None:
-            raise BadRequest(self._problem, HTTPStatus.SERVICE_UNAVAILABLE, headers={"Retry-After": "1"})
+            raise BadRequest(self._problem, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 class TokenStream:

@@ -1,13 +1,14 @@
 """ASGI middleware for vLLM's API server (`--middleware holdfast_middleware.ReadyAndBalance`).
 
-Standard library only, Python 3.9. It does five things, and touches no request or answer body:
+Standard library only, Python 3.9. It does six things, and touches no request or answer body:
 - `GET /holdfast/ready` is 200 once this server has really served one token, and as long as /health is; that token
   stays out of the engine's metrics, because no client asked for it;
 - `GET /health`, which the liveness probe asks, is 503 while the engine holds requests and nothing moves in it;
 - a share of all answers carries `Connection: close`: kube-proxy balances connections, not requests, so clients that
   keep theirs would never meet a new replica;
 - where the plugin is mounted, its own check of new requests stands before the engine's (holdfast_engine.middleware);
-- while the pod drains (preStop has made a file) all answers carry it, so that no client clings to a pod that goes.
+- while the pod drains (preStop has made a file) all answers carry it, so that no client clings to a pod that goes;
+- a 503 to a request for tokens says when to come again, also where neither vLLM nor the plugin does.
 The server closes such a connection after the answer is complete: no request is lost by it.
 """
 
@@ -35,6 +36,7 @@ PROGRESS = ("vllm:generation_tokens", "vllm:prompt_tokens", "vllm:kv_cache_usage
 # The failures in a row that the liveness probe waits for come on top.
 HANG_SECONDS = 60.0
 CLOSE = (b"connection", b"close")
+RETRY_AFTER = (b"retry-after", b"1")
 DRAIN_CHECK_SECONDS = 0.25
 # The plugin leaves a request of this name out of its counts.
 WARM_UP_NAME = "holdfast-warm-up"
@@ -63,7 +65,7 @@ class ReadyAndBalance:
         elif scope["path"] == HEALTH_PATH:
             await self._health(scope, receive, answer)
         elif scope["path"] in ENGINE_PATHS:
-            await self._progress.watched(self._app, scope, receive, answer)
+            await self._progress.watched(self._app, scope, receive, advising(answer))
         else:
             await self._app(scope, receive, answer)
 
@@ -161,6 +163,19 @@ def progress() -> list[float] | None:
         return [series._value.get() for collector in collectors for series in collector._metrics.values()] or None
     except Exception:  # another release of vLLM or of the client: nothing is known
         return None
+
+
+def advising(send: Send) -> Send:
+    """Tell those who are turned away to come again soon; the plugin knows when, and has said so before."""
+
+    async def send_advising(message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] == 503:
+            headers = list(message.get("headers", ()))
+            if all(name.lower() != RETRY_AFTER[0] for name, _ in headers):
+                message = {**message, "headers": [*headers, RETRY_AFTER]}
+        await send(message)
+
+    return send_advising
 
 
 def with_admission(app: App) -> App:
