@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -20,6 +21,7 @@ from holdfast.runtime import settings
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "holdfast"
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 NAMESPACE = "holdfast-system"
 URL = {"settings": {"prometheusUrl": "http://prometheus.monitoring:9090"}}
 TRIAL = {"prometheus": {"enabled": True}}
@@ -246,15 +248,18 @@ def test_no_role_grants_wildcards_secrets_or_more_rights(values: dict[str, Any])
         assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
 
 
-def test_the_operator_may_do_what_it_does_and_no_more() -> None:
-    granted = {
+def granted_to_the_operator() -> dict[tuple[str, str], set[str]]:
+    return {
         (group, resource): set(rule["verbs"])
         for rule in only(render(URL), "ClusterRole")["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
+
+
+def test_the_operator_may_do_what_it_does_and_no_more() -> None:
     made = {"get", "list", "watch", "create", "patch"}
-    assert granted == {
+    assert granted_to_the_operator() == {
         ("", "nodes"): {"list", "watch"},
         ("", "pods"): {"list", "watch", "patch"},
         ("", "events"): {"create"},
@@ -272,6 +277,17 @@ def test_the_operator_may_do_what_it_does_and_no_more() -> None:
         ("holdfast.dev", "llmservices"): {"get", "list", "watch"},
         ("holdfast.dev", "llmservices/status"): {"patch"},
     }
+
+
+def test_the_operations_page_lists_what_the_operator_may_do() -> None:
+    section = OPERATIONS.split("## What the operator may do")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| ([a-z/, ]+) \| ([a-z, ]+) \|", section, re.MULTILINE)
+    listed = {resource: verbs.split(", ") for named, verbs in rows[1:] for resource in named.split(", ")}
+    lease = listed.pop("leases")
+    assert {name: sorted(verbs) for name, verbs in listed.items()} == {
+        resource: sorted(verbs) for (_, resource), verbs in granted_to_the_operator().items()
+    }
+    assert lease == ["create", "and get and update of its own"]
 
 
 def test_every_kind_that_is_written_may_be_written() -> None:
@@ -359,6 +375,19 @@ def test_the_trial_prometheus_is_the_one_the_operator_asks() -> None:
 def test_a_prometheus_of_ones_own_wins_over_the_trial_one() -> None:
     told = parsed_settings(render({**URL, **TRIAL}))
     assert told.prometheus_url == "http://prometheus.monitoring:9090"
+
+
+def scrape_job(config: str) -> dict[str, Any]:
+    (job,) = yaml.safe_load(config)["scrape_configs"]
+    return dict(job)
+
+
+def test_engines_with_tls_are_scraped_by_address_and_sent_no_credentials() -> None:
+    ours = scrape_job(only(render(TRIAL), "ConfigMap", "holdfast-prometheus")["data"]["prometheus.yaml"])
+    (shown,) = re.findall(r"^```yaml\n(scrape_configs:.*?)^```", OPERATIONS, re.MULTILINE | re.DOTALL)
+    for job in (ours, scrape_job(shown)):
+        assert job["tls_config"] == {"insecure_skip_verify": True}, "no certificate names the address of a pod"
+        assert not {"authorization", "basic_auth", "oauth2", "bearer_token", "bearer_token_file"} & job.keys()
 
 
 def test_prometheus_itself_accepts_the_scrape_configuration(tmp_path: Path) -> None:
