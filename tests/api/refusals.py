@@ -384,6 +384,12 @@ _ENGINE = (
         "an owned flag with underscores", {"engine": {"args": ["--max_num_seqs=8"]}}, "spec.engine.args", "batching."
     ),
     Refusal("a model in the arguments", {"engine": {"args": ["--model=x"]}}, "spec.engine.args", "model.uri"),
+    Refusal("a revision in the arguments", {"engine": {"args": ["--revision=main"]}}, "engine.args", "model.revision"),
+    Refusal("a context length there", {"engine": {"args": ["--max-model-len", "9"]}}, "engine.args", "maxModelLen"),
+    Refusal("a data type there", {"engine": {"args": ["--dtype=half"]}}, "spec.engine.args", "model.dtype"),
+    Refusal("a quantization there", {"engine": {"args": ["--quantization=fp8"]}}, "engine.args", "model.quantization"),
+    Refusal("a quantization in short", {"engine": {"args": ["-q", "fp8"]}}, "engine.args", "model.quantization"),
+    Refusal("a certificate there", {"engine": {"args": ["--ssl_keyfile=/k"]}}, "engine.args", "engine.tlsSecretRef"),
     Refusal("arguments as one string", {"engine": {"args": "--seed 1"}}, "spec.engine.args", "valid tuple", "array"),
     Refusal(
         "a variable without name", {"engine": {"env": [{"value": "x"}]}}, "spec.engine.env[0]", "name", "Required value"
@@ -483,6 +489,7 @@ ACCEPTED = (
     Accepted("a cache on a claim", {"model": {"cache": {"pvc": "weights"}}}),
     Accepted("free accelerators", _accelerators({**H100, "costPerHour": 0})),
     Accepted("costs for all", _accelerators({**H100, "costPerHour": 2.95}, {**L40S, "costPerHour": 0.86})),
+    Accepted("another quantization on one accelerator", _accelerators({**H100, "args": ["--quantization=fp8"]}, L40S)),
     Accepted("spot alone", _accelerators({**H100, "spot": True})),
     Accepted(
         "spot beside as many regular ones as there may be",

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, StrictBool
 
 from holdfast.api import fields
-from holdfast.api.engine_flags import EngineArguments
+from holdfast.api.engine_flags import AcceleratorArguments, EngineArguments
 from holdfast.api.objectives import Objectives
 from holdfast.api.parsing import InvalidObject, parsed
 from holdfast.api.quantities import parse_duration_seconds
@@ -130,7 +130,7 @@ class Accelerator(ApiModel):
     """Its nodes may be reclaimed at any time; scaling.minOnDemand replicas stay on other accelerators."""
     image: fields.ImageReference | None = None
     """Image in place of engine.image, such as one for ROCm."""
-    args: EngineArguments = ()
+    args: AcceleratorArguments = ()
     """vLLM arguments after those of engine.args."""
     env: fields.EnvironmentVariables = ()
     """Environment variables; one of engine.env with the same name is replaced."""
