@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
@@ -140,9 +140,10 @@ def _azure(path: Path, file: IO[str]) -> Iterator[tuple[int, Row]]:
     start: datetime | None = None
     for line, (moment, prompt, output) in _columns(path, file, ("TIMESTAMP", "ContextTokens", "GeneratedTokens")):
         try:
-            at = datetime.fromisoformat(moment[:26])  # seven digits of a second are one more than Python knows
+            at = datetime.fromisoformat(moment)
         except ValueError:
             raise BadInput(f"{path}:{line}: TIMESTAMP {moment!r} is no time such as 2023-11-16 18:15:46.68") from None
+        at = at if at.tzinfo else at.replace(tzinfo=UTC)
         start = start or at
         prompts, outputs = (_whole(path, line, _number(path, line, value)) for value in (prompt, output))
         yield line, ((at - start).total_seconds(), prompts, outputs)
