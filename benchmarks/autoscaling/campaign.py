@@ -18,18 +18,7 @@ from holdfast.simulator.twin.policies import POLICIES, make_policy
 from holdfast.simulator.twin.results import good, summary
 from holdfast.simulator.twin.run import Finished, simulate
 
-SHIPPED = {
-    "hpa": 5.0,
-    "keda-queue": 16.0,
-    "keda-token": 0.8,
-    "keda-slo": 0.55,
-    "aibrix-apa": 0.5,
-    "wva": 0.85,
-    "dynamo-sla": 1.0,
-    "dynamo-latency": 0.4,
-    "sageserve": 0.5,
-    "knative": 100.0,
-}
+SHIPPED = {name: value for name, (knobs, _) in POLICIES.items() for value in knobs.values()}
 """Each peer's knob as its makers ship it; more of it is fewer replicas, with all of them."""
 
 Asked = tuple[Case, Path, str, float | None, int, Limits | None]
@@ -105,7 +94,7 @@ def simulated(case: Case, data: Path, policy: str, knob: float | None, seed: int
     if policy in SEARCHED:
         finished = SEARCHED[policy](scenario, declared, seed, lambda share: None)
     else:
-        knobs = {} if knob is None else {POLICIES[policy][0][0]: knob}
+        knobs = {} if knob is None else dict.fromkeys(POLICIES[policy][0], knob)
         finished = simulate(scenario, declared, make_policy(policy, knobs), seed)
     return _row(case, finished, time.monotonic() - started)
 

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from holdfast.cli.main import main
+from holdfast.cli.simulate import data_folder
 from holdfast.simulator.twin.scenario import BadInput, Scenario, WorkloadFile
 from holdfast.simulator.twin.traces import read_trace
 from holdfast.simulator.twin.workload import make_workload, renewals
@@ -125,6 +126,21 @@ def test_every_format_is_read_from_its_first_request_on(tmp_path: Path) -> None:
     assert read_trace(mooncake, "mooncake").prompt_tokens.tolist() == [3]
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("2023-11-16 18:15:46+00:00", "2023-11-16 18:15:46.6805900+00:00"),
+        ("2023-11-16T18:15:46Z", "2023-11-16 19:15:46.68059+01:00"),
+        ("2023-11-16 18:15:46", "2023-11-16 18:15:46.680590+00:00"),
+        ("0001-01-01 00:00:00+14:00", "0001-01-01 00:00:00.68059+14:00"),
+    ],
+)
+def test_times_with_and_without_an_offset_are_of_one_clock(first: str, second: str, tmp_path: Path) -> None:
+    path = tmp_path / "azure.csv"
+    path.write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{first},374,44\n{second},9,1\n")
+    assert read_trace(path, "azure").at.tolist() == pytest.approx([0.0, 0.68059])
+
+
 def test_the_same_seed_draws_the_same_requests() -> None:
     given = WorkloadFile.model_validate(small_scenario()["services"][0]["workload"])
     first, again, other = (make_workload(given, 600.0, Path(), seed) for seed in (1, 1, 2))
@@ -184,9 +200,31 @@ def test_a_policy_or_a_knob_that_does_not_exist_is_refused(tmp_path: Path, capsy
         (["--policy", "hpa", "--knob", "waiting=0"], "must be a positive number"),
         (["--policy", "hpa", "--knob", "colour=3"], "these policies have waiting"),
         (["--policy", "holdfast-slow", "--knob", "waiting=3"], "no knobs"),
+        (["--policy", "forecast-hourly", "--knob", "util=-1"], "must be a positive number"),
+        (["--policy", "dynamo-load:3"], "only static takes a number"),
     ):
         assert main(["simulate", path, *words]) == 2
         assert told in capsys.readouterr().err
+
+
+def test_paths_start_from_the_data_folder_that_was_named_else_from_the_environments(tmp_path: Path) -> None:
+    scenario, shared = tmp_path / "scenario.yaml", tmp_path / "shared"
+    shared.mkdir()
+    (shared / "trace.csv").touch()
+    environment = {"HOLDFAST_DATA": str(shared)}
+    assert data_folder(tmp_path / "named", scenario, ["trace.csv"], environment) == tmp_path / "named"
+    assert data_folder(None, scenario, ["trace.csv"], environment) == shared
+    assert data_folder(None, scenario, ["trace.csv", "other.csv"], environment) == tmp_path
+    assert data_folder(None, scenario, ["trace.csv"], {"HOLDFAST_DATA": ""}) == tmp_path
+
+
+def test_a_scenario_names_its_files() -> None:
+    content = small_scenario()
+    rates, trace = {"path": "r.csv", "format": "servegen", "peakRps": 3}, {"path": "t.csv", "format": "csv"}
+    content["services"][0]["workload"] = {"arrivals": {"rates": rates}, "lengths": {"trace": trace}}
+    content["services"].append({**small_scenario()["services"][0], "name": "code"})
+    content["services"][1]["workload"] = {"arrivals": {"trace": trace | {"path": "u.csv"}}}
+    assert sorted(Scenario.model_validate(content).files) == ["r.csv", "t.csv", "u.csv"]
 
 
 def test_yaml_of_the_builder_is_what_the_contract_says(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.snapshot import Snapshot
 from holdfast.simulator.twin import books
-from holdfast.simulator.twin.policies import Holdfast, Static, make_policy
+from holdfast.simulator.twin.policies import Holdfast, Static, make_policy, without_argument
 from holdfast.simulator.twin.port import Move
 from holdfast.simulator.twin.results import summary
 from holdfast.simulator.twin.run import Finished, simulate
@@ -202,14 +202,57 @@ def test_the_command_writes_the_results_and_the_report(tmp_path: Path, capsys: p
 def test_results_go_to_standard_output_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = scenario_file(tmp_path, small_scenario())
     assert main(["simulate", str(path), "--policy", "static:1", "--json", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)["runs"][0]["policy"] == "static:1"
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert [(run["policy"], run["seed"]) for run in runs] == [("static:1", seed) for seed in (1, 2, 3, 4, 5)]
+
+
+@pytest.mark.parametrize(("alias", "meant"), [("dynamo-load", "dynamo-sla"), ("forecast-hourly", "sageserve")])
+def test_a_second_name_is_the_same_policy_and_stands_in_the_results(
+    alias: str, meant: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(scenario_file(tmp_path, small_scenario()))
+    assert main(["simulate", path, "--policy", alias, "--policy", meant, "--seeds", "1", "--json", "-"]) == 0
+    one, other = json.loads(capsys.readouterr().out)["runs"]
+    assert (one.pop("policy"), other.pop("policy")) == (alias, meant)
+    assert one | {"wall_seconds": 0.0} == other | {"wall_seconds": 0.0}
+
+
+def test_all_compares_every_policy_that_can_play_the_scenario(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = small_scenario() | {"duration": "90s"}
+    assert _told(["--policy", "hpa", "--policy", "all"], content, tmp_path, capsys) == [
+        "hpa",
+        *(name for name in without_argument() if name != "hpa"),
+        "static-peak:1",
+        "oracle",
+    ]
+    content["services"].append(json.loads(json.dumps(content["services"][0])) | {"name": "code"})
+    assert _told(["--policy", "all"], content, tmp_path, capsys) == without_argument()
+
+
+def test_a_sweep_runs_each_policy_with_its_knob_around_what_is_shipped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--policy", "static:1", "--policy", "hpa", "--sweep-knob"]
+    assert _told(words, small_scenario(), tmp_path, capsys) == [
+        "static:1",
+        *(f"hpa:waiting={value}" for value in ("1.25", "2.5", "5", "10", "20")),
+    ]
+
+
+def _told(words: list[str], content: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The policies of the runs that the command made."""
+    path = str(scenario_file(folder, content))
+    assert main(["simulate", path, *words, "--seeds", "1", "--json", "-"]) == 0
+    return [run["policy"] for run in json.loads(capsys.readouterr().out)["runs"]]
 
 
 def test_the_static_peak_is_the_smallest_size_that_attains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = small_scenario()
     content["services"][0]["workload"]["arrivals"]["poisson"] = [{"at": "0s", "rps": 120}]
     path = scenario_file(tmp_path, content)
-    words = ["simulate", str(path), "--policy", "static-peak", "--policy", "static:2", "--json", "-"]
+    words = ["simulate", str(path), "--policy", "static-peak", "--policy", "static:2", "--seeds", "1", "--json", "-"]
     assert main(words) == 0
     peak, two = json.loads(capsys.readouterr().out)["runs"]
     assert peak["policy"] == "static-peak:3"

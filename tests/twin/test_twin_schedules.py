@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,13 @@ def test_a_policy_that_keeps_no_floors_is_refused(
     path = scenario_file(tmp_path, scheduled())
     assert main(["simulate", str(path), "--policy", policy]) == 2
     assert "keeps no scaling.schedules" in capsys.readouterr().err
+
+
+def test_all_leaves_out_who_keeps_no_floors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = scenario_file(tmp_path, scheduled())
+    assert main(["simulate", str(path), "--policy", "all", "--seeds", "1", "--json", "-"]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert [run["policy"] for run in runs] == ["holdfast", "holdfast-slow", "holdfast-apart"]
 
 
 @pytest.mark.parametrize("begins", ["2026-06-15", "2026-06-15T06:00:00", "noon", -1])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,16 @@ from holdfast.observe.spec import to_spec
 from holdfast.simulator.twin import page, report, table
 from holdfast.simulator.twin.oracle import ORACLE, oracle
 from holdfast.simulator.twin.peak import STATIC_PEAK, static_peak
-from holdfast.simulator.twin.policies import POLICIES, knobs_of, make_policy
-from holdfast.simulator.twin.port import BadPolicy
+from holdfast.simulator.twin.policies import (
+    ALIASES,
+    ALL,
+    POLICIES,
+    knobs_of,
+    make_policy,
+    sweep_of,
+    without_argument,
+)
+from holdfast.simulator.twin.port import BadPolicy, Scheduling
 from holdfast.simulator.twin.results import summary
 from holdfast.simulator.twin.run import Declared, Finished, simulate
 from holdfast.simulator.twin.scenario import BadInput, Scenario, ServiceEntry
@@ -31,10 +40,12 @@ from holdfast.simulator.twin.workload import make_workload
 
 EXAMPLE = """examples:
   holdfast simulate examples/scenarios/step.yaml
-  holdfast simulate step.yaml --policy holdfast-slow --policy static:4 --policy hpa --seeds 5 --json - --plot step.html
+  holdfast simulate step.yaml --policy holdfast-slow --policy static:4 --policy hpa --seeds 1 --json - --plot step.html
+  holdfast simulate step.yaml --policy hpa --sweep-knob --seeds 1
 
 Without a GPU and without a cluster: engines are simulated step by step with measured step times."""
-DEFAULT_POLICY = "holdfast-slow"
+DEFAULT_POLICY, DEFAULT_SEEDS = "holdfast-slow", 5
+DATA_VARIABLE = "HOLDFAST_DATA"
 SEARCHED = {STATIC_PEAK: static_peak, ORACLE: oracle}
 """What is found by many runs, for scenarios of one service."""
 
@@ -52,11 +63,27 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--policy",
         action="append",
         metavar="NAME",
-        help=f"{', '.join((*POLICIES, *SEARCHED))} (static:4 is a size); may be repeated; default {DEFAULT_POLICY}",
+        help=f"{', '.join((*POLICIES, *ALIASES, *SEARCHED))} (static:4 is a size), or {ALL}: every one that can play "
+        f"the scenario, but static; may be repeated; default {DEFAULT_POLICY}",
     )
-    parser.add_argument("--knob", action="append", default=[], metavar="NAME=VALUE", help="a policy's own setting")
-    parser.add_argument("--seeds", type=_seeds, default=1, help="runs of each policy, with seeds 1, 2, ... (default 1)")
-    parser.add_argument("--data", type=Path, default=None, metavar="DIR", help="what paths in the scenario start from")
+    knobs = parser.add_mutually_exclusive_group()
+    knobs.add_argument("--knob", action="append", default=[], metavar="NAME=VALUE", help="a policy's own setting")
+    knobs.add_argument(
+        "--sweep-knob", action="store_true", help="each policy's knob from a quarter to four times what is shipped"
+    )
+    parser.add_argument(
+        "--seeds",
+        type=_seeds,
+        default=DEFAULT_SEEDS,
+        help=f"runs of each policy, with seeds 1, 2, ... (default {DEFAULT_SEEDS})",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help=f"what paths in the scenario start from; default {DATA_VARIABLE} where they are there, else its folder",
+    )
     parser.add_argument("--json", default=None, metavar="FILE", help="write all results as JSON; - is standard output")
     parser.add_argument("--plot", "--html", type=Path, default=None, metavar="FILE.html", help="write a report")
     parser.set_defaults(run=run)
@@ -75,6 +102,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class _Entrant:
+    """A policy with its knobs, and what its runs are called."""
+
+    name: str
+    knobs: Mapping[str, float]
+    label: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Told:
     """One run and its line of results."""
 
@@ -84,18 +120,17 @@ class _Told:
 
 def _run(arguments: argparse.Namespace) -> int:
     scenario = Scenario.read(arguments.scenario)
-    names = arguments.policy or [DEFAULT_POLICY]
-    knobs = _knobs(arguments.knob, names)
-    for name in names:
-        _check(name, knobs, scenario)
+    entrants = _entrants(arguments, scenario)
+    for each in entrants:
+        _check(each, scenario)
     if arguments.plot is not None:
         page.require()
-    folder = arguments.data or arguments.scenario.parent
+    folder = data_folder(arguments.data, arguments.scenario, scenario.files, os.environ)
     told, first = [], []
     for seed in range(1, arguments.seeds + 1):
         declared = [declare(scenario, entry, arguments.scenario, folder, seed) for entry in scenario.services]
-        for name in names:
-            told.append(_simulated(scenario, declared, name, knobs, seed))
+        for each in entrants:
+            told.append(_simulated(scenario, declared, each, seed))
             if seed == 1:
                 first.append(told[-1].finished)
     results = {"scenario": scenario.name, "runs": [each.result for each in told]}
@@ -108,26 +143,56 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _simulated(
-    scenario: Scenario, declared: Sequence[Declared], name: str, knobs: Mapping[str, float], seed: int
-) -> _Told:
-    started = time.monotonic()
+def _entrants(arguments: argparse.Namespace, scenario: Scenario) -> list[_Entrant]:
+    """Every policy asked for, once for each setting of its knobs."""
+    asked = arguments.policy or [DEFAULT_POLICY]
+    names = (each for name in asked for each in (_everyone(scenario, arguments.scenario) if name == ALL else [name]))
+    distinct = list(dict.fromkeys(names))
+    if not arguments.sweep_knob:
+        knobs = _knobs(arguments.knob, distinct)
+        return [_Entrant(name, knobs) for name in distinct]
+    return [_Entrant(name, knobs, _label(name, knobs)) for name in distinct for knobs in sweep_of(name)]
+
+
+def _label(name: str, knobs: Mapping[str, float]) -> str | None:
+    """`hpa:waiting=2.5`; None where there is no knob to tell."""
+    return ":".join([name, *(f"{knob}={value:g}" for knob, value in knobs.items())]) if knobs else None
+
+
+def _everyone(scenario: Scenario, path: Path) -> list[str]:
+    """What needs no argument and can play the scenario: some keep no schedules, some are for one service."""
+    if any(to_spec(_service(entry, path)).schedules for entry in scenario.services):
+        return [name for name in without_argument() if isinstance(make_policy(name, {}), Scheduling)]
+    return [*without_argument(), *(SEARCHED if len(scenario.services) == 1 else ())]
+
+
+def data_folder(given: Path | None, scenario: Path, files: Sequence[str], environment: Mapping[str, str]) -> Path:
+    """What a scenario's paths start from: --data, else HOLDFAST_DATA where all of them are, else its own folder."""
+    shared = environment.get(DATA_VARIABLE)
+    if given is None and shared and all(Path(shared, each).is_file() for each in files):
+        return Path(shared)
+    return given or scenario.parent
+
+
+def _simulated(scenario: Scenario, declared: Sequence[Declared], entrant: _Entrant, seed: int) -> _Told:
+    started, name = time.monotonic(), entrant.name
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task(f"{name}, seed {seed}", total=1.0)
+        task = progress.add_task(f"{entrant.label or name}, seed {seed}", total=1.0)
         if name in SEARCHED:
             finished = SEARCHED[name](scenario, declared, seed, lambda share: progress.update(task, completed=share))
         else:
-            policy = make_policy(name, knobs)
+            policy = make_policy(name, entrant.knobs)
             finished = simulate(scenario, declared, policy, seed, lambda share: progress.update(task, completed=share))
+    finished = replace(finished, policy=entrant.label or finished.policy)
     return _Told(finished, summary(finished, time.monotonic() - started))
 
 
-def _check(name: str, knobs: Mapping[str, float], scenario: Scenario) -> None:
+def _check(entrant: _Entrant, scenario: Scenario) -> None:
     """Tell of a wrong name before anything runs."""
-    if name not in SEARCHED:
-        make_policy(name, knobs)
+    if entrant.name not in SEARCHED:
+        make_policy(entrant.name, entrant.knobs)
     elif len(scenario.services) > 1:
-        raise BadPolicy(f"{name} is for scenarios of one service: name sizes with static:N")
+        raise BadPolicy(f"{entrant.name} is for scenarios of one service: name sizes with static:N")
 
 
 def declare(scenario: Scenario, entry: ServiceEntry, path: Path, folder: Path, seed: int) -> Declared:
@@ -160,7 +225,7 @@ def _service(entry: ServiceEntry, path: Path) -> LLMService:
 
 
 def _knobs(given: Sequence[str], names: Sequence[str]) -> dict[str, float]:
-    known = knobs_of(names)
+    known = [knob for name in names for knob in knobs_of(name)]
     found = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -169,7 +234,9 @@ def _knobs(given: Sequence[str], names: Sequence[str]) -> dict[str, float]:
         except ValueError:
             number = math.nan
         if name not in known or not equals or not math.isfinite(number):
-            raise BadPolicy(f"--knob {text}: give NAME=NUMBER; these policies have {', '.join(known) or 'no knobs'}")
+            raise BadPolicy(
+                f"--knob {text}: give NAME=NUMBER; these policies have {', '.join(dict.fromkeys(known)) or 'no knobs'}"
+            )
         found[name] = number
     return found
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from holdfast import policy
@@ -19,7 +20,15 @@ from holdfast.simulator.peers.sageserve import SageServe
 from holdfast.simulator.peers.wva import WvaSaturation
 from holdfast.simulator.twin.port import BadPolicy, Move, Policy
 
-Make = tuple[tuple[str, ...], Callable[[str, Mapping[str, float]], Policy]]
+Make = tuple[Mapping[str, float], Callable[[str, Mapping[str, float]], Policy]]
+
+ALL = "all"
+"""Every policy that needs no argument."""
+
+STATIC = "static"
+
+SWEPT = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""A sweep's values of a knob, as multiples of what the policy's makers ship."""
 
 
 class Holdfast:
@@ -93,14 +102,14 @@ def _peer(kind: Callable[..., Policy], knob: str) -> Make:
     def make(argument: str, knobs: Mapping[str, float]) -> Policy:
         return kind(knobs[knob]) if knob in knobs else kind()
 
-    return (knob,), make
+    return {knob: inspect.signature(kind).parameters[knob].default}, make
 
 
 POLICIES: Mapping[str, Make] = {
-    "holdfast": ((), lambda argument, knobs: Holdfast()),
-    "holdfast-slow": ((), lambda argument, knobs: Holdfast(fast_loop=False)),
-    "holdfast-apart": ((), lambda argument, knobs: Apart()),
-    "static": ((), _static),
+    "holdfast": ({}, lambda argument, knobs: Holdfast()),
+    "holdfast-slow": ({}, lambda argument, knobs: Holdfast(fast_loop=False)),
+    "holdfast-apart": ({}, lambda argument, knobs: Apart()),
+    STATIC: ({}, _static),
     "hpa": _peer(Hpa, "waiting"),
     "keda-queue": _peer(KedaQueue, "inflight"),
     "keda-token": _peer(KedaToken, "kv"),
@@ -112,24 +121,43 @@ POLICIES: Mapping[str, Make] = {
     "sageserve": _peer(SageServe, "util"),
     "knative": _peer(KnativeConcurrency, "concurrency"),
 }
-"""By name: its knobs, and how it is made from what follows a colon and from the knobs."""
+"""By name: its knobs as they are shipped, and how it is made from what follows a colon and from the knobs."""
+
+ALIASES: Mapping[str, str] = {"dynamo-load": "dynamo-sla", "forecast-hourly": "sageserve"}
+"""Further names: what a planner does, for the product that does it so."""
 
 
 def make_policy(text: str, knobs: Mapping[str, float]) -> Policy:
     """The policy of a name such as `holdfast-slow`, `static:4` or `hpa`; BadPolicy names the remedy."""
     name, _, argument = text.partition(":")
-    if name not in POLICIES:
+    known = ALIASES.get(name, name)
+    if known not in POLICIES:
         raise BadPolicy(f"{text!r} is no policy: take one of {', '.join(_names())}")
-    known, make = POLICIES[name]
-    if argument and name != "static":
+    if argument and name != STATIC:
         raise BadPolicy(f"{text!r}: only static takes a number after a colon")
-    return make(argument, {knob: value for knob, value in knobs.items() if knob in known})
+    shipped, make = POLICIES[known]
+    made = make(argument, {knob: value for knob, value in knobs.items() if knob in shipped})
+    if name in ALIASES:
+        made.name = name
+    return made
 
 
-def knobs_of(names: Sequence[str]) -> tuple[str, ...]:
-    """Knobs that at least one of these policies has."""
-    return tuple(knob for name in names for knob in POLICIES.get(name.partition(":")[0], ((), None))[0])
+def knobs_of(name: str) -> Mapping[str, float]:
+    """The knobs of a policy, as they are shipped."""
+    name = name.partition(":")[0]
+    shipped, _ = POLICIES.get(ALIASES.get(name, name), ({}, None))
+    return shipped
+
+
+def sweep_of(name: str) -> list[dict[str, float]]:
+    """The knobs of each run of a sweep; one run without any where the policy has none."""
+    return [{knob: factor * value} for knob, value in knobs_of(name).items() for factor in SWEPT] or [{}]
+
+
+def without_argument() -> list[str]:
+    """The names of all policies that need none."""
+    return [name for name in POLICIES if name != STATIC]
 
 
 def _names() -> list[str]:
-    return ["static:N" if name == "static" else name for name in POLICIES]
+    return [ALL, *("static:N" if name == STATIC else name for name in (*POLICIES, *ALIASES))]

@@ -211,6 +211,14 @@ class Scenario(ApiModel):
     cluster: ClusterEntry
     faults: tuple[Fault, ...] = ()
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Recorded requests and rates that it names."""
+        workloads = [entry.workload for entry in self.services]
+        lengths = [each.lengths.trace for each in workloads if each.lengths is not None]
+        named = [part for each in workloads for part in (each.arrivals.trace, each.arrivals.rates)] + lengths
+        return tuple(each.path for each in named if each is not None)
+
     @classmethod
     def read(cls, path: Path) -> Self:
         """The scenario of a file; BadInput names the first field at fault."""
