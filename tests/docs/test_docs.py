@@ -131,3 +131,20 @@ def test_every_dependency_is_pinned_and_no_index_is_named() -> None:
     wanted = project["dependencies"] + project["optional-dependencies"]["dev"]
     normal = {re.sub(r"[-_.]+", "-", pin.partition("==")[0]).lower() for pin in pins}
     assert {re.sub(r"[-_.]+", "-", re.split(r"[<>=\[]", line)[0]).lower() for line in wanted} <= normal
+
+
+def layers(text: str, separator: str) -> list[set[str]]:
+    return [set(re.findall(r"\w+", layer)) for layer in text.split(separator)]
+
+
+def test_every_package_has_its_layer_and_its_row_in_the_architecture() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (enforced,) = (contract["layers"] for contract in contracts if contract["name"] == "layers")
+    order = layers("\n".join(enforced).replace("holdfast.", ""), "\n")
+    packages = {file.parent.name for file in (ROOT / "operator" / "holdfast").glob("*/__init__.py")}
+    assert set.union(*order) == packages
+    for page in ("docs/architecture.md", "CONTRIBUTING.md"):
+        (drawn,) = re.findall(r"^```\n(cli \| runtime.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+        assert layers(drawn, ">") == order
+    rows = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE))
+    assert packages | {"holdfast_engine"} <= rows

@@ -32,7 +32,7 @@ details { margin: .4rem 0; } summary { cursor: pointer; color: #52606d; }
 def require() -> None:
     """Tell what is missing before anything runs."""
     if util.find_spec("matplotlib") is None:
-        raise BadInput("--plot needs matplotlib: pip install 'holdfast[simulate]'")
+        raise BadInput("--plot needs matplotlib: pip install matplotlib")
 
 
 def document(title: str, parts: Iterable[str]) -> str:
