@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from holdfast.bench import sweeppage
 from holdfast.bench.definitions import Slo
 from holdfast.bench.engine import read_sample, reported
-from holdfast.bench.port import Planned
+from holdfast.bench.port import ClientTooSlow, Planned
 from holdfast.bench.records import Outcome, Record
 from holdfast.bench.results import measure
 from holdfast.bench.sweep import KEEPS_UP, OverSaturation, Search, Sweep, Trial, kept_up, rises, saturation
@@ -59,6 +59,44 @@ async def test_a_search_ends_where_nothing_saturates_and_where_everything_does()
     found, tried = await search(0.0, 0.0, 1.0)
     assert (found.carried_rps, found.at_objective_rps, len(tried)) == (0.0, 0.0, 4)
     assert "saturated at every rate" in sweeppage.told(found)[0]
+
+
+@given(st.floats(1.0, 500.0), st.floats(0.01, 500.0))
+@settings(deadline=None)
+def test_what_was_measured_outlives_a_client_that_becomes_too_slow(client: float, attains: float) -> None:
+    async def run(rate: float) -> Trial:
+        if rate > client:
+            raise ClientTooSlow(f"refused at {rate:.3g} req/s")
+        return Trial(rate, GOOD if rate <= attains else BAD, "")
+
+    found = asyncio.run(Search(run, 0.99).sweep(1.0))
+    assert found.refused is not None
+    assert found.carried_rps == found.trials[-1].rate_rps <= client < found.refused.rate_rps
+    assert found.at_objective_rps <= attains
+    assert found.saturates_rps is None
+    told = sweeppage.told(found)
+    assert f"not saturated up to {found.carried_rps:.3g} req/s" in told[0]
+    assert told[-1] == f"refused at {found.refused.rate_rps:.3g} req/s"
+    assert sweeppage.as_json(found, "")["refused"]["rate_rps"] == found.refused.rate_rps
+
+
+async def test_a_client_too_slow_between_two_rates_ends_the_search_and_keeps_the_bracket() -> None:
+    async def run(rate: float) -> Trial:
+        if 8.0 < rate < 16.0:
+            raise ClientTooSlow("a stall")
+        return Trial(rate, GOOD, "" if rate <= 8.0 else "too much")
+
+    found = await Search(run, 0.99).sweep(8.0)
+    assert (found.carried_rps, found.saturates_rps, found.at_objective_rps) == (8.0, 16.0, 8.0)
+    assert sweeppage.told(found)[-1] == "a stall"
+
+
+async def test_a_client_too_slow_for_the_first_rate_has_measured_nothing() -> None:
+    async def run(_: float) -> Trial:
+        raise ClientTooSlow("refused")
+
+    with pytest.raises(ClientTooSlow):
+        await Search(run, 0.99).sweep(1.0)
 
 
 def slopes(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:

@@ -123,6 +123,10 @@ class CannotGenerate(Exception):
     """A generator that cannot make this load, or is not there; the message names the remedy."""
 
 
+class ClientTooSlow(CannotGenerate):
+    """What was measured are the client's own figures: refused."""
+
+
 class Generator(Protocol):
     """Sends a load to an endpoint."""
 

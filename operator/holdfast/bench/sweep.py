@@ -12,7 +12,7 @@ import numpy as np
 from holdfast.bench import definitions
 from holdfast.bench.definitions import Floats
 from holdfast.bench.engine import Reported
-from holdfast.bench.port import Planned
+from holdfast.bench.port import ClientTooSlow, Planned
 from holdfast.bench.records import Record
 from holdfast.bench.results import Results
 
@@ -41,14 +41,26 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """A rate that the client itself was too slow for, so that nothing is known of it, and why."""
+
+    rate_rps: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Sweep:
-    """All trials, lowest rate first, and what they bracket; `saturates_rps` is None where none saturated."""
+    """All trials, lowest rate first, and what they bracket; `saturates_rps` is None where none saturated.
+
+    `refused` is the lowest rate that the client was too slow for: the search went no higher.
+    """
 
     trials: tuple[Trial, ...]
     objective: float
     carried_rps: float
     saturates_rps: float | None
     at_objective_rps: float
+    refused: Refused | None = None
 
     @property
     def operating_range_rps(self) -> tuple[float, float]:
@@ -81,13 +93,14 @@ class Search:
     most_trials: int = 16
     lowest_rps: float = 0.1
     _trials: dict[float, Trial] = field(default_factory=dict)
+    _refused: Refused | None = None
 
     async def sweep(self, start_rps: float) -> Sweep:
-        """Begin at a rate that is thought to be low."""
+        """Begin at a rate that is thought to be low. ClientTooSlow where the client is so at the first one."""
         carried, saturates = await self._border(start_rps, lambda trial: not trial.saturated)
         attains, _ = await self._border(start_rps, self._attains)
         tried = tuple(self._trials[rate] for rate in sorted(self._trials))
-        return Sweep(tried, self.objective, carried, saturates, attains)
+        return Sweep(tried, self.objective, carried, saturates, attains, self._refused)
 
     def _attains(self, trial: Trial) -> bool:
         return not trial.saturated and trial.results.attains(self.objective)
@@ -99,9 +112,21 @@ class Search:
             high = min(failing, default=None)
             low = max((rate for rate in self._trials if high is None or rate < high), default=0.0)
             following = self._next(start, low, high)
-            if following is None or len(self._trials) >= self.most_trials:
+            if following is None or len(self._trials) >= self.most_trials or not await self._measured(following):
                 return low, high
-            self._trials[following] = await self.run(following)
+
+    async def _measured(self, rate: float) -> bool:
+        """Try a rate; False where the client is too slow for it, or was for a lower one."""
+        if self._refused is not None and rate >= self._refused.rate_rps:
+            return False
+        try:
+            self._trials[rate] = await self.run(rate)
+        except ClientTooSlow as problem:
+            if not self._trials:
+                raise
+            self._refused = Refused(rate, str(problem))
+            return False
+        return True
 
     def _next(self, start: float, low: float, high: float | None) -> float | None:
         """The rate to try between, above or below; None where that is close enough."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,11 @@ FULL = 0.95
 def told(found: Sweep) -> list[str]:
     """What was found, in sentences."""
     low, high = found.operating_range_rps
+    refused = [found.refused.why] if found.refused is not None else []
     if not found.carried_rps:
         lines = ["saturated at every rate that was tried: begin lower, with --rate"]
+    elif found.saturates_rps is None and refused:
+        lines = [f"not saturated up to {found.carried_rps:.3g} req/s, the highest rate measured: see the last line"]
     elif found.saturates_rps is None:
         lines = [f"not saturated at {found.carried_rps:.3g} req/s, the highest rate tried: begin higher, with --rate"]
     else:
@@ -41,7 +45,7 @@ def told(found: Sweep) -> list[str]:
         if best
         else f"at no rate that was tried {100 * found.objective:g} % of requests were good"
     )
-    return [*lines, *binds(found)]
+    return [*lines, *binds(found), *refused]
 
 
 def binds(found: Sweep) -> list[str]:
@@ -77,6 +81,7 @@ def as_json(found: Sweep, title: str) -> dict[str, Any]:
         "saturation_rps": [found.carried_rps, found.saturates_rps],
         "operating_range_rps": list(found.operating_range_rps),
         "at_objective_rps": found.at_objective_rps,
+        "refused": asdict(found.refused) if found.refused is not None else None,
         "pareto_rps": [trial.rate_rps for trial in found.front],
         "trials": [
             {"rate_rps": trial.rate_rps, "saturated": trial.saturated or None, "results": figures(trial.results)}

@@ -10,7 +10,7 @@ from dataclasses import replace
 from holdfast.bench import loads
 from holdfast.bench.client import OwnGenerator
 from holdfast.bench.engine import EngineWatch
-from holdfast.bench.port import CannotGenerate, Endpoint, Generator, Load, Run
+from holdfast.bench.port import ClientTooSlow, Endpoint, Generator, Load, Run
 from holdfast.bench.records import Record
 from holdfast.bench.results import measure
 from holdfast.bench.sweep import OverSaturation, Search, Sweep, Trial, saturation
@@ -24,10 +24,6 @@ START_RPS, SECONDS, LEAST_REQUESTS = 1.0, 30.0, 50
 
 SETTLE_SHARE, MOST_SETTLE_SECONDS = 0.1, 2.0
 """Of a trial, before the next: what was given up leaves the engine."""
-
-
-class ClientTooSlow(CannotGenerate):
-    """What was measured are the client's own figures: refused."""
 
 
 async def watched(
@@ -51,7 +47,7 @@ class Trials:
         self._tried = 0
 
     async def sweep(self) -> Sweep:
-        """Find the borders, from --rate on. ClientTooSlow where the client itself is too slow for a rate."""
+        """Find the borders, from --rate on. ClientTooSlow where the client itself is too slow for the first rate."""
         start = self._arguments.rate or START_RPS
         most = self._arguments.sweep_trials
         search = Search(self._trial, self._arguments.objective, most_trials=most, lowest_rps=start / 8.0)
@@ -69,6 +65,7 @@ class Trials:
         results = measure(run.records, given.slo, given.warm_up, given.cool_down, given.cost_per_hour, run.client)
         slow = run.client.overloaded(given.max_client_lag, results.itl.p50) if run.client is not None else ""
         if slow:
+            self._tell(f"  left out, the client was too slow: {slow}")
             raise ClientTooSlow(f"refused at {rate:.3g} req/s, the client was too slow: {slow}: {CLIENT_REMEDY}")
         beyond = saturation(results, run.records, stop.found)
         self._tell(f"  {100 * results.attainment:.1f} % good{', saturated: ' + beyond if beyond else ''}")

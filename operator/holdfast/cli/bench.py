@@ -22,9 +22,9 @@ from holdfast.bench import loads, options, records, report, summary, sweeppage
 from holdfast.bench import page as pages
 from holdfast.bench.endpoint import NoEndpoint, served_model
 from holdfast.bench.engine import Reported
-from holdfast.bench.port import CannotGenerate, Endpoint, Generator, Load, Run
+from holdfast.bench.port import CannotGenerate, ClientTooSlow, Endpoint, Generator, Load, Run
 from holdfast.bench.results import as_json, measure
-from holdfast.bench.trials import CLIENT_REMEDY, ClientTooSlow, Trials, watched
+from holdfast.bench.trials import CLIENT_REMEDY, Trials, watched
 from holdfast.cli.noresult import no_result
 from holdfast.enginemodel.catalog import find_model
 from holdfast.simulator.twin import page
