@@ -5,6 +5,7 @@ Needs `promtool` only: no cluster and no Prometheus that runs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ import yaml
 
 from e2e.promtool import promtool
 from holdfast.monitoring import files, series
+from holdfast.monitoring.alerts import alerts
 
 SCRAPE_SECONDS = 15
 MINUTES = 80
@@ -499,6 +501,84 @@ def test_requests_that_an_activator_turned_away_are_told(world: World, tmp_path:
     world.expect(31.0, severities, ('{severity="warning"}', 1.0), ('{severity="critical"}', 1.0))
     world.fires(45.0)
     world.play(tmp_path)
+
+
+def test_an_objective_that_stays_missed_over_its_window_is_told(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    world.told("slo_attainment_ratio", lambda at: 0.98 if 20.0 <= at < 50.0 else 0.995, "chat")
+    world.fires(34.0)
+    world.fires(37.0, ("HoldfastSloMissed", "chat"))
+    world.fires(52.0)
+    world.play(tmp_path)
+
+
+def test_a_service_that_is_pinned_for_a_day_is_told(tmp_path: Path) -> None:
+    world = World(minutes=60 * 24 + 20)
+    conditions(world, "ScalingActive", (0.0, 10.0, "True", "Scaling"), (10.0, 1e9, "False", "Pinned"))
+    world.calls(60.0 * 24, "HoldfastPinned")
+    world.calls(60.0 * 24 + 12, "HoldfastPinned", "chat")
+    world.play(tmp_path, lambda rule: series.CONDITION == rule.get("record") or rule.get("alert") == "HoldfastPinned")
+
+
+def test_engines_whose_fast_loop_turned_itself_off_are_told(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    world.judged("chat", 10.0, lambda _: 0.0, "well")
+    labels = world.engine("chat", "off")
+    world.add("holdfast:plugin_info", labels | {"mode": "active"}, between(0.0, 20.0, 1.0))
+    world.add("holdfast:plugin_info", labels | {"mode": "off"}, between(20.0, 80.0, 1.0))
+    world.fires(29.0)
+    world.fires(32.0, ("HoldfastFastLoopOff", "chat"))
+    world.expect(32.0, of_chat(series.PLUGINS_OFF), (CHAT, 1.0))
+    world.play(tmp_path)
+
+
+def test_ticks_that_are_slow_are_told_once_one_in_a_hundred_is(tmp_path: Path) -> None:
+    world, scraped = World(), {"namespace": "system", "pod": "a"}
+    slow = since(20.0, 0.05, before=0.005)
+    world.add("holdfast_leader", scraped, lambda _: 1.0)
+    world.add("holdfast_tick_seconds_count", scraped, counted(lambda _: 0.2))
+    for edge, all_of_them in (("0.1", False), ("5.0", False), ("10.0", True), ("+Inf", True)):
+        told = lambda at, whole=all_of_them: 0.2 * (1.0 if whole else 1.0 - slow(at))  # noqa: E731
+        world.add("holdfast_tick_seconds_bucket", scraped | {"le": edge}, counted(told))
+    world.fires(34.0)
+    world.fires(40.0, ("HoldfastTicksSlow", ""))
+    world.play(tmp_path)
+
+
+def test_an_operator_that_keeps_failing_is_told_and_one_that_fails_now_and_then_is_not(
+    world: World, tmp_path: Path
+) -> None:
+    scraped = {"namespace": "holdfast-system", "pod": "holdfast-0", "phase": "act"}
+    world.add("holdfast_errors_total", scraped, counted(lambda at: (30.0 if at >= 20.0 else 5.0) / 900.0))
+    for minute in (19.0, 26.0):
+        world.fires(minute)
+    world.fires(35.0, ("HoldfastErrors", ""))
+    world.play(tmp_path)
+
+
+def test_gpus_their_use_and_the_fullest_cache_are_recorded_of_all_engines(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    for pod, flops, usage in (("a", 3e14, 0.3), ("b", 5e14, 0.7)):
+        labels = world.engine("chat", pod)
+        world.add("vllm:kv_cache_usage_perc", labels, lambda _, usage=usage: usage)
+        for name, rate in (("flops", flops), ("read_bytes", 1e12), ("write_bytes", 5e11)):
+            world.add(f"vllm:estimated_{name}_per_gpu_total", labels, counted(lambda _, rate=rate: rate))
+    for what, peak in (("flops", 1e15), ("bytes", 3e12)):
+        world.told("service_gpu_peak", peak, "chat", accelerator="h100", of=what)
+    world.told("service_gpus_per_replica", 2.0, "chat", accelerator="h100")
+    world.told("service_replicas", 3.0, "chat", accelerator="h100", state="ready")
+    h100 = f'{CHAT[:-1]}, holdfast_accelerator="h100", '
+    world.expect(20.0, of_chat(series.KV_MEAN), (CHAT, 0.5))
+    world.expect(20.0, of_chat(series.KV_MOST), (CHAT, 0.7))
+    world.expect(20.0, of_chat(series.GPU_USE, of="flops"), (f'{h100}of="flops"}}', 0.4))
+    world.expect(20.0, of_chat(series.GPU_USE, of="bytes"), (f'{h100}of="bytes"}}', 0.5))
+    world.expect(20.0, of_chat(series.GPUS), (f'{h100}state="ready"}}', 6.0))
+    world.play(tmp_path)
+
+
+def test_every_alert_is_played_here() -> None:
+    played = Path(__file__).read_text(encoding="utf-8")
+    assert {alert.name for alert in alerts()} <= set(re.findall(r'"(Holdfast\w+)"', played))
 
 
 def test_engines_that_the_operator_does_not_know_are_told(world: World, tmp_path: Path) -> None:
