@@ -517,7 +517,7 @@ def test_a_service_that_is_pinned_for_a_day_is_told(tmp_path: Path) -> None:
     conditions(world, "ScalingActive", (0.0, 10.0, "True", "Scaling"), (10.0, 1e9, "False", "Pinned"))
     world.calls(60.0 * 24, "HoldfastPinned")
     world.calls(60.0 * 24 + 12, "HoldfastPinned", "chat")
-    world.play(tmp_path, lambda rule: series.CONDITION == rule.get("record") or rule.get("alert") == "HoldfastPinned")
+    world.play(tmp_path, lambda rule: rule.get("record") == series.CONDITION or rule.get("alert") == "HoldfastPinned")
 
 
 def test_engines_whose_fast_loop_turned_itself_off_are_told(world: World, tmp_path: Path) -> None:

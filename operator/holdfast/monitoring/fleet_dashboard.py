@@ -57,7 +57,7 @@ def _holds() -> Row:
             stat("Good requests, of all", Target(f"{good} / ({judged} > 0)", f"over {RECENT}"), unit="percentunit"),
             stat(
                 "Spend per hour",
-                Target(f"sum({_all(series.COST)})", "dollars", quiet=True),
+                Target(f"sum({_all(series.COST)})", "dollars"),
                 about="Of services with prices.",
                 unit="currencyUSD",
             ),
@@ -81,19 +81,19 @@ def _needs() -> Row:
         (
             table(
                 "Alerts",
-                Target(firing, quiet=True),
+                Target(firing),
                 columns=("alertname", "severity", *_NAMES, "reason"),
                 link=_TO_SERVICE,
             ),
             table(
                 "Who wants more than there is",
-                Target(f"{no_room} or {limited}", quiet=True),
+                Target(f"{no_room} or {limited}"),
                 columns=(*_NAMES, "reason"),
                 link=_TO_SERVICE,
             ),
             table(
                 "Conditions that are not as they should be",
-                Target(wrong_conditions(_all), quiet=True),
+                Target(wrong_conditions(_all)),
                 columns=(*_NAMES, "type", "reason"),
                 link=_TO_SERVICE,
             ),
@@ -103,15 +103,15 @@ def _needs() -> Row:
 
 def _services() -> Row:
     shown = (
-        (Target(summed(_all(series.ATTAINMENT)), "good", quiet=True), "percentunit"),
+        (Target(summed(_all(series.ATTAINMENT)), "good"), "percentunit"),
         (Target(summed(_all(series.OBJECTIVE)), "objective"), "percentunit"),
-        (Target(summed(_all(series.BUDGET_LEFT)), "budget left", quiet=True), "percentunit"),
+        (Target(summed(_all(series.BUDGET_LEFT)), "budget left"), "percentunit"),
         (Target(burn_rate(_all), "burn rate"), "none"),
         (Target(summed(_all(series.ARRIVED)), "arriving"), "reqps"),
-        (Target(summed(_all(series.REPLICAS, state="ready")), "ready", quiet=True), "none"),
+        (Target(summed(_all(series.REPLICAS, state="ready")), "ready"), "none"),
         (Target(summed(_all(series.REPLICAS, state="desired")), "desired"), "none"),
-        (Target(summed(_all(series.COST)), "per hour", quiet=True), "currencyUSD"),
-        (Target(summed(_all(series.COST_OF_TOKENS)), "per million tokens", quiet=True), "currencyUSD"),
+        (Target(summed(_all(series.COST)), "per hour"), "currencyUSD"),
+        (Target(summed(_all(series.COST_OF_TOKENS)), "per million tokens"), "currencyUSD"),
     )
     return Row(
         "All services",
@@ -160,7 +160,7 @@ def _spend() -> Row:
         (
             lines(
                 "Per hour, by service",
-                Target(f"topk(10, {_all(series.COST)})", name, quiet=True),
+                Target(f"topk(10, {_all(series.COST)})", name),
                 about="The ten dearest.",
                 unit="currencyUSD",
                 width=12,
@@ -168,7 +168,7 @@ def _spend() -> Row:
             ),
             lines(
                 "Per thousand good requests",
-                Target(f"topk(10, {_all(series.COST_OF_GOOD)})", name, quiet=True),
+                Target(f"topk(10, {_all(series.COST_OF_GOOD)})", name),
                 about="The ten dearest.",
                 unit="currencyUSD",
                 width=12,
@@ -190,7 +190,7 @@ def _operator() -> Row:
                 *(Target(f"histogram_quantile({share}, {tick})", name) for name, share in shares),
                 unit="s",
             ),
-            lines("Changes in 15 minutes, by reason", Target(changes, "{{action}} {{reason}}", quiet=True)),
-            lines("Failures in 15 minutes", Target(errors, "{{phase}}", quiet=True)),
+            lines("Changes in 15 minutes, by reason", Target(changes, "{{action}} {{reason}}")),
+            lines("Failures in 15 minutes", Target(errors, "{{phase}}")),
         ),
     )

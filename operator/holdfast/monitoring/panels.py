@@ -17,11 +17,10 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One query of a panel; `quiet` where no data is what one hopes for, or what many set-ups have."""
+    """One query of a panel."""
 
     expr: str
     legend: str = ""
-    quiet: bool = False
 
 
 @dataclass(frozen=True, slots=True)

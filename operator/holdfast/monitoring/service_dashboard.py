@@ -58,10 +58,10 @@ def _one(name: str, **labels: str) -> str:
 
 def _holds() -> Row:
     verdict = Target(_one(series.CONDITION, type="SLOMet"), "{{status}}: {{reason}}")
-    attained = Target(_one(series.ATTAINMENT), "over slo.window", quiet=True)
+    attained = Target(_one(series.ATTAINMENT), "over slo.window")
     objective = Target(_one(series.OBJECTIVE), "objective")
     alarming = tuple(window.budget_share * window.divisor for window in (SLOW, FAST))
-    ready = Target(summed(_one(series.REPLICAS, state="ready")), "ready", quiet=True)
+    ready = Target(summed(_one(series.REPLICAS, state="ready")), "ready")
     desired = Target(summed(_one(series.REPLICAS, state="desired")), "desired")
     return Row(
         "Does the objective hold?",
@@ -77,7 +77,7 @@ def _holds() -> Row:
             ),
             stat(
                 "Error budget left",
-                Target(_one(series.BUDGET_LEFT), "left", quiet=True),
+                Target(_one(series.BUDGET_LEFT), "left"),
                 about="Below zero the objective is missed.",
                 unit="percentunit",
                 steps=((None, BAD), (0.0, WARN), (0.25, GOOD)),
@@ -101,11 +101,11 @@ def _why_not() -> Row:
         (
             table(
                 "Conditions that are not as they should be",
-                Target(wrong_conditions(_one), quiet=True),
+                Target(wrong_conditions(_one)),
                 about="docs/operations.md says for each reason what to do.",
                 columns=("type", "status", "reason"),
             ),
-            table("Alerts", Target(firing, quiet=True), columns=("alertname", "severity", "reason")),
+            table("Alerts", Target(firing), columns=("alertname", "severity", "reason")),
             lines(
                 "Bad requests by cause",
                 Target(_one(series.BAD_BY_CAUSE), "{{cause}}"),
@@ -142,7 +142,7 @@ def _requests() -> Row:
             ),
             lines(
                 "Error budget left",
-                Target(_one(series.BUDGET_LEFT), "left", quiet=True),
+                Target(_one(series.BUDGET_LEFT), "left"),
                 unit="percentunit",
                 least=None,
                 most=1.0,
@@ -158,7 +158,7 @@ def _latency() -> Row:
 def _percentiles(latency: str, title: str) -> Panel:
     shown = [Target(_one(name, latency=latency), name.rpartition(":")[2]) for _, name in series.QUANTILES]
     if latency in OBJECTIVES:
-        shown.append(Target(_one(series.BOUND, latency=latency), "objective", quiet=latency == "e2e"))
+        shown.append(Target(_one(series.BOUND, latency=latency), "objective"))
     return lines(
         title,
         *shown,
@@ -198,7 +198,7 @@ def _doing() -> Row:
             ),
             table(
                 "Last change",
-                Target(f"{_one(series.LAST_CHANGE)} * 1000", "when", quiet=True),
+                Target(f"{_one(series.LAST_CHANGE)} * 1000", "when"),
                 about="holdfast explain NAMESPACE/NAME says what was known and which candidates lost.",
                 width=6,
                 columns=("action", "reason"),
@@ -209,7 +209,7 @@ def _doing() -> Row:
 
 
 def _engines() -> Row:
-    use = Target(_one(series.GPU_USE), "{{of}} on {{holdfast_accelerator}}", quiet=True)
+    use = Target(_one(series.GPU_USE), "{{of}} on {{holdfast_accelerator}}")
     return Row(
         "Engines",
         (
@@ -231,7 +231,7 @@ def _engines() -> Row:
             ),
             lines(
                 "Limits in force",
-                Target(_one(series.ENGINE_LIMIT), "{{name}}", quiet=True),
+                Target(_one(series.ENGINE_LIMIT), "{{name}}"),
                 about="Of the fast loop, in the engine with the lowest: active sequences, and tokens per step.",
                 width=6,
             ),
@@ -254,20 +254,20 @@ def _cost() -> Row:
         (
             lines(
                 "Per hour",
-                Target(_one(series.COST), "all replicas", quiet=True),
-                Target(_one(series.COST_LIMIT), "budget", quiet=True),
+                Target(_one(series.COST), "all replicas"),
+                Target(_one(series.COST_LIMIT), "budget"),
                 about="accelerators[].costPerHour of every replica that holds a GPU; absent where no price is given.",
                 unit="currencyUSD",
                 dashed="^budget",
             ),
             lines(
                 "Per million tokens",
-                Target(_one(series.COST_OF_TOKENS), "prompt and output", quiet=True),
+                Target(_one(series.COST_OF_TOKENS), "prompt and output"),
                 unit="currencyUSD",
             ),
             lines(
                 "Per thousand good requests",
-                Target(_one(series.COST_OF_GOOD), "good", quiet=True),
+                Target(_one(series.COST_OF_GOOD), "good"),
                 unit="currencyUSD",
             ),
         ),
