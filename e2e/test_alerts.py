@@ -49,7 +49,7 @@ class World:
         for name, value in gauges.items():
             self.told(name, value, service)
 
-    def told(self, name: str, value: float | Value, service: str, **labels: str) -> None:
+    def told(self, name: str, value: float | Value, service: str, /, **labels: str) -> None:
         scraped = {"namespace": "holdfast-system", "pod": "holdfast-0"} | {"exported_namespace": "prod"}
         self.add(
             f"holdfast_{name}", scraped | {"service": service} | labels, value if callable(value) else lambda _: value
@@ -573,6 +573,21 @@ def test_gpus_their_use_and_the_fullest_cache_are_recorded_of_all_engines(world:
     world.expect(20.0, of_chat(series.GPU_USE, of="flops"), (f'{h100}of="flops"}}', 0.4))
     world.expect(20.0, of_chat(series.GPU_USE, of="bytes"), (f'{h100}of="bytes"}}', 0.5))
     world.expect(20.0, of_chat(series.GPUS), (f'{h100}state="ready"}}', 6.0))
+    world.play(tmp_path)
+
+
+def test_limits_are_of_the_lowest_engine_else_what_engines_were_started_with(world: World, tmp_path: Path) -> None:
+    for name in ("chat", "plain"):
+        world.service(name)
+        for accelerator, tokens in (("h100", 4096.0), ("l40s", 2048.0)):
+            labels = {"accelerator": accelerator, "name": "tokens_per_step"}
+            world.told("service_batching_limit", tokens, name, **labels)
+    for pod, tokens in (("a", 1024.0), ("b", 512.0)):
+        labels = world.engine("chat", pod) | {"name": "tokens_per_step"}
+        world.add("holdfast:limits", labels, lambda _, tokens=tokens: tokens)
+    limit = '{{namespace="prod", holdfast_service="{}", name="tokens_per_step"}}'
+    samples = ((limit.format("chat"), 512.0), (limit.format("plain"), 2048.0))
+    world.expect(20.0, f"sum by (namespace, holdfast_service, name) ({series.of(series.ENGINE_LIMIT)})", *samples)
     world.play(tmp_path)
 
 

@@ -12,7 +12,7 @@ from prometheus_client import generate_latest
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import NodeOffer, Replica, ReplicaPhase
 from holdfast.domain.decision import Action, CapacityView, Decision, Explanation, SloView
-from holdfast.domain.service import ServiceKey
+from holdfast.domain.service import BatchingLimits, ServiceKey
 from holdfast.observe.cluster import Invalid, ServiceParts
 from holdfast.runtime.telemetry import Telemetry
 from tests.control.parts import decision, llmservice, parts
@@ -44,7 +44,7 @@ class Operator:
         for _, made in seen:
             self.told.decided(made)
 
-    def value(self, name: str, **labels: str) -> float | None:
+    def value(self, name: str, /, **labels: str) -> float | None:
         return self.told.registry.get_sample_value(f"holdfast_{name}", CHAT | labels)
 
     def rows(self, name: str) -> list[dict[str, str]]:
@@ -135,13 +135,32 @@ def test_what_is_measured_and_decided_is_told_where_it_is_known() -> None:
         made,
         slo=SloView(attainment=0.997, budget_remaining=-0.25),
         capacity=CapacityView("h100", 8.9, "TPOT", 0.9),
-        explanation=Explanation(forecast_rps=41.2),
+        explanation=Explanation(41.2, quantile=0.97, lead_time_seconds=75.0, backlog_requests=3.0, wanted_replicas=5),
     )
     operator.tick((part, known))
     assert operator.value("slo_attainment_ratio") == 0.997
     assert operator.value("slo_budget_remaining_ratio") == -0.25
     assert operator.value("service_capacity_rps", accelerator="h100", bound_by="TPOT") == 8.9
     assert operator.value("service_forecast_rps") == 41.2
+    inputs = ("forecast_quantile_ratio", "lead_time_seconds", "backlog_requests", "wanted_replicas")
+    assert [operator.value(f"service_{name}") for name in inputs] == [0.97, 75.0, 3.0, 5.0]
+
+
+def test_batching_limits_are_told_as_engines_were_started_with_them() -> None:
+    operator = Operator()
+    operator.tick((plain := parts(sizes={"h100": 1}), decision(plain, Action.HOLD, h100=1)))
+    assert operator.rows("service_batching_limit") == []
+    part = parts(llmservice("chat", batching={"maxNumSeqs": 64}), sizes={"h100": 1, "l40s": 1})
+    h100, l40s = part.deployed
+    tried = replace(h100, placement=replace(h100.placement, batching=BatchingLimits(96, 4096)))
+    operator.tick((replace(part, deployed=(tried, l40s)), decision(part, Action.HOLD, h100=1)))
+    told = {tuple(_only(row).values()): operator.value("service_batching_limit", **_only(row))
+            for row in operator.rows("service_batching_limit")}  # fmt: skip
+    assert told == {
+        ("h100", "active_sequences"): 96.0,
+        ("h100", "tokens_per_step"): 4096.0,
+        ("l40s", "active_sequences"): 64.0,
+    }
 
 
 def test_numbers_that_are_none_are_no_samples() -> None:

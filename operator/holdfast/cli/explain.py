@@ -21,6 +21,8 @@ from holdfast.control import record
 from holdfast.control.explanation import explained
 from holdfast.control.report import iso
 
+_KEPT = "clusters keep Events for an hour by default (--event-ttl)"
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
@@ -30,7 +32,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog="example: holdfast explain prod/chat",
     )
     parser.add_argument("name", type=_name, help="the LLMService: NAME or NAMESPACE/NAME")
-    parser.add_argument("--at", type=_time, default=None, help="the decision that held at this time (ISO 8601)")
+    parser.add_argument(
+        "--at",
+        type=_time,
+        default=None,
+        help="the change before this time (ISO 8601): as long as its Event is kept, an hour by default",
+    )
     reading.add_connection(parser)
     reading.add_operator(parser)
     parser.set_defaults(run=run)
@@ -77,7 +84,11 @@ async def _decision(
     """Return the decision that is asked for, and where it comes from in words."""
     if at is not None:
         past = past_decision(events, at)
-        return (past, "the change before that time") if past else ({}, "no Event of a change before that time is left")
+        return (
+            (past, "the change before that time")
+            if past
+            else ({}, f"no Event of a change before that time is left: {_KEPT}")
+        )
     meta = service["metadata"]
     try:
         return await operator.ask(api, f"decisions/{meta['namespace']}/{meta['name']}"), "now"

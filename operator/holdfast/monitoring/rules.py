@@ -206,7 +206,9 @@ def _engines(span: str) -> Iterator[Recording]:
     yield Recording(series.KV_MEAN, f"avg by ({SERVICE}) {usage}")
     yield Recording(series.KV_MOST, f"max by ({SERVICE}) {usage}")
     limits = f'holdfast:limits{{{OURS}, name=~"active_sequences|tokens_per_step"}}'
-    yield Recording(series.ENGINE_LIMIT, f"min by ({by('name')}) ({limits})")
+    started = told(of("holdfast_service_batching_limit"), "holdfast_accelerator", "name")
+    lowest = (f"min by ({by('name')}) ({vector})" for vector in (limits, started))
+    yield Recording(series.ENGINE_LIMIT, f" or on ({by('name')}) ".join(lowest))
     yield Recording(series.PLUGINS_OFF, f'count by ({SERVICE}) (holdfast:plugin_info{{{OURS}, mode="off"}})')
     yield from _rooflines(span)
 

@@ -46,7 +46,8 @@ def service_dashboard() -> Dashboard:
                 "Decisions",
                 f"{_one(series.LAST_CHANGE)} * 1000",
                 "{{action}}",
-                "{{reason}}: holdfast explain {{namespace}}/{{holdfast_service}} --at TIME says why",
+                "{{reason}}: holdfast explain {{namespace}}/{{holdfast_service}} --at TIME says why, "
+                "while its Event is kept (an hour by default)",
             ),
         ),
     )
@@ -232,7 +233,8 @@ def _engines() -> Row:
             lines(
                 "Limits in force",
                 Target(_one(series.ENGINE_LIMIT), "{{name}}"),
-                about="Of the fast loop, in the engine with the lowest: active sequences, and tokens per step.",
+                about="Active sequences, and tokens per step: of the fast loop, in the engine with the lowest; without "
+                "it, what engines were started with.",
                 width=6,
             ),
             lines("Tokens per second", Target(_one(series.TOKENS), "{{kind}}"), width=12),

@@ -170,6 +170,16 @@ def _limits(part: ServiceParts, _: Decision) -> Rows:
     return ((("min",), spec.min_replicas), (("max",), spec.max_replicas), (("pinned",), spec.pinned_replicas))
 
 
+def _batching(part: ServiceParts, _: Decision) -> Rows:
+    """What engines of each accelerator were started with; None where that is vLLM's own default."""
+    declared, found = part.spec.batching, dict[tuple[str, str], float | None]()
+    for placement in part.placements:
+        name, kept = placement.accelerator, placement.batching
+        found[name, "active_sequences"] = kept.max_num_seqs or declared.max_num_seqs
+        found[name, "tokens_per_step"] = kept.max_num_batched_tokens or declared.max_num_batched_tokens
+    return found.items()
+
+
 def _capacity(_: ServiceParts, decision: Decision) -> Rows:
     view = decision.capacity
     return () if view is None else (((view.accelerator, view.bound_by), view.per_replica_rps),)
@@ -241,6 +251,36 @@ FIGURES = (
         "Requests per second that the size is made for.",
         (),
         _one(lambda _, decision: decision.explanation.forecast_rps),
+    ),
+    Figure(
+        "holdfast_service_forecast_quantile_ratio",
+        "Which quantile of what may arrive within the lead time the forecast is; the error budget moves it.",
+        (),
+        _one(lambda _, decision: decision.explanation.quantile),
+    ),
+    Figure(
+        "holdfast_service_lead_time_seconds",
+        "From a change of the load until a replica ordered for it serves.",
+        (),
+        _one(lambda _, decision: decision.explanation.lead_time_seconds),
+    ),
+    Figure(
+        "holdfast_service_backlog_requests",
+        "Requests that wait too long already.",
+        (),
+        _one(lambda _, decision: decision.explanation.backlog_requests),
+    ),
+    Figure(
+        "holdfast_service_wanted_replicas",
+        "Replicas proposed, before guards.",
+        (),
+        _one(lambda _, decision: decision.explanation.wanted_replicas),
+    ),
+    Figure(
+        "holdfast_service_batching_limit",
+        "Sequences and tokens per step that engines were started with; absent where vLLM's default applies.",
+        ("accelerator", "name"),
+        _batching,
     ),
     Figure(
         "holdfast_service_capacity_rps",
