@@ -64,7 +64,7 @@ def tokens_per_step(
 ) -> int:
     """Tokens of the next step, decodes included: the largest prefill that keeps the decoding sequences within TPOT.
 
-    The step may take `spare_seconds` longer than the objective: so far are they all ahead of it.
+    The step may take `spare_seconds` longer than the objective: so far are they all ahead of it. Negative: shorter.
     Up to `most` where nothing decodes and nobody waits for the step, and where not even one sequence could keep the
     objective: then the step may at least be efficient.
     """
@@ -152,8 +152,12 @@ def ahead_seconds(tpot_seconds: float, steps: int, moment: float) -> float:
 
 def spare_seconds(least: float, youngest: float, steps_to_come: int, gain: float, here: float) -> float:
     """How much longer than the objective a step may take: for the one that is `least` ahead of those that count on
-    nothing, and for the `youngest`, which gains so much in each of the steps it will have at least."""
-    return max(0.0, min(least, youngest + steps_to_come * gain) - here)
+    nothing, and for the `youngest`, which gains so much in each of the steps it will have at least.
+
+    Negative where the youngest must get back what it lent while steps still come: later it may have ended. What old
+    ones are behind by is not asked of the prompts that wait: after an overload it may be more than can be made up.
+    """
+    return min(max(0.0, least - here), youngest + steps_to_come * gain - here)
 
 
 def tps(tokens: float, seconds: float) -> float:

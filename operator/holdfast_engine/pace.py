@@ -71,8 +71,9 @@ class Pace:
     def spare_seconds(self, tpot_seconds: float, now: float) -> float:
         """How much longer than the objective the next step may take for the sequence that can bear least.
 
-        One that has just begun can bear what the steps it will still have at least make up for. 0 where a sequence is
-        behind, infinite where none is known.
+        One that has just begun can bear what the steps it will still have at least make up for; where it has borne more
+        than that, the next ones must be shorter than the objective: negative. 0 where an older sequence is behind,
+        infinite where none is known.
         """
         if tpot_seconds != self._tpot_seconds:
             self._tpot_seconds = tpot_seconds

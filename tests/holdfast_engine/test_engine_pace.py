@@ -97,6 +97,29 @@ def test_where_a_few_answers_are_short_it_may_not() -> None:
     assert account.pace.spare_seconds(TPOT, account.now) == 0.0
 
 
+def test_what_a_new_sequence_lent_is_paid_back_while_it_has_steps_to_come() -> None:
+    """Steps grow longer than those it counted on: without shorter ones it would end behind its objective."""
+    account = Account()
+    for number in range(32):
+        account.start(f"long{number}")
+    for _ in range(40):
+        account.step(0.02)
+    for number in range(32):
+        account.end(f"long{number}")
+    account.start("new")
+    sure = account.pace.surest_steps
+    for _ in range(sure):
+        account.step(max(0.02, 0.9 * (TPOT + account.pace.spare_seconds(TPOT, account.now))))
+    assert account.now - account.began["new"] <= sure * TPOT
+
+
+def test_what_an_old_sequence_is_behind_by_is_asked_of_nobody() -> None:
+    account = Account()
+    account.start("late")
+    account.step(5.0)
+    assert account.pace.spare_seconds(TPOT, account.now) == 0.0
+
+
 stories = st.lists(
     st.one_of(
         st.tuples(st.just("step"), st.floats(0.001, 0.2)),
@@ -108,7 +131,7 @@ stories = st.lists(
 
 
 @given(stories)
-def test_it_never_promises_less_than_the_account_and_no_more_without_learnt_answers(
+def test_without_learnt_answers_it_promises_what_the_account_says(
     story: list[tuple[str, float]],
 ) -> None:
     account, tpot = Account(), TPOT
@@ -123,7 +146,6 @@ def test_it_never_promises_less_than_the_account_and_no_more_without_learnt_answ
         elif kind == "tpot":
             tpot = number
         spare, exact = account.pace.spare_seconds(tpot, account.now), account.least_ahead(tpot)
-        assert spare >= exact - 1e-9
         if account.pace.surest_steps <= 1 and math.isfinite(exact):
             assert spare == pytest.approx(exact, abs=1e-9)
         assert len(account.pace) == len(account.tokens)
