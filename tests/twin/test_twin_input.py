@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,47 @@ def test_a_trace_shorter_than_the_run_begins_again(tmp_path: Path) -> None:
     trace = {"path": "trace.csv", "format": "csv"}
     found = make_workload(WorkloadFile.model_validate({"arrivals": {"trace": trace}}), 9.0, tmp_path, 1)
     assert found.at.tolist() == pytest.approx([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.0, 2.5])
+def test_a_trace_longer_than_the_run_does_not_begin_again(scale: float, tmp_path: Path) -> None:
+    early, late = "".join(f"{0.01 * number:.2f},1,1\n" for number in range(1000)), "299,2,2\n310,3,3\n"
+    (tmp_path / "trace.csv").write_text(HEADER + early + late)
+    trace = {"path": "trace.csv", "format": "csv", "scale": scale}
+    given = WorkloadFile.model_validate({"arrivals": {"trace": trace}})
+    for seed in range(1, 6):
+        found = make_workload(given, 300.0, tmp_path, seed)
+        assert (found.at > 30.0).sum() <= 3
+        assert found.at.max() < 300.0
+
+
+def test_nothing_is_read_behind_what_the_run_needs(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(HEADER + "0,5,5\n1,6,6\n10,7,7\n11,8,8\n" + "never read\n" * 1000)
+    trace = {"path": "trace.csv", "format": "csv"}
+    found = make_workload(WorkloadFile.model_validate({"arrivals": {"trace": trace}}), 10.0, tmp_path, 1)
+    assert found.prompt_tokens.tolist() == [5, 6]
+    with pytest.raises(BadInput, match="fewer columns"):
+        make_workload(WorkloadFile.model_validate({"arrivals": {"trace": trace}}), 12.0, tmp_path, 1)
+
+
+def test_a_short_run_of_a_long_trace_takes_the_memory_of_a_short_trace(tmp_path: Path) -> None:
+    peaks = []
+    for count in (2_000, 20_000):
+        (tmp_path / "trace.csv").write_text(HEADER + "".join(f"{0.1 * number:.1f},5,5\n" for number in range(count)))
+        trace = {"path": "trace.csv", "format": "csv", "scale": 2.0}
+        tracemalloc.start()
+        make_workload(WorkloadFile.model_validate({"arrivals": {"trace": trace}}), 100.0, tmp_path, 1)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0]
+
+
+def test_more_requests_than_a_run_takes_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text(HEADER + "".join(f"{number},5,5\n" for number in range(30)))
+    trace = {"path": "trace.csv", "format": "csv", "scale": 1e6}
+    with pytest.raises(BadInput, match="a run takes at most"):
+        make_workload(WorkloadFile.model_validate({"arrivals": {"trace": trace}}), 60.0, tmp_path, 1)
 
 
 def test_the_shipped_scenarios_are_good() -> None:

@@ -63,7 +63,7 @@ def at_rate(
 
 def from_trace(path: Path, format_name: str, duration: float, scale: float, begin: float) -> list[Planned]:
     """Requests as they were recorded, `scale` times as fast, from `begin` seconds of the recording on."""
-    trace = read_trace(path, format_name)
+    trace = read_trace(path, format_name, begin + duration * scale)
     inside = trace.at >= begin
     moments = (trace.at[inside] - begin) / scale
     kept = moments < duration

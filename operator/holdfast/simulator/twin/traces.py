@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import math
 import random
 import zlib
 from array import array
@@ -33,15 +34,20 @@ SAMPLE = 20_000
 _UNREADABLE = (UnicodeDecodeError, csv.Error, EOFError, gzip.BadGzipFile, zlib.error)
 
 
-def read_trace(path: Path, format_name: str) -> Workload:
-    """All requests of a trace, the first one at 0 s; BadInput names file, line and remedy."""
+def read_trace(path: Path, format_name: str, until_seconds: float = math.inf) -> Workload:
+    """All requests of a trace, the first one at 0 s; BadInput names file, line and remedy.
+
+    Nothing is read behind the first request at `until_seconds` or later, which shows that the trace goes on so long.
+    """
     at, prompts, outputs = array("d"), array("q"), array("q")
     for moment, prompt, output in _requests(path, format_name):
         at.append(moment)
         prompts.append(prompt)
         outputs.append(output)
-    zeros = np.zeros(len(at), np.int64)
-    return Workload(np.array(at), np.array(prompts, np.int64), np.array(outputs, np.int64), zeros)
+        if moment >= until_seconds:
+            break
+    columns = np.frombuffer(at), np.frombuffer(prompts, np.int64), np.frombuffer(outputs, np.int64)
+    return Workload(*columns, np.zeros(len(at), np.int64))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,9 @@ def make_workload(given: WorkloadFile, duration_seconds: float, folder: Path, se
     draw = np.random.default_rng([seed, 0])
     trace = given.arrivals.trace
     if trace is not None:
-        found = _scaled(read_trace(folder / trace.path, trace.format), trace.scale, draw)
-        found = _until(found, duration_seconds)
+        recorded = read_trace(folder / trace.path, trace.format, duration_seconds)
+        found = _scaled(recorded, trace.scale, draw)
+        found = _until(found, duration_seconds, again=recorded.at[-1] < duration_seconds)
     else:
         at = _moments(given.arrivals, duration_seconds, folder, draw)
         zeros = np.zeros(len(at), np.int64)
@@ -95,9 +96,9 @@ def _recorded(given: RatesFile, duration: float, folder: Path) -> tuple[Floats, 
 
 def _scaled(trace: Workload, scale: float, draw: np.random.Generator) -> Workload:
     """Each request `scale` times on average: the first as recorded, copies a moment later with another's lengths."""
+    if len(trace) * scale > MOST_REQUESTS:
+        raise BadInput(f"{len(trace) * scale:.3g} requests: a run takes at most {MOST_REQUESTS:.3g}")
     copies = np.floor(scale + draw.random(len(trace))).astype(np.int64)
-    if copies.sum() > MOST_REQUESTS:
-        raise BadInput(f"{copies.sum():.3g} requests: a run takes at most {MOST_REQUESTS:.3g}")
     source = np.repeat(np.arange(len(trace)), copies)
     first = np.concatenate([[True], np.diff(source) > 0])[: len(source)]
     later = np.where(first, 0.0, draw.exponential(COPY_SECONDS, len(source)))
@@ -107,8 +108,11 @@ def _scaled(trace: Workload, scale: float, draw: np.random.Generator) -> Workloa
     return _taken(trace, at[order], lengths[order])
 
 
-def _until(trace: Workload, duration: float) -> Workload:
-    """What comes before the end; a trace that is shorter begins again."""
+def _until(trace: Workload, duration: float, again: bool) -> Workload:
+    """What comes before the end; `again`: the recording is shorter than that, and begins anew."""
+    if len(trace) == 0 or not again:
+        inside = trace.at < duration
+        return _taken(trace, trace.at[inside], np.flatnonzero(inside))
     span = float(trace.at[-1]) + max(1e-3, float(trace.at[-1]) / max(1, len(trace) - 1))
     rounds = max(1, int(np.ceil(duration / span)))
     if rounds * len(trace) > MOST_REQUESTS:
