@@ -21,7 +21,7 @@ from holdfast.domain.snapshot import Snapshot
 from holdfast.simulator.twin import books
 from holdfast.simulator.twin.policies import Holdfast, Static, make_policy, without_argument
 from holdfast.simulator.twin.port import Move
-from holdfast.simulator.twin.results import summary
+from holdfast.simulator.twin.results import budget_left, cost_dollars, good, summary
 from holdfast.simulator.twin.run import Finished, simulate
 from holdfast.simulator.twin.scenario import Scenario
 from tests.twin.twin_builders import scenario_file, small_scenario
@@ -175,6 +175,27 @@ def test_services_share_the_gpus(tmp_path: Path) -> None:
     run = _run(Static(1), tmp_path, content)
     states = [np.unique(service.fleet.requests["state"]).tolist() for service in run.services]
     assert states == [[books.FINISHED], [books.UNSERVED]]
+
+
+def test_the_budget_falls_with_misses_and_comes_back_as_the_window_passes(tmp_path: Path) -> None:
+    content = small_scenario() | {"duration": "10m", "faults": [{"at": "60s", "kind": "replica-slow", "factor": 40}]}
+    content["faults"][0]["for"] = "10s"
+    content["services"][0]["spec"]["slo"]["window"] = "5m"
+    (service,) = _run(Static(1), tmp_path, content).services
+    before, after, passed = budget_left(service, np.array([50.0, 120.0, 590.0]))
+    assert before == passed == 1.0
+    late = service.fleet.requests["at"] < 120.0
+    assert after == pytest.approx(1.0 - (~good(service)[late]).sum() / (0.01 * late.sum()))
+    assert after < 0.0
+    assert np.isnan(budget_left(service, np.array([-1.0]))).all()
+
+
+def test_costs_add_up_to_what_the_run_cost(tmp_path: Path) -> None:
+    run = _run(Script({60.0: 2, 120.0: 1}), tmp_path)
+    (service,) = run.services
+    costs = [cost_dollars(service, second) for second in (0.0, 60.0, 120.0, 180.0)]
+    assert costs[:3] == pytest.approx([0.0, 3.0 * 60.0 / 3600.0, 3.0 * 180.0 / 3600.0])
+    assert costs[3] == summary(run, 0.0)["cost_dollars"]
 
 
 @pytest.mark.slow

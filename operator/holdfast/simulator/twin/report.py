@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.simulator.twin import page
-from holdfast.simulator.twin.page import DRAINING, GOOD, INK, MISSED, STARTING
-from holdfast.simulator.twin.results import good, latencies
-from holdfast.simulator.twin.run import Finished
+from holdfast.simulator.twin.cluster import Service
+from holdfast.simulator.twin.page import DRAINING, GOOD, INK, MISSED, MUTED, STARTING
+from holdfast.simulator.twin.results import budget_left, cost_dollars, good, latencies
+from holdfast.simulator.twin.run import Finished, Sizes
 from holdfast.simulator.twin.timers import Floats
 
 if TYPE_CHECKING:
@@ -25,10 +26,15 @@ BINS = 240
 PANELS = (
     ("arrivals, req/s", 1.2),
     ("good, %", 1.0),
+    ("error budget left, %", 1.0),
     ("TTFT p99 / objective", 0.9),
     ("replicas", 1.1),
     ("GPU-hours", 0.8),
+    ("cost, $", 0.8),
 )
+
+LEAST_BUDGET = -100.0
+"""Per cent below which an overdrawn budget is drawn at the edge."""
 
 
 def write(runs: Sequence[Finished], results: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -37,7 +43,7 @@ def write(runs: Sequence[Finished], results: Sequence[Mapping[str, Any]], path: 
     parts = [_lead(runs), "<h2>Policies</h2>", _table(results), *_services(results)]
     for place, service in enumerate(runs[0].services):
         name = service.spec.key.name
-        told = f"Arrivals, attainment, latency, replicas and GPU-hours of {name}, policies side by side"
+        told = f"Arrivals, attainment, budget, latency, replicas, GPU-hours and cost of {name}, policies side by side"
         parts += [
             f"<h2>Service {html.escape(name)}, seed {runs[0].seed}</h2>",
             page.image(_picture(runs, place), told),
@@ -139,27 +145,49 @@ def _picture(runs: Sequence[Finished], place: int) -> bytes:
         for panel in axes[-1]:
             panel.set_xlabel("minutes")
 
-    return page.picture(max(9.0, 5.2 * len(runs)), 10.0, draw)
+    return page.picture(max(9.0, 5.2 * len(runs)), 13.0, draw)
 
 
 def _draw(panels: Sequence[Axes], run: Finished, place: int) -> None:
-    service, sizes, duration = run.services[place], run.sizes[place], run.scenario.duration
-    at = service.fleet.requests["at"]
-    in_time, late = good(service), latencies(service.fleet).ttft
+    service, duration = run.services[place], run.scenario.duration
     edges = np.linspace(0.0, duration, BINS + 1)
-    width, minutes = edges[1], edges / 60.0
-    came, met = np.histogram(at, edges)[0], np.histogram(at[in_time], edges)[0]
-    panels[0].bar(minutes[:-1], met / width, width / 60.0, align="edge", color=GOOD, label="good")
-    panels[0].bar(
-        minutes[:-1], (came - met) / width, width / 60.0, met / width, align="edge", color=MISSED, label="not"
-    )
+    arrivals, attained, budget, latency, replicas, hours, cost = panels
+    _requests(arrivals, attained, service, edges)
+    _budget(budget, service, edges)
+    late = latencies(service.fleet).ttft / service.spec.slo.ttft_seconds
+    latency.plot(edges[:-1] / 60.0, _p99(service.fleet.requests["at"], late, edges), color=INK, linewidth=1.0)
+    _bound(latency, 1.0)
+    latency.set_yscale("log")
+    _sizes(replicas, hours, run.sizes[place])
+    _cost(cost, service, edges)
+    for panel in panels:
+        panel.set_xlim(0.0, duration / 60.0)
+        page.plain(panel)
+    for panel in (arrivals, replicas):
+        panel.legend(loc="upper left", frameon=False, fontsize=8, ncols=3)
+
+
+def _requests(arrivals: Axes, attained: Axes, service: Service, edges: Floats) -> None:
+    """Good ones and others, and the share of the good ones beside the objective."""
+    at, width, minutes = service.fleet.requests["at"], edges[1], edges[:-1] / 60.0
+    came, met = np.histogram(at, edges)[0], np.histogram(at[good(service)], edges)[0]
+    arrivals.bar(minutes, met / width, width / 60.0, align="edge", color=GOOD, label="good")
+    arrivals.bar(minutes, (came - met) / width, width / 60.0, met / width, align="edge", color=MISSED, label="not")
     shares = np.divide(100.0 * met, came, out=np.full(BINS, np.nan), where=came > 0)
-    panels[1].step(minutes[:-1], shares, where="post", color=INK, linewidth=1.0)
-    panels[1].axhline(100.0 * service.spec.slo.objective, color=MISSED, linewidth=1.0, linestyle=(0, (5, 3)))
-    panels[1].set_ylim(0.0, 104.0)
-    panels[2].plot(minutes[:-1], _p99(at, late / service.spec.slo.ttft_seconds, edges), color=INK, linewidth=1.0)
-    panels[2].axhline(1.0, color=MISSED, linewidth=1.0, linestyle=(0, (5, 3)))
-    panels[2].set_yscale("log")
+    attained.step(minutes, shares, where="post", color=INK, linewidth=1.0)
+    _bound(attained, 100.0 * service.spec.slo.objective)
+    attained.set_ylim(0.0, 104.0)
+
+
+def _budget(panel: Axes, service: Service, edges: Floats) -> None:
+    left = np.maximum(100.0 * budget_left(service, edges), LEAST_BUDGET)
+    panel.plot(edges / 60.0, left, color=INK, linewidth=1.2)
+    _bound(panel, 0.0)
+    panel.set_ylim(LEAST_BUDGET - 4.0, 104.0)
+
+
+def _sizes(replicas: Axes, hours: Axes, sizes: Sizes) -> None:
+    """Pods by what they do, and the GPU time of all of them so far."""
     times = np.array(sizes.at) / 60.0
     below = np.zeros(len(times))
     for label, count, colour in (
@@ -167,15 +195,23 @@ def _draw(panels: Sequence[Axes], run: Finished, place: int) -> None:
         ("starting", sizes.starting, STARTING),
         ("draining", sizes.draining, DRAINING),
     ):
-        panels[3].fill_between(times, below, below + count, step="post", color=colour, label=label, linewidth=0)
+        replicas.fill_between(times, below, below + count, step="post", color=colour, label=label, linewidth=0)
         below = below + count
     spent = np.concatenate([[0.0], np.cumsum(np.diff(times) / 60.0 * np.array(sizes.gpus[:-1]))])
-    panels[4].plot(times, spent, color=INK, linewidth=1.2)
-    for panel in panels:
-        panel.set_xlim(0.0, duration / 60.0)
-        page.plain(panel)
-    for panel in (panels[0], panels[3]):
-        panel.legend(loc="upper left", frameon=False, fontsize=8, ncols=3)
+    hours.plot(times, spent, color=INK, linewidth=1.2)
+
+
+def _cost(panel: Axes, service: Service, edges: Floats) -> None:
+    """Dollars so far; where a service has no prices, that."""
+    dollars = [cost for second in edges if (cost := cost_dollars(service, second)) is not None]
+    if len(dollars) < len(edges):
+        panel.text(0.5, 0.5, "no costPerHour given", transform=panel.transAxes, ha="center", color=MUTED)
+    else:
+        panel.plot(edges / 60.0, dollars, color=INK, linewidth=1.2)
+
+
+def _bound(panel: Axes, value: float) -> None:
+    panel.axhline(value, color=MISSED, linewidth=1.0, linestyle=(0, (5, 3)))
 
 
 def _p99(at: Floats, values: Floats, edges: Floats) -> Floats:

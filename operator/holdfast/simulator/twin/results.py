@@ -45,6 +45,19 @@ def good(service: Service) -> NDArray[np.bool_]:
     return met & (found.e2e <= (math.inf if slo.e2e_seconds is None else slo.e2e_seconds)) & np.isfinite(found.e2e)
 
 
+def budget_left(service: Service, times: Floats) -> Floats:
+    """Share of the error budget that is left at those seconds, by arrivals within the window of the SLO before them.
+
+    1 is untouched, 0 spent, below that overdrawn; NaN where nothing arrived.
+    """
+    slo, at = service.spec.slo, service.fleet.requests["at"]
+    missed = np.concatenate([[0], np.cumsum(~good(service))])
+    first, last = np.searchsorted(at, times - slo.window_seconds), np.searchsorted(at, times)
+    allowed = slo.budget_share * (last - first)
+    spent = np.divide(missed[last] - missed[first], allowed, out=np.full(len(times), np.nan), where=allowed > 0.0)
+    return np.asarray(1.0 - spent)
+
+
 def counted(run: Finished, service: Service) -> NDArray[np.bool_]:
     """Requests that arrived after the warm-up."""
     return np.asarray(service.fleet.requests["at"] >= run.scenario.warmup)
@@ -90,8 +103,8 @@ def _service(run: Finished, service: Service) -> dict[str, float | int | None]:
         "good": in_time,
         "attainment": in_time / arrivals if arrivals else None,
         "goodput_rps": in_time / (run.scenario.duration - run.scenario.warmup),
-        "gpu_hours": sum(seconds for _, seconds in _gpu_seconds(run, service)) / 3600.0,
-        "cost_dollars": _service_cost(run, service),
+        "gpu_hours": sum(seconds for _, seconds in _gpu_seconds(service, run.scenario.duration)) / 3600.0,
+        "cost_dollars": cost_dollars(service, run.scenario.duration),
         "scale_actions": service.actions,
     }
     for name, values in (("ttft", found.ttft[inside]), ("tpot", found.tpot[inside])):
@@ -107,11 +120,11 @@ def _service(run: Finished, service: Service) -> dict[str, float | int | None]:
 
 def gpu_hours(run: Finished) -> float:
     """GPU time from creation to removal of every pod that held GPUs, start-up and drain included."""
-    return sum(seconds for service in run.services for _, seconds in _gpu_seconds(run, service)) / 3600.0
+    duration = run.scenario.duration
+    return sum(seconds for service in run.services for _, seconds in _gpu_seconds(service, duration)) / 3600.0
 
 
-def _gpu_seconds(run: Finished, service: Service) -> list[tuple[str, float]]:
-    until = run.scenario.duration
+def _gpu_seconds(service: Service, until: float) -> list[tuple[str, float]]:
     return [
         (
             pod.accelerator,
@@ -124,13 +137,14 @@ def _gpu_seconds(run: Finished, service: Service) -> list[tuple[str, float]]:
 
 def _cost(run: Finished) -> float | None:
     """Dollars, None where a service names no prices."""
-    costs = [_service_cost(run, service) for service in run.services]
+    costs = [cost_dollars(service, run.scenario.duration) for service in run.services]
     return None if None in costs else sum(cost for cost in costs if cost is not None)
 
 
-def _service_cost(run: Finished, service: Service) -> float | None:
+def cost_dollars(service: Service, until: float) -> float | None:
+    """What the service's pods cost by that second, None where one has no price."""
     dollars = 0.0
-    for accelerator, seconds in _gpu_seconds(run, service):
+    for accelerator, seconds in _gpu_seconds(service, until):
         price = service.option(accelerator).cost_per_gpu_hour
         if price is None:
             return None
