@@ -59,7 +59,7 @@ def main(words: Sequence[str] | None = None) -> int:
         found = _compared(groups, comparison, peers, fast_loop, given.data, scenarios)
     for line in tell_bars(found):
         print(line)
-    return 1 if given.check and not all(each.met for each in found) else 0
+    return 1 if given.check and not all(each.met is not False for each in found) else 0
 
 
 def _compared(

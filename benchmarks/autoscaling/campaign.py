@@ -63,10 +63,10 @@ class Campaign:
     def _made(self, *asked: *Asked) -> Row:
         return simulated(*asked) if self._workers is None else self._workers.submit(simulated, *asked).result()
 
-    def objective(self, case: Case) -> float:
-        """The share of requests that the scenario's service asks for."""
+    def bounds(self, case: Case) -> tuple[float, int]:
+        """The share of requests that the scenario's service asks for, and the most replicas that it may have."""
         (each,) = case.declared(case.scenario(), self._data, seed=1)
-        return each.spec.slo.objective
+        return each.spec.slo.objective, each.spec.max_replicas
 
     def best_limits(self, case: Case) -> Limits:
         """The fixed limits with which a replica carries the most of the scenario's requests."""

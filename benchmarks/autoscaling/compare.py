@@ -6,16 +6,18 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from statistics import median
 from typing import TypeVar
 
-from benchmarks.autoscaling.campaign import OWN, SHIPPED, Campaign, cheapest
+from benchmarks.autoscaling.campaign import HIGHEST, LOWEST, OWN, SHIPPED, Campaign, cheapest
 from benchmarks.autoscaling.cases import Case
 from benchmarks.autoscaling.fixed_limits import Limits
 from benchmarks.autoscaling.journal import Row
 from holdfast.simulator.twin.oracle import ORACLE
-from holdfast.simulator.twin.peak import STATIC_PEAK
+from holdfast.simulator.twin.peak import smallest
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -55,23 +57,33 @@ def figures(rows: Sequence[Row]) -> Figures:
 class Outcome:
     """One scenario: `own` policies, and of each peer what is shipped and the best knob (None where none attains).
 
-    `tuned` is the best knob with the best fixed limits, empty where these were not asked for.
+    `target` is the attainment at which GPU-hours are compared, `static` the smallest size that attains it (the largest
+    there is where none does). `tuned` and `tuned_static` are with the best fixed `limits`, where these were asked for,
+    and attain it.
     """
 
     case: Case
+    objective: float
     target: float
     own: Mapping[str, Figures]
-    static_peak: Figures
+    static: Figures
     oracle: Figures
     shipped: dict[str, Figures] = field(default_factory=dict)
     swept: dict[str, tuple[int, Figures] | None] = field(default_factory=dict)
     tuned: dict[str, tuple[int, Figures] | None] = field(default_factory=dict)
+    tuned_static: Figures | None = None
     limits: Limits | None = None
 
     @property
     def holdfast(self) -> Figures:
         """Both loops where they were run, else the slow one."""
         return self.own.get("holdfast") or self.own["holdfast-slow"]
+
+    def ratio(self, gpu_hours: float) -> float:
+        """A multiple of what Holdfast pays at the target: of the static size's, if that is more, where it misses it."""
+        ours = self.holdfast
+        paid = ours.gpu_hours if ours.attainment >= self.target else max(ours.gpu_hours, self.static.gpu_hours)
+        return gpu_hours / paid
 
 
 class Comparison:
@@ -95,36 +107,57 @@ class Comparison:
         """Run a scenario under everybody."""
         names = [name for name in OWN if name != "holdfast" or fast_loop]
         own = {name: self._figures(case, name) for name in names}
-        objective = self._campaign.objective(case)
+        objective, most = self._campaign.bounds(case)
         reached = (own.get("holdfast") or own["holdfast-slow"]).attainment
         target = min(objective, reached) if case.unavoidable else objective
-        searched = self._begun(lambda policy: self._figures(case, policy), (STATIC_PEAK, ORACLE))
+        oracle = self._begun(lambda policy: self._figures(case, policy), (ORACLE,))
+        peak = self._begun(lambda share: self._static(case, most, share), (target,))
         swept = self._begun(lambda peer: self._best(case, peer, target, None), self._peers)
-        found = Outcome(case, target, own, *searched)
+        found = Outcome(case, objective, target, own, next(peak), next(oracle))
         found.swept = dict(zip(self._peers, swept, strict=True))
         # After the sweeps, which make the same runs on the first seed.
         shipped = self._begun(lambda peer: self._figures(case, peer, 0), self._peers)
         found.shipped = dict(zip(self._peers, shipped, strict=True))
-        found.oracle = _bounded(found, objective)
+        found.oracle = _bounded(found, self._static(case, most, objective))
         if self._tuned and case.compared:
             limits = found.limits = self._campaign.best_limits(case)
             tuned = self._begun(lambda peer: self._best(case, peer, target, limits), self._peers)
             found.tuned = dict(zip(self._peers, tuned, strict=True))
+            static = self._static(case, most, target, limits)
+            found.tuned_static = static if static.attainment >= target else None
         return found
 
-    def _begun(self, make: Callable[[str], T], names: Sequence[str]) -> Iterator[T]:
-        """One for each name: all are begun at once where there are threads, else each when it is asked for."""
-        return map(make, names) if self._threads is None else self._threads.map(make, names)
+    def _begun(self, make: Callable[[S], T], each: Sequence[S]) -> Iterator[T]:
+        """One for each: all are begun at once where there are threads, else each when it is asked for."""
+        return map(make, each) if self._threads is None else self._threads.map(make, each)
+
+    def _static(self, case: Case, most: int, target: float, limits: Limits | None = None) -> Figures:
+        """The smallest size that attains the target, one for all seeds; `most` where none does."""
+
+        def sized(replicas: int) -> Figures:
+            return self._figures(case, f"static:{replicas}", None, limits)
+
+        return sized(smallest(lambda replicas: sized(replicas).attainment >= target, most))
 
     def _best(self, case: Case, peer: str, target: float, limits: Limits | None) -> tuple[int, Figures] | None:
+        """The knob at which the first seed's front attains for the least, or one near it: medians decide."""
+
+        def attained(*places: int) -> Iterator[tuple[int, Figures]]:
+            there = (place for place in places if LOWEST <= place <= HIGHEST)
+            known = ((place, self._figures(case, peer, place, limits)) for place in there)
+            return ((place, found) for place, found in known if found.attainment >= target)
+
         front = self._campaign.front(case, peer, self._seeds[0], target, limits)
-        best = cheapest(front, target)
-        return None if best is None else (best[0], self._figures(case, peer, best[0], limits))
+        least = cheapest(front, target)
+        place = least[0] if least is not None else max(front, key=lambda each: front[each].attainment)
+        near = list(attained(place, place + 1)) or list(islice(attained(place - 1, place - 2), 1))
+        return min(near, key=lambda each: each[1].gpu_hours, default=None)
 
     def one_knob(self, outcomes: Sequence[Outcome], peer: str) -> tuple[int, list[float]]:
         """The knob that is best over all scenarios, and what it costs in each, as a multiple of Holdfast's GPU-hours.
 
-        Where it does not attain the target, the static peak counts.
+        Where it does not attain the target, the static size that does counts. It is one of the scenarios' best knobs,
+        or what is shipped: between two of those the same scenarios attain, and the leaner the knob the less they cost.
         """
         places = {0} | {found[0] for outcome in outcomes if (found := outcome.swept[peer]) is not None}
         ratios = {place: [self._ratio(outcome, peer, place) for outcome in outcomes] for place in places}
@@ -133,31 +166,40 @@ class Comparison:
 
     def _ratio(self, outcome: Outcome, peer: str, place: int) -> float:
         found = self._figures(outcome.case, peer, place)
-        paid = found.gpu_hours if found.attainment >= outcome.target else outcome.static_peak.gpu_hours
-        return paid / outcome.holdfast.gpu_hours
+        return outcome.ratio(found.gpu_hours if found.attainment >= outcome.target else outcome.static.gpu_hours)
 
     def _figures(self, case: Case, policy: str, place: int | None = None, limits: Limits | None = None) -> Figures:
         return figures([self._campaign.run(case, policy, seed, place, limits) for seed in self._seeds])
 
 
-def _bounded(outcome: Outcome, objective: float) -> Figures:
+def _bounded(outcome: Outcome, static: Figures) -> Figures:
     """The oracle, or whoever attains the objective for less: someone who knows all arrivals could do the same."""
     others = [each[1] for each in outcome.swept.values() if each is not None]
-    able = [each for each in (*others, *outcome.own.values(), outcome.static_peak) if each.attainment >= objective]
+    able = [each for each in (*others, *outcome.own.values(), static) if each.attainment >= outcome.objective]
     least = min((outcome.oracle, *able), key=lambda each: each.gpu_hours)
     return outcome.oracle if least is outcome.oracle else replace(least, label=f"oracle, as {least.label}")
 
 
 def swept_ratios(outcomes: Sequence[Outcome], peer: str) -> list[float]:
-    """What each scenario's own best knob costs, as a multiple of Holdfast's GPU-hours; else the static peak.
+    """What each scenario's own best knob costs, as a multiple of Holdfast's GPU-hours; else what the static size does.
 
     With the best fixed limits or without, whichever is cheaper, where both were run.
     """
     found = []
     for outcome in outcomes:
         paid = [each[1].gpu_hours for each in (outcome.swept[peer], outcome.tuned.get(peer)) if each is not None]
-        found.append(min(paid, default=outcome.static_peak.gpu_hours) / outcome.holdfast.gpu_hours)
+        found.append(outcome.ratio(min(paid)) if paid else _static_ratio(outcome, tuned=True))
     return found
+
+
+def static_ratios(outcomes: Sequence[Outcome], tuned: bool) -> list[float]:
+    """The same of the smallest static size that attains the target."""
+    return [_static_ratio(outcome, tuned) for outcome in outcomes]
+
+
+def _static_ratio(outcome: Outcome, tuned: bool) -> float:
+    able = [outcome.static, outcome.tuned_static if tuned else None]
+    return outcome.ratio(min(each.gpu_hours for each in able if each is not None))
 
 
 def geometric_mean(values: Sequence[float]) -> float:

@@ -17,7 +17,7 @@ SHARED = ("domain", "enginemodel", "simulator/twin", "render/admission.py", "ren
 BESIDES = {
     "holdfast": ("policy", "../holdfast_engine"),
     "holdfast-slow": ("policy",),
-    "static-peak": (),
+    "static": (),
     "oracle": (SEARCH,),
 }
 """Code that every run comes from but the oracle's search, and what some come from besides; peers come from `PEERS`."""
@@ -89,7 +89,7 @@ def _read(line: bytes) -> tuple[Key, Row]:
 def code_digest(policy: str) -> str:
     """Of the code that a policy's runs come from: a run of other code is another run."""
     root = Path(holdfast.__file__).resolve().parent
-    besides = BESIDES.get(policy, PEERS)
+    besides = BESIDES.get(policy.partition(":")[0], PEERS)
     digest = hashlib.sha256()
     for name in (*SHARED, *besides):
         place = root / name

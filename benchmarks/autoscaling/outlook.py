@@ -6,16 +6,19 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
 
-from benchmarks.autoscaling.campaign import OWN
+from benchmarks.autoscaling.campaign import OWN, SHIPPED
 from benchmarks.autoscaling.cases import Case
 from benchmarks.autoscaling.journal import Journal
 from holdfast.simulator.twin.oracle import ORACLE
-from holdfast.simulator.twin.peak import STATIC_PEAK
 
 FRONT_RUNS = 7
 """Runs that the search of one knob takes as a rule, what is shipped among them."""
 
+SIZES = 4
+"""Sizes that the search of the smallest that attains tries as a rule."""
+
 PEER = "peer"
+STATIC = "static"
 SLOW = "holdfast-slow"
 
 
@@ -47,12 +50,13 @@ def outlook(
 
 
 def _runs(case: Case, peers: int, seeds: int, fast_loop: bool, tuned: bool) -> dict[str, int]:
-    """How many by kind: a front on the first seed, what is shipped, the best and the common knob on the others."""
-    swept = FRONT_RUNS + 3 * (seeds - 1)
+    """By kind: a front on the first seed; as shipped, the best, its neighbour and the common knob on the others."""
+    swept = FRONT_RUNS + 4 * (seeds - 1)
     if tuned and case.compared:
-        swept += FRONT_RUNS + seeds - 1
+        swept += FRONT_RUNS + 2 * (seeds - 1)
     own = {name: seeds for name in OWN if name != "holdfast" or fast_loop}
-    return {**own, STATIC_PEAK: seeds, ORACLE: seeds, PEER: peers * swept}
+    sizes = SIZES * (1 + case.unavoidable + (tuned and case.compared))
+    return {**own, STATIC: seeds * sizes, ORACLE: seeds, PEER: peers * swept}
 
 
 def _guess(known: Mapping[tuple[str, str], float], name: str, kind: str) -> float | None:
@@ -69,6 +73,6 @@ def _known(journal: Journal) -> dict[tuple[str, str], float]:
     """Mean seconds by scenario and kind."""
     seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
     for key, row in journal.rows():
-        kind = key.policy if key.policy in (*OWN, STATIC_PEAK, ORACLE) else PEER
+        kind = PEER if key.policy in SHIPPED else key.policy.partition(":")[0]
         seconds[key.case.partition(",")[0], kind].append(row.wall_seconds)
     return {place: mean(each) for place, each in seconds.items()}

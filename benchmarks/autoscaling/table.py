@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from benchmarks.autoscaling.bars import Verdict
+from benchmarks.autoscaling.bars import STATIC, Verdict
 from benchmarks.autoscaling.campaign import knob_value
-from benchmarks.autoscaling.compare import Comparison, Figures, Outcome, geometric_mean, swept_ratios
+from benchmarks.autoscaling.compare import Comparison, Figures, Outcome, geometric_mean, static_ratios, swept_ratios
 
 COLUMNS = (
     *("policy", "knob", "attainment %", "GPU-hours", "/ oracle", "$", "TTFT p99 s", "TPOT p99 ms"),
@@ -28,7 +28,8 @@ def tell_bars(verdicts: Sequence[Verdict]) -> Iterator[str]:
     yield "| bar | | |"
     yield "|---|---|---|"
     for verdict in verdicts:
-        yield f"| {verdict.name} | {verdict.told} | {'met' if verdict.met else 'MISSED'} |"
+        met = "not judged" if verdict.met is None else "met" if verdict.met else "MISSED"
+        yield f"| {verdict.name} | {verdict.told} | {met} |"
 
 
 def _scenario(outcome: Outcome) -> Iterator[str]:
@@ -37,7 +38,10 @@ def _scenario(outcome: Outcome) -> Iterator[str]:
     yield ""
     yield f"| {' | '.join(COLUMNS)} |"
     yield "|" + "---|" * len(COLUMNS)
-    for found in (outcome.oracle, outcome.static_peak, *outcome.own.values()):
+    yield _line(outcome.oracle, outcome, "", "", "", "")
+    tuned_static = "" if outcome.tuned_static is None else _hours(outcome.tuned_static)
+    yield _line(outcome.static, outcome, "", "", "", tuned_static)
+    for found in outcome.own.values():
         yield _line(found, outcome, "", "", "", "")
     for peer, shipped in outcome.shipped.items():
         swept = outcome.swept[peer]
@@ -65,16 +69,15 @@ def _hours(found: Figures) -> str:
 
 def _overall(compared: Sequence[Outcome], comparison: Comparison, peers: Sequence[str]) -> Iterator[str]:
     names = " | ".join(outcome.case.title for outcome in compared)
-    yield "GPU-hours at equal attainment, as multiples of Holdfast's; the static peak's where the target is missed"
+    yield "GPU-hours at equal attainment, as multiples of Holdfast's; the static size's where the target is missed"
     yield ""
     yield f"| policy | knob for all | {names} | geometric mean | knob of each: geometric mean |"
     yield "|" + "---|" * (len(compared) + 4)
     for peer in peers:
         place, ratios = comparison.one_knob(compared, peer)
         yield _multiples(peer, f"{knob_value(peer, place):.3g}", ratios, swept_ratios(compared, peer))
-    static = [outcome.static_peak.gpu_hours / outcome.holdfast.gpu_hours for outcome in compared]
-    yield _multiples("static-peak", "", static, static)
-    oracle = [outcome.oracle.gpu_hours / outcome.holdfast.gpu_hours for outcome in compared]
+    yield _multiples(STATIC, "", static_ratios(compared, tuned=False), static_ratios(compared, tuned=True))
+    oracle = [outcome.ratio(outcome.oracle.gpu_hours) for outcome in compared]
     yield _multiples("oracle", "", oracle, oracle)
     yield ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -9,16 +10,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.autoscaling.bars import verdicts
+from benchmarks.autoscaling.bars import Verdict, verdicts
 from benchmarks.autoscaling.campaign import HIGHEST, LOWEST, OWN, Campaign, cheapest, knob_value, leanest
 from benchmarks.autoscaling.cases import CASES, VARIATIONS, VARIED, Case, varied
-from benchmarks.autoscaling.compare import PEERS, Comparison, geometric_mean
+from benchmarks.autoscaling.compare import (
+    PEERS,
+    Comparison,
+    Outcome,
+    _bounded,
+    geometric_mean,
+    static_ratios,
+    swept_ratios,
+)
 from benchmarks.autoscaling.fixed_limits import Limits
 from benchmarks.autoscaling.journal import Journal, Key, Row
 from benchmarks.autoscaling.outlook import outlook
 from benchmarks.autoscaling.requests import shifted
 from benchmarks.autoscaling.table import tell, tell_bars
 from holdfast.simulator.twin.fleet import Workload
+from holdfast.simulator.twin.peak import smallest
 from holdfast.simulator.twin.policies import POLICIES, make_policy
 
 
@@ -116,24 +126,138 @@ def test_each_variation_changes_one_thing_and_is_another_run() -> None:
     assert len(digests | {CASES[name].digest() for name in VARIED}) == len(VARIED) * (1 + len(VARIATIONS))
 
 
-class Made(Campaign):
-    """Rows of which only the policy and the knob decide: more of a knob is leaner, and attains up to place 2."""
+REACH = {1: 0.5, 2: 0.9, 3: 0.985, 4: 0.995}
+"""What a static size attains, by its replicas; each costs one GPU-hour."""
 
-    def __init__(self, ours_gpu_hours: float, ours_attains: float) -> None:
+
+class Made(Campaign):
+    """Rows of which only the policy and the knob decide: more of a knob is leaner, and attains up to place 2.
+
+    On seeds but the first they attain up to `edge`. Fixed limits spare half of a static size's GPU-hours.
+    """
+
+    def __init__(self, ours_gpu_hours: float, ours_attains: float, edge: int = 2) -> None:
         self._ours = ours_gpu_hours
         self._attains = ours_attains
+        self._edge = edge
 
     def run(self, case: Case, policy: str, seed: int, place: int | None = None, limits: Limits | None = None) -> Row:
-        if policy in OWN:
+        kind, _, size = policy.partition(":")
+        if kind in OWN:
             made = row(self._attains, self._ours)
+        elif kind == "static":
+            made = row(REACH[int(size)], float(size) * (0.5 if limits else 1.0))
         elif place is None:
-            made = row(0.995, {"oracle": 0.9, "static-peak": 3.0}[policy])
+            made = row(0.995, 0.9)
         else:
-            made = row(0.995 if place <= 2 else 0.9, 2.0 - 0.1 * place)
+            made = row(0.995 if place <= (2 if seed == 1 else self._edge) else 0.9, 2.0 - 0.1 * place)
         return replace(made, label=policy)
 
-    def objective(self, case: Case) -> float:
-        return 0.99
+    def bounds(self, case: Case) -> tuple[float, int]:
+        return 0.99, len(REACH)
+
+    def best_limits(self, case: Case) -> Limits:
+        return 64, 1024
+
+
+PAIR = ("hpa", "wva")
+
+
+def outcome_of(
+    case: Case, ours_gpu_hours: float, ours_attains: float, *, tuned: bool = False, edge: int = 2, seeds: int = 3
+) -> tuple[Comparison, Outcome]:
+    comparison = Comparison(Made(ours_gpu_hours, ours_attains, edge), range(1, 1 + seeds), PAIR, tuned)
+    return comparison, comparison.outcome(case, fast_loop=True)
+
+
+def judged(comparison: Comparison, outcomes: Sequence[Outcome], capacity_rps: float = 1.0) -> dict[str, Verdict]:
+    found = verdicts(outcomes, comparison, PAIR, {outcome.case.title: capacity_rps for outcome in outcomes})
+    return {verdict.name: verdict for verdict in found}
+
+
+@pytest.mark.parametrize(
+    ("reached", "size"), [(0.5, 1), (0.7, 2), (0.9, 2), (0.98, 3), (0.985, 3), (0.99, 4), (1.0, 4)]
+)
+def test_the_static_size_is_the_smallest_that_reaches_what_is_compared(reached: float, size: int) -> None:
+    _, found = outcome_of(CASES["spike"], 1.5, reached)
+    assert found.target == min(0.99, reached)
+    assert found.static.label == f"static:{size}"
+    assert found.static.gpu_hours == size
+
+
+def test_the_static_size_is_the_largest_where_none_reaches_what_is_compared() -> None:
+    def size(reach: float) -> int:
+        return smallest(lambda replicas: REACH[replicas] >= reach, len(REACH))
+
+    assert size(0.999) == 4
+    assert size(0.0) == 1
+    assert smallest(lambda replicas: False, 1) == 1
+
+
+def test_a_peer_that_never_reaches_what_is_compared_pays_for_the_smallest_static_size_that_does() -> None:
+    comparison, found = outcome_of(CASES["spike"], 1.5, 0.985, edge=LOWEST - 1)
+    assert swept_ratios([found], "hpa") == [3.0 / 1.5]
+    assert comparison.one_knob([found], "hpa") == (0, [3.0 / 1.5])
+
+
+def test_the_oracle_attains_the_objective_even_where_less_is_compared() -> None:
+    _, found = outcome_of(CASES["step"], 1.5, 0.5)
+    assert found.static.gpu_hours == 1.0
+    found.oracle = replace(found.oracle, gpu_hours=3.0)
+    assert _bounded(found, found.static) == found.oracle
+    attains = replace(found.static, attainment=0.99, gpu_hours=2.0)
+    assert _bounded(found, attains).label == "oracle, as static:1"
+
+
+def test_a_scenario_in_which_holdfast_misses_what_is_compared_saves_nothing() -> None:
+    comparison, found = outcome_of(CASES["smooth"], 0.5, 0.98)
+    assert found.target == 0.99
+    assert static_ratios([found], tuned=False) == [1.0]
+    assert judged(comparison, [found])["smooth: attains the objective"].met is False
+
+
+def test_the_objective_is_attained_only_if_it_is_even_where_less_is_compared() -> None:
+    comparison, found = outcome_of(CASES["shift"], 1.5, 0.9891)
+    verdict = judged(comparison, [found])["shift: attains the objective"]
+    assert (verdict.met, verdict.told) == (False, "98.91 % of 99 %")
+
+
+def test_peers_are_searched_at_what_holdfast_reached_wherever_loss_is_unavoidable() -> None:
+    for name in ("spike", "step", "overload", "faults"):
+        comparison, found = outcome_of(CASES[name], 1.85, 0.6)
+        assert found.target == 0.6
+        assert judged(comparison, [found])[f"{name}: no peer attains more for as little"].met is False
+
+
+def test_a_saving_beside_the_best_fixed_limits_is_judged_only_where_these_were_tried() -> None:
+    name = "at equal attainment, its knob swept in each scenario"
+    comparison, found = outcome_of(CASES["smooth"], 1.0, 0.995)
+    assert judged(comparison, [found])[f"{name}, vLLM's limits"].met is None
+    comparison, found = outcome_of(CASES["smooth"], 1.0, 0.995, tuned=True)
+    assert judged(comparison, [found])[f"{name}, best fixed limits"].met is True
+    assert static_ratios([found], tuned=True) == [2.0]
+    assert static_ratios([found], tuned=False) == [4.0]
+
+
+@pytest.mark.parametrize(("edge", "place"), [(2, 2), (3, 3), (1, 1), (0, 0)])
+def test_a_knob_of_the_first_seed_counts_only_if_the_median_attains_and_else_one_near_it(edge: int, place: int) -> None:
+    _, found = outcome_of(CASES["smooth"], 1.0, 0.995, edge=edge)
+    best = found.swept["hpa"]
+    assert best is not None
+    assert best[0] == place
+    assert best[1].attainment >= found.target
+
+
+def test_a_knob_that_only_the_first_seed_likes_is_none() -> None:
+    _, found = outcome_of(CASES["smooth"], 1.0, 0.995, edge=-1)
+    assert found.swept == {"hpa": None, "wva": None}
+
+
+@pytest.mark.parametrize(("goodput", "met"), [(8.9, False), (9.0, True)])
+def test_overload_is_held_to_what_the_largest_fleet_carries(goodput: float, met: bool) -> None:
+    comparison, found = outcome_of(CASES["overload"], 1.5, 0.9)
+    found.own = {"holdfast": replace(found.holdfast, window_goodput_rps=goodput)}
+    assert judged(comparison, [found], capacity_rps=10.0)["overload: goodput in overload"].met is met
 
 
 def compared(
@@ -155,7 +279,7 @@ def test_sensitivity_has_bars_of_its_own() -> None:
         in lines
     )
     bars = [line for line in lines if line.startswith("| overhead 0 ms: at equal attainment")]
-    assert [bar.rpartition("bar ")[2] for bar in bars] == ["14 % | met |", "3 % | met |"]
+    assert [bar.rpartition("bar ")[2] for bar in bars] == ["14 % | met |", "3 % | not judged |"]
     assert not any("never worse" in line for line in lines)
 
 
@@ -168,7 +292,10 @@ def test_the_plain_scenarios_keep_the_harder_bars() -> None:
 
 def test_a_peer_that_attains_more_for_as_little_is_named() -> None:
     told = [line for line in compared([CASES["faults"]], 1.85) if line.startswith("| faults: no peer attains more")]
-    assert told == ["| faults: no peer attains more for as little | 99.50 % with 1.85 GPU-hours; none does | met |"]
+    assert told == [
+        "| faults: no peer attains more for as little | 99.50 % with 1.85 GPU-hours; none does; "
+        "in hindsight static:4 99.50 % with 4.00 | met |"
+    ]
     lines = compared([CASES["faults"]], 1.85, None, ours_attains=0.98)
     (told_of_wva,) = [line for line in lines if line.startswith("| faults: no peer attains more")]
     assert "wva 99.50 % with 1.80 GPU-hours" in told_of_wva
@@ -183,12 +310,12 @@ def test_peers_swept_together_give_the_same_table() -> None:
 
 def test_the_outlook_tells_runs_and_minutes_and_guesses_what_was_never_run(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "runs.jsonl")
-    for policy in ("holdfast-slow", "static-peak", "oracle", "hpa"):
+    for policy in ("holdfast-slow", "static:3", "oracle", "hpa"):
         journal.add(Key("step", "abc", policy, None, 1, "def"), row(0.99, 2.0))
     journal.add(Key("smooth", "abc", "holdfast-slow", None, 1, "def"), replace(row(0.99, 2.0), wall_seconds=5.0))
     cases = [CASES["step"], CASES["smooth"], CASES["spike"]]
     lines = list(outlook(cases, journal, PEERS, seeds=1, fast_loop=True, tuned=False, workers=2))
-    assert "| step | 74 | 0.6 | 0.0 | holdfast |" in lines
-    assert "| smooth | 74 | 6.1 | 6.0 | holdfast |" in lines
-    assert "| spike | 74 | 0.0 | 0.0 | holdfast, holdfast-slow, oracle, peer, static-peak |" in lines
-    assert lines[-1].startswith("At least 3 min on 2 cores")
+    assert "| step | 81 | 0.7 | 0.0 | holdfast |" in lines
+    assert "| smooth | 77 | 6.3 | 6.2 | holdfast |" in lines
+    assert "| spike | 81 | 0.0 | 0.0 | holdfast, holdfast-slow, oracle, peer, static |" in lines
+    assert lines[-1].startswith("At least 4 min on 2 cores")

@@ -23,10 +23,16 @@ def static_peak(
         runs[replicas] = simulate(scenario, declared, Static(replicas), seed, progress)
         return attains(runs[replicas])
 
-    low, high = 1, declared[0].spec.max_replicas
+    size = smallest(enough, declared[0].spec.max_replicas)
+    if size not in runs:
+        enough(size)
+    return replace(runs[size], policy=f"{STATIC_PEAK}:{size}")
+
+
+def smallest(enough: Callable[[int], bool], most: int) -> int:
+    """The smallest size from 1 to `most` that is enough, by halving, as if all larger ones were; `most` if none is."""
+    low, high = 1, most
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle + 1, high)
-    if low not in runs:
-        enough(low)
-    return replace(runs[low], policy=f"{STATIC_PEAK}:{low}")
+    return low
