@@ -26,6 +26,7 @@ PRODUCTS = {
     "Tesla-T4": "t4",
     "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition": "rtx_pro_6000_server",
     "NVIDIA-GeForce-RTX-4090": "rtx4090",
+    "NVIDIA-GeForce-RTX-5090": "rtx5090",
 }
 
 
