@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,10 +30,16 @@ def _is_ready(found: Json) -> bool:
     return found.get("status", {}).get("replicas", {}).get("ready", 0) > 0
 
 
-def explain(place: Kubectl, *arguments: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "holdfast.cli.main", "explain", f"{place.namespace}/told", "--json"]
+def explain(
+    place: Kubectl, *arguments: str, program: Sequence[str] = (sys.executable, "-m", "holdfast.cli.main")
+) -> dict[str, Any]:
+    command = [*program, "explain", f"{place.namespace}/told", "--json"]
     command += ["--operator-namespace", stack.NAMESPACE, *arguments]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    # kubectl finds its plugins on PATH: pip puts ours beside the interpreter.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    answer = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "PATH": path}
+    )
     found: dict[str, Any] = json.loads(answer.stdout)
     return found
 
@@ -41,6 +50,11 @@ def test_the_leader_tells_of_the_decision_it_takes_now(served: Json, place: Kube
     assert found["decision"]["action"] == "Hold"
     assert found["decision"]["inputs"]["perReplicaRps"] > 0
     assert [each["accelerator"] for each in found["decision"]["candidates"]] == ["l40s"]
+
+
+def test_kubectl_says_the_same_through_its_plugin(served: Json, place: Kubectl) -> None:
+    found = explain(place, program=("kubectl", "holdfast"))
+    assert (found["source"], found["decision"]["action"]) == ("now", "Hold")
 
 
 def test_the_change_before_stands_in_status_and_in_its_event(served: Json, place: Kubectl) -> None:

@@ -41,14 +41,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a line per service; 1 when one of them misses its objective."""
+    return reading.read("status", arguments.kubeconfig, lambda api: told(api, arguments))
 
-    async def work(api: ApiPort) -> int:
-        namespace = None if arguments.all_namespaces else arguments.namespace
-        services = (await api.request("GET", reading.services_path(namespace))).get("items", [])
-        show(services, as_json=arguments.json)
-        return int(any(condition(service, "SLOMet") == "False" for service in services))
 
-    return reading.read("status", arguments.kubeconfig, work)
+async def told(api: ApiPort, arguments: argparse.Namespace) -> int:
+    """Print what the cluster holds; the exit code."""
+    namespace = None if arguments.all_namespaces else arguments.namespace
+    services = (await api.request("GET", reading.services_path(namespace))).get("items", [])
+    show(services, as_json=arguments.json)
+    return int(any(condition(service, "SLOMet") == "False" for service in services))
 
 
 def show(services: list[Body], *, as_json: bool) -> None:
@@ -60,7 +61,7 @@ def show(services: list[Body], *, as_json: bool) -> None:
     for service in services:
         table.add_row(*row(service))
     # A pipe has no width of its own: cut names would be of no use to whoever reads them there.
-    Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(table)
+    Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, markup=False, emoji=False).print(table)
 
 
 def row(service: Body) -> list[str]:
@@ -80,7 +81,7 @@ def row(service: Body) -> list[str]:
         slo.get("tpotP95"),
         status.get("lastDecision", {}).get("reason"),
     ]
-    return ["-" if cell is None else str(cell) for cell in cells]
+    return ["-" if cell is None else reading.printable(str(cell)) for cell in cells]
 
 
 def condition(service: Body, kind: str) -> str:
