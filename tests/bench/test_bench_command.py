@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.bench import records
 from holdfast.cli.main import build_parser, main
+from tests.bench.bench_builders import record
 from tests.fakes import RawServer
 from tests.simulator.emulator_builders import MODEL, engine
 
@@ -48,7 +50,7 @@ async def test_a_run_against_an_engine_gives_every_figure(tmp_path: Path, capsys
     assert "60 of 60 requests good, 100.00 % (objective 99 %)" in shown
     assert "TTFT, ms" in shown
     assert (tmp_path / "page.html").stat().st_size > 10_000
-    whole = ("--warm-up", "0s", "--cool-down", "0s")
+    whole = ("--warm-up", "0s", "--cool-down", "0s", *CALM)
     assert await bench("--from", str(tmp_path / "raw.jsonl"), "--slo", "ttft=0.001ms", "--json", *whole) == 1
     again = json.loads(capsys.readouterr().out)["results"]
     assert again["ttft"] == results["ttft"]
@@ -104,6 +106,30 @@ async def test_a_client_that_is_too_slow_refuses_its_result(tmp_path: Path, caps
     assert shown.out == ""
     assert "refused, the client was too slow" in shown.err
     assert json.loads((tmp_path / "out.json").read_text())["results"] is None
+
+
+@pytest.mark.parametrize("late", [0.02, 1e9])
+def test_records_of_a_client_that_was_too_slow_are_refused_again(
+    late: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = tmp_path / "raw.jsonl"
+    records.write(
+        raw, [record(at=10.0 + number, index=number, scheduled_at=10.0 + number - late) for number in range(9)]
+    )
+    assert main(["bench", "--from", str(raw)]) == 1
+    assert "refused, the client was too slow: requests left" in capsys.readouterr().err
+    assert main(["bench", "--from", str(raw), "--max-client-lag", "2000000000s"]) == 0
+    assert "records tell how late requests left, not how late" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -5.0])
+def test_records_without_a_sane_moment_are_counted_and_refuse_nothing(
+    odd: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = tmp_path / "raw.jsonl"
+    records.write(raw, [record(), record(index=1, sent_at=odd)])
+    assert main(["bench", "--from", str(raw), "--json"]) in (0, 1)
+    assert json.loads(capsys.readouterr().out)["refused"] is None
 
 
 async def test_an_engine_with_a_key_is_asked_with_it(

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from holdfast.bench import sweeppage
 from holdfast.bench.definitions import Slo
-from holdfast.bench.engine import read_sample, reported
+from holdfast.bench.engine import Reported, Resource, read_sample, reported
 from holdfast.bench.port import ClientTooSlow, Planned
 from holdfast.bench.records import Outcome, Record
 from holdfast.bench.results import measure
 from holdfast.bench.sweep import KEEPS_UP, OverSaturation, Search, Sweep, Trial, kept_up, rises, saturation
 from holdfast.cli.main import main
 from tests.bench.bench_builders import record, steady
-from tests.simulator.emulator_builders import engine
+from tests.simulator.emulator_builders import MODEL, engine
 
 GOOD = measure(steady(100), Slo(ttft_seconds=1.0), 0.0, 0.0)
 BAD = measure(steady(100), Slo(ttft_seconds=0.1), 0.0, 0.0)
@@ -201,6 +201,44 @@ def test_what_an_engine_reports_is_read_and_peaks_are_kept() -> None:
     assert reported([]) is None
 
 
+LIMIT = 'holdfast:limits{engine="0",model_name="m",name="active_sequences"} '
+
+
+@pytest.mark.parametrize(
+    ("limit", "share"), [("8.0", 0.875), ("0.0", math.nan), ("NaN", math.nan), ("e", math.nan), ("1e999", 0.0)]
+)
+def test_sequences_are_full_by_the_limit_that_the_plugin_tells(limit: str, share: float) -> None:
+    sample = read_sample(METRICS + LIMIT + limit + "\n")
+    assert sample is not None
+    told = reported([sample])
+    assert told is not None
+    assert told.peak_sequences_share == pytest.approx(share, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("kv_usage", "waiting", "preemptions", "share", "bound"),
+    [
+        (0.5, 3.0, 2.0, 1.0, Resource.KV_CACHE),
+        (0.97, 0.0, 0.0, 1.0, Resource.KV_CACHE),
+        (0.5, 3.0, 0.0, 1.0, Resource.SEQUENCES),
+        (0.5, 3.0, 0.0, 0.4, Resource.TOKENS_PER_STEP),
+        (0.5, 3.0, 0.0, math.nan, Resource.SEQUENCES_OR_TOKENS),
+        (0.5, 0.0, 0.0, 1.0, Resource.NONE),
+        (math.nan, math.nan, 0.0, math.nan, Resource.NONE),
+    ],
+)
+def test_what_an_engine_ran_out_of_is_told_in_words_and_in_json(
+    kv_usage: float, waiting: float, preemptions: float, share: float, bound: Resource
+) -> None:
+    engine = Reported(3, kv_usage, 1000.0, 7.0, waiting, preemptions, peak_sequences_share=share)
+    assert engine.binds is bound
+    below = Trial(2.0, GOOD, "", replace(engine, peak_kv_usage=1.0))
+    found = sweep_of(below, Trial(4.0, BAD, "too much"), Trial(5.0, BAD, "too much", engine))
+    assert f"bound by {sweeppage.BOUND[bound]}" in sweeppage.told(found)[-1]
+    assert sweeppage.as_json(found, "")["binds"] == bound.value
+    assert sweeppage.as_json(sweep_of(below), "")["binds"] is None
+
+
 @pytest.mark.parametrize("text", ["", "<html>", "vllm:kv_cache_usage_perc{} much", "tgi_queue_size 3"])
 def test_metrics_of_others_are_left_alone(text: str) -> None:
     assert read_sample(text) is None
@@ -226,12 +264,14 @@ async def test_a_sweep_of_an_engine_is_told_in_a_table_a_page_and_json(
             "60s",
         )
         lengths = ("--prompt-tokens", "10", "--output-tokens", "4", "--slo", "ttft=30s", "--objective", "50%")
+        lengths += ("--kv-model", MODEL)
         out = ("--json", str(tmp_path / "sweep.json"), "--plot", str(tmp_path / "sweep.html"))
         code = await asyncio.to_thread(main, ["bench", *arguments, *lengths, *out])
     told = json.loads((tmp_path / "sweep.json").read_text())
     low, high = told["saturation_rps"]
     assert code == 0
     assert 8 <= low < high <= 512
+    assert {trial["results"]["kv_cache_bytes_per_token"] for trial in told["trials"]} == {2 * 36 * 8 * 128 * 2}
     assert told["operating_range_rps"] == [0.5 * low, 0.7 * low]
     assert [trial["rate_rps"] for trial in told["trials"]] == sorted(trial["rate_rps"] for trial in told["trials"])
     assert "saturates between" in capsys.readouterr().out

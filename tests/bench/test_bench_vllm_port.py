@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from holdfast.bench import report
 from holdfast.bench.definitions import Slo
 from holdfast.bench.port import Api, CannotGenerate, Endpoint, Load, Planned, Rate
 from holdfast.bench.records import Outcome, Record
@@ -57,6 +58,11 @@ def test_our_figures_of_vllms_records_are_vllms() -> None:
         spread = getattr(found, name)
         ours |= {f"{name} mean": spread.mean, f"{name} p50": spread.p50, f"{name} p99": spread.p99}
     assert ours == pytest.approx(summary_by_vllm(result), rel=1e-9)
+
+
+def test_the_report_says_that_nobody_knows_whether_vllms_client_kept_up() -> None:
+    found = measure(records_of(detailed(3)), Slo(), 0.0, 0.0)
+    assert any("does not tell whether it kept up" in line for line in report.told(found, 0.99))
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,12 @@ class OwnGenerator:
         return Run(tuple(records), client, "holdfast")
 
 
+def as_recorded(records: Sequence[Record]) -> Client:
+    """What records still tell of the client that made them: how late requests left, not how late events were read."""
+    late = np.array([record.lateness_seconds for record in records if math.isfinite(record.lateness_seconds)])
+    return Client(percentile(late, 0.99), math.nan, math.nan, math.nan)
+
+
 def delay_exceeded(lags: Sequence[float], seconds: float, share: float) -> float:
     """The delay that this share of events exceeds: one that comes in the midst of a stall waits for the rest of it.
 

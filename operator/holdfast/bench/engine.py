@@ -9,6 +9,7 @@ import ssl
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -23,8 +24,24 @@ _VALUE = re.compile(
     r"(?:\{[^}\n]*\})? ([0-9.eE+-]+)$",
     re.MULTILINE,
 )
+_SEQUENCES = re.compile(r'^holdfast:limits\{[^}\n]*\bname="active_sequences"[^}\n]*\} ([0-9.eE+-]+)$', re.MULTILINE)
 _CACHE = re.compile(r"^vllm:cache_config_info\{([^}\n]*)\}", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+FULL = 0.95
+"""Share of the KV cache, or of the sequences in a step, from which on it is what binds."""
+
+
+class Resource(StrEnum):
+    """What an engine runs out of."""
+
+    KV_CACHE = "kv_cache"
+    SEQUENCES = "sequences"
+    TOKENS_PER_STEP = "tokens_per_step"
+    SEQUENCES_OR_TOKENS = "sequences_or_tokens_per_step"
+    """One of the two: engines without the plugin do not tell their limits."""
+    NONE = "none"
+    """Nothing waits in the engine: what binds is before it, or each sequence's own speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +56,7 @@ class Sample:
     gpu_flops: float = 0.0
     gpu_memory_bytes: float = 0.0
     looked_at: float = 0.0
+    most_sequences: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +70,19 @@ class Reported:
     peak_waiting: float
     preemptions: float
     work: GpuWork | None = None
+    peak_sequences_share: float = math.nan
+    """Running sequences / the most that the plugin allows; NaN without it."""
+
+    @property
+    def binds(self) -> Resource:
+        """What requests waited for first."""
+        if self.preemptions or self.peak_kv_usage >= FULL:
+            return Resource.KV_CACHE
+        if not self.peak_waiting > 0:
+            return Resource.NONE
+        if math.isnan(self.peak_sequences_share):
+            return Resource.SEQUENCES_OR_TOKENS
+        return Resource.SEQUENCES if self.peak_sequences_share >= FULL else Resource.TOKENS_PER_STEP
 
     @property
     def peak_kv_tokens(self) -> float:
@@ -78,6 +109,7 @@ def read_sample(text: str, looked_at: float = 0.0) -> Sample | None:
         gpu_memory_bytes=_mean(values.get("estimated_read_bytes_per_gpu_total", []))
         + _mean(values.get("estimated_write_bytes_per_gpu_total", [])),
         looked_at=looked_at,
+        most_sequences=_total(_SEQUENCES.findall(text)),
     )
 
 
@@ -85,6 +117,7 @@ def reported(samples: list[Sample]) -> Reported | None:
     """The peaks; None without a sample."""
     if not samples:
         return None
+    shares = [sample.running / sample.most_sequences for sample in samples if sample.most_sequences > 0.0]
     return Reported(
         looks=len(samples),
         peak_kv_usage=max(sample.kv_usage for sample in samples),
@@ -94,6 +127,7 @@ def reported(samples: list[Sample]) -> Reported | None:
         # A counter that fell is another engine's, or of one that began anew.
         preemptions=max(0.0, samples[-1].preemptions - samples[0].preemptions),
         work=_work(samples[0], samples[-1]),
+        peak_sequences_share=max(shares, default=math.nan),
     )
 
 
@@ -106,6 +140,14 @@ def _work(first: Sample, last: Sample) -> GpuWork | None:
     )
     positive = work.flops > 0.0 and work.memory_bytes > 0.0 and work.seconds > 0.0
     return work if positive and math.isfinite(work.flops + work.memory_bytes) else None
+
+
+def _total(found: list[str]) -> float:
+    """NaN where there is none, or one is no number."""
+    try:
+        return sum(map(float, found)) if found else math.nan
+    except ValueError:
+        return math.nan
 
 
 def _mean(values: list[float]) -> float:

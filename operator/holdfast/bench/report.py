@@ -113,6 +113,10 @@ def notes(results: Results) -> list[str]:
         told.append(f"counted: arrivals of {cut.seconds:.1f} s; {results.left_out} of warm-up and cool-down left out")
     if not cut.steady:
         told.append("no steady state was found: latencies still change; run longer, or at a lower rate")
+    if results.client is None:
+        told.append("its client does not tell whether it kept up: what it was late itself counts as the endpoint's")
+    elif math.isnan(results.client.lag_p99_seconds):
+        told.append("records tell how late requests left, not how late their events were read")
     for count, what in (
         (results.without_usage, "without a usage block: tokens are events with text"),
         (results.one_token, "of one token: they have no TPOT"),

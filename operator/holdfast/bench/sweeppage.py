@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.bench import roofline
+from holdfast.bench.engine import Reported, Resource
 from holdfast.bench.page import table
 from holdfast.bench.results import figures, without_nan
 from holdfast.bench.sweep import Sweep, Trial
@@ -20,8 +21,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HEADS = ("req/s", "good", "goodput", "tokens/s", "tokens/s of a user", "TTFT p99, ms", "TPOT p99, ms", "under way", "")
-FULL = 0.95
-"""Share of the KV cache from which on it is what binds."""
+BOUND = {
+    Resource.KV_CACHE: "the KV cache",
+    Resource.SEQUENCES: "sequences (requests wait while there is room in the KV cache)",
+    Resource.TOKENS_PER_STEP: "tokens per step (requests wait while sequences and KV cache have room)",
+    Resource.SEQUENCES_OR_TOKENS: "sequences or tokens per step (requests wait while there is room in the KV cache)",
+    Resource.NONE: "not the engine's queue: nothing waits there",
+}
 
 
 def told(found: Sweep) -> list[str]:
@@ -50,22 +56,22 @@ def told(found: Sweep) -> list[str]:
 
 def binds(found: Sweep) -> list[str]:
     """What the engine had run out of at the lowest rate beyond saturation, as far as it tells."""
-    beyond = next((trial for trial in found.trials if trial.saturated and trial.engine is not None), None)
-    if beyond is None or beyond.engine is None:
+    if (beyond := _beyond(found)) is None:
         return []
-    engine = beyond.engine
-    if engine.preemptions or engine.peak_kv_usage >= FULL:
-        first = "the KV cache"
-    elif engine.peak_waiting > 0:
-        first = "sequences or tokens per step (requests wait while there is room in the KV cache)"
-    else:
-        first = "not the engine's queue: nothing waits there"
+    trial, engine = beyond
     bound = (
-        f"bound by {first}: KV cache at most {100 * engine.peak_kv_usage:.0f} %, {engine.peak_running:.0f} running and "
-        f"{engine.peak_waiting:.0f} waiting, {engine.preemptions:.0f} preemptions at {beyond.rate_rps:.3g} req/s"
+        f"bound by {BOUND[engine.binds]}: KV cache at most {100 * engine.peak_kv_usage:.0f} %, "
+        f"{engine.peak_running:.0f} running and {engine.peak_waiting:.0f} waiting, "
+        f"{engine.preemptions:.0f} preemptions at {trial.rate_rps:.3g} req/s"
     )
-    position = roofline.told(engine.work, beyond.results.accelerator)
+    position = roofline.told(engine.work, trial.results.accelerator)
     return [bound, position] if position else [bound]
+
+
+def _beyond(found: Sweep) -> tuple[Trial, Reported] | None:
+    """The lowest rate beyond saturation at which the engine told something, and what."""
+    told = ((trial, trial.engine) for trial in found.trials if trial.saturated and trial.engine is not None)
+    return next(told, None)
 
 
 def rows(found: Sweep) -> list[tuple[str, ...]]:
@@ -81,6 +87,7 @@ def as_json(found: Sweep, title: str) -> dict[str, Any]:
         "saturation_rps": [found.carried_rps, found.saturates_rps],
         "operating_range_rps": list(found.operating_range_rps),
         "at_objective_rps": found.at_objective_rps,
+        "binds": beyond[1].binds.value if (beyond := _beyond(found)) else None,
         "refused": asdict(found.refused) if found.refused is not None else None,
         "pareto_rps": [trial.rate_rps for trial in found.front],
         "trials": [

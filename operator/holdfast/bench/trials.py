@@ -14,6 +14,7 @@ from holdfast.bench.port import ClientTooSlow, Endpoint, Generator, Load, Run
 from holdfast.bench.records import Record
 from holdfast.bench.results import measure
 from holdfast.bench.sweep import OverSaturation, Search, Sweep, Trial, saturation
+from holdfast.enginemodel.catalog import find_model
 
 CLIENT_REMEDY = (
     "lower the load, give the client a core of its own, or raise --max-client-lag where such an error is small beside "
@@ -70,6 +71,6 @@ class Trials:
         beyond = saturation(results, run.records, stop.found)
         self._tell(f"  {100 * results.attainment:.1f} % good{', saturated: ' + beyond if beyond else ''}")
         await asyncio.sleep(min(MOST_SETTLE_SECONDS, SETTLE_SHARE * seconds))
-        return Trial(
-            rate, replace(results, engine=watch.reported, accelerator=given.accelerator), beyond, watch.reported
-        )
+        kv_model = given.kv_model or find_model(self._endpoint.model)
+        results = replace(results, engine=watch.reported, accelerator=given.accelerator, kv_model=kv_model)
+        return Trial(rate, results, beyond, watch.reported)

@@ -20,6 +20,7 @@ from rich.table import Table
 from holdfast.api.benchmark_summary import Failed, Summary
 from holdfast.bench import loads, options, records, report, summary, sweeppage
 from holdfast.bench import page as pages
+from holdfast.bench.client import as_recorded
 from holdfast.bench.endpoint import NoEndpoint, served_model
 from holdfast.bench.engine import Reported
 from holdfast.bench.port import CannotGenerate, ClientTooSlow, Endpoint, Generator, Load, Run
@@ -77,8 +78,10 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         page.require()
     if arguments.source is not None:
-        read = Run(tuple(records.read(arguments.source)), None, "records")
-        return _tell(arguments, read, f"records of {arguments.source}", arguments.model)
+        read = tuple(records.read(arguments.source))
+        return _tell(
+            arguments, Run(read, as_recorded(read), "records"), f"records of {arguments.source}", arguments.model
+        )
     endpoint = options.endpoint_of(arguments, os.environ)
     if arguments.sweep:
         return asyncio.run(_sweep(arguments, endpoint))

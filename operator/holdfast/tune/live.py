@@ -15,12 +15,11 @@ import numpy as np
 from holdfast.bench import definitions, port
 from holdfast.bench.client import OwnGenerator
 from holdfast.bench.definitions import GOOD, Figure, Slo
-from holdfast.bench.engine import Reported
+from holdfast.bench.engine import FULL, Reported
 from holdfast.bench.port import Endpoint, Planned, Run
 from holdfast.bench.records import Outcome, Record
 from holdfast.bench.report import CAUSES
 from holdfast.bench.results import Spread
-from holdfast.bench.sweeppage import FULL
 from holdfast.bench.trials import CLIENT_REMEDY, MOST_SETTLE_SECONDS, SETTLE_SHARE, watched
 from holdfast.simulator.twin.fleet import Workload
 from holdfast.tune.limits import Knobs
