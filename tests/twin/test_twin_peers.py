@@ -180,12 +180,22 @@ def test_dynamo_keeps_a_worker_whose_load_the_others_cannot_take() -> None:
     assert DynamoSla().wanted(KEY, seen(busy, busy), 0.0) == 2
 
 
-def test_dynamo_for_latency_goes_by_kv_cache_and_queue() -> None:
+def test_dynamo_for_latency_adds_one_when_any_worker_is_loaded() -> None:
     policy = DynamoLatency()
-    assert policy.wanted(KEY, seen(engine(kv=41_000.0)), 0.0) == 2
-    assert policy.wanted(KEY, seen(engine(queued=200.0)), 0.0) == 2
-    assert policy.wanted(KEY, seen(engine(kv=9_000.0), engine(kv=9_000.0)), 0.0) == 1
-    assert policy.wanted(KEY, seen(engine(kv=20_000.0), engine(kv=20_000.0)), 0.0) == 2
+    assert policy.wanted(KEY, seen(engine(kv=41_000.0), engine()), 0.0) == 3
+    assert policy.wanted(KEY, seen(engine(kv=40_000.0), engine()), 0.0) == 2
+    assert policy.wanted(KEY, seen(engine(kv=10_000.0, queued=31_000.0), engine()), 0.0) == 3
+
+
+def test_dynamo_for_latency_removes_one_only_when_no_worker_is_loaded() -> None:
+    policy = DynamoLatency()
+    assert policy.wanted(KEY, seen(engine(kv=5_000.0, queued=4_000.0), engine(kv=9_000.0)), 0.0) == 1
+    assert policy.wanted(KEY, seen(engine(kv=10_000.0), engine()), 0.0) == 2
+    assert policy.wanted(KEY, seen(engine(queued=10_000.0), engine()), 0.0) == 2
+
+
+def test_dynamo_for_latency_takes_a_short_queue_for_what_it_is_in_the_cache() -> None:
+    assert DynamoLatency().wanted(KEY, seen(engine(queued=200.0)), 0.0) == 1
 
 
 def test_knative_panics_by_the_newest_and_never_down() -> None:

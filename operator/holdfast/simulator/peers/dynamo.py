@@ -7,7 +7,6 @@ Its regressions over forward-pass metrics are given the true step times instead,
 from __future__ import annotations
 
 from abc import abstractmethod
-from statistics import fmean
 
 from holdfast.domain.service import ServiceKey
 from holdfast.simulator.peers.peer import Peer, positive
@@ -103,25 +102,29 @@ def _step(seen: Sight, prompts: int, engine: EngineGauges) -> float:
 
 
 class DynamoLatency(_Planner):
-    """Easy mode, latency: up where mean KV usage is above 0.4 or queued prompts fill a tenth of a step, down below 0.1.
+    """Easy mode, latency: up where any worker's load is above 0.4 of its KV cache, down where all are below 0.1.
 
-    The knob is the 0.4, the 0.1 goes along.
+    The load is KV tokens in use and prompt tokens that wait (_agg_easy_decision); the rule of an empty queue is for
+    workers of nothing but prefill. Prompts in prefill count twice here, by at most a step or two. The knob is the 0.4,
+    the 0.1 goes along.
     """
 
     name = "dynamo-latency"
-    _usage_up, _usage_down, _queued_up = 0.4, 0.1, 0.1
+    _usage_up, _usage_down = 0.4, 0.1
 
     def __init__(self, kv: float = _usage_up) -> None:
         super().__init__()
         self._usage = positive(self.name, "kv", kv)
 
     def too_slow(self, seen: Sight) -> bool:
-        """Either bound is crossed."""
-        return fmean(seen.kv_usage) > self._usage or self._queued(seen) >= self._queued_up
+        """Any worker above the bound."""
+        return any(each > self._usage for each in _loads(seen))
 
     def too_fast(self, seen: Sight) -> bool:
-        """Both are far away."""
-        return fmean(seen.kv_usage) < self._usage * self._usage_down / self._usage_up and self._queued(seen) <= 0.0
+        """All workers below the lower bound."""
+        least = self._usage * (self._usage_down / self._usage_up)
+        return all(each < least for each in _loads(seen))
 
-    def _queued(self, seen: Sight) -> float:
-        return seen.queued_tokens / len(seen.engines) / seen.shape.max_num_batched_tokens
+
+def _loads(seen: Sight) -> list[float]:
+    return [(each.kv_tokens + each.queued_tokens) / seen.shape.kv_tokens for each in seen.engines]

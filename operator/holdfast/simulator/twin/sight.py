@@ -27,7 +27,7 @@ P90 = 90.0
 
 @dataclass(frozen=True, slots=True)
 class EngineGauges:
-    """One engine: requests, KV tokens in use, and prompt tokens of requests that wait."""
+    """One engine: requests, KV tokens in use, and prompt tokens of requests without a first token."""
 
     running: float
     waiting: float
@@ -74,7 +74,7 @@ class Sight:
 
     @property
     def queued_tokens(self) -> float:
-        """Prompt tokens that wait."""
+        """Prompt tokens of requests without a first token."""
         return sum(engine.queued_tokens for engine in self.engines)
 
     @property
