@@ -103,9 +103,27 @@ def test_keda_queue_takes_the_larger_of_running_and_waiting() -> None:
 
 def test_keda_token_takes_the_larger_of_prompts_and_kv_cache() -> None:
     assert prefill_tokens_per_second(seen(engine())) == pytest.approx(2000 / 0.110)
-    # 60,000 tokens at 18,182/s are 3.3 s of one engine: three engines at 1.5 s.
-    assert KedaToken().wanted(KEY, seen(engine(queued=60_000.0)), 0.0) == 3
+    # 60,000 tokens at 18,182/s are 3.3 s; of 1 s of TTFT a prompt of 1,000 leaves 0.945 s: four engines.
+    assert KedaToken().wanted(KEY, seen(engine(queued=60_000.0)), 0.0) == 4
     assert KedaToken().wanted(KEY, seen(engine(kv=90_000.0), engine(kv=90_000.0)), 0.0) == 3
+
+
+def test_keda_token_takes_the_shipped_threshold_where_a_prompt_leaves_nothing_of_ttft() -> None:
+    long = seen(engine(queued=60_000.0), prompt_tokens=20_000.0)
+    assert KedaToken().wanted(KEY, long, 0.0) == math.ceil(60_000 * 0.110 / 2000 / 1.5)
+
+
+def test_keda_token_stays_within_a_tenth_of_either_target() -> None:
+    assert KedaToken().wanted(KEY, seen(engine(kv=87_000.0)), 0.0) == 1
+    assert KedaToken().wanted(KEY, seen(engine(kv=89_000.0)), 0.0) == 2
+
+
+def test_keda_token_adds_one_in_three_minutes_and_removes_one_in_five() -> None:
+    assert KedaToken.behavior is not None
+    up = [(0.0, 9), (165.0, 9), (180.0, 9), (345.0, 9), (360.0, 9)]
+    assert sizes(Governor(KedaToken.behavior), up, 1) == [2, 2, 3, 3, 4]
+    down = [(0.0, 5), (15.0, 1), (300.0, 1), (315.0, 1), (600.0, 1), (615.0, 1)]
+    assert sizes(Governor(KedaToken.behavior), down, 5) == [5, 5, 4, 4, 3, 3]
 
 
 def test_keda_slo_sizes_in_proportion_outside_its_band() -> None:
