@@ -35,8 +35,10 @@ SHAPE = EngineShape(kv_tokens=100_000, max_num_seqs=100, max_num_batched_tokens=
 PEERS = [name for name in POLICIES if name not in ("holdfast", "holdfast-slow", "holdfast-apart", "static")]
 
 
-def engine(running: float = 0.0, waiting: float = 0.0, kv: float = 0.0, queued: float = 0.0) -> EngineGauges:
-    return EngineGauges(running, waiting, kv, queued)
+def engine(
+    running: float = 0.0, waiting: float = 0.0, kv: float = 0.0, queued: float = 0.0, name: str = ""
+) -> EngineGauges:
+    return EngineGauges(running, waiting, kv, queued, name)
 
 
 def seen(*engines: EngineGauges, **changes: Any) -> Sight:
@@ -58,6 +60,7 @@ def test_an_average_value_within_a_tenth_of_its_target_changes_nothing() -> None
     assert average_value(total=21.9, target=5.0, current=4) == 4
     assert average_value(total=22.1, target=5.0, current=4) == 5
     assert average_value(total=0.0, target=5.0, current=4) == 0
+    assert [average_value(total, target=1.0, current=10) for total in (8.0, 9.0, 11.0, 12.0)] == [8, 10, 10, 12]
 
 
 def sizes(governor: Governor, wanted: Sequence[tuple[float, int]], current: int) -> list[int]:
@@ -99,6 +102,11 @@ def test_keda_queue_takes_the_larger_of_running_and_waiting() -> None:
     assert KedaQueue().wanted(KEY, seen(engine(40, 0), engine(40, 0)), 0.0) == 5
     assert KedaQueue().wanted(KEY, seen(engine(4, 4), engine(4, 5)), 0.0) == 9
     assert KedaQueue(inflight=32.0).wanted(KEY, seen(engine(4, 4), engine(4, 5)), 0.0) == 5
+
+
+def test_keda_queue_at_most_doubles_in_fifteen_seconds() -> None:
+    assert KedaQueue.behavior is not None
+    assert sizes(Governor(KedaQueue.behavior), [(0.0, 9), (15.0, 9), (30.0, 9), (45.0, 9)], 1) == [2, 4, 8, 9]
 
 
 def test_keda_token_takes_the_larger_of_prompts_and_kv_cache() -> None:
@@ -143,6 +151,12 @@ def test_keda_slo_takes_the_mean_of_three_and_cuts_at_two() -> None:
     assert policy.wanted(KEY, silent, 30.0) == 2 + math.ceil(2 * (2.0 / 3 / 0.55 - 1.0))
 
 
+def test_keda_slo_leaves_one_of_ten_to_the_tolerance_of_the_hpa() -> None:
+    for replicas, wanted in ((9, 10), (10, 10), (20, 20)):
+        assert KedaSlo().law(0.551, replicas, replicas) == replicas + 1
+        assert KedaSlo().wanted(KEY, seen(*[engine()] * replicas, ttft_p90_seconds=0.551), 0.0) == wanted
+
+
 def test_aibrix_at_nine_tenths_of_the_cache_doubles_four_replicas() -> None:
     # Measured on the original: target 0.5, four replicas at 0.9 -> 8, all idle -> 2.
     law = AibrixApa().law
@@ -174,6 +188,22 @@ def test_wva_adds_what_is_missing_and_removes_what_is_spare() -> None:
     assert law(112_000.0, 80_000.0, 4) == 2
     assert law(120_000.0, 80_000.0, 2) == 2
     assert law(0.0, 80_000.0, 3) == 1
+
+
+def test_wva_takes_the_highest_of_each_engine_in_the_last_minute() -> None:
+    policy = WvaSaturation()
+    calm = seen(engine(kv=10_000.0, name="a"), engine(kv=20_000.0, name="b"))
+    # 160,000 tokens in use of engines of 80,000 / 0.85: three, until the minute is over.
+    assert policy.wanted(KEY, seen(engine(kv=90_000.0, name="a"), engine(kv=70_000.0, name="b")), 0.0) == 3
+    assert policy.wanted(KEY, calm, 45.0) == 3
+    assert policy.wanted(KEY, calm, 60.0) == 1
+
+
+def test_wva_leaves_one_of_ten_to_the_tolerance_of_the_hpa() -> None:
+    # 10 x 70,000 tokens / 0.85 are 10.3 engines of 80,000; 9 x 70,000 / 0.85 are 9.3.
+    ten, nine = ([engine(kv=70_000.0, name=str(number)) for number in range(count)] for count in (10, 9))
+    assert WvaSaturation().wanted(KEY, seen(*ten), 0.0) == 10
+    assert WvaSaturation().wanted(KEY, seen(*nine), 0.0) == 10
 
 
 def test_dynamo_estimates_by_full_steps() -> None:

@@ -1,7 +1,7 @@
 """How a HorizontalPodAutoscaler carries out what a metric asks for: stabilization windows and scaling policies.
 
 Source: Kubernetes autoscaling/v2, pkg/controller/podautoscaler/horizontal.go, stabilizeRecommendationWithBehaviors
-and convertDesiredReplicasWithBehaviorRate.
+and convertDesiredReplicasWithBehaviorRate; replica_calculator.go, GetExternalPerPodMetricReplicas and isWithin.
 """
 
 from __future__ import annotations
@@ -84,6 +84,6 @@ TOLERANCE = 0.1
 
 def average_value(total: float, target: float, current: int) -> int:
     """An external or pods metric with AverageValue: ceil(total / target), but nothing within 10 % of the target."""
-    if current > 0 and abs(total / (target * current) - 1.0) <= TOLERANCE:
+    if current > 0 and 1.0 - TOLERANCE <= total / (target * current) <= 1.0 + TOLERANCE:  # as isWithin: 11 of 10 are
         return current
     return math.ceil(total / target)

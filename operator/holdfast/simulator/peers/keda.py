@@ -17,9 +17,13 @@ from holdfast.simulator.twin.sight import Sight
 
 
 class KedaQueue(Peer):
-    """The larger of requests in flight / 16 and requests that wait / 1; the knob is the 16, the 1 goes along."""
+    """The larger of requests in flight / 16 and requests that wait / 1, at most double in 15 s.
+
+    The knob is the 16, the 1 goes along.
+    """
 
     name = "keda-queue"
+    behavior = Behavior(up=Steps(100.0, None, 15.0, 0.0))
     _inflight, _waiting = 16.0, 1.0
 
     def __init__(self, inflight: float = _inflight) -> None:
@@ -70,8 +74,9 @@ def prefill_tokens_per_second(seen: Sight) -> float:
 class KedaSlo(Peer):
     """P90 of TTFT and TPOT over the objectives, kept in a band of 0.40 to 0.55 by sizing in proportion.
 
-    s is the mean of 45 s of min(larger ratio, 2), nothing measured is 0. Credit c for starting pods. Up to double or
-    four more per minute, down one per two minutes. The knob is the 0.55, the 0.40 goes along.
+    s is the mean of 45 s of min(larger ratio, 2), nothing measured is 0. Credit c for starting pods. The HPA reads the
+    size as an AverageValue of 1, so that it leaves one of ten as it is. Up to double or four more per minute, down one
+    per two minutes. The knob is the 0.55, the 0.40 goes along.
     """
 
     name = "keda-slo"
@@ -91,7 +96,7 @@ class KedaSlo(Peer):
         )
         samples = self._seen.setdefault(key, deque(maxlen=self._samples))
         samples.append(min(raw, self._cap))
-        return self.law(sum(samples) / len(samples), seen.size, seen.ready)
+        return average_value(self.law(sum(samples) / len(samples), seen.size, seen.ready), 1.0, seen.size)
 
     def law(self, saturation: float, replicas: int, ready: int) -> int:
         """Replicas by the smoothed ratio."""

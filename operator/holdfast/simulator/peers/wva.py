@@ -1,23 +1,30 @@
 """llm-d's Workload Variant Autoscaler, saturation v2, through an HPA with Kubernetes' defaults.
 
 Source: llm-d/llm-d-workload-variant-autoscaler at 2976e4ee, internal/engines/analyzers/saturation_v2/analyzer.go and
-engine_v2.go (applyUniversalThreshold); thresholds of internal/config/saturation_scaling.go. It loops every 15 s.
+engine_v2.go (applyUniversalThreshold); thresholds of internal/config/saturation_scaling.go; max_over_time[1m] of
+internal/collector/registration/saturation.go. It loops every 15 s.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import replace
 
 from holdfast.domain.service import ServiceKey
+from holdfast.simulator.peers.behavior import average_value
 from holdfast.simulator.peers.peer import Peer, positive
-from holdfast.simulator.twin.sight import Sight
+from holdfast.simulator.twin.sight import EngineGauges, Sight
+
+PEAK_SECONDS = 60.0
+"""KV usage and queues are the highest of so long."""
 
 
 class WvaSaturation(Peer):
     """Demand in KV tokens, in use and queued, against what engines hold at saturation; bounds 0.85 up and 0.70 down.
 
-    The knob is the 0.85, the 0.70 goes along.
+    The HPA reads the size as an AverageValue of 1, so that it leaves one of ten as it is. The knob is the 0.85, the
+    0.70 goes along.
     """
 
     name = "wva"
@@ -28,13 +35,23 @@ class WvaSaturation(Peer):
         super().__init__()
         self._bound = positive(self.name, "up", up)
         self._saturated: dict[tuple[ServiceKey, int], deque[float]] = {}
+        self._looks: dict[ServiceKey, deque[tuple[float, tuple[EngineGauges, ...]]]] = {}
 
     def wanted(self, key: ServiceKey, seen: Sight, now: float) -> int:
         """Replicas by the law alone."""
-        capacity = self.capacity(key, seen)
+        peaks = replace(seen, engines=self._peaks(key, seen, now))
         per_request = seen.prompt_tokens + seen.output_tokens
-        demand = sum(engine.kv_tokens + engine.waiting * per_request for engine in seen.engines)
-        return self.law(demand, capacity, seen.size)
+        demand = sum(engine.kv_tokens + engine.waiting * per_request for engine in peaks.engines)
+        return average_value(self.law(demand, self.capacity(key, peaks), seen.size), 1.0, seen.size)
+
+    def _peaks(self, key: ServiceKey, seen: Sight, now: float) -> tuple[EngineGauges, ...]:
+        looks = self._looks.setdefault(key, deque())
+        looks.append((now, seen.engines))
+        while looks[0][0] <= now - PEAK_SECONDS:
+            looks.popleft()
+        return tuple(
+            _peak([each for _, look in looks for each in look if each.name == one.name]) for one in seen.engines
+        )
 
     def capacity(self, key: ServiceKey, seen: Sight) -> float:
         """KV tokens that an engine is taken to hold at saturation: as seen with a queue, else derived."""
@@ -54,6 +71,11 @@ class WvaSaturation(Peer):
         if spare > 0.0:
             return max(1, replicas - math.floor(spare / capacity))
         return replicas
+
+
+def _peak(looks: list[EngineGauges]) -> EngineGauges:
+    kv_tokens, waiting = max(each.kv_tokens for each in looks), max(each.waiting for each in looks)
+    return replace(looks[-1], kv_tokens=kv_tokens, waiting=waiting)
 
 
 def derived_tokens(seen: Sight) -> float:

@@ -27,12 +27,13 @@ P90 = 90.0
 
 @dataclass(frozen=True, slots=True)
 class EngineGauges:
-    """One engine: requests, KV tokens in use, and prompt tokens of requests without a first token."""
+    """One engine: requests, KV tokens in use, prompt tokens of requests without a first token, and which it is."""
 
     running: float
     waiting: float
     kv_tokens: float
     queued_tokens: float
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

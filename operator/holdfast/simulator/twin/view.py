@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -172,8 +172,12 @@ class View:
         if self.blind or self.scraped_at is None:
             return None
         fresh_since = self._fresh_since(now)
-        alive = [series for pod, series in self._series.items() if pod.leaving_at is None and pod.gone_at is None]
-        return tuple(series.gauges for series in alive if series.gauges is not None and series.times[-1] >= fresh_since)
+        alive = [each for each in self._series.items() if each[0].leaving_at is None and each[0].gone_at is None]
+        return tuple(
+            replace(series.gauges, name=pod.name)
+            for pod, series in alive
+            if series.gauges is not None and series.times[-1] >= fresh_since
+        )
 
     def _hung(self, now: float) -> tuple[str, ...]:
         still = still_seconds(self.interval_seconds)
