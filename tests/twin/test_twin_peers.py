@@ -267,15 +267,31 @@ def test_sageserve_profiles_an_engine_by_its_largest_batch() -> None:
     assert engine_rps(seen(engine())) == pytest.approx(29 / (200 * 0.04915))
 
 
-def test_sageserve_trims_by_memory_and_keeps_its_floor() -> None:
+def test_sageserve_trims_by_memory() -> None:
     policy, half = SageServe(), engine(kv=51_000.0)
     assert policy.wanted(KEY, seen(half, half), 0.0) == 3
     assert policy.wanted(KEY, seen(engine(kv=24_000.0), engine(kv=24_000.0)), 15.0) == 1
-    busy = seen(engine(kv=24_000.0), engine(kv=24_000.0), arrivals_rps=8.0)
-    for moment in range(30, 3660, 15):
-        policy.wanted(KEY, busy, float(moment))
-    # 8 req/s at the peak of the hour are three engines of 2.95.
-    assert policy.wanted(KEY, busy, 3675.0) == 3
+
+
+def sageserve_sizes(policy: SageServe, moments: range, arrivals_rps: float) -> list[int]:
+    calm = seen(engine(kv=30_000.0), engine(kv=30_000.0), arrivals_rps=arrivals_rps)
+    return [policy.wanted(KEY, calm, float(moment)) for moment in moments]
+
+
+def test_sageserve_takes_its_first_five_minutes_for_the_hour_before() -> None:
+    policy = SageServe()
+    assert set(sageserve_sizes(policy, range(0, 300, 15), 8.0)) == {2}
+    # 8 req/s are three engines of 2.95; a peak within the hour changes nothing.
+    assert set(sageserve_sizes(policy, range(300, 1800, 15), 8.0)) == {3}
+    assert set(sageserve_sizes(policy, range(1800, 3600, 15), 20.0)) == {3}
+
+
+def test_sageserve_keeps_the_peak_of_the_last_hour() -> None:
+    policy = SageServe()
+    sageserve_sizes(policy, range(0, 1800, 15), 8.0)
+    sageserve_sizes(policy, range(1800, 3600, 15), 20.0)
+    # 20 req/s are seven engines of 2.95.
+    assert set(sageserve_sizes(policy, range(3600, 7200, 15), 8.0)) == {7}
 
 
 @pytest.mark.parametrize("name", PEERS)

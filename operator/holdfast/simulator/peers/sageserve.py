@@ -3,6 +3,8 @@
 Source: SageServe, arXiv 2502.14617: hourly ARIMA per model, an integer program that turns token rates into instances,
 and reactive trimming at an effective memory utilization above 0.5 and below 0.25. With one model on one kind of GPU the
 program is a division. Its profile is taken from the step times, as Dynamo's planner does (perf_model/agg.py).
+A system that runs knows the hours before, a scenario does not tell them: the load of the first five minutes is taken
+for that of the hour before, so that runs of less than an hour have a floor too, and only longer ones follow changes.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ MINUTES_SECONDS = 300.0
 
 @dataclass(slots=True)
 class _History:
-    """Highest rate of five minutes in each hour; what is under way; and the floor for this hour."""
+    """Highest rate of five minutes in each hour, what is under way, and the floor for this hour."""
 
     began: float
     peaks: list[float] = field(default_factory=list)
@@ -65,11 +67,18 @@ class SageServe(Peer):
     def _remember(self, history: _History, seen: Sight, now: float) -> None:
         history.minutes = [each for each in history.minutes if each[0] > now - MINUTES_SECONDS]
         history.minutes.append((now, seen.arrivals_rps))
+        if now - history.began < MINUTES_SECONDS and not history.peaks:
+            return
         history.peak = max(history.peak, fmean(rate for _, rate in history.minutes))
-        if now - history.began >= HOUR_SECONDS:
-            history.peaks.append(history.peak)
+        if not history.peaks:
+            self._plan(history, seen)
+        elif now - history.began >= HOUR_SECONDS:
+            self._plan(history, seen)
             history.began, history.peak = now, 0.0
-            history.floor = max(1, math.ceil(forecast(history.peaks) / max(engine_rps(seen), 1e-9)))
+
+    def _plan(self, history: _History, seen: Sight) -> None:
+        history.peaks.append(history.peak)
+        history.floor = max(1, math.ceil(forecast(history.peaks) / max(engine_rps(seen), 1e-9)))
 
 
 def forecast(peaks: Sequence[float]) -> float:
