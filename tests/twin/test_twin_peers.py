@@ -163,6 +163,14 @@ def test_aibrix_at_nine_tenths_of_the_cache_doubles_four_replicas() -> None:
     assert (law(0.9, 4), law(0.0, 4), law(0.54, 4), law(0.40, 4)) == (8, 2, 4, 4)
 
 
+def test_aibrix_takes_the_mean_of_three_minutes() -> None:
+    policy, idle, full = AibrixApa(), seen(engine()), seen(engine(kv=100_000.0))
+    for moment in range(0, 180, 10):
+        policy.wanted(KEY, idle, float(moment))
+    # Nine of eighteen samples are full: a mean of 0.5. The tenth is 0.556, beyond 1.1 x the target.
+    assert [policy.wanted(KEY, full, float(moment)) for moment in range(180, 290, 10)] == [1] * 9 + [2, 2]
+
+
 def test_aibrix_does_not_come_down_within_five_minutes_of_a_change() -> None:
     policy = AibrixApa()
     assert policy.wanted(KEY, seen(engine(kv=90_000.0)), 0.0) == 2

@@ -1,7 +1,9 @@
 """AIBrix's APA strategy on KV cache usage.
 
 Source: vllm-project/aibrix at e3e10f9, pkg/controller/podautoscaler/algorithm/apa.go and context/context.go; target 0.5
-of samples/autoscaling/apa.yaml. Its loop runs every 10 s; the mean of a window of 60 s stands for its windows.
+of samples/autoscaling/apa.yaml. Its loop runs every 10 s and takes the mean of the stable window, 180 s by default
+(metrics/client.go, GetMetricValue); the panic window is KPA's alone. The cooldown is what its documentation promises:
+stabilizeRecommendation of podautoscaler_controller.go takes the smallest size of those 300 s at once instead.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ class AibrixApa(Peer):
     name = "aibrix-apa"
     tick_seconds = 10.0
     behavior = None
-    _tolerance, _rate, _cooldown_seconds, _samples = 0.1, 2.0, 300.0, 6
+    _tolerance, _rate, _cooldown_seconds, _samples = 0.1, 2.0, 300.0, 18
 
     def __init__(self, kv: float = 0.5) -> None:
         super().__init__()
