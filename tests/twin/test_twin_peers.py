@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.cli.simulate import declare
 from holdfast.domain.service import ServiceKey, Slo
+from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
 from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.simulator.peers.aibrix import AibrixApa
 from holdfast.simulator.peers.behavior import Behavior, Governor, Steps, average_value
@@ -19,6 +20,7 @@ from holdfast.simulator.peers.dynamo import DynamoLatency, DynamoSla, itl_second
 from holdfast.simulator.peers.hpa import Hpa
 from holdfast.simulator.peers.keda import KedaQueue, KedaSlo, KedaToken, prefill_tokens_per_second
 from holdfast.simulator.peers.knative import KnativeConcurrency
+from holdfast.simulator.peers.peer import with_rates
 from holdfast.simulator.peers.sageserve import SageServe, engine_rps, forecast
 from holdfast.simulator.peers.wva import WvaSaturation, derived_tokens
 from holdfast.simulator.twin.policies import POLICIES, make_policy
@@ -114,6 +116,12 @@ def test_keda_token_takes_the_larger_of_prompts_and_kv_cache() -> None:
     # 60,000 tokens at 18,182/s are 3.3 s; of 1 s of TTFT a prompt of 1,000 leaves 0.945 s: four engines.
     assert KedaToken().wanted(KEY, seen(engine(queued=60_000.0)), 0.0) == 4
     assert KedaToken().wanted(KEY, seen(engine(kv=90_000.0), engine(kv=90_000.0)), 0.0) == 3
+
+
+def test_keda_token_counts_no_prompt_tokens_that_are_cached() -> None:
+    # Half of 60,000 tokens are 1.65 s; half a prompt leaves 0.9725 s.
+    assert KedaToken().wanted(KEY, seen(engine(queued=60_000.0), cached_share=0.5), 0.0) == 2
+    assert KedaToken().wanted(KEY, seen(engine(queued=60_000.0), cached_share=1.0), 0.0) == 0
 
 
 def test_keda_token_takes_the_shipped_threshold_where_a_prompt_leaves_nothing_of_ttft() -> None:
@@ -221,6 +229,13 @@ def test_dynamo_estimates_by_full_steps() -> None:
     assert itl_seconds(full, full.engines[0]) == pytest.approx(0.030)
 
 
+def test_dynamo_computes_no_prompt_tokens_that_are_cached() -> None:
+    half = seen(engine(queued=3_000.0), cached_share=0.5)
+    assert ttft_seconds(half, half.engines[0]) == pytest.approx(0.110)
+    most = seen(engine(queued=39_000.0), cached_share=1.0)
+    assert ttft_seconds(most, most.engines[0]) == pytest.approx(0.110)
+
+
 def test_dynamo_adds_one_only_when_all_workers_are_slow() -> None:
     slow, quick = engine(running=50.0, kv=50_000.0), engine(running=10.0, kv=10_000.0)
     policy = DynamoSla()
@@ -300,6 +315,13 @@ def test_sageserve_keeps_the_peak_of_the_last_hour() -> None:
     sageserve_sizes(policy, range(1800, 3600, 15), 20.0)
     # 20 req/s are seven engines of 2.95.
     assert set(sageserve_sizes(policy, range(3600, 7200, 15), 8.0)) == {7}
+
+
+def test_a_peer_sees_the_share_of_prompts_that_the_prefix_cache_had() -> None:
+    counted = AcceleratorTraffic(prompt_tokens=4_000.0, cached_prompt_tokens=1_000.0)
+    traffic = Traffic(SignalState.FRESH, by_accelerator=(("l4", counted),))
+    assert with_rates(seen(engine()), traffic).cached_share == 0.25
+    assert with_rates(seen(engine()), Traffic(SignalState.FRESH)).cached_share == 0.0
 
 
 @pytest.mark.parametrize("name", PEERS)

@@ -1,6 +1,7 @@
 """NVIDIA Dynamo's planner for aggregated workers: load scaling by SLA, and its easy mode for latency.
 
-Source: ai-dynamo 1.6.1, planner/core/load_scaling.py:24-36, 459-800, 1088-1150 and planner/config/planner_config.py.
+Source: ai-dynamo 1.6.1, planner/core/load_scaling.py:24-36, 459-800, 1088-1150, planner/core/perf_model/agg.py and
+planner/config/planner_config.py.
 Its regressions over forward-pass metrics are given the true step times instead, every scrape instead of every 5 s.
 """
 
@@ -11,6 +12,9 @@ from abc import abstractmethod
 from holdfast.domain.service import ServiceKey
 from holdfast.simulator.peers.peer import Peer, positive
 from holdfast.simulator.twin.sight import EngineGauges, Sight
+
+MOST_CACHED = 0.95
+"""No larger share of prompt tokens is taken to be cached."""
 
 
 class _Planner(Peer):
@@ -77,8 +81,8 @@ def ttft_seconds(seen: Sight, engine: EngineGauges) -> float:
 
 
 def prefill_seconds(seen: Sight, tokens: float, engine: EngineGauges) -> float:
-    """Full steps of prompt tokens, and what is left, each beside all decodes."""
-    size, left, total = seen.shape.max_num_batched_tokens, round(tokens), 0.0
+    """Full steps of prompt tokens that are not cached, and what is left, each beside all decodes."""
+    size, left, total = seen.shape.max_num_batched_tokens, round(_uncached(seen) * tokens), 0.0
     while left > 0:
         total += _step(seen, min(left, size), engine)
         left -= size
@@ -90,9 +94,13 @@ def itl_seconds(seen: Sight, engine: EngineGauges) -> float:
     waiting = EngineGauges(
         engine.running + engine.waiting, 0.0, engine.kv_tokens + engine.waiting * seen.prompt_tokens, 0.0
     )
-    arrivals = seen.arrivals_rps * seen.prompt_tokens / max(1, len(seen.engines))
+    arrivals = seen.arrivals_rps * _uncached(seen) * seen.prompt_tokens / max(1, len(seen.engines))
     prompts = min(arrivals * _step(seen, 0, waiting), float(seen.shape.max_num_batched_tokens))
     return _step(seen, round(prompts), waiting)
+
+
+def _uncached(seen: Sight) -> float:
+    return 1.0 - min(seen.cached_share, MOST_CACHED)
 
 
 def _step(seen: Sight, prompts: int, engine: EngineGauges) -> float:

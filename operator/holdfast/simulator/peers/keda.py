@@ -41,9 +41,10 @@ class KedaQueue(Peer):
 class KedaToken(Peer):
     """The larger of seconds of prompts to prefill / threshold and the sum of KV usage / 0.8; one up per 3 min.
 
-    As its README asks, the threshold is what the TTFT objective leaves after a mean prompt's own prefill; the 1.5 s of
-    the file, for an objective of about 2 s, where it leaves nothing. V_P, prefill tokens/s of an engine, is measured
-    by the recipe's calibrate.sh; here the step times say it. The knob is the 0.8, the threshold goes along.
+    Prompt tokens are those that the prefix cache lacks. As its README asks, the threshold is what the TTFT objective
+    leaves after a mean prompt's own prefill; the file's 1.5 s, for about 2 s, where it leaves nothing. V_P, prefill
+    tokens/s of an engine, is measured by the recipe's calibrate.sh; here the step times say it. The knob is the 0.8,
+    the threshold goes along.
     """
 
     name = "keda-token"
@@ -56,11 +57,11 @@ class KedaToken(Peer):
 
     def wanted(self, key: ServiceKey, seen: Sight, now: float) -> int:
         """Replicas by the law alone."""
-        rate = prefill_tokens_per_second(seen)
-        left = seen.slo.ttft_seconds - seen.prompt_tokens / rate
+        per_token = (1.0 - seen.cached_share) / prefill_tokens_per_second(seen)
+        left = seen.slo.ttft_seconds - seen.prompt_tokens * per_token
         seconds = (left if left > 0.0 else self._seconds) * self._target / self._usage
         return max(
-            average_value(seen.queued_tokens / rate, seconds, seen.size),
+            average_value(seen.queued_tokens * per_token, seconds, seen.size),
             average_value(sum(seen.kv_usage), self._target, seen.size),
         )
 

@@ -54,7 +54,7 @@ class Peer(ABC):
         for service in snapshot.services:
             key, seen = service.spec.key, self._look(service.spec.key)
             if seen is not None:
-                size = self._size(key, _with_rates(seen, service.traffic), snapshot.now)
+                size = self._size(key, with_rates(seen, service.traffic), snapshot.now)
                 targets = (PlacementTarget(service.spec.accelerators[0].name, size),)
                 moves[key] = Move(targets, self.name)
         return moves
@@ -66,15 +66,18 @@ class Peer(ABC):
         return self._governors.setdefault(key, Governor(self.behavior)).size(now, seen.size, wanted)
 
 
-def _with_rates(seen: Sight, traffic: Traffic) -> Sight:
+def with_rates(seen: Sight, traffic: Traffic) -> Sight:
+    """What is seen, with rates and mean lengths of the service's traffic."""
     counts = [counted for _, counted in traffic.by_accelerator]
     came = sum(each.finished + each.rejected + each.in_flight_growth for each in counts)
     samples = max(1.0, sum(each.length_samples for each in counts))
+    prompts, cached = sum(each.prompt_tokens for each in counts), sum(each.cached_prompt_tokens for each in counts)
     return replace(
         seen,
         prompt_tokens=sum(each.prompt_length_sum for each in counts) / samples,
         output_tokens=sum(each.output_length_sum for each in counts) / samples,
         arrivals_rps=max(0.0, came) / max(1e-9, traffic.interval_seconds),
+        cached_share=min(1.0, cached / prompts) if prompts > 0.0 else 0.0,
     )
 
 

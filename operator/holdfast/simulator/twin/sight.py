@@ -48,7 +48,10 @@ class EngineShape:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """One service: `size` is what is wanted now, `ready` what serves; rates and lengths are of the last scrapes."""
+    """One service: `size` is what is wanted now, `ready` what serves; rates and lengths are of the last scrapes.
+
+    `cached_share` is the share of prompt tokens that the prefix cache had.
+    """
 
     size: int
     ready: int
@@ -60,6 +63,7 @@ class Sight:
     prompt_tokens: float = 0.0
     output_tokens: float = 0.0
     arrivals_rps: float = 0.0
+    cached_share: float = 0.0
     ttft_p90_seconds: float | None = None
     tpot_p90_seconds: float | None = None
 
