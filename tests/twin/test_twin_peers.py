@@ -197,13 +197,27 @@ def test_wva_derives_what_an_engine_holds_until_it_sees_a_queue() -> None:
     assert policy.capacity(KEY, seen(engine(waiting=5.0, kv=60_000.0))) == 60_000.0
 
 
+def test_wva_takes_the_median_engine() -> None:
+    policy = WvaSaturation()
+    queued = [engine(waiting=5.0, kv=kv) for kv in (40_000.0, 50_000.0, 75_000.0)]
+    assert policy.capacity(KEY, seen(*queued)) == 50_000.0
+    # Engines without a queue are taken for the mean of what was seen, 55,000.
+    assert policy.capacity(KEY, seen(engine(), engine(), engine())) == pytest.approx(55_000.0)
+
+
 def test_wva_adds_what_is_missing_and_removes_what_is_spare() -> None:
     law = WvaSaturation().law
     # 340,000 / 0.85 = 400,000 tokens are five engines of 80,000; 112,000 / 0.70 = 160,000 are two.
-    assert law(340_000.0, 80_000.0, 2) == 5
-    assert law(112_000.0, 80_000.0, 4) == 2
-    assert law(120_000.0, 80_000.0, 2) == 2
-    assert law(0.0, 80_000.0, 3) == 1
+    assert law(340_000.0, 80_000.0, 2, 2) == 5
+    assert law(112_000.0, 80_000.0, 4, 4) == 2
+    assert law(120_000.0, 80_000.0, 2, 2) == 2
+    assert law(0.0, 80_000.0, 3, 3) == 1
+
+
+def test_wva_counts_starting_engines_but_not_as_spare() -> None:
+    law = WvaSaturation().law
+    assert law(340_000.0, 80_000.0, 5, 2) == 5
+    assert law(112_000.0, 80_000.0, 4, 2) == 4
 
 
 def test_wva_takes_the_highest_of_each_engine_in_the_last_minute() -> None:

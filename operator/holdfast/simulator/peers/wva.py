@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import replace
+from statistics import fmean, median
 
 from holdfast.domain.service import ServiceKey
 from holdfast.simulator.peers.behavior import average_value
@@ -42,7 +43,7 @@ class WvaSaturation(Peer):
         peaks = replace(seen, engines=self._peaks(key, seen, now))
         per_request = seen.prompt_tokens + seen.output_tokens
         demand = sum(engine.kv_tokens + engine.waiting * per_request for engine in peaks.engines)
-        return average_value(self.law(demand, self.capacity(key, peaks), seen.size), 1.0, seen.size)
+        return average_value(self.law(demand, self.capacity(key, peaks), seen.size, seen.ready), 1.0, seen.size)
 
     def _peaks(self, key: ServiceKey, seen: Sight, now: float) -> tuple[EngineGauges, ...]:
         looks = self._looks.setdefault(key, deque())
@@ -54,18 +55,18 @@ class WvaSaturation(Peer):
         )
 
     def capacity(self, key: ServiceKey, seen: Sight) -> float:
-        """KV tokens that an engine is taken to hold at saturation: as seen with a queue, else derived."""
+        """KV tokens that an engine is taken to hold at saturation, the median: with a queue as seen, else as before."""
         full = self._kv_threshold * seen.shape.kv_tokens
         observed = self._saturated.setdefault((key, _bucket(seen.output_tokens)), deque(maxlen=self._samples))
-        observed.extend(each.kv_tokens for each in seen.engines if each.waiting >= self._queue_threshold)
-        if observed:
-            return min(full, sum(observed) / len(observed))
-        return min(full, derived_tokens(seen))
+        held = [each.kv_tokens for each in seen.engines if each.waiting >= self._queue_threshold and each.kv_tokens]
+        observed.extend(held)
+        past = fmean(observed) if observed else derived_tokens(seen)
+        return min(full, median([*held, *[past] * (max(1, len(seen.engines)) - len(held))]))
 
-    def law(self, demand: float, capacity: float, replicas: int) -> int:
-        """Replicas by demand and capacity in KV tokens; starting ones count as supply."""
+    def law(self, demand: float, capacity: float, replicas: int, ready: int) -> int:
+        """Replicas by demand and capacity in KV tokens; starting ones count where more are needed, not as spare."""
         required = demand / self._bound - replicas * capacity
-        spare = replicas * capacity - demand / (self._bound * self._down / self._up)
+        spare = ready * capacity - demand / (self._bound * self._down / self._up)
         if required > 0.0:
             return replicas + math.ceil(required / capacity)
         if spare > 0.0:
