@@ -239,8 +239,9 @@ def test_wva_leaves_one_of_ten_to_the_tolerance_of_the_hpa() -> None:
 def test_dynamo_estimates_by_full_steps() -> None:
     look = seen(engine(queued=3_000.0))
     assert ttft_seconds(look, look.engines[0]) == pytest.approx(2 * 0.110)
-    full = seen(engine(running=20.0, kv=20_000.0))
-    assert itl_seconds(full, full.engines[0]) == pytest.approx(0.030)
+    full = seen(engine(running=20.0, waiting=9.0, kv=20_000.0, queued=9_000.0))
+    # One more decode joins those that run; who waits is no decode yet.
+    assert itl_seconds(full, full.engines[0]) == pytest.approx(0.031)
 
 
 def test_dynamo_computes_no_prompt_tokens_that_are_cached() -> None:
@@ -260,9 +261,12 @@ def test_dynamo_adds_one_only_when_all_workers_are_slow() -> None:
 
 
 def test_dynamo_keeps_a_worker_whose_load_the_others_cannot_take() -> None:
-    # With the other's load its step would take 10 + 2 x 16 = 42 ms; 0.80 x 50 ms are 40 ms.
-    busy = engine(running=16.0, kv=16_000.0)
+    # With the other's load and one more its step would take 10 + 2 x 15 + 1 = 41 ms; 0.80 x 50 ms are 40 ms.
+    busy, less = engine(running=15.0, kv=15_000.0), engine(running=14.0, kv=14_000.0)
     assert DynamoSla().wanted(KEY, seen(busy, busy), 0.0) == 2
+    assert DynamoSla().wanted(KEY, seen(less, less), 0.0) == 1
+    waits = engine(running=14.0, waiting=1.0, kv=14_000.0, queued=1_000.0)
+    assert DynamoSla().wanted(KEY, seen(waits, waits), 0.0) == 2
 
 
 def test_dynamo_for_latency_adds_one_when_any_worker_is_loaded() -> None:

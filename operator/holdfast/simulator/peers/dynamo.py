@@ -65,14 +65,21 @@ class DynamoSla(_Planner):
         return all(self._has_room(seen, each, more) for each in seen.engines)
 
     def _has_room(self, seen: Sight, engine: EngineGauges, more: float) -> bool:
-        own = prefill_seconds(seen, seen.prompt_tokens, engine)
-        queue = prefill_seconds(seen, more * engine.queued_tokens, engine)
-        fuller = EngineGauges(more * engine.running, more * engine.waiting, more * engine.kv_tokens, 0.0)
+        fuller = _times(more, engine)
+        own = prefill_seconds(seen, seen.prompt_tokens, fuller)
+        # Who waits will decode too.
+        joined = EngineGauges(fuller.running + fuller.waiting, 0.0, fuller.kv_tokens + fuller.queued_tokens, 0.0)
         return (
-            queue < self._sensitivity * (self._share * seen.slo.ttft_seconds - own)
-            and fuller.kv_tokens < seen.shape.kv_tokens
-            and itl_seconds(seen, fuller) < self._sensitivity * self._share * seen.slo.tpot_seconds
+            ttft_seconds(seen, fuller) - own < self._sensitivity * (self._share * seen.slo.ttft_seconds - own)
+            and joined.kv_tokens < seen.shape.kv_tokens
+            and itl_seconds(seen, joined) < self._sensitivity * self._share * seen.slo.tpot_seconds
         )
+
+
+def _times(more: float, engine: EngineGauges) -> EngineGauges:
+    return EngineGauges(
+        more * engine.running, more * engine.waiting, more * engine.kv_tokens, more * engine.queued_tokens
+    )
 
 
 def ttft_seconds(seen: Sight, engine: EngineGauges) -> float:
@@ -90,13 +97,12 @@ def prefill_seconds(seen: Sight, tokens: float, engine: EngineGauges) -> float:
 
 
 def itl_seconds(seen: Sight, engine: EngineGauges) -> float:
-    """A step with all decodes, waiting ones too, and its mean share of prompt tokens."""
-    waiting = EngineGauges(
-        engine.running + engine.waiting, 0.0, engine.kv_tokens + engine.waiting * seen.prompt_tokens, 0.0
-    )
+    """A step with what runs, one more decode of mean length and the mean share of prompt tokens, whoever waits."""
+    length = engine.kv_tokens / engine.running if engine.running >= 1.0 else seen.prompt_tokens
+    more = EngineGauges(engine.running + 1.0, 0.0, engine.kv_tokens + length, 0.0)
     arrivals = seen.arrivals_rps * _uncached(seen) * seen.prompt_tokens / max(1, len(seen.engines))
-    prompts = min(arrivals * _step(seen, 0, waiting), float(seen.shape.max_num_batched_tokens))
-    return _step(seen, round(prompts), waiting)
+    prompts = min(arrivals * _step(seen, 0, more), float(seen.shape.max_num_batched_tokens))
+    return _step(seen, round(prompts), more)
 
 
 def _uncached(seen: Sight) -> float:
