@@ -184,6 +184,19 @@ async def test_a_refused_object_is_a_problem_until_it_is_accepted_and_holds_up_n
     assert world.objects.problems(world.part.spec.key) == ()
 
 
+async def test_a_cluster_without_image_volumes_is_told_with_the_remedy() -> None:
+    said = (
+        "failed to create typed patch object (prod/chat-h100; apps/v1, Kind=Deployment): "
+        '.spec.template.spec.volumes[name="model"].image: field not declared in schema'
+    )
+    api = Listing()
+    api.fail_with = ApiError(500, said)
+    world = World(api=api)
+    await world.tick()
+    told = {problem.message for problem in world.objects.problems(world.part.spec.key)}
+    assert f"Deployment chat-h100 was refused: {said}: this cluster has no image volumes: use pvc://" in " ".join(told)
+
+
 async def test_the_disruption_budget_goes_when_one_replica_is_left_even_after_a_restart(world: World) -> None:
     again = World(api=world.api)
     again.part, again.size = parts(sizes={"h100": 1}, ready={"h100": 1}), 1

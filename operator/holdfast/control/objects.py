@@ -25,6 +25,7 @@ from holdfast.observe.cluster import ServiceParts
 from holdfast.render import RenderSettings, render
 from holdfast.render.activator import is_wanted
 from holdfast.render.live import Live
+from holdfast.render.model import refusal_told
 from holdfast.render.names import activator_name, engines_name, limits_name, owner_reference
 
 _LOG = logging.getLogger(__name__)
@@ -162,7 +163,7 @@ class Objects:
                 # Somebody wrote or deleted it at the same moment: the next tick sees what has become of it.
                 _LOG.info("%s: %s %s: %s", part.spec.key, kind, name, error)
                 return None
-            return ClusterProblem(Reason.APPLY_FAILED, f"{kind} {name} was refused: {error.message}")
+            return ClusterProblem(Reason.APPLY_FAILED, f"{kind} {name} was refused: {refusal_told(error.message)}")
         return None
 
     async def _adopt(self, part: ServiceParts, live: Live) -> ClusterProblem | None:
