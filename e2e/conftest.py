@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from e2e import stack
+from e2e.cluster.provider import NEEDS_OWN, OWN
 from e2e.kubectl import Kubectl
 
 _REMEDY = "this test needs a cluster: python -m e2e.cluster run -- python -m pytest e2e -m cluster"
@@ -20,6 +21,8 @@ def cluster() -> str:
     provider = os.environ.get("HOLDFAST_CLUSTER")
     if not provider or not os.environ.get("KUBECONFIG"):
         pytest.fail(_REMEDY, pytrace=False)
+    if provider != OWN:
+        pytest.fail(NEEDS_OWN, pytrace=False)
     return provider
 
 

@@ -1,13 +1,23 @@
-"""What every kind of cluster offers, and the choice among them."""
+"""What every kind of cluster offers, and the choice among them.
+
+`python -m e2e.cluster.provider` says whether demo and tests can run here; the standard library is enough for it.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Protocol
 
-PROVIDERS = ("embedded", "kind", "current")
+OWN = "embedded"
+PROVIDERS = (OWN, "kind", "current")
+# They change its one node by name, call Services from outside, and read its processes and its audit log.
+NEEDS_OWN = (
+    "demo and tests need the cluster that they start themselves (embedded): run `make demo` or `make test` as root on "
+    "Linux, without HOLDFAST_CLUSTER_PROVIDER; `make cluster-up` takes kind and current too"
+)
 
 
 class ProviderError(Exception):
@@ -48,10 +58,26 @@ def choose_provider(named: str | None) -> str:
             raise ProviderError(f"unknown cluster provider {choice!r}: use one of {', '.join(PROVIDERS)}")
         return choice
     if os.name == "posix" and os.geteuid() == 0 and shutil.which("unshare"):
-        return "embedded"
+        return OWN
     if shutil.which("docker"):
         return "kind"
     raise ProviderError(
         "no cluster can be started here: run as root on Linux (embedded), start Docker (kind), "
         "or name --provider current to use the current kubeconfig context"
     )
+
+
+def main() -> int:
+    """Refuse in one line what could not work."""
+    try:
+        provider = choose_provider(None)
+    except ProviderError:
+        provider = "none"
+    if provider != OWN:
+        print(f"error: {NEEDS_OWN}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import os
 import pathlib
 import signal
 import sys
@@ -22,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from e2e.cluster import nodes
+from e2e.cluster.provider import NEEDS_OWN, OWN
 from e2e.demo import install, report, run, terminal
 from e2e.demo.figure import percent
 from e2e.demo.play import Side, play
@@ -65,6 +67,8 @@ def load(options: argparse.Namespace, scenario: Scenario) -> list[trace.Arrival]
 
 def set_up(options: argparse.Namespace, scenario: Scenario) -> list[install.Service]:
     """Set the cluster up, leaving the manifests that were applied in the output folder."""
+    if os.environ.get("HOLDFAST_CLUSTER") != OWN:
+        raise install.SetUpError(NEEDS_OWN)
     print("Setting up", flush=True)
     manifests = [install.manifest(options.manifest, scenario)]
     if options.comparison:
