@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.decision import Action, Explanation, SloView
 from holdfast.observe.cluster import Invalid
 from holdfast.page import model
@@ -53,6 +54,14 @@ def test_capacity_counts_ready_replicas_only() -> None:
     assert model.figures(part, made)["capacity_rps"] == pytest.approx(4 * 8.9)
 
 
+def test_replicas_that_drain_are_told_apart_from_those_that_start() -> None:
+    part, made = scene(starting=2)
+    ready = [replica for replica in part.replicas if replica.phase is ReplicaPhase.READY]
+    drained = replace(ready[0], name="gone", phase=ReplicaPhase.DRAINING)
+    told = model.figures(replace(part, replicas=(*part.replicas, drained)), made)
+    assert [told[f"{phase}_replicas"] for phase in ("ready", "starting", "draining")] == [len(ready), 2, 1]
+
+
 def test_capacity_of_an_accelerator_nobody_knows_is_not_known() -> None:
     part, made = scene()
     odd = replace(part, replicas=tuple(replace(replica, accelerator="tpu") for replica in part.replicas))
@@ -74,7 +83,7 @@ def test_a_service_is_told_with_its_time_axis_changes_and_reasons() -> None:
 def test_a_service_of_which_nothing_is_known_has_no_figure_that_is_zero() -> None:
     part, made = scene(slo=SloView(), explanation=Explanation(), met=None)
     found = told((part, replace(made, capacity=None)))
-    unknown = set(COLUMNS) - {"desired_replicas", "ready_replicas", "starting_replicas", "dollars_per_hour"}
+    unknown = {name for name in COLUMNS if not name.endswith("_replicas")} - {"dollars_per_hour"}
     assert {found["series"][name][-1] for name in unknown} == {None}
     assert found["what_if"] == []
 

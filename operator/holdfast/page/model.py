@@ -58,6 +58,7 @@ def figures(part: ServiceParts, decision: Decision) -> dict[str, float | None]:
         "desired_replicas": decision.verdict.replicas,
         "ready_replicas": len(ready),
         "starting_replicas": sum(replica.phase in _COMING for replica in part.replicas),
+        "draining_replicas": sum(replica.phase is ReplicaPhase.DRAINING for replica in part.replicas),
         "dollars_per_hour": cost_per_hour(part),
     }
 

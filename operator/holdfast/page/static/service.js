@@ -53,8 +53,9 @@ export class ServiceView {
         lines: [
           { label: "wanted", stroke: COLOURS.ink, stepped: true }, { label: "Ready", stroke: COLOURS.good, stepped: true },
           { label: "starting", stroke: COLOURS.starting, stepped: true },
+          { label: "draining", stroke: COLOURS.muted, stepped: true },
         ],
-        rows: (s) => [s.desired_replicas, s.ready_replicas, s.starting_replicas] },
+        rows: (s) => [s.desired_replicas, s.ready_replicas, s.starting_replicas, s.draining_replicas] },
       latency("Time to first token", data.slo.ttft_seconds, "ttft"),
       latency("Time per output token", data.slo.tpot_seconds, "tpot"),
       { title: `Good requests over ${seconds(data.window_seconds)}`, format: percent, low: 100 - 400 * (1 - data.objective), high: 100,
