@@ -1,5 +1,7 @@
 """A fault at every hook of the plugin in one real engine, one after the other: `python -m e2e.engine.everyhook`.
 
+Before them the wall clock jumps, which no request may suffer from.
+
 It runs in vLLM's environment, with the plugin on PYTHONPATH, and writes what became of each as JSON. The engine is idle
 between two faults, and the plugin is then begun anew as in an engine that starts.
 """
@@ -46,6 +48,18 @@ class Outcome:
     stock_limits: bool
     conserved: bool
     stopped: bool
+
+
+@dataclass
+class Jump:
+    """What a wall clock did that is far from the one by which vLLM notes arrivals."""
+
+    seconds: float
+    active: bool
+    said: list[str]
+    same: bool
+    compared: float
+    conserved: bool
 
 
 class Notes(logging.Handler):
@@ -214,6 +228,22 @@ class Trial:
             stopped=not off or _counted(numbers()) == _counted(before),
         )
 
+    def jump(self, seconds: float) -> Jump:
+        """With a clock that went so far ahead (behind, if negative) while requests were on their way."""
+        self.notes.lines.clear()
+        self.engine.begin()
+        loop = self.engine.scheduler._loop
+        loop._wall_clock = lambda: time.time() + seconds
+        given = self.engine.answers()
+        return Jump(
+            seconds=seconds,
+            active=self.engine.scheduler._loop is loop and loop.mode.name == "ACTIVE",
+            said=list(self.notes.lines),
+            same=all(given[each] == self.stock[each] for each in self.stable),
+            compared=len(self.stable) / _REQUESTS,
+            conserved=is_conserved(numbers()),
+        )
+
     def _run(self, faults: list[Fault]) -> tuple[list[list[int]], str]:
         for fault in faults:
             fault.__enter__()
@@ -252,10 +282,12 @@ def main(model: str, result: str) -> None:
         for found, calls in trial.calls().items()
         if found[1] not in ("", WATCH) and found[0] not in UNTRIED
     }
-    found = [
+    jumps = [trial.jump(seconds) for seconds in (1e6, -1e6)]
+    faults = [
         trial.outcome(*each, calls) for each, calls in {**chosen(known), ("limits.LimitsFiles.poll", WATCH): 1}.items()
     ]
-    Path(result).write_text(json.dumps([dataclasses.asdict(each) for each in found], indent=1))
+    told = {"jumps": jumps, "faults": faults}
+    Path(result).write_text(json.dumps(told, default=dataclasses.asdict, indent=1))
 
 
 if __name__ == "__main__":

@@ -45,8 +45,8 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 CROWDED = [Prompt(range(3 + each, 63 + each), 6) for each in range(8)]
 
 
-def engine_outcomes(vllm: Environment, plugin: Path, folder: Path) -> list[dict[str, Any]]:
-    """What one engine in one process did with each fault, one after the other."""
+def engine_outcomes(vllm: Environment, plugin: Path, folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """What one engine in one process did with each jump of the clock and each fault, one after the other."""
     # With a law to begin with, every rule is asked from the first steps on.
     limits = replace(LIMITS, prior=Law(0.005, 1e-5, 1e-4, 1e-8, 0.0))
     (folder / "engine-limits").write_text(limits.to_json())
@@ -63,7 +63,7 @@ def engine_outcomes(vllm: Environment, plugin: Path, folder: Path) -> list[dict[
     command = [sys.executable, "-m", "e2e.engine.everyhook", str(vllm.model), str(result)]
     done = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    found: list[dict[str, Any]] = json.loads(result.read_text())
+    found: dict[str, list[dict[str, Any]]] = json.loads(result.read_text())
     return found
 
 
@@ -121,8 +121,15 @@ def tokens(answer: Answer) -> Any:
 
 
 @pytest.fixture(scope="module")
-def in_engine(vllm: Environment, plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def outcomes(
+    vllm: Environment, plugin: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[dict[str, Any]]]:
     return engine_outcomes(vllm, plugin, tmp_path_factory.mktemp("faults"))
+
+
+@pytest.fixture(scope="module")
+def in_engine(outcomes: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    return outcomes["faults"]
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +170,17 @@ def test_a_fault_in_any_hook_leaves_an_engine_that_serves_as_stock_and_says_so(
         assert found["later"] == {200}, found
         assert found["same"], found
         assert found["said"], found
+
+
+def test_a_jump_of_the_wall_clock_changes_no_answer_and_turns_nothing_off(
+    outcomes: dict[str, list[dict[str, Any]]],
+) -> None:
+    assert [found["seconds"] for found in outcomes["jumps"]] == [1e6, -1e6]
+    for found in outcomes["jumps"]:
+        assert (found["active"], found["said"]) == (True, []), found
+        assert found["compared"] >= 0.75, found
+        assert found["same"], found
+        assert found["conserved"], found
 
 
 def test_every_method_that_vllm_calls_was_come_by(
