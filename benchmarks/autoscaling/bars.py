@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.autoscaling.compare import Comparison, Outcome, geometric_mean, static_ratios, swept_ratios
+from benchmarks.autoscaling.cases import Case
+from benchmarks.autoscaling.compare import Comparison, Figures, Outcome, geometric_mean, static_ratios, swept_ratios
 
 OVERLOAD_SHARE = 0.90
 STATIC = "static"
@@ -46,11 +47,16 @@ def verdicts(
         yield from _savings(compared, comparison, peers, SAVINGS if variation is None else VARIED_SAVINGS)
 
 
+def attained(case: Case, ours: Figures, objective: float) -> Verdict:
+    """Whether Holdfast attains the objective."""
+    told = f"{100 * ours.attainment:.2f} % of {100 * objective:.4g} % with {ours.gpu_hours:.2f} GPU-hours"
+    return Verdict(f"{case.title}: attains the objective", ours.attainment >= objective, told)
+
+
 def _case(outcome: Outcome, capacity_rps: dict[str, float]) -> Iterator[Verdict]:
     case, ours = outcome.case, outcome.holdfast
     if case.attains:
-        told = f"{100 * ours.attainment:.2f} % of {100 * outcome.objective:.4g} %"
-        yield Verdict(f"{case.title}: attains the objective", ours.attainment >= outcome.objective, told)
+        yield attained(case, ours, outcome.objective)
     if case.oracle_factor is not None:
         ratio = ours.gpu_hours / outcome.oracle.gpu_hours
         told = f"{ratio:.2f} x, bar {case.oracle_factor:g} x; attainment {100 * ours.attainment:.2f} %"
@@ -97,4 +103,4 @@ def _savings(
 def _saving(name: str, ratios: Mapping[str, Sequence[float]], bar: float) -> Verdict:
     best = min(ratios, key=lambda peer: geometric_mean(ratios[peer]))
     saving = 1.0 - 1.0 / geometric_mean(ratios[best])
-    return Verdict(name, saving >= bar, f"{100 * saving:.0f} % fewer GPU-hours than {best}, bar {100 * bar:.0f} %")
+    return Verdict(name, saving >= bar, f"{round(100 * saving)} % fewer GPU-hours than {best}, bar {100 * bar:.0f} %")

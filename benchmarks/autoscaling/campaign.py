@@ -23,13 +23,13 @@ SHIPPED = {name: value for name, (knobs, _) in POLICIES.items() for value in kno
 
 Asked = tuple[Case, Path, str, float | None, int, Limits | None]
 
-STEP = math.sqrt(2.0)
-LOWEST, HIGHEST = -14, 8
+STEP = 2.0**0.25
+LOWEST, HIGHEST = -28, 16
 OWN = ("holdfast", "holdfast-slow")
 
 
 def knob_value(peer: str, place: int) -> float:
-    """The knob `place` steps of a factor of the square root of two from what is shipped."""
+    """The knob `place` steps of a factor of 2^0.25 from what is shipped."""
     return SHIPPED[peer] * STEP**place
 
 
@@ -101,7 +101,7 @@ def simulated(case: Case, data: Path, policy: str, knob: float | None, seed: int
 
 def leanest(attains: Callable[[int], bool]) -> int | None:
     """The highest place that attains, from 0 outwards in growing strides and then by halves; None where none does."""
-    low, high, stride = (0, None, 2) if attains(0) else (None, 0, 2)
+    low, high, stride = (0, None, 4) if attains(0) else (None, 0, 4)
     while low is None or high is None:
         place = min(low + stride, HIGHEST) if low is not None else max((high or 0) - stride, LOWEST)
         if attains(place):

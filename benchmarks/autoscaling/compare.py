@@ -103,6 +103,10 @@ class Comparison:
         self._tuned = tuned
         self._threads = threads
 
+    def alone(self, case: Case, fast_loop: bool) -> tuple[Figures, float]:
+        """What Holdfast attains, and the objective."""
+        return self._figures(case, "holdfast" if fast_loop else "holdfast-slow"), self._campaign.bounds(case)[0]
+
     def outcome(self, case: Case, fast_loop: bool) -> Outcome:
         """Run a scenario under everybody."""
         names = [name for name in OWN if name != "holdfast" or fast_loop]
@@ -150,7 +154,7 @@ class Comparison:
         front = self._campaign.front(case, peer, self._seeds[0], target, limits)
         least = cheapest(front, target)
         place = least[0] if least is not None else max(front, key=lambda each: front[each].attainment)
-        near = list(attained(place, place + 1)) or list(islice(attained(place - 1, place - 2), 1))
+        near = list(attained(place, place + 1)) or list(islice(attained(*range(place - 1, place - 5, -1)), 1))
         return min(near, key=lambda each: each[1].gpu_hours, default=None)
 
     def one_knob(self, outcomes: Sequence[Outcome], peer: str) -> tuple[int, list[float]]:

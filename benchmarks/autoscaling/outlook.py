@@ -11,7 +11,7 @@ from benchmarks.autoscaling.cases import Case
 from benchmarks.autoscaling.journal import Journal
 from holdfast.simulator.twin.oracle import ORACLE
 
-FRONT_RUNS = 7
+FRONT_RUNS = 8
 """Runs that the search of one knob takes as a rule, what is shipped among them."""
 
 SIZES = 4
@@ -55,6 +55,8 @@ def _runs(case: Case, peers: int, seeds: int, fast_loop: bool, tuned: bool) -> d
     if tuned and case.compared:
         swept += FRONT_RUNS + 2 * (seeds - 1)
     own = {name: seeds for name in OWN if name != "holdfast" or fast_loop}
+    if case.alone:
+        return {"holdfast" if fast_loop else SLOW: seeds}
     sizes = SIZES * (1 + case.unavoidable + (tuned and case.compared))
     return {**own, STATIC: seeds * sizes, ORACLE: seeds, PEER: peers * swept}
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.autoscaling.bars import Verdict, verdicts
+from benchmarks.autoscaling.bars import Verdict, attained, verdicts
 from benchmarks.autoscaling.campaign import HIGHEST, LOWEST, OWN, Campaign, cheapest, knob_value, leanest
-from benchmarks.autoscaling.cases import CASES, VARIATIONS, VARIED, Case, varied
+from benchmarks.autoscaling.cases import CASES, RELAXED, VARIATIONS, VARIED, Case, relaxed, varied
 from benchmarks.autoscaling.compare import (
     PEERS,
     Comparison,
@@ -27,9 +27,12 @@ from benchmarks.autoscaling.journal import Journal, Key, Row
 from benchmarks.autoscaling.outlook import outlook
 from benchmarks.autoscaling.requests import shifted
 from benchmarks.autoscaling.table import tell, tell_bars
+from holdfast.cli.simulate import declare
 from holdfast.simulator.twin.fleet import Workload
 from holdfast.simulator.twin.peak import smallest
 from holdfast.simulator.twin.policies import POLICIES, make_policy
+from holdfast.simulator.twin.scenario import Scenario
+from tests.twin.twin_builders import scenario_file, small_scenario
 
 
 def row(attainment: float, gpu_hours: float) -> Row:
@@ -219,7 +222,25 @@ def test_a_scenario_in_which_holdfast_misses_what_is_compared_saves_nothing() ->
 def test_the_objective_is_attained_only_if_it_is_even_where_less_is_compared() -> None:
     comparison, found = outcome_of(CASES["shift"], 1.5, 0.9891)
     verdict = judged(comparison, [found])["shift: attains the objective"]
-    assert (verdict.met, verdict.told) == (False, "98.91 % of 99 %")
+    assert (verdict.met, verdict.told) == (False, "98.91 % of 99 % with 1.50 GPU-hours")
+
+
+@pytest.mark.parametrize(("reached", "met"), [(0.9499, False), (0.95, True)])
+def test_holdfast_alone_is_held_to_a_relaxed_objective(reached: float, met: bool) -> None:
+    case = relaxed(CASES["smooth"])
+    assert case.digest() != CASES["smooth"].digest()
+    ours, _ = Comparison(Made(1.0, reached), range(1, 2), PAIR).alone(case, fast_loop=True)
+    verdict = attained(case, ours, 0.95)
+    assert (verdict.name, verdict.met) == ("smooth, objective 95 %: attains the objective", met)
+
+
+def test_a_relaxed_objective_is_the_services_own(tmp_path: Path) -> None:
+    path = scenario_file(tmp_path, small_scenario())
+    scenario = Scenario.read(path)
+    (each,) = [declare(scenario, entry, path, tmp_path, seed=1) for entry in scenario.services]
+    assert each.spec.slo.objective == 0.99
+    assert RELAXED.asked(each).spec.slo.objective == 0.95
+    assert VARIATIONS[0].asked(each) is each
 
 
 def test_peers_are_searched_at_what_holdfast_reached_wherever_loss_is_unavoidable() -> None:
@@ -249,7 +270,7 @@ def test_a_knob_of_the_first_seed_counts_only_if_the_median_attains_and_else_one
 
 
 def test_a_knob_that_only_the_first_seed_likes_is_none() -> None:
-    _, found = outcome_of(CASES["smooth"], 1.0, 0.995, edge=-1)
+    _, found = outcome_of(CASES["smooth"], 1.0, 0.995, edge=-3)
     assert found.swept == {"hpa": None, "wva": None}
 
 
@@ -315,7 +336,7 @@ def test_the_outlook_tells_runs_and_minutes_and_guesses_what_was_never_run(tmp_p
     journal.add(Key("smooth", "abc", "holdfast-slow", None, 1, "def"), replace(row(0.99, 2.0), wall_seconds=5.0))
     cases = [CASES["step"], CASES["smooth"], CASES["spike"]]
     lines = list(outlook(cases, journal, PEERS, seeds=1, fast_loop=True, tuned=False, workers=2))
-    assert "| step | 81 | 0.7 | 0.0 | holdfast |" in lines
-    assert "| smooth | 77 | 6.3 | 6.2 | holdfast |" in lines
-    assert "| spike | 81 | 0.0 | 0.0 | holdfast, holdfast-slow, oracle, peer, static |" in lines
+    assert "| step | 91 | 0.8 | 0.0 | holdfast |" in lines
+    assert "| smooth | 87 | 7.2 | 7.1 | holdfast |" in lines
+    assert "| spike | 91 | 0.0 | 0.0 | holdfast, holdfast-slow, oracle, peer, static |" in lines
     assert lines[-1].startswith("At least 4 min on 2 cores")
