@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.test_alerts import World, counted, since
+from e2e.rules_world import World, counted, since
 from holdfast.monitoring.dashboards import dashboards
 from holdfast.monitoring.panels import Dashboard
 from holdfast.monitoring.rules import recordings

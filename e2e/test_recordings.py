@@ -1,0 +1,108 @@
+"""Recording rules over exactly known series, played by promtool: the value of what they record.
+
+Needs `promtool` only: no cluster and no Prometheus that runs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from e2e.rules_world import CHAT, ENGINE, World, counted, led, of_chat
+from holdfast.monitoring import series
+
+FAST, SLOW = "HoldfastErrorBudgetFastBurn", "HoldfastErrorBudgetSlowBurn"
+
+
+@pytest.fixture
+def world() -> World:
+    """A world in which an operator leads and ticks."""
+    return led()
+
+
+def test_shares_are_of_all_requests_and_no_mean_of_engines_shares(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    world.judged("chat", 90.0, lambda _: 0.0, "busy")
+    world.judged("chat", 10.0, lambda _: 1.0, "idle")
+    world.expect(20.0, f"{of_chat(series.BAD)} / {of_chat(series.JUDGED)}", (CHAT, 0.1))
+    world.expect(
+        20.0, of_chat(series.BAD_BY_CAUSE), ('{cause="ttft", namespace="prod", holdfast_service="chat"}', 10.0)
+    )
+    world.play(tmp_path)
+
+
+def test_engines_without_the_plugin_are_judged_by_the_edges_of_their_objectives(world: World, tmp_path: Path) -> None:
+    world.service("plain")
+    labels = world.engine("plain")
+    for reason, rps in (("stop", 8.0), ("length", 2.0), ("error", 0.5), ("abort", 1.0)):
+        world.add("vllm:request_success_total", labels | {"finished_reason": reason}, counted(lambda _, rps=rps: rps))
+    for edge, rps in (("0.4", 8.0), ("0.5", 9.0), ("1.0", 10.0), ("+Inf", 10.0)):
+        world.add("vllm:time_to_first_token_seconds_bucket", labels | {"le": edge}, counted(lambda _, rps=rps: rps))
+    for edge, rps in (("0.05", 9.5), ("+Inf", 10.0)):
+        bucket = labels | {"le": edge}
+        world.add("vllm:request_time_per_output_token_seconds_bucket", bucket, counted(lambda _, rps=rps: rps))
+    for latency, edge in (("ttft", "0.4"), ("ttft", "0.5"), ("tpot", "0.05"), ("tpot", "0.04")):
+        world.told("slo_edge", 1.0, "plain", latency=latency, le=edge)
+    plain = '{namespace="prod", holdfast_service="plain"}'
+    world.expect(20.0, series.of(series.JUDGED), (plain, 10.5))
+    world.expect(20.0, series.of(series.BAD), (plain, 2.0))  # 1 late, 0.5 slow, 0.5 failed
+    world.expect(20.0, f"max ({series.of(series.QUANTILES[0][1], latency='ttft')})", ("{}", 0.25))
+    world.fires(20.0, (FAST, "plain"), (SLOW, "plain"))
+    world.play(tmp_path)
+
+
+def test_half_a_rollout_is_judged_by_bounds_as_the_operator_does(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    world.judged("chat", 10.0, lambda _: 0.0)
+    world.engine("chat", "without")
+    world.expect(20.0, of_chat(series.JUDGED_EXACTLY))
+    world.expect(20.0, of_chat(series.JUDGED))
+    world.play(tmp_path)
+
+
+def test_gpus_their_use_and_the_fullest_cache_are_recorded_of_all_engines(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    for pod, flops, usage in (("a", 3e14, 0.3), ("b", 5e14, 0.7)):
+        labels = world.engine("chat", pod)
+        world.add("vllm:kv_cache_usage_perc", labels, lambda _, usage=usage: usage)
+        for name, rate in (("flops", flops), ("read_bytes", 1e12), ("write_bytes", 5e11)):
+            world.add(f"vllm:estimated_{name}_per_gpu_total", labels, counted(lambda _, rate=rate: rate))
+    for what, peak in (("flops", 1e15), ("bytes", 3e12)):
+        world.told("service_gpu_peak", peak, "chat", accelerator="h100", of=what)
+    world.told("service_gpus_per_replica", 2.0, "chat", accelerator="h100")
+    world.told("service_replicas", 3.0, "chat", accelerator="h100", state="ready")
+    h100 = f'{CHAT[:-1]}, holdfast_accelerator="h100", '
+    world.expect(20.0, of_chat(series.KV_MEAN), (CHAT, 0.5))
+    world.expect(20.0, of_chat(series.KV_MOST), (CHAT, 0.7))
+    world.expect(20.0, of_chat(series.GPU_USE, of="flops"), (f'{h100}of="flops"}}', 0.4))
+    world.expect(20.0, of_chat(series.GPU_USE, of="bytes"), (f'{h100}of="bytes"}}', 0.5))
+    world.expect(20.0, of_chat(series.GPUS), (f'{h100}state="ready"}}', 6.0))
+    world.play(tmp_path)
+
+
+def test_limits_are_of_the_lowest_engine_else_what_engines_were_started_with(world: World, tmp_path: Path) -> None:
+    for name in ("chat", "plain"):
+        world.service(name)
+        for accelerator, tokens in (("h100", 4096.0), ("l40s", 2048.0)):
+            labels = {"accelerator": accelerator, "name": "tokens_per_step"}
+            world.told("service_batching_limit", tokens, name, **labels)
+    for pod, tokens in (("a", 1024.0), ("b", 512.0)):
+        labels = world.engine("chat", pod) | {"name": "tokens_per_step"}
+        world.add("holdfast:limits", labels, lambda _, tokens=tokens: tokens)
+    limit = '{{namespace="prod", holdfast_service="{}", name="tokens_per_step"}}'
+    samples = ((limit.format("chat"), 512.0), (limit.format("plain"), 2048.0))
+    world.expect(20.0, f"sum by (namespace, holdfast_service, name) ({series.of(series.ENGINE_LIMIT)})", *samples)
+    world.play(tmp_path)
+
+
+def test_costs_are_of_the_tokens_and_good_requests_of_the_same_time(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    world.judged("chat", 10.0, lambda _: 0.2)
+    world.operator("chat", service_cost_dollars_per_hour=7.2)
+    labels = ENGINE | {"holdfast_service": "chat", "pod": "chat-a", "instance": "chat-a:8000"}
+    for kind, rate in (("prompt", 900.0), ("generation", 100.0)):
+        world.add(f"vllm:{kind}_tokens_total", labels, counted(lambda _, rate=rate: rate))
+    world.expect(20.0, of_chat(series.COST_OF_TOKENS), (CHAT, 2.0))
+    world.expect(20.0, of_chat(series.COST_OF_GOOD), (CHAT, 0.25))
+    world.play(tmp_path)
