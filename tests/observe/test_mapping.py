@@ -341,6 +341,40 @@ def test_times_with_and_without_fractions_are_read() -> None:
         pytest.param("couldn't find key token in Secret prod/hf", "SecretMissing", id="a key that is missing"),
         pytest.param("holdfast launcher: image unsupported: no vLLM", "ImageUnsupported", id="an image without vLLM"),
         pytest.param("OSError: /models/x is not a local folder", "ModelNotFound", id="a model that is not there"),
+        pytest.param(
+            "OSError: org/none is not a local folder and is not a valid model identifier listed on "
+            "'https://huggingface.co/models'\nIf this is a private repository, make sure to pass a token",
+            "ModelNotFound",
+            id="a repository that is not there",
+        ),
+        pytest.param(
+            "OSError: v9 is not a valid git identifier (branch name, tag name or commit id) that exists for this model "
+            "name. Check the model page at 'https://huggingface.co/org/chat' for available revisions.",
+            "ModelNotFound",
+            id="a revision that is not there",
+        ),
+        pytest.param(
+            "OSError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/models/x/y'. Use `repo_type` "
+            "argument if needed.",
+            "ModelNotFound",
+            id="a folder that is not there",
+        ),
+        pytest.param(
+            "OSError: Repo id must use alphanumeric chars, '-', '_' or '.'. The name cannot start or end with '-' or "
+            "'.' and the maximum length is 96: '/models'.",
+            "ModelNotFound",
+            id="a folder below the root that is not there",
+        ),
+        pytest.param("OSError: Cannot have -- or .. in repo_id: 'org/a--b'.", "ModelNotFound", id="an id nobody has"),
+        pytest.param(
+            "RuntimeError: Cannot find any model weights with `/models/x`", "ModelNotFound", id="a folder, no weights"
+        ),
+        pytest.param(
+            "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in "
+            "the cached files.",
+            "CrashLoopBackOff",
+            id="a network that may come back",
+        ),
         pytest.param("CUDA out of memory", "CrashLoopBackOff", id="anything else keeps Kubernetes' own word"),
     ],
 )
@@ -349,6 +383,52 @@ def test_what_a_failing_engine_says_becomes_its_reason(words: str, reason: str) 
     status = {"containerStatuses": [{"state": waiting, "lastState": {"terminated": {"message": words}}}]}
     replica = mapping.replica_from_pod({"metadata": {"name": "p"}, "status": status})
     assert (replica.phase, replica.reason) == (ReplicaPhase.FAILING, reason)
+
+
+# vLLM 0.32 of a folder that is empty, and of one that has weights and no config.json.
+NO_CONFIG = """\
+  File "/usr/local/lib/python3.12/dist-packages/vllm/engine/arg_utils.py", line 2231, in create_engine_config
+    model_config = self.create_model_config()
+pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig
+  Value error, Invalid repository ID or local directory specified: '/models/empty'.
+Please verify the following requirements:
+1. Provide a valid Hugging Face repository ID.
+2. Specify a local directory that contains a recognized configuration file.
+   - For Hugging Face models: ensure the presence of a 'config.json'.
+   - For Mistral models: ensure the presence of a 'params.json'.
+ [type=value_error, input_value=ArgsKwargs((), {'model': '/models/empty'}), input_type=ArgsKwargs]
+    For further information visit https://errors.pydantic.dev/2.14/v/value_error
+"""
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        ended(1, NO_CONFIG),
+        {"running": {}},
+        {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}},
+    ],
+    ids=["just crashed", "running again", "waiting to run again"],
+)
+def test_a_folder_without_a_model_is_told_with_its_name_from_the_first_crash_on(state: dict[str, Any]) -> None:
+    restarts = 0 if "terminated" in state else 1
+    crashed = {"name": "vllm", "state": state, "restartCount": restarts, "lastState": ended(1, NO_CONFIG)}
+    replica = mapping.replica_from_pod(pod(containerStatuses=[crashed]))
+    assert (replica.phase, replica.reason) == (ReplicaPhase.FAILING, "ModelNotFound")
+    assert replica.detail.startswith(
+        "Value error, Invalid repository ID or local directory specified: '/models/empty'."
+    )
+
+
+def test_words_of_an_engine_that_served_for_hours_are_no_reason_not_to_wait() -> None:
+    lived = {"state": {"running": {}}, "restartCount": 1, "lastState": ended(1, NO_CONFIG, "2026-11-21T09:00:00Z")}
+    assert mapping.replica_from_pod(pod(containerStatuses=[lived])).phase is ReplicaPhase.STARTING
+
+
+def test_of_a_chain_of_errors_the_last_that_tells_is_shown() -> None:
+    words = "HFValidationError: Repo id must be a string\n" + "  File x\n" * 90 + "OSError: Repo id must be in the form"
+    crashed = waiting("CrashLoopBackOff", lastState=ended(1, words))
+    assert mapping.replica_from_pod(pod(containerStatuses=[crashed])).detail == "OSError: Repo id must be in the form"
 
 
 def test_of_long_last_words_the_end_is_kept() -> None:

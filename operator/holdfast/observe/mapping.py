@@ -15,6 +15,7 @@ from holdfast.render.live import SCALING
 from holdfast.render.names import ACCELERATOR_LABEL, BATCHING_ANNOTATION, METRIC_REVISION_LABEL
 
 # An engine that ended twice, the last time this soon, will not become capacity by waiting: it crashes while starting.
+# So does one that ended once and said what is missing.
 _CRASHES = 2
 _SHORT_RUN_SECONDS = 600.0
 
@@ -41,8 +42,9 @@ _TELLING = (
     (re.compile(r"image unsupported:"), Reason.IMAGE_UNSUPPORTED),
     (re.compile(r'(secret ".*" not found|couldn\'t find key .* in Secret)'), Reason.SECRET_MISSING),
     (re.compile(r'persistentvolumeclaim ".*" not found'), Reason.VOLUME_MISSING),
-    (re.compile(r"(Repo id must be|Invalid repository ID|is not a local folder|RepositoryNotFound|does not appear to "
-                r"have a file named config|HFValidationError)"), Reason.MODEL_NOT_FOUND),
+    (re.compile(r"(Repo id must|in repo_id:|Invalid repository ID|is not a local folder|RepositoryNotFound|"
+                r"HFValidationError|is not a valid git identifier|does not appear to have a file named config|"
+                r"Cannot find any model weights with)"), Reason.MODEL_NOT_FOUND),
 )  # fmt: skip
 
 # What an engine says that cannot write to its cache volume.
@@ -117,7 +119,7 @@ def _phase(
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False":
         if (told := _told(str(scheduled.get("message", "")))) is not None:
-            return ReplicaPhase.FAILING, told, str(scheduled.get("message", ""))
+            return ReplicaPhase.FAILING, *told
         return ReplicaPhase.UNSCHEDULABLE, str(scheduled.get("reason", "")), str(scheduled.get("message", ""))
     if conditions.get("Ready", {}).get("status") == "False" and _is(conditions, "ContainersReady") and not gated:
         # Nobody but the control plane says that of a pod whose kubelet has last said the contrary.
@@ -125,13 +127,19 @@ def _phase(
     failure = next(filter(None, map(_failure, _containers(status))), None)
     if failure is None:
         return ReplicaPhase.STARTING, "", ""
-    reason, words = failure
-    return ReplicaPhase.FAILING, _told(words) or reason, words
+    return ReplicaPhase.FAILING, *(_told(failure[1]) or failure)
 
 
-def _told(words: str) -> str | None:
-    """Return the Reason that the words stand for, None where they are nothing special."""
-    return next((reason.value for pattern, reason in _TELLING if pattern.search(words)), None)
+def _told(words: str) -> tuple[str, str] | None:
+    """Return the Reason that words stand for, and the words from the line on that says so last; None for any others.
+
+    What vLLM says of a folder without a model is longer than a condition has room for, and names the folder first.
+    """
+    for pattern, reason in _TELLING:
+        for found in reversed(list(pattern.finditer(words))):
+            told = words[words.rfind("\n", 0, found.start()) + 1 :].lstrip()
+            return reason.value, told if len(told) <= _MOST_WORDS else f"{told[:_MOST_WORDS]}…"
+    return None
 
 
 def _containers(status: Object) -> Iterator[Object]:
@@ -142,15 +150,17 @@ def _containers(status: Object) -> Iterator[Object]:
 def _failure(container: Object) -> tuple[str, str] | None:
     """Return reason and last words of a container that will not start.
 
-    Between two waits of a crash loop the container runs for a while: it is still the same crash loop.
+    Between two waits of a crash loop the container runs for a while: it is still the same crash loop. One crash may go
+    by, and the next start take minutes; not one that says what is missing: the next ends the same way.
     """
     waiting = container.get("state", {}).get("waiting", {})
     ended = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated") or {}
     if waiting.get("reason") in _HOPELESS:
         return waiting["reason"], _last_words(ended, waiting)
-    if ended.get("exitCode") and container.get("restartCount", 0) >= _CRASHES and _was_short(ended):
-        return "CrashLoopBackOff", _last_words(ended, waiting)
-    return None
+    if not (ended.get("exitCode") and _was_short(ended)):
+        return None
+    words = _last_words(ended, waiting)
+    return ("CrashLoopBackOff", words) if container.get("restartCount", 0) >= _CRASHES or _told(words) else None
 
 
 def _was_short(ended: Object) -> bool:
