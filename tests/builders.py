@@ -171,11 +171,19 @@ class ServiceView:
     problems: tuple[ClusterProblem, ...] = ()
     history: History | None = None
     cold_start: float | None = 30.0
+    born_at: float | None = None
 
     def snapshot(self) -> ServiceSnapshot:
         placements = self.sizes if self.sizes is not None else _sizes_of(self.replicas)
         return ServiceSnapshot(
-            self.of.spec, self.traffic, self.replicas, placements, self.problems, self.history, self.cold_start
+            self.of.spec,
+            self.traffic,
+            self.replicas,
+            placements,
+            self.problems,
+            self.history,
+            self.cold_start,
+            born_at=self.born_at,
         )
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.signals import HeldSample
+from holdfast.domain.signals import HeldSample, History
 from holdfast.observe import history
 from holdfast.observe.history import Level
 from holdfast.observe.samples import Series
@@ -113,6 +113,19 @@ def test_levels_are_joined_oldest_first() -> None:
     recent = history.read([series(1.0, 2.0, metric="request_success_total")], LEVEL, [request()])
     joined = history.joined([recent, recent])[CHAT].samples
     assert [point.at for point in joined] == sorted(point.at for point in joined)
+
+
+def test_prometheus_remembers_back_to_the_oldest_number_of_whatever_series() -> None:
+    leader = Series({"metric": "remembered"}, ((NOW - 540.0, math.nan), (NOW - 480.0, 1.0), (NOW, 1.0)))
+    rows = [leader, series(0.0, 2.0, metric="request_success_total"), series(math.nan, metric="covered")]
+    assert history.oldest(rows, LEVEL) == NOW - 480.0 - 60.0
+    assert history.oldest([series(math.nan, math.inf), series()], LEVEL) == math.inf
+    assert history.oldest([], LEVEL) == math.inf
+
+
+def test_a_service_that_prometheus_knows_nothing_of_has_an_empty_history() -> None:
+    assert history.joined([], keys=[CHAT]) == {CHAT: History()}
+    assert history.joined([], keys=[CHAT], since=NOW - 60.0, whole=False)[CHAT] == History((), None, NOW - 60.0, False)
 
 
 @given(st.floats(0, 1e6), st.lists(st.floats(0, 1e6), max_size=3))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import datetime
 import ipaddress
 import json
@@ -23,7 +24,7 @@ from cryptography.x509.oid import NameOID
 
 from holdfast.domain.cluster import Replica
 from holdfast.domain.service import ServiceKey
-from holdfast.domain.signals import SignalState, Traffic
+from holdfast.domain.signals import History, SignalState, Traffic
 from holdfast.observe.client import PrometheusAddress
 from holdfast.observe.prometheus import PrometheusSource
 from holdfast.observe.traffic import TrafficRequest
@@ -352,6 +353,28 @@ async def test_history_is_empty_when_prometheus_is_down(fake: FakePrometheus) ->
     async with reading(fake) as source:
         await fake.stop_listening()
         assert await source.history([request()], NOW) == {}
+
+
+async def test_a_prometheus_that_knows_nothing_yet_has_answered(fake: FakePrometheus) -> None:
+    async with reading(fake) as source:
+        assert await source.history([request()], NOW) == {CHAT: History()}
+
+
+async def test_history_says_how_far_prometheus_remembers_and_whether_it_was_answered_for_all_of_it(
+    fake: FakePrometheus,
+) -> None:
+    async def only_the_last_hour(asked: web.Request) -> web.StreamResponse:
+        form = await asked.post()
+        if float(str(form["start"])) < NOW - 3600.0:
+            return web.json_response({"status": "error", "error": "query timed out"}, status=503)
+        rows = [{"metric": {"metric": "remembered"}, "values": [[NOW - 1800.0, "1"], [NOW, "1"]]}]
+        return web.json_response({"status": "success", "data": {"resultType": "matrix", "result": rows}})
+
+    fake.handler = only_the_last_hour
+    hour, month = (dataclasses.replace(SLO, window_seconds=seconds) for seconds in (3600.0, 30 * 86_400.0))
+    async with reading(fake) as source:
+        assert (await source.history([request(slo=hour)], NOW))[CHAT] == History((), None, NOW - 1860.0)
+        assert (await source.history([request(slo=month)], NOW))[CHAT] == History((), None, NOW - 1860.0, False)
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ from holdfast.observe.cluster import Invalid
 from holdfast.policy.applied import NOTHING_APPLIED, Watched, applied
 from holdfast.policy.batching import Batching, Situation, Trial, Wanted, step
 from holdfast.policy.benchmarks import Obstacle, Step, begun, look, waiting
-from holdfast.policy.budget import SloState, Verdicts
+from holdfast.policy.budget import Budget, Gap, SloState, Verdicts
 from holdfast.policy.capacity import Belief
 from holdfast.policy.coldstart import ColdStarts
 from holdfast.policy.conditions import conditions
@@ -303,6 +303,15 @@ def missed(group: Group | None = None, **more: object) -> View:
 ZERO = CHAT.with_replicas_between(0, 10)
 NOBODY = Activator(True)
 SOME = Activator(True, waiting=3, oldest_seconds=20.0)
+
+
+def recalled(gap: Gap, **more: object) -> View:
+    """A service of a month, of whose window the last ten minutes are known."""
+    known = Budget(window_seconds=3600.0, since=NOW - 600.0, gap=gap)
+    old = replace(view().service, born_at=NOW - 2_592_000.0)
+    return view(service=old, learned=Learned(45.0, budget=known), **more)
+
+
 ANSWERED = Learned(45.0, ColdStarts((38.0,)), idle=Idle(answered_at=NOW, looked_at=NOW))
 QUIET = judge(traffic(0.0))
 
@@ -348,6 +357,9 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Ready, held by a finalizer": (leaving, view()),
     "SLOMet": (SLO_MET, view()),
     "SLOMet, too few requests": (SLO_MET, view(slo=SloState(None, None, False, False, 12.0))),
+    "SLOMet, the window forgotten": (SLO_MET, recalled(Gap.FORGOTTEN)),
+    "SLOMet, the window not answered for": (SLO_MET, recalled(Gap.UNANSWERED)),
+    "SLOMet, another window": (SLO_MET, recalled(Gap.EDITED, slo=SloState(None, None, False, False, 12.0))),
     "SLOMet, too much load": (SLO_MET, missed(**needing(4), **load(30.0))),
     "SLOMet, starting": (SLO_MET, missed(running(2, size=4), starting=True, **needing(4))),
     "SLOMet, over": (SLO_MET, view(slo=KEPT_AGAIN)),

@@ -22,6 +22,7 @@ from holdfast.domain.signals import History, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
 from holdfast.observe.activators import ActivatorSource, NoActivators
 from holdfast.observe.cluster import ClusterReader, Invalid, ServiceParts
+from holdfast.observe.mapping import epoch
 from holdfast.observe.prometheus import MetricsSource
 from holdfast.observe.traffic import TrafficRequest
 from holdfast.policy.measured import newest
@@ -166,6 +167,7 @@ class Loop:
                 last_cold_start_seconds=part.last_cold_start_seconds,
                 activator=self._activator(part.spec.key, held),
                 measured=newest(measured.get(part.spec.key.namespace, ()), part.spec),
+                born_at=epoch(part.born),
             )
             for part in services
         )

@@ -175,8 +175,12 @@ class HeldSample:
 class History:
     """Read back once after a start, oldest first; empty where Prometheus has none.
 
-    `held` is None where it has no series of an activator: nobody knows what was held.
+    `held` is None where it has no series of an activator: nobody knows what was held. Prometheus remembers back to
+    `since`, whatever was scraped then; None where it remembers nothing. Not `whole`: it was not answered for all of the
+    window.
     """
 
     samples: tuple[RateSample, ...] = field(default=())
     held: tuple[HeldSample, ...] | None = None
+    since: float | None = None
+    whole: bool = True

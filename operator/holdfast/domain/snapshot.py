@@ -18,7 +18,7 @@ class ServiceSnapshot:
     `history` is present only in the first snapshot after a start or a takeover of leadership.
     `last_cold_start_seconds` is what status remembered from before a restart. `activator` holds requests while no
     replica serves; None where the service has none. `measured`: what benchmarks found of engines like its own, at most
-    one result for an accelerator.
+    one result for an accelerator. `born_at` is when it was made, None where that is unknown.
     """
 
     spec: ServiceSpec
@@ -30,6 +30,7 @@ class ServiceSnapshot:
     last_cold_start_seconds: float | None = None
     activator: Activator | None = None
     measured: tuple[Measured, ...] = ()
+    born_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,13 +86,26 @@ def read_held(rows: Sequence[Series], requests: Sequence[TrafficRequest]) -> dic
     return {key: tuple(_held(at, found[at]) for at in sorted(found)) for key, found in counts.items()}
 
 
+def oldest(rows: Iterable[Series], level: Level) -> float:
+    """Return when the oldest step of any series begins, infinity where there is none; NaN says nothing."""
+    ends = (next((at for at, value in row.points if usable(value)), math.inf) for row in rows)
+    return min(ends, default=math.inf) - level.step_seconds
+
+
 def joined(
     parts: Iterable[Mapping[ServiceKey, tuple[RateSample, ...]]],
     held: Iterable[Mapping[ServiceKey, tuple[HeldSample, ...]]] = (),
+    keys: Iterable[ServiceKey] = (),
+    since: float = math.inf,
+    whole: bool = True,
 ) -> dict[ServiceKey, History]:
-    """Join levels into one History per service, oldest first."""
+    """Join levels into one History per service, oldest first; `keys` have one even if Prometheus knows nothing."""
     samples, kept = _by_time(parts), _by_time(held)
-    return {key: History(samples.get(key, ()), kept.get(key)) for key in samples.keys() | kept.keys()}
+    reach = since if math.isfinite(since) else None
+    return {
+        key: History(samples.get(key, ()), kept.get(key), reach, whole)
+        for key in samples.keys() | kept.keys() | set(keys)
+    }
 
 
 def _by_time(parts: Iterable[Mapping[ServiceKey, tuple[Timed, ...]]]) -> dict[ServiceKey, tuple[Timed, ...]]:

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import functools
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +47,7 @@ class MetricsSource(Protocol):
         ...
 
     async def history(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, History]:
-        """Return what is known of each service's SLO window; services without any are left out."""
+        """Return what is known of each service's SLO window; nothing while Prometheus does not answer."""
         ...
 
     async def running_by_pod(self, keys: Iterable[ServiceKey], now: float) -> Mapping[ServiceKey, Mapping[str, float]]:
@@ -183,17 +184,22 @@ class PrometheusSource:
         longest = max((request.slo.window_seconds for request in requests), default=0.0)
         parts: list[Mapping[ServiceKey, tuple[RateSample, ...]]] = []
         held: list[Mapping[ServiceKey, tuple[HeldSample, ...]]] = []
+        since, whole = math.inf, True
         portions = [requests[first : first + _PORTION] for first in range(0, len(requests), _PORTION)]
         for level in history.levels(longest, self.window.scrape_seconds):
             try:
                 for portion in portions:
-                    rates, waits = await self._read_level(level, portion, len(portions) > 1, now)
+                    rates, waits, oldest = await self._read_level(level, portion, len(portions) > 1, now)
                     parts.append(rates)
                     held.append(waits)
+                    since = min(since, oldest)
             except QueryError as error:  # older levels cost more: they would fail too
                 _LOG.warning("history before the last %.0f s is unknown: %s", level.newest_age_seconds, error)
+                if not parts:
+                    return {}
+                whole = False
                 break
-        return history.joined(parts, held)
+        return history.joined(parts, held, (request.key for request in requests), since, whole)
 
     async def running_by_pod(self, keys: Iterable[ServiceKey], now: float) -> Mapping[ServiceKey, Mapping[str, float]]:
         query = queries.running_by_pod_query(keys)
@@ -241,14 +247,15 @@ class PrometheusSource:
 
     async def _read_level(
         self, level: Level, requests: Sequence[TrafficRequest], some: bool, now: float
-    ) -> tuple[dict[ServiceKey, tuple[RateSample, ...]], dict[ServiceKey, tuple[HeldSample, ...]]]:
+    ) -> tuple[dict[ServiceKey, tuple[RateSample, ...]], dict[ServiceKey, tuple[HeldSample, ...]], float]:
         query = queries.history_query(level.step_seconds, _edges_of(requests))
         query = queries.narrowed(query, [request.key for request in requests]) if some else query
         start, end = level.bounds(now)
         ask = functools.partial(self._client.range, query, start, end, level.step_seconds, _HISTORY_TIMEOUT_SECONDS)
         rows = await self._in_thread(ask)
         rates = await self._in_thread(functools.partial(history.read, rows, level, requests))
-        return rates, await self._in_thread(functools.partial(history.read_held, rows, requests))
+        waits = await self._in_thread(functools.partial(history.read_held, rows, requests))
+        return rates, waits, history.oldest(rows, level)
 
     def _start_slow_queries(self, requests: Sequence[TrafficRequest], now: float) -> None:
         # One may follow: running_by_pod.

@@ -226,6 +226,7 @@ def history_query(step_seconds: float, edges: Edges) -> Query:
     """Return the range query behind History: requests by outcome, by edge and by verdict, gained in each step."""
     step = _duration(step_seconds)
     terms = [
+        _named(f"count(count_over_time(holdfast_leader{{}}[{step}]))", "metric", "remembered"),  # also at no replicas
         _named(f"sum by ({SERVICE}, finished_reason) (increase(vllm:{SUCCESS}{{{OURS}}}[{step}]))", "metric", SUCCESS),
         _named(f"sum by ({SERVICE}) (increase(vllm:{REJECTIONS}{{{OURS}}}[{step}]))", "metric", REJECTIONS),
     ]
@@ -311,10 +312,9 @@ def _plugins(span: Window) -> str:
     """
     interval = _interval(span)
     terms = [_summed(metric, f"increase(holdfast:{metric}{{{OURS}}}[{interval}])", "cause") for metric in JUDGED]
-    terms.append(_covered(GROUP, interval))
     objectives = f'holdfast:limits{{{OURS}, name=~"ttft_seconds|tpot_seconds|e2e_seconds"}}'
     terms.append(_named(f'count_values by ({GROUP}, name) ("seconds", {objectives})', "metric", "objective"))
-    terms.append(_summed(WAITING_LATE, f'holdfast:requests_waiting{{{OURS}, lane="late"}}'))
+    terms += [_covered(GROUP, interval), _summed(WAITING_LATE, f'holdfast:requests_waiting{{{OURS}, lane="late"}}')]
     limits = f'holdfast:limits{{{OURS}, name=~"version|active_sequences|tokens_per_step"}}'
     terms.append(_named(f"min by ({SERVICE}, pod, name) ({limits})", "metric", "limit"))
     modes = f'holdfast:plugin_info{{{OURS}, mode!="active"}}'

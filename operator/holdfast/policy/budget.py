@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from holdfast.domain.service import Slo
 from holdfast.domain.signals import History
@@ -20,6 +21,18 @@ SHORTER = 12.0
 
 REACHABLE = 0.8
 """No alert waits for a larger share of bad requests than this, however large the budget."""
+
+
+LEAST_GAP_SECONDS, LEAST_GAP_SHARE = 1800.0, 0.125
+"""What may be missing from the window in silence: a first start, and steps of the history that do not fill it."""
+
+
+class Gap(StrEnum):
+    """Why requests of the window are not in its verdicts."""
+
+    FORGOTTEN = "Prometheus remembered none of them when the operator started, keep its retention at {window} or more"
+    UNANSWERED = "Prometheus did not answer for them when the operator started, whose log says why"
+    EDITED = "slo.window was edited then"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +83,8 @@ class Budget:
     """Verdicts over the window; `older` sums all buckets but the newest.
 
     `owed`: requests already judged by their first token that have yet to finish. `latest`: the verdicts that the last
-    look added, `exact` where plugins judged them.
+    look added, `exact` where plugins judged them. Requests before `since` are not in it, by cause of `gap`; None where
+    all are.
     """
 
     buckets: tuple[Bucket, ...] = ()
@@ -80,6 +94,15 @@ class Budget:
     window_seconds: float = 0.0
     latest: Verdicts = NONE
     exact: bool = False
+    since: float | None = None
+    gap: Gap = Gap.FORGOTTEN
+
+    def incomplete(self, born_at: float | None, now: float) -> bool:
+        """Whether much of the window is missing that a service of that age had; it never begins again by itself."""
+        if self.since is None or born_at is None:
+            return False
+        missing = self.since - max(now - self.window_seconds, born_at)
+        return missing > max(LEAST_GAP_SECONDS, LEAST_GAP_SHARE * self.window_seconds)
 
     @property
     def total(self) -> Verdicts:
@@ -103,7 +126,10 @@ class SloState:
 
 def budget_from_history(history: History, slo: Slo, now: float) -> Budget:
     """Rebuild from what Prometheus remembers; samples that make no sense are left out."""
-    memory = Budget(window_seconds=slo.window_seconds)
+    since = now if history.since is None else history.since
+    memory = Budget(
+        window_seconds=slo.window_seconds, since=since, gap=Gap.FORGOTTEN if history.whole else Gap.UNANSWERED
+    )
     for sample in sorted(history.samples, key=lambda sample: sample.at):
         verdicts = Verdicts(sample.good, sample.bad)
         if now - slo.window_seconds < sample.at <= now and _sensible(verdicts):
@@ -114,7 +140,8 @@ def budget_from_history(history: History, slo: Slo, now: float) -> Budget:
 def account(memory: Budget, seen: Seen, slo: Slo, now: float) -> Budget:
     """Add the verdicts since the last look, by the share of the counting interval that is new."""
     if memory.window_seconds != slo.window_seconds:
-        memory = replace(memory, buckets=(), older=NONE, window_seconds=slo.window_seconds)
+        since = now if memory.window_seconds else None
+        memory = replace(memory, buckets=(), older=NONE, window_seconds=slo.window_seconds, since=since, gap=Gap.EDITED)
     if not (seen.countable and seen.visible):
         return _add(memory, NONE, now)
     interval = seen.interval_seconds

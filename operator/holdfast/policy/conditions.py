@@ -127,15 +127,24 @@ def slo_met(view: View, sizes: Sizes) -> ConditionValue:
     window = format_duration(slo.window_seconds)
     if state.attainment is None:
         text = f"fewer than {1.0 / slo.budget_share:.0f} requests were judged in the last {window}: too few to say"
-        return ConditionValue(kind, None, Reason.WARMING_UP, text)
+        return ConditionValue(kind, None, Reason.WARMING_UP, f"{text}{_missing(view)}")
     good, objective = status.attainment(state.attainment), status.attainment(slo.objective)
-    text = f"{good} of the requests of the last {window} were good, objective {objective}"
+    text = f"{good} of the requests of the last {window} were good, objective {objective}{_missing(view)}"
     if view.learned.held.incomplete(slo.window_seconds, view.now):
         text = f"{text}; requests held before the operator started are not in it: let Prometheus scrape the activator"
     if state.attainment >= slo.objective:
         return ConditionValue(kind, True, Reason.OBJECTIVE_MET, text)
     reason, cause = _missed_because(view, sizes)
     return ConditionValue(kind, False, reason, f"{text}; {cause}")
+
+
+def _missing(view: View) -> str:
+    """What the window is said to be and is not: known from a start on, and the same words until it is whole."""
+    known = view.learned.budget
+    if known.since is None or not known.incomplete(view.service.born_at, view.now):
+        return ""
+    since = datetime.datetime.fromtimestamp(known.since, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return f"; requests before {since} are not in it: {known.gap.format(window=format_duration(known.window_seconds))}"
 
 
 def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:

@@ -19,7 +19,7 @@ from holdfast.policy.fleet_claims import Claim
 from holdfast.policy.fleet_wants import claim_of
 from holdfast.policy.hangs import watch_hangs
 from holdfast.policy.inventory import Inventory
-from holdfast.policy.learning import learn
+from holdfast.policy.learning import learn, with_history
 from holdfast.policy.memory import Learned, Memory, ServiceMemory
 from holdfast.policy.messages import describe, reason_for
 from holdfast.policy.modes import pinned_verdict, recommend_verdict
@@ -123,7 +123,13 @@ def decide_service(
 ) -> Made:
     """Decide for one service, within what is granted: look, learn, forecast, place, size, explain."""
     now, looked_at = snapshot.now, facts(service)
-    if known.last is not None and known.granted == granted and still_holds(known.last, looked_at, now, snapshot.timing):
+    known = with_history(known, service, now)
+    if (
+        service.history is None
+        and known.last is not None
+        and known.granted == granted
+        and still_holds(known.last, looked_at, now, snapshot.timing)
+    ):
         return known.last.decision, known
     seen = judge(service.traffic)
     hangs = watch_hangs(known.learned.hangs, service.traffic.hung, service.replicas, seen, now, snapshot.timing)

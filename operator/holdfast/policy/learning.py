@@ -42,7 +42,7 @@ def learn(
 
     `awaited` is the accelerator that others may still give something up of.
     """
-    old, spec = _with_history(known, service, now), service.spec
+    old, spec = known.learned, service.spec
     ready = tuple(replica for group in groups for replica in group.ready)
     started = ready + tuple(replica for group in groups for replica in group.hung)
     cold_starts = coldstart.watch_cold_starts(old.cold_starts, started, service.last_cold_start_seconds)
@@ -80,18 +80,22 @@ def learn(
     return learned, state
 
 
-def _with_history(known: ServiceMemory, service: ServiceSnapshot, now: float) -> Learned:
-    """In the first look after a start, what Prometheus remembers."""
-    if known.decided_at is not None or service.history is None:
-        return known.learned
+def with_history(known: ServiceMemory, service: ServiceSnapshot, now: float) -> ServiceMemory:
+    """Once after a start, as soon as Prometheus answers, what it remembers.
+
+    What was learned before that tells of less: Prometheus was away.
+    """
+    if service.history is None:
+        return known
     held, judged = heldback.from_history(service.history)
-    return replace(
+    learned = replace(
         known.learned,
         demand=demand.from_history(service.history, now),
         budget=budget.budget_from_history(judged, service.spec.slo, now),
         held=held,
         idle=idle.with_history(known.learned.idle, service.history, now),
     )
+    return replace(known, learned=learned)
 
 
 def _spot(spec: ServiceSpec) -> frozenset[str]:
