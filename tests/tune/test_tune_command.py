@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,20 +18,21 @@ from holdfast.api.benchmark_summary import Failed, Summary
 from holdfast.api.llmservice import LLMService
 from holdfast.bench.definitions import Slo as Bounds
 from holdfast.bench.port import Endpoint
-from holdfast.cli.main import main
+from holdfast.cli import tune as command
+from holdfast.cli.main import build_parser, main
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.simulator.twin.capacity import Lengths
 from holdfast.tune.limits import LimitsFile, Restart, arguments, reported_limits
 from holdfast.tune.live import Asked, LiveTrials
 from holdfast.tune.options import Wanted
-from holdfast.tune.port import CannotTry, Requests
-from holdfast.tune.report import Report
+from holdfast.tune.port import CannotTry, Figures, Requests, Tried
+from holdfast.tune.report import Report, impossible
 from holdfast.tune.search import Search, Tuned
 from holdfast.tune.setting import Setting, grid
 from holdfast.tune.summary import of_search
 from holdfast.tune.twin import Engine, TwinModel, TwinTrials
-from holdfast_engine.rules import parse_limits
+from holdfast_engine.rules import Limits, Objectives, Overload, parse_limits
 from tests.fakes import FakeKnobs, RawServer
 from tests.simulator.emulator_builders import engine
 
@@ -224,7 +226,10 @@ WAY = ("--limits-file", "limits")
         ((*URL, "--slo", "ttft=1s"), "--url needs a way to set limits"),
         ((*URL, *WAY), "--slo or -f: give one of them"),
         ((*URL, *WAY, "--slo", "ttft=soon"), "give bounds as"),
-        ((*URL, *WAY, "--slo", "ttft=0s", "--objective", "nan"), "--objective"),
+        ((*URL, *WAY, "--slo", "ttft=0s"), "each above 0"),
+        ((*URL, *WAY, "--slo", "ttft=1s", "--objective", "nan"), "--objective"),
+        ((*URL, *WAY, "--slo", "ttft=1s", "--seed", "-1"), "--seed"),
+        ((*URL, *WAY, "--slo", "ttft=1s", "--cv", "1e8"), "--cv"),
         ((*URL, "--slo", "ttft=1s", "--limits-file", "/nonexistent/x"), "there is no such folder"),
         ((*URL, *WAY, "--slo", "ttft=1s", "--gpu-memory-utilization", "0.9"), "cannot be changed live"),
         ((*URL, *WAY, "--slo", "ttft=1s", "--gpu-memory-utilization", "0.9,7"), "give shares from"),
@@ -248,6 +253,43 @@ def test_bad_usage_is_told_in_one_line(given: tuple[str, ...], told: str, capsys
     shown = capsys.readouterr().err
     assert told in shown
     assert shown.count("\n") == 1
+
+
+def test_a_file_that_cannot_be_written_takes_nothing_along_of_what_was_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = Report("a title", "h100", Wanted.of(Bounds(ttft_seconds=1.0), 0.95), tuned(BELIEVED), False)
+    for option in ("--json", "--plot"):
+        given = build_parser(["tune"]).parse_args(["tune", option, str(tmp_path / "nowhere" / "out.html")])
+        with pytest.raises(FileNotFoundError):
+            command._tell(given, [found])
+        assert "vLLM: --max-num-seqs=" in capsys.readouterr().out
+
+
+def test_requests_that_fail_are_not_told_to_be_too_slow() -> None:
+    figures = Figures(0.1, 0.02, (0.2, 0.03, 1.0))
+    failed = Tried(MOST, 0.0, False, 20, 3, 9.0, figures=figures, causes=[("failed with another status", 3)])
+    asked = Wanted.of(Bounds(ttft_seconds=1.0, tpot_seconds=0.05), 0.95)
+    first, last = impossible(Report("a title", "h100", asked, Tuned(None, 0.0, math.inf, (), alone=failed), False))
+    assert first.endswith("of 20 requests sent one by one 3 missed, 3 failed with another status")
+    assert last == "see with holdfast bench what comes of these requests"
+    strict = Wanted.of(Bounds(ttft_seconds=0.1, tpot_seconds=0.05), 0.95)
+    found = impossible(Report("a title", "h100", strict, Tuned(None, 0.0, math.inf, (), alone=failed), False))
+    assert found[-1].endswith("--slo ttft=200ms,tpot=30ms")
+
+
+@pytest.mark.slow
+async def test_a_search_that_finds_nothing_leaves_the_engine_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "engine-limits"
+    before = Limits(7, Objectives(0.7, 0.07), 12, overload=Overload.REJECT)
+    path.write_text(before.to_json())
+    async with engine(engine_limits=(str(path),), max_num_seqs=16, max_num_batched_tokens=256) as client:
+        given = ("--url", client.base, "--limits-file", str(path), "--slo", "ttft=0.1ms", "--requests", "20", *CALM)
+        code = await asyncio.to_thread(main, ["tune", *given, "--prompt-tokens", "50", "--output-tokens", "2"])
+    found = parse_limits(path.read_text())
+    assert code == 1
+    assert found.version > before.version
+    assert found == replace(before, version=found.version)
 
 
 def test_an_endpoint_that_nobody_answers_at_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

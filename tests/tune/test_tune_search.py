@@ -119,6 +119,17 @@ def test_time_and_trials_that_run_out_are_told() -> None:
     assert not search(FakeEngine(TRUTH, TRUTH)).exhausted
 
 
+async def test_a_search_that_waits_for_nothing_can_be_ended_between_two_trials() -> None:
+    engine = FakeEngine(TRUTH, {each: 3.0 * rate for each, rate in TRUTH.items()})
+    searching = asyncio.create_task(Search(engine, engine, REQUESTS).tune(SETTINGS))
+    while not engine.rates:
+        await asyncio.sleep(0)
+    searching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await searching
+    assert len(engine.rates) == 1
+
+
 @given(st.lists(st.booleans(), min_size=1, max_size=300), st.sampled_from([0.5, 0.9, 0.95, 0.99, 1.0]))
 @settings(max_examples=100, deadline=None)
 def test_a_race_is_lost_only_by_too_many_bad_ones(goods: list[bool], objective: float) -> None:

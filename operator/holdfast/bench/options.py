@@ -83,9 +83,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
         "--sweep-trials", type=whole_option, default=16, metavar="N", help="rates tried at most (default 16)"
     )
     load.add_argument("--from", dest="source", type=Path, metavar="FILE.jsonl", help="no load: figures of --records")
-    load.add_argument(
-        "--cv", type=positive_option, default=1.0, help="of the gaps: 1 Poisson, above it gamma (default 1)"
-    )
+    load.add_argument("--cv", type=cv_option, default=1.0, help="of the gaps: 1 Poisson, above it gamma (default 1)")
     load.add_argument("--ramp", action="store_true", help="straight lines between the steps")
     load.add_argument("--format", choices=sorted(FORMATS), default="csv", help="of the trace (default csv)")
     load.add_argument("--speed", type=positive_option, default=1.0, help="play the trace so many times as fast")
@@ -98,7 +96,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--drain", type=duration_option, default=60.0, help="wait so long for the last answers (default 60s)"
     )
-    load.add_argument("--seed", type=int, default=1, help="the same seed sends the same requests")
+    load.add_argument("--seed", type=seed_option, default=1, help="the same seed sends the same requests")
     load.add_argument(
         "--generator",
         choices=("holdfast", "vllm"),
@@ -269,7 +267,7 @@ def _steps(text: str) -> tuple[Step, ...]:
 
 def slo_option(text: str) -> Slo:
     """Bounds as ttft=500ms,tpot=30ms,e2e=20s."""
-    remedy = f"{text!r}: give bounds as ttft=500ms,tpot=30ms,e2e=20s, at least one"
+    remedy = f"{text!r}: give bounds as ttft=500ms,tpot=30ms,e2e=20s, at least one, each above 0"
     bounds: dict[str, float] = {}
     try:
         for part in text.split(","):
@@ -277,6 +275,8 @@ def slo_option(text: str) -> Slo:
             if name not in _BOUNDS or name in bounds:
                 raise ValueError
             bounds[name] = parse_duration_seconds(value)
+        if not all(seconds > 0.0 for seconds in bounds.values()):
+            raise ValueError
     except ValueError:
         raise argparse.ArgumentTypeError(remedy) from None
     return Slo(**{f"{name}_seconds": seconds for name, seconds in bounds.items()})
@@ -318,19 +318,21 @@ def _number(least: float, most: float, wanted: str) -> Callable[[str], float]:
     return parse
 
 
-def _integer(most: int, wanted: str) -> Callable[[str], int]:
+def _integer(most: int, wanted: str, least: int = 1) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not (text.isascii() and text.isdigit()) or len(text) > 12 or not 1 <= int(text) <= most:
+        if not (text.isascii() and text.isdigit()) or len(text) > 12 or not least <= int(text) <= most:
             raise argparse.ArgumentTypeError(f"{text!r}: give {wanted}")
         return int(text)
 
     return parse
 
 
+cv_option = _number(1e-6, 100.0, "a number above 0 and up to 100")
 positive_option = _number(1e-6, 1e9, "a positive number")
 _share_or_more = _number(0.0, 100.0, "a number from 0 to 100")
 whole_option = _integer(100_000, "a whole number from 1 to 100000")
 tokens_option = _integer(MOST_TOKENS, f"whole tokens from 1 to {MOST_TOKENS}")
+seed_option = _integer(10**12, "a whole number of at most 12 digits", least=0)
 requests_option = _integer(MOST_REQUESTS, f"a whole number from 1 to {MOST_REQUESTS}")
 
 

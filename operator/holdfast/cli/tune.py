@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
 import os
 import signal
 import sys
@@ -81,7 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
         service = service_of(arguments)
         return asyncio.run(_found(arguments, service, wanted_of(arguments, service)))
     except asyncio.CancelledError:
-        return 128 + signal.SIGTERM
+        told = "ended by a signal before the search was over: no limits were found"
+        return no_result("tune", arguments, Failed.FAILED, told, 128 + signal.SIGTERM)
     except BadInput as problem:
         return no_result("tune", arguments, Failed.INVALID, str(problem), 2)
     except NoEndpoint as problem:
@@ -133,15 +135,14 @@ async def _live(arguments: argparse.Namespace, service: ServiceSpec | None, want
     lengths = loads.lengths_of(arguments)
     requests = Requests(lengths, counted_of(arguments, wanted), cv=arguments.cv, seed=arguments.seed)
     asked = Asked(wanted.bounds, wanted.slo.objective, arguments.max_client_lag, arguments.drain)
-    most = await knobs.most()
     try:
         with _ended_in_order():
-            trials = LiveTrials(endpoint, knobs, asked)
-            found = await _search(arguments, trials, known, wanted, requests, most)
+            most = await knobs.most()
+            found = await _search(arguments, LiveTrials(endpoint, knobs, asked), known, wanted, requests, most)
     except BaseException:
-        await _leave(knobs.restore(most))
+        await _leave(knobs.restore())
         raise
-    await _leave(knobs.apply(found.best or most))
+    await _leave(knobs.restore() if found.best is None else knobs.apply(found.best))
     title = f"{endpoint.model} at {endpoint.url}: {wanted.told}"
     means = float(lengths.prompt_tokens.mean()), float(lengths.output_tokens.mean())
     return Report(title, known.accelerator, wanted, found, False, _notes(known), means)
@@ -159,7 +160,7 @@ async def _known(arguments: argparse.Namespace, service: ServiceSpec | None, end
         option = named[0]
     _, text = await fetch(metrics_url(endpoint), endpoint)
     sample = read_sample(text)
-    told = Told(int(sample.kv_tokens)) if sample is not None and sample.kv_tokens > 0.0 else Told()
+    told = Told(int(sample.kv_tokens)) if sample is not None and 0.0 < sample.kv_tokens < math.inf else Told()
     model, quantization = (endpoint.model, None) if service is None else (service.model_uri, service.quantization)
     return believed(model, option, quantization, told)
 
@@ -174,25 +175,32 @@ def _knobs(
     file = LimitsFile(arguments.limits_file, endpoint, wanted.bounds) if arguments.limits_file is not None else None
     command = arguments.restart_command
     restart = Restart(command, endpoint, arguments.restart_timeout) if command is not None else None
-    asked = arguments.max_num_seqs or arguments.max_num_batched_tokens
-    most = most_of(arguments, service, defaults) if asked or file is None else None
-    return LiveOrRestarted(file, restart, most)
+
+    def largest(started: Setting | None) -> Setting:
+        # What the engine says of itself counts more than a manifest, or a guess at what it runs with.
+        return most_of(arguments, service, defaults) if started is None else most_of(arguments, None, started)
+
+    return LiveOrRestarted(file, restart, largest)
 
 
 @contextlib.contextmanager
 def _ended_in_order() -> Iterator[None]:
-    """SIGTERM ends the search like Ctrl-C: an engine must not stay with the limits of some trial."""
+    """SIGTERM, or a terminal that goes, ends it like Ctrl-C: an engine must not stay with the limits of some trial."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
+    # What is started with nohup goes on without its terminal.
+    heeded = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
     try:
-        loop.add_signal_handler(signal.SIGTERM, task.cancel)
+        for each in heeded:
+            loop.add_signal_handler(each, task.cancel)
     except (NotImplementedError, RuntimeError, ValueError):  # not in the main thread
         yield
         return
     try:
         yield
     finally:
-        loop.remove_signal_handler(signal.SIGTERM)
+        for each in heeded:
+            loop.remove_signal_handler(each)
 
 
 async def _leave(leaving: Awaitable[object]) -> None:
@@ -241,20 +249,24 @@ def _notes(known: Believed) -> tuple[str, ...]:
 
 
 def _tell(arguments: argparse.Namespace, reports: Sequence[Report]) -> int:
-    if arguments.json is not None:
-        text = json.dumps(report.as_json(reports), indent=1)
-        if arguments.json == "-":
-            print(text)
-        else:
-            Path(arguments.json).write_text(text + "\n", encoding="utf-8")
+    text = json.dumps(report.as_json(reports), indent=1)
+    if arguments.json == "-":
+        print(text)
+    else:
+        _show(reports)
+    # Files come last: one that cannot be written takes nothing along of what was found.
+    if arguments.json not in (None, "-"):
+        Path(arguments.json).write_text(text + "\n", encoding="utf-8")
     if arguments.plot is not None:
         report.write(arguments.plot, reports)
-    if arguments.json != "-":
-        console = Console(width=None if sys.stdout.isatty() else 150, soft_wrap=True, markup=False, highlight=False)
-        for each in reports:
-            console.print(each.title)
-            if each.found.trials:
-                console.print(drawn(report.HEADS, report.rows(each.found)), soft_wrap=False)
-            for line in report.told(each):
-                console.print(line)
     return 0 if any(each.found.best is not None for each in reports) else 1
+
+
+def _show(reports: Sequence[Report]) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 150, soft_wrap=True, markup=False, highlight=False)
+    for each in reports:
+        console.print(each.title)
+        if each.found.trials:
+            console.print(drawn(report.HEADS, report.rows(each.found)), soft_wrap=False)
+        for line in report.told(each):
+            console.print(line)

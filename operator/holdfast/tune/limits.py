@@ -8,7 +8,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -69,7 +69,7 @@ class LimitsFile:
         try:
             found = await self._write(None, None)
         except BaseException:
-            self._undo()
+            self.undo()
             raise
         return Setting(int(found["active_sequences"]), int(found["tokens_per_step"]))
 
@@ -104,7 +104,8 @@ class LimitsFile:
         self._replace(limits.to_json())
         return await self._taken()
 
-    def _undo(self) -> None:
+    def undo(self) -> None:
+        """Have the file say again what it said before, whether or not an engine is there to take it."""
         with contextlib.suppress(OSError, CannotTry):
             if self._before is None:
                 self._path.unlink(missing_ok=True)
@@ -242,34 +243,48 @@ def arguments(command: Sequence[str], setting: Setting) -> list[str]:
     return found
 
 
+Largest = Callable[[Setting | None], Setting]
+"""The largest limits to look for, from those that the engine was started with: None where no plugin tells them."""
+
+
 class LiveOrRestarted:
-    """Live where the engine can, by a restart where it must: with more than it was started with, or other memory.
+    """Live where the engine can, by a restart where it must: with more than it was started with, or other memory."""
 
-    `wanted` are the largest limits to look for, None for those that the engine was started with, which only a plugin
-    tells.
-    """
-
-    def __init__(self, file: LimitsFile | None, restart: Restart | None, wanted: Setting | None) -> None:
-        if wanted is None and file is None:
-            raise ValueError("nothing tells the largest limits")
+    def __init__(self, file: LimitsFile | None, restart: Restart | None, wanted: Largest) -> None:
         self._file, self._restart, self._wanted = file, restart, wanted
+        self._most: Setting | None = None
         self._started: Setting | None = None
+        self._found: Setting | None = None
         self._runs: Setting | None = None
 
     async def most(self) -> Setting:
-        """The largest limits to look for."""
+        """The largest limits to look for. CannotTry where the engine can never have them."""
         if self._file is not None:
-            self._started = await self._file.most()
-        found = self._wanted or self._started
-        assert found is not None
-        return found
+            self._found = self._started = await self._file.most()
+        self._most = most = self._wanted(self._started)
+        if self._started is not None and self._restart is None and not most.within(self._started):
+            raise CannotTry(
+                f"{most}: more than the {self._started} that the engine was started with: lower --max-num-seqs and "
+                "--max-num-batched-tokens, or give --restart-command"
+            )
+        return most
 
-    async def restore(self, most: Setting) -> None:
-        """Leave it as it was found: with all that it takes, and what its file said before. CannotTry."""
-        await self.apply(most)
-        if self._file is not None:
-            await self._file.restore()
-            self._runs = None
+    async def restore(self) -> None:
+        """Leave it as it was found: with all that it takes, and what its file said before. CannotTry.
+
+        Where it takes nothing any more, the file at least: an engine that starts again must not take a trial's limits.
+        """
+        if self._found is None:
+            return
+        try:
+            await self.apply(self._found)
+            if self._file is not None:
+                await self._file.restore()
+                self._runs = None
+        except BaseException:
+            if self._file is not None:
+                self._file.undo()
+            raise
 
     async def apply(self, setting: Setting) -> bool:
         """Set them the cheaper way; nothing where the engine runs with them already."""
@@ -287,7 +302,7 @@ class LiveOrRestarted:
     async def _anew(self, setting: Setting) -> None:
         if self._restart is None:
             raise CannotTry(f"{setting}: more than the engine was started with: give --restart-command")
-        self._started = None
+        self._started, self._found = None, self._most
         await self._restart.start(setting)
         if self._file is not None:
             self._started = replace(await self._file.most(), gpu_memory_utilization=setting.gpu_memory_utilization)

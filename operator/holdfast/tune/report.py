@@ -75,14 +75,21 @@ def impossible(report: Report) -> list[str]:
     alone, objective = report.found.alone, 100 * report.wanted.slo.objective
     if alone is None or alone.held:
         return [f"{objective:g} % of requests were good at no rate that was tried"]
-    names = ("ttft", "tpot", "e2e")
-    tail = zip(names, alone.figures.tail, strict=True)
-    asked = asdict(report.wanted.bounds)
-    possible = ",".join(f"{name}={_rounded_up(s)}" for name, s in tail if asked[f"{name}_seconds"] and math.isfinite(s))
-    return [
-        f"the objectives cannot be met with any limits: of {alone.judged} requests sent one by one {alone.bad} missed",
-        f"possible for an idle engine, for {objective:g} % of these requests: --slo {possible}",
+    causes = "".join(f", {count} {what}" for what, count in alone.causes)
+    told = [
+        "the objectives cannot be met with any limits: "
+        f"of {alone.judged} requests sent one by one {alone.bad} missed{causes}"
     ]
+    bounds = asdict(report.wanted.bounds)
+    tail = [
+        (name, seconds, bounds[f"{name}_seconds"])
+        for name, seconds in zip(("ttft", "tpot", "e2e"), alone.figures.tail, strict=True)
+        if bounds[f"{name}_seconds"] and math.isfinite(seconds)
+    ]
+    if not any(seconds > bound for _, seconds, bound in tail):  # too many failed, and not for being late
+        return [*told, "see with holdfast bench what comes of these requests"]
+    possible = ",".join(f"{name}={_rounded_up(seconds)}" for name, seconds, _ in tail)
+    return [*told, f"possible for an idle engine, for {objective:g} % of these requests: --slo {possible}"]
 
 
 def _rounded_up(seconds: float) -> str:

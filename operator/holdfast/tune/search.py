@@ -6,6 +6,7 @@ the trials so far, has it clearly below. So most settings are never tried, and a
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 from collections.abc import Callable, Sequence
@@ -98,6 +99,7 @@ class Search:
     async def _race(self, settings: Sequence[Setting]) -> None:
         proposals = self.model.proposals(settings)
         while not self._spent():
+            await asyncio.sleep(0)  # the twin waits for nothing, and who ends the search is heard only here
             following = self._next(proposals)
             if following is None:
                 return
