@@ -122,7 +122,8 @@ def test_tuning_finds_limits_on_an_engine_that_no_user_can_reach(swept: Json, pl
     assert (found["status"]["phase"], _reason(found)) == ("Succeeded", "Measured"), found["status"]
     result = found["status"]["result"]
     assert 0 < result["maxNumSeqs"] <= 8, result
-    assert result["atObjectiveRps"] > 0
+    confirmed = "confirmed by other requests" in condition(found, "Complete")["message"]
+    assert ("atObjectiveRps" in result) == confirmed, result
     kept = place.get_json("configmap", found["status"]["configMap"])["data"]
     assert len(kept["trials.csv"].splitlines()) == 1 + result["trials"]
     patched = place.run("patch", "llms", "sized", "--type=merge", f"--patch={kept['patch.json']}", "--dry-run=server")

@@ -141,11 +141,11 @@ class Play:
     def resize(self, **ready: int) -> None:
         self.services = [parts(llmservice("chat"), ready=ready)]
 
-    def deploy(self, **ready: int) -> None:
+    def deploy(self, ready: int = 0, **spec: Any) -> None:
         """The service has a Deployment on h100."""
-        service = llmservice("chat")
+        service = llmservice("chat", **spec)
         deployed = Deployed(Placement("h100", 1, deployment="chat-h100"), rendered=live(chat_h100(service)))
-        self.services = [replace(parts(service, ready=ready), deployed=(deployed,))]
+        self.services = [replace(parts(service, ready={"h100": ready}), deployed=(deployed,))]
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ async def test_tuning_starts_an_engine_of_its_own_and_its_limits_stand_in_status
     assert "none that serves is loaded" in tuning.message()
     pod = tuning.api.objects[tuning.jobs()[0]]["spec"]["template"]["spec"]
     assert [each["name"] for each in pod["initContainers"]] == ["vllm"]
-    tuning.deploy(h100=3)  # what happens to replicas that serve is none of its business
+    tuning.deploy(ready=3)  # what happens to replicas that serve is none of its business
     await tuning.tick()
     tuning.end(TUNED)
     await tuning.tick()
@@ -217,6 +217,48 @@ async def test_engines_without_the_plugin_are_not_tuned_live(tuning: Play) -> No
     await tuning.tick()
     assert tuning.told() == ("Pending", "TargetNotReady")
     assert "--restart-command" in tuning.message()
+
+
+async def test_an_engine_of_a_service_that_was_just_edited_is_not_started_as_it_was_before(tuning: Play) -> None:
+    before = tuning.services[0]
+    edited = llmservice("chat", generation=2, model={"uri": "Qwen/Qwen3-32B"})
+    tuning.services = [replace(parts(edited), deployed=before.deployed)]
+    await tuning.tick()
+    assert tuning.told() == ("Pending", "TargetNotReady")
+    assert tuning.message() == "the Deployment of chat on h100 is not yet as the service was edited"
+    tuning.deploy(model={"uri": "Qwen/Qwen3-32B"})
+    await tuning.tick()
+    assert tuning.told() == ("Running", "BenchmarkRunning")
+
+
+@pytest.mark.parametrize("tune", [{"maxNumSeqs": 1024}, {"maxNumBatchedTokens": 32}])
+async def test_limits_with_which_vllm_does_not_start_hold_no_gpu(tune: dict[str, Any], tuning: Play) -> None:
+    tuning.deploy(batching={"maxNumSeqs": 64, "maxNumBatchedTokens": 512})
+    tuning.declare({"sweep": None, "tune": tune}, generation=2)
+    await tuning.tick()
+    assert tuning.told() == ("Pending", "TargetNotReady")
+    assert "set both tune.maxNumSeqs and tune.maxNumBatchedTokens" in tuning.message()
+    assert tuning.jobs() == []
+
+
+async def test_a_pod_that_a_quota_refuses_is_not_said_to_run(tuning: Play) -> None:
+    await tuning.tick()
+    job = tuning.api.objects[tuning.jobs()[0]]
+    await tuning.tick()
+    assert f"kubectl describe job/{job['metadata']['name']}" in tuning.message()
+    job["status"] = {"conditions": [{"type": "Failed", "status": "True", "reason": "DeadlineExceeded"}]}
+    await tuning.tick()
+    assert tuning.told() == ("Failed", "TimedOut")
+    assert "such as a quota" in tuning.message()
+
+
+async def test_a_rate_that_others_missed_is_not_told_as_one_that_keeps_the_objective(tuning: Play) -> None:
+    await tuning.tick()
+    tuning.end({**TUNED, "tune": {**TUNED["tune"], "confirmed": False}})
+    await tuning.tick()
+    assert tuning.status()["result"]["limits"] == "64/2048"
+    assert "atObjectiveRps" not in tuning.status()["result"]
+    assert "3.4 req/s with 99 % good is not confirmed" in tuning.message()
 
 
 async def test_objectives_that_no_limits_meet_are_a_result_without_a_capacity(tuning: Play) -> None:

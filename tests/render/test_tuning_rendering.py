@@ -62,6 +62,17 @@ def test_the_engine_is_started_as_a_replica_and_ends_with_the_client(of: Manifes
     assert "lifecycle" not in engine, "nobody has to be told that it goes"
 
 
+def test_replicas_that_need_its_gpus_come_first() -> None:
+    assert chat_h100(service(base=FULL))["spec"]["template"]["spec"]["priorityClassName"] == "serving"
+    assert "priorityClassName" not in rendered(of=FULL)["spec"]
+
+
+def test_certificates_that_nobody_looks_at_are_not_waited_for() -> None:
+    trusting = {"caSecretRef": {"name": "ca", "key": "ca.crt"}}
+    names = [each["name"] for each in rendered(of=FULL, target=trusting)["spec"]["volumes"]]
+    assert "ca" not in names
+
+
 @pytest.mark.parametrize("of", [MINIMAL, FULL])
 def test_nobody_else_can_reach_it_by_a_service_and_no_prometheus_counts_it(of: Manifest) -> None:
     metadata = rendered(of=of)["metadata"]

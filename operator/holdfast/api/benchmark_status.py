@@ -34,7 +34,9 @@ class BenchmarkResult(StatusPart):
     saturation_rps: Figure | None = None
     """Highest rate tried that the target carries without falling behind, in requests per second."""
     at_objective_rps: Figure | None = None
-    """Highest rate tried at which the objective is attained; of a run that tunes, with the best limits."""
+    """Highest rate tried at which the objective is attained; of a run that tunes, with the best limits, where
+    other requests confirmed it.
+    """
     limits: Word | None = None
     """Sequences / tokens per step that carry most, of a run that tunes."""
     max_num_seqs: Count | None = None

@@ -133,7 +133,7 @@ class Tune(ApiModel):
     max_num_batched_tokens: Annotated[int, Field(ge=1, le=4_194_304)] | None = None
     """Most tokens in one engine step to look for; what replicas are started with when absent."""
     max_trials: Annotated[int, Field(ge=2, le=200)] = 60
-    """Most loads that are sent."""
+    """Most loads that are sent to find them; up to three more confirm the best."""
     requests: Annotated[int, Field(ge=20, le=100_000)] | None = None
     """Requests that count in one of them; when absent as many as the objective needs, 400 for 99%."""
 

@@ -132,9 +132,10 @@ def _result(summary: Summary) -> BenchmarkResult:
     if sweep is not None and sweep.carried_rps:
         spread = "-".join(f"{share * sweep.carried_rps:.3g}" for share in _OPERATING_RANGE)
     bad = ", ".join(f"{count} {cause}" for cause, count in run.bad.items())
+    confirmed = tune.rate_rps if tune is not None and tune.confirmed else None
     return BenchmarkResult(
         saturation_rps=sweep.carried_rps or None if sweep else None,
-        at_objective_rps=(sweep.attains_rps if sweep else tune.rate_rps if tune else None) or None,
+        at_objective_rps=(sweep.attains_rps if sweep else confirmed) or None,
         **({} if tune is None else _tuned(tune)),
         operating_range=spread,
         attainment=run.attainment,

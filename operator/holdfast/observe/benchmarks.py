@@ -18,10 +18,12 @@ from holdfast.domain.service import BatchingLimits, ServiceKey, Slo
 from holdfast.observe.mapping import epoch
 from holdfast.render.benchmark import CONTAINER, run_of
 from holdfast.render.plugin import has_plugin
-from holdfast.render.tuning import OwnEngine
+from holdfast.render.pod_template import inputs
+from holdfast.render.tuning import OwnEngine, largest
 
 if TYPE_CHECKING:
     from holdfast.observe.cluster import ServiceParts
+    from holdfast.render.context import Deployed
 
 _MOST_WORDS = 300
 _MOST_RPS, _MOST_SECONDS = 1e9, 86_400.0
@@ -82,11 +84,15 @@ def job_seen(job: Object, pods: Iterable[Object], owner: str) -> JobSeen:
         for condition in (job.get("status") or {}).get("conditions") or ()
         if condition.get("status") == "True"
     }
-    message, words = _left(pods)
+    found = list(pods)
+    message, words = _left(found)
     # Of a pod on a lost node nobody hears that it ended: its Job says FailureTarget for ever, and never Failed.
     if "DeadlineExceeded" in (ended.get("Failed"), ended.get("FailureTarget")):
         return JobSeen(JobState.TIMED_OUT, message, words)
     state = JobState.ENDED if ended.keys() & {"Complete", "Failed"} else JobState.ACTIVE
+    if state is JobState.ACTIVE and not found and not (job.get("status") or {}).get("ready"):
+        name = job["metadata"].get("name")
+        words = f"not made yet: kubectl describe job/{name} says what refuses it, such as a quota"
     return JobSeen(state, message, words)
 
 
@@ -157,12 +163,28 @@ def engine_to_start(part: ServiceParts, tune: Tune) -> OwnEngine | str:
     if found is None:
         where = "" if name is None else f" on {name}"
         return f"{service} has no Deployment{where} yet, as which an engine could be started"
-    if not has_plugin(shown[found]):
+    engine = OwnEngine(part.service, found, shown[found].template_json, tune)
+    return _cannot_start(part, shown[found], engine) or engine
+
+
+def _cannot_start(part: ServiceParts, deployed: Deployed, engine: OwnEngine) -> str:
+    """Why it would not run, or not as the service says; empty where it does."""
+    service, name = part.spec.key.name, engine.accelerator
+    (accelerator,) = [each for each in part.service.spec.accelerators if each.name == name]
+    if deployed.inputs != inputs(part.service, accelerator):
+        return f"the Deployment of {service} on {name} is not yet as the service was edited"
+    if not has_plugin(deployed):
         return (
-            f"engines of {service} on {found} run without the plugin, so that no limits can be changed while they"
+            f"engines of {service} on {name} run without the plugin, so that no limits can be changed while they"
             " serve: run holdfast tune with --restart-command"
         )
-    return OwnEngine(part.service, found, shown[found].template_json, tune)
+    sequences, tokens = largest(engine)
+    if sequences is not None and tokens is not None and tokens < sequences:
+        return (
+            f"{tokens} tokens per step are fewer than {sequences} sequences, with which vLLM does not start: set both"
+            " tune.maxNumSeqs and tune.maxNumBatchedTokens"
+        )
+    return ""
 
 
 def engines_remembered(status: Object, *, own: bool = False) -> tuple[Engines | None, str]:

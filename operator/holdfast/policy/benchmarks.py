@@ -120,10 +120,13 @@ def _tuned(found: TuneFigures) -> str:
         early = "; trials ran out before the search was over: raise tune.maxTrials" if found.exhausted else ""
         return f"{found.note or 'no limits were found'}{early}"
     limits = f"{found.max_num_seqs} sequences and {found.max_num_batched_tokens} tokens per step"
-    carried = f"{limits} carry {_rps(found.rate_rps)} with {100 * found.objective:g} % good"
-    sure = "confirmed by other requests" if found.confirmed else "not confirmed: other requests missed it"
+    carried = f"{_rps(found.rate_rps)} with {100 * found.objective:g} % good"
+    if found.confirmed:
+        told = f"{limits} carry {carried}, confirmed by other requests"
+    else:
+        told = f"{limits} are the best that were found, but {carried} is not confirmed: other requests missed it"
     early = ", and trials ran out: raise tune.maxTrials" if found.exhausted else ""
-    return f"{carried}, {sure}; {found.made} trials{early}"
+    return f"{told}; {found.made} trials{early}"
 
 
 def _failed(reason: Reason, message: str) -> Step:

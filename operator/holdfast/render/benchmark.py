@@ -210,15 +210,19 @@ def _volumes(spec: LLMBenchmarkSpec) -> list[Manifest]:
         source = recording.config_map_key_ref
         items = [{"key": source.key, "path": name}]
         found.append({"name": name, "configMap": {"name": source.name, "items": items}})
-    if spec.target.ca_secret_ref:
-        ca = spec.target.ca_secret_ref
+    if ca := _ca(spec):
         found.append({"name": "ca", "secret": {"secretName": ca.name, "items": [{"key": ca.key, "path": _CA}]}})
     return found
 
 
 def _mounts(spec: LLMBenchmarkSpec) -> list[Manifest]:
-    mounted = [name for name, _ in _recordings(spec)] + (["ca"] if spec.target.ca_secret_ref else [])
+    mounted = [name for name, _ in _recordings(spec)] + (["ca"] if _ca(spec) else [])
     return [{"name": name, "mountPath": f"{_FILES}/{name}", "readOnly": True} for name in mounted]
+
+
+def _ca(spec: LLMBenchmarkSpec) -> SecretKeyReference | None:
+    """Certificates to trust; an engine of its own is asked without TLS."""
+    return spec.target.ca_secret_ref if spec.tune is None else None
 
 
 def _recordings(spec: LLMBenchmarkSpec) -> list[tuple[str, Recording]]:

@@ -3,7 +3,7 @@
 No replica is touched: the engine's limits are a file on a volume of this pod, which the client writes and the engine's
 plugin reads. The engine is a container of the kind that ends with the client (Kubernetes 1.29). The pod carries none of
 the labels by which a Service or a Prometheus finds replicas, and none of a person's either, for a Service of theirs may
-select them: nobody's requests get there.
+select them: nobody's requests get there. Nor has it their priority class: replicas that need its GPUs come first.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ _LIMITS, _SERVICE = "tune-limits", "tune-service"
 _SERVICE_ANNOTATION = f"{GROUP}/tuned-service"
 _SCRAPING = "prometheus.io/"
 _TLS_FLAGS = frozenset({"--ssl-certfile", "--ssl-keyfile", "--enable-ssl-refresh"})
-_NOT_OF_REPLICAS = frozenset({"containers", "topologySpreadConstraints"})
+_NOT_OF_REPLICAS = frozenset(
+    {"containers", "topologySpreadConstraints", "priorityClassName", "priority", "preemptionPolicy"}
+)
+_SEQUENCES, _TOKENS = "--max-num-seqs", "--max-num-batched-tokens"
 # Nobody else asks it: no one has to be told that it is ready, or that it goes.
 _NOT_OF_ITS_OWN = frozenset({"lifecycle", "readinessProbe"})
 
@@ -44,6 +47,15 @@ class OwnEngine:
     accelerator: str
     template_json: str
     tune: Tune
+
+
+def largest(engine: OwnEngine) -> tuple[int | None, int | None]:
+    """Sequences and tokens per step that it is started with, None for vLLM's own defaults."""
+    containers = json.loads(engine.template_json)["spec"]["containers"]
+    replicas = [each for each in containers if each["name"] == names.CONTAINER]
+    said = dict(each.partition("=")[::2] for replica in replicas for each in _engine(replica, engine.tune)["args"])
+    sequences, tokens = (said.get(flag, "") for flag in (_SEQUENCES, _TOKENS))
+    return int(sequences) if sequences.isdecimal() else None, int(tokens) if tokens.isdecimal() else None
 
 
 def with_engine(client: Manifest, engine: OwnEngine, slo: Objectives | None) -> Manifest:
@@ -93,7 +105,7 @@ def _beside(container: Manifest, tune: Tune) -> Manifest:
 
 def _engine(container: Manifest, tune: Tune) -> Manifest:
     """The engine with the largest limits that are looked for, which takes lower ones from the file."""
-    limits = {"--max-num-seqs": tune.max_num_seqs, "--max-num-batched-tokens": tune.max_num_batched_tokens}
+    limits = {_SEQUENCES: tune.max_num_seqs, _TOKENS: tune.max_num_batched_tokens}
     largest = {flag: value for flag, value in limits.items() if value is not None}
     kept = [each for each in container.get("args", []) if flag_name(each) not in _TLS_FLAGS | largest.keys()]
     environment = [each for each in container.get("env", []) if each["name"] != LIMITS_VARIABLE]
