@@ -150,5 +150,6 @@ def test_the_command_line_understands_what_it_is_told(spec: dict[str, Any]) -> N
     parsed = build_parser(["tune"]).parse_args(arguments)
     assert (parsed.most_trials, parsed.requests, parsed.accelerator) == (9, 60, "h100")
     assert str(parsed.summary) == "/dev/termination-log"
+    assert parsed.time_limit == 1800.0, "of an hour, so that what was found is told before the run is ended"
     parsed.limits_file = parsed.limits_file.parents[2] / "limits"  # a folder that is here too
     options.check(parsed)

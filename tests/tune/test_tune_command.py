@@ -184,6 +184,21 @@ async def test_an_endpoint_that_answers_nothing_that_counts_ends_the_search(scri
             await trials.run(MOST, 200.0, Requests(Lengths(np.array([5]), np.array([3])), 20).at(200.0, 0.0))
 
 
+async def test_an_engine_that_ends_nothing_in_time_has_missed_but_one_that_is_stuck_cannot_be_tuned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.tune.live.LONE_SECONDS", 0.1)
+    requests = Requests(Lengths(np.array([5]), np.array([3])), 20)
+    asked = Asked(Bounds(ttft_seconds=1.0), 0.9, max_client_lag=60.0, drain_seconds=0.1)
+    async with RawServer([RawServer.HOLD]) as server:
+        trials = LiveTrials(Endpoint(server.url, "m"), FakeKnobs(MOST), asked)
+        tried = await trials.run(MOST, 200.0, requests.at(200.0, 0.0))
+        assert not tried.held
+        assert math.isnan(tried.figures.tpot_seconds), "missing, and nothing to learn from"
+        with pytest.raises(CannotTry, match="no request finished: 1 unfinished"):
+            await trials.alone(MOST, requests.alone())
+
+
 async def test_a_restart_command_gets_its_arguments_without_a_shell(tmp_path: Path) -> None:
     command = ["run", "--seqs={max_num_seqs}", "{max_num_batched_tokens}", "{gpu_memory_utilization}", "; rm $HOME"]
     assert arguments(command, Setting(8, 64)) == ["run", "--seqs=8", "64", "", "; rm $HOME"]

@@ -15,6 +15,7 @@ _REASONS = {
     Failed.INVALID: Reason.INVALID,
     Failed.FAILED: Reason.BENCHMARK_FAILED,
 }
+_EXHAUSTED = "trials or time ran out before the search was over: raise tune.maxTrials or timeout"
 MOST_OTHER_SHARE = 0.1
 """Of what was carried: where more arrives besides, the rest says too little of a replica."""
 
@@ -117,7 +118,7 @@ def _told(summary: Summary) -> str:
 
 def _tuned(found: TuneFigures) -> str:
     if found.rate_rps is None:
-        early = "; trials ran out before the search was over: raise tune.maxTrials" if found.exhausted else ""
+        early = f"; {_EXHAUSTED}" if found.exhausted else ""
         return f"{found.note or 'no limits were found'}{early}"
     limits = f"{found.max_num_seqs} sequences and {found.max_num_batched_tokens} tokens per step"
     carried = f"{_rps(found.rate_rps)} with {100 * found.objective:g} % good"
@@ -125,7 +126,7 @@ def _tuned(found: TuneFigures) -> str:
         told = f"{limits} carry {carried}, confirmed by other requests"
     else:
         told = f"{limits} are the best that were found, but {carried} is not confirmed: other requests missed it"
-    early = ", and trials ran out: raise tune.maxTrials" if found.exhausted else ""
+    early = f"; {_EXHAUSTED}" if found.exhausted else ""
     return f"{told}; {found.made} trials{early}"
 
 

@@ -12,6 +12,7 @@ from holdfast.api.benchmark_summary import TRIAL_COLUMNS, TUNE_COLUMNS, Summary,
 from holdfast.api.llmbenchmark import KIND, LLMBenchmark, LLMBenchmarkSpec, Recording
 from holdfast.api.llmservice import API_VERSION, GROUP, LLMService, SecretKeyReference, SecretReference
 from holdfast.api.objectives import Objectives
+from holdfast.api.quantities import format_duration
 from holdfast.render import names
 from holdfast.render.names import Manifest
 from holdfast.render.tuning import LIMITS_FILE, SERVICE_FILE, URL, OwnEngine, with_engine
@@ -22,6 +23,9 @@ CONTAINER = "bench"
 
 KEPT_SECONDS = 86_400
 """A finished Job, and so its log with the full report, is kept for a day."""
+
+TRIALS_SHARE = 0.5
+"""Of the timeout of a run that tunes: the rest is for its engine to start, and to confirm what was found by then."""
 
 _USER = 65532
 _FILES = "/benchmark"
@@ -265,6 +269,7 @@ def tune_arguments(spec: LLMBenchmarkSpec, of: Measurand, engine: OwnEngine) -> 
         ("accelerator", engine.accelerator),
         *_lengths(spec),
         ("most-trials", engine.tune.max_trials),
+        ("time-limit", format_duration(TRIALS_SHARE * spec.timeout_seconds)),
         ("requests", engine.tune.requests),
         ("max-client-lag", spec.max_client_lag),
         ("summary", _SUMMARY),
