@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from holdfast.cli.main import main
+from holdfast.cli.plan import _spread
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.scheduler import SchedulerLimits
@@ -54,6 +55,14 @@ def test_a_bad_guess_finds_the_same_rate(guess: float) -> None:
     assert bench.rate(guess).rate_rps == pytest.approx(bench.rate(6.0).rate_rps, rel=0.12)  # one run is not monotonous
 
 
+def test_behind_a_plain_service_many_replicas_keep_less_than_alone_and_more_of_them_more() -> None:
+    bench = Bench(KIND, SLO, LENGTHS, draws=2)
+    rate = 9.0 * bench.rate(5.0).rate_rps
+    alone = bench.attainment(rate / 10)
+    assert bench.spread_attainment(rate, 10) < alone
+    assert bench.spread_attainment(rate, 10) < bench.spread_attainment(rate, 16)
+
+
 def test_what_cannot_be_met_at_all_has_no_rate() -> None:
     assert Bench(KIND, replace(SLO, tpot_seconds=0.001), LENGTHS, draws=1).rate(1.0).rate_rps == 0.0
 
@@ -74,6 +83,8 @@ def test_a_plan_says_replicas_and_cost(tmp_path: Path, capsys: pytest.CaptureFix
     assert offer["cost_per_hour"] == pytest.approx(3.0 * offer["replicas"])
     assert offer["simulated"]["rate_rps"] * offer["replicas"] >= 90.0 > offer["simulated"]["rate_rps"]
     assert offer["simulated"]["rate_rps"] < offer["saturation_rps"]
+    assert offer["spread_replicas"] >= offer["replicas"]
+    assert (offer["spread_attainment"] >= 0.95) == (offer["spread_replicas"] == offer["replicas"])
     shares = [point["attainment"] for point in told["pareto"]]
     assert shares == sorted(shares)
     sizes = [point["replicas"] for point in offer["front"]]
@@ -220,6 +231,25 @@ def test_a_picture_of_another_kind_is_refused(tmp_path: Path, capsys: pytest.Cap
         main([*words, "--plot", "plan.gif"])
     assert refused.value.code == 2
     assert "name a file that ends with .html or .png" in capsys.readouterr().err
+
+
+def test_a_size_too_small_behind_a_plain_service_is_told_with_one_that_is_not() -> None:
+    offer = replace(_offer("a"), replicas=9, spread_attainment=0.931, spread_replicas=11)
+    assert not offer.spread_holds
+    assert _spread(offer).endswith("9 replicas attain 93.10 %; 11 attain it")
+    assert _spread(replace(offer, spread_replicas=None)).endswith("twice as many miss too")
+    assert replace(offer, spread_replicas=9).spread_holds
+    assert replace(offer, spread_attainment=None, spread_replicas=None).spread_holds
+
+
+def test_a_fleet_too_large_to_be_played_is_sized_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--rate", "100000", "--prompt-tokens", "500", "--output-tokens", "50", "--json"]
+    assert main(["plan", "-f", str(_manifest(tmp_path)), *words]) == 0
+    offer = json.loads(capsys.readouterr().out)["offers"][0]
+    assert offer["replicas"] > 100
+    assert offer["spread_attainment"] is None
 
 
 def _offer(name: str, *front: Point) -> Offer:

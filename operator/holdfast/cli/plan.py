@@ -181,7 +181,18 @@ def _notes(spec: ServiceSpec, found: Sequence[Offer]) -> list[str]:
         sizes = [offer.replicas for offer in found if offer.accelerator == option.name and offer.replicas is not None]
         if sizes and min(sizes) > most:
             notes.append(f"{option.name}: {min(sizes)} replicas are needed, and spec allows {most}: raise scaling.max")
+    notes += [_spread(offer) for offer in found if not offer.spread_holds]
     return notes + [offer.impossible for offer in found if offer.impossible]
+
+
+def _spread(offer: Offer) -> str:
+    """That requests which fall unevenly on replicas take more of them."""
+    enough = "twice as many miss too" if offer.spread_replicas is None else f"{offer.spread_replicas} attain it"
+    share = 100.0 * (offer.spread_attainment or 0.0)
+    return (
+        f"{offer.accelerator}, {offer.limits.max_num_batched_tokens} tokens/step: behind a plain Service, which "
+        f"spreads requests unevenly, {offer.replicas} replicas attain {share:.2f} %; {enough}"
+    )
 
 
 def _front_line(offer: Offer, point: Point) -> str:

@@ -24,6 +24,11 @@ LEAST_SHARE = 0.01
 
 REQUESTS, DRAWS = 2000, 5
 
+ALONE = Routing("round-robin")
+
+MOST_SPREAD = 20_000
+"""Requests that replicas beside each other are looked at with, at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
@@ -52,11 +57,17 @@ class Bench:
     def __init__(self, kind: EngineKind, slo: Slo, lengths: Lengths, draws: int = DRAWS) -> None:
         self._kind = kind
         self._slo = slo
+        self._lengths = lengths
         self._samples = [_sample(lengths, seed) for seed in range(draws)]
 
     def attainment(self, rate_rps: float) -> float:
         """Good share of the counted requests, over all draws."""
         return float(np.mean([self._attained(sample, rate_rps) for sample in self._samples]))
+
+    def spread_attainment(self, rate_rps: float, replicas: int) -> float:
+        """Good share where a plain Service spreads the requests: each connection meets a replica at random."""
+        sample = _sample(self._lengths, 0, min(REQUESTS * replicas, MOST_SPREAD))
+        return float(good(self._run(sample, rate_rps, replicas, Routing()), self._slo).mean())
 
     def rate(self, guess_rps: float) -> SimulatedRate:
         """The largest rate that attains the objective, looked for around a guess in each draw."""
@@ -81,11 +92,12 @@ class Bench:
     def _attained(self, sample: Workload, rate: float) -> float:
         return float(good(self._run(sample, rate), self._slo).mean())
 
-    def _run(self, sample: Workload, rate: float) -> books.Records:
+    def _run(self, sample: Workload, rate: float, replicas: int = 1, routing: Routing = ALONE) -> books.Records:
         """The counted requests."""
         load = Workload(sample.at / rate, sample.prompt_tokens, sample.output_tokens, sample.cached_tokens)
-        fleet = Fleet(load, [self._kind], self._slo, Routing("round-robin"))
-        fleet.add()
+        fleet = Fleet(load, [self._kind], self._slo, routing)
+        for _ in range(replicas):
+            fleet.add()
         fleet.advance(math.inf)
         return fleet.requests[round(WARM_UP * len(load)) :]
 
@@ -124,10 +136,10 @@ def bisected(holds: Callable[[float], bool], guess: float) -> float:
     return low
 
 
-def _sample(lengths: Lengths, seed: int) -> Workload:
+def _sample(lengths: Lengths, seed: int, count: int = REQUESTS) -> Workload:
     draw = np.random.default_rng([seed, 3])
-    prompts, outputs = lengths.draw(REQUESTS, draw)
-    return Workload(np.cumsum(draw.exponential(1.0, REQUESTS)), prompts, outputs, np.zeros(REQUESTS, np.int64))
+    prompts, outputs = lengths.draw(count, draw)
+    return Workload(np.cumsum(draw.exponential(1.0, count)), prompts, outputs, np.zeros(count, np.int64))
 
 
 def lognormal_lengths(prompt_tokens: float, output_tokens: float, cv: float, most_tokens: int) -> Lengths:

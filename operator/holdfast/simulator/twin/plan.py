@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,6 +28,9 @@ LEAST_LOAD, MOST_LOAD = 0.5, 0.7
 MOST_SIZES = 7
 """How many sizes are looked at for cost against attainment, from the first that is stable to `LEAST_LOAD`."""
 
+MOST_SPREAD_REPLICAS = 40
+"""Up to so many replicas are looked at behind a plain Service: the requests played are too few for more."""
+
 TRICKLE = 0.1
 """Share of its saturation from which an engine is looked at where the closed form finds no rate."""
 
@@ -49,8 +53,10 @@ class Offer:
 
     `formula_rps` is the closed form's rate per replica, `simulated` the twin's. `saturation_rps` is where a replica's
     queue would grow for ever. `memory_bound`: more of a step goes into reading weights and KV cache than into tokens.
-    `load` is what each of the `replicas` gets, as a share of its saturation. `replicas` is None where the objectives
-    cannot be met; `impossible` then says what would be possible.
+    `spread_attainment` is the good share of as many `replicas` behind a plain Service, which spreads requests unevenly,
+    and `spread_replicas` the least of them that attain the objective there; None where that was not looked at, or twice
+    as many miss it. `load` is what each of the `replicas` gets, as a share of its saturation. `replicas` is None where
+    the objectives cannot be met; `impossible` then says what would be possible.
     """
 
     accelerator: str
@@ -66,6 +72,8 @@ class Offer:
     load: float | None = None
     cost_per_hour: float | None = None
     cost_per_million_tokens: float | None = None
+    spread_attainment: float | None = None
+    spread_replicas: int | None = None
     front: tuple[Point, ...] = ()
     impossible: str = ""
 
@@ -80,6 +88,11 @@ class Offer:
         if self.replicas is None or self.load is None:
             return None
         return max(self.replicas, math.ceil(self.load * self.replicas / MOST_LOAD - 1e-9))
+
+    @property
+    def spread_holds(self) -> bool:
+        """Whether nothing speaks against the size behind a plain Service."""
+        return self.spread_attainment is None or self.spread_replicas == self.replicas
 
     @property
     def tokens_per_dollar(self) -> float | None:
@@ -165,10 +178,12 @@ def _offer(
     )
     if carried.rate_rps <= 0.0:
         return replace(offer, impossible=_possible(spec.slo, option.name, bench.feasible(LEAST_SHARE * trickle)))
-    return _sized(offer, bench, option, mix, rate)
+    return _sized(offer, bench, option, mix, rate, spec.slo.objective)
 
 
-def _sized(offer: Offer, bench: Bench, option: AcceleratorOption, mix: LengthMix, rate: float) -> Offer:
+def _sized(
+    offer: Offer, bench: Bench, option: AcceleratorOption, mix: LengthMix, rate: float, objective: float
+) -> Offer:
     """The offer with its replicas, their cost, and the sizes around them."""
     replicas = math.ceil(rate / offer.simulated.rate_rps - 1e-9)
     price = option.cost_per_replica_hour
@@ -179,14 +194,24 @@ def _sized(offer: Offer, bench: Bench, option: AcceleratorOption, mix: LengthMix
         dollars = None if price is None else price * size
         return Point(size, size * option.gpus_per_replica, bench.attainment(rate / size), dollars)
 
+    spread = replicas <= MOST_SPREAD_REPLICAS
     return replace(
         offer,
         replicas=replicas,
+        spread_attainment=bench.spread_attainment(rate, replicas) if spread else None,
+        spread_replicas=_spread_replicas(bench, rate, replicas, objective) if spread else None,
         load=rate / replicas / offer.saturation_rps,
         cost_per_hour=cost,
         cost_per_million_tokens=None if cost is None else 1e6 * cost / tokens_per_hour,
         front=tuple(point(size) for size in _sizes(rate, offer.saturation_rps, replicas)),
     )
+
+
+def _spread_replicas(bench: Bench, rate: float, least: int, objective: float) -> int | None:
+    """The least size from there on that attains the objective behind a plain Service, None where twice it does not."""
+    sizes = range(least, 2 * least + 1)
+    place = bisect_left(sizes, True, key=lambda size: bench.spread_attainment(rate, size) >= objective)
+    return sizes[place] if place < len(sizes) else None
 
 
 def _sizes(rate: float, saturation: float, needed: int) -> list[int]:
