@@ -271,17 +271,52 @@ async def test_objectives_that_no_limits_meet_are_a_result_without_a_capacity(tu
     assert "limits" not in tuning.status()["result"]
 
 
+def crashed(message: str, restarts: int = 1, client: str = "waiting") -> dict[str, Any]:
+    """The status of a pod whose engine ends and ends, while its client waits or works."""
+    waits = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
+    died = {"terminated": {"exitCode": 1, "message": message}}
+    engine = {"name": "vllm", "state": waits, "lastState": died, "restartCount": restarts}
+    begins = {"name": "bench", "state": {client: {"reason": "PodInitializing"}}}
+    return {"containerStatuses": [begins], "initContainerStatuses": [engine]}
+
+
 async def test_an_engine_that_does_not_start_is_told_with_what_it_died_of(tuning: Play) -> None:
     await tuning.tick()
-    waits = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
-    died = {"terminated": {"exitCode": 1, "message": "CUDA out of memory"}}
-    begins = {"waiting": {"reason": "PodInitializing"}}
-    engine = {"name": "vllm", "state": waits, "lastState": died}
-    tuning.pod(
-        {"containerStatuses": [{"name": "bench", "state": begins}], "initContainerStatuses": [engine]},
-    )
+    tuning.pod(crashed("CUDA out of memory"))
     await tuning.tick()
-    assert tuning.message() == "its pod waits: vllm: CrashLoopBackOff: back-off 10s; CUDA out of memory"
+    assert tuning.message() == "its pod waits: vllm: CrashLoopBackOff: CUDA out of memory"
+    tuning.pod(crashed(f"{'Traceback ' * 200}CUDA out of memory"))
+    await tuning.tick()
+    assert tuning.message().startswith("its pod waits: vllm: CrashLoopBackOff: …")
+    assert tuning.message().endswith("CUDA out of memory"), "a traceback says last what was wrong"
+
+
+async def test_an_engine_that_never_starts_gives_its_gpus_back_before_the_timeout(tuning: Play) -> None:
+    await tuning.tick()
+    tuning.pod(crashed("CUDA out of memory", restarts=4))
+    await tuning.tick()
+    assert tuning.told() == ("Failed", "BenchmarkFailed")
+    assert "does not start: vllm: CrashLoopBackOff: CUDA out of memory; change spec.revision" in tuning.message()
+    assert tuning.jobs() == []
+
+
+async def test_an_engine_that_ends_while_it_is_measured_is_started_again(tuning: Play) -> None:
+    await tuning.tick()
+    tuning.pod(crashed("CUDA out of memory", restarts=9, client="running"))
+    await tuning.tick()
+    assert tuning.told() == ("Running", "BenchmarkRunning")
+    assert len(tuning.jobs()) == 1
+
+
+async def test_who_took_the_place_of_a_run_is_told(tuning: Play) -> None:
+    await tuning.tick()
+    tuning.end("", words="Error", code=143)
+    (pod,) = tuning.api.objects[PODS]["items"]
+    told = {"reason": "PreemptionByScheduler", "message": "preempting to accommodate a higher priority pod"}
+    pod["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True", **told}]
+    await tuning.tick()
+    assert tuning.told() == ("Failed", "BenchmarkFailed")
+    assert "left no result: PreemptionByScheduler: preempting to accommodate a higher priority pod" in tuning.message()
 
 
 async def test_a_result_of_tuning_that_nobody_asked_for_says_nothing_of_a_replica(play: Play) -> None:

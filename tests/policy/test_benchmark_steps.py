@@ -57,6 +57,7 @@ def test_a_run_of_an_earlier_spec_is_outdated_only_while_it_runs() -> None:
     [
         (JobSeen(JobState.ACTIVE), (Phase.RUNNING, Reason.BENCHMARK_RUNNING)),
         (JobSeen(JobState.ABSENT), (Phase.FAILED, Reason.BENCHMARK_FAILED)),
+        (JobSeen(JobState.BROKEN), (Phase.FAILED, Reason.BENCHMARK_FAILED)),
         (JobSeen(JobState.FOREIGN), (Phase.FAILED, Reason.NAME_CONFLICT)),
         (JobSeen(JobState.TIMED_OUT), (Phase.FAILED, Reason.TIMED_OUT)),
         (JobSeen(JobState.ENDED, "Killed", "OOMKilled, exit code 137"), (Phase.FAILED, Reason.BENCHMARK_FAILED)),

@@ -530,6 +530,7 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "benchmark, nothing left": benchmark(run_ended(words="OOMKilled, exit code 137")),
     "benchmark, no time left": benchmark(run_ended(state=JobState.TIMED_OUT, words="ImagePullBackOff: no such image")),
     "benchmark, Job deleted": benchmark(run_ended(state=JobState.ABSENT)),
+    "benchmark, engine ends": benchmark(run_ended(state=JobState.BROKEN, words="vllm: CrashLoopBackOff: no memory")),
 }
 GOLDEN = Path(__file__).parents[1] / "golden" / "messages.txt"
 

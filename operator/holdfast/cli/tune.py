@@ -82,8 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
         service = service_of(arguments)
         return asyncio.run(_found(arguments, service, wanted_of(arguments, service)))
     except asyncio.CancelledError:
-        told = "ended by a signal before the search was over: no limits were found"
-        return no_result("tune", arguments, Failed.FAILED, told, 128 + signal.SIGTERM)
+        # Without a summary: who sends a signal to a pod tells its reason there.
+        print("holdfast tune: ended by a signal before the search was over: no limits were found", file=sys.stderr)
+        return 128 + signal.SIGTERM
     except BadInput as problem:
         return no_result("tune", arguments, Failed.INVALID, str(problem), 2)
     except NoEndpoint as problem:

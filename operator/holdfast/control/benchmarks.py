@@ -274,6 +274,8 @@ class Benchmarks:
         engines, moved = engines_remembered(case.status, own=declared.spec.tune is not None)
         if engines is not None and not moved:
             moved = policy.moved(engines, None if case.part is None else engines_of(case.part))
+        if seen.state is JobState.BROKEN:  # it would hold its GPUs until time is up
+            await acting.remove_job(self._api, entry.key.namespace, str(case.status.get("job", "")), entry.uid)
         target = str(case.status.get("target", ""))
         step = policy.look(seen, target, engines, declared.spec.timeout)
         if step.phase is Phase.RUNNING:

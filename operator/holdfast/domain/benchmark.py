@@ -33,11 +33,15 @@ class Remembered:
 
 
 class JobState(enum.Enum):
-    """The Job of a run, as the API server has it; one that is `LEAVING` has to go before another has its name."""
+    """The Job of a run, as the API server has it; one that is `LEAVING` has to go before another has its name.
+
+    `BROKEN`: the engine that it has for itself ends again and again, and nothing was measured.
+    """
 
     ABSENT = "absent"
     LEAVING = "leaving"
     ACTIVE = "active"
+    BROKEN = "broken"
     ENDED = "ended"
     TIMED_OUT = "timed out"
     FOREIGN = "foreign"

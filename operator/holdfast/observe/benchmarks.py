@@ -15,7 +15,7 @@ from holdfast.api.quantities import parse_duration_seconds, parse_percent
 from holdfast.domain.benchmark import Engines, JobSeen, JobState, Measured, Phase, Remembered
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.service import BatchingLimits, ServiceKey, Slo
-from holdfast.observe.mapping import epoch
+from holdfast.observe.mapping import end_of, epoch, last_words
 from holdfast.render.benchmark import CONTAINER, run_of
 from holdfast.render.plugin import has_plugin
 from holdfast.render.pod_template import inputs
@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from holdfast.observe.cluster import ServiceParts
     from holdfast.render.context import Deployed
 
-_MOST_WORDS = 300
+_MOST_WORDS = 700
+_MOST_CRASHES = 4
+"""After so many a container is not thought to start any more: about three minutes of waiting between them."""
+
+_INITIALIZING = "PodInitializing"
 _MOST_RPS, _MOST_SECONDS = 1e9, 86_400.0
 Object = Mapping[str, Any]
 
@@ -84,56 +88,71 @@ def job_seen(job: Object, pods: Iterable[Object], owner: str) -> JobSeen:
         for condition in (job.get("status") or {}).get("conditions") or ()
         if condition.get("status") == "True"
     }
-    found = list(pods)
-    message, words = _left(found)
+    newest = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""), default=None)
+    message, words = ("", "") if newest is None else _left(newest.get("status") or {})
     # Of a pod on a lost node nobody hears that it ended: its Job says FailureTarget for ever, and never Failed.
     if "DeadlineExceeded" in (ended.get("Failed"), ended.get("FailureTarget")):
         return JobSeen(JobState.TIMED_OUT, message, words)
     state = JobState.ENDED if ended.keys() & {"Complete", "Failed"} else JobState.ACTIVE
-    if state is JobState.ACTIVE and not found and not (job.get("status") or {}).get("ready"):
+    if state is JobState.ACTIVE and newest is None and not (job.get("status") or {}).get("ready"):
         name = job["metadata"].get("name")
         words = f"not made yet: kubectl describe job/{name} says what refuses it, such as a quota"
+    if state is JobState.ACTIVE and newest is not None and _never_starts(newest.get("status") or {}):
+        state = JobState.BROKEN
     return JobSeen(state, message, words)
 
 
-def _left(pods: Iterable[Object]) -> tuple[str, str]:
-    """Termination message and last words of the newest pod."""
-    newest = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""), default=None)
-    if newest is None:
-        return "", ""
-    status = newest.get("status") or {}
-    shown = [each for each in status.get("containerStatuses") or () if each.get("name") == CONTAINER]
-    state = (shown[0].get("state") or {}) if shown else {}
+def _left(status: Object) -> tuple[str, str]:
+    """Termination message and last words of a pod."""
+    state = _of_client(status)
     ended, waits = state.get("terminated") or {}, state.get("waiting") or {}
-    waits = _held_up(status) if waits.get("reason") == "PodInitializing" else waits
-    words = [_told(status.get("reason"), status.get("message"))]
+    waits = _held_up(status) if waits.get("reason") == _INITIALIZING else waits
+    words = [_told(status.get("reason"), status.get("message")), *_conditions(status, "DisruptionTarget", "True")]
     if ended:
         words.append(f"{ended.get('reason') or 'ended'}, exit code {ended.get('exitCode')}")
     elif waits:
         words.append(_told(waits.get("reason"), waits.get("message")))
     else:
-        words += [_told(each.get("reason"), each.get("message")) for each in _unmet(status)]
+        words += _conditions(status, "PodScheduled", "False")
     return str(ended.get("message") or ""), "; ".join(filter(None, words))[:_MOST_WORDS]
 
 
-def _held_up(status: Object) -> Object:
-    """What the first container waits for that has to start before: the engine of a run that tunes."""
-    for each in status.get("initContainerStatuses") or ():
-        state = each.get("state") or {}
-        if each.get("started") or (state.get("terminated") or {}).get("exitCode") == 0:
-            continue
-        died = ((each.get("lastState") or {}).get("terminated") or {}).get("message")
-        waits = state.get("waiting") or {"reason": "Starting"}
-        told = "; ".join(str(words).strip() for words in (waits.get("message"), died) if words)
-        return {"reason": f"{each.get('name')}: {waits.get('reason')}", "message": told}
-    return {"reason": "PodInitializing"}
+def _of_client(status: Object) -> Object:
+    """The state of the container that measures."""
+    shown = [each for each in status.get("containerStatuses") or () if each.get("name") == CONTAINER]
+    return (shown[0].get("state") or {}) if shown else {}
 
 
-def _unmet(status: Object) -> list[Object]:
+def _to_come(status: Object) -> list[Object]:
+    """Containers that have to start before, and have not: the engine of a run that tunes."""
     return [
-        condition
-        for condition in status.get("conditions") or ()
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False"
+        each
+        for each in status.get("initContainerStatuses") or ()
+        if not each.get("started") and ((each.get("state") or {}).get("terminated") or {}).get("exitCode") != 0
+    ]
+
+
+def _never_starts(status: Object) -> bool:
+    """Whether one of them ends again and again: until time is up it would do nothing but hold its GPUs."""
+    initializes = (_of_client(status).get("waiting") or {}).get("reason") == _INITIALIZING
+    return initializes and any(each.get("restartCount", 0) >= _MOST_CRASHES for each in _to_come(status))
+
+
+def _held_up(status: Object) -> Object:
+    """What the first of them waits for, or died of."""
+    for each in _to_come(status):
+        waits = (each.get("state") or {}).get("waiting") or {"reason": "Starting"}
+        died = (each.get("lastState") or {}).get("terminated") or {}
+        return {"reason": f"{each.get('name')}: {waits.get('reason')}", "message": end_of(last_words(died, waits))}
+    return {"reason": _INITIALIZING}
+
+
+def _conditions(status: Object, kind: str, word: str) -> list[str]:
+    """What a condition of the pod says, where it says this of itself."""
+    return [
+        _told(each.get("reason"), each.get("message"))
+        for each in status.get("conditions") or ()
+        if (each.get("type"), each.get("status")) == (kind, word)
     ]
 
 

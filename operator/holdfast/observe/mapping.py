@@ -72,9 +72,9 @@ def replica_from_pod(pod: Object) -> Replica:
     if phase is ReplicaPhase.STARTING and conditions.get("PodReadyToStartContainers", {}).get("status") == "False":
         detail = f"its volumes or its network are not there yet: {_remedy(pod, 'kubectl describe pod says more')}"
     elif _NOT_WRITABLE.search(detail):  # before the words, which may be long
-        detail = f"{_remedy(pod, 'model.cache must be writable for the user of the pod')}: {_end_of(detail)}"
+        detail = f"{_remedy(pod, 'model.cache must be writable for the user of the pod')}: {end_of(detail)}"
     else:
-        detail = _end_of(detail)
+        detail = end_of(detail)
     return Replica(
         name=meta["name"],
         accelerator=labels.get(ACCELERATOR_LABEL, ""),
@@ -90,7 +90,7 @@ def replica_from_pod(pod: Object) -> Replica:
     )
 
 
-def _end_of(words: str) -> str:
+def end_of(words: str) -> str:
     """The end of long words: a traceback says last what was wrong, and conditions have room for 1024 characters."""
     return words if len(words) <= _MOST_WORDS else f"…{words[-_MOST_WORDS:]}"
 
@@ -156,10 +156,10 @@ def _failure(container: Object) -> tuple[str, str] | None:
     waiting = container.get("state", {}).get("waiting", {})
     ended = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated") or {}
     if waiting.get("reason") in _HOPELESS:
-        return waiting["reason"], _last_words(ended, waiting)
+        return waiting["reason"], last_words(ended, waiting)
     if not (ended.get("exitCode") and _was_short(ended)):
         return None
-    words = _last_words(ended, waiting)
+    words = last_words(ended, waiting)
     return ("CrashLoopBackOff", words) if container.get("restartCount", 0) >= _CRASHES or _told(words) else None
 
 
@@ -168,7 +168,7 @@ def _was_short(ended: Object) -> bool:
     return started is not None and finished is not None and finished - started < _SHORT_RUN_SECONDS
 
 
-def _last_words(ended: Object, waiting: Object) -> str:
+def last_words(ended: Object, waiting: Object) -> str:
     """What the engine said last (terminationMessagePolicy), else what Kubernetes says.
 
     Who is killed, as for want of memory, does not say so: then the exit is told beside the words.

@@ -67,6 +67,9 @@ def look(job: JobSeen, target: str, engines: Engines | None, timeout: str) -> St
     match job.state:
         case JobState.ACTIVE:
             return begun(target, engines)
+        case JobState.BROKEN:
+            told = f"its engine does not start: {job.last_words}; change spec.revision to run it again"
+            return _failed(Reason.BENCHMARK_FAILED, told)
         case JobState.ABSENT:
             return _failed(Reason.BENCHMARK_FAILED, "its Job was deleted: change spec.revision to run it again")
         case JobState.LEAVING:
