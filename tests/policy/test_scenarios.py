@@ -225,6 +225,25 @@ def test_a_switch_for_money_needs_room_for_both_within_scaling_max(maximum: int,
     assert all(decision.verdict.replicas <= maximum for _, decision in cluster.decisions)
 
 
+def moved_off(maximum: int) -> FluidCluster:
+    """Six replicas serve when their accelerator leaves the list."""
+    chat = service().with_replicas_between(1, maximum)
+    first, second = accelerator("h100"), accelerator("l40s")
+    rates = {"h100": 4.0, "l40s": 4.0}
+    cluster = FluidCluster(chat.with_accelerators(first, second), steps((0, 18.0)), rates, cold_start=60.0).run(300)
+    assert cluster.replicas("h100") == 6
+    cluster.with_spec(chat.with_accelerators(second))
+    return cluster.run(450)
+
+
+@pytest.mark.parametrize("maximum", [6, 7, 8])
+def test_where_little_room_is_left_old_replicas_go_no_faster_than_the_new_ones_serve(maximum: int) -> None:
+    cluster = moved_off(maximum)
+    assert cluster.replicas("h100") == 0
+    assert cluster.attainment(300, 750) >= 0.99
+    assert all(decision.verdict.replicas <= maximum for _, decision in cluster.decisions)
+
+
 def test_a_switch_that_has_to_be_goes_in_waves_where_scaling_max_leaves_no_room_for_both() -> None:
     chat = service().with_replicas_between(1, 8)
     chat = chat.with_accelerators(accelerator("h100", max_replicas=3), accelerator("l40s"))

@@ -120,14 +120,17 @@ def _kept(view: View, old: Group) -> int:
 
 
 def _not_replaced(view: View, old: Group, useful: int, ready: int, needed: int) -> int:
-    """Those of the old ones that the new ones do not stand for yet, where there is no room to run both in full."""
+    """Those of the old ones that stand for new ones which do not serve yet, where both have no room in full."""
     pair = view.chosen.pair
     if pair is not None and pair.accelerator == old.accelerator:  # some of these go on, and replace nothing
-        return max(0, min(useful, needed - ready))
-    replaced = math.floor(ready * _worth(view, old))
-    if ready and ready == view.group.size:  # all that had room are there: without giving one up nothing would move
-        replaced = max(1, replaced)
-    return max(0, useful - replaced)
+        return min(useful, needed - ready)
+    stay = min(useful, math.ceil((needed - ready) * _worth(view, old) - 1e-9))
+    room = view.spec.max_replicas - (view.size - (old.size - useful))
+    begun = 0 < ready == view.group.size
+    unlisted = not view.group.size and useful > 1 and view.spec.accelerator(old.accelerator) is None
+    if room <= 0 and (begun or unlisted):  # without giving one up nothing would move
+        return min(stay, useful - 1)
+    return stay
 
 
 def _in_the_way(view: View, old: Group) -> bool:
