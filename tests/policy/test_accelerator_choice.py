@@ -125,6 +125,17 @@ def test_one_that_lacks_room_for_more_and_carries_the_demand_is_not_hindered() -
     assert [option.hindrance for option in found] == [(False, False, False, False)] * 2
 
 
+def test_one_that_lacks_room_for_more_is_not_asked_for_more_to_save_money() -> None:
+    """Both carry a part of the demand, as where spot nodes and regular ones serve beside each other."""
+    groups = tuple(Group(n, size=3, exists=True, ready=replicas(2, on=n), short=replicas(1)) for n in ("fast", "slow"))
+    setbacks = Setbacks((OUT, replace(OUT, accelerator="slow")))
+    spec, found = considered(FAST, SLOW, groups=groups, setbacks=setbacks, rates={"fast": 2.0, "slow": 2.0})
+    choice = Choice("fast")
+    for second in range(0, 600, 5):
+        choice = choose(choice, spec, found, groups, 75.0, NOW + second)
+    assert choice.accelerator == "fast"
+
+
 def test_one_of_which_nothing_serves_and_no_more_can_be_had_is_hindered() -> None:
     groups, setbacks = short_of("slow", 5, 0)
     assert taken(SLOW, FAST, groups=groups, setbacks=setbacks, memory=Choice("slow")) == "fast"

@@ -234,11 +234,11 @@ def leaving_l40s(*old: Option, setbacks: Setbacks = Setbacks()) -> View:  # noqa
     )  # fmt: skip
 
 
-def spot_beside(regular: int, count: int, floor: int = 2, **more: object) -> View:
+def spot_beside(regular: int, count: int, floor: int = 2, short: int = 0, **more: object) -> View:
     """Two replicas on spot nodes beside regular ones of the same hardware, of which minOnDemand asks for some."""
     found, pair = an_option("h100-spot", count), Beside("h100", floor, cost_per_hour=3.0)
     belief = replace(found.belief, option=accelerator("h100-spot", cost_per_gpu_hour=1.0, spot=True))
-    groups = running(2, on="h100-spot"), running(regular)
+    groups = running(2, on="h100-spot"), running(regular, size=regular + short, short=WAITING[:short])
     chosen = replace(found, pair=pair, belief=belief)
     whole, left = together(groups, "h100-spot", pair)
     considered = chosen, an_option("h100", count, cost=3.0)
@@ -447,6 +447,7 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "hold, some off spot": (verdict, spot_beside(2, 4, **load(19.0))),
     "up, some off spot": (verdict, spot_beside(2, 6, **load(29.0))),
     "up, a floor off spot above the load": (verdict, spot_beside(0, 4, floor=4, **load(4.0))),
+    "up, spot in place of one off spot": (verdict, spot_beside(1, 4, short=1, **load(19.0))),
     "switch, back to spot": (verdict, spot_beside(4, 4, **load(19.0))),
     "switch, no longer listed": (verdict, leaving_l40s()),
     "switch, cheaper": (verdict, leaving_l40s(an_option("l40s", 5, cost=1.0))),

@@ -153,8 +153,8 @@ def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
     if limited is not None:
         return limited.reason, limited.sentence
     more = f"one more {view.chosen.name} replica would carry {rate(view.belief.rate_rps)} req/s"
-    if view.group.short:
-        short = f"{len(view.group.short)} of {view.group.size} replicas find no free {view.chosen.name}"
+    if view.own.short:
+        short = f"{len(view.own.short)} of {view.group.size} replicas find no free {view.chosen.name}"
         return Reason.CAPACITY_LIMITED, f"{short}, {more}"
     if view.learned.hangs.found:
         return Reason.ENGINE_HUNG, hung(view)

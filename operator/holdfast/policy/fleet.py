@@ -72,7 +72,7 @@ class Fleet:
 
     def is_idle(self, claims: Mapping[ServiceKey, Claim]) -> bool:
         """Nobody competes, and nobody did."""
-        return not self.shortages and not any(claim.short for claim in claims.values())
+        return not self.shortages and not any(claim.short or claim.waits for claim in claims.values())
 
 
 def arbitrate(

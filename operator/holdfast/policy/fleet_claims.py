@@ -26,8 +26,8 @@ class Claim:
 
     `least` of them stay whatever others want. `running` ones hold accelerators; `outside` of those are on nodes that
     take no pods now, and leave nothing to others. `short`: some have waited for longer than nodes take to come.
-    `kept`: replicas on accelerators that are being left; `beside`: those that serve beside these. Good requests are
-    worth having up to `demand_rps`.
+    `kept`: replicas on accelerators that are being left; `beside`: those that serve beside these, of which some have
+    waited as long where it `waits`. Good requests are worth having up to `demand_rps`.
     `elsewhere`: the same on other accelerators of the service, on those where it could move as a whole.
     """
 
@@ -41,6 +41,7 @@ class Claim:
     running: int = 0
     outside: int = 0
     short: bool = False
+    waits: bool = False
     kept: tuple[tuple[AcceleratorOption, int], ...] = ()
     beside: tuple[tuple[AcceleratorOption, int], ...] = ()
     elsewhere: tuple[Claim, ...] = ()

@@ -49,7 +49,7 @@ def pools_of(claims: Iterable[Claim], inventory: Inventory) -> list[Pool]:
         for held, of in ((kept, claim.kept), (beside, claim.beside)):
             for option, replicas in of:
                 held[_place(option, inventory)] += replicas * option.gpus_per_replica
-        waiting |= {_place(option, inventory) for option, _ in claim.beside if claim.short}
+        waiting |= {_place(option, inventory) for option, _ in claim.beside if claim.waits}
     pools = []
     for place in sorted(filter(_has_nodes, by_place), key=lambda place: (place[0], sorted(place[1]))):
         inside = tuple(claim for other in by_place if _is_inside(other, place) for claim in by_place[other])

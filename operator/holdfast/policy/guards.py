@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from holdfast.api.reasons import Reason
-from holdfast.policy.sizing import affordable_replicas, replicas_for
-from holdfast.policy.spot import Beside
+from holdfast.policy.sizing import replicas_for
+from holdfast.policy.spot import affordable
 from holdfast.policy.view import View
 
 MOST_TURNS = 2
@@ -138,7 +138,7 @@ def step_is_bounded(proposal: Proposal) -> Bound | None:
 
 def accelerators_can_be_had(proposal: Proposal) -> Bound | None:
     """Replicas that found no node show that more of them would not either."""
-    view, short = proposal.view, len(proposal.view.group.short)
+    view, short = proposal.view, len(proposal.view.own.short)
     if not short or proposal.after <= proposal.before:
         return None
     gain = view.belief.rate_rps
@@ -174,30 +174,23 @@ def at_most_the_maximum(proposal: Proposal) -> Bound | None:
 
 def within_the_accelerators_maximum(proposal: Proposal) -> Bound | None:
     option, pair = proposal.view.belief.option, proposal.view.chosen.pair
-    others = 0 if pair is None else pair.share(proposal.after)
-    if option.max_replicas is None or proposal.after - others <= option.max_replicas:
+    own = proposal.after - (0 if pair is None else pair.share(proposal.after))
+    if option.max_replicas is None or own <= option.max_replicas:
         return None
-    sentence = f"{proposal.after - others} wanted, {option.name} may have {option.max_replicas}"
-    return Bound(others + option.max_replicas, Reason.AT_MAXIMUM, sentence)
+    most = option.max_replicas if pair is None else pair.total(option.max_replicas)
+    sentence = f"{own} wanted, {option.name} may have {option.max_replicas}"
+    return Bound(min(proposal.after, most), Reason.AT_MAXIMUM, sentence)
 
 
 def within_the_budget(proposal: Proposal) -> Bound | None:
-    spec, cost = proposal.view.spec, proposal.view.belief.option.cost_per_replica_hour
-    if spec.max_cost_per_hour is None or not cost or cost <= 0.0:
+    spec, chosen = proposal.view.spec, proposal.view.chosen
+    if spec.max_cost_per_hour is None:
         return None
-    pair, left = proposal.view.chosen.pair, spec.max_cost_per_hour - proposal.elsewhere_cost
-    others = 0 if pair is None else _affordable_beside(pair, proposal.after, left)
-    paid = others * (0.0 if pair is None else pair.cost_per_hour or 0.0)
-    most = others + affordable_replicas(left - paid, cost)
-    if proposal.after <= most:
+    most = affordable(chosen.belief.option, chosen.pair, spec.max_cost_per_hour - proposal.elsewhere_cost)
+    if most is None or proposal.after <= most:
         return None
     sentence = f"{proposal.after} wanted, budget.maxCostPerHour ${spec.max_cost_per_hour:g} pays for {most}"
     return Bound(most, Reason.BUDGET_LIMITED, sentence)
-
-
-def _affordable_beside(pair: Beside, replicas: int, dollars_per_hour: float) -> int:
-    share, cost = pair.share(replicas), pair.cost_per_hour
-    return min(share, affordable_replicas(dollars_per_hour, cost)) if cost else share
 
 
 GUARDS: tuple[Guard, ...] = (
@@ -233,8 +226,8 @@ def apply_guards(proposal: Proposal, guards: tuple[Guard, ...] = GUARDS) -> tupl
 
 
 def spare_replicas(view: View) -> int:
-    """Replicas to run in place of hung ones that must stay for now, and of failing ones."""
-    return _in_place_of_failing(view) + len(view.group.hung) - view.hung_to_let_go
+    """Replicas to run in place of hung ones that must stay for now, of failing ones, and of those a pair lacks."""
+    return _in_place_of_failing(view) + len(view.group.hung) - view.hung_to_let_go + view.lacking
 
 
 def _in_place_of_failing(view: View) -> int:

@@ -235,6 +235,8 @@ def _up_reason(view: View, sizes: Sizes) -> Reason:
     if _regular(view, sizes) and _target(sizes, view.chosen.name) <= view.part(view.chosen.name).size:
         return Reason.AT_MINIMUM
     if spare_replicas(view) and _needed(view) - spare_replicas(view) <= view.group.baseline:
+        if spare_replicas(view) == view.lacking:
+            return Reason.ACCELERATOR_UNAVAILABLE
         return Reason.ENGINE_HUNG if view.group.hung else Reason.ENGINE_FAILING
     if view.forecast is not None and view.demand_rps is not None and view.demand_rps > view.forecast.wanted_rps:
         return Reason.BACKLOG_TO_DRAIN

@@ -6,6 +6,7 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, PlacementTarget, Verdict
 from holdfast.domain.service import ServiceSpec
 from holdfast.policy.sizes import target
+from holdfast.policy.spot import keepers
 from holdfast.policy.view import View
 
 
@@ -45,12 +46,16 @@ def _pinned_sizes(view: View, pinned: int) -> dict[str, int]:
 
 
 def _with_floor(spec: ServiceSpec, sizes: dict[str, int]) -> dict[str, int]:
-    """As many replicas, scaling.minOnDemand of them off spot: on regular accelerators in use, or the first listed."""
+    """As many replicas, scaling.minOnDemand of them off spot.
+
+    On the regular accelerator in use, else on the same hardware as the spot one, else on the first listed.
+    """
     regular = [option.name for option in spec.accelerators if not option.spot]
     missing = min(spec.min_on_demand, sum(sizes.values())) - sum(sizes.get(name, 0) for name in regular)
     if missing <= 0 or not regular:
         return sizes
-    taken = max(regular, key=lambda name: sizes.get(name, 0))
+    alike = {o.name for spot in spec.accelerators if spot.spot and sizes.get(spot.name) for o in keepers(spec, spot)}
+    taken = max(regular, key=lambda name: (sizes.get(name, 0), name in alike))
     found = dict(sizes)
     for option in spec.accelerators:
         if option.spot:

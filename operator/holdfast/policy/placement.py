@@ -15,8 +15,8 @@ from holdfast.policy.capacity import Belief
 from holdfast.policy.inventory import Inventory, Room
 from holdfast.policy.replicas import Group
 from holdfast.policy.setbacks import Setback, Setbacks
-from holdfast.policy.sizing import affordable_replicas, replicas_for
-from holdfast.policy.spot import Beside, beside, is_barred
+from holdfast.policy.sizing import replicas_for
+from holdfast.policy.spot import Beside, affordable, beside, is_barred, together
 
 HYSTERESIS = 0.9
 """Another accelerator must cost less than this share of the one in use."""
@@ -27,6 +27,7 @@ class Option:
     """One accelerator under consideration: `replicas` carry the demand, at most `most` can be had.
 
     With a `pair` some of both are another accelerator's. `barred`: it would leave no room for scaling.minOnDemand.
+    `full`: what is there serves, and a short while ago no more of it could be had.
     """
 
     belief: Belief
@@ -37,6 +38,7 @@ class Option:
     setback: Setback | None
     pair: Beside | None = None
     barred: bool = False
+    full: bool = False
 
     @property
     def name(self) -> str:
@@ -116,7 +118,7 @@ def options(
     by_name = {group.accelerator: group for group in groups}
     found = []
     for index, alone in enumerate(beliefs):
-        pair = beside(spec, alone.option, groups, setbacks, now)
+        pair = beside(spec, alone.option, groups, setbacks, inventory, now)
         belief = _slower(alone, beliefs, pair)
         replicas = _replicas(spec, belief, demand_rps, fallback)
         group = by_name.get(belief.option.name) or Group(belief.option.name)
@@ -131,6 +133,7 @@ def options(
             setback=None if full else setback,
             pair=pair,
             barred=is_barred(spec, belief.option),
+            full=full,
         )
         found.append(option)
     return tuple(found)
@@ -165,14 +168,12 @@ def _most(
     replicas: int,
 ) -> int:
     """By scaling.max, the accelerator's own maximum, the budget and what nodes could take, beside those of a pair."""
-    cost, limit = option.cost_per_replica_hour, spec.max_cost_per_hour
     others = 0 if pair is None else pair.share(replicas)
-    paid = 0.0 if pair is None else others * (pair.cost_per_hour or 0.0)
     bounds = (
         spec.max_replicas,
         _beyond(option.max_replicas, others),
         _beyond(placed if full else inventory.most_replicas(option, placed), others),
-        others + affordable_replicas(limit - paid, cost) if cost and limit is not None else None,
+        None if spec.max_cost_per_hour is None else affordable(option, pair, spec.max_cost_per_hour),
     )
     return min(bound for bound in bounds if bound is not None)
 
@@ -182,10 +183,14 @@ def _beyond(most: int | None, others: int) -> int | None:
 
 
 def in_use(groups: tuple[Group, ...], considered: tuple[Option, ...]) -> str:
-    """The best of the listed accelerators that have replicas: what was taken, as far as the cluster shows it."""
+    """The best of the listed accelerators that have replicas: what was taken, as far as the cluster shows it.
+
+    Of two that serve beside each other it is the one with which none of their replicas would be left.
+    """
     sizes = {group.accelerator: group.size for group in groups}
     used = [option for option in considered if sizes.get(option.name, 0) > 0]
-    return min(used, key=lambda option: option.rank).name if used else ""
+    alone = {o.name: any(left.size > 0 for left in together(groups, o.name, o.pair)[1]) for o in used}
+    return min(used, key=lambda option: (alone[option.name], option.rank)).name if used else ""
 
 
 def choose(
@@ -207,7 +212,7 @@ def choose(
     current = by_name.get(memory.accelerator) or by_name.get(in_use(groups, considered))
     if current is None or _worse(current, best):
         return Choice(best.name, judged_at=now)
-    if best is current or not _cheaper(best, current) or not _both_fit(spec, best, current, groups):
+    if best is current or best.full or not _cheaper(best, current) or not _both_fit(spec, best, current, groups):
         return Choice(current.name, judged_at=now)
     passed = now - memory.judged_at if memory.better == best.name and memory.judged_at <= now else 0.0
     saving, price = _saving_per_hour(current, best), (best.cost_per_hour or 1.0) * switch_seconds

@@ -10,6 +10,7 @@ from holdfast.domain.decision import Action, PlacementTarget
 from holdfast.policy.guards import Bound, Proposal, apply_guards, spare_replicas
 from holdfast.policy.replicas import Group
 from holdfast.policy.sizing import replicas_for
+from holdfast.policy.spot import affordable
 from holdfast.policy.view import View
 
 
@@ -62,8 +63,19 @@ def _shared(view: View, proposal: Proposal) -> dict[str, int]:
     if after == proposal.before and not all(group.observed for group in view.groups):
         return {name: own.baseline, pair.accelerator: after - own.baseline}
     share = pair.share(after)
-    until = min(own.baseline, after - min(share, len(other.ready)), view.spec.max_replicas - share - proposal.elsewhere)
+    until = min(own.baseline, after - min(share, len(other.ready) + view.lacking), _room_beside(proposal, share))
     return {name: max(after - share, until), pair.accelerator: share}
+
+
+def _room_beside(proposal: Proposal, share: int) -> int:
+    """Most of the chosen accelerator beside so many of its pair, by scaling.max and the budget."""
+    chosen, spec = proposal.view.chosen, proposal.view.spec
+    room, limit = spec.max_replicas - share - proposal.elsewhere, spec.max_cost_per_hour
+    if chosen.pair is None or limit is None:
+        return room
+    paid = proposal.elsewhere_cost + share * (chosen.pair.cost_per_hour or 0.0)
+    most = affordable(chosen.belief.option, None, limit - paid)
+    return room if most is None else min(room, most)
 
 
 def propose(view: View) -> int:
@@ -114,9 +126,10 @@ def _kept(view: View, old: Group) -> int:
     if _in_the_way(view, old):
         return useful - 1
     ready, needed = len(view.group.ready), max(1, min(view.chosen.replicas, view.chosen.most))
-    if ready >= needed:
-        return 0
-    return useful if useful + needed <= view.spec.max_replicas else _not_replaced(view, old, useful, ready, needed)
+    stay = 0 if ready >= needed else useful
+    if stay and useful + needed > view.spec.max_replicas:
+        stay = _not_replaced(view, old, useful, ready, needed)
+    return max(stay, _off_spot(view, old))
 
 
 def _not_replaced(view: View, old: Group, useful: int, ready: int, needed: int) -> int:
@@ -131,6 +144,15 @@ def _not_replaced(view: View, old: Group, useful: int, ready: int, needed: int) 
     if room <= 0 and (begun or unlisted):  # without giving one up nothing would move
         return min(stay, useful - 1)
     return stay
+
+
+def _off_spot(view: View, old: Group) -> int:
+    """Those that serve off spot until enough others do for scaling.minOnDemand."""
+    regular = {option.name for option in view.spec.accelerators if not option.spot}
+    if old.accelerator not in regular:
+        return 0
+    there = sum(len(view.group_of(name).ready) for name in view.chosen.parts if name in regular)
+    return max(0, min(len(old.ready), view.spec.min_on_demand - there))
 
 
 def _in_the_way(view: View, old: Group) -> bool:

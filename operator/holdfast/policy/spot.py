@@ -14,8 +14,10 @@ from functools import lru_cache
 from holdfast.domain.cluster import Replica
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.enginemodel.catalog import PRODUCT_LABELS, find_accelerator
+from holdfast.policy.inventory import Inventory
 from holdfast.policy.replicas import Group
 from holdfast.policy.setbacks import Setbacks
+from holdfast.policy.sizing import MOST_REPLICAS, affordable_replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,10 @@ class Beside:
     def share(self, replicas: int) -> int:
         """Replicas of the other accelerator, of so many on both."""
         return min(self.most, max(0, replicas - self.first))
+
+    def total(self, own: int) -> int:
+        """Most replicas on both of which no more than so many are the chosen accelerator's."""
+        return own if own < self.first else own + self.most
 
 
 @lru_cache(maxsize=8192)
@@ -66,12 +72,17 @@ def is_barred(spec: ServiceSpec, option: AcceleratorOption) -> bool:
 
 
 def beside(
-    spec: ServiceSpec, option: AcceleratorOption, groups: Sequence[Group], setbacks: Setbacks, now: float
+    spec: ServiceSpec,
+    option: AcceleratorOption,
+    groups: Sequence[Group],
+    setbacks: Setbacks,
+    inventory: Inventory,
+    now: float,
 ) -> Beside | None:
     """Return what serves beside an accelerator that is chosen, None where it serves alone.
 
-    Beside spot: scaling.minOnDemand regular replicas, where some run already, or where it is cheapest. Beside a regular
-    one: spot replicas that have a node, where spot is the one to prefer.
+    Beside spot: scaling.minOnDemand regular replicas, where most of them find room, where some run, or where it is
+    cheapest. Beside a regular one: spot replicas that have a node, where spot is the one to prefer.
     """
     others = keepers(spec, option) if option.spot else [o for o in twins(spec, option) if _preferred(spec, o, option)]
     if not others or (option.spot and not spec.min_on_demand):
@@ -79,9 +90,12 @@ def beside(
     by_name = {group.accelerator: group for group in groups}
     serving = {other.name: _serving(by_name.get(other.name), other) for other in others}
 
-    def order(other: AcceleratorOption) -> tuple[bool, bool, float]:
-        out = setbacks.active(other.name, now) is not None
-        return out, not serving[other.name], other.cost_per_replica_hour or 0.0
+    def order(other: AcceleratorOption) -> tuple[int, bool, float]:
+        most = inventory.most_replicas(other, by_name.get(other.name, Group(other.name)).placed)
+        if setbacks.active(other.name, now) is not None:
+            most = serving[other.name]
+        missing = 0 if most is None else max(0, spec.min_on_demand - most)
+        return missing, not serving[other.name], other.cost_per_replica_hour or 0.0
 
     if option.spot:
         best = min(others, key=order)
@@ -89,6 +103,20 @@ def beside(
     best = max(others, key=lambda other: serving[other.name])
     left = serving[best.name]
     return Beside(best.name, left, spec.min_on_demand, best.cost_per_replica_hour) if left else None
+
+
+def affordable(option: AcceleratorOption, pair: Beside | None, dollars_per_hour: float) -> int | None:
+    """Most replicas that the money pays for, those of a pair included; None where it pays for any number."""
+    cost, left, replicas = option.cost_per_replica_hour or 0.0, dollars_per_hour, 0
+    parts: tuple[tuple[int, float], ...] = ((MOST_REPLICAS, cost),)
+    if pair is not None:
+        parts = (pair.first, cost), (pair.most, pair.cost_per_hour or 0.0), *parts
+    for count, each in parts:
+        paid = min(count, affordable_replicas(left, each)) if each > 0.0 else count
+        replicas, left = replicas + paid, left - paid * each
+        if paid < count:
+            return replicas
+    return None
 
 
 def together(groups: Sequence[Group], chosen: str, pair: Beside | None) -> tuple[Group, tuple[Group, ...]]:

@@ -167,6 +167,16 @@ class View:
         least = max(1, self.least.replicas)
         return max(0, min(len(self.group.hung), self.group.baseline - least))
 
+    @property
+    def own(self) -> Group:
+        """All replicas of the chosen accelerator alone."""
+        return self.part(self.chosen.name)
+
+    @property
+    def lacking(self) -> int:
+        """Replicas of the other accelerator of a pair that find no node: the chosen one stands in for them."""
+        return 0 if self.chosen.pair is None else max(0, len(self.group.short) - len(self.own.short))
+
     def part(self, accelerator: str) -> Group:
         """All replicas of one accelerator, whether they serve by choice or are being left."""
         if self.chosen.pair is not None:
