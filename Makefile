@@ -134,7 +134,7 @@ bench-operator-full: install ## the same in full length: with 1,000 services
 	@$(MAKE) build
 	$(IN_CLUSTER) $(BIN)/python -m benchmarks.scale --services 1000 --replicas 4
 
-bench-pictures: install ## the README's pictures of holdfast bench, against an emulated engine: two minutes
+bench-pictures: install ## the README's pictures of holdfast bench, against an emulated engine: five minutes
 	$(BIN)/python benchmarks/bench_pictures.py
 
 campaign: install ## hours: 1,000 services with other seeds, ten minutes of each load

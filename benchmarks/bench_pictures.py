@@ -1,6 +1,6 @@
 """The README's pictures of `holdfast bench`: made by the command itself, against `holdfast emulate` on this machine.
 
-`make bench-pictures` writes them into docs/images, in about two minutes; what the captions say is what this prints.
+`make bench-pictures` writes them into docs/images, in about five minutes; what the captions say is what this prints.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PATIENCE = ["--max-client-lag=100ms", "--drain=10s"]
 # Few sequences: the engine is full at a rate that a client on the other core can send.
 PICTURES = {
     "bench.png": (24, ["--rate=20", "--duration=20s"]),
-    "bench-sweep.png": (8, ["--sweep", "--rate=6", "--sweep-trials=8", "--duration=6s"]),
+    "bench-sweep.png": (8, ["--sweep", "--rate=6", "--sweep-trials=8", "--duration=20s"]),
 }
 
 
