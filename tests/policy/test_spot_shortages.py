@@ -69,6 +69,18 @@ def test_spot_stands_in_for_regular_nodes_that_are_gone_until_they_are_back() ->
     assert running(cluster) == (spot, 2)
 
 
+def test_spot_stands_in_for_what_the_load_needs_and_not_for_an_idle_floor() -> None:
+    cluster = cluster_of(CHAT.with_on_demand(3), (0, 1.0), gpus={"h100": 1}).run(150)
+    assert running(cluster) == (0, 3)
+
+
+def test_a_new_service_whose_regular_nodes_are_gone_serves_on_spot() -> None:
+    cluster = cluster_of(CHAT, (0, 6.0), gpus={"h100": 0}).run(240)
+    assert cluster.replicas("h100") == 2
+    assert cluster.replicas("h100-spot") >= 2
+    assert cluster.attainment(150, 240) >= 0.99
+
+
 def test_a_floor_that_another_keeper_takes_over_serves_on_until_that_one_does() -> None:
     chat = CHAT.with_accelerators(SPOT, REGULAR, RESERVED)
     there = replicas(5, on="h100-spot") + replicas(1) + replicas(1, ReplicaPhase.UNSCHEDULABLE, age=400.0)

@@ -81,7 +81,7 @@ def beside(
 ) -> Beside | None:
     """Return what serves beside an accelerator that is chosen, None where it serves alone.
 
-    Beside spot: scaling.minOnDemand regular replicas, where most of them find room, where some run, or where it is
+    Beside spot: scaling.minOnDemand regular replicas, where most of them find room, where most run, or where it is
     cheapest. Beside a regular one: spot replicas that have a node, where spot is the one to prefer.
     """
     others = keepers(spec, option) if option.spot else [o for o in twins(spec, option) if _preferred(spec, o, option)]
@@ -90,12 +90,12 @@ def beside(
     by_name = {group.accelerator: group for group in groups}
     serving = {other.name: _serving(by_name.get(other.name), other) for other in others}
 
-    def order(other: AcceleratorOption) -> tuple[int, bool, float]:
-        most = inventory.most_replicas(other, by_name.get(other.name, Group(other.name)).placed)
+    def order(other: AcceleratorOption) -> tuple[int, int, float]:
+        there, most = serving[other.name], inventory.most_replicas(other, by_name.get(other.name, Group("")).placed)
         if setbacks.active(other.name, now) is not None:
-            most = serving[other.name]
+            most = there
         missing = 0 if most is None else max(0, spec.min_on_demand - most)
-        return missing, not serving[other.name], other.cost_per_replica_hour or 0.0
+        return missing, -min(there, spec.min_on_demand), other.cost_per_replica_hour or 0.0
 
     if option.spot:
         best = min(others, key=order)

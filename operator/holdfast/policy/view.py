@@ -174,8 +174,13 @@ class View:
 
     @property
     def lacking(self) -> int:
-        """Replicas of the other accelerator of a pair that find no node: the chosen one stands in for them."""
-        return 0 if self.chosen.pair is None else max(0, len(self.group.short) - len(self.own.short))
+        """Replicas of a pair's other accelerator without a node: the chosen one stands in for those the load needs."""
+        if self.chosen.pair is None:
+            return 0
+        asked = self.chosen.replicas
+        if self.demand_rps is not None:
+            asked = min(asked, max(1, replicas_for(self.demand_rps, self.belief.rate_rps)))
+        return max(0, len(self.group.short) - len(self.own.short) - (self.chosen.replicas - asked))
 
     def part(self, accelerator: str) -> Group:
         """All replicas of one accelerator, whether they serve by choice or are being left."""
