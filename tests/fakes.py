@@ -20,7 +20,7 @@ from benchmarks.engine_overload.probe import Sampled
 from benchmarks.engine_overload.speed import Reference, Speed
 from holdfast.act.api import APPLY, ApiError
 from holdfast.page.board import Answer, Board
-from holdfast.tune.port import CannotStart, Load, Tried
+from holdfast.tune.port import CannotStart, ClientTooSlow, Load, Tried
 from holdfast.tune.setting import Setting
 from holdfast_engine.rules import Limits, LimitsError, Objectives, parse_limits
 
@@ -484,6 +484,16 @@ class EngineOfLittleMemory(FakeEngine):
         if setting.gpu_memory_utilization is not None:
             raise CannotStart("CUDA out of memory")
         return await super().run(setting, rate_rps, load)
+
+
+class EngineWithoutResult(FakeEngine):
+    """Fails in its second trial, once."""
+
+    async def run(self, setting: Setting, rate_rps: float, load: Load) -> Tried:
+        tried = await super().run(setting, rate_rps, load)
+        if len(self.rates) == 2:
+            raise ClientTooSlow("refused at 9 req/s")
+        return tried
 
 
 class FakeKnobs:

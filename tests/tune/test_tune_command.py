@@ -17,7 +17,7 @@ import yaml
 from holdfast.api.benchmark_summary import Failed, Summary
 from holdfast.api.llmservice import LLMService
 from holdfast.bench.definitions import Slo as Bounds
-from holdfast.bench.port import Endpoint
+from holdfast.bench.port import Client, Endpoint, Run
 from holdfast.cli import tune as command
 from holdfast.cli.main import build_parser, main
 from holdfast.domain.service import Slo
@@ -26,13 +26,14 @@ from holdfast.simulator.twin.capacity import Lengths
 from holdfast.tune.limits import LimitsFile, Restart, arguments, reported_limits
 from holdfast.tune.live import Asked, LiveTrials
 from holdfast.tune.options import Wanted
-from holdfast.tune.port import CannotTry, Figures, Requests, Tried
+from holdfast.tune.port import CannotTry, ClientTooSlow, Figures, Requests, Tried
 from holdfast.tune.report import Report, impossible
 from holdfast.tune.search import Search, Tuned
 from holdfast.tune.setting import Setting, grid
 from holdfast.tune.summary import of_search
 from holdfast.tune.twin import Engine, TwinModel, TwinTrials
 from holdfast_engine.rules import Limits, Objectives, Overload, parse_limits
+from tests.bench.bench_builders import record
 from tests.fakes import FakeKnobs, RawServer
 from tests.simulator.emulator_builders import engine
 
@@ -199,6 +200,17 @@ async def test_an_engine_that_ends_nothing_in_time_has_missed_but_one_that_is_st
             await trials.alone(MOST, requests.alone())
 
 
+def test_a_client_is_judged_by_the_requests_that_count_and_not_by_the_crowd_before_them() -> None:
+    crowd = [record(index=number, scheduled_at=-0.08) for number in range(200)]
+    counted = [record(index=number, scheduled_at=-0.001) for number in range(200, 600)]
+    trials = LiveTrials(Endpoint("http://a", "m"), FakeKnobs(MOST), Asked(Bounds(), 0.9))
+    client = Client(lateness_p99_seconds=0.08, lag_p99_seconds=0.0, lag_most_seconds=0.0, cpu_share=0.1)
+    trials._check(Run((*crowd, *counted), client, "holdfast"), 200, 50.0)
+    late = [record(index=number, scheduled_at=-0.01) for number in range(200, 600)]
+    with pytest.raises(ClientTooSlow, match=r"refused at 50 req/s.*10\.0 ms late"):
+        trials._check(Run((*crowd, *late), client, "holdfast"), 200, 50.0)
+
+
 async def test_a_restart_command_gets_its_arguments_without_a_shell(tmp_path: Path) -> None:
     command = ["run", "--seqs={max_num_seqs}", "{max_num_batched_tokens}", "{gpu_memory_utilization}", "; rm $HOME"]
     assert arguments(command, Setting(8, 64)) == ["run", "--seqs=8", "64", "", "; rm $HOME"]
@@ -273,7 +285,9 @@ def test_bad_usage_is_told_in_one_line(given: tuple[str, ...], told: str, capsys
 def test_a_file_that_cannot_be_written_takes_nothing_along_of_what_was_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = Report("a title", "h100", Wanted.of(Bounds(ttft_seconds=1.0), 0.95), tuned(BELIEVED), False)
+    last = Tried(MOST, 2.0, True, 20, 0, 9.0, figures=Figures(0.1, 0.02))
+    best = Tuned(MOST, 2.0, 3.0, (last,), confirmed=True)
+    found = Report("a title", "h100", Wanted.of(Bounds(ttft_seconds=1.0), 0.95), best, False)
     for option in ("--json", "--plot"):
         given = build_parser(["tune"]).parse_args(["tune", option, str(tmp_path / "nowhere" / "out.html")])
         with pytest.raises(FileNotFoundError):

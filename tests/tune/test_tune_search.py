@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.simulator.twin.capacity import Lengths
-from holdfast.tune.port import Requests, enough
+from holdfast.tune.port import ClientTooSlow, Requests, enough
 from holdfast.tune.race import Race, interval
 from holdfast.tune.search import STEP, Search, Tuned
 from holdfast.tune.setting import Setting, grid
-from tests.fakes import EngineOfLittleMemory, FakeEngine
+from tests.fakes import EngineOfLittleMemory, EngineWithoutResult, FakeEngine
 
 MOST = Setting(256, 2048)
 SETTINGS = grid(MOST)
@@ -108,6 +108,17 @@ def test_memory_with_which_the_engine_does_not_start_loses_nothing_that_was_foun
     assert found.best is not None
     assert found.confirmed
     assert TRUTH[found.best] == max(TRUTH.values())
+    assert found.ended_early == "CUDA out of memory"
+
+
+def test_a_client_that_stalls_once_loses_nothing_that_was_found() -> None:
+    believed = {each: 0.5 * rate for each, rate in TRUTH.items()}
+    found = search(EngineWithoutResult(TRUTH, believed, learns=1.0))
+    assert found.best is not None
+    assert found.confirmed
+    assert found.ended_early == "refused at 9 req/s"
+    with pytest.raises(ClientTooSlow):
+        search(EngineWithoutResult(dict.fromkeys(TRUTH, 0.0), TRUTH))
 
 
 def test_time_and_trials_that_run_out_are_told() -> None:

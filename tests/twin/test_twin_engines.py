@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.replay import Arrival, replay
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steplaw import StepTimer
-from holdfast.simulator.twin import books
+from holdfast.simulator.twin import books, compiled
 from holdfast.simulator.twin.fleet import ROUTERS, EngineKind, Fleet, Routing, Workload
 from holdfast_engine.rules import Limits, Objectives
 from tests.twin.twin_builders import LAW, LIMITS, SLO, drawn_workload
@@ -215,6 +216,12 @@ def digest() -> str:
         found.update(fleet.requests.tobytes())
         found.update(fleet.state(0).tobytes())
     return found.hexdigest()
+
+
+def test_where_no_folder_can_be_written_functions_are_compiled_all_the_same() -> None:
+    found: dict[str, Any] = {}
+    exec("def twice(number):\n    return 2 * number\n", found)
+    assert compiled.compiled(found["twice"])(3) == 6
 
 
 @pytest.mark.slow

@@ -96,7 +96,8 @@ class TuneFigures(_Part):
     """Limits that were found and the rate they carry, both None where no limits meet the objective.
 
     `missed_rps` is the lowest rate at which they missed it; `confirmed`: other requests kept it; `exhausted`: trials
-    ran out first. Of so many that were `made`, the last are in `trials`. `note` says what would be possible.
+    ran out first. Of so many that were `made`, the last are in `trials`. `note` says what would be possible,
+    of limits that were found what ended the search early.
     """
 
     objective: Share

@@ -130,7 +130,8 @@ def _tuned(found: TuneFigures) -> str:
     else:
         told = f"{limits} are the best that were found, but {carried} is not confirmed: other requests missed it"
     early = f"; {_EXHAUSTED}" if found.exhausted else ""
-    return f"{told}; {found.made} trials{early}"
+    note = f"; the search ended early: {found.note}" if found.note else ""
+    return f"{told}; {found.made} trials{early}{note}"
 
 
 def _failed(reason: Reason, message: str) -> Step:

@@ -8,7 +8,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class LiveTrials:
         started = asyncio.get_running_loop().time()
         run, engine = await self._sent(sent, judge)
         load_seconds = asyncio.get_running_loop().time() - started
-        self._check(run, rate_rps)
+        self._check(run, load.first, rate_rps)
         counted = [record for record in run.records if record.index >= load.first]
         lost = judge.race.lost_after
         if lost is None:
@@ -89,7 +89,7 @@ class LiveTrials:
         stop = LONE_SECONDS
         sent = port.Load(planned, len(planned), 1, stop_after_seconds=stop, drain_seconds=drain, seed=load.seed)
         run, _ = await self._sent(sent, _Judge(planned, len(planned), self._asked))
-        self._check(run, math.nan)
+        self._check(run, 0, math.nan)
         ended = [record for record in run.records if record.outcome is not Outcome.UNFINISHED]
         race = Race(len(ended), self._asked.objective)
         race.bad = sum(definitions.verdict(record, self._asked.slo) != GOOD for record in ended)
@@ -109,7 +109,7 @@ class LiveTrials:
         run, watch = await watched(OwnGenerator(), self._endpoint, load, judge.ended)
         return run, watch.reported
 
-    def _check(self, run: Run, rate_rps: float) -> None:
+    def _check(self, run: Run, first: int, rate_rps: float) -> None:
         timed = definitions.timed(run.records)
         # Who is asked for far more than it carries ends nothing in time: that is a miss, and no fault.
         beyond = not math.isnan(rate_rps) and all(each.outcome is Outcome.UNFINISHED for each in run.records)
@@ -121,7 +121,8 @@ class LiveTrials:
                 "with holdfast bench that it answers"
             )
         gaps = Spread.of(np.concatenate([definitions.itl_seconds(record) for record in timed] or [np.zeros(0)]))
-        slow = run.client.overloaded(self._asked.max_client_lag, gaps.p50) if run.client is not None else ""
+        client = run.client and replace(run.client, lateness_p99_seconds=_lateness(run.records, first))
+        slow = client.overloaded(self._asked.max_client_lag, gaps.p50) if client is not None else ""
         if slow:
             at = "" if math.isnan(rate_rps) else f" at {rate_rps:.3g} req/s"
             raise ClientTooSlow(f"refused{at}, the client was too slow: {slow}: {CLIENT_REMEDY}")
@@ -155,6 +156,15 @@ class _Judge:
     def stopped(self) -> bool:
         """Whether to send no more."""
         return self.race.lost_after is not None
+
+
+def _lateness(records: Sequence[Record], first: int) -> float:
+    """Seconds that 1 % of those that count left late.
+
+    The crowd that a load begins with is due at one moment: its last one leaves as late as all of it takes.
+    """
+    late = [record.lateness_seconds for record in records if record.index >= first]
+    return definitions.percentile(np.array(late, np.float64), 0.99)
 
 
 def _planned(load: Workload) -> list[Planned]:

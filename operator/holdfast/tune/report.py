@@ -46,6 +46,8 @@ def told(report: Report) -> list[str]:
     found, lines = report.found, list(report.notes)
     if found.exhausted:
         lines.append("trials or time ran out before the search was over: raise --most-trials or --time-limit")
+    if found.ended_early:
+        lines.append(f"the search ended early: {found.ended_early}")
     if found.best is None:
         return [*impossible(report), *lines]
     return [
@@ -158,6 +160,7 @@ def _told(report: Report) -> dict[str, Any]:
         "llmservice": None if found.best is None else {"spec": found.best.snippet},
         "seconds": found.seconds,
         "exhausted": found.exhausted,
+        "ended_early": found.ended_early or None,
         "kv_cache_full": found.memory_full,
         "alone": None if found.alone is None else _as_mapping(found.alone),
         "trials": [_as_mapping(tried) for tried in found.trials],

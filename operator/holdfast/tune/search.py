@@ -7,12 +7,12 @@ the trials so far, has it clearly below. So most settings are never tried, and a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.tune.port import CannotStart, Model, Requests, Trials, Tried
+from holdfast.bench.endpoint import NoEndpoint
+from holdfast.tune.port import CannotTry, Model, Requests, Trials, Tried
 from holdfast.tune.setting import Setting
 
 STEP = 0.02
@@ -40,7 +40,8 @@ class Tuned:
 
     `confirmed`: other requests kept the objective at it.
     `missed_rps` is the lowest at which the best setting missed, infinite where it never did; `alone` what an idle
-    engine keeps, where nothing was found; `exhausted`: trials or time ran out before the race was over.
+    engine keeps, where nothing was found; `exhausted`: trials or time ran out before the race was over, `ended_early`
+    what else ended it.
     """
 
     best: Setting | None
@@ -51,6 +52,7 @@ class Tuned:
     alone: Tried | None = None
     exhausted: bool = False
     memory_full: bool = False
+    ended_early: str = ""
 
     @property
     def seconds(self) -> float:
@@ -81,20 +83,38 @@ class Search:
 
     async def tune(self, settings: Sequence[Setting], with_more_memory: Sequence[Setting] = ()) -> Tuned:
         """The best of `settings`; of those with more memory only where that is what the best one lacks."""
-        await self._race(settings)
+        ended_early = await self._raced(settings)
         best = self._best()
         full = best is not None and any(t.memory_full for t in self._tried if t.setting == best.setting)
-        if best is not None and full and with_more_memory:
+        if best is not None and full and with_more_memory and not ended_early:
             limits = best.setting.max_num_seqs, best.setting.max_num_batched_tokens
-            with contextlib.suppress(CannotStart):  # so much is more than the engine can have: what was found stands
-                await self._race([s for s in with_more_memory if (s.max_num_seqs, s.max_num_batched_tokens) == limits])
+            more = [s for s in with_more_memory if (s.max_num_seqs, s.max_num_batched_tokens) == limits]
+            ended_early = await self._raced(more)
             best = self._best()
         if best is None:
             return Tuned(None, 0.0, math.inf, tuple(self._tried), alone=self._alone, exhausted=self._spent())
         exhausted = self._spent()
         rate, confirmed = await self._confirmed(best)
-        tried = tuple(self._tried)
-        return Tuned(best.setting, rate, best.missed_rps, tried, confirmed, exhausted=exhausted, memory_full=full)
+        return Tuned(
+            best.setting,
+            rate,
+            best.missed_rps,
+            tuple(self._tried),
+            confirmed,
+            exhausted=exhausted,
+            memory_full=full,
+            ended_early=ended_early,
+        )
+
+    async def _raced(self, settings: Sequence[Setting]) -> str:
+        """What ended a race early: memory that an engine cannot have, a client that stalled. What was found stands."""
+        try:
+            await self._race(settings)
+        except (CannotTry, NoEndpoint) as problem:
+            if self._best() is None:
+                raise
+            return str(problem)
+        return ""
 
     async def _race(self, settings: Sequence[Setting]) -> None:
         proposals = self.model.proposals(settings)

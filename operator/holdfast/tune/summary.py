@@ -22,7 +22,7 @@ def of_search(report: Report) -> Summary:
         confirmed=found.confirmed,
         exhausted=found.exhausted,
         made=len(found.trials),
-        note="" if best else "; ".join(impossible(report))[:MOST_WORDS],
+        note=(found.ended_early if best else "; ".join(impossible(report)))[:MOST_WORDS],
         trials=tuple(_row(tried) for tried in found.trials[-MOST_TRIALS:]),
     )
     last = (found.alone if best is None else None) or (found.trials[-1] if found.trials else None)

@@ -60,6 +60,8 @@ def _compiled(function: Function, **options: bool) -> Function:
     config.CACHE_DIR = str(Path(asked or Path(__file__).parent / "__pycache__") / f"numba-{_digest()}")
     try:
         return cast(Function, njit(cache=True, **_OPTIONS, **options)(function))
+    except RuntimeError:  # no folder can be written, as in a pod: then each process compiles for itself
+        return cast(Function, njit(**_OPTIONS, **options)(function))
     finally:
         config.CACHE_DIR = asked
 
