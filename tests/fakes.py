@@ -487,11 +487,13 @@ class EngineOfLittleMemory(FakeEngine):
 
 
 class EngineWithoutResult(FakeEngine):
-    """Fails in its second trial, once."""
+    """Has no result of its second trial, nor of those after it that are named."""
+
+    also: tuple[int, ...] = ()
 
     async def run(self, setting: Setting, rate_rps: float, load: Load) -> Tried:
         tried = await super().run(setting, rate_rps, load)
-        if len(self.rates) == 2:
+        if len(self.rates) in (2, *self.also):
             raise ClientTooSlow("refused at 9 req/s")
         return tried
 

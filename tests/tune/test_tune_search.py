@@ -117,8 +117,18 @@ def test_a_client_that_stalls_once_loses_nothing_that_was_found() -> None:
     assert found.best is not None
     assert found.confirmed
     assert found.ended_early == "refused at 9 req/s"
+    assert search(EngineWithoutResult(TRUTH, TRUTH)).confirmed, "what was refused is sent again"
     with pytest.raises(ClientTooSlow):
         search(EngineWithoutResult(dict.fromkeys(TRUTH, 0.0), TRUTH))
+
+
+def test_what_could_not_be_confirmed_is_told_as_such_and_stands() -> None:
+    engine = EngineWithoutResult(TRUTH, TRUTH)
+    engine.also = (3, 4)
+    found = search(engine)
+    assert found.best is not None
+    assert not found.confirmed
+    assert (found.rate_rps, found.ended_early) == (found.trials[0].rate_rps, "refused at 9 req/s")
 
 
 def test_time_and_trials_that_run_out_are_told() -> None:

@@ -128,7 +128,8 @@ def _tuned(found: TuneFigures) -> str:
     if found.confirmed:
         told = f"{limits} carry {carried}, confirmed by other requests"
     else:
-        told = f"{limits} are the best that were found, but {carried} is not confirmed: other requests missed it"
+        why = "" if found.note else ": other requests missed it"
+        told = f"{limits} are the best that were found, but {carried} is not confirmed{why}"
     early = f"; {_EXHAUSTED}" if found.exhausted else ""
     note = f"; the search ended early: {found.note}" if found.note else ""
     return f"{told}; {found.made} trials{early}{note}"

@@ -63,6 +63,8 @@ def told(report: Report) -> list[str]:
 
 def _confirmation(found: Tuned) -> str:
     last = found.trials[-1]
+    if not found.confirmed and found.ended_early:
+        return "not confirmed: measure with holdfast bench"
     if not found.confirmed:
         return f"not confirmed: other requests missed at {last.rate_rps:.3g} req/s: measure with holdfast bench"
     low, high = last.attainment_interval

@@ -94,7 +94,7 @@ class Search:
         if best is None:
             return Tuned(None, 0.0, math.inf, tuple(self._tried), alone=self._alone, exhausted=self._spent())
         exhausted = self._spent()
-        rate, confirmed = await self._confirmed(best)
+        rate, confirmed, problem = await self._confirmed(best)
         return Tuned(
             best.setting,
             rate,
@@ -103,7 +103,7 @@ class Search:
             confirmed,
             exhausted=exhausted,
             memory_full=full,
-            ended_early=ended_early,
+            ended_early=problem or ended_early,
         )
 
     async def _raced(self, settings: Sequence[Setting]) -> str:
@@ -169,17 +169,24 @@ class Search:
             candidate.missed_rps = min(candidate.missed_rps, rate)
         return self.model.learn(tried, load)
 
-    async def _confirmed(self, best: _Candidate) -> tuple[float, bool]:
-        """The rate at which other requests keep the objective too; of several that did not, what is left to believe."""
-        rate = best.held_rps * self.model.sustained(best.setting)
+    async def _confirmed(self, best: _Candidate) -> tuple[float, bool, str]:
+        """The rate at which other requests keep the objective too; of several that did not, what is left to believe.
+
+        And what kept them from being sent, where that is why.
+        """
+        rate, problem = best.held_rps * self.model.sustained(best.setting), ""
         for _ in range(CONFIRMATIONS):
             load = self.requests.others().at(rate, self.model.residence_seconds(best.setting, rate))
-            tried = await self.trials.run(best.setting, rate, load)
+            try:
+                tried = await self.trials.run(best.setting, rate, load)
+            except (CannotTry, NoEndpoint) as found:
+                problem = str(found)
+                continue
             self._note(tried)
             if tried.held:
-                return rate, True
+                return rate, True, ""
             rate *= BACK
-        return rate, False
+        return rate, False, problem
 
     async def _possible(self, setting: Setting) -> bool:
         """Whether an idle engine keeps the objective at all."""
