@@ -19,7 +19,7 @@ HOLDFAST = [sys.executable, "-m", "holdfast.cli.main"]
 ENGINE = ["--model=Qwen/Qwen3-8B", "--accelerator=h100", "--port=0"]
 LOAD = ["--prompt-tokens=512", "--output-tokens=64", "--length-cv=0.5", "--slo=ttft=500ms,tpot=30ms"]
 # The client shares two cores with the engine: errors of this size are small beside what is shown.
-PATIENCE = ["--max-client-lag=100ms", "--drain=10s"]
+PATIENCE = ["--max-client-lag=500ms", "--drain=10s"]
 # Few sequences: the engine is full at a rate that a client on the other core can send.
 PICTURES = {
     "bench.png": (24, ["--rate=20", "--duration=20s"]),
