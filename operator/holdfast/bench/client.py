@@ -7,7 +7,7 @@ import gc
 import itertools
 import math
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urljoin
@@ -42,17 +42,21 @@ class OwnGenerator:
                 watching.cancel()
                 sender.close()
             share = (time.process_time() - cpu) / max(time.monotonic() - wall, 1e-9)
-        late = np.array([record.lateness_seconds for record in records])
-        seconds = time.monotonic() - wall
+        late_p99, seconds = lateness_p99_seconds(records), time.monotonic() - wall
         lag_p99 = delay_exceeded(watch.lags, seconds, 0.01)
-        client = Client(percentile(late, 0.99), lag_p99, max(watch.lags, default=0.0), share, sender.kernel_times)
+        client = Client(late_p99, lag_p99, max(watch.lags, default=0.0), share, sender.kernel_times)
         return Run(tuple(records), client, "holdfast")
 
 
 def as_recorded(records: Sequence[Record]) -> Client:
     """What records still tell of the client that made them: how late requests left, not how late events were read."""
-    late = np.array([record.lateness_seconds for record in records if math.isfinite(record.lateness_seconds)])
-    return Client(percentile(late, 0.99), math.nan, math.nan, math.nan)
+    return Client(lateness_p99_seconds(records), math.nan, math.nan, math.nan)
+
+
+def lateness_p99_seconds(records: Iterable[Record]) -> float:
+    """Seconds by which 1 % of requests left late; what has no time on one clock says nothing of the client."""
+    late = [record.lateness_seconds for record in records]
+    return percentile(np.array([seconds for seconds in late if math.isfinite(seconds)], np.float64), 0.99)
 
 
 def delay_exceeded(lags: Sequence[float], seconds: float, share: float) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from holdfast.bench import definitions, port
-from holdfast.bench.client import OwnGenerator
+from holdfast.bench.client import OwnGenerator, lateness_p99_seconds
 from holdfast.bench.definitions import GOOD, Figure, Slo
 from holdfast.bench.engine import FULL, Reported
 from holdfast.bench.port import Endpoint, Planned, Run
@@ -121,7 +121,9 @@ class LiveTrials:
                 "with holdfast bench that it answers"
             )
         gaps = Spread.of(np.concatenate([definitions.itl_seconds(record) for record in timed] or [np.zeros(0)]))
-        client = run.client and replace(run.client, lateness_p99_seconds=_lateness(run.records, first))
+        # The crowd that a load begins with is due at one moment: its last one leaves as late as all of it takes.
+        late = lateness_p99_seconds(record for record in run.records if record.index >= first)
+        client = run.client and replace(run.client, lateness_p99_seconds=late)
         slow = client.overloaded(self._asked.max_client_lag, gaps.p50) if client is not None else ""
         if slow:
             at = "" if math.isnan(rate_rps) else f" at {rate_rps:.3g} req/s"
@@ -156,15 +158,6 @@ class _Judge:
     def stopped(self) -> bool:
         """Whether to send no more."""
         return self.race.lost_after is not None
-
-
-def _lateness(records: Sequence[Record], first: int) -> float:
-    """Seconds that 1 % of those that count left late.
-
-    The crowd that a load begins with is due at one moment: its last one leaves as late as all of it takes.
-    """
-    late = [record.lateness_seconds for record in records if record.index >= first]
-    return definitions.percentile(np.array(late, np.float64), 0.99)
 
 
 def _planned(load: Workload) -> list[Planned]:
