@@ -124,11 +124,12 @@ def options(
         group = by_name.get(belief.option.name) or Group(belief.option.name)
         setback = setbacks.active(belief.option.name, now)
         full = _is_full(group, setback)
+        room = group.placed if full else inventory.most_replicas(belief.option, group.placed)
         option = Option(
             belief=belief,
             index=index,
             replicas=replicas,
-            most=_most(spec, belief.option, inventory, group.placed, full, pair, replicas),
+            most=_most(spec, belief.option, room, pair, replicas),
             room=inventory.room(belief.option),
             setback=None if full else setback,
             pair=pair,
@@ -158,21 +159,13 @@ def _replicas(spec: ServiceSpec, belief: Belief, demand_rps: float | None, fallb
     return max(replicas_for(demand_rps, belief.rate_rps), spec.min_replicas)
 
 
-def _most(
-    spec: ServiceSpec,
-    option: AcceleratorOption,
-    inventory: Inventory,
-    placed: int,
-    full: bool,
-    pair: Beside | None,
-    replicas: int,
-) -> int:
+def _most(spec: ServiceSpec, option: AcceleratorOption, room: int | None, pair: Beside | None, replicas: int) -> int:
     """By scaling.max, the accelerator's own maximum, the budget and what nodes could take, beside those of a pair."""
     others = 0 if pair is None else pair.share(replicas)
     bounds = (
         spec.max_replicas,
         _beyond(option.max_replicas, others),
-        _beyond(placed if full else inventory.most_replicas(option, placed), others),
+        _beyond(room, others),
         None if spec.max_cost_per_hour is None else affordable(option, pair, spec.max_cost_per_hour),
     )
     return min(bound for bound in bounds if bound is not None)

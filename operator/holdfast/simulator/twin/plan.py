@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -194,12 +195,16 @@ def _sized(
         dollars = None if price is None else price * size
         return Point(size, size * option.gpus_per_replica, bench.attainment(rate / size), dollars)
 
-    spread = replicas <= MOST_SPREAD_REPLICAS
+    @cache
+    def spread(size: int) -> float:
+        return bench.spread_attainment(rate, size)
+
+    looked_at = replicas <= MOST_SPREAD_REPLICAS
     return replace(
         offer,
         replicas=replicas,
-        spread_attainment=bench.spread_attainment(rate, replicas) if spread else None,
-        spread_replicas=_spread_replicas(bench, rate, replicas, objective) if spread else None,
+        spread_attainment=spread(replicas) if looked_at else None,
+        spread_replicas=_spread_replicas(spread, replicas, objective) if looked_at else None,
         load=rate / replicas / offer.saturation_rps,
         cost_per_hour=cost,
         cost_per_million_tokens=None if cost is None else 1e6 * cost / tokens_per_hour,
@@ -207,10 +212,10 @@ def _sized(
     )
 
 
-def _spread_replicas(bench: Bench, rate: float, least: int, objective: float) -> int | None:
+def _spread_replicas(attainment: Callable[[int], float], least: int, objective: float) -> int | None:
     """The least size from there on that attains the objective behind a plain Service, None where twice it does not."""
     sizes = range(least, 2 * least + 1)
-    place = bisect_left(sizes, True, key=lambda size: bench.spread_attainment(rate, size) >= objective)
+    place = bisect_left(sizes, True, key=lambda size: attainment(size) >= objective)
     return sizes[place] if place < len(sizes) else None
 
 
