@@ -40,6 +40,18 @@ class Account:
         return max(0.0, min(ahead, default=math.inf))
 
 
+def after_long_answers() -> Account:
+    """Every answer so far took forty short steps."""
+    account = Account()
+    for number in range(32):
+        account.start(f"long{number}")
+    for _ in range(40):
+        account.step(0.02)
+    for number in range(32):
+        account.end(f"long{number}")
+    return account
+
+
 def test_fast_steps_are_saved_up_and_a_slow_one_spends_them() -> None:
     account = Account()
     account.start("a")
@@ -73,13 +85,7 @@ def test_where_nothing_decodes_there_is_no_bound() -> None:
 
 
 def test_where_answers_are_long_a_new_sequence_may_count_on_steps_to_come() -> None:
-    account = Account()
-    for number in range(32):
-        account.start(f"long{number}")
-    for _ in range(40):
-        account.step(0.02)
-    for number in range(32):
-        account.end(f"long{number}")
+    account = after_long_answers()
     account.start("new")
     spare = account.pace.spare_seconds(TPOT, account.now)
     assert spare == pytest.approx((account.pace.surest_steps - 1) * 0.03, rel=0.05)
@@ -99,13 +105,7 @@ def test_where_a_few_answers_are_short_it_may_not() -> None:
 
 def test_what_a_new_sequence_lent_is_paid_back_while_it_has_steps_to_come() -> None:
     """Steps grow longer than those it counted on: without shorter ones it would end behind its objective."""
-    account = Account()
-    for number in range(32):
-        account.start(f"long{number}")
-    for _ in range(40):
-        account.step(0.02)
-    for number in range(32):
-        account.end(f"long{number}")
+    account = after_long_answers()
     account.start("new")
     sure = account.pace.surest_steps
     for _ in range(sure):
