@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.domain.cluster import Placement, Replica, ReplicaPhase
@@ -301,10 +301,11 @@ def test_the_order_of_pods_and_deployments_changes_nothing(state: State, seed: i
 
 
 @given(state=some_states)
+@example(state=State(0, (0, 1), (3, 2), 10.0, 15.0, 6, SignalState.FRESH))  # one at a time at scaling.max
 @settings(max_examples=25, deadline=None)
 def test_once_what_was_decided_is_there_it_comes_to_rest(state: State) -> None:
     memory: Memory | None = None
-    for _ in range(6):
+    for _ in range(max(6, 2 + sum(state.regular))):  # with little room spot replaces the regular ones one at a time
         decision, memory = made(state, memory)
         there = decided(decision)
         state = replace(state, spot=(there.get("h100-spot", 0), 0), regular=(there.get("h100", 0), 0))
