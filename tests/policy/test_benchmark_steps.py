@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,9 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.benchmark import Engines, JobSeen, JobState, Phase, Remembered
 from holdfast.policy.benchmarks import PerReplica, is_at_rest, is_outdated, look, moved, per_replica
 
-ONE = Engines((("h100", 1),), generation=1)
-TWO = Engines((("h100", 2),), generation=1)
-OWN = Engines((("h100", 1),), generation=1, own=True)
+ONE = Engines((("h100", 1),), generation=1, digest="a")
+TWO = Engines((("h100", 2),), generation=1, digest="a")
+OWN = Engines((("h100", 1),), generation=1, own=True, digest="b")
 
 
 def sweep(attains: float = 3.5, misses: float | None = 3.9, requests: int = 10_000) -> Summary:
@@ -146,10 +147,15 @@ def test_what_says_nothing_of_one_replica_says_why(
 
 def test_what_changed_of_the_engines_is_told() -> None:
     assert moved(ONE, ONE) == ""
-    assert moved(ONE, Engines((("h100", 1),), 1, other_rps=9.0)) == "", "the load is the benchmark's own"
+    assert moved(ONE, replace(ONE, other_rps=9.0)) == "", "the load is the benchmark's own"
+    assert moved(ONE, replace(ONE, generation=2)) == "", "an edit of what the figure does not depend on"
     assert "from 1 h100 to 2 h100" in moved(ONE, TWO)
     assert "to none" in moved(ONE, Engines((), 1))
-    assert "edited" in moved(ONE, Engines((("h100", 1),), 2))
+    assert "edited" in moved(ONE, replace(ONE, digest="c"))
+    assert "edited" in moved(OWN, replace(OWN, digest="")), "the accelerator is no longer listed"
+    assert moved(replace(ONE, digest=""), ONE) == "", "begun by a version that did not remember it"
     assert moved(ONE, None) == "the service went"
-    assert moved(OWN, TWO) == "", "replicas that serve are none of its business"
-    assert "edited" in moved(OWN, Engines((), 2))
+
+
+def test_of_several_accelerators_nothing_is_remembered_that_could_change() -> None:
+    assert moved(Engines((), 1), Engines((("h100", 1), ("l40s", 1)), 1)) == ""

@@ -84,6 +84,8 @@ class BenchmarkEngines(StatusPart):
     """Replicas that served when the run began."""
     generation: Count = 0
     """Generation of the service."""
+    digest: Word | None = None
+    """Of what the result depends on: engine, limits and objectives; other edits of the service leave it as it is."""
     other_rps: Figure | None = None
     """Requests per second that arrived besides, when the run began."""
     moved: Sentence | None = None

@@ -120,6 +120,7 @@ def _engines(engines: Engines, moved: str) -> BenchmarkEngines:
         accelerator=engines.accelerator or None,
         replicas=engines.count,
         generation=engines.generation,
+        digest=engines.digest or None,
         other_rps=engines.other_rps or None,
         moved=moved[:_MOST_SENTENCE] or None,
     )

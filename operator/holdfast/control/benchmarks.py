@@ -27,6 +27,7 @@ from holdfast.observe.benchmarks import (
     engines_remembered,
     job_seen,
     measured_by,
+    own_engine,
     remembered,
 )
 from holdfast.observe.cluster import ServiceParts
@@ -77,17 +78,24 @@ class _Case:
             return f"there is no valid LLMService {reference.name} in this namespace"
         if isinstance(self.engine, str):
             return self.engine
-        serves_nobody = self.part is not None and self.engine is None and not engines_of(self.part).count
+        serves_nobody = self.part is not None and self.engine is None and not engines_of(self.part, None).count
         return f"no replica of {self.part.spec.key.name} serves" if self.part and serves_nobody else ""
 
     @property
     def engines(self) -> Engines | None:
-        """Whom the load meets."""
-        if self.part is None:
+        """Whom the load is to meet."""
+        engine = self.engine
+        return self._as_now(engine.accelerator if isinstance(engine, OwnEngine) else None)
+
+    def moved(self, before: Engines) -> str:
+        """What has changed of the engines since."""
+        return policy.moved(before, self._as_now(before.accelerator if before.own else None))
+
+    def _as_now(self, own: str | None) -> Engines | None:
+        """The replicas that serve, or the engine of its own on an accelerator, by what the service says now."""
+        if self.part is None or self.of is None:
             return None
-        if isinstance(self.engine, OwnEngine):
-            return Engines(((self.engine.accelerator, 1),), self.part.spec.generation, own=True)
-        return engines_of(self.part)
+        return engines_of(self.part, self.of.slo) if own is None else own_engine(self.part, own, self.of.slo)
 
 
 class Benchmarks:
@@ -272,8 +280,9 @@ class Benchmarks:
             seen = replace(seen, last_words=seen.last_words or self._words.get(entry.key, ""))
         self._words[entry.key] = seen.last_words
         engines, moved = engines_remembered(case.status, own=declared.spec.tune is not None)
-        if engines is not None and not moved:
-            moved = policy.moved(engines, None if case.part is None else engines_of(case.part))
+        unseen = case.part is None and seen.state is JobState.ACTIVE  # an edit that is not valid may be undone
+        if engines is not None and not moved and not unseen:
+            moved = case.moved(engines)
         if seen.state is JobState.BROKEN:  # it would hold its GPUs until time is up
             await acting.remove_job(self._api, entry.key.namespace, str(case.status.get("job", "")), entry.uid)
         target = str(case.status.get("target", ""))

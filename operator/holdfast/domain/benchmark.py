@@ -60,13 +60,15 @@ class JobSeen:
 class Engines:
     """The replicas of a service that is measured, by accelerator, and what arrives there besides.
 
-    `own`: not those that serve, but one that the run has started for itself.
+    `own`: not those that serve, but one that the run has started for itself. `digest` changes with what their figure
+    depends on: engine, limits and objectives; empty where there are several accelerators or none.
     """
 
     replicas: tuple[tuple[str, int], ...]
     generation: int
     other_rps: float = 0.0
     own: bool = False
+    digest: str = ""
 
     @property
     def count(self) -> int:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pydantic
 
 from holdfast.api.benchmark_status import BenchmarkEngines
 from holdfast.api.llmbenchmark import InvalidLLMBenchmark, LLMBenchmark, Tune
+from holdfast.api.objectives import Objectives
 from holdfast.api.quantities import parse_duration_seconds, parse_percent
 from holdfast.domain.benchmark import Engines, JobSeen, JobState, Measured, Phase, Remembered
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.service import BatchingLimits, ServiceKey, Slo
 from holdfast.observe.mapping import end_of, epoch, last_words
 from holdfast.render.benchmark import CONTAINER, run_of
+from holdfast.render.names import short_hash
 from holdfast.render.plugin import has_plugin
-from holdfast.render.pod_template import inputs
+from holdfast.render.pod_template import engine_inputs, inputs
 from holdfast.render.tuning import OwnEngine, largest
 
 if TYPE_CHECKING:
@@ -160,15 +162,35 @@ def _told(reason: object, message: object) -> str:
     return ": ".join(str(each) for each in (reason, message) if each)
 
 
-def engines_of(part: ServiceParts) -> Engines:
-    """Return the replicas of a service that serve, by accelerator, and what arrives there now."""
+def engines_of(part: ServiceParts, slo: Objectives | None) -> Engines:
+    """Return the replicas of a service that serve, by accelerator, and what arrives there now; `slo` judges the run."""
     ready = [replica.accelerator for replica in part.replicas if replica.phase is ReplicaPhase.READY]
     arriving = (part.service.status.get("slo") or {}).get("arrivalRps")
-    return Engines(
+    found = Engines(
         tuple((name, ready.count(name)) for name in sorted(set(ready))),
         part.spec.generation,
         float(arriving or 0.0) if _is_number(arriving) else 0.0,
     )
+    return replace(found, digest=_digest(part, found.accelerator, slo, part.service.spec.batching.model_dump()))
+
+
+def own_engine(part: ServiceParts, accelerator: str, slo: Objectives | None) -> Engines:
+    """Return the engine of a run that tunes, as the service has it now: its limits are those of the run."""
+    digest = _digest(part, accelerator, slo, None)
+    return Engines(((accelerator, 1),), part.spec.generation, own=True, digest=digest)
+
+
+def engine_digest(part: ServiceParts, accelerator: str) -> str:
+    """Return what stands for the engine of a service on one of its accelerators; empty where it does not list that."""
+    found = next((each for each in part.service.spec.accelerators if each.name == accelerator), None)
+    return "" if found is None else engine_inputs(part.service, found)
+
+
+def _digest(part: ServiceParts, accelerator: str, slo: Objectives | None, limits: Object | None) -> str:
+    """What the figure of a run depends on; empty where the service does not list the accelerator."""
+    made = engine_digest(part, accelerator)
+    bounds = slo and [slo.ttft_seconds, slo.tpot_seconds, slo.e2e_seconds, slo.objective_share]
+    return short_hash([made, limits, bounds]) if made else ""
 
 
 def engine_to_start(part: ServiceParts, tune: Tune) -> OwnEngine | str:
@@ -213,7 +235,8 @@ def engines_remembered(status: Object, *, own: bool = False) -> tuple[Engines | 
     except (KeyError, pydantic.ValidationError):
         return None, ""
     replicas = ((kept.accelerator, kept.replicas),) if kept.accelerator else ()
-    return Engines(replicas, kept.generation, kept.other_rps or 0.0, own), kept.moved or ""
+    engines = Engines(replicas, kept.generation, kept.other_rps or 0.0, own, kept.digest or "")
+    return engines, kept.moved or ""
 
 
 def measured_by(key: ServiceKey, status: Object) -> Measured | None:

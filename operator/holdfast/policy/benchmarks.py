@@ -203,13 +203,16 @@ def _error(rate: float, attains: float, misses: float, requests: int) -> float:
 
 
 def moved(before: Engines, now: Engines | None) -> str:
-    """What changed of the engines while they were measured; empty where nothing did."""
+    """What changed of the engines while they were measured; empty where nothing did.
+
+    Of several accelerators nothing is remembered, for their result says nothing of one replica anyway.
+    """
     if now is None:
         return "the service went"
-    if now.generation != before.generation:
-        return "the service was edited while it was measured"
-    if now.replicas != before.replicas and not before.own:
+    if before.accelerator and now.replicas != before.replicas:
         return f"replicas went from {_counts(before)} to {_counts(now)} while they were measured"
+    if before.digest and now.digest != before.digest:
+        return "engine, limits or objectives of the service were edited while they were measured"
     return ""
 
 

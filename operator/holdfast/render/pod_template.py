@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from holdfast.api.llmservice import Accelerator, LLMService
+from holdfast.api.llmservice import Accelerator, Batching, LLMService
 from holdfast.render import arguments, names, plugin, volumes
 from holdfast.render.container import TEARDOWN_SECONDS, engine_container, engine_image
 from holdfast.render.context import Objectives
@@ -85,6 +85,15 @@ def inputs(service: LLMService, accelerator: Accelerator) -> str:
         mode="json", by_alias=True, exclude_defaults=True, exclude={"cost_per_hour", "max", "spot"}
     )
     return names.short_hash([owned, candidate, engine_image(spec, accelerator)])
+
+
+def engine_inputs(service: LLMService, accelerator: Accelerator) -> str:
+    """Changes with what makes an engine but for its limits: where two are alike, so is what a benchmark found of them.
+
+    Bounds, schedules, budget, priority and objectives leave it as it is; limits are told beside a result.
+    """
+    spec = service.spec.model_copy(update={"batching": Batching()})
+    return inputs(service.model_copy(update={"spec": spec}), accelerator)
 
 
 def grace_period_seconds(service: LLMService, settings: RenderSettings) -> int:
