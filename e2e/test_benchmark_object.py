@@ -72,7 +72,7 @@ def test_a_sweep_finds_what_the_service_carries(swept: Json, place: Kubectl) -> 
 def test_get_shows_a_row_that_can_be_read(swept: Json, place: Kubectl) -> None:
     header, row = place.run("get", "llmb", "sweep").splitlines()
     figures = ["SATURATION", "AT-OBJECTIVE", "LIMITS", "ATTAINMENT"]
-    assert header.split() == ["NAME", "TARGET", "PHASE", *figures, "REASON", "AGE"]
+    assert header.split() == ["NAME", "TARGET", "PHASE", *figures, "REASON", "CAPACITY", "AGE"]
     assert row.split()[:3] == ["sweep", "sized", "Succeeded"]
     assert float(row.split()[3]) > 0
 
@@ -98,6 +98,8 @@ def test_what_was_found_is_what_services_with_the_same_engines_are_sized_from(sw
     assert 0 < capacity["standardErrorRps"] < capacity["perReplicaRps"]
     told = place.wait_for("llms", "sized", _is_sized_by_it, 120, "a capacity from the benchmark")
     assert "± " in told["status"]["capacity"]["source"]
+    found = place.wait_for("llmb", "sweep", lambda seen: condition(seen, "CapacityInUse") != {}, 30, "its use")
+    assert condition(found, "CapacityInUse")["reason"] == "InForce", found["status"]
 
 
 def test_the_service_was_told_of_the_load(swept: Json, place: Kubectl) -> None:

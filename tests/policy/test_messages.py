@@ -31,6 +31,7 @@ from holdfast.observe import foreign, mapping
 from holdfast.observe.cluster import Invalid
 from holdfast.policy.applied import NOTHING_APPLIED, Watched, applied
 from holdfast.policy.batching import Batching, Situation, Trial, Wanted, step
+from holdfast.policy.benchmark_use import Standing, use_of
 from holdfast.policy.benchmarks import Obstacle, Step, begun, look, waiting
 from holdfast.policy.budget import Budget, Gap, SloState, Verdicts
 from holdfast.policy.capacity import Belief
@@ -90,6 +91,12 @@ def condition(kind: str) -> Callable[[View], Told]:
 def benchmark(step: Step) -> tuple[Callable[[View], Told], View]:
     """Reason and message of a step of a benchmark."""
     return lambda _: (str(step.reason), step.message), view()
+
+
+def capacity(**known: Any) -> tuple[Callable[[View], Told], View]:
+    """Reason and message of whether a benchmark's result is in use."""
+    told = use_of(Standing(**known))
+    return lambda _: (str(told.reason), told.message), view()
 
 
 def run_ended(summary: Summary | None = None, state: JobState = JobState.ENDED, words: str = "") -> Step:
@@ -532,6 +539,13 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "benchmark, no time left": benchmark(run_ended(state=JobState.TIMED_OUT, words="ImagePullBackOff: no such image")),
     "benchmark, Job deleted": benchmark(run_ended(state=JobState.ABSENT)),
     "benchmark, engine ends": benchmark(run_ended(state=JobState.BROKEN, words="vllm: CrashLoopBackOff: no memory")),
+    "capacity, in force": capacity(services=("chat",)),
+    "capacity, of many services": capacity(services=("chat", "code", "docs", "mail", "voice")),
+    "capacity, of an earlier run": capacity(services=("chat",), by_earlier_run=True),
+    "capacity, older engine": capacity(services=("chat", "code"), edited="chat"),
+    "capacity, superseded": capacity(newer="chat-limits"),
+    "capacity, no such engine": capacity(),
+    "capacity, implausible": capacity(services=("chat",), refusing=("chat",)),
 }
 GOLDEN = Path(__file__).parents[1] / "golden" / "messages.txt"
 

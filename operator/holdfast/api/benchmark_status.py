@@ -103,6 +103,10 @@ class MeasuredCapacity(StatusPart):
     """The accelerator."""
     engine: Word
     """Digest of model, quantization and accelerator: services of this namespace with the same take this result."""
+    service: Name | None = None
+    """The service that was measured."""
+    build: Word | None = None
+    """Digest of all that makes its engine but limits, such as image and arguments."""
     per_replica_rps: Figure
     """Requests per second of one replica."""
     standard_error_rps: Figure
@@ -139,7 +143,9 @@ class LLMBenchmarkStatus(StatusPart):
     phase: Phase = "Pending"
     """Pending, Running, Succeeded or Failed."""
     conditions: Annotated[tuple[ConditionStatus, ...], Field(max_length=8, json_schema_extra=map_keyed_by("type"))] = ()
-    """Complete: True once measured, False where that failed, Unknown until then."""
+    """Complete: True once measured, False where that failed, Unknown until then. CapacityInUse: whether sizing starts
+    from capacity.
+    """
     target: Name | None = None
     """Name of the service, or the address."""
     run: Word | None = None

@@ -23,7 +23,8 @@ class ConditionType(StrEnum):
 
 
 COMPLETE = "Complete"
-"""The condition of an LLMBenchmark."""
+CAPACITY_IN_USE = "CapacityInUse"
+"""The conditions of an LLMBenchmark; the second where it has found what a replica carries."""
 
 # kstatus: present only while true.
 TRANSIENT = frozenset({ConditionType.RECONCILING, ConditionType.STALLED})

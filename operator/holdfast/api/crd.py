@@ -41,6 +41,7 @@ _BENCHMARK_COLUMNS = (
     ("Limits", "string", ".status.result.limits", "Sequences/tokens per step that carry most", 0),
     ("Attainment", "string", ".status.result.attainment", "Share of good requests", 0),
     ("Reason", "string", '.status.conditions[?(@.type=="Complete")].reason', "Why it is as it is", 0),
+    ("Capacity", "string", '.status.conditions[?(@.type=="CapacityInUse")].reason', "Whether it sizes services", 0),
     ("Age", "date", ".metadata.creationTimestamp", "Time since creation", 0),
     ("Accelerator", "string", ".status.engines.accelerator", "What was measured", 1),
     ("Replicas", "integer", ".status.engines.replicas", "Replicas that were measured together", 1),

@@ -126,3 +126,10 @@ class Reason(StrEnum):
     CLIENT_OVERLOADED = "ClientOverloaded", "The client itself was too slow: its figures are refused."
     BENCHMARK_FAILED = "BenchmarkFailed", "The run ended without a result; the message carries its last words."
     TIMED_OUT = "TimedOut", "The run did not end within spec.timeout."
+
+    # CapacityInUse, of an LLMBenchmark
+    IN_FORCE = "InForce", "Sizing of the services that the message names starts from this result."
+    OLDER_ENGINE = "OlderEngine", "It is in force, but the engine that was measured has been edited since."
+    SUPERSEDED = "Superseded", "A newer result of the same engine is in force; the message names the benchmark."
+    NO_SUCH_ENGINE = "NoSuchEngine", "No LLMService of the namespace has the model and accelerator that were measured."
+    IMPLAUSIBLE = "Implausible", "The engine model cannot be scaled to it: sizing starts from the model alone."

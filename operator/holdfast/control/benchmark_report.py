@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.api import conditions
@@ -13,12 +13,13 @@ from holdfast.api.benchmark_status import (
     MeasuredCapacity,
 )
 from holdfast.api.benchmark_summary import Summary, TuneFigures
-from holdfast.api.conditions import COMPLETE, Condition, Status
+from holdfast.api.conditions import CAPACITY_IN_USE, COMPLETE, Condition, Status
 from holdfast.api.quantities import parse_duration_seconds
 from holdfast.api.status import ConditionStatus
 from holdfast.control.report import iso
 from holdfast.domain.benchmark import EngineKind, Engines, Phase
-from holdfast.observe.benchmarks import Benchmark
+from holdfast.domain.decision import ConditionValue
+from holdfast.observe.benchmarks import Benchmark, engine_digest
 from holdfast.observe.cluster import ServiceParts
 from holdfast.policy.benchmarks import PerReplica, Step, per_replica
 from holdfast.render.benchmark import Measurand, flags_of, patch_of, result_name
@@ -26,6 +27,7 @@ from holdfast.render.benchmark import Measurand, flags_of, patch_of, result_name
 Body = dict[str, Any]
 Old = Mapping[str, Any]
 
+_WORD = {True: Status.TRUE, False: Status.FALSE, None: Status.UNKNOWN}
 _WORDS = {Phase.SUCCEEDED: Status.TRUE, Phase.FAILED: Status.FALSE}
 _OPERATING_RANGE = (0.5, 0.7)
 _MOST_SENTENCE = 1024
@@ -96,13 +98,31 @@ def measured(
     return {**old, **whole, **shown, **_told(entry, old, said, now)}
 
 
+def used(entry: Benchmark, old: Old, use: ConditionValue | None, now: float) -> Body | None:
+    """Whether sizing starts from what it found; None where that stands there."""
+    before, kept = _condition(old, CAPACITY_IN_USE), _condition(old, COMPLETE)
+    told = None if use is None else (_WORD[use.status], str(use.reason), use.message)
+    if told == (before and (before.status, before.reason, before.message)):
+        return None
+    new = None if told is None else Condition(CAPACITY_IN_USE, *told, entry.generation)
+    return {**old, "conditions": _conditions(old, (kept, new), now)}
+
+
 def _told(entry: Benchmark, old: Old, step: Step, now: float) -> Body:
     """Phase, generation and condition."""
     word = _WORDS.get(step.phase, Status.UNKNOWN)
     new = Condition(COMPLETE, word, str(step.reason), step.message, entry.generation)
-    merged = conditions.merge_conditions(conditions.conditions_of(old), [new], iso(now))
-    told = [ConditionStatus.of(condition).to_dict() for condition in merged]
+    told = _conditions(old, (new, _condition(old, CAPACITY_IN_USE)), now)
     return {"observedGeneration": entry.generation, "phase": str(step.phase), "conditions": told}
+
+
+def _condition(status: Old, kind: str) -> Condition | None:
+    return next((each for each in conditions.conditions_of(status) if each.type == kind), None)
+
+
+def _conditions(old: Old, new: Iterable[Condition | None], now: float) -> list[Body]:
+    merged = conditions.merge_conditions(conditions.conditions_of(old), filter(None, new), iso(now))
+    return [ConditionStatus.of(condition).to_dict() for condition in merged]
 
 
 def _kept(old: Old, *names: str) -> Body:
@@ -185,6 +205,8 @@ def _capacity(
         model=part.spec.model_uri,
         accelerator=engines.accelerator,
         engine=EngineKind.of(part.spec, option).digest,
+        service=part.spec.key.name,
+        build=engine_digest(part, option.name),
         per_replica_rps=found.rate_rps,
         standard_error_rps=found.standard_error_rps,
         measured_at=iso(now),

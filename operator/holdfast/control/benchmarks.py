@@ -9,17 +9,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from holdfast.act import benchmarks as acting
 from holdfast.act.api import ApiError, ApiPort, ApiUnreachable, NotLeading, WhileLeading
 from holdfast.act.apply import Applier, ForeignObject
+from holdfast.api.conditions import COMPLETE
 from holdfast.api.reasons import Reason
-from holdfast.control import benchmark_report
+from holdfast.control import benchmark_report, benchmark_use
 from holdfast.domain.benchmark import Engines, JobSeen, JobState, Measured, Phase, Remembered
+from holdfast.domain.decision import Decision
 from holdfast.domain.service import ServiceKey
+from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.observe.benchmarks import (
     Benchmark,
     engine_to_start,
@@ -122,6 +126,23 @@ class Benchmarks:
                 found.setdefault(entry.key.namespace, []).append(measured)
         return found
 
+    async def tell_use(
+        self,
+        entries: Sequence[Benchmark],
+        services: Sequence[ServiceParts],
+        pictured: Sequence[ServiceSnapshot],
+        decisions: Sequence[Decision],
+        now: float,
+    ) -> None:
+        """Write at each result whether sizing starts from it, where that has changed; before a tick acts on results."""
+        statuses = {entry.key: self._status(entry) for entry in entries}
+        uses = benchmark_use.uses(self.results(entries), statuses, services, pictured, decisions)
+        async with self._in_time():
+            for entry in entries:
+                told = benchmark_report.used(entry, statuses[entry.key], uses.get(entry.key), now)
+                if told is not None:
+                    await self._guarded(entry, self._write(entry, told))
+
     async def act(self, entries: Sequence[Benchmark], services: Sequence[ServiceParts], now: float) -> None:
         """Take every benchmark one step further; one that fails leaves the others alone."""
         self._forget_but({entry.key for entry in entries})
@@ -131,11 +152,16 @@ class Benchmarks:
             return
         cases = list(self._cases(waiting, {part.spec.key: part for part in services}))
         busy = {case.of.url for case in cases if case.of and case.known.phase is Phase.RUNNING}
+        async with self._in_time():
+            for case in sorted(cases, key=self._turn):
+                self._looked_at[case.entry.key] = now
+                await self._guarded(case.entry, self._one(case, busy, now))
+
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(_ACT_SECONDS):
-                for case in sorted(cases, key=self._turn):
-                    self._looked_at[case.entry.key] = now
-                    await self._guarded(case, busy, now)
+                yield
         except TimeoutError:
             self._telemetry.error("act")
             _LOG.warning("not all benchmarks were looked at, more at the next tick: slow answers")
@@ -182,21 +208,21 @@ class Benchmarks:
                 return _Case(entry, self._status(entry), None, None)
         return _Case(entry, self._status(entry), measurand(declared, part.service if part else None), part)
 
-    async def _guarded(self, case: _Case, busy: set[str], now: float) -> None:
+    async def _guarded(self, entry: Benchmark, work: Awaitable[None]) -> None:
         try:
-            await self._one(case, busy, now)
+            await work
         except NotLeading as held_back:
-            _LOG.warning("%s: leadership ends, not written: %s", case.entry.key, held_back)
+            _LOG.warning("%s: leadership ends, not written: %s", entry.key, held_back)
         except (ApiError, ApiUnreachable) as error:
             if isinstance(error, ApiError) and error.namespace_ends:
                 return
             self._telemetry.error("act")
-            _LOG.warning("%s: %s", case.entry.key, error)
+            _LOG.warning("%s: %s", entry.key, error)
         except TimeoutError:
             raise
         except Exception:
             self._telemetry.error("act")
-            _LOG.exception("%s: benchmark failed", case.entry.key)
+            _LOG.exception("%s: benchmark failed", entry.key)
 
     async def _one(self, case: _Case, busy: set[str], now: float) -> None:
         entry, known = case.entry, case.known
@@ -212,8 +238,7 @@ class Benchmarks:
         elif not known.phase.ended or known.run != entry.run:
             await self._begin(case, busy, now)
         else:  # an edit that changed nothing of what is run
-            written = {**case.status, "observedGeneration": entry.generation}
-            await self._write(case, written)
+            await self._write(entry, {**case.status, "observedGeneration": entry.generation})
 
     async def _begin(self, case: _Case, busy: set[str], now: float) -> None:
         entry, of = case.entry, case.of
@@ -321,7 +346,7 @@ class Benchmarks:
     async def _tell(self, case: _Case, step: Step, status: dict[str, Any], now: float) -> None:
         """Write status where it says something else, and an Event of each turn; on the service too, for its load."""
         before = _reason(case.status)
-        await self._write(case, status)
+        await self._write(case.entry, status)
         reason, words = str(step.reason), step.message
         if before == reason and case.known.phase is step.phase:
             return
@@ -333,12 +358,13 @@ class Benchmarks:
             told = f"benchmark {entry.key.name}: {words}"
             await acting.post_on_service(self._api, case.part.spec.key, case.part.spec.uid, reason, told, now)
 
-    async def _write(self, case: _Case, status: dict[str, Any]) -> None:
-        if status == case.status:
+    async def _write(self, entry: Benchmark, status: dict[str, Any]) -> None:
+        if status == self._status(entry):
             return
-        if await acting.write_status(self._api, case.entry.key, case.entry.uid, status):
-            self._written[case.entry.key] = (case.entry.uid, status)
+        if await acting.write_status(self._api, entry.key, entry.uid, status):
+            self._written[entry.key] = (entry.uid, status)
 
 
 def _reason(status: Mapping[str, Any]) -> str:
-    return next((str(each.get("reason")) for each in status.get("conditions") or ()), "")
+    told = (each for each in status.get("conditions") or () if each.get("type") == COMPLETE)
+    return next((str(each.get("reason")) for each in told), "")

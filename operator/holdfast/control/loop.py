@@ -130,6 +130,7 @@ class Loop:
             invalid = (*self._cluster.invalid(), *self._undecided(services, failed))
             await self._actuator.act(services, decisions, invalid, snapshot.nodes, now, traffic, records)
             if self._benchmarks:
+                await self._benchmarks.tell_use(benchmarks, services, snapshot.services, decisions, now)
                 await self._benchmarks.act(benchmarks, services, now)
         self._telemetry.tick(self._monotonic() - started_at, len(services))
         self._metrics.catch_up()

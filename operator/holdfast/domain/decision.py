@@ -75,13 +75,17 @@ class SloView:
 
 @dataclass(frozen=True, slots=True)
 class CapacityView:
-    """What one replica of the accelerator in use carries, and what binds it; `measured` is what that started from."""
+    """What one replica of the accelerator in use carries, and what binds it; `measured` is what that started from.
+
+    `implausible` is a result that it could not start from, for the engine model cannot be scaled to it.
+    """
 
     accelerator: str
     per_replica_rps: float
     bound_by: str
     confidence: float
     measured: Measured | None = None
+    implausible: Measured | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,12 +36,18 @@ class Scaled:
 
 def newest(results: Iterable[Measured], spec: ServiceSpec) -> tuple[Measured, ...]:
     """For each accelerator of a service the newest result of an engine like its own, where there is one."""
+    found = newest_by_engine(results)
+    kinds = (EngineKind.of(spec, option).digest for option in spec.accelerators)
+    return tuple(found[kind] for kind in kinds if kind in found) if found else ()
+
+
+def newest_by_engine(results: Iterable[Measured]) -> dict[str, Measured]:
+    """The result that counts for each kind of engine, by its digest."""
     found: dict[str, Measured] = {}
     for measured in results:
         if measured.engine not in found or found[measured.engine].measured_at < measured.measured_at:
             found[measured.engine] = measured
-    kinds = (EngineKind.of(spec, option).digest for option in spec.accelerators)
-    return tuple(found[kind] for kind in kinds if kind in found) if found else ()
+    return found
 
 
 def scaled(

@@ -1,0 +1,74 @@
+"""Which of the results that benchmarks found size services now, by what this tick was decided from."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from holdfast.domain.benchmark import Measured
+from holdfast.domain.decision import ConditionValue, Decision
+from holdfast.domain.service import ServiceKey
+from holdfast.domain.snapshot import ServiceSnapshot
+from holdfast.observe.benchmarks import engine_digest
+from holdfast.observe.cluster import ServiceParts
+from holdfast.policy.benchmark_use import Standing, use_of
+from holdfast.policy.measured import newest_by_engine
+
+Statuses = Mapping[ServiceKey, Mapping[str, Any]]
+Names = Mapping[ServiceKey, Sequence[str]]
+
+
+def uses(
+    results: Mapping[str, Sequence[Measured]],
+    statuses: Statuses,
+    services: Iterable[ServiceParts],
+    pictured: Iterable[ServiceSnapshot],
+    decisions: Iterable[Decision],
+) -> dict[ServiceKey, ConditionValue]:
+    """Return the condition of each benchmark with a result; `results` by namespace, `statuses` those of benchmarks."""
+    if not results:
+        return {}
+    parts = {part.spec.key: part for part in services}
+    taking, refusing = _taking(pictured), _refusing(decisions)
+    found = {}
+    for namespace, here in results.items():
+        counting = newest_by_engine(here)
+        for result in here:
+            key, counts = ServiceKey(namespace, result.benchmark), counting[result.engine]
+            standing = Standing(
+                newer="" if counts is result else counts.benchmark,
+                services=tuple(taking.get(key, ())),
+                refusing=tuple(refusing.get(key, ())),
+                edited=_edited(namespace, statuses[key]["capacity"], parts),
+                by_earlier_run=statuses[key]["capacity"].get("measuredAt") != statuses[key].get("finishedAt"),
+            )
+            found[key] = use_of(standing)
+    return found
+
+
+def _taking(pictured: Iterable[ServiceSnapshot]) -> Names:
+    """The services that have an engine as was measured, by benchmark."""
+    found = defaultdict(list)
+    for service in pictured:
+        for result in service.measured:
+            found[ServiceKey(service.spec.key.namespace, result.benchmark)].append(service.spec.key.name)
+    return found
+
+
+def _refusing(decisions: Iterable[Decision]) -> Names:
+    """Those of them that could not be sized from it."""
+    found = defaultdict(list)
+    for decision in decisions:
+        result = decision.capacity and decision.capacity.implausible
+        if result:
+            found[ServiceKey(decision.key.namespace, result.benchmark)].append(decision.key.name)
+    return found
+
+
+def _edited(namespace: str, capacity: Mapping[str, Any], parts: Mapping[ServiceKey, ServiceParts]) -> str:
+    """The service that was measured, where its engine is another one by now."""
+    measured, name = capacity.get("build"), str(capacity.get("service", ""))
+    part = parts.get(ServiceKey(namespace, name))
+    now = "" if part is None or not measured else engine_digest(part, str(capacity.get("accelerator")))
+    return name if now and now != measured else ""
