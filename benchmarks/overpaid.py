@@ -25,18 +25,18 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.autoscaling.cases import CASES
+from benchmarks.autoscaling.played import replica_seconds
 from holdfast import policy
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
 from holdfast.policy.sizing import replicas_for
-from holdfast.simulator.twin.capacity import Bench, Lengths
 from holdfast.simulator.twin.cluster import EPOCH_SECONDS
-from holdfast.simulator.twin.oracle import oracle, work_seconds
+from holdfast.simulator.twin.oracle import oracle
 from holdfast.simulator.twin.policies import Holdfast
 from holdfast.simulator.twin.port import Move
 from holdfast.simulator.twin.results import attainment, gpu_hours
-from holdfast.simulator.twin.run import Declared, engine_kind, simulate
+from holdfast.simulator.twin.run import Declared, simulate
 from holdfast.simulator.twin.scenario import Scenario
 from holdfast.simulator.twin.timers import Floats
 
@@ -82,12 +82,8 @@ class Truth:
 
 def truth(scenario: Scenario, each: Declared) -> Truth:
     """The arrivals of a run, and the work that they are to an engine whose capacity the twin has found."""
-    option, load = each.spec.accelerators[0], each.workload
-    kind = engine_kind(each, option, scenario.cluster.accelerators[option.name], admission=False)
-    seconds = work_seconds(load, kind)
-    rate = Bench(kind, each.spec.slo, Lengths(load.prompt_tokens, load.output_tokens)).rate(1.0 / seconds.mean())
-    work = seconds / seconds.mean() / rate.rate_rps
-    return Truth(load.at, np.cumsum(work), np.arange(1.0, len(load) + 1.0))
+    work = replica_seconds(scenario, each)
+    return Truth(each.workload.at, np.cumsum(work), np.arange(1.0, len(work) + 1.0))
 
 
 CAUSES = ("whole replicas", "capacity", "level", "headroom", "letting go", "hold")

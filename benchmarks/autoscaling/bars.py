@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.autoscaling.cases import Case
 from benchmarks.autoscaling.compare import Comparison, Figures, Outcome, geometric_mean, static_ratios, swept_ratios
+from benchmarks.autoscaling.scarcity import Recovery, Scarcity
 
 OVERLOAD_SHARE = 0.90
+SHORT_SHARE = 0.90
 STATIC = "static"
 
 
@@ -76,6 +79,29 @@ def _case(outcome: Outcome, capacity_rps: dict[str, float]) -> Iterator[Verdict]
         share = ours.window_goodput_rps / capacity_rps[case.title]
         told = f"{100 * share:.0f} % of what the largest fleet carries, bar {100 * OVERLOAD_SHARE:.0f} %"
         yield Verdict(f"{case.title}: goodput in overload", share >= OVERLOAD_SHARE, told)
+    if ours.scarcity is not None:
+        yield from _short(case.title, ours.scarcity)
+
+
+def _short(title: str, found: Scarcity) -> Iterator[Verdict]:
+    name = f"{title}: goodput while capacity is short"
+    if found.goodput_share is None:
+        yield Verdict(name, None, "it never is")
+    else:
+        told = f"{100 * found.goodput_share:.0f} % of what the replicas in place carry, bar {100 * SHORT_SHARE:.0f} %"
+        told += f"; short for {found.short_seconds:.0f} s"
+        yield Verdict(name, found.goodput_share >= SHORT_SHARE, told)
+    yield _recovered(f"{title}: recovery", found.recovery)
+
+
+def _recovered(name: str, latest: Recovery | None) -> Verdict:
+    if latest is None:
+        return Verdict(name, None, "from nothing")
+    of = f"from second {latest.began_at_seconds:.0f} on, allowed {latest.allowed_seconds:.0f} s"
+    if latest.seconds is None:
+        return Verdict(name, None, f"the run ends before it can be told; {of}")
+    took = "not before the run ends" if latest.seconds == math.inf else f"{latest.seconds:.0f} s"
+    return Verdict(name, latest.late_seconds <= 0.0, f"{took} {of}")
 
 
 def _savings(

@@ -7,16 +7,19 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 
 from benchmarks.autoscaling.cases import Case
 from benchmarks.autoscaling.fixed_limits import Limits, best_limits, with_limits
 from benchmarks.autoscaling.journal import Journal, Key, Row, code_digest
+from benchmarks.autoscaling.played import played
+from benchmarks.autoscaling.scarcity import Scarcity, scarcity
 from holdfast.cli.simulate import SEARCHED
 from holdfast.simulator.twin.policies import POLICIES, make_policy
 from holdfast.simulator.twin.results import good, summary
-from holdfast.simulator.twin.run import Finished, simulate
+from holdfast.simulator.twin.run import Declared, Finished, simulate
 
 SHIPPED = {name: value for name, (knobs, _) in POLICIES.items() for value in knobs.values()}
 """Each peer's knob as its makers ship it; more of it is fewer replicas, with all of them."""
@@ -96,7 +99,15 @@ def simulated(case: Case, data: Path, policy: str, knob: float | None, seed: int
     else:
         knobs = {} if knob is None else dict.fromkeys(POLICIES[policy][0], knob)
         finished = simulate(scenario, declared, make_policy(policy, knobs), seed)
-    return _row(case, finished, time.monotonic() - started)
+    wall_seconds = time.monotonic() - started
+    return replace(_row(case, finished, wall_seconds), scarcity=_scarcity(case, policy, finished, declared[0]))
+
+
+def _scarcity(case: Case, policy: str, run: Finished, each: Declared) -> Scarcity | None:
+    """What Holdfast lost where loss is unavoidable."""
+    if not case.scarce or policy not in OWN:
+        return None
+    return scarcity(played(run, each, make_policy(policy, {}).tick_seconds))
 
 
 def leanest(attains: Callable[[int], bool]) -> int | None:

@@ -14,6 +14,7 @@ from benchmarks.autoscaling.campaign import HIGHEST, LOWEST, OWN, SHIPPED, Campa
 from benchmarks.autoscaling.cases import Case
 from benchmarks.autoscaling.fixed_limits import Limits
 from benchmarks.autoscaling.journal import Row
+from benchmarks.autoscaling.scarcity import Scarcity, middle
 from holdfast.simulator.twin.oracle import ORACLE
 from holdfast.simulator.twin.peak import smallest
 
@@ -34,6 +35,7 @@ class Figures:
     ttft_p99_seconds: float
     tpot_p99_seconds: float
     window_goodput_rps: float | None = None
+    scarcity: Scarcity | None = None
 
 
 def figures(rows: Sequence[Row]) -> Figures:
@@ -50,6 +52,7 @@ def figures(rows: Sequence[Row]) -> Figures:
         median(row.ttft_p99_seconds for row in rows),
         median(row.tpot_p99_seconds for row in rows),
         median(windows) if windows else None,
+        middle([row.scarcity for row in rows if row.scarcity is not None]),
     )
 
 

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import holdfast
+from benchmarks.autoscaling.scarcity import Recovery, Scarcity
 from benchmarks.lines import Lines
 
 SEARCH = "simulator/twin/oracle.py"
 SHARED = ("domain", "enginemodel", "simulator/twin", "render/admission.py", "render/engine_limits.py")
+JUDGED = tuple(str(Path(__file__).with_name(name)) for name in ("fixed_limits.py", "played.py", "scarcity.py"))
 BESIDES = {
-    "holdfast": ("policy", "../holdfast_engine"),
-    "holdfast-slow": ("policy",),
+    "holdfast": ("policy", "../holdfast_engine", *JUDGED),
+    "holdfast-slow": ("policy", *JUDGED),
     "static": (),
     "oracle": (SEARCH,),
 }
-"""Code that every run comes from but the oracle's search, and what some come from besides; peers come from `PEERS`."""
+"""Code that every run comes from but the oracle's search, and what some come from besides; peers come from `PEERS`.
+
+How losses are judged counts for Holdfast alone, for nobody else's are.
+"""
 
 
 PEERS = ("simulator/peers",)
@@ -44,7 +50,10 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one run was worth; `window_goodput_rps` only where the scenario has a window."""
+    """What one run was worth.
+
+    `window_goodput_rps` only where the scenario has a window, `scarcity` only of Holdfast where loss is unavoidable.
+    """
 
     attainment: float
     gpu_hours: float
@@ -56,6 +65,7 @@ class Row:
     wall_seconds: float
     label: str
     window_goodput_rps: float | None = None
+    scarcity: Scarcity | None = None
 
 
 class Journal:
@@ -82,7 +92,14 @@ class Journal:
 def _read(line: bytes) -> tuple[Key, Row]:
     content = json.loads(line)
     limits = content["key"].pop("limits", None)
-    return Key(**content["key"], limits=None if limits is None else tuple(limits)), Row(**content["row"])
+    judged = content["row"].pop("scarcity", None)
+    key = Key(**content["key"], limits=None if limits is None else tuple(limits))
+    return key, Row(**content["row"], scarcity=None if judged is None else _scarcity(judged))
+
+
+def _scarcity(content: Mapping[str, Any]) -> Scarcity:
+    recovery = content["recovery"]
+    return Scarcity(**{**content, "recovery": None if recovery is None else Recovery(**recovery)})
 
 
 @cache
