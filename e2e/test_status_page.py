@@ -49,6 +49,10 @@ def rows(driver: webdriver.Chrome) -> int:
     return int(driver.execute_script("return document.querySelectorAll('.fleet tbody tr:not([hidden])').length"))
 
 
+def plots(driver: webdriver.Chrome) -> list[str]:
+    return [each.text for each in driver.find_elements(By.CSS_SELECTOR, ".plots h2")]
+
+
 def test_five_hundred_services_are_shown_within_a_second(driver: webdriver.Chrome, url: str) -> None:
     resize(driver, 1280)
     took = sorted(opened(driver, url, "api/services") for _ in range(3))
@@ -71,8 +75,29 @@ def test_a_service_is_readable_with_all_its_plots(driver: webdriver.Chrome, url:
     resize(driver, width)
     opened(driver, f"{url}#/prod/chat", "api/services/prod/chat")
     assert readability(driver) == {"scrolls": 0, "small": []}
-    assert len(driver.find_elements(By.CSS_SELECTOR, ".plots canvas")) == 6
-    assert "What if it were another size" in driver.find_element(By.ID, "main").text
+    assert len(driver.find_elements(By.CSS_SELECTOR, ".plots canvas")) == 8
+    told = driver.find_element(By.ID, "main").text
+    assert "What if it were another size" in told
+    assert "a request that missed two objectives counts at both" in told, "the twin played engines without the plugin"
+    assert complaints(driver) == []
+
+
+def test_a_service_without_an_end_to_end_objective_has_no_plot_of_it_and_unknown_causes_are_said_to_be(
+    driver: webdriver.Chrome, ticks: list[Tick]
+) -> None:
+    _, part, decision = ticks[-1]
+    blind = replace(decision, slo=replace(decision.slo, bad=None))
+    board = Board()
+    board.pictured({part.spec.key: (part, blind)}, (), time.time())
+    with served(board) as address:
+        page = f"{address}#/{part.spec.key}", f"api/services/{part.spec.key}"
+        opened(driver, *page)
+        assert plots(driver).count("End to end") == 1
+        assert "Not known now: no counts can be believed" in driver.find_element(By.ID, "main").text
+        edited = replace(part, spec=replace(part.spec, slo=replace(part.spec.slo, e2e_seconds=None)))
+        board.pictured({part.spec.key: (edited, decision)}, (), time.time())
+        WebDriverWait(driver, 20).until(lambda _: "End to end" not in plots(driver))
+        assert plots(driver).count("Bad requests by cause") == 1
     assert complaints(driver) == []
 
 

@@ -56,7 +56,7 @@ def _pictures(services: int) -> None:
         resize(driver, 1280, 640)
         opened(driver, url, "api/services")
         picture(driver, IMAGES / "status-page.png")
-        resize(driver, 1280, 1150)
+        resize(driver, 1280, 1400)
         opened(driver, f"{url}#/prod/chat", "api/services/prod/chat")
         picture(driver, IMAGES / "status-page-service.png")
 

@@ -60,8 +60,13 @@ def play(path: Path = LOAD) -> list[Tick]:
     tpot = (last - first) / np.maximum(requests["output"] - 1, 1)
     began, found = scenario.begins.timestamp(), []
     for at, part, decision in watched.ticks:
-        ttft_view = _quantiles(first, first - requests["at"], at - began)
-        slo = replace(decision.slo, ttft=ttft_view, tpot=_quantiles(last, tpot, at - began))
+        now = at - began
+        slo = replace(
+            decision.slo,
+            ttft=_quantiles(first, first - requests["at"], now),
+            tpot=_quantiles(last, tpot, now),
+            e2e=_quantiles(last, last - requests["at"], now),
+        )
         found.append((at, part, replace(decision, slo=slo)))
     return found
 

@@ -8,7 +8,16 @@ from typing import Any
 from holdfast.api.conditions import ConditionType
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import Replica, ReplicaPhase
-from holdfast.domain.decision import Action, Candidate, CapacityView, ConditionValue, Decision, Explanation, SloView
+from holdfast.domain.decision import (
+    Action,
+    BadByCause,
+    Candidate,
+    CapacityView,
+    ConditionValue,
+    Decision,
+    Explanation,
+    SloView,
+)
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import LatencyQuantiles
 from holdfast.observe.cluster import ServiceParts
@@ -25,6 +34,8 @@ SLO = SloView(
     arrival_rps=26.0,
     ttft=LatencyQuantiles(0.21, 0.48, 0.93),
     tpot=LatencyQuantiles(0.021, 0.034, 0.047),
+    e2e=LatencyQuantiles(4.2, 9.1, 14.0),
+    bad=BadByCause(0.3, 0.1, None, 0.0, 0.1),
 )
 BEHIND = Explanation(
     forecast_rps=29.0,

@@ -10,12 +10,20 @@ from typing import Any
 import pytest
 
 from holdfast.domain.cluster import ReplicaPhase
-from holdfast.domain.decision import Action, Explanation, SloView
+from holdfast.domain.decision import Action, BadByCause, Explanation, SloView
 from holdfast.observe.cluster import Invalid
 from holdfast.page import model
 from holdfast.page.history import COLUMNS, POINTS, SPAN_SECONDS, Track
 from holdfast.page.whatif import what_if
-from tests.page.scenes import BEHIND, NOW, Scene, fleet, scene
+from tests.page.scenes import BEHIND, NOW, SLO, Scene, fleet, scene
+
+CAUSES = ("ttft", "tpot", "e2e", "rejected", "error")
+
+
+def timed(slo: SloView) -> Scene:
+    """A service with an end-to-end objective."""
+    part, made = scene(slo=slo)
+    return replace(part, spec=replace(part.spec, slo=replace(part.spec.slo, e2e_seconds=20.0))), made
 
 
 def told(scene: Scene, changes: tuple[model.Change, ...] = ()) -> dict[str, Any]:
@@ -94,6 +102,34 @@ def test_figures_that_are_no_numbers_are_null(value: float) -> None:
     found = told(scene(slo=slo, explanation=replace(BEHIND, forecast_rps=value)))
     assert found["arrival_rps"] is None
     json.dumps(found, allow_nan=False)
+
+
+def test_end_to_end_percentiles_and_their_objective_are_told() -> None:
+    found = told(timed(SLO))
+    assert found["slo"]["e2e_seconds"] == 20.0
+    shown = [found["series"][f"e2e_p{percent}_seconds"][-1] for percent in (50, 95, 99)]
+    assert shown == pytest.approx([4.2, 9.1, 14.0], rel=1e-3)
+
+
+def test_bad_requests_are_told_by_cause_and_what_no_objective_names_is_not_zero() -> None:
+    found = told(scene())
+    shown = {cause: found["series"][f"bad_{cause}_rps"][-1] for cause in CAUSES}
+    assert shown.pop("e2e") is None
+    assert shown == pytest.approx({"ttft": 0.3, "tpot": 0.1, "rejected": 0.0, "error": 0.1}, rel=1e-3)
+    assert found["bad_source"] == "bounds"
+
+
+@pytest.mark.parametrize(("bad", "source"), [(None, None), (BadByCause(0.0, 0.0, 0.0, 0.0, 0.0, exact=True), "exact")])
+def test_where_causes_come_from_is_told_also_that_they_are_not_known(bad: BadByCause | None, source: str) -> None:
+    found = told(timed(replace(SLO, bad=bad)))
+    assert found["bad_source"] == source
+    assert {found["series"][f"bad_{cause}_rps"][-1] for cause in CAUSES} == {0.0 if bad else None}
+
+
+def test_the_list_of_all_services_leaves_out_what_stands_on_the_page_of_one() -> None:
+    (row,) = model.fleet(fleet(scene()), (), {}, NOW, NOW)["services"]
+    assert {"arrival_rps", "good_rps", "budget_remaining", "ready_replicas", "dollars_per_hour"} <= row.keys()
+    assert not [name for name in row if name.startswith(("ttft_", "tpot_", "e2e_", "bad_"))]
 
 
 def test_other_sizes_are_told_at_the_same_forecast() -> None:

@@ -60,6 +60,22 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class BadByCause:
+    """Requests per second outside the objectives, over the last counting interval; `e2e_rps` None without an objective.
+
+    `exact`: each counts once, at the objective that it missed first, as plugins judged it. Else vLLM's histograms tell:
+    who missed two objectives counts at both, and whom its client gave up at none.
+    """
+
+    ttft_rps: float
+    tpot_rps: float
+    e2e_rps: float | None
+    rejected_rps: float
+    error_rps: float
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SloView:
     """What status shows of the objective; None where too little is known to say."""
 
@@ -70,6 +86,8 @@ class SloView:
     tokens_per_second: float | None = None  # prompt and output together
     ttft: LatencyQuantiles = UNKNOWN_QUANTILES
     tpot: LatencyQuantiles = UNKNOWN_QUANTILES
+    e2e: LatencyQuantiles = UNKNOWN_QUANTILES
+    bad: BadByCause | None = None
     source: str = "bounds"
 
 

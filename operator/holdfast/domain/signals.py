@@ -139,6 +139,7 @@ class Traffic:
     by_accelerator: tuple[tuple[str, AcceleratorTraffic], ...] = ()
     ttft: LatencyQuantiles = UNKNOWN_QUANTILES
     tpot: LatencyQuantiles = UNKNOWN_QUANTILES
+    e2e: LatencyQuantiles = UNKNOWN_QUANTILES
     prompt_lengths: LengthHistogram = LengthHistogram()
     output_lengths: LengthHistogram = LengthHistogram()
     plugins: tuple[EngineState, ...] = ()

@@ -266,8 +266,10 @@ class PrometheusSource:
         self, requests: Sequence[TrafficRequest], now: float, most: int
     ) -> list[tuple[str, Sequence[ServiceKey], bool]]:
         """Return the slow queries that are due by name, with whom to ask about, and whether these are not all."""
-        ordered, parts = sorted(request.key for request in requests), self._rota.turns(requests)
-        return [(name, ordered[part], part.step > 1) for name, part in self._slow.due(now, parts, most)]
+        ordered, parts = sorted(requests, key=lambda request: request.key), self._rota.turns(requests)
+        turns = ((name, ordered[part]) for name, part in self._slow.due(now, parts, most))
+        concerned = ((name, _concerned(name, part)) for name, part in turns)
+        return [(name, keys, len(keys) < len(ordered)) for name, keys in concerned if keys]
 
     async def _ask_slow(self, name: str, keys: Sequence[ServiceKey], some: bool, now: float) -> None:
         query, asked = self._slow_queries[name], frozenset(keys)
@@ -294,6 +296,12 @@ class PrometheusSource:
 
 def _are_few(requests: Sequence[TrafficRequest]) -> bool:
     return max(len(requests), rota.engines(requests)) <= 2 * rota.MOST_PRESSING
+
+
+def _concerned(name: str, requests: Iterable[TrafficRequest]) -> list[ServiceKey]:
+    """Whom a slow query is about: end-to-end latencies are told of services with an objective for them."""
+    everyone = name != queries.E2E_BUCKETS
+    return [request.key for request in requests if everyone or request.slo.e2e_seconds is not None]
 
 
 def _edges_of(requests: Sequence[TrafficRequest]) -> Edges:

@@ -63,8 +63,8 @@ PROGRESS = (
 )
 """What moves while an engine works: a prompt counts with its first token only, its chunks fill the KV cache before."""
 
-BEGUN, MOST_BEGUN = "begun", "most_begun"
-COVERED = "covered"
+BEGUN, MOST_BEGUN, COVERED = "begun", "most_begun", "covered"
+E2E_BUCKETS = "e2e_buckets"  # asked only of services with an e2e objective
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +219,7 @@ def slow_queries() -> tuple[Query, ...]:
         Query("output_lengths", _lengths(OUTPUT_LENGTH)),
         Query("steps", f'sum by ({GROUP}, y) (increase(holdfast:step_moments_total{{{OURS}, x="one"}}[3m]))'),
         Query("ahead", f"max by ({SERVICE}) (timestamp({_engine()} offset -5m)) - time() > 0"),
+        Query(E2E_BUCKETS, _latencies(E2E)),
     )
 
 
@@ -349,8 +350,7 @@ def _hung(span: Window) -> str:
 
 
 def _unlabelled() -> str:
-    labels = ("namespace", "holdfast_service", "holdfast_accelerator")
-    lacking = " or ".join(f'vllm:num_requests_running{{{label}=""}}' for label in labels)
+    lacking = " or ".join(f'vllm:num_requests_running{{{label}=""}}' for label in GROUP.split(", "))
     return f"count by ({GROUP}) ({lacking})"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from holdfast.domain.engine import StepSums
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import LatencyQuantiles, LengthHistogram
+from holdfast.observe.queries import E2E_BUCKETS
 from holdfast.observe.samples import Sample, usable
 from holdfast_engine.leastsquares import TERMS, UNITS
 
@@ -30,6 +31,7 @@ class SlowSignals:
 
     ttft: Mapping[ServiceKey, LatencyQuantiles] = field(default_factory=dict)
     tpot: Mapping[ServiceKey, LatencyQuantiles] = field(default_factory=dict)
+    e2e: Mapping[ServiceKey, LatencyQuantiles] = field(default_factory=dict)
     prompt_lengths: Mapping[ServiceKey, LengthHistogram] = field(default_factory=dict)
     output_lengths: Mapping[ServiceKey, LengthHistogram] = field(default_factory=dict)
     steps: Mapping[ServiceKey, tuple[tuple[str, StepSums], ...]] = field(default_factory=dict)
@@ -90,6 +92,7 @@ class SlowCache:
         return SlowSignals(
             ttft=self._trusted("ttft_buckets", now),
             tpot=self._trusted("tpot_buckets", now),
+            e2e=self._trusted(E2E_BUCKETS, now),
             prompt_lengths=self._trusted("prompt_lengths", now),
             output_lengths=self._trusted("output_lengths", now),
             steps=self._trusted("steps", now),
@@ -185,6 +188,7 @@ def _edge(text: str) -> float:
 READERS: Mapping[str, Callable[[Sequence[Sample]], Mapping[ServiceKey, Any]]] = {
     "ttft_buckets": quantiles,
     "tpot_buckets": quantiles,
+    E2E_BUCKETS: quantiles,
     "prompt_lengths": lengths,
     "output_lengths": lengths,
     "steps": step_sums,

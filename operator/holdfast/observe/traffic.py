@@ -95,6 +95,7 @@ def _with_slow(traffic: Traffic, slow: SlowSignals, key: ServiceKey) -> Traffic:
         traffic,
         ttft=slow.ttft.get(key, traffic.ttft),
         tpot=slow.tpot.get(key, traffic.tpot),
+        e2e=slow.e2e.get(key, traffic.e2e),
         prompt_lengths=slow.prompt_lengths.get(key, traffic.prompt_lengths),
         output_lengths=slow.output_lengths.get(key, traffic.output_lengths),
         steps=slow.steps.get(key, traffic.steps),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 SPAN_SECONDS = 30.0
 POINTS = 240
-"""Spans that are kept: two hours. 17 figures of 2 bytes in each make 8 KiB a service, 7.8 MiB for a thousand."""
+"""Spans that are kept: two hours. 25 figures of 2 bytes in each make 12 KiB a service, 11.4 MiB for a thousand."""
 
 COLUMNS = (
     "arrival_rps",
@@ -25,6 +25,14 @@ COLUMNS = (
     "tpot_p50_seconds",
     "tpot_p95_seconds",
     "tpot_p99_seconds",
+    "e2e_p50_seconds",
+    "e2e_p95_seconds",
+    "e2e_p99_seconds",
+    "bad_ttft_rps",
+    "bad_tpot_rps",
+    "bad_e2e_rps",
+    "bad_rejected_rps",
+    "bad_error_rps",
     "desired_replicas",
     "ready_replicas",
     "starting_replicas",
@@ -62,7 +70,7 @@ class Track:
         for passed in range(self._newest + 1, min(span, self._newest + POINTS) + 1):
             self._values[:, passed % POINTS] = np.nan
         self._newest = span
-        self._values[:, span % POINTS] = [_kept(figures.get(name)) for name in COLUMNS]
+        self._values[:, span % POINTS] = _kept([figures.get(name) for name in COLUMNS])
 
     def until(self, at: float) -> Halves:
         """Return (COLUMNS, POINTS), oldest first, up to the span of `at`; NaN where nothing is known."""
@@ -90,7 +98,7 @@ def plain(values: Sequence[float] | Halves, digits: int = 4) -> list[float | Non
     return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in map(float, values)]
 
 
-def _kept(value: float | None) -> float:
-    if value is None or not math.isfinite(value):
-        return math.nan
-    return min(max(float(value), -_LARGEST), _LARGEST)
+def _kept(values: list[float | None]) -> NDArray[np.float64]:
+    found = np.array(values, np.float64)  # None becomes NaN
+    found[np.isinf(found)] = np.nan
+    return np.clip(found, -_LARGEST, _LARGEST)

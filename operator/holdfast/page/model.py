@@ -14,6 +14,7 @@ from holdfast.control.report import cost_per_hour, iso
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.decision import ConditionValue, Decision
 from holdfast.domain.service import ServiceKey
+from holdfast.domain.signals import LatencyQuantiles
 from holdfast.observe.cluster import Invalid, ServiceParts
 from holdfast.page.history import COLUMNS, POINTS, SPAN_SECONDS, Halves, plain, span_of, worst_of
 from holdfast.page.whatif import rates_by_accelerator, what_if
@@ -39,6 +40,22 @@ class Change(NamedTuple):
 
 def figures(part: ServiceParts, decision: Decision) -> dict[str, float | None]:
     """Return what is kept of a tick, by the names of `COLUMNS`."""
+    slo, bad = decision.slo, decision.slo.bad
+    return {
+        **_listed(part, decision),
+        **_percentiles("ttft", slo.ttft),
+        **_percentiles("tpot", slo.tpot),
+        **_percentiles("e2e", slo.e2e),
+        "bad_ttft_rps": bad.ttft_rps if bad else None,
+        "bad_tpot_rps": bad.tpot_rps if bad else None,
+        "bad_e2e_rps": bad.e2e_rps if bad else None,
+        "bad_rejected_rps": bad.rejected_rps if bad else None,
+        "bad_error_rps": bad.error_rps if bad else None,
+    }
+
+
+def _listed(part: ServiceParts, decision: Decision) -> dict[str, float | None]:
+    """Those of them that stand in the list of all services as well."""
     slo, rates = decision.slo, rates_by_accelerator(decision)
     ready = [replica.accelerator for replica in part.replicas if replica.phase is ReplicaPhase.READY]
     known = all(name in rates for name in ready)
@@ -49,18 +66,17 @@ def figures(part: ServiceParts, decision: Decision) -> dict[str, float | None]:
         "capacity_rps": sum(rates[name] for name in ready) if known else None,
         "missed_share": None if slo.attainment is None else 1.0 - slo.attainment,
         "budget_remaining": slo.budget_remaining,
-        "ttft_p50_seconds": slo.ttft.p50_seconds,
-        "ttft_p95_seconds": slo.ttft.p95_seconds,
-        "ttft_p99_seconds": slo.ttft.p99_seconds,
-        "tpot_p50_seconds": slo.tpot.p50_seconds,
-        "tpot_p95_seconds": slo.tpot.p95_seconds,
-        "tpot_p99_seconds": slo.tpot.p99_seconds,
         "desired_replicas": decision.verdict.replicas,
         "ready_replicas": len(ready),
         "starting_replicas": sum(replica.phase in _COMING for replica in part.replicas),
         "draining_replicas": sum(replica.phase is ReplicaPhase.DRAINING for replica in part.replicas),
         "dollars_per_hour": cost_per_hour(part),
     }
+
+
+def _percentiles(name: str, seen: LatencyQuantiles) -> dict[str, float | None]:
+    found = {"p50": seen.p50_seconds, "p95": seen.p95_seconds, "p99": seen.p99_seconds}
+    return {f"{name}_{percentile}_seconds": seconds for percentile, seconds in found.items()}
 
 
 def fleet(
@@ -99,6 +115,7 @@ def service(
             "e2e_seconds": spec.slo.e2e_seconds,
             "source": decision.slo.source,
         },
+        "bad_source": None if decision.slo.bad is None else "exact" if decision.slo.bad.exact else "bounds",
         "limits": {"min": spec.min_replicas, "max": spec.max_replicas, "pinned": spec.pinned_replicas},
         "conditions": [_condition(value) for value in decision.conditions],
         "series": {
@@ -138,7 +155,7 @@ def _row(part: ServiceParts, decision: Decision, missed: Halves | None) -> dict[
         "action_message": verdict.message,
         "spark": None if missed is None else _spark(missed),
     }
-    return finite({**row, **figures(part, decision)})  # type: ignore[no-any-return]
+    return finite({**row, **_listed(part, decision)})  # type: ignore[no-any-return]
 
 
 def _invalid_row(entry: Invalid) -> dict[str, Any]:

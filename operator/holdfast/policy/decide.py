@@ -30,7 +30,7 @@ from holdfast.policy.schedules import Floors, floors, raised
 from holdfast.policy.settings import PolicySettings
 from holdfast.policy.sizes import Sizes, decide_sizes
 from holdfast.policy.spot import together
-from holdfast.policy.traffic import Seen, judge
+from holdfast.policy.traffic import Seen, bad_by_cause, judge
 from holdfast.policy.tuning import advice, tune
 from holdfast.policy.turns import remember_turn
 from holdfast.policy.view import View
@@ -328,6 +328,8 @@ def _slo_view(view: View) -> SloView:
         arrival_rps=rate,
         ttft=traffic.ttft,
         tpot=traffic.tpot,
+        e2e=traffic.e2e,
+        bad=bad_by_cause(view.seen, view.spec.slo),
         source="exact" if view.learned.budget.exact else "bounds",
     )
 

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 
+from holdfast.domain.decision import BadByCause
 from holdfast.domain.engine import ExactCounts, StepSums
+from holdfast.domain.service import Slo
 from holdfast.domain.signals import AcceleratorTraffic, LengthHistogram, SignalState, Traffic
 
 LARGEST = 1e12
@@ -91,6 +93,29 @@ class Seen:
         if self.total.exact is not None:
             return self.total.exact.good + self.total.exact.bad - self.total.exact.bad_rejected
         return self.total.ttft_count
+
+
+def bad_by_cause(seen: Seen, slo: Slo) -> BadByCause | None:
+    """Return what went wrong with requests, as far as it was seen; None where no counts can be believed."""
+    if not (seen.countable and seen.visible):
+        return None
+    total, exact, end_to_end = seen.total, seen.total.exact, slo.e2e_seconds is not None
+    if exact is not None:
+        late_tokens, late_end = exact.bad_tpot, exact.bad_e2e
+    else:
+        late_tokens, late_end = total.tpot_count - total.tpot_within, total.e2e_count - total.e2e_within
+
+    def rate(requests: float) -> float:
+        return max(0.0, requests) / seen.interval_seconds
+
+    return BadByCause(
+        ttft_rps=rate(seen.late),
+        tpot_rps=rate(late_tokens),
+        e2e_rps=rate(late_end) if end_to_end else None,
+        rejected_rps=rate(seen.refused),
+        error_rps=rate(seen.failed),
+        exact=exact is not None,
+    )
 
 
 def judge(traffic: Traffic) -> Seen:

@@ -6,6 +6,12 @@ const LEAST_AXIS_SECONDS = 600;
 const rate = (value) => figure(value, "/s");
 const percent = (value) => `${+value.toFixed(3)} %`;
 const whole = (value) => (Number.isInteger(value) ? String(value) : "");
+const CAUSES = {
+  exact: "Each bad request counts once, at what it missed first.",
+  bounds: "Not every engine has the plugin at work: a request that missed two objectives counts at both. What a request "
+    + "missed that its client gave up is not known.",
+  null: "Not known now: no counts can be believed. The condition MetricsAvailable says why.",
+};
 
 export class ServiceView {
   constructor(main) {
@@ -26,13 +32,19 @@ export class ServiceView {
     this.state.replaceChildren(el("span", `state ${data.state}`, `SLO ${WORDS[data.state]}`), ` ${data.reason}: ${data.message}`);
     this.tiles.replaceChildren(...tiles(data));
     this.marks = data.changes.map((change) => change.at);
-    if (!this.plots.length) this.build(data);
+    this.build(data);
     this.draw(data);
     this.parts.replaceChildren(...decisions(data), ...whatIf(data), ...inputs(data.decision, "The newest decision"),
       ...(data.recommendation ? inputs(data.recommendation, "Recommended") : []), ...conditions(data));
   }
 
   build(data) {
+    const { ttft_seconds, tpot_seconds, e2e_seconds } = data.slo;
+    const shape = [ttft_seconds, tpot_seconds, e2e_seconds, data.objective, data.window_seconds].join();
+    if (shape === this.shape) return;
+    this.end();
+    this.grid.replaceChildren();
+    this.shape = shape;
     const latency = (name, bound, objective) => ({
       title: name, format: (value) => seconds(value), high: bound,
       lines: [
@@ -41,6 +53,7 @@ export class ServiceView {
       ],
       rows: (s) => [s[`${objective}_p50_seconds`], s[`${objective}_p95_seconds`], s[`${objective}_p99_seconds`], level(s, bound)],
     });
+    const endToEnd = e2e_seconds != null;
     const plots = [
       { title: "Requests", format: rate,
         lines: [
@@ -56,8 +69,16 @@ export class ServiceView {
           { label: "draining", stroke: COLOURS.muted, stepped: true },
         ],
         rows: (s) => [s.desired_replicas, s.ready_replicas, s.starting_replicas, s.draining_replicas] },
-      latency("Time to first token", data.slo.ttft_seconds, "ttft"),
-      latency("Time per output token", data.slo.tpot_seconds, "tpot"),
+      latency("Time to first token", ttft_seconds, "ttft"),
+      latency("Time per output token", tpot_seconds, "tpot"),
+      ...(endToEnd ? [latency("End to end", e2e_seconds, "e2e")] : []),
+      { title: "Bad requests by cause", format: rate, note: (told) => CAUSES[told.bad_source],
+        lines: [
+          { label: "TTFT", stroke: COLOURS.missed }, { label: "TPOT", stroke: COLOURS.warn },
+          ...(endToEnd ? [{ label: "E2E", stroke: COLOURS.starting }] : []),
+          { label: "turned away", stroke: COLOURS.ink }, { label: "failed", stroke: COLOURS.muted },
+        ],
+        rows: (s) => [s.bad_ttft_rps, s.bad_tpot_rps, ...(endToEnd ? [s.bad_e2e_rps] : []), s.bad_rejected_rps, s.bad_error_rps] },
       { title: `Good requests over ${seconds(data.window_seconds)}`, format: percent, low: 100 - 400 * (1 - data.objective), high: 100,
         lines: [{ label: "good", stroke: COLOURS.ink }, { label: "objective", stroke: COLOURS.missed, dash: true }],
         rows: (s) => [s.missed_share.map((value) => (value == null ? null : 100 * (1 - value))), level(s, 100 * data.objective)] },
@@ -65,17 +86,23 @@ export class ServiceView {
         lines: [{ label: "left", stroke: COLOURS.ink }, { label: "spent", stroke: COLOURS.missed, dash: true }],
         rows: (s) => [s.budget_remaining.map((value) => (value == null ? null : 100 * value)), level(s, 0)] },
     ];
-    this.plots = plots.map(({ title, rows, ...options }) => {
-      const host = el("section");
+    this.plots = plots.map(({ title, rows, note = () => "", ...options }) => {
+      const host = el("section"), words = el("p", "muted");
       host.append(el("h2", "", title));
       this.grid.append(host);
-      return { rows, plot: new Plot(host, { ...options, marks: () => this.marks }) };
+      const plot = new Plot(host, { ...options, marks: () => this.marks });
+      host.append(words);
+      return { rows, note, words, plot };
     });
   }
 
-  draw({ series, at, history_since }) {
+  draw(data) {
+    const { series, at, history_since } = data;
     const from = Math.max(series.times[0], Math.min(history_since, at - LEAST_AXIS_SECONDS));
-    for (const { rows, plot } of this.plots) plot.show([series.times, ...rows(series)], from, at);
+    for (const { rows, note, words, plot } of this.plots) {
+      put(words, note(data));
+      plot.show([series.times, ...rows(series)], from, at);
+    }
   }
 
   end() {
