@@ -1,6 +1,7 @@
 """How long one tick of decisions takes: N services with noisy load, on one core.
 
-Engines are scraped every 15 s at their own moments, decisions fall every 5 s, as in a real cluster.
+Engines are scraped every 15 s at their own moments, decisions fall every 5 s, as in a real cluster. The collector has
+the settings that the operator gives it.
 
 .venv/bin/python benchmarks/decide_speed.py [--services 1000] [--ticks 60] [--different] [--profile] [--check]
 
@@ -28,6 +29,7 @@ from holdfast.domain.signals import Traffic
 from holdfast.domain.snapshot import Snapshot
 from holdfast.policy.decide import decide
 from holdfast.policy.memory import Memory
+from holdfast.runtime.memory import settle
 from tests.builders import (
     H100,
     L40S,
@@ -100,6 +102,7 @@ def main() -> int:
     options = parser.parse_args()
     profile, memory, seconds = cProfile.Profile(), Memory(), []
     fleet = Fleet(options.services, options.seed, options.different)
+    settle()
     for tick in range(options.ticks):
         look = fleet.snapshot(tick * TICK_SECONDS)
         if options.profile:

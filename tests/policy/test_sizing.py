@@ -117,10 +117,10 @@ def test_room_is_what_matching_nodes_have_free_in_whole_replicas() -> None:
     inventory = Inventory(nodes)
     pair = accelerator("h100", gpus_per_replica=2, node_selector=(("pool", "big"),))
     assert inventory.room(pair).free_replicas == 2
-    assert inventory.most_replicas(pair, placed=1) == 3
+    assert inventory.room(pair).most_replicas(placed=1) == 3
     nowhere = accelerator("h100", node_selector=(("pool", "huge"),))
     assert (inventory.room(nowhere).nodes, inventory.room(nowhere).offering) == (0, 2)
-    assert inventory.most_replicas(accelerator("tpu", resource="google.com/tpu"), placed=0) is None
+    assert inventory.room(accelerator("tpu", resource="google.com/tpu")).most_replicas(placed=0) is None
 
 
 @pytest.mark.parametrize(

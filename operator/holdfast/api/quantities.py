@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import lru_cache
 
 DURATION_PATTERN = r"^[0-9]+([.][0-9]+)?(ms|s|m|h|d)$"
 DURATION_REMEDY = "write a number and a unit (ms, s, m, h or d), such as 500ms, 1.5s or 1h"
@@ -24,6 +25,7 @@ def parse_duration_seconds(text: str) -> float:
     return number / 1000.0 if unit == "ms" else number * _UNIT_SECONDS[unit]
 
 
+@lru_cache(maxsize=4096)
 def format_duration(seconds: float) -> str:
     """The shortest exact duration in the API's grammar; ValueError where there is none (negative, NaN, infinite)."""
     if not math.isfinite(seconds) or seconds < 0:

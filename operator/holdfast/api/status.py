@@ -5,7 +5,7 @@ Two significant digits are what a person acts on, and what keeps a quiet service
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import ConfigDict, Field, PlainSerializer, StringConstraints, WithJsonSchema
@@ -41,6 +41,7 @@ def duration(seconds: float) -> str | None:
     return format_duration(rounded) if rounded is not None and 0 <= rounded <= 1e9 else None
 
 
+@lru_cache(maxsize=4096)
 def attainment(share: float) -> str | None:
     """A share as a percentage with two significant digits of what is missing: 0.9987 is 99.87%."""
     if not math.isfinite(share) or not 0 <= share <= 1:

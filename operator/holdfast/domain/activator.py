@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from holdfast.domain.value import value
 
 WAIT_EDGES = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, math.inf)
 """Upper edges in seconds of the classes in which waits are counted."""
@@ -14,7 +15,7 @@ Waits = tuple[int, ...]
 NO_WAITS: Waits = (0,) * len(WAIT_EDGES)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Activator:
     """One look at it; everything but `leads` is meaningless unless it `answers`.
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, field
 from functools import lru_cache
 
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec, Slo
+from holdfast.domain.value import value
 
 
 class Phase(enum.StrEnum):
@@ -24,7 +25,7 @@ class Phase(enum.StrEnum):
         return self in (Phase.SUCCEEDED, Phase.FAILED)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Remembered:
     """What status says of the newest run; `run` is the digest of the spec that it was made from."""
 
@@ -47,7 +48,7 @@ class JobState(enum.Enum):
     FOREIGN = "foreign"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class JobSeen:
     """A Job, and once it ended what its container left: the termination message, and how it went in words."""
 
@@ -56,7 +57,7 @@ class JobSeen:
     last_words: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Engines:
     """The replicas of a service that is measured, by accelerator, and what arrives there besides.
 
@@ -80,7 +81,7 @@ class Engines:
         return self.replicas[0][0] if len(self.replicas) == 1 else ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class EngineKind:
     """What makes two replicas alike: model, quantization and accelerator; limits and lengths are told beside it."""
 
@@ -108,7 +109,7 @@ def _digest(kind: EngineKind) -> str:
     return hashlib.sha256(json.dumps(astuple(kind)).encode()).hexdigest()[:12]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Measured:
     """Requests per second that one replica was measured to carry within the objectives `slo`, with its standard error.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from holdfast.domain.service import BatchingLimits
+from holdfast.domain.value import value
 
 
 class ReplicaPhase(enum.Enum):
@@ -18,7 +19,7 @@ class ReplicaPhase(enum.Enum):
     DRAINING = "draining"  # terminating: no capacity
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Replica:
     """One pod; times are seconds since the epoch."""
 
@@ -35,7 +36,7 @@ class Replica:
     unready_at: float | None = None  # since when it is not Ready, as its node tells
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Placement:
     """One Deployment of a service: one accelerator."""
 
@@ -52,7 +53,7 @@ class Placement:
     sized_by: str = ""  # who set `replicas`, where it was not Holdfast
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class NodeOffer:
     """How many GPUs of one resource a node offers to new replicas, and its labels."""
 
@@ -62,7 +63,7 @@ class NodeOffer:
     used: tuple[tuple[str, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ClusterProblem:
     """A fact only the operator can see (secret missing, name taken, ...): a Reason and a sentence."""
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.benchmark import Measured
 from holdfast.domain.service import BatchingLimits, ServiceKey
 from holdfast.domain.signals import UNKNOWN_QUANTILES, LatencyQuantiles
+from holdfast.domain.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ConditionValue:
     """One condition as decided now; `status` None means Unknown, `type` is one of holdfast.api.conditions."""
 
@@ -31,7 +31,7 @@ class Action(enum.Enum):
     HOLD = "Hold"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PlacementTarget:
     """How many replicas of one accelerator shall run.
 
@@ -45,7 +45,7 @@ class PlacementTarget:
     remove_first: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Verdict:
     """Action, reason and a message that says what a person needs to know."""
 
@@ -59,7 +59,7 @@ class Verdict:
         return sum(target.replicas for target in self.targets)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BadByCause:
     """Requests per second outside the objectives, over the last counting interval; `e2e_rps` None without an objective.
 
@@ -75,7 +75,7 @@ class BadByCause:
     exact: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SloView:
     """What status shows of the objective; None where too little is known to say."""
 
@@ -91,7 +91,7 @@ class SloView:
     source: str = "bounds"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CapacityView:
     """What one replica of the accelerator in use carries, and what binds it; `measured` is what that started from.
 
@@ -106,7 +106,7 @@ class CapacityView:
     implausible: Measured | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Candidate:
     """One accelerator that was considered, and why it lost (empty for the one taken)."""
 
@@ -117,7 +117,7 @@ class Candidate:
     lost_because: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Explanation:
     """The inputs behind a verdict, for `holdfast explain`."""
 
@@ -130,7 +130,7 @@ class Explanation:
     guards: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BatchingTarget:
     """Limits for the engines of one accelerator; on trial, on one replica, while `before` says what they replace.
 
@@ -144,7 +144,7 @@ class BatchingTarget:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Decision:
     """Everything that follows for one service from one tick.
 

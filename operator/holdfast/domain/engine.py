@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+from holdfast.domain.value import value
 
 
 class PluginMode(enum.Enum):
@@ -14,7 +15,7 @@ class PluginMode(enum.Enum):
     ACTIVE = "active"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class EngineState:
     """One replica's plugin at its last scrape; None where it did not say."""
 
@@ -25,7 +26,7 @@ class EngineState:
     tokens_per_step: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StepSums:
     """What the engine steps of some minutes computed, and how long they took in all.
 
@@ -41,7 +42,7 @@ class StepSums:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ExactCounts:
     """Requests judged by all objectives together, gained over the interval of the traffic they are part of.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
+
+from holdfast.domain.value import value
 
 
 class ServiceKey(NamedTuple):
@@ -17,7 +18,7 @@ class ServiceKey(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Slo:
     """Bounds of one good request, and the share of judged requests in the window that must be good."""
 
@@ -33,7 +34,7 @@ class Slo:
         return 1.0 - self.objective
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BatchingLimits:
     """vLLM's max_num_seqs and max_num_batched_tokens; None leaves vLLM's own default."""
 
@@ -41,7 +42,7 @@ class BatchingLimits:
     max_num_batched_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AcceleratorOption:
     """One candidate for placement, in the order the user listed them."""
 
@@ -59,7 +60,7 @@ class AcceleratorOption:
         return None if self.cost_per_gpu_hour is None else self.cost_per_gpu_hour * self.gpus_per_replica
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Schedule:
     """A floor under the replicas, from `start_minute` to `end_minute` of the local days that begin it (Monday is 0).
 
@@ -76,7 +77,7 @@ class Schedule:
     min_replicas: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ServiceSpec:
     """The part of an LLMService that decides sizes; `generation` is the one it was read at.
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from holdfast.domain.engine import EngineState, ExactCounts, StepSums
+from holdfast.domain.value import value
 
 
 class SignalState(enum.Enum):
@@ -26,7 +27,7 @@ class SignalState(enum.Enum):
     INVALID = "invalid"  # NaN, infinite or negative where that makes no sense
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LatencyQuantiles:
     """Seconds; None where too little was observed to say."""
 
@@ -55,7 +56,7 @@ def fewest_looks(seconds: float, scrape_seconds: float) -> int:
 UNKNOWN_QUANTILES = LatencyQuantiles()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LengthHistogram:
     """Cumulative request counts by upper edge in tokens (the last edge may be infinite)."""
 
@@ -63,7 +64,7 @@ class LengthHistogram:
     cumulative: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AcceleratorTraffic:
     """Counts of one service on one accelerator during the last `Traffic.interval_seconds`.
 
@@ -111,7 +112,7 @@ def busiest_share(begun: float, most: float, engines: int) -> float:
     return min(float(engines), most / mean) if most > mean + chance else 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RevisionTraffic:
     """Requests of one revision of a service's pods, gained over the interval of the traffic they are part of."""
 
@@ -124,7 +125,7 @@ class RevisionTraffic:
     tpot_within: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Traffic:
     """Everything observed of one service at one evaluation time.
 
@@ -152,7 +153,7 @@ class Traffic:
         return self.state is SignalState.FRESH
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RateSample:
     """One point of history as read back from Prometheus: counts over `interval_seconds` that ended at `at`."""
 
@@ -163,7 +164,7 @@ class RateSample:
     bad: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class HeldSample:
     """What an activator counted in the step that ended at `at`: requests passed on late, and those lost."""
 
@@ -172,7 +173,7 @@ class HeldSample:
     lost: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class History:
     """Read back once after a start, oldest first; empty where Prometheus has none.
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from holdfast.domain.activator import Activator
 from holdfast.domain.benchmark import Measured
 from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica
 from holdfast.domain.service import ServiceSpec
 from holdfast.domain.signals import History, Traffic
+from holdfast.domain.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ServiceSnapshot:
     """One service: what is wanted, what runs, what it was seen to do.
 
@@ -33,7 +32,7 @@ class ServiceSnapshot:
     born_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Timing:
     """Periods of the loop, in seconds: they enter the lead time."""
 
@@ -41,7 +40,7 @@ class Timing:
     scrape_seconds: float = 15.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Snapshot:
     """All services and the nodes at time `now` (seconds since the epoch)."""
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from holdfast.api.conditions import ConditionType
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import ConditionValue
 from holdfast.domain.engine import EngineState, PluginMode
 from holdfast.domain.signals import SignalState, Traffic
+from holdfast.domain.value import value
 
 APPLY_SECONDS = 30.0
 """What an engine may take to apply limits; scraping comes on top."""
@@ -28,7 +29,7 @@ def can_see(traffic: Traffic) -> bool:
     return traffic.state in _SIGHTED
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Watched:
     """One ready engine: the version it should work with, what it showed last, and since when that is not it."""
 
@@ -42,7 +43,7 @@ class Watched:
         return state is not None and state.mode is PluginMode.ACTIVE and state.limits_version == self.wanted
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Applied:
     """What is known of the fast loop of one service; `condition` is None where no engine has the plugin.
 

@@ -7,11 +7,12 @@ with the fast loop find their limits themselves and are told none (docs/designs/
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec
+from holdfast.domain.value import value
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.policy.sizing import replicas_for
 from holdfast.policy.trial import Evidence, Outcome, Side
@@ -38,7 +39,7 @@ RETRY_SECONDS, LONGEST_RETRY_SECONDS = 6 * 3600.0, 7 * 24 * 3600.0
 """After how long limits that were sent back may be tried again; doubles each time."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Wanted:
     """Limits and what a replica would carry within them, requests/s."""
 
@@ -56,7 +57,7 @@ class Question(NamedTuple):
     limits: BatchingLimits
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Considered:
     """The best limits, and the question they are the answer to."""
 
@@ -64,7 +65,7 @@ class Considered:
     wanted: Wanted
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Situation:
     """What the controller looks at: one accelerator's replicas, all of them a service has.
 
@@ -94,7 +95,7 @@ class Situation:
     canary_fails: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Trial:
     """Limits on one replica: what they replace, since when it serves, and what speaks for them.
 
@@ -110,7 +111,7 @@ class Trial:
     evidence: Evidence = field(default_factory=Evidence)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Returned:
     """Limits that were sent back, and until when they are not tried again."""
 
@@ -120,7 +121,7 @@ class Returned:
     delay_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Batching:
     """What is carried from tick to tick.
 
@@ -136,7 +137,7 @@ class Batching:
     considered: Considered | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Step:
     """What follows: limits for the Deployment, on trial while `before` says what they replace, and what to tell."""
 
@@ -159,14 +160,19 @@ def step(memory: Batching, seen: Situation) -> tuple[Batching, Step]:
     if trial is not None:
         return _go_on(replace(memory, trial=trial), trial, seen)
     if not seen.free:
-        return replace(memory, trial=None, better=None), Step(seen.limits)
-    return _begin(replace(memory, trial=None), seen)
+        return _without(memory), Step(seen.limits)
+    return _begin(memory if memory.trial is None else replace(memory, trial=None), seen)
+
+
+def _without(memory: Batching) -> Batching:
+    """Neither a trial nor limits that would be better: as a rule there were none before."""
+    return memory if memory.trial is None and memory.better is None else replace(memory, trial=None, better=None)
 
 
 def _begin(memory: Batching, seen: Situation) -> tuple[Batching, Step]:
     wanted, stay = seen.wanted, Step(seen.limits)
     if wanted is None or not seen.settled or not worth(seen, wanted):
-        return replace(memory, better=None) if seen.settled else memory, stay
+        return _without(memory) if seen.settled else memory, stay
     known = memory.better
     since = known[2] if known and known[:2] == (seen.accelerator, wanted.limits) and known[2] <= seen.now else seen.now
     memory = replace(memory, better=(seen.accelerator, wanted.limits, since))

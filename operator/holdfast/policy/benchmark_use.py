@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from holdfast.api.conditions import CAPACITY_IN_USE
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import ConditionValue
+from holdfast.domain.value import value
 
 _MOST_NAMES = 3
 _AGAIN = "change spec.revision to measure again"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Standing:
     """What is known of a result.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from holdfast.api.benchmark_summary import Failed, RunFigures, Summary, TuneFigures
 from holdfast.api.reasons import Reason
 from holdfast.domain.benchmark import Engines, JobSeen, JobState, Phase, Remembered
+from holdfast.domain.value import value
 
 _REASONS = {
     Failed.UNREACHABLE: Reason.TARGET_UNREACHABLE,
@@ -20,7 +20,7 @@ MOST_OTHER_SHARE = 0.1
 """Of what was carried: where more arrives besides, the rest says too little of a replica."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Obstacle:
     """Why a run cannot begin; it is looked at again every tick."""
 
@@ -28,7 +28,7 @@ class Obstacle:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Step:
     """Where a benchmark stands now, and why. `summary` is set in the tick in which a result is read."""
 
@@ -143,7 +143,7 @@ def _rps(rate: float | None) -> str:
     return "an unknown rate" if rate is None else f"{rate:.3g} req/s"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PerReplica:
     """What a sweep says of one replica: the rate at the border of the objective, and its standard error, in req/s."""
 

@@ -7,11 +7,12 @@ at work. Else good is the lower Frechet bound: of those that finished, each miss
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from holdfast.domain.service import Slo
 from holdfast.domain.signals import History
+from holdfast.domain.value import value
 from holdfast.policy.traffic import Seen
 
 BUCKETS = 120
@@ -35,7 +36,7 @@ class Gap(StrEnum):
     EDITED = "slo.window was edited then"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BurnWindow:
     """An alert: this share of the budget spent within 1/`divisor` of the window."""
 
@@ -51,7 +52,7 @@ FAST = BurnWindow(0.05, 60.0)
 SLOW = BurnWindow(0.10, 12.0)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Verdicts:
     """Requests judged."""
 
@@ -70,7 +71,7 @@ class Verdicts:
 NONE = Verdicts()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Bucket:
     """Verdicts of one span of the ring, `index` spans after the epoch."""
 
@@ -78,7 +79,7 @@ class Bucket:
     verdicts: Verdicts
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Budget:
     """Verdicts over the window; `older` sums all buckets but the newest.
 
@@ -106,10 +107,10 @@ class Budget:
 
     @property
     def total(self) -> Verdicts:
-        return _plus(self.older, self.buckets[-1].verdicts) if self.buckets else self.older
+        return plus(self.older, self.buckets[-1].verdicts) if self.buckets else self.older
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SloState:
     """What verdicts mean: None where too few were judged for one bad request not to matter."""
 
@@ -152,7 +153,9 @@ def account(memory: Budget, seen: Seen, slo: Slo, now: float) -> Budget:
     verdicts, owed = judge_requests(seen, share, memory.owed)  # owed is kept up for the day the plugin is off
     if exact is not None:
         verdicts = Verdicts(exact.good * share, exact.bad * share)
-    return _add(replace(memory, owed=owed, judged_at=now, exact=exact is not None), verdicts, now)
+    buckets, older = _put(memory, verdicts, now)
+    told = exact is not None
+    return replace(memory, buckets=buckets, older=older, latest=verdicts, owed=owed, judged_at=now, exact=told)
 
 
 def judge_requests(seen: Seen, share: float, owed: float) -> tuple[Verdicts, float]:
@@ -208,17 +211,22 @@ def recent(memory: Budget, now: float, seconds: float) -> Verdicts:
 
 
 def _add(memory: Budget, verdicts: Verdicts, now: float) -> Budget:
-    """Put verdicts into the newest bucket; opening one drops what left the window and adds up the rest anew."""
+    buckets, older = _put(memory, verdicts, now)
+    return replace(memory, buckets=buckets, older=older, latest=verdicts)
+
+
+def _put(memory: Budget, verdicts: Verdicts, now: float) -> tuple[tuple[Bucket, ...], Verdicts]:
+    """The ring with verdicts in its newest bucket; opening one drops what left the window, the rest is summed anew."""
     index = math.floor(now / (memory.window_seconds / BUCKETS))
     buckets, older = memory.buckets, memory.older
     if buckets and index <= buckets[-1].index:
-        buckets = (*buckets[:-1], Bucket(buckets[-1].index, _plus(buckets[-1].verdicts, verdicts)))
+        buckets = (*buckets[:-1], Bucket(buckets[-1].index, plus(buckets[-1].verdicts, verdicts)))
     elif buckets or verdicts.judged > 0.0:
         kept = tuple(bucket for bucket in buckets if bucket.index > index - BUCKETS)
         good = math.fsum(bucket.verdicts.good for bucket in kept)
         older = Verdicts(good, math.fsum(bucket.verdicts.bad for bucket in kept))
         buckets = (*kept, Bucket(index, verdicts))
-    return replace(memory, buckets=buckets, older=older, latest=verdicts)
+    return buckets, older
 
 
 def amended(memory: Budget, by: Verdicts, now: float) -> Budget:
@@ -226,10 +234,11 @@ def amended(memory: Budget, by: Verdicts, now: float) -> Budget:
 
     No more may be taken back than the last look has added.
     """
-    return replace(_add(memory, by, now), latest=_plus(memory.latest, by))
+    return replace(_add(memory, by, now), latest=plus(memory.latest, by))
 
 
-def _plus(one: Verdicts, other: Verdicts) -> Verdicts:
+def plus(one: Verdicts, other: Verdicts) -> Verdicts:
+    """Return the verdicts of both."""
     return Verdicts(one.good + other.good, one.bad + other.bad)
 
 

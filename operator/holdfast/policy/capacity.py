@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 
 from holdfast.domain.benchmark import Measured
 from holdfast.domain.engine import StepSums
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec
+from holdfast.domain.value import value
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.policy.look import Look
 from holdfast.policy.measured import Scaled, scaled
@@ -38,7 +40,7 @@ MATERIAL = 0.05
 """A relative change of the step times below this moves no capacity."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Correction:
     """What observation taught of one accelerator: steps take `slowness` times as long, `gain` times λ* is carried."""
 
@@ -47,7 +49,7 @@ class Correction:
     looks: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Belief:
     """One accelerator: the model's answer, the inputs it was computed from, and the correction since.
 
@@ -58,7 +60,7 @@ class Belief:
     option: AcceleratorOption
     rate: ReplicaRate
     slowness: float
-    correction: Correction = Correction()
+    correction: Correction = field(default_factory=Correction)
     work: float = 1.0
     """Work of the mean request by now, in units of what the answer was computed for."""
     started: BatchingLimits = field(default_factory=BatchingLimits)
@@ -69,7 +71,7 @@ class Belief:
     beside_rps: float = math.inf
     """What the replicas of another accelerator carry that get as large a share of the requests each."""
 
-    @property
+    @cached_property
     def rate_rps(self) -> float:
         """Requests per second of one replica within the objectives."""
         own = self.rate.rate_rps * self.scaled.factor * self.correction.gain / self.work
@@ -87,7 +89,7 @@ class Belief:
         return prior + (1.0 - prior) * seen
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Capacity:
     """Beliefs about every accelerator of a spec, in its order, and the lengths they hold for."""
 
@@ -133,7 +135,7 @@ def believe(
     known = memory if memory.spec is not None and memory.spec.generation == spec.generation else Capacity()
     beliefs = []
     for option in spec.accelerators:
-        engine = replace(spec, batching=started[option.name])
+        engine = _limited(spec, started[option.name])
         benchmark = benchmarks.get(option.name)
         belief = _belief(known.belief(option.name), engine, option, mix, model, option.name in fast_loops, benchmark)
         if belief is None:
@@ -161,7 +163,7 @@ def _belief(
     found = model.best_limits(spec, option, mix, correction.slowness) if fast_loop else spec.batching
     kept = old.limits if old is not None and old.fast_loop and old.started == spec.batching else spec.batching
     limits = kept if found is None else found
-    rate = model.rate(replace(spec, batching=limits), option, mix, correction.slowness)
+    rate = model.rate(_limited(spec, limits), option, mix, correction.slowness)
     scale = scaled(benchmark, spec, option, model, correction.slowness, fast_loop)
     if rate is None or scale is None:
         return None
@@ -182,10 +184,10 @@ def _searched(memory: Capacity, spec: ServiceSpec, model: EngineModel) -> Capaci
     """The same beliefs, with the best limits where there was no time to look for them before and is now."""
     beliefs = []
     for belief in memory.beliefs:
-        engine, mix = replace(spec, batching=belief.started), memory.mix
+        engine, mix = _limited(spec, belief.started), memory.mix
         if not belief.searched and mix is not None:
             limits = model.best_limits(engine, belief.option, mix, belief.slowness)
-            rate = limits and model.rate(replace(spec, batching=limits), belief.option, mix, belief.slowness)
+            rate = limits and model.rate(_limited(spec, limits), belief.option, mix, belief.slowness)
             if not limits or not rate:
                 return memory
             belief = replace(belief, rate=rate, limits=limits, searched=True)
@@ -211,7 +213,7 @@ def correct(
         return memory
     if look.verdicts.judged < LEAST_REQUESTS or look.replica_seconds <= 0.0:
         return memory
-    engine = replace(spec, batching=belief.limits)
+    engine = _limited(spec, belief.limits)
     corrected = replace(belief, correction=_compared(memory, engine, belief, look, model, steps))
     return replace(memory, beliefs=tuple(corrected if old is belief else old for old in memory.beliefs))
 
@@ -278,6 +280,11 @@ def _load_ratio(spec: ServiceSpec, belief: Belief, look: Look) -> float:
     if UNDER_LOAD < highest < 1.0 and missed > allowed + 3.0 * (judged * spec.slo.budget_share) ** 0.5:
         return highest
     return 1.0
+
+
+def _limited(spec: ServiceSpec, limits: BatchingLimits) -> ServiceSpec:
+    """The spec with these limits; as a rule they are its own."""
+    return spec if spec.batching == limits else replace(spec, batching=limits)
 
 
 def _drifted(belief: Belief) -> bool:

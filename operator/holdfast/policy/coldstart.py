@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from holdfast.domain.cluster import Replica
 from holdfast.domain.snapshot import Timing
+from holdfast.domain.value import value
 from holdfast.policy.settings import PolicySettings
 
 REMEMBERED = 20
 LONGEST_SECONDS = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ColdStarts:
     """Seconds of the last cold starts, oldest first, and the replicas that were ready at the last look.
 

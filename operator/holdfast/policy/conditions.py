@@ -291,6 +291,8 @@ def stalled(view: View) -> ConditionValue:
 
 def _problem(view: View, capacity: bool) -> ClusterProblem | None:
     """The first problem that is (or is not) one of capacity, in a fixed order."""
+    if not view.service.problems:
+        return None
     fitting = [problem for problem in view.service.problems if (problem.reason in CAPACITY_PROBLEMS) == capacity]
     return min(fitting, key=lambda problem: (problem.reason, problem.message), default=None)
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import lru_cache
 
 from holdfast.domain.signals import History
+from holdfast.domain.value import value
 from holdfast.policy.statistics import normal_quantile, surprise
 from holdfast.policy.traffic import Seen
 
@@ -35,7 +37,7 @@ PRIOR_DISPERSION, PRIOR_CELLS, REMEMBERED_CELLS = 2.0, 8, 128
 """Noise assumed before any was seen, the cells it weighs as much as, and those over which the rest is averaged."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Cell:
     """Arrivals during the `seconds` before `ends_at`, and the rate that was then predicted for one lead time later."""
 
@@ -53,7 +55,7 @@ class Cell:
         return self.ends_at - 0.5 * self.seconds
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Line:
     """Regression of a regime: rate at its newest end, slope per second, and the seconds of data behind them.
 
@@ -69,7 +71,7 @@ class Line:
         return min(max(0.0, self.level_rps + self.slope * seconds), 2.0 * self.level_rps)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Demand:
     """What is remembered of arrivals; `regime` counts the trailing cells since the last abrupt change.
 
@@ -137,6 +139,7 @@ def observe_arrivals(
     return grown
 
 
+@lru_cache(maxsize=4096)
 def threshold(seconds: float, corroborated: bool = False) -> float:
     """Deviation that noise alone exceeds `FALSE_ALARMS_PER_DAY` times a day, over all tests of that many seconds.
 
@@ -147,7 +150,7 @@ def threshold(seconds: float, corroborated: bool = False) -> float:
     return normal_quantile(1.0 - (math.sqrt(chance) if corroborated else chance))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Sums:
     """Moments of cells with times counted from `origin`: enough for a regression, and they add and subtract."""
 
@@ -198,7 +201,7 @@ class Sums:
 
 def sum_up(cells: Sequence[Cell], counts: Collection[int] = ()) -> dict[int, Sums]:
     """Sums of the newest 1, 2, ... cells for each of the counts wanted, and of all; the newest end is the origin."""
-    origin, sums = cells[-1].ends_at, {}
+    origin, wanted, sums = cells[-1].ends_at, {*counts, len(cells)}, {}
     seconds = times = squares = arrivals = products = 0.0
     for number, cell in enumerate(reversed(cells), start=1):
         middle = cell.ends_at - 0.5 * cell.seconds - origin
@@ -207,7 +210,7 @@ def sum_up(cells: Sequence[Cell], counts: Collection[int] = ()) -> dict[int, Sum
         squares += cell.seconds * middle * middle
         arrivals += cell.arrivals
         products += cell.arrivals * middle
-        if number in counts or number == len(cells):
+        if number in wanted:
             sums[number] = Sums(origin, number, seconds, times, squares, arrivals, products)
     return sums
 
@@ -251,7 +254,7 @@ def _close(memory: Demand, lead_seconds: float) -> Demand:
         memory = _with_dispersion(memory, sums[regime].less(sums[1]).line(memory.noise, cell.seconds), cell)
     regime = changed or regime
     line = sums[regime].line(memory.noise)
-    cells = (*memory.cells[:-1], replace(cell, predicted_rps=line.ahead(lead_seconds)))
+    cells = (*memory.cells[:-1], Cell(cell.ends_at, cell.seconds, cell.arrivals, line.ahead(lead_seconds)))
     return replace(memory, cells=cells, regime=regime, line=line)
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from holdfast.domain.value import value
 from holdfast.policy.traffic import Seen
 
 DOUBT_SECONDS = 180.0
 """A replica that starts, or a scrape that fails, hides the plugin for a while; the others go on as they were."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FastLoops:
     """Accelerators whose engines all had the plugin at work, and since when fresh looks have not shown it."""
 

@@ -8,10 +8,11 @@ did so a short while ago). Where nodes may still come, asking for more is what m
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Self
 
 from holdfast.domain.service import ServiceKey
+from holdfast.domain.value import value
 from holdfast.policy import fleet_highs
 from holdfast.policy.fleet_claims import Claim
 from holdfast.policy.fleet_plan import Solver, share
@@ -26,7 +27,7 @@ Selector = tuple[str, tuple[tuple[str, str], ...]]
 """Resource and node labels: what an accelerator is to the scheduler, whatever services call it."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Grant:
     """Replicas that a service may have of those it wants, and why not more.
 
@@ -39,7 +40,7 @@ class Grant:
     moves_to: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Shortage:
     """Accelerators that proved short: shared out until `until` (seconds), then asked for again to see if nodes come.
 
@@ -51,7 +52,7 @@ class Shortage:
     delay_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Promise:
     """Others are giving up GPUs of an accelerator for a service, since `since` (seconds)."""
 
@@ -63,7 +64,7 @@ class Promise:
         return accelerator == self.accelerator and 0.0 <= now - self.since < settings.yielding_seconds
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Fleet:
     """What is remembered of all services together."""
 
@@ -143,7 +144,7 @@ def _next(known: Shortage | None, of: Selector, now: float, settings: PolicySett
     return Shortage(of, now + delay, delay)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Holders:
     """Who has GPUs: how many services, and those that come first in each namespace."""
 

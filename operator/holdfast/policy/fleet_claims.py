@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from holdfast.domain.service import AcceleratorOption, ServiceKey
+from holdfast.domain.value import value
 
 STAYING = 1.1
 """A replica that runs counts for this much more than one to be started: nothing moves for less."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Step:
     """`replicas` further replicas of a service that are worth the same: good requests/s for each GPU."""
 
@@ -20,7 +20,7 @@ class Step:
     worth_per_gpu: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Claim:
     """`want` replicas of one accelerator, by a service's own decision.
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from holdfast.domain.service import AcceleratorOption
+from holdfast.domain.value import value
 from holdfast.policy.fleet_claims import Claim
 from holdfast.policy.inventory import Inventory
 
@@ -14,7 +14,7 @@ Place = tuple[str, frozenset[str]]
 """A resource, and the nodes where some accelerator finds it."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Pool:
     """Claims whose replicas find room on the same nodes only, and the GPUs that these have for them.
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from holdfast.domain.service import ServiceKey
+from holdfast.domain.value import value
 from holdfast.policy.fleet_claims import STAYING, Claim
 from holdfast.policy.fleet_pools import Pool
 
@@ -38,7 +39,7 @@ def add(terms: Terms, more: Terms) -> None:
         terms[column] = terms.get(column, 0.0) + factor
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Sharing:
     """Replicas of those that stay, and the claims of those that move on the accelerators that they move to."""
 
@@ -46,7 +47,7 @@ class Sharing:
     moved: Mapping[ServiceKey, Claim] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Row:
     """`terms` at most `upper`."""
 
@@ -54,7 +55,7 @@ class Row:
     upper: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Level:
     """What each service of one priority makes good, and what to maximise for all: less the price of changes so far."""
 
@@ -66,7 +67,7 @@ class Level:
         return sum(total(terms, values) for terms in self.good)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Program:
     """Columns from 0 to `upper`, whole numbers but for those in `real`; one level after another is maximised.
 
@@ -80,7 +81,7 @@ class Program:
     levels: tuple[Level, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Columns:
     """Where one service is in the program: full replicas, the last one that is not full, what goes on, and moves."""
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from holdfast.api.reasons import Reason
 from holdfast.domain.service import AcceleratorOption
 from holdfast.policy.fleet_claims import Claim
-from holdfast.policy.guards import spare_replicas
 from holdfast.policy.placement import Option
 from holdfast.policy.replicas import Group
 from holdfast.policy.sizes import Sizes
@@ -26,7 +25,7 @@ def claim_of(view: View, sizes: Sizes) -> Claim:
 
     Of a pair the chosen accelerator is claimed; what serves beside it is its own whatever others want.
     """
-    chosen, own = view.chosen.belief, _own(view)
+    chosen, own, outside = view.chosen.belief, view.own, _outside(view)
     wanted = {target.accelerator: target.replicas for target in sizes.targets}
     held = view.held_by_people
     want = _allowed(view, own, own.size if held else wanted.get(view.chosen.name, 0))
@@ -39,12 +38,12 @@ def claim_of(view: View, sizes: Sizes) -> Claim:
         key=view.spec.key,
         option=chosen.option,
         want=want,
-        least=min(want, max(_outside(view), want if held else _least(view, running, others))),
+        least=min(want, max(outside, want if held else _least(view, running, others))),
         rate_rps=rate,
         demand_rps=max(0.0, _useful_rps(view, rate, want + others) - rate * others),
         priority=view.spec.priority,
         running=running,
-        outside=min(want, _outside(view)),
+        outside=min(want, outside),
         short=bool(own.short),
         waits=any(view.part(name).short for name in _beside(view)),
         kept=tuple(part for part in parts if part not in beside),
@@ -73,11 +72,6 @@ def _refused(view: View) -> bool:
     return any(problem.reason in REFUSALS for problem in view.service.problems)
 
 
-def _own(view: View) -> Group:
-    """The replicas of the chosen accelerator alone."""
-    return view.part(view.chosen.name)
-
-
 def _beside(view: View) -> tuple[str, ...]:
     return () if view.chosen.pair is None else (view.chosen.pair.accelerator,)
 
@@ -87,13 +81,14 @@ def _may_move(view: View, to: Option) -> bool:
 
     A pair stays where it is, and nothing moves to where scaling.minOnDemand would not be kept.
     """
-    if view.chosen.pair is not None or (to.belief.option.spot and view.spec.min_on_demand):
+    if to is view.chosen or view.chosen.pair is not None or (to.belief.option.spot and view.spec.min_on_demand):
         return False
-    free = to is not view.chosen and not any(to.hindrance) and to.room.nodes > 0 and math.isfinite(to.belief.rate_rps)
+    if any(to.hindrance) or not to.room.nodes or not math.isfinite(to.belief.rate_rps):
+        return False
     known = view.seen.fresh and view.demand_rps is not None and math.isfinite(view.demand_rps)
     moving = view.switching or view.held_by_people or view.asleep or view.learned.hangs.doubted or _refused(view)
     settled = all(group.observed and not group.rolling_out for group in view.groups)
-    return free and known and settled and not moving and _affordable(view, to)
+    return known and settled and not moving and _affordable(view, to)
 
 
 def _affordable(view: View, to: Option) -> bool:
@@ -122,7 +117,7 @@ def _least(view: View, running: int, beside: int) -> int:
     if not view.chosen.belief.option.spot and not view.asleep:
         least = max(least, view.spec.min_on_demand)
     if not all(group.observed and not group.rolling_out for group in view.groups):
-        return max(least, _own(view).baseline)
+        return max(least, view.own.baseline)
     return least if view.seen.fresh and not view.learned.hangs.doubted else max(least, running)
 
 
@@ -131,11 +126,11 @@ def _useful_rps(view: View, rate: float, want: int) -> float:
     demand = view.demand_rps
     if demand is None or not math.isfinite(demand):
         return rate * want
-    return max(demand, view.peaks.rate_rps) + rate * spare_replicas(view)
+    return max(demand, view.peaks.rate_rps) + rate * view.spare
 
 
 def _outside(view: View) -> int:
     """Replicas on nodes that take no pods now, such as cordoned ones."""
-    group, offered = _own(view), view.chosen.room.names
+    group, offered = view.own, view.chosen.room.names
     placed = (*group.ready, *group.starting, *group.failing, *group.stuck, *group.hung)
-    return sum(bool(replica.node) and replica.node not in offered for replica in placed)
+    return len([replica for replica in placed if replica.node and replica.node not in offered])

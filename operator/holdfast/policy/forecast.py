@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+from holdfast.domain.value import value
 from holdfast.policy.demand import Cell, Demand, threshold
 from holdfast.policy.statistics import normal_quantile, quantile_variance
 
@@ -26,7 +26,7 @@ RELAPSE = 1e-3
 """Chance at which noise of the estimate alone would call back a replica that was let go."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Residuals:
     """What the highest smoothed rate of a lead time had above its prediction, in standard deviations of such a rate."""
 
@@ -35,7 +35,7 @@ class Residuals:
     learned_at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Forecast:
     """Requests per second; `wanted_rps` is the quantile of the maximum within `lead_seconds` that sizes are made for.
 
@@ -59,7 +59,7 @@ def learn_residuals(memory: Residuals, demand: Demand, lead_seconds: float) -> R
     since = newest.ends_at - lead_seconds
     start = next((cell for cell in reversed(cells) if cell.ends_at <= since), None)
     if start is None or start.predicted_rps is None or since - start.ends_at > 2.0 * newest.seconds:
-        return replace(memory, learned_at=newest.ends_at)
+        return Residuals(memory.values, memory.ranked, newest.ends_at)
     seconds = smoothed_seconds(newest.seconds, lead_seconds)
     highest = _highest_rps([cell for cell in cells if start.ends_at < cell.ends_at <= newest.ends_at], seconds)
     deviation = _deviation_rps(start.predicted_rps, demand.noise, seconds)

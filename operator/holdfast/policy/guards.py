@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 from holdfast.api.reasons import Reason
+from holdfast.domain.value import value
 from holdfast.policy.sizing import replicas_for
 from holdfast.policy.spot import affordable
 from holdfast.policy.view import View
@@ -18,7 +18,7 @@ MOST_TURNS = 2
 """Changes of direction per lead time."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Proposal:
     """Replicas of the chosen accelerator now and as proposed, beside `elsewhere` on others that stay meanwhile."""
 
@@ -28,13 +28,17 @@ class Proposal:
     elsewhere: int = 0
     elsewhere_cost: float = 0.0
 
+    def at(self, replicas: int) -> Proposal:
+        """Return the same with so many replicas."""
+        return Proposal(self.view, self.before, replicas, self.elsewhere, self.elsewhere_cost)
+
     @property
     def lowers(self) -> bool:
         """Capacity gets less: hung replicas are none."""
-        return self.after < self.before - self.view.hung_to_let_go
+        return self.after < self.before and self.after < self.before - self.view.hung_to_let_go
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Bound:
     """The size a guard allows instead, and why."""
 
@@ -102,7 +106,7 @@ def held_long_enough(proposal: Proposal) -> Bound | None:
     covered = peaks.covered_seconds(view.now)
     if covered < hold:
         return Bound(proposal.before, Reason.DOWN_HOLD, f"fewer must do for {hold:.0f} s, watched for {covered:.0f} s")
-    needed = replicas_for(peaks.rate_rps, view.belief.rate_rps) + spare_replicas(view)
+    needed = replicas_for(peaks.rate_rps, view.belief.rate_rps) + view.spare
     if needed <= proposal.after:
         return None
     sentence = f"up to {peaks.rate_rps:.1f} req/s were reckoned with in the last {hold:.0f} s"
@@ -221,24 +225,5 @@ def apply_guards(proposal: Proposal, guards: tuple[Guard, ...] = GUARDS) -> tupl
         bound = guard(proposal)
         if bound is not None and bound.replicas != proposal.after:
             bounds.append(bound)
-            proposal = replace(proposal, after=bound.replicas)
+            proposal = proposal.at(bound.replicas)
     return proposal, tuple(bounds)
-
-
-def spare_replicas(view: View) -> int:
-    """Replicas to run in place of hung ones that must stay for now, of failing ones, and of those a pair lacks."""
-    return _in_place_of_failing(view) + len(view.group.hung) - view.hung_to_let_go + view.lacking
-
-
-def _in_place_of_failing(view: View) -> int:
-    """Where none serves, more of the same would fail as well, but for those whose node fell silent.
-
-    Each that fails although one as new as it serves has one. While only the newest fail, a single one is tried, and
-    none in the middle of a rollout: it is the new revision that fails, and every further replica would be of it.
-    """
-    group = view.group
-    newest = max((replica.created_at for replica in group.ready), default=-math.inf)
-    lost = (*group.failing, *group.stuck)
-    single = sum(replica.created_at <= newest or replica.reason == Reason.NODE_LOST for replica in lost)
-    tried = 1 if lost and group.ready and not group.rolling_out else 0
-    return max(single, tried)

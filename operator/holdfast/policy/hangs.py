@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.signals import SignalState
 from holdfast.domain.snapshot import Timing
+from holdfast.domain.value import value
 from holdfast.policy.traffic import Seen
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Hang:
     """One replica that looks hung `since`; `sure` once a later scrape has shown the same."""
 
@@ -20,7 +21,7 @@ class Hang:
     sure: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Hangs:
     """`doubted`: more than half of several replicas look hung, which is rather the doing of something they share."""
 
@@ -30,7 +31,7 @@ class Hangs:
     @property
     def found(self) -> tuple[str, ...]:
         """Replicas that certainly look hung, whatever the cause."""
-        return tuple(hang.name for hang in self.each if hang.sure)
+        return tuple([hang.name for hang in self.each if hang.sure])
 
     @property
     def believed(self) -> frozenset[str]:

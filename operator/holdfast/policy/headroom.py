@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from holdfast.domain.service import Slo
+from holdfast.domain.value import value
 from holdfast.policy.budget import Budget, SloState
 
 LOWEST, HIGHEST = 0.05, 0.9995
@@ -12,7 +11,7 @@ FIRST = 0.9
 """The quantile of a new service: cheap in the fluid study, and safe until verdicts are known."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Headroom:
     """`quantile` is the law's, `sizing` the one in force: it does not rise while ordered replicas are starting."""
 

@@ -7,12 +7,13 @@ requests are bad, and as many verdicts of the engine are taken back, whatever th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from holdfast.domain.activator import NO_WAITS, Activator, Waits, longer_than
 from holdfast.domain.service import Slo
 from holdfast.domain.signals import History, RateSample
+from holdfast.domain.value import value
 from holdfast.policy.budget import Budget, Verdicts, amended
 
 MOST_PROCESSES = 8
@@ -34,7 +35,7 @@ class Counted(NamedTuple):
     given_up: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class HeldBack:
     """What was counted, the last looked at last, and requests judged bad that an engine has yet to judge.
 

@@ -10,11 +10,12 @@ import enum
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from holdfast.domain.activator import Activator
 from holdfast.domain.signals import History
 from holdfast.domain.snapshot import ServiceSnapshot
+from holdfast.domain.value import value
 from holdfast.policy.replicas import Group
 from holdfast.policy.schedules import Floors
 from holdfast.policy.traffic import Seen
@@ -45,7 +46,7 @@ class Slumber(enum.Enum):
     ASLEEP = "asleep"  # no replica is wanted
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Idle:
     """What is remembered of the pauses of a service that may rest; times in seconds since the epoch.
 

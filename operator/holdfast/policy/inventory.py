@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.service import AcceleratorOption
 from holdfast.domain.snapshot import ServiceSnapshot
+from holdfast.domain.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Room:
     """Replicas that matching nodes have room for: those of these names, of `offering` that have the resource at all."""
 
@@ -24,8 +25,15 @@ class Room:
         """How many match."""
         return len(self.names)
 
+    def most_replicas(self, placed: int) -> int | None:
+        """Most replicas that could run now, `placed` of which do; None where nodes say nothing.
 
-@dataclass(frozen=True, slots=True)
+        Where no node has the resource, nodes may still be created for whoever asks.
+        """
+        return None if self.offering == 0 else placed + self.free_replicas
+
+
+@value
 class Inventory:
     """The nodes of one snapshot; answers are remembered while one snapshot is decided on.
 
@@ -42,14 +50,6 @@ class Inventory:
         if key not in self._rooms:
             self._rooms[key] = _room(self.nodes, *key)
         return self._rooms[key]
-
-    def most_replicas(self, option: AcceleratorOption, placed: int) -> int | None:
-        """Most replicas that could run now, `placed` of which do; None where nodes say nothing.
-
-        Where no node has the resource, nodes may still be created for whoever asks.
-        """
-        room = self.room(option)
-        return None if room.offering == 0 else placed + room.free_replicas
 
     def gpus(self, resource: str, names: frozenset[str], size: int = 1) -> int:
         """GPUs of the named nodes, free or not, that replicas of `size` GPUs can use."""

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from zlib import crc32
 
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import LEAST_LOOK_SECONDS
-from holdfast.policy.budget import Verdicts
+from holdfast.domain.value import value
+from holdfast.policy.budget import Verdicts, plus
 from holdfast.policy.traffic import Seen
 
 LOOK_SECONDS = 60.0
 """The correction is a slow one: observation and prediction are compared that often."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Look:
     """What was observed since the last comparison, while nothing but noise changed the load.
 
@@ -81,13 +82,14 @@ def watch(
     if now < look.since or look.leftover > 0.0:
         ended = share * (total.finished + total.failed + total.aborted)
         return replace(look, since=max(look.since, now), leftover=max(0.0, look.leftover - ended))
-    return replace(
-        look,
+    return Look(
+        since=look.since,
         arrivals=look.arrivals + share * arrivals,
         begun=look.begun + share * total.ttft_count,
         replica_seconds=look.replica_seconds + passed * serving,
         busiest=max(1.0, total.busiest),
-        verdicts=Verdicts(look.verdicts.good + verdicts.good, look.verdicts.bad + verdicts.bad),
+        verdicts=plus(look.verdicts, verdicts),
+        before=look.before,
         failed=look.failed + share * seen.failed,
         tpot_count=look.tpot_count + share * total.tpot_count,
         tpot_seconds=look.tpot_seconds + share * total.tpot_sum_seconds,
@@ -96,10 +98,7 @@ def watch(
 
 def is_due(look: Look, key: ServiceKey, now: float) -> bool:
     """Once per `LOOK_SECONDS`, services one after another and not all at once."""
-    if look.since is None:
+    if look.since is None or now - look.since < LEAST_LOOK_SECONDS:
         return False
     offset = crc32(str(key).encode()) % int(LOOK_SECONDS)
-    return (
-        now - look.since >= LEAST_LOOK_SECONDS
-        and (now + offset) // LOOK_SECONDS != (look.since + offset) // LOOK_SECONDS
-    )
+    return (now + offset) // LOOK_SECONDS != (look.since + offset) // LOOK_SECONDS

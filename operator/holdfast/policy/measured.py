@@ -8,10 +8,11 @@ measured: at the present belief of how slow steps are, so that what is learnt of
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from holdfast.domain.benchmark import EngineKind, Measured
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.domain.value import value
 from holdfast.enginemodel.mix import DEFAULT_CV, LengthMix
 from holdfast.policy.replicarate import EngineModel
 
@@ -19,7 +20,7 @@ LEAST_FACTOR, MOST_FACTOR = 0.05, 20.0
 """A model further off than this is not scaled: something else is the matter."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Scaled:
     """A measurement, and the factor it puts on the model's answers; 1 where it could not be compared."""
 

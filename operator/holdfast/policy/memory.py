@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from holdfast.domain.service import ServiceKey
+from holdfast.domain.value import value
 from holdfast.policy.batching import Batching
 from holdfast.policy.budget import Budget
 from holdfast.policy.capacity import Capacity
@@ -29,7 +30,7 @@ from holdfast.policy.sizing import Peaks
 from holdfast.policy.turns import Turns
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Learned:
     """What looking at a service has taught; every part belongs to the module of its type.
 
@@ -53,7 +54,7 @@ class Learned:
     held: HeldBack = field(default_factory=HeldBack)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ServiceMemory:
     """What was learned of one service and what was decided last; `last` is None before the first decision.
 
@@ -77,7 +78,7 @@ class ServiceMemory:
         return None if self.last is None else self.last.at
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Memory:
     """What is remembered of each service, and of all together; what is gone is forgotten."""
 

@@ -7,7 +7,6 @@ import math
 from holdfast.api.quantities import format_duration
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action
-from holdfast.policy.guards import spare_replicas
 from holdfast.policy.placement import Option
 from holdfast.policy.replicas import Group
 from holdfast.policy.sizes import Sizes
@@ -166,7 +165,7 @@ def _regular(view: View, sizes: Sizes) -> str:
 
 
 def _replacements(view: View) -> str:
-    spare = spare_replicas(view)
+    spare = view.spare
     if not spare or view.demand_rps is None or not view.belief.feasible:
         return ""
     return f"{spare} of them in place of {'one' if spare == 1 else 'those'} that cannot serve"
@@ -199,7 +198,7 @@ def _doubt(view: View, sizes: Sizes) -> str:
 
 def _needed(view: View) -> int:
     """Replicas that the demand asks for, those in place of failing ones included."""
-    return max(view.chosen.replicas, view.waking, view.least.replicas) + spare_replicas(view)
+    return max(view.chosen.replicas, view.waking, view.least.replicas) + view.spare
 
 
 HARD_BOUNDS = frozenset({Reason.BUDGET_LIMITED, Reason.CAPACITY_LIMITED, Reason.AT_MAXIMUM})
@@ -234,8 +233,8 @@ def _up_reason(view: View, sizes: Sizes) -> Reason:
         return least.reason
     if _regular(view, sizes) and _target(sizes, view.chosen.name) <= view.part(view.chosen.name).size:
         return Reason.AT_MINIMUM
-    if spare_replicas(view) and _needed(view) - spare_replicas(view) <= view.group.baseline:
-        if spare_replicas(view) == view.lacking:
+    if view.spare and _needed(view) - view.spare <= view.group.baseline:
+        if view.spare == view.lacking:
             return Reason.ACCELERATOR_UNAVAILABLE
         return Reason.ENGINE_HUNG if view.group.hung else Reason.ENGINE_FAILING
     if view.forecast is not None and view.demand_rps is not None and view.demand_rps > view.forecast.wanted_rps:

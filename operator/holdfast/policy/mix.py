@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from holdfast.domain.signals import LengthHistogram
+from holdfast.domain.value import value
 from holdfast.enginemodel.mix import DEFAULT_CV, LengthMix, histogram_moments
 from holdfast.policy.traffic import Seen
 
@@ -29,7 +29,7 @@ MATERIAL = 0.1
 """A relative change of a mean below this moves no capacity."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Lengths:
     """Exponentially forgotten sums over requests, in requests and tokens; `shares` are summed over prompts."""
 

@@ -6,14 +6,15 @@ Only spot and regular nodes of the same hardware serve beside each other (policy
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Candidate
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.domain.value import value
 from holdfast.policy.capacity import Belief
 from holdfast.policy.inventory import Inventory, Room
-from holdfast.policy.replicas import Group
+from holdfast.policy.replicas import Group, group_on
 from holdfast.policy.setbacks import Setback, Setbacks
 from holdfast.policy.sizing import replicas_for
 from holdfast.policy.spot import Beside, affordable, beside, is_barred, together
@@ -22,7 +23,7 @@ HYSTERESIS = 0.9
 """Another accelerator must cost less than this share of the one in use."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Option:
     """One accelerator under consideration: `replicas` carry the demand, at most `most` can be had.
 
@@ -94,7 +95,7 @@ class Option:
         return round(both / self.replicas / rate, 12)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Choice:
     """The accelerator taken, and what staying there has cost since `better` has been the better one."""
 
@@ -115,22 +116,22 @@ def options(
     now: float,
 ) -> tuple[Option, ...]:
     """Describe every accelerator of the spec; `fallback` replicas are wanted where the demand is unknown."""
-    by_name = {group.accelerator: group for group in groups}
     found = []
     for index, alone in enumerate(beliefs):
         pair = beside(spec, alone.option, groups, setbacks, inventory, now)
         belief = _slower(alone, beliefs, pair)
         replicas = _replicas(spec, belief, demand_rps, fallback)
-        group = by_name.get(belief.option.name) or Group(belief.option.name)
+        group = group_on(groups, belief.option.name)
         setback = setbacks.active(belief.option.name, now)
         full = _is_full(group, setback)
-        room = group.placed if full else inventory.most_replicas(belief.option, group.placed)
+        room = inventory.room(belief.option)
+        had = group.placed if full else room.most_replicas(group.placed)
         option = Option(
             belief=belief,
             index=index,
             replicas=replicas,
-            most=_most(spec, belief.option, room, pair, replicas),
-            room=inventory.room(belief.option),
+            most=_most(spec, belief.option, had, pair, replicas),
+            room=room,
             setback=None if full else setback,
             pair=pair,
             barred=is_barred(spec, belief.option),
@@ -203,9 +204,9 @@ def choose(
     best = min(considered, key=lambda option: option.rank)
     by_name = {option.name: option for option in considered}
     current = by_name.get(memory.accelerator) or by_name.get(in_use(groups, considered))
-    if current is None or _worse(current, best):
+    if current is None or best is current or _worse(current, best):
         return Choice(best.name, judged_at=now)
-    if best is current or best.full or not _cheaper(best, current) or not _both_fit(spec, best, current, groups):
+    if best.full or not _cheaper(best, current) or not _both_fit(spec, best, current, groups):
         return Choice(current.name, judged_at=now)
     passed = now - memory.judged_at if memory.better == best.name and memory.judged_at <= now else 0.0
     saving, price = _saving_per_hour(current, best), (best.cost_per_hour or 1.0) * switch_seconds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Protocol
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from holdfast.domain.engine import StepSums
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceKey, ServiceSpec, Slo
+from holdfast.domain.value import value
 from holdfast.enginemodel.batching import best, candidates
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.mix import LengthMix
@@ -29,7 +30,7 @@ SLOWNESS_GRID, RATE_GRID = 0.05, 0.25
 """Steps of the logarithms of slowness, for which capacities are computed, and of rate, for which laws are fitted."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReplicaRate:
     """Requests per second one replica carries within the objectives, what binds it, and how sure that is (0..1).
 

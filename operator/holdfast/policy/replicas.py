@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import Placement, Replica, ReplicaPhase
 from holdfast.domain.snapshot import ServiceSnapshot
+from holdfast.domain.value import value
 from holdfast.policy.settings import PolicySettings
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Group:
     """All replicas of one accelerator; `size` is spec.replicas of its Deployment.
 
@@ -54,11 +56,34 @@ class Group:
         """What a change starts from: spec.replicas, or what still runs where the Deployment is gone."""
         return self.size if self.exists else len(self.ready) + len(self.coming)
 
+    @property
+    def in_place_of_failing(self) -> int:
+        """Replicas to run beside those that fail: as many as show that others would not.
+
+        Where none serves, more of the same would fail as well, but for those whose node fell silent. Each that fails
+        although one as new as it serves has one. While only the newest fail, a single one is tried, and none in the
+        middle of a rollout: it is the new revision that fails, and every further replica would be of it.
+        """
+        lost = self.failing + self.stuck
+        if not lost:
+            return 0
+        newest = max((replica.created_at for replica in self.ready), default=-math.inf)
+        single = sum(replica.created_at <= newest or replica.reason == Reason.NODE_LOST for replica in lost)
+        return max(single, 1 if self.ready and not self.rolling_out else 0)
+
     def cheapest_to_remove(self) -> tuple[str, ...]:
         """Names in the order in which replicas are best removed: without capacity first, then the newest."""
         useless = (*self.failing, *self.stuck, *self.hung, *self.short)
         ranked = (*useless, *self.pending, *_newest(self.starting), *_newest(self.ready))
         return tuple(replica.name for replica in ranked)
+
+
+def group_on(groups: Iterable[Group], accelerator: str) -> Group:
+    """The group of one accelerator, an empty one where it has none."""
+    for group in groups:
+        if group.accelerator == accelerator:
+            return group
+    return Group(accelerator)
 
 
 def anything_starting(groups: tuple[Group, ...]) -> bool:
@@ -87,25 +112,31 @@ def _group(
     settings: PolicySettings,
     hung: frozenset[str],
 ) -> Group:
-    phases: dict[ReplicaPhase, list[Replica]] = {phase: [] for phase in ReplicaPhase}
+    found: dict[str, list[Replica]] = {}
     for replica in sorted(replicas, key=_identity):
-        phases[replica.phase].append(replica)
-    unplaced, starting = phases[ReplicaPhase.UNSCHEDULABLE], phases[ReplicaPhase.STARTING]
+        found.setdefault(_counts_as(replica, now, settings, hung), []).append(replica)
+    draining = len(found.pop("draining", ()))
     return Group(
         accelerator=name,
         size=max(0, placement.replicas) if placement else 0,
         exists=placement is not None,
         observed=placement is None or placement.observed,
         rolling_out=placement is not None and placement.rolling_out,
-        ready=tuple(r for r in phases[ReplicaPhase.READY] if r.name not in hung),
-        starting=tuple(r for r in starting if now - _placed_at(r) < settings.starting_seconds),
-        stuck=tuple(r for r in starting if now - _placed_at(r) >= settings.starting_seconds),
-        pending=tuple(r for r in unplaced if now - r.created_at < settings.provisioning_seconds),
-        short=tuple(r for r in unplaced if now - r.created_at >= settings.provisioning_seconds),
-        failing=tuple(phases[ReplicaPhase.FAILING]),
-        hung=tuple(r for r in phases[ReplicaPhase.READY] if r.name in hung),
-        draining=len(phases[ReplicaPhase.DRAINING]),
+        draining=draining,
+        **{kind: tuple(those) for kind, those in found.items()},
     )
+
+
+def _counts_as(replica: Replica, now: float, settings: PolicySettings, hung: frozenset[str]) -> str:
+    """The field of a `Group` that a replica belongs to."""
+    phase = replica.phase
+    if phase is ReplicaPhase.READY:
+        return "hung" if replica.name in hung else "ready"
+    if phase is ReplicaPhase.STARTING:
+        return "starting" if now - _placed_at(replica) < settings.starting_seconds else "stuck"
+    if phase is ReplicaPhase.UNSCHEDULABLE:
+        return "pending" if now - replica.created_at < settings.provisioning_seconds else "short"
+    return "failing" if phase is ReplicaPhase.FAILING else "draining"
 
 
 def _identity(replica: Replica) -> tuple[float, str]:

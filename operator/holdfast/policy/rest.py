@@ -6,8 +6,9 @@ Engines are scraped more rarely than decisions are made, and most services are q
 from __future__ import annotations
 
 import math
-from operator import attrgetter
-from typing import NamedTuple
+from collections.abc import Callable
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple, TypeVar
 
 from holdfast.domain.activator import Activator
 from holdfast.domain.benchmark import Measured
@@ -43,6 +44,8 @@ class Last(NamedTuple):
     until: float = math.inf
 
 
+_Item = TypeVar("_Item")
+_by_first = itemgetter(0)
 _by_name = attrgetter("name")
 _by_accelerator = attrgetter("accelerator")
 _by_reason = attrgetter("reason", "message")
@@ -56,14 +59,18 @@ def facts(service: ServiceSnapshot) -> Facts:
         traffic.state,
         traffic.detail,
         traffic.interval_seconds,
-        tuple(sorted(traffic.by_accelerator, key=lambda pair: pair[0])),
-        tuple(sorted(service.replicas, key=_by_name)),
-        tuple(sorted(service.placements, key=_by_accelerator)),
-        tuple(sorted(service.problems, key=_by_reason)),
+        _in_order(traffic.by_accelerator, _by_first),
+        _in_order(service.replicas, _by_name),
+        _in_order(service.placements, _by_accelerator),
+        _in_order(service.problems, _by_reason),
         tuple(sorted(traffic.hung)),
         service.activator,
         service.measured,
     )
+
+
+def _in_order(items: tuple[_Item, ...], key: Callable[[_Item], Any]) -> tuple[_Item, ...]:
+    return tuple(sorted(items, key=key)) if len(items) > 1 else items
 
 
 def still_holds(last: Last | None, known: Facts, now: float, timing: Timing) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from holdfast.domain.value import value
 from holdfast.policy.traffic import Seen
 
 REFUSING, ENDED = 0.05, 0.01
@@ -16,7 +15,7 @@ WEIGHT = 0.5
 """Of one episode."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Retries:
     """The share learned so far, and the episode of refusals under way.
 

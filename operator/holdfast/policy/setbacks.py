@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import Replica
+from holdfast.domain.value import value
 from holdfast.policy.replicas import Group
 from holdfast.policy.settings import PolicySettings
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Setback:
     """Why an accelerator is out until `until`; `delay_seconds` doubles from one setback to the next."""
 
@@ -21,7 +22,7 @@ class Setback:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Setbacks:
     """`past` holds one setback per accelerator, over or not; `failing_since` when replicas were first seen to fail.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from holdfast.domain.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PolicySettings:
     """Times in seconds; the defaults suit clouds whose node pools grow in minutes.
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, PlacementTarget
-from holdfast.policy.guards import Bound, Proposal, apply_guards, spare_replicas
+from holdfast.domain.value import value
+from holdfast.policy.guards import Bound, Proposal, apply_guards
 from holdfast.policy.replicas import Group
 from holdfast.policy.sizing import replicas_for
 from holdfast.policy.spot import affordable
 from holdfast.policy.view import View
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Sizes:
     """What every accelerator's size becomes, and what bounded it.
 
@@ -30,7 +30,7 @@ class Sizes:
 
     @property
     def limits(self) -> frozenset[Reason]:
-        return frozenset(bound.reason for bound in self.bounds)
+        return frozenset([bound.reason for bound in self.bounds])
 
 
 def decide_sizes(view: View) -> Sizes:
@@ -84,7 +84,7 @@ def propose(view: View) -> int:
     More at once when the demand asks for it; fewer only when they also carry what the estimate may be wrong by. Hung
     ones first make room: they take their share of the requests, and accelerators.
     """
-    before, spare = view.group.baseline, spare_replicas(view)
+    before, spare = view.group.baseline, view.spare
     if view.asleep:
         return 0
     if view.hung_to_let_go:

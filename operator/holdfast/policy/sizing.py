@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from holdfast.domain.value import value
 from holdfast.policy.forecast import Forecast
 
 MOST_REPLICAS = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Peaks:
     """The highest demands of the hold time, newest last and each below the one before it, as (seconds, requests/s).
 

@@ -8,19 +8,20 @@ regular ones that must not be missing, beside regular ones the spot replicas tha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from holdfast.domain.cluster import Replica
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.domain.value import value
 from holdfast.enginemodel.catalog import PRODUCT_LABELS, find_accelerator
 from holdfast.policy.inventory import Inventory
-from holdfast.policy.replicas import Group
+from holdfast.policy.replicas import Group, group_on
 from holdfast.policy.setbacks import Setbacks
 from holdfast.policy.sizing import MOST_REPLICAS, affordable_replicas
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Beside:
     """The accelerator that serves beside the chosen one: beyond its `first` replicas up to `most` are the other's."""
 
@@ -87,11 +88,10 @@ def beside(
     others = keepers(spec, option) if option.spot else [o for o in twins(spec, option) if _preferred(spec, o, option)]
     if not others or (option.spot and not spec.min_on_demand):
         return None
-    by_name = {group.accelerator: group for group in groups}
-    serving = {other.name: _serving(by_name.get(other.name), other) for other in others}
+    serving = {other.name: _serving(group_on(groups, other.name), other) for other in others}
 
     def order(other: AcceleratorOption) -> tuple[int, int, float]:
-        there, most = serving[other.name], inventory.most_replicas(other, by_name.get(other.name, Group("")).placed)
+        there, most = serving[other.name], inventory.room(other).most_replicas(group_on(groups, other.name).placed)
         if setbacks.active(other.name, now) is not None:
             most = there
         missing = 0 if most is None else max(0, spec.min_on_demand - most)
@@ -121,12 +121,11 @@ def affordable(option: AcceleratorOption, pair: Beside | None, dollars_per_hour:
 
 def together(groups: Sequence[Group], chosen: str, pair: Beside | None) -> tuple[Group, tuple[Group, ...]]:
     """The replicas that serve by choice as one group, and those that are being left."""
-    by_name = {group.accelerator: group for group in groups}
-    own = by_name.get(chosen, Group(chosen))
+    own = group_on(groups, chosen)
     others = tuple(group for group in groups if group.exists and group.accelerator != chosen)
     if pair is None:
         return own, others
-    here, rest = parted(by_name.get(pair.accelerator, Group(pair.accelerator)), pair.most)
+    here, rest = parted(group_on(groups, pair.accelerator), pair.most)
     left = tuple(group for group in others if group.accelerator != pair.accelerator)
     return _joined(own, here), (*((rest,) if rest.size else ()), *left)
 
@@ -178,10 +177,8 @@ def _made_of(group: Group, size: int, draining: int, ranked: Sequence[Replicas])
     )
 
 
-def _serving(group: Group | None, option: AcceleratorOption) -> int:
+def _serving(group: Group, option: AcceleratorOption) -> int:
     """Replicas that are capacity, or are starting on a node that they have."""
-    if group is None:
-        return 0
     placed = min(group.size, len(group.ready) + len(group.starting))
     return placed if option.max_replicas is None else min(placed, option.max_replicas)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from operator import attrgetter
 
 from holdfast.domain.decision import BadByCause
 from holdfast.domain.engine import ExactCounts, StepSums
 from holdfast.domain.service import Slo
 from holdfast.domain.signals import AcceleratorTraffic, LengthHistogram, SignalState, Traffic
+from holdfast.domain.value import value
 
 LARGEST = 1e12
 """No count, token sum or gauge of one interval is larger."""
@@ -23,7 +24,7 @@ EXACT_NAMES = tuple(field.name for field in fields(ExactCounts))
 _exact_values: Callable[[ExactCounts], tuple[float, ...]] = attrgetter(*EXACT_NAMES)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Seen:
     """One interval of a service: the sum over accelerators, and each of them by name in order of names.
 

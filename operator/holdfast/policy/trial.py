@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+
+from holdfast.domain.value import value
 
 WORSE = 2.0
 """How many times as often a canary must miss to be sent back."""
@@ -35,7 +36,7 @@ class Outcome(enum.Enum):
     RETURN = "return"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Side:
     """Requests of some replicas over an interval: how many were judged, how many of them missed an objective."""
 
@@ -50,7 +51,7 @@ class Side:
         return Side(self.judged + other.judged, self.bad + other.bad)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Evidence:
     """The sum of log likelihood ratios, and the requests of the canary behind it."""
 

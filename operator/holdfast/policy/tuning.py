@@ -68,10 +68,7 @@ def advice(memory: Batching, view: View) -> str:
 def _situation(memory: Batching, view: View, placement: Placement, passed_seconds: float) -> Situation:
     free = not view.spec.batching_fixed and not view.spec.recommend_only and not view.belief.fast_loop
     settled = _settled(view)
-    share = min(1.0, passed_seconds / view.seen.interval_seconds) if view.seen.interval_seconds > 0.0 else 0.0
-    canary, rest = sides(view.service.traffic.revisions, placement, share if view.seen.fresh else 0.0)
-    on_trial = _on_trial(view)
-    return Situation(
+    situation = Situation(
         now=view.now,
         accelerator=placement.accelerator,
         limits=placement.batching,
@@ -85,6 +82,14 @@ def _situation(memory: Batching, view: View, placement: Placement, passed_second
         rate_rps=view.belief.rate_rps,
         cold_start_seconds=view.learned.cold_starts.p90_seconds or view.learned.lead_seconds,
         wanted=memory.considered.wanted if memory.considered and free and settled else None,
+    )
+    if memory.trial is None and placement.batching_before is None:
+        return situation
+    share = min(1.0, passed_seconds / view.seen.interval_seconds) if view.seen.interval_seconds > 0.0 else 0.0
+    canary, rest = sides(view.service.traffic.revisions, placement, share if view.seen.fresh else 0.0)
+    on_trial = _on_trial(view)
+    return replace(
+        situation,
         canary=canary,
         rest=rest,
         canary_serves=any(replica.name in on_trial for replica in view.group.ready),

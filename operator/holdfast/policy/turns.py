@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from holdfast.domain.decision import Action
+from holdfast.domain.value import value
 
 UNCHANGED = 1.1
 """Load that has grown by less than this factor did not call a replica back: letting it go was a mistake."""
@@ -12,7 +11,7 @@ UNCHANGED = 1.1
 MOST_PATIENCE = 16.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Turns:
     """Whether the size last grew, and when it changed direction (seconds), newest last.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from holdfast.api.quantities import format_duration
 from holdfast.api.reasons import Reason
 from holdfast.domain.service import ServiceSpec
 from holdfast.domain.snapshot import ServiceSnapshot
+from holdfast.domain.value import value
 from holdfast.policy.budget import SloState
 from holdfast.policy.capacity import Belief
 from holdfast.policy.fleet import Grant
@@ -16,7 +16,7 @@ from holdfast.policy.forecast import Forecast
 from holdfast.policy.idle import Slumber
 from holdfast.policy.memory import Learned
 from holdfast.policy.placement import Choice, Option
-from holdfast.policy.replicas import Group
+from holdfast.policy.replicas import Group, group_on
 from holdfast.policy.schedules import NO_FLOORS, Floors
 from holdfast.policy.sizing import Peaks, replicas_for
 from holdfast.policy.traffic import Seen
@@ -36,7 +36,7 @@ class Least(NamedTuple):
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class View:
     """What is known and believed of one service at `now`, before a size is decided.
 
@@ -182,12 +182,17 @@ class View:
             asked = min(asked, max(1, replicas_for(self.demand_rps, self.belief.rate_rps)))
         return max(0, len(self.group.short) - len(self.own.short) - (self.chosen.replicas - asked))
 
+    @property
+    def spare(self) -> int:
+        """Replicas to run in place of hung ones that must stay for now, of failing ones, and of those a pair lacks."""
+        group = self.group
+        return group.in_place_of_failing + len(group.hung) - self.hung_to_let_go + self.lacking
+
     def part(self, accelerator: str) -> Group:
         """All replicas of one accelerator, whether they serve by choice or are being left."""
         if self.chosen.pair is not None:
             return self.group_of(accelerator)
-        there = (self.group, *self.others)
-        return next((group for group in there if group.accelerator == accelerator), Group(accelerator))
+        return group_on((self.group, *self.others), accelerator)
 
     def group_of(self, accelerator: str) -> Group:
-        return next((group for group in self.groups if group.accelerator == accelerator), Group(accelerator))
+        return group_on(self.groups, accelerator)
