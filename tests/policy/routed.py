@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdfast.domain.cluster import ReplicaPhase
-from holdfast.domain.engine import ExactCounts
+from holdfast.domain.engine import ExactCounts, StepSums
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
-from holdfast.domain.signals import LEAST_LOOK_SECONDS, AcceleratorTraffic, busiest_share
+from holdfast.domain.signals import LEAST_LOOK_SECONDS, AcceleratorTraffic, Traffic, busiest_share
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.policy.replicarate import ReplicaRate
 from tests.builders import OUTPUT_TOKENS, PROMPT_TOKENS
 from tests.policy.fluid import FixedRates, FluidCluster, Pod
+
+SUMMED_SECONDS, STEP_SECONDS = 180.0, 0.01
+"""Over how long the plugins' sums are asked for, and how long a step takes."""
 
 WITHIN = 0.8
 """Share of its throughput up to which a replica keeps the objectives."""
@@ -30,6 +33,11 @@ class Queueing(FixedRates):
     ) -> float | None:
         used = WITHIN * rate_rps * slowness / self.rates[option.name]
         return slowness * empty_tpot(spec) / (1.0 - used) if used < 1.0 else None
+
+    def steps_seconds(
+        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, rate_rps: float, steps: StepSums
+    ) -> float | None:
+        return steps.steps * STEP_SECONDS
 
 
 def empty_tpot(spec: ServiceSpec) -> float:
@@ -68,6 +76,15 @@ class RoutedCluster(FluidCluster):
 
     def model(self) -> FixedRates:
         return Queueing(self.rates)
+
+    def _traffic(self) -> Traffic:
+        """With the plugin also how long all steps took, which goes on while there is no load, too."""
+        seen = super()._traffic()
+        ends = self.clock // self.scrape * self.scrape
+        past = [at for at in range(int(ends - SUMMED_SECONDS), int(ends)) if at >= 0]
+        seconds = sum(self.slower(float(at)) for at in past)
+        sums = StepSums(steps=len(past) / STEP_SECONDS, seconds=seconds)
+        return replace(seen, steps=tuple((name, sums) for name, _ in seen.by_accelerator)) if self.plugin else seen
 
     def _second(self) -> None:
         self.clock += 1.0

@@ -151,6 +151,18 @@ def test_steps_as_measured_go_before_what_tpot_suggests() -> None:
     assert capacity.beliefs[0].correction.slowness == pytest.approx(1.3, rel=0.01)
 
 
+def test_what_the_plugin_makes_of_time_per_token_says_nothing_about_how_fast_steps_are() -> None:
+    """It lets answers wait up to their objective: the mean TPOT is what it chose, and the steps are as fast as ever."""
+    model = Predicting({"h100": 4.0, "l40s": 2.0})
+    seen, plugins = judge(traffic(1.0)), frozenset({"h100"})
+    capacity = believe(Capacity(), SPEC, Lengths(), seen, model, plugins)
+    for _ in range(40):
+        capacity = correct(capacity, minute(3.0, tpot=0.03), "h100", model)
+        capacity = believe(capacity, SPEC, Lengths(), seen, model, plugins)
+    assert capacity.beliefs[0].correction.slowness == 1.0
+    assert capacity.beliefs[0].correction.looks == 40
+
+
 @pytest.mark.parametrize(
     "steps",
     [

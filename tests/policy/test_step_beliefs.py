@@ -56,13 +56,15 @@ def test_after_a_step_the_size_settles_at_what_the_rate_needs(
 
 
 @plugins
-def test_engines_that_become_slower_are_noticed_at_the_first_look(plugin: bool) -> None:
+def test_engines_that_become_slower_are_noticed_soon(plugin: bool) -> None:
+    """At the first look by the time per token; what plugins sum up holds three minutes."""
+    soon = 180.0 if plugin else 60.0
     slower = steps((0, 1.0), (STEP, 1.5))
     cluster = RoutedCluster(CHAT, steps((0, 14.0)), ONE, plugin=plugin, connections=EVEN, slower=slower)
     cluster.begin_with("h100", 5)
     cluster.run(STEP + 600.0)
     before = believed(cluster)[int(STEP / cluster.tick)][1]
-    assert next(at for at, rate in believed(cluster, STEP) if rate < 0.95 * before) <= STEP + 60.0
+    assert next(at for at, rate in believed(cluster, STEP) if rate < 0.95 * before) <= STEP + soon
     assert believed(cluster)[-1][1] <= 4.0 / 1.5
 
 

@@ -26,11 +26,13 @@ from holdfast.simulator.twin.books import (
     NOBODY,
     REJECTED,
     RUNNING,
+    STEPS,
     UNSERVED,
     WAITING,
 )
 from holdfast.simulator.twin.fleet import EngineKind, Fleet, Routing, Workload
 from holdfast.simulator.twin.timers import Floats
+from holdfast_engine.leastsquares import UNITS, place
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.rules import Limits
 
@@ -181,6 +183,10 @@ class ObjectFleet(Fleet):
         record["waiting_late"] = scheduler.loop.queue.order.sizes[2]
         for name, value in zip(EXACT, scheduler.loop.counts(), strict=True):
             record[name] = value
+        fit = scheduler.loop.fit
+        for term, name in enumerate(STEPS):
+            pending = sum(step[term] for step in fit._steps)
+            record[name] = UNITS[term] * (fit.totals[place(0, term)] + pending)
 
 
 def _found_in_cache(plan: StepPlan) -> int:

@@ -65,6 +65,9 @@ def assert_same(ours: Fleet, theirs: Fleet, engines: range) -> None:
     for number in engines:
         mine, yours = ours.state(number), theirs.state(number)
         assert {name: mine[name][0] for name in FIELDS} == {name: yours[name][0] for name in FIELDS}
+        # The plugin counts in larger units.
+        sums = [[float(state[name][0]) for name in books.STEPS] for state in (mine, yours)]
+        assert sums[0] == pytest.approx(sums[1], rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize("examples", [25, pytest.param(400, marks=pytest.mark.slow)])

@@ -85,3 +85,19 @@ def test_an_overload_that_the_plugin_softens_is_answered_as_fast_as_without_it(t
     assert softened.enough_at() <= stock.enough_at() <= BEGINS + 45.0
     assert max(look.late for look in softened.looks) > 20.0
     assert max(look.backlog for look in softened.looks) < 5.0, "late requests are not sized for a second time"
+
+
+def slowness(overhead: str, folder: Path) -> float:
+    """What ten minutes of plugins on engines with so much host time a step teach of how long steps take."""
+    content: dict[str, Any] = small_scenario() | {"duration": "10m"}
+    entry = {"system": "h100_sxm", "gpus": 8, "coldStart": "60s", "overhead": overhead}
+    content["cluster"] = {"accelerators": {"h100": entry}}
+    policy = Holdfast()
+    play(content, folder, policy)
+    (service,) = policy._memory.services.values()
+    return service.learned.capacity.beliefs[0].correction.slowness
+
+
+def test_how_long_steps_take_is_learned_from_what_the_plugin_sums_up(tmp_path: Path) -> None:
+    assert slowness("1.5ms", tmp_path) == pytest.approx(1.0, abs=0.1)
+    assert slowness("6ms", tmp_path) > 1.2

@@ -223,7 +223,10 @@ def _compared(
 ) -> Correction:
     old = belief.correction
     measured = _steps_ratio(memory, spec, belief, steps, look.served_rps, model)
-    ratio = _tpot_ratio(memory, spec, belief, look, model) if measured is None else measured
+    if measured is not None:
+        ratio = measured
+    else:  # the plugin spends what TPOT leaves: its mean is what was chosen, not what steps take
+        ratio = 1.0 if belief.fast_loop else _tpot_ratio(memory, spec, belief, look, model)
     slowness = old.slowness * ratio**LOOK_SHARE
     gain = old.gain * _load_ratio(spec, belief, look) ** LOOK_SHARE
     return Correction(

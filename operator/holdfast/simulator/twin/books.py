@@ -75,6 +75,9 @@ EXACT = (
 )
 """What the plugin counts, 0 without it: the first of holdfast_engine's counts."""
 
+STEPS = ("steps", "step_prefill", "step_decodes", "step_kv", "step_pairs", "step_seconds")
+"""What the plugin sums over an engine's steps, 0 without it, in the order of holdfast.domain.engine.StepSums."""
+
 ENGINE = np.dtype(
     [
         *fields_of(np.float64, "due"),
@@ -82,7 +85,7 @@ ENGINE = np.dtype(
         *fields_of(np.int64, "queued_tokens", "outstanding_tokens", "free_blocks", "timer"),
         *fields_of(np.float64, "stretch"),
         *fields_of(np.int64, *LIMITS, "open", "born"),
-        *fields_of(np.float64, "idle_at", "waiting_late", *COUNTS, *EXACT),
+        *fields_of(np.float64, "idle_at", "waiting_late", *COUNTS, *EXACT, *STEPS),
     ]
 )
 """`due` is when a step ends, or begins where the engine is not `busy`; infinite for an idle one, since `idle_at`.

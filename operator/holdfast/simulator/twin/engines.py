@@ -191,7 +191,7 @@ def _end_step(world: World, where: int, now: float) -> None:
     """End a step with what the plugin has to do with it."""
     loop, engine, book = world.loops[where], world.engines[where], world.book[0]
     if book["plugin"]:
-        fastloop.step_ended(loop, world.fits[where], now)
+        fastloop.step_ended(loop, engine, world.fits[where], now)
     finished = int(book["finished"])
     began = _complete(world, where, now)
     if book["plugin"]:

@@ -209,10 +209,10 @@ def scheduled(loop: Record, engine: Record, chunks: Integers, plan: Record, now:
 
 
 @inner
-def step_ended(loop: Record, fits: Floats, now: float) -> None:
+def step_ended(loop: Record, engine: Record, fits: Floats, now: float) -> None:
     """Time a step whose results have come."""
     if loop["computes"]:
-        lawfit.observe(loop, fits, now - max(loop["begun"], loop["updated"]))
+        lawfit.observe(loop, engine, fits, now - max(loop["begun"], loop["updated"]))
         loop["updated"], loop["computes"] = now, 0
     loop["steps"] += 1
     seconds, known = now - loop["last_step"], loop["usual_seconds"]

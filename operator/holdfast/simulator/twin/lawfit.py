@@ -28,8 +28,8 @@ def law_of(fits: Floats) -> Law:
 
 
 @inner
-def observe(loop: Record, fits: Floats, seconds: float) -> None:
-    """Add the step that has just ended."""
+def observe(loop: Record, engine: Record, fits: Floats, seconds: float) -> None:
+    """Add the step that has just ended, and what the engine tells of its steps."""
     if not 0.0 < seconds < math.inf:
         return
     prefill, decodes, kv, pairs = loop["prefill"], loop["decodes"], loop["kv"], loop["pairs"]
@@ -44,6 +44,12 @@ def observe(loop: Record, fits: Floats, seconds: float) -> None:
             block[place] += terms[row] * terms[column]
             place += 1
     loop["unfitted"] += 1
+    engine["steps"] += 1
+    engine["step_prefill"] += prefill
+    engine["step_decodes"] += decodes
+    engine["step_kv"] += kv
+    engine["step_pairs"] += pairs
+    engine["step_seconds"] += seconds
 
 
 @inner

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from holdfast.domain.cluster import ReplicaPhase
-from holdfast.domain.engine import EngineState, ExactCounts, PluginMode
+from holdfast.domain.engine import EngineState, ExactCounts, PluginMode, StepSums
 from holdfast.domain.signals import (
     LEAST_LOOK_SECONDS,
     AcceleratorTraffic,
@@ -25,22 +25,26 @@ from holdfast.domain.signals import (
     still_seconds,
 )
 from holdfast.domain.snapshot import Timing
-from holdfast.simulator.twin.books import COUNTS, EXACT, Records, hangs
+from holdfast.simulator.twin.books import COUNTS, EXACT, STEPS, Records, hangs
 from holdfast.simulator.twin.cluster import Pod, Service
 from holdfast.simulator.twin.sight import EngineGauges, gauges
 from holdfast.simulator.twin.timers import Floats, Integers
 
 GAUGES = ("running", "waiting", "waiting_late")
-COLUMNS = (*COUNTS, *EXACT, *GAUGES)
+COLUMNS = (*COUNTS, *EXACT, *STEPS, *GAUGES)
 SCRAPES = 3
 LENGTHS_SECONDS = 600.0
-LENGTHS_PERIOD_SECONDS = 60.0
+SUMMED_SECONDS = 180.0
+SLOW_PERIOD_SECONDS = 60.0
+"""What the operator asks once a minute: lengths, and sums over steps."""
+
 LENGTH_EDGES = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
 """vLLM's edges of prompt and answer lengths, up to a context of half a million tokens."""
 
 _BEGUN, _REJECTED = COLUMNS.index("ttft_count"), COLUMNS.index("rejected")
 _PROGRESS = [COLUMNS.index(name) for name in ("output_tokens", "prompt_tokens")]
-_IN_FLIGHT = slice(len(COUNTS) + len(EXACT), len(COLUMNS))
+_STEPS = slice(COLUMNS.index(STEPS[0]), COLUMNS.index(GAUGES[0]))
+_IN_FLIGHT = slice(COLUMNS.index(GAUGES[0]), len(COLUMNS))
 
 
 @dataclass(slots=True)
@@ -121,7 +125,8 @@ class View:
         self._series: dict[Pod, Series] = {}
         self._finished: deque[tuple[float, int]] = deque([(0.0, 0)])
         self._lengths = (LengthHistogram(), LengthHistogram())
-        self._lengths_due = 0.0
+        self._steps: tuple[tuple[str, StepSums], ...] = ()
+        self._slow_due = 0.0
         self.scraped_at: float | None = None
         self.blind = False
 
@@ -141,7 +146,8 @@ class View:
                 series.scrape(now, self._service.fleet.state(pod.engine))
         self.scraped_at = now
         self._finished.append((now, len(self._service.fleet.finished)))
-        oldest = now - self.interval_seconds - LEAST_LOOK_SECONDS - self._timing.scrape_seconds
+        reach = max(SUMMED_SECONDS, self.interval_seconds + LEAST_LOOK_SECONDS)
+        oldest = now - reach - self._timing.scrape_seconds
         for pod, series in list(self._series.items()):
             series.forget(oldest)
             if series.times[-1] <= oldest:
@@ -152,8 +158,9 @@ class View:
         if self.blind:
             return Traffic(SignalState.UNREACHABLE, "Prometheus does not answer")
         state, detail = self._state(now)
-        if now >= self._lengths_due:
-            self._lengths, self._lengths_due = self._read_lengths(now), now + LENGTHS_PERIOD_SECONDS
+        if now >= self._slow_due:
+            self._slow_due = now + SLOW_PERIOD_SECONDS
+            self._lengths, self._steps = self._read_lengths(now), self._read_steps(now)
         hung = self._hung(now)
         return Traffic(
             state=state,
@@ -163,6 +170,7 @@ class View:
             by_accelerator=self._by_accelerator(now, hung),
             prompt_lengths=self._lengths[0],
             output_lengths=self._lengths[1],
+            steps=self._steps,
             plugins=self._plugins(),
             hung=hung,
         )
@@ -239,6 +247,15 @@ class View:
         fleet = self._service.fleet
         lately = fleet.requests[fleet.finished[self._finished[0][1] : self._finished[-1][1]]]
         return _histogram(lately["prompt"]), _histogram(lately["output"])
+
+    def _read_steps(self, now: float) -> tuple[tuple[str, StepSums], ...]:
+        if not self._service.fleet.plugin:
+            return ()
+        sums: dict[str, Floats] = {}
+        for series in self._series.values():
+            gained = series.gained(now - SUMMED_SECONDS, now)[_STEPS]
+            sums[series.accelerator] = sums.get(series.accelerator, 0.0) + gained
+        return tuple((name, StepSums(*gained.tolist())) for name, gained in sorted(sums.items()))
 
 
 def _traffic(
