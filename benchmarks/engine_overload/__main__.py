@@ -11,6 +11,10 @@ one core, the client another. The machine's speed is sampled in every run: a run
 search by more than --tolerance is made again, whatever it gave. Ends with 1 where a promise was measured and missed,
 with 3 where the machine has changed for good.
 
+With --paced every step of vLLM lasts as long as that of Qwen2.5-3B on an L4, by the project's step law: scheduler, API
+server, sampling, plugin and client are the real ones, the time that an accelerator would compute is waited. So the
+host's changing speed shows only where its own work takes longer than a step; how much that was is reported.
+
 Needs vLLM (`python -m e2e.vllm build`). Every finished run is a line in the folder: what was interrupted goes on.
 """
 
@@ -26,7 +30,7 @@ from pathlib import Path
 
 from benchmarks.engine_overload.campaign import Campaign, MachineChangedError, Patience, Results, recorded
 from benchmarks.engine_overload.cells import CELLS, Cell
-from benchmarks.engine_overload.engines import Engines, RunError, two_cores
+from benchmarks.engine_overload.engines import Cores, Engines, RunError, two_cores
 from benchmarks.engine_overload.estimate import lines
 from benchmarks.engine_overload.journal import Journal, OtherCampaignError
 from benchmarks.engine_overload.plan import Extent, plan
@@ -37,9 +41,15 @@ from benchmarks.engine_overload.rig import Rig
 from benchmarks.engine_overload.search import NoCapacityError
 from benchmarks.engine_overload.speed import TOLERANCE
 from benchmarks.engine_overload.surroundings import surroundings
-from benchmarks.engine_overload.vllm_engines import MODEL_CONFIG, VllmEngines
+from benchmarks.engine_overload.vllm_engines import MODEL_CONFIG, PACED_CONFIG, VllmEngines
 from benchmarks.engine_overload.windows import Seconds
 from e2e.vllm.environment import VERSION, Environment, environment
+from holdfast.enginemodel.prior import engine_prior
+
+# Of the pairs in the catalog one that answers about as many requests a second as the CPU does.
+PACE = ("Qwen/Qwen2.5-3B-Instruct", "l4")
+# A step is mostly waiting: a machine half as fast makes a difference only where that does not suffice, which is told.
+PACED_TOLERANCE = 1.0
 
 
 def main() -> int:
@@ -76,7 +86,7 @@ def _make(
 ) -> None:
     with _folder(options.logs) as folder:
         cores = two_cores()
-        engines: Engines = EmulatedEngines(cores) if options.rehearse else VllmEngines(_installed(), folder, cores)
+        engines: Engines = EmulatedEngines(cores) if options.rehearse else _vllm(options, folder, cores)
         with Rig(engines, folder, cells) as rig:
             deadline = time.monotonic() + 60.0 * options.most_minutes
             campaign = Campaign(journal, rig, Meter(cores.engine), Patience(options.tolerance), deadline, _say)
@@ -92,6 +102,11 @@ def _folder(named: Path | None) -> Iterator[Path]:
         yield folder
 
 
+def _vllm(options: argparse.Namespace, folder: Path, cores: Cores) -> Engines:
+    pace = engine_prior(*PACE, {}, 1, None).law if options.paced else None
+    return VllmEngines(_installed(), folder, cores, pace)
+
+
 def _installed() -> Environment:
     found = environment()
     if not found.folder.exists():
@@ -101,11 +116,15 @@ def _installed() -> Environment:
 
 def _settings(options: argparse.Namespace) -> dict[str, object]:
     """What all runs of a folder have in common: with another tolerance other runs would have been thrown away."""
-    return {"engine": _engine(options), "model": MODEL_CONFIG, "tolerance": options.tolerance}
+    model = PACED_CONFIG if options.paced else MODEL_CONFIG
+    return {"engine": _engine(options), "model": model, "tolerance": options.tolerance}
 
 
 def _engine(options: argparse.Namespace) -> str:
-    return "the emulator, in a rehearsal" if options.rehearse else f"vLLM {VERSION} for CPUs"
+    if options.rehearse:
+        return "the emulator, in a rehearsal"
+    pace = ", each step as long as that of {} on an {}".format(*PACE) if options.paced else ""
+    return f"vLLM {VERSION} for CPUs{pace}"
 
 
 def _options() -> argparse.Namespace:
@@ -125,10 +144,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--window-seconds", type=float, default=Seconds.full, help="that count, at C and above")
     parser.add_argument("--calm-seconds", type=float, default=Seconds.calm, help="that count, below C")
     parser.add_argument("--glance-seconds", type=float, default=Seconds.glance, help="that count, in the search")
-    parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="of the machine's speed, as a share")
+    tolerances = f"of the machine's speed, as a share (default {TOLERANCE:g}, with --paced {PACED_TOLERANCE:g})"
+    parser.add_argument("--tolerance", type=float, help=tolerances)
+    parser.add_argument("--paced", action="store_true", help="steps as long as on an accelerator")
     parser.add_argument("--rehearse", action="store_true", help="the emulator in place of vLLM, to try the runner")
     parser.add_argument("--logs", type=Path, help="keep servers' logs in this folder")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.tolerance is None:
+        options.tolerance = PACED_TOLERANCE if options.paced else TOLERANCE
+    return options
 
 
 def _say(line: str) -> None:

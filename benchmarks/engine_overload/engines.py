@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -80,8 +81,25 @@ class Load:
         return self.window.total_seconds if self.window.tail_seconds > 0.0 else _NEVER_SECONDS
 
 
+@dataclass(frozen=True, slots=True)
+class Paced:
+    """Of all steps of an engine so far: the seconds that its pace gives them, and those that the host took beyond."""
+
+    paced_seconds: float = 0.0
+    beyond_seconds: float = 0.0
+
+    def beyond_share_since(self, before: Paced) -> float:
+        """How much longer than by the pace it has taken; NaN where there is none or nothing ran."""
+        seconds = self.paced_seconds - before.paced_seconds
+        return (self.beyond_seconds - before.beyond_seconds) / seconds if seconds > 0.0 else math.nan
+
+
 class Engine(Protocol):
     """A server that is ready."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it works."""
 
     @property
     def url(self) -> str:
@@ -111,6 +129,9 @@ class Engines(Protocol):
 
     def offer(self, engine: Engine, load: Load) -> dict[str, Any]:
         """The records of all requests, in the columns of `vllm bench serve --save-detailed`."""
+
+    def paced(self, engine: Engine) -> Paced:
+        """How an engine at a set pace has kept it so far."""
 
     def close(self) -> None:
         """End the client."""

@@ -23,7 +23,8 @@ class RecordsError(ValueError):
 class Figures:
     """Of the requests that arrived in the window; rates are per second of it, medians NaN where nothing was served.
 
-    `lag_seconds` is by how much the client was late with its latest request.
+    `lag_seconds` is by how much the client was late with its latest request. `beyond_pace_share`: what the steps of a
+    paced engine took beyond its pace, as a share of that; NaN of any other.
     """
 
     arrived: int
@@ -36,6 +37,7 @@ class Figures:
     duration_seconds: float
     served_rps: float
     lag_seconds: float
+    beyond_pace_share: float = math.nan
 
 
 def figures(found: dict[str, Any], requests: list[Arrival], slo: Slo, window: Window) -> Figures:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine_overload.engines import Cores, Engine, Load, Start, on_core
+from benchmarks.engine_overload.engines import Cores, Engine, Load, Paced, Start, on_core
 from e2e.engine.server import MODEL, Server, Settings
 from e2e.load.client import ClientSettings, LoadClient
 from e2e.load.records import Record
@@ -61,6 +61,10 @@ class EmulatedEngines:
             "duration": seconds,
             "request_goodput": 0.0,
         }
+
+    def paced(self, engine: Engine) -> Paced:
+        """It has no pace but its own."""
+        return Paced()
 
     def close(self) -> None:
         """Nothing runs."""

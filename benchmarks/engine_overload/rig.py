@@ -53,10 +53,12 @@ class Rig:
         cell = self._cells[key.cell]
         engine = self._ready(key, cell)
         requests = arrivals(cell.mix, key.rate_rps, key.window, key.seed)
+        before = self._engines.paced(engine)
         found = self._offer(engine, Load(requests, number, cell.slo, key.window))
+        beyond = self._engines.paced(engine).beyond_share_since(before)
         if key.variant in _OVERLOADS:
             _check_active(engine)
-        return figures(found, requests, cell.slo, key.window)
+        return dataclasses.replace(figures(found, requests, cell.slo, key.window), beyond_pace_share=beyond)
 
     def _ready(self, key: RunKey, cell: Cell) -> Engine:
         """The engine of a variant with the limits or objectives of this run."""

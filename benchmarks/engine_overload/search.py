@@ -24,11 +24,13 @@ _FIRST = 0.8
 _ROUNDS = ((0.9, 1.1), (1.0 / 1.06, 1.0, 1.06))
 # A rate is too low to be the best where all of it is good; then the next one is tried, so often at most.
 _CARRIED, _HIGHER, _MOST_CLIMBS = 0.95, 1.08, 4
+# Before, the first limits alone: a flood that ends soon is served slowly, for its longest answers run on alone.
+_LEAP, _MOST_LEAPS = 1.25, 6
 # Below this share of the offered rate every candidate has collapsed: a lower rate tells more.
 _COLLAPSED, _LOWER, _MOST_TRIES = 0.5, 0.75, 3
 # A flooded engine serves less than this share of what it is offered.
 _FLOODED = 0.6
-# Numbers of the opening rounds, the two that follow and the climbing ones: each has a trace of its own.
+# Numbers of the opening rounds, the two that follow, the climbing ones: each has a trace of its own.
 _MOST_ROUNDS = _MOST_TRIES + len(_ROUNDS)
 FINALISTS = 2
 
@@ -70,7 +72,8 @@ class Questions:
 def find_capacity(ask: Questions, effort: Effort, first_rate_rps: float, seed: int = 0) -> Capacity:
     """Choose limits and rate, then measure what they carry."""
     search = _Search(ask, random.Random(f"search {seed}"))
-    survivors = search.open(effort.limits, _FIRST * _most_served(ask, first_rate_rps))
+    rate = search.scout(effort.limits[0], _FIRST * _most_served(ask, first_rate_rps))
+    survivors = search.open(effort.limits, rate)
     for number, (factors, kept) in enumerate(zip(_ROUNDS, effort.kept, strict=True), _MOST_TRIES):
         points = [_point(each.limits, each.rate_rps * factor) for each in survivors[:kept] for factor in factors]
         search.round(points, number)
@@ -80,7 +83,7 @@ def find_capacity(ask: Questions, effort: Effort, first_rate_rps: float, seed: i
 
 
 def glances(effort: Effort) -> int:
-    """How many runs the rounds take where the first one's rate is near the best."""
+    """How many runs the search takes where the first rate is near the best."""
     return len(effort.limits) + sum(kept * len(factors) for factors, kept in zip(_ROUNDS, effort.kept, strict=True))
 
 
@@ -90,15 +93,29 @@ class _Search:
     def __init__(self, ask: Questions, draw: random.Random) -> None:
         self._ask, self.draw = ask, draw
         self._found: dict[Point, list[float]] = {}
+        self._answers: dict[tuple[Point, int], float] = {}
 
     def open(self, candidates: Sequence[FixedLimits], rate: float) -> list[Point]:
-        """The first round, at a rate that somebody carries."""
+        """The first round, at a rate that somebody carries, and not most: that would tell nothing about limits."""
         for number in range(_MOST_TRIES):
-            self.round([_point(limits, rate) for limits in candidates], number)
-            if self.score(self.best()[0]) >= _COLLAPSED * rate:
+            points = [_point(limits, rate) for limits in candidates]
+            self.round(points, number)
+            carried = [fmean(self._found[point]) >= _CARRIED * rate for point in points if point in self._found]
+            if 2 * sum(carried) > len(carried):
+                rate *= _LEAP
+            elif self.score(self.best()[0]) < _COLLAPSED * rate:
+                rate *= _LOWER
+            else:
                 break
-            rate *= _LOWER
         return self.survivors()
+
+    def scout(self, limits: FixedLimits, rate: float) -> float:
+        """The first of the rates upwards from this one, in large steps, of which these limits do not carry all."""
+        for _ in range(_MOST_LEAPS):
+            if not self._glance(_point(limits, rate), 0) >= _CARRIED * rate:
+                break
+            rate *= _LEAP
+        return rate
 
     def climb(self, kept: int) -> None:
         """Go on upwards where the best rate is the highest that was tried and is carried still."""
@@ -115,9 +132,15 @@ class _Search:
         order = list(dict.fromkeys(points))
         self.draw.shuffle(order)
         for point in order:
-            goodput = self._ask.glance(point, number)
+            goodput = self._glance(point, number)
             if not math.isnan(goodput):
                 self._found.setdefault(point, []).append(goodput)
+
+    def _glance(self, point: Point, number: int) -> float:
+        """No question is asked twice: what was scouted counts in its round, too."""
+        if (point, number) not in self._answers:
+            self._answers[point, number] = self._ask.glance(point, number)
+        return self._answers[point, number]
 
     def score(self, point: Point) -> float:
         """The mean less its standard error: one lucky run is not the best.

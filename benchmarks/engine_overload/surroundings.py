@@ -29,6 +29,7 @@ def surroundings(journal: Journal, command: Sequence[str], engine: str) -> Itera
         )
         lag = max(each.figures.lag_seconds for each in runs)
         yield f"No request left the client more than {1000 * lag:.0f} ms late"
+        yield from _beyond_pace(runs)
         yield _thrown_away(runs)
         yield from (_speeds(journal, cell) for cell in sorted({each.key.cell for each in runs}))
     yield (
@@ -37,6 +38,17 @@ def surroundings(journal: Journal, command: Sequence[str], engine: str) -> Itera
         "at C. vLLM's own figure divides by a time that contains what was left of the drain: requests that were late "
         "for good when the tail ended were let go."
     )
+
+
+def _beyond_pace(runs: Sequence[Attempt]) -> Iterator[str]:
+    """What the host took beyond the pace, by variant: who needs more of it is at a disadvantage."""
+    by_variant: dict[str, list[float]] = {}
+    for each in runs:
+        if each.figures.beyond_pace_share >= 0.0:
+            by_variant.setdefault(each.key.variant, []).append(each.figures.beyond_pace_share)
+    if by_variant:
+        told = "; ".join(f"{name} {median(found):.1%} (at most {max(found):.1%})" for name, found in by_variant.items())
+        yield f"The host took longer than the pace by, median of runs: {told}"
 
 
 def _thrown_away(runs: Sequence[Attempt]) -> str:

@@ -1,4 +1,4 @@
-"""Real vLLM on one core, `vllm bench serve` on another."""
+"""Real vLLM on one core, `vllm bench serve` on another; at the pace of an accelerator, where one is named."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.engine_overload.cells import LONGEST
-from benchmarks.engine_overload.engines import Cores, Engine, Load, RunError, Start, on_core
+from benchmarks.engine_overload.engines import Cores, Engine, Load, Paced, RunError, Start, on_core
 from benchmarks.engine_overload.trace import to_jsonl
 from e2e.engine.mount import mount
 from e2e.engine.server import ADMISSION, MODEL, Server, Settings
 from e2e.vllm.environment import Environment
 from e2e.vllm.model import write_model
+from holdfast.enginemodel.steplaw import StepLaw
 
 # Four wide layers: computing them, not Python, is what a step takes on one core.
 MODEL_CONFIG = {
@@ -38,6 +39,15 @@ _VARIABLES = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
+# Of a paced engine the step is a pause, in which the API server needs the core: they are processes of their own. The
+# model is as small as vLLM's attention for CPUs takes it, so that computing it is a small part of a step.
+PACED_CONFIG = MODEL_CONFIG | {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
 _INSIDE = Path(__file__).with_name("inside")
 _HUNG_SECONDS = 300.0
 
@@ -47,11 +57,12 @@ class VllmEngines:
 
     live_limits = True
 
-    def __init__(self, environment: Environment, folder: Path, cores: Cores) -> None:
+    def __init__(self, environment: Environment, folder: Path, cores: Cores, pace: StepLaw | None = None) -> None:
+        self._pace = pace
         model = folder / "model"
         write_model(model)
         config = json.loads((model / "config.json").read_text())
-        (model / "config.json").write_text(json.dumps(config | MODEL_CONFIG, indent=1))
+        (model / "config.json").write_text(json.dumps(config | (PACED_CONFIG if pace else MODEL_CONFIG), indent=1))
         self._environment = _WithModel(environment.folder, model)
         self._folder, self._cores = folder, cores
         self._plugin = mount(folder / "plugin")
@@ -77,6 +88,11 @@ class VllmEngines:
         found: dict[str, Any] = json.loads(result.read_text())
         return found
 
+    def paced(self, engine: Engine) -> Paced:
+        """What its worker has told so far."""
+        told = engine.folder / "pace.json"
+        return Paced(**json.loads(told.read_text())) if self._pace and told.exists() else Paced()
+
     def close(self) -> None:
         """End the client."""
         if self._client is not None:
@@ -90,7 +106,15 @@ class VllmEngines:
         }[start.kind]
         # As in a pod: the middleware is there whatever overload does.
         arguments = [*start.arguments, ADMISSION] if start.kind == "plugin" else start.arguments
-        return Settings(self._environment, folder, plugin, scheduler, arguments, _VARIABLES)
+        if self._pace is None:
+            return Settings(self._environment, folder, plugin, scheduler, arguments, _VARIABLES)
+        arguments = [*arguments, "--worker-cls=paced_worker.PacedWorker", "--distributed-executor-backend=uni"]
+        variables = _VARIABLES | {
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+            "HOLDFAST_PACE": json.dumps(astuple(self._pace)),
+            "PYTHONPATH": os.pathsep.join((str(self._environment.packages), str(_INSIDE))),
+        }
+        return Settings(self._environment, folder, plugin, scheduler, arguments, variables)
 
     def _arguments(self, engine: Engine, load: Load, trace: Path, result: Path) -> list[str]:
         slo = load.slo

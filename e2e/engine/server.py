@@ -102,6 +102,11 @@ class Server:
         return f"http://127.0.0.1:{self._port}"
 
     @property
+    def folder(self) -> Path:
+        """Where it works."""
+        return self._settings.folder
+
+    @property
     def log(self) -> str:
         """What the server has written so far."""
         return self.log_file.read_text(errors="replace")

@@ -119,6 +119,16 @@ def test_a_first_rate_that_is_too_low_is_climbed_from() -> None:
     assert found.goodput_rps > 18.0
 
 
+def test_a_first_rate_far_below_what_is_carried_is_left_in_large_steps() -> None:
+    """A short flood of an engine with long answers is served at a fraction of what the engine carries."""
+    engine = Engine()
+    ask = engine.questions()
+    found = find_capacity(Questions(lambda rate: 8.0, ask.glance, ask.confirm, ask.glance_seconds), THOROUGH, 40.0)
+    assert found.point.limits == BEST
+    assert found.goodput_rps > 18.5
+    assert len(engine.glanced) <= 2 * glances(THOROUGH)
+
+
 def test_runs_for_which_the_machine_was_too_unsteady_are_left_out() -> None:
     engine = Engine()
     ask = engine.questions()
