@@ -39,8 +39,7 @@ _VARIABLES = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
-# Of a paced engine the step is a pause, in which the API server needs the core: they are processes of their own. The
-# model is as small as vLLM's attention for CPUs takes it, so that computing it is a small part of a step.
+# Of a paced engine the model is as small as vLLM's attention for CPUs takes it: computing it is a small part of a step.
 PACED_CONFIG = MODEL_CONFIG | {
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -108,9 +107,8 @@ class VllmEngines:
         arguments = [*start.arguments, ADMISSION] if start.kind == "plugin" else start.arguments
         if self._pace is None:
             return Settings(self._environment, folder, plugin, scheduler, arguments, _VARIABLES)
-        arguments = [*arguments, "--worker-cls=paced_worker.PacedWorker", "--distributed-executor-backend=uni"]
+        arguments = [*arguments, "--worker-cls=paced_worker.PacedWorker"]
         variables = _VARIABLES | {
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
             "HOLDFAST_PACE": json.dumps(astuple(self._pace)),
             "PYTHONPATH": os.pathsep.join((str(self._environment.packages), str(_INSIDE))),
         }
