@@ -154,8 +154,17 @@ def account(memory: Budget, seen: Seen, slo: Slo, now: float) -> Budget:
     if exact is not None:
         verdicts = Verdicts(exact.good * share, exact.bad * share)
     buckets, older = _put(memory, verdicts, now)
-    told = exact is not None
-    return replace(memory, buckets=buckets, older=older, latest=verdicts, owed=owed, judged_at=now, exact=told)
+    return Budget(
+        buckets=buckets,
+        older=older,
+        owed=owed,
+        judged_at=now,
+        window_seconds=memory.window_seconds,
+        latest=verdicts,
+        exact=exact is not None,
+        since=memory.since,
+        gap=memory.gap,
+    )
 
 
 def judge_requests(seen: Seen, share: float, owed: float) -> tuple[Verdicts, float]:

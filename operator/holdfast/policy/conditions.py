@@ -32,6 +32,14 @@ METRICS_REASONS = {
     SignalState.INVALID: Reason.METRICS_PARTIAL,
 }
 
+ALL_FRESH = ConditionValue(ConditionType.METRICS_AVAILABLE, True, Reason.METRICS_FRESH, "every signal is fresh")
+ALL_PLACED = ConditionValue(
+    ConditionType.CAPACITY_AVAILABLE, True, Reason.ALL_PLACED, "every wanted replica could be placed"
+)
+SETTLED = ConditionValue(ConditionType.RECONCILING, False, Reason.STEADY, "what runs is what was decided")
+NOT_STUCK = ConditionValue(ConditionType.STALLED, False, Reason.STEADY, "nothing is stuck")
+"""What most services have most of the time."""
+
 CAPACITY_PROBLEMS = frozenset({Reason.QUOTA_EXCEEDED, Reason.INSUFFICIENT_GPUS, Reason.NO_MATCHING_NODES})
 
 
@@ -214,7 +222,7 @@ def metrics_available(view: View) -> ConditionValue:
     """Every signal is fresh."""
     kind, seen = ConditionType.METRICS_AVAILABLE, view.seen
     if seen.fresh:
-        return ConditionValue(kind, True, Reason.METRICS_FRESH, "every signal is fresh")
+        return ALL_FRESH
     if view.at_zero and view.asleep:
         return ConditionValue(kind, True, Reason.METRICS_FRESH, "no replica runs; requests would be held and counted")
     return ConditionValue(kind, False, METRICS_REASONS[seen.state], seen.detail or f"metrics are {seen.state.value}")
@@ -239,7 +247,7 @@ def capacity_available(view: View) -> ConditionValue:
     if setback is not None:
         text = f"{setback.accelerator} is out ({setback.detail}), tried again at {_clock(setback.until)}"
         return ConditionValue(kind, False, Reason.ACCELERATOR_UNAVAILABLE, text)
-    return ConditionValue(kind, True, Reason.ALL_PLACED, "every wanted replica could be placed")
+    return ALL_PLACED
 
 
 def _shortage(view: View, accelerator: str) -> Reason:
@@ -263,7 +271,7 @@ def reconciling(view: View) -> ConditionValue:
         return ConditionValue(kind, True, Reason.ROLLOUT_UNDER_WAY, _rollout(view))
     if view.starting or (not view.size and not view.at_zero):
         return ConditionValue(kind, True, Reason.REPLICAS_STARTING, f"{view.ready} of {view.size} replicas are ready")
-    return ConditionValue(kind, False, Reason.STEADY, "what runs is what was decided")
+    return SETTLED
 
 
 def _rollout(view: View) -> str:
@@ -286,7 +294,7 @@ def stalled(view: View) -> ConditionValue:
     unknown = unknown_timezone(view.spec.schedules)
     if unknown:
         return ConditionValue(kind, True, Reason.TIMEZONE_UNKNOWN, unknown)
-    return ConditionValue(kind, False, Reason.STEADY, "nothing is stuck")
+    return NOT_STUCK
 
 
 def _problem(view: View, capacity: bool) -> ClusterProblem | None:

@@ -26,7 +26,7 @@ from holdfast.policy.modes import pinned_verdict, recommend_verdict
 from holdfast.policy.replicarate import EngineModel, Frugal, StepLawModel
 from holdfast.policy.replicas import Group, anything_starting, group_replicas
 from holdfast.policy.rest import Last, facts, still_holds
-from holdfast.policy.schedules import Floors, floors, raised
+from holdfast.policy.schedules import NO_FLOORS, Floors, floors, raised
 from holdfast.policy.settings import PolicySettings
 from holdfast.policy.sizes import Sizes, decide_sizes
 from holdfast.policy.spot import together
@@ -72,24 +72,23 @@ def decide(
             failed(service.spec.key, error)
             return None, known
 
-    keys = [service.spec.key for service in snapshot.services]
-    known = {key: memory.services.get(key) or ServiceMemory() for key in keys}
+    services = {service.spec.key: service for service in sorted(snapshot.services, key=_key)}
+    known = {key: memory.services.get(key) or ServiceMemory() for key in services}
     made: dict[ServiceKey, Made] = {}
-    for service in _in_turn(snapshot):
-        key = service.spec.key
-        made[key] = attempt(service, known[key], known[key].granted)
+    turns = _in_turn(tuple(services), snapshot.now)
+    for key in turns:
+        made[key] = attempt(services[key], known[key], known[key].granted)
     try:
         grants, fleet = _share(made, memory, snapshot, inventory, settings)
     except Exception as error:
         if unshared is None:
             raise
         unshared(error)
-        grants, fleet = {key: granted for key in keys if (granted := known[key].granted)}, memory.fleet
-    for service in _in_turn(snapshot):
-        key = service.spec.key
+        grants, fleet = {key: granted for key in services if (granted := known[key].granted)}, memory.fleet
+    for key in turns:
         if made[key][0] is not None and made[key][1].granted != grants.get(key):
-            made[key] = attempt(service, known[key], grants.get(key))
-    decided = tuple(decision for _, (decision, _) in sorted(made.items()) if decision is not None)
+            made[key] = attempt(services[key], known[key], grants.get(key))
+    decided = tuple([decision for key in services if (decision := made[key][0]) is not None])
     return decided, Memory({key: found for key, (_, found) in made.items()}, fleet)
 
 
@@ -104,10 +103,13 @@ def _share(
     return arbitrate(claims, memory.fleet, theirs, snapshot.now, settings)
 
 
-def _in_turn(snapshot: Snapshot) -> list[ServiceSnapshot]:
-    """All services in order of their keys, each time from another one on: whoever is first gets an answer first."""
-    ordered = sorted(snapshot.services, key=lambda service: service.spec.key)
-    first = int(snapshot.now) % len(ordered) if ordered else 0
+def _key(service: ServiceSnapshot) -> ServiceKey:
+    return service.spec.key
+
+
+def _in_turn(ordered: tuple[ServiceKey, ...], now: float) -> tuple[ServiceKey, ...]:
+    """All in their order, each time from another one on: whoever is first gets an answer first."""
+    first = int(now) % len(ordered) if ordered else 0
     return ordered[first:] + ordered[:first]
 
 
@@ -232,6 +234,8 @@ def _scheduled(spec: ServiceSpec, learned: Learned, now: float, cycle: float, se
 
     How long that took is learned anew with each replica: within the longest wait that may be none is let go.
     """
+    if not spec.schedules:
+        return NO_FLOORS
     waits = node_seconds(learned.cold_starts, settings)
     spare = settings.provisioning_seconds - waits if waits else 0.0
     return floors(spec.schedules, now, learned.lead_seconds + waits, cycle + spare)

@@ -54,8 +54,11 @@ def claim_of(view: View, sizes: Sizes) -> Claim:
 
 def _stays(view: View, wanted: Mapping[str, int] | None) -> tuple[tuple[AcceleratorOption, int], ...]:
     """Replicas on other accelerators of the spec, as wanted, or as they are where people hold the size."""
+    names = (*_beside(view), *(group.accelerator for group in view.others))
+    if not names:
+        return ()
     found: dict[str, int] = {}
-    for name in (*_beside(view), *(group.accelerator for group in view.others)):
+    for name in names:
         part = view.part(name)
         replicas = part.size if wanted is None else wanted.get(name, 0)
         found[name] = _allowed(view, part, replicas) if name in _beside(view) else replicas

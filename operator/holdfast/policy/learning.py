@@ -24,6 +24,9 @@ from holdfast.policy.settings import PolicySettings
 from holdfast.policy.spot import same_hardware
 from holdfast.policy.traffic import Seen
 
+THE_SPECS = BatchingLimits()
+"""Limits of a Deployment that has no others than its spec."""
+
 
 def learn(
     known: ServiceMemory,
@@ -135,7 +138,7 @@ def _tuned(service: ServiceSnapshot) -> dict[str, BatchingLimits]:
         placement.accelerator: placement.batching if placement.batching_before is None else placement.batching_before
         for placement in service.placements
     }
-    return {name: limits for name, limits in in_force.items() if limits != BatchingLimits()}
+    return {name: limits for name, limits in in_force.items() if limits != THE_SPECS}
 
 
 def _compare(

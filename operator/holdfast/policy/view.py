@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from holdfast.api.quantities import format_duration
@@ -34,6 +35,11 @@ class Least(NamedTuple):
     replicas: int
     reason: Reason
     sentence: str
+
+
+@lru_cache(maxsize=1024)
+def _declared(field: str, replicas: int) -> Least:
+    return Least(replicas, Reason.AT_MINIMUM, f"{field} is {replicas}")
 
 
 @value
@@ -100,14 +106,15 @@ class View:
     @property
     def least(self) -> Least:
         """The bound from below: scaling.min, or scaling.minOnDemand or a schedule's floor that is higher."""
-        floor, least, regular = self.floors.now, self.spec.min_replicas, self.spec.min_on_demand
+        spec, floor = self.spec, self.floors.now
+        least, regular = spec.min_replicas, spec.min_on_demand
         if floor is not None and floor.replicas > max(least, regular):
             return Least(floor.replicas, Reason.SCHEDULED_FLOOR, floor.sentence)
         if not self.asleep and regular > max(1, least):
-            return Least(regular, Reason.AT_MINIMUM, f"scaling.minOnDemand is {regular}")
+            return _declared("scaling.minOnDemand", regular)
         if least == 0 and not self.asleep:
             return self._last_one
-        return Least(least, Reason.AT_MINIMUM, f"scaling.min is {least}")
+        return _declared("scaling.min", least)
 
     @property
     def asleep(self) -> bool:
