@@ -18,12 +18,13 @@ SEARCH = "simulator/twin/oracle.py"
 SHARED = ("domain", "enginemodel", "simulator/twin", "render/admission.py", "render/engine_limits.py")
 JUDGED = tuple(str(Path(__file__).with_name(name)) for name in ("fixed_limits.py", "played.py", "scarcity.py"))
 BESIDES = {
-    "holdfast": ("policy", "../holdfast_engine", *JUDGED),
-    "holdfast-slow": ("policy", *JUDGED),
+    "holdfast": ("policy", "../holdfast_engine", SEARCH, *JUDGED),
+    "holdfast-slow": ("policy", SEARCH, *JUDGED),
     "static": (),
     "oracle": (SEARCH,),
 }
-"""Code that every run comes from but the oracle's search, and what some come from besides; peers come from `PEERS`.
+"""Code that every run comes from but the oracle's search (which weighs requests, too), and what some come from besides;
+peers come from `PEERS`.
 
 How losses are judged counts for Holdfast alone, for nobody else's are.
 """

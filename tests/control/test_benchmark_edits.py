@@ -20,7 +20,6 @@ ENGINE_STAYS: dict[str, dict[str, Any]] = {
     "a price": {"accelerators": [{"name": "h100", "costPerHour": 2.0}, {"name": "l40s", "costPerHour": 1.0}]},
     "one accelerator less": {"accelerators": [{"name": "h100", "costPerHour": 3.0}]},
     "mode": {"mode": "Recommend"},
-    "overload": {"overload": "Reject"},
     "the window": {"slo": {"ttft": "1s", "tpot": "50ms", "window": "6h"}},
     "the same objectives in other words": {"slo": {"ttft": "1000ms", "tpot": "0.05s", "objective": "99%"}},
 }
@@ -38,6 +37,7 @@ ENGINE_CHANGES: dict[str, dict[str, Any]] = {
     "the objective": {"slo": {"ttft": "1s", "tpot": "50ms", "objective": "95%"}},
 }
 LIMITS: dict[str, dict[str, Any]] = {
+    "overload": {"overload": "Reject"},
     "limits": {"batching": {"maxNumSeqs": 64, "maxNumBatchedTokens": 2048}},
     "who chooses them": {"batching": {"mode": "Fixed", "maxNumSeqs": 64, "maxNumBatchedTokens": 2048}},
 }
@@ -102,10 +102,22 @@ async def test_limits_of_the_service_are_those_of_its_replicas_and_not_of_an_eng
     assert await measured(tuning, LIMITS[name], TUNED), tuning.message()
 
 
-async def test_objectives_of_the_benchmark_itself_make_those_of_the_service_irrelevant(sweeping: Play) -> None:
-    sweeping.declare({"slo": {"ttft": "3s", "tpot": "80ms"}}, generation=2)
-    assert await measured(sweeping, ENGINE_CHANGES["TTFT"], SUMMARY), sweeping.message()
-    assert sweeping.status()["capacity"]["ttft"] == "3s"
+async def test_objectives_of_the_service_count_for_its_replicas_whatever_judges_the_run(
+    sweeping: Play, tuning: Play
+) -> None:
+    """Its plugins follow them; an engine that is started to be tuned serves nobody else."""
+    own = {"slo": {"ttft": "3s", "tpot": "80ms"}}
+    sweeping.declare(own, generation=2)
+    tuning.declare({"sweep": None, "tune": {}, **own}, generation=2)
+    assert not await measured(sweeping, ENGINE_CHANGES["TPOT"], SUMMARY)
+    assert await measured(tuning, ENGINE_CHANGES["TPOT"], TUNED), tuning.message()
+
+
+async def test_a_run_that_an_older_operator_began_loses_its_capacity_by_any_edit(sweeping: Play) -> None:
+    await sweeping.tick()
+    del sweeping.status()["engines"]["digest"]
+    sweeping.restart()
+    assert not await measured(sweeping, ENGINE_STAYS["bounds"], SUMMARY)
 
 
 async def test_an_edit_that_is_undone_before_the_end_costs_the_capacity_all_the_same(tuning: Play) -> None:

@@ -171,6 +171,29 @@ async def test_a_result_that_the_model_cannot_be_scaled_to_is_not_called_in_forc
     assert "chat: sized from the model alone" in world.why()
 
 
+async def test_what_stands_there_stays_while_a_service_is_not_decided_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it could be sized from the result is not known in such a tick."""
+    await world.measure()
+    world.restart()
+    world.status()["capacity"]["perReplicaRps"] = 1e6
+    await world.tick()
+    monkeypatch.setattr(policy, "decide", lambda snapshot, memory, *rest, **more: ((), memory))
+    await world.tick()
+    assert world.use() == ("False", "Implausible")
+
+
+async def test_a_result_for_an_accelerator_that_is_not_in_use_is_judged_as_well(world: World) -> None:
+    await world.measure()
+    world.restart()
+    world.status()["capacity"]["perReplicaRps"] = 1e6
+    both = llmservice("chat", accelerators=[{"name": "l40s", "costPerHour": 0.1}, {"name": "h100", "costPerHour": 9.0}])
+    world.services = [parts(both, ready={"l40s": 1})]
+    await world.tick()
+    assert world.use() == ("False", "Implausible")
+
+
 async def test_what_stands_there_is_not_written_again_also_after_a_restart(world: World) -> None:
     await world.measure()
     await world.tick()

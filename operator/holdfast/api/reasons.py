@@ -131,5 +131,5 @@ class Reason(StrEnum):
     IN_FORCE = "InForce", "Sizing of the services that the message names starts from this result."
     OLDER_ENGINE = "OlderEngine", "It is in force, but the engine that was measured has been edited since."
     SUPERSEDED = "Superseded", "A newer result of the same engine is in force; the message names the benchmark."
-    NO_SUCH_ENGINE = "NoSuchEngine", "No LLMService of the namespace has the model and accelerator that were measured."
+    NO_SUCH_ENGINE = "NoSuchEngine", "No LLMService of the namespace has an engine like the one that was measured."
     IMPLAUSIBLE = "Implausible", "The engine model cannot be scaled to it: sizing starts from the model alone."

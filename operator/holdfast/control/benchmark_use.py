@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from holdfast.domain.benchmark import Measured
@@ -25,13 +25,18 @@ def uses(
     services: Iterable[ServiceParts],
     pictured: Iterable[ServiceSnapshot],
     decisions: Iterable[Decision],
-) -> dict[ServiceKey, ConditionValue]:
-    """Return the condition of each benchmark with a result; `results` by namespace, `statuses` those of benchmarks."""
+) -> dict[ServiceKey, ConditionValue | None]:
+    """Return the condition of each benchmark, None of one without a result; `results` by namespace.
+
+    Left out are those whose services were not all decided on in this tick: what was told of them stays.
+    """
+    found: dict[ServiceKey, ConditionValue | None] = dict.fromkeys(statuses)
     if not results:
-        return {}
+        return found
+    pictured, decisions = list(pictured), list(decisions)
+    undecided = _taking(pictured, but={decision.key for decision in decisions})
     parts = {part.spec.key: part for part in services}
     taking, refusing = _taking(pictured), _refusing(decisions)
-    found = {}
     for namespace, here in results.items():
         counting = newest_by_engine(here)
         for result in here:
@@ -44,14 +49,14 @@ def uses(
                 by_earlier_run=statuses[key]["capacity"].get("measuredAt") != statuses[key].get("finishedAt"),
             )
             found[key] = use_of(standing)
-    return found
+    return {key: use for key, use in found.items() if key not in undecided}
 
 
-def _taking(pictured: Iterable[ServiceSnapshot]) -> Names:
-    """The services that have an engine as was measured, by benchmark."""
+def _taking(pictured: Iterable[ServiceSnapshot], but: Set[ServiceKey] = frozenset()) -> Names:
+    """The services that have an engine as was measured, by benchmark, less some."""
     found = defaultdict(list)
     for service in pictured:
-        for result in service.measured:
+        for result in service.measured if service.spec.key not in but else ():
             found[ServiceKey(service.spec.key.namespace, result.benchmark)].append(service.spec.key.name)
     return found
 
@@ -60,8 +65,7 @@ def _refusing(decisions: Iterable[Decision]) -> Names:
     """Those of them that could not be sized from it."""
     found = defaultdict(list)
     for decision in decisions:
-        result = decision.capacity and decision.capacity.implausible
-        if result:
+        for result in decision.implausible:
             found[ServiceKey(decision.key.namespace, result.benchmark)].append(decision.key.name)
     return found
 

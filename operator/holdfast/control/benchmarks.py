@@ -139,7 +139,9 @@ class Benchmarks:
         uses = benchmark_use.uses(self.results(entries), statuses, services, pictured, decisions)
         async with self._in_time():
             for entry in entries:
-                told = benchmark_report.used(entry, statuses[entry.key], uses.get(entry.key), now)
+                if entry.key not in uses:
+                    continue
+                told = benchmark_report.used(entry, statuses[entry.key], uses[entry.key], now)
                 if told is not None:
                     await self._guarded(entry, self._write(entry, told))
 

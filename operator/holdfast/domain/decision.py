@@ -93,17 +93,13 @@ class SloView:
 
 @value
 class CapacityView:
-    """What one replica of the accelerator in use carries, and what binds it; `measured` is what that started from.
-
-    `implausible` is a result that it could not start from, for the engine model cannot be scaled to it.
-    """
+    """What one replica of the accelerator in use carries, and what binds it; `measured` is what that started from."""
 
     accelerator: str
     per_replica_rps: float
     bound_by: str
     confidence: float
     measured: Measured | None = None
-    implausible: Measured | None = None
 
 
 @value
@@ -149,7 +145,8 @@ class Decision:
     """Everything that follows for one service from one tick.
 
     `verdict` is what will be done; `recommendation` is set where it is only published (Recommend mode, pinned).
-    `holding`: requests go to the activator, which holds them until a replica serves.
+    `holding`: requests go to the activator, which holds them until a replica serves. `implausible` are results of
+    benchmarks that capacity could not start from, for the engine model cannot be scaled to them.
     """
 
     key: ServiceKey
@@ -163,3 +160,4 @@ class Decision:
     explanation: Explanation = Explanation()
     batching: BatchingTarget | None = None
     holding: bool = False
+    implausible: tuple[Measured, ...] = ()

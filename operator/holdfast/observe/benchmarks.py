@@ -171,7 +171,14 @@ def engines_of(part: ServiceParts, slo: Objectives | None) -> Engines:
         part.spec.generation,
         float(arriving or 0.0) if _is_number(arriving) else 0.0,
     )
-    return replace(found, digest=_digest(part, found.accelerator, slo, part.service.spec.batching.model_dump()))
+    return replace(found, digest=_digest(part, found.accelerator, slo, _told_live(part)))
+
+
+def _told_live(part: ServiceParts) -> Object:
+    """What replicas with the plugin are told while they run, and follow; defaults are left out, as in the engine's."""
+    slo = part.spec.slo
+    told = part.service.spec.model_dump(mode="json", include={"batching", "overload"}, exclude_defaults=True)
+    return {**told, "slo": [slo.ttft_seconds, slo.tpot_seconds, slo.e2e_seconds]}
 
 
 def own_engine(part: ServiceParts, accelerator: str, slo: Objectives | None) -> Engines:

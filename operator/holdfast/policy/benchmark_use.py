@@ -40,7 +40,11 @@ def _use_of(known: Standing) -> tuple[bool, Reason, str]:
     if known.newer:
         return False, Reason.SUPERSEDED, f"{known.newer} has measured such an engine since"
     if not known.services:
-        return False, Reason.NO_SUCH_ENGINE, "no LLMService here has the model, quantization and accelerator measured"
+        return (
+            False,
+            Reason.NO_SUCH_ENGINE,
+            "no LLMService here has the engine measured: model, quantization, accelerator, its count and nodeSelector",
+        )
     taking = tuple(name for name in known.services if name not in known.refusing)
     if not taking:
         why = "the engine model is off from it by more than twenty times, or holds its objectives for impossible"

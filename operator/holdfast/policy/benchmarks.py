@@ -211,7 +211,8 @@ def moved(before: Engines, now: Engines | None) -> str:
         return "the service went"
     if before.accelerator and now.replicas != before.replicas:
         return f"replicas went from {_counts(before)} to {_counts(now)} while they were measured"
-    if before.digest and now.digest != before.digest:
+    known = now.digest == before.digest if before.digest else now.generation == before.generation
+    if before.accelerator and not known:  # a run that an older operator began has no digest
         return "engine, limits or objectives of the service were edited while they were measured"
     return ""
 

@@ -226,7 +226,7 @@ def _compared(
     if measured is not None:
         ratio = measured
     else:  # the plugin spends what TPOT leaves: its mean is what was chosen, not what steps take
-        ratio = 1.0 if belief.fast_loop else _tpot_ratio(memory, spec, belief, look, model)
+        ratio = 1.0 if belief.fast_loop and not spec.batching_fixed else _tpot_ratio(memory, spec, belief, look, model)
     slowness = old.slowness * ratio**LOOK_SHARE
     gain = old.gain * _load_ratio(spec, belief, look) ** LOOK_SHARE
     return Correction(

@@ -303,7 +303,11 @@ def _decision(
             belief.rate.bound_by,
             belief.confidence,
             measured=belief.scaled.measured if belief.scaled.compared else None,
-            implausible=None if belief.scaled.compared else belief.scaled.measured,
+        ),
+        implausible=tuple(
+            each.scaled.measured
+            for each in view.learned.capacity.beliefs
+            if each.scaled.measured and not each.scaled.compared
         ),
         cold_start_seconds=view.learned.cold_starts.p90_seconds,
         recommendation=recommendation,
