@@ -30,7 +30,7 @@ _LEAP, _MOST_LEAPS = 1.25, 6
 _COLLAPSED, _LOWER, _MOST_TRIES = 0.5, 0.75, 3
 # A flooded engine serves less than this share of what it is offered.
 _FLOODED = 0.6
-# Numbers of the opening rounds, the two that follow, the climbing ones: each has a trace of its own.
+# Numbers of the opening rounds, the two that follow and the climbing ones: each has a trace of its own.
 _MOST_ROUNDS = _MOST_TRIES + len(_ROUNDS)
 FINALISTS = 2
 

@@ -77,6 +77,12 @@ class World(Play):
         await self.tick()
         await self.tick()
 
+    async def measure_what_cannot_be(self) -> None:
+        """A result far from all that the engine model knows, which the operator has not looked at yet."""
+        await self.measure()
+        self.restart()
+        self.status()["capacity"]["perReplicaRps"] = 1e6
+
     def use(self, name: str = "sweep") -> tuple[str, str]:
         """Status and reason of CapacityInUse; empty where it is not told."""
         found = self._use(name)
@@ -163,9 +169,7 @@ async def test_a_result_that_no_service_has_an_engine_for_says_so(
 
 
 async def test_a_result_that_the_model_cannot_be_scaled_to_is_not_called_in_force(world: World) -> None:
-    await world.measure()
-    world.restart()
-    world.status()["capacity"]["perReplicaRps"] = 1e6
+    await world.measure_what_cannot_be()
     await world.tick()
     assert world.use() == ("False", "Implausible")
     assert "chat: sized from the model alone" in world.why()
@@ -175,9 +179,7 @@ async def test_what_stands_there_stays_while_a_service_is_not_decided_on(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether it could be sized from the result is not known in such a tick."""
-    await world.measure()
-    world.restart()
-    world.status()["capacity"]["perReplicaRps"] = 1e6
+    await world.measure_what_cannot_be()
     await world.tick()
     monkeypatch.setattr(policy, "decide", lambda snapshot, memory, *rest, **more: ((), memory))
     await world.tick()
@@ -185,9 +187,7 @@ async def test_what_stands_there_stays_while_a_service_is_not_decided_on(
 
 
 async def test_a_result_for_an_accelerator_that_is_not_in_use_is_judged_as_well(world: World) -> None:
-    await world.measure()
-    world.restart()
-    world.status()["capacity"]["perReplicaRps"] = 1e6
+    await world.measure_what_cannot_be()
     both = llmservice("chat", accelerators=[{"name": "l40s", "costPerHour": 0.1}, {"name": "h100", "costPerHour": 9.0}])
     world.services = [parts(both, ready={"l40s": 1})]
     await world.tick()

@@ -16,7 +16,7 @@ from holdfast.api.benchmark_summary import Summary, TuneFigures
 from holdfast.api.conditions import CAPACITY_IN_USE, COMPLETE, Condition, Status
 from holdfast.api.quantities import parse_duration_seconds
 from holdfast.api.status import ConditionStatus
-from holdfast.control.report import iso
+from holdfast.control.report import condition_of, iso
 from holdfast.domain.benchmark import EngineKind, Engines, Phase
 from holdfast.domain.decision import ConditionValue
 from holdfast.observe.benchmarks import Benchmark, engine_digest
@@ -27,7 +27,6 @@ from holdfast.render.benchmark import Measurand, flags_of, patch_of, result_name
 Body = dict[str, Any]
 Old = Mapping[str, Any]
 
-_WORD = {True: Status.TRUE, False: Status.FALSE, None: Status.UNKNOWN}
 _WORDS = {Phase.SUCCEEDED: Status.TRUE, Phase.FAILED: Status.FALSE}
 _OPERATING_RANGE = (0.5, 0.7)
 _MOST_SENTENCE = 1024
@@ -101,10 +100,9 @@ def measured(
 def used(entry: Benchmark, old: Old, use: ConditionValue | None, now: float) -> Body | None:
     """Whether sizing starts from what it found; None where that stands there."""
     before, kept = _condition(old, CAPACITY_IN_USE), _condition(old, COMPLETE)
-    told = None if use is None else (_WORD[use.status], str(use.reason), use.message)
-    if told == (before and (before.status, before.reason, before.message)):
+    new = None if use is None else condition_of(use, entry.generation)
+    if (new and (new.status, new.reason, new.message)) == (before and (before.status, before.reason, before.message)):
         return None
-    new = None if told is None else Condition(CAPACITY_IN_USE, *told, entry.generation)
     return {**old, "conditions": _conditions(old, (kept, new), now)}
 
 

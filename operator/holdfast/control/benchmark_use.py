@@ -23,8 +23,8 @@ def uses(
     results: Mapping[str, Sequence[Measured]],
     statuses: Statuses,
     services: Iterable[ServiceParts],
-    pictured: Iterable[ServiceSnapshot],
-    decisions: Iterable[Decision],
+    pictured: Sequence[ServiceSnapshot],
+    decisions: Sequence[Decision],
 ) -> dict[ServiceKey, ConditionValue | None]:
     """Return the condition of each benchmark, None of one without a result; `results` by namespace.
 
@@ -33,7 +33,6 @@ def uses(
     found: dict[ServiceKey, ConditionValue | None] = dict.fromkeys(statuses)
     if not results:
         return found
-    pictured, decisions = list(pictured), list(decisions)
     undecided = _taking(pictured, but={decision.key for decision in decisions})
     parts = {part.spec.key: part for part in services}
     taking, refusing = _taking(pictured), _refusing(decisions)

@@ -108,13 +108,15 @@ def iso(now: float) -> str:
 def _conditions(
     values: Sequence[ConditionValue], generation: int, old: Mapping[str, Any], stamp: str
 ) -> tuple[status.ConditionStatus, ...]:
-    new = [Condition(value.type, _word(value.status), str(value.reason), value.message, generation) for value in values]
+    new = [condition_of(value, generation) for value in values]
     merged = conditions.merge_conditions(conditions.conditions_of(old), new, stamp)
     return tuple(status.ConditionStatus.of(condition) for condition in merged)
 
 
-def _word(value: bool | None) -> Status:
-    return Status.UNKNOWN if value is None else Status.TRUE if value else Status.FALSE
+def condition_of(value: ConditionValue, generation: int) -> Condition:
+    """What was decided, as a condition of an object of that generation."""
+    word = Status.UNKNOWN if value.status is None else Status.TRUE if value.status else Status.FALSE
+    return Condition(value.type, word, str(value.reason), value.message, generation)
 
 
 def _url(part: ServiceParts) -> str:
