@@ -71,6 +71,7 @@ async def play(
     """
     async with contextlib.AsyncExitStack() as opened:
         clients = [await opened.enter_async_context(LoadClient(side.settings)) for side in sides]
+        await asyncio.gather(*(client.reach() for client in clients))
         start = clients[0].now() + lead_seconds
         stages = [
             await opened.enter_async_context(_staged(side, client, arrivals, api, start))

@@ -12,6 +12,7 @@ import dataclasses
 import json
 import time
 import types
+import urllib.parse
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, Self
 
@@ -22,6 +23,7 @@ from e2e.load.stream import StreamCounter
 from e2e.load.trace import Arrival
 
 REPLICA_HEADER = "X-Holdfast-Replica"
+REACH_SECONDS, REACH_AGAIN_SECONDS = 30.0, 0.1
 PromptStyle = Literal["count", "ids"]
 
 
@@ -64,6 +66,23 @@ class LoadClient:
     ) -> None:
         await self._pool.close()
         await self._single.close()
+
+    async def reach(self) -> None:
+        """Wait until the address takes connections; TimeoutError where it does not.
+
+        A Service refuses connections until the node's proxy has heard of its first endpoint. kube-proxy gathers changes
+        for a second and more where the machine is busy: what is Ready at the API server may still refuse.
+        """
+        url = urllib.parse.urlsplit(self._endpoint)
+        async with asyncio.timeout(REACH_SECONDS):
+            while True:
+                try:
+                    _, writer = await asyncio.open_connection(url.hostname, url.port or 80)
+                except OSError:
+                    await asyncio.sleep(REACH_AGAIN_SECONDS)
+                else:
+                    writer.close()
+                    return
 
     async def run(self, arrivals: Iterable[Arrival], start: float | None = None) -> list[Record]:
         """Play arrivals from `start` (epoch seconds, else now) on; return once all are answered, in their order.

@@ -41,6 +41,7 @@ class SteadyLoad:
         kept = ClientSettings(self._url, self._model, connections=self._connections)
         fresh = ClientSettings(self._url, self._model, connections=0)
         async with LoadClient(kept, self.records.append) as first, LoadClient(fresh, self.records.append) as second:
+            await first.reach()
             running: list[asyncio.Task[Record]] = []
             while not self._stop.is_set():
                 client = (first, second)[len(running) % 2]

@@ -46,6 +46,7 @@ class Streams:
 
     async def _play(self) -> None:
         async with LoadClient(self._settings, self.records.append) as client:
+            await client.reach()
             await asyncio.gather(*(self._one_after_the_other(client) for _ in range(self._streams)))
 
     async def _one_after_the_other(self, client: LoadClient) -> None:

@@ -91,6 +91,20 @@ async def test_a_client_too_slow_between_two_rates_ends_the_search_and_keeps_the
     assert sweeppage.told(found)[-1] == "a stall"
 
 
+async def test_a_rate_that_a_neighbour_disturbed_once_is_tried_again() -> None:
+    tried: list[float] = []
+
+    async def run(rate: float) -> Trial:
+        tried.append(rate)
+        if tried.count(rate) == 1:
+            raise ClientTooSlow("a neighbour")
+        return Trial(rate, GOOD, "" if rate <= 8.0 else "too much")
+
+    found = await Search(run, 0.99).sweep(8.0)
+    assert (found.carried_rps, found.refused) == (8.0, None)
+    assert all(tried.count(rate) == 2 for rate in tried)
+
+
 async def test_a_client_too_slow_for_the_first_rate_has_measured_nothing() -> None:
     async def run(_: float) -> Trial:
         raise ClientTooSlow("refused")

@@ -95,6 +95,18 @@ async def test_nobody_listening_is_an_error_and_lost() -> None:
     assert verdict.is_lost(record)
 
 
+async def test_a_client_waits_for_an_address_that_refuses_connections_at_first() -> None:
+    async with FakeOpenAIServer() as server:
+        url = server.url
+    async with LoadClient(ClientSettings(url, "chat")) as client:
+        reached = asyncio.create_task(client.reach())
+        await asyncio.sleep(0)
+        assert not reached.done()
+        late = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", int(url.rsplit(":")[-1]))
+        async with late:
+            await asyncio.wait_for(reached, 10.0)
+
+
 async def test_an_engine_that_never_answers_runs_into_the_time_limit() -> None:
     async with FakeOpenAIServer(["stall"]) as server:
         (record,) = await ask(server, timeout_seconds=0.1)

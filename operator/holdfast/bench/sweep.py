@@ -22,6 +22,9 @@ KEEPS_UP = 0.95
 RANGE = (0.5, 0.7)
 """Of saturation, where an endpoint is best run."""
 
+REFUSALS = 2
+"""Of a rate, before it counts as beyond the client: one may be a neighbour's moment on the same cores."""
+
 LEAST_SECONDS, LEAST_ENDED = 8.0, 40
 LOOK_SECONDS = 1.0
 """How often a trial under way is looked at."""
@@ -119,14 +122,16 @@ class Search:
         """Try a rate; False where the client is too slow for it, or was for a lower one."""
         if self._refused is not None and rate >= self._refused.rate_rps:
             return False
-        try:
-            self._trials[rate] = await self.run(rate)
-        except ClientTooSlow as problem:
-            if not self._trials:
-                raise
-            self._refused = Refused(rate, str(problem))
-            return False
-        return True
+        for refusals in range(1, REFUSALS + 1):
+            try:
+                self._trials[rate] = await self.run(rate)
+                return True
+            except ClientTooSlow as problem:
+                if refusals == REFUSALS and not self._trials:
+                    raise
+                why = str(problem)
+        self._refused = Refused(rate, why)
+        return False
 
     def _next(self, start: float, low: float, high: float | None) -> float | None:
         """The rate to try between, above or below; None where that is close enough."""
