@@ -22,7 +22,7 @@ BROWSER := e2e/test_status_page.py
 DATA ?= $(or $(HOLDFAST_DATA),../shared/data)
 AUTOSCALING := $(BIN)/python -m benchmarks.autoscaling --data $(DATA)
 
-.PHONY: help python own-cluster install prepare programs check lint unit test test-cluster test-beside demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign clean
+.PHONY: help python own-cluster install prepare programs check lint unit explore test test-cluster test-beside demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ lint: install verify ## style, types, import layers, generated files
 
 unit: install ## unit tests alone, on all cores, but for the slow ones that make test also runs
 	$(UNIT) -m 'not slow'
+
+explore: install ## unit tests with other examples than the last time, for what nobody has thought of
+	$(UNIT) --hypothesis-profile=explore
 
 test: own-cluster ## set up everything and run all tests, those on a real cluster included
 	@echo "Setting up: Python packages into $(VENV), then the cluster's programs (built once, about 20 min on 2 cores)"

@@ -302,10 +302,12 @@ def test_the_order_of_pods_and_deployments_changes_nothing(state: State, seed: i
 
 @given(state=some_states)
 @example(state=State(0, (0, 1), (3, 2), 10.0, 15.0, 6, SignalState.FRESH))  # one at a time at scaling.max
+@example(state=State(0, (0, 1), (2, 2), 10.0, 34.0, 11, SignalState.FRESH))  # in two waves until it is full, then so
 @settings(max_examples=25, deadline=None)
 def test_once_what_was_decided_is_there_it_comes_to_rest(state: State) -> None:
     memory: Memory | None = None
-    for _ in range(max(6, 2 + sum(state.regular))):  # with little room spot replaces the regular ones one at a time
+    # With little room spot comes in two waves, replaces the regular ones one at a time, and then it rests.
+    for _ in range(max(6, 3 + sum(state.regular))):
         decision, memory = made(state, memory)
         there = decided(decision)
         state = replace(state, spot=(there.get("h100-spot", 0), 0), regular=(there.get("h100", 0), 0))
