@@ -260,10 +260,10 @@ async def test_a_key_is_never_shown() -> None:
     assert "secret" not in repr(Endpoint("http://x", "chat", api_key="secret"))
 
 
-async def test_prompts_differ_and_a_seed_repeats_them() -> None:
+async def test_no_prompt_is_sent_twice_also_in_runs_with_the_same_seed() -> None:
     async with RawServer(GOOD) as server:
-        for seed in (1, 1, 2):
-            await send(server.url, [Planned(0.0, 8, 3)] * 2, {"concurrency": 1, "seed": seed})
+        for _ in range(2):
+            await send(server.url, [Planned(0.0, 40, 3)] * 3, {"concurrency": 1, "seed": 1})
     prompts = [json.loads(body)["prompt"] for body in server.bodies]
-    assert prompts[:2] == prompts[2:4]
-    assert len(set(prompts)) == 4
+    # Words, so that a block of any engine's prefix cache begins with them: none begins like another.
+    assert len({tuple(prompt.split()[:16]) for prompt in prompts}) == 6

@@ -93,7 +93,7 @@ class _Sender:
 
     def __init__(self, endpoint: Endpoint, load: Load, ended: Callable[[Record], None]) -> None:
         self._endpoint, self._load, self._ended = endpoint, load, ended
-        self._requests = Requests(endpoint, load.seed)
+        self._requests = Requests(endpoint)
         self._connections = Connections(endpoint.ca_file)
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count()

@@ -96,7 +96,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--drain", type=duration_option, default=60.0, help="wait so long for the last answers (default 60s)"
     )
-    load.add_argument("--seed", type=seed_option, default=1, help="the same seed sends the same requests")
+    load.add_argument("--seed", type=seed_option, default=1, help="repeats lengths and moments; prompts are always new")
     load.add_argument(
         "--generator",
         choices=("holdfast", "vllm"),

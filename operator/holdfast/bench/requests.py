@@ -24,11 +24,15 @@ FIRST_ID, IDS = 1, 250
 
 
 class Requests:
-    """Builds the requests of a run; the same seed gives the same prompts, and hardly two alike."""
+    """Builds the requests of a run. No two prompts begin alike, whatever the seed of lengths and arrivals.
 
-    def __init__(self, endpoint: Endpoint, seed: int) -> None:
+    An engine keeps what it computed of a prompt: who sends one again, in the next trial or in the next run, measures
+    its prefix cache.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._draw = random.Random(seed)
+        self._draw = random.Random()  # from the system's entropy
         self._vocabulary = _WORDS.split()
         self._run = f"{self._draw.getrandbits(32):08x}"
 

@@ -1,4 +1,4 @@
-"""What is sent: arrivals of every kind times lengths of every kind; the same seed gives the same requests."""
+"""What is sent: arrivals of every kind times lengths of every kind; the same seed gives the same again."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class LiveTrials:
         planned = _planned(load.requests)
         judge = _Judge(planned, load.first, self._asked)
         drain = self._asked.drain_seconds
-        sent = port.Load(planned, len(planned), drain_seconds=drain, seed=load.seed, stopped=judge.stopped)
+        sent = port.Load(planned, len(planned), drain_seconds=drain, stopped=judge.stopped)
         started = asyncio.get_running_loop().time()
         run, engine = await self._sent(sent, judge)
         load_seconds = asyncio.get_running_loop().time() - started
@@ -87,7 +87,7 @@ class LiveTrials:
         planned = _planned(load.requests)
         drain = self._asked.drain_seconds
         stop = LONE_SECONDS
-        sent = port.Load(planned, len(planned), 1, stop_after_seconds=stop, drain_seconds=drain, seed=load.seed)
+        sent = port.Load(planned, len(planned), 1, stop_after_seconds=stop, drain_seconds=drain)
         run, _ = await self._sent(sent, _Judge(planned, len(planned), self._asked))
         self._check(run, 0, math.nan)
         ended = [record for record in run.records if record.outcome is not Outcome.UNFINISHED]

@@ -85,7 +85,9 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--requests", type=options.requests_option, metavar="N", help="that count in a trial (default: by --objective)"
     )
-    load.add_argument("--seed", type=options.seed_option, default=1, help="the same seed sends the same requests")
+    load.add_argument(
+        "--seed", type=options.seed_option, default=1, help="repeats lengths and moments; prompts are always new"
+    )
     load.add_argument("--most-trials", type=options.whole_option, default=60, metavar="N", help="default 60")
     load.add_argument("--time-limit", type=options.duration_option, help="begin no trial after so long")
     load.add_argument("--drain", type=options.duration_option, default=60.0, help="for the last answers (default 60s)")

@@ -33,7 +33,6 @@ class Load:
 
     requests: Workload
     first: int
-    seed: int
 
     @property
     def counted(self) -> int:
@@ -74,13 +73,13 @@ class Requests:
             np.concatenate([first_outputs, outputs]),
             np.zeros(resident + len(gaps), np.int64),
         )
-        return Load(load, resident + self.warm_up, self.seed)
+        return Load(load, resident + self.warm_up)
 
     def alone(self) -> Load:
         """Few that meet nobody else."""
         gaps, prompts, outputs = self._drawn
         at, none = np.cumsum(gaps[:LONE_REQUESTS]) / LONE_RPS, np.zeros(LONE_REQUESTS, np.int64)
-        return Load(Workload(at, prompts[:LONE_REQUESTS], outputs[:LONE_REQUESTS], none[: len(at)]), 0, self.seed)
+        return Load(Workload(at, prompts[:LONE_REQUESTS], outputs[:LONE_REQUESTS], none[: len(at)]), 0)
 
     def others(self) -> Requests:
         """As many of the same kind, drawn anew."""
