@@ -23,7 +23,7 @@ import asyncio
 import math
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,6 +67,10 @@ MOST = Setting(256, 8192)
 RECIPE_GRID = tuple(Setting(sequences, tokens) for sequences in (128, 256) for tokens in (512, 1024, 2048, 4096))
 WORTH, TRIALS, SECONDS = 0.98, 0.25, 0.2
 """The bar: of the best, of the recipe's trials, of the recipe's time."""
+
+
+Play = Callable[[Setting, Workload], tuple[bool, float]]
+"""Sends a load to an engine with these limits: whether the objective was attained, and seconds until its last token."""
 
 
 @dataclass(frozen=True)
@@ -143,12 +147,12 @@ class Worth:
         return bench.rate(guess * engine.stretch).rate_rps / engine.stretch
 
 
-def recipe(engine: Engine, slo: Slo, drawn: Lengths, seed: int, requests: int) -> Spent:
-    """vLLM's auto_tune.sh, with so many requests at each rate."""
+def recipe(play: Play, drawn: Lengths, seed: int, requests: int, start_seconds: float = START_SECONDS) -> Spent:
+    """vLLM's auto_tune.sh, with so many requests at each rate; `start_seconds` for each setting, which is a restart."""
     best, best_rate, trials, seconds = None, 0.0, 0, 0.0
     for setting in RECIPE_GRID:
-        seconds += START_SECONDS
-        for rate, took, held in _descent(engine, setting, slo, drawn, seed, requests):
+        seconds += start_seconds
+        for rate, took, held in _descent(play, setting, drawn, seed, requests):
             trials, seconds = trials + 1, seconds + took
             if held and rate > best_rate:
                 best, best_rate = setting, rate
@@ -156,23 +160,30 @@ def recipe(engine: Engine, slo: Slo, drawn: Lengths, seed: int, requests: int) -
 
 
 def _descent(
-    engine: Engine, setting: Setting, slo: Slo, drawn: Lengths, seed: int, requests: int
+    play: Play, setting: Setting, drawn: Lengths, seed: int, requests: int
 ) -> Iterator[tuple[float, float, bool]]:
     """Rate, seconds, and whether it held, of each run with a setting."""
     burst = Workload(np.zeros(RECIPE_BURST), *drawn.draw(RECIPE_BURST, np.random.default_rng([seed, 6])), _none(1000))
-    records, _ = engine.play(setting, burst, slo)
-    took = float(np.nanmax(records["last_at"]))
+    held, took = play(setting, burst)
     throughput = RECIPE_BURST / took
-    held = float(good(records, slo).mean()) >= slo.objective
     yield throughput, took, held
     rate = int(throughput) + 1
     while not held and rate > 0:
         draw = np.random.default_rng([seed, rate])
         load = Workload(np.cumsum(draw.exponential(1.0 / rate, requests)), *drawn.draw(requests, draw), _none(requests))
-        records, _ = engine.play(setting, load, slo)
-        held = float(good(records, slo).mean()) >= slo.objective
-        yield float(rate), float(np.nanmax(records["last_at"])) + SLEEP_SECONDS, held
+        held, took = play(setting, load)
+        yield float(rate), took + SLEEP_SECONDS, held
         rate -= 1
+
+
+def on_the_twin(engine: Engine, slo: Slo) -> Play:
+    """Plays on the twin's clock."""
+
+    def play(setting: Setting, load: Workload) -> tuple[bool, float]:
+        records, _ = engine.play(setting, load, slo)
+        return float(good(records, slo).mean()) >= slo.objective, float(np.nanmax(records["last_at"]))
+
+    return play
 
 
 def _none(count: int) -> np.ndarray:
@@ -256,8 +267,9 @@ def _row(mix: str, slo_name: str, endpoint: str, accelerator: str, options: argp
     worth = Worth(real, slo, drawn)
     best = worth.best()
     ours = [tuned(real, believed, slo, drawn, seed, told) for seed in range(1, seeds + 1)]
-    theirs = [recipe(real, slo, drawn, seed, RECIPE_REQUESTS) for seed in range(1, seeds + 1)]
-    longer = [recipe(real, slo, drawn, seed, enough(slo.objective)) for seed in range(1, seeds + 1)]
+    play = on_the_twin(real, slo)
+    theirs = [recipe(play, drawn, seed, RECIPE_REQUESTS) for seed in range(1, seeds + 1)]
+    longer = [recipe(play, drawn, seed, enough(slo.objective)) for seed in range(1, seeds + 1)]
     shares = _shares(worth, ours, best)
     ratios = [_ratio(ours, others, name) for others in (theirs, longer) for name in ("trials", "seconds")]
     told_rates = [spent.rate_rps / worth.of(spent.setting) for spent in ours if spent.setting]
