@@ -141,7 +141,7 @@ class Rig:
             rows = csv.writer(file)
             rows.writerow(("arrival_seconds", "prompt_tokens", "output_tokens"))
             rows.writerows(zip(range(PAIRS), self.drawn.prompt_tokens, self.drawn.output_tokens, strict=True))
-        command = ("tune", f"--url={self.engine.url}", f"--limits-file={self.limits_file}", f"-f={manifest}")
+        command = ("tune", f"--url={self.engine.url}", f"--limits-file={self.limits_file}", f"--filename={manifest}")
         load = (f"--lengths={trace}", "--prompts=ids", f"--accelerator={PACE[1]}", f"--seed={SEED}", f"--json={told}")
         # The client shares its core with nobody, but the host may take that away for a moment.
         lag = "--max-client-lag=100ms"
