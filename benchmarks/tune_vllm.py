@@ -35,7 +35,7 @@ import numpy as np
 
 from benchmarks.engine_overload.__main__ import PACE
 from benchmarks.engine_overload.cells import CONVERSATION, FixedLimits
-from benchmarks.engine_overload.engines import Cores, Engine, Start, on_core, two_cores
+from benchmarks.engine_overload.engines import Cores, Engine, Paced, Start, on_core, two_cores
 from benchmarks.engine_overload.trace import quantiles
 from benchmarks.engine_overload.vllm_engines import VllmEngines
 from benchmarks.tune import RECIPE_GRID, RECIPE_REQUESTS, SECONDS, SLOS, TRIALS, Spent, recipe
@@ -86,17 +86,18 @@ def _measure(out: Path, ours: Path, theirs: Path, worth: Path) -> None:
     cores, drawn = two_cores(), lengths()
     with (
         tempfile.TemporaryDirectory(prefix="tune-vllm-") as folder,
-        started(Path(folder), cores) as (engine, seconds),
+        started(Path(folder), cores) as (engines, engine, seconds),
         on_core(cores.client),
     ):
         rig = Rig(engine, Path(folder), drawn)
         if not ours.exists():
-            found = rig.tuned(out / "command.json")
-            _keep(ours, replace(found, seconds=found.seconds + seconds))
+            spent = rig.tuned(out / "command.json")
+            _keep(ours, replace(spent, seconds=spent.seconds + seconds))
         if not theirs.exists():
             _keep(theirs, recipe(rig.play, drawn, SEED, RECIPE_REQUESTS, seconds))
         chosen = [_spent(json.loads(part.read_text())) for part in (ours, theirs)]
-        worth.write_text(json.dumps(rig.worth(chosen), indent=1))
+        found = rig.worth(chosen) | {"beyond_pace_share": engines.paced(engine).beyond_share_since(Paced())}
+        worth.write_text(json.dumps(found, indent=1))
 
 
 def lengths() -> Lengths:
@@ -108,8 +109,8 @@ def lengths() -> Lengths:
 
 
 @contextmanager
-def started(folder: Path, cores: Cores) -> Iterator[tuple[Engine, float]]:
-    """An engine with the plugin, and the seconds that it took to start."""
+def started(folder: Path, cores: Cores) -> Iterator[tuple[VllmEngines, Engine, float]]:
+    """An engine with the plugin, by whom it was started, and the seconds that it took."""
     law = engine_prior(*PACE, {}, 1, None).law
     engines = VllmEngines(environment(), folder, cores, StepLaw(*(SLOWER * each for each in asdict(law).values())))
     start = Start("plugin", FixedLimits(STARTED.max_num_seqs, STARTED.max_num_batched_tokens))
@@ -117,7 +118,7 @@ def started(folder: Path, cores: Cores) -> Iterator[tuple[Engine, float]]:
     inside.mkdir()
     fixed = Limits(1, Objectives(SLO.ttft_seconds, SLO.tpot_seconds), adapt=False)
     with engines.start(start, inside, fixed.to_json()) as engine:
-        yield engine, time.monotonic() - began
+        yield engines, engine, time.monotonic() - began
 
 
 @dataclass(frozen=True)
@@ -252,6 +253,7 @@ def _told(ours: Spent, theirs: Spent, worth: dict[str, Any]) -> int:
     for each in worth["below"]:
         print(f"{Setting(**each['setting'])} misses the objective at {each['misses_rps']:.2f} req/s")
     same = ", ".join(f"{100 * good:.1f}" for good in worth["same_load"]["good"])
+    print(f"The host took longer than the pace by {worth['beyond_pace_share']:.2%}")
     print(f"The same load of {worth['same_load']['rate_rps']:.2f} req/s, three times: {same} % good")
     print(
         f"Of the recipe's: trials {trials:.2f} (bar {TRIALS}), seconds {seconds:.2f} (bar {SECONDS}); worth {share:.3f}"
