@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from e2e.patience import patient
+
 Json = dict[str, Any]
 
 
@@ -21,7 +23,7 @@ class Timeout(Exception):
 
 
 class Kubectl:
-    """Kubectl in one namespace of the cluster that KUBECONFIG names."""
+    """Kubectl in one namespace of the cluster that KUBECONFIG names; it waits as `patience` says."""
 
     def __init__(self, namespace: str = "default") -> None:
         self.namespace = namespace
@@ -29,7 +31,9 @@ class Kubectl:
     def run(self, *arguments: str, stdin: str | None = None, seconds: float = 60.0) -> str:
         """Run ``kubectl ARGUMENTS`` and return what it printed."""
         command = ["kubectl", "--namespace", self.namespace, *arguments]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=seconds, check=False)
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, timeout=patient(seconds), check=False
+        )
         if done.returncode != 0:
             raise KubectlError(done.stderr.strip())
         return done.stdout
@@ -97,20 +101,23 @@ class Kubectl:
     ) -> Json:
         """Watch an object, which may not exist yet, until is_true(object); return it as it is then."""
         last: Json = {}
-        # A field selector, for a watch by name refuses names that do not exist yet.
-        with self._watching(kind, f"metadata.name={name}", seconds) as objects:
-            for last in objects:
-                if is_true(last):
-                    return last
+        deadline = time.monotonic() + patient(seconds)
+        # A watch may end before its time, where a busy API server is too slow for a handshake for one.
+        while (left := deadline - time.monotonic()) > 0.0:
+            # A field selector, for a watch by name refuses names that do not exist yet.
+            with self._watching(kind, f"metadata.name={name}", left) as objects:
+                for last in objects:
+                    if is_true(last):
+                        return last
         shown = json.dumps(last.get("status", last), indent=1)[:3000] if last else "nothing of that name was seen"
-        raise Timeout(f"waited {seconds:.0f} s for {what} of {kind}/{name}; last seen: {shown}")
+        raise Timeout(f"waited {patient(seconds):.0f} s for {what} of {kind}/{name}; last seen: {shown}")
 
     def wait_until(self, is_true: Callable[[], bool], seconds: float, what: str, poll_seconds: float = 0.25) -> None:
         """Ask again and again; for facts that are spread over several objects."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + patient(seconds)
         while not is_true():
             if time.monotonic() > deadline:
-                raise Timeout(f"waited {seconds:.0f} s for {what}")
+                raise Timeout(f"waited {patient(seconds):.0f} s for {what}")
             time.sleep(poll_seconds)
 
     def wait_available(self, deployment: str, seconds: float = 60.0) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.kubectl import Json, Kubectl
+from e2e.patience import patient
 
 ANNOTATION = "holdfast.dev/engine-limits"
 APPLY_SECONDS = 3.0
@@ -40,7 +41,7 @@ def tell(place: Kubectl, pod: str, limits: dict[str, Any]) -> float:
 def in_force(place: Kubectl, pod: str) -> dict[str, float]:
     """The limits that an engine shows at its own /metrics."""
     address = place.get_json("pod", pod)["status"]["podIP"]
-    with urllib.request.urlopen(f"http://{address}:8000/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{address}:8000/metrics", timeout=patient(10.0)) as answer:
         families = text_string_to_metric_families(answer.read().decode())
         return {
             sample.labels["name"]: sample.value
@@ -53,6 +54,6 @@ def in_force(place: Kubectl, pod: str) -> dict[str, float]:
 def seconds_until(is_true: Callable[[], bool], started: float, seconds: float = 30.0) -> float:
     """Seconds from `started` (monotonic) until it is true."""
     while not is_true():
-        assert time.monotonic() - started < seconds, f"not within {seconds:.0f} s"
+        assert time.monotonic() - started < patient(seconds), f"not within {patient(seconds):.0f} s"
         time.sleep(0.05)
     return time.monotonic() - started

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster.toolset import PROMETHEUS
+from e2e.patience import patient
 
 
 def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -17,4 +18,6 @@ def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     program = str(built) if built.exists() else shutil.which("promtool")
     if program is None:
         pytest.skip("promtool is neither built nor on PATH: run `make build`")
-    return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        [program, *map(str, arguments)], capture_output=True, text=True, timeout=patient(120.0), check=False
+    )

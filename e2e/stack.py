@@ -14,6 +14,7 @@ from typing import Any
 from e2e.cluster import nodes
 from e2e.cluster.toolset import PROMETHEUS
 from e2e.kubectl import Kubectl
+from e2e.patience import patient
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 NAMESPACE = "holdfast-system"
@@ -44,8 +45,9 @@ def install(**values: Any) -> None:
     settings = [argument for name, value in given.items() for argument in ("--set", f"{name}={value}")]
     command = ["helm", "upgrade", "--install", "holdfast", str(REPOSITORY / "charts/holdfast"), *settings]
     # Tests of the API alone may have put the CRD there already.
-    place = ["--namespace", NAMESPACE, "--create-namespace", "--take-ownership", "--wait", "--timeout", "240s"]
-    subprocess.run([*command, *place], check=True, stdout=subprocess.DEVNULL, env=os.environ)
+    place = ["--namespace", NAMESPACE, "--create-namespace", "--take-ownership"]
+    wait = ["--wait", f"--timeout={patient(240.0):.0f}s"]
+    subprocess.run([*command, *place, *wait], check=True, stdout=subprocess.DEVNULL, env=os.environ)
 
 
 @contextmanager
@@ -59,7 +61,7 @@ def operator_outside(namespace: str, *flags: str) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        code = process.wait(30)
+        code = process.wait(patient(30.0))
     assert code == 0, f"the operator ended with {code} when it was asked to stop"
 
 
@@ -92,7 +94,7 @@ def pod_monitor_api() -> Iterator[None]:
         }
     )
     try:
-        kubectl.run("wait", "--for=condition=Established", f"crd/{name}", "--timeout=30s")
+        kubectl.run("wait", "--for=condition=Established", f"crd/{name}", f"--timeout={patient(30.0):.0f}s")
         yield
     finally:
         kubectl.delete("crd", name)

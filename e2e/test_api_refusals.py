@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from e2e.kubectl import Kubectl, KubectlError
+from e2e.patience import patient
 from holdfast.api import crd
 from tests.api import benchmark_refusals
 from tests.api.refusals import ACCEPTED, REFUSALS, Accepted, Refusal, changed
@@ -22,7 +23,7 @@ def api(kubectl: Kubectl) -> Kubectl:
     """Kubectl in a cluster that knows LLMServices and LLMBenchmarks."""
     for of in crd.DEFINITIONS:
         kubectl.run("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd.crd_yaml(of))
-        kubectl.run("wait", "--for=condition=Established", f"crd/{of.name}", "--timeout=30s")
+        kubectl.run("wait", "--for=condition=Established", f"crd/{of.name}", f"--timeout={patient(30.0):.0f}s")
     return kubectl
 
 

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from e2e import stack
 from e2e.kubectl import Json, Kubectl, condition
 from e2e.limits import alive
+from e2e.patience import patient
 
 pytestmark = pytest.mark.cluster
 
@@ -164,7 +165,7 @@ def _answered(place: Kubectl) -> float:
     """Requests that the replicas of the service have finished."""
     found = 0.0
     for pod in alive(place, "sized"):
-        with urllib.request.urlopen(f"http://{pod['status']['podIP']}:8000/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{pod['status']['podIP']}:8000/metrics", timeout=patient(10.0)) as answer:
             families = text_string_to_metric_families(answer.read().decode())
             samples = [sample for family in families for sample in family.samples]
             found += sum(each.value for each in samples if each.name == "vllm:request_success_total")

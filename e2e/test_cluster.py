@@ -21,6 +21,7 @@ from e2e.cluster.images import HOLDFAST_IMAGE
 from e2e.cluster.layout import NODE_NAME, Layout
 from e2e.cluster.nodes import GPU, add_fake_nodes, remove_nodes, set_node_capacity, start_kwok, wait_for_nodes
 from e2e.kubectl import Json, Kubectl, KubectlError, condition
+from e2e.patience import patient
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
 _SERVER = ["python3", "-m", "http.server", "8000", "--directory", "/etc"]
@@ -62,7 +63,7 @@ def _web(name: str, replicas: int) -> list[Json]:
 
 
 def _fetching(url: str) -> str:
-    return f"import urllib.request; print(urllib.request.urlopen({url!r}, timeout=5).status)"
+    return f"import urllib.request; print(urllib.request.urlopen({url!r}, timeout=30).status)"
 
 
 def _answers(namespace: Kubectl, url: str) -> bool:
@@ -105,7 +106,7 @@ def test_a_pod_that_goes_sees_its_pre_stop_hook_and_then_the_signal(namespace: K
     command = ["kubectl", "--namespace", namespace.namespace, "logs", "--follow", pod]
     following = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     namespace.scale("deployment", "slow", 0)
-    output, _ = following.communicate(timeout=30)
+    output, _ = following.communicate(timeout=patient(30.0))
     assert output.split() == ["started", "hook", "hooked", "SIGTERM", "finished"]
 
 
@@ -175,14 +176,6 @@ def _started_cluster(command: str) -> Iterator[tuple[Layout, subprocess.Popen[st
         process.communicate()
 
 
-def _wait_ready(layout: Layout, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
-    while not layout.ready.exists():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def _leftovers(layout: Layout) -> list[str]:
     """Processes, mounts, control groups and files that carry the cluster's name."""
     processes = []
@@ -207,7 +200,7 @@ def test_nothing_stays_when_a_run_with_pods_is_ended_by_a_signal(number: signal.
     settings = [Path("/proc/sys/vm/overcommit_memory"), Path("/proc/sys/kernel/panic")]
     before = [path.read_text() for path in settings]
     pod = "kubectl run web --image holdfast.local/holdfast:dev --command -- sleep 300"
-    ready = "kubectl wait --for=condition=Ready --timeout=60s pod/web"
+    ready = f"kubectl wait --for=condition=Ready --timeout={patient(60.0):.0f}s pod/web"
     with _started_cluster(f"{pod} && {ready} && echo running && exec sleep 300") as (layout, process):
         assert process.stdout is not None
         seen: list[str] = []
@@ -216,8 +209,8 @@ def test_nothing_stays_when_a_run_with_pods_is_ended_by_a_signal(number: signal.
             assert seen[-1], seen
         assert any(layout.name in text for text in _leftovers(layout))
         process.send_signal(number)
-        process.wait(60)
-        deadline = time.monotonic() + 30
+        process.wait(patient(60.0))
+        deadline = time.monotonic() + patient(30.0)
         while (left := _leftovers(layout)) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert left == []
@@ -235,7 +228,7 @@ def test_two_clusters_at_once_do_not_see_each_other_and_pass_on_exit_codes() -> 
             second,
         ),
     ):
-        outputs = [process.communicate(timeout=120)[0] for process in (first, second)]
+        outputs = [process.communicate(timeout=patient(120.0))[0] for process in (first, second)]
         assert [first.returncode, second.returncode] == [3, 4], outputs
 
 

@@ -15,6 +15,7 @@ from e2e.cluster import nodes
 from e2e.kubectl import Kubectl
 from e2e.load.client import ClientSettings
 from e2e.load.streams import Streams
+from e2e.patience import patient
 from holdfast.monitoring.alerts import alerts
 from holdfast.monitoring.dashboards import dashboards
 from holdfast.monitoring.panels import Dashboard
@@ -131,6 +132,6 @@ def _ask(promql: str) -> list[dict[str, Any]]:
 
 
 def _get(path: str) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{_PROMETHEUS}{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"{_PROMETHEUS}{path}", timeout=patient(10.0)) as answer:
         told: dict[str, Any] = json.load(answer)["data"]
     return told

@@ -15,6 +15,7 @@ import pytest
 
 from e2e import stack
 from e2e.kubectl import Json, Kubectl
+from e2e.patience import patient
 
 pytestmark = pytest.mark.cluster
 
@@ -38,7 +39,7 @@ def explain(
     # kubectl finds its plugins on PATH: pip puts ours beside the interpreter.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     answer = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "PATH": path}
+        command, capture_output=True, text=True, timeout=patient(60.0), check=True, env={**os.environ, "PATH": path}
     )
     found: dict[str, Any] = json.loads(answer.stdout)
     return found

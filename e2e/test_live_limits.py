@@ -13,13 +13,14 @@ from e2e.kubectl import Json, Kubectl, condition
 from e2e.limits import ANNOTATION, APPLY_SECONDS, alive, in_force, seconds_until, tell, told
 from e2e.load.client import ClientSettings
 from e2e.load.streams import Streams
+from e2e.patience import Promised
 
 pytestmark = pytest.mark.cluster
 
 _MODEL = "Qwen/Qwen3-8B"
 _READY_SECONDS = 90.0
 # 30 s, two scrapes of two seconds, and a tick of two.
-_NAMED_SECONDS = 60.0
+_NAMED_SECONDS = Promised(60.0)
 # Long prompts and many streams: then a step takes much longer with all of them than with a few.
 _STREAMS, _PROMPT_TOKENS, _OUTPUT_TOKENS, _REQUESTS = 32, 3000, 60, 40
 

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from e2e import stack
 from e2e.kubectl import Json, Kubectl, condition
+from e2e.patience import patient
 
 pytestmark = pytest.mark.cluster
 
@@ -113,7 +114,7 @@ def _operator_of_a_later_version(place: Kubectl, folder: pathlib.Path) -> Iterat
             yield
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(patient(30.0))
 
 
 @contextmanager
@@ -171,6 +172,6 @@ def _told(place: Kubectl, service: str) -> str:
 def _samples(place: Kubectl, pod: str, metric: str) -> list[dict[str, str]]:
     """The labels of a metric at the engine's own /metrics."""
     address = place.get_json("pod", pod)["status"]["podIP"]
-    with urllib.request.urlopen(f"http://{address}:8000/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{address}:8000/metrics", timeout=patient(10.0)) as answer:
         families = text_string_to_metric_families(answer.read().decode())
         return [sample.labels for family in families for sample in family.samples if sample.name == metric]

@@ -19,12 +19,14 @@ from e2e.kubectl import Json, Kubectl, condition
 from e2e.limits import APPLY_SECONDS, in_force, seconds_until, tell, told
 from e2e.load.client import ClientSettings
 from e2e.load.streams import Streams
+from e2e.patience import patient
 from e2e.vllm import image
 from e2e.vllm.bench import Bench, Load
 from e2e.vllm.environment import Environment
 from e2e.vllm.installed import installed_vllm
 
-pytestmark = [pytest.mark.cluster, pytest.mark.vllm]
+# One test has all that the two runs of the benchmark wait for.
+pytestmark = [pytest.mark.cluster, pytest.mark.vllm, pytest.mark.timeout(2700)]
 
 _RESOURCE = "holdfast.dev/cpu-engine"
 _MOUNT = "/opt/vllm"
@@ -316,6 +318,6 @@ def _series(place: Kubectl, metric: str) -> list[tuple[dict[str, str], float]]:
     selector = ",".join(f'{name}="{value}"' for name, value in wanted.items())
     query = urllib.parse.urlencode({"query": f"{metric}{{{selector}}}"})
     address = f"http://holdfast-prometheus.{stack.NAMESPACE}.svc:9090/api/v1/query?{query}"
-    with urllib.request.urlopen(address, timeout=10) as answer:
+    with urllib.request.urlopen(address, timeout=patient(10.0)) as answer:
         result = json.load(answer)["data"]["result"]
     return [(entry["metric"], float(entry["value"][1])) for entry in result]

@@ -17,6 +17,7 @@ from e2e import stack
 from e2e.kubectl import Json, Kubectl, condition
 from e2e.load import verdict
 from e2e.load.steady import SteadyLoad
+from e2e.patience import patient
 
 pytestmark = pytest.mark.cluster
 
@@ -55,9 +56,9 @@ def test_a_service_that_rests_says_so_and_what_a_wake_up_takes(asleep: Json, pla
 
 def test_who_asks_for_no_token_wakes_nobody(asleep: Json, place: Kubectl) -> None:
     url = asleep["status"]["url"]
-    with urllib.request.urlopen(f"{url}/v1/models", timeout=10) as answer:
+    with urllib.request.urlopen(f"{url}/v1/models", timeout=patient(10.0)) as answer:
         assert json.load(answer)["data"][0]["id"] == _MODEL
-    with urllib.request.urlopen(f"{url}/health", timeout=10) as answer:
+    with urllib.request.urlopen(f"{url}/health", timeout=patient(10.0)) as answer:
         assert answer.status == 200
     time.sleep(10.0)  # five ticks
     assert _deployment_size(place) == 0
@@ -112,7 +113,7 @@ def _ask(url: str) -> tuple[int, dict[str, str], bytes]:
     request = urllib.request.Request(
         f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=_WAKE_SECONDS) as answer:
+    with urllib.request.urlopen(request, timeout=patient(_WAKE_SECONDS)) as answer:
         return answer.status, dict(answer.headers), answer.read()
 
 

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from e2e.tsdb import NOW, SLO, Engine, Reader, Tsdb, ready, scrapes, steady
+from e2e.tsdb import NOW, SLO, Engine, Reader, Tsdb, prometheus_address, ready, scrapes, steady
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import LatencyQuantiles, LengthHistogram, Traffic
-from holdfast.observe.client import PrometheusAddress
 from holdfast.observe.prometheus import PrometheusSource
 from holdfast.observe.traffic import TrafficRequest
 
@@ -84,7 +83,7 @@ def fast(traffic: Traffic) -> Traffic:
 async def seen_alone(source: PrometheusSource) -> dict[str, Traffic]:
     """Each service as a source shows it that knows no other."""
     url = source._client._client.url
-    alone = PrometheusSource(PrometheusAddress(url), tick_seconds=5.0, scrape_seconds=15.0)
+    alone = PrometheusSource(prometheus_address(url), tick_seconds=5.0, scrape_seconds=15.0)
     found = {one.key.name: fast((await alone.observe([one], NOW))[one.key]) for one in REQUESTS}
     await alone.settle()
     await alone.close()

@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from e2e.patience import patient
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import Traffic
@@ -49,7 +50,7 @@ class Tsdb:
             file.write("# EOF\n")
         data = folder / "data"
         command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(source), str(data)]
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=patient(120.0))
         return data
 
 
@@ -144,8 +145,14 @@ def prometheus(data: Path, config: str = "") -> Iterator[str]:
         log.close()
 
 
+def prometheus_address(url: str) -> PrometheusAddress:
+    """Where it is, for tests of what it answers: how fast it does is its own affair."""
+    return PrometheusAddress(url, timeout_seconds=patient(20.0))
+
+
 def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(600):
+    deadline = time.monotonic() + patient(30.0)
+    while time.monotonic() < deadline:
         assert process.poll() is None, log.read_text(encoding="utf-8")
         with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/-/ready", timeout=1):
             return
@@ -164,7 +171,7 @@ class Reader:
     def open(self, tsdb: Tsdb) -> PrometheusSource:
         if self.source is None:
             url = self._stack.enter_context(prometheus(tsdb.write(self._folder)))
-            self.source = PrometheusSource(PrometheusAddress(url), tick_seconds=5.0, scrape_seconds=SCRAPE)
+            self.source = PrometheusSource(prometheus_address(url), tick_seconds=5.0, scrape_seconds=SCRAPE)
         return self.source
 
     async def observe(

@@ -16,6 +16,7 @@ from e2e.cluster.apiclient import ApiClient
 from e2e.cluster.layout import NODE_NAME
 from e2e.cluster.processes import StartError
 from e2e.cluster.toolset import KWOK
+from e2e.patience import patient
 
 GPU = "nvidia.com/gpu"
 GPU_PRODUCT_LABEL = "nvidia.com/gpu.product"
@@ -55,14 +56,14 @@ def set_node_capacity(capacity: Mapping[str, int | None], node: str = NODE_NAME,
     wanted = {name: None if amount is None else str(amount) for name, amount in capacity.items()}
     api = connect()
     api.patch(f"/api/v1/nodes/{node}/status", {"status": {"capacity": wanted, "allocatable": wanted}})
-    deadline = time.monotonic() + seconds
-    for seen in api.watch(f"/api/v1/nodes?fieldSelector=metadata.name={node}", seconds):
+    deadline = time.monotonic() + patient(seconds)
+    for seen in api.watch(f"/api/v1/nodes?fieldSelector=metadata.name={node}", patient(seconds)):
         allocatable = seen["status"]["allocatable"]
         if all(allocatable.get(name) == amount for name, amount in wanted.items()):
             return
         if time.monotonic() > deadline:
             break
-    raise StartError(f"node {node} does not offer {wanted} after {seconds:.0f} s")
+    raise StartError(f"node {node} does not offer {wanted} after {patient(seconds):.0f} s")
 
 
 @contextmanager
@@ -102,12 +103,14 @@ def add_fake_nodes(
 def wait_for_nodes(names: list[str], seconds: float = 60.0) -> None:
     """Return once all these nodes are Ready."""
     api, missing = connect(), set(names)
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + patient(seconds)
     while missing:
         ready = {node["metadata"]["name"] for node in api.get("/api/v1/nodes")["items"] if _is_ready(node)}
         missing -= ready
         if missing and time.monotonic() > deadline:
-            raise StartError(f"{len(missing)} nodes are not Ready after {seconds:.0f} s, among them {min(missing)}")
+            raise StartError(
+                f"{len(missing)} nodes are not Ready after {patient(seconds):.0f} s, among them {min(missing)}"
+            )
         time.sleep(0.2 if missing else 0)
 
 

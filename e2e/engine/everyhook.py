@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from e2e.engine.hooks import UNTRIED, Fault, chosen, hooks, import_all
+from e2e.patience import patient
 
 WATCH = "HoldfastScheduler._watch"
-_WATCH_WAIT_SECONDS = 5.0
+_WATCH_WAIT_SECONDS = patient(5.0)
 _SAID = re.compile("holdfast: (off, the engine goes on as stock vLLM|no counters on /metrics): ")
 _REQUESTS, _FEW, _OUTPUT_TOKENS = 8, 2, 12
 # So many steps apart, a request is aborted and the queue is used in ways that vLLM has for other kinds of requests.

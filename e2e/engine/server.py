@@ -21,11 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from e2e.patience import patient
 from e2e.vllm.environment import REPOSITORY, Environment
 
 MODEL = "tiny"
 ADMISSION = "--middleware=holdfast_engine.middleware.AdmissionMiddleware"
-_READY_SECONDS = 180.0
+_READY_SECONDS, _ANSWER_SECONDS, _PAGE_SECONDS = patient(200.0), patient(100.0), patient(10.0)
 _ARGUMENTS = (
     *("--load-format=dummy", "--enforce-eager", "--dtype=float32", "--seed=0", "--max-model-len=1024"),
     *("--max-num-seqs=32", "--max-num-batched-tokens=1024"),
@@ -111,7 +112,7 @@ class Server:
         """What the server has written so far."""
         return self.log_file.read_text(errors="replace")
 
-    def complete(self, prompt: Prompt, timeout_seconds: float = 60.0) -> list[int]:
+    def complete(self, prompt: Prompt, timeout_seconds: float = _ANSWER_SECONDS) -> list[int]:
         """The tokens of a greedy completion."""
         body = {
             "model": MODEL,
@@ -146,7 +147,7 @@ class Server:
         else:
             body["messages"] = [{"role": "user", "content": "hello " * len(prompt.tokens)}]
         try:
-            return Answer(200, {}, self._open(path, body, 60.0, headers).decode())
+            return Answer(200, {}, self._open(path, body, _ANSWER_SECONDS, headers).decode())
         except urllib.error.HTTPError as problem:
             found = {name.lower(): value for name, value in problem.headers.items()}
             return Answer(problem.code, found, problem.read().decode())
@@ -159,7 +160,7 @@ class Server:
     def connection_after(self, prompt: Prompt) -> str | None:
         """What the start of a stream says of its connection to a client that would keep it; None: nothing."""
         body = {"model": MODEL, "prompt": list(prompt.tokens), "max_tokens": prompt.output_tokens, "stream": True}
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60.0)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_ANSWER_SECONDS)
         try:
             connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
             return connection.getresponse().getheader("Connection")
@@ -176,7 +177,7 @@ class Server:
 
     def get(self, path: str) -> str:
         """What stands at this path."""
-        return self._open(path, None, 10.0).decode()
+        return self._open(path, None, _PAGE_SECONDS).decode()
 
     def samples(self, name: str) -> dict[tuple[str, ...], float]:
         """Values of a metric by the values of its labels, less model_name and engine."""
@@ -206,8 +207,10 @@ class Server:
         """Seconds until the condition holds."""
         began = time.monotonic()
         while not condition():
-            if time.monotonic() - began > timeout_seconds:
-                raise AssertionError(f"no {what} within {timeout_seconds} s; the log ends: {self.log[-3000:]}")
+            if time.monotonic() - began > patient(timeout_seconds):
+                raise AssertionError(
+                    f"no {what} within {patient(timeout_seconds):g} s; the log ends: {self.log[-3000:]}"
+                )
             time.sleep(0.05)
         return time.monotonic() - began
 

@@ -19,11 +19,13 @@ from e2e.engine.conftest import Crowd
 from e2e.engine.hooks import UNTRIED, chosen, entrances, hooks
 from e2e.engine.server import ADMISSION, Answer, Prompt, Server, Settings
 from e2e.engine.test_engine_plugin import LIMITS, mode
+from e2e.patience import patient
 from e2e.vllm.environment import REPOSITORY, Environment
 from holdfast_engine.arithmetic import Law
 from holdfast_engine.rules import Limits, Overload
 
-pytestmark = pytest.mark.vllm
+# One test has every fault in it.
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(2700)]
 
 
 HARMLESS = {
@@ -61,7 +63,9 @@ def engine_outcomes(vllm: Environment, plugin: Path, folder: Path) -> dict[str, 
         "HOLDFAST_ENGINE_LIMITS": str(folder / "engine-limits"),
     }
     command = [sys.executable, "-m", "e2e.engine.everyhook", str(vllm.model), str(result)]
-    done = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        command, env=variables, cwd=folder, capture_output=True, text=True, check=False, timeout=patient(300.0)
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     found: dict[str, list[dict[str, Any]]] = json.loads(result.read_text())
     return found

@@ -11,6 +11,7 @@ import pytest
 
 from e2e.engine.conftest import Crowd
 from e2e.engine.server import Prompt, Server, Settings
+from e2e.patience import Promised
 from e2e.vllm.environment import Environment
 from holdfast_engine.rules import Limits, Objectives
 
@@ -115,7 +116,7 @@ def _told(engine: Engine) -> dict[tuple[str, ...], float]:
 def test_new_limits_apply_to_an_idle_engine(engine: Engine) -> None:
     engine.server.set_limits(replace(LIMITS, version=2, active_sequences=3, adapt=False).to_json())
     seconds = engine.server.wait_for(
-        lambda: engine.server.samples("holdfast:limits")[("active_sequences",)] == 3, 3.0, "new limit"
+        lambda: engine.server.samples("holdfast:limits")[("active_sequences",)] == 3, Promised(3.0), "new limit"
     )
     print(f"applied after {seconds:.1f} s")
     assert engine.server.samples("holdfast:limits")[("version",)] == 2

@@ -21,9 +21,10 @@ import aiohttp
 from e2e.load.records import Record, Status
 from e2e.load.stream import StreamCounter
 from e2e.load.trace import Arrival
+from e2e.patience import patient
 
 REPLICA_HEADER = "X-Holdfast-Replica"
-REACH_SECONDS, REACH_AGAIN_SECONDS = 30.0, 0.1
+REACH_SECONDS, REACH_AGAIN_SECONDS = patient(30.0), 0.1
 PromptStyle = Literal["count", "ids"]
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 import types
 from typing import Self
 
 from e2e.load.client import ClientSettings, LoadClient
 from e2e.load.records import Record
+from e2e.patience import patient
 
 USUAL_PROMPT_TOKENS, USUAL_OUTPUT_TOKENS = 1155, 211
 """Means of the Azure conversation trace: what the operator assumes of a service before its first request."""
@@ -38,8 +40,8 @@ class SteadyLoad:
         self._thread.join()
 
     async def _play(self) -> None:
-        kept = ClientSettings(self._url, self._model, connections=self._connections)
-        fresh = ClientSettings(self._url, self._model, connections=0)
+        kept = ClientSettings(self._url, self._model, self._connections, timeout_seconds=patient(120.0))
+        fresh = dataclasses.replace(kept, connections=0)
         async with LoadClient(kept, self.records.append) as first, LoadClient(fresh, self.records.append) as second:
             await first.reach()
             running: list[asyncio.Task[Record]] = []

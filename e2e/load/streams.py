@@ -12,6 +12,7 @@ from typing import Self
 
 from e2e.load.client import ClientSettings, LoadClient
 from e2e.load.records import Record
+from e2e.patience import patient
 
 
 class Streams:
@@ -36,12 +37,12 @@ class Streams:
 
     def tpot_seconds(self, requests: int, seconds: float = 120.0) -> float:
         """Mean time per output token of so many requests that are sent from now on; waits for them."""
-        since, deadline = time.time(), time.monotonic() + seconds
+        since, deadline = time.time(), time.monotonic() + patient(seconds)
         while True:
             ended = [_tpot(record) for record in self.records if record.sent_at > since and record.status == "ok"]
             if len(ended) >= requests:
                 return statistics.fmean(ended)
-            assert time.monotonic() < deadline, f"{len(ended)} of {requests} requests ended in {seconds:.0f} s"
+            assert time.monotonic() < deadline, f"{len(ended)} of {requests} requests ended in {patient(seconds):.0f} s"
             time.sleep(0.25)
 
     async def _play(self) -> None:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from e2e.patience import patient
 from e2e.vllm.environment import Environment
 
-_TIMEOUT_SECONDS = 300.0
+_TIMEOUT_SECONDS = patient(300.0)
 
 
 @dataclass(frozen=True, slots=True)
