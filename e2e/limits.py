@@ -34,21 +34,32 @@ def told(place: Kubectl, service: str) -> dict[str, dict[str, Any]]:
 
 def tell(place: Kubectl, pod: str, limits: dict[str, Any]) -> float:
     """Write limits to a pod as a person would; seconds until its engine shows them."""
+    engine = engine_url(place, pod)
     place.run("annotate", "pod", pod, "--overwrite", f"{ANNOTATION}={json.dumps(limits)}")
-    return seconds_until(lambda: in_force(place, pod)["version"] == limits["version"], time.monotonic())
+    return seconds_until(lambda: shown(engine)["version"] == limits["version"], time.monotonic())
 
 
 def in_force(place: Kubectl, pod: str) -> dict[str, float]:
+    """The limits that the engine of a pod shows."""
+    return shown(engine_url(place, pod))
+
+
+def engine_url(place: Kubectl, pod: str) -> str:
+    """Where the engine of a pod is reached, to be asked often: kubectl takes longer than an engine does to follow."""
+    return f"http://{place.get_json('pod', pod)['status']['podIP']}:8000"
+
+
+def shown(engine: str) -> dict[str, float]:
     """The limits that an engine shows at its own /metrics."""
-    address = place.get_json("pod", pod)["status"]["podIP"]
-    with urllib.request.urlopen(f"http://{address}:8000/metrics", timeout=patient(10.0)) as answer:
-        families = text_string_to_metric_families(answer.read().decode())
-        return {
-            sample.labels["name"]: sample.value
-            for family in families
-            for sample in family.samples
-            if sample.name == "holdfast:limits"
-        }
+    with urllib.request.urlopen(f"{engine}/metrics", timeout=patient(10.0)) as answer:
+        return limits_on(answer.read().decode())
+
+
+def limits_on(page: str) -> dict[str, float]:
+    """The limits on a page of metrics, by name; all else there is hundreds of lines that take long to read."""
+    lines = [line for line in page.splitlines() if line.startswith("holdfast:limits{")]
+    families = text_string_to_metric_families("\n".join([*lines, ""]))
+    return {sample.labels["name"]: sample.value for family in families for sample in family.samples}
 
 
 def seconds_until(is_true: Callable[[], bool], started: float, seconds: float = 30.0) -> float:
