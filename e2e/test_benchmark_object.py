@@ -19,8 +19,9 @@ pytestmark = pytest.mark.cluster
 _READY_SECONDS = 120.0
 _SWEEP_SECONDS = 420.0
 _FAILS_SECONDS = 120.0
-# Short answers: a trial of a sweep takes seconds. The client shares two cores with the whole cluster.
-_SHORT = {"lengths": {"promptTokens": 64, "outputTokens": 16}, "maxClientLag": "2s", "timeout": "10m"}
+# Short answers: a trial of a sweep takes seconds. The client shares its cores with two clusters: here it matters what
+# becomes of a result, not how exact it is.
+_SHORT = {"lengths": {"promptTokens": 64, "outputTokens": 16}, "maxClientLag": "30s", "timeout": "10m"}
 _TRACE = "arrival_seconds,prompt_tokens,output_tokens\n" + "".join(f"{0.25 * n},32,8\n" for n in range(40))
 
 
