@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from holdfast.act.api import MERGE, ApiError, ApiPort
 from holdfast.act.resources import deployment_path, pod_path
@@ -49,9 +49,14 @@ async def scale(
                 raise
 
 
-def removal_order(remove_first: Sequence[str], running: Mapping[str, float]) -> tuple[str, ...]:
-    """Order replicas by the work their removal would disturb: fewest running requests first, ties as given."""
-    return tuple(sorted(remove_first, key=lambda pod: running.get(pod, 0.0)))
+def removal_order(
+    remove_first: Sequence[str], running: Mapping[str, float], lost: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Order replicas by the work their removal would disturb: fewest running requests first, ties as given.
+
+    Nothing is disturbed of what is `lost` with those replicas or without.
+    """
+    return tuple(sorted(remove_first, key=lambda pod: 0.0 if pod in lost else running.get(pod, 0.0)))
 
 
 async def prefer_removal(api: ApiPort, namespace: str, pods: Sequence[str]) -> None:

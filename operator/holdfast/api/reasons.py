@@ -21,6 +21,7 @@ class Reason(StrEnum):
     NO_REPLICAS = "NoReplicas", "No replica has served a token yet."
     ENGINE_FAILING = "EngineFailing", "The engine exits or fails its probes; the message carries its last words."
     ENGINE_HUNG = "EngineHung", "Ready replicas hold requests and make no token; the message names them."
+    ENGINE_LAGGING = "EngineLagging", "A Ready replica answers late what others answer in time; the message names it."
     NODE_LOST = "NodeLost", "The node of a replica does not answer; the replica counts as none."
     IMAGE_UNSUPPORTED = "ImageUnsupported", "The image holds no vLLM, or one older than what Holdfast supports."
     IMAGE_PULL_FAILING = "ImagePullFailing", "The image cannot be pulled."

@@ -238,7 +238,7 @@ class Actuator:
                 deployment,
                 observed=target.observed_replicas,
                 wanted=target.replicas,
-                remove_first=scale.removal_order(target.remove_first, running),
+                remove_first=scale.removal_order(target.remove_first, running, target.lost),
             )
         for name in changes.delete:
             shown = part.shown("Deployment", name)

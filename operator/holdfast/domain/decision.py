@@ -36,6 +36,7 @@ class PlacementTarget:
     """How many replicas of one accelerator shall run.
 
     `remove_first` names replicas whose removal costs least, best first: Kubernetes is told by pod-deletion-cost.
+    Those among them with fewer requests come first, but for `lost` ones: what these hold is lost or late anyway.
     `observed_replicas` is the size the decision was made on: act writes only if it still stands.
     """
 
@@ -43,6 +44,7 @@ class PlacementTarget:
     replicas: int
     observed_replicas: int | None = None
     remove_first: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
 
 
 @value

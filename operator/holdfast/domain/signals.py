@@ -53,6 +53,27 @@ def fewest_looks(seconds: float, scrape_seconds: float) -> int:
     return max(3, int(0.7 * seconds / scrape_seconds) + 1)
 
 
+LEAST_LATE, LATE_PER_GOOD = 8.0, 2.0
+"""An engine that lags has at least so many late requests, and more than so many for each one in time."""
+
+MOST_LATE_SHARE, MOST_LOAD = 0.1, 1.5
+"""Of what others judge at most this share is late, and the engine had at most so many times the mean load."""
+
+
+def lags(late: float, late_of_all: float, good_of_all: float, engines: int) -> bool:
+    """Whether an engine that makes nearly nothing in time, with so many `late`, is alone with that among `engines`.
+
+    What it made in time all the same is less than half of `late`, and left out. Late because of too many requests is
+    another matter: such an engine makes as much in time as others do.
+    """
+    others_late, others_judged = (
+        max(0.0, late_of_all - late),
+        late_of_all + good_of_all - (1.0 + 1 / LATE_PER_GOOD) * late,
+    )
+    alone = others_judged >= LEAST_LATE and others_late <= MOST_LATE_SHARE * others_judged
+    return alone and late * engines <= MOST_LOAD * (late_of_all + good_of_all)
+
+
 UNKNOWN_QUANTILES = LatencyQuantiles()
 
 
@@ -147,6 +168,7 @@ class Traffic:
     steps: tuple[tuple[str, StepSums], ...] = ()  # by accelerator, where plugins report them
     revisions: tuple[RevisionTraffic, ...] = ()  # only where one revision is on trial beside another
     hung: tuple[str, ...] = ()  # pods that held requests at every look and made nothing of them, in order of names
+    lagging: tuple[str, ...] = ()  # pods that make nearly nothing in time while their peers do, in order of names
 
     @property
     def fresh(self) -> bool:

@@ -205,6 +205,15 @@ def _replicas() -> Iterator[Alert]:
         "mode: Recommend holds the size); if most hang, look for what they share: driver, storage, network.",
     )
     yield Alert(
+        "HoldfastEngineLagging",
+        f"max by ({SERVICE}) ({of(series.CONDITION, reason=str(Reason.ENGINE_LAGGING))})",
+        "2m",
+        "warning",
+        f"{_NAME}: a Ready replica answers late what others answer in time",
+        f"`kubectl describe {_LLMS}` names it. The operator replaces it where it may (not while spec.replicas or mode: "
+        "Recommend holds the size); if the next one on that node lags as well, look at its GPU (throttled, shared).",
+    )
+    yield Alert(
         "HoldfastReplicasNeverReady",
         f"time() - {of(series.WAITS_SINCE)}"
         f" > on ({SERVICE}) group_left () clamp_min({of(series.START_LIMIT)}, {_NEVER_SECONDS})",

@@ -14,7 +14,7 @@ from holdfast.observe.samples import Answer, Sample
 
 SAMPLED_AT = "sampled_at"
 
-_ANOMALIES = frozenset({"copies", "newcomer", "gappy", "unlabelled", queries.HUNG})
+_ANOMALIES = frozenset({"copies", "newcomer", "gappy", "unlabelled", queries.HUNG, queries.LATE})
 _PLUGINS = frozenset({*queries.JUDGED, queries.COVERED, queries.WAITING_LATE, "objective", "limit", "mode"})
 
 ALL_IN_ONE = (("requests", "tokens", "edges", "gauges", "engines", "anomalies", "plugins"),)

@@ -19,6 +19,7 @@ class Counts:
     copies: dict[str, float] = field(default_factory=dict)  # pod -> how often it is scraped, where more than once
     incomplete: set[str] = field(default_factory=set)  # pods whose counts are known in part
     hung: set[str] = field(default_factory=set)  # pods that hold requests and stand still
+    late: dict[str, float] = field(default_factory=dict)  # pod -> late requests, where next to none is in time
     unusable: set[str] = field(default_factory=set)
     plugins: PluginCounts = field(default_factory=PluginCounts)
 

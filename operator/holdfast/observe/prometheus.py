@@ -212,8 +212,7 @@ class PrometheusSource:
         for sample in answer.samples:
             key, pod = slow.service_key(sample), sample.label("pod")
             if usable(sample.value):
-                # What a hung engine holds is lost with it or without: nothing is spared by keeping it.
-                running[key][pod] = 0.0 if key in self._known and pod in self._known[key].hung else sample.value
+                running[key][pod] = sample.value
         return running
 
     async def settle(self) -> None:

@@ -8,12 +8,12 @@ What increase() misses is what a new engine counted before its first scrape: suc
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.domain.service import ServiceKey
-from holdfast.domain.signals import LEAST_LOOK_SECONDS, fewest_looks, still_seconds
+from holdfast.domain.signals import LATE_PER_GOOD, LEAST_LATE, LEAST_LOOK_SECONDS, fewest_looks, still_seconds
+from holdfast.observe.promql import any_edge, any_of, duration, named
 
 SERVICE = "namespace, holdfast_service"
 GROUP = f"{SERVICE}, holdfast_accelerator"
@@ -47,13 +47,14 @@ IN_FLIGHT = ("num_requests_running", "num_requests_waiting")
 ARRIVED, GOOD, BAD = "requests_arrived_total", "requests_good_total", "requests_bad_total"
 JUDGED = (ARRIVED, BAD, GOOD, "requests_withdrawn_total", "good_tokens_total")
 """What the plugin counts (holdfast: in place of vllm:)."""
+LATE_CAUSES = ("ttft", "tpot", "e2e")
 
 HELD, HELD_BUCKET = "holdfast_activator_requests_total", "holdfast_activator_wait_seconds_bucket"
 """What an activator counts, by outcome."""
 _GAP = "10m"  # a counter that was not scraped for longer begins anew: all that it ever counted is no burst
 
 WAITING_LATE = "requests_waiting_late"
-HUNG = "hung"
+HUNG, LATE = "hung", "late"
 PROGRESS = (
     "vllm:generation_tokens_total",
     "vllm:prompt_tokens_total",
@@ -157,7 +158,7 @@ def newcomer_query(span: Window, edges: Edges, namespaces: Iterable[str], pods: 
     Of an engine older than the interval, the part of its life that lies inside is taken. All metrics are put together
     first: pods are many, and each selector names them all.
     """
-    these = f'{OURS}, namespace=~"{_alternatives(namespaces)}", pod=~"{_alternatives(pods)}"'
+    these = f'{OURS}, namespace=~"{any_of(namespaces)}", pod=~"{any_of(pods)}"'
     births = _births(these, ENGINE)
     interval = span.interval_seconds
     inside = f"({interval} / clamp_min(time() - ({births} > time() - {span.newborn_seconds}), {interval}))"
@@ -166,19 +167,19 @@ def newcomer_query(span: Window, edges: Edges, namespaces: Iterable[str], pods: 
 
     def add(metric: str, name: str = "", more: str = "", gained: str = "increase", of: str = "vllm") -> None:
         value = f"{of}:{metric}{{{these}{more}}}"
-        values.append(_named(value, "metric", name or metric))
-        gains.append(_named(f"({gained}({value}[{_interval(span)}]) or {value} * 0)", "metric", name or metric))
+        values.append(named(value, "metric", name or metric))
+        gains.append(named(f"({gained}({value}[{_interval(span)}]) or {value} * 0)", "metric", name or metric))
 
     for metric in (*REQUESTS, *TOKENS):
         add(metric)
     for family, seconds in edges.by_family():
-        add(f"{family}_bucket", more=f', le=~"{_le(seconds)}"')
+        add(f"{family}_bucket", more=f', le=~"{any_edge(seconds)}"')
     for gauge in IN_FLIGHT:
         add(gauge, f"{gauge}_growth", gained="delta")
     for metric in JUDGED:
         add(metric, of="holdfast")
     missed = f"({' or '.join(values)}) * on ({ENGINE}) group_left () {inside} - ({' or '.join(gains)})"
-    born = _named(_births(these, f"{GROUP}, {ENGINE}"), "metric", "born")
+    born = named(_births(these, f"{GROUP}, {ENGINE}"), "metric", "born")
     by = f"{GROUP}, metric, finished_reason, le, cause"
     return Query("newcomers", f"{born} or (sum by ({by}) ({missed}) != 0)")
 
@@ -187,23 +188,23 @@ def pulse_query(span: Window) -> Query:
     """Return what is asked about everybody where services take turns: how much was begun, and what waits, if any."""
     begun = f"(sum by ({SERVICE}) (increase(vllm:{TTFT}_count{{{OURS}}}[{_interval(span)}])) > 0)"
     waiting = f"(sum by ({SERVICE}) (vllm:num_requests_waiting{{{OURS}}}) > 0)"
-    return Query("pulse", f"{_named(begun, 'metric', 'started')} or {_named(waiting, 'metric', 'waiting')}")
+    return Query("pulse", f"{named(begun, 'metric', 'started')} or {named(waiting, 'metric', 'waiting')}")
 
 
 def trial_query(span: Window, edges: Edges, keys: Iterable[ServiceKey]) -> Query:
     """Return what is asked beside about services of which one revision is on trial: misses by revision."""
     interval, by = _interval(span), f"{GROUP}, holdfast_revision"
     counts = (REJECTIONS, f"{TTFT}_count", f"{TPOT}_count", f"{TPOT_BEFORE_0_11}_count")
-    terms = [_named(f"sum by ({by}) (increase(vllm:{name}{{{OURS}}}[{interval}]))", "metric", name) for name in counts]
+    terms = [named(f"sum by ({by}) (increase(vllm:{name}{{{OURS}}}[{interval}]))", "metric", name) for name in counts]
     for family, seconds in edges.by_family():
-        bucket = f'vllm:{family}_bucket{{{OURS}, le=~"{_le(seconds)}"}}'
-        terms.append(_named(f"sum by ({by}, le) (increase({bucket}[{interval}]))", "metric", f"{family}_bucket"))
+        bucket = f'vllm:{family}_bucket{{{OURS}, le=~"{any_edge(seconds)}"}}'
+        terms.append(named(f"sum by ({by}, le) (increase({bucket}[{interval}]))", "metric", f"{family}_bucket"))
     return narrowed(Query("trials", " or ".join(terms)), keys)
 
 
 def narrowed(query: Query, keys: Iterable[ServiceKey]) -> Query:
     """Return the same question about some services only; those of the same name elsewhere come along."""
-    these = _alternatives(key.name for key in keys)
+    these = any_of(key.name for key in keys)
     return Query(query.name, query.promql.replace(OURS, f'holdfast_service=~"{these}"'))
 
 
@@ -225,20 +226,20 @@ def slow_queries() -> tuple[Query, ...]:
 
 def history_query(step_seconds: float, edges: Edges) -> Query:
     """Return the range query behind History: requests by outcome, by edge and by verdict, gained in each step."""
-    step = _duration(step_seconds)
+    step = duration(step_seconds)
     terms = [
-        _named(f"count(count_over_time(holdfast_leader{{}}[{step}]))", "metric", "remembered"),  # also at no replicas
-        _named(f"sum by ({SERVICE}, finished_reason) (increase(vllm:{SUCCESS}{{{OURS}}}[{step}]))", "metric", SUCCESS),
-        _named(f"sum by ({SERVICE}) (increase(vllm:{REJECTIONS}{{{OURS}}}[{step}]))", "metric", REJECTIONS),
+        named(f"count(count_over_time(holdfast_leader{{}}[{step}]))", "metric", "remembered"),  # also at no replicas
+        named(f"sum by ({SERVICE}, finished_reason) (increase(vllm:{SUCCESS}{{{OURS}}}[{step}]))", "metric", SUCCESS),
+        named(f"sum by ({SERVICE}) (increase(vllm:{REJECTIONS}{{{OURS}}}[{step}]))", "metric", REJECTIONS),
     ]
     for family, seconds in edges.by_family():
-        bucket = f'vllm:{family}_bucket{{{OURS}, le=~"{_le(seconds)}"}}'
-        terms.append(_named(f"sum by ({SERVICE}, le) (increase({bucket}[{step}]))", "metric", f"{family}_bucket"))
+        bucket = f'vllm:{family}_bucket{{{OURS}, le=~"{any_edge(seconds)}"}}'
+        terms.append(named(f"sum by ({SERVICE}, le) (increase({bucket}[{step}]))", "metric", f"{family}_bucket"))
     for metric in (ARRIVED, GOOD, BAD):
-        terms.append(_named(f"sum by ({SERVICE}) (increase(holdfast:{metric}{{{OURS}}}[{step}]))", "metric", metric))
+        terms.append(named(f"sum by ({SERVICE}) (increase(holdfast:{metric}{{{OURS}}}[{step}]))", "metric", metric))
     terms.append(_covered(SERVICE, step))
     for metric, labels in ((HELD_BUCKET, "outcome, le"), (HELD, "outcome")):
-        terms.append(_named(f"sum by ({SERVICE}, {labels}) ({_jumps(f'{metric}{{{OURS}}}', step)})", "metric", metric))
+        terms.append(named(f"sum by ({SERVICE}, {labels}) ({_jumps(f'{metric}{{{OURS}}}', step)})", "metric", metric))
     return Query("history", " or ".join(terms))
 
 
@@ -252,8 +253,8 @@ def _jumps(counter: str, step: str) -> str:
 def running_by_pod_query(keys: Iterable[ServiceKey]) -> Query:
     """Return requests in flight per pod of the given services; a pod scraped twice counts once."""
     wanted = sorted(keys)
-    namespaces = _alternatives(key.namespace for key in wanted)
-    names = _alternatives(key.name for key in wanted)
+    namespaces = any_of(key.namespace for key in wanted)
+    names = any_of(key.name for key in wanted)
     matchers = f'namespace=~"{namespaces}", holdfast_service=~"{names}"'
     in_flight = " + ".join(f"vllm:{gauge}{{{matchers}}}" for gauge in IN_FLIGHT)
     each = f"max by ({SERVICE}, pod, engine, model_name) ({in_flight})"
@@ -268,16 +269,18 @@ def _counters(span: Window, metrics: Iterable[str]) -> str:
 
 def _begun(span: Window) -> str:
     """How evenly load lies on replicas: what all of them began, and the one that began most."""
-    begun = f"increase(vllm:{TTFT}_count{{{OURS}}}[{_duration(span.look_seconds)}])"
-    most = _named(f"(max by ({GROUP}) (sum by ({GROUP}, pod) ({begun})) != 0)", "metric", MOST_BEGUN)
+    begun = f"increase(vllm:{TTFT}_count{{{OURS}}}[{duration(span.look_seconds)}])"
+    most = named(f"(max by ({GROUP}) (sum by ({GROUP}, pod) ({begun})) != 0)", "metric", MOST_BEGUN)
     return f"{_summed(BEGUN, begun)} or {most}"
 
 
 def _edges(span: Window, edges: Edges, tiers: Sequence[Tier]) -> str:
     interval = _interval(span)
-    groups = [(f'holdfast_service=~"{_alternatives(tier.names)}"', tier.edges) for tier in tiers] or [(OURS, edges)]
+    groups = [(f'holdfast_service=~"{any_of(tier.names)}"', tier.edges) for tier in tiers] or [(OURS, edges)]
     terms = [
-        _summed(f"{family}_bucket", f'increase(vllm:{family}_bucket{{{who}, le=~"{_le(seconds)}"}}[{interval}])', "le")
+        _summed(
+            f"{family}_bucket", f'increase(vllm:{family}_bucket{{{who}, le=~"{any_edge(seconds)}"}}[{interval}])', "le"
+        )
         for who, needed in groups
         for family, seconds in needed.by_family()
     ]
@@ -288,7 +291,7 @@ def _gauges(span: Window) -> str:
     terms = [_summed(gauge, f"vllm:{gauge}{{{OURS}}}") for gauge in IN_FLIGHT]
     terms += [_summed(f"{gauge}_growth", f"delta(vllm:{gauge}{{{OURS}}}[{_interval(span)}])") for gauge in IN_FLIGHT]
     usage = f"avg by ({GROUP}) (vllm:kv_cache_usage_perc{{{OURS}}} or vllm:gpu_cache_usage_perc{{{OURS}}})"
-    return " or ".join((*terms, _named(usage, "metric", "kv_usage")))
+    return " or ".join((*terms, named(usage, "metric", "kv_usage")))
 
 
 def _anomalies(span: Window) -> str:
@@ -296,14 +299,16 @@ def _anomalies(span: Window) -> str:
 
     copies: scraped more than once, the value says how often. newcomer: no sample an interval ago, so that its counts
     are incomplete. gappy: too few samples inside the interval to count anything. unlabelled: engines that lack a label
-    of ours, by those they have. hung: engines that hold requests and stand still.
+    of ours, by those they have. hung: engines that hold requests and stand still. late: how many requests were late in
+    engines that have next to none in time.
     """
     by, interval = f"{GROUP}, pod, instance", _interval(span)
     copies = f"max by ({by}) (count by ({by}, engine, model_name) ({_engine()}) > 1)"
     newcomer = f"max by ({by}) ({_engine()} unless {_engine()} offset {interval})"
     gappy = f"max by ({by}) (count_over_time({_engine()}[{interval}]) < 2)"
-    named = {"copies": copies, "newcomer": newcomer, "gappy": gappy, HUNG: _hung(span), "unlabelled": _unlabelled()}
-    return " or ".join(_named(vector, "metric", name) for name, vector in named.items())
+    kinds = {"copies": copies, "newcomer": newcomer, "gappy": gappy, HUNG: _hung(span), LATE: _late(span)}
+    kinds["unlabelled"] = _unlabelled()
+    return " or ".join(named(vector, "metric", name) for name, vector in kinds.items())
 
 
 def _plugins(span: Window) -> str:
@@ -314,12 +319,12 @@ def _plugins(span: Window) -> str:
     interval = _interval(span)
     terms = [_summed(metric, f"increase(holdfast:{metric}{{{OURS}}}[{interval}])", "cause") for metric in JUDGED]
     objectives = f'holdfast:limits{{{OURS}, name=~"ttft_seconds|tpot_seconds|e2e_seconds"}}'
-    terms.append(_named(f'count_values by ({GROUP}, name) ("seconds", {objectives})', "metric", "objective"))
+    terms.append(named(f'count_values by ({GROUP}, name) ("seconds", {objectives})', "metric", "objective"))
     terms += [_covered(GROUP, interval), _summed(WAITING_LATE, f'holdfast:requests_waiting{{{OURS}, lane="late"}}')]
     limits = f'holdfast:limits{{{OURS}, name=~"version|active_sequences|tokens_per_step"}}'
-    terms.append(_named(f"min by ({SERVICE}, pod, name) ({limits})", "metric", "limit"))
+    terms.append(named(f"min by ({SERVICE}, pod, name) ({limits})", "metric", "limit"))
     modes = f'holdfast:plugin_info{{{OURS}, mode!="active"}}'
-    terms.append(_named(f"max by ({SERVICE}, pod, mode) ({modes})", "metric", "mode"))
+    terms.append(named(f"max by ({SERVICE}, pod, mode) ({modes})", "metric", "mode"))
     return " or ".join(terms)
 
 
@@ -330,7 +335,7 @@ def covered(by: str, interval: str) -> str:
 
 
 def _covered(by: str, interval: str) -> str:
-    return _named(covered(by, interval), "metric", COVERED)
+    return named(covered(by, interval), "metric", COVERED)
 
 
 def _births(matchers: str, by: str) -> str:
@@ -341,12 +346,23 @@ def _births(matchers: str, by: str) -> str:
 
 def _hung(span: Window) -> str:
     """Engines that held requests at every look, while nothing moved in them."""
-    still = _duration(span.still_seconds)
+    still = duration(span.still_seconds)
     least = fewest_looks(span.still_seconds, span.scrape_seconds)
     held = " + ".join(f"min_over_time(vllm:{gauge}{{{OURS}}}[{still}])" for gauge in IN_FLIGHT)
     looks = f"count_over_time(vllm:generation_tokens_total{{{OURS}}}[{still}]) >= {least}"
     moved = " or ".join(f"changes({metric}{{{OURS}}}[{still}]) > 0" for metric in PROGRESS)
     return f"max by ({GROUP}, pod, instance) ({held} > 0 and on ({ENGINE}) {looks} unless on ({ENGINE}) ({moved}))"
+
+
+def _late(span: Window) -> str:
+    """Late requests of engines in which few others are: whether their peers fare as badly, the sums of all tell.
+
+    Costs the increase() of four counters of each engine with the plugin, and nothing of the others.
+    """
+    by, interval = f"sum by ({GROUP}, pod)", _interval(span)
+    late = f'{by} (increase(holdfast:{BAD}{{{OURS}, cause=~"{"|".join(LATE_CAUSES)}"}}[{interval}]))'
+    good = f"{by} (increase(holdfast:{GOOD}{{{OURS}}}[{interval}]))"
+    return f"(({late} >= {LEAST_LATE:g}) > {LATE_PER_GOOD:g} * {good})"
 
 
 def _unlabelled() -> str:
@@ -371,30 +387,8 @@ def _engine() -> str:
 def _summed(metric: str, vector: str, *also_by: str) -> str:
     """Sum per service and accelerator. `!= 0` leaves out what did not move and keeps NaN, which must be seen."""
     by = ", ".join((GROUP, *also_by))
-    return _named(f"(sum by ({by}) ({vector}) != 0)", "metric", metric)
-
-
-def _named(vector: str, label: str, value: str) -> str:
-    return f'label_replace({vector}, "{label}", "{value}", "", "")'
-
-
-def _le(edges_seconds: Sequence[float]) -> str:
-    """Edges as Python's client, Go's client and Prometheus 3 write them: 1 is `1` or `1.0`."""
-    return _alternatives(spelling for edge in edges_seconds for spelling in (repr(float(edge)), f"{edge:.12g}"))
-
-
-def _alternatives(texts: Iterable[str]) -> str:
-    """A regular expression that matches exactly these texts, quoted for a PromQL string.
-
-    Dashes stay as they are: they mean nothing here, and plain alternatives are looked up without a regular expression.
-    """
-    quoted = {re.escape(text).replace(r"\-", "-") for text in texts}
-    return "|".join(sorted(quoted)).replace("\\", "\\\\")
+    return named(f"(sum by ({by}) ({vector}) != 0)", "metric", metric)
 
 
 def _interval(span: Window) -> str:
-    return _duration(span.interval_seconds)
-
-
-def _duration(seconds: float) -> str:
-    return f"{round(seconds * 1000)}ms"
+    return duration(span.interval_seconds)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import ServiceKey, Slo
-from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic, busiest_share
+from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic, busiest_share, lags
 from holdfast.observe import plugins, queries
 from holdfast.observe.counts import Counts, number
 from holdfast.observe.foreign import Strangers
@@ -133,6 +133,7 @@ class _Table:
             ),
             plugins=self._engines.get(request.key, ()),
             hung=tuple(sorted(pod for values in cells.values() for pod in values.hung)),
+            lagging=tuple(sorted(_lagging(cells, request.slo, facts))),
         )
 
     def _facts(self, request: TrafficRequest, cells: Mapping[str, Counts]) -> Facts:
@@ -198,6 +199,9 @@ class _Table:
         elif sample.label("metric") == queries.HUNG:
             if usable(sample.value) and sample.label("pod"):
                 self._cell(sample).hung.add(sample.label("pod"))
+        elif sample.label("metric") == queries.LATE:
+            if usable(sample.value) and sample.label("pod"):
+                self._cell(sample).late[sample.label("pod")] = sample.value
         else:
             self._cell(sample).incomplete.add(sample.label("pod"))
 
@@ -214,6 +218,16 @@ class _Table:
             values = self._cells[service_key(sample)][sample.label("holdfast_accelerator")]
             self._by_group[group] = values
         return values
+
+
+def _lagging(cells: Mapping[str, Counts], slo: Slo, facts: Facts) -> Iterator[str]:
+    """Pods that are late alone, of those whose peers are all judged by the plugin."""
+    for name, values in cells.items():
+        engines = len(facts.reporting(name)) if values.late else 0
+        exact = values.plugins.exact(slo, engines, 1.0) if engines else None
+        if exact is not None:
+            late = sum(getattr(exact, f"bad_{cause}") for cause in queries.LATE_CAUSES)
+            yield from (pod for pod, own in values.late.items() if lags(own, late, exact.good, engines))
 
 
 def _accelerator_traffic(values: Counts, slo: Slo, reporting: Sequence[str]) -> AcceleratorTraffic:

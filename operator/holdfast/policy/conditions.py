@@ -12,7 +12,7 @@ from holdfast.domain.cluster import ClusterProblem
 from holdfast.domain.decision import Action, ConditionValue
 from holdfast.domain.signals import SignalState
 from holdfast.policy.capacity import MATERIAL
-from holdfast.policy.messages import HARD_BOUNDS, hung, rate, reason_for, rests
+from holdfast.policy.messages import HARD_BOUNDS, hung, hung_reason, rate, reason_for, rests
 from holdfast.policy.schedules import unknown_timezone
 from holdfast.policy.setbacks import Setback, failing_reason
 from holdfast.policy.sizes import Sizes
@@ -67,9 +67,9 @@ def ready(view: View) -> ConditionValue:
     problem = _problem(view, capacity=False)
     if problem is not None and (not serving or problem.reason in (Reason.INVALID, Reason.NAME_CONFLICT)):
         return ConditionValue(kind, False, problem.reason, problem.message)
-    if view.learned.hangs.found:
+    if hung(view):
         status, text = _hanging(view)
-        return ConditionValue(kind, status, Reason.ENGINE_HUNG, text)
+        return ConditionValue(kind, status, hung_reason(view), text)
     if serving:
         wanted = f"{serving} of {view.size} replicas serve"
         more = f"{serving} replicas serve, {view.size} wanted"
@@ -164,8 +164,8 @@ def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
     if view.own.short:
         short = f"{len(view.own.short)} of {view.group.size} replicas find no free {view.chosen.name}"
         return Reason.CAPACITY_LIMITED, f"{short}, {more}"
-    if view.learned.hangs.found:
-        return Reason.ENGINE_HUNG, hung(view)
+    if hung(view):
+        return hung_reason(view), hung(view)
     failing = sum(len(group.failing) for group in view.groups)
     if failing:
         return Reason.ENGINE_FAILING, f"{failing} of {view.size} replicas fail, their logs say why"

@@ -19,6 +19,7 @@ from holdfast.policy.fleet_claims import Claim
 from holdfast.policy.fleet_wants import claim_of
 from holdfast.policy.hangs import watch_hangs
 from holdfast.policy.inventory import Inventory
+from holdfast.policy.lags import watch_lag
 from holdfast.policy.learning import learn, with_history
 from holdfast.policy.memory import Learned, Memory, ServiceMemory
 from holdfast.policy.messages import describe, reason_for
@@ -135,11 +136,12 @@ def decide_service(
         return known.last.decision, known
     seen = judge(service.traffic)
     hangs = watch_hangs(known.learned.hangs, service.traffic.hung, service.replicas, seen, now, snapshot.timing)
-    groups = group_replicas(service, now, settings, hangs.believed)
+    lag = watch_lag(known.learned.lag, service, hangs, seen, now, snapshot.timing)
+    groups = group_replicas(service, now, settings, hangs.believed | lag.believed)
     starting = anything_starting(groups)
     awaited = _awaited(known, promise, now, settings)
     learned, state = learn(
-        known, service, seen, groups, hangs, starting, now, snapshot.timing, settings, model, awaited
+        known, service, seen, groups, hangs, lag, starting, now, snapshot.timing, settings, model, awaited
     )
     if not learned.capacity.beliefs:
         return None, known

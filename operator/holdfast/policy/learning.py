@@ -13,6 +13,7 @@ from holdfast.policy.demand import Demand
 from holdfast.policy.fastloops import FastLoops, watch_fast_loops
 from holdfast.policy.hangs import Hangs
 from holdfast.policy.headroom import Headroom
+from holdfast.policy.lags import Lag
 from holdfast.policy.look import Look, is_due, watch
 from holdfast.policy.memory import Learned, ServiceMemory
 from holdfast.policy.mix import Lengths
@@ -34,6 +35,7 @@ def learn(
     seen: Seen,
     groups: tuple[Group, ...],
     hangs: Hangs,
+    lag: Lag,
     starting: bool,
     now: float,
     timing: Timing,
@@ -77,6 +79,7 @@ def learn(
         fast_loops=loops,
         setbacks=watch_setbacks(setbacks, groups, now, settings, awaited, _spot(spec)),
         hangs=hangs,
+        lag=lag,
         idle=idle.watch(old.idle, service, seen, groups, now),
         held=held,
     )
@@ -161,7 +164,7 @@ def _compare(
         old.capacity, service.spec, lengths, seen, model, loops.accelerators, _tuned(service), service.measured
     )
     used = [group for group in groups if group.size > 0]
-    whole = not any(g.draining or g.useless for g in groups) and not service.traffic.hung
+    whole = not any(g.draining or g.useless for g in groups) and not (service.traffic.hung or service.traffic.lagging)
     undisturbed = _alike(service.spec, used) and not starting and whole
     since = now - seen.interval_seconds if known.decided_at is None else known.decided_at
     passed = min(max(0.0, now - since), seen.interval_seconds)

@@ -20,6 +20,7 @@ from holdfast.policy.hangs import Hangs
 from holdfast.policy.headroom import Headroom
 from holdfast.policy.heldback import HeldBack
 from holdfast.policy.idle import Idle
+from holdfast.policy.lags import Lag
 from holdfast.policy.look import Look
 from holdfast.policy.mix import Lengths
 from holdfast.policy.placement import Choice
@@ -50,6 +51,7 @@ class Learned:
     fast_loops: FastLoops = field(default_factory=FastLoops)
     setbacks: Setbacks = field(default_factory=Setbacks)
     hangs: Hangs = field(default_factory=Hangs)
+    lag: Lag = field(default_factory=Lag)
     idle: Idle = field(default_factory=Idle)
     held: HeldBack = field(default_factory=HeldBack)
 

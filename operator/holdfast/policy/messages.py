@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from holdfast.api.quantities import format_duration
 from holdfast.api.reasons import Reason
@@ -39,8 +40,10 @@ def describe(view: View, sizes: Sizes) -> str:
 
 
 def hung(view: View) -> str:
-    """Which replicas hang, and what becomes of them; without times, which would change each tick."""
-    hangs = view.learned.hangs
+    """Which replicas hang, or which one lags, and what becomes of them; without times, which would change each tick."""
+    hangs, lag = view.learned.hangs, view.learned.lag
+    if lag.sure:
+        return f"{lag.name} answers late what others answer in time: {_removed(view, (lag.name,))}"
     if not hangs.found:
         return ""
     one, named = len(hangs.found) == 1, hangs.found[:MOST_NAMED]
@@ -48,11 +51,20 @@ def hung(view: View) -> str:
     told = f"{', '.join(named)}{more} {'holds' if one else 'hold'} requests and {'makes' if one else 'make'} no token"
     if hangs.doubted:
         return f"{told}, as most do: look for what they share (driver, storage, network, metrics), none is replaced"
-    removed = "it is removed" if one else "they are removed"
-    command = f"kubectl delete pod -n {view.spec.key.namespace} {' '.join(named)}"
+    return f"{told}: {_removed(view, named)}"
+
+
+def hung_reason(view: View) -> Reason:
+    """Why Ready replicas count as none: one that lags is taken for it only where none hangs."""
+    return Reason.ENGINE_LAGGING if view.learned.lag.sure else Reason.ENGINE_HUNG
+
+
+def _removed(view: View, names: Sequence[str]) -> str:
+    removed = "it is removed" if len(names) == 1 else "they are removed"
+    command = f"kubectl delete pod -n {view.spec.key.namespace} {' '.join(names)}"
     if view.hung_to_let_go:
-        return f"{told}: {removed}"
-    return f"{told}: {command}" if view.held_by_people else f"{told}: {removed} once others serve, or by {command}"
+        return removed
+    return command if view.held_by_people else f"{removed} once others serve, or by {command}"
 
 
 def rests(view: View) -> str:
@@ -236,7 +248,7 @@ def _up_reason(view: View, sizes: Sizes) -> Reason:
     if view.spare and _needed(view) - view.spare <= view.group.baseline:
         if view.spare == view.lacking:
             return Reason.ACCELERATOR_UNAVAILABLE
-        return Reason.ENGINE_HUNG if view.group.hung else Reason.ENGINE_FAILING
+        return hung_reason(view) if view.group.hung else Reason.ENGINE_FAILING
     if view.forecast is not None and view.demand_rps is not None and view.demand_rps > view.forecast.wanted_rps:
         return Reason.BACKLOG_TO_DRAIN
     return Reason.FORECAST_ABOVE_CAPACITY
@@ -248,7 +260,7 @@ def _down_reason(view: View, sizes: Sizes) -> Reason:
     forced = [bound.reason for bound in sizes.bounds if bound.reason in HARD_BOUNDS]
     if forced:
         return forced[-1]
-    return Reason.ENGINE_HUNG if view.hung_to_let_go else Reason.DEMAND_BELOW_CAPACITY
+    return hung_reason(view) if view.hung_to_let_go else Reason.DEMAND_BELOW_CAPACITY
 
 
 def _switch_reason(view: View) -> Reason:

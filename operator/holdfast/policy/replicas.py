@@ -18,7 +18,7 @@ class Group:
 
     `pending` wait for a node and may still get one, `short` have waited longer than nodes take to come; `failing` will
     not become capacity by waiting, nor will `stuck` ones that have been starting for too long. `hung` ones are Ready
-    and serve nothing.
+    and serve nothing, or next to nothing in time.
     """
 
     accelerator: str

@@ -31,6 +31,7 @@ class Facts(NamedTuple):
     placements: tuple[Placement, ...]
     problems: tuple[ClusterProblem, ...]
     hung: tuple[str, ...] = ()
+    lagging: tuple[str, ...] = ()
     activator: Activator | None = None
     measured: tuple[Measured, ...] = ()
 
@@ -64,6 +65,7 @@ def facts(service: ServiceSnapshot) -> Facts:
         _in_order(service.placements, _by_accelerator),
         _in_order(service.problems, _by_reason),
         tuple(sorted(traffic.hung)),
+        tuple(sorted(traffic.lagging)),
         service.activator,
         service.measured,
     )

@@ -100,11 +100,13 @@ def propose(view: View) -> int:
 
 def target(group: Group, accelerator: str, replicas: int) -> PlacementTarget:
     """The target of one accelerator, with the replicas that are best removed where it gets smaller."""
+    fewer = replicas < group.size
     return PlacementTarget(
         accelerator=accelerator,
         replicas=replicas,
         observed_replicas=group.size if group.exists else None,
-        remove_first=group.cheapest_to_remove() if replicas < group.size else (),
+        remove_first=group.cheapest_to_remove() if fewer else (),
+        lost=tuple(replica.name for replica in group.hung) if fewer else (),
     )
 
 

@@ -165,14 +165,21 @@ class View:
         """Hung replicas that can go at once: that takes no capacity, and no more requests than are lost already.
 
         Not while people hold the size, metrics are in doubt, or something starts that Kubernetes would remove instead.
+        What a lagging one answers late would make others late that have no room for it.
         """
-        if not self.group.hung:
+        if not self.group.hung or (self.learned.lag.sure and not self._without_laggard):
             return 0
         moving = self.starting or any(group.rolling_out or not group.observed for group in self.groups)
         if moving or self.held_by_people or not self.seen.fresh:
             return 0
         least = max(1, self.least.replicas)
         return max(0, min(len(self.group.hung), self.group.baseline - least))
+
+    @property
+    def _without_laggard(self) -> bool:
+        """The others carry the load, or no more replicas can be had beside a lagging one."""
+        room = self.group.baseline < self.chosen.most and not self.group.short and self.granted is None
+        return not room or len(self.group.ready) >= max(self.chosen.replicas, self.least.replicas)
 
     @property
     def own(self) -> Group:

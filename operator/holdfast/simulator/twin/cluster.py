@@ -11,7 +11,6 @@ import numpy as np
 from holdfast.domain.cluster import NodeOffer, Placement, Replica, ReplicaPhase
 from holdfast.domain.decision import PlacementTarget
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
-from holdfast.simulator.twin.books import hangs
 from holdfast.simulator.twin.fleet import Fleet
 
 EPOCH_SECONDS = 1_800_000_000.0
@@ -129,7 +128,7 @@ class Cluster:
             staying = [p for p in service.pods if p.accelerator == target.accelerator and p.leaving_at is None]
             for _ in range(target.replicas - len(staying)):
                 self._create(service, target.accelerator, self.now)
-            for pod in self._ranked(service, staying, target.remove_first)[: max(0, len(staying) - target.replicas)]:
+            for pod in self._ranked(service, staying, target)[: max(0, len(staying) - target.replicas)]:
                 self._leave(service, pod)
         self._place_all()
         self._start_ready()
@@ -232,20 +231,20 @@ class Cluster:
                 if due and pod.engine is None and pod.leaving_at is None:
                     pod.engine = service.fleet.add(service.kind(pod.accelerator))
 
-    def _ranked(self, service: Service, pods: Sequence[Pod], remove_first: Sequence[str]) -> list[Pod]:
+    def _ranked(self, service: Service, pods: Sequence[Pod], target: PlacementTarget) -> list[Pod]:
         """Pods in the order in which they are removed: without a node, then not ready, then those with the least work.
 
-        What a hung one holds counts for nothing where removals are told, as in `observe`.
+        What `lost` ones hold counts for nothing, as in `act`.
         """
-        order = {name: place for place, name in enumerate(remove_first)}
+        order = {name: place for place, name in enumerate(target.remove_first)}
 
         def rank(pod: Pod) -> tuple[bool, bool, int, int]:
             place = order.get(pod.name, len(order))
             if pod.engine is None:
                 return pod.placed_at is not None, False, 0, place
             state = service.fleet.state(pod.engine)
-            lost = pod.name in order and hangs(state, self.now)
-            return True, True, 0 if lost else int(state["running"][0] + state["waiting"][0]), place
+            held = 0 if pod.name in target.lost else int(state["running"][0] + state["waiting"][0])
+            return True, True, held, place
 
         return sorted(pods, key=rank)
 

@@ -7,7 +7,7 @@ an engine had counted before its first scrape added, as holdfast.observe asks fo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,6 +15,8 @@ import numpy as np
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.engine import EngineState, ExactCounts, PluginMode, StepSums
 from holdfast.domain.signals import (
+    LATE_PER_GOOD,
+    LEAST_LATE,
     LEAST_LOOK_SECONDS,
     AcceleratorTraffic,
     LengthHistogram,
@@ -22,6 +24,7 @@ from holdfast.domain.signals import (
     Traffic,
     busiest_share,
     fewest_looks,
+    lags,
     still_seconds,
 )
 from holdfast.domain.snapshot import Timing
@@ -43,6 +46,8 @@ LENGTH_EDGES = tuple(float(digit * 10**power) for power in range(6) for digit in
 
 _BEGUN, _REJECTED = COLUMNS.index("ttft_count"), COLUMNS.index("rejected")
 _PROGRESS = [COLUMNS.index(name) for name in ("output_tokens", "prompt_tokens")]
+_GOOD = COLUMNS.index("judged_good")
+_LATE = [COLUMNS.index(f"judged_bad_{cause}") for cause in ("ttft", "tpot", "e2e")]
 _STEPS = slice(COLUMNS.index(STEPS[0]), COLUMNS.index(GAUGES[0]))
 _IN_FLIGHT = slice(COLUMNS.index(GAUGES[0]), len(COLUMNS))
 
@@ -161,7 +166,7 @@ class View:
         if now >= self._slow_due:
             self._slow_due = now + SLOW_PERIOD_SECONDS
             self._lengths, self._steps = self._read_lengths(now), self._read_steps(now)
-        hung = self._hung(now)
+        hung, lagging = self._hung(now), self._lagging(now)
         return Traffic(
             state=state,
             detail=detail,
@@ -173,6 +178,7 @@ class View:
             steps=self._steps,
             plugins=self._plugins(),
             hung=hung,
+            lagging=lagging,
         )
 
     def engines(self, now: float) -> tuple[EngineGauges, ...] | None:
@@ -191,6 +197,17 @@ class View:
         still = still_seconds(self.interval_seconds)
         least = fewest_looks(still, self._timing.scrape_seconds)
         return tuple(sorted(pod.name for pod, series in self._series.items() if series.looks_hung(now - still, least)))
+
+    def _lagging(self, now: float) -> tuple[str, ...]:
+        """Pods that make next to nothing in time while those of the same accelerator do, as their plugins judge it."""
+        if not self._service.fleet.plugin:
+            return ()
+        judged: dict[str, dict[str, tuple[float, float]]] = {}
+        for pod, series in self._series.items():
+            gained = series.gained(now - self.interval_seconds, now)
+            peers = judged.setdefault(series.accelerator, {})
+            peers[pod.name] = float(gained[_LATE].sum()), float(gained[_GOOD])
+        return tuple(sorted(name for peers in judged.values() for name in _late_alone(peers)))
 
     def _fresh_since(self, now: float) -> float:
         return now - SCRAPES * self._timing.scrape_seconds
@@ -256,6 +273,15 @@ class View:
             gained = series.gained(now - SUMMED_SECONDS, now)[_STEPS]
             sums[series.accelerator] = sums.get(series.accelerator, 0.0) + gained
         return tuple((name, StepSums(*gained.tolist())) for name, gained in sorted(sums.items()))
+
+
+def _late_alone(peers: Mapping[str, tuple[float, float]]) -> Iterator[str]:
+    """Of all engines of an accelerator, with what was late and what was in time, those that lag."""
+    late_of_all, good_of_all = map(sum, zip(*peers.values(), strict=True))
+    for name, (late, good) in peers.items():
+        few_in_time = late >= LEAST_LATE and late > LATE_PER_GOOD * good
+        if few_in_time and lags(late, late_of_all, good_of_all, len(peers)):
+            yield name
 
 
 def _traffic(
