@@ -63,15 +63,13 @@ MOST_LATE_SHARE, MOST_LOAD = 0.1, 1.5
 def lags(late: float, late_of_all: float, good_of_all: float, engines: int) -> bool:
     """Whether an engine that makes nearly nothing in time, with so many `late`, is alone with that among `engines`.
 
-    What it made in time all the same is less than half of `late`, and left out. Late because of too many requests is
-    another matter: such an engine makes as much in time as others do.
+    What it made in time all the same is less than half of `late`: as much is left out of what others judged. Late
+    because of too many requests is another matter: such an engine makes as much in time as others do.
     """
-    others_late, others_judged = (
-        max(0.0, late_of_all - late),
-        late_of_all + good_of_all - (1.0 + 1 / LATE_PER_GOOD) * late,
-    )
-    alone = others_judged >= LEAST_LATE and others_late <= MOST_LATE_SHARE * others_judged
-    return alone and late * engines <= MOST_LOAD * (late_of_all + good_of_all)
+    judged = late_of_all + good_of_all
+    by_others = judged - (1.0 + 1.0 / LATE_PER_GOOD) * late
+    alone = min(late, by_others) >= LEAST_LATE and late_of_all - late <= MOST_LATE_SHARE * by_others
+    return alone and late * engines <= MOST_LOAD * judged
 
 
 UNKNOWN_QUANTILES = LatencyQuantiles()
