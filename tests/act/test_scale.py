@@ -78,6 +78,10 @@ def test_the_least_loaded_replica_goes_first_and_ties_keep_their_order() -> None
     assert removal_order(("a", "b", "c"), {"a": 3, "b": 0, "c": 0}) == ("b", "c", "a")
 
 
+def test_what_is_lost_with_a_replica_or_without_spares_it_nothing() -> None:
+    assert removal_order(("hung", "b", "c"), {"hung": 90, "b": 0, "c": 7}, ("hung",)) == ("hung", "b", "c")
+
+
 async def test_replicas_to_remove_get_a_lower_deletion_cost_and_gone_ones_are_skipped() -> None:
     api = FakeApi()
     for name in ("a", "b"):

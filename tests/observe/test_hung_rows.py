@@ -8,13 +8,10 @@ import pytest
 
 from holdfast.domain.signals import SignalState, Traffic, fewest_looks
 from holdfast.observe import queries, traffic
-from holdfast.observe.client import PrometheusAddress
 from holdfast.observe.edges import around
-from holdfast.observe.prometheus import PrometheusSource
 from holdfast.observe.samples import Sample
 from holdfast.observe.slow import SlowSignals
-from tests.fakes import FakePrometheus
-from tests.observe.observe_builders import CHAT, NOW, SLO, WINDOW, answers, known_queries, ready, request, row, sample
+from tests.observe.observe_builders import CHAT, NOW, SLO, WINDOW, answers, ready, request, sample
 
 FOUR = [f"chat-{index}" for index in range(4)]
 ENGINES = [sample(NOW - 3, pod=pod) for pod in FOUR]
@@ -76,17 +73,3 @@ def test_hangs_are_asked_for_without_a_further_query() -> None:
 def test_a_hang_takes_a_minute_and_three_looks_at_least(scrape: float, seconds: float, looks: int) -> None:
     span = queries.window(5.0, scrape)
     assert (span.still_seconds, fewest_looks(span.still_seconds, scrape)) == (seconds, looks)
-
-
-async def test_what_a_hung_engine_holds_is_no_reason_to_keep_it() -> None:
-    asked = known_queries() | {queries.running_by_pod_query([CHAT]).promql: "running"}
-    async with FakePrometheus(asked) as fake:
-        source = PrometheusSource(PrometheusAddress(fake.url, timeout_seconds=30.0))
-        fake.rows["engines"] = [row(NOW - 3, pod=pod) for pod in FOUR]
-        fake.rows["anomalies"] = [row(9, metric="hung", pod="chat-1")]
-        fake.rows["running"] = [row(9, pod="chat-1"), row(2, pod="chat-2")]
-        try:
-            await source.observe([request(*map(ready, FOUR))], NOW)
-            assert await source.running_by_pod([CHAT], NOW) == {CHAT: {"chat-1": 0.0, "chat-2": 2.0}}
-        finally:
-            await source.close()

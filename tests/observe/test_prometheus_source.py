@@ -25,6 +25,7 @@ from cryptography.x509.oid import NameOID
 from holdfast.domain.cluster import Replica
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import History, SignalState, Traffic
+from holdfast.observe import queries
 from holdfast.observe.client import PrometheusAddress
 from holdfast.observe.prometheus import PrometheusSource
 from holdfast.observe.traffic import TrafficRequest
@@ -341,6 +342,13 @@ async def test_a_secret_never_reaches_the_detail(fake: FakePrometheus, tmp_path:
     token.write_text("hunter2")
     await fake.stop_listening()
     assert "hunter2" not in (await observed(fake, bearer_token_file=token)).detail
+
+
+async def test_running_by_pod_tells_of_every_pod_that_has_a_number() -> None:
+    asked = known_queries() | {queries.running_by_pod_query([CHAT]).promql: "running"}
+    async with FakePrometheus(asked) as fake, reading(fake) as source:
+        fake.rows["running"] = [row(9, pod="chat-1"), row(2, pod="chat-2"), row("NaN", pod="chat-3")]
+        assert await source.running_by_pod([CHAT], NOW) == {CHAT: {"chat-1": 9.0, "chat-2": 2.0}}
 
 
 async def test_running_by_pod_is_empty_when_prometheus_is_down(fake: FakePrometheus) -> None:

@@ -258,3 +258,12 @@ def test_nobody_to_be_seen_lags_in_an_empty_snapshot() -> None:
     empty = no_traffic(SignalState.ABSENT)
     seen: ServiceSnapshot = ServiceView(CHAT, empty).snapshot()
     assert watch_lag(Lag(), seen, Hangs(), judge(empty), NOW, TIMING) == Lag()
+
+
+def test_what_a_lagging_replica_holds_spares_it_nothing() -> None:
+    fleet = cluster()
+    (laggard,) = fleet.hang(1).hung_since
+    fleet.run(300)
+    lagging = [decision.verdict for _, decision in fleet.decisions if decision.verdict.reason == "EngineLagging"]
+    (target,) = lagging[-1].targets
+    assert (target.remove_first[0], target.lost) == (laggard, (laggard,))

@@ -41,6 +41,7 @@ from holdfast.policy.forecast import Forecast
 from holdfast.policy.hangs import Hang, Hangs
 from holdfast.policy.idle import Idle, Slumber
 from holdfast.policy.inventory import Room
+from holdfast.policy.lags import Lag
 from holdfast.policy.look import Look
 from holdfast.policy.memory import Learned
 from holdfast.policy.messages import describe, rate, reason_for
@@ -303,6 +304,13 @@ def hanging(count: int, size: int, *, doubted: bool = False, **more: object) -> 
     return view(group=group, learned=Learned(45.0, hangs=hangs), **more)
 
 
+def lagging(size: int, **more: object) -> View:
+    """One of the replicas lags."""
+    pods = replicas(size)
+    group = Group("h100", size=size, exists=True, ready=pods[1:], hung=pods[:1])
+    return view(group=group, learned=Learned(45.0, lag=Lag(pods[0].name, NOW - 90.0, True)), **more)
+
+
 def missed(group: Group | None = None, **more: object) -> View:
     return view(slo=MISSED, group=group or running(4), **more)
 
@@ -352,6 +360,8 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Ready, one hangs and goes": (READY, hanging(1, 4)),
     "Ready, the only one hangs": (READY, hanging(1, 1)),
     "Ready, most hang": (READY, hanging(5, 6, doubted=True)),
+    "Ready, one lags": (READY, lagging(4, **needing(4))),
+    "Ready, one lags and goes": (READY, lagging(4, **needing(3))),
     "Ready, old image": (READY, failing(pod(**ended("image unsupported: vLLM 0.8.1 is too old", 64)))),
     "Ready, no such image": (READY, cannot_start("ImagePullBackOff", 'Back-off pulling image "vllm/vlm"')),
     "Ready, no such model": (READY, failing(pod(**ended("RepositoryNotFoundError: 404 Client Error. qwen/none")))),
@@ -376,6 +386,7 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "SLOMet, impossible": (SLO_MET, missed(**needing(1, feasible=False))),
     "SLOMet, failing": (SLO_MET, missed(running(2, size=3, failing=replicas(1, ReplicaPhase.FAILING)))),
     "SLOMet, one hangs": (SLO_MET, hanging(1, 4, slo=MISSED)),
+    "SLOMet, one lags": (SLO_MET, lagging(4, slo=MISSED, **needing(4))),
     "SLOMet, no GPU": (SLO_MET, missed(running(3, size=4, short=WAITING), **needing(4))),
     "SLOMet, at the maximum": (SLO_MET, missed(running(10), **needing(12), **load(59.0))),
     "SLOMet, too dear": (SLO_MET, missed(of=CHAT.costing_at_most(9.0), **needing(6, cost=2.0), **load(29.0))),
@@ -417,11 +428,13 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
         view(group=running(3, size=4, failing=replicas(1, ReplicaPhase.FAILING)), **needing(4), **load(19.0)),
     ),
     "up, the only one hangs": (verdict, hanging(1, 1, of=CHAT.with_replicas_between(1, 10), **needing(1), **load(4.0))),
+    "up, one lags": (verdict, lagging(4, **needing(4), **load(19.0))),
     "up, one step": (verdict, view(of=CHAT.with_replicas_between(1, 40), **needing(30), **load(149.0))),
     "guard, one step": (last_guard, view(of=CHAT.with_replicas_between(1, 40), **needing(30), **load(149.0))),
     "down": (verdict, view(**needing(2, cost=2.95), **load(9.0))),
     "down, but not all the way": (verdict, view(**needing(2), **FREE)),
     "down, one hangs": (verdict, hanging(1, 4, **needing(4), **load(19.0))),
+    "down, one lags": (verdict, lagging(4, **needing(3), **load(14.0))),
     "down, maximum": (
         verdict,
         view(group=running(10), of=CHAT.with_replicas_between(1, 8), **needing(9), **load(44.0)),

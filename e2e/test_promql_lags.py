@@ -1,0 +1,120 @@
+"""Which engines a real Prometheus takes for lagging, from exactly known samples. Needs what test_promql.py needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from e2e.tsdb import LONG_AGO, NOW, Engine, Reader, Tsdb, ready, scrapes, steady
+from holdfast.domain.signals import SignalState, Traffic
+
+pytestmark = pytest.mark.cluster
+
+TIMES = scrapes(NOW - 900, NOW)
+PEERS = ("chat-1", "chat-2", "chat-3")
+
+
+@pytest.fixture
+async def reader(tmp_path: Path) -> AsyncIterator[Reader]:
+    reader = Reader(tmp_path)
+    yield reader
+    await reader.close()
+
+
+def engine(tsdb: Tsdb, pod: str, late: float = 0.0, good: float = 4.0, cause: str = "ttft", **labels: str) -> None:
+    """An engine whose plugin judges so many requests a second."""
+    written = Engine(tsdb, pod, **labels)
+    written.scraped(TIMES)
+    counts = {f"bad_{each}": steady(0.0) for each in ("ttft", "tpot", "e2e", "error", "rejected")}
+    counts |= {f"bad_{cause}": steady(late), "requests_good_total": steady(good)}
+    written.plugin(TIMES, "active", requests_arrived_total=steady(late + good), **counts)
+
+
+def peers(tsdb: Tsdb, *pods: str) -> None:
+    """Engines without a late request."""
+    for pod in pods or PEERS:
+        engine(tsdb, pod)
+
+
+async def seen(reader: Reader, tsdb: Tsdb, now: float = NOW) -> Traffic:
+    return await reader.observe(tsdb, *map(ready, ("chat-0", *PEERS)), now=now)
+
+
+@pytest.mark.parametrize("cause", ["ttft", "tpot"])
+async def test_who_is_late_alone_lags(reader: Reader, cause: str) -> None:
+    tsdb = Tsdb()
+    engine(tsdb, "chat-0", 3.0, 1.0, cause=cause)
+    peers(tsdb)
+    traffic = await seen(reader, tsdb)
+    assert (traffic.state, traffic.lagging) == (SignalState.FRESH, ("chat-0",))
+    assert traffic.by_accelerator[0][1].exact is not None
+
+
+@pytest.mark.parametrize(
+    ("late", "good", "cause"),
+    [
+        (1.5, 1.0, "ttft"),  # makes more in time than that
+        (0.1, 0.0, "ttft"),  # too few to tell
+        (3.0, 0.0, "error"),  # breaks, and is not late
+        (3.0, 0.0, "rejected"),
+        (12.0, 0.0, "ttft"),  # has more than its share
+    ],
+)
+async def test_who_is_not_late_with_most_of_its_share_does_not_lag(
+    reader: Reader, late: float, good: float, cause: str
+) -> None:
+    tsdb = Tsdb()
+    engine(tsdb, "chat-0", late, good, cause)
+    peers(tsdb)
+    assert (await seen(reader, tsdb)).lagging == ()
+
+
+async def test_where_all_are_late_alike_nobody_lags(reader: Reader) -> None:
+    tsdb = Tsdb()
+    for pod in ("chat-0", *PEERS):
+        engine(tsdb, pod, 3.0, 1.0)
+    assert (await seen(reader, tsdb)).lagging == ()
+
+
+async def test_beside_one_engine_without_the_plugin_nobody_lags(reader: Reader) -> None:
+    tsdb = Tsdb()
+    engine(tsdb, "chat-0", 3.0, 0.0)
+    peers(tsdb, *PEERS[:2])
+    Engine(tsdb, PEERS[2]).scraped(TIMES)
+    assert (await seen(reader, tsdb)).lagging == ()
+
+
+async def test_a_counter_that_is_no_number_is_no_lag(reader: Reader) -> None:
+    tsdb = Tsdb()
+    written = Engine(tsdb, "chat-0")
+    written.scraped(TIMES)
+    written.plugin(TIMES, "active", requests_good_total=steady(0.0), bad_ttft=lambda _: math.nan)
+    peers(tsdb)
+    assert (await seen(reader, tsdb)).lagging == ()
+
+
+async def test_a_lag_is_seen_within_a_counting_interval_and_other_hardware_is_not_compared(reader: Reader) -> None:
+    tsdb, slow_from = Tsdb(), NOW - 120.0
+    written = Engine(tsdb, "chat-0")
+    written.scraped(TIMES)
+    written.plugin(
+        TIMES,
+        "active",
+        requests_good_total=lambda at: math.floor(4.0 * (min(at, slow_from) - LONG_AGO)),
+        bad_tpot=lambda at: math.floor(4.0 * max(0.0, at - slow_from)),
+    )
+    peers(tsdb)
+    engine(tsdb, "alone", 3.0, 0.0, holdfast_accelerator="l40s")
+    named = {after: (await seen(reader, tsdb, slow_from + after)).lagging for after in (15, 60, 120)}
+    assert named == {15: (), 60: ("chat-0",), 120: ("chat-0",)}
+
+
+async def test_an_engine_that_is_scraped_twice_is_doubted(reader: Reader) -> None:
+    tsdb = Tsdb()
+    engine(tsdb, "chat-0", 3.0, 1.0)
+    engine(tsdb, "chat-0", 3.0, 1.0, job="twice")
+    peers(tsdb)
+    assert (await seen(reader, tsdb)).state is SignalState.DUPLICATE
