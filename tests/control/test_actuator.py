@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.act.api import ApiError
+from holdfast.act.scale import DELETION_COST
 from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
 from holdfast.control.actuator import Actuator
@@ -92,6 +93,23 @@ async def test_a_second_tick_with_nothing_new_writes_nothing() -> None:
     api.requests.clear()
     await acting.act([part], [hold], [], [], now=5.0)
     assert api.writes() == []
+
+
+async def test_the_replica_with_the_fewest_requests_goes_first_but_for_one_whose_requests_are_lost_anyway() -> None:
+    api, part = cluster(), parts(sizes={"h100": 3}, ready={"h100": 3})
+    owned = {"ownerReferences": [{"uid": "uid-chat"}]}
+    api.put_object(f"{DEPLOYMENTS}/chat-h100", {"metadata": owned, "spec": {"replicas": 3}})
+    pods = {name: f"/api/v1/namespaces/prod/pods/{name}" for name in ("h100-0", "h100-1", "h100-2")}
+    for name, path in pods.items():
+        api.put_object(path, {"metadata": {"name": name}})
+    down = decision(part, Action.SCALE_DOWN, h100=2)
+    (target,) = down.verdict.targets
+    ranked = replace(target, remove_first=("h100-2", "h100-1", "h100-0"), lost=("h100-2",))
+    metrics = Metrics({"h100-0": 1.0, "h100-1": 4.0, "h100-2": 90.0})
+    acting = Actuator(api, metrics, Told(), RenderSettings(pod_files={"a.py": ""}), lambda: True)
+    await acting.act([part], [replace(down, verdict=replace(down.verdict, targets=(ranked,)))], [], [], now=5.0)
+    costs = {name: int(api.objects[path]["metadata"]["annotations"][DELETION_COST]) for name, path in pods.items()}
+    assert sorted(costs, key=costs.__getitem__) == ["h100-2", "h100-0", "h100-1"]
 
 
 async def test_who_does_not_lead_writes_nothing() -> None:
