@@ -166,19 +166,20 @@ class View:
         if now >= self._slow_due:
             self._slow_due = now + SLOW_PERIOD_SECONDS
             self._lengths, self._steps = self._read_lengths(now), self._read_steps(now)
-        hung, lagging = self._hung(now), self._lagging(now)
+        hung, start = self._hung(now), now - self.interval_seconds
+        gained = {pod: series.gained(start, now) for pod, series in self._series.items()}
         return Traffic(
             state=state,
             detail=detail,
             interval_seconds=self.interval_seconds,
             sample_age_seconds=None if self.scraped_at is None else now - self.scraped_at,
-            by_accelerator=self._by_accelerator(now, hung),
+            by_accelerator=self._by_accelerator(now, gained, hung),
             prompt_lengths=self._lengths[0],
             output_lengths=self._lengths[1],
             steps=self._steps,
             plugins=self._plugins(),
             hung=hung,
-            lagging=lagging,
+            lagging=self._lagging(gained),
         )
 
     def engines(self, now: float) -> tuple[EngineGauges, ...] | None:
@@ -198,15 +199,13 @@ class View:
         least = fewest_looks(still, self._timing.scrape_seconds)
         return tuple(sorted(pod.name for pod, series in self._series.items() if series.looks_hung(now - still, least)))
 
-    def _lagging(self, now: float) -> tuple[str, ...]:
+    def _lagging(self, gained: Mapping[Pod, Floats]) -> tuple[str, ...]:
         """Pods that make next to nothing in time while those of the same accelerator do, as their plugins judge it."""
         if not self._service.fleet.plugin:
             return ()
         judged: dict[str, dict[str, tuple[float, float]]] = {}
-        for pod, series in self._series.items():
-            gained = series.gained(now - self.interval_seconds, now)
-            peers = judged.setdefault(series.accelerator, {})
-            peers[pod.name] = float(gained[_LATE].sum()), float(gained[_GOOD])
+        for pod, counts in gained.items():
+            judged.setdefault(pod.accelerator, {})[pod.name] = float(counts[_LATE].sum()), float(counts[_GOOD])
         return tuple(sorted(name for peers in judged.values() for name in _late_alone(peers)))
 
     def _fresh_since(self, now: float) -> float:
@@ -226,8 +225,10 @@ class View:
             return SignalState.PARTIAL, f"{len(silent)} of {len(settled)} ready replicas do not report"
         return SignalState.FRESH, ""
 
-    def _by_accelerator(self, now: float, hung: Sequence[str]) -> tuple[tuple[str, AcceleratorTraffic], ...]:
-        start, fresh_since = now - self.interval_seconds, self._fresh_since(now)
+    def _by_accelerator(
+        self, now: float, gained: Mapping[Pod, Floats], hung: Sequence[str]
+    ) -> tuple[tuple[str, AcceleratorTraffic], ...]:
+        looked_since, fresh_since = now - self.interval_seconds - LEAST_LOOK_SECONDS, self._fresh_since(now)
         plugin = self._service.fleet.plugin
         sums: dict[str, Floats] = {}
         gauges: dict[str, list[Floats]] = {}
@@ -236,8 +237,8 @@ class View:
         working: dict[str, int] = {}
         for pod, series in self._series.items():
             name = series.accelerator
-            sums[name] = sums.get(name, 0.0) + series.gained(start, now)
-            begun.setdefault(name, []).append(float(series.gained(start - LEAST_LOOK_SECONDS, now)[_BEGUN]))
+            sums[name] = sums.get(name, 0.0) + gained[pod]
+            begun.setdefault(name, []).append(float(series.gained(looked_since, now)[_BEGUN]))
             if series.times[-1] >= fresh_since and pod.gone_at is None:
                 gauges.setdefault(name, []).append(series.rows[-1][_IN_FLIGHT])
                 working[name] = working.get(name, 0) + (pod.name not in hung)
