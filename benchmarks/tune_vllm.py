@@ -21,11 +21,12 @@ import argparse
 import asyncio
 import csv
 import json
+import math
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -61,11 +62,12 @@ SLO_NAME = "2 s, 100 ms, 95 %"
 SLO = SLOS[SLO_NAME]
 STARTED = Setting(256, 8192)
 PAIRS, COUNTED, WARM_UP, SEED, WORTH_SEED = 5_000, 400, 100, 1, 77
-RESOLUTION = 1.03
+RESOLUTION, STRIDE = 1.03, 1.06
 WORTH = 0.95
 """The bar on real vLLM: of the best."""
 
-Holds = Callable[[Setting, float], bool]
+LEAST_SHARE = 0.1
+"""Of the first guess: a setting that does not carry so much counts as one that carries nothing."""
 
 
 def main() -> int:
@@ -97,7 +99,7 @@ def _measure(out: Path, ours: Path, theirs: Path, worth: Path) -> None:
             _keep(theirs, recipe(rig.play, drawn, SEED, RECIPE_REQUESTS, seconds))
         chosen = [_spent(json.loads(part.read_text())) for part in (ours, theirs)]
         found = rig.worth(chosen) | {"beyond_pace_share": engines.paced(engine).beyond_share_since(Paced())}
-        worth.write_text(json.dumps(found, indent=1))
+        worth.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def lengths() -> Lengths:
@@ -146,7 +148,10 @@ class Rig:
         load = (f"--lengths={trace}", "--prompts=ids", f"--accelerator={PACE[1]}", f"--seed={SEED}", f"--json={told}")
         # The client shares its core with nobody, but the host may take that away for a moment.
         lag = "--max-client-lag=100ms"
-        subprocess.run([sys.executable, "-m", "holdfast.cli.main", *command, *load, lag], check=False)
+        told.unlink(missing_ok=True)
+        done = subprocess.run([sys.executable, "-m", "holdfast.cli.main", *command, *load, lag], check=False)
+        if not told.exists():
+            raise SystemExit(f"holdfast tune ended with {done.returncode} and found nothing")
         found = json.loads(told.read_text())["results"][0]
         best = found["best"] and Setting(found["best"]["max_num_seqs"], found["best"]["max_num_batched_tokens"])
         return Spent(best, (found["best"] or {}).get("rate_rps", 0.0), len(found["trials"]), found["seconds"])
@@ -158,11 +163,13 @@ class Rig:
         return share >= SLO.objective, seconds
 
     def worth(self, chosen: Sequence[Spent]) -> dict[str, Any]:
-        """Requests per second by setting, as far as it could be the best, and the same load twice."""
+        """Requests per second by setting, as far as it could be the best, and the same load three times."""
         found: dict[Setting, float] = {}
         for spent in chosen:
             if spent.setting and spent.setting not in found:
                 found[spent.setting] = self._carried(spent.setting, spent.rate_rps)
+        if not found:
+            raise SystemExit("neither found limits that hold the objective: there is nothing to compare")
         below = []
         for setting in RECIPE_GRID:
             best = max(found.values())
@@ -180,17 +187,17 @@ class Rig:
         return self._share(setting, rate_rps) >= SLO.objective
 
     def _carried(self, setting: Setting, guess_rps: float) -> float:
-        """The middle of a bracket of 3 %."""
-        held, missed = 0.0, float("inf")
-        rate = guess_rps
-        while not held or missed / held > RESOLUTION**1.01:
+        """The middle of a bracket of 3 %; 0 where it carries next to nothing."""
+        held, missed, rate = 0.0, math.inf, guess_rps
+        while rate >= LEAST_SHARE * guess_rps:
             if self.holds(setting, rate):
-                held, rate = rate, rate * RESOLUTION**2 if missed == float("inf") else rate
+                held = rate
             else:
-                missed, rate = rate, rate / RESOLUTION**2 if not held else rate
-            if held and missed < float("inf"):
-                rate = (held * missed) ** 0.5
-        return (held * missed) ** 0.5
+                missed = rate
+            if held and missed / held <= 1.01 * RESOLUTION:
+                return math.sqrt(held * missed)
+            rate = math.sqrt(held * missed) if held and missed < math.inf else rate * STRIDE ** (1 if held else -1)
+        return 0.0
 
     def _share(self, setting: Setting, rate_rps: float) -> float:
         load = Requests(self.drawn, COUNTED, WARM_UP, seed=WORTH_SEED).at(rate_rps, 0.0)
@@ -231,7 +238,7 @@ def _manifest(slo: Slo) -> dict[str, Any]:
 
 
 def _keep(path: Path, spent: Spent) -> None:
-    path.write_text(json.dumps(asdict(spent), indent=1))
+    path.write_text(json.dumps(asdict(spent), indent=1) + "\n")
 
 
 def _spent(told: dict[str, Any]) -> Spent:

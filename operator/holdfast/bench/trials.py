@@ -65,12 +65,12 @@ class Trials:
         run, watch = await watched(OwnGenerator(), self._endpoint, load, stop.ended)
         results = measure(run.records, given.slo, given.warm_up, given.cool_down, given.cost_per_hour, run.client)
         slow = run.client.overloaded(given.max_client_lag, results.itl.p50) if run.client is not None else ""
+        await asyncio.sleep(min(MOST_SETTLE_SECONDS, SETTLE_SHARE * seconds))
         if slow:
             self._tell(f"  left out, the client was too slow: {slow}")
             raise ClientTooSlow(f"refused at {rate:.3g} req/s, the client was too slow: {slow}: {CLIENT_REMEDY}")
         beyond = saturation(results, run.records, stop.found)
         self._tell(f"  {100 * results.attainment:.1f} % good{', saturated: ' + beyond if beyond else ''}")
-        await asyncio.sleep(min(MOST_SETTLE_SECONDS, SETTLE_SHARE * seconds))
         kv_model = given.kv_model or find_model(self._endpoint.model)
         results = replace(results, engine=watch.reported, accelerator=given.accelerator, kv_model=kv_model)
         return Trial(rate, results, beyond, watch.reported)
