@@ -180,7 +180,7 @@ class FluidCluster:
             for _ in range(target.replicas - len(alive)):
                 self._start(target.accelerator)
             order = {name: index for index, name in enumerate(target.remove_first)}
-            alive.sort(key=lambda pod: order.get(pod.name, len(order)))
+            alive.sort(key=lambda pod: (self._phase(pod) is ReplicaPhase.READY, order.get(pod.name, len(order))))
             for pod in alive[: max(0, len(alive) - target.replicas)]:
                 pod.leaving_at = self.clock + self.drain
 

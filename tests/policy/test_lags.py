@@ -15,10 +15,15 @@ from holdfast.domain.snapshot import ServiceSnapshot, Timing
 from holdfast.policy.budget import Verdicts
 from holdfast.policy.hangs import Hang, Hangs
 from holdfast.policy.lags import LONGEST_QUIET_SECONDS, QUIET_SECONDS, Lag, watch_lag
+from holdfast.policy.memory import Learned
+from holdfast.policy.replicas import Group
+from holdfast.policy.settings import PolicySettings
+from holdfast.policy.sizes import decide_sizes
 from holdfast.policy.traffic import judge
 from tests.builders import NOW, ServiceBuilder, ServiceView, condition, no_traffic, replicas, traffic
 from tests.policy.fluid import steps
 from tests.policy.test_hangs import CHAT, HangingCluster, names_of
+from tests.policy.views import view
 
 TIMING = Timing(5.0, 15.0)
 SURE_SECONDS = 30.0
@@ -205,6 +210,17 @@ def test_at_the_maximum_a_lagging_replica_makes_room_for_its_successor() -> None
     assert fleet.replicas() == 4
 
 
+def test_where_its_successor_finds_no_node_it_goes_first_and_the_successor_comes_in_its_place() -> None:
+    fleet = cluster()
+    before = fleet.replicas()
+    fleet.gpus = {"h100": before}
+    (laggard,) = fleet.hang(1).hung_since
+    fleet.run(KNOWN_SECONDS + PolicySettings().provisioning_seconds)
+    assert told(fleet) == [("ScaleUp", before + 1), ("ScaleDown", before - 1)]
+    assert laggard not in names_of(fleet)
+    assert fleet.run(100).kept(fleet.clock - 30, fleet.clock) >= 0.99
+
+
 def test_a_second_one_that_lags_stays_for_ten_minutes() -> None:
     fleet = cluster()
     fleet.hang(1).run(300)
@@ -267,3 +283,17 @@ def test_what_a_lagging_replica_holds_spares_it_nothing() -> None:
     lagging = [decision.verdict for _, decision in fleet.decisions if decision.verdict.reason == "EngineLagging"]
     (target,) = lagging[-1].targets
     assert (target.remove_first[0], target.lost) == (laggard, (laggard,))
+
+
+@pytest.mark.parametrize("state", [SignalState.FRESH, SignalState.STALE])
+def test_on_an_accelerator_that_is_being_left_it_stays_as_the_others_do_until_new_ones_serve(
+    state: SignalState,
+) -> None:
+    laggard, *others = replicas(4, on="l40s")
+    old = Group("l40s", size=4, exists=True, ready=tuple(others), hung=(laggard,))
+    new = Group("h100", size=2, exists=True, starting=replicas(2, ReplicaPhase.STARTING))
+    learned = Learned(lead_seconds=45.0, lag=Lag(laggard.name, NOW - 60.0, True, laggard.name, NOW))
+    seen = judge(traffic(5.0, state=state))
+    leaving = view(group=new, others=(old,), groups=(new, old), learned=learned, seen=seen, starting=True)
+    kept = {target.accelerator: target.replicas for target in decide_sizes(leaving).targets}
+    assert kept["l40s"] == 4

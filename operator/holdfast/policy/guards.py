@@ -34,8 +34,8 @@ class Proposal:
 
     @property
     def lowers(self) -> bool:
-        """Capacity gets less: hung replicas are none."""
-        return self.after < self.before and self.after < self.before - self.view.hung_to_let_go
+        """Capacity gets less: hung replicas are none, nor those without a node."""
+        return self.after < self.before and self.after < self.before - self.view.leaving.total()
 
 
 @value

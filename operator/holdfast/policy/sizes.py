@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, PlacementTarget
@@ -35,7 +36,7 @@ class Sizes:
 
 def decide_sizes(view: View) -> Sizes:
     """Return the sizes that follow for all accelerators of a service."""
-    kept = {group.accelerator: _kept(view, group) for group in view.others}
+    kept = {group.accelerator: _kept(view, _with_laggard(view, group)) for group in view.others}
     left = sum(kept.values())
     wanted = propose(view)
     proposal, bounds = apply_guards(Proposal(view, view.group.baseline, wanted, left, _cost_per_hour(view, kept)))
@@ -56,10 +57,10 @@ def _shared(view: View, proposal: Proposal) -> dict[str, int]:
     if pair is None:
         return {name: after}
     own, other = view.group_of(name), view.group_of(pair.accelerator)
-    if view.hung_to_let_go and after == proposal.before - view.hung_to_let_go:
-        there = min(other.baseline, pair.most)
-        hung = min(len(other.hung), there, view.hung_to_let_go)
-        return {name: after - (there - hung), pair.accelerator: there - hung}
+    gone = view.leaving
+    if gone and after == proposal.before - gone.total():
+        there = min(other.baseline, pair.most) - gone[pair.accelerator]
+        return {name: after - there, pair.accelerator: there}
     if after == proposal.before and not all(group.observed for group in view.groups):
         return {name: own.baseline, pair.accelerator: after - own.baseline}
     share = pair.share(after)
@@ -88,7 +89,7 @@ def propose(view: View) -> int:
     if view.asleep:
         return 0
     if view.hung_to_let_go:
-        return before - view.hung_to_let_go
+        return before - view.leaving.total()
     if view.forecast is None or view.demand_rps is None or not view.belief.feasible:
         return max(before, view.chosen.replicas, view.waking, view.least.replicas + spare)
     needed = max(view.chosen.replicas, view.waking, view.least.replicas) + spare
@@ -132,6 +133,11 @@ def _kept(view: View, old: Group) -> int:
     if stay and useful + needed > view.spec.max_replicas:
         stay = _not_replaced(view, old, useful, ready, needed)
     return max(stay, _off_spot(view, old))
+
+
+def _with_laggard(view: View, old: Group) -> Group:
+    """The same, with one that lags as one that serves: it answers, and need not go before the others do."""
+    return replace(old, ready=old.ready + old.hung, hung=()) if view.learned.lag.sure else old
 
 
 def _not_replaced(view: View, old: Group, useful: int, ready: int, needed: int) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 from typing import NamedTuple
 
 from holdfast.api.quantities import format_duration
 from holdfast.api.reasons import Reason
+from holdfast.domain.cluster import Replica
 from holdfast.domain.service import ServiceSpec
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.domain.value import value
@@ -173,12 +175,24 @@ class View:
         if moving or self.held_by_people or not self.seen.fresh:
             return 0
         least = max(1, self.least.replicas)
-        return max(0, min(len(self.group.hung), self.group.baseline - least))
+        return max(0, min(len(self.group.hung), self.group.baseline - len(self._before_hung) - least))
+
+    @property
+    def leaving(self) -> Counter[str]:
+        """Replicas that go at once, by accelerator: hung ones, and those that Kubernetes removes before them."""
+        gone = self.group.hung[: self.hung_to_let_go]
+        return Counter([replica.accelerator for replica in (*gone, *(self._before_hung if gone else ()))])
+
+    @property
+    def _before_hung(self) -> tuple[Replica, ...]:
+        """Replicas without a node beside hung ones: Kubernetes removes them first, whatever they are worth."""
+        hung_on = {replica.accelerator for replica in self.group.hung}
+        return tuple([replica for replica in self.group.short if replica.accelerator in hung_on])
 
     @property
     def _without_laggard(self) -> bool:
         """The others carry the load, or no more replicas can be had beside a lagging one."""
-        room = self.group.baseline < self.chosen.most and not self.group.short and self.granted is None
+        room = self.group.baseline < self.chosen.most and not self._before_hung and self.granted is None
         return not room or len(self.group.ready) >= max(self.chosen.replicas, self.least.replicas)
 
     @property
