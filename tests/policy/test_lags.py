@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -26,8 +27,7 @@ from tests.policy.test_hangs import CHAT, HangingCluster, names_of
 from tests.policy.views import view
 
 TIMING = Timing(5.0, 15.0)
-SURE_SECONDS = 30.0
-"""Beside a counting interval of 45 s."""
+INTERVAL_SECONDS, SURE_SECONDS = 45.0, 30.0
 
 FIRST, SECOND, THIRD = (replica.name for replica in replicas(3))
 HALF_BLIND = [
@@ -49,7 +49,7 @@ def look(
     **placement: object,
 ) -> Lag:
     """What is remembered after one look at pods of which some are told to lag."""
-    told = replace(traffic(5.0, seconds=45.0, state=state), lagging=tuple(names))
+    told = replace(traffic(5.0, seconds=INTERVAL_SECONDS, state=state), lagging=tuple(names))
     sizes = (Placement("h100", len(pods), **placement),)  # type: ignore[arg-type]
     seen = ServiceView(CHAT, told, tuple(pods), sizes).snapshot()
     return watch_lag(memory, seen, hangs, judge(told), NOW + second, TIMING)
@@ -137,17 +137,40 @@ def test_what_a_replacement_does_not_end_is_replaced_ever_more_rarely() -> None:
     assert later.quiet_seconds == QUIET_SECONDS
 
 
-@given(st.lists(st.tuples(st.floats(0.0, 400.0), st.sets(st.sampled_from([FIRST, SECOND, THIRD, "x"]))), max_size=12))
-def test_whoever_lags_has_long_looked_so_and_comes_long_after_the_last(looks: list[tuple[float, set[str]]]) -> None:
-    memory, second, since, sure_at = Lag(), 0.0, dict[str, float](), dict[str, float]()
-    for passed, names in looks:
+def test_a_lag_that_was_not_to_be_seen_for_more_than_an_interval_begins_anew_and_a_sure_one_stays() -> None:
+    begun = watched((0, [FIRST]), (25, [FIRST]))
+    assert watched((600, [FIRST]), memory=begun).believed == frozenset()
+    assert watched((600, [FIRST]), (630, [FIRST]), memory=begun).believed == {FIRST}
+    blind = look(begun, 60, [FIRST], state=SignalState.STALE)
+    assert watched((80, [FIRST]), memory=blind).believed == frozenset()
+    assert watched(*lagged(FIRST), (600, [FIRST])).believed == {FIRST}
+
+
+LOOKS = st.tuples(
+    st.one_of(st.sampled_from([5.0, 15.0, 45.0]), st.floats(0.0, 400.0)),
+    st.sets(st.sampled_from([FIRST, SECOND, THIRD, "x"])),
+    st.sampled_from([SignalState.FRESH, SignalState.FRESH, *HALF_BLIND]),
+)
+
+
+@given(st.lists(LOOKS, max_size=20))
+def test_whoever_lags_has_long_been_seen_so_and_comes_long_after_the_last(
+    looks: list[tuple[float, set[str], SignalState]],
+) -> None:
+    memory, second, seen_at, since, sure_at = Lag(), 0.0, -math.inf, dict[str, float](), dict[str, float]()
+    for passed, names, state in looks:
         second += passed
-        since = {name: since.get(name, second) for name in names}
-        memory = look(memory, second, sorted(names))
-        for name in memory.believed:
+        if state is SignalState.FRESH:
+            unbroken = second - seen_at <= INTERVAL_SECONDS
+            since = {name: since.get(name, second) if unbroken else second for name in names}
+            seen_at = second
+        before, memory = memory.believed, look(memory, second, sorted(names), state=state)
+        assert state is SignalState.FRESH or memory.believed <= before
+        for name in memory.believed - before:
             assert second - since[name] >= SURE_SECONDS
             assert all(second - at >= QUIET_SECONDS for other, at in sure_at.items() if other != name)
-            sure_at[name] = second
+        if state is SignalState.FRESH:
+            sure_at |= dict.fromkeys(memory.believed, second)
 
 
 class LaggingCluster(HangingCluster):

@@ -24,6 +24,7 @@ QUIET_SECONDS, LONGEST_QUIET_SECONDS = 600.0, 6 * 3600.0
 class Lag:
     """The replica that looks like it `since`; `sure` once it has for as long as a hang takes to be seen.
 
+    `seen_at`: when that was last to be seen. What passed unseen for longer than a counting interval does not count.
     `last` was the last one to be sure, until `last_at`: for `quiet_seconds` from then on there is no other.
     """
 
@@ -33,6 +34,7 @@ class Lag:
     last: str = ""
     last_at: float = -math.inf
     quiet_seconds: float = QUIET_SECONDS
+    seen_at: float = -math.inf
 
     @property
     def believed(self) -> frozenset[str]:
@@ -60,10 +62,12 @@ def watch_lag(memory: Lag, service: ServiceSnapshot, hangs: Hangs, seen: Seen, n
     name = name or next((each for each in lagging if not quiet), "")
     if not name:
         return memory.ended
-    since = memory.since if name == memory.name else now
+    on = name == memory.name and (memory.sure or now - memory.seen_at <= seen.interval_seconds)
+    since = memory.since if on else now
     if now - since < max(timing.scrape_seconds, still_seconds(seen.interval_seconds) - seen.interval_seconds):
-        return replace(memory, name=name, since=since, sure=False)
-    return Lag(name, since, True, name, now, memory.quiet_seconds if name == memory.last else _quiet(memory, now))
+        return replace(memory, name=name, since=since, seen_at=now, sure=False)
+    quiet_seconds = memory.quiet_seconds if name == memory.last else _quiet(memory, now)
+    return Lag(name, since, True, name, now, quiet_seconds, now)
 
 
 def _quiet(memory: Lag, now: float) -> float:
