@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.signals import SignalState, Traffic, lags
+from holdfast.domain.signals import LATE_PER_GOOD, SignalState, Traffic, lags
 from holdfast.observe import queries, traffic
 from holdfast.observe.edges import around
 from holdfast.observe.samples import Sample
@@ -57,12 +57,30 @@ def test_where_others_are_late_as_well_nobody_lags() -> None:
 
 def test_where_others_have_hardly_any_requests_nobody_lags() -> None:
     assert seen(late("chat-1"), others_late=0.0, good=37.0).lagging == ()
-    assert seen(late("chat-1", 9.0), others_late=0.0, good=17.0).lagging == ("chat-1",)
+    assert seen(late("chat-1", 9.0), others_late=0.0, good=20.0).lagging == ("chat-1",)
 
 
 def test_who_is_late_because_of_too_many_requests_does_not_lag() -> None:
-    assert seen(late("chat-1", 239.0)).lagging == ("chat-1",)
-    assert seen(late("chat-1", 250.0)).lagging == ()
+    assert seen(late("chat-1", 189.0)).lagging == ("chat-1",)  # at most 236 requests, the others have 134 each
+    assert seen(late("chat-1", 190.0)).lagging == ()
+
+
+@pytest.mark.parametrize(("engines", "share"), [(2, 1.14), (3, 1.33), (4, 1.41), (8, 1.51)])
+def test_more_than_an_even_share_is_believed_only_as_far_as_it_is_at_most_twice_that_of_the_others(
+    engines: int, share: float
+) -> None:
+    others = 100.0 * (engines - 1)
+    assert lags(100.0 * share, 100.0 * share, others, engines)
+    assert not lags(100.0 * (share + 0.01), 100.0 * (share + 0.01), others, engines)
+
+
+@given(st.integers(2, 40), st.integers(8, 2000), st.floats(0.0, 0.99), st.integers(0, 2000))
+def test_who_lags_had_at_most_twice_the_mean_load_of_the_others(
+    engines: int, own: int, good: float, others: int
+) -> None:
+    in_time = good * own / LATE_PER_GOOD
+    if lags(float(own), float(own), others + in_time, engines):
+        assert own + in_time <= 2.0 * others / (engines - 1) + 1e-6
 
 
 @pytest.mark.parametrize(
@@ -105,7 +123,7 @@ def test_numbers_that_make_no_sense_are_no_lag(own: float, late_of_all: float, g
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300)), min_size=1, max_size=6))
 def test_of_several_engines_less_than_half_lag(judged: list[tuple[int, int]]) -> None:
     late_of_all, good_of_all = (float(sum(each)) for each in zip(*judged, strict=True))
-    lagging = [own for own, good in judged if own >= 8 and own > 2 * good and
+    lagging = [own for own, good in judged if own >= 8 and own > LATE_PER_GOOD * good and
                lags(float(own), late_of_all, good_of_all, len(judged))]  # fmt: skip
     assert 2 * len(lagging) <= len(judged)
 

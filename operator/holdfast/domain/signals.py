@@ -53,23 +53,23 @@ def fewest_looks(seconds: float, scrape_seconds: float) -> int:
     return max(3, int(0.7 * seconds / scrape_seconds) + 1)
 
 
-LEAST_LATE, LATE_PER_GOOD = 8.0, 2.0
+LEAST_LATE, LATE_PER_GOOD = 8.0, 4.0
 """An engine that lags has at least so many late requests, and more than so many for each one in time."""
 
-MOST_LATE_SHARE, MOST_LOAD = 0.1, 1.5
-"""Of what others judge at most this share is late, and the engine had at most so many times the mean load."""
+MOST_LATE_SHARE, MOST_LOAD = 0.1, 2.0
+"""Of what others judge at most this share is late, and the engine had at most so many times their mean load."""
 
 
 def lags(late: float, late_of_all: float, good_of_all: float, engines: int) -> bool:
-    """Whether an engine that makes nearly nothing in time, with so many `late`, is alone with that among `engines`.
+    """Whether an engine that makes next to nothing in time, with so many `late`, is alone with that among `engines`.
 
-    What it made in time all the same is less than half of `late`: as much is left out of what others judged. Late
-    because of too many requests is another matter: such an engine makes as much in time as others do.
+    What it made in time all the same is not known but for its bound, which is reckoned as its own load and left out of
+    what others judged. Late because of too many requests is another matter: the more work is no fault of its own.
     """
-    judged = late_of_all + good_of_all
-    by_others = judged - (1.0 + 1.0 / LATE_PER_GOOD) * late
+    own = (1.0 + 1.0 / LATE_PER_GOOD) * late
+    by_others = late_of_all + good_of_all - own
     alone = min(late, by_others) >= LEAST_LATE and late_of_all - late <= MOST_LATE_SHARE * by_others
-    return alone and late * engines <= MOST_LOAD * judged
+    return alone and own * (engines - 1) <= MOST_LOAD * by_others
 
 
 UNKNOWN_QUANTILES = LatencyQuantiles()
