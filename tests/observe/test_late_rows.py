@@ -128,6 +128,15 @@ def test_of_several_engines_less_than_half_lag(judged: list[tuple[int, int]]) ->
     assert 2 * len(lagging) <= len(judged)
 
 
+def test_who_is_scraped_twice_makes_the_metrics_doubtful() -> None:
+    twice = sample(2.0, metric="copies", pod="chat-1")
+    assert seen(late("chat-1", 120.0), twice).state is SignalState.DUPLICATE
+
+
+def test_a_row_of_a_service_of_the_same_name_elsewhere_names_nobody_here() -> None:
+    assert seen(late("chat-1", namespace="test")).lagging == ()
+
+
 def test_lags_are_asked_for_without_a_further_query() -> None:
     asked = queries.fast_queries(WINDOW, around([SLO]))
     anomalies = next(query.promql for query in asked if query.name == "anomalies")

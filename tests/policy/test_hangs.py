@@ -202,6 +202,15 @@ def test_at_the_maximum_a_hung_replica_makes_room_for_its_successor() -> None:
     assert fleet.replicas() == 4
 
 
+def test_where_the_minimum_is_the_maximum_a_hung_replica_makes_room_all_the_same_and_the_only_one_stays() -> None:
+    fleet = cluster(9.0, CHAT.with_replicas_between(4, 4))
+    fleet.hang(2).run(200)
+    assert not names_of(fleet) & fleet.hung_since.keys()
+    assert fleet.replicas() == 4
+    alone = cluster(2.0, CHAT.with_replicas_between(1, 1)).hang(0).run(200)
+    assert names_of(alone) == alone.hung_since.keys()
+
+
 def test_where_all_hang_at_once_everything_stays_and_says_so() -> None:
     fleet = cluster()
     size = fleet.replicas()

@@ -233,6 +233,15 @@ def test_at_the_maximum_a_lagging_replica_makes_room_for_its_successor() -> None
     assert fleet.replicas() == 4
 
 
+def test_where_the_minimum_is_the_maximum_it_makes_room_for_its_successor_all_the_same() -> None:
+    fleet = cluster(9.0, CHAT.with_replicas_between(4, 4))
+    (laggard,) = fleet.hang(1).hung_since
+    fleet.run(KNOWN_SECONDS)
+    assert laggard not in names_of(fleet)
+    assert told(fleet) == [("ScaleDown", 3)]
+    assert fleet.run(100).replicas() == 4
+
+
 def test_where_its_successor_finds_no_node_it_goes_first_and_the_successor_comes_in_its_place() -> None:
     fleet = cluster()
     before = fleet.replicas()
@@ -249,10 +258,32 @@ def test_a_second_one_that_lags_stays_for_ten_minutes() -> None:
     fleet.hang(1).run(300)
     fleet.hang(1)
     second = (fleet.hung_since.keys() & names_of(fleet)).pop()
-    fleet.run(400)
+    fleet.run(100)
+    headroom = fleet.memory.services[CHAT.spec.key].learned.headroom.quantile
+    fleet.run(300)
     assert second in names_of(fleet)
+    assert condition(fleet.last(), "SLOMet") == (False, "EngineLagging")
+    assert fleet.memory.services[CHAT.spec.key].learned.headroom.quantile == headroom
     fleet.run(400)
     assert second not in names_of(fleet)
+
+
+def test_after_a_start_of_the_operator_nobody_lags_for_ten_minutes() -> None:
+    fleet = cluster()
+    fleet.restart_operator()
+    (laggard,) = fleet.hang(1).hung_since
+    fleet.run(QUIET_SECONDS)
+    assert (laggard in names_of(fleet), told(fleet)) == (True, [])
+    fleet.run(KNOWN_SECONDS + 50.0)
+    assert laggard not in names_of(fleet)
+
+
+def test_a_replacement_is_no_turn_of_the_load() -> None:
+    fleet = cluster()
+    before = fleet.memory.services[CHAT.spec.key].turns
+    fleet.hang(1).run(KNOWN_SECONDS + 100.0)
+    assert [action for action, _ in told(fleet)] == ["ScaleUp", "ScaleDown"]
+    assert fleet.memory.services[CHAT.spec.key].turns == before
 
 
 def test_a_replica_that_recovers_before_its_successor_serves_stays() -> None:

@@ -311,6 +311,13 @@ def lagging(size: int, **more: object) -> View:
     return view(group=group, learned=Learned(45.0, lag=Lag(pods[0].name, NOW - 90.0, True)), **more)
 
 
+def lagging_again(**more: object) -> View:
+    """One that lags soon after another one was replaced."""
+    pods = replicas(4)
+    seen = ServiceView(CHAT, replace(traffic(5.0), lagging=(pods[1].name,)), pods).snapshot()
+    return view(service=seen, learned=Learned(45.0, lag=Lag(last="chat-gone", last_at=NOW - 90.0)), **more)
+
+
 def missed(group: Group | None = None, **more: object) -> View:
     return view(slo=MISSED, group=group or running(4), **more)
 
@@ -387,6 +394,7 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "SLOMet, failing": (SLO_MET, missed(running(2, size=3, failing=replicas(1, ReplicaPhase.FAILING)))),
     "SLOMet, one hangs": (SLO_MET, hanging(1, 4, slo=MISSED)),
     "SLOMet, one lags": (SLO_MET, lagging(4, slo=MISSED, **needing(4))),
+    "SLOMet, another lags soon after": (SLO_MET, lagging_again(slo=MISSED)),
     "SLOMet, no GPU": (SLO_MET, missed(running(3, size=4, short=WAITING), **needing(4))),
     "SLOMet, at the maximum": (SLO_MET, missed(running(10), **needing(12), **load(59.0))),
     "SLOMet, too dear": (SLO_MET, missed(of=CHAT.costing_at_most(9.0), **needing(6, cost=2.0), **load(29.0))),

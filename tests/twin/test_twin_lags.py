@@ -51,11 +51,12 @@ def test_nobody_lags_without_a_fault_or_without_the_plugin(tmp_path: Path) -> No
 
 
 def test_the_policy_replaces_a_slow_replica_and_goodput_is_back(tmp_path: Path) -> None:
-    static, own = Static(4), Holdfast()
+    static, own = Static(3), Holdfast()
     static.fast_loop = True
-    kept, replaced = _run(static, tmp_path, slowed(4)), _run(own, tmp_path, slowed(4))
+    late = slowed(3, 20, at="12m")
+    kept, replaced = _run(static, tmp_path, late), _run(own, tmp_path, late)
     slow = kept.services[0].pods[1].name
     assert any(change.reason == "EngineLagging" for change in replaced.changes)
     assert slow not in {pod.name for pod in replaced.services[0].pods}
-    assert good_share(kept, 480.0) < 0.95
-    assert good_share(replaced, 480.0) > 0.99
+    assert good_share(kept, 960.0) < 0.95
+    assert good_share(replaced, 960.0) > 0.99

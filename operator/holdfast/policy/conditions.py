@@ -12,7 +12,7 @@ from holdfast.domain.cluster import ClusterProblem
 from holdfast.domain.decision import Action, ConditionValue
 from holdfast.domain.signals import SignalState
 from holdfast.policy.capacity import MATERIAL
-from holdfast.policy.messages import HARD_BOUNDS, hung, hung_reason, rate, reason_for, rests
+from holdfast.policy.messages import HARD_BOUNDS, hung, hung_reason, passed_over, rate, reason_for, rests
 from holdfast.policy.schedules import unknown_timezone
 from holdfast.policy.setbacks import Setback, failing_reason
 from holdfast.policy.sizes import Sizes
@@ -171,6 +171,13 @@ def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
         return Reason.ENGINE_FAILING, f"{failing} of {view.size} replicas fail, their logs say why"
     if view.starting:
         return Reason.COLD_START, f"{max(0, view.size - view.ready)} of {view.size} replicas are still starting"
+    return _missed_at_rest(view)
+
+
+def _missed_at_rest(view: View) -> tuple[Reason, str]:
+    """The cause where nothing fails, nothing starts and nothing bounds the size."""
+    if passed_over(view):
+        return Reason.ENGINE_LAGGING, passed_over(view)
     if not view.slo.burning:
         return Reason.COLD_START, "at present it is kept: requests were lost earlier, as a rule while replicas started"
     forecast, carried = view.forecast, len(view.group.ready) * view.belief.rate_rps

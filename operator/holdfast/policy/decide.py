@@ -19,7 +19,7 @@ from holdfast.policy.fleet_claims import Claim
 from holdfast.policy.fleet_wants import claim_of
 from holdfast.policy.hangs import watch_hangs
 from holdfast.policy.inventory import Inventory
-from holdfast.policy.lags import watch_lag
+from holdfast.policy.lags import Lag, watch_lag
 from holdfast.policy.learning import learn, with_history
 from holdfast.policy.memory import Learned, Memory, ServiceMemory
 from holdfast.policy.messages import describe, reason_for
@@ -136,7 +136,8 @@ def decide_service(
         return known.last.decision, known
     seen = judge(service.traffic)
     hangs = watch_hangs(known.learned.hangs, service.traffic.hung, service.replicas, seen, now, snapshot.timing)
-    lag = watch_lag(known.learned.lag, service, hangs, seen, now, snapshot.timing)
+    old = known.learned.lag if known.decided_at is not None else Lag(last_at=now)  # nobody knows who was replaced
+    lag = watch_lag(old, service, hangs, seen, now, snapshot.timing)
     groups = group_replicas(service, now, settings, hangs.believed | lag.believed)
     starting = anything_starting(groups)
     awaited = _awaited(known, promise, now, settings)
@@ -266,7 +267,8 @@ LIMITING = frozenset({Reason.AT_MAXIMUM, Reason.BUDGET_LIMITED, Reason.CAPACITY_
 """Bounds under which misses say nothing about headroom."""
 
 RESTING = frozenset({Reason.IDLE, Reason.REQUESTS_HELD, Reason.ACTIVATOR_SILENT})
-NO_TURNS = frozenset({Reason.SCHEDULED_FLOOR, Reason.CAPACITY_LIMITED}) | RESTING
+REPLACING = frozenset({Reason.ENGINE_HUNG, Reason.ENGINE_LAGGING})
+NO_TURNS = frozenset({Reason.SCHEDULED_FLOOR, Reason.CAPACITY_LIMITED}) | RESTING | REPLACING
 """Reasons of changes that were no turn of the load."""
 
 

@@ -163,9 +163,9 @@ def within_what_others_leave(proposal: Proposal) -> Bound | None:
 
 
 def at_least_the_minimum(proposal: Proposal) -> Bound | None:
-    least = proposal.view.least
+    least, only_hung = proposal.view.least, not proposal.lowers and proposal.after < proposal.before
     here = least.replicas - proposal.elsewhere
-    return None if proposal.after >= here else Bound(here, least.reason, least.sentence)
+    return None if proposal.after >= here or only_hung else Bound(here, least.reason, least.sentence)
 
 
 def at_most_the_maximum(proposal: Proposal) -> Bound | None:

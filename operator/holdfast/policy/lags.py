@@ -41,6 +41,10 @@ class Lag:
         """The replica that carries nothing."""
         return frozenset({self.name}) if self.sure else frozenset()
 
+    def quiet(self, now: float) -> bool:
+        """Whether it is too soon after the last one for another."""
+        return now - self.last_at < self.quiet_seconds
+
     @property
     def ended(self) -> Lag:
         """None lags."""
@@ -57,9 +61,8 @@ def watch_lag(memory: Lag, service: ServiceSnapshot, hangs: Hangs, seen: Seen, n
     if not seen.fresh:
         return memory if memory.name in grown else memory.ended
     lagging = sorted(grown.intersection(service.traffic.lagging))
-    quiet = now - memory.last_at < memory.quiet_seconds
     name = next((each for each in (memory.name, memory.last) if each in lagging), "")
-    name = name or next((each for each in lagging if not quiet), "")
+    name = name or next((each for each in lagging if not memory.quiet(now)), "")
     if not name:
         return memory.ended
     on = name == memory.name and (memory.sure or now - memory.seen_at <= seen.interval_seconds)
@@ -72,7 +75,7 @@ def watch_lag(memory: Lag, service: ServiceSnapshot, hangs: Hangs, seen: Seen, n
 
 def _quiet(memory: Lag, now: float) -> float:
     """How long it is to be quiet after one more: the longer, the less the replacement before it helped."""
-    again = now - memory.last_at < 2.0 * memory.quiet_seconds
+    again = bool(memory.last) and now - memory.last_at < 2.0 * memory.quiet_seconds
     return min(LONGEST_QUIET_SECONDS, 2.0 * memory.quiet_seconds) if again else QUIET_SECONDS
 
 

@@ -73,7 +73,7 @@ def learn(
         retries=learn_retries(old.retries, seen, len(ready), now),
         lengths=lengths,
         budget=judged,
-        headroom=_headroom(known, old.headroom, spec.slo, seen, groups, starting, arrivals, verdicts, state),
+        headroom=_headroom(known, old.headroom, service, seen, groups, starting, arrivals, verdicts, state),
         capacity=beliefs,
         look=look,
         fast_loops=loops,
@@ -111,7 +111,7 @@ def _spot(spec: ServiceSpec) -> frozenset[str]:
 def _headroom(
     known: ServiceMemory,
     old: Headroom,
-    slo: Slo,
+    service: ServiceSnapshot,
     seen: Seen,
     groups: tuple[Group, ...],
     starting: bool,
@@ -120,7 +120,8 @@ def _headroom(
     state: SloState,
 ) -> Headroom:
     level = arrivals.line.level_rps if arrivals.line else 0.0
-    frozen = known.limited or _engine_fault(seen, groups)
+    frozen = known.limited or bool(service.traffic.lagging) or _engine_fault(seen, groups)
+    slo = service.spec.slo
     adapted = headroom.adapt(old, verdicts, state, slo, level * slo.window_seconds, frozen)
     return headroom.in_force(adapted, starting)
 

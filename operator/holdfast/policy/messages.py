@@ -54,6 +54,16 @@ def hung(view: View) -> str:
     return f"{told}: {_removed(view, named)}"
 
 
+def passed_over(view: View) -> str:
+    """Which replica lags and is not replaced, since another one was a while ago or nobody knows whether."""
+    lag, ready = view.learned.lag, {replica.name for replica in view.group.ready}
+    name = next((each for each in view.service.traffic.lagging if each in ready and each != lag.name), "")
+    if not name or not view.seen.fresh or not lag.quiet(view.now):
+        return ""
+    soon = "too soon after another, or after a start of the operator, to be replaced"
+    return f"{name} answers late what others answer in time, {soon}: look at its node, or {_command(view, (name,))}"
+
+
 def hung_reason(view: View) -> Reason:
     """Why Ready replicas count as none: one that lags is taken for it only where none hangs."""
     return Reason.ENGINE_LAGGING if view.learned.lag.sure else Reason.ENGINE_HUNG
@@ -61,10 +71,14 @@ def hung_reason(view: View) -> Reason:
 
 def _removed(view: View, names: Sequence[str]) -> str:
     removed = "it is removed" if len(names) == 1 else "they are removed"
-    command = f"kubectl delete pod -n {view.spec.key.namespace} {' '.join(names)}"
+    command = _command(view, names)
     if view.hung_to_let_go:
         return removed
     return command if view.held_by_people else f"{removed} once others serve, or by {command}"
+
+
+def _command(view: View, names: Sequence[str]) -> str:
+    return f"kubectl delete pod -n {view.spec.key.namespace} {' '.join(names)}"
 
 
 def rests(view: View) -> str:

@@ -167,6 +167,7 @@ class View:
         """Hung replicas that can go at once: that takes no capacity, and no more requests than are lost already.
 
         Not while people hold the size, metrics are in doubt, or something starts that Kubernetes would remove instead.
+        Where no more can be had, one goes below the minimum: it is none of those that serve, and its successor is next.
         What a lagging one answers late would make others late that have no room for it.
         """
         if not self.group.hung or (self.learned.lag.sure and not self._without_laggard):
@@ -174,7 +175,7 @@ class View:
         moving = self.starting or any(group.rolling_out or not group.observed for group in self.groups)
         if moving or self.held_by_people or not self.seen.fresh:
             return 0
-        least = max(1, self.least.replicas)
+        least = max(1, self.least.replicas - (not self._room))
         return max(0, min(len(self.group.hung), self.group.baseline - len(self._before_hung) - least))
 
     @property
@@ -190,10 +191,14 @@ class View:
         return tuple([replica for replica in self.group.short if replica.accelerator in hung_on])
 
     @property
+    def _room(self) -> bool:
+        """More replicas can be had beside hung ones."""
+        return self.group.baseline < self.chosen.most and not self._before_hung and self.granted is None
+
+    @property
     def _without_laggard(self) -> bool:
         """The others carry the load, or no more replicas can be had beside a lagging one."""
-        room = self.group.baseline < self.chosen.most and not self._before_hung and self.granted is None
-        return not room or len(self.group.ready) >= max(self.chosen.replicas, self.least.replicas)
+        return not self._room or len(self.group.ready) >= max(self.chosen.replicas, self.least.replicas)
 
     @property
     def own(self) -> Group:
