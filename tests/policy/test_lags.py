@@ -15,12 +15,14 @@ from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Timing
 from holdfast.policy.budget import Verdicts
 from holdfast.policy.hangs import Hang, Hangs
+from holdfast.policy.headroom import Headroom
 from holdfast.policy.lags import LONGEST_QUIET_SECONDS, QUIET_SECONDS, Lag, watch_lag
 from holdfast.policy.memory import Learned
 from holdfast.policy.replicas import Group
 from holdfast.policy.settings import PolicySettings
 from holdfast.policy.sizes import decide_sizes
 from holdfast.policy.traffic import judge
+from holdfast.policy.turns import Turns
 from tests.builders import NOW, ServiceBuilder, ServiceView, condition, no_traffic, replicas, traffic
 from tests.policy.fluid import steps
 from tests.policy.test_hangs import CHAT, HangingCluster, names_of
@@ -197,6 +199,12 @@ def cluster(rate: float = 14.0, of: ServiceBuilder = CHAT, then: float | None = 
     return LaggingCluster(of, load, {"h100": 4.0}, hung_since={}).run(600)
 
 
+def remembered(fleet: LaggingCluster, **changes: object) -> None:
+    """Let the operator remember something else of the service."""
+    service = replace(fleet.memory.services[CHAT.spec.key], **changes)  # type: ignore[arg-type]
+    fleet.memory = replace(fleet.memory, services={CHAT.spec.key: service})
+
+
 def told(fleet: LaggingCluster) -> list[tuple[str, int]]:
     """Actions and sizes for which the lag was the reason."""
     verdicts = [decision.verdict for _, decision in fleet.decisions]
@@ -259,11 +267,11 @@ def test_a_second_one_that_lags_stays_for_ten_minutes() -> None:
     fleet.hang(1)
     second = (fleet.hung_since.keys() & names_of(fleet)).pop()
     fleet.run(100)
-    headroom = fleet.memory.services[CHAT.spec.key].learned.headroom.quantile
+    remembered(fleet, learned=replace(fleet.memory.services[CHAT.spec.key].learned, headroom=Headroom(0.5, 0.5)))
     fleet.run(300)
     assert second in names_of(fleet)
     assert condition(fleet.last(), "SLOMet") == (False, "EngineLagging")
-    assert fleet.memory.services[CHAT.spec.key].learned.headroom.quantile == headroom
+    assert fleet.memory.services[CHAT.spec.key].learned.headroom == Headroom(0.5, 0.5)
     fleet.run(400)
     assert second not in names_of(fleet)
 
@@ -280,7 +288,8 @@ def test_after_a_start_of_the_operator_nobody_lags_for_ten_minutes() -> None:
 
 def test_a_replacement_is_no_turn_of_the_load() -> None:
     fleet = cluster()
-    before = fleet.memory.services[CHAT.spec.key].turns
+    before = Turns(rising=False, lowered_rps=14.0)
+    remembered(fleet, turns=before)
     fleet.hang(1).run(KNOWN_SECONDS + 100.0)
     assert [action for action, _ in told(fleet)] == ["ScaleUp", "ScaleDown"]
     assert fleet.memory.services[CHAT.spec.key].turns == before
