@@ -16,9 +16,13 @@ from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
 from holdfast.domain.snapshot import Timing
 from holdfast.policy.budget import Verdicts
 from holdfast.policy.hangs import Hangs, watch_hangs
+from holdfast.policy.replicas import Group
+from holdfast.policy.sizes import decide_sizes
+from holdfast.policy.spot import Beside, together
 from holdfast.policy.traffic import judge
-from tests.builders import NOW, ServiceBuilder, condition, no_traffic, replicas, service, traffic
+from tests.builders import NOW, ServiceBuilder, accelerator, condition, no_traffic, replicas, service, traffic
 from tests.policy.fluid import FluidCluster, Pod, steps
+from tests.policy.views import view
 
 TIMING = Timing(5.0, 15.0)
 FRESH = judge(traffic(5.0))
@@ -258,3 +262,19 @@ def test_a_flapping_engine_does_not_flap_the_size() -> None:
     assert [change for change in fleet.changes(600) if change[1] == "ScaleDown"] == [
         change for change in rest if change[1] == "ScaleDown"
     ]
+
+
+@pytest.mark.parametrize(("lost_on", "after"), [("h100-spot", (2, 2)), ("h100", (4, 1))])
+def test_beside_spot_those_without_a_node_go_only_where_a_hung_one_does(lost_on: str, after: tuple[int, int]) -> None:
+    def part(name: str, ready: int, short: int) -> Group:
+        pods, waiting = replicas(ready + 1, on=name), replicas(short, ReplicaPhase.UNSCHEDULABLE, on=name)
+        hung, serving = (pods[:1], pods[1:]) if name == lost_on else ((), pods)
+        return Group(name, size=ready + 1 + short, exists=True, ready=serving, hung=hung, short=waiting)
+
+    pair = Beside("h100", 2, cost_per_hour=3.0)
+    groups = part("h100-spot", 2, 1), part("h100", 1, 0)
+    whole, left = together(groups, "h100-spot", pair)
+    option = accelerator("h100-spot", spot=True)
+    calm = view(of=CHAT, option=option)
+    seen = replace(calm, group=whole, others=left, groups=groups, chosen=replace(calm.chosen, pair=pair))
+    assert tuple(target.replicas for target in decide_sizes(seen).targets) == after
