@@ -10,7 +10,7 @@ import pytest
 from e2e import stack
 from e2e.cluster import nodes
 from e2e.kubectl import Json, Kubectl, condition
-from e2e.limits import ANNOTATION, APPLY_SECONDS, alive, in_force, seconds_until, tell, told
+from e2e.limits import ANNOTATION, APPLY_SECONDS, alive, in_force, insist, seconds_until, tell, told
 from e2e.load.client import ClientSettings
 from e2e.load.streams import Streams
 from e2e.patience import Promised
@@ -131,7 +131,7 @@ def test_an_engine_that_does_not_follow_is_named_until_it_is_gone(live: Json, pl
     stubborn, other = _pods(place)
     # No version can be higher: what the operator writes after this is passed over.
     absurd = {**told(place, "live")[other], "version": 2**53 - 1, "activeSequences": 7}
-    print(f"applied after {tell(place, stubborn, absurd):.1f} s")
+    insist(place, stubborn, absurd)
     found = place.wait_for("llms", "live", _lacks, _NAMED_SECONDS, "FastLoopActive False")
     said = condition(found, "FastLoopActive")
     assert said["reason"] == "LimitsNotApplied"
