@@ -75,7 +75,10 @@ def test_a_wake_up_is_told_and_ends_with_clients_at_the_engines(woken: Any, plac
     assert "RequestsHeld" in events
     place.wait_until(lambda: "holdfast.dev/service" in _selector(place), 30, "clients to be led to the engines")
     url = place.get_json("llms", "chat")["status"]["url"]
-    place.wait_until(lambda: "X-Holdfast-Waited-Seconds" not in _ask(url)[1], 30, "an answer of the engine itself")
+    # Seldom, for what the activator passes on meanwhile counts as good beside the twelve that waited.
+    place.wait_until(
+        lambda: "X-Holdfast-Waited-Seconds" not in _ask(url)[1], 30, "an answer of the engine itself", poll_seconds=2.0
+    )
 
 
 def test_who_waited_for_a_cold_start_counts_as_missed(woken: Any, place: Kubectl) -> None:
