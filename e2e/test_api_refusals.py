@@ -24,7 +24,17 @@ def api(kubectl: Kubectl) -> Kubectl:
     for of in crd.DEFINITIONS:
         kubectl.run("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd.crd_yaml(of))
         kubectl.run("wait", "--for=condition=Established", f"crd/{of.name}", f"--timeout={patient(30.0):.0f}s")
+        kubectl.wait_until(lambda: _is_served(kubectl, of.name), 30, f"{of.name} to be served")  # noqa: B023
     return kubectl
+
+
+def _is_served(kubectl: Kubectl, name: str) -> bool:
+    """Whether kubectl finds the type: the API server tells of it a moment after it is established."""
+    try:
+        kubectl.items(name)
+    except KubectlError:
+        return False
+    return True
 
 
 def dry_run(api: Kubectl, body: dict[str, Any]) -> dict[str, Any]:
