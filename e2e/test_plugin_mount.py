@@ -102,7 +102,7 @@ def _operator_of_a_later_version(place: Kubectl, folder: pathlib.Path) -> Iterat
     shutil.copytree(stack.REPOSITORY / "operator", folder / "operator", ignore=shutil.ignore_patterns("__pycache__"))
     with (folder / "operator/holdfast_engine/rules.py").open("a") as file:
         file.write("\n# a later version\n")
-    with _no_operator():
+    with stack.no_operator():
         command = [sys.executable, "-m", "holdfast.cli.main", "run", "--prometheus-url=http://127.0.0.1:9", "--tick=2s"]
         where = [f"--namespace={place.namespace}", f"--lease-namespace={place.namespace}", "--http-port=0"]
         process = subprocess.Popen(
@@ -115,18 +115,6 @@ def _operator_of_a_later_version(place: Kubectl, folder: pathlib.Path) -> Iterat
         finally:
             process.terminate()
             process.wait(patient(30.0))
-
-
-@contextmanager
-def _no_operator() -> Iterator[None]:
-    system = Kubectl(stack.NAMESPACE)
-    system.scale("deployment", "holdfast", 0)
-    system.wait_until(lambda: not system.items("pods", "app.kubernetes.io/component=operator"), 60, "no operator")
-    try:
-        yield
-    finally:
-        system.scale("deployment", "holdfast", 2)
-        system.wait_available("holdfast", 120)
 
 
 def _is_ready(found: Json) -> bool:
