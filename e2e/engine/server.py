@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -112,17 +113,9 @@ class Server:
         """What the server has written so far."""
         return self.log_file.read_text(errors="replace")
 
-    def complete(self, prompt: Prompt, timeout_seconds: float = _ANSWER_SECONDS) -> list[int]:
+    def complete(self, prompt: Prompt) -> list[int]:
         """The tokens of a greedy completion."""
-        body = {
-            "model": MODEL,
-            "prompt": list(prompt.tokens),
-            "max_tokens": prompt.output_tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-            "return_token_ids": True,
-        }
-        answer = self._open("/v1/completions", body, timeout_seconds)
+        answer = self._open("/v1/completions", _greedy(prompt), _ANSWER_SECONDS)
         found: list[int] = json.loads(answer)["choices"][0]["token_ids"]
         return found
 
@@ -167,13 +160,16 @@ class Server:
         finally:
             connection.close()
 
-    def abandon(self, prompt: Prompt, after_seconds: float) -> None:
-        """Ask for a completion and hang up before it is there."""
+    def abandon(self, prompt: Prompt, once: Callable[[], bool]) -> None:
+        """Ask for a completion and hang up once something holds, before the answer is there."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_ANSWER_SECONDS)
         try:
-            self.complete(prompt, timeout_seconds=after_seconds)
-        except TimeoutError:
-            return
-        raise AssertionError(f"the answer was there within {after_seconds} s")
+            headers = {"Content-Type": "application/json"}
+            connection.request("POST", "/v1/completions", json.dumps(_greedy(prompt)), headers)
+            self.wait_for(once, 20.0, "moment to hang up")
+            assert not select.select([connection.sock], [], [], 0.0)[0], "the answer was there"
+        finally:
+            connection.close()
 
     def get(self, path: str) -> str:
         """What stands at this path."""
@@ -278,6 +274,18 @@ class Server:
                 self._process.wait(20)
             except (ProcessLookupError, subprocess.TimeoutExpired):
                 continue
+
+
+def _greedy(prompt: Prompt) -> dict[str, Any]:
+    """What is asked for: as many tokens as the prompt wants, told by their ids."""
+    return {
+        "model": MODEL,
+        "prompt": list(prompt.tokens),
+        "max_tokens": prompt.output_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "return_token_ids": True,
+    }
 
 
 def _free_port() -> int:

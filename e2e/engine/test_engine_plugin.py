@@ -51,6 +51,11 @@ def counts(server: Server) -> dict[str, float]:
     }
 
 
+def arrived(server: Server) -> float:
+    """Requests that the engine has heard of, from the start on."""
+    return server.samples("holdfast:requests_arrived_total").get((), 0.0)
+
+
 def is_conserved(found: dict[str, float]) -> bool:
     return found["arrived"] == found["good"] + found["bad"] + found["withdrawn"] + found["unjudged"]
 
@@ -90,7 +95,8 @@ def test_steps_are_measured_and_a_law_is_fitted(engine: Engine) -> None:
 
 def test_requests_that_clients_abandon_are_judged_once(engine: Engine) -> None:
     before = counts(engine.server)
-    engine.server.abandon(LONG, after_seconds=0.3)
+    # Who hangs up before the engine has heard of the request has not arrived.
+    engine.server.abandon(LONG, once=lambda: arrived(engine.server) > before["arrived"])
     engine.server.wait_for(lambda: counts(engine.server)["unjudged"] == 0, 10, "judgement of the abandoned request")
     after = counts(engine.server)
     assert after["arrived"] == before["arrived"] + 1

@@ -9,7 +9,7 @@ import pytest
 
 from e2e.engine.conftest import Crowd
 from e2e.engine.server import Prompt, Server, Settings
-from e2e.engine.test_engine_plugin import counts, is_conserved, mode
+from e2e.engine.test_engine_plugin import arrived, counts, is_conserved, mode
 from e2e.vllm.environment import Environment
 from holdfast_engine.rules import Limits, Objectives
 
@@ -27,7 +27,9 @@ def test_preempted_late_and_abandoned_requests_change_no_answer(
     (tmp_path / "engine-limits").write_text(_TIGHT.to_json())
     with Server(Settings(vllm, tmp_path, plugin, arguments=(*_SMALL_CACHE, caching))) as server:
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            abandoned = [pool.submit(server.abandon, Prompt(crowd.prompts[0].tokens, 900), 1.0) for _ in range(4)]
+            long = Prompt(crowd.prompts[0].tokens, 900)
+            abandoned = [pool.submit(server.abandon, long, lambda: arrived(server) >= 24) for _ in range(4)]
+            server.wait_for(lambda: arrived(server) == 4, 10, "requests that clients will abandon")
             answers = server.complete_all(crowd.prompts, at_once=32)
             for each in abandoned:
                 each.result()
