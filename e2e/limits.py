@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import statistics
 import time
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -16,6 +18,8 @@ from e2e.patience import patient
 ANNOTATION = "holdfast.dev/engine-limits"
 APPLY_SECONDS = 3.0
 """From the annotation to the engine's own metrics, at most."""
+CHANGES = 3
+"""Of which the median is held to that: one may meet a moment in which a host runs nothing at all."""
 
 
 def alive(place: Kubectl, service: str) -> list[Json]:
@@ -33,10 +37,24 @@ def told(place: Kubectl, service: str) -> dict[str, dict[str, Any]]:
 
 
 def tell(place: Kubectl, pod: str, limits: dict[str, Any]) -> float:
-    """Write limits to a pod as a person would; seconds until its engine shows them."""
-    engine = engine_url(place, pod)
-    place.run("annotate", "pod", pod, "--overwrite", f"{ANNOTATION}={json.dumps(limits)}")
-    return seconds_until(lambda: shown(engine)["version"] == limits["version"], time.monotonic())
+    """Write limits to a pod as a person would, in new versions; seconds until its engine shows one, the median."""
+    engine, first = engine_url(place, pod), limits["version"]
+    return statistics.median(_tell(place, pod, engine, {**limits, "version": first + n}) for n in range(CHANGES))
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Seconds from an edit of an LLMService until all its pods were told, and from then until all engines show it."""
+
+    told_seconds: float
+    apply_seconds: float
+
+
+def edit_ttft(place: Kubectl, service: str, *objectives_seconds: float) -> Edit:
+    """Edit the TTFT of a service, to one value after the other; the medians."""
+    edits = [_edit_ttft(place, service, seconds) for seconds in objectives_seconds]
+    told_at, applied_at = (statistics.median(each) for each in zip(*edits, strict=True))
+    return Edit(told_at, applied_at)
 
 
 def insist(place: Kubectl, pod: str, limits: dict[str, Any]) -> None:
@@ -54,6 +72,23 @@ def insist(place: Kubectl, pod: str, limits: dict[str, Any]) -> None:
         return bool(shown(engine)["version"] == limits["version"])
 
     place.wait_until(took_them, 30, f"an engine with limits of version {limits['version']}")
+
+
+def _tell(place: Kubectl, pod: str, engine: str, limits: dict[str, Any]) -> float:
+    place.run("annotate", "pod", pod, "--overwrite", f"{ANNOTATION}={json.dumps(limits)}")
+    return seconds_until(lambda: shown(engine)["version"] == limits["version"], time.monotonic())
+
+
+def _edit_ttft(place: Kubectl, service: str, seconds: float) -> tuple[float, float]:
+    engines = [engine_url(place, pod["metadata"]["name"]) for pod in alive(place, service)]
+    started = time.monotonic()
+    place.patch("llms", service, {"spec": {"slo": {"ttft": f"{seconds:g}s"}}})
+    told_at = seconds_until(
+        lambda: all(limits["ttftSeconds"] == seconds for limits in told(place, service).values()), started
+    )
+    took = seconds_until(lambda: all(shown(engine)["ttft_seconds"] == seconds for engine in engines), started)
+    print(f"annotations {told_at:.1f} s and engines {took:.1f} s after the edit")
+    return told_at, took - told_at
 
 
 def in_force(place: Kubectl, pod: str) -> dict[str, float]:
