@@ -109,6 +109,7 @@ class Kubectl:
                 for last in objects:
                     if is_true(last):
                         return last
+            time.sleep(0.25)
         shown = json.dumps(last.get("status", last), indent=1)[:3000] if last else "nothing of that name was seen"
         raise Timeout(f"waited {patient(seconds):.0f} s for {what} of {kind}/{name}; last seen: {shown}")
 

@@ -81,6 +81,7 @@ def _tell(place: Kubectl, pod: str, engine: str, limits: dict[str, Any]) -> floa
 
 def _edit_ttft(place: Kubectl, service: str, seconds: float) -> tuple[float, float]:
     engines = [engine_url(place, pod["metadata"]["name"]) for pod in alive(place, service)]
+    assert all(shown(engine)["ttft_seconds"] != seconds for engine in engines), "an edit that changes nothing"
     started = time.monotonic()
     place.patch("llms", service, {"spec": {"slo": {"ttft": f"{seconds:g}s"}}})
     told_at = seconds_until(

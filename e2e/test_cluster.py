@@ -104,12 +104,16 @@ def test_a_pod_that_goes_sees_its_pre_stop_hook_and_then_the_signal(namespace: K
     namespace.wait_available("slow", 60)
     pod = namespace.items("pod")[0]["metadata"]["name"]
     command = ["kubectl", "--namespace", namespace.namespace, "logs", "--follow", pod]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as following:
+    following = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
         assert following.stdout is not None
         # A pod that is gone before kubectl asks has no log.
         assert following.stdout.readline() == "started\n"
         namespace.scale("deployment", "slow", 0)
-        assert following.stdout.read().split() == ["hook", "hooked", "SIGTERM", "finished"]
+        output, _ = following.communicate(timeout=patient(30.0))
+    finally:
+        following.kill()
+    assert output.split() == ["hook", "hooked", "SIGTERM", "finished"]
 
 
 @pytest.mark.cluster
