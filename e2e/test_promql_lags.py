@@ -46,7 +46,7 @@ async def seen(reader: Reader, tsdb: Tsdb, now: float = NOW) -> Traffic:
 @pytest.mark.parametrize("cause", ["ttft", "tpot"])
 async def test_who_is_late_alone_lags(reader: Reader, cause: str) -> None:
     tsdb = Tsdb()
-    engine(tsdb, "chat-0", 3.0, 1.0, cause=cause)
+    engine(tsdb, "chat-0", 3.0, 0.5, cause=cause)
     peers(tsdb)
     traffic = await seen(reader, tsdb)
     assert (traffic.state, traffic.lagging) == (SignalState.FRESH, ("chat-0",))
@@ -56,7 +56,7 @@ async def test_who_is_late_alone_lags(reader: Reader, cause: str) -> None:
 @pytest.mark.parametrize(
     ("late", "good", "cause"),
     [
-        (1.5, 1.0, "ttft"),  # makes more in time than that
+        (3.0, 1.0, "ttft"),  # makes more in time than that
         (0.1, 0.0, "ttft"),  # too few to tell
         (3.0, 0.0, "error"),  # breaks, and is not late
         (3.0, 0.0, "rejected"),
@@ -75,7 +75,7 @@ async def test_who_is_not_late_with_most_of_its_share_does_not_lag(
 async def test_where_all_are_late_alike_nobody_lags(reader: Reader) -> None:
     tsdb = Tsdb()
     for pod in ("chat-0", *PEERS):
-        engine(tsdb, pod, 3.0, 1.0)
+        engine(tsdb, pod, 3.0, 0.5)
     assert (await seen(reader, tsdb)).lagging == ()
 
 
@@ -114,7 +114,7 @@ async def test_a_lag_is_seen_within_a_counting_interval_and_other_hardware_is_no
 
 async def test_an_engine_that_is_scraped_twice_is_doubted(reader: Reader) -> None:
     tsdb = Tsdb()
-    engine(tsdb, "chat-0", 3.0, 1.0)
-    engine(tsdb, "chat-0", 3.0, 1.0, job="twice")
+    engine(tsdb, "chat-0", 3.0, 0.5)
+    engine(tsdb, "chat-0", 3.0, 0.5, job="twice")
     peers(tsdb)
     assert (await seen(reader, tsdb)).state is SignalState.DUPLICATE
