@@ -16,7 +16,6 @@ from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.engine import EngineState, ExactCounts, PluginMode, StepSums
 from holdfast.domain.signals import (
     LATE_PER_GOOD,
-    LEAST_LATE,
     LEAST_LOOK_SECONDS,
     AcceleratorTraffic,
     LengthHistogram,
@@ -280,8 +279,7 @@ def _late_alone(peers: Mapping[str, tuple[float, float]]) -> Iterator[str]:
     """Of all engines of an accelerator, with what was late and what was in time, those that lag."""
     late_of_all, good_of_all = map(sum, zip(*peers.values(), strict=True))
     for name, (late, good) in peers.items():
-        few_in_time = late >= LEAST_LATE and late > LATE_PER_GOOD * good
-        if few_in_time and lags(late, late_of_all, good_of_all, len(peers)):
+        if late > LATE_PER_GOOD * good and lags(late, late_of_all, good_of_all, len(peers)):
             yield name
 
 
