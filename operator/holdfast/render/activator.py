@@ -106,6 +106,9 @@ def _pod(service: LLMService, settings: RenderSettings) -> Manifest:
         "serviceAccountName": service.metadata.name,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
+        # Process number 1 is not ours then. The kernel hides SIGTERM from a first process without a handler: one that
+        # is told to end while it starts would stay for the whole grace period.
+        "shareProcessNamespace": True,
         "terminationGracePeriodSeconds": LONGEST_SECONDS + _LINGER_SECONDS,
         "securityContext": {
             "runAsNonRoot": True,
