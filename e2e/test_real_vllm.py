@@ -38,8 +38,8 @@ _READY_SECONDS = 300.0
 _SLO = {"ttft": "10s", "tpot": "2s", "objective": "90%", "window": "5m"}
 # The first run lasts until about the second engine's first answers, the second one longer than a drain.
 _RISING = Load(requests=100, rate_rps=1.0, ttft_ms=10_000, tpot_ms=2_000)
-# One answer of ten ends its connection, and every other new one leads to the other engine: at one request a second, both
-# might have been asked only when the run was about over.
+# One answer of ten ends its connection, and every other new one leads to the other engine: at one request a second,
+# both might have been asked only when the run was about over.
 _FALLING = replace(_RISING, requests=120, rate_rps=2.0)
 
 
