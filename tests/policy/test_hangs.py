@@ -269,7 +269,7 @@ def test_beside_spot_those_without_a_node_go_only_where_a_hung_one_does(lost_on:
     def part(name: str, ready: int, short: int) -> Group:
         pods, waiting = replicas(ready + 1, on=name), replicas(short, ReplicaPhase.UNSCHEDULABLE, on=name)
         hung, serving = (pods[:1], pods[1:]) if name == lost_on else ((), pods)
-        return Group(name, size=ready + 1 + short, exists=True, ready=serving, hung=hung, short=waiting)
+        return Group(name, size=ready + 1 + short, exists=True, ready=serving, ailing=hung, short=waiting)
 
     pair = Beside("h100", 2, cost_per_hour=3.0)
     groups = part("h100-spot", 2, 1), part("h100", 1, 0)

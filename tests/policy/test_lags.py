@@ -353,7 +353,7 @@ def test_on_an_accelerator_that_is_being_left_it_stays_as_the_others_do_until_ne
     state: SignalState,
 ) -> None:
     laggard, *others = replicas(4, on="l40s")
-    old = Group("l40s", size=4, exists=True, ready=tuple(others), hung=(laggard,))
+    old = Group("l40s", size=4, exists=True, ready=tuple(others), ailing=(laggard,))
     new = Group("h100", size=2, exists=True, starting=replicas(2, ReplicaPhase.STARTING))
     learned = Learned(lead_seconds=45.0, lag=Lag(laggard.name, NOW - 60.0, True, laggard.name, NOW))
     seen = judge(traffic(5.0, state=state))

@@ -300,14 +300,14 @@ def hanging(count: int, size: int, *, doubted: bool = False, **more: object) -> 
     pods = replicas(size)
     hangs = Hangs(tuple(Hang(pod.name, NOW - 90.0, True) for pod in pods[:count]), doubted)
     hung = () if doubted else pods[:count]
-    group = Group("h100", size=size, exists=True, ready=pods[len(hung) :], hung=hung)
+    group = Group("h100", size=size, exists=True, ready=pods[len(hung) :], ailing=hung)
     return view(group=group, learned=Learned(45.0, hangs=hangs), **more)
 
 
 def lagging(size: int, **more: object) -> View:
     """One of the replicas lags."""
     pods = replicas(size)
-    group = Group("h100", size=size, exists=True, ready=pods[1:], hung=pods[:1])
+    group = Group("h100", size=size, exists=True, ready=pods[1:], ailing=pods[:1])
     return view(group=group, learned=Learned(45.0, lag=Lag(pods[0].name, NOW - 90.0, True)), **more)
 
 

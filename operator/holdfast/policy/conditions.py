@@ -12,7 +12,7 @@ from holdfast.domain.cluster import ClusterProblem
 from holdfast.domain.decision import Action, ConditionValue
 from holdfast.domain.signals import SignalState
 from holdfast.policy.capacity import MATERIAL
-from holdfast.policy.messages import HARD_BOUNDS, hung, hung_reason, passed_over, rate, reason_for, rests
+from holdfast.policy.messages import HARD_BOUNDS, ailing, ailing_reason, passed_over, rate, reason_for, rests
 from holdfast.policy.schedules import unknown_timezone
 from holdfast.policy.setbacks import Setback, failing_reason
 from holdfast.policy.sizes import Sizes
@@ -67,9 +67,8 @@ def ready(view: View) -> ConditionValue:
     problem = _problem(view, capacity=False)
     if problem is not None and (not serving or problem.reason in (Reason.INVALID, Reason.NAME_CONFLICT)):
         return ConditionValue(kind, False, problem.reason, problem.message)
-    if hung(view):
-        status, text = _hanging(view)
-        return ConditionValue(kind, status, hung_reason(view), text)
+    if told := ailing(view):
+        return ConditionValue(kind, *_hanging(view, told))
     if serving:
         wanted = f"{serving} of {view.size} replicas serve"
         more = f"{serving} replicas serve, {view.size} wanted"
@@ -85,11 +84,11 @@ def ready(view: View) -> ConditionValue:
     return ConditionValue(kind, False, Reason.NO_REPLICAS, _awaited(view))
 
 
-def _hanging(view: View) -> tuple[bool | None, str]:
+def _hanging(view: View, told: str) -> tuple[bool | None, Reason, str]:
     """Ready as far as others serve; unknown where it is in doubt whether any does."""
     if view.learned.hangs.doubted:
-        return None, hung(view)
-    return view.ready > 0, f"{view.ready} of {view.size} replicas serve; {hung(view)}"
+        return None, ailing_reason(view), told
+    return view.ready > 0, ailing_reason(view), f"{view.ready} of {view.size} replicas serve; {told}"
 
 
 def _broken(view: View) -> tuple[Reason, str] | None:
@@ -164,8 +163,8 @@ def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
     if view.own.short:
         short = f"{len(view.own.short)} of {view.group.size} replicas find no free {view.chosen.name}"
         return Reason.CAPACITY_LIMITED, f"{short}, {more}"
-    if hung(view):
-        return hung_reason(view), hung(view)
+    if told := ailing(view):
+        return ailing_reason(view), told
     failing = sum(len(group.failing) for group in view.groups)
     if failing:
         return Reason.ENGINE_FAILING, f"{failing} of {view.size} replicas fail, their logs say why"
@@ -176,8 +175,8 @@ def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
 
 def _missed_at_rest(view: View) -> tuple[Reason, str]:
     """The cause where nothing fails, nothing starts and nothing bounds the size."""
-    if passed_over(view):
-        return Reason.ENGINE_LAGGING, passed_over(view)
+    if told := passed_over(view):
+        return Reason.ENGINE_LAGGING, told
     if not view.slo.burning:
         return Reason.COLD_START, "at present it is kept: requests were lost earlier, as a rule while replicas started"
     forecast, carried = view.forecast, len(view.group.ready) * view.belief.rate_rps

@@ -275,7 +275,7 @@ NO_TURNS = frozenset({Reason.SCHEDULED_FLOOR, Reason.CAPACITY_LIMITED}) | RESTIN
 def _remembered(view: View, claim: Claim, sizes: Sizes, batching: Batching, last: Last) -> ServiceMemory:
     level = 0.0 if view.forecast is None else view.forecast.level_rps
     verdict = last.decision.verdict
-    turned = not view.hung_to_let_go and verdict.reason not in NO_TURNS
+    turned = not view.ailing_to_let_go and verdict.reason not in NO_TURNS
     action = verdict.action if turned else Action.HOLD
     return ServiceMemory(
         generation=view.spec.generation,

@@ -135,5 +135,5 @@ def _useful_rps(view: View, rate: float, want: int) -> float:
 def _outside(view: View) -> int:
     """Replicas on nodes that take no pods now, such as cordoned ones."""
     group, offered = view.own, view.chosen.room.names
-    placed = (*group.ready, *group.starting, *group.failing, *group.stuck, *group.hung)
+    placed = (*group.ready, *group.starting, *group.failing, *group.stuck, *group.ailing)
     return len([replica for replica in placed if replica.node and replica.node not in offered])

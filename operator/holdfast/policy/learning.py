@@ -49,7 +49,7 @@ def learn(
     """
     old, spec = known.learned, service.spec
     ready = tuple(replica for group in groups for replica in group.ready)
-    started = ready + tuple(replica for group in groups for replica in group.hung)
+    started = ready + tuple(replica for group in groups for replica in group.ailing)
     cold_starts = coldstart.watch_cold_starts(old.cold_starts, started, service.last_cold_start_seconds)
     interval = seen.interval_seconds or 2.0 * max(timing.scrape_seconds, 0.0)
     lead = coldstart.lead_seconds(cold_starts, timing, interval, settings)
@@ -133,7 +133,7 @@ def _strained(seen: Seen, slo: Slo) -> bool:
 
 def _engine_fault(seen: Seen, groups: tuple[Group, ...]) -> bool:
     """Requests are lost to a broken engine: more headroom would not help."""
-    return seen.failed > seen.late + seen.refused or any(group.failing or group.hung for group in groups)
+    return seen.failed > seen.late + seen.refused or any(group.failing or group.ailing for group in groups)
 
 
 def _tuned(service: ServiceSnapshot) -> dict[str, BatchingLimits]:

@@ -29,7 +29,7 @@ def describe(view: View, sizes: Sizes) -> str:
         _cause_of_switch(view, sizes),
         _regular(view, sizes),
         _replacements(view),
-        hung(view),
+        ailing(view),
         _floor(view, sizes),
         rests(view),
         _caution(view, sizes),
@@ -39,7 +39,7 @@ def describe(view: View, sizes: Sizes) -> str:
     return "; ".join(filter(None, parts))
 
 
-def hung(view: View) -> str:
+def ailing(view: View) -> str:
     """Which replicas hang, or which one lags, and what becomes of them; without times, which would change each tick."""
     hangs, lag = view.learned.hangs, view.learned.lag
     if lag.sure:
@@ -64,7 +64,7 @@ def passed_over(view: View) -> str:
     return f"{name} answers late what others answer in time, {soon}: look at its node, or {_command(view, (name,))}"
 
 
-def hung_reason(view: View) -> Reason:
+def ailing_reason(view: View) -> Reason:
     """Why Ready replicas count as none: one that lags is taken for it only where none hangs."""
     return Reason.ENGINE_LAGGING if view.learned.lag.sure else Reason.ENGINE_HUNG
 
@@ -72,7 +72,7 @@ def hung_reason(view: View) -> Reason:
 def _removed(view: View, names: Sequence[str]) -> str:
     removed = "it is removed" if len(names) == 1 else "they are removed"
     command = _command(view, names)
-    if view.hung_to_let_go:
+    if view.ailing_to_let_go:
         return removed
     return command if view.held_by_people else f"{removed} once others serve, or by {command}"
 
@@ -209,7 +209,7 @@ def _floor(view: View, sizes: Sizes) -> str:
 def _caution(view: View, sizes: Sizes) -> str:
     """Why more stay than the forecast needs, where no guard says so."""
     needed = _needed(view)
-    kept = needed < sizes.wanted <= view.group.baseline and not view.hung_to_let_go
+    kept = needed < sizes.wanted <= view.group.baseline and not view.ailing_to_let_go
     if view.forecast is None or not view.belief.feasible or not kept:
         return ""
     return f"{needed} would carry that, {sizes.wanted} also what the forecast may be wrong by"
@@ -262,7 +262,7 @@ def _up_reason(view: View, sizes: Sizes) -> Reason:
     if view.spare and _needed(view) - view.spare <= view.group.baseline:
         if view.spare == view.lacking:
             return Reason.ACCELERATOR_UNAVAILABLE
-        return hung_reason(view) if view.group.hung else Reason.ENGINE_FAILING
+        return ailing_reason(view) if view.group.ailing else Reason.ENGINE_FAILING
     if view.forecast is not None and view.demand_rps is not None and view.demand_rps > view.forecast.wanted_rps:
         return Reason.BACKLOG_TO_DRAIN
     return Reason.FORECAST_ABOVE_CAPACITY
@@ -274,7 +274,7 @@ def _down_reason(view: View, sizes: Sizes) -> Reason:
     forced = [bound.reason for bound in sizes.bounds if bound.reason in HARD_BOUNDS]
     if forced:
         return forced[-1]
-    return hung_reason(view) if view.hung_to_let_go else Reason.DEMAND_BELOW_CAPACITY
+    return ailing_reason(view) if view.ailing_to_let_go else Reason.DEMAND_BELOW_CAPACITY
 
 
 def _switch_reason(view: View) -> Reason:

@@ -17,8 +17,8 @@ class Group:
     """All replicas of one accelerator; `size` is spec.replicas of its Deployment.
 
     `pending` wait for a node and may still get one, `short` have waited longer than nodes take to come; `failing` will
-    not become capacity by waiting, nor will `stuck` ones that have been starting for too long. `hung` ones are Ready
-    and serve nothing, or next to nothing in time.
+    not become capacity by waiting, nor will `stuck` ones that have been starting for too long. `ailing` ones are Ready
+    and hang, or lag: they serve nothing, or next to nothing in time.
     """
 
     accelerator: str
@@ -32,7 +32,7 @@ class Group:
     short: tuple[Replica, ...] = ()
     failing: tuple[Replica, ...] = ()
     stuck: tuple[Replica, ...] = ()
-    hung: tuple[Replica, ...] = ()
+    ailing: tuple[Replica, ...] = ()
     draining: int = 0
 
     @property
@@ -43,12 +43,12 @@ class Group:
     @property
     def useless(self) -> tuple[Replica, ...]:
         """Replicas that are neither capacity nor about to become it."""
-        return self.short + self.failing + self.stuck + self.hung
+        return self.short + self.failing + self.stuck + self.ailing
 
     @property
     def placed(self) -> int:
         """Replicas that hold accelerators already, those that are leaving included."""
-        holding = (self.ready, self.starting, self.failing, self.stuck, self.hung)
+        holding = (self.ready, self.starting, self.failing, self.stuck, self.ailing)
         return sum(map(len, holding)) + self.draining
 
     @property
@@ -73,7 +73,7 @@ class Group:
 
     def cheapest_to_remove(self) -> tuple[str, ...]:
         """Names in the order in which replicas are best removed: without capacity first, then the newest."""
-        useless = (*self.failing, *self.stuck, *self.hung, *self.short)
+        useless = (*self.failing, *self.stuck, *self.ailing, *self.short)
         ranked = (*useless, *self.pending, *_newest(self.starting), *_newest(self.ready))
         return tuple(replica.name for replica in ranked)
 
@@ -92,15 +92,16 @@ def anything_starting(groups: tuple[Group, ...]) -> bool:
 
 
 def group_replicas(
-    service: ServiceSnapshot, now: float, settings: PolicySettings, hung: frozenset[str] = frozenset()
+    service: ServiceSnapshot, now: float, settings: PolicySettings, ailing: frozenset[str] = frozenset()
 ) -> tuple[Group, ...]:
-    """Group the replicas and Deployments of a service by accelerator, in order of names; `hung` serve nothing."""
+    """Group the replicas and Deployments of a service by accelerator, in order of names; `ailing` are no capacity."""
     placements = {placement.accelerator: placement for placement in service.placements}
     by_accelerator: dict[str, list[Replica]] = {name: [] for name in placements}
     for replica in service.replicas:
         by_accelerator.setdefault(replica.accelerator, []).append(replica)
     return tuple(
-        _group(name, placements.get(name), by_accelerator[name], now, settings, hung) for name in sorted(by_accelerator)
+        _group(name, placements.get(name), by_accelerator[name], now, settings, ailing)
+        for name in sorted(by_accelerator)
     )
 
 
@@ -110,11 +111,11 @@ def _group(
     replicas: list[Replica],
     now: float,
     settings: PolicySettings,
-    hung: frozenset[str],
+    ailing: frozenset[str],
 ) -> Group:
     found: dict[str, list[Replica]] = {}
     for replica in sorted(replicas, key=_identity):
-        found.setdefault(_counts_as(replica, now, settings, hung), []).append(replica)
+        found.setdefault(_counts_as(replica, now, settings, ailing), []).append(replica)
     draining = len(found.pop("draining", ()))
     return Group(
         accelerator=name,
@@ -127,11 +128,11 @@ def _group(
     )
 
 
-def _counts_as(replica: Replica, now: float, settings: PolicySettings, hung: frozenset[str]) -> str:
+def _counts_as(replica: Replica, now: float, settings: PolicySettings, ailing: frozenset[str]) -> str:
     """The field of a `Group` that a replica belongs to."""
     phase = replica.phase
     if phase is ReplicaPhase.READY:
-        return "hung" if replica.name in hung else "ready"
+        return "ailing" if replica.name in ailing else "ready"
     if phase is ReplicaPhase.STARTING:
         return "starting" if now - _placed_at(replica) < settings.starting_seconds else "stuck"
     if phase is ReplicaPhase.UNSCHEDULABLE:

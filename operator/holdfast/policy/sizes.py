@@ -88,7 +88,7 @@ def propose(view: View) -> int:
     before, spare = view.group.baseline, view.spare
     if view.asleep:
         return 0
-    if view.hung_to_let_go:
+    if view.ailing_to_let_go:
         return before - view.leaving.total()
     if view.forecast is None or view.demand_rps is None or not view.belief.feasible:
         return max(before, view.chosen.replicas, view.waking, view.least.replicas + spare)
@@ -107,7 +107,7 @@ def target(group: Group, accelerator: str, replicas: int) -> PlacementTarget:
         replicas=replicas,
         observed_replicas=group.size if group.exists else None,
         remove_first=group.cheapest_to_remove() if fewer else (),
-        lost=tuple(replica.name for replica in group.hung) if fewer else (),
+        lost=tuple(replica.name for replica in group.ailing) if fewer else (),
     )
 
 
@@ -137,7 +137,7 @@ def _kept(view: View, old: Group) -> int:
 
 def _with_laggard(view: View, old: Group) -> Group:
     """The same, with one that lags as one that serves: it answers, and need not go before the others do."""
-    return replace(old, ready=old.ready + old.hung, hung=()) if view.learned.lag.sure else old
+    return replace(old, ready=old.ready + old.ailing, ailing=()) if view.learned.lag.sure else old
 
 
 def _not_replaced(view: View, old: Group, useful: int, ready: int, needed: int) -> int:

@@ -158,11 +158,11 @@ Replicas = tuple[Replica, ...]
 
 def _ranked(group: Group) -> tuple[Replicas, ...]:
     """Its replicas by phase, the most useful first."""
-    return group.ready, group.starting, group.pending, group.stuck, group.failing, group.hung, group.short
+    return group.ready, group.starting, group.pending, group.stuck, group.failing, group.ailing, group.short
 
 
 def _made_of(group: Group, size: int, draining: int, ranked: Sequence[Replicas]) -> Group:
-    ready, starting, pending, stuck, failing, hung, short = ranked
+    ready, starting, pending, stuck, failing, ailing, short = ranked
     return replace(
         group,
         size=size,
@@ -172,7 +172,7 @@ def _made_of(group: Group, size: int, draining: int, ranked: Sequence[Replicas])
         pending=pending,
         stuck=stuck,
         failing=failing,
-        hung=hung,
+        ailing=ailing,
         short=short,
     )
 

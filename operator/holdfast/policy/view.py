@@ -163,37 +163,37 @@ class View:
         return scheduled and replicas_for(self.demand_rps or 0.0, self.belief.rate_rps) < least.replicas
 
     @property
-    def hung_to_let_go(self) -> int:
-        """Hung replicas that can go at once: that takes no capacity, and no more requests than are lost already.
+    def ailing_to_let_go(self) -> int:
+        """Ailing replicas that can go at once: that takes no capacity, and no more requests than are lost already.
 
         Not while people hold the size, metrics are in doubt, or something starts that Kubernetes would remove instead.
         Where no more can be had, one goes below the minimum: it is none of those that serve, and its successor is next.
         What a lagging one answers late would make others late that have no room for it.
         """
-        if not self.group.hung or (self.learned.lag.sure and not self._without_laggard):
+        if not self.group.ailing or (self.learned.lag.sure and not self._without_laggard):
             return 0
         moving = self.starting or any(group.rolling_out or not group.observed for group in self.groups)
         if moving or self.held_by_people or not self.seen.fresh:
             return 0
         least = max(1, self.least.replicas - (not self._room))
-        return max(0, min(len(self.group.hung), self.group.baseline - len(self._before_hung) - least))
+        return max(0, min(len(self.group.ailing), self.group.baseline - len(self._before_ailing) - least))
 
     @property
     def leaving(self) -> Counter[str]:
-        """Replicas that go at once, by accelerator: hung ones, and those that Kubernetes removes before them."""
-        gone = self.group.hung[: self.hung_to_let_go]
-        return Counter([replica.accelerator for replica in (*gone, *(self._before_hung if gone else ()))])
+        """Replicas that go at once, by accelerator: ailing ones, and those that Kubernetes removes before them."""
+        gone = self.group.ailing[: self.ailing_to_let_go]
+        return Counter([replica.accelerator for replica in (*gone, *(self._before_ailing if gone else ()))])
 
     @property
-    def _before_hung(self) -> tuple[Replica, ...]:
-        """Replicas without a node beside hung ones: Kubernetes removes them first, whatever they are worth."""
-        hung_on = {replica.accelerator for replica in self.group.hung}
-        return tuple([replica for replica in self.group.short if replica.accelerator in hung_on])
+    def _before_ailing(self) -> tuple[Replica, ...]:
+        """Replicas without a node beside ailing ones: Kubernetes removes them first, whatever they are worth."""
+        ailing_on = {replica.accelerator for replica in self.group.ailing}
+        return tuple([replica for replica in self.group.short if replica.accelerator in ailing_on])
 
     @property
     def _room(self) -> bool:
-        """More replicas can be had beside hung ones."""
-        return self.group.baseline < self.chosen.most and not self._before_hung and self.granted is None
+        """More replicas can be had beside ailing ones."""
+        return self.group.baseline < self.chosen.most and not self._before_ailing and self.granted is None
 
     @property
     def _without_laggard(self) -> bool:
@@ -217,9 +217,9 @@ class View:
 
     @property
     def spare(self) -> int:
-        """Replicas to run in place of hung ones that must stay for now, of failing ones, and of those a pair lacks."""
+        """Replicas to run in place of ailing ones that stay for now, of failing ones, and of those a pair lacks."""
         group = self.group
-        return group.in_place_of_failing + len(group.hung) - self.hung_to_let_go + self.lacking
+        return group.in_place_of_failing + len(group.ailing) - self.ailing_to_let_go + self.lacking
 
     def part(self, accelerator: str) -> Group:
         """All replicas of one accelerator, whether they serve by choice or are being left."""
