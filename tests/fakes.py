@@ -436,7 +436,7 @@ class FakeMeter:
 class FakeEngine:
     """An endpoint and the model of it for the search of limits: every setting carries a rate, and is believed to.
 
-    `learns` is by how much one trial brings a belief towards the truth: 0 never, 1 at once.
+    `learns` is by how much one trial brings a belief towards the truth: 0 never, 1 at once, below 0 away from it.
     """
 
     def __init__(
@@ -447,13 +447,14 @@ class FakeEngine:
         full: bool = False,
     ) -> None:
         self.carries, self.believed, self.learns, self.full = carries, dict(believed), learns, full
-        self.idle_is_good, self.doubt = True, 0.0
+        self.idle_is_good, self.doubt, self.good_beyond = True, 0.0, 0.5
         self.rates: list[tuple[Setting, float]] = []
 
     async def run(self, setting: Setting, rate_rps: float, load: Load) -> Tried:
         self.rates.append((setting, rate_rps))
         held = rate_rps <= self.carries[setting]
-        return Tried(setting, rate_rps, held, 100, 0 if held else 50, seconds=10.0, memory_full=self.full)
+        bad = 0 if held else round((1.0 - self.good_beyond) * load.counted)
+        return Tried(setting, rate_rps, held, load.counted, bad, seconds=10.0, memory_full=self.full)
 
     async def alone(self, setting: Setting, load: Load) -> Tried:
         bad = 0 if self.idle_is_good else 20

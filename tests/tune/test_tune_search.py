@@ -57,6 +57,19 @@ def test_a_model_that_is_wrong_by_one_factor_and_learns_it_finds_the_best(factor
     assert len(found.trials) <= 3
 
 
+def test_a_miss_where_nearly_all_was_good_is_followed_by_a_rate_little_below_whatever_the_model_says() -> None:
+    def stride(good_beyond: float) -> float:
+        engine = FakeEngine(TRUTH, {each: 1.25 * rate for each, rate in TRUTH.items()}, learns=-1.0)
+        engine.good_beyond = good_beyond
+        first, second = asyncio.run(Search(engine, engine, REQUESTS, most_trials=2).tune([MOST])).trials[:2]
+        assert not first.held
+        return second.rate_rps / first.rate_rps
+
+    assert stride(0.0) == pytest.approx(0.8, abs=0.05), "as far as the model is off"
+    assert stride(0.9) == pytest.approx(0.9, abs=0.03)
+    assert stride(1.0) < 0.95
+
+
 @given(st.lists(st.floats(-0.1, 0.1), min_size=len(SETTINGS), max_size=len(SETTINGS)))
 @settings(max_examples=40, deadline=None)
 def test_a_model_that_knows_how_far_it_is_off_finds_the_best_that_it_does_not_put_first(wrong: list[float]) -> None:

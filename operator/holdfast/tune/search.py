@@ -22,7 +22,10 @@ CLOSE = 1.0 / (1.0 + STEP)
 """Of the rate that is believed, at which a setting is tried: one that holds tells more than one that just misses."""
 
 LEAST_STRIDE, MOST_STRIDE = 0.95, 0.5
-"""Where a setting missed at less than the model still has it carry: as far below as that is off, in these bounds."""
+"""Where a setting missed at less than the model still has it carry: as far below as that is off, in these bounds.
+
+But no further than what was good there: requests that were good at one rate are so at a lower one.
+"""
 
 HOPELESS_TRIALS = 4
 """After so many misses without a hold it is asked what an idle engine keeps."""
@@ -65,6 +68,7 @@ class _Candidate:
     setting: Setting
     held_rps: float = 0.0
     missed_rps: float = math.inf
+    missed_good: float = 0.0  # share of good requests there; those that a trial ended before count as bad
 
 
 @dataclass(slots=True)
@@ -154,7 +158,7 @@ class Search:
         predicted, held, missed = self.model.rate(candidate.setting), candidate.held_rps, candidate.missed_rps
         if predicted < missed:
             return max(predicted, held)
-        stride = min(LEAST_STRIDE, max(MOST_STRIDE, missed / predicted))
+        stride = min(LEAST_STRIDE, max(MOST_STRIDE, missed / predicted, candidate.missed_good))
         return math.sqrt(held * missed) if held else stride * missed
 
     async def _try(self, setting: Setting, rate: float) -> bool:
@@ -165,8 +169,8 @@ class Search:
         candidate = self._candidate(setting)
         if tried.held:
             candidate.held_rps = max(candidate.held_rps, rate)
-        else:
-            candidate.missed_rps = min(candidate.missed_rps, rate)
+        elif rate < candidate.missed_rps:
+            candidate.missed_rps, candidate.missed_good = rate, (tried.judged - tried.bad) / load.counted
         return self.model.learn(tried, load)
 
     async def _confirmed(self, best: _Candidate) -> tuple[float, bool, str]:
