@@ -1,8 +1,9 @@
 """What the client of `holdfast bench` adds to a TTFT: an emulated engine notes when it writes each first token.
 
-python benchmarks/bench_client.py --streams 2000 --chunks-per-second 5000 --seconds 30
+python benchmarks/bench_client.py --check    # 2,000 streams, 5,000 chunks/s, a minute
 
 Both clocks are the machine's monotonic one. The engine runs on one core and the client on another where there are two.
+What the client itself would refuse to report counts as missed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import json
 import multiprocessing
 import os
+import sys
 import time
 from multiprocessing.connection import Connection
 from typing import Any
@@ -28,7 +30,15 @@ from holdfast.simulator.emulator_options import EmulatorOptions, set_up
 from holdfast.simulator.emulator_stream import TokenStream
 
 MODEL = "Qwen/Qwen3-8B"
-LONGEST_MS, LEAST_CHUNKS = 5.0, 5000.0
+STREAMS, CHUNKS_PER_SECOND = 2000, 5000.0
+LONGEST_MS, ENOUGH = 5.0, 0.99
+"""The bar: of added TTFT at p99, and of the chunks asked for, since every step of the engine is a little late."""
+
+LAG_SECONDS = 0.005
+"""That `holdfast bench` allows its client."""
+
+SPEED = 1e6
+"""Of the emulated engine: its steps last as long as its overhead alone."""
 
 
 class StampedStream(TokenStream):
@@ -63,7 +73,7 @@ async def _serve(pipe: Connection, options: EmulatorOptions) -> None:
     await runner.cleanup()
 
 
-def measure(streams: int, chunks_per_second: float, seconds: float) -> dict[str, float]:
+def measure(streams: int, chunks_per_second: float, seconds: float) -> dict[str, Any]:
     """Keep so many streams under way; each takes chunks at its share of the rate."""
     cores = sorted(os.sched_getaffinity(0))
     engine_core = cores[1] if len(cores) > 1 else None
@@ -75,7 +85,8 @@ def measure(streams: int, chunks_per_second: float, seconds: float) -> dict[str,
         max_num_seqs=streams,
         max_num_batched_tokens=65_536,
         kv_tokens=streams * 1000,
-        overhead_seconds=step,
+        overhead_seconds=SPEED * step,
+        speed=SPEED,
         drain_file="/nonexistent/draining",
     )
     ours, theirs = multiprocessing.Pipe()
@@ -91,7 +102,7 @@ def measure(streams: int, chunks_per_second: float, seconds: float) -> dict[str,
         server.terminate()
 
 
-async def _measure(url: str, streams: int, step: float, seconds: float, pipe: Connection) -> dict[str, float]:
+async def _measure(url: str, streams: int, step: float, seconds: float, pipe: Connection) -> dict[str, Any]:
     # Answers of different lengths end and begin evenly over the run.
     tokens = max(4, int(seconds / 3 / step))
     lengths = [2 + (number * 7919) % (2 * tokens) for number in range(streams * 20)]
@@ -104,6 +115,7 @@ async def _measure(url: str, streams: int, step: float, seconds: float, pipe: Co
     stamps: dict[int, float] = await asyncio.to_thread(pipe.recv)
     assert run.client is not None
     return figures(list(run.records), stamps) | {
+        "refused": run.client.overloaded(LAG_SECONDS, step),
         "wall_seconds": wall,
         "client_cores": run.client.cpu_share,
         "client_lag_most_ms": 1000.0 * run.client.lag_most_seconds,
@@ -132,6 +144,17 @@ def figures(records: list[Record], stamps: dict[int, float]) -> dict[str, float]
     }
 
 
+def missed(found: dict[str, Any], chunks_per_second: float) -> list[str]:
+    """The bars that a measurement does not keep."""
+    bars = {
+        f"added TTFT of at most {LONGEST_MS:g} ms (p99)": found["added_ttft_p99_ms"] <= LONGEST_MS,
+        f"{chunks_per_second:g} chunks/s": found["chunks_per_second"] >= ENOUGH * chunks_per_second,
+        "every request answered": not found["not_finished"],
+        "a client that trusts itself": not found["refused"],
+    }
+    return [bar for bar, kept in bars.items() if not kept]
+
+
 def _pin(core: int | None) -> None:
     if core is not None:
         os.sched_setaffinity(0, {core})
@@ -140,16 +163,18 @@ def _pin(core: int | None) -> None:
 def main() -> int:
     """Print the figures as JSON; 1 with --check where the bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--streams", type=int, default=2000)
-    parser.add_argument("--chunks-per-second", type=float, default=5000.0)
-    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--streams", type=int, default=STREAMS)
+    parser.add_argument("--chunks-per-second", type=float, default=CHUNKS_PER_SECOND)
+    parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--check", action="store_true")
     given = parser.parse_args()
     allow_connections()
     found = measure(given.streams, given.chunks_per_second, given.seconds)
     print(json.dumps(found, indent=1))
-    held = found["added_ttft_p99_ms"] <= LONGEST_MS and found["chunks_per_second"] >= LEAST_CHUNKS
-    return 0 if held or not given.check else 1
+    lost = missed(found, given.chunks_per_second)
+    for bar in lost:
+        print(f"missed: {bar}", file=sys.stderr)
+    return 1 if lost and given.check else 0
 
 
 if __name__ == "__main__":

@@ -49,8 +49,14 @@ def rows(driver: webdriver.Chrome) -> int:
     return int(driver.execute_script("return document.querySelectorAll('.fleet tbody tr:not([hidden])').length"))
 
 
+def texts(driver: webdriver.Chrome, selector: str) -> list[str]:
+    """In one piece: an element that is found first and read then may have been replaced between the two."""
+    script = "return [...document.querySelectorAll(arguments[0])].map((each) => each.innerText)"
+    return [str(text) for text in driver.execute_script(script, selector)]
+
+
 def plots(driver: webdriver.Chrome) -> list[str]:
-    return [each.text for each in driver.find_elements(By.CSS_SELECTOR, ".plots h2")]
+    return texts(driver, ".plots h2")
 
 
 def test_five_hundred_services_are_shown_within_a_second(driver: webdriver.Chrome, url: str) -> None:
@@ -114,7 +120,7 @@ def test_services_are_found_by_what_is_typed(driver: webdriver.Chrome, url: str)
     driver.find_element(By.CSS_SELECTOR, "input").send_keys("chat-042")
     assert rows(driver) == 1
     driver.find_element(By.LINK_TEXT, "team-0/chat-042").click()
-    WebDriverWait(driver, 10).until(lambda _: driver.find_element(By.TAG_NAME, "h1").text == "team-0/chat-042")
+    WebDriverWait(driver, 10).until(lambda _: texts(driver, "h1") == ["team-0/chat-042"])
     assert complaints(driver) == []
 
 
