@@ -94,6 +94,7 @@ class FastLoop:
         self._last_update = clock()
         self._next_fit = float("-inf")
         self._next_record = float("-inf")
+        self._emptied = False
         self._active = capacity.active_sequences
         self._most_tokens = capacity.tokens_per_step
         self._pairs_per_prefill = 0.0
@@ -156,10 +157,14 @@ class FastLoop:
                     self._prompts.start(request.num_prompt_tokens, new.num_computed_tokens)
 
     def updated(self, output: Output, finished: Iterable[str]) -> None:
-        """The results of a step came: time it, note first tokens, judge what has finished."""
+        """The results of a step came: time it, note first tokens, judge what has finished.
+
+        An engine that schedules ahead also hands in steps without a token, between others that are under way.
+        """
         now = self._clock()
-        self._time_step(output, now)
-        self._pace.step(now)
+        if output.total_num_scheduled_tokens:
+            self._time_step(output, now)
+            self._pace.step(now)
         started = [name for name, request in self._starting.items() if request.num_output_tokens]
         for name in started:
             del self._starting[name]
@@ -176,6 +181,7 @@ class FastLoop:
         for name in names:
             request = self._known.pop(name, None)
             if request is not None:
+                self._emptied = not self._known
                 self._starting.pop(name, None)
                 self._pace.end(name)
                 moment = self._clock() if now is None else now
@@ -188,9 +194,10 @@ class FastLoop:
         return self.queue.order.older_than(self._clock() - rules.longest_wait_seconds(self.limits))
 
     def is_record_due(self) -> bool:
-        """Whether to publish after this step: some time has passed, or no counted request is left."""
-        if self._known and self._last_update < self._next_record:
+        """Whether to publish now: some time has passed, or the last counted request has left."""
+        if not self._emptied and self._last_update < self._next_record:
             return False
+        self._emptied = False
         self._next_record = self._last_update + RECORD_SECONDS
         return True
 
@@ -301,16 +308,20 @@ class FastLoop:
 
     def _look_ahead(self) -> Outlook:
         """What is expected of the steps to come; worked out when it is asked for, not in every step."""
-        if self._outlook is None:
-            law, decodes = self.fit.law, self._decodes
-            if law is None or self.limits is None:
-                self._outlook = Outlook(1, 0.0)
-            else:
-                # What is spare is used up by one step.
-                prefill = max(1, self._tokens(spare_seconds=0.0) - decodes)
-                pairs = prefill * self._pairs_per_prefill
-                self._outlook = Outlook(prefill, law.seconds(prefill, decodes, self._last.kv + decodes, pairs))
-        return self._outlook
+        found = self._outlook
+        if found is None:
+            # New limits that another thread takes meanwhile forget it again.
+            found = self._outlook = self._looked_ahead()
+        return found
+
+    def _looked_ahead(self) -> Outlook:
+        law, decodes = self.fit.law, self._decodes
+        if law is None or self.limits is None:
+            return Outlook(1, 0.0)
+        # What is spare is used up by one step.
+        prefill = max(1, self._tokens(spare_seconds=0.0) - decodes)
+        pairs = prefill * self._pairs_per_prefill
+        return Outlook(prefill, law.seconds(prefill, decodes, self._last.kv + decodes, pairs))
 
     def _free_after(self, output: Output) -> int:
         """Sequences that may start next; none where requests wait although the step had tokens left: memory lacks."""
@@ -320,11 +331,10 @@ class FastLoop:
 
     def _time_step(self, output: Output, now: float) -> None:
         """A step lasts from the end of the one before it, or from its own beginning where the engine had been idle."""
-        while self._pending:
-            step = self._pending.popleft()
-            if step.output is output:
-                seconds = now - max(step.begun, self._last_update)
-                found = step.features
-                self.fit.observe(found.prefill, found.decodes, found.kv, found.pairs, seconds)
-                self._last_update = now
-                return
+        if not any(step.output is output for step in self._pending):
+            return
+        while (step := self._pending.popleft()).output is not output:
+            pass  # vLLM gave it up: results come in the order of steps
+        found = step.features
+        self.fit.observe(found.prefill, found.decodes, found.kv, found.pairs, now - max(step.begun, self._last_update))
+        self._last_update = now

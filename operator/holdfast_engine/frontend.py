@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -21,16 +21,24 @@ logger = logging.getLogger("vllm.holdfast")
 class Frontend:
     """Counts refusals, and ends requests that have waited for too long."""
 
-    def __init__(self, engine: AsyncLLM) -> None:
+    def __init__(self, engine: AsyncLLM, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
+        self._clock = clock
+        self._seen_at: dict[str, float] = {}
 
     def count_refusal(self, refused: Refused) -> None:
         """Count as vLLM counts its own; our stat logger hears of it too."""
         self._engine._record_admission_rejection(CAPS[refused])
 
     async def end_older_than(self, seconds: float) -> None:
-        """End what came longer ago and has no token yet: its client gets a 503 that says so."""
-        ended = list(_waiting_since(self._engine.output_processor.request_states.values(), time.time() - seconds))
+        """End what was seen longer ago and has no token yet: its client gets a 503 that says so.
+
+        To be called now and then. vLLM notes arrivals by the clock of the wall, which may be set meanwhile, and only
+        where it keeps statistics.
+        """
+        now, states = self._clock(), self._engine.output_processor.request_states
+        self._seen_at = {name: self._seen_at.get(name, now) for name in states}
+        ended = [state for name, state in states.items() if self._seen_at[name] <= now - seconds and _waits(state)]
         if not ended:
             return
         for state in ended:
@@ -57,10 +65,6 @@ class Frontend:
         queue.put(GracefulHTTPError(message, HTTPStatus.SERVICE_UNAVAILABLE))
 
 
-def _waiting_since(states: Iterable[RequestState], moment: float) -> Iterable[RequestState]:
-    """Those that arrived before the moment and have no token; states are in order of arrival."""
-    for state in states:
-        if state.stats is None or state.stats.arrival_time >= moment:
-            return
-        if state.is_prefilling and not state.streaming_input:
-            yield state
+def _waits(state: RequestState) -> bool:
+    """Whether it has all its input, and no token yet."""
+    return state.is_prefilling and not state.streaming_input

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import json
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -262,7 +263,7 @@ def _positive(found: dict[str, Any], name: str) -> _Field:
         return _Field(name, None)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise LimitsError(f"{name} is not a number")
-    if not 0.0 < value < math.inf:
+    if not 0.0 < value <= sys.float_info.max:
         raise LimitsError(f"{name} must be positive and finite")
     return _Field(name, float(value))
 
@@ -295,6 +296,6 @@ def _law(found: dict[str, Any]) -> Law | None:
     if not isinstance(values, list) or len(values) != 5:
         raise LimitsError("stepLaw must be five numbers")
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < math.inf:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= sys.float_info.max:
             raise LimitsError("stepLaw must be five finite numbers >= 0")
     return Law(*map(float, values))

@@ -102,9 +102,9 @@ class HoldfastScheduler(AsyncScheduler):
     def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus) -> list[Request]:
         """Let vLLM end requests that were aborted or failed, then judge them."""
         ended: list[Request] = super().finish_requests(request_ids, finished_status)
-        if self._loop is not None:
+        if ended and self._loop is not None:
             with self._guard:
-                self._loop.finish(self.finished_req_ids)
+                self._loop.finish(request.request_id for request in ended)
                 self._publish(self._loop)
         return ended
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from dataclasses import dataclass, field
 
 import pytest
@@ -150,6 +151,31 @@ class ToyEngine:
     @staticmethod
     def _missing(request: ToyRequest) -> int:
         return request.num_prompt_tokens + request.num_output_tokens - request.computed
+
+
+class EngineAhead(ToyEngine):
+    """Schedules a step while the one before it is under way, as vLLM does on GPUs: every other one has no token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._under_way: deque[ToyOutput] = deque()
+        self.steps = 0
+
+    def step(self) -> None:
+        if self.running or self.loop.queue:
+            limits = self.loop.before_step(len(self.running))
+            output = self._schedule(limits.active_sequences, limits.tokens_per_step)
+            self.loop.scheduled(output)
+            self._under_way.append(output)
+            if len(self._under_way) < 2:
+                return
+        output = self._under_way.popleft()
+        self.steps += bool(output.total_num_scheduled_tokens)
+        found = self.loop._last
+        self.now += (
+            LAW.seconds(found.prefill, found.decodes, found.kv, found.pairs) if output.num_scheduled_tokens else 0
+        )
+        self.loop.updated(output, self._complete(output))
 
 
 def assert_conserved(loop: FastLoop) -> None:
@@ -348,6 +374,42 @@ def test_records_are_due_now_and_then_and_when_the_last_request_ends() -> None:
     assert due[0]
     assert due[-1]
     assert 3 <= sum(due) <= 10
+
+
+def test_steps_without_a_token_between_others_under_way_hide_none_of_them() -> None:
+    engine, observed, due = EngineAhead(), [], 0
+    engine.loop.fit.observe = lambda *step: observed.append(step[-1])  # type: ignore[method-assign]
+    engine.arrive(prompt=200, output=100)
+    engine.arrive(prompt=200, output=100)
+    while engine.running or engine.loop.queue:
+        engine.step()
+        due += engine.loop.is_record_due()
+    assert len(observed) == engine.steps >= 100
+    assert max(observed) < 0.05, "no step seems to last as long as several"
+    assert due >= 3
+    assert engine.loop.ledger.good == 2
+
+
+def test_a_step_that_vllm_gave_up_is_no_part_of_the_next_one() -> None:
+    engine, observed = ToyEngine(), []
+    engine.loop.fit.observe = lambda *step: observed.append(step[-1])  # type: ignore[method-assign]
+    engine.arrive(prompt=200, output=10)
+    engine.loop.scheduled(engine._schedule(64, 2048))
+    engine.now += 1.0
+    engine.running[0].computed = 0
+    engine.step()
+    engine.step()
+    assert len(observed) == 2
+
+
+def test_a_loop_without_limits_is_published_now_and_then_only() -> None:
+    engine = ToyEngine(limits=None)
+    engine.arrive(prompt=10, output=50)
+    due = []
+    while not due or engine.running:
+        engine.step()
+        due.append(engine.loop.is_record_due())
+    assert 2 <= sum(due) <= 10
 
 
 def test_a_queue_that_failed_is_reported_at_the_next_step() -> None:

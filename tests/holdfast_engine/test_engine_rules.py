@@ -106,6 +106,9 @@ def test_unknown_keys_are_passed_over() -> None:
         {"stepLaw": [1, 2, 3, 4, -1]},
         {"stepLaw": [1, 2, 3, 4, True]},
         {"stepLaw": "fast"},
+        {"stepLaw": [10**400, 0, 0, 0, 0]},
+        {"ttftSeconds": 10**400},
+        {"activeSequences": 10**400},
     ],
 )
 def test_limits_with_one_bad_field_are_refused_by_name(change: dict[str, object]) -> None:
@@ -113,7 +116,10 @@ def test_limits_with_one_bad_field_are_refused_by_name(change: dict[str, object]
         parse_limits(json.dumps({**MINIMAL, **change}))
 
 
-@given(st.text() | st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists).map(json.dumps))
+@given(
+    st.text()
+    | st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists).map(json.dumps)
+)
 def test_any_other_text_is_refused_and_nothing_else_is_raised(text: str) -> None:
     with pytest.raises(LimitsError):
         parse_limits(text)
