@@ -146,6 +146,16 @@ async def test_a_service_nobody_looked_at_yet_says_so() -> None:
     assert "Decision    none" in text
 
 
+async def test_a_bound_on_the_whole_answer_is_told_where_the_service_has_one() -> None:
+    bounded = {
+        "metadata": {"name": "chat", "namespace": "prod"},
+        "spec": {"slo": {"ttft": "1s", "tpot": "50ms", "e2e": "20s"}},
+        "status": {"lastDecision": CHANGE},
+    }
+    text = await told(Cluster(**{SERVICE: bounded}), "prod/chat")
+    assert "Objective   99% of requests with TTFT <= 1s, TPOT <= 50ms and E2E <= 20s" in text.splitlines()
+
+
 async def test_a_past_decision_is_told_from_its_event_and_later_ones_are_left_out() -> None:
     events = [
         change("2026-11-01T09:00:00Z", message="first"),

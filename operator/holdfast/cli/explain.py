@@ -141,7 +141,7 @@ def present(service: Body) -> list[str]:
         return ["no status yet: is the operator running?", ""]
     seen, replicas = status.get("slo", {}), status.get("replicas", {})
     return [
-        f"Objective   {slo.get('objective', '99%')} of requests with TTFT <= {slo['ttft']} and TPOT <= {slo['tpot']}",
+        f"Objective   {slo.get('objective', '99%')} of requests with {_bounds(slo)}",
         f"Measured    attainment {seen.get('attainment', 'unknown')} over {seen.get('window', slo.get('window'))}, "
         f"budget left {seen.get('budgetRemaining', 'unknown')}, {seen.get('arrivalRps', '?')} req/s arriving",
         f"Replicas    {replicas.get('ready', 0)} ready, {replicas.get('starting', 0)} starting, "
@@ -153,6 +153,12 @@ def present(service: Body) -> list[str]:
         ),
         "",
     ]
+
+
+def _bounds(slo: Body) -> str:
+    """What makes a request a good one: E2E only where the service bounds it."""
+    *others, last = [f"{name.upper()} <= {slo[name]}" for name in ("ttft", "tpot", "e2e") if slo.get(name)]
+    return f"{', '.join(others)} and {last}"
 
 
 def present_decision(decision: Body, source: str) -> list[str]:
