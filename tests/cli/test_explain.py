@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import datetime
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import pytest
 
-from holdfast.act.api import ApiError
+from holdfast.act.api import ApiError, ApiPort
 from holdfast.act.events import DECISION_ANNOTATION, RECORD_ANNOTATION, event_body
 from holdfast.cli import explain, main
 from holdfast.cli.reading import Operator
@@ -89,7 +90,7 @@ def arguments(*given: str) -> argparse.Namespace:
 
 
 async def told(cluster: Cluster, *given: str) -> str:
-    return "\n".join(await explain.explanation(cluster, arguments(*given)))
+    return "\n".join((await explain.explanation(cluster, arguments(*given)))[0])
 
 
 def change(at: str, made_from: str = "", **more: Any) -> dict[str, Any]:
@@ -196,6 +197,39 @@ async def test_why_a_past_decision_cannot_be_made_again_is_told(made_from: str, 
     text = await at_nine(made_from)
     assert f"Today       not known: {why}" in text
     assert "Candidates  h100" in text
+
+
+@pytest.mark.parametrize(
+    ("events", "why"),
+    [
+        ([], "no Event of a change before that time is left"),
+        ([change("2026-11-01T11:00:00Z")], "no Event of a change before that time is left"),
+        ([change("2026-11-01T09:00:00Z")], "its Event does not hold what it was made from"),
+        ([change("2026-11-01T09:00:00Z", "%")], "it is no record: "),
+    ],
+    ids=["no Event", "a later one", "no record", "no such record"],
+)
+async def test_machines_get_why_a_past_decision_is_not_made_again(events: list[dict[str, Any]], why: str) -> None:
+    cluster = Cluster(**{EVENTS: {"items": events}})
+    whole = json.loads(await told(cluster, "prod/chat", "--at", "2026-11-01T10:00:00Z", "--json"))
+    assert whole["decidedAgain"] is None
+    assert whole["notDecidedAgainBecause"].startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("at", "code"), [((), 0), (("--at", "2026-11-01T10:00:00Z"), 0), (("--at", "2026-11-01T08:00:00Z"), 1)]
+)
+@pytest.mark.parametrize("json_wanted", [(), ("--json",)], ids=["text", "json"])
+def test_no_decision_to_explain_is_exit_1(
+    at: tuple[str, ...], code: int, json_wanted: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(**{EVENTS: {"items": [change("2026-11-01T09:00:00Z")]}})
+
+    def with_cluster(command: str, kubeconfig: object, work: Callable[[ApiPort], Coroutine[Any, Any, int]]) -> int:
+        return asyncio.run(work(cluster))
+
+    monkeypatch.setattr("holdfast.cli.reading.read", with_cluster)
+    assert main.main(["explain", "prod/chat", *at, *json_wanted]) == code
 
 
 @pytest.mark.parametrize(

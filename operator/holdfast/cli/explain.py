@@ -21,7 +21,12 @@ from holdfast.control import record
 from holdfast.control.explanation import explained
 from holdfast.control.report import iso
 
-_KEPT = "clusters keep Events for an hour by default (--event-ttl)"
+_GONE = "no Event of a change before that time is left: clusters keep Events for an hour by default (--event-ttl)"
+EXAMPLE = """examples:
+  holdfast explain prod/chat
+  holdfast explain prod/chat --at 2026-01-31T12:00:00Z --json
+
+Exit 0: a decision is told. 1: there is none, or the cluster does not answer. 2: bad usage."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -29,7 +34,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "explain",
         help="the last or a past decision: what was measured, what was decided and why",
-        epilog="example: holdfast explain prod/chat",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", type=_name, help="the LLMService: NAME or NAMESPACE/NAME")
     parser.add_argument(
@@ -44,17 +50,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the explanation."""
+    """Print the explanation; 1 where there is no decision to explain."""
 
     async def work(api: ApiPort) -> int:
-        print("\n".join(await explanation(api, arguments)))
-        return 0
+        lines, found = await explanation(api, arguments)
+        print("\n".join(lines))
+        return 0 if found else 1
 
     return reading.read("explain", arguments.kubeconfig, work)
 
 
-async def explanation(api: ApiPort, arguments: argparse.Namespace) -> list[str]:
-    """Return the lines that are printed."""
+async def explanation(api: ApiPort, arguments: argparse.Namespace) -> tuple[list[str], bool]:
+    """Return the lines that are printed, and whether there is a decision to explain."""
     before, _, name = arguments.name.rpartition("/")
     namespace = before or arguments.namespace
     operator = reading.Operator(arguments.operator_namespace, arguments.lease_name, arguments.operator_port)
@@ -65,10 +72,12 @@ async def explanation(api: ApiPort, arguments: argparse.Namespace) -> list[str]:
     again, why = ({}, "") if arguments.at is None else made_again(events, arguments.at)
     if arguments.json:
         whole = {"decision": decision, "source": source, "status": service.get("status", {}), "events": told}
-        return [json.dumps(whole | ({"decidedAgain": again or None} if arguments.at is not None else {}))]
+        if arguments.at is not None:
+            whole |= {"decidedAgain": again or None, "notDecidedAgainBecause": why or None}
+        return [json.dumps(whole)], bool(decision)
     now = present(service) if arguments.at is None else []
     lines = [*now, *_shown(decision, source), *_compared(decision, again, why), "", *_told(told)]
-    return [reading.printable(line) for line in lines]
+    return [reading.printable(line) for line in lines], bool(decision)
 
 
 async def _events(api: ApiPort, namespace: str, name: str) -> list[Body]:
@@ -84,11 +93,7 @@ async def _decision(
     """Return the decision that is asked for, and where it comes from in words."""
     if at is not None:
         past = past_decision(events, at)
-        return (
-            (past, "the change before that time")
-            if past
-            else ({}, f"no Event of a change before that time is left: {_KEPT}")
-        )
+        return (past, "the change before that time") if past else ({}, _GONE)
     meta = service["metadata"]
     try:
         return await operator.ask(api, f"decisions/{meta['namespace']}/{meta['name']}"), "now"
@@ -107,7 +112,10 @@ def past_decision(events: Iterable[Body], at: datetime.datetime) -> Body:
 
 def made_again(events: Iterable[Body], at: datetime.datetime) -> tuple[Body, str]:
     """Return what this code decides from the same inputs and memory, or nothing and why not."""
-    text = _notes(events, at).get(RECORD_ANNOTATION)
+    notes = _notes(events, at)
+    if not notes:
+        return {}, _GONE
+    text = notes.get(RECORD_ANNOTATION)
     if not text:
         return {}, "its Event does not hold what it was made from"
     try:
