@@ -12,6 +12,7 @@ from holdfast.bench.definitions import Slo
 from holdfast.bench.engine import Sample, read_sample, reported
 from holdfast.bench.results import Results, as_json, measure
 from holdfast.bench.roofline import GpuWork
+from holdfast.bench.summary import of_run
 from holdfast.cli.main import main
 from holdfast.enginemodel.catalog import AcceleratorShape, find_accelerator
 from tests.bench.bench_builders import steady
@@ -60,6 +61,9 @@ def test_beyond_the_ridge_compute_binds_and_below_it_memory(flops: float, bound:
     assert told.startswith(f"{bound}-bound on l40s: {work.intensity:.3g} FLOP a byte")
     assert f"{100 * flops / 10.0 / 0.362e15:.3g} % of its FLOP/s, {100 * 1e9 / 0.864e12:.3g} % of its bandwidth" in told
     assert as_json(results(work), "", "", 0.99, "")["results"]["compute_bound"] is (bound == "compute")
+    summary = of_run(results(work)).run
+    assert summary is not None
+    assert summary.compute_bound is (bound == "compute")
 
 
 @pytest.mark.parametrize(

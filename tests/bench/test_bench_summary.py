@@ -68,6 +68,8 @@ def test_what_is_written_is_read_back() -> None:
         text(run={**RUN, "requests": -1}),
         text(run={**RUN, "requests": 1e300}),
         text(run={**RUN, "requests": True}),
+        text(run={**RUN, "compute_bound": "compute"}),
+        text(run={**RUN, "tokens_per_dollar": -1.0}),
         text(run={**RUN, "bad": {"<script>": 1}}),
         text(run={**RUN, "bad": {f"cause_{n}": 1 for n in range(100)}}),
         text(sweep={**SWEEP, "attains_rps": -1.0}),
@@ -104,7 +106,10 @@ def test_fields_of_a_later_version_are_passed_over() -> None:
 def test_the_longest_summary_fits_into_a_termination_message() -> None:
     longest = float(f"{1.234e11:.4g}")
     row = (longest,) * len(TRIAL_COLUMNS)
-    run = RunFigures(requests=10**9, bad={f"{'a' * 30}{n:02d}": 10**9 for n in range(24)})
+    figures = {name: longest for name in RunFigures.model_fields if name.endswith(("_seconds", "_rps", "_dollar"))}
+    run = RunFigures(
+        requests=10**9, compute_bound=False, **figures, bad={f"{'a' * 30}{n:02d}": 10**9 for n in range(24)}
+    )
     sweep = SweepFigures(objective=0.99, carried_rps=longest, attains_rps=longest, trials=(row,) * 64)
     whole = Summary(run=run, sweep=sweep).to_json()
     assert len(whole.encode()) <= MOST_BYTES

@@ -355,6 +355,22 @@ async def test_a_benchmark_runs_once_and_its_result_stands_in_status_and_config_
     assert found["metadata"]["ownerReferences"][0]["uid"] == "uid-sweep"
 
 
+@pytest.mark.parametrize(
+    ("ready", "tokens_per_dollar"), [({"h100": 1}, 6e5), ({"h100": 2}, None)], ids=["one replica", "one more meanwhile"]
+)
+async def test_tokens_per_dollar_are_kept_where_the_same_replicas_answered_all_along(
+    ready: dict[str, int], tokens_per_dollar: float | None, play: Play
+) -> None:
+    play.declare()
+    await play.tick()
+    play.resize(**ready)
+    await play.tick()
+    play.end({**SUMMARY, "run": {**SUMMARY["run"], "output_tokens_per_second": 500.0, "arrival_rps": 3.5}})
+    await play.tick()
+    found = play.api.objects["/api/v1/namespaces/prod/configmaps/sweep-benchmark"]["data"]["summary.json"]
+    assert json.loads(found)["run"].get("tokens_per_dollar") == tokens_per_dollar
+
+
 async def test_what_has_ended_costs_no_request_also_after_a_restart(play: Play) -> None:
     play.declare()
     await play.tick()

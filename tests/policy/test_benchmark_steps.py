@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.api.benchmark_summary import Failed, RunFigures, Summary, SweepFigures, TuneFigures
 from holdfast.api.reasons import Reason
 from holdfast.domain.benchmark import Engines, JobSeen, JobState, Phase, Remembered
-from holdfast.policy.benchmarks import PerReplica, is_at_rest, is_outdated, look, moved, per_replica
+from holdfast.policy.benchmarks import PerReplica, is_at_rest, is_outdated, look, moved, per_replica, priced
 
 ONE = Engines((("h100", 1),), generation=1, digest="a")
 TWO = Engines((("h100", 2),), generation=1, digest="a")
@@ -159,3 +159,51 @@ def test_what_changed_of_the_engines_is_told() -> None:
 
 def test_of_several_accelerators_nothing_is_remembered_that_could_change() -> None:
     assert moved(Engines((), 1), Engines((("h100", 1), ("l40s", 1)), 1)) == ""
+
+
+def cost(engines: Engines | None = TWO, change: str = "", price: float | None = 3.6, **run: Any) -> float | None:
+    """Tokens per dollar of a run that made 1000 tokens a second at 5 req/s."""
+    figures = RunFigures(**{"output_tokens_per_second": 1000.0, "arrival_rps": 5.0, **run})
+    found = priced(Summary(run=figures), engines, change, price)
+    assert Summary.read(found.to_json()) == found
+    assert found.run is not None
+    return found.run.tokens_per_dollar
+
+
+def test_tokens_cost_what_all_replicas_that_answered_cost() -> None:
+    assert cost(ONE) == 1e6
+    assert cost(TWO) == 5e5
+    assert cost(replace(TWO, other_rps=0.4)) == 5e5
+
+
+@pytest.mark.parametrize(
+    ("engines", "change", "price"),
+    [
+        (None, "", 3.6),
+        (replace(TWO, replicas=(("h100", 1), ("l40s", 1))), "", 3.6),
+        (replace(TWO, replicas=()), "", 3.6),
+        (TWO, "replicas went from 2 h100 to 3 h100 while they were measured", 3.6),
+        (replace(TWO, other_rps=0.6), "", 3.6),
+        (TWO, "", None),
+        (TWO, "", 0.0),
+        (TWO, "", math.nan),
+    ],
+    ids=["an address", "several", "none", "moved", "users ask too", "no price", "no cost", "no number"],
+)
+def test_where_the_price_of_what_answered_is_not_known_there_is_no_cost(
+    engines: Engines | None, change: str, price: float | None
+) -> None:
+    assert cost(engines, change, price) is None
+
+
+@pytest.mark.parametrize("rate", [None, math.nan])
+def test_tokens_that_nobody_counted_cost_nothing_that_is_known(rate: float | None) -> None:
+    summary = Summary(run=RunFigures.model_construct(output_tokens_per_second=rate, arrival_rps=5.0))
+    found = priced(summary, TWO, "", 3.6).run
+    assert found is not None
+    assert found.tokens_per_dollar is None
+
+
+def test_a_failure_has_no_cost() -> None:
+    failed = Summary.failed(Failed.FAILED, "why")
+    assert priced(failed, TWO, "", 3.6) == failed

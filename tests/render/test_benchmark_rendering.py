@@ -14,11 +14,12 @@ from holdfast.api.benchmark_summary import RunFigures, Summary, SweepFigures
 from holdfast.api.llmbenchmark import LLMBenchmark, LLMBenchmarkSpec
 from holdfast.bench import options
 from holdfast.cli.main import build_parser
+from holdfast.enginemodel.catalog import ACCELERATORS, find_accelerator
 from holdfast.render.benchmark import config_map, job, job_name, measurand, run_of
 from holdfast.render.names import Manifest
 from tests.api.benchmark_refusals import RECORDED, benchmark
 from tests.render.regenerate import GOLDEN
-from tests.render.scenes import FULL, service
+from tests.render.scenes import FULL, MINIMAL, service
 
 IMAGE = "registry.example.com/holdfast:0.1.0"
 
@@ -90,6 +91,42 @@ def test_what_the_service_says_is_asked_for() -> None:
     assert "--model=Qwen/Qwen3-8B" in arguments
     assert "--slo=ttft=500ms,tpot=30ms" in arguments
     assert "--objective=99%" in arguments
+
+
+ONE: Manifest = {**MINIMAL["spec"]["accelerators"][0]}
+
+
+@pytest.mark.parametrize(
+    ("accelerators", "told"),
+    [
+        ([ONE], ["--accelerator=h100_sxm"]),
+        ([{"name": "pool-a", "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-L40S"}}], ["--accelerator=l40s"]),
+        ([{"name": "pool-a"}], []),
+        ([ONE, {**ONE, "name": "l40s"}], []),
+    ],
+    ids=["by its label", "by its label, whatever it is called", "not known", "several"],
+)
+def test_bench_is_told_the_gpu_where_all_replicas_have_the_same_known_one(
+    accelerators: list[Manifest], told: list[str]
+) -> None:
+    spec = {**MINIMAL["spec"], "accelerators": accelerators}
+    arguments = container(rendered(of={**MINIMAL, "spec": spec}))["args"]
+    assert [each for each in arguments if each.startswith("--accelerator")] == told
+
+
+def test_of_an_address_no_gpu_is_known() -> None:
+    arguments = container(rendered({"target": {"serviceRef": None, "url": "http://10.0.0.7:8000"}}))["args"]
+    assert not any(each.startswith(("--accelerator", "--cost-per-hour")) for each in arguments)
+
+
+def test_bench_knows_every_gpu_of_the_catalog_by_the_name_it_is_told() -> None:
+    assert all(find_accelerator(shape.system) == shape for _, shape in ACCELERATORS)
+
+
+def test_what_the_service_is_made_of_runs_nothing_again() -> None:
+    asked = declared()
+    others = [service(base=base) for base in (MINIMAL, FULL)]
+    assert len({job(asked, measurand(asked, of), IMAGE)["metadata"]["name"] for of in others}) == 1
 
 
 def test_the_key_of_the_service_comes_from_its_secret_and_stands_nowhere() -> None:

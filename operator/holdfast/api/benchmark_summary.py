@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Annotated, Literal, Self
 
 import pydantic
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import ConfigDict, Field, StrictBool, StringConstraints
 
 from holdfast.api.rules import ApiModel
 
@@ -60,7 +60,11 @@ class Failure(_Part):
 
 
 class RunFigures(_Part):
-    """One run, or one trial of a sweep; None where not known."""
+    """One run, or one trial of a sweep; None where not known.
+
+    `compute_bound`: whether FLOP/s bind before memory bandwidth. `tokens_per_dollar`: output tokens; the client does
+    not know the price of what answers, the operator does.
+    """
 
     attainment: Share | None = None
     requests: Count = 0
@@ -78,6 +82,8 @@ class RunFigures(_Part):
     tpot_p99_seconds: Figure | None = None
     itl_p99_seconds: Figure | None = None
     e2e_p99_seconds: Figure | None = None
+    compute_bound: StrictBool | None = None
+    tokens_per_dollar: Figure | None = None
     bad: Annotated[dict[Cause, Count], Field(max_length=24)] = Field(default_factory=dict)
 
 
@@ -152,7 +158,7 @@ class Summary(_Part):
         shorter = self.model_copy(
             update={
                 "run": self.run and self.run.model_copy(update={"bad": {}}),
-                "sweep": self.sweep and self.sweep.model_copy(update={"trials": self.sweep.trials[:32]}),
+                "sweep": self.sweep and self.sweep.model_copy(update={"trials": self.sweep.trials[:24]}),
                 "tune": self.tune and self.tune.shorter(),
                 "failure": self.failure and self.failure.model_copy(update={"message": self.failure.message[:100]}),
             }

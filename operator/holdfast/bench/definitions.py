@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.bench.records import Outcome, Record, impossible
+from holdfast.domain.benchmark import tokens_per_dollar as tokens_per_dollar  # the operator asks for it too
 from holdfast.enginemodel.catalog import ModelShape
 
 Floats = npt.NDArray[np.float64]
@@ -168,11 +169,6 @@ def finished_within(records: Iterable[Record], begin: float, end: float) -> int:
     Counted by arrival, answers that overload puts off until after its end would look as if they had been in time.
     """
     return sum(record.outcome is Outcome.FINISHED and begin <= record.ended_at < end for record in records)
-
-
-def tokens_per_dollar(tokens_per_second: float, dollars_per_hour: float) -> float:
-    """Tokens that a dollar buys at this rate: rate x 3600 / price of an hour; NaN where the price is not positive."""
-    return tokens_per_second * 3600.0 / dollars_per_hour if dollars_per_hour > 0.0 else math.nan
 
 
 def kv_bytes_per_token(model: ModelShape) -> float:

@@ -59,6 +59,8 @@ def _figures(results: Results) -> RunFigures:
         tpot_p99_seconds=figure(results.tpot.p99),
         itl_p99_seconds=figure(results.itl.p99),
         e2e_p99_seconds=figure(results.e2e.p99),
+        compute_bound=results.compute_bound,
+        tokens_per_dollar=figure(results.tokens_per_dollar),
         bad=bad,
     )
 

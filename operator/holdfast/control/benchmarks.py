@@ -95,6 +95,13 @@ class _Case:
         """What has changed of the engines since."""
         return policy.moved(before, self._as_now(before.accelerator if before.own else None))
 
+    def price_of(self, engines: Engines | None) -> float | None:
+        """Dollars per hour of one of the replicas, as the service says now; None where it does not."""
+        if self.part is None or engines is None:
+            return None
+        option = self.part.spec.accelerator(engines.accelerator)
+        return None if option is None else option.cost_per_replica_hour
+
     def _as_now(self, own: str | None) -> Engines | None:
         """The replicas that serve, or the engine of its own on an accelerator, by what the service says now."""
         if self.part is None or self.of is None:
@@ -321,6 +328,7 @@ class Benchmarks:
             status = benchmark_report.ended(entry, case.status, step, now)
         else:
             self._load_ends(case, now)
+            step = replace(step, summary=policy.priced(step.summary, engines, moved, case.price_of(engines)))
             lost = await self._keep(entry, step)
             step = replace(step, message="; ".join(filter(None, (step.message, lost))))
             status = benchmark_report.measured(entry, case.status, step, case.of, case.part, engines, moved, now)

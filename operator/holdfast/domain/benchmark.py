@@ -5,11 +5,17 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
+import math
 from dataclasses import astuple, field
 from functools import lru_cache
 
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec, Slo
 from holdfast.domain.value import value
+
+
+def tokens_per_dollar(tokens_per_second: float, dollars_per_hour: float) -> float:
+    """Tokens that a dollar buys at this rate: rate x 3600 / price of an hour; NaN where the price is not positive."""
+    return tokens_per_second * 3600.0 / dollars_per_hour if dollars_per_hour > 0.0 else math.nan
 
 
 class Phase(enum.StrEnum):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from holdfast.api.benchmark_summary import Failed, RunFigures, Summary, TuneFigures
+from holdfast.api.benchmark_summary import Failed, RunFigures, Summary, TuneFigures, figure
 from holdfast.api.reasons import Reason
-from holdfast.domain.benchmark import Engines, JobSeen, JobState, Phase, Remembered
+from holdfast.domain.benchmark import Engines, JobSeen, JobState, Phase, Remembered, tokens_per_dollar
 from holdfast.domain.value import value
 
 _REASONS = {
@@ -200,6 +200,20 @@ def _error(rate: float, attains: float, misses: float, requests: int) -> float:
     """Standard error of a rate between two."""
     width = math.log(misses / attains)
     return rate * math.sqrt(width * width / 12.0 + 1.0 / max(1, requests))
+
+
+def priced(summary: Summary, engines: Engines | None, moved: str, replica_dollars_per_hour: float | None) -> Summary:
+    """The result with the tokens that a dollar buys, where the same replicas of one price answered it all along.
+
+    What they answer besides costs as well: beyond a tenth of the load, the price of the rest is not known.
+    """
+    run = summary.run
+    if run is None or engines is None or moved or not engines.accelerator or replica_dollars_per_hour is None:
+        return summary
+    if run.output_tokens_per_second is None or engines.other_rps > MOST_OTHER_SHARE * (run.arrival_rps or 0.0):
+        return summary
+    found = figure(tokens_per_dollar(run.output_tokens_per_second, engines.count * replica_dollars_per_hour))
+    return summary.model_copy(update={"run": run.model_copy(update={"tokens_per_dollar": found})})
 
 
 def moved(before: Engines, now: Engines | None) -> str:

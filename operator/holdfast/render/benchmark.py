@@ -6,13 +6,15 @@ import csv
 import io
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.api.benchmark_summary import TRIAL_COLUMNS, TUNE_COLUMNS, Summary, TuneFigures
 from holdfast.api.llmbenchmark import KIND, LLMBenchmark, LLMBenchmarkSpec, Recording
-from holdfast.api.llmservice import API_VERSION, GROUP, LLMService, SecretKeyReference, SecretReference
+from holdfast.api.llmservice import API_VERSION, GROUP, Accelerator, LLMService, SecretKeyReference, SecretReference
 from holdfast.api.objectives import Objectives
 from holdfast.api.quantities import format_duration
+from holdfast.enginemodel.catalog import find_accelerator
 from holdfast.render import names
 from holdfast.render.names import Manifest
 from holdfast.render.tuning import LIMITS_FILE, SERVICE_FILE, URL, OwnEngine, with_engine
@@ -40,7 +42,9 @@ _COMPONENT = {"app.kubernetes.io/name": names.MANAGER, "app.kubernetes.io/compon
 class Measurand:
     """What a benchmark is to ask, with what its service adds to what it says itself.
 
-    `url` is the address without a path of the API; `slo` is None where nobody gives objectives.
+    `url` is the address without a path of the API; `slo` is None where nobody gives objectives; `system` names the GPU
+    as bench knows it, None where it does not or a service has several. What they cost is not here: a service may grow
+    while it is measured.
     """
 
     url: str
@@ -49,6 +53,7 @@ class Measurand:
     slo: Objectives | None
     api_key: SecretKeyReference | None
     pull_secrets: tuple[SecretReference, ...]
+    system: str | None = None
 
 
 def measurand(benchmark: LLMBenchmark, service: LLMService | None) -> Measurand:
@@ -65,7 +70,17 @@ def measurand(benchmark: LLMBenchmark, service: LLMService | None) -> Measurand:
         slo=spec.slo or of.slo,
         api_key=target.api_key_secret_ref or of.engine.api_key_secret_ref,
         pull_secrets=spec.image_pull_secrets or of.engine.image_pull_secrets,
+        system=_system(of.accelerators),
     )
+
+
+def _system(accelerators: Sequence[Accelerator]) -> str | None:
+    """The GPU that all replicas have; of several nobody knows which one answers."""
+    if len(accelerators) != 1:
+        return None
+    (only,) = accelerators
+    shape = find_accelerator(only.name, only.node_selector)
+    return None if shape is None else shape.system
 
 
 def run_of(benchmark: LLMBenchmark) -> str:
@@ -248,6 +263,7 @@ def arguments(spec: LLMBenchmarkSpec, of: Measurand) -> list[str]:
         ("slo", _slo(of.slo)),
         ("objective", of.slo.objective if of.slo else None),
         ("max-client-lag", spec.max_client_lag),
+        ("accelerator", of.system),
         ("summary", _SUMMARY),
     ]
     flags = [
