@@ -2,6 +2,7 @@
 
     python benchmarks/fastloop_emulated.py             # four cells, some minutes each
     python benchmarks/fastloop_emulated.py --cell 1    # one of them
+    python benchmarks/fastloop_emulated.py --cell 2 --model meta-llama/Llama-3.1-8B-Instruct --accelerator h100
 
 C is the best goodput that vLLM without the fast loop reaches at any offered rate with its best fixed limits (sequences
 and tokens per step; mean over the seeds). Goodput counts good requests among those that arrived in the steady window,
@@ -44,7 +45,7 @@ CELLS = {
 CALM, OVERLOADS = (0.5, 0.8), (1.1, 1.25, 1.5, 2.0)
 BAR_QUEUE = dict(zip(OVERLOADS, (0.95, 0.95, 0.9, 0.85), strict=True))
 BAR_REJECT, CALM_LOSS = 0.95, 0.02
-RATES = tuple(2.0 * 1.15**step for step in range(10))
+RATES = tuple(2.0 * 1.15**step for step in range(25))
 TOKENS, SEQUENCES = (384, 512, 768, 1024, 2048), (64, 256)
 CAPS = (1, 2, 4, 8)  # in mean prompts
 WARM_UP = 0.2
@@ -72,8 +73,10 @@ class Run:
 class Replica:
     """One engine under one mix and SLO; the same requests come in every run of a seed, faster or slower."""
 
-    def __init__(self, mix: tuple[float, float, float, float], slo: Slo, requests: int, seeds: int) -> None:
-        prior = engine_prior(MODEL, ACCELERATOR)
+    def __init__(
+        self, engine: tuple[str, str], mix: tuple[float, float, float, float], slo: Slo, requests: int, seeds: int
+    ) -> None:
+        prior = engine_prior(*engine)
         self.slo, self.timer, self.mean_prompt = slo, prior.timer, mix[0]
         self.stock = SchedulerLimits(
             prior.max_num_seqs_default, prior.max_num_batched_tokens_default, kv_tokens=prior.kv_tokens
@@ -143,6 +146,7 @@ def _trace(mix: tuple[float, float, float, float], count: int, seed: int) -> tup
 def table(replica: Replica) -> Iterator[str]:
     """The rows of a cell as Markdown."""
     best, limits = replica.capacity()
+    yield f"Started with {replica.stock.max_num_seqs} sequences, {replica.stock.max_num_batched_tokens} tokens per step"
     yield f"C = {best:.2f} good/s with {limits.max_num_seqs} sequences, {limits.max_num_batched_tokens} tokens per step"
     yield "\n| offered | stock | stock at C's limits | flag | Queue | Reject | bar |\n|---|---|---|---|---|---|---|"
     for load in OVERLOADS:
@@ -203,13 +207,16 @@ def _good_share(runs: list[Run]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cell", type=int, choices=range(len(CELLS)), help="only this one")
+    parser.add_argument("--model", default=MODEL)
+    parser.add_argument("--accelerator", default=ACCELERATOR)
     parser.add_argument("--requests", type=int, default=600)
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     for index, (name, (mix, slo)) in enumerate(CELLS.items()):
         if options.cell in (None, index):
-            print(f"\n{name} ({MODEL} on {ACCELERATOR})\n")
-            for line in table(Replica(mix, slo, options.requests, options.seeds)):
+            engine = options.model, options.accelerator
+            print(f"\n{name} ({' on '.join(engine)})\n")
+            for line in table(Replica(engine, mix, slo, options.requests, options.seeds)):
                 print(line, flush=True)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -76,6 +76,8 @@ class FastLoop:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.queue: DeadlineQueue[Request] = DeadlineQueue(self._place)
+        self.others: Sized = ()
+        """Those that wait in a queue of vLLM's own: where its policy is another one, the order is left alone."""
         self.ledger = Ledger()
         self.fit = StepLawFit()
         self.limits: Limits | None = None
@@ -203,13 +205,12 @@ class FastLoop:
 
     def record(self) -> list[float]:
         """The numbers of record.FIELDS after those of the plugin's own cost."""
-        ledger, law, order, ahead = self.ledger, self.fit.law, self.queue.order, self._look_ahead()
+        ledger, law, ahead = self.ledger, self.fit.law, self._look_ahead()
         coefficients = [_NONE] * 5 if law is None else [law.c0, law.c1, law.c2, law.c3, law.c4]
         return [
             self.mode,
             ledger.unjudged,
-            *order.sizes,
-            order.fresh_tokens,
+            *self._waiting(),
             self._prefill_tps,
             ahead.step_seconds,
             self._free_sequences * self._prompts.computed_tokens if self._free_sequences else 0.0,
@@ -226,6 +227,16 @@ class FastLoop:
         """The first numbers of record.COUNTS."""
         ledger = self.ledger
         return [ledger.arrived, ledger.good, *ledger.bad.values(), ledger.withdrawn, ledger.good_tokens]
+
+    def _waiting(self) -> tuple[float, ...]:
+        """Requests at the front, in time and late, and prompt tokens of those in time.
+
+        In another order than ours nobody is known to be late, and a prompt counts as long as prompts are.
+        """
+        order, others = self.queue.order, len(self.others)
+        if not others:
+            return (*order.sizes, order.fresh_tokens)
+        return 0, others, 0, others * self._prompts.mean_tokens
 
     def _limits_record(self) -> list[float]:
         limits, step = self.limits, self.step_limits

@@ -138,6 +138,8 @@ class HoldfastScheduler(AsyncScheduler):
         loop = FastLoop(self._capacity(), files)
         if self.policy is SchedulingPolicy.FCFS:
             self.waiting = cast(RequestQueue, loop.queue)
+        else:
+            loop.others = self.waiting
         loop.look()
         self._loop = loop
         self._publish(loop)

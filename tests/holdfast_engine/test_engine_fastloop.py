@@ -364,6 +364,17 @@ def test_a_record_has_a_number_for_every_field() -> None:
         assert found["moment_one_one"] == engine.loop.fit.totals[0]
 
 
+def test_who_waits_in_another_order_than_ours_counts_for_the_door_as_well() -> None:
+    engine = ToyEngine()
+    engine.arrive(prompt=300)
+    engine.arrive(prompt=500)
+    engine.run(2.0)
+    engine.loop.others = [object()] * 7
+    numbers = dict(zip(FIELDS, [*engine.loop.counts(), 0.0, 0.0, *engine.loop.record()], strict=True))
+    assert [numbers[f"waiting_{lane}"] for lane in ("front", "fresh", "late")] == [0, 7, 0]
+    assert numbers["waiting_fresh_tokens"] == pytest.approx(7 * 400.0)
+
+
 def test_records_are_due_now_and_then_and_when_the_last_request_ends() -> None:
     engine = ToyEngine()
     engine.arrive(prompt=10, output=50)
