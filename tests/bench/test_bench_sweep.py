@@ -17,16 +17,28 @@ from hypothesis import strategies as st
 from holdfast.bench import sweeppage
 from holdfast.bench.definitions import Slo
 from holdfast.bench.engine import Reported, Resource, read_sample, reported
-from holdfast.bench.port import ClientTooSlow, Planned
+from holdfast.bench.port import ClientTooSlow, Endpoint, Planned
 from holdfast.bench.records import Outcome, Record
 from holdfast.bench.results import measure
-from holdfast.bench.sweep import KEEPS_UP, OverSaturation, Search, Sweep, Trial, kept_up, rises, saturation
-from holdfast.cli.main import main
+from holdfast.bench.sweep import (
+    KEEPS_UP,
+    OverSaturation,
+    Search,
+    Sweep,
+    SweepLoad,
+    Trial,
+    kept_up,
+    rises,
+    saturation,
+)
+from holdfast.bench.trials import sweep_load
+from holdfast.cli.main import build_parser, main
 from tests.bench.bench_builders import record, steady
 from tests.simulator.emulator_builders import MODEL, engine
 
 GOOD = measure(steady(100), Slo(ttft_seconds=1.0), 0.0, 0.0)
 BAD = measure(steady(100), Slo(ttft_seconds=0.1), 0.0, 0.0)
+LOAD = SweepLoad("m", "http://x:8000", "chat", 2.0, 512.0, 0.0, 128.4, 1.25, "azure.csv", 30.0, 50)
 
 
 async def search(carries: float, attains: float, start: float, **more: float) -> tuple[Sweep, list[float]]:
@@ -77,7 +89,7 @@ def test_what_was_measured_outlives_a_client_that_becomes_too_slow(client: float
     told = sweeppage.told(found)
     assert f"not saturated up to {found.carried_rps:.3g} req/s" in told[0]
     assert told[-1] == f"refused at {found.refused.rate_rps:.3g} req/s"
-    assert sweeppage.as_json(found, "")["refused"]["rate_rps"] == found.refused.rate_rps
+    assert sweeppage.as_json(found, "", LOAD)["refused"]["rate_rps"] == found.refused.rate_rps
 
 
 async def test_a_client_too_slow_between_two_rates_ends_the_search_and_keeps_the_bracket() -> None:
@@ -195,6 +207,53 @@ def test_the_front_holds_what_nothing_beats_in_both() -> None:
     assert [each.rate_rps for each in found.front] == [1.0, 2.0, 5.0]
 
 
+def test_a_page_tells_what_was_sent_what_was_wanted_and_why_requests_were_lost() -> None:
+    slo = Slo(0.6, 0.03, 20.0)
+    refused = [record((), Outcome.OVERLOADED, at=0.1 * number, index=number) for number in range(10)]
+    lost = measure([*steady(90), *refused], slo, 0.0, 0.0)
+    found = sweep_of(Trial(1.0, measure(steady(100), slo, 0.0, 0.0), ""), Trial(4.0, lost, "too much"))
+    page = sweeppage.document(found, "m", LOAD, b"")
+    for told in (
+        *("http://x:8000 (chat)", "finished, TTFT ≤ 600 ms, TPOT ≤ 30 ms, E2E ≤ 20000 ms", "99 % good"),
+        *("512 tokens each, drawn from azure.csv", "128.4 tokens (CV 1.2), drawn from azure.csv", "gamma, CV 2"),
+        *("for 30 s, longer where fewer than 50 would arrive", "<td>500 / 500</td><td>100 / 100</td>"),
+        *("90 tokens too slow (90.00 %); 10 refused with 503 (10.00 %)", "4 req/s: 0 of 100 requests good"),
+    ):
+        assert told in page
+    told = sweeppage.as_json(found, "m", LOAD)
+    assert told["slo"] == {"ttft_seconds": 0.6, "tpot_seconds": 0.03, "e2e_seconds": 20.0}
+    assert told["load"]["prompt_tokens_mean"] == 512.0
+    assert told["load"]["lengths_from"] == "azure.csv"
+
+
+def test_without_bounds_nothing_is_said_of_an_objective() -> None:
+    found = sweep_of(Trial(1.0, measure(steady(100), Slo(), 0.0, 0.0), ""))
+    assert dict(sweeppage.asked(found, LOAD))["objective"] == "none: --slo gives bounds"
+    assert not any("good" in line for line in sweeppage.told(found))
+
+
+@pytest.mark.parametrize(
+    ("given", "prompts", "answers"),
+    [
+        ((), "512 tokens each", "128 tokens each"),
+        (("--prompt-tokens", "100", "--length-cv", "1"), "100 tokens (CV 1)", "128 tokens (CV 1)"),
+        (
+            ("--lengths", "lengths.csv"),
+            "30 tokens (CV 0.33), drawn from lengths.csv",
+            "4 tokens each, drawn from lengths.csv",
+        ),
+    ],
+)
+def test_lengths_are_told_as_they_are_drawn(
+    given: tuple[str, ...], prompts: str, answers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lengths.csv").write_text("arrival_seconds,prompt_tokens,output_tokens\n0,20,4\n1,40,4\n")
+    arguments = build_parser(["bench"]).parse_args(["bench", "--url", "http://x", "--sweep", *given])
+    told = dict(sweeppage.asked(sweep_of(Trial(1.0, GOOD, "")), sweep_load(arguments, Endpoint("http://x", "m"))))
+    assert (told["prompts"], told["answers"]) == (prompts, answers)
+
+
 METRICS = """# HELP vllm:kv_cache_usage_perc x
 vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
 vllm:num_requests_running{engine="0",model_name="m"} 7.0
@@ -249,8 +308,8 @@ def test_what_an_engine_ran_out_of_is_told_in_words_and_in_json(
     below = Trial(2.0, GOOD, "", replace(engine, peak_kv_usage=1.0))
     found = sweep_of(below, Trial(4.0, BAD, "too much"), Trial(5.0, BAD, "too much", engine))
     assert f"bound by {sweeppage.BOUND[bound]}" in sweeppage.told(found)[-1]
-    assert sweeppage.as_json(found, "")["binds"] == bound.value
-    assert sweeppage.as_json(sweep_of(below), "")["binds"] is None
+    assert sweeppage.as_json(found, "", LOAD)["binds"] == bound.value
+    assert sweeppage.as_json(sweep_of(below), "", LOAD)["binds"] is None
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "vllm:kv_cache_usage_perc{} much", "tgi_queue_size 3"])
@@ -289,7 +348,10 @@ async def test_a_sweep_of_an_engine_is_told_in_a_table_a_page_and_json(
     assert told["operating_range_rps"] == [0.5 * low, 0.7 * low]
     assert [trial["rate_rps"] for trial in told["trials"]] == sorted(trial["rate_rps"] for trial in told["trials"])
     assert "saturates between" in capsys.readouterr().out
-    assert (tmp_path / "sweep.html").read_text().count("<tr>") == len(told["trials"]) + 1
+    assert (told["load"]["prompt_tokens_mean"], told["load"]["trial_seconds"]) == (10.0, 1.0)
+    page = (tmp_path / "sweep.html").read_text()
+    assert page.count("<details>") == len(told["trials"])
+    assert "finished, TTFT ≤ 30000 ms" in page
 
 
 def test_a_sweep_sets_its_own_rates(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.bench import workload
+from holdfast.bench import report, workload
 from holdfast.bench.client import OwnGenerator
 from holdfast.bench.port import Generator, Load, Planned, Rate
 from holdfast.bench.vllm import VllmGenerator
@@ -74,8 +74,7 @@ def _at_rate(arguments: argparse.Namespace, lengths: Lengths) -> Chosen:
         if rate
         else ", ".join(f"{step.rps:g} req/s from {step.at_seconds:g} s" for step in steps)
     )
-    gaps = "Poisson" if arguments.cv == 1.0 else f"gamma, CV {arguments.cv:g}"
-    return Chosen(_open(arguments, planned, rate), f"{len(planned)} arrivals, {shown} ({gaps})")
+    return Chosen(_open(arguments, planned, rate), f"{len(planned)} arrivals, {shown} ({report.gaps(arguments.cv)})")
 
 
 def _closed(arguments: argparse.Namespace, lengths: Lengths) -> Chosen:
@@ -108,6 +107,17 @@ def lengths_of(arguments: argparse.Namespace) -> Lengths:
     if arguments.length_cv:
         return workload.spread(prompt, output, arguments.length_cv)
     return workload.fixed(prompt, output)
+
+
+def spreads_of(arguments: argparse.Namespace) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Mean and CV of prompts and of outputs, as asked for or as a trace has them; BadInput as `lengths_of`."""
+    if arguments.lengths is None:
+        prompt, output = _means(arguments)
+        return (float(prompt), arguments.length_cv), (float(output), arguments.length_cv)
+    lengths = lengths_of(arguments)
+    columns = lengths.prompt_tokens, lengths.output_tokens
+    prompts, outputs = ((float(each.mean()), float(each.std() / each.mean())) for each in columns)
+    return prompts, outputs
 
 
 def _rate(arguments: argparse.Namespace, rps: float) -> Rate | None:

@@ -24,6 +24,14 @@ def write(path: Path, found: Results, records: Sequence[Record], title: str, obj
         f'<p class="lead">{html.escape(title)}</p>',
         f'<p class="{held}">{html.escape(report.verdict(found, objective))}</p>',
         page.image(drawn, "Latencies by arrival, how they are spread, and the requests under way"),
+        *figures(found),
+    ]
+    path.write_text(page.document("Benchmark", parts), encoding="utf-8")
+
+
+def figures(found: Results) -> list[str]:
+    """All that is told of a run beside its verdict and its picture."""
+    return [
         "<h2>Latencies</h2>",
         table(report.HEADS, [(row.name, *row.cells) for row in report.latencies(found)]),
         "<h2>Per second, and in all</h2>",
@@ -31,7 +39,6 @@ def write(path: Path, found: Results, records: Sequence[Record], title: str, obj
         *_list("Requests that were not good", report.badput(found)),
         *_list("Notes", report.notes(found)),
     ]
-    path.write_text(page.document("Benchmark", parts), encoding="utf-8")
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

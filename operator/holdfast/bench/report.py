@@ -94,9 +94,24 @@ def _engine(engine: Reported) -> list[tuple[str, str]]:
 def verdict(results: Results, objective: float) -> str:
     """Good requests of all, in one line."""
     good, total = results.verdicts.get(definitions.GOOD, 0), results.requests
-    asked = _bounds(results.slo)
     against = "" if results.slo.is_empty else f" (objective {100 * objective:g} %)"
-    return f"{good} of {total} requests good, {_percent(results.attainment)}{against}: finished{asked}"
+    return f"{good} of {total} requests good, {_percent(results.attainment)}{against}: {good_request(results.slo)}"
+
+
+def good_request(slo: Slo) -> str:
+    """What a good request is."""
+    return "finished" + "".join(f", {bound}" for bound in bounds(slo))
+
+
+def bounds(slo: Slo) -> list[str]:
+    """Those that are given, each in words."""
+    named = (("TTFT", slo.ttft_seconds), ("TPOT", slo.tpot_seconds), ("E2E", slo.e2e_seconds))
+    return [f"{name} ≤ {1000 * bound:g} ms" for name, bound in named if bound is not None]
+
+
+def gaps(cv: float) -> str:
+    """How the times between arrivals are spread, by their CV."""
+    return "Poisson" if cv == 1.0 else f"gamma, CV {cv:g}"
 
 
 def badput(results: Results) -> list[str]:
@@ -133,11 +148,6 @@ def _row(name: str, spread: Spread, factor: float, bound: float | None) -> Row:
     values = (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99, spread.most)
     cells = tuple(_number(value * factor) for value in values)
     return Row(name, (*cells, "" if bound is None else f"≤ {_number(bound * factor)}"))
-
-
-def _bounds(slo: Slo) -> str:
-    bounds = (("TTFT", slo.ttft_seconds), ("TPOT", slo.tpot_seconds), ("E2E", slo.e2e_seconds))
-    return "".join(f", {name} ≤ {1000 * bound:g} ms" for name, bound in bounds if bound is not None)
 
 
 def _percent(share: float) -> str:

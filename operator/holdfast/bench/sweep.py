@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from holdfast.bench import definitions
-from holdfast.bench.definitions import Floats
+from holdfast.bench.definitions import Floats, Slo
 from holdfast.bench.engine import Reported
 from holdfast.bench.port import ClientTooSlow, Planned
 from holdfast.bench.records import Record
@@ -44,6 +44,27 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
+class SweepLoad:
+    """What is sent at every rate: to which `model` and `url`, how arrivals and lengths are spread, for how long.
+
+    `lengths_from` names the trace that lengths are drawn from, None where they were given; a CV is deviation / mean.
+    A trial lasts longer than `trial_seconds` where fewer than `least_requests` would arrive.
+    """
+
+    model: str
+    url: str
+    api: str
+    gaps_cv: float
+    prompt_tokens_mean: float
+    prompt_tokens_cv: float
+    output_tokens_mean: float
+    output_tokens_cv: float
+    lengths_from: str | None
+    trial_seconds: float
+    least_requests: int
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """A rate that the client itself was too slow for, so that nothing is known of it, and why."""
 
@@ -64,6 +85,11 @@ class Sweep:
     saturates_rps: float | None
     at_objective_rps: float
     refused: Refused | None = None
+
+    @property
+    def slo(self) -> Slo:
+        """What a good request is, the same in every trial."""
+        return self.trials[0].results.slo
 
     @property
     def operating_range_rps(self) -> tuple[float, float]:

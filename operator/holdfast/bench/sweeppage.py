@@ -8,11 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.bench import roofline
+from holdfast.bench import report, roofline
 from holdfast.bench.engine import Reported, Resource
+from holdfast.bench.page import figures as figures_of
 from holdfast.bench.page import table
 from holdfast.bench.results import figures, without_nan
-from holdfast.bench.sweep import Sweep, Trial
+from holdfast.bench.sweep import Sweep, SweepLoad, Trial
 from holdfast.simulator.twin import page
 from holdfast.simulator.twin.page import GOOD, INK, MISSED, STARTING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HEADS = ("req/s", "good", "goodput", "tokens/s", "tokens/s of a user", "TTFT p99, ms", "TPOT p99, ms", "under way", "")
+LATENCY_HEADS = ("req/s", "TTFT, ms", "ITL, ms", "TPOT, ms", "E2E, ms", "not good")
 BOUND = {
     Resource.KV_CACHE: "the KV cache",
     Resource.SEQUENCES: "sequences (requests wait while there is room in the KV cache)",
@@ -28,6 +30,25 @@ BOUND = {
     Resource.SEQUENCES_OR_TOKENS: "sequences or tokens per step (requests wait while there is room in the KV cache)",
     Resource.NONE: "not the engine's queue: nothing waits there",
 }
+
+
+def asked(found: Sweep, load: SweepLoad) -> list[tuple[str, str]]:
+    """What was sent, and what was wanted of it: without these no figure says anything."""
+    return [
+        ("model", load.model),
+        ("endpoint", f"{load.url} ({load.api})"),
+        ("a good request", report.good_request(found.slo)),
+        ("objective", "none: --slo gives bounds" if found.slo.is_empty else f"{100 * found.objective:g} % good"),
+        ("prompts", _lengths(load.prompt_tokens_mean, load.prompt_tokens_cv, load.lengths_from)),
+        ("answers", _lengths(load.output_tokens_mean, load.output_tokens_cv, load.lengths_from)),
+        ("arrivals", f"{report.gaps(load.gaps_cv)}, each when it is due"),
+        ("each rate", f"for {load.trial_seconds:g} s, longer where fewer than {load.least_requests} would arrive"),
+    ]
+
+
+def _lengths(mean: float, cv: float, trace: str | None) -> str:
+    origin = "" if trace is None else f", drawn from {trace}"
+    return f"{mean:.4g} tokens (CV {cv:.2g}){origin}" if cv else f"{mean:g} tokens each{origin}"
 
 
 def told(found: Sweep) -> list[str]:
@@ -45,13 +66,16 @@ def told(found: Sweep) -> list[str]:
             f"saturates between {found.carried_rps:.3g} and {found.saturates_rps:.3g} req/s",
             f"best run at {low:.3g} to {high:.3g} req/s, 50 to 70 % of that",
         ]
-    best = found.at_objective_rps
-    lines.append(
-        f"at {100 * found.objective:g} % good requests it carries {best:.3g} req/s"
-        if best
-        else f"at no rate that was tried {100 * found.objective:g} % of requests were good"
-    )
-    return [*lines, *binds(found), *refused]
+    return [*lines, *_attains(found), *binds(found), *refused]
+
+
+def _attains(found: Sweep) -> list[str]:
+    """What is carried within the objective; nothing where no bounds were given, for then there is none."""
+    if found.slo.is_empty:
+        return []
+    if not found.at_objective_rps:
+        return [f"at no rate that was tried {100 * found.objective:g} % of requests were good"]
+    return [f"at {100 * found.objective:g} % good requests it carries {found.at_objective_rps:.3g} req/s"]
 
 
 def binds(found: Sweep) -> list[str]:
@@ -79,10 +103,24 @@ def rows(found: Sweep) -> list[tuple[str, ...]]:
     return [_row(trial, trial in found.front) for trial in found.trials]
 
 
-def as_json(found: Sweep, title: str) -> dict[str, Any]:
+def latencies(found: Sweep) -> list[tuple[str, ...]]:
+    """One per trial: median and p99 of every latency, and what it lost requests to."""
+    shown = [report.HEADS.index(name) - 1 for name in ("p50", "p99")]
+
+    def row(trial: Trial) -> tuple[str, ...]:
+        cells = {each.name: each.cells for each in report.latencies(trial.results)}
+        spreads = [" / ".join(cells[name][at] for at in shown) for name in LATENCY_HEADS[1:-1]]
+        return f"{trial.rate_rps:.3g}", *spreads, "; ".join(report.badput(trial.results))
+
+    return [row(trial) for trial in found.trials]
+
+
+def as_json(found: Sweep, title: str, load: SweepLoad) -> dict[str, Any]:
     """Everything, with null for what is not known."""
     told = {
         "title": title,
+        "load": asdict(load),
+        "slo": asdict(found.slo),
         "objective": found.objective,
         "saturation_rps": [found.carried_rps, found.saturates_rps],
         "operating_range_rps": list(found.operating_range_rps),
@@ -98,21 +136,37 @@ def as_json(found: Sweep, title: str) -> dict[str, Any]:
     return without_nan(told)  # type: ignore[no-any-return]
 
 
-def write(path: Path, found: Sweep, title: str) -> None:
+def write(path: Path, found: Sweep, title: str, load: SweepLoad) -> None:
     """An HTML page, or a PNG where the name ends so."""
     drawn = picture(found)
     if path.suffix == ".png":
         path.write_bytes(drawn)
         return
+    path.write_text(document(found, title, load, drawn), encoding="utf-8")
+
+
+def document(found: Sweep, title: str, load: SweepLoad, drawn: bytes) -> str:
+    """A page that is read alone."""
     parts = [
         f'<p class="lead">{html.escape(title)}</p><ul>',
         *(f"<li>{html.escape(line)}</li>" for line in told(found)),
-        "</ul>",
+        "</ul><h2>What was asked</h2>",
+        table(("", ""), asked(found, load)),
         page.image(drawn, "Good requests and latencies against the rate, and throughput against what a user sees"),
         "<h2>Trials</h2>",
         table(HEADS, rows(found)),
+        "<h2>Latencies (p50 / p99), and requests that were not good</h2>",
+        table(LATENCY_HEADS, latencies(found)),
+        "<h2>Each trial in full</h2>",
+        *(part for trial in found.trials for part in _whole(trial, found.objective)),
     ]
-    path.write_text(page.document("Saturation", parts), encoding="utf-8")
+    return page.document("Saturation", parts)
+
+
+def _whole(trial: Trial, objective: float) -> list[str]:
+    """A trial as the page of a run tells it, folded."""
+    verdict = f"{trial.rate_rps:.3g} req/s: {report.verdict(trial.results, objective)}"
+    return [f"<details><summary>{html.escape(verdict)}</summary>", *figures_of(trial.results), "</details>"]
 
 
 def picture(found: Sweep) -> bytes:
@@ -150,8 +204,11 @@ def _latency(panel: Axes, found: Sweep, rates: Sequence[float]) -> None:
         ("TPOT p50", [1000.0 * trial.results.tpot.p50 for trial in found.trials], GOOD),
     ):
         panel.plot(rates, values, "o-", color=colour, markersize=3, linewidth=1.2, label=name)
+    for bound, colour in ((found.slo.ttft_seconds, INK), (found.slo.tpot_seconds, MISSED)):
+        if bound is not None:
+            panel.axhline(1000.0 * bound, color=colour, linewidth=1.0, linestyle=(0, (5, 3)))
     panel.set_yscale("log")
-    panel.set_xlabel("req/s")
+    panel.set_xlabel("req/s (dashed: bounds of a good request)")
     panel.set_ylabel("ms")
     panel.legend(frameon=False, fontsize=8)
     page.plain(panel, "both")

@@ -13,7 +13,7 @@ from holdfast.bench.engine import EngineWatch
 from holdfast.bench.port import ClientTooSlow, Endpoint, Generator, Load, Run
 from holdfast.bench.records import Record
 from holdfast.bench.results import measure
-from holdfast.bench.sweep import OverSaturation, Search, Sweep, Trial, saturation
+from holdfast.bench.sweep import OverSaturation, Search, Sweep, SweepLoad, Trial, saturation
 from holdfast.enginemodel.catalog import find_model
 
 CLIENT_REMEDY = (
@@ -25,6 +25,24 @@ START_RPS, SECONDS, LEAST_REQUESTS = 1.0, 30.0, 50
 
 SETTLE_SHARE, MOST_SETTLE_SECONDS = 0.1, 2.0
 """Of a trial, before the next: what was given up leaves the engine."""
+
+
+def sweep_load(arguments: argparse.Namespace, endpoint: Endpoint) -> SweepLoad:
+    """What every trial sends, as the options ask for it; BadInput where a file of lengths cannot be used."""
+    prompts, answers = loads.spreads_of(arguments)
+    return SweepLoad(
+        model=endpoint.model,
+        url=endpoint.url,
+        api=str(endpoint.api),
+        gaps_cv=arguments.cv,
+        prompt_tokens_mean=prompts[0],
+        prompt_tokens_cv=prompts[1],
+        output_tokens_mean=answers[0],
+        output_tokens_cv=answers[1],
+        lengths_from=None if arguments.lengths is None else arguments.lengths.name,
+        trial_seconds=arguments.duration or SECONDS,
+        least_requests=LEAST_REQUESTS,
+    )
 
 
 async def watched(

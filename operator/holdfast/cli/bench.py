@@ -25,7 +25,7 @@ from holdfast.bench.endpoint import NoEndpoint, served_model
 from holdfast.bench.engine import Reported
 from holdfast.bench.port import CannotGenerate, ClientTooSlow, Endpoint, Generator, Load, Run
 from holdfast.bench.results import as_json, measure
-from holdfast.bench.trials import CLIENT_REMEDY, Trials, watched
+from holdfast.bench.trials import CLIENT_REMEDY, Trials, sweep_load, watched
 from holdfast.cli.noresult import no_result
 from holdfast.enginemodel.catalog import find_model
 from holdfast.simulator.twin import page
@@ -99,14 +99,16 @@ async def _sweep(arguments: argparse.Namespace, endpoint: Endpoint) -> int:
     """0 where a rate was found that attains the objective."""
     allow_connections()
     endpoint = replace(endpoint, model=await served_model(endpoint))
+    load = sweep_load(arguments, endpoint)
     told = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
     found = await Trials(arguments, endpoint, told.print).sweep()
     title = f"{endpoint.model} at {endpoint.url}: {len(found.trials)} rates"
-    _write_json(arguments, sweeppage.as_json(found, title))
+    _write_json(arguments, sweeppage.as_json(found, title, load))
     if arguments.plot is not None:
-        sweeppage.write(arguments.plot, found, title)
+        sweeppage.write(arguments.plot, found, title, load)
     if arguments.json != "-":
-        _print(title, report.drawn(sweeppage.HEADS, sweeppage.rows(found)), sweeppage.told(found))
+        lines = [*report.lines(sweeppage.asked(found, load)[2:]), *sweeppage.told(found)]
+        _print(title, report.drawn(sweeppage.HEADS, sweeppage.rows(found)), lines)
     return _measured(arguments, summary.of_sweep(found), bool(found.at_objective_rps))
 
 

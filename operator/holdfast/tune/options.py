@@ -12,7 +12,7 @@ import yaml
 
 from holdfast.api.llmservice import InvalidLLMService, LLMService
 from holdfast.api.yamltext import read_yaml
-from holdfast.bench import definitions, options
+from holdfast.bench import definitions, options, report
 from holdfast.domain.service import AcceleratorOption, ServiceSpec, Slo
 from holdfast.enginemodel.prior import LEAST_KV_TOKENS, MEMORY_UTILIZATION, EnginePrior, PriorSource, engine_prior
 from holdfast.enginemodel.roofline import roofline_table
@@ -153,9 +153,7 @@ class Wanted:
     @property
     def told(self) -> str:
         """In words."""
-        named = ("TTFT", self.bounds.ttft_seconds), ("TPOT", self.bounds.tpot_seconds), ("E2E", self.bounds.e2e_seconds)
-        kept = ", ".join(f"{name} ≤ {1000 * bound:g} ms" for name, bound in named if bound is not None)
-        return f"{100 * self.slo.objective:g} % with {kept}"
+        return f"{100 * self.slo.objective:g} % with {', '.join(report.bounds(self.bounds))}"
 
 
 def service_of(arguments: argparse.Namespace) -> ServiceSpec | None:
