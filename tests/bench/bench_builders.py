@@ -8,6 +8,9 @@ from typing import Any
 
 from holdfast.bench.records import Outcome, Record
 
+PNG = b"\x89PNG\r\n\x1a\n"
+"""How every such file begins."""
+
 
 def record(
     tokens_at: Sequence[float] = (0.5, 0.6, 0.7), outcome: Outcome = Outcome.FINISHED, at: float = 0.0, **more: Any

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.bench import records
 from holdfast.cli.main import build_parser, main
-from tests.bench.bench_builders import record
+from tests.bench.bench_builders import PNG, record
 from tests.fakes import RawServer
 from tests.simulator.emulator_builders import MODEL, engine
 
@@ -32,7 +32,8 @@ async def test_a_run_against_an_engine_gives_every_figure(tmp_path: Path, capsys
             *("--url", client.base, "--rate", "40", "--requests", "60", "--prompt-tokens", "50", *CALM),
             *("--output-tokens", "12", "--slo", "ttft=30s,tpot=30s", "--cost-per-hour", "2.5"),
             *("--json", str(tmp_path / "out.json"), "--records", str(tmp_path / "raw.jsonl")),
-            *("--plot", str(tmp_path / "page.html"), "--kv-model", MODEL, "--warm-up", "0s", "--cool-down", "0s"),
+            *("--plot", str(tmp_path / "page.html"), "--plot", str(tmp_path / "page.png")),
+            *("--kv-model", MODEL, "--warm-up", "0s", "--cool-down", "0s"),
         )
         generated = await client.value("vllm:generation_tokens_total")
         prompts = await client.value("vllm:prompt_tokens_total")
@@ -50,6 +51,7 @@ async def test_a_run_against_an_engine_gives_every_figure(tmp_path: Path, capsys
     assert "60 of 60 requests good, 100.00 % (objective 99 %)" in shown
     assert "TTFT, ms" in shown
     assert (tmp_path / "page.html").stat().st_size > 10_000
+    assert (tmp_path / "page.png").read_bytes().startswith(PNG)
     whole = ("--warm-up", "0s", "--cool-down", "0s", *CALM)
     assert await bench("--from", str(tmp_path / "raw.jsonl"), "--slo", "ttft=0.001ms", "--json", *whole) == 1
     again = json.loads(capsys.readouterr().out)["results"]
@@ -191,6 +193,7 @@ async def test_a_model_that_is_not_served_and_an_endpoint_that_is_not_there_are_
         (("--rate", "1", "--ca-file", "missing"), "--ca-file missing: cannot be read"),
         (("--rate", "1", "--json", "no/such/x.json"), "--json no/such/x.json: there is no such folder"),
         (("--rate", "1", "--plot", "x.pdf"), "argument --plot"),
+        (("--rate", "1", "--plot", "x.html", "--plot", "no/x.png"), "--plot no/x.png: there is no such folder"),
         (("--rate", "1", "--kv-model", "nobody/knows"), "argument --kv-model"),
         (("--rate", "1", "--api", "chat", "--prompts", "ids"), "give --api completions"),
         (("--rate", "1", "--prompt-tokens", "0"), "argument --prompt-tokens"),

@@ -92,7 +92,7 @@ def test_nothing_to_measure_is_unknown_and_no_crash(given: list[Record], tmp_pat
     told = as_json(found, "x", "holdfast", 0.99, "")
     assert json.loads(json.dumps(told, allow_nan=False))["results"]["ttft"]["p50"] is None
     assert all(cell in ("-", "", "≤ 1,000") for row in report.latencies(found) for cell in row.cells)
-    page.write(tmp_path / "page.html", found, given, "x", 0.99)
+    page.write([tmp_path / "page.html"], found, given, "x", 0.99)
 
 
 def test_every_cause_has_words() -> None:
@@ -103,12 +103,12 @@ def test_every_cause_has_words() -> None:
 def test_the_page_needs_nothing_else_and_escapes_what_servers_say(tmp_path: Path) -> None:
     given = [*steady(60), record(outcome=Outcome.HTTP_ERROR, tokens_at=(), error="<script>alert(1)</script>")]
     found = measure(given, Slo(ttft_seconds=1.0), dollars_per_hour=2.0)
-    page.write(tmp_path / "page.html", found, given, "<b>", 0.99)
+    page.write([tmp_path / "page.html"], found, given, "<b>", 0.99)
     text = (tmp_path / "page.html").read_text()
     assert "<script" not in text
     assert "http://" not in text
     assert "data:image/png;base64," in text
-    page.write(tmp_path / "page.png", found, given, "x", 0.99)
+    page.write([tmp_path / "page.png"], found, given, "x", 0.99)
     assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
 
 

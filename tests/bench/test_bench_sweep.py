@@ -33,7 +33,7 @@ from holdfast.bench.sweep import (
 )
 from holdfast.bench.trials import sweep_load
 from holdfast.cli.main import build_parser, main
-from tests.bench.bench_builders import record, steady
+from tests.bench.bench_builders import PNG, record, steady
 from tests.simulator.emulator_builders import MODEL, engine
 
 GOOD = measure(steady(100), Slo(ttft_seconds=1.0), 0.0, 0.0)
@@ -339,6 +339,7 @@ async def test_a_sweep_of_an_engine_is_told_in_a_table_a_page_and_json(
         lengths = ("--prompt-tokens", "10", "--output-tokens", "4", "--slo", "ttft=30s", "--objective", "50%")
         lengths += ("--kv-model", MODEL)
         out = ("--json", str(tmp_path / "sweep.json"), "--plot", str(tmp_path / "sweep.html"))
+        out += ("--plot", str(tmp_path / "sweep.png"))
         code = await asyncio.to_thread(main, ["bench", *arguments, *lengths, *out])
     told = json.loads((tmp_path / "sweep.json").read_text())
     low, high = told["saturation_rps"]
@@ -352,6 +353,7 @@ async def test_a_sweep_of_an_engine_is_told_in_a_table_a_page_and_json(
     page = (tmp_path / "sweep.html").read_text()
     assert page.count("<details>") == len(told["trials"])
     assert "finished, TTFT ≤ 30000 ms" in page
+    assert (tmp_path / "sweep.png").read_bytes().startswith(PNG)
 
 
 def test_a_sweep_sets_its_own_rates(capsys: pytest.CaptureFixture[str]) -> None:

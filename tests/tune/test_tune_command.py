@@ -33,7 +33,7 @@ from holdfast.tune.setting import Setting, grid
 from holdfast.tune.summary import of_search
 from holdfast.tune.twin import Engine, TwinModel, TwinTrials
 from holdfast_engine.rules import Limits, Objectives, Overload, parse_limits
-from tests.bench.bench_builders import record
+from tests.bench.bench_builders import PNG, record
 from tests.fakes import FakeKnobs, RawServer
 from tests.simulator.emulator_builders import engine
 
@@ -92,8 +92,9 @@ def test_a_manifest_alone_gives_flags_and_a_snippet_that_the_api_takes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, picture = tmp_path / "out.json", tmp_path / "tune.html"
+    plots = ("--plot", str(picture), "--plot", str(tmp_path / "tune.png"))
     given = ("--prompt-tokens", "900", "--output-tokens", "20", "--requests", "50")
-    assert main(["tune", "-f", manifest(tmp_path), *given, "--json", str(out), "--plot", str(picture)]) == 0
+    assert main(["tune", "-f", manifest(tmp_path), *given, "--json", str(out), *plots]) == 0
     shown = capsys.readouterr()
     assert "Simulated: no engine was asked" in shown.out
     assert "--max-num-batched-tokens=" in shown.out
@@ -105,6 +106,7 @@ def test_a_manifest_alone_gives_flags_and_a_snippet_that_the_api_takes(
     service = LLMService.parse({"metadata": {"name": "chat"}, "spec": spec})
     assert service.spec.batching.max_num_batched_tokens == told["best"]["max_num_batched_tokens"]
     assert len(told["trials"]) == picture.read_text().count("<tr>") - 1
+    assert (tmp_path / "tune.png").read_bytes().startswith(PNG)
 
 
 def test_objectives_that_no_engine_keeps_are_told_with_those_it_would(
@@ -258,6 +260,7 @@ WAY = ("--limits-file", "limits")
         ((*URL, *WAY, "--slo", "ttft=1s", "--seed", "-1"), "--seed"),
         ((*URL, *WAY, "--slo", "ttft=1s", "--cv", "1e8"), "--cv"),
         ((*URL, "--slo", "ttft=1s", "--limits-file", "/nonexistent/x"), "there is no such folder"),
+        ((*URL, "--slo", "ttft=1s", "--plot", "x.html", "--plot", "/nonexistent/x.png"), "--plot /nonexistent/x.png"),
         ((*URL, *WAY, "--slo", "ttft=1s", "--gpu-memory-utilization", "0.9"), "cannot be changed live"),
         ((*URL, *WAY, "--slo", "ttft=1s", "--gpu-memory-utilization", "0.9,7"), "give shares from"),
         ((*URL, "--slo", "ttft=1s", "--restart-command", "a 'b"), "quote it"),

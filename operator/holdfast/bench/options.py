@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out.add_argument(
         "--json", nargs="?", const="-", metavar="FILE", help="all figures; without FILE to standard output"
     )
-    out.add_argument("--plot", type=picture_option, metavar="FILE.html|.png", help="a page, or its picture alone")
+    add_plot(out)
     out.add_argument(
         "--summary",
         type=Path,
@@ -66,6 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out.add_argument(
         "--records", type=Path, metavar="FILE.jsonl", help="what came of each request, with every token's time"
     )
+
+
+def add_plot(out: argparse._ArgumentGroup) -> None:
+    """Add --plot, a list of files that is empty where it is not given."""
+    told = "a page, or its picture alone; may be repeated, for both"
+    out.add_argument("--plot", type=picture_option, action="append", default=[], metavar="FILE.html|.png", help=told)
 
 
 def _add_load(parser: argparse.ArgumentParser) -> None:
@@ -146,10 +152,7 @@ def _add_counting(parser: argparse.ArgumentParser) -> None:
 def check(arguments: argparse.Namespace) -> None:
     """Options that exclude or need each other; BadInput names the remedy."""
     kind = _kind(arguments)
-    for name in ("json", "plot", "records", "summary"):
-        path = getattr(arguments, name)
-        if path not in (None, "-") and not Path(path).absolute().parent.is_dir():
-            raise BadInput(f"--{name} {path}: there is no such folder: make it first")
+    check_folders(arguments, "json", "plot", "records", "summary")
     if kind == "source":
         return
     if arguments.url is None:
@@ -161,6 +164,15 @@ def check(arguments: argparse.Namespace) -> None:
         raise BadInput("--requests and --duration: give one of them")
     if arguments.ramp and kind != "steps":
         raise BadInput("--ramp needs --steps")
+
+
+def check_folders(arguments: argparse.Namespace, *names: str) -> None:
+    """BadInput where a file of one of these options has no folder: told before anything is measured."""
+    for name in names:
+        given = getattr(arguments, name)
+        for path in given if isinstance(given, list) else [given]:
+            if path not in (None, "-") and not Path(path).absolute().parent.is_dir():
+                raise BadInput(f"--{name} {path}: there is no such folder: make it first")
 
 
 def _kind(arguments: argparse.Namespace) -> str:

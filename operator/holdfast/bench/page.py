@@ -13,12 +13,9 @@ from holdfast.bench.results import Results
 from holdfast.simulator.twin import page
 
 
-def write(path: Path, found: Results, records: Sequence[Record], title: str, objective: float) -> None:
-    """An HTML page, or a PNG where the name ends so."""
+def write(paths: Sequence[Path], found: Results, records: Sequence[Record], title: str, objective: float) -> None:
+    """HTML pages, or PNGs where a name ends so."""
     drawn = picture(found, records)
-    if path.suffix == ".png":
-        path.write_bytes(drawn)
-        return
     held = "held" if found.attains(objective) else "missed"
     parts = [
         f'<p class="lead">{html.escape(title)}</p>',
@@ -26,7 +23,7 @@ def write(path: Path, found: Results, records: Sequence[Record], title: str, obj
         page.image(drawn, "Latencies by arrival, how they are spread, and the requests under way"),
         *figures(found),
     ]
-    path.write_text(page.document("Benchmark", parts), encoding="utf-8")
+    page.write(paths, page.document("Benchmark", parts), drawn)
 
 
 def figures(found: Results) -> list[str]:

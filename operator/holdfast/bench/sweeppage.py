@@ -136,13 +136,10 @@ def as_json(found: Sweep, title: str, load: SweepLoad) -> dict[str, Any]:
     return without_nan(told)  # type: ignore[no-any-return]
 
 
-def write(path: Path, found: Sweep, title: str, load: SweepLoad) -> None:
-    """An HTML page, or a PNG where the name ends so."""
+def write(paths: Sequence[Path], found: Sweep, title: str, load: SweepLoad) -> None:
+    """HTML pages, or PNGs where a name ends so."""
     drawn = picture(found)
-    if path.suffix == ".png":
-        path.write_bytes(drawn)
-        return
-    path.write_text(document(found, title, load, drawn), encoding="utf-8")
+    page.write(paths, document(found, title, load, drawn), drawn)
 
 
 def document(found: Sweep, title: str, load: SweepLoad, drawn: bytes) -> str:

@@ -34,6 +34,7 @@ from holdfast.simulator.twin.scenario import BadInput
 EXAMPLE = """examples:
   holdfast bench --url http://10.0.0.7:8000 --rate 5 --slo ttft=500ms,tpot=30ms
   holdfast bench --url http://10.0.0.7:8000 --trace azure-conv.csv --format azure --duration 10m --plot bench.html
+  holdfast bench --url http://10.0.0.7:8000 --sweep --slo ttft=500ms,tpot=30ms --plot sweep.html --plot sweep.png
   holdfast bench --url http://10.0.0.7:8000 --concurrency 64 --prompt-tokens 1000 --output-tokens 200 --json
   holdfast bench --url http://10.0.0.7:8000 --throughput --requests 1000
   holdfast bench --from records.jsonl --slo ttft=300ms
@@ -75,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     """All that may go wrong comes as an exception."""
     options.check(arguments)
-    if arguments.plot is not None:
+    if arguments.plot:
         page.require()
     if arguments.source is not None:
         read = tuple(records.read(arguments.source))
@@ -104,7 +105,7 @@ async def _sweep(arguments: argparse.Namespace, endpoint: Endpoint) -> int:
     found = await Trials(arguments, endpoint, told.print).sweep()
     title = f"{endpoint.model} at {endpoint.url}: {len(found.trials)} rates"
     _write_json(arguments, sweeppage.as_json(found, title, load))
-    if arguments.plot is not None:
+    if arguments.plot:
         sweeppage.write(arguments.plot, found, title, load)
     if arguments.json != "-":
         lines = [*report.lines(sweeppage.asked(found, load)[2:]), *sweeppage.told(found)]
@@ -148,7 +149,7 @@ def _tell(arguments: argparse.Namespace, done: Run, title: str, model: str, engi
     if arguments.json != "-":
         rows = [(row.name, *row.cells) for row in report.latencies(found)]
         _print(title, report.drawn(report.HEADS, rows), report.told(found, arguments.objective))
-    if arguments.plot is not None:
+    if arguments.plot:
         pages.write(arguments.plot, found, done.records, title, arguments.objective)
     return _measured(arguments, summary.of_run(found), found.attains(arguments.objective))
 

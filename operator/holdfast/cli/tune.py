@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Search and tell; 0, 1 and 2 as the help says."""
     try:
         check(arguments)
-        if arguments.plot is not None:
+        if arguments.plot:
             page.require()
         service = service_of(arguments)
         return asyncio.run(_found(arguments, service, wanted_of(arguments, service)))
@@ -258,7 +258,7 @@ def _tell(arguments: argparse.Namespace, reports: Sequence[Report]) -> int:
     # Files come last: one that cannot be written takes nothing along of what was found.
     if arguments.json not in (None, "-"):
         Path(arguments.json).write_text(text + "\n", encoding="utf-8")
-    if arguments.plot is not None:
+    if arguments.plot:
         report.write(arguments.plot, reports)
     return 0 if any(each.found.best is not None for each in reports) else 1
 

@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_load(parser)
     out = parser.add_argument_group("what is written")
     out.add_argument("--json", nargs="?", const="-", metavar="FILE", help="without FILE to standard output")
-    out.add_argument("--plot", type=options.picture_option, metavar="FILE.html|.png", help="a page, or its picture")
+    options.add_plot(out)
     out.add_argument(
         "--summary",
         type=Path,
@@ -113,10 +113,7 @@ def check(arguments: argparse.Namespace) -> None:
         raise BadInput("--lengths: leave --prompt-tokens, --output-tokens and --length-cv out")
     if arguments.url is None and arguments.summary is not None:
         raise BadInput("--summary needs --url: -f alone asks no engine")
-    for name in ("json", "plot", "summary"):
-        path = getattr(arguments, name)
-        if path not in (None, "-") and not Path(path).absolute().parent.is_dir():
-            raise BadInput(f"--{name} {path}: there is no such folder: make it first")
+    options.check_folders(arguments, "json", "plot", "summary")
     _check_knobs(arguments)
 
 

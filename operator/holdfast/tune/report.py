@@ -174,12 +174,9 @@ def _as_mapping(tried: Tried) -> dict[str, Any]:
     return asdict(tried) | {"attainment": tried.attainment, "causes": dict(tried.causes)}
 
 
-def write(path: Path, reports: Sequence[Report]) -> None:
-    """An HTML page, or a PNG where the name ends so."""
+def write(paths: Sequence[Path], reports: Sequence[Report]) -> None:
+    """HTML pages, or PNGs where a name ends so."""
     drawn = picture(reports)
-    if path.suffix == ".png":
-        path.write_bytes(drawn)
-        return
     parts = [page.image(drawn, "Trials: the rate of each against tokens per step, green where it held")]
     for report in reports:
         parts += [
@@ -187,7 +184,7 @@ def write(path: Path, reports: Sequence[Report]) -> None:
             f"<pre>{html.escape(chr(10).join(told(report)))}</pre>",
             table(HEADS, rows(report.found)),
         ]
-    path.write_text(page.document("Batching limits", parts), encoding="utf-8")
+    page.write(paths, page.document("Batching limits", parts), drawn)
 
 
 def picture(reports: Sequence[Report]) -> bytes:

@@ -7,6 +7,7 @@ import html
 import io
 from collections.abc import Callable, Iterable
 from importlib import util
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from holdfast.simulator.twin.scenario import BadInput
@@ -43,6 +44,12 @@ def document(title: str, parts: Iterable[str]) -> str:
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>\n<body>\n{body}\n'
         "</body></html>\n"
     )
+
+
+def write(paths: Iterable[Path], document: str, png: bytes) -> None:
+    """The page, or the picture alone where a name ends with .png; OSError as it comes."""
+    for path in paths:
+        path.write_bytes(png if path.suffix == ".png" else document.encode())
 
 
 def image(png: bytes, told: str) -> str:
