@@ -91,6 +91,38 @@ async def test_a_trace_is_sent_with_its_own_lengths(tmp_path: Path, capsys: pyte
     assert (told["requests"], told["output_tokens"], told["prompt_tokens"]) == (3, 4.0, 20.0)
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (
+            "azure",
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+            "2023-11-16 18:15:46.6805900,20,3\n2023-11-16 18:15:47.6805900,30,5\n",
+        ),
+        (
+            "mooncake",
+            '{"timestamp": 500, "input_length": 20, "output_length": 3, "hash_ids": [1]}\n'
+            '{"timestamp": 1500, "input_length": 30, "output_length": 5, "hash_ids": [1, 2]}\n',
+        ),
+    ],
+)
+async def test_traces_as_others_publish_them_are_sent(
+    kind: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, raw = tmp_path / "trace", tmp_path / "raw.jsonl"
+    trace.write_text(text)
+    async with engine() as client:
+        given = ("--url", client.base, "--trace", str(trace), "--format", kind, "--speed", "10", "--records", str(raw))
+        assert await bench(*given, *CALM, "--json") == 0
+        counted = [await client.value(f"vllm:{name}_tokens_total") for name in ("prompt", "generation")]
+    told = json.loads(capsys.readouterr().out)["results"]
+    first, second = records.read(raw)
+    assert (told["requests"], told["verdicts"]) == (2, {"good": 2})
+    assert counted == [50.0, 8.0]
+    assert [each.output_tokens for each in (first, second)] == [3, 5]
+    assert second.scheduled_at - first.scheduled_at == pytest.approx(0.1)
+
+
 async def test_an_engine_that_is_full_is_told_as_such(capsys: pytest.CaptureFixture[str]) -> None:
     async with engine(max_num_queued_reqs=2) as client:
         code = await bench("--url", client.base, "--throughput", "--requests", "30", "--slo", "ttft=60s", *CALM)

@@ -20,6 +20,7 @@ from holdfast.bench.engine import Reported, Resource, read_sample, reported
 from holdfast.bench.port import ClientTooSlow, Endpoint, Planned
 from holdfast.bench.records import Outcome, Record
 from holdfast.bench.results import measure
+from holdfast.bench.roofline import GpuWork
 from holdfast.bench.sweep import (
     KEEPS_UP,
     OverSaturation,
@@ -33,6 +34,7 @@ from holdfast.bench.sweep import (
 )
 from holdfast.bench.trials import sweep_load
 from holdfast.cli.main import build_parser, main
+from holdfast.enginemodel.catalog import find_accelerator
 from tests.bench.bench_builders import PNG, record, steady
 from tests.simulator.emulator_builders import MODEL, engine
 
@@ -310,6 +312,16 @@ def test_what_an_engine_ran_out_of_is_told_in_words_and_in_json(
     assert f"bound by {sweeppage.BOUND[bound]}" in sweeppage.told(found)[-1]
     assert sweeppage.as_json(found, "", LOAD)["binds"] == bound.value
     assert sweeppage.as_json(sweep_of(below), "", LOAD)["binds"] is None
+
+
+@pytest.mark.parametrize(("flops", "bound"), [(1e12, "memory"), (1e15, "compute")])
+def test_what_binds_beyond_saturation_is_told_with_its_place_under_the_roofline(flops: float, bound: str) -> None:
+    engine = Reported(3, 0.5, 1000.0, 7.0, 3.0, 0.0, work=GpuWork(flops, 1e11, 10.0))
+    saturated = Trial(4.0, replace(BAD, accelerator=find_accelerator("l40s")), "too much", engine)
+    lines = sweeppage.told(sweep_of(Trial(2.0, GOOD, ""), saturated))
+    assert lines[-1].startswith(f"{bound}-bound on l40s: {flops / 1e11:.3g} FLOP a byte of memory traffic")
+    uncounted = replace(saturated, engine=replace(engine, work=None))
+    assert sweeppage.told(sweep_of(uncounted))[-1].startswith("bound by ")
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "vllm:kv_cache_usage_perc{} much", "tgi_queue_size 3"])

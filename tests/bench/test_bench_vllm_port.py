@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,9 @@ from holdfast.bench.port import Api, CannotGenerate, Endpoint, Load, Planned, Ra
 from holdfast.bench.records import Outcome, Record
 from holdfast.bench.results import measure
 from holdfast.bench.vllm import VllmGenerator, arguments, records_of
+from holdfast.cli.main import main
 from holdfast.simulator.twin.scenario import BadInput
+from tests.simulator.emulator_builders import engine
 
 RATE = Rate(5.0, 2.0, 100, 20)
 
@@ -121,6 +125,29 @@ json.dump({json.dumps(detailed(3))}, open(os.path.join(folder, "result.json"), "
 """
     found = await run(fake_vllm(tmp_path, script), LOAD)
     assert [len(record.token_at) for record in found] == [20, 20, 20]
+
+
+async def test_the_command_sends_with_it_and_tells_who_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = f"""folder = next(a for a in sys.argv if a.startswith("--result-dir=")).split("=")[1]
+json.dump(sys.argv[1:], open({str(tmp_path / "given.json")!r}, "w"))
+json.dump({json.dumps(detailed(3))}, open(os.path.join(folder, "result.json"), "w"))
+"""
+    fake_vllm(tmp_path, script)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    load = ("--rate", "5", "--requests", "3", "--prompt-tokens", "100", "--output-tokens", "20")
+    sent = ("--generator", "vllm", "--tokenizer", "some/tokenizer", "--slo", "e2e=60s", "--warm-up", "0s")
+    async with engine() as client:
+        asked = ["bench", "--url", client.base, *load, *sent, "--cool-down", "0s", "--json"]
+        assert await asyncio.to_thread(main, asked) == 0
+        generated = await client.value("vllm:generation_tokens_total")
+    told = json.loads(capsys.readouterr().out)
+    assert (told["generator"], told["client"], told["results"]["requests"]) == ("vllm bench serve", None, 3)
+    assert told["results"]["verdicts"] == {"good": 3}
+    given = json.loads((tmp_path / "given.json").read_text())
+    assert {"--model=some/tokenizer", "--request-rate=5", "--num-prompts=3", "--random-input-len=100"} <= set(given)
+    assert generated == 0.0, "the own client sends nothing beside it"
 
 
 async def test_its_failure_is_told_by_its_last_line(tmp_path: Path) -> None:
