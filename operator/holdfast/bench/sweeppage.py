@@ -28,7 +28,7 @@ BOUND = {
     Resource.SEQUENCES: "sequences (requests wait while there is room in the KV cache)",
     Resource.TOKENS_PER_STEP: "tokens per step (requests wait while sequences and KV cache have room)",
     Resource.SEQUENCES_OR_TOKENS: "sequences or tokens per step (requests wait while there is room in the KV cache)",
-    Resource.NONE: "not the engine's queue: nothing waits there",
+    Resource.NONE: "something else than the engine's queue: nothing waits there",
 }
 
 
@@ -207,7 +207,7 @@ def _latency(panel: Axes, found: Sweep, rates: Sequence[float]) -> None:
     panel.set_yscale("log")
     panel.set_xlabel("req/s (dashed: bounds of a good request)")
     panel.set_ylabel("ms")
-    panel.legend(frameon=False, fontsize=8)
+    panel.legend(edgecolor="none", fontsize=8)
     page.plain(panel, "both")
 
 
