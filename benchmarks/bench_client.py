@@ -100,6 +100,7 @@ def measure(streams: int, chunks_per_second: float, seconds: float) -> dict[str,
         return asyncio.run(_measure(url, streams, step, seconds, ours))
     finally:
         server.terminate()
+        os.sched_setaffinity(0, cores)
 
 
 async def _measure(url: str, streams: int, step: float, seconds: float, pipe: Connection) -> dict[str, Any]:

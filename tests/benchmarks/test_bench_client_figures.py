@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.bench_client import CHUNKS_PER_SECOND, figures, missed
+from benchmarks.bench_client import CHUNKS_PER_SECOND, figures, measure, missed
 from holdfast.bench.records import Outcome
 from tests.bench.bench_builders import record, steady
 
@@ -48,3 +48,12 @@ def test_each_bar_is_told_where_it_is_missed(wrong: dict[str, Any], named: str) 
     assert missed(KEPT, CHUNKS_PER_SECOND) == []
     (bar,) = missed(KEPT | wrong, CHUNKS_PER_SECOND)
     assert named in bar
+
+
+@pytest.mark.slow
+def test_every_request_of_an_emulated_engine_is_answered_and_its_first_token_compared() -> None:
+    found = measure(streams=20, chunks_per_second=400.0, seconds=2.0)
+    assert found["not_finished"] == 0
+    assert found["first_tokens_compared"] > 10
+    assert 0.0 < found["added_ttft_p50_ms"]
+    assert 0.0 < found["chunks_per_second"] < 500.0
