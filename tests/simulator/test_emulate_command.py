@@ -30,6 +30,15 @@ def test_underscores_are_dashes_as_in_vllm() -> None:
     assert options("--model=m", "--max_num_seqs=7", "--served_model_name", "a_b").served_names == ("a_b",)
 
 
+@pytest.mark.parametrize(
+    ("flags", "counts"), [((), False), (("--enable-mfu-metrics",), True), (("--no-enable-mfu-metrics",), False)]
+)
+def test_work_is_counted_on_demand_as_in_vllm(flags: tuple[str, ...], counts: bool) -> None:
+    given, ignored = parse_options(["--model=m", *flags], {})
+    assert given.mfu_metrics == counts
+    assert not ignored
+
+
 def test_flags_of_vllm_without_effect_are_named() -> None:
     given, ignored = parse_options(["serve", "m", "--enforce-eager", "--load-format=dummy", "--port=1"], {})
     assert ignored == ["--enforce-eager", "--load-format=dummy"]

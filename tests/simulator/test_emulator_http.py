@@ -295,3 +295,17 @@ async def test_answers_name_the_replica_where_there_is_one() -> None:
         client.session.post(client.base + "/v1/completions", json={"prompt": "a", "max_tokens": 1}) as got,
     ):
         assert got.headers["X-Holdfast-Replica"] == "chat-h100-0"
+
+
+async def test_work_is_counted_where_that_is_asked_for() -> None:
+    counters = [f"vllm:estimated_{what}_per_gpu_total" for what in ("flops", "read_bytes", "write_bytes")]
+    async with engine() as plain, engine(mfu_metrics=True) as counting:
+        for client in (plain, counting):
+            await client.post(holdfast_prompt_tokens=1000, max_tokens=11)
+        assert [await plain.value(name) for name in counters] == [0.0, 0.0, 0.0]
+        flops, read_bytes, written_bytes = [await counting.value(name) for name in counters]
+    # Ten decodes, after a prompt that is one step: eleven times the weights, 2 FLOP for each of them and token.
+    parameters, kv_bytes = 8.19e9, 2 * 36 * 8 * 128 * 2
+    assert flops == pytest.approx(2 * parameters * 1010, rel=0.05)
+    assert read_bytes == pytest.approx(11 * (2 * parameters + 1005 * kv_bytes), rel=0.01)
+    assert written_bytes == pytest.approx(1010 * kv_bytes)

@@ -77,6 +77,7 @@ def parse_options(given: Sequence[str], environment: Mapping[str, str]) -> tuple
         long_prefill_token_threshold=parsed.long_prefill_token_threshold,
         kv_tokens=parsed.kv_tokens,
         custom_buckets=parsed.custom_histogram_buckets,
+        mfu_metrics=parsed.enable_mfu_metrics,
         shutdown_timeout_seconds=parsed.shutdown_timeout,
         cold_start_seconds=parsed.cold_start,
         overhead_seconds=parsed.overhead,
@@ -144,6 +145,12 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     engine.add_argument("--max-num-queued-reqs", type=_whole(0), help="requests in the engine; beyond it 503")
     engine.add_argument("--long-prefill-token-threshold", type=_whole(0), default=0, help="largest chunk of a prompt")
     engine.add_argument("--custom-histogram-buckets", type=_buckets, default={}, help="JSON: edges by family")
+    engine.add_argument(
+        "--enable-mfu-metrics",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="count estimated FLOPs and bytes moved per GPU",
+    )
     engine.add_argument("--scheduler-cls", help=f"{SCHEDULER_CLASS} turns the fast loop on")
     engine.add_argument("--shutdown-timeout", type=_seconds, default=0.0, help="seconds to drain after SIGTERM")
 

@@ -81,10 +81,16 @@ def engine_prior(
     gpus = max(1, gpu_count)
     known_model = find_model(model_uri, quantization)
     known_accelerator = find_accelerator(accelerator_name, node_selector)
-    model = known_model or guess_model(model_uri, quantization) or generic_model(DEFAULT_PARAMETERS, DEFAULT_PARAMETERS)
+    model = known_model or assumed_model(model_uri, quantization)
     accelerator = known_accelerator or GENERIC_ACCELERATOR
     known = known_model is not None and known_accelerator is not None
     return _prior(model, accelerator, gpus, known, memory_utilization)
+
+
+def assumed_model(model_uri: str, quantization: str | None = None) -> ModelShape:
+    """The shape of a known model, else one by the size that its name states, else a usual one."""
+    known = find_model(model_uri, quantization) or guess_model(model_uri, quantization)
+    return known or generic_model(DEFAULT_PARAMETERS, DEFAULT_PARAMETERS)
 
 
 @cache

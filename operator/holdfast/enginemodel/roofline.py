@@ -1,9 +1,12 @@
-"""A step law from what a model must move and compute, for models and accelerators without a table."""
+"""What a model must move and compute: a step law for those without a table, and the work of a step."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from holdfast.enginemodel.catalog import AcceleratorShape, ModelShape
-from holdfast.enginemodel.steplaw import StepLaw
+from holdfast.enginemodel.steplaw import Chunk, StepLaw
 from holdfast.enginemodel.steptable import Curve, StepTable, Surface
 
 BANDWIDTH_EFFICIENCY = 0.85
@@ -55,3 +58,32 @@ def roofline_table(law: StepLaw) -> StepTable:
     reads = tuple(law.c3 * decodes * kv for decodes in DECODES for kv in DECODES)
     chunks, decodes = Surface(CHUNKS, PREFIXES, pairs), Surface(DECODES, DECODES, reads)
     return StepTable("", "", 1, 0.0, 0.0, dense, dense, chunks, decodes, STEP_OVERHEAD_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """What one GPU computes and moves in a step: floating point operations, bytes from and to its memory."""
+
+    flops: float
+    read_bytes: float
+    written_bytes: float
+
+
+def step_work(
+    model: ModelShape, tensor_parallel: int, chunks: Iterable[Chunk], decodes: int, decode_kv_tokens: int
+) -> StepWork:
+    """The work of a step on each of `tensor_parallel` GPUs, whose decodes attend to so many KV tokens in all.
+
+    Source: vLLM's estimate (v1/metrics/perf.py), to first order. As there, a chunk attends to all tokens up to its end;
+    left out are activations on their way through memory, and that only last tokens reach the output head.
+    """
+    tokens, context, pairs = decodes, decode_kv_tokens, decode_kv_tokens
+    for chunk, prefix in chunks:
+        tokens += chunk
+        context += prefix + chunk
+        pairs += chunk * (prefix + chunk)
+    gpus = max(1, tensor_parallel)
+    flops = 2.0 * model.active_parameters * tokens + 4.0 * model.layers * model.heads * model.head_dim * pairs
+    weights = model.parameters * model.weight_bytes / gpus if tokens else 0.0
+    kv_bytes = model.kv_bytes_per_token / min(gpus, model.kv_heads)
+    return StepWork(flops / gpus, weights + context * kv_bytes, tokens * kv_bytes)

@@ -41,7 +41,8 @@ class EmulatorServer:
     def __init__(self, setup: EngineSetup) -> None:
         self.setup = setup
         scheduler = setup.scheduler(_loop_time)
-        self.engine = EmulatedEngine(scheduler, setup.timer(), setup.metrics(time.time()), speed=setup.options.speed)
+        metrics = setup.metrics(time.time())
+        self.engine = EmulatedEngine(scheduler, setup.timer(), metrics, speed=setup.options.speed, work=setup.work())
         self._fast_loop = (
             FastLoopMetrics(scheduler, setup.options.names[0], EMULATED_VLLM_VERSION)
             if isinstance(scheduler, FastLoopScheduler)

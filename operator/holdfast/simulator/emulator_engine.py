@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from holdfast.enginemodel.roofline import StepWork
 from holdfast.enginemodel.scheduler import Refusal, RejectReason, Scheduler, Sequence, SequenceStatus, StepPlan
 from holdfast.enginemodel.steplaw import StepTimer
 from holdfast.simulator.emulator_fastloop import FastLoopScheduler
@@ -48,14 +50,26 @@ class Job:
 
 
 class EmulatedEngine:
-    """One engine on the running event loop's clock; `speed` 2 makes every step take half as long."""
+    """One engine on the running event loop's clock.
 
-    def __init__(self, scheduler: Scheduler, timer: StepTimer, metrics: EngineMetrics, *, speed: float = 1.0) -> None:
+    `speed` 2 makes every step take half as long; `work` estimates what a step computes and moves, None counts none.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        timer: StepTimer,
+        metrics: EngineMetrics,
+        *,
+        speed: float = 1.0,
+        work: Callable[[StepPlan], StepWork] | None = None,
+    ) -> None:
         self.scheduler = scheduler
         self.metrics = metrics
         self._timer = timer
         self._speed = speed
         self._jobs: dict[Sequence, Job] = {}
+        self._estimate = work
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -133,6 +147,12 @@ class EmulatedEngine:
             if sequence.preemptions == 0:
                 metrics.add("vllm:prefix_cache_queries", sequence.prompt_tokens)
                 metrics.add("vllm:prefix_cache_hits", sequence.cached_tokens)
+
+        if self._estimate is not None and not plan.empty:
+            work = self._estimate(plan)
+            metrics.add("vllm:estimated_flops_per_gpu", work.flops)
+            metrics.add("vllm:estimated_read_bytes_per_gpu", work.read_bytes)
+            metrics.add("vllm:estimated_write_bytes_per_gpu", work.written_bytes)
 
     def _deliver(self, plan: StepPlan, now: float) -> None:
         gaps = self.metrics.histograms["vllm:inter_token_latency_seconds"]

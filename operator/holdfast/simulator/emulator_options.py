@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.enginemodel.prior import MEMORY_UTILIZATION, EnginePrior, engine_prior
-from holdfast.enginemodel.scheduler import BLOCK_TOKENS, Scheduler, SchedulerLimits
+from holdfast.enginemodel.prior import MEMORY_UTILIZATION, EnginePrior, assumed_model, engine_prior
+from holdfast.enginemodel.roofline import StepWork, step_work
+from holdfast.enginemodel.scheduler import BLOCK_TOKENS, Scheduler, SchedulerLimits, StepPlan
 from holdfast.enginemodel.steplaw import StepTimer
 from holdfast.enginemodel.steptable import DEFAULT_OVERHEAD_SECONDS, StepTable
 from holdfast.simulator.emulator_families import cache_config
@@ -33,7 +34,7 @@ class EmulatorOptions:
     `overhead_seconds` is the host's time per step, `speed` divides every step, `cold_start_seconds` pass before the
     server listens, `connection_close_share` of the answers end their connection, all of them once `drain_file` is
     there. `replica` names this engine in a header of every answer. `engine_limits` are the files in which the fast loop
-    finds its limits; None leaves it out.
+    finds its limits; None leaves it out. `mfu_metrics` counts what steps compute and move, as vLLM does where asked to.
     """
 
     model: str
@@ -53,6 +54,7 @@ class EmulatorOptions:
     long_prefill_token_threshold: int = 0
     kv_tokens: int | None = None
     custom_buckets: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    mfu_metrics: bool = False
     shutdown_timeout_seconds: float = 0.0
     cold_start_seconds: float = 0.0
     overhead_seconds: float = DEFAULT_OVERHEAD_SECONDS
@@ -87,6 +89,19 @@ class EngineSetup:
     def timer(self) -> StepTimer:
         timer = self.prior.timer
         return timer.with_overhead(self.options.overhead_seconds) if isinstance(timer, StepTable) else timer
+
+    def work(self) -> Callable[[StepPlan], StepWork] | None:
+        """Estimates what a step computes and moves, if that is to be counted."""
+        options = self.options
+        if not options.mfu_metrics:
+            return None
+        model = assumed_model(options.model, options.quantization)
+
+        def of(plan: StepPlan) -> StepWork:
+            chunks = ((chunk, prefix) for _, chunk, prefix in plan.prefills)
+            return step_work(model, options.tensor_parallel_size, chunks, len(plan.decodes), plan.decode_kv_tokens)
+
+        return of
 
     def metrics(self, created_at: float) -> EngineMetrics:
         labels = cache_config(self.limits.kv_tokens, BLOCK_TOKENS, self.max_model_len, MEMORY_UTILIZATION)
