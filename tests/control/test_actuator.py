@@ -47,10 +47,12 @@ class Metrics:
 class Told:
     def __init__(self) -> None:
         self.errors: list[str] = []
+        self.done: list[Action] = []
 
     def pictured(self, *_: Any) -> None: ...
 
-    def decided(self, decision: Decision) -> None: ...
+    def decided(self, decision: Decision) -> None:
+        self.done.append(decision.verdict.action)
 
     def error(self, phase: str) -> None:
         self.errors.append(phase)
@@ -201,6 +203,20 @@ async def test_what_is_decided_is_told_though_the_write_was_refused() -> None:
     part = parts(sizes={"h100": 2}, ready={"h100": 2})
     await actuator(api).act([part], [decision(part, Action.SCALE_DOWN, h100=1)], [], [], now=0.0)
     assert api.objects[f"{SERVICES}/chat"]["status"]["lastDecision"]["action"] == "ScaleDown"
+
+
+async def test_a_refused_change_counts_as_a_failure_each_time_and_as_a_change_once_it_is_made() -> None:
+    api, part, told = cluster(), parts(sizes={"h100": 2}, ready={"h100": 2}), Told()
+    acting = Actuator(api, Metrics(), told, RenderSettings(pod_files={"a.py": ""}), lambda: True)
+    up = decision(part, Action.SCALE_UP, h100=3)
+    for now in (0.0, 5.0):
+        await acting.act([part], [up], [], [], now=now)
+    assert (told.done, told.errors) == ([], ["act", "act"])
+    api.put_object(
+        f"{DEPLOYMENTS}/chat-h100", {"metadata": {"ownerReferences": [{"uid": "uid-chat"}]}, "spec": {"replicas": 2}}
+    )
+    await acting.act([part], [up], [], [], now=10.0)
+    assert (told.done, told.errors) == ([Action.SCALE_UP], ["act", "act"])
 
 
 async def test_leadership_lost_between_two_writes_of_one_decision_stops_the_second() -> None:

@@ -193,8 +193,9 @@ class Actuator:
         try:
             await self._carry_out(part, decision, changes, running, now)
         except (ApiError, ApiUnreachable, scale.StaleDecision) as error:
-            failure = error  # what was decided and why is told all the same
-        self._telemetry.decided(decision)
+            failure = error  # what was decided and why is told all the same, and is tried again
+        else:
+            self._telemetry.decided(decision)
         due_at = await self._teller.tell(part, decision, changes, self._live.applied(part), now, records)
         if failure is not None:
             raise failure
