@@ -55,5 +55,5 @@ def test_every_request_of_an_emulated_engine_is_answered_and_its_first_token_com
     found = measure(streams=20, chunks_per_second=400.0, seconds=2.0)
     assert found["not_finished"] == 0
     assert found["first_tokens_compared"] > 10
-    assert 0.0 < found["added_ttft_p50_ms"]
+    assert found["added_ttft_p50_ms"] > 0.0
     assert 0.0 < found["chunks_per_second"] < 500.0
