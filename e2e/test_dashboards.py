@@ -44,7 +44,21 @@ def loaded(operator: None, place: Kubectl) -> Iterator[Kubectl]:
 
     All of it goes on as long as the tests run.
     """
+    with _one_of_a_kind(), _scene(place):
+        yield place
+
+
+@contextmanager
+def _one_of_a_kind() -> Iterator[None]:
     nodes.set_node_capacity({_SCARCE: 1})
+    try:
+        yield
+    finally:
+        nodes.set_node_capacity({_SCARCE: None})
+
+
+@contextmanager
+def _scene(place: Kubectl) -> Iterator[None]:
     place.apply([_watched(), _starved(), stack.small_service("frozen")])
     for name, replicas in (("watched", 2), ("starved", 1), ("frozen", 1)):
         place.wait_for("llms", name, functools.partial(_has_ready, replicas), 90, f"{replicas} Ready")
@@ -55,8 +69,7 @@ def loaded(operator: None, place: Kubectl) -> Iterator[Kubectl]:
         _raise_minimum(place, "watched", 3)
         place.wait_until(lambda: bool(_ask(_changes(place))), 60, "the first change, counted")
         _raise_minimum(place, "watched", 4)
-        yield place
-    nodes.set_node_capacity({_SCARCE: None})
+        yield
 
 
 def _watched() -> Json:

@@ -97,6 +97,7 @@ class FastLoop:
         self._next_fit = float("-inf")
         self._next_record = float("-inf")
         self._emptied = False
+        self._told_of_waiting = False
         self._active = capacity.active_sequences
         self._most_tokens = capacity.tokens_per_step
         self._pairs_per_prefill = 0.0
@@ -196,8 +197,9 @@ class FastLoop:
         return self.queue.order.older_than(self._clock() - rules.longest_wait_seconds(self.limits))
 
     def is_record_due(self) -> bool:
-        """Whether to publish now: some time has passed, or the last counted request has left."""
-        if not self._emptied and self._last_update < self._next_record:
+        """Whether to publish now: some time has passed, or the last request has left, or started, that was told of."""
+        settled = self._emptied or (self._told_of_waiting and not self._any_waits)
+        if not settled and self._last_update < self._next_record:
             return False
         self._emptied = False
         self._next_record = self._last_update + RECORD_SECONDS
@@ -206,6 +208,7 @@ class FastLoop:
     def record(self) -> list[float]:
         """The numbers of record.FIELDS after those of the plugin's own cost."""
         ledger, law, ahead = self.ledger, self.fit.law, self._look_ahead()
+        self._told_of_waiting = self._any_waits
         coefficients = [_NONE] * 5 if law is None else [law.c0, law.c1, law.c2, law.c3, law.c4]
         return [
             self.mode,
@@ -227,6 +230,10 @@ class FastLoop:
         """The first numbers of record.COUNTS."""
         ledger = self.ledger
         return [ledger.arrived, ledger.good, *ledger.bad.values(), ledger.withdrawn, ledger.good_tokens]
+
+    @property
+    def _any_waits(self) -> bool:
+        return bool(self.queue) or len(self.others) > 0
 
     def _waiting(self) -> tuple[float, ...]:
         """Requests at the front, in time and late, and prompt tokens of those in time.
@@ -336,7 +343,7 @@ class FastLoop:
 
     def _free_after(self, output: Output) -> int:
         """Sequences that may start next; none where requests wait although the step had tokens left: memory lacks."""
-        if self.queue and output.total_num_scheduled_tokens < self.step_limits.tokens_per_step:
+        if self._any_waits and output.total_num_scheduled_tokens < self.step_limits.tokens_per_step:
             return 0
         return max(0, self.step_limits.active_sequences - self._running - len(output.scheduled_new_reqs))
 

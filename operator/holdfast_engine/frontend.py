@@ -31,14 +31,14 @@ class Frontend:
         self._engine._record_admission_rejection(CAPS[refused])
 
     async def end_older_than(self, seconds: float) -> None:
-        """End what was seen longer ago and has no token yet: its client gets a 503 that says so.
+        """End what has been seen waiting for longer: its client gets a 503 that says so.
 
         To be called now and then. vLLM notes arrivals by the clock of the wall, which may be set meanwhile, and only
         where it keeps statistics.
         """
         now, states = self._clock(), self._engine.output_processor.request_states
-        self._seen_at = {name: self._seen_at.get(name, now) for name in states}
-        ended = [state for name, state in states.items() if self._seen_at[name] <= now - seconds and _waits(state)]
+        self._seen_at = {name: self._seen_at.get(name, now) for name, state in states.items() if _waits(state)}
+        ended = [states[name] for name, seen_at in self._seen_at.items() if seen_at <= now - seconds]
         if not ended:
             return
         for state in ended:

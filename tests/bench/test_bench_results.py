@@ -26,6 +26,12 @@ def warming(count: int = 200, slow: int = 40) -> list[Record]:
     return [record([1.0] if number < slow else [0.2], at=0.1 * number, index=number) for number in range(count)]
 
 
+def test_a_run_without_a_token_tells_no_price_of_one() -> None:
+    refused = [record((), Outcome.OVERLOADED, at=0.1 * number, index=number) for number in range(60)]
+    found = measure(refused, Slo(), dollars_per_hour=2.0)
+    assert "a dollar" not in dict(report.rates(found))
+
+
 def test_a_warm_up_is_found_and_cut_by_arrival() -> None:
     cut = window.choose(warming(), None, 0.0)
     assert cut.begin == pytest.approx(4.0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.act.api import ApiError
+from holdfast.act.api import ApiError, ApiUnreachable
 from holdfast.act.scale import DELETION_COST
 from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
@@ -217,6 +217,22 @@ async def test_a_refused_change_counts_as_a_failure_each_time_and_as_a_change_on
     )
     await acting.act([part], [up], [], [], now=10.0)
     assert (told.done, told.errors) == ([Action.SCALE_UP], ["act", "act"])
+
+
+async def test_a_write_whose_answer_was_lost_counts_as_a_change_for_the_next_tick_finds_it_made() -> None:
+    api, part, told = cluster(), parts(sizes={"h100": 2}, ready={"h100": 2}), Told()
+    api.fail_with = ApiUnreachable("the connection was lost")
+    acting = Actuator(api, Metrics(), told, RenderSettings(pod_files={"a.py": ""}), lambda: True)
+    await acting.act([part], [decision(part, Action.SCALE_UP, h100=3)], [], [], now=0.0)
+    assert (told.done, told.errors) == ([Action.SCALE_UP], ["act"])
+
+
+async def test_what_is_no_longer_wanted_when_it_would_be_written_is_no_change() -> None:
+    api, part, told = cluster(), parts(sizes={"h100": 2}, ready={"h100": 2}), Told()
+    api.objects[f"{SERVICES}/chat"]["metadata"]["generation"] += 1
+    acting = Actuator(api, Metrics(), told, RenderSettings(pod_files={"a.py": ""}), lambda: True)
+    await acting.act([part], [decision(part, Action.SCALE_UP, h100=3)], [], [], now=0.0)
+    assert (told.done, told.errors) == ([], [])
 
 
 async def test_leadership_lost_between_two_writes_of_one_decision_stops_the_second() -> None:

@@ -375,6 +375,31 @@ def test_who_waits_in_another_order_than_ours_counts_for_the_door_as_well() -> N
     assert numbers["waiting_fresh_tokens"] == pytest.approx(7 * 400.0)
 
 
+def test_nobody_finds_room_at_once_where_others_wait_in_an_order_of_vllm_s_own() -> None:
+    engine = ToyEngine()
+    engine.arrive(prompt=300, output=50)
+    engine.step()
+    engine.step()
+    assert engine.loop._free_sequences > 0
+    engine.loop.others = [object()]
+    engine.step()
+    assert engine.loop._free_sequences == 0
+
+
+def test_a_record_that_told_of_waiting_requests_is_followed_by_one_that_does_not() -> None:
+    engine = ToyEngine(limits=None, active=1)
+    engine.arrive(prompt=10, output=2)
+    engine.arrive(prompt=10, output=2)
+    engine.step()
+    assert engine.loop.is_record_due()
+    assert engine.loop.record()[2] == 1, "one waits at the front"
+    while engine.loop.queue:
+        engine.step()
+    assert engine.loop.is_record_due()
+    assert engine.loop.record()[2] == 0
+    assert not engine.loop.is_record_due()
+
+
 def test_records_are_due_now_and_then_and_when_the_last_request_ends() -> None:
     engine = ToyEngine()
     engine.arrive(prompt=10, output=50)

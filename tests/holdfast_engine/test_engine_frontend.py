@@ -9,15 +9,16 @@ import pytest
 
 from holdfast_engine.frontend import Frontend
 
+LONGEST_SECONDS = 10.0
+
 
 @dataclass
 class Waiting:
-    """A request as vLLM's output processor holds it; `stats` is None where vLLM keeps no statistics."""
+    """A request as vLLM's output processor holds it."""
 
     request_id: str
     is_prefilling: bool = True
     streaming_input: bool = False
-    stats: Any = None
 
 
 @dataclass
@@ -25,6 +26,7 @@ class Engine:
     """Stands for vLLM's AsyncLLM: its requests in order of arrival."""
 
     request_states: dict[str, Waiting] = field(default_factory=dict)
+    now: float = 0.0
 
     @property
     def output_processor(self) -> Engine:
@@ -32,6 +34,11 @@ class Engine:
 
     def arrive(self, name: str, **more: Any) -> None:
         self.request_states[name] = Waiting(name, **more)
+
+    async def sweep(self, frontend: Frontend, *moments: float) -> None:
+        for moment in moments:
+            self.now = moment
+            await frontend.end_older_than(LONGEST_SECONDS)
 
 
 @pytest.fixture
@@ -47,46 +54,60 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-async def test_only_who_has_no_token_and_was_seen_long_ago_is_ended(ended: list[str]) -> None:
-    now, engine = 1000.0, Engine()
-    frontend = Frontend(engine, lambda: now)  # type: ignore[arg-type]
+@pytest.fixture
+def engine() -> Engine:
+    return Engine()
+
+
+@pytest.fixture
+def frontend(engine: Engine) -> Frontend:
+    return Frontend(engine, lambda: engine.now)  # type: ignore[arg-type]
+
+
+async def test_only_who_has_no_token_and_was_seen_long_ago_is_ended(
+    engine: Engine, frontend: Frontend, ended: list[str]
+) -> None:
     engine.arrive("old")
     engine.arrive("served", is_prefilling=False)
     engine.arrive("talking", streaming_input=True)
-    await frontend.end_older_than(10.0)
-    now += 9.0
+    await engine.sweep(frontend, 0.0)
     engine.arrive("new")
-    await frontend.end_older_than(10.0)
+    await engine.sweep(frontend, 9.0)
     assert ended == []
-    now += 1.0
-    await frontend.end_older_than(10.0)
+    await engine.sweep(frontend, 10.0)
     assert ended == ["old"]
-    now += 9.0
-    await frontend.end_older_than(10.0)
+    await engine.sweep(frontend, 19.0)
     assert ended == ["old", "new"]
 
 
-async def test_a_clock_of_the_wall_that_is_set_ends_nobody(ended: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    wall, engine = [1e9], Engine()
-    monkeypatch.setattr("time.time", lambda: wall[0])
-    frontend = Frontend(engine)  # type: ignore[arg-type]
+async def test_a_session_waits_anew_for_each_part_of_its_input(
+    engine: Engine, frontend: Frontend, ended: list[str]
+) -> None:
+    engine.arrive("session", streaming_input=True)
+    await engine.sweep(frontend, 0.0, 5.0, 20.0)
+    engine.request_states["session"].streaming_input = False
+    await engine.sweep(frontend, 21.0, 30.0)
+    assert ended == []
+    await engine.sweep(frontend, 31.0)
+    assert ended == ["session"]
+
+
+async def test_a_clock_of_the_wall_that_is_set_ends_nobody(
+    engine: Engine, ended: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: engine.now)
     engine.arrive("waits")
-    for moment in (1e9, 1e9 + 3600.0, 1e9 - 3600.0):
-        wall[0] = moment
-        await frontend.end_older_than(10.0)
+    await engine.sweep(Frontend(engine), 1e9, 1e9 + 3600.0, 1e9 - 3600.0)  # type: ignore[arg-type]
     assert ended == []
 
 
-async def test_who_is_gone_is_forgotten_and_a_name_that_comes_again_waits_anew(ended: list[str]) -> None:
-    now, engine = 0.0, Engine()
-    frontend = Frontend(engine, lambda: now)  # type: ignore[arg-type]
+async def test_who_is_gone_is_forgotten_and_a_name_that_comes_again_waits_anew(
+    engine: Engine, frontend: Frontend, ended: list[str]
+) -> None:
     engine.arrive("again")
-    await frontend.end_older_than(10.0)
+    await engine.sweep(frontend, 0.0)
     engine.request_states.clear()
-    now = 8.0
-    await frontend.end_older_than(10.0)
+    await engine.sweep(frontend, 8.0)
     engine.arrive("again")
-    await frontend.end_older_than(10.0)
-    now = 12.0
-    await frontend.end_older_than(10.0)
+    await engine.sweep(frontend, 9.0, 12.0)
     assert ended == []

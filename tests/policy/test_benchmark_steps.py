@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.api.benchmark_summary import Failed, RunFigures, Summary, SweepFigures, TuneFigures
 from holdfast.api.reasons import Reason
 from holdfast.domain.benchmark import Engines, JobSeen, JobState, Phase, Remembered
-from holdfast.policy.benchmarks import PerReplica, is_at_rest, is_outdated, look, moved, per_replica, priced
+from holdfast.policy.benchmarks import PerReplica, completed, is_at_rest, is_outdated, look, moved, per_replica
 
 ONE = Engines((("h100", 1),), generation=1, digest="a")
 TWO = Engines((("h100", 2),), generation=1, digest="a")
@@ -164,7 +164,7 @@ def test_of_several_accelerators_nothing_is_remembered_that_could_change() -> No
 def cost(engines: Engines | None = TWO, change: str = "", price: float | None = 3.6, **run: Any) -> float | None:
     """Tokens per dollar of a run that made 1000 tokens a second at 5 req/s."""
     figures = RunFigures(**{"output_tokens_per_second": 1000.0, "arrival_rps": 5.0, **run})
-    found = priced(Summary(run=figures), engines, change, price)
+    found = completed(Summary(run=figures), engines, change, price)
     assert Summary.read(found.to_json()) == found
     assert found.run is not None
     return found.run.tokens_per_dollar
@@ -199,11 +199,20 @@ def test_where_the_price_of_what_answered_is_not_known_there_is_no_cost(
 @pytest.mark.parametrize("rate", [None, math.nan])
 def test_tokens_that_nobody_counted_cost_nothing_that_is_known(rate: float | None) -> None:
     summary = Summary(run=RunFigures.model_construct(output_tokens_per_second=rate, arrival_rps=5.0))
-    found = priced(summary, TWO, "", 3.6).run
+    found = completed(summary, TWO, "", 3.6).run
     assert found is not None
     assert found.tokens_per_dollar is None
 
 
+@pytest.mark.parametrize(
+    ("engines", "change", "told"), [(ONE, "", True), (TWO, "", None), (ONE, "edited", None), (None, "", None)]
+)
+def test_what_binds_is_told_of_one_replica_alone(engines: Engines | None, change: str, told: bool | None) -> None:
+    found = completed(Summary(run=RunFigures(compute_bound=True)), engines, change, None).run
+    assert found is not None
+    assert found.compute_bound is told
+
+
 def test_a_failure_has_no_cost() -> None:
     failed = Summary.failed(Failed.FAILED, "why")
-    assert priced(failed, TWO, "", 3.6) == failed
+    assert completed(failed, TWO, "", 3.6) == failed

@@ -70,6 +70,14 @@ def test_a_miss_where_nearly_all_was_good_is_followed_by_a_rate_little_below_wha
     assert stride(1.0) < 0.95
 
 
+def test_requests_that_are_bad_at_any_rate_do_not_hold_the_search_up() -> None:
+    engine = FakeEngine(dict.fromkeys(SETTINGS, 1.0), dict.fromkeys(SETTINGS, 10.0), learns=-0.5)
+    engine.good_beyond = 0.94
+    found = asyncio.run(Search(engine, engine, REQUESTS).tune([MOST]))
+    assert found.best is not None
+    assert len(found.trials) < 15
+
+
 @given(st.lists(st.floats(-0.1, 0.1), min_size=len(SETTINGS), max_size=len(SETTINGS)))
 @settings(max_examples=40, deadline=None)
 def test_a_model_that_knows_how_far_it_is_off_finds_the_best_that_it_does_not_put_first(wrong: list[float]) -> None:

@@ -70,7 +70,7 @@ def rates(results: Results) -> list[tuple[str, str]]:
             f"{results.peak_in_flight} requests, {results.peak_resident_tokens:,.0f} tokens of KV cache",
         ),
     ]
-    if math.isfinite(results.tokens_per_dollar):
+    if 0.0 < results.tokens_per_dollar < math.inf:
         millions = results.tokens_per_dollar / 1e6
         told.append(("a dollar", f"{_number(millions)} M output tokens (${_number(1.0 / millions)} a million)"))
     if results.engine is not None:

@@ -189,12 +189,15 @@ class Actuator:
             limits=self._live.wanted(part),
             activator=self._objects.has_activator(part),
         )
-        failure = None
+        # What was decided and why is told in any case, and tried again.
+        failure: Exception | None = None
         try:
-            await self._carry_out(part, decision, changes, running, now)
-        except (ApiError, ApiUnreachable, scale.StaleDecision) as error:
-            failure = error  # what was decided and why is told all the same, and is tried again
-        else:
+            made = await self._carry_out(part, decision, changes, running, now)
+        except (ApiError, scale.StaleDecision) as error:
+            failure, made = error, False
+        except ApiUnreachable as error:
+            failure, made = error, True  # nobody knows; the next tick may find it made, and decide no change
+        if made:
             self._telemetry.decided(decision)
         due_at = await self._teller.tell(part, decision, changes, self._live.applied(part), now, records)
         if failure is not None:
@@ -227,10 +230,11 @@ class Actuator:
 
     async def _carry_out(
         self, part: ServiceParts, decision: Decision, changes: Plan, running: Mapping[str, float], now: float
-    ) -> None:
+    ) -> bool:
+        """Write all of it; whether the service still was what was decided on."""
         work = self._objects.work(part, changes, now)
         if (changes.moves or work) and not await self._still_wanted(decision):
-            return
+            return False
         await self._objects.carry_out(part, changes, work, now)
         for deployment, target in changes.scale:
             await scale.scale(
@@ -244,6 +248,7 @@ class Actuator:
         for name in changes.delete:
             shown = part.shown("Deployment", name)
             await delete(self._api, deployment_path(decision.key.namespace, name), shown.uid if shown else "")
+        return True
 
     def _admission(self, service: LLMService, accelerator: Accelerator, deployed: Deployed | None) -> int | None:
         """Return the admission limit of a rollout that starts now, worked out once a generation."""

@@ -328,7 +328,7 @@ class Benchmarks:
             status = benchmark_report.ended(entry, case.status, step, now)
         else:
             self._load_ends(case, now)
-            step = replace(step, summary=policy.priced(step.summary, engines, moved, case.price_of(engines)))
+            step = replace(step, summary=policy.completed(step.summary, engines, moved, case.price_of(engines)))
             lost = await self._keep(entry, step)
             step = replace(step, message="; ".join(filter(None, (step.message, lost))))
             status = benchmark_report.measured(entry, case.status, step, case.of, case.part, engines, moved, now)

@@ -202,18 +202,30 @@ def _error(rate: float, attains: float, misses: float, requests: int) -> float:
     return rate * math.sqrt(width * width / 12.0 + 1.0 / max(1, requests))
 
 
-def priced(summary: Summary, engines: Engines | None, moved: str, replica_dollars_per_hour: float | None) -> Summary:
-    """The result with the tokens that a dollar buys, where the same replicas of one price answered it all along.
+def completed(summary: Summary, engines: Engines | None, moved: str, replica_dollars_per_hour: float | None) -> Summary:
+    """The result with what only the operator knows of who answered it.
 
-    What they answer besides costs as well: beyond a tenth of the load, the price of the rest is not known.
+    That is the tokens that a dollar buys by the price of now, where the same replicas answered all along; and whether
+    compute binds, which the client takes from the counters of one engine, is left out where there were several.
     """
     run = summary.run
-    if run is None or engines is None or moved or not engines.accelerator or replica_dollars_per_hour is None:
+    if run is None:
         return summary
-    if run.output_tokens_per_second is None or engines.other_rps > MOST_OTHER_SHARE * (run.arrival_rps or 0.0):
-        return summary
-    found = figure(tokens_per_dollar(run.output_tokens_per_second, engines.count * replica_dollars_per_hour))
-    return summary.model_copy(update={"run": run.model_copy(update={"tokens_per_dollar": found})})
+    same = engines if engines is not None and not moved else None
+    update = {
+        "compute_bound": run.compute_bound if same is not None and same.count == 1 else None,
+        "tokens_per_dollar": None if same is None else _tokens_per_dollar(run, same, replica_dollars_per_hour),
+    }
+    return summary.model_copy(update={"run": run.model_copy(update=update)})
+
+
+def _tokens_per_dollar(run: RunFigures, engines: Engines, replica_dollars_per_hour: float | None) -> float | None:
+    """What replicas answer besides costs as well: beyond a tenth of the load, the price of the rest is not known."""
+    if replica_dollars_per_hour is None or not engines.accelerator or run.output_tokens_per_second is None:
+        return None
+    if engines.other_rps > MOST_OTHER_SHARE * (run.arrival_rps or 0.0):
+        return None
+    return figure(tokens_per_dollar(run.output_tokens_per_second, engines.count * replica_dollars_per_hour))
 
 
 def moved(before: Engines, now: Engines | None) -> str:

@@ -24,8 +24,11 @@ CLOSE = 1.0 / (1.0 + STEP)
 LEAST_STRIDE, MOST_STRIDE = 0.95, 0.5
 """Where a setting missed at less than the model still has it carry: as far below as that is off, in these bounds.
 
-But no further than what was good there: requests that were good at one rate are so at a lower one.
+But no further than what was good there: requests that were good at one rate are so at a lower one. That is believed of
+the first NEAR_MISSES, for some requests may be bad at any rate.
 """
+
+NEAR_MISSES = 2
 
 HOPELESS_TRIALS = 4
 """After so many misses without a hold it is asked what an idle engine keeps."""
@@ -69,6 +72,7 @@ class _Candidate:
     held_rps: float = 0.0
     missed_rps: float = math.inf
     missed_good: float = 0.0  # share of good requests there; those that a trial ended before count as bad
+    misses: int = 0
 
 
 @dataclass(slots=True)
@@ -158,7 +162,8 @@ class Search:
         predicted, held, missed = self.model.rate(candidate.setting), candidate.held_rps, candidate.missed_rps
         if predicted < missed:
             return max(predicted, held)
-        stride = min(LEAST_STRIDE, max(MOST_STRIDE, missed / predicted, candidate.missed_good))
+        near = candidate.missed_good if candidate.misses <= NEAR_MISSES else 0.0
+        stride = min(LEAST_STRIDE, max(MOST_STRIDE, missed / predicted, near))
         return math.sqrt(held * missed) if held else stride * missed
 
     async def _try(self, setting: Setting, rate: float) -> bool:
@@ -171,6 +176,7 @@ class Search:
             candidate.held_rps = max(candidate.held_rps, rate)
         elif rate < candidate.missed_rps:
             candidate.missed_rps, candidate.missed_good = rate, (tried.judged - tried.bad) / load.counted
+            candidate.misses += 1
         return self.model.learn(tried, load)
 
     async def _confirmed(self, best: _Candidate) -> tuple[float, bool, str]:
