@@ -135,6 +135,18 @@ def test_tuning_finds_limits_on_an_engine_that_no_user_can_reach(swept: Json, pl
     assert _answered(place) - served < 10, "replicas that serve were loaded"
 
 
+def test_an_address_is_measured_without_a_service(sized: Json, place: Kubectl) -> None:
+    objectives = {"ttft": "5s", "tpot": "200ms", "objective": "90%"}
+    place.apply(benchmark("address", {"url": sized["status"]["url"]}, rate={"rps": 2}, duration="5s", slo=objectives))
+    found = place.wait_for("llmb", "address", _ended, 120, "its end")
+    status = found["status"]
+    assert (status["phase"], _reason(found)) == ("Succeeded", "Measured"), status
+    assert status["result"]["requests"] > 0
+    assert status["result"]["ttftP95"]
+    assert "engines" not in status, "nobody knows what stands behind an address"
+    assert "capacity" not in status
+
+
 def test_nobody_at_the_address_is_told(operator: None, place: Kubectl) -> None:
     place.apply(benchmark("lost", {"url": "http://nobody.example:8000"}, concurrency=1))
     found = place.wait_for("llmb", "lost", _ended, _FAILS_SECONDS, "its end")

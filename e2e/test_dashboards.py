@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+import time
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -36,6 +38,7 @@ _SCARCE = "example.com/one-of-a-kind"
 
 # A minute of load is enough for rates over two; the window's first verdicts may need as long again.
 _PATIENCE_SECONDS = 240.0
+_OUT_SECONDS = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -60,15 +63,15 @@ def _one_of_a_kind() -> Iterator[None]:
 @contextmanager
 def _scene(place: Kubectl) -> Iterator[None]:
     place.apply([_watched(), _starved(), stack.small_service("frozen")])
-    for name, replicas in (("watched", 2), ("starved", 1), ("frozen", 1)):
+    for name, replicas in (("watched", 1), ("starved", 1), ("frozen", 1)):
         place.wait_for("llms", name, functools.partial(_has_ready, replicas), 90, f"{replicas} Ready")
     starved = SteadyLoad(_url(place, "starved"), _MODEL, 2.0)
     with Streams(ClientSettings(_url(place, "watched"), _MODEL), 4, 200, 60), starved, _not_resized(place, "frozen"):
         _raise_minimum(place, "frozen", 2)
         # A counter that is new has not risen yet: the same again once Prometheus has seen it.
-        _raise_minimum(place, "watched", 3)
+        _raise_minimum(place, "watched", 2)
         place.wait_until(lambda: bool(_ask(_changes(place))), 60, "the first change, counted")
-        _raise_minimum(place, "watched", 4)
+        _raise_minimum(place, "watched", 3)
         yield
 
 
@@ -81,7 +84,7 @@ def _watched() -> Json:
         slo={"ttft": "5s", "tpot": "200ms", "e2e": "60s", "objective": "90%", "window": "5m"},
         accelerators=[{"name": "l40s", "nodeSelector": label, "costPerHour": 1.55}],
         budget={"maxCostPerHour": 20},
-        scaling={"min": 2, "max": 6},
+        scaling={"min": 1, "max": 6},
     )
     made["spec"]["engine"]["args"].append("--enable-mfu-metrics")
     return made
@@ -154,7 +157,8 @@ def test_what_only_trouble_fills_is_on_a_dashboard() -> None:
 @_ALL
 def test_annotations_are_the_changes_of_the_service(loaded: Kubectl, dashboard: Dashboard) -> None:
     for annotation in dashboard.annotations:
-        marks = _ask(_of(annotation.expr, loaded))
+        # As a graph asks: a scrape that failed ends series, and an operator that takes over has made no change yet.
+        marks = _ask(f"last_over_time(({_of(annotation.expr, loaded)})[10m:2s])")
         assert marks, "the first size is a decision"
         assert {mark["metric"]["reason"] for mark in marks} <= {"FirstSize", "ForecastAboveCapacity", "AtMinimum"}
 
@@ -217,6 +221,20 @@ def _ask(promql: str) -> list[dict[str, Any]]:
 
 
 def _get(path: str) -> dict[str, Any]:
+    """Asked again where nobody listens: on a crowded machine Prometheus may miss its probes and be out for a moment."""
+    deadline = time.monotonic() + patient(_OUT_SECONDS)
+    while True:
+        try:
+            return _got(path)
+        except urllib.error.HTTPError:
+            raise
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1.0)
+
+
+def _got(path: str) -> dict[str, Any]:
     with urllib.request.urlopen(f"{_PROMETHEUS}{path}", timeout=patient(10.0)) as answer:
         told: dict[str, Any] = json.load(answer)["data"]
     return told
