@@ -1,6 +1,6 @@
 """What the client of `holdfast bench` adds to a TTFT: an emulated engine notes when it writes each first token.
 
-python benchmarks/bench_client.py --check    # 2,000 streams, 5,000 chunks/s, a minute
+python benchmarks/bench_client.py --check    # 2,000 streams, 5,000 chunks/s and more, a minute
 
 Both clocks are the machine's monotonic one. The engine runs on one core and the client on another where there are two.
 What the client itself would refuse to report counts as missed.
@@ -30,9 +30,11 @@ from holdfast.simulator.emulator_options import EmulatorOptions, set_up
 from holdfast.simulator.emulator_stream import TokenStream
 
 MODEL = "Qwen/Qwen3-8B"
-STREAMS, CHUNKS_PER_SECOND = 2000, 5000.0
-LONGEST_MS, ENOUGH = 5.0, 0.99
-"""The bar: of added TTFT at p99, and of the chunks asked for, since every step of the engine is a little late."""
+STREAMS, CHUNKS_PER_SECOND = 2000, 5300.0
+"""Asked for: every step of the engine is a little late."""
+
+LONGEST_MS, LEAST_CHUNKS = 5.0, 5000.0
+"""The bar: of added TTFT at p99, and of the chunks that came."""
 
 LAG_SECONDS = 0.005
 """That `holdfast bench` allows its client."""
@@ -145,11 +147,11 @@ def figures(records: list[Record], stamps: dict[int, float]) -> dict[str, float]
     }
 
 
-def missed(found: dict[str, Any], chunks_per_second: float) -> list[str]:
+def missed(found: dict[str, Any]) -> list[str]:
     """The bars that a measurement does not keep."""
     bars = {
         f"added TTFT of at most {LONGEST_MS:g} ms (p99)": found["added_ttft_p99_ms"] <= LONGEST_MS,
-        f"{chunks_per_second:g} chunks/s": found["chunks_per_second"] >= ENOUGH * chunks_per_second,
+        f"{LEAST_CHUNKS:g} chunks/s": found["chunks_per_second"] >= LEAST_CHUNKS,
         "every request answered": not found["not_finished"],
         "a client that trusts itself": not found["refused"],
     }
@@ -172,7 +174,7 @@ def main() -> int:
     allow_connections()
     found = measure(given.streams, given.chunks_per_second, given.seconds)
     print(json.dumps(found, indent=1))
-    lost = missed(found, given.chunks_per_second)
+    lost = missed(found)
     for bar in lost:
         print(f"missed: {bar}", file=sys.stderr)
     return 1 if lost and given.check else 0
