@@ -105,11 +105,12 @@ class Engine:
         self.writer = StatsWriter(self.folder / "engine-0.stats", len(record.FIELDS))
         self.loop.look()
         self.arrived = 0
-        self._step_seconds = self._requests_seconds = 0.0
         self._names = itertools.count()
 
     def step(self) -> None:
         """Requests arrive until enough wait; then a step."""
+        self.seconds.append(0.0)
+        self.request_seconds.append(0.0)
         while len(self.loop.queue) < WAITING:
             self._arrive()
         self._of_step(self.loop.before_step, len(self.running))
@@ -118,20 +119,17 @@ class Engine:
         self.now += STEP_SECONDS
         self._of_step(self.loop.updated, output, self._answer(started))
         self._of_step(self._publish)
-        self.seconds.append(self._step_seconds)
-        self.request_seconds.append(self._requests_seconds)
-        self._step_seconds = self._requests_seconds = 0.0
 
-    def _of_step(self, hook: Callable[..., Any], *given: Any) -> None:
-        began = time.thread_time()
-        hook(*given)
-        self._step_seconds += time.thread_time() - began
+    def forget(self) -> None:
+        """Drop the times so far."""
+        self.seconds.clear()
+        self.request_seconds.clear()
+
+    def _of_step(self, hook: Callable[..., Any], *given: Any) -> Any:
+        return _timed(self.seconds, hook, *given)
 
     def _of_request(self, hook: Callable[..., Any], *given: Any) -> Any:
-        began = time.thread_time()
-        found = hook(*given)
-        self._requests_seconds += time.thread_time() - began
-        return found
+        return _timed(self.request_seconds, hook, *given)
 
     def _publish(self) -> None:
         if self.loop.is_record_due():
@@ -174,13 +172,20 @@ class Engine:
         return finished
 
 
+def _timed(spent: list[float], hook: Callable[..., Any], *given: Any) -> Any:
+    """Call a hook, and add what it takes to the last of the times."""
+    began = time.thread_time()
+    found = hook(*given)
+    spent[-1] += time.thread_time() - began
+    return found
+
+
 def cost(folder: Path, steps: int) -> bool:
     """Time per step in the middle of long answers."""
     engine = Engine(folder, answer_tokens=250)
     for _ in range(300):
         engine.step()
-    engine.seconds.clear()
-    engine.request_seconds.clear()
+    engine.forget()
     for _ in range(steps):
         engine.step()
     microseconds = [1e6 * each for each in engine.seconds]
@@ -202,13 +207,11 @@ def memory(folder: Path, requests: int) -> bool:
     engine = Engine(folder, answer_tokens=1)
     while engine.arrived < requests / 10:
         engine.step()
-        engine.seconds.clear()
-        engine.request_seconds.clear()
+        engine.forget()
     before = resident_mib()
     while engine.arrived < requests:
         engine.step()
-        engine.seconds.clear()
-        engine.request_seconds.clear()
+        engine.forget()
     growth = resident_mib() - before
     held = growth <= MOST_GROWTH_MIB
     ledger = engine.loop.ledger
