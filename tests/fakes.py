@@ -351,10 +351,10 @@ class RawServer:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        length = next(line for line in head.split("\r\n") if line.lower().startswith("content-length:"))
+        lengths = [line for line in head.split("\r\n") if line.lower().startswith("content-length:")]
         script = self.scripts[min(len(self.heads), len(self.scripts) - 1)]
         self.heads.append(head)
-        self.bodies.append(await reader.readexactly(int(length.split(":")[1])))
+        self.bodies.append(await reader.readexactly(int(lengths[0].split(":")[1]) if lengths else 0))
         for part in script:
             if part in (self.CLOSE, self.RESET, self.HOLD):
                 if part == self.HOLD:

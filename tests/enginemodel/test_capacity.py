@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -95,6 +96,16 @@ def test_without_room_for_one_prompt_there_is_no_capacity(kv_tokens: float) -> N
     assert found.rate_rps == 0
     assert not found.feasible
     assert found.bound_by is Bound.KV_CACHE
+
+
+@pytest.mark.parametrize("law", [StepLaw(0.0, 7e-6, 0.0, 0.0, 0.0), StepLaw(0.0, 0.0, 0.0, 0.0, 1e-9)])
+@pytest.mark.parametrize("e2e", [None, 1.0])
+def test_a_law_that_gives_decodes_no_time_has_a_capacity_all_the_same(law: StepLaw, e2e: float | None) -> None:
+    with np.errstate(all="raise", under="ignore"):
+        found = capacity(law, CHAT, LIMITS, 395_000, replace(SLO, e2e_seconds=e2e))
+    assert found.feasible
+    assert math.isfinite(found.rate_rps)
+    assert found.attainment >= SLO.objective
 
 
 @settings(max_examples=75)

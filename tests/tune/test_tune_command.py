@@ -18,6 +18,7 @@ from holdfast.api.benchmark_summary import Failed, Summary
 from holdfast.api.llmservice import LLMService
 from holdfast.bench.definitions import Slo as Bounds
 from holdfast.bench.port import Client, Endpoint, Run
+from holdfast.bench.records import Outcome
 from holdfast.cli import tune as command
 from holdfast.cli.main import build_parser, main
 from holdfast.domain.service import Slo
@@ -200,6 +201,14 @@ async def test_an_engine_that_ends_nothing_in_time_has_missed_but_one_that_is_st
         assert math.isnan(tried.figures.tpot_seconds), "missing, and nothing to learn from"
         with pytest.raises(CannotTry, match="no request finished: 1 unfinished"):
             await trials.alone(MOST, requests.alone())
+
+
+def test_what_a_trial_gave_up_itself_is_not_told_as_what_the_endpoint_did() -> None:
+    failed = [record(index=number, outcome=Outcome.HTTP_ERROR) for number in range(3)]
+    given_up = [record(index=number, outcome=Outcome.UNFINISHED) for number in range(3, 8)]
+    trials = LiveTrials(Endpoint("http://a", "m"), FakeKnobs(MOST), Asked(Bounds(), 0.9))
+    with pytest.raises(CannotTry, match="no request finished: 3 failed with another status: check"):
+        trials._check(Run((*failed, *given_up), None, "holdfast"), 0, 200.0, given_up=True)
 
 
 def test_a_client_is_judged_by_the_requests_that_count_and_not_by_the_crowd_before_them() -> None:

@@ -7,6 +7,9 @@ import numpy as np
 from holdfast.enginemodel.mix import BIN_WEIGHTS, lognormal_bins
 from holdfast.enginemodel.steadystate import Array, Engine, Steady
 
+INSTANT_SECONDS = 1e-12
+"""In place of zero: a law fitted to few steps may say that decodes take no time."""
+
 
 def tpot_misses(engine: Engine, steady: Steady, ttft: Array, tpot_seconds: float, e2e_seconds: float | None) -> Array:
     """Share of requests whose time per output token, or end-to-end time after the mean TTFT, exceeds the objective.
@@ -50,7 +53,7 @@ def _full_step_misses(engine: Engine, steady: Steady, met: Array, crowd: Array, 
     """Share of requests that would miss if every one of their steps were as full as the token budget allows."""
     prefill_token = engine.prefill_seconds / max(engine.mix.computed_tokens, 1e-12)
     spare = tpot_seconds - prefill_token * np.maximum(engine.max_num_batched_tokens - steady.sequences, 0.0)
-    missed = lognormal_tail(steady.decode_step_seconds + met, crowd, np.maximum(spare, 1e-12))
+    missed = lognormal_tail(steady.decode_step_seconds + met, crowd, np.maximum(spare, INSTANT_SECONDS))
     return np.asarray(np.where(spare > 0.0, missed, 1.0))
 
 
@@ -96,8 +99,8 @@ def slot_misses(steady: Steady, residence: Array, left_seconds: Array, slots: fl
     free at rate slots / residence, of which the arrivals leave (slots - d) / residence.
     """
     deviation = np.sqrt(steady.sequences_variance * spread) + 1e-9
-    free = np.maximum(slots - steady.sequences, 0.0)
-    return np.asarray(normal_tail((slots - steady.sequences) / deviation) * np.exp(-free * left_seconds / residence))
+    free, held = np.maximum(slots - steady.sequences, 0.0), np.maximum(residence, INSTANT_SECONDS)
+    return np.asarray(normal_tail((slots - steady.sequences) / deviation) * np.exp(-free * left_seconds / held))
 
 
 def first_token(engine: Engine, steady: Steady, prompts: Array) -> tuple[Array, Array]:
@@ -142,6 +145,7 @@ def _averaged(elapsed: Array) -> Array:
 
 def lognormal_tail(mean: Array, variance: Array, bound: Array | float) -> Array:
     """P(X > bound) of a lognormal with these moments."""
+    mean = np.maximum(mean, INSTANT_SECONDS)
     square = np.log1p(variance / mean**2)
     sigma = np.sqrt(np.maximum(square, 1e-12))
     return normal_tail((np.log(bound) - np.log(mean) + 0.5 * square) / sigma)

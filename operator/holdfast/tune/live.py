@@ -58,9 +58,9 @@ class LiveTrials:
         started = asyncio.get_running_loop().time()
         run, engine = await self._sent(sent, judge)
         load_seconds = asyncio.get_running_loop().time() - started
-        self._check(run, load.first, rate_rps)
-        counted = [record for record in run.records if record.index >= load.first]
         lost = judge.race.lost_after
+        self._check(run, load.first, rate_rps, given_up=lost is not None)
+        counted = [record for record in run.records if record.index >= load.first]
         if lost is None:
             judge.race.bad = sum(definitions.verdict(record, self._asked.slo) != GOOD for record in counted)
         else:
@@ -109,12 +109,12 @@ class LiveTrials:
         run, watch = await watched(OwnGenerator(), self._endpoint, load, judge.ended)
         return run, watch.reported
 
-    def _check(self, run: Run, first: int, rate_rps: float) -> None:
+    def _check(self, run: Run, first: int, rate_rps: float, given_up: bool = False) -> None:
         timed = definitions.timed(run.records)
         # Who is asked for far more than it carries ends nothing in time: that is a miss, and no fault.
         beyond = not math.isnan(rate_rps) and all(each.outcome is Outcome.UNFINISHED for each in run.records)
         if not timed and not beyond:
-            told = ", ".join(f"{count} {what}" for what, count in _causes(run.records, Slo(), given_up=False))
+            told = ", ".join(f"{count} {what}" for what, count in _causes(run.records, Slo(), given_up))
             error = next((record.error for record in run.records if record.error), "")
             raise CannotTry(
                 f"{self._endpoint.url}: no request finished: {told}{': ' + error if error else ''}: check "
