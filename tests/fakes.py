@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import itertools
 import math
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -193,17 +194,17 @@ class ManualClock:
 class FakeOpenAIServer:
     """A completions endpoint on a real local port that streams tokens, refuses, or breaks, as a script says.
 
-    `script[k]` is what happens to the k-th request (0-based); requests beyond it are "ok". Behaviours: ok, close (ok,
-    then the connection ends), reject (503), fail (500), cut (connection closed after `cut_after` tokens), hangup
-    (connection closed with no byte of an answer), short (a clean end, one token too few), error (an error event),
-    merge (all tokens in one event, usage tells how many), stall (no answer until the server stops).
+    `script[k]` is what happens to the k-th request that comes (0-based), later ones are "ok". Behaviours: ok, close
+    (ok, then the connection ends), reject (503), fail (500), cut (connection closed after `cut_after` tokens), hangup
+    (connection closed with no byte of an answer), short (a clean end, one token too few), error (an error event), merge
+    (all tokens in one event, usage tells how many), stall (no answer until the server stops).
     """
 
     def __init__(self, script: Sequence[str] = (), cut_after: int = 2) -> None:
-        self.script = list(script)
         self.bodies: list[dict[str, Any]] = []
         self.connections: list[int] = []
         self.url = ""
+        self._script = itertools.chain(script, itertools.repeat("ok"))
         self._cut_after = cut_after
         self._stopped = asyncio.Event()
 
@@ -222,7 +223,7 @@ class FakeOpenAIServer:
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         assert request.transport is not None
-        behaviour = self.script[len(self.bodies)] if len(self.bodies) < len(self.script) else "ok"
+        behaviour = next(self._script)  # before any other request can come
         self.bodies.append(await request.json())
         self.connections.append(request.transport.get_extra_info("peername")[1])
         if behaviour in ("reject", "fail"):

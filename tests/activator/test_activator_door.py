@@ -92,7 +92,7 @@ async def test_one_that_drips_its_head_wins_no_time_by_it() -> None:
         reader, writer = await connected(url)
         writer.write(b"GET / HTTP/1.1\r\n")
         ended = asyncio.create_task(reader.read())
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(60.0):
             while not ended.done():
                 with contextlib.suppress(ConnectionError):
                     writer.write(b"X: y\r\n")
@@ -106,11 +106,11 @@ async def test_one_that_drips_its_head_wins_no_time_by_it() -> None:
 async def test_a_request_that_waits_for_long_is_no_connection_that_does_not_ask(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(door, "HEAD_SECONDS", 0.05)
+    monkeypatch.setattr(door, "HEAD_SECONDS", 0.5)  # enough for a head on a crowded machine
     async with running() as it:
         asked = it.post()
         await it.holding(1)
-        assert not (await asyncio.wait([asked], timeout=0.15))[0]
+        assert not (await asyncio.wait([asked], timeout=0.6))[0]
         await it.engine.start()
         assert (await asked)[0] == 200
 

@@ -39,7 +39,7 @@ def _program(name: str, built: Path) -> str:
 def _helm(*arguments: str, values: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
     helm = _program("helm", HELM.program("helm"))
     command = [helm, *arguments, "--values", "-"]
-    return subprocess.run(command, input=json.dumps(values or {}), capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, input=json.dumps(values or {}), capture_output=True, text=True, timeout=300)
 
 
 @functools.cache
@@ -396,7 +396,7 @@ def test_prometheus_itself_accepts_the_scrape_configuration(tmp_path: Path) -> N
     objects = render({**TRIAL, "watchNamespaces": ["a"]})
     config.write_text(only(objects, "ConfigMap", "holdfast-prometheus")["data"]["prometheus.yaml"])
     done = subprocess.run(
-        [promtool, "check", "config", "--syntax-only", str(config)], capture_output=True, text=True, timeout=60
+        [promtool, "check", "config", "--syntax-only", str(config)], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -1,7 +1,6 @@
 """Two candidates, one Lease, and everything that can go wrong between them."""
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -154,6 +153,7 @@ async def test_a_follower_never_takes_the_other_sides_clock_for_its_own() -> Non
     assert not follower.leading
 
 
+@pytest.mark.looptime
 async def test_a_leader_whose_api_server_hangs_ends_at_its_deadline_and_not_with_the_request() -> None:
     class Hanging(FakeApi):
         async def request(self, method: str, path: str, **rest: Any) -> dict[str, Any]:
@@ -161,15 +161,15 @@ async def test_a_leader_whose_api_server_hangs_ends_at_its_deadline_and_not_with
                 await asyncio.Event().wait()
             return await super().request(method, path, **rest)
 
-    timing = LeaseTiming(duration_seconds=0.3, renew_deadline_seconds=0.2, retry_seconds=0.01)
+    clock = asyncio.get_running_loop().time
     candidate = Elector(
         Hanging(),
         namespace="ops",
         name="holdfast",
         identity="a",
-        timing=timing,
-        monotonic=time.monotonic,
-        wall=time.time,
+        timing=TIMING,
+        monotonic=clock,
+        wall=clock,
     )
     with pytest.raises(LeadershipLost, match="no answer in time"):
         await candidate.run()

@@ -2,6 +2,7 @@
 
 import asyncio
 import pathlib
+import socket
 
 import pytest
 
@@ -87,24 +88,23 @@ async def test_keep_alive_reuses_its_connection_and_the_other_mode_never_does() 
 
 
 async def test_nobody_listening_is_an_error_and_lost() -> None:
-    async with FakeOpenAIServer() as server:
-        url = server.url
-    async with LoadClient(ClientSettings(url, "chat")) as client:
-        record = await client.request(1, 1)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        async with LoadClient(ClientSettings(f"http://127.0.0.1:{silent.getsockname()[1]}", "chat")) as client:
+            record = await client.request(1, 1)
     assert (record.status, record.http_status) == ("error", None)
     assert verdict.is_lost(record)
 
 
 async def test_a_client_waits_for_an_address_that_refuses_connections_at_first() -> None:
-    async with FakeOpenAIServer() as server:
-        url = server.url
-    async with LoadClient(ClientSettings(url, "chat")) as client:
+    late = socket.socket()
+    late.bind(("127.0.0.1", 0))  # nobody else may have it meanwhile
+    async with LoadClient(ClientSettings(f"http://127.0.0.1:{late.getsockname()[1]}", "chat")) as client:
         reached = asyncio.create_task(client.reach())
         await asyncio.sleep(0)
         assert not reached.done()
-        late = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", int(url.rsplit(":")[-1]))
-        async with late:
-            await asyncio.wait_for(reached, 10.0)
+        async with await asyncio.start_server(lambda reader, writer: writer.close(), sock=late):
+            await asyncio.wait_for(reached, 60.0)
 
 
 async def test_an_engine_that_never_answers_runs_into_the_time_limit() -> None:
@@ -132,8 +132,8 @@ async def test_arrivals_do_not_wait_for_slow_answers_even_with_a_full_pool() -> 
         run.cancel()
         with pytest.raises(asyncio.CancelledError):
             await run
-    assert sorted(record.index for record in seen if record.status == "ok") == [2, 3, 4, 5]
-    assert sorted(record.index for record in seen if record.status == "aborted") == [0, 1]
+    # Which two came first is not told by their numbers: all six may leave at once on a crowded machine.
+    assert sorted(record.status for record in seen) == ["aborted"] * 2 + ["ok"] * 4
 
 
 async def test_prompts_travel_as_a_number_or_as_token_ids() -> None:

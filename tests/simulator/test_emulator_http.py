@@ -178,7 +178,7 @@ async def test_cached_tokens_are_counted_as_hits() -> None:
 
 
 async def test_beyond_the_token_cap_requests_get_503_and_are_counted() -> None:
-    async with engine(max_num_queued_tokens=100, speed=0.05) as client:
+    async with engine(max_num_queued_tokens=100, speed=0.0005) as client:
         first = asyncio.create_task(client.post(holdfast_prompt_tokens=500, max_tokens=1))
         while not client.server.engine.scheduler.unfinished:
             await asyncio.sleep(0)
@@ -197,11 +197,10 @@ async def test_a_client_that_goes_away_frees_its_place() -> None:
             client.base + "/v1/completions", json={"prompt": "a", "max_tokens": 1000, "stream": True}
         ) as response:
             assert response.status == 200
-            assert (
-                await client.value("vllm:num_requests_running") + await client.value("vllm:num_requests_waiting") == 1
-            )
+            while await client.value("vllm:num_requests_running") != 1:
+                await asyncio.sleep(0)
             response.close()
-        await asyncio.wait_for(client.server.engine.idle(), 10)
+        await asyncio.wait_for(client.server.engine.idle(), 60)
         assert await client.value("vllm:num_requests_running") == 0
         assert client.server.engine.scheduler.kv_usage == 0
 
@@ -228,7 +227,7 @@ async def test_a_draining_engine_finishes_its_streams_and_refuses_new_requests()
             assert refused.status == 503
             assert (refused.headers["Connection"], refused.headers["Retry-After"]) == ("close", "1")
         assert len(await stream) == 31
-        await asyncio.wait_for(draining, 10)
+        await asyncio.wait_for(draining, 60)
 
 
 async def test_draining_gives_up_when_its_time_is_over() -> None:
@@ -247,7 +246,7 @@ async def test_an_http_1_0_client_gets_a_plain_body() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         body = b'{"prompt": "a", "max_tokens": 2, "stream": true}'
         writer.write(b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        text = await asyncio.wait_for(reader.read(), 10)
+        text = await asyncio.wait_for(reader.read(), 60)
         writer.close()
     assert text.count(b"data: {") == 2
     assert text.endswith(b"data: [DONE]\n\n")

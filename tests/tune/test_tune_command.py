@@ -230,14 +230,14 @@ async def test_a_restart_command_gets_its_arguments_without_a_shell(tmp_path: Pa
     write = "import sys, pathlib; pathlib.Path(sys.argv[1]).write_text(sys.argv[2])"
     async with engine() as client:
         given = [sys.executable, "-S", "-c", write, str(note), "{max_num_batched_tokens};x"]
-        await Restart(given, Endpoint(client.base, "m"), 20.0).start(Setting(8, 64))
+        await Restart(given, Endpoint(client.base, "m"), 120.0).start(Setting(8, 64))
         assert note.read_text() == "64;x"
         for broken, told in (
             ([sys.executable, "-S", "-c", "import sys; sys.exit(3)"], "ended with 3"),
             (["/nonexistent"], "be run"),
         ):
             with pytest.raises(CannotTry, match=told):
-                await Restart(broken, Endpoint(client.base, "m"), 20.0).start(Setting(8, 64))
+                await Restart(broken, Endpoint(client.base, "m"), 120.0).start(Setting(8, 64))
     with pytest.raises(CannotTry, match="does not serve"):
         await Restart(["true"], Endpoint("http://127.0.0.1:9", "m"), 0.3).start(Setting(8, 64))
 
