@@ -31,12 +31,16 @@ class Kubectl:
     def run(self, *arguments: str, stdin: str | None = None, seconds: float = 60.0) -> str:
         """Run ``kubectl ARGUMENTS`` and return what it printed."""
         command = ["kubectl", "--namespace", self.namespace, *arguments]
-        done = subprocess.run(
-            command, input=stdin, capture_output=True, text=True, timeout=patient(seconds), check=False
-        )
-        if done.returncode != 0:
-            raise KubectlError(done.stderr.strip())
-        return done.stdout
+        deadline = time.monotonic() + patient(seconds)
+        while True:
+            done = subprocess.run(
+                command, input=stdin, capture_output=True, text=True, timeout=patient(seconds), check=False
+            )
+            if done.returncode == 0:
+                return done.stdout
+            # Nothing was asked yet of an API server that is too busy for a handshake.
+            if "TLS handshake timeout" not in done.stderr or time.monotonic() > deadline:
+                raise KubectlError(done.stderr.strip())
 
     def apply(self, manifest: str | Json | list[Json]) -> None:
         """Apply YAML text, one object or several."""

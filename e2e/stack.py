@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -100,6 +104,26 @@ def pod_monitor_api() -> Iterator[None]:
         kubectl.delete("crd", name)
 
 
+def prometheus(path: str, out_seconds: float = 20.0) -> dict[str, Any]:
+    """Return the data at a path of the release's Prometheus.
+
+    Asked again where nobody listens: on a crowded machine it may miss its probes and be out for a moment.
+    """
+    address = f"http://holdfast-prometheus.{NAMESPACE}.svc:9090{path}"
+    deadline = time.monotonic() + patient(out_seconds)
+    while True:
+        try:
+            with urllib.request.urlopen(address, timeout=patient(10.0)) as answer:
+                told: dict[str, Any] = json.load(answer)["data"]
+                return told
+        except urllib.error.HTTPError:
+            raise
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1.0)
+
+
 def operator_logs() -> str:
     """Return what both operator pods have logged."""
     selector = ("--selector", "app.kubernetes.io/component=operator", "--tail=-1", "--prefix")
@@ -189,6 +213,11 @@ def written(namespace: str) -> list[dict[str, Any]]:
         and entry.get("objectRef", {}).get("namespace") == namespace
         and entry.get("responseStatus", {}).get("code", 500) < 300
     ]
+
+
+def received_at(entry: dict[str, Any]) -> float:
+    """Return when a request came to the API server: it is logged once it is answered."""
+    return datetime.datetime.fromisoformat(entry["requestReceivedTimestamp"]).timestamp()
 
 
 def writer(entry: dict[str, Any]) -> str:

@@ -66,6 +66,12 @@ def _fetching(url: str) -> str:
     return f"import urllib.request; print(urllib.request.urlopen({url!r}, timeout=30).status)"
 
 
+def _waiting_for(namespace: Kubectl, resource: str) -> list[bool]:
+    """Of each pod that waits, whether it is for want of this."""
+    waiting = [pod for pod in namespace.items("pod") if pod["status"]["phase"] == "Pending"]
+    return [f"Insufficient {resource}" in condition(pod, "PodScheduled").get("message", "") for pod in waiting]
+
+
 def _answers(namespace: Kubectl, url: str) -> bool:
     try:
         return namespace.execute("deployment/web", "python3", "-c", _fetching(url)).strip() == "200"
@@ -100,7 +106,7 @@ def test_a_pod_that_goes_sees_its_pre_stop_hook_and_then_the_signal(namespace: K
         "preStop": {"exec": {"command": ["sh", "-c", "echo hook > /proc/1/fd/1; sleep 1; echo hooked > /proc/1/fd/1"]}}
     }
     container = {"command": ["python3", "-c", _SLOW_TO_END], "lifecycle": hook}
-    namespace.apply(_deployment("slow", 1, container, terminationGracePeriodSeconds=20))
+    namespace.apply(_deployment("slow", 1, container, terminationGracePeriodSeconds=60))
     namespace.wait_available("slow", 60)
     pod = namespace.items("pod")[0]["metadata"]["name"]
     command = ["kubectl", "--namespace", namespace.namespace, "logs", "--follow", pod]
@@ -125,8 +131,9 @@ def test_the_ninth_pod_that_wants_a_gpu_of_an_eight_gpu_node_stays_pending(names
         container = {"command": ["sleep", "300"], "resources": {"limits": {gpu: "1"}}}
         namespace.apply(_deployment("gpu", 9, container, terminationGracePeriodSeconds=0))
         namespace.wait_for("deployment", "gpu", lambda found: found["status"].get("readyReplicas") == 8, 60, "8 pods")
-        [waiting] = [pod for pod in namespace.items("pod") if pod["status"]["phase"] == "Pending"]
-        assert f"Insufficient {gpu}" in condition(waiting, "PodScheduled")["message"]
+        namespace.wait_until(
+            lambda: _waiting_for(namespace, gpu) == [True], 30, "a ninth pod that is told why it waits"
+        )
     finally:
         set_node_capacity({gpu: None})
 

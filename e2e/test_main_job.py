@@ -58,7 +58,7 @@ def story(chat: Json, place: Kubectl) -> Story:
         down = place.wait_for("llms", "chat", lambda s: _went_below(s, peak), _RELEASE_SECONDS, "fewer")
         after = down["status"]["replicas"]["desired"]
         place.wait_until(lambda: _pods(place) <= after, 120, "the drained replicas to be gone")
-        shown = place.run("get", "llms", "chat")  # while there is a load to show
+        shown = _shown(place)  # while there is a load to show
     decided = (up["status"]["lastDecision"], down["status"]["lastDecision"])
     return Story(before, peak, after, *decided, shown, load.records)
 
@@ -128,6 +128,19 @@ def test_deleting_a_service_deletes_all_it_owned(story: Story, place: Kubectl) -
     assert len({entry["kind"] for entry in place.items(_OWNED, selector)}) >= 5
     place.delete("llms", "chat")
     place.wait_until(lambda: not place.items(_OWNED, selector), 120, "everything owned to be gone")
+
+
+def _shown(place: Kubectl) -> str:
+    """The row of the service, once nothing is left out in it: a scrape that comes late leaves figures out."""
+    shown: list[str] = []
+
+    def is_complete() -> bool:
+        shown.append(place.run("get", "llms", "chat"))
+        row = _row(shown[-1])
+        return all(row.values()) and float(row["RPS"]) > 0
+
+    place.wait_until(is_complete, 60, "a row with all figures", poll_seconds=1.0)
+    return shown[-1]
 
 
 def _row(table: str) -> dict[str, str]:

@@ -71,8 +71,7 @@ def test_the_first_requests_are_answered_not_refused(woken: list[tuple[int, dict
 
 
 def test_a_wake_up_is_told_and_ends_with_clients_at_the_engines(woken: Any, place: Kubectl) -> None:
-    events = [event["reason"] for event in place.items("events") if event["involvedObject"]["name"] == "chat"]
-    assert "RequestsHeld" in events
+    place.wait_until(lambda: "RequestsHeld" in _events(place), 30, "the Event of it")
     place.wait_until(lambda: "holdfast.dev/service" in _selector(place), 30, "clients to be led to the engines")
     url = place.get_json("llms", "chat")["status"]["url"]
     # Seldom, for what the activator passes on meanwhile counts as good beside the twelve that waited.
@@ -108,7 +107,8 @@ def test_all_of_it_goes_when_the_service_may_no_longer_rest(woken: Any, place: K
     place.patch("llms", "chat", {"spec": {"scaling": {"min": 1}}})
     place.wait_until(lambda: not place.exists("deployment", "chat-activator"), 90, "the activator to be gone")
     place.wait_for("llms", "chat", lambda found: _counts(found).get("ready") == 1, _WAKE_SECONDS, "a replica")
-    assert _ask(place.get_json("llms", "chat")["status"]["url"])[0] == 200
+    url = place.get_json("llms", "chat")["status"]["url"]
+    place.wait_until(lambda: _answers(url), 30, "an answer: the node's proxy may still lead to what has gone")
 
 
 def _ask(url: str) -> tuple[int, dict[str, str], bytes]:
@@ -118,6 +118,17 @@ def _ask(url: str) -> tuple[int, dict[str, str], bytes]:
     )
     with urllib.request.urlopen(request, timeout=patient(_WAKE_SECONDS)) as answer:
         return answer.status, dict(answer.headers), answer.read()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return _ask(url)[0] == 200
+    except OSError:
+        return False
+
+
+def _events(place: Kubectl) -> list[str]:
+    return [event["reason"] for event in place.items("events") if event["involvedObject"]["name"] == "chat"]
 
 
 def _counts(found: Json) -> Json:

@@ -6,7 +6,6 @@ import contextlib
 import http.server
 import math
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from e2e.patience import patient
+from e2e.ports import free_port
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import Traffic
@@ -130,9 +130,7 @@ def prometheus(data: Path, config: str = "") -> Iterator[str]:
     assert binary is not None, "prometheus and promtool must be on PATH: see e2e/cluster"
     config_file = data.parent / "prometheus.yml"
     config_file.write_text(config or "{}", encoding="utf-8")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     log = (data.parent / "prometheus.log").open("w")
     command = [binary, f"--config.file={config_file}", f"--storage.tsdb.path={data}", f"--web.listen-address={address}"]
     process = subprocess.Popen([*command, "--storage.tsdb.retention.time=20y"], stdout=log, stderr=log)
@@ -154,7 +152,7 @@ def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> 
     deadline = time.monotonic() + patient(30.0)
     while time.monotonic() < deadline:
         assert process.poll() is None, log.read_text(encoding="utf-8")
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/-/ready", timeout=1):
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/-/ready", timeout=patient(1.0)):
             return
         time.sleep(0.05)
     raise AssertionError("prometheus did not become ready: " + log.read_text(encoding="utf-8"))

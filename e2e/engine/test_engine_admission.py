@@ -43,7 +43,7 @@ def apply(server: Server, limits: Limits) -> None:
     """These limits, as the next version."""
     version = int(server.samples("holdfast:limits")[("version",)]) + 1
     server.set_limits(replace(limits, version=version).to_json())
-    server.wait_for(lambda: server.samples("holdfast:limits")[("version",)] == version, 3.0, "new limits")
+    server.wait_for(lambda: server.samples("holdfast:limits")[("version",)] == version, 20.0, "new limits")
 
 
 def rejected(server: Server) -> float:
@@ -102,6 +102,7 @@ def test_beyond_the_depth_nobody_waits(server: Server) -> None:
     found = refused(server.ask_all([SLOW] * 20))
     assert 10 <= len(found) <= 17
     assert all("Too many requests" in each.text for each in found)
+    server.wait_for(lambda: counts(server)["unjudged"] == 0, 20, "judgement of all requests")
     assert is_conserved(counts(server))
 
 
@@ -119,7 +120,7 @@ def test_who_waits_for_too_long_is_told_so_and_counted_as_bad(server: Server, st
     server.wait_for(lambda: counts(server)["unjudged"] == 0, 10, "judgement of all requests")
     assert server.samples("holdfast:requests_bad_total")[("ttft",)] - before >= len(ended)
     assert is_conserved(counts(server))
-    assert server.samples("vllm:num_requests_waiting")[()] == 0
+    server.wait_for(lambda: server.samples("vllm:num_requests_waiting")[()] == 0, 10, "queue that is empty")
     assert "no admission" not in server.log
 
 

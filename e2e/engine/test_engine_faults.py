@@ -83,7 +83,7 @@ class Door:
         self.server.get("/fault")
         self.crowd()
         # Requests that have waited for too long are looked for once per second.
-        self.server.wait_for(lambda: self._told("frontend.Frontend.end_older_than")["calls"] != {}, 5.0, "sweep")
+        self.server.wait_for(lambda: self._told("frontend.Frontend.end_older_than")["calls"] != {}, 20.0, "sweep")
         told = json.loads(self.server.get("/faults"))
         return {(each["hook"], entrance): calls for each in told for entrance, calls in each["calls"].items()}
 
@@ -217,7 +217,7 @@ def test_without_limits_the_engine_is_stock_and_waits_for_them(
         assert mode(server) == "waiting"
         assert server.samples("holdfast:requests_arrived_total")[()] == 0
         server.limits.write_text(LIMITS.to_json())
-        server.wait_for(lambda: mode(server) == "active", 3.0, "active plugin")
+        server.wait_for(lambda: mode(server) == "active", 20.0, "active plugin")
 
 
 def test_an_engine_that_vllm_runs_with_another_scheduler_keeps_that_one(

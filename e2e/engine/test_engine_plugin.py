@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from e2e.engine.conftest import Crowd
-from e2e.engine.server import Prompt, Server, Settings
-from e2e.patience import Promised
+from e2e.engine.server import Prompt, Server, Settings, samples_of
+from e2e.limits import APPLY_SECONDS
 from e2e.vllm.environment import Environment
 from holdfast_engine.rules import Limits, Objectives
 
@@ -42,12 +43,13 @@ def engine(vllm: Environment, plugin: Path, crowd: Crowd, tmp_path_factory: pyte
 
 def counts(server: Server) -> dict[str, float]:
     """Requests by what became of them."""
+    page = server.get("/metrics")
     return {
-        "arrived": server.samples("holdfast:requests_arrived_total")[()],
-        "good": server.samples("holdfast:requests_good_total")[()],
-        "bad": sum(server.samples("holdfast:requests_bad_total").values()),
-        "withdrawn": server.samples("holdfast:requests_withdrawn_total")[()],
-        "unjudged": server.samples("holdfast:requests_unjudged")[()],
+        "arrived": samples_of(page, "holdfast:requests_arrived_total")[()],
+        "good": samples_of(page, "holdfast:requests_good_total")[()],
+        "bad": sum(samples_of(page, "holdfast:requests_bad_total").values()),
+        "withdrawn": samples_of(page, "holdfast:requests_withdrawn_total")[()],
+        "unjudged": samples_of(page, "holdfast:requests_unjudged")[()],
     }
 
 
@@ -94,9 +96,14 @@ def test_steps_are_measured_and_a_law_is_fitted(engine: Engine) -> None:
 
 
 def test_requests_that_clients_abandon_are_judged_once(engine: Engine) -> None:
-    before = counts(engine.server)
-    # Who hangs up before the engine has heard of the request has not arrived.
-    engine.server.abandon(LONG, once=lambda: arrived(engine.server) > before["arrived"])
+    # Who hangs up before the engine has heard of the request has not arrived, and on a crowded machine the answer may
+    # be there before anybody looks.
+    for _ in range(5):
+        before = counts(engine.server)
+        if engine.server.abandon(LONG, once=lambda: arrived(engine.server) > before["arrived"]):  # noqa: B023
+            break
+    else:
+        raise AssertionError("the answer was always there")
     engine.server.wait_for(lambda: counts(engine.server)["unjudged"] == 0, 10, "judgement of the abandoned request")
     after = counts(engine.server)
     assert after["arrived"] == before["arrived"] + 1
@@ -120,27 +127,36 @@ def _told(engine: Engine) -> dict[tuple[str, ...], float]:
 
 
 def test_new_limits_apply_to_an_idle_engine(engine: Engine) -> None:
-    engine.server.set_limits(replace(LIMITS, version=2, active_sequences=3, adapt=False).to_json())
-    seconds = engine.server.wait_for(
-        lambda: engine.server.samples("holdfast:limits")[("active_sequences",)] == 3, Promised(3.0), "new limit"
-    )
-    print(f"applied after {seconds:.1f} s")
-    assert engine.server.samples("holdfast:limits")[("version",)] == 2
+    took = [_apply(engine.server, version, sequences) for version, sequences in ((2, 5), (3, 4), (4, 3))]
+    print(f"applied after {', '.join(f'{seconds:.1f}' for seconds in took)} s")
+    # One of them may meet a moment in which the host runs nothing at all.
+    assert statistics.median(took) <= APPLY_SECONDS
+
+
+def _apply(server: Server, version: int, sequences: int) -> float:
+    """Seconds until the engine shows a new limit."""
+    server.set_limits(replace(LIMITS, version=version, active_sequences=sequences, adapt=False).to_json())
+
+    def is_shown() -> bool:
+        limits = server.samples("holdfast:limits")
+        return (limits[("version",)], limits[("active_sequences",)]) == (version, sequences)
+
+    return server.wait_for(is_shown, 20.0, "new limit")
 
 
 def test_older_limits_are_passed_over(engine: Engine) -> None:
     engine.server.set_limits(LIMITS.to_json())
     engine.server.complete(LONG)
-    assert engine.server.samples("holdfast:limits")[("version",)] == 2
+    assert engine.server.samples("holdfast:limits")[("version",)] == 4
 
 
 def test_no_more_sequences_run_than_the_limit_says(engine: Engine) -> None:
     with concurrent.futures.ThreadPoolExecutor(12) as pool:
-        answers = [pool.submit(engine.server.complete, replace(LONG, output_tokens=60)) for _ in range(12)]
+        answers = [pool.submit(engine.server.complete, replace(LONG, output_tokens=200)) for _ in range(12)]
         most = 0.0
         while not all(answer.done() for answer in answers):
             most = max(most, engine.server.samples("vllm:num_requests_running")[()])
-    assert all(len(answer.result()) == 60 for answer in answers)
+    assert all(len(answer.result()) == 200 for answer in answers)
     assert 1 <= most <= 3
 
 
@@ -148,8 +164,8 @@ def test_late_requests_are_bad_by_ttft_and_still_answered(engine: Engine, crowd:
     prompts = crowd.prompts[:40]
     before = engine.server.samples("holdfast:requests_bad_total")[("ttft",)]
     objectives = Objectives(ttft_seconds=0.001, tpot_seconds=5.0)
-    engine.server.set_limits(replace(LIMITS, version=3, objectives=objectives).to_json())
-    engine.server.wait_for(lambda: engine.server.samples("holdfast:limits")[("version",)] == 3, 3.0, "new limits")
+    engine.server.set_limits(replace(LIMITS, version=5, objectives=objectives).to_json())
+    engine.server.wait_for(lambda: engine.server.samples("holdfast:limits")[("version",)] == 5, 20.0, "new limits")
     answers = engine.server.complete_all(prompts)
     assert [len(answer) for answer in answers] == [prompt.output_tokens for prompt in prompts]
     assert engine.server.samples("holdfast:requests_bad_total")[("ttft",)] == before + 40

@@ -31,8 +31,7 @@ def test_preempted_late_and_abandoned_requests_change_no_answer(
             abandoned = [pool.submit(server.abandon, long, lambda: arrived(server) >= 24) for _ in range(4)]
             server.wait_for(lambda: arrived(server) == 4, 10, "requests that clients will abandon")
             answers = server.complete_all(crowd.prompts, at_once=32)
-            for each in abandoned:
-                each.result()
+            assert all(each.result() for each in abandoned), "an answer was there"
         server.wait_for(lambda: counts(server)["unjudged"] == 0, 10, "judgement of all requests")
         found = counts(server)
         preemptions = server.samples("vllm:num_preemptions_total")[()]

@@ -20,13 +20,13 @@ def served(board: Board, port: int = 0) -> Iterator[str]:
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     runner = web.AppRunner(application(board))
-    asyncio.run_coroutine_threadsafe(_start(runner, port), loop).result(10)
+    asyncio.run_coroutine_threadsafe(_start(runner, port), loop).result(60)
     try:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
     finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(60)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(60)
         loop.close()
 
 

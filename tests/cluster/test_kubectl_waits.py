@@ -49,6 +49,12 @@ def test_a_watch_that_ends_before_its_time_is_begun_again(answers: Path) -> None
     assert len((answers / "asked").read_text().splitlines()) == 2
 
 
+def test_what_never_reached_the_api_server_is_asked_again(answers: Path) -> None:
+    answer(answers, "echo 'net/http: TLS handshake timeout' >&2; exit 1", "echo scaled")
+    Kubectl("prod").scale("llms", "chat", 2)
+    assert len((answers / "asked").read_text().splitlines()) == 2
+
+
 def test_what_kubectl_refuses_is_told_at_once(answers: Path) -> None:
     answer(answers, "echo 'the server has no resource type llms' >&2; exit 1")
     with pytest.raises(KubectlError, match="no resource type"):
