@@ -16,6 +16,13 @@ def test_refused_with_the_field_and_the_remedy(case: Refusal) -> None:
     assert case.remedy in str(refusal.value)
 
 
+def test_a_fault_in_the_only_item_of_a_list_is_told_once() -> None:
+    faulty = next(case for case in REFUSALS if case.sentence == "an accelerator in capitals")
+    with pytest.raises(InvalidLLMService) as refusal:
+        LLMService.parse(faulty.body)
+    assert "at least 1 item" not in str(refusal.value)
+
+
 @pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: case.sentence)
 def test_accepted(case: Accepted) -> None:
     assert LLMService.parse(case.body).metadata.name == case.name

@@ -249,6 +249,19 @@ def test_a_policy_or_a_knob_that_does_not_exist_is_refused(tmp_path: Path, capsy
         assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("flag", "name"), [("--json", "out.json"), ("--plot", "page.html")])
+def test_results_that_could_not_be_written_are_refused_before_anything_runs(
+    flag: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("holdfast.cli.simulate.simulate")
+    path = str(scenario_file(tmp_path, small_scenario()))
+    for place, told in ((tmp_path / "none" / name, "there is no folder"), (tmp_path, "is a folder")):
+        assert main(["simulate", path, flag, str(place)]) == 2
+        said = capsys.readouterr().err
+        assert f"{flag} {place}: {told}" in said
+        assert said.count("\n") == 1
+
+
 def test_paths_start_from_the_data_folder_that_was_named_else_from_the_environments(tmp_path: Path) -> None:
     scenario, shared = tmp_path / "scenario.yaml", tmp_path / "shared"
     shared.mkdir()

@@ -127,6 +127,14 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_a_trace_that_is_not_there_is_told_with_a_remedy_that_plan_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for trace in (tmp_path / "none.csv", tmp_path):
+        assert main(["plan", "-f", str(_manifest(tmp_path)), "--trace", str(trace)]) == 2
+        assert capsys.readouterr().err == f"holdfast plan: --trace {trace}: no such file: check the path\n"
+
+
 HEADER = "arrival_seconds,prompt_tokens,output_tokens\n"
 
 

@@ -53,6 +53,13 @@ class Script:
         return next((traffic, phases) for at, traffic, phases in self.seen if at == second)
 
 
+OF_A_RUN = {"policy", "seed", "services", "attainment", "gpu_hours", "cost_dollars", "scale_actions", "wall_seconds"}
+OF_A_SERVICE = {"arrivals", "good", "attainment", "goodput_rps"} | {
+    f"{latency}_p{share}_seconds" for latency in ("ttft", "tpot") for share in (50, 95, 99)
+}
+"""What others read of `--json`: may grow, must not shrink."""
+
+
 def _run(policy: Any, tmp_path: Path, content: dict[str, Any] | None = None, seed: int = 1) -> Finished:
     path = scenario_file(tmp_path, content or small_scenario())
     scenario = Scenario.read(path)
@@ -225,6 +232,9 @@ def test_results_go_to_standard_output_alone(tmp_path: Path, capsys: pytest.Capt
     assert main(["simulate", str(path), "--policy", "static:1", "--json", "-"]) == 0
     runs = json.loads(capsys.readouterr().out)["runs"]
     assert [(run["policy"], run["seed"]) for run in runs] == [("static:1", seed) for seed in (1, 2, 3, 4, 5)]
+    for run in runs:
+        assert run.keys() >= OF_A_RUN
+        assert run["services"]["chat"].keys() >= OF_A_SERVICE
 
 
 @pytest.mark.parametrize(("alias", "meant"), [("dynamo-load", "dynamo-sla"), ("forecast-hourly", "sageserve")])

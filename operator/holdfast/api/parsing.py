@@ -1,6 +1,6 @@
 """From a manifest or a watch event to a typed object, with every problem in words."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import pydantic
@@ -21,7 +21,7 @@ def parsed(model: type[Parsed], body: Mapping[str, Any], invalid: type[InvalidOb
     try:
         return model.model_validate(_plain(body))
     except pydantic.ValidationError as error:
-        raise invalid("; ".join(sorted(_problem(item) for item in error.errors()))) from None
+        raise invalid("; ".join(sorted(_problem(item) for item in _faults(error.errors())))) from None
 
 
 def _plain(value: Any) -> Any:
@@ -29,6 +29,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _faults(errors: Sequence[Any]) -> list[Any]:
+    """Without lists that are too short because of a faulty item alone: pydantic counts only what is valid."""
+    places = [tuple(each["loc"]) for each in errors]
+
+    def follows(each: Any) -> bool:
+        depth = len(each["loc"])
+        return any(len(place) > depth and place[:depth] == tuple(each["loc"]) for place in places)
+
+    return [each for each in errors if each["type"] != "too_short" or not follows(each)]
 
 
 def _problem(error: Any) -> str:

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from holdfast.api.llmservice import InvalidLLMService, LLMService
 from holdfast.api.yamltext import read_yaml
+from holdfast.cli.waiting import waiting
 from holdfast.domain.service import ServiceSpec
 from holdfast.enginemodel.prior import PriorSource
 from holdfast.observe.spec import to_spec
@@ -129,7 +130,10 @@ def _load(arguments: argparse.Namespace) -> _Load:
     if arguments.trace is not None:
         if prompt is not None or output is not None:
             raise BadInput("--prompt-tokens and --output-tokens belong to --rate: a trace has its own lengths")
-        busiest = read_busiest(arguments.trace, arguments.format)
+        if not arguments.trace.exists() or arguments.trace.is_dir():
+            raise BadInput(f"--trace {arguments.trace}: no such file: check the path")
+        with waiting("reading the trace"):
+            busiest = read_busiest(arguments.trace, arguments.format)
         told = (
             f"the busiest minute of {arguments.trace}, {busiest.begins_seconds / 60:g} min after its first of "
             f"{busiest.requests} requests"
