@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.bench import records
 from holdfast.cli.main import build_parser, main
-from tests.bench.bench_builders import PNG, record
+from tests.bench.bench_builders import PNG, record, steady
 from tests.fakes import RawServer
 from tests.simulator.emulator_builders import MODEL, engine
 
@@ -157,6 +157,17 @@ def test_records_of_a_client_that_was_too_slow_are_refused_again(
     assert "records tell how late requests left, not how late" in capsys.readouterr().out
 
 
+def test_cuts_that_leave_no_request_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    raw = tmp_path / "raw.jsonl"
+    records.write(raw, steady(9))
+    assert main(["bench", "--from", str(raw), "--warm-up", "5s"]) == 2
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == (
+        "",
+        "holdfast bench: --warm-up and --cool-down leave out all 9 requests: lower them\n",
+    )
+
+
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), -5.0])
 def test_records_without_a_sane_moment_are_counted_and_refuse_nothing(
     odd: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -218,10 +229,19 @@ async def test_a_model_that_is_not_served_and_an_endpoint_that_is_not_there_are_
         (("--rate", "1", "--duration", "5"), "argument --duration"),
         (("--rate", "1", "--duration", "5s", "--requests", "5"), "give one of them"),
         (("--throughput", "--duration", "5s"), "--duration does not go with --throughput"),
-        (("--rate", "1", "--ramp"), "--ramp needs --steps"),
-        (("--trace", "x.csv", "--prompt-tokens", "5"), "do not go with --trace"),
-        (("--trace", "missing.csv"), "missing.csv"),
-        (("--rate", "1", "--lengths", "missing.csv"), "missing.csv"),
+        (("--rate", "1", "--ramp"), "--ramp does not go with --rate: leave it out, it is heeded with --steps"),
+        (("--rate", "1", "--speed", "2"), "--speed does not go with --rate"),
+        (("--sweep", "--trace-start", "5s"), "--trace-start does not go with --rate"),
+        (("--concurrency", "2", "--cv", "2"), "--cv does not go with --concurrency"),
+        (("--trace", "x.csv", "--prompt-tokens", "5"), "--prompt-tokens does not go with --trace"),
+        (("--trace", "x.csv", "--length-cv", "1"), "--length-cv does not go with --trace"),
+        (("--trace", "missing.csv"), "--trace missing.csv: there is no such file"),
+        (("--trace", "."), "--trace .: there is no such file"),
+        (("--rate", "1", "--lengths", "missing.csv"), "--lengths missing.csv: there is no such file"),
+        (("--rate", "1", "--duration", "0s"), "argument --duration: '0s': give a duration above 0"),
+        (("--rate", "1", "--duration", f"{'9' * 400}s"), "give a duration above 0"),
+        (("--rate", "1", "--timeout", "0s"), "argument --timeout: '0s': give a duration above 0"),
+        (("--sweep", "--warm-up", "20s", "--cool-down", "10s"), "leave nothing of 30 s: lower them or raise"),
         (("--rate", "1", "--api-key-file", "missing"), "--api-key-file missing: cannot be read"),
         (("--rate", "1", "--ca-file", "missing"), "--ca-file missing: cannot be read"),
         (("--rate", "1", "--json", "no/such/x.json"), "--json no/such/x.json: there is no such folder"),

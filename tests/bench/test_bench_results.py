@@ -158,7 +158,18 @@ def test_records_that_are_none_are_refused_with_their_line(tmp_path: Path) -> No
         "outcome": good.replace("finished", "wonderful"),
         "time": good.replace('"sent_at":0.0', '"sent_at":"soon"'),
         "tokens": good.replace('"token_at":[0.5', '"token_at":["x"'),
+        "moment": good.replace('"token_at":[0.5', f'"token_at":[{10**400}'),
+        "later": good.replace('"scheduled_at":0.0', f'"scheduled_at":{10**400}'),
+        "number": good.replace('"index":0', '"index":[0]'),
+        "asked": good.replace('"asked_tokens":3', '"asked_tokens":"3"'),
+        "half": good.replace('"output_tokens":3', '"output_tokens":Infinity'),
+        "many": good.replace('"prompt_tokens":10', f'"prompt_tokens":{10**30}'),
+        "error": good.replace('"error":""', '"error":["x"]'),
+        "status": good.replace('"http_status":null', '"http_status":[]'),
+        "counted": good.replace('"counted":true', '"counted":"yes"'),
+        "deep": "[" * 100_000,
     }.items():
+        assert broken != good
         path = lines_of(tmp_path / name, [good.replace('"index":0', '"index":7'), broken])
         with pytest.raises(BadInput, match=":2: not a record"):
             records.read(path)

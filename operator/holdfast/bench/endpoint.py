@@ -29,8 +29,12 @@ async def served_model(endpoint: Endpoint) -> str:
             raise NoEndpoint(f"{url} does not serve {wanted!r} but {', '.join(names)}: name one of these with --model")
         return wanted
     if len(names) != 1:
-        told = f"serves {', '.join(names)}" if names else f"does not tell its models (status {status})"
-        raise NoEndpoint(f"{url} {told}: name one with --model")
+        if names:
+            raise NoEndpoint(f"{url} serves {', '.join(names)}: name one with --model")
+        raise NoEndpoint(
+            f"{url} does not tell its models (status {status}): give the server's address as --url, as "
+            "http://host:8000 or up to /v1, or name a model with --model"
+        )
     return names[0]
 
 

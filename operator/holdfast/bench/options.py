@@ -22,6 +22,21 @@ KEYS = ("HOLDFAST_API_KEY", "OPENAI_API_KEY")
 AUTO = "auto"
 PICTURES = (".html", ".png")
 LOADS = ("rate", "steps", "trace", "concurrency", "latency", "throughput")
+GENERATED = tuple(name for name in LOADS if name != "trace")
+
+_GOES_WITH = {
+    "cv": (1.0, ("rate", "steps")),
+    "ramp": (False, ("steps",)),
+    "speed": (1.0, ("trace",)),
+    "trace_start": (0.0, ("trace",)),
+    "prompt_tokens": (None, GENERATED),
+    "output_tokens": (None, GENERATED),
+    "length_cv": (0.0, GENERATED),
+    "lengths": (None, GENERATED),
+    "requests": (None, LOADS),
+    "duration": (None, ("rate", "steps", "trace", "concurrency")),
+}
+"""What options are by default, and the loads that heed them: nothing that somebody asks for is passed over."""
 
 _BOUNDS = ("ttft", "tpot", "e2e")
 
@@ -34,7 +49,7 @@ def add_endpoint(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--api", type=Api, choices=list(Api), default=Api.COMPLETIONS, help="default: completions")
     where.add_argument("--api-key-file", type=Path, help=f"file with the key (default: from {' or '.join(KEYS)})")
     where.add_argument("--ca-file", type=Path, help="certificates to trust for https")
-    where.add_argument("--timeout", type=duration_option, default=600.0, help="of one request (default 600s)")
+    where.add_argument("--timeout", type=some_time_option, default=600.0, help="of one request (default 600s)")
     where.add_argument(
         "--prompts",
         type=Prompts,
@@ -97,7 +112,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
         "--trace-start", type=duration_option, default=0.0, metavar="DURATION", help="begin so far into the trace"
     )
     add_lengths(load)
-    load.add_argument("--duration", type=duration_option, metavar="DURATION", help="of arrivals (default 60s)")
+    load.add_argument("--duration", type=some_time_option, metavar="DURATION", help="of arrivals (default 60s)")
     load.add_argument("--requests", type=requests_option, metavar="N", help="end after so many")
     load.add_argument(
         "--drain", type=duration_option, default=60.0, help="wait so long for the last answers (default 60s)"
@@ -157,13 +172,29 @@ def check(arguments: argparse.Namespace) -> None:
         return
     if arguments.url is None:
         raise BadInput("--url is missing: give the address of the endpoint")
-    _check_lengths(arguments, kind)
-    if kind in ("latency", "throughput") and arguments.duration is not None:
-        raise BadInput(f"--duration does not go with --{kind}: give --requests")
+    _check_goes_with(arguments, kind)
     if arguments.requests is not None and arguments.duration is not None:
         raise BadInput("--requests and --duration: give one of them")
-    if arguments.ramp and kind != "steps":
-        raise BadInput("--ramp needs --steps")
+    if arguments.lengths is not None and (arguments.prompt_tokens or arguments.output_tokens or arguments.length_cv):
+        raise BadInput("--lengths: leave --prompt-tokens, --output-tokens and --length-cv out")
+    if arguments.api is Api.CHAT and arguments.prompts is Prompts.IDS:
+        raise BadInput("--prompts ids does not go with --api chat: give --api completions")
+    check_files(arguments, "trace", "lengths")
+
+
+def check_files(arguments: argparse.Namespace, *names: str) -> None:
+    """BadInput where one of these options names no file that can be read."""
+    for name in names:
+        path = getattr(arguments, name)
+        if path is not None and (path.is_dir() or not os.access(path, os.R_OK)):
+            raise BadInput(f"--{name} {path}: there is no such file, or it cannot be read: check the path")
+
+
+def _check_goes_with(arguments: argparse.Namespace, kind: str) -> None:
+    for name, (default, kinds) in _GOES_WITH.items():
+        if getattr(arguments, name) != default and kind not in kinds:
+            flag, needed = name.replace("_", "-"), ", ".join(f"--{each}" for each in kinds)
+            raise BadInput(f"--{flag} does not go with --{kind}: leave it out, it is heeded with {needed}")
 
 
 def check_folders(arguments: argparse.Namespace, *names: str) -> None:
@@ -186,16 +217,6 @@ def _kind(arguments: argparse.Namespace) -> str:
         told = " and ".join("--from" if name == "source" else f"--{name}" for name in chosen)
         raise BadInput(f"{told or 'no load'}: give one of {every}, --sweep, --from")
     return chosen[0]
-
-
-def _check_lengths(arguments: argparse.Namespace, kind: str) -> None:
-    lengths = [arguments.prompt_tokens, arguments.output_tokens]
-    if kind == "trace" and (arguments.lengths is not None or any(lengths)):
-        raise BadInput("--prompt-tokens, --output-tokens and --lengths do not go with --trace, which has its own")
-    if arguments.lengths is not None and (any(lengths) or arguments.length_cv):
-        raise BadInput("--lengths: leave --prompt-tokens, --output-tokens and --length-cv out")
-    if arguments.api is Api.CHAT and arguments.prompts is Prompts.IDS:
-        raise BadInput("--prompts ids does not go with --api chat: give --api completions")
 
 
 def _check_sweep(arguments: argparse.Namespace, chosen: list[str]) -> None:
@@ -300,6 +321,14 @@ def duration_option(text: str) -> float:
         return parse_duration_seconds(text)
     except ValueError as problem:
         raise argparse.ArgumentTypeError(str(problem)) from None
+
+
+def some_time_option(text: str) -> float:
+    """A duration above 0."""
+    seconds = duration_option(text)
+    if not 0.0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a duration above 0")
+    return seconds
 
 
 def _cut(text: str) -> float | None:

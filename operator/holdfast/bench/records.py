@@ -7,9 +7,10 @@ import json
 import math
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from holdfast.simulator.twin.scenario import BadInput
@@ -88,6 +89,17 @@ def impossible(record: Record) -> str:
 
 
 _NAMES = tuple(each.name for each in fields(Record))
+_TIMES = ("scheduled_at", "sent_at", "ended_at")
+_COUNTS = ("index", "prompt_tokens", "output_tokens", "asked_tokens")
+_KINDS: dict[str, tuple[type, ...]] = (
+    dict.fromkeys(_TIMES, (float, int))
+    | dict.fromkeys(_COUNTS, (int,))
+    | dict.fromkeys(("counted", "new_connection", "retried"), (bool,))
+    | dict.fromkeys(("retry_after", "error"), (str,))
+    | {"http_status": (int, NoneType)}
+)
+MOST_COUNT = 2**40
+"""More tokens or requests than any run has: what is read as floats later keeps its digits."""
 
 
 def write(path: Path, records: Iterable[Record]) -> None:
@@ -126,10 +138,19 @@ def _record(path: Path, number: int, line: str) -> Record:
         row = json.loads(line)
         row["token_at"] = array("d", row["token_at"])
         row["outcome"] = Outcome(row["outcome"])
-        record = Record(**row)
-        numbers = (record.scheduled_at, record.sent_at, record.ended_at, record.output_tokens, record.prompt_tokens)
-        if any(isinstance(value, bool) or not isinstance(value, (int, float)) for value in numbers):
-            raise TypeError("a time or a count is no number")
-    except (ValueError, TypeError, KeyError) as problem:
-        raise BadInput(f"{path}:{number}: not a record of a request: {problem}") from None
-    return record
+        return _sane(Record(**row))
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as problem:
+        told = " ".join(str(problem).split())[:200]
+        raise BadInput(f"{path}:{number}: not a record of a request: {told}: remove the line") from None
+
+
+def _sane(record: Record) -> Record:
+    """The record with times as floats; TypeError, ValueError or OverflowError where `write` writes no such value."""
+    for name, kinds in _KINDS.items():
+        value = getattr(record, name)
+        if type(value) not in kinds:
+            raise TypeError(f"{name} is {value!r:.40}")
+    for name in _COUNTS:
+        if abs(getattr(record, name)) > MOST_COUNT:
+            raise ValueError(f"{name} is beyond what anybody counts")
+    return replace(record, **{name: float(getattr(record, name)) for name in _TIMES})

@@ -99,8 +99,9 @@ async def _measure(arguments: argparse.Namespace, endpoint: Endpoint, chosen: lo
 async def _sweep(arguments: argparse.Namespace, endpoint: Endpoint) -> int:
     """0 where a rate was found that attains the objective."""
     allow_connections()
-    endpoint = replace(endpoint, model=await served_model(endpoint))
     load = sweep_load(arguments, endpoint)
+    endpoint = replace(endpoint, model=await served_model(endpoint))
+    load = replace(load, model=endpoint.model)
     told = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
     found = await Trials(arguments, endpoint, told.print).sweep()
     title = f"{endpoint.model} at {endpoint.url}: {len(found.trials)} rates"
@@ -140,6 +141,8 @@ def _tell(arguments: argparse.Namespace, done: Run, title: str, model: str, engi
     if arguments.latency or arguments.throughput:
         cuts = arguments.warm_up or 0.0, arguments.cool_down or 0.0
     found = measure(done.records, arguments.slo, *cuts, arguments.cost_per_hour, done.client)
+    if not found.requests:
+        raise BadInput(f"--warm-up and --cool-down leave out all {found.left_out} requests: lower them")
     kv_model = arguments.kv_model or find_model(model)
     found = replace(found, kv_model=kv_model, engine=engine, accelerator=arguments.accelerator)
     refused = found.client.overloaded(arguments.max_client_lag, found.itl.p50) if found.client is not None else ""

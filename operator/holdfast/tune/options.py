@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="starts the engine anew, without a shell; {max_num_seqs}, {max_num_batched_tokens} and "
         "{gpu_memory_utilization} stand for the limits",
     )
-    engine.add_argument("--restart-timeout", type=options.duration_option, default=600.0, help="default 600s")
+    engine.add_argument("--restart-timeout", type=options.some_time_option, default=600.0, help="default 600s")
     engine.add_argument("--max-num-seqs", type=options.whole_option, metavar="N", help="most sequences to look for")
     engine.add_argument(
         "--max-num-batched-tokens", type=options.tokens_option, metavar="N", help="most tokens per step"
@@ -89,7 +89,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
         "--seed", type=options.seed_option, default=1, help="repeats lengths and moments; prompts are always new"
     )
     load.add_argument("--most-trials", type=options.whole_option, default=60, metavar="N", help="default 60")
-    load.add_argument("--time-limit", type=options.duration_option, help="begin no trial after so long")
+    load.add_argument("--time-limit", type=options.some_time_option, help="begin no trial after so long")
     load.add_argument("--drain", type=options.duration_option, default=60.0, help="for the last answers (default 60s)")
     load.add_argument(
         "--max-client-lag",
@@ -114,6 +114,7 @@ def check(arguments: argparse.Namespace) -> None:
     if arguments.url is None and arguments.summary is not None:
         raise BadInput("--summary needs --url: -f alone asks no engine")
     options.check_folders(arguments, "json", "plot", "summary")
+    options.check_files(arguments, "lengths")
     _check_knobs(arguments)
 
 
