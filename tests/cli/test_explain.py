@@ -232,6 +232,13 @@ def test_no_decision_to_explain_is_exit_1(
     assert main.main(["explain", "prod/chat", *at, *json_wanted]) == code
 
 
+async def test_machines_get_no_nan_where_an_event_holds_one() -> None:
+    event = change("2026-11-01T09:00:00Z", "%")
+    event["metadata"]["annotations"][DECISION_ANNOTATION] = '{"inputs": {"forecastRps": NaN}}'
+    text = await told(Cluster(**{EVENTS: {"items": [event]}}), "prod/chat", "--at", "2026-11-01T10:00:00Z", "--json")
+    assert json.loads(text, parse_constant=pytest.fail)["decision"] == {"inputs": {"forecastRps": None}}
+
+
 @pytest.mark.parametrize(
     "note", ["{", "[]", '"x"', "1" * 5000, "[" * 100_000, '{"action": 1}', '{"action": "Hold", "reason": []}']
 )

@@ -104,7 +104,8 @@ async def _decision(
 def past_decision(events: Iterable[Body], at: datetime.datetime) -> Body:
     """Return the newest decision up to a time, from the Events of changes."""
     try:
-        decision = json.loads(_notes(events, at).get(DECISION_ANNOTATION, "{}"))
+        # JSON has no NaN, but Python reads and would write it.
+        decision = json.loads(_notes(events, at).get(DECISION_ANNOTATION, "{}"), parse_constant=lambda _: None)
     except (ValueError, RecursionError):  # whoever may make Events may write anything there
         return {}
     return decision if isinstance(decision, dict) else {}
@@ -189,7 +190,7 @@ def _shown(decision: Body, source: str) -> list[str]:
     """The decision, or that it cannot be read: it may come from anybody, or from another version."""
     try:
         return present_decision(decision, source)
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         return [f"Decision    not readable ({source})"]
 
 

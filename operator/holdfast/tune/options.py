@@ -162,7 +162,8 @@ def service_of(arguments: argparse.Namespace) -> ServiceSpec | None:
     try:
         return to_spec(LLMService.parse(read_yaml(path.read_text(encoding="utf-8"))))
     except (OSError, yaml.YAMLError, UnicodeDecodeError, InvalidLLMService, AttributeError) as problem:
-        raise BadInput(f"{path}: no LLMService: {' '.join(str(problem).split())}") from None
+        told = " ".join(str(problem).split())
+        raise BadInput(f"-f {path}: no LLMService: {told}: name a manifest that holds one") from None
 
 
 def wanted_of(arguments: argparse.Namespace, service: ServiceSpec | None) -> Wanted:
