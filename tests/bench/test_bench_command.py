@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.bench import records
+from holdfast.bench.records import Outcome
 from holdfast.cli.main import build_parser, main
 from tests.bench.bench_builders import PNG, record, steady
 from tests.fakes import RawServer
@@ -155,6 +156,22 @@ def test_records_of_a_client_that_was_too_slow_are_refused_again(
     assert "refused, the client was too slow: requests left" in capsys.readouterr().err
     assert main(["bench", "--from", str(raw), "--max-client-lag", "2000000000s"]) == 0
     assert "records tell how late requests left, not how late" in capsys.readouterr().out
+
+
+async def test_what_an_endpoint_says_moves_no_cursor_and_makes_no_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw, nasty = tmp_path / "raw.jsonl", "\x1b[2J\x1b]0;x\x07calm\r100 of 100 requests good\u202e\x9b"
+    records.write(raw, [record((), Outcome.HTTP_ERROR, error=nasty)])
+    assert await bench("--from", str(raw)) == 1
+    models = json.dumps({"data": [{"id": nasty}, {"id": "\n"}]}).encode()
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(models)
+    async with RawServer([head + models]) as server:
+        assert await bench("--url", server.url, "--rate", "1") == 1
+    shown = capsys.readouterr()
+    assert (shown.out.count("calm"), shown.err.count("calm")) == (1, 1)
+    assert len(shown.err.splitlines()) == 1
+    assert (shown.out + shown.err).replace("\n", "").isprintable()
 
 
 def test_cuts_that_leave_no_request_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

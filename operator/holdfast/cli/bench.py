@@ -27,6 +27,7 @@ from holdfast.bench.port import CannotGenerate, ClientTooSlow, Endpoint, Generat
 from holdfast.bench.results import as_json, measure
 from holdfast.bench.trials import CLIENT_REMEDY, Trials, sweep_load, watched
 from holdfast.cli.noresult import no_result
+from holdfast.cli.terminal import printable
 from holdfast.enginemodel.catalog import find_model
 from holdfast.simulator.twin import page
 from holdfast.simulator.twin.scenario import BadInput
@@ -167,10 +168,10 @@ def _write_json(arguments: argparse.Namespace, told: dict[str, Any]) -> None:
 
 def _print(title: str, table: Table, lines: Sequence[str]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 150, soft_wrap=True, markup=False, highlight=False)
-    console.print(title)
+    console.print(printable(title))
     console.print(table, soft_wrap=False)
     for line in lines:
-        console.print(line)
+        console.print(printable(line))
 
 
 def allow_connections() -> None:

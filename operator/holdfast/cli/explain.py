@@ -17,6 +17,7 @@ from holdfast.act.events import DECISION_ANNOTATION, RECORD_ANNOTATION
 from holdfast.api.llmservice import KIND
 from holdfast.cli import reading
 from holdfast.cli.reading import Body
+from holdfast.cli.terminal import printable
 from holdfast.control import record
 from holdfast.control.explanation import explained
 from holdfast.control.report import iso
@@ -77,7 +78,7 @@ async def explanation(api: ApiPort, arguments: argparse.Namespace) -> tuple[list
         return [json.dumps(whole)], bool(decision)
     now = present(service) if arguments.at is None else []
     lines = [*now, *_shown(decision, source), *_compared(decision, again, why), "", *_told(told)]
-    return [reading.printable(line) for line in lines], bool(decision)
+    return [printable(line) for line in lines], bool(decision)
 
 
 async def _events(api: ApiPort, namespace: str, name: str) -> list[Body]:

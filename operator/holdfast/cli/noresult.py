@@ -8,11 +8,12 @@ import sys
 
 from holdfast.api.benchmark_summary import Failed, Summary
 from holdfast.bench import summary
+from holdfast.cli.terminal import printable
 
 
 def no_result(command: str, arguments: argparse.Namespace, why: Failed, message: str, code: int = 1) -> int:
     """Say why in one line, and where it is asked for (`--summary`); returns the exit status."""
-    print(f"holdfast {command}: {message}", file=sys.stderr)
+    print(printable(f"holdfast {command}: {message}"), file=sys.stderr)
     if arguments.summary is not None:
         with contextlib.suppress(OSError):
             summary.write(arguments.summary, Summary.failed(why, message))

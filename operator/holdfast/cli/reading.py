@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.act.api import ApiError, ApiPort, ApiUnreachable, NoCluster, connect
 from holdfast.api.llmservice import GROUP, PLURAL, VERSION
+from holdfast.cli.terminal import printable
 
 Body = dict[str, Any]
 
@@ -49,11 +50,6 @@ class Operator:
         if not pod:
             raise ApiUnreachable("nobody leads")
         return await api.request("GET", f"/api/v1/namespaces/{self.namespace}/pods/{pod}:{self.port}/proxy/{path}")
-
-
-def printable(line: str) -> str:
-    """A line for a terminal: what others wrote into the cluster must move no cursor, and look like no further line."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
 
 
 def read(command: str, kubeconfig: Path | None, work: Callable[[ApiPort], Awaitable[int]]) -> int:

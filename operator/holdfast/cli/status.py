@@ -12,6 +12,7 @@ from rich.table import Table
 from holdfast.act.api import ApiPort
 from holdfast.cli import reading
 from holdfast.cli.reading import Body
+from holdfast.cli.terminal import printable
 
 _PIPE_WIDTH = 240
 COLUMNS = (
@@ -81,7 +82,7 @@ def row(service: Body) -> list[str]:
         slo.get("tpotP95"),
         status.get("lastDecision", {}).get("reason"),
     ]
-    return ["-" if cell is None else reading.printable(str(cell)) for cell in cells]
+    return ["-" if cell is None else printable(str(cell)) for cell in cells]
 
 
 def condition(service: Body, kind: str) -> str:

@@ -24,6 +24,7 @@ from holdfast.bench.port import CannotGenerate, Endpoint
 from holdfast.bench.report import drawn
 from holdfast.cli.bench import allow_connections
 from holdfast.cli.noresult import no_result
+from holdfast.cli.terminal import printable
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.enginemodel.prior import PriorSource
 from holdfast.simulator.twin import page
@@ -266,8 +267,8 @@ def _tell(arguments: argparse.Namespace, reports: Sequence[Report]) -> int:
 def _show(reports: Sequence[Report]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 150, soft_wrap=True, markup=False, highlight=False)
     for each in reports:
-        console.print(each.title)
+        console.print(printable(each.title))
         if each.found.trials:
             console.print(drawn(report.HEADS, report.rows(each.found)), soft_wrap=False)
         for line in report.told(each):
-            console.print(line)
+            console.print(printable(line))
