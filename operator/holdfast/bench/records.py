@@ -153,4 +153,5 @@ def _sane(record: Record) -> Record:
     for name in _COUNTS:
         if abs(getattr(record, name)) > MOST_COUNT:
             raise ValueError(f"{name} is beyond what anybody counts")
-    return replace(record, **{name: float(getattr(record, name)) for name in _TIMES})
+    scheduled, sent, ended = (float(getattr(record, name)) for name in _TIMES)
+    return replace(record, scheduled_at=scheduled, sent_at=sent, ended_at=ended)
