@@ -182,11 +182,12 @@ class EngineWatch:
         with suppress(aiohttp.ClientError, TimeoutError, OSError):
             async with aiohttp.ClientSession(timeout=timeout) as session:
                 while True:
-                    async with session.get(self._url, ssl=context) as response:
-                        sample = read_sample(await response.text(errors="replace"), time.monotonic())
-                    if sample is None:
-                        return
-                    self._samples.append(sample)
+                    with suppress(TimeoutError):  # busy for a moment: it is asked again
+                        async with session.get(self._url, ssl=context) as response:
+                            sample = read_sample(await response.text(errors="replace"), time.monotonic())
+                        if sample is None:
+                            return
+                        self._samples.append(sample)
                     await asyncio.sleep(PERIOD_SECONDS)
 
 

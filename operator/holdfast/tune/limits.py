@@ -219,11 +219,11 @@ class Restart:
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
     """End it for certain: one that went on would start its engine beside the next one."""
-    for end in (process.terminate, process.kill):
+    for end, seconds in ((process.terminate, STOP_SECONDS), (process.kill, None)):
         with contextlib.suppress(ProcessLookupError):
             end()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), STOP_SECONDS)
+            await asyncio.wait_for(process.wait(), seconds)
             return
 
 
