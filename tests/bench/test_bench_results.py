@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast.bench import page, records, report, window
 from holdfast.bench.definitions import Slo
+from holdfast.bench.engine import Sample, reported
 from holdfast.bench.port import Client
 from holdfast.bench.records import Outcome, Record
 from holdfast.bench.results import as_json, measure
@@ -79,6 +81,13 @@ def test_rates_of_a_cut_run_are_of_what_was_finished_in_it_and_not_of_what_arriv
     assert found.output_tokens_per_second == pytest.approx(2 * found.request_rps, rel=0.05)
     prompts = found.total_tokens_per_second - found.output_tokens_per_second
     assert prompts == pytest.approx(behind[0].prompt_tokens * found.request_rps, rel=0.05)
+
+
+@pytest.mark.parametrize(("looks", "told"), [(1, True), (2, False)])
+def test_one_look_at_an_engine_is_told_not_to_be_its_peaks(looks: int, told: bool) -> None:
+    seen = [Sample(0.0, 0.0, 0.0, 0.0, 1000.0)] * looks
+    notes = report.notes(replace(measure(steady(3), Slo()), engine=reported(seen)))
+    assert any("looked at once" in note for note in notes) == told
 
 
 def test_a_server_that_refuses_most_does_not_look_good() -> None:

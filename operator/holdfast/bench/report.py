@@ -132,6 +132,8 @@ def notes(results: Results) -> list[str]:
         told.append("its client does not tell whether it kept up: what it was late itself counts as the endpoint's")
     elif math.isnan(results.client.lag_p99_seconds):
         told.append("records tell how late requests left, not how late their events were read")
+    if results.engine is not None and results.engine.looks < 2:
+        told.append("the engine was looked at once, before it was loaded: longer runs tell its peaks")
     for count, what in (
         (results.without_usage, "without a usage block: tokens are events with text"),
         (results.one_token, "of one token: they have no TPOT"),
