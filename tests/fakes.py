@@ -434,14 +434,10 @@ class FakeMeter:
         yield Sampled(Speed(now, (now, now, now), now))
 
 
-NEARLY = 0.9
-
-
 class FakeEngine:
     """An endpoint and the model of it for the search of limits: every setting carries a rate, and is believed to.
 
-    `learns` is by how much one trial brings a belief towards the truth: 0 never, 1 at once, 2 as far beyond it, below 0
-    away from it. A trial ends halfway unless NEARLY all of its requests are good.
+    `learns` is by how much one trial brings a belief towards the truth: 0 never, 1 at once, below 0 away from it.
     """
 
     def __init__(
@@ -458,9 +454,8 @@ class FakeEngine:
     async def run(self, setting: Setting, rate_rps: float, load: Load) -> Tried:
         self.rates.append((setting, rate_rps))
         held = rate_rps <= self.carries[setting]
-        judged = load.counted if held or self.good_beyond > NEARLY else load.counted // 2
-        bad = 0 if held else round((1.0 - self.good_beyond) * judged)
-        return Tried(setting, rate_rps, held, judged, bad, seconds=10.0, memory_full=self.full)
+        bad = 0 if held else round((1.0 - self.good_beyond) * load.counted)
+        return Tried(setting, rate_rps, held, load.counted, bad, seconds=10.0, memory_full=self.full)
 
     async def alone(self, setting: Setting, load: Load) -> Tried:
         bad = 0 if self.idle_is_good else 20

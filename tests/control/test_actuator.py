@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,7 +14,7 @@ from holdfast.act.api import ApiError, ApiUnreachable
 from holdfast.act.scale import DELETION_COST
 from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
-from holdfast.control.actuator import Actuator
+from holdfast.control.actuator import _HOLD_SECONDS, Actuator
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.engine import EngineState, PluginMode
 from holdfast.domain.service import ServiceKey
@@ -359,6 +361,29 @@ async def test_many_new_services_hold_up_nobody_and_each_of_them_has_its_turn() 
     for tick in range(1, 13):
         await acting.act(new, decisions[:-1], [], [], now=5.0 * tick)
     assert sum("/deployments/s" in path for path in api.objects) == len(new)
+
+
+@pytest.mark.slow
+@pytest.mark.looptime
+async def test_services_whose_size_stays_take_little_of_a_tick_and_each_of_them_has_its_turn() -> None:
+    api = SlowApi()
+    staying = [parts(llmservice(f"s{number:03}"), sizes={"h100": 1}, ready={"h100": 1}) for number in range(80)]
+    for part in staying:
+        api.put_object(f"{SERVICES}/{part.spec.key.name}", body(part.spec.key.name))
+    decisions = [decision(part, Action.HOLD, h100=1) for part in staying]
+    acting, started_at = actuator(api), asyncio.get_running_loop().time()
+    await acting.act(staying, decisions, [], [], now=0.0)
+    last = max(_requests_of_each(api).values())  # that were begun in time are carried to their end, a second a request
+    assert asyncio.get_running_loop().time() - started_at <= _HOLD_SECONDS + last + 1.0
+    assert 0 < len(_requests_of_each(api)) < len(staying)
+    for tick in range(1, 13):
+        await acting.act(staying, decisions, [], [], now=5.0 * tick)
+    assert len(_requests_of_each(api)) == len(staying)
+
+
+def _requests_of_each(api: FakeApi) -> Counter[str]:
+    """By service, of those that name one."""
+    return Counter(found[0] for _, path, _, _ in api.requests if (found := re.findall(r"/(s\d{3})\b", path)))
 
 
 async def test_engines_are_told_their_limits_and_status_shows_what_they_work_with() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.api.benchmark_summary import RunFigures, Summary, SweepFigures
 from holdfast.api.llmbenchmark import LLMBenchmark, LLMBenchmarkSpec
-from holdfast.bench import options
+from holdfast.bench import checks
 from holdfast.cli.main import build_parser
 from holdfast.enginemodel.catalog import ACCELERATORS, find_accelerator
 from holdfast.render.benchmark import config_map, job, job_name, measurand, run_of
@@ -80,7 +80,7 @@ def test_manifests_equal_the_golden_file() -> None:
 def test_the_command_line_understands_what_it_is_told(spec: dict[str, Any]) -> None:
     arguments = container(rendered(spec))["args"]
     parsed = build_parser(["bench"]).parse_args(arguments)
-    options.check(parsed)
+    checks.check(parsed)
     assert str(parsed.summary) == "/dev/termination-log"
     assert parsed.json == "-"
 

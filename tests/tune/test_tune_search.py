@@ -66,18 +66,8 @@ def test_a_miss_where_nearly_all_was_good_is_followed_by_a_rate_little_below_wha
         return second.rate_rps / first.rate_rps
 
     assert stride(0.0) == pytest.approx(0.8, abs=0.05), "as far as the model is off"
-    assert stride(0.91) == pytest.approx(0.91, abs=0.03)
+    assert stride(0.9) == pytest.approx(0.9, abs=0.03)
     assert stride(1.0) < 0.95
-
-
-def test_a_model_that_learns_too_much_from_a_near_miss_is_not_believed() -> None:
-    def following(good_beyond: float) -> float:
-        engine = FakeEngine({MOST: 1.0}, {MOST: 1.1}, learns=4.0)
-        engine.good_beyond = good_beyond
-        return asyncio.run(Search(engine, engine, REQUESTS, most_trials=2).tune([MOST])).trials[1].rate_rps
-
-    assert following(0.94) > 0.97
-    assert following(0.6) < 0.75, "a trial that was lost long before its end says nothing against the model"
 
 
 def test_requests_that_are_bad_at_any_rate_do_not_hold_the_search_up() -> None:

@@ -74,7 +74,7 @@ def test_a_bad_scenario_is_refused_with_the_place_of_its_fault(
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("text", ["", "[]", "a: [", "\x00"])
+@pytest.mark.parametrize("text", ["", "[]", "a: [", "\x00", "name: a\nname: b"])
 def test_what_is_no_scenario_at_all_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "scenario.yaml"
     path.write_text(text)
@@ -91,6 +91,7 @@ def test_what_is_no_scenario_at_all_is_refused(text: str, tmp_path: Path) -> Non
         (HEADER + "0,5,5\n-1,5,5\n", ":3: arrival_seconds -1 is negative"),
         (HEADER + "1,5,5\n0.5,5,5\n", ":3: time goes back"),
         (HEADER + "1,0,5\n", ":2: 0 prompt and 5 output tokens"),
+        (HEADER + "1,5,10000001\n", ":2: 5 prompt and 10000001 output tokens: from 1 to 10,000,000"),
         (HEADER + "1,5,2.5\n", ":2: 2.5 tokens: give whole numbers"),
         (HEADER + "1,5,nan\n", ":2: 'nan' is no number"),
         (HEADER + "inf,5,5\n", ":2: 'inf' is no number"),
@@ -105,6 +106,18 @@ def test_a_bad_trace_is_refused_with_file_and_line(content: str, told: str, tmp_
         read_trace(path, "csv")
     assert told in str(refused.value)
     assert "trace.csv" in str(refused.value)
+
+
+def test_a_trace_from_a_spreadsheet_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("\ufeff" + HEADER + "0,5,7\n", encoding="utf-8")
+    assert read_trace(path, "csv").output_tokens.tolist() == [7]
+
+
+def test_a_fault_of_the_only_service_is_told_once(tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as refused:
+        Scenario.read(scenario_file(tmp_path, _edited("services.0.spec.slo.ttft", "fast")))
+    assert ";" not in str(refused.value)
 
 
 def test_a_missing_or_broken_file_is_refused(tmp_path: Path) -> None:
@@ -255,7 +268,10 @@ def test_results_that_could_not_be_written_are_refused_before_anything_runs(
 ) -> None:
     monkeypatch.delattr("holdfast.cli.simulate.simulate")
     path = str(scenario_file(tmp_path, small_scenario()))
-    for place, told in ((tmp_path / "none" / name, "there is no folder"), (tmp_path, "is a folder")):
+    for place, told in (
+        (tmp_path / "none" / name, "there is no such folder: make it first"),
+        (tmp_path, "is a folder"),
+    ):
         assert main(["simulate", path, flag, str(place)]) == 2
         said = capsys.readouterr().err
         assert f"{flag} {place}: {told}" in said

@@ -132,7 +132,8 @@ def test_a_trace_that_is_not_there_is_told_with_a_remedy_that_plan_has(
 ) -> None:
     for trace in (tmp_path / "none.csv", tmp_path):
         assert main(["plan", "-f", str(_manifest(tmp_path)), "--trace", str(trace)]) == 2
-        assert capsys.readouterr().err == f"holdfast plan: --trace {trace}: no such file: check the path\n"
+        told = "there is no such file, or it cannot be read: check the path"
+        assert capsys.readouterr().err == f"holdfast plan: --trace {trace}: {told}\n"
 
 
 HEADER = "arrival_seconds,prompt_tokens,output_tokens\n"
@@ -221,8 +222,8 @@ def test_the_picture_is_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "data:image/png;base64," in written
     assert 'src="http' not in written
     assert "M tokens" in written
-    assert main([*words, "--plot", str(tmp_path / "none" / "plan.png")]) == 1
-    assert "cannot write" in capsys.readouterr().err
+    assert main([*words, "--plot", str(tmp_path / "none" / "plan.png")]) == 2
+    assert "there is no such folder: make it first" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -21,7 +21,12 @@ def parsed(model: type[Parsed], body: Mapping[str, Any], invalid: type[InvalidOb
     try:
         return model.model_validate(_plain(body))
     except pydantic.ValidationError as error:
-        raise invalid("; ".join(sorted(_problem(item) for item in _faults(error.errors())))) from None
+        raise invalid("; ".join(sorted(problems(error)))) from None
+
+
+def problems(error: pydantic.ValidationError) -> list[str]:
+    """Each field at fault, what is wrong with it and the remedy, in the order of the fields."""
+    return [_problem(each) for each in _faults(error.errors())]
 
 
 def _plain(value: Any) -> Any:
@@ -47,4 +52,4 @@ def _problem(error: Any) -> str:
     cause = error.get("ctx", {}).get("error")
     if isinstance(cause, BrokenRule):
         return f"{path}{cause.field}: {cause}".lstrip(":. ")
-    return f"{path}: {_REMEDIES.get(error['type'], error['msg'])}"
+    return f"{path}: {_REMEDIES.get(error['type'], error['msg'].removeprefix('Value error, '))}"

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_MERGE = "tag:yaml.org,2002:merge"
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 
 
@@ -19,6 +20,16 @@ class _Loader(yaml.SafeLoader):
         if kind is yaml.ScalarNode and implicit[0] and (tag == _TIMESTAMP or (tag in _NUMBERS and ":" in value)):
             return self.DEFAULT_SCALAR_TAG
         return tag
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+        """A mapping; kubectl refuses a key that stands there twice."""
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE]
+        twice = next((key for place, key in enumerate(keys) if key in keys[:place]), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{twice!r} stands there twice: remove one", node.start_mark
+            )
+        return super().construct_mapping(node, deep)
 
 
 def read_yaml(text: str) -> Any:

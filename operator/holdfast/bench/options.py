@@ -21,23 +21,6 @@ from holdfast.simulator.twin.traces import FORMATS
 KEYS = ("HOLDFAST_API_KEY", "OPENAI_API_KEY")
 AUTO = "auto"
 PICTURES = (".html", ".png")
-LOADS = ("rate", "steps", "trace", "concurrency", "latency", "throughput")
-GENERATED = tuple(name for name in LOADS if name != "trace")
-
-_GOES_WITH = {
-    "cv": (1.0, ("rate", "steps")),
-    "ramp": (False, ("steps",)),
-    "speed": (1.0, ("trace",)),
-    "trace_start": (0.0, ("trace",)),
-    "prompt_tokens": (None, GENERATED),
-    "output_tokens": (None, GENERATED),
-    "length_cv": (0.0, GENERATED),
-    "lengths": (None, GENERATED),
-    "requests": (None, LOADS),
-    "duration": (None, ("rate", "steps", "trace", "concurrency")),
-}
-"""What options are by default, and the loads that heed them: nothing that somebody asks for is passed over."""
-
 _BOUNDS = ("ttft", "tpot", "e2e")
 
 
@@ -162,71 +145,6 @@ def _add_counting(parser: argparse.ArgumentParser) -> None:
     counting.add_argument(
         "--kv-model", type=_kv_model, metavar="MODEL", help="bytes of its KV cache (default: --model)"
     )
-
-
-def check(arguments: argparse.Namespace) -> None:
-    """Options that exclude or need each other; BadInput names the remedy."""
-    kind = _kind(arguments)
-    check_folders(arguments, "json", "plot", "records", "summary")
-    if kind == "source":
-        return
-    if arguments.url is None:
-        raise BadInput("--url is missing: give the address of the endpoint")
-    _check_goes_with(arguments, kind)
-    if arguments.requests is not None and arguments.duration is not None:
-        raise BadInput("--requests and --duration: give one of them")
-    if arguments.lengths is not None and (arguments.prompt_tokens or arguments.output_tokens or arguments.length_cv):
-        raise BadInput("--lengths: leave --prompt-tokens, --output-tokens and --length-cv out")
-    if arguments.api is Api.CHAT and arguments.prompts is Prompts.IDS:
-        raise BadInput("--prompts ids does not go with --api chat: give --api completions")
-    check_files(arguments, "trace", "lengths")
-
-
-def check_files(arguments: argparse.Namespace, *names: str) -> None:
-    """BadInput where one of these options names no file that can be read."""
-    for name in names:
-        path = getattr(arguments, name)
-        if path is not None and (path.is_dir() or not os.access(path, os.R_OK)):
-            raise BadInput(f"--{name} {path}: there is no such file, or it cannot be read: check the path")
-
-
-def _check_goes_with(arguments: argparse.Namespace, kind: str) -> None:
-    for name, (default, kinds) in _GOES_WITH.items():
-        if getattr(arguments, name) != default and kind not in kinds:
-            flag, needed = name.replace("_", "-"), ", ".join(f"--{each}" for each in kinds)
-            raise BadInput(f"--{flag} does not go with --{kind}: leave it out, it is heeded with {needed}")
-
-
-def check_folders(arguments: argparse.Namespace, *names: str) -> None:
-    """BadInput where a file of one of these options has no folder: told before anything is measured."""
-    for name in names:
-        given = getattr(arguments, name)
-        for path in given if isinstance(given, list) else [given]:
-            if path not in (None, "-") and not Path(path).absolute().parent.is_dir():
-                raise BadInput(f"--{name} {path}: there is no such folder: make it first")
-
-
-def _kind(arguments: argparse.Namespace) -> str:
-    """Which of the loads is asked for."""
-    chosen = [name for name in (*LOADS, "source") if getattr(arguments, name)]
-    if arguments.sweep:
-        _check_sweep(arguments, chosen)
-        return "rate"
-    if len(chosen) != 1:
-        every = ", ".join(f"--{name}" for name in LOADS)
-        told = " and ".join("--from" if name == "source" else f"--{name}" for name in chosen)
-        raise BadInput(f"{told or 'no load'}: give one of {every}, --sweep, --from")
-    return chosen[0]
-
-
-def _check_sweep(arguments: argparse.Namespace, chosen: list[str]) -> None:
-    if chosen not in ([], ["rate"]):
-        raise BadInput("--sweep sets the rates itself: of the loads give --rate alone, to begin with, or none")
-    for name in ("requests", "records"):
-        if getattr(arguments, name) is not None:
-            raise BadInput(f"--{name} does not go with --sweep")
-    if arguments.generator != "holdfast":
-        raise BadInput("--sweep ends trials early, which --generator vllm cannot: leave it out")
 
 
 def endpoint_of(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Endpoint:

@@ -133,7 +133,7 @@ def notes(results: Results) -> list[str]:
     elif math.isnan(results.client.lag_p99_seconds):
         told.append("records tell how late requests left, not how late their events were read")
     if results.engine is not None and results.engine.looks < 2:
-        told.append("the engine was looked at once, before it was loaded: longer runs tell its peaks")
+        told.append("the engine was looked at once only: its peaks may be higher, as longer runs tell")
     for count, what in (
         (results.without_usage, "without a usage block: tokens are events with text"),
         (results.one_token, "of one token: they have no TPOT"),

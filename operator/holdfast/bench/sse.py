@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.bench.records import MOST_COUNT
+
 DONE = b"[DONE]"
 LARGEST_EVENT = 16 * 2**20
 _PLAIN_TEXT = re.compile(rb'"(?:text|content)": ?"([^"\\]+)"')
@@ -126,7 +128,7 @@ def _has_text(choice: dict[str, Any]) -> bool:
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_COUNT else None
 
 
 def _error(given: dict[str, Any]) -> str:

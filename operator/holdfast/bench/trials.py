@@ -15,7 +15,6 @@ from holdfast.bench.records import Record
 from holdfast.bench.results import measure
 from holdfast.bench.sweep import OverSaturation, Search, Sweep, SweepLoad, Trial, saturation
 from holdfast.enginemodel.catalog import find_model
-from holdfast.simulator.twin.scenario import BadInput
 
 CLIENT_REMEDY = (
     "lower the load, give the client a core of its own, or raise --max-client-lag where such an error is small beside "
@@ -29,13 +28,7 @@ SETTLE_SHARE, MOST_SETTLE_SECONDS = 0.1, 2.0
 
 
 def sweep_load(arguments: argparse.Namespace, endpoint: Endpoint) -> SweepLoad:
-    """What every trial sends, as the options ask for it; BadInput where a file of lengths cannot be used.
-
-    So it is where nothing of a trial would be left to count.
-    """
-    seconds, cut = arguments.duration or SECONDS, (arguments.warm_up or 0.0) + (arguments.cool_down or 0.0)
-    if cut >= seconds:
-        raise BadInput(f"--warm-up and --cool-down leave nothing of {seconds:g} s: lower them or raise --duration")
+    """What every trial sends, as the options ask for it; BadInput where a file of lengths cannot be used."""
     prompts, answers = loads.spreads_of(arguments)
     return SweepLoad(
         model=endpoint.model,
@@ -47,7 +40,7 @@ def sweep_load(arguments: argparse.Namespace, endpoint: Endpoint) -> SweepLoad:
         output_tokens_mean=answers[0],
         output_tokens_cv=answers[1],
         lengths_from=None if arguments.lengths is None else arguments.lengths.name,
-        trial_seconds=seconds,
+        trial_seconds=arguments.duration or SECONDS,
         least_requests=LEAST_REQUESTS,
     )
 

@@ -18,7 +18,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from holdfast.api.benchmark_summary import Failed, Summary
-from holdfast.bench import loads, options, records, report, summary, sweeppage
+from holdfast.bench import checks, loads, options, records, report, summary, sweeppage
 from holdfast.bench import page as pages
 from holdfast.bench.client import as_recorded
 from holdfast.bench.endpoint import NoEndpoint, served_model
@@ -76,7 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     """All that may go wrong comes as an exception."""
-    options.check(arguments)
+    checks.check(arguments)
+    checks.check_files(arguments, "trace", "lengths")
     if arguments.plot:
         page.require()
     if arguments.source is not None:

@@ -21,6 +21,7 @@ from holdfast.cli.terminal import printable
 from holdfast.control import record
 from holdfast.control.explanation import explained
 from holdfast.control.report import iso
+from holdfast.page.model import finite
 
 _GONE = "no Event of a change before that time is left: clusters keep Events for an hour by default (--event-ttl)"
 EXAMPLE = """examples:
@@ -75,7 +76,7 @@ async def explanation(api: ApiPort, arguments: argparse.Namespace) -> tuple[list
         whole = {"decision": decision, "source": source, "status": service.get("status", {}), "events": told}
         if arguments.at is not None:
             whole |= {"decidedAgain": again or None, "notDecidedAgainBecause": why or None}
-        return [json.dumps(whole)], bool(decision)
+        return [json.dumps(finite(whole), allow_nan=False)], bool(decision)
     now = present(service) if arguments.at is None else []
     lines = [*now, *_shown(decision, source), *_compared(decision, again, why), "", *_told(told)]
     return [printable(line) for line in lines], bool(decision)
@@ -105,8 +106,7 @@ async def _decision(
 def past_decision(events: Iterable[Body], at: datetime.datetime) -> Body:
     """Return the newest decision up to a time, from the Events of changes."""
     try:
-        # JSON has no NaN, but Python reads and would write it.
-        decision = json.loads(_notes(events, at).get(DECISION_ANNOTATION, "{}"), parse_constant=lambda _: None)
+        decision = json.loads(_notes(events, at).get(DECISION_ANNOTATION, "{}"))
     except (ValueError, RecursionError):  # whoever may make Events may write anything there
         return {}
     return decision if isinstance(decision, dict) else {}

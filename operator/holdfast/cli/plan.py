@@ -19,6 +19,7 @@ from rich.table import Table
 
 from holdfast.api.llmservice import InvalidLLMService, LLMService
 from holdfast.api.yamltext import read_yaml
+from holdfast.bench.checks import check_files, check_folders
 from holdfast.cli.waiting import waiting
 from holdfast.domain.service import ServiceSpec
 from holdfast.enginemodel.prior import PriorSource
@@ -83,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         if arguments.plot is not None:
             page.require()
+        check_folders(arguments, "plot")
         spec = _spec(arguments.filename)
         load = _load(arguments)
     except BadInput as problem:
@@ -130,8 +132,7 @@ def _load(arguments: argparse.Namespace) -> _Load:
     if arguments.trace is not None:
         if prompt is not None or output is not None:
             raise BadInput("--prompt-tokens and --output-tokens belong to --rate: a trace has its own lengths")
-        if not arguments.trace.exists() or arguments.trace.is_dir():
-            raise BadInput(f"--trace {arguments.trace}: no such file: check the path")
+        check_files(arguments, "trace")
         with waiting("reading the trace"):
             busiest = read_busiest(arguments.trace, arguments.format)
         told = (

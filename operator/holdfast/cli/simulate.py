@@ -19,6 +19,7 @@ from rich.progress import Progress
 
 from holdfast.api.llmservice import InvalidLLMService, LLMService
 from holdfast.api.yamltext import read_yaml
+from holdfast.bench.checks import check_folders
 from holdfast.cli.waiting import waiting
 from holdfast.observe.spec import to_spec
 from holdfast.simulator.twin import page, report, table
@@ -126,7 +127,7 @@ def _run(arguments: argparse.Namespace) -> int:
         _check(each, scenario)
     if arguments.plot is not None:
         page.require()
-    _check_writable(arguments)
+    check_folders(arguments, "json", "plot")
     folder = data_folder(arguments.data, arguments.scenario, scenario.files, os.environ)
     told, first = [], []
     for seed in range(1, arguments.seeds + 1):
@@ -196,16 +197,6 @@ def _check(entrant: _Entrant, scenario: Scenario) -> None:
         make_policy(entrant.name, entrant.knobs)
     elif len(scenario.services) > 1:
         raise BadPolicy(f"{entrant.name} is for scenarios of one service: name sizes with static:N")
-
-
-def _check_writable(arguments: argparse.Namespace) -> None:
-    """Tell before anything runs where no result could be written after it."""
-    json_file = None if arguments.json in (None, "-") else Path(arguments.json)
-    for flag, path in (("--json", json_file), ("--plot", arguments.plot)):
-        if path is not None and path.is_dir():
-            raise BadInput(f"{flag} {path}: is a folder: name a file in it")
-        if path is not None and not path.parent.is_dir():
-            raise BadInput(f"{flag} {path}: there is no folder {path.parent}: make it, or name another")
 
 
 def declare(scenario: Scenario, entry: ServiceEntry, path: Path, folder: Path, seed: int) -> Declared:

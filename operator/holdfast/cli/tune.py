@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from holdfast.api.benchmark_summary import Failed
-from holdfast.bench import loads, options, summary
+from holdfast.bench import checks, loads, options, summary
 from holdfast.bench.endpoint import NoEndpoint, fetch, served_model
 from holdfast.bench.engine import metrics_url, read_sample
 from holdfast.bench.port import CannotGenerate, Endpoint
@@ -78,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Search and tell; 0, 1 and 2 as the help says."""
     try:
         check(arguments)
+        checks.check_files(arguments, "lengths")
         if arguments.plot:
             page.require()
         service = service_of(arguments)
@@ -210,7 +211,7 @@ async def _leave(leaving: Awaitable[object]) -> None:
     try:
         await leaving
     except (CannotTry, NoEndpoint) as problem:
-        print(f"holdfast tune: the engine keeps its last limits: {problem}", file=sys.stderr)
+        print(printable(f"holdfast tune: the engine keeps its last limits: {problem}"), file=sys.stderr)
 
 
 async def _search(

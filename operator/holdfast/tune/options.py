@@ -13,6 +13,7 @@ import yaml
 from holdfast.api.llmservice import InvalidLLMService, LLMService
 from holdfast.api.yamltext import read_yaml
 from holdfast.bench import definitions, options, report
+from holdfast.bench.checks import check_folders
 from holdfast.domain.service import AcceleratorOption, ServiceSpec, Slo
 from holdfast.enginemodel.prior import LEAST_KV_TOKENS, MEMORY_UTILIZATION, EnginePrior, PriorSource, engine_prior
 from holdfast.enginemodel.roofline import roofline_table
@@ -113,8 +114,7 @@ def check(arguments: argparse.Namespace) -> None:
         raise BadInput("--lengths: leave --prompt-tokens, --output-tokens and --length-cv out")
     if arguments.url is None and arguments.summary is not None:
         raise BadInput("--summary needs --url: -f alone asks no engine")
-    options.check_folders(arguments, "json", "plot", "summary")
-    options.check_files(arguments, "lengths")
+    check_folders(arguments, "json", "plot", "summary")
     _check_knobs(arguments)
 
 

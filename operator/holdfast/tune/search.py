@@ -25,8 +25,7 @@ LEAST_STRIDE, MOST_STRIDE = 0.95, 0.5
 """Where a setting missed at less than the model still has it carry: as far below as that is off, in these bounds.
 
 But no further than what was good there: requests that were good at one rate are so at a lower one. That is believed of
-the first NEAR_MISSES, for some requests may be bad at any rate; and against the model only of a trial in which all had
-arrived before it was lost, for a queue that still grows shows less than it will.
+the first NEAR_MISSES, for some requests may be bad at any rate.
 """
 
 NEAR_MISSES = 2
@@ -73,7 +72,6 @@ class _Candidate:
     held_rps: float = 0.0
     missed_rps: float = math.inf
     missed_good: float = 0.0  # share of good requests there; those that a trial ended before count as bad
-    missed_late: bool = False  # all requests had arrived before it was lost
     misses: int = 0
 
 
@@ -162,10 +160,9 @@ class Search:
     def _believed(self, candidate: _Candidate) -> float:
         """The most that it is thought to carry, by the model and by what it has shown."""
         predicted, held, missed = self.model.rate(candidate.setting), candidate.held_rps, candidate.missed_rps
-        near = candidate.missed_good if candidate.misses <= NEAR_MISSES else 0.0
         if predicted < missed:
-            shown = min(LEAST_STRIDE, near) * missed if candidate.missed_late else 0.0
-            return max(predicted, held or shown)
+            return max(predicted, held)
+        near = candidate.missed_good if candidate.misses <= NEAR_MISSES else 0.0
         stride = min(LEAST_STRIDE, max(MOST_STRIDE, missed / predicted, near))
         return math.sqrt(held * missed) if held else stride * missed
 
@@ -179,7 +176,6 @@ class Search:
             candidate.held_rps = max(candidate.held_rps, rate)
         elif rate < candidate.missed_rps:
             candidate.missed_rps, candidate.missed_good = rate, (tried.judged - tried.bad) / load.counted
-            candidate.missed_late = tried.judged == load.counted
             candidate.misses += 1
         return self.model.learn(tried, load)
 

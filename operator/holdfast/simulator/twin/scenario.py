@@ -13,8 +13,9 @@ import yaml
 from pydantic import BeforeValidator, Field
 
 from holdfast.api.llmservice import LLMServiceSpec
+from holdfast.api.parsing import problems
 from holdfast.api.quantities import parse_duration_seconds
-from holdfast.api.rules import ApiModel, BrokenRule, Rule
+from holdfast.api.rules import ApiModel, Rule
 from holdfast.api.yamltext import read_yaml
 from holdfast.policy.settings import PolicySettings
 from holdfast.simulator.twin.cluster import EPOCH_SECONDS
@@ -233,7 +234,7 @@ class Scenario(ApiModel):
         try:
             found = cls.model_validate(content)
         except pydantic.ValidationError as error:
-            raise BadInput(f"{path}: {'; '.join(_problem(each) for each in error.errors()[:3])}") from None
+            raise BadInput(f"{path}: {'; '.join(problems(error)[:3])}") from None
         found.check_names(path)
         return found
 
@@ -256,14 +257,6 @@ class Scenario(ApiModel):
 
 
 _REMEDIES = {"missing": "is required: add it", "extra_forbidden": "unknown field: remove it or check its spelling"}
-
-
-def _problem(error: Any) -> str:
-    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]).lstrip(".")
-    cause = error.get("ctx", {}).get("error")
-    if isinstance(cause, BrokenRule):
-        return f"{place}{cause.field}: {cause}".lstrip(":. ")
-    return f"{place}: {_REMEDIES.get(error['type'], error['msg'].removeprefix('Value error, '))}"
 
 
 def _one_line(error: Exception) -> str:

@@ -47,20 +47,22 @@ def _whole(run: Result) -> Result:
     """The run in the fields of a service: goodput together, latencies of the worst."""
     services = run["services"].values()
     latencies = {
-        name: max((service[name] or 0.0 for service in services), default=0.0)
+        name: max((service[name] for service in services if service[name] is not None), default=None)
         for name in ("ttft_p99_seconds", "tpot_p99_seconds")
     }
     return {**run, **latencies, "goodput_rps": sum(service["goodput_rps"] for service in services)}
 
 
 def _worth(of: Result) -> tuple[str, ...]:
-    cost, attainment = of["cost_dollars"], of["attainment"]
+    cost, attainment, ttft, tpot = (
+        of[name] for name in ("cost_dollars", "attainment", "ttft_p99_seconds", "tpot_p99_seconds")
+    )
     return (
         "-" if attainment is None else f"{100.0 * attainment:.2f} %",
         f"{of['goodput_rps']:.2f}",
         f"{of['gpu_hours']:.2f}",
         "-" if cost is None else f"{cost:.2f}",
-        f"{of['ttft_p99_seconds'] or 0.0:.2f} s",
-        f"{1000.0 * (of['tpot_p99_seconds'] or 0.0):.0f} ms",
+        "-" if ttft is None else f"{ttft:.2f} s",
+        "-" if tpot is None else f"{1000.0 * tpot:.0f} ms",
         str(of["scale_actions"]),
     )

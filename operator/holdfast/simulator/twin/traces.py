@@ -93,7 +93,8 @@ def _requests(path: Path, format_name: str) -> Iterator[Row]:
             if not moment >= last:
                 raise BadInput(f"{path}:{line}: time goes back: sort the trace by arrival")
             if not (1 <= prompt <= LONGEST_TOKENS and 1 <= output <= LONGEST_TOKENS):
-                raise BadInput(f"{path}:{line}: {prompt} prompt and {output} output tokens: at least 1 each is needed")
+                told = f"{prompt} prompt and {output} output tokens: from 1 to {LONGEST_TOKENS:,} of each are read"
+                raise BadInput(f"{path}:{line}: {told}: remove the line")
             last, first = moment, moment if first == -float("inf") else first
             yield moment - first, prompt, output
     if first == -float("inf"):
@@ -128,8 +129,8 @@ def _text(path: Path) -> Iterator[IO[str]]:
 def _opened(path: Path) -> IO[str]:
     try:
         if path.suffix == ".gz":
-            return gzip.open(path, "rt", encoding="utf-8", newline="")
-        return path.open(encoding="utf-8", newline="")
+            return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+        return path.open(encoding="utf-8-sig", newline="")  # spreadsheets begin a CSV with a byte order mark
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}: check the path, or name its folder with --data") from None
 
