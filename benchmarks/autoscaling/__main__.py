@@ -20,11 +20,12 @@ from pathlib import Path
 
 from benchmarks.autoscaling.bars import Verdict, attained, verdicts
 from benchmarks.autoscaling.campaign import Campaign
-from benchmarks.autoscaling.cases import CASES, SUBSET, VARIATIONS, Case, relaxed, varied
+from benchmarks.autoscaling.cases import CASES, SHARED, SUBSET, VARIATIONS, Case, relaxed, varied
 from benchmarks.autoscaling.compare import PEERS, Comparison
 from benchmarks.autoscaling.fixed_limits import carried_rps
 from benchmarks.autoscaling.journal import Journal
 from benchmarks.autoscaling.outlook import outlook
+from benchmarks.autoscaling.shared import shared
 from benchmarks.autoscaling.table import tell, tell_bars
 from holdfast.simulator.twin.capacity import DRAWS
 
@@ -35,14 +36,15 @@ THREADS = 32
 def main(words: Sequence[str] | None = None) -> int:
     """Run, print and check."""
     given = _arguments(words)
-    names = given.scenario or (SUBSET if given.subset else list(CASES))
+    asked = given.scenario or (SUBSET if given.subset else [*CASES, SHARED.name])
+    names = [name for name in asked if name in CASES]
     groups = [[CASES[name] for name in names]] + [varied(each) for each in VARIATIONS if given.sensitivity]
     alone = [relaxed(CASES[name]) for name in names if CASES[name].attains]
     peers, seeds = given.peer or PEERS, 1 if given.subset else given.seeds
     fast_loop = not given.slow_only
     journal = Journal(given.results)
     if given.dry_run:
-        cases = [*itertools.chain(*groups), *alone]
+        cases = [*itertools.chain(*groups), *alone, *([SHARED] if SHARED.name in asked else [])]
         for line in outlook(
             cases, journal, peers, seeds=seeds, fast_loop=fast_loop, tuned=given.tuned, workers=given.workers
         ):
@@ -58,8 +60,13 @@ def main(words: Sequence[str] | None = None) -> int:
         campaign = Campaign(journal, given.data, workers)
         comparison = Comparison(campaign, range(1, 1 + seeds), peers, given.tuned, sweeps)
         others = [(case, scenarios.submit(comparison.alone, case, fast_loop)) for case in alone]
+        several = scenarios.submit(shared, campaign, range(1, 1 + seeds), fast_loop) if SHARED.name in asked else None
         found = _compared(groups, comparison, peers, fast_loop, given.data, scenarios)
         found += [attained(case, *result.result()) for case, result in others]
+        if several is not None:
+            lines, judged = several.result()
+            print("\n".join(lines), flush=True)
+            found += judged
     for line in tell_bars(found):
         print(line)
     return 1 if given.check and not all(each.met is not False for each in found) else 0
@@ -91,7 +98,9 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--data", type=Path, required=True, help="folder of the traces that scenarios name")
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results/autoscaling.jsonl"))
-    parser.add_argument("--scenario", action="append", choices=list(CASES), help="may be repeated; all by default")
+    parser.add_argument(
+        "--scenario", action="append", choices=[*CASES, SHARED.name], help="may be repeated; all by default"
+    )
     parser.add_argument("--peer", action="append", choices=PEERS, help="may be repeated; all by default")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="runs at a time; default all cores")

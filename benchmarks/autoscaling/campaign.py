@@ -17,6 +17,7 @@ from benchmarks.autoscaling.journal import Journal, Key, Row, code_digest
 from benchmarks.autoscaling.played import played
 from benchmarks.autoscaling.scarcity import Scarcity, scarcity
 from holdfast.cli.simulate import SEARCHED
+from holdfast.domain.service import ServiceSpec
 from holdfast.simulator.twin.policies import POLICIES, make_policy
 from holdfast.simulator.twin.results import good, summary
 from holdfast.simulator.twin.run import Declared, Finished, simulate
@@ -29,6 +30,7 @@ Asked = tuple[Case, Path, str, float | None, int, Limits | None]
 STEP = 2.0**0.25
 LOWEST, HIGHEST = -28, 16
 OWN = ("holdfast", "holdfast-slow")
+APART = "holdfast-apart"
 
 
 def knob_value(peer: str, place: int) -> float:
@@ -70,6 +72,11 @@ class Campaign:
         """The share of requests that the scenario's service asks for, and the most replicas that it may have."""
         (each,) = case.declared(case.scenario(), self._data, seed=1)
         return each.spec.slo.objective, each.spec.max_replicas
+
+    def services(self, case: Case) -> list[ServiceSpec]:
+        """The scenario's services, by priority."""
+        declared = case.declared(case.scenario(), self._data, seed=1)
+        return sorted((each.spec for each in declared), key=lambda spec: -spec.priority)
 
     def best_limits(self, case: Case) -> Limits:
         """The fixed limits with which a replica carries the most of the scenario's requests."""
@@ -138,22 +145,23 @@ def cheapest(rows: dict[int, Row], target: float) -> tuple[int, Row] | None:
 
 def _row(case: Case, run: Finished, wall_seconds: float) -> Row:
     told = summary(run, wall_seconds)
-    (service,) = run.services
-    numbers = told["services"][service.spec.key.name]
+    services = told["services"]
     window_rps = None
     if case.window is not None:
         begins, ends = case.window
+        (service,) = run.services
         at = service.fleet.requests["at"]
         window_rps = float((good(service) & (at >= begins) & (at < ends)).sum()) / (ends - begins)
     return Row(
         attainment=told["attainment"] or 0.0,
         gpu_hours=told["gpu_hours"],
         cost_dollars=told["cost_dollars"] or 0.0,
-        goodput_rps=numbers["goodput_rps"],
-        ttft_p99_seconds=numbers["ttft_p99_seconds"] or math.inf,
-        tpot_p99_seconds=numbers["tpot_p99_seconds"] or math.inf,
+        goodput_rps=sum(each["goodput_rps"] for each in services.values()),
+        ttft_p99_seconds=max(each["ttft_p99_seconds"] or math.inf for each in services.values()),
+        tpot_p99_seconds=max(each["tpot_p99_seconds"] or math.inf for each in services.values()),
         scale_actions=told["scale_actions"],
         wall_seconds=wall_seconds,
         label=run.policy,
         window_goodput_rps=window_rps,
+        by_service={name: each["attainment"] or 0.0 for name, each in services.items()} if case.shared else None,
     )

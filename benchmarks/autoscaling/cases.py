@@ -51,8 +51,9 @@ class Case:
     `attains`: Holdfast must attain the objective. `oracle_factor`: at most so many times the oracle's GPU-hours.
     `compared`: counts in the comparison at equal attainment. Everybody's attainment is to be the objective or, where
     loss is `unavoidable`, what Holdfast reached. `scarce`: no peer may attain more for as little. `window`: seconds of
-    an overload whose goodput counts. `alone`: Holdfast alone plays it. `name` is its file's; `variation` is what it
-    differs in from the file's.
+    an overload whose goodput counts. `alone`: Holdfast alone plays it. `shared`: so does it, but with several services,
+    beside the same loop for each of them by itself. `name` is its file's; `variation` is what it differs in from the
+    file's.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Case:
     scarce: bool = False
     window: tuple[float, float] | None = None
     alone: bool = False
+    shared: bool = False
     change: Change | None = None
     variation: Variation | None = None
 
@@ -113,7 +115,10 @@ _ALL = (
     Case("faults", unavoidable=True, scarce=True),
 )
 CASES: Mapping[str, Case] = {case.name: case for case in _ALL}
-"""By name, in the order of the design, but for `fleet`: attainment by priorities is not one number to be equal at."""
+"""By name, in the order of the design."""
+
+SHARED = Case("fleet", shared=True)
+"""Not in the comparison: attainment by priorities is not one number to be equal at."""
 
 SUBSET = ("step", "smooth")
 """What is short enough for every change of the code."""

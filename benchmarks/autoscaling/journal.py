@@ -20,6 +20,7 @@ JUDGED = tuple(str(Path(__file__).with_name(name)) for name in ("fixed_limits.py
 BESIDES = {
     "holdfast": ("policy", "../holdfast_engine", SEARCH, *JUDGED),
     "holdfast-slow": ("policy", SEARCH, *JUDGED),
+    "holdfast-apart": ("policy", SEARCH, *JUDGED),
     "static": (),
     "oracle": (SEARCH,),
 }
@@ -53,7 +54,8 @@ class Key:
 class Row:
     """What one run was worth.
 
-    `window_goodput_rps` only where the scenario has a window, `scarcity` only of Holdfast where loss is unavoidable.
+    `window_goodput_rps` only where the scenario has a window, `scarcity` only of Holdfast where loss is unavoidable,
+    `by_service` attainments only of several; their latencies are the worst, their goodput is the sum.
     """
 
     attainment: float
@@ -67,6 +69,7 @@ class Row:
     label: str
     window_goodput_rps: float | None = None
     scarcity: Scarcity | None = None
+    by_service: Mapping[str, float] | None = None
 
 
 class Journal:

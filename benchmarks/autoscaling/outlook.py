@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
 
-from benchmarks.autoscaling.campaign import OWN, SHIPPED
+from benchmarks.autoscaling.campaign import APART, OWN, SHIPPED
 from benchmarks.autoscaling.cases import Case
 from benchmarks.autoscaling.journal import Journal
 from holdfast.simulator.twin.oracle import ORACLE
@@ -55,6 +55,8 @@ def _runs(case: Case, peers: int, seeds: int, fast_loop: bool, tuned: bool) -> d
     if tuned and case.compared:
         swept += FRONT_RUNS + 2 * (seeds - 1)
     own = {name: seeds for name in OWN if name != "holdfast" or fast_loop}
+    if case.shared:
+        return {**own, APART: seeds}
     if case.alone:
         return {"holdfast" if fast_loop else SLOW: seeds}
     sizes = SIZES * (1 + case.unavoidable + (tuned and case.compared))

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.autoscaling.bars import Verdict, attained, verdicts
 from benchmarks.autoscaling.campaign import HIGHEST, LOWEST, OWN, Campaign, cheapest, knob_value, leanest
-from benchmarks.autoscaling.cases import CASES, RELAXED, VARIATIONS, VARIED, Case, relaxed, varied
+from benchmarks.autoscaling.cases import CASES, RELAXED, SHARED, VARIATIONS, VARIED, Case, relaxed, varied
 from benchmarks.autoscaling.compare import (
     PEERS,
     Comparison,
@@ -26,12 +26,15 @@ from benchmarks.autoscaling.fixed_limits import Limits
 from benchmarks.autoscaling.journal import Journal, Key, Row
 from benchmarks.autoscaling.outlook import outlook
 from benchmarks.autoscaling.requests import shifted
+from benchmarks.autoscaling.shared import shared
 from benchmarks.autoscaling.table import tell, tell_bars
 from holdfast.cli.simulate import declare
+from holdfast.domain.service import ServiceSpec
 from holdfast.simulator.twin.fleet import Workload
 from holdfast.simulator.twin.peak import smallest
 from holdfast.simulator.twin.policies import POLICIES, make_policy
 from holdfast.simulator.twin.scenario import Scenario
+from tests.builders import service
 from tests.twin.twin_builders import scenario_file, small_scenario
 
 
@@ -95,6 +98,30 @@ def test_every_scenario_reads_and_names_one_service() -> None:
         scenario = case.scenario()
         assert scenario.name == case.name
         assert len(scenario.services) == 1
+
+
+class SharedRuns:
+    """A campaign of five services whose runs are scripted by policy."""
+
+    def __init__(self, first: float, apart: float) -> None:
+        self._first = {"holdfast-apart": apart}
+        self._ours = first
+
+    def run(self, case: Case, policy: str, seed: int) -> Row:
+        first = self._first.get(policy, self._ours)
+        return replace(row(first, 3.0 * seed), by_service={"assistant": first, "batch": 1.0})
+
+    def services(self, case: Case) -> list[ServiceSpec]:
+        return [service(name).with_priority(at).spec for name, at in (("assistant", 9), ("batch", 0))]
+
+
+@pytest.mark.parametrize(("first", "met"), [(0.9, True), (0.5, False), (0.3, False)])
+def test_services_that_share_gpus_are_judged_beside_each_by_itself(first: float, met: bool) -> None:
+    lines, judged = shared(SharedRuns(first, 0.5), [1, 2, 3], fast_loop=True)  # type: ignore[arg-type]
+    assert [each.met for each in judged] == [met, met]
+    assert f"| assistant | 9 | 99 | {100 * first:.2f} | {100 * first:.2f} | 50.00 |" in lines
+    assert "| GPU-hours | | | 6.00 | 6.00 | 6.00 |" in lines
+    assert SHARED.scenario().name == SHARED.name
 
 
 def test_lengths_turn_within_ten_minutes_at_half_time(tmp_path: Path) -> None:
