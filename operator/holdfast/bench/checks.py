@@ -40,10 +40,15 @@ def check(arguments: argparse.Namespace) -> None:
     _check_cuts(arguments, kind)
     if arguments.requests is not None and arguments.duration is not None:
         raise BadInput("--requests and --duration: give one of them")
-    if arguments.lengths is not None and (arguments.prompt_tokens or arguments.output_tokens or arguments.length_cv):
-        raise BadInput("--lengths: leave --prompt-tokens, --output-tokens and --length-cv out")
+    check_lengths(arguments)
     if arguments.api is Api.CHAT and arguments.prompts is Prompts.IDS:
         raise BadInput("--prompts ids does not go with --api chat: give --api completions")
+
+
+def check_lengths(arguments: argparse.Namespace) -> None:
+    """BadInput where lengths are to be read and to be drawn."""
+    if arguments.lengths is not None and (arguments.prompt_tokens or arguments.output_tokens or arguments.length_cv):
+        raise BadInput("--lengths: leave --prompt-tokens, --output-tokens and --length-cv out")
 
 
 def check_files(arguments: argparse.Namespace, *names: str) -> None:

@@ -196,7 +196,7 @@ def _ended_in_order() -> Iterator[None]:
     try:
         for each in heeded:
             loop.add_signal_handler(each, task.cancel)
-    except (NotImplementedError, RuntimeError, ValueError):  # not in the main thread
+    except (NotImplementedError, RuntimeError, ValueError):  # asyncio: no signals outside the main thread
         yield
         return
     try:

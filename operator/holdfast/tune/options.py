@@ -13,7 +13,7 @@ import yaml
 from holdfast.api.llmservice import InvalidLLMService, LLMService
 from holdfast.api.yamltext import read_yaml
 from holdfast.bench import definitions, options, report
-from holdfast.bench.checks import check_folders
+from holdfast.bench.checks import check_folders, check_lengths
 from holdfast.domain.service import AcceleratorOption, ServiceSpec, Slo
 from holdfast.enginemodel.prior import LEAST_KV_TOKENS, MEMORY_UTILIZATION, EnginePrior, PriorSource, engine_prior
 from holdfast.enginemodel.roofline import roofline_table
@@ -110,8 +110,7 @@ def check(arguments: argparse.Namespace) -> None:
         raise BadInput("--slo or -f: give one of them, an LLMService has its own objectives")
     if arguments.filename is not None and arguments.objective is not None:
         raise BadInput("--objective does not go with -f, which has its own")
-    if arguments.lengths is not None and (arguments.prompt_tokens or arguments.output_tokens or arguments.length_cv):
-        raise BadInput("--lengths: leave --prompt-tokens, --output-tokens and --length-cv out")
+    check_lengths(arguments)
     if arguments.url is None and arguments.summary is not None:
         raise BadInput("--summary needs --url: -f alone asks no engine")
     check_folders(arguments, "json", "plot", "summary")

@@ -256,8 +256,5 @@ class Scenario(ApiModel):
                 raise BadInput(f"{path}: faults[{place}].accelerator: {remedy}")
 
 
-_REMEDIES = {"missing": "is required: add it", "extra_forbidden": "unknown field: remove it or check its spelling"}
-
-
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
