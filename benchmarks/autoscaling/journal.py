@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import tokenize
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -32,6 +33,11 @@ How losses are judged counts for Holdfast alone, for nobody else's are.
 
 
 PEERS = ("simulator/peers",)
+TOLD = tuple(f"simulator/twin/{name}.py" for name in ("page", "plan", "planpicture", "report", "table"))
+"""What only shows runs, or asks for others."""
+
+_SAYS_NOTHING = frozenset({tokenize.ENCODING, tokenize.COMMENT, tokenize.NL})
+_LAYOUT = frozenset({tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +117,34 @@ def code_digest(policy: str) -> str:
     """Of the code that a policy's runs come from: a run of other code is another run."""
     root = Path(holdfast.__file__).resolve().parent
     besides = BESIDES.get(policy.partition(":")[0], PEERS)
+    apart = {root / name for name in (SEARCH, *TOLD) if name not in besides}
     digest = hashlib.sha256()
     for name in (*SHARED, *besides):
         place = root / name
         for file in [place] if place.is_file() else sorted(place.rglob("*.py")):
-            if name in besides or file != root / SEARCH:
-                digest.update(file.read_bytes())
+            if file not in apart:
+                digest.update(code(file).encode())
     return digest.hexdigest()[:12]
+
+
+@cache
+def code(file: Path) -> str:
+    """What a file does: its words without comments and without strings that are statements of their own."""
+    lines: list[str] = []
+    with file.open("rb") as content:
+        words: list[tokenize.TokenInfo] = []
+        for token in tokenize.tokenize(content.readline):
+            if token.type not in _SAYS_NOTHING:
+                words.append(token)
+            if token.type in (tokenize.NEWLINE, tokenize.ENDMARKER):
+                lines += _said(words)
+                words = []
+    return "\n".join(lines)
+
+
+def _said(words: Sequence[tokenize.TokenInfo]) -> list[str]:
+    """The words of one statement after its indentation, which is named, however wide; none of a docstring."""
+    layout = [tokenize.tok_name[word.type] for word in words if word.type in _LAYOUT - {tokenize.NEWLINE}]
+    told = [word for word in words if word.type not in _LAYOUT]
+    is_docstring = [word.type for word in told] == [tokenize.STRING]
+    return layout + ([] if is_docstring else [" ".join(word.string for word in told)])

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from holdfast.cli.simulate import declare
-from holdfast.simulator.twin.oracle import Needs, Schedule, oracle, schedule
+from holdfast.simulator.twin.oracle import Needs, Schedule, oracle, schedules
 from holdfast.simulator.twin.peak import static_peak
 from holdfast.simulator.twin.results import attains, gpu_hours
+from holdfast.simulator.twin.run import Finished, simulate
 from holdfast.simulator.twin.scenario import Scenario
 from tests.twin.twin_builders import scenario_file, small_scenario
 
@@ -19,29 +21,41 @@ def needs(*work: float, highest: int = 10, restart_slots: float = 2.0) -> Needs:
     return Needs(np.array(work), lowest=1, highest=highest, restart_slots=restart_slots)
 
 
+def schedule(of: Needs, budget: float) -> list[int]:
+    (found,) = schedules(of, [budget])
+    return found.tolist()
+
+
 def test_every_slot_has_as_many_replicas_as_its_work_needs() -> None:
-    assert schedule(needs(0.5, 1.0, 1.2, 3.0, 2.1, 0.0), 0.0).tolist() == [1, 1, 2, 3, 3, 1]
+    assert schedule(needs(0.5, 1.0, 1.2, 3.0, 2.1, 0.0), 0.0) == [1, 1, 2, 3, 3, 1]
 
 
 def test_a_gap_shorter_than_a_restart_is_kept_and_a_longer_one_is_not() -> None:
-    assert schedule(needs(2.0, 1.0, 2.0, 1.0, 1.0, 1.0, 2.0), 0.0).tolist() == [2, 2, 2, 1, 1, 1, 2]
+    assert schedule(needs(2.0, 1.0, 2.0, 1.0, 1.0, 1.0, 2.0), 0.0) == [2, 2, 2, 1, 1, 1, 2]
 
 
 def test_nobody_gets_more_than_the_maximum() -> None:
-    assert schedule(needs(9.0, 1.0, highest=4), 0.0).tolist() == [4, 1]
+    assert schedule(needs(9.0, 1.0, highest=4), 0.0) == [4, 1]
 
 
 def test_the_budget_goes_where_a_replica_saves_the_least() -> None:
     # 0.1 above one replica for a slot, then 0.9 for three: a budget of 0.2 pays for the first only.
     work = needs(1.1, 1.0, 1.0, 1.0, 1.9, 1.9, 1.9, restart_slots=1.0)
-    assert schedule(work, 0.0).tolist() == [2, 1, 1, 1, 2, 2, 2]
-    assert schedule(work, 0.2 / 9.8).tolist() == [1, 1, 1, 1, 2, 2, 2]
+    assert schedule(work, 0.0) == [2, 1, 1, 1, 2, 2, 2]
+    assert schedule(work, 0.2 / 9.8) == [1, 1, 1, 1, 2, 2, 2]
+
+
+def test_budgets_one_after_the_other_give_what_each_gives_alone() -> None:
+    work, budgets = needs(1.1, 2.05, 1.0, 3.3, 2.4, 1.9, restart_slots=1.0), [0.0, 0.01, 0.05, 0.05, 0.3, 1.0]
+    together = [found.tolist() for found in schedules(work, budgets)]
+    assert together == [schedule(work, budget) for budget in budgets]
+    assert together[0] != together[-1] == [1] * 6
 
 
 def test_a_lower_replica_goes_only_after_those_above_it() -> None:
     # The third replica carries 0.05, the second beneath it 0.1 and 1.0: the budget takes the third, not the second.
     work = needs(1.1, 2.05, 1.0, restart_slots=1.0)
-    assert schedule(work, 0.2 / 4.15).tolist() == [2, 2, 1]
+    assert schedule(work, 0.2 / 4.15) == [2, 2, 1]
 
 
 def test_replicas_are_ordered_a_cold_start_ahead_and_left_at_once() -> None:
@@ -52,7 +66,9 @@ def test_replicas_are_ordered_a_cold_start_ahead_and_left_at_once() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-def test_the_oracle_attains_with_less_than_the_static_peak(seed: int, tmp_path: Path) -> None:
+def test_the_oracle_attains_with_less_than_the_static_peak(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     content = small_scenario()
     content["duration"] = "10m"
     content["services"][0]["workload"]["arrivals"]["poisson"] = [
@@ -64,7 +80,19 @@ def test_the_oracle_attains_with_less_than_the_static_peak(seed: int, tmp_path: 
     scenario = Scenario.read(path)
     declared = [declare(scenario, each, path, tmp_path, seed) for each in scenario.services]
     peak = static_peak(scenario, declared, seed, lambda share: None)
+    played: list[tuple[int, Finished]] = []
+
+    def noted(*asked: Any) -> Finished:
+        played.append((asked[2].planned_slots, simulate(*asked)))
+        return played[-1][1]
+
+    monkeypatch.setattr("holdfast.simulator.twin.oracle.simulate", noted)
     found = oracle(scenario, declared, seed)
+    able = [run for _, run in played if attains(run)]
+    assert gpu_hours(found) == min(map(gpu_hours, able))
+    for place, (planned, _) in enumerate(played):
+        before = [(gpu_hours(run), slots) for slots, run in played[:place] if attains(run)]
+        assert not before or planned < min(before)[1], "played what was planned for more than what was found"
     assert attains(peak)
     assert attains(found)
     assert gpu_hours(found) < 0.8 * gpu_hours(peak)

@@ -9,8 +9,10 @@ It is the cheapest schedule found, and thus from above an estimate of the cheape
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -35,8 +37,11 @@ DECODES = 32
 SMOOTH_SLOTS = (3, 9)
 """Windows of a triangle over which work is spread: bursts of half a minute count, or only what lasts for two."""
 
-LOADS = (0.7, 0.8, 0.87, 0.94, 1.0, 1.07, 1.15, 1.25, 1.4)
-"""Shares of its capacity that an engine is loaded with: what is not yet known of bursts and routing is tried."""
+LOADS = (1.0, 1.07, 0.94, 1.15, 0.87, 1.25, 0.8, 1.4, 0.7)
+"""Shares of its capacity that an engine is loaded with: what is not yet known of bursts and routing is tried.
+
+The likeliest first: what is planned for more than has been found is not played.
+"""
 
 BUDGETS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0)
 """Work left undone, as multiples of the misses that the objective allows."""
@@ -56,6 +61,7 @@ class Schedule:
         padded = np.append(sizes, np.full(slots, sizes[-1]))
         self._ordered = [int(padded[at : at + slots + 1].max()) for at in range(len(sizes))]
         self.start: int | None = int(sizes[0])
+        self.planned_slots = sum(self._ordered)
 
     def decide(self, snapshot: Snapshot) -> Mapping[ServiceKey, Move]:
         """The size of the slot."""
@@ -83,40 +89,47 @@ def oracle(
     entry = scenario.cluster.accelerators[each.spec.accelerators[0].name]
     kind = engine_kind(each, each.spec.accelerators[0], entry, admission=False)
     needs = _needs(scenario, each, kind, entry)
-    best: Finished | None = None
-    for slots, load in itertools.product(SMOOTH_SLOTS, LOADS):
-        spread = np.convolve(needs.work, np.bartlett(slots + 2)[1:-1] * 2.0 / (slots + 1), "same")
-        found = _spend(scenario, declared, replace(needs, work=spread / load), entry, seed, progress)
-        best = found if best is None or _better(found, best) else best
-    assert best is not None
-    return best
-
-
-def _spend(
-    scenario: Scenario,
-    declared: Sequence[Declared],
-    needs: Needs,
-    entry: AcceleratorEntry,
-    seed: int,
-    progress: Callable[[float], None],
-) -> Finished:
-    """The largest budget that still attains, by halving the list; the run without one where none does."""
-    allowed = 1.0 - declared[0].spec.slo.objective
     lead = entry.cold_start * (1.0 + entry.cold_start_jitter)
+    search = _Search(
+        lambda sizes: Schedule(sizes, lead, scenario.begins.timestamp()),
+        lambda tried: simulate(scenario, declared, tried, seed, progress),
+    )
+    for load, slots in itertools.product(LOADS, SMOOTH_SLOTS):
+        spread = np.convolve(needs.work, np.bartlett(slots + 2)[1:-1] * 2.0 / (slots + 1), "same")
+        search.spend(replace(needs, work=spread / load), 1.0 - each.spec.slo.objective)
+    assert search.best is not None
+    return search.best
 
-    def run(place: int) -> Finished:
-        sizes = schedule(needs, BUDGETS[place] * allowed)
-        return simulate(scenario, declared, Schedule(sizes, lead, scenario.begins.timestamp()), seed, progress)
 
-    found, low, high = run(0), 0, len(BUDGETS) - 1
-    while low < high and attains(found):
-        middle = (low + high + 1) // 2
-        tried = run(middle)
-        if attains(tried):
-            found, low = tried, middle
-        else:
-            high = middle - 1
-    return found
+class _Search:
+    """The best run so far; no schedule is played that is planned for as much as it or more."""
+
+    def __init__(self, ordered: Callable[[Integers], Schedule], play: Callable[[Schedule], Finished]) -> None:
+        self.best: Finished | None = None
+        self._planned_slots = math.inf
+        self._ordered = ordered
+        self._play = play
+
+    def spend(self, needs: Needs, allowed: float) -> None:
+        """Look for the largest budget that still attains, by halving the list; where none does, by its least alone."""
+        planned = map(self._ordered, schedules(needs, [budget * allowed for budget in BUDGETS]))
+        leaner = [each for each in planned if self._is_leaner(each)]
+        low, middle, high = 0, 0, len(leaner)
+        while low < high:
+            tried = leaner[middle]
+            is_enough = not self._is_leaner(tried) or self._attains(tried)
+            low, high = (middle + 1, high) if is_enough else (low, middle)
+            middle = (low + high) // 2
+
+    def _is_leaner(self, tried: Schedule) -> bool:
+        return tried.planned_slots < self._planned_slots
+
+    def _attains(self, tried: Schedule) -> bool:
+        found = self._play(tried)
+        if self.best is None or _better(found, self.best):
+            self.best = found
+            self._planned_slots = tried.planned_slots if attains(found) else math.inf
+        return attains(found)
 
 
 def _better(found: Finished, best: Finished) -> bool:
@@ -147,16 +160,17 @@ def work_seconds(load: Workload, kind: EngineKind) -> Floats:
     return np.asarray(prompt * (load.prompt_tokens - load.cached_tokens) + answer * load.output_tokens, np.float64)
 
 
-def schedule(needs: Needs, budget: float) -> Integers:
-    """Replicas by slot when a share of the work may be left undone."""
-    levels = _levels(needs)
-    left = budget * float(needs.work.sum())
-    for level, first, last, lost in _cheapest(levels, needs):
-        if lost > left:
-            break
-        left -= lost
-        levels[level, first:last] = False
-    return np.asarray(needs.lowest + levels.sum(axis=0), np.int64)
+def schedules(needs: Needs, budgets: Sequence[float]) -> Iterator[Integers]:
+    """Replicas by slot when a share of the work may be left undone: for each such budget, from the smallest on."""
+    levels, work = _levels(needs), float(needs.work.sum())
+    cheapest = _cheapest(levels, needs)
+    following, spent = next(cheapest, None), 0.0
+    for budget in budgets:
+        while following is not None and spent + following[3] <= budget * work:
+            level, first, last, lost = following
+            levels[level, first:last] = False
+            following, spent = next(cheapest, None), spent + lost
+        yield np.asarray(needs.lowest + levels.sum(axis=0), np.int64)
 
 
 def _levels(needs: Needs) -> NDArray[np.bool_]:
@@ -206,15 +220,15 @@ def _tree(levels: NDArray[np.bool_]) -> tuple[dict[Stretch, Stretch], dict[Stret
     """What each stretch stands upon, and how many stand upon each."""
     below: dict[Stretch, Stretch] = {}
     resting: dict[Stretch, int] = {}
-    before: list[Stretch] = []
+    before: list[Stretch] = []  # of the level beneath, by their beginnings
     for level, row in enumerate(levels):
         edges = np.flatnonzero(np.diff(np.concatenate([[False], row, [False]])))
         here = [(level, int(first), int(last)) for first, last in zip(edges[::2], edges[1::2], strict=True)]
         for stretch in here:
             resting[stretch] = 0
-            under = next((each for each in before if each[1] <= stretch[1] and stretch[2] <= each[2]), None)
-            if under is not None:
-                below[stretch] = under
-                resting[under] += 1
+            place = bisect.bisect_right(before, stretch[1], key=lambda each: each[1]) - 1
+            if place >= 0 and stretch[2] <= before[place][2]:
+                below[stretch] = before[place]
+                resting[before[place]] += 1
         before = here
     return below, resting

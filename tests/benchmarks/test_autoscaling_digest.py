@@ -1,0 +1,89 @@
+"""When a run that is written down is made again: when its code does something else, not when it reads otherwise."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from benchmarks.autoscaling.journal import BESIDES, SHARED, TOLD, code, code_digest
+
+PLAIN = '''"""What it is for."""
+LIMIT = 3
+"""Seconds."""
+
+
+def late(at: float) -> str:
+    """Whether it is."""
+    # As told.
+    if at > LIMIT:
+        return "late"
+    return "in time"
+'''
+
+
+def read(folder: Path, content: str) -> str:
+    path = folder / f"{abs(hash(content))}.py"
+    path.write_text(content)
+    return code(path)
+
+
+@pytest.mark.parametrize(
+    ("words", "others"),
+    [
+        ('"""What it is for."""', '"""Another sentence."""'),
+        ('"""Seconds."""\n', ""),
+        ('    """Whether it is."""\n', '    """Whether it is.\n\n    It says how."""\n'),
+        ("    # As told.\n", "\n"),
+        ("LIMIT = 3", "LIMIT = 3  # of them"),
+        ("at > LIMIT:\n        return", "at > LIMIT:\n            return"),
+        ("(at: float)", "(\n    at: float\n)"),
+    ],
+)
+def test_words_about_code_are_no_other_code(words: str, others: str, tmp_path: Path) -> None:
+    assert words in PLAIN
+    assert read(tmp_path, PLAIN.replace(words, others)) == read(tmp_path, PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("words", "others"),
+    [
+        ("LIMIT = 3", "LIMIT = 4"),
+        ("at > LIMIT", "at >= LIMIT"),
+        ('"late"', '"later"'),
+        ('    return "in time"', '        return "in time"'),
+        ('return "in time"', '"in time"'),
+        ("late(at", "late_at(at"),
+    ],
+)
+def test_what_does_something_else_is_other_code(words: str, others: str, tmp_path: Path) -> None:
+    assert words in PLAIN
+    assert read(tmp_path, PLAIN.replace(words, others)) != read(tmp_path, PLAIN)
+
+
+def test_no_run_comes_from_what_only_shows_runs() -> None:
+    root = Path(holdfast.__file__).parent
+    apart = {root / name for name in TOLD}
+    names = {f"holdfast.{'.'.join(Path(name).with_suffix('').parts)}" for name in TOLD}
+    for name in (*SHARED, "policy", "simulator/peers"):
+        place = root / name
+        for file in [place] if place.is_file() else set(place.rglob("*.py")) - apart:
+            assert not names & imported(file), file
+
+
+def imported(file: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+    return found
+
+
+def test_every_policy_has_a_digest_of_its_own_code() -> None:
+    assert code_digest("static:3") == code_digest("static:5")
+    assert len({code_digest(policy) for policy in ("holdfast", "holdfast-slow", "static", "oracle", "hpa")}) == 5
+    assert set(BESIDES) >= {"holdfast", "holdfast-slow", "static", "oracle"}
