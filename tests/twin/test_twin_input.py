@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import json
+import re
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -276,6 +278,23 @@ def test_results_that_could_not_be_written_are_refused_before_anything_runs(
         said = capsys.readouterr().err
         assert f"{flag} {place}: {told}" in said
         assert said.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_requests_that_no_engine_can_hold_are_told_before_they_spoil_the_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = small_scenario()
+    told = tmp_path / "told.json"
+    assert main(["simulate", str(scenario_file(tmp_path, content)), "--seeds", "1", "--json", str(told)]) == 0
+    assert "KV cache" not in capsys.readouterr().err
+    content["services"][0]["workload"]["lengths"]["fixed"]["promptTokens"] = 5_000_000
+    assert main(["simulate", str(scenario_file(tmp_path, content)), "--seeds", "1", "--json", str(told)]) == 0
+    (service,) = json.loads(told.read_text())["runs"][0]["services"].values()
+    assert service["rejected"] == service["arrivals"] > 0
+    found = re.findall(r"service chat: (\d+) of (\d+) requests .* on h100 holds \(\d+\)", capsys.readouterr().err)
+    assert len(found) == 1
+    assert found[0][0] == found[0][1]
 
 
 def test_paths_start_from_the_data_folder_that_was_named_else_from_the_environments(tmp_path: Path) -> None:

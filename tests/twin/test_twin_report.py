@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 DRAWN = ("arrivals, req/s", "good, %", "error budget left, %", "replicas", "GPU-hours", "cost, $")
 
 
+def test_a_picture_of_many_policies_is_scrolled_and_not_shrunk() -> None:
+    assert '<div class="wide"><img style="min-width: 5760px" alt="a &lt; b"' in page.image(b"", "a < b", 5760)
+
+
 @pytest.mark.slow
 def test_arrivals_attainment_budget_replicas_and_cost_of_every_policy_stand_side_by_side(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -36,7 +36,7 @@ from holdfast.simulator.twin.policies import (
 )
 from holdfast.simulator.twin.port import BadPolicy, Scheduling
 from holdfast.simulator.twin.results import summary
-from holdfast.simulator.twin.run import Declared, Finished, simulate
+from holdfast.simulator.twin.run import Declared, Finished, simulate, too_long
 from holdfast.simulator.twin.scenario import BadInput, Scenario, ServiceEntry
 from holdfast.simulator.twin.workload import make_workload
 
@@ -133,6 +133,8 @@ def _run(arguments: argparse.Namespace) -> int:
     for seed in range(1, arguments.seeds + 1):
         with waiting("reading the requests"):
             declared = [declare(scenario, entry, arguments.scenario, folder, seed) for entry in scenario.services]
+        if seed == 1:
+            _tell_of_too_long(scenario, declared)
         for each in entrants:
             told.append(_simulated(scenario, declared, each, seed))
             if seed == 1:
@@ -145,6 +147,20 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json != "-":
         table.write(scenario.name, [each.result for each in told])
     return 0
+
+
+def _tell_of_too_long(scenario: Scenario, declared: Sequence[Declared]) -> None:
+    """Requests that are bad under every policy and with any size are told before they spoil all results."""
+    for each in declared:
+        for option in each.spec.accelerators:
+            count, room_tokens = too_long(scenario, each, option)
+            if count:
+                print(
+                    f"holdfast simulate: service {each.spec.key.name}: {count} of {len(each.workload)} requests "
+                    f"(seed 1) have more tokens than the KV cache of an engine on {option.name} holds ({room_tokens}): "
+                    "it refuses them; filter them out, or raise count",
+                    file=sys.stderr,
+                )
 
 
 def _entrants(arguments: argparse.Namespace, scenario: Scenario) -> list[_Entrant]:

@@ -23,7 +23,8 @@ _STYLE = """
 body { font: 16px/1.55 system-ui, sans-serif; color: #1f2933; max-width: 1180px; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.9rem; margin: 0 0 .3rem; } h2 { margin: 2.4rem 0 .6rem; font-size: 1.25rem; }
 .lead { color: #52606d; font-size: 1.05rem; max-width: 46rem; }
-img { width: 100%; height: auto; } table { border-collapse: collapse; width: 100%; font-size: .95rem; }
+img { width: 100%; height: auto; } .wide { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: .95rem; }
 th { text-align: left; color: #697586; font-weight: 600; } th, td { padding: .4rem .9rem .4rem 0; vertical-align: top; }
 tr { border-bottom: 1px solid #e4e7eb; } .held { color: #2f9e77; font-weight: 600; } .missed { color: #d1495b; }
 details { margin: .4rem 0; } summary { cursor: pointer; color: #52606d; }
@@ -52,10 +53,11 @@ def write(paths: Iterable[Path], document: str, png: bytes) -> None:
         path.write_bytes(png if path.suffix == ".png" else document.encode())
 
 
-def image(png: bytes, told: str) -> str:
-    """The picture inside the page; `told` says what is on it, in plain text."""
+def image(png: bytes, told: str, least_width_px: int = 0) -> str:
+    """The picture inside the page; `told` says what is on it, in plain text. It is scrolled where it is wider."""
     data = base64.b64encode(png).decode()
-    return f'<img alt="{html.escape(told)}" src="data:image/png;base64,{data}">'
+    style = f"min-width: {least_width_px}px"
+    return f'<div class="wide"><img style="{style}" alt="{html.escape(told)}" src="data:image/png;base64,{data}"></div>'
 
 
 def picture(width: float, height: float, draw: Callable[[Figure], None], dots_per_inch: int = 110) -> bytes:

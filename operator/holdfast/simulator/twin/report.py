@@ -33,6 +33,9 @@ PANELS = (
     ("cost, $", 0.8),
 )
 
+LEAST_COLUMN_PX = 360
+"""Of each policy: three fit the page, and more are scrolled."""
+
 LEAST_BUDGET = -100.0
 """Per cent below which an overdrawn budget is drawn at the edge."""
 
@@ -46,7 +49,7 @@ def write(runs: Sequence[Finished], results: Sequence[Mapping[str, Any]], path: 
         told = f"Arrivals, attainment, budget, latency, replicas, GPU-hours and cost of {name}, policies side by side"
         parts += [
             f"<h2>Service {html.escape(name)}, seed {runs[0].seed}</h2>",
-            page.image(_picture(runs, place), told),
+            page.image(_picture(runs, place), told, LEAST_COLUMN_PX * len(runs)),
         ]
     parts += ["<h2>What changed sizes, and why</h2>", *(_changes(run) for run in runs)]
     path.write_text(page.document(scenario.name, parts), encoding="utf-8")
@@ -115,7 +118,7 @@ def _services(results: Sequence[Mapping[str, Any]]) -> list[str]:
         rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     heads = ("service", "priority", "objective", *map(html.escape, policies))
     head = "".join(f"<th>{head}</th>" for head in heads)
-    return ["<h2>Services</h2>", f"<table><tr>{head}</tr>{''.join(rows)}</table>"]
+    return ["<h2>Services</h2>", f'<div class="wide"><table><tr>{head}</tr>{"".join(rows)}</table></div>']
 
 
 def _changes(run: Finished) -> str:

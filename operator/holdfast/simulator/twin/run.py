@@ -11,7 +11,7 @@ from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.service import AcceleratorOption, ServiceKey, ServiceSpec
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
 from holdfast.enginemodel.prior import engine_prior
-from holdfast.enginemodel.scheduler import SchedulerLimits
+from holdfast.enginemodel.scheduler import BLOCK_TOKENS, SchedulerLimits
 from holdfast.enginemodel.steptable import StepTable
 from holdfast.render.admission import admission_tokens
 from holdfast.render.engine_limits import engine_limits
@@ -288,6 +288,13 @@ def _check_possible(spec: ServiceSpec, kinds: Sequence[EngineKind]) -> None:
 def _labelled(option: AcceleratorOption) -> AcceleratorOption:
     """The accelerator with its simulated nodes; a label more does not change what it is taken for."""
     return replace(option, node_selector=(*option.node_selector, (NODE_LABEL, option.name)))
+
+
+def too_long(scenario: Scenario, each: Declared, option: AcceleratorOption) -> tuple[int, int]:
+    """How many requests have more tokens than the KV cache of an engine, and how many it holds: it refuses those."""
+    kind = engine_kind(each, option, scenario.cluster.accelerators[option.name], admission=False)
+    room_tokens = kind.limits.kv_tokens // BLOCK_TOKENS * BLOCK_TOKENS
+    return int((each.workload.prompt_tokens + each.workload.output_tokens > room_tokens).sum()), room_tokens
 
 
 def engine_kind(each: Declared, option: AcceleratorOption, entry: AcceleratorEntry, admission: bool) -> EngineKind:
