@@ -94,6 +94,27 @@ def test_a_rate_at_which_all_collapse_is_lowered() -> None:
     assert 10.0 < found.goodput_rps < 12.0
 
 
+@pytest.mark.parametrize("effort", [THOROUGH, BRIEF])
+def test_a_rate_that_only_short_runs_carry_is_lowered_until_fresh_ones_carry_it(effort: Effort) -> None:
+    """A queue that grows for longer than a short run lasts."""
+    confirmed: list[tuple[float, int]] = []
+
+    def glance(point: Point, number: int) -> float:
+        return min(point.rate_rps, 60.0 - 2.0 * point.rate_rps)
+
+    def confirm(point: Point, number: int) -> float:
+        confirmed.append((point.rate_rps, number))
+        return point.rate_rps if point.rate_rps < 15.0 else 1.0
+
+    found = find_capacity(Questions(lambda rate: 24.0, glance, confirm, 8.0), effort, 40.0)
+    assert 13.5 < found.goodput_rps == found.point.rate_rps < 15.0
+    # Every lower rate has traces of its own, and none is tried that cannot give more.
+    lowered = [number for rate, number in confirmed if rate < max(confirmed)[0]]
+    assert len(set(lowered)) == len(lowered)
+    assert min(lowered) == effort.confirmations
+    assert min(rate for rate, _ in confirmed) == found.point.rate_rps
+
+
 def test_a_fast_engine_is_offered_more_until_it_is_flooded() -> None:
     offered: list[float] = []
 
