@@ -28,6 +28,8 @@ WATCH = "HoldfastScheduler._watch"
 _WATCH_WAIT_SECONDS = patient(5.0)
 _SAID = re.compile("holdfast: (off, the engine goes on as stock vLLM|no counters on /metrics): ")
 _REQUESTS, _FEW, _OUTPUT_TOKENS = 8, 2, 12
+_JUMPS_SECONDS = (1e6, 5.0, -5.0, -1e6)
+_SHORT_TTFT_SECONDS = 4.0
 # So many steps apart, a request is aborted and the queue is used in ways that vLLM has for other kinds of requests.
 _ABORT_EVERY, _ABORTED = 3, 2
 
@@ -61,6 +63,7 @@ class Jump:
     same: bool
     compared: float
     conserved: bool
+    late: float
 
 
 class Notes(logging.Handler):
@@ -235,14 +238,20 @@ class Trial:
         self.engine.begin()
         loop = self.engine.scheduler._loop
         loop._wall_clock = lambda: time.time() + seconds
+        # So little is allowed that whoever seems to have been under way for that long is late on arrival.
+        loop.look()
+        objectives = dataclasses.replace(loop.limits.objectives, ttft_seconds=_SHORT_TTFT_SECONDS)
+        loop._take(dataclasses.replace(loop.limits, objectives=objectives))
         given = self.engine.answers()
+        told = numbers()
         return Jump(
             seconds=seconds,
             active=self.engine.scheduler._loop is loop and loop.mode.name == "ACTIVE",
             said=list(self.notes.lines),
             same=all(given[each] == self.stock[each] for each in self.stable),
             compared=len(self.stable) / _REQUESTS,
-            conserved=is_conserved(numbers()),
+            conserved=is_conserved(told),
+            late=math.nan if told is None else told["bad_ttft"],
         )
 
     def _run(self, faults: list[Fault]) -> tuple[list[list[int]], str]:
@@ -283,7 +292,7 @@ def main(model: str, result: str) -> None:
         for found, calls in trial.calls().items()
         if found[1] not in ("", WATCH) and found[0] not in UNTRIED
     }
-    jumps = [trial.jump(seconds) for seconds in (1e6, -1e6)]
+    jumps = [trial.jump(seconds) for seconds in _JUMPS_SECONDS]
     faults = [
         trial.outcome(*each, calls) for each, calls in {**chosen(known), ("limits.LimitsFiles.poll", WATCH): 1}.items()
     ]

@@ -179,12 +179,14 @@ def test_a_fault_in_any_hook_leaves_an_engine_that_serves_as_stock_and_says_so(
 def test_a_jump_of_the_wall_clock_changes_no_answer_and_turns_nothing_off(
     outcomes: dict[str, list[dict[str, Any]]],
 ) -> None:
-    assert [found["seconds"] for found in outcomes["jumps"]] == [1e6, -1e6]
+    assert [found["seconds"] for found in outcomes["jumps"]] == [1e6, 5.0, -5.0, -1e6]
     for found in outcomes["jumps"]:
         assert (found["active"], found["said"]) == (True, []), found
         assert found["compared"] >= 0.75, found
         assert found["same"], found
         assert found["conserved"], found
+        # Ahead, requests seem to have come before their time began: they are late, and served all the same.
+        assert found["late"] > 0 or found["seconds"] < 0, found
 
 
 def test_every_method_that_vllm_calls_was_come_by(
