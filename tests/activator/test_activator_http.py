@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from yarl import URL
 
 from holdfast.activator import server as activator_server
@@ -369,6 +370,22 @@ async def test_the_operator_reads_what_an_activator_tells_and_takes_anything_els
         assert found[CHAT].waiting == 1
         assert [found[key] for key in keys[1:]] == [SILENT, SILENT]
     assert await NoActivators().look([CHAT]) == {}
+
+
+async def test_an_answer_that_is_nested_without_end_is_silence_and_harms_nobody_else() -> None:
+    async def nested(_: web.Request) -> web.Response:
+        return web.Response(text="[" * 60_000)
+
+    app = web.Application()
+    app.router.add_get("/held", nested)
+    async with TestServer(app) as odd, running() as it:
+        client = ActivatorClient(
+            lambda namespace, _: str(odd.make_url("/held")) if namespace == "odd" else f"{it.admin_url}/held"
+        )
+        found = await client.look([ServiceKey("odd", "chat"), CHAT])
+        await client.close()
+    assert found[ServiceKey("odd", "chat")] == SILENT
+    assert found[CHAT].answers
 
 
 async def test_activators_behind_a_closed_network_silence_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,15 @@ def test_the_deployment_remembers_its_limits(tuned: Tuned) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "null", "7", "[]", "{}", '{"limits": [1], "before": null, "revision": ""}']
+    [
+        "",
+        "null",
+        "7",
+        "[]",
+        "{}",
+        pytest.param("[" * 100_000, id="nested"),
+        '{"limits": [1], "before": null, "revision": ""}',
+    ]
     + [json.dumps({"limits": [bad, None], "before": None, "revision": ""}) for bad in (0, -1, 1.5, True, "9", [])],
 )
 def test_what_nobody_of_us_wrote_is_no_memory(text: str) -> None:

@@ -142,7 +142,10 @@ def test_a_template_edited_by_hand_is_put_right_after_several_upgrades() -> None
     assert template(chat_h100(service(), context(deployed=edited(kept)), later)) == template(FIRST)
 
 
-@pytest.mark.parametrize("record", ["older", "c7b653cd59", "", "3", "[]", "{}", '{"spec": 1}', "null"])
+@pytest.mark.parametrize(
+    "record",
+    ["older", "c7b653cd59", "", "3", "[]", "{}", '{"spec": 1}', "null", pytest.param("[" * 100_000, id="nested")],
+)
 def test_where_no_template_is_recorded_the_live_one_is_kept_as_first_seen(record: str) -> None:
     lost = edited(FIRST, 50, **{"holdfast.dev/pod-template": record})
     kept = chat_h100(service(), context(deployed=lost), NEW_OPERATOR)
@@ -229,6 +232,7 @@ def test_a_deployment_of_someone_else_is_remembered_as_nothing() -> None:
         "[Infinity, 1, null]",
         "3",
         "[null, 1, 2]",
+        pytest.param("[" * 100_000, id="nested"),
     ],
 )
 def test_a_damaged_memory_of_objectives_is_none(text: str) -> None:

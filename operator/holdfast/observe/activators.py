@@ -66,7 +66,7 @@ class ActivatorClient:
                 if answer.status != 200:
                     return SILENT
                 return read(json.loads(await answer.content.read(_MOST_BYTES)))
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, RecursionError):
             return SILENT
 
 

@@ -37,7 +37,7 @@ class Tuned:
             found = json.loads(text)
             before = found["before"]
             return cls(_limits(found["limits"]), None if before is None else _limits(before), str(found["revision"]))
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, RecursionError, TypeError, ValueError):
             return None
 
 

@@ -37,7 +37,7 @@ class Objectives:
         """Read what `to_json` wrote; None for anything else."""
         try:
             ttft, tpot, e2e = json.loads(text)
-        except (TypeError, ValueError):
+        except (RecursionError, TypeError, ValueError):
             return None
         bounds = [ttft, tpot] if e2e is None else [ttft, tpot, e2e]
         if not all(isinstance(bound, int | float) and math.isfinite(bound) and bound > 0 for bound in bounds):
@@ -134,7 +134,7 @@ def _recorded(meta: Mapping[str, Any]) -> str | None:
     text = (meta.get("annotations") or {}).get(names.TEMPLATE_ANNOTATION, "")
     try:
         template = json.loads(text)
-    except ValueError:
+    except (RecursionError, ValueError):
         return None
     return text if isinstance(template, dict) and isinstance(template.get("spec"), dict) else None
 
