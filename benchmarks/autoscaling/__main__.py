@@ -14,14 +14,14 @@ import itertools
 import multiprocessing
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.autoscaling.bars import Verdict, attained, verdicts
 from benchmarks.autoscaling.campaign import Campaign
 from benchmarks.autoscaling.cases import CASES, SHARED, SUBSET, VARIATIONS, Case, relaxed, varied
-from benchmarks.autoscaling.compare import PEERS, Comparison
+from benchmarks.autoscaling.compare import NOWHERE, PEERS, Comparison, Outcome
 from benchmarks.autoscaling.fixed_limits import carried_rps
 from benchmarks.autoscaling.journal import Journal
 from benchmarks.autoscaling.outlook import outlook
@@ -81,15 +81,30 @@ def _compared(
     threads: Executor,
 ) -> list[Verdict]:
     """Tables of each group as it is finished, and all their bars."""
-    running = [[threads.submit(comparison.outcome, case, fast_loop) for case in cases] for cases in groups]
     found: list[Verdict] = []
-    for cases, results in zip(groups, running, strict=True):
-        outcomes = [result.result() for result in results]
+    for outcomes in _outcomes(groups, comparison, fast_loop, threads):
+        cases = [outcome.case for outcome in outcomes]
         capacity = {case.title: _largest_fleet_rps(case, data) for case in cases if case.window is not None}
         found += verdicts(outcomes, comparison, peers, capacity)
         for line in tell(outcomes, comparison, peers):
             print(line, flush=True)
     return found
+
+
+def _outcomes(
+    groups: Sequence[Sequence[Case]], comparison: Comparison, fast_loop: bool, threads: Executor
+) -> Iterator[list[Outcome]]:
+    """Of the first group, then of the others: there a scenario's best knobs are near those it had in the first."""
+    first, *others = groups
+    outcomes = list(threads.map(lambda case: comparison.outcome(case, fast_loop), first))
+    yield outcomes
+    near = {outcome.case.name: outcome.places for outcome in outcomes}
+    running = [
+        [threads.submit(comparison.outcome, case, fast_loop, near.get(case.name, NOWHERE)) for case in cases]
+        for cases in others
+    ]
+    for group in running:
+        yield [each.result() for each in group]
 
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:

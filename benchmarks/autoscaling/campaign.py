@@ -84,15 +84,21 @@ class Campaign:
         (each,) = case.declared(scenario, self._data, seed=1)
         return best_limits(scenario, each)
 
-    def front(self, case: Case, peer: str, seed: int, target: float, limits: Limits | None = None) -> dict[int, Row]:
-        """A peer's runs around the leanest knob that attains the target, by place; what is shipped is among them."""
+    def front(
+        self, case: Case, peer: str, seed: int, target: float, limits: Limits | None = None, near: int = 0
+    ) -> dict[int, Row]:
+        """A peer's runs around the leanest knob that attains the target, by place; what is shipped is among them.
+
+        It is looked for from `near` outwards.
+        """
         rows: dict[int, Row] = {}
 
         def attains(place: int) -> bool:
             rows[place] = self.run(case, peer, seed, place, limits)
             return rows[place].attainment >= target
 
-        leanest(attains)
+        attains(0)
+        leanest(attains, near)
         return rows
 
 
@@ -117,24 +123,28 @@ def _scarcity(case: Case, policy: str, run: Finished, each: Declared) -> Scarcit
     return scarcity(played(run, each, make_policy(policy, {}).tick_seconds))
 
 
-def leanest(attains: Callable[[int], bool]) -> int | None:
-    """The highest place that attains, from 0 outwards in growing strides and then by halves; None where none does."""
-    low, high, stride = (0, None, 4) if attains(0) else (None, 0, 4)
-    while low is None or high is None:
-        place = min(low + stride, HIGHEST) if low is not None else max((high or 0) - stride, LOWEST)
-        if attains(place):
-            if place == HIGHEST:
-                return place
-            low = place
-        else:
-            if place == LOWEST:
-                return None
-            high = place
-        stride *= 2
+def leanest(attains: Callable[[int], bool], near: int = 0) -> int | None:
+    """The highest place that attains, from `near` outwards in growing strides, then by halves; None where none does."""
+
+    def is_enough(place: int) -> bool:
+        return place < LOWEST or (place <= HIGHEST and attains(place))
+
+    # What is shipped says little; where another scenario's best is, this one's is not far.
+    stride = 4 if near == 0 else 1
+    if is_enough(near):
+        low, high = near, near + stride
+        while is_enough(high):
+            stride *= 2
+            low, high = high, min(high + stride, HIGHEST + 1)
+    else:
+        low, high = near - stride, near
+        while not is_enough(low):
+            stride *= 2
+            low, high = max(low - stride, LOWEST - 1), low
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if attains(middle) else (low, middle)
-    return low
+        low, high = (middle, high) if is_enough(middle) else (low, middle)
+    return low if low >= LOWEST else None
 
 
 def cheapest(rows: dict[int, Row], target: float) -> tuple[int, Row] | None:

@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from statistics import median
+from types import MappingProxyType
 from typing import TypeVar
 
 from benchmarks.autoscaling.campaign import HIGHEST, LOWEST, OWN, SHIPPED, Campaign, cheapest
@@ -20,6 +21,8 @@ from holdfast.simulator.twin.peak import smallest
 
 S = TypeVar("S")
 T = TypeVar("T")
+
+NOWHERE: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,11 @@ class Outcome:
         """Both loops where they were run, else the slow one."""
         return self.own.get("holdfast") or self.own["holdfast-slow"]
 
+    @property
+    def places(self) -> dict[str, int]:
+        """Where each peer's best knob is."""
+        return {peer: found[0] for peer, found in self.swept.items() if found is not None}
+
     def ratio(self, gpu_hours: float) -> float:
         """A multiple of what Holdfast pays at the target: of the static size's, if that is more, where it misses it."""
         ours = self.holdfast
@@ -110,8 +118,8 @@ class Comparison:
         """What Holdfast attains, and the objective."""
         return self._figures(case, "holdfast" if fast_loop else "holdfast-slow"), self._campaign.bounds(case)[0]
 
-    def outcome(self, case: Case, fast_loop: bool) -> Outcome:
-        """Run a scenario under everybody."""
+    def outcome(self, case: Case, fast_loop: bool, near: Mapping[str, int] = NOWHERE) -> Outcome:
+        """Run a scenario under everybody; each peer's best knob is looked for from its place in `near` on."""
         names = [name for name in OWN if name != "holdfast" or fast_loop]
         own = {name: self._figures(case, name) for name in names}
         objective, most = self._campaign.bounds(case)
@@ -119,7 +127,7 @@ class Comparison:
         target = min(objective, reached) if case.unavoidable else objective
         oracle = self._begun(lambda policy: self._figures(case, policy), (ORACLE,))
         peak = self._begun(lambda share: self._static(case, most, share), (target,))
-        swept = self._begun(lambda peer: self._best(case, peer, target, None), self._peers)
+        swept = self._begun(lambda peer: self._best(case, peer, target, None, near.get(peer, 0)), self._peers)
         found = Outcome(case, objective, target, own, next(peak), next(oracle))
         found.swept = dict(zip(self._peers, swept, strict=True))
         # After the sweeps, which make the same runs on the first seed.
@@ -127,8 +135,9 @@ class Comparison:
         found.shipped = dict(zip(self._peers, shipped, strict=True))
         found.oracle = _bounded(found, self._static(case, most, objective))
         if self._tuned and case.compared:
-            limits = found.limits = self._campaign.best_limits(case)
-            tuned = self._begun(lambda peer: self._best(case, peer, target, limits), self._peers)
+            limits, places = self._campaign.best_limits(case), found.places
+            found.limits = limits
+            tuned = self._begun(lambda peer: self._best(case, peer, target, limits, places.get(peer, 0)), self._peers)
             found.tuned = dict(zip(self._peers, tuned, strict=True))
             static = self._static(case, most, target, limits)
             found.tuned_static = static if static.attainment >= target else None
@@ -146,7 +155,9 @@ class Comparison:
 
         return sized(smallest(lambda replicas: sized(replicas).attainment >= target, most))
 
-    def _best(self, case: Case, peer: str, target: float, limits: Limits | None) -> tuple[int, Figures] | None:
+    def _best(
+        self, case: Case, peer: str, target: float, limits: Limits | None, near: int
+    ) -> tuple[int, Figures] | None:
         """The knob at which the first seed's front attains for the least, or one near it: medians decide."""
 
         def attained(*places: int) -> Iterator[tuple[int, Figures]]:
@@ -154,7 +165,7 @@ class Comparison:
             known = ((place, self._figures(case, peer, place, limits)) for place in there)
             return ((place, found) for place, found in known if found.attainment >= target)
 
-        front = self._campaign.front(case, peer, self._seeds[0], target, limits)
+        front = self._campaign.front(case, peer, self._seeds[0], target, limits, near)
         least = cheapest(front, target)
         place = least[0] if least is not None else max(front, key=lambda each: front[each].attainment)
         near = list(attained(place, place + 1)) or list(islice(attained(*range(place - 1, place - 5, -1)), 1))

@@ -14,6 +14,9 @@ from holdfast.simulator.twin.oracle import ORACLE
 FRONT_RUNS = 8
 """Runs that the search of one knob takes as a rule, what is shipped among them."""
 
+NEAR_RUNS = 4
+"""The same where it begins at the best knob of the same scenario on another cluster, or without fixed limits."""
+
 SIZES = 4
 """Sizes that the search of the smallest that attains tries as a rule."""
 
@@ -51,9 +54,9 @@ def outlook(
 
 def _runs(case: Case, peers: int, seeds: int, fast_loop: bool, tuned: bool) -> dict[str, int]:
     """By kind: a front on the first seed; as shipped, the best, its neighbour and the common knob on the others."""
-    swept = FRONT_RUNS + 4 * (seeds - 1)
+    swept = (FRONT_RUNS if case.variation is None else NEAR_RUNS + 1) + 4 * (seeds - 1)
     if tuned and case.compared:
-        swept += FRONT_RUNS + 2 * (seeds - 1)
+        swept += NEAR_RUNS + 2 * (seeds - 1)
     own = {name: seeds for name in OWN if name != "holdfast" or fast_loop}
     if case.shared:
         return {**own, APART: seeds}

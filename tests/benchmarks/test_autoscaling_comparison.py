@@ -60,8 +60,25 @@ def test_the_leanest_knob_that_attains_is_found_in_few_runs(edge: int) -> None:
     assert all(LOWEST <= place <= HIGHEST for place in tried)
 
 
+@pytest.mark.parametrize("near", [LOWEST, -9, 1, HIGHEST])
+@pytest.mark.parametrize("edge", range(LOWEST, HIGHEST + 1))
+def test_the_leanest_knob_is_the_same_from_wherever_it_is_looked_for(edge: int, near: int) -> None:
+    tried: list[int] = []
+
+    def attains(place: int) -> bool:
+        tried.append(place)
+        return place <= edge
+
+    assert leanest(attains, near) == edge
+    assert len(set(tried)) == len(tried)
+    assert all(LOWEST <= place <= HIGHEST for place in tried)
+    if abs(edge - near) <= 1:
+        assert len(tried) <= 4
+
+
 def test_no_knob_is_told_where_none_attains() -> None:
     assert leanest(lambda place: False) is None
+    assert leanest(lambda place: False, LOWEST) is None
 
 
 def test_the_cheapest_run_that_attains_counts_even_where_a_leaner_knob_costs_more() -> None:
