@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import re
 
 import pytest
 from hypothesis import given
@@ -276,6 +277,13 @@ def test_the_query_about_newcomers_stays_small_however_many_there_are() -> None:
     edges = Edges(ttft=(0.5, 1.0), tpot=(0.03, 0.04), e2e=(30.0,))
     assert len(pods) == traffic.MOST_NEWCOMERS
     assert len(newcomer_query(WINDOW, edges, namespaces, pods).promql) < 250_000
+
+
+def test_new_series_that_are_told_apart_by_the_label_that_names_metrics_are_not_asked_for() -> None:
+    promql = newcomer_query(WINDOW, Edges(ttft=(0.5,)), {"prod"}, {"chat-0"}).promql
+    selectors = re.findall(r"[a-z]+:[a-z_]+\{([^}]*)\}", promql)
+    assert selectors
+    assert all('metric=""' in selector for selector in selectors)
 
 
 @pytest.mark.parametrize(

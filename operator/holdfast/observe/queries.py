@@ -158,7 +158,8 @@ def newcomer_query(span: Window, edges: Edges, namespaces: Iterable[str], pods: 
     Of an engine older than the interval, the part of its life that lies inside is taken. All metrics are put together
     first: pods are many, and each selector names them all.
     """
-    these = f'{OURS}, namespace=~"{any_of(namespaces)}", pod=~"{any_of(pods)}"'
+    # Not what brings a label called metric along: two of them would become one here, and the question fail for all.
+    these = f'{OURS}, metric="", namespace=~"{any_of(namespaces)}", pod=~"{any_of(pods)}"'
     births = _births(these, ENGINE)
     interval = span.interval_seconds
     inside = f"({interval} / clamp_min(time() - ({births} > time() - {span.newborn_seconds}), {interval}))"
