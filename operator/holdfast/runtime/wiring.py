@@ -34,6 +34,7 @@ from holdfast.page.board import Board
 from holdfast.render import RenderSettings
 from holdfast.render.podfiles import load_plugin, load_pod_files
 from holdfast.runtime import memory
+from holdfast.runtime.relists import complete_watches
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.telemetry import Telemetry, configure_logging, http_application
 from holdfast.runtime.toggles import calm_toggles
@@ -158,6 +159,7 @@ async def _watch(
     kopf.on.login(id="kubeconfig", registry=registry, errors=kopf.ErrorsMode.IGNORED)(kopf.login_with_kubeconfig)
     kopf.on.login(id="pod", registry=registry, errors=kopf.ErrorsMode.IGNORED)(kopf.login_with_service_account)
     calm_toggles(synced.set)
+    complete_watches()
     kopf_settings = handlers.settings()
     await our_own_api(api)
     namespaces = await _namespaces(settings, api)
