@@ -184,6 +184,26 @@ async def test_a_refused_object_is_a_problem_until_it_is_accepted_and_holds_up_n
     assert world.objects.problems(world.part.spec.key) == ()
 
 
+@pytest.mark.parametrize("volumes", [{"a": "b"}, ["x"], [{"name": "a", "configMap": "x"}]])
+async def test_a_template_that_cannot_be_rendered_is_told_once_and_leaves_what_runs(
+    world: World, volumes: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole, before = world.part, dict(world.api.objects)
+    world.part = parts(
+        llmservice(generation=2, template={"spec": {"volumes": volumes}}), sizes={"h100": 2}, ready={"h100": 2}
+    )
+    for _ in range(3):
+        assert await world.tick() == []
+    (problem,) = world.objects.problems(world.part.spec.key)
+    assert problem.reason is Reason.INVALID
+    assert "spec.template" in problem.message
+    assert len([record for record in caplog.records if record.exc_info]) == 1
+    assert world.api.objects == before
+    world.part = whole
+    await world.tick()
+    assert world.objects.problems(world.part.spec.key) == ()
+
+
 async def test_a_cluster_without_image_volumes_is_told_with_the_remedy() -> None:
     said = (
         "failed to create typed patch object (prod/chat-h100; apps/v1, Kind=Deployment): "

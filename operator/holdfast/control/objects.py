@@ -40,13 +40,15 @@ class Work:
 
     `due`: manifests to apply, with the reason. `unwanted`: objects the service had and no longer should, such as a
     PodDisruptionBudget at one replica. `leftovers`: pod files of earlier revisions that might be unused. `orphans`:
-    what an earlier service of this name left behind; all else waits until it is ours.
+    what an earlier service of this name left behind; all else waits until it is ours. `problem`: why
+    it is not known.
     """
 
     due: tuple[tuple[Manifest, Due], ...] = ()
     unwanted: tuple[Live, ...] = ()
     leftovers: tuple[Live, ...] = ()
     orphans: tuple[Live, ...] = ()
+    problem: ClusterProblem | None = None
 
     def __bool__(self) -> bool:
         return bool(self.due or self.unwanted or self.leftovers or self.orphans)
@@ -104,7 +106,10 @@ class Objects:
         )
         if orphans:
             return Work(orphans=orphans)
-        manifests = render(part.service, changes.accelerators, self._settings, changes.context)
+        try:
+            manifests = render(part.service, changes.accelerators, self._settings, changes.context)
+        except Exception as error:  # of a template that the API server took, and no pod is like
+            return Work(problem=_not_rendered(kept, part, error))
         work = Work(
             due=tuple(_due(kept, part, manifests, changes, now)),
             unwanted=tuple(_unwanted(part, manifests)),
@@ -123,6 +128,9 @@ class Objects:
     async def carry_out(self, part: ServiceParts, changes: Plan, work: Work, now: float) -> None:
         """Write; what is refused becomes a problem that the next decision names, and is tried again each tick."""
         kept = self._of(part)
+        if work.problem is not None:
+            kept.problems = (work.problem,)
+            return
         if work.orphans:
             kept.problems = tuple([problem for live in work.orphans if (problem := await self._adopt(part, live))])
             return
@@ -193,6 +201,17 @@ class Objects:
         if kept is None or kept.uid != part.spec.uid:
             kept = self._kept[part.spec.key] = _Kept(part.spec.uid, Applier(self._api))
         return kept
+
+
+def _not_rendered(kept: _Kept, part: ServiceParts, error: Exception) -> ClusterProblem:
+    told = (
+        f"its objects cannot be rendered ({type(error).__name__}: {error}); what runs goes on as it is. Look in "
+        "spec.template and accelerators[].template for a list, an object or a text that stands in place of another"
+    )
+    problem = ClusterProblem(Reason.INVALID, told)
+    if problem not in kept.problems:
+        _LOG.error("%s: %s", part.spec.key, told, exc_info=error)
+    return problem
 
 
 def _due(
