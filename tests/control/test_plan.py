@@ -85,3 +85,21 @@ def test_a_surge_replica_waits_for_a_node_while_the_old_one_could_not_be_replace
     decided = decision(part, Action.HOLD, h100=1)
     assert planned(there, decided, full).context.facts("h100").surge_stuck
     assert not planned(there, decided).context.facts("h100").surge_stuck
+
+
+def test_a_replica_is_not_given_up_for_one_that_a_taint_keeps_from_its_place() -> None:
+    part = parts(sizes={"h100": 1}, ready={"h100": 1})
+    serving = dataclasses.replace(part.replicas[0], node="n1")
+    rolling = dataclasses.replace(
+        part.deployed[0], placement=Placement("h100", 1, rolling_out=True, deployment="chat-h100")
+    )
+    full = NodeOffer("n1", (), (("nvidia.com/gpu", 1),), (("nvidia.com/gpu", 1),))
+    for words, stuck in (
+        ("0/1 nodes are available: 1 node(s) had untolerated taint(s). preemption: not helpful", False),
+        ("0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) had untolerated taint(s).", True),
+        ("", True),
+    ):
+        waiting = Replica("h100-next", "h100", ReplicaPhase.UNSCHEDULABLE, created_at=0.0, detail=words)
+        there = dataclasses.replace(part, replicas=(serving, waiting), deployed=(rolling,))
+        facts = planned(there, decision(part, Action.HOLD, h100=1), full).context.facts("h100")
+        assert facts.surge_stuck is stuck

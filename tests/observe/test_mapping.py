@@ -322,6 +322,29 @@ def test_a_cordoned_or_failed_node_offers_nothing() -> None:
     assert mapping.node_offer_from_node({"metadata": {"name": "bare"}}) is None
 
 
+@pytest.mark.parametrize(
+    ("key", "effect", "closed"),
+    [
+        ("ToBeDeletedByClusterAutoscaler", "NoSchedule", True),
+        ("karpenter.sh/disrupted", "NoSchedule", True),
+        ("node.kubernetes.io/disk-pressure", "NoSchedule", True),
+        ("node.kubernetes.io/out-of-service", "NoExecute", True),
+        ("node.cloudprovider.kubernetes.io/shutdown", "NoSchedule", True),
+        ("DeletionCandidateOfClusterAutoscaler", "PreferNoSchedule", False),
+        ("karpenter.sh/disrupted", "PreferNoSchedule", False),
+        ("node.kubernetes.io/memory-pressure", "NoSchedule", False),
+        ("nvidia.com/gpu", "NoSchedule", False),
+        ("spot", "NoSchedule", False),
+    ],
+)
+def test_a_node_that_is_ill_or_about_to_go_offers_nothing_and_one_with_a_taint_of_its_own_does(
+    key: str, effect: str, closed: bool
+) -> None:
+    tainted = copy.deepcopy(NODE)
+    tainted["spec"]["taints"] = [{"key": "other", "effect": "NoSchedule"}, {"key": key, "effect": effect}]  # type: ignore[index]
+    assert (mapping.node_offer_from_node(tainted) is None) is closed
+
+
 def test_our_pods_hold_what_their_containers_are_limited_to() -> None:
     assert mapping.requested_gpus(pod()) == (("nvidia.com/gpu", 2),)
     (node,) = mapping.with_usage([NodeOffer("gpu-1", (), (("nvidia.com/gpu", 8),))], {"gpu-1": {"nvidia.com/gpu": 2}})

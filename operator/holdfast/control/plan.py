@@ -201,7 +201,12 @@ def _gives_way(part: ServiceParts, name: str, inventory: Inventory) -> bool:
 
 
 def _unplaced(part: ServiceParts, name: str) -> bool:
-    return any(replica.accelerator == name and replica.phase is ReplicaPhase.UNSCHEDULABLE for replica in part.replicas)
+    """Whether a replica waits for a place that another one could give up.
+
+    Not where the scheduler speaks of taints and of nothing that lacks: the place of the old one is no place for it.
+    """
+    waiting = [r for r in part.replicas if r.accelerator == name and r.phase is ReplicaPhase.UNSCHEDULABLE]
+    return any("Insufficient" in replica.detail or "taint" not in replica.detail for replica in waiting)
 
 
 def fingerprint(part: ServiceParts, changes: Plan) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.api.reasons import Reason
@@ -46,6 +46,12 @@ _TELLING = (
                 r"HFValidationError|is not a valid git identifier|does not appear to have a file named config|"
                 r"Cannot find any model weights with)"), Reason.MODEL_NOT_FOUND),
 )  # fmt: skip
+
+# Taints that keep every pod of ours away: nodes that an autoscaler is about to remove, and those that Kubernetes itself
+# closes (pressure, network, shutdown). Pods tolerate of these at most that a node is not ready, and only to stay.
+_LEAVING = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption"})
+_ILL = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+_TOLERATED = "node.kubernetes.io/memory-pressure"  # by all pods that request something
 
 # What an engine says that cannot write to its cache volume.
 _NOT_WRITABLE = re.compile(r"(Permission denied|Read-only file system): '?/cache\b")
@@ -246,7 +252,7 @@ def _deployment_reason(condition: Object) -> Reason | None:
 
 def node_offer_from_node(node: Object) -> NodeOffer | None:
     """Return what a node offers; None for a node that takes no pods now."""
-    if node.get("spec", {}).get("unschedulable") or not _node_ready(node):
+    if node.get("spec", {}).get("unschedulable") or not _node_ready(node) or any(map(_is_closed_by, _taints(node))):
         return None
     allocatable = tuple(
         (name, int(amount))
@@ -255,6 +261,17 @@ def node_offer_from_node(node: Object) -> NodeOffer | None:
     )
     labels = tuple(sorted(node["metadata"].get("labels", {}).items()))
     return NodeOffer(node["metadata"]["name"], labels, allocatable)
+
+
+def _taints(node: Object) -> Sequence[Object]:
+    return node.get("spec", {}).get("taints") or ()
+
+
+def _is_closed_by(taint: Object) -> bool:
+    """Whether a taint says that the node is ill or about to go; what others mean, and who tolerates them, differs."""
+    key = str(taint.get("key", ""))
+    told = key in _LEAVING or (key.startswith(_ILL) and key != _TOLERATED)
+    return told and taint.get("effect") != "PreferNoSchedule"
 
 
 def _node_ready(node: Object) -> bool:
