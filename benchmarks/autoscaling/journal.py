@@ -14,6 +14,7 @@ from typing import Any
 import holdfast
 from benchmarks.autoscaling.scarcity import Recovery, Scarcity
 from benchmarks.lines import Lines
+from holdfast.simulator.twin.policies import make_policy
 
 SEARCH = "simulator/twin/oracle.py"
 SHARED = ("domain", "enginemodel", "simulator/twin", "render/admission.py", "render/engine_limits.py")
@@ -26,13 +27,13 @@ BESIDES = {
     "oracle": (SEARCH,),
 }
 """Code that every run comes from but the oracle's search (which weighs requests, too), and what some come from besides;
-peers come from `PEERS`.
+a peer comes from `PEERS` and from its own module.
 
 How losses are judged counts for Holdfast alone, for nobody else's are.
 """
 
 
-PEERS = ("simulator/peers",)
+PEERS = ("simulator/peers/behavior.py", "simulator/peers/peer.py")
 TOLD = tuple(f"simulator/twin/{name}.py" for name in ("page", "plan", "planpicture", "report", "table"))
 """What only shows runs, or asks for others."""
 
@@ -116,7 +117,8 @@ def _scarcity(content: Mapping[str, Any]) -> Scarcity:
 def code_digest(policy: str) -> str:
     """Of the code that a policy's runs come from: a run of other code is another run."""
     root = Path(holdfast.__file__).resolve().parent
-    besides = BESIDES.get(policy.partition(":")[0], PEERS)
+    kind = policy.partition(":")[0]
+    besides = BESIDES[kind] if kind in BESIDES else _of_peer(policy)
     apart = {root / name for name in (SEARCH, *TOLD) if name not in besides}
     digest = hashlib.sha256()
     for name in (*SHARED, *besides):
@@ -125,6 +127,12 @@ def code_digest(policy: str) -> str:
             if file not in apart:
                 digest.update(code(file).encode())
     return digest.hexdigest()[:12]
+
+
+def _of_peer(policy: str) -> tuple[str, ...]:
+    """What a peer's runs come from."""
+    module = type(make_policy(policy, {})).__module__.rpartition(".")[2]
+    return (*PEERS, f"simulator/peers/{module}.py")
 
 
 @cache

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from benchmarks.autoscaling.journal import BESIDES, SHARED, TOLD, code, code_digest
+from benchmarks.autoscaling.journal import BESIDES, PEERS, SHARED, TOLD, code, code_digest
 
 PLAIN = '''"""What it is for."""
 LIMIT = 3
@@ -71,6 +71,16 @@ def test_no_run_comes_from_what_only_shows_runs() -> None:
         place = root / name
         for file in [place] if place.is_file() else set(place.rglob("*.py")) - apart:
             assert not names & imported(file), file
+
+
+def test_a_peer_comes_from_its_own_module_and_from_what_all_share() -> None:
+    root = Path(holdfast.__file__).parent
+    shared = {f"holdfast.simulator.peers.{Path(name).stem}" for name in PEERS}
+    for file in (root / "simulator" / "peers").glob("*.py"):
+        siblings = {name for name in imported(file) if name.startswith("holdfast.simulator.peers.")}
+        assert {".".join(name.split(".")[:4]) for name in siblings} <= shared, file
+    assert len({code_digest(peer) for peer in ("hpa", "wva", "knative")}) == 3
+    assert code_digest("keda-queue") == code_digest("keda-slo")
 
 
 def imported(file: Path) -> set[str]:

@@ -89,11 +89,10 @@ def ttft_seconds(seen: Sight, engine: EngineGauges) -> float:
 
 def prefill_seconds(seen: Sight, tokens: float, engine: EngineGauges) -> float:
     """Full steps of prompt tokens that are not cached, and what is left, each beside all decodes."""
-    size, left, total = seen.shape.max_num_batched_tokens, round(_uncached(seen) * tokens), 0.0
-    while left > 0:
-        total += _step(seen, min(left, size), engine)
-        left -= size
-    return total
+    size = seen.shape.max_num_batched_tokens
+    steps, left = divmod(round(_uncached(seen) * tokens), size)
+    rest = _step(seen, left, engine) if left else 0.0
+    return (steps * _step(seen, size, engine) if steps else 0.0) + rest
 
 
 def itl_seconds(seen: Sight, engine: EngineGauges) -> float:
