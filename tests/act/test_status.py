@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.act.api import ApiError
 from holdfast.act.resources import service_path
 from holdfast.act.status import StatusWriter, least_age_seconds
 from holdfast.domain.service import ServiceKey
@@ -183,3 +184,33 @@ async def test_an_api_server_that_keeps_another_form_is_not_written_to_again_and
     for second in range(0, 600, 5):
         await writer.write(KEY, "u1", status(url="a"), observed=status(url="A"), now=float(second))
     assert len(api.writes()) == 1
+
+
+class Leftover(FakeApi):
+    """Refuses what is applied for as long as a part stands there that somebody else wrote, too."""
+
+    def _patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        left = self.objects[service_path(KEY)].get("status", {}).get("recommendation")
+        if self._manager and left is not None:
+            raise ApiError(422, "status.recommendation.time: Required value")
+        return super()._patch(path, body)
+
+
+async def test_a_part_that_somebody_else_wrote_keeps_no_status_from_being_written() -> None:
+    api = Leftover()
+    theirs = {"recommendation": {"action": "Hold"}, "cost": {"perHour": 1.0}}
+    api.put_object(service_path(KEY), {"metadata": {"name": "chat", "uid": "u1"}, "status": theirs})
+    writer = StatusWriter(api)
+    await writer.write(KEY, "u1", status(), observed=theirs, now=0.0)
+    kept = api.objects[service_path(KEY)]["status"]
+    assert {name: value for name, value in kept.items() if value is not None} == status()
+    assert len(api.writes()) == 2
+    await writer.write(KEY, "u1", status(replicas={"ready": 2}), observed=status(), now=1.0)
+    assert len(api.writes()) == 3, "an apply again"
+
+
+async def test_a_status_that_is_refused_either_way_is_no_secret() -> None:
+    api = api_with_service()
+    api.fail_with = ApiError(422, "no")
+    with pytest.raises(ApiError):
+        await StatusWriter(api).write(KEY, "u1", status(), observed={}, now=0.0)

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from holdfast.act.api import APPLY, ApiError, ApiPort, Body
+from holdfast.act.api import APPLY, MERGE, ApiError, ApiPort, Body
 from holdfast.act.later import Later
 from holdfast.act.resources import service_path
 from holdfast.act.steady import same
 from holdfast.api.llmservice import GROUP, KIND, VERSION
+from holdfast.api.status import LLMServiceStatus
 from holdfast.domain.service import ServiceKey
 
 STATUS = "holdfast-status"
@@ -24,6 +25,7 @@ _NUMBERS_EVERY_SECONDS = 60.0
 # interval, is unknown at first, and figures would be taken away only to be put back.
 _UNTIL_ALL_IS_ASKED_SECONDS = 30.0
 _WATCH_LAG_SECONDS = 10.0
+_INVALID = 422
 _NEWS_FIELDS = ("observedGeneration", "url", "selector", "replicas")
 
 
@@ -90,8 +92,16 @@ class StatusWriter:
             "status": status,
         }
         query = {"fieldManager": STATUS, "force": "true"}
+        path = f"{service_path(key)}/status"
         try:
-            await self._api.request("PATCH", f"{service_path(key)}/status", query=query, body=body, content_type=APPLY)
+            try:
+                await self._api.request("PATCH", path, query=query, body=body, content_type=APPLY)
+            except ApiError as error:
+                if error.status != _INVALID:
+                    raise
+                await self._api.request(
+                    "PATCH", path, query={"fieldManager": STATUS}, body=_whole(uid, status), content_type=MERGE
+                )
         except ApiError as error:
             if error.status in (404, 409):
                 return
@@ -109,6 +119,16 @@ class StatusWriter:
             self._later.drop(key)
             self._written.pop(key, None)
             self._found_at.pop(key, None)
+
+
+def _whole(uid: str, status: Body) -> Body:
+    """The status in place of all that stands there, for where an apply makes none that is valid.
+
+    What somebody else wrote as well, as a restored backup does, stays in part where an apply leaves it out, and such a
+    part, a recommendation without its time, would keep every further status from being written.
+    """
+    absent = {str(field.alias): None for field in LLMServiceStatus.model_fields.values()}
+    return {"metadata": {"uid": uid}, "status": {**absent, **status}}
 
 
 def least_age_seconds(old: Mapping[str, Any], new: Mapping[str, Any]) -> float:
