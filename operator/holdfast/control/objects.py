@@ -154,8 +154,6 @@ class Objects:
         self, kept: _Kept, part: ServiceParts, changes: Plan, manifest: Manifest, why: Due, now: float
     ) -> ClusterProblem | None:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
-        if why is Due.DRIFTED:
-            _LOG.warning("%s: %s %s was changed or deleted by somebody else: applied again", part.spec.key, kind, name)
         try:
             if kind == "Deployment" and name in changes.create:
                 await kept.applier.create_deployment(manifest, changes.create[name], now)
@@ -172,6 +170,8 @@ class Objects:
                 _LOG.info("%s: %s %s: %s", part.spec.key, kind, name, error)
                 return None
             return ClusterProblem(Reason.APPLY_FAILED, f"{kind} {name} was refused: {refusal_told(error.message)}")
+        if why is Due.DRIFTED:
+            _LOG.warning("%s: %s %s was changed or deleted by somebody else: applied again", part.spec.key, kind, name)
         return None
 
     async def _adopt(self, part: ServiceParts, live: Live) -> ClusterProblem | None:
