@@ -10,6 +10,7 @@ import pytest
 from kopf._cogs.structs.references import Resource
 from kopf._core.engines.indexing import OperatorIndexers
 
+from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.service import ServiceKey
 from holdfast.observe.cluster import ClusterView
@@ -133,6 +134,16 @@ async def test_a_spec_that_is_not_understood_is_reported_and_harms_nobody_else(w
     (invalid,) = world.view.invalid()
     assert (invalid.key, invalid.generation) == (ServiceKey("prod", "odd"), 4)
     assert "ttft" in invalid.message
+
+
+async def test_a_spec_too_large_to_run_is_told_and_not_held_in_memory(world: Cluster) -> None:
+    variables = [{"name": f"V{number}", "value": "x" * 18_000} for number in range(60)]
+    await world.put("services", service(engine={"env": variables}))
+    assert world.view.services() == ()
+    (entry,) = world.view.invalid()
+    assert entry.reason is Reason.INVALID
+    assert "engine.env" in entry.message
+    assert len(repr(entry)) < 2000
 
 
 async def test_a_spec_that_is_mended_is_invalid_no_more(world: Cluster) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -52,6 +53,20 @@ class Invalid:
         )
         generation, status = int(meta.get("generation", 0)), dict(body.get("status") or {})
         return cls(key, generation, told, status, str(meta.get("uid", "")), Reason.DELETION_HELD)
+
+    @classmethod
+    def oversized(cls, key: ServiceKey, body: Mapping[str, Any]) -> Self | None:
+        """A service too large to run, which would take ten times as much of the memory that all share; else None."""
+        length = len(json.dumps(body.get("spec"), default=dict))
+        if length <= _MOST_SPEC_CHARACTERS:
+            return None
+        meta = body["metadata"]
+        told = (
+            f"its spec takes {length} characters of JSON, and {_MOST_SPEC_CHARACTERS} are the most: shorten "
+            "spec.template, engine.env, and those of accelerators, or mount a ConfigMap; what runs goes on as it is"
+        )
+        generation, status = int(meta.get("generation", 0)), dict(body.get("status") or {})
+        return cls(key, generation, told, status, str(meta.get("uid", "")))
 
     @classmethod
     def undecidable(cls, service: LLMService, error: Exception) -> Self:
@@ -126,6 +141,8 @@ class ClusterReader(Protocol):
 
 
 _MOST_COLD_START_SECONDS = 86_400.0
+# A pod template has to fit into the annotations of its Deployment, 256 KiB, and a spec may hold those of several.
+_MOST_SPEC_CHARACTERS = 512 * 1024
 _KUBERNETES_OWN = ("foregroundDeletion", "orphan")
 _LOG = logging.getLogger(__name__)
 
@@ -220,6 +237,8 @@ class ClusterView:
         if meta.get("deletionTimestamp"):
             held = Invalid.leaving(key, body)
             return {key: held} if held else {}
+        if oversized := Invalid.oversized(key, body):
+            return {key: oversized}
         try:
             service = LLMService.parse(body)
         except InvalidLLMService as error:
