@@ -204,6 +204,29 @@ async def test_a_template_that_cannot_be_rendered_is_told_once_and_leaves_what_r
     assert world.objects.problems(world.part.spec.key) == ()
 
 
+async def test_pod_files_that_somebody_put_in_the_place_of_ours_are_made_anew() -> None:
+    class Immutable(Listing):
+        theirs = ""
+
+        def _patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+            if self.objects.get(path, {}).get("metadata", {}).get("uid") == self.theirs:
+                raise ApiError(422, "data: Forbidden: field is immutable when `immutable` is set")
+            return super()._patch(path, body)
+
+    api = Immutable()
+    world = World(api=api)
+    await world.settle()
+    path = files(world)
+    ours = api.objects.pop(path)
+    meta = {**ours["metadata"], "uid": "another", "managedFields": []}
+    api.theirs = api.put_object(path, {**ours, "metadata": meta, "data": {"a.py": "evil"}})["metadata"]["uid"]
+    assert ("DELETE", path) in await world.tick()
+    assert world.objects.problems(world.part.spec.key) == ()
+    await world.tick()
+    assert api.objects[path]["data"] == ours["data"]
+    assert await world.tick() == []
+
+
 async def test_a_cluster_without_image_volumes_is_told_with_the_remedy() -> None:
     said = (
         "failed to create typed patch object (prod/chat-h100; apps/v1, Kind=Deployment): "
