@@ -177,8 +177,9 @@ class Comparison:
         Where it does not attain the target, the static size that does counts. It is one of the scenarios' best knobs,
         or what is shipped: between two of those the same scenarios attain, and the leaner the knob the less they cost.
         """
-        places = {0} | {found[0] for outcome in outcomes if (found := outcome.swept[peer]) is not None}
-        ratios = {place: [self._ratio(outcome, peer, place) for outcome in outcomes] for place in places}
+        places = sorted({0} | {outcome.places[peer] for outcome in outcomes if peer in outcome.places})
+        paid = self._begun(lambda place: [self._ratio(outcome, peer, place) for outcome in outcomes], places)
+        ratios = dict(zip(places, paid, strict=True))
         best = min(ratios, key=lambda place: geometric_mean(ratios[place]))
         return best, ratios[best]
 
