@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.policy.limitsversion import LARGEST_VERSION, numbered
+from holdfast.policy.limitsversion import LARGEST_LEAD, numbered
 from holdfast_engine.rules import Limits, Objectives
 
 NOW = 1_000.0
@@ -46,8 +47,20 @@ def test_an_engine_that_reports_a_version_nobody_knows_is_overtaken() -> None:
 
 
 def test_an_absurd_version_leaves_room_for_the_others() -> None:
-    huge = at(LARGEST_VERSION + 1, OTHER)
+    huge = at(1000 + LARGEST_LEAD + 1, OTHER)
     assert numbered(WANTED, [at(1200), huge], [huge.version], NOW).version == 1200
+
+
+@pytest.mark.parametrize("written", [2**52, 2**52 - 1, 2**40, 1000 + LARGEST_LEAD, 5000])
+def test_one_engine_that_somebody_wrote_a_number_to_leaves_the_others_able_to_follow(written: int) -> None:
+    """However often limits change then: the highest number that an engine at work knows always rises."""
+    in_force, known, edited = 1200, [at(1200)], at(written, OTHER)
+    for seconds in range(1, 40, 5):
+        wanted = Limits(1, Objectives(1.0 + seconds, 0.05))
+        chosen = numbered(wanted, [*known, edited], [in_force, written], NOW + seconds)
+        assert chosen.version > in_force
+        assert numbered(wanted, [*known, edited, chosen], [chosen.version, written], NOW + seconds + 1) == chosen
+        in_force, known = chosen.version, [*known, chosen]
 
 
 @given(
@@ -64,8 +77,10 @@ def test_nobody_who_has_the_version_has_another_content(
     chosen = numbered(wanted, stands, reported, now)
     assert replace(chosen, version=1) == wanted
     assert 0 < chosen.version < 2**53
-    usable = [limits for limits in stands if limits.version <= LARGEST_VERSION]
+    most = int(min(max(now, 0.0), 2**52)) + LARGEST_LEAD
+    usable = [limits for limits in stands if limits.version <= most]
     assert all(limits.version <= chosen.version for limits in usable)
     assert all(limits == chosen for limits in usable if limits.version == chosen.version)
-    assert all(version <= chosen.version for version in reported if version <= LARGEST_VERSION)
-    assert numbered(wanted, [*stands, chosen], [*reported, chosen.version], now + 5.0) == chosen, "it rests"
+    assert all(version <= chosen.version for version in reported if version <= most)
+    later = max(now, 0.0) + 5.0
+    assert numbered(wanted, [*stands, chosen], [*reported, chosen.version], later) == chosen, "it rests"

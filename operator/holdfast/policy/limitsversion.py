@@ -18,8 +18,14 @@ from dataclasses import replace
 
 from holdfast_engine.rules import Limits
 
-LARGEST_VERSION = 2**52
-"""Numbers above it, which only a person can have written, leave no room to rise: they are passed over."""
+LARGEST_LEAD = 2**32
+"""Numbers further ahead of the clock, 136 years, only a person can have written: they are passed over.
+
+Whoever rises above such a number leaves no room for those to come, and takes the engines that follow along: one edited
+pod would make all of them deaf. It is named alone, until it is gone.
+"""
+
+_LARGEST_CLOCK = 2**52
 
 
 def numbered(wanted: Limits, known: Collection[Limits], reported: Iterable[int], now: float) -> Limits:
@@ -28,10 +34,11 @@ def numbered(wanted: Limits, known: Collection[Limits], reported: Iterable[int],
     `known` are all limits of this accelerator that stand anywhere or were last decided, `reported` the versions that
     engines say are in force, `now` is in seconds since the epoch. The version of `wanted` itself means nothing.
     """
-    usable = [limits for limits in known if limits.version <= LARGEST_VERSION]
+    clock = int(min(max(now, 0.0), _LARGEST_CLOCK))
+    usable = [limits for limits in known if limits.version <= clock + LARGEST_LEAD]
     newest = max((limits.version for limits in usable), default=0)
-    reached = max((version for version in (newest, *reported) if version <= LARGEST_VERSION), default=0)
+    reached = max((version for version in (newest, *reported) if version <= clock + LARGEST_LEAD), default=0)
     kept = replace(wanted, version=newest)
     if newest > 0 and reached == newest and all(limits == kept for limits in usable if limits.version == newest):
         return kept
-    return replace(wanted, version=max(reached + 1, int(min(max(now, 0.0), LARGEST_VERSION))))
+    return replace(wanted, version=max(reached + 1, clock))
