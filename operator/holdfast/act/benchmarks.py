@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.act.api import APPLY, ApiError, ApiPort, Body
+from holdfast.act.api import ApiError, ApiPort, Body
 from holdfast.act.apply import delete
 from holdfast.act.events import event_body, post_event
 from holdfast.act.resources import benchmark_path, collection_path, job_path, live_path, pods_path
-from holdfast.act.status import STATUS
+from holdfast.act.status import apply_status
+from holdfast.api.benchmark_status import LLMBenchmarkStatus
 from holdfast.api.llmbenchmark import KIND
 from holdfast.api.llmservice import API_VERSION
 from holdfast.domain.benchmark import JobState
@@ -93,9 +94,8 @@ async def write_status(api: ApiPort, key: ServiceKey, uid: str, status: dict[str
         "metadata": {"name": key.name, "namespace": key.namespace, "uid": uid},
         "status": status,
     }
-    query = {"fieldManager": STATUS, "force": "true"}
     try:
-        await api.request("PATCH", f"{benchmark_path(key)}/status", query=query, body=body, content_type=APPLY)
+        await apply_status(api, benchmark_path(key), body, LLMBenchmarkStatus)
     except ApiError as error:
         if error.status in (404, 409):
             return False

@@ -16,7 +16,7 @@ from holdfast.act.later import Later
 from holdfast.act.resources import service_path
 from holdfast.act.steady import same
 from holdfast.api.llmservice import GROUP, KIND, VERSION
-from holdfast.api.status import LLMServiceStatus
+from holdfast.api.status import LLMServiceStatus, StatusPart
 from holdfast.domain.service import ServiceKey
 
 STATUS = "holdfast-status"
@@ -91,17 +91,8 @@ class StatusWriter:
             "metadata": {"name": key.name, "namespace": key.namespace, "uid": uid},
             "status": status,
         }
-        query = {"fieldManager": STATUS, "force": "true"}
-        path = f"{service_path(key)}/status"
         try:
-            try:
-                await self._api.request("PATCH", path, query=query, body=body, content_type=APPLY)
-            except ApiError as error:
-                if error.status != _INVALID:
-                    raise
-                await self._api.request(
-                    "PATCH", path, query={"fieldManager": STATUS}, body=_whole(uid, status), content_type=MERGE
-                )
+            await apply_status(self._api, service_path(key), body, LLMServiceStatus)
         except ApiError as error:
             if error.status in (404, 409):
                 return
@@ -121,14 +112,21 @@ class StatusWriter:
             self._found_at.pop(key, None)
 
 
-def _whole(uid: str, status: Body) -> Body:
-    """The status in place of all that stands there, for where an apply makes none that is valid.
+async def apply_status(api: ApiPort, path: str, body: Body, parts: type[StatusPart]) -> None:
+    """Apply the status of the object at `path`; where that makes none that is valid, put it in place of all of them.
 
     What somebody else wrote as well, as a restored backup does, stays in part where an apply leaves it out, and such a
-    part, a recommendation without its time, would keep every further status from being written.
+    part, a recommendation without its time, would keep every further status from being written. Raises ApiError.
     """
-    absent = {str(field.alias): None for field in LLMServiceStatus.model_fields.values()}
-    return {"metadata": {"uid": uid}, "status": {**absent, **status}}
+    path, manager = f"{path}/status", {"fieldManager": STATUS}
+    try:
+        await api.request("PATCH", path, query={**manager, "force": "true"}, body=body, content_type=APPLY)
+    except ApiError as error:
+        if error.status != _INVALID:
+            raise
+        absent = {str(field.alias): None for field in parts.model_fields.values()}
+        whole = {"metadata": {"uid": body["metadata"]["uid"]}, "status": {**absent, **body["status"]}}
+        await api.request("PATCH", path, query=manager, body=whole, content_type=MERGE)
 
 
 def least_age_seconds(old: Mapping[str, Any], new: Mapping[str, Any]) -> float:
