@@ -22,6 +22,7 @@ from e2e.tsdb import (
     Engine,
     Reader,
     Tsdb,
+    constant,
     ready,
     scrapes,
     steady,
@@ -419,3 +420,14 @@ async def test_history_reads_back_what_activators_counted_over_their_restarts(re
     assert sum(held.late for held in history.held) == 20.0
     assert sum(held.lost for held in history.held) == 10.0
     assert sum(held.late > 0.0 for held in history.held) == 2
+
+
+async def test_a_new_engine_whose_series_differ_by_a_label_of_ours_silences_nobody(reader: Reader) -> None:
+    tsdb, lately = Tsdb(), scrapes(NOW - 25, NOW)
+    Engine(tsdb).scraped(scrapes(NOW - 900, NOW), request_success_total=steady(2.0))
+    odd = Engine(tsdb, "odd-0", born_at=NOW - 30.0, namespace="theirs", holdfast_service="odd")
+    odd.scraped(lately)
+    for name in ("a", "b"):
+        odd.add("prompt_tokens_total", lately, constant(5.0), metric=name)
+    traffic = await reader.observe(tsdb, ready("chat-0"))
+    assert traffic.state is SignalState.FRESH, traffic.detail
