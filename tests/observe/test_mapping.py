@@ -28,6 +28,7 @@ def pod(**status: Any) -> dict[str, Any]:
                 "holdfast.dev/accelerator": "h100",
                 "pod-template-hash": "6d5f",
             },
+            "ownerReferences": [{"kind": "ReplicaSet", "name": "chat-h100-6d5f", "uid": "rs", "controller": True}],
         },
         "spec": {
             "nodeName": "gpu-1",
@@ -202,13 +203,27 @@ def test_other_files_that_cannot_be_written_are_not_the_cache() -> None:
 
 @pytest.mark.parametrize(("phase", "active"), [("Failed", False), ("Succeeded", False), ("Running", True)])
 def test_an_evicted_pod_is_a_record_not_a_replica(phase: str, active: bool) -> None:
-    assert mapping.is_active(pod(phase=phase)) is active
+    assert mapping.is_replica(pod(phase=phase)) is active
+
+
+@pytest.mark.parametrize(
+    "owners",
+    [
+        None,
+        [],
+        [{"kind": "ReplicaSet", "name": "chat-h100-6d5f", "uid": "rs"}],
+        [{"kind": "Job", "name": "sweep", "uid": "job", "controller": True}],
+    ],
+)
+def test_a_pod_with_our_labels_that_no_replica_set_controls_is_no_replica(owners: Any) -> None:
+    stranger = pod(phase="Running")
+    stranger["metadata"]["ownerReferences"] = owners
+    assert not mapping.is_replica(stranger)
 
 
 def test_a_pod_as_just_created_has_next_to_nothing() -> None:
     bare = {"metadata": {"name": "p", "namespace": "prod", "labels": {}}}
     assert mapping.replica_from_pod(bare).phase is ReplicaPhase.STARTING
-    assert mapping.is_active(bare)
     assert mapping.requested_gpus(bare) == ()
 
 

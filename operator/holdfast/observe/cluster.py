@@ -319,7 +319,7 @@ class ClusterView:
 
 
 async def _index_pod(body: kopf.Body, **_: Any) -> dict[ServiceKey, Pod]:
-    if not mapping.is_active(body):
+    if not mapping.is_replica(body):
         return {}
     return {_owner(body): Pod(mapping.replica_from_pod(body), mapping.requested_gpus(body), engine_from_pod(body))}
 

@@ -64,13 +64,18 @@ def epoch(text: str | None) -> float | None:
     return None if not text else datetime.datetime.fromisoformat(text).timestamp()
 
 
-def is_active(pod: Object) -> bool:
-    """Whether a pod still stands for a replica: an evicted one stays as a record while another takes its place."""
-    return pod.get("status", {}).get("phase") not in ("Failed", "Succeeded")
+def is_replica(pod: Object) -> bool:
+    """Whether a pod stands for a replica: one that a ReplicaSet made, for anybody can write our labels.
+
+    An evicted one stays as a record while another takes its place.
+    """
+    owners = pod["metadata"].get("ownerReferences") or ()
+    made = any(owner.get("controller") and owner.get("kind") == "ReplicaSet" for owner in owners)
+    return made and pod.get("status", {}).get("phase") not in ("Failed", "Succeeded")
 
 
 def replica_from_pod(pod: Object) -> Replica:
-    """Return the replica an active pod is."""
+    """Return the replica that a pod stands for."""
     meta, status = pod["metadata"], pod.get("status", {})
     labels = meta.get("labels", {})
     conditions = {item["type"]: item for item in status.get("conditions", ())}
