@@ -232,6 +232,18 @@ _SIZES = (
         "rename it",
     ),
     Refusal(
+        "fewer replicas on all accelerators than there must be",
+        {**_accelerators({**H100, "max": 1}, {**L40S, "max": 1}), "scaling": {"min": 3}},
+        "spec.accelerators",
+        "raise one of them, or lower min",
+    ),
+    Refusal(
+        "no replica on the only accelerator",
+        _accelerators({**H100, "max": 0}),
+        "spec.accelerators",
+        "raise one of them, or lower min",
+    ),
+    Refusal(
         "more replicas off spot than max",
         {"scaling": {"minOnDemand": 11}},
         "spec.scaling.minOnDemand",
@@ -499,6 +511,11 @@ ACCEPTED = (
             "budget": {"maxCostPerHour": 6},
         },
     ),
+    Accepted(
+        "as many replicas on all accelerators as there must be",
+        {**_accelerators({**H100, "max": 1}, {**L40S, "max": 2}), "scaling": {"min": 3}},
+    ),
+    Accepted("no replica on one accelerator of two", _accelerators({**H100, "max": 0}, L40S)),
     Accepted("a floor off spot without spot", {"scaling": {"minOnDemand": 1}}),
     Accepted("replicas at the bounds", {"replicas": 2, "scaling": {"min": 2, "max": 2}}),
     Accepted("a schedule", _schedules({})),

@@ -70,6 +70,15 @@ REPLICAS_WITHIN_BOUNDS = Rule(
     lambda spec: spec.replicas is None or spec.scaling.min <= spec.replicas <= spec.scaling.max,
     ".replicas",
 )
+MAXIMA_HOLD_THE_MINIMUM = Rule(
+    "self.accelerators.exists(a, !has(a.max)) || self.accelerators.map(a, a.max).sum() >= self.scaling.min",
+    "the accelerators' max allow fewer replicas together than scaling.min: raise one of them, or lower min",
+    lambda spec: (
+        any(a.max is None for a in spec.accelerators)
+        or sum(a.max for a in spec.accelerators if a.max is not None) >= spec.scaling.min
+    ),
+    ".accelerators",
+)
 _NO_FLOOR = "!has(self.scaling.minOnDemand) || self.scaling.minOnDemand == 0"
 _CEL_REGULAR = (
     "(!has(a.spot) || !a.spot) && (!has(a.max) || a.max >= self.scaling.minOnDemand)"
@@ -113,6 +122,7 @@ SPEC_RULES = (
     BUDGET_PAYS_FOR_THE_MINIMUM,
     BUDGET_PAYS_FOR_THE_SCHEDULES,
     REPLICAS_WITHIN_BOUNDS,
+    MAXIMA_HOLD_THE_MINIMUM,
     FLOOR_CAN_BE_KEPT,
     ZERO_WITHOUT_TLS,
     ACTIVATOR_IS_TAKEN,
