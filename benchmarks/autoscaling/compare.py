@@ -168,8 +168,8 @@ class Comparison:
         front = self._campaign.front(case, peer, self._seeds[0], target, limits, near)
         least = cheapest(front, target)
         place = least[0] if least is not None else max(front, key=lambda each: front[each].attainment)
-        near = list(attained(place, place + 1)) or list(islice(attained(*range(place - 1, place - 5, -1)), 1))
-        return min(near, key=lambda each: each[1].gpu_hours, default=None)
+        able = list(attained(place, place + 1)) or list(islice(attained(*range(place - 1, place - 5, -1)), 1))
+        return min(able, key=lambda each: each[1].gpu_hours, default=None)
 
     def one_knob(self, outcomes: Sequence[Outcome], peer: str) -> tuple[int, list[float]]:
         """The knob that is best over all scenarios, and what it costs in each, as a multiple of Holdfast's GPU-hours.

@@ -30,6 +30,11 @@ class ApiError(Exception):
         self.causes = causes
 
     @property
+    def is_invalid(self) -> bool:
+        """Whether what would stand there then breaks a rule of its kind."""
+        return self.status == 422
+
+    @property
     def namespace_ends(self) -> bool:
         """Whether the namespace is being deleted: nothing can be made there, and nothing need be."""
         return self.status == 403 and "NamespaceTerminating" in self.causes

@@ -94,13 +94,7 @@ async def write_status(api: ApiPort, key: ServiceKey, uid: str, status: dict[str
         "metadata": {"name": key.name, "namespace": key.namespace, "uid": uid},
         "status": status,
     }
-    try:
-        await apply_status(api, benchmark_path(key), body, LLMBenchmarkStatus)
-    except ApiError as error:
-        if error.status in (404, 409):
-            return False
-        raise
-    return True
+    return await apply_status(api, benchmark_path(key), body, LLMBenchmarkStatus)
 
 
 async def post(

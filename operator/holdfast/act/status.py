@@ -25,7 +25,6 @@ _NUMBERS_EVERY_SECONDS = 60.0
 # interval, is unknown at first, and figures would be taken away only to be put back.
 _UNTIL_ALL_IS_ASKED_SECONDS = 30.0
 _WATCH_LAG_SECONDS = 10.0
-_INVALID = 422
 _NEWS_FIELDS = ("observedGeneration", "url", "selector", "replicas")
 
 
@@ -84,20 +83,15 @@ class StatusWriter:
         await self._later.settle()
 
     async def _send(self, key: ServiceKey, uid: str, status: Body, now: float) -> None:
-        """Apply; 404 and 409 mean that the object is gone or its name belongs to another: there is nobody to tell."""
+        """Write it; where the object is gone or its name belongs to another, there is nobody to tell."""
         body = {
             "apiVersion": f"{GROUP}/{VERSION}",
             "kind": KIND,
             "metadata": {"name": key.name, "namespace": key.namespace, "uid": uid},
             "status": status,
         }
-        try:
-            await apply_status(self._api, service_path(key), body, LLMServiceStatus)
-        except ApiError as error:
-            if error.status in (404, 409):
-                return
-            raise
-        self._written[key] = _Written(status, now)
+        if await apply_status(self._api, service_path(key), body, LLMServiceStatus):
+            self._written[key] = _Written(status, now)
 
     def last(self, key: ServiceKey, observed: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the newest status known: our own last write, else what the object says."""
@@ -112,17 +106,31 @@ class StatusWriter:
             self._found_at.pop(key, None)
 
 
-async def apply_status(api: ApiPort, path: str, body: Body, parts: type[StatusPart]) -> None:
-    """Apply the status of the object at `path`; where that makes none that is valid, put it in place of all of them.
+async def apply_status(api: ApiPort, path: str, body: Body, parts: type[StatusPart]) -> bool:
+    """Write the status of the object at `path`; False where that is gone or its name belongs to another.
+
+    Raises ApiError where the API server refuses it.
+    """
+    try:
+        await _apply_or_replace(api, f"{path}/status", body, parts)
+    except ApiError as error:
+        if error.status in (404, 409):
+            return False
+        raise
+    return True
+
+
+async def _apply_or_replace(api: ApiPort, path: str, body: Body, parts: type[StatusPart]) -> None:
+    """Apply the status; where that makes none that is valid, put it in place of all that stands there.
 
     What somebody else wrote as well, as a restored backup does, stays in part where an apply leaves it out, and such a
-    part, a recommendation without its time, would keep every further status from being written. Raises ApiError.
+    part, a recommendation without its time, would keep every further status from being written.
     """
-    path, manager = f"{path}/status", {"fieldManager": STATUS}
+    manager = {"fieldManager": STATUS}
     try:
         await api.request("PATCH", path, query={**manager, "force": "true"}, body=body, content_type=APPLY)
     except ApiError as error:
-        if error.status != _INVALID:
+        if not error.is_invalid:
             raise
         absent = {str(field.alias): None for field in parts.model_fields.values()}
         whole = {"metadata": {"uid": body["metadata"]["uid"]}, "status": {**absent, **body["status"]}}

@@ -29,7 +29,6 @@ from holdfast.render.model import refusal_told
 from holdfast.render.names import activator_name, engines_name, limits_name, owner_reference
 
 _LOG = logging.getLogger(__name__)
-_INVALID = 422
 _PRUNE_AGAIN_SECONDS = 300.0  # old ReplicaSets may keep files alive for long; nobody tells when they go
 
 Manifest = Mapping[str, Any]
@@ -171,7 +170,7 @@ class Objects:
                 _LOG.info("%s: %s %s: %s", part.spec.key, kind, name, error)
                 return None
             shown = part.shown(kind, name)
-            if error.status == _INVALID and manifest.get("immutable") and shown is not None and shown.uid:
+            if error.is_invalid and manifest.get("immutable") and shown is not None and shown.uid:
                 # What somebody put in the place of ours can only be made anew; pods that mount it wait for that.
                 _LOG.warning(
                     "%s: %s %s is not as it was made, and cannot be changed: deleted", part.spec.key, kind, name

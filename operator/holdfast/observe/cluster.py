@@ -40,6 +40,13 @@ class Invalid:
     reason: Reason = Reason.INVALID
 
     @classmethod
+    def of(cls, key: ServiceKey, body: Mapping[str, Any], told: str, reason: Reason = Reason.INVALID) -> Self:
+        """The object as the watch shows it, with what is told of it."""
+        meta = body["metadata"]
+        status = dict(body.get("status") or {})
+        return cls(key, int(meta.get("generation", 0)), told, status, str(meta.get("uid", "")), reason)
+
+    @classmethod
     def leaving(cls, key: ServiceKey, body: Mapping[str, Any]) -> Self | None:
         """A service whose deletion waits for somebody; None where Kubernetes is at it."""
         meta = body["metadata"]
@@ -51,8 +58,7 @@ class Invalid:
             "whoever put it there has to take it off. Until then nothing of it is sized or repaired, and what runs "
             "goes on; Kubernetes deletes that as soon as the object is gone"
         )
-        generation, status = int(meta.get("generation", 0)), dict(body.get("status") or {})
-        return cls(key, generation, told, status, str(meta.get("uid", "")), Reason.DELETION_HELD)
+        return cls.of(key, body, told, Reason.DELETION_HELD)
 
     @classmethod
     def oversized(cls, key: ServiceKey, body: Mapping[str, Any]) -> Self | None:
@@ -60,13 +66,11 @@ class Invalid:
         length = len(json.dumps(body.get("spec"), default=dict))
         if length <= _MOST_SPEC_CHARACTERS:
             return None
-        meta = body["metadata"]
         told = (
             f"its spec takes {length} characters of JSON, and {_MOST_SPEC_CHARACTERS} are the most: shorten "
             "spec.template, engine.env, and those of accelerators, or mount a ConfigMap; what runs goes on as it is"
         )
-        generation, status = int(meta.get("generation", 0)), dict(body.get("status") or {})
-        return cls(key, generation, told, status, str(meta.get("uid", "")))
+        return cls.of(key, body, told)
 
     @classmethod
     def undecidable(cls, service: LLMService, error: Exception) -> Self:
@@ -242,8 +246,7 @@ class ClusterView:
         try:
             service = LLMService.parse(body)
         except InvalidLLMService as error:
-            generation, status = int(meta.get("generation", 0)), dict(body.get("status") or {})
-            return {key: Invalid(key, generation, str(error), status, str(meta.get("uid", "")))}
+            return {key: Invalid.of(key, body, str(error))}
         refused = refused_privileges(service.spec, self._allowed)
         if refused:
             told = "; ".join(refused)
