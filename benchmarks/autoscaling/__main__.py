@@ -2,8 +2,8 @@
 
     python -m benchmarks.autoscaling --data DIR [--subset] [--scenario NAME ...] [--seeds N] [--sensitivity] [--check]
 
-Every run is a line of the results file: what is there is not run again, unless its scenario or the code behind it has
-changed. Peers' knobs are swept on the first seed. `--subset` is two short scenarios, one seed.
+Every run is a line of a file in the results folder: what is there is not run again, unless its scenario or the code
+behind it has changed. Peers' knobs are swept on the first seed. `--subset` is two short scenarios, one seed.
 `--check` ends with 1 where a bar is missed. Tables are Markdown, on standard output; progress goes to standard error.
 """
 
@@ -112,7 +112,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m benchmarks.autoscaling", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True, help="folder of the traces that scenarios name")
-    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/autoscaling.jsonl"))
+    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/autoscaling"))
     parser.add_argument(
         "--scenario", action="append", choices=[*CASES, SHARED.name], help="may be repeated; all by default"
     )

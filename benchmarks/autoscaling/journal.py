@@ -1,9 +1,14 @@
-"""Finished runs, one JSON line each, so that an interrupted comparison goes on where it stopped."""
+"""Finished runs, one JSON line each, so that an interrupted comparison goes on where it stopped.
+
+A folder of them, one file for each scenario on each cluster: what was added to one is seen by its name, and none grows
+too large to keep under version control.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tokenize
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -80,11 +85,12 @@ class Row:
 
 
 class Journal:
-    """The runs of one file."""
+    """The runs of one folder."""
 
-    def __init__(self, path: Path) -> None:
-        self._lines = Lines(path)
-        self._rows = dict(map(_read, self._lines.found))
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files = {path: Lines(path) for path in sorted(folder.glob("*.jsonl"))}
+        self._rows = dict(_read(line) for file in self._files.values() for line in file.found)
 
     def get(self, key: Key) -> Row | None:
         """A finished run."""
@@ -93,11 +99,17 @@ class Journal:
     def add(self, key: Key, row: Row) -> None:
         """Write a run down."""
         self._rows[key] = row
-        self._lines.add(json.dumps({"key": asdict(key), "row": asdict(row)}))
+        self._file(key.case).add(json.dumps({"key": asdict(key), "row": asdict(row)}))
 
     def rows(self) -> Iterable[tuple[Key, Row]]:
         """All of them."""
         return self._rows.items()
+
+    def _file(self, case: str) -> Lines:
+        path = self._folder / f"{'-'.join(re.findall('[a-z0-9]+', case.lower()))}.jsonl"
+        if path not in self._files:
+            self._files[path] = Lines(path)
+        return self._files[path]
 
 
 def _read(line: bytes) -> tuple[Key, Row]:

@@ -98,16 +98,28 @@ def test_geometric_mean() -> None:
 
 
 def test_a_run_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
-    path = tmp_path / "results" / "runs.jsonl"
-    Journal(path).add(key(1), row(0.99, 2.0))
-    Journal(path).add(key(2), row(0.98, 2.5))
-    content = path.read_text()
-    path.write_text(content[:-5])
-    again = Journal(path)
+    folder = tmp_path / "results"
+    Journal(folder).add(key(1), row(0.99, 2.0))
+    Journal(folder).add(key(2), row(0.98, 2.5))
+    (path,) = folder.iterdir()
+    path.write_text(path.read_text()[:-5])
+    again = Journal(folder)
     assert again.get(key(1)) == row(0.99, 2.0)
     assert again.get(key(2)) is None
     again.add(key(2), row(0.97, 2.6))
-    assert Journal(path).get(key(2)) == row(0.97, 2.6)
+    assert Journal(folder).get(key(2)) == row(0.97, 2.6)
+
+
+def test_each_scenario_on_each_cluster_has_a_file_of_its_own(tmp_path: Path) -> None:
+    journal, keys = (
+        Journal(tmp_path),
+        [key(1), replace(key(1), case="step, overhead 0 ms"), replace(key(2), case="hour")],
+    )
+    for number, each in enumerate(keys):
+        journal.add(each, row(0.99, float(number)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hour.jsonl", "step-overhead-0-ms.jsonl", "step.jsonl"]
+    again = Journal(tmp_path)
+    assert [again.get(each) for each in keys] == [row(0.99, 0.0), row(0.99, 1.0), row(0.99, 2.0)]
 
 
 def test_every_scenario_reads_and_names_one_service() -> None:

@@ -289,10 +289,10 @@ def test_bars_are_told_with_what_they_ask() -> None:
     "found", [None, judged(math.inf), judged(None, None), Scarcity(0.0, None, None), judged(3.0, 0.5)]
 )
 def test_what_was_judged_is_read_back_as_it_was_written(tmp_path: Path, found: Scarcity | None) -> None:
-    path, key = tmp_path / "runs.jsonl", Key("step", "abc", "holdfast", None, 1, "def")
+    key = Key("step", "abc", "holdfast", None, 1, "def")
     row = Row(0.99, 2.0, 1.0, 1.0, 1.0, 0.1, 2, 0.5, "holdfast", scarcity=found)
-    Journal(path).add(key, row)
-    assert Journal(path).get(key) == row
+    Journal(tmp_path).add(key, row)
+    assert Journal(tmp_path).get(key) == row
 
 
 def pod(number: int, ready_at: float, leaving_at: float | None = None, gone_at: float | None = None) -> Pod:
