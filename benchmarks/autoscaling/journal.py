@@ -24,15 +24,18 @@ from holdfast.simulator.twin.policies import make_policy
 SEARCH = "simulator/twin/oracle.py"
 SHARED = ("domain", "enginemodel", "simulator/twin", "render/admission.py", "render/engine_limits.py")
 JUDGED = tuple(str(Path(__file__).with_name(name)) for name in ("fixed_limits.py", "played.py", "scarcity.py"))
+FAST_LOOP = tuple(f"simulator/twin/{name}.py" for name in ("fastloop", "lanes", "lawfit", "loopbooks"))
+"""What only engines with the plugin go through."""
+
 BESIDES = {
-    "holdfast": ("policy", "../holdfast_engine", SEARCH, *JUDGED),
+    "holdfast": ("policy", "../holdfast_engine", *FAST_LOOP, SEARCH, *JUDGED),
     "holdfast-slow": ("policy", SEARCH, *JUDGED),
     "holdfast-apart": ("policy", SEARCH, *JUDGED),
     "static": (),
     "oracle": (SEARCH,),
 }
-"""Code that every run comes from but the oracle's search (which weighs requests, too), and what some come from besides;
-a peer comes from `PEERS` and from its own module.
+"""Code that every run comes from but the oracle's search (which weighs requests, too) and the fast loop, and what some
+come from besides; a peer comes from `PEERS` and from its own module.
 
 How losses are judged counts for Holdfast alone, for nobody else's are.
 """
@@ -131,7 +134,7 @@ def code_digest(policy: str) -> str:
     root = Path(holdfast.__file__).resolve().parent
     kind = policy.partition(":")[0]
     besides = BESIDES[kind] if kind in BESIDES else _of_peer(policy)
-    apart = {root / name for name in (SEARCH, *TOLD) if name not in besides}
+    apart = {root / name for name in (SEARCH, *FAST_LOOP, *TOLD) if name not in besides}
     digest = hashlib.sha256()
     for name in (*SHARED, *besides):
         place = root / name

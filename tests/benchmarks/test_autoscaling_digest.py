@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from benchmarks.autoscaling.journal import BESIDES, PEERS, SHARED, TOLD, code, code_digest
+from benchmarks.autoscaling.journal import BESIDES, FAST_LOOP, PEERS, SHARED, TOLD, code, code_digest
+from holdfast.simulator.twin.policies import POLICIES, make_policy
 
 PLAIN = '''"""What it is for."""
 LIMIT = 3
@@ -71,6 +72,20 @@ def test_no_run_comes_from_what_only_shows_runs() -> None:
         place = root / name
         for file in [place] if place.is_file() else set(place.rglob("*.py")) - apart:
             assert not names & imported(file), file
+
+
+def test_runs_of_engines_with_the_plugin_and_no_others_come_from_the_fast_loop() -> None:
+    root = Path(holdfast.__file__).parent / "simulator" / "twin"
+    modules = [f"holdfast.simulator.twin.{Path(name).stem}" for name in FAST_LOOP]
+    assert {file.name for file in root.glob("*.py") if imported(file) & set(modules)} == {
+        "engines.py",
+        "fastloop.py",
+        "fleet.py",
+        "lawfit.py",
+    }
+    for name, (knobs, _) in POLICIES.items():
+        policy = make_policy(name if name != "static" else "static:3", dict.fromkeys(knobs, 1.0))
+        assert policy.fast_loop == (set(FAST_LOOP) <= set(BESIDES.get(name, ()))), name
 
 
 def test_a_peer_comes_from_its_own_module_and_from_what_all_share() -> None:
