@@ -15,6 +15,10 @@ TPOT_MARGIN = 0.9
 LEAST_PREFILL_TOKENS = 64
 # While some sequences decode, the next ones compute their prompts.
 PREFILLING_SEQUENCES = 2
+# Share of the answers that may miss TPOT before prompts are cut for them: half of what an objective of 99 % allows.
+TOLERATED_MISSES = 0.005
+# An engine is calm while so many whole steps would compute all that waits.
+CALM_STEPS = 2
 # Means are over all values at first, then over about so many.
 MEAN_COUNT = 64
 
@@ -78,7 +82,16 @@ def tokens_per_step(
     return decodes + int(min(max(prefill, LEAST_PREFILL_TOKENS), most - decodes))
 
 
-def active_sequences(law: Law, tpot_seconds: float, mix: Mix, most: int) -> int:
+def is_calm(tpot_misses: float, late_requests: int, waiting_tokens: int, most: int) -> bool:
+    """Whether the next step may compute prompts as whole as without the fast loop, up to `most` tokens.
+
+    While hardly an answer of late has missed TPOT, a cut would only delay a first token. In overload it would not stay
+    so: there the steps keep to the objective whatever they did before. NaN, before the first answer, is no miss.
+    """
+    return not tpot_misses > TOLERATED_MISSES and late_requests == 0 and waiting_tokens <= CALM_STEPS * most
+
+
+def balanced_sequences(law: Law, tpot_seconds: float, mix: Mix, most: int) -> int:
     """Sequences, 1 to `most`: those that decode in steps as long as the TPOT objective when each brings its share of
     prefill with it, and a few that compute their prompts. `most` where not even one sequence could keep the objective.
     """
@@ -88,6 +101,18 @@ def active_sequences(law: Law, tpot_seconds: float, mix: Mix, most: int) -> int:
         return most
     each = decode_seconds + (law.c1 + law.c4 * mix.pairs_per_prefill) * mix.prefill_per_decode
     return int(min(ratio(room, each) + PREFILLING_SEQUENCES, most))
+
+
+def active_sequences(law: Law, tpot_seconds: float, mix: Mix, most: int) -> int:
+    """Sequences, 1 to `most`, that an engine may have: as many as keep TPOT while prefill is at its least.
+
+    What prompts bring comes unevenly, and `tokens_per_step` holds it back where it must. Never fewer than are balanced:
+    where prompts bring less than the least, that is what counts.
+    """
+    prefill_seconds = LEAST_PREFILL_TOKENS * (law.c1 + law.c4 * mix.pairs_per_prefill)
+    room = TPOT_MARGIN * tpot_seconds - law.c0 - prefill_seconds
+    decoding = ratio(room, law.c2 + law.c3 * mix.kv_per_decode)
+    return int(max(balanced_sequences(law, tpot_seconds, mix, most), min(decoding + PREFILLING_SEQUENCES, most)))
 
 
 def full_prefill_tps(law: Law, mix: Mix, active: int) -> float:

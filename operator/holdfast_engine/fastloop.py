@@ -18,10 +18,10 @@ from holdfast_engine.ledger import Ledger
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.order import Place
 from holdfast_engine.pace import Pace
-from holdfast_engine.prompts import Prompts
+from holdfast_engine.prompts import MovingMean, Prompts
 from holdfast_engine.record import RECORD_SECONDS, Mode
 from holdfast_engine.request import Request, ending_of, is_warm_up
-from holdfast_engine.rules import Limits, Overload
+from holdfast_engine.rules import Limits, Overload, Verdict
 from holdfast_engine.steplaw import StepLawFit
 from holdfast_engine.waiting import DeadlineQueue
 
@@ -92,6 +92,7 @@ class FastLoop:
         self._pending: deque[_Pending] = deque()
         self._pace = Pace()
         self._prompts = Prompts()
+        self._tpot_misses = MovingMean()
         self._last = Features(0, 0, 0, 0.0)
         self._last_update = clock()
         self._next_fit = float("-inf")
@@ -188,7 +189,9 @@ class FastLoop:
                 self._starting.pop(name, None)
                 self._pace.end(name)
                 moment = self._clock() if now is None else now
-                self.ledger.end(name, ending_of(request), moment, request.num_output_tokens)
+                verdict = self.ledger.end(name, ending_of(request), moment, request.num_output_tokens)
+                if verdict in (Verdict.GOOD, Verdict.TPOT):
+                    self._tpot_misses.add(float(verdict is Verdict.TPOT))
 
     def too_old(self) -> list[Request]:
         """Requests that have waited for longer than any may."""
@@ -294,9 +297,11 @@ class FastLoop:
             return
         tpot_seconds = limits.objectives.tpot_seconds
         self._pairs_per_prefill = mix.pairs_per_prefill
+        full = self._active
         if limits.adapt:
+            full = arithmetic.balanced_sequences(law, tpot_seconds, mix, self._active)
             self._active = arithmetic.active_sequences(law, tpot_seconds, mix, self._active)
-        self._prefill_tps = arithmetic.full_prefill_tps(law, mix, self._active)
+        self._prefill_tps = arithmetic.full_prefill_tps(law, mix, full)
         self._peak_tps = arithmetic.peak_prefill_tps(law, mix, self._capacity.tokens_per_step)
 
     def _limits_for(self, decodes: int, now: float) -> StepLimits:
@@ -304,6 +309,9 @@ class FastLoop:
         self._decodes, self._outlook = decodes, None
         if limits is None or not limits.adapt or self.fit.law is None:
             return StepLimits(self._active, self._most_tokens)
+        order, most = self.queue.order, self._most_tokens
+        if arithmetic.is_calm(self._tpot_misses.value, order.sizes[-1], order.fresh_tokens, most):
+            return StepLimits(self._active, most)
         spare_seconds = self._pace.spare_seconds(limits.objectives.tpot_seconds, now)
         return StepLimits(self._active, self._tokens(spare_seconds))
 

@@ -156,12 +156,48 @@ def test_active_sequences_stay_between_one_and_the_compiled_maximum(law: Law, tp
     assert 1 <= arithmetic.active_sequences(law, tpot, mix, most) <= most
 
 
-def test_active_sequences_fill_the_objective_in_steady_state() -> None:
+def test_balanced_sequences_fill_the_objective_in_steady_state() -> None:
     mix = Mix(prefill_per_decode=4.0, kv_per_decode=300.0, pairs_per_prefill=128.0)
-    active = arithmetic.active_sequences(LAW, 0.05, mix, 1000)
-    decoding = active - arithmetic.PREFILLING_SEQUENCES
+    balanced = arithmetic.balanced_sequences(LAW, 0.05, mix, 1000)
+    decoding = balanced - arithmetic.PREFILLING_SEQUENCES
     step = LAW.seconds(4.0 * decoding, decoding, 300.0 * decoding, 4.0 * decoding * 128.0)
     assert 0.85 * 0.05 <= step <= arithmetic.TPOT_MARGIN * 0.05
+
+
+def test_active_sequences_fill_the_objective_while_prefill_is_at_its_least() -> None:
+    active = arithmetic.active_sequences(LAW, 0.05, Mix(40.0, 300.0, 128.0), 1000)
+    decoding = active - arithmetic.PREFILLING_SEQUENCES
+    least = arithmetic.LEAST_PREFILL_TOKENS
+    assert 0.85 * 0.05 <= LAW.seconds(least, decoding, 300.0 * decoding, least * 128.0) <= arithmetic.TPOT_MARGIN * 0.05
+
+
+@given(laws, positive, st.builds(Mix, st.floats(0, 1e4), st.floats(0, 1e5), st.floats(0, 1e5)), st.integers(1, 4096))
+def test_no_fewer_sequences_are_active_than_balanced(law: Law, tpot: float, mix: Mix, most: int) -> None:
+    balanced = arithmetic.balanced_sequences(law, tpot, mix, most)
+    assert 1 <= balanced <= arithmetic.active_sequences(law, tpot, mix, most) <= most
+
+
+def test_answers_that_bring_less_than_the_least_prefill_are_as_many_as_are_balanced() -> None:
+    mix = Mix(prefill_per_decode=0.1, kv_per_decode=300.0, pairs_per_prefill=128.0)
+    assert arithmetic.active_sequences(LAW, 0.05, mix, 1000) == arithmetic.balanced_sequences(LAW, 0.05, mix, 1000)
+
+
+@pytest.mark.parametrize(
+    ("misses", "late", "waiting", "calm"),
+    [
+        (math.nan, 0, 0, True),
+        (0.0, 0, 4096, True),
+        (0.005, 0, 0, True),
+        (0.006, 0, 0, False),
+        (0.0, 1, 0, False),
+        (0.0, 0, 4097, False),
+        (math.inf, 0, 0, False),
+    ],
+)
+def test_an_engine_is_calm_while_its_answers_keep_tpot_and_little_waits(
+    misses: float, late: int, waiting: int, calm: bool
+) -> None:
+    assert arithmetic.is_calm(misses, late, waiting, most=2048) == calm
 
 
 @given(st.floats(0.006, 1.0), st.floats(1.0, 2.0))
@@ -184,7 +220,7 @@ def test_an_objective_that_nothing_can_keep_limits_nothing() -> None:
 
 
 def test_prompts_are_computed_while_others_decode_however_long_they_are() -> None:
-    assert arithmetic.active_sequences(LAW, 0.05, Mix(10_000.0, 300.0, 128.0), 256) == arithmetic.PREFILLING_SEQUENCES
+    assert arithmetic.balanced_sequences(LAW, 0.05, Mix(10_000.0, 300.0, 128.0), 256) == arithmetic.PREFILLING_SEQUENCES
 
 
 def test_a_long_prompt_needs_several_steps_until_its_first_token() -> None:

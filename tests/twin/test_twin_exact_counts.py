@@ -15,7 +15,7 @@ from holdfast.simulator.twin.policies import Holdfast
 from holdfast.simulator.twin.port import Move
 from tests.twin.twin_builders import play, small_scenario
 
-BASE_RPS, BEGINS, ENDS = 3.0, 120.0, 300.0
+BASE_RPS, OVERLOAD_RPS, BEGINS = 3.0, 9.0, 120.0
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,17 @@ class Watched(Holdfast):
         return moves
 
     def enough_at(self) -> float:
-        """When so many replicas had been ordered that they carry twice the base."""
-        return next(look.at for look in self.looks if look.at >= BEGINS and look.carried_rps >= 2.0 * BASE_RPS)
+        """When so many replicas had been ordered that they carry the overload."""
+        return next(look.at for look in self.looks if look.at >= BEGINS and look.carried_rps >= OVERLOAD_RPS)
 
 
 def overloaded(fast_loop: bool, folder: Path) -> Watched:
-    """Twice the load for three minutes, on replicas that take one minute to start."""
+    """Three times the load for three minutes, on replicas that take one minute to start."""
     content: dict[str, Any] = small_scenario() | {"duration": "5m"}
     content["cluster"] = {"accelerators": {"l40s": {"system": "l40s", "gpus": 8, "coldStart": "60s"}}}
     (chat,) = content["services"]
     chat["spec"] |= {"accelerators": [{"name": "l40s"}], "scaling": {"min": 2, "max": 8}}
-    steps = [{"at": "0s", "rps": BASE_RPS}, {"at": f"{BEGINS:g}s", "rps": 2.0 * BASE_RPS}]
+    steps = [{"at": "0s", "rps": BASE_RPS}, {"at": f"{BEGINS:g}s", "rps": OVERLOAD_RPS}]
     chat["workload"] = {
         "arrivals": {"poisson": steps},
         "lengths": {"fixed": {"promptTokens": 1500, "outputTokens": 250}},

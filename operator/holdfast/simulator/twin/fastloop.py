@@ -94,7 +94,9 @@ def before_step(
     loop["ran"], loop["foreseen"] = engine["running"], 0
     loop["decoding"] = max(0, engine["running"] - loop["starting"])
     engine["active"], engine["tokens"] = loop["active"], loop["most_tokens"]
-    if loop["adapts"] and loop["has_law"]:
+    late, waits, most = int(engine["waiting_late"]), int(loop["fresh_tokens"]), int(loop["most_tokens"])
+    is_cut = loop["adapts"] and loop["has_law"] and not arithmetic.is_calm(loop["tpot_misses"], late, waits, most)
+    if is_cut:
         engine["tokens"] = _tokens(loop, fits, _spare_seconds(loop, row, places, requests, now))
 
 
@@ -246,7 +248,12 @@ def answers_ended(
         _learn(loop, answers, places[number])
         if not places[number]["judged"]:
             places[number]["judged"] = 1
-            _judge(loop, engine, requests[number], now)
+            found = _judge(loop, engine, requests[number], now)
+            if found in (KEPT, SLOW):
+                loop["kept_count"] = min(loop["kept_count"] + 1, MEAN_COUNT)
+                loop["tpot_misses"] = arithmetic.moved_mean(
+                    loop["tpot_misses"], loop["kept_count"], 1.0 if found == SLOW else 0.0
+                )
 
 
 @inner
@@ -271,7 +278,8 @@ def _surest_steps(answers: Integers) -> int:
 
 
 @inner
-def _judge(loop: Record, engine: Record, request: Record, now: float) -> None:
+def _judge(loop: Record, engine: Record, request: Record, now: float) -> int:
+    """What it finds, as `breach` does."""
     ttft, e2e = request["first_at"] - request["at"], now - request["at"]
     found = arithmetic.breach(loop["ttft"], loop["tpot"], loop["e2e"], ttft, e2e, request["generated"])
     engine["judged_bad_ttft"] += found == LATE
@@ -280,6 +288,7 @@ def _judge(loop: Record, engine: Record, request: Record, now: float) -> None:
     if found == KEPT:
         engine["judged_good"] += 1
         engine["judged_good_tokens"] += request["generated"]
+    return found
 
 
 @inner
@@ -308,9 +317,11 @@ def _plan(loop: Record, fits: Floats) -> None:
         return
     law, mix = lawfit.law_of(fits), leastsquares.mix_of(fits[RECENT])
     loop["pairs_per_prefill"] = mix.pairs_per_prefill
+    full = loop["most_active"]
     if loop["adapts"]:
+        full = arithmetic.balanced_sequences(law, loop["tpot"], mix, loop["most_active"])
         loop["active"] = arithmetic.active_sequences(law, loop["tpot"], mix, loop["most_active"])
-    loop["full_tps"] = arithmetic.full_prefill_tps(law, mix, loop["active"])
+    loop["full_tps"] = arithmetic.full_prefill_tps(law, mix, full)
     loop["peak_tps"] = arithmetic.peak_prefill_tps(law, mix, loop["stock_tokens"])
 
 

@@ -40,6 +40,9 @@ LOOP = np.dtype(
         # The pace.
         *fields_of(np.int64, "steps", "surest_steps", "starting", "paced", "ended"),
         *fields_of(np.float64, "last_step", "usual_seconds"),
+        # Answers of late: how many at most count, and the share of them that missed TPOT.
+        *fields_of(np.int64, "kept_count"),
+        *fields_of(np.float64, "tpot_misses"),
         # Prompts of late.
         *fields_of(np.int64, "arrived_count", "started_count"),
         *fields_of(np.float64, "arrived_tokens", "started_tokens", "computed_tokens"),
@@ -64,7 +67,7 @@ def loops_of(told: Sequence[Limits], stock: Sequence[SchedulerLimits]) -> Record
         _tell(found[number], asked, limits)
     for name in ("next_fit", "last_step", "now"):
         found[name] = -math.inf
-    for name in ("full_tps", "peak_tps", "arrived_tokens", "started_tokens", "computed_tokens"):
+    for name in ("full_tps", "peak_tps", "arrived_tokens", "started_tokens", "computed_tokens", "tpot_misses"):
         found[name] = math.nan
     for name in ("front", "fresh", "late", "newest", "next_due", "oldest"):
         found[name] = NOBODY
