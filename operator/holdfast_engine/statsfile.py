@@ -2,7 +2,8 @@
 
 The scheduler runs in vLLM's engine process, /metrics in its API server process, and what lies between them carries
 fixed fields only. One process writes the whole record after a step; a reader sees a record as it was written, never
-half of it.
+half of it: there is room for two, a record is written beside the one that is read, and then its number says so. A
+writer that dies or is held up in the middle therefore leaves the record before it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-_MAGIC = b"holdfst1"
+_MAGIC = b"holdfst2"
 _HEADER = struct.Struct("=8sQQ")
 _SEQUENCE = struct.Struct("=Q")
 _SEQUENCE_AT = 16
@@ -27,10 +28,9 @@ class StatsWriter:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch = path.with_name(f"{path.name}.{os.getpid()}")
-        length = _HEADER.size + 8 * size
-        scratch.write_bytes(_HEADER.pack(_MAGIC, size, 0) + bytes(8 * size))
+        scratch.write_bytes(_HEADER.pack(_MAGIC, size, 0) + bytes(_length(size) - _HEADER.size))
         with scratch.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), length)
+            self._map = mmap.mmap(file.fileno(), _length(size))
         scratch.replace(path)
         self._size = size
         self._numbers = _numbers(size)
@@ -40,12 +40,11 @@ class StatsWriter:
         """Publish a record; ValueError when its length is not that of the file."""
         if len(values) != self._size:
             raise ValueError(f"{len(values)} numbers for a file of {self._size}")
-        record = self._numbers.pack(*values)
-        # Odd while the record changes: readers then look again.
-        _SEQUENCE.pack_into(self._map, _SEQUENCE_AT, self._sequence + 1)
-        self._map[_HEADER.size :] = record
-        self._sequence += 2
-        _SEQUENCE.pack_into(self._map, _SEQUENCE_AT, self._sequence)
+        record, number = self._numbers.pack(*values), self._sequence + 1
+        begin = _begin(number, self._size)
+        self._map[begin : begin + len(record)] = record
+        _SEQUENCE.pack_into(self._map, _SEQUENCE_AT, number)
+        self._sequence = number
 
     def close(self) -> None:
         """Let go of the file; what was written stays readable."""
@@ -53,7 +52,7 @@ class StatsWriter:
 
 
 def read_stats(path: Path, size: int) -> list[float] | None:
-    """The last record, None where there is no file of this size."""
+    """The last record, None where there is no file of this size or its writer is never slower than the reader."""
     try:
         with path.open("rb", buffering=0) as file:
             return _read(file.fileno(), size)
@@ -62,20 +61,27 @@ def read_stats(path: Path, size: int) -> list[float] | None:
 
 
 def _read(file: int, size: int) -> list[float] | None:
-    length = _HEADER.size + 8 * size
-    values: tuple[float, ...] = ()
+    if os.fstat(file).st_size != _length(size):
+        return None
     for _ in range(_ATTEMPTS):
-        content = os.pread(file, length, 0)
-        if len(content) != length:
-            return None
-        magic, count, sequence = _HEADER.unpack_from(content)
+        # One read for each: within one, processors copy bytes in whatever order they like.
+        magic, count, number = _HEADER.unpack(os.pread(file, _HEADER.size, 0))
         if magic != _MAGIC or count != size:
             return None
-        again = _SEQUENCE.unpack(os.pread(file, _SEQUENCE.size, _SEQUENCE_AT))[0]
-        values = _numbers(size).unpack_from(content, _HEADER.size)
-        if sequence % 2 == 0 and sequence == again:
-            break
-    return list(values)
+        record = os.pread(file, _numbers(size).size, _begin(number, size))
+        # With the next record published, the one after it may already be written over this one.
+        if os.pread(file, _SEQUENCE.size, _SEQUENCE_AT) == _SEQUENCE.pack(number):
+            return list(_numbers(size).unpack(record))
+    return None
+
+
+def _length(size: int) -> int:
+    return _HEADER.size + 2 * _numbers(size).size
+
+
+def _begin(number: int, size: int) -> int:
+    """Where the record of this number lies."""
+    return _HEADER.size + number % 2 * _numbers(size).size
 
 
 def _numbers(size: int) -> struct.Struct:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def test_nothing_is_read_where_there_is_no_record_of_this_size(tmp_path: Path) -
     assert read_stats(path, 3) is None
     path.write_bytes(b"short")
     assert read_stats(path, 3) is None
-    path.write_bytes(b"x" * (24 + 8 * 3))
+    path.write_bytes(b"x" * (24 + 2 * 8 * 3))
     assert read_stats(path, 3) is None
     StatsWriter(path, 4)
     assert read_stats(path, 3) is None
@@ -39,13 +40,27 @@ def test_a_new_writer_starts_anew(tmp_path: Path) -> None:
     assert read_stats(tmp_path / "stats", 1) == [0.0]
 
 
-def test_a_writer_that_died_in_the_middle_does_not_block_readers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("records", [1, 2, 3])
+def test_a_writer_that_was_held_up_in_the_middle_leaves_the_record_before_it(tmp_path: Path, records: int) -> None:
     path = tmp_path / "stats"
-    StatsWriter(path, 1).write([7.0])
-    content = bytearray(path.read_bytes())
-    content[16] |= 1
-    path.write_bytes(content)
-    assert read_stats(path, 1) == [7.0]
+    writer = StatsWriter(path, 4)
+    for number in range(records):
+        writer.write([float(number)] * 4)
+    writer._map = HeldUp(writer._map)
+    with pytest.raises(InterruptedError):
+        writer.write([7.0] * 4)
+    assert read_stats(path, 4) == [float(records - 1)] * 4
+
+
+class HeldUp:
+    """A map that takes half of what is written to it."""
+
+    def __init__(self, whole: Any) -> None:
+        self._whole = whole
+
+    def __setitem__(self, place: slice, record: bytes) -> None:
+        self._whole[place.start : place.start + len(record) // 2] = record[: len(record) // 2]
+        raise InterruptedError
 
 
 def write_for_ever(path: str, stop: multiprocessing.synchronize.Event) -> None:
