@@ -10,6 +10,7 @@ from holdfast.domain.decision import Decision
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, Schedule, ServiceKey, ServiceSpec, Slo
 from holdfast.domain.signals import AcceleratorTraffic, History, SignalState, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
+from holdfast.domain.taints import Taint
 
 NOW = 1_800_000_000.0
 QWEN = "Qwen/Qwen3-8B"
@@ -155,9 +156,17 @@ def replicas(
     )
 
 
-def node(name: str, gpus: int, *, used: int = 0, resource: str = "nvidia.com/gpu", **labels: str) -> NodeOffer:
+def node(
+    name: str,
+    gpus: int,
+    *,
+    used: int = 0,
+    resource: str = "nvidia.com/gpu",
+    taints: tuple[Taint, ...] = (),
+    **labels: str,
+) -> NodeOffer:
     """A node with GPUs."""
-    return NodeOffer(name, tuple(sorted(labels.items())), ((resource, gpus),), ((resource, used),))
+    return NodeOffer(name, tuple(sorted(labels.items())), ((resource, gpus),), ((resource, used),), taints)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,9 @@ from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState
+from holdfast.domain.taints import Taint, Toleration
 from holdfast.policy import Memory, PolicySettings, decide
+from holdfast.policy.inventory import Inventory
 from tests.builders import NOW, ServiceView, a_snapshot, accelerator, node, replicas, service, traffic
 
 CHAT = service().with_accelerators(accelerator("h100", cost_per_gpu_hour=2.95), accelerator("l40s"))
@@ -57,6 +59,20 @@ def test_of_nodes_it_has_what_decides_and_nothing_else() -> None:
     nodes = (node("n1", 8, used=3, zone="a", owner="secret-project"), NodeOffer("n2", (), (("amd.com/gpu", 8),)))
     kept = record_of(CHAT.spec.key, a_snapshot(ServiceView(picky), nodes=nodes), Memory(), SETTINGS)
     assert kept.snapshot.nodes == (node("n1", 8, used=3, zone="a"),)
+
+
+def test_of_taints_it_has_the_names_of_those_that_the_service_tolerates() -> None:
+    tolerated, closed = Taint("gpu", "", "NoSchedule"), Taint("owner", "secret-project", "NoSchedule")
+    picky = service().with_accelerators(
+        accelerator("h100", tolerations=(Toleration("gpu", "Exists"),)), accelerator("l40s")
+    )
+    nodes = (node("n1", 8, taints=(tolerated,)), node("n2", 8, taints=(tolerated, closed)))
+    kept = record_of(CHAT.spec.key, a_snapshot(ServiceView(picky), nodes=nodes), Memory(), SETTINGS)
+    assert "secret-project" not in str(kept)
+    assert [each.taints for each in kept.snapshot.nodes] == [(tolerated,), (tolerated, Taint("", "", "NoSchedule"))]
+    whole, told = Inventory(nodes), Inventory(kept.snapshot.nodes)
+    for option in picky.spec.accelerators:
+        assert told.room(option) == whole.room(option)
 
 
 def test_a_cluster_too_large_for_an_event_is_not_recorded() -> None:

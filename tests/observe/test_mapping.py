@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import NodeOffer, ReplicaPhase
+from holdfast.domain.taints import Taint
 from holdfast.observe import mapping
 
 CREATED, SCHEDULED, READY = "2026-11-21T04:00:00Z", "2026-11-21T04:00:05Z", "2026-11-21T04:02:00Z"
@@ -358,6 +360,22 @@ def test_a_node_that_is_ill_or_about_to_go_offers_nothing_and_one_with_a_taint_o
     tainted = copy.deepcopy(NODE)
     tainted["spec"]["taints"] = [{"key": "other", "effect": "NoSchedule"}, {"key": key, "effect": effect}]  # type: ignore[index]
     assert (mapping.node_offer_from_node(tainted) is None) is closed
+
+
+def test_a_node_tells_the_taints_that_keep_pods_away_and_keeps_them_beside_what_is_used() -> None:
+    tainted = copy.deepcopy(NODE)
+    tainted["spec"]["taints"] = [  # type: ignore[index]
+        {"key": "dedicated", "value": "batch", "effect": "NoSchedule"},
+        {"key": "dear", "effect": "NoExecute"},
+        {"key": "full", "effect": "PreferNoSchedule"},
+        {"key": "node.kubernetes.io/memory-pressure", "effect": "NoSchedule"},
+        {"key": "odd"},
+    ]
+    offer = mapping.node_offer_from_node(tainted)
+    assert offer is not None
+    assert offer.taints == (Taint("dedicated", "batch", "NoSchedule"), Taint("dear", "", "NoExecute"))
+    (used,) = mapping.with_usage([offer], {"gpu-1": {"nvidia.com/gpu": 2}})
+    assert used == replace(offer, used=(("nvidia.com/gpu", 2),))
 
 
 def test_our_pods_hold_what_their_containers_are_limited_to() -> None:

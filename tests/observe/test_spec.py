@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.api.llmservice import LLMService
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, Schedule, ServiceKey, ServiceSpec, Slo
+from holdfast.domain.taints import Toleration
 from holdfast.observe.spec import to_spec
 
 SMALLEST: dict[str, Any] = {
@@ -60,6 +61,27 @@ def test_every_declared_field_arrives() -> None:
     assert (spec.recommend_only, spec.max_cost_per_hour) == (True, 50.0)
     assert (spec.max_model_len, spec.quantization) == (8192, "fp8")
     assert spec.batching == BatchingLimits(64, 4096)
+
+
+@pytest.mark.parametrize(
+    ("template", "own", "found"),
+    [
+        (None, None, [Toleration("gpu", "Exists")]),
+        (
+            {"spec": {"tolerations": [{"key": "team", "value": "a", "effect": "NoSchedule"}]}},
+            {"spec": {"tolerations": [{"operator": "Exists"}]}},
+            [Toleration("gpu", "Exists"), Toleration("team", "Equal", "a", "NoSchedule"), Toleration("", "Exists")],
+        ),
+        ({"spec": {"tolerations": None}}, None, []),
+        ({"spec": None}, {"spec": "odd"}, [Toleration("gpu", "Exists")]),
+        ({"spec": {"tolerations": "odd"}}, None, []),
+        ({"spec": {"tolerations": ["odd", {"key": 5}]}}, None, [Toleration("gpu", "Exists"), Toleration("5")]),
+    ],
+)
+def test_tolerations_are_those_that_the_pods_will_have(template: Any, own: Any, found: list[Toleration]) -> None:
+    h100 = {"name": "h100", "tolerations": [{"key": "gpu", "operator": "Exists"}], "template": own}
+    service = LLMService.parse({**SMALLEST, "spec": {**SMALLEST["spec"], "accelerators": [h100], "template": template}})
+    assert to_spec(service).accelerators[0].tolerations == tuple(found)
 
 
 def scheduled(**schedule: object) -> ServiceSpec:

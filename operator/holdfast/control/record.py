@@ -17,6 +17,7 @@ from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.domain.snapshot import Snapshot
+from holdfast.domain.taints import Taint, are_tolerated
 from holdfast.policy.memory import Memory, ServiceMemory
 from holdfast.policy.settings import PolicySettings
 
@@ -57,7 +58,7 @@ def record_of(key: ServiceKey, snapshot: Snapshot, memory: Memory, settings: Pol
 
 
 def _offers(nodes: Iterable[NodeOffer], spec: ServiceSpec) -> Iterator[NodeOffer]:
-    """The nodes with resources of the service's accelerators: those alone, and the labels that it selects by."""
+    """The nodes with resources of the service's accelerators: those, labels that it selects by, and taints."""
     resources = {option.resource for option in spec.accelerators}
     selected = {name for option in spec.accelerators for name, _ in option.node_selector}
 
@@ -66,7 +67,14 @@ def _offers(nodes: Iterable[NodeOffer], spec: ServiceSpec) -> Iterator[NodeOffer
 
     for node in nodes:
         if offered := of(resources, node.allocatable):
-            yield NodeOffer(node.name, of(selected, node.labels), offered, of(resources, node.used))
+            taints = tuple(_told(taint, spec) for taint in node.taints)
+            yield NodeOffer(node.name, of(selected, node.labels), offered, of(resources, node.used), taints)
+
+
+def _told(taint: Taint, spec: ServiceSpec) -> Taint:
+    """A taint, by its name only where the service tolerates it anywhere."""
+    known = any(are_tolerated([taint], option.tolerations, option.resource) for option in spec.accelerators)
+    return taint if known else Taint("", "", taint.effect)
 
 
 def written(record: Record) -> str:

@@ -6,6 +6,7 @@ import enum
 from dataclasses import field
 
 from holdfast.domain.service import BatchingLimits
+from holdfast.domain.taints import Taint
 from holdfast.domain.value import value
 
 
@@ -55,12 +56,13 @@ class Placement:
 
 @value
 class NodeOffer:
-    """How many GPUs of one resource a node offers to new replicas, and its labels."""
+    """How many GPUs of one resource a node offers to new replicas, its labels, and the taints that close it to some."""
 
     name: str
     labels: tuple[tuple[str, str], ...]
     allocatable: tuple[tuple[str, int], ...]
     used: tuple[tuple[str, int], ...] = ()
+    taints: tuple[Taint, ...] = ()
 
 
 @value

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
+from holdfast.domain.taints import Toleration
 from holdfast.domain.value import value
 
 
@@ -53,6 +54,7 @@ class AcceleratorOption:
     max_replicas: int | None = None
     node_selector: tuple[tuple[str, str], ...] = ()
     spot: bool = False
+    tolerations: tuple[Toleration, ...] = ()
 
     @property
     def cost_per_replica_hour(self) -> float | None:

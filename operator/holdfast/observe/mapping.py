@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica, ReplicaPhase
 from holdfast.domain.service import BatchingLimits
+from holdfast.domain.taints import CLOSING, Taint
 from holdfast.render.batching import Tuned
 from holdfast.render.live import SCALING
 from holdfast.render.names import ACCELERATOR_LABEL, BATCHING_ANNOTATION, METRIC_REVISION_LABEL
@@ -265,7 +267,12 @@ def node_offer_from_node(node: Object) -> NodeOffer | None:
         if "/" in name and str(amount).isdigit()
     )
     labels = tuple(sorted(node["metadata"].get("labels", {}).items()))
-    return NodeOffer(node["metadata"]["name"], labels, allocatable)
+    taints = tuple(
+        Taint(str(taint.get("key", "")), str(taint.get("value", "")), taint["effect"])
+        for taint in _taints(node)
+        if taint.get("effect") in CLOSING and taint.get("key") != _TOLERATED
+    )
+    return NodeOffer(node["metadata"]["name"], labels, allocatable, taints=taints)
 
 
 def _taints(node: Object) -> Sequence[Object]:
@@ -299,7 +306,4 @@ def with_usage(nodes: Iterable[NodeOffer], used: Mapping[str, Mapping[str, int]]
     What other people's pods hold is not watched: that would cost a watch of every pod in the cluster. Where it
     matters, the scheduler's own verdict (Unschedulable) says so.
     """
-    return tuple(
-        NodeOffer(node.name, node.labels, node.allocatable, tuple(sorted(used.get(node.name, {}).items())))
-        for node in nodes
-    )
+    return tuple(replace(node, used=tuple(sorted(used.get(node.name, {}).items()))) for node in nodes)

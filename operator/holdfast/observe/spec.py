@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from holdfast.api import llmservice, scaling
 from holdfast.api.llmservice import LLMService
+from holdfast.api.template_rules import PodTemplate
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, Schedule, ServiceKey, ServiceSpec, Slo
+from holdfast.domain.taints import Toleration
+from holdfast.render.merge import strategic_merge
 
 
 def to_spec(service: LLMService) -> ServiceSpec:
@@ -18,7 +23,7 @@ def to_spec(service: LLMService) -> ServiceSpec:
         generation=meta.generation,
         model_uri=spec.model.uri,
         slo=_slo(spec.slo),
-        accelerators=tuple(_option(accelerator) for accelerator in spec.accelerators),
+        accelerators=tuple(_option(accelerator, spec.template) for accelerator in spec.accelerators),
         min_replicas=spec.scaling.min,
         max_replicas=spec.scaling.max,
         min_on_demand=spec.scaling.min_on_demand,
@@ -58,7 +63,7 @@ def _zone(name: str) -> ZoneInfo | None:
         return None
 
 
-def _option(accelerator: llmservice.Accelerator) -> AcceleratorOption:
+def _option(accelerator: llmservice.Accelerator, template: PodTemplate | None) -> AcceleratorOption:
     return AcceleratorOption(
         name=accelerator.name,
         resource=accelerator.resource,
@@ -67,7 +72,22 @@ def _option(accelerator: llmservice.Accelerator) -> AcceleratorOption:
         max_replicas=accelerator.max,
         node_selector=tuple(sorted(accelerator.node_selector.items())),
         spot=accelerator.spot,
+        tolerations=tuple(_tolerations(accelerator, template)),
     )
+
+
+def _tolerations(accelerator: llmservice.Accelerator, template: PodTemplate | None) -> Iterator[Toleration]:
+    """Those of its pods, as far as Kubernetes would take them."""
+    pods: dict[str, Any] = {"tolerations": accelerator.tolerations}
+    for overlay in (template, accelerator.template):
+        given = (overlay or {}).get("spec")
+        if isinstance(given, Mapping) and "tolerations" in given:
+            pods = strategic_merge(pods, {"tolerations": given["tolerations"]})
+    found = pods.get("tolerations")
+    for each in found if isinstance(found, list | tuple) else ():
+        if isinstance(each, Mapping):
+            said = {name: str(each.get(name) or "") for name in ("key", "value", "effect")}
+            yield Toleration(**said, operator=str(each.get("operator") or "Equal"))
 
 
 def _batching(batching: llmservice.Batching) -> BatchingLimits:

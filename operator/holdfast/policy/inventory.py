@@ -9,6 +9,7 @@ from dataclasses import field, replace
 from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.service import AcceleratorOption
 from holdfast.domain.snapshot import ServiceSnapshot
+from holdfast.domain.taints import Toleration, are_tolerated
 from holdfast.domain.value import value
 
 
@@ -34,6 +35,22 @@ class Room:
 
 
 @value
+class _Asked:
+    """What of an accelerator decides which nodes have room for it."""
+
+    resource: str
+    gpus: int
+    selector: tuple[tuple[str, str], ...]
+    tolerations: tuple[Toleration, ...]
+
+    def takes(self, node: NodeOffer) -> bool:
+        """Whether its pods may run on a node."""
+        labels = dict(node.labels)
+        is_selected = all(labels.get(name) == value for name, value in self.selector)
+        return is_selected and are_tolerated(node.taints, self.tolerations, self.resource)
+
+
+@value
 class Inventory:
     """The nodes of one snapshot; answers are remembered while one snapshot is decided on.
 
@@ -42,14 +59,14 @@ class Inventory:
 
     nodes: tuple[NodeOffer, ...] = ()
     spoken_for: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    _rooms: dict[tuple[str, int, tuple[tuple[str, str], ...]], Room] = field(default_factory=dict)
+    _rooms: dict[_Asked, Room] = field(default_factory=dict)
 
     def room(self, option: AcceleratorOption) -> Room:
         """Return the room for replicas of an accelerator."""
-        key = (option.resource, option.gpus_per_replica, option.node_selector)
-        if key not in self._rooms:
-            self._rooms[key] = _room(self.nodes, *key)
-        return self._rooms[key]
+        asked = _Asked(option.resource, option.gpus_per_replica, option.node_selector, option.tolerations)
+        if asked not in self._rooms:
+            self._rooms[asked] = _room(self.nodes, asked)
+        return self._rooms[asked]
 
     def gpus(self, resource: str, names: frozenset[str], size: int = 1) -> int:
         """GPUs of the named nodes, free or not, that replicas of `size` GPUs can use."""
@@ -76,16 +93,15 @@ class Inventory:
         return replace(self, spoken_for=others)
 
 
-def _room(nodes: tuple[NodeOffer, ...], resource: str, gpus: int, selector: tuple[tuple[str, str], ...]) -> Room:
+def _room(nodes: tuple[NodeOffer, ...], asked: _Asked) -> Room:
     free = offering = 0
     matching: list[str] = []
     for node in nodes:
-        there = dict(node.allocatable).get(resource, 0)
+        there = dict(node.allocatable).get(asked.resource, 0)
         if there <= 0:
             continue
         offering += 1
-        labels = dict(node.labels)
-        if all(labels.get(name) == value for name, value in selector):
+        if asked.takes(node):
             matching.append(node.name)
-            free += max(0, there - dict(node.used).get(resource, 0)) // max(1, gpus)
+            free += max(0, there - dict(node.used).get(asked.resource, 0)) // max(1, asked.gpus)
     return Room(free, frozenset(matching), offering)
