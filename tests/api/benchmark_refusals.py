@@ -60,6 +60,9 @@ REFUSED: tuple[RefusedBenchmark, ...] = (
     _refused("a url with a query", _url("http://host/v1?a=b"), "url", ADDRESS),
     _refused("a url with a space", _url("http://host/v1 --json"), "url", ADDRESS),
     _refused("a url with a variable", _url("http://$(HOME)/v1"), "url", ADDRESS),
+    _refused("a port that is none", _url("http://host:65536"), "url", ADDRESS),
+    _refused("a port of six digits", _url("http://host:655350"), "url", ADDRESS),
+    _refused("a model with a NUL", {"target": {"model": "chat\0"}}, "target.model", "no control characters"),
     _refused(
         "lengths beside a trace",
         {"sweep": None, "trace": RECORDED, "lengths": {"promptTokens": 3}},
@@ -105,6 +108,7 @@ REFUSED: tuple[RefusedBenchmark, ...] = (
 ACCEPTED: tuple[AcceptedBenchmark, ...] = (
     AcceptedBenchmark("the smallest", name="sweep"),
     AcceptedBenchmark("the longest name", name="a" * 52),
+    AcceptedBenchmark("the last port", _url("http://host:65535"), "sweep"),
     AcceptedBenchmark("an address with a path", _url("https://gateway.example.com:8443/team-a/v1"), "sweep"),
     AcceptedBenchmark("a rate", {"sweep": None, "rate": {"rps": 2.5, "cv": 2}}, "sweep"),
     AcceptedBenchmark("a concurrency", {"sweep": None, "concurrency": 64, "duration": "2m"}, "sweep"),

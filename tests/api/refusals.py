@@ -401,6 +401,11 @@ _ENGINE = (
     Refusal("a data type there", {"engine": {"args": ["--dtype=half"]}}, "spec.engine.args", "model.dtype"),
     Refusal("a quantization there", {"engine": {"args": ["--quantization=fp8"]}}, "engine.args", "model.quantization"),
     Refusal("a quantization in short", {"engine": {"args": ["-q", "fp8"]}}, "engine.args", "model.quantization"),
+    Refusal("a quantization in shortest", {"engine": {"args": ["-qfp8"]}}, "engine.args", "model.quantization"),
+    Refusal("an owned flag cut short", {"engine": {"args": ["--max-num-seq=8"]}}, "spec.engine.args", "batching."),
+    Refusal(
+        "another one", {"engine": {"args": ["--tensor_parallel", "8"]}}, "spec.engine.args", "accelerators[].count"
+    ),
     Refusal("a certificate there", {"engine": {"args": ["--ssl_keyfile=/k"]}}, "engine.args", "engine.tlsSecretRef"),
     Refusal("arguments as one string", {"engine": {"args": "--seed 1"}}, "spec.engine.args", "valid tuple", "array"),
     Refusal(

@@ -20,6 +20,9 @@ _MODEL_PATTERNS = (
 )
 
 
+_PORT = "[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]"
+
+
 def matches(pattern: str, message: str) -> Rule:
     """The rule that a string matches an anchored regular expression, the same in RE2 and in Python."""
     compiled = re.compile(pattern[1:-1])
@@ -74,6 +77,9 @@ Objective = Annotated[str, StringConstraints(max_length=16), Checked(_OBJECTIVE)
 ModelUri = Annotated[str, StringConstraints(max_length=512), Checked(_MODEL_URI)]
 
 ShortText = Annotated[str, StringConstraints(min_length=1, max_length=253)]
+PrintableText = Annotated[
+    ShortText, Checked(matches("^[^\\x00-\\x1f\\x7f]*$", "must have no control characters: write printable ones"))
+]
 LongText = Annotated[str, StringConstraints(max_length=4096)]
 ImageReference = Annotated[
     str,
@@ -137,7 +143,7 @@ Endpoint = Annotated[
     StringConstraints(max_length=512),
     Checked(
         matches(
-            "^https?://[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?(:[1-9][0-9]{0,4})?(/[-A-Za-z0-9._~%/]*)?$",
+            f"^https?://[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?(:({_PORT}))?(/[-A-Za-z0-9._~%/]*)?$",
             "url must be the address of a server without user and password, such as http://10.0.0.7:8000",
         )
     ),

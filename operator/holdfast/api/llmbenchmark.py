@@ -49,7 +49,7 @@ class Target(ApiModel):
     """An LLMService of this namespace."""
     url: fields.Endpoint | None = None
     """Any OpenAI-compatible server, such as http://10.0.0.7:8000."""
-    model: fields.ShortText | None = None
+    model: fields.PrintableText | None = None
     """Name to ask for; that of the service, or the only one served, when absent."""
     api: Literal["Completions", "Chat"] = "Completions"
     """Completions or Chat: which of the two ways to ask for text."""
