@@ -314,15 +314,18 @@ def longest_prefill(engine: ToyEngine) -> int:
     return longest
 
 
-def test_prompts_are_whole_until_an_answer_misses_tpot_by_it_and_again_when_none_has_for_long() -> None:
+def test_prompts_are_whole_until_answers_miss_tpot_by_it_and_again_when_that_is_earned_back() -> None:
     engine = used_to_short_answers()
     assert longest_prefill(engine) == 1500
     assert engine.loop.ledger.bad[Verdict.TPOT] == 1
     assert longest_prefill(engine) < 1300
-    answer_shortly(engine, 60)
-    assert longest_prefill(engine) < 1300
     assert engine.loop.ledger.bad[Verdict.TPOT] == 1
-    answer_shortly(engine, 60)
+    answer_shortly(engine, 10)
+    assert longest_prefill(engine) == 1500
+    assert engine.loop.ledger.bad[Verdict.TPOT] == 2
+    answer_shortly(engine, 150)
+    assert longest_prefill(engine) < 1300
+    answer_shortly(engine, 50)
     assert longest_prefill(engine) == 1500
 
 

@@ -95,7 +95,7 @@ def before_step(
     loop["decoding"] = max(0, engine["running"] - loop["starting"])
     engine["active"], engine["tokens"] = loop["active"], loop["most_tokens"]
     late, waits, most = int(engine["waiting_late"]), int(loop["fresh_tokens"]), int(loop["most_tokens"])
-    is_cut = loop["adapts"] and loop["has_law"] and not arithmetic.is_calm(loop["tpot_misses"], late, waits, most)
+    is_cut = loop["adapts"] and loop["has_law"] and not arithmetic.is_calm(loop["tpot_budget"], late, waits, most)
     if is_cut:
         engine["tokens"] = _tokens(loop, fits, _spare_seconds(loop, row, places, requests, now))
 
@@ -250,10 +250,7 @@ def answers_ended(
             places[number]["judged"] = 1
             found = _judge(loop, engine, requests[number], now)
             if found in (KEPT, SLOW):
-                loop["kept_count"] = min(loop["kept_count"] + 1, MEAN_COUNT)
-                loop["tpot_misses"] = arithmetic.moved_mean(
-                    loop["tpot_misses"], loop["kept_count"], 1.0 if found == SLOW else 0.0
-                )
+                loop["tpot_budget"] = arithmetic.budget_after(loop["tpot_budget"], found == SLOW)
 
 
 @inner
