@@ -2,14 +2,16 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
 from holdfast.api.status import BatchingStatus
-from holdfast.control.report import FIGURES, condition_news, figures, invalid_status, status_of
+from holdfast.control.report import FIGURES, condition_news, figures, invalid_status, is_warning, status_of
 from holdfast.domain.decision import Action, Candidate, CapacityView, Explanation, SloView, Verdict
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import LatencyQuantiles
@@ -129,6 +131,26 @@ def test_a_condition_keeps_its_transition_time_until_its_status_changes() -> Non
     assert second["conditions"] == first["conditions"]
     assert condition_news(first, second) == []
     assert [item["type"] for item in condition_news({}, first)] == ["Ready"]
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "known", "warns"),
+    [
+        ("False", "NoReplicas", {}, False),
+        ("False", "MetricsMissing", {}, False),
+        ("False", "MetricsHold", {}, False),
+        ("False", "SecretMissing", {}, True),
+        ("False", "InsufficientGPUs", {}, True),
+        ("False", "NoReplicas", {"conditions": []}, True),
+        ("False", "MetricsMissing", {"conditions": []}, True),
+        ("True", "Serving", {}, False),
+        ("Unknown", "SLOUnknown", {}, False),
+    ],
+)
+def test_what_every_new_service_lacks_is_told_without_a_warning(
+    status: str, reason: str, known: dict[str, Any], warns: bool
+) -> None:
+    assert is_warning({"type": "Any", "status": status, "reason": reason}, known) is warns
 
 
 def test_an_object_that_is_not_understood_keeps_what_was_known_and_says_so() -> None:

@@ -19,6 +19,7 @@ from holdfast.observe.cluster import Invalid, ServiceParts
 _PORT = 8000
 _STARTING = (ReplicaPhase.STARTING, ReplicaPhase.UNSCHEDULABLE, ReplicaPhase.FAILING)
 _HOUR = 3600.0
+_BEGINNINGS = frozenset({Reason.NO_REPLICAS, Reason.METRICS_MISSING, Reason.METRICS_HOLD})
 FIGURES = frozenset({"slo", "capacity", "cost"})
 """The parts of a status that move with every scrape."""
 
@@ -98,6 +99,12 @@ def condition_news(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[dict[
         for item in new.get("conditions", ())
         if item["type"] not in conditions.TRANSIENT and before.get(item["type"]) != (item["status"], item["reason"])
     ]
+
+
+def is_warning(item: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
+    """Whether news of a condition is worth a Warning: what every new service lacks for a while is not."""
+    begins = "conditions" not in old and item["reason"] in _BEGINNINGS
+    return item["status"] == "False" and not begins
 
 
 def iso(now: float) -> str:

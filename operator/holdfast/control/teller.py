@@ -17,7 +17,7 @@ from holdfast.control import record
 from holdfast.control.explanation import explained
 from holdfast.control.plan import Plan
 from holdfast.control.record import Records
-from holdfast.control.report import condition_news, invalid_status, iso, status_of
+from holdfast.control.report import condition_news, invalid_status, is_warning, iso, status_of
 from holdfast.domain.decision import Action, BatchingTarget, Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.observe.cluster import Invalid, ServiceParts
@@ -72,7 +72,7 @@ class Teller:
         await self._tell_change(part, decision, now, records)
         await self._tell_batching(part, decision, now)
         for condition in condition_news(old, new):
-            warning = condition["status"] == "False"
+            warning = is_warning(condition, old)
             await self._event(part, condition["reason"], condition["message"], warning=warning, now=now)
         return due_at
 
