@@ -63,8 +63,12 @@ def test_who_would_be_late_gets_a_503_and_a_time(server: Server, path: str, stre
     apply(server, REJECT)
     before = counts(server)
     bad, own = rejected(server), server.samples("vllm:admission_rejections_total")[("max_num_queued_tokens",)]
-    answers = server.ask_all([SHORT] * 60, path=path, stream=stream)
-    found = refused(answers)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        crowd = pool.submit(server.ask_all, [SHORT] * 50, path=path, stream=stream)
+        # Fifty that come within a step all find an empty queue; whoever comes then does not.
+        server.wait_for(lambda: server.samples("holdfast:requests_waiting")[("fresh",)] > 5, 20.0, "queue")
+        last = server.ask_all([SHORT] * 10, path=path, stream=stream)
+        found = refused([*crowd.result(), *last])
     print(f"{len(found)} of 60 turned away; come again after {sorted({each.headers['retry-after'] for each in found})}")
     assert 1 <= len(found) <= 59
     assert all("first token would come later" in json.loads(each.text)["error"]["message"] for each in found)
