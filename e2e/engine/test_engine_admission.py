@@ -66,7 +66,7 @@ def test_who_would_be_late_gets_a_503_and_a_time(server: Server, path: str, stre
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         crowd = pool.submit(server.ask_all, [SHORT] * 50, path=path, stream=stream)
         # Fifty that come within a step all find an empty queue; whoever comes then does not.
-        server.wait_for(lambda: server.samples("holdfast:requests_waiting")[("fresh",)] > 5, 20.0, "queue")
+        server.wait_for(lambda: server.samples("holdfast:requests_waiting")[("fresh",)] > 0, 20.0, "queue")
         last = server.ask_all([SHORT] * 10, path=path, stream=stream)
         found = refused([*crowd.result(), *last])
     print(f"{len(found)} of 60 turned away; come again after {sorted({each.headers['retry-after'] for each in found})}")
