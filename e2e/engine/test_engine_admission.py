@@ -17,12 +17,12 @@ from holdfast_engine.rules import Limits, Objectives, Overload
 
 pytestmark = pytest.mark.vllm
 
-# Two at a time, and two seconds until the first token: of sixty at once most would be late.
+# Two at a time, and two seconds until the first token: of forty at once most would be late.
 REJECT = Limits(1, Objectives(2.0, 5.0), active_sequences=2, adapt=False, overload=Overload.REJECT)
 PATIENT = Limits(1, Objectives(60.0, 5.0), active_sequences=2, adapt=False)
 PROMPT = Prompt(list(range(10, 410)), 40)
 SLOW = replace(LONG, output_tokens=300)
-# Sixty of them are fewer tokens than vLLM's own limit, so that nothing but the time to their turn refuses any.
+# Forty of them are fewer tokens than vLLM's own limit, so that nothing but the time to their turn refuses any.
 SHORT = Prompt(list(range(10, 110)), 100)
 _QUEUED_TOKENS = 8000
 
@@ -60,23 +60,27 @@ def refused(answers: list[Answer]) -> list[Answer]:
 
 @pytest.mark.parametrize(("path", "stream"), [("/v1/completions", False), ("/v1/chat/completions", True)])
 def test_who_would_be_late_gets_a_503_and_a_time(server: Server, path: str, stream: bool) -> None:
+    apply(server, PATIENT)
+    long = replace(SHORT, output_tokens=200)
+    # How fast prompts have their turn follows from the answers of late.
+    server.ask_all([long] * 8)
     apply(server, REJECT)
     before = counts(server)
     bad, own = rejected(server), server.samples("vllm:admission_rejections_total")[("max_num_queued_tokens",)]
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        crowd = pool.submit(server.ask_all, [SHORT] * 50, path=path, stream=stream)
-        # Fifty that come within a step all find an empty queue; whoever comes then does not.
+        crowd = pool.submit(server.ask_all, [long] * 30, path=path, stream=stream)
+        # Those that come within one step all find an empty queue; whoever comes then does not.
         server.wait_for(lambda: server.samples("holdfast:requests_waiting")[("fresh",)] > 0, 20.0, "queue")
         last = server.ask_all([SHORT] * 10, path=path, stream=stream)
         found = refused([*crowd.result(), *last])
-    print(f"{len(found)} of 60 turned away; come again after {sorted({each.headers['retry-after'] for each in found})}")
-    assert 1 <= len(found) <= 59
+    print(f"{len(found)} of 40 turned away; come again after {sorted({each.headers['retry-after'] for each in found})}")
+    assert 1 <= len(found) <= 39
     assert all("first token would come later" in json.loads(each.text)["error"]["message"] for each in found)
     server.wait_for(lambda: counts(server)["unjudged"] == 0, 10, "judgement of all requests")
     after = counts(server)
     assert rejected(server) - bad == len(found)
     assert server.samples("vllm:admission_rejections_total")[("max_num_queued_tokens",)] - own == len(found)
-    assert after["arrived"] - before["arrived"] == 60
+    assert after["arrived"] - before["arrived"] == 40
     assert is_conserved(after)
 
 
