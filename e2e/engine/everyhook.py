@@ -128,11 +128,10 @@ class Engine:
         return [[] if name in gone else found.get(name, []) for name in names]
 
     def begin(self) -> None:
-        """As after a start, but with no misses of TPOT in hand: while there are, nothing looks at the pace."""
+        """As after a start."""
         scheduler = self.scheduler
         with scheduler._guard:
             scheduler._begin()
-            scheduler._loop._tpot_budget = 0.0
 
     def scrape(self) -> str:
         """The mode on /metrics, as the plugin's stat logger has it told there."""

@@ -15,12 +15,6 @@ TPOT_MARGIN = 0.9
 LEAST_PREFILL_TOKENS = 64
 # While some sequences decode, the next ones compute their prompts.
 PREFILLING_SEQUENCES = 2
-# Share of the answers that may miss TPOT for whole prompts: half of what an objective of 99 % allows.
-TOLERATED_MISSES = 0.005
-# Misses in hand at first, and at most. Three at once, as one long prompt may bring, are earned again in full.
-FIRST_BUDGET, MOST_OVERDRAWN = 1.0, 2.0
-# An engine is calm while so many whole steps would compute all that waits.
-CALM_STEPS = 2
 # Means are over all values at first, then over about so many.
 MEAN_COUNT = 64
 
@@ -82,23 +76,6 @@ def tokens_per_step(
     room = planned + TPOT_MARGIN * spare_seconds - step_seconds(law, 0.0, decodes, kv_tokens, 0.0)
     prefill = ratio(room, law.c1 + law.c4 * pairs_per_prefill)
     return decodes + int(min(max(prefill, LEAST_PREFILL_TOKENS), most - decodes))
-
-
-def budget_after(budget: float, is_miss: bool) -> float:
-    """The misses of TPOT that answers may still cost, after one more answer.
-
-    Each that keeps TPOT earns its share of a miss, up to one in hand; what is overdrawn counts down to MOST_OVERDRAWN.
-    """
-    return max(budget - 1.0, -MOST_OVERDRAWN) if is_miss else min(budget + TOLERATED_MISSES, FIRST_BUDGET)
-
-
-def is_calm(budget: float, late_requests: int, waiting_tokens: int, most: int) -> bool:
-    """Whether the next step may compute prompts as whole as without the fast loop, up to `most` tokens.
-
-    While answers keep TPOT anyway, a cut would only delay a first token. In overload they would not: there the steps
-    keep to the objective whatever is left to spend.
-    """
-    return budget > 0.0 and late_requests == 0 and waiting_tokens <= CALM_STEPS * most
 
 
 def balanced_sequences(law: Law, tpot_seconds: float, mix: Mix, most: int) -> int:

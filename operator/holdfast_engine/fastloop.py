@@ -21,7 +21,7 @@ from holdfast_engine.pace import Pace
 from holdfast_engine.prompts import Prompts
 from holdfast_engine.record import RECORD_SECONDS, Mode
 from holdfast_engine.request import Request, ending_of, is_warm_up
-from holdfast_engine.rules import Limits, Overload, Verdict
+from holdfast_engine.rules import Limits, Overload
 from holdfast_engine.steplaw import StepLawFit
 from holdfast_engine.waiting import DeadlineQueue
 
@@ -92,7 +92,6 @@ class FastLoop:
         self._pending: deque[_Pending] = deque()
         self._pace = Pace()
         self._prompts = Prompts()
-        self._tpot_budget = arithmetic.FIRST_BUDGET
         self._last = Features(0, 0, 0, 0.0)
         self._last_update = clock()
         self._next_fit = float("-inf")
@@ -189,9 +188,7 @@ class FastLoop:
                 self._starting.pop(name, None)
                 self._pace.end(name)
                 moment = self._clock() if now is None else now
-                verdict = self.ledger.end(name, ending_of(request), moment, request.num_output_tokens)
-                if verdict in (Verdict.GOOD, Verdict.TPOT):
-                    self._tpot_budget = arithmetic.budget_after(self._tpot_budget, verdict is Verdict.TPOT)
+                self.ledger.end(name, ending_of(request), moment, request.num_output_tokens)
 
     def too_old(self) -> list[Request]:
         """Requests that have waited for longer than any may."""
@@ -309,9 +306,6 @@ class FastLoop:
         self._decodes, self._outlook = decodes, None
         if limits is None or not limits.adapt or self.fit.law is None:
             return StepLimits(self._active, self._most_tokens)
-        order, most = self.queue.order, self._most_tokens
-        if arithmetic.is_calm(self._tpot_budget, order.sizes[-1], order.fresh_tokens, most):
-            return StepLimits(self._active, most)
         spare_seconds = self._pace.spare_seconds(limits.objectives.tpot_seconds, now)
         return StepLimits(self._active, self._tokens(spare_seconds))
 

@@ -70,11 +70,11 @@ class Ledger:
         if entry is not None and entry.first_token is None:
             entry.first_token = now
 
-    def end(self, request_id: str, ending: Ending, now: float, output_tokens: int) -> Verdict | None:
-        """Judge a request that left the engine; None where that was done when its deadline passed."""
+    def end(self, request_id: str, ending: Ending, now: float, output_tokens: int) -> None:
+        """Judge a request that left the engine, unless that was done when its deadline passed."""
         entry = self._open.pop(request_id, None)
         if entry is None or entry.judged:
-            return None
+            return
         if entry.first_token is None and output_tokens > 0:
             entry.first_token = now
         verdict = judge(
@@ -87,7 +87,6 @@ class Ledger:
         self._judge(entry, verdict)
         if verdict is Verdict.GOOD:
             self.good_tokens += output_tokens
-        return verdict
 
     def _judge(self, entry: Entry, verdict: Verdict) -> None:
         entry.judged = True

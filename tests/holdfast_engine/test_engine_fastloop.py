@@ -287,58 +287,6 @@ def test_overload_leaves_most_of_what_can_be_carried_good() -> None:
     assert_conserved(stormy.loop)
 
 
-def used_to_short_answers() -> ToyEngine:
-    """An engine that knows its law, and answers of four tokens."""
-    engine = ToyEngine()
-    offer(engine, rate=6.0, seconds=60.0)
-    answer_shortly(engine, 140)
-    assert engine.loop.ledger.bad[Verdict.TPOT] == 0
-    return engine
-
-
-def answer_shortly(engine: ToyEngine, count: int) -> None:
-    for _ in range(count):
-        engine.arrive(prompt=50, output=4)
-        engine.run(0.2)
-
-
-def longest_prefill(engine: ToyEngine) -> int:
-    """Of the steps that compute a long prompt while a short answer is under way."""
-    engine.arrive(output=4)
-    engine.step()
-    engine.arrive(prompt=1500, output=1)
-    longest = 0
-    while engine.running or engine.loop.queue:
-        engine.step()
-        longest = max(longest, engine.loop._last.prefill)
-    return longest
-
-
-def test_prompts_are_whole_until_answers_miss_tpot_by_it_and_again_when_that_is_earned_back() -> None:
-    engine = used_to_short_answers()
-    assert longest_prefill(engine) == 1500
-    assert engine.loop.ledger.bad[Verdict.TPOT] == 1
-    assert longest_prefill(engine) < 1300
-    assert engine.loop.ledger.bad[Verdict.TPOT] == 1
-    answer_shortly(engine, 10)
-    assert longest_prefill(engine) == 1500
-    assert engine.loop.ledger.bad[Verdict.TPOT] == 2
-    answer_shortly(engine, 150)
-    assert longest_prefill(engine) < 1300
-    answer_shortly(engine, 50)
-    assert longest_prefill(engine) == 1500
-
-
-def test_prompts_are_cut_while_more_wait_than_two_whole_steps_compute() -> None:
-    engine = used_to_short_answers()
-    engine.arrive(output=4)
-    engine.step()
-    for _ in range(25):
-        engine.arrive(prompt=200, output=1)
-    engine.step()
-    assert engine.loop.step_limits.tokens_per_step < 1300
-
-
 def test_tokens_keep_their_pace_where_the_engine_is_busy_between_its_steps_as_well() -> None:
     engine = ToyEngine(active=256)
     engine.gap_seconds = 0.02
@@ -400,8 +348,6 @@ def test_a_prior_limits_from_the_first_step_on() -> None:
     for _ in range(10):
         engine.arrive(prompt=20, output=100)
     engine.step()
-    for _ in range(3):
-        engine.arrive(prompt=2048, output=100)
     assert engine.loop.before_step(10).tokens_per_step < 2048
 
 

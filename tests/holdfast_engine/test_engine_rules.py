@@ -182,36 +182,6 @@ def test_answers_that_bring_less_than_the_least_prefill_are_as_many_as_are_balan
     assert arithmetic.active_sequences(LAW, 0.05, mix, 1000) == arithmetic.balanced_sequences(LAW, 0.05, mix, 1000)
 
 
-@pytest.mark.parametrize(
-    ("budget", "late", "waiting", "calm"),
-    [
-        (1.0, 0, 0, True),
-        (0.005, 0, 4096, True),
-        (0.0, 0, 0, False),
-        (-2.0, 0, 0, False),
-        (1.0, 1, 0, False),
-        (1.0, 0, 4097, False),
-        (math.nan, 0, 0, False),
-    ],
-)
-def test_an_engine_is_calm_while_misses_are_left_to_spend_and_little_waits(
-    budget: float, late: int, waiting: int, calm: bool
-) -> None:
-    assert arithmetic.is_calm(budget, late, waiting, most=2048) == calm
-
-
-@given(st.lists(st.booleans(), max_size=2000))
-def test_whole_prompts_cost_no_more_misses_than_are_tolerated(draws: list[bool]) -> None:
-    budget, spent = arithmetic.FIRST_BUDGET, 0
-    for is_miss in draws:
-        # Misses come from whole prompts alone here, however often: cut ones cost none.
-        is_miss = is_miss and arithmetic.is_calm(budget, 0, 0, most=2048)
-        spent += is_miss
-        budget = arithmetic.budget_after(budget, is_miss)
-        assert -arithmetic.MOST_OVERDRAWN <= budget <= arithmetic.FIRST_BUDGET
-    assert spent <= 2 + arithmetic.TOLERATED_MISSES * len(draws)
-
-
 @given(st.floats(0.006, 1.0), st.floats(1.0, 2.0))
 def test_a_looser_objective_never_lowers_a_limit(tpot: float, factor: float) -> None:
     mix = Mix(4.0, 300.0, 128.0)

@@ -94,9 +94,7 @@ def before_step(
     loop["ran"], loop["foreseen"] = engine["running"], 0
     loop["decoding"] = max(0, engine["running"] - loop["starting"])
     engine["active"], engine["tokens"] = loop["active"], loop["most_tokens"]
-    late, waits, most = int(engine["waiting_late"]), int(loop["fresh_tokens"]), int(loop["most_tokens"])
-    is_cut = loop["adapts"] and loop["has_law"] and not arithmetic.is_calm(loop["tpot_budget"], late, waits, most)
-    if is_cut:
+    if loop["adapts"] and loop["has_law"]:
         engine["tokens"] = _tokens(loop, fits, _spare_seconds(loop, row, places, requests, now))
 
 
@@ -248,9 +246,7 @@ def answers_ended(
         _learn(loop, answers, places[number])
         if not places[number]["judged"]:
             places[number]["judged"] = 1
-            found = _judge(loop, engine, requests[number], now)
-            if found in (KEPT, SLOW):
-                loop["tpot_budget"] = arithmetic.budget_after(loop["tpot_budget"], found == SLOW)
+            _judge(loop, engine, requests[number], now)
 
 
 @inner
@@ -275,8 +271,7 @@ def _surest_steps(answers: Integers) -> int:
 
 
 @inner
-def _judge(loop: Record, engine: Record, request: Record, now: float) -> int:
-    """What it finds, as `breach` does."""
+def _judge(loop: Record, engine: Record, request: Record, now: float) -> None:
     ttft, e2e = request["first_at"] - request["at"], now - request["at"]
     found = arithmetic.breach(loop["ttft"], loop["tpot"], loop["e2e"], ttft, e2e, request["generated"])
     engine["judged_bad_ttft"] += found == LATE
@@ -285,7 +280,6 @@ def _judge(loop: Record, engine: Record, request: Record, now: float) -> int:
     if found == KEPT:
         engine["judged_good"] += 1
         engine["judged_good_tokens"] += request["generated"]
-    return found
 
 
 @inner

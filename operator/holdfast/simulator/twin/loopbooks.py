@@ -10,7 +10,6 @@ import numpy as np
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.simulator.twin.books import NOBODY, Record, Records, fields_of
 from holdfast.simulator.twin.timers import Floats
-from holdfast_engine.arithmetic import FIRST_BUDGET
 from holdfast_engine.leastsquares import FEATURES, PRODUCTS
 from holdfast_engine.rules import Limits, Overload, longest_wait_seconds
 
@@ -41,8 +40,6 @@ LOOP = np.dtype(
         # The pace.
         *fields_of(np.int64, "steps", "surest_steps", "starting", "paced", "ended"),
         *fields_of(np.float64, "last_step", "usual_seconds"),
-        # Misses of TPOT that answers may still cost.
-        *fields_of(np.float64, "tpot_budget"),
         # Prompts of late.
         *fields_of(np.int64, "arrived_count", "started_count"),
         *fields_of(np.float64, "arrived_tokens", "started_tokens", "computed_tokens"),
@@ -71,7 +68,7 @@ def loops_of(told: Sequence[Limits], stock: Sequence[SchedulerLimits]) -> Record
         found[name] = math.nan
     for name in ("front", "fresh", "late", "newest", "next_due", "oldest"):
         found[name] = NOBODY
-    found["usual_seconds"], found["tpot_budget"] = math.inf, FIRST_BUDGET
+    found["usual_seconds"] = math.inf
     return found
 
 
