@@ -25,7 +25,7 @@ from pathlib import Path
 
 from benchmarks.autoscaling.campaign import simulated
 from benchmarks.autoscaling.cases import CASES, SHARED, VARIATIONS, Case, relaxed, varied
-from benchmarks.autoscaling.journal import Journal, Key, Row, code_digest
+from benchmarks.autoscaling.journal import Journal, Key, Row, code_digest, kind_of
 
 Group = tuple[str, str]
 """A policy, without its size, and the digest of its code."""
@@ -79,7 +79,7 @@ def equal(
 def carry(path: Path, kept: set[Group]) -> int:
     """Let the runs of these groups in a file be of the code of now; returns how many there are."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    ours = [line["key"] for line in lines if (line["key"]["policy"].partition(":")[0], line["key"]["code"]) in kept]
+    ours = [line["key"] for line in lines if (kind_of(line["key"]["policy"]), line["key"]["code"]) in kept]
     for key in ours:
         key["code"] = code_digest(key["policy"])
     if ours:
@@ -100,7 +100,7 @@ def _cases() -> Iterator[Case]:
 
 
 def _group(key: Key) -> Group:
-    return key.policy.partition(":")[0], key.code
+    return kind_of(key.policy), key.code
 
 
 if __name__ == "__main__":

@@ -128,11 +128,16 @@ def _scarcity(content: Mapping[str, Any]) -> Scarcity:
     return Scarcity(**{**content, "recovery": None if recovery is None else Recovery(**recovery)})
 
 
+def kind_of(policy: str) -> str:
+    """What a policy is, whatever its size: `static` of `static:5`."""
+    return policy.partition(":")[0]
+
+
 @cache
 def code_digest(policy: str) -> str:
     """Of the code that a policy's runs come from: a run of other code is another run."""
     root = Path(holdfast.__file__).resolve().parent
-    kind = policy.partition(":")[0]
+    kind = kind_of(policy)
     besides = BESIDES[kind] if kind in BESIDES else _of_peer(policy)
     apart = {root / name for name in (SEARCH, *FAST_LOOP, *TOLD) if name not in besides}
     digest = hashlib.sha256()

@@ -8,7 +8,7 @@ from statistics import mean
 
 from benchmarks.autoscaling.campaign import APART, OWN, SHIPPED
 from benchmarks.autoscaling.cases import Case
-from benchmarks.autoscaling.journal import Journal
+from benchmarks.autoscaling.journal import Journal, kind_of
 from holdfast.simulator.twin.oracle import ORACLE
 
 FRONT_RUNS = 8
@@ -80,6 +80,6 @@ def _known(journal: Journal) -> dict[tuple[str, str], float]:
     """Mean seconds by scenario and kind."""
     seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
     for key, row in journal.rows():
-        kind = PEER if key.policy in SHIPPED else key.policy.partition(":")[0]
+        kind = PEER if key.policy in SHIPPED else kind_of(key.policy)
         seconds[key.case.partition(",")[0], kind].append(row.wall_seconds)
     return {place: mean(each) for place, each in seconds.items()}
