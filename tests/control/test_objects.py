@@ -240,6 +240,32 @@ async def test_a_cluster_without_image_volumes_is_told_with_the_remedy() -> None
     assert f"Deployment chat-h100 was refused: {said}: this cluster has no image volumes: use pvc://" in " ".join(told)
 
 
+@pytest.mark.parametrize(
+    ("kind", "error", "words"),
+    [
+        (
+            "deployments",
+            ApiError(422, "spec.selector: Invalid value: {}: field is immutable"),
+            "whose pods end with it",
+        ),
+        ("services", ApiError(422, "spec.clusterIP: field is immutable"), "delete the Service and it is made anew"),
+        ("services", ApiError(422, "spec.ports: no"), "was refused: spec.ports: no"),
+    ],
+)
+async def test_what_can_never_become_ours_is_told_with_the_remedy(kind: str, error: ApiError, words: str) -> None:
+    class Refusing(Listing):
+        def _patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+            if f"/{kind}/" in path:
+                raise error
+            return super()._patch(path, body)
+
+    world = World(api=Refusing())
+    world.part = parts(world.part.service)
+    await world.tick()
+    told = {problem.message for problem in world.objects.problems(world.part.spec.key)}
+    assert words in " ".join(told)
+
+
 async def test_the_disruption_budget_goes_when_one_replica_is_left_even_after_a_restart(world: World) -> None:
     again = World(api=world.api)
     again.part, again.size = parts(sizes={"h100": 1}, ready={"h100": 1}), 1

@@ -68,6 +68,17 @@ def test_a_hold_does_not_displace_the_last_change() -> None:
     assert second["lastDecision"] == first["lastDecision"]
 
 
+def test_a_pin_that_is_gone_is_no_reason_any_more() -> None:
+    part = parts(ready={"h100": 1}, sizes={"h100": 1})
+    up, hold = decision(part, Action.SCALE_UP, h100=2), decision(part, Action.HOLD, h100=2)
+    pinned = replace(up, verdict=replace(up.verdict, reason=Reason.PINNED))
+    first = status_of(part, pinned, NONE, {}, now=0.0)
+    held = replace(hold, verdict=replace(hold.verdict, reason=Reason.PINNED))
+    assert status_of(part, held, NONE, first, now=30.0)["lastDecision"] == first["lastDecision"]
+    after = status_of(part, hold, NONE, first, now=60.0)["lastDecision"]
+    assert (after["action"], after["reason"]) == ("Hold", str(hold.verdict.reason))
+
+
 def test_a_hold_whose_figures_move_writes_nothing() -> None:
     part = parts(ready={"h100": 1}, sizes={"h100": 1})
     first = decision(part, Action.HOLD, h100=1)

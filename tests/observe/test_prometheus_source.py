@@ -190,16 +190,19 @@ def result(value: object) -> str:
     [
         (
             respond(400, '{"status":"error","errorType":"bad_data","error":"parse error"}'),
-            "rejected the query (HTTP 400)",
+            "rejected the query (HTTP 400): parse error",
         ),
         (respond(401, "who are you"), "refused the credentials (HTTP 401)"),
         (respond(403, "no"), "refused the credentials (HTTP 403)"),
-        (respond(404, "not found"), "rejected the query (HTTP 404)"),
+        (respond(404, "not\n found"), "rejected the query (HTTP 404): not found"),
         (respond(422, "too many samples"), "rejected the query (HTTP 422)"),
         (respond(429, "slow down"), "rejected the query (HTTP 429)"),
         (respond(500, "oops"), "cannot serve the query (HTTP 500)"),
-        (respond(502, "<html>bad gateway</html>", "text/html"), "cannot serve the query (HTTP 502)"),
-        (respond(503, '{"status":"error","errorType":"timeout"}'), "cannot serve the query (HTTP 503)"),
+        (respond(502, "<html>bad gateway</html>", "text/html"), "cannot serve the query (HTTP 502): <html>bad"),
+        (
+            respond(503, '{"status":"error","errorType":"timeout"}'),
+            'cannot serve the query (HTTP 503): {"status":"error"',
+        ),
         (respond(200, "<html>please log in</html>", "text/html"), "no JSON"),
         (respond(200, ""), "no JSON"),
         (respond(200, '{"status":"success","data":'), "no JSON"),

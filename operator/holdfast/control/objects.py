@@ -29,6 +29,7 @@ from holdfast.render.model import refusal_told
 from holdfast.render.names import activator_name, engines_name, limits_name, owner_reference
 
 _LOG = logging.getLogger(__name__)
+_IMMUTABLE = "field is immutable"  # validation.FieldImmutableErrorMsg of Kubernetes
 _PRUNE_AGAIN_SECONDS = 300.0  # old ReplicaSets may keep files alive for long; nobody tells when they go
 
 Manifest = Mapping[str, Any]
@@ -177,7 +178,7 @@ class Objects:
                 )
                 await delete(self._api, live_path(part.spec.key.namespace, kind, name), shown.uid)
                 return None
-            return ClusterProblem(Reason.APPLY_FAILED, f"{kind} {name} was refused: {refusal_told(error.message)}")
+            return ClusterProblem(Reason.APPLY_FAILED, f"{kind} {name} was refused: {_told(kind, name, error)}")
         if why is Due.DRIFTED:
             _LOG.warning("%s: %s %s was changed or deleted by somebody else: applied again", part.spec.key, kind, name)
         return None
@@ -209,6 +210,14 @@ class Objects:
         if kept is None or kept.uid != part.spec.uid:
             kept = self._kept[part.spec.key] = _Kept(part.spec.uid, Applier(self._api))
         return kept
+
+
+def _told(kind: str, name: str, error: ApiError) -> str:
+    """Why a write was refused, with what to do where what is there can never become what is declared."""
+    if not (error.is_invalid and _IMMUTABLE in error.message):
+        return refusal_told(error.message)
+    pods = ", whose pods end with it," if kind == "Deployment" else ""
+    return f"delete the {kind}{pods} and it is made anew (kubectl delete {kind.lower()} {name}): {error.message}"
 
 
 def _not_rendered(kept: _Kept, part: ServiceParts, error: Exception) -> ClusterProblem:

@@ -230,8 +230,12 @@ def _same(verdict: Verdict, old: Mapping[str, Any]) -> bool:
 
 
 def _outlives(old: Mapping[str, Any], hold: Verdict) -> bool:
-    """Whether what is shown stays in spite of a hold; numbers alone do not renew a hold, so that it writes nothing."""
-    return old.get("action") != Action.HOLD.value or old.get("reason") == str(hold.reason)
+    """Whether what is shown stays in spite of a hold; numbers alone do not renew a hold, so that it writes nothing.
+
+    A pin that is gone is no reason any more, though the last change of size was made for it.
+    """
+    same = old.get("reason") == str(hold.reason)
+    return same or (old.get("action") != Action.HOLD.value and old.get("reason") != str(Reason.PINNED))
 
 
 def _recommendation(decision: Decision, old: Mapping[str, Any] | None, stamp: str) -> status.DecisionStatus | None:

@@ -98,7 +98,7 @@ class PrometheusClient:
                 return self._client.custom_query(promql, params, timeout_seconds)
             return self._client.custom_query_range(promql, *times, params, timeout_seconds)
         except PrometheusApiClientException as error:
-            raise QueryError(f"{query.name}: {_refusal(self._session.status, str(error))}") from error
+            raise QueryError(f"{query.name}: {_refusal(self._session.status, self._session.refusal)}") from error
         except (requests.Timeout, TimeoutError) as error:
             raise QueryError(f"{query.name}: Prometheus did not answer in time") from error
         except requests.JSONDecodeError as error:
@@ -161,9 +161,14 @@ class _BoundedSession(requests.Session):
         """HTTP status of this thread's last answer."""
         return getattr(self._seen, "status", 0)
 
+    @property
+    def refusal(self) -> str:
+        """What this thread's last answer said where it was an error."""
+        return getattr(self._seen, "refusal", "")
+
     def request(self, method: str | bytes, url: str | bytes, *args: Any, **kwargs: Any) -> requests.Response:
         """Send with the parameters as a form, and read the answer within the bounds."""
-        self._seen.warnings, self._seen.status = None, 0
+        self._seen.warnings, self._seen.status, self._seen.refusal = None, 0, ""
         deadline = time.monotonic() + kwargs["timeout"]
         if method == "POST":
             kwargs["data"] = kwargs.pop("params", None)
@@ -173,6 +178,8 @@ class _BoundedSession(requests.Session):
         response._content = content  # what Response.content itself would have stored
         response.json = functools.partial(_json, content)  # type: ignore[method-assign]
         self._seen.status = response.status_code
+        if not response.ok:
+            self._seen.refusal = _why(content)
         if b'"warnings"' in content:
             self._seen.warnings = _warnings_of(content)
         return response
@@ -216,6 +223,14 @@ def _warnings_of(content: bytes) -> object:
         return payload.get("warnings")
     except (ValueError, AttributeError, RecursionError):
         return None
+
+
+def _why(content: bytes) -> str:
+    """What Prometheus says is wrong; of a proxy that stands before it, the beginning of its page."""
+    try:
+        return str(json.loads(content)["error"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return " ".join(content.decode(errors="replace").split())
 
 
 def _refusal(status: int, error: str) -> str:
