@@ -36,8 +36,7 @@ def kubectl(cluster: str) -> Kubectl:
 def namespace(kubectl: Kubectl) -> Iterator[Kubectl]:
     """Kubectl in a namespace of the test's own, which is deleted afterwards."""
     name = f"test-{secrets.token_hex(4)}"
-    kubectl.run("create", "namespace", name)
-    yield Kubectl(name)
+    yield _namespace(kubectl, name)
     kubectl.delete("namespace", name, wait=False)
 
 
@@ -48,13 +47,22 @@ def operator(cluster: str) -> None:
     An accelerator counts as unavailable after a pod has waited 15 s for a node, and services rest as soon as they may.
     """
     stack.offer_gpus(16, stack.L40S)
-    stack.install(**{"settings.tick": "2s", "settings.nodeProvisioningTime": "15s", "settings.idleTime": "20s"})
+    lease = f"{stack.LEASE_SECONDS:g}s"
+    settings = {"tick": "2s", "nodeProvisioningTime": "15s", "idleTime": "20s", "leaseDuration": lease}
+    stack.install(**{f"settings.{name}": value for name, value in settings.items()})
 
 
 @pytest.fixture(scope="module")
 def place(kubectl: Kubectl) -> Iterator[Kubectl]:
     """Kubectl in a namespace that the tests of one file share."""
     name = f"test-{secrets.token_hex(4)}"
-    kubectl.run("create", "namespace", name)
-    yield Kubectl(name)
+    yield _namespace(kubectl, name)
     kubectl.delete("namespace", name, wait=False)
+
+
+def _namespace(kubectl: Kubectl, name: str) -> Kubectl:
+    """A namespace in which pods can be made: a bare one is refused while its ServiceAccount is not there."""
+    kubectl.run("create", "namespace", name)
+    place = Kubectl(name)
+    place.wait_until(lambda: bool(place.items("serviceaccounts")), 60, "the default ServiceAccount")
+    return place

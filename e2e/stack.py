@@ -21,6 +21,11 @@ from e2e.kubectl import Kubectl
 from e2e.patience import patient
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+LEASE_SECONDS = 20.0
+"""A leader ends when it has had no CPU for two thirds of that; a host may take ten seconds away at a time."""
+ALONE = "--lease-duration=60s"
+"""Of an operator without a rival, which nobody starts again once it has lost its Lease."""
+
 NAMESPACE = "holdfast-system"
 H100 = "NVIDIA-H100-80GB-HBM3"
 L40S = "NVIDIA-L40S"
@@ -60,6 +65,7 @@ def operator_outside(namespace: str, *flags: str) -> Iterator[None]:
     program = pathlib.Path(sys.executable).parent / "holdfast"
     command = [str(program), "run", "--prometheus-url=http://127.0.0.1:9", "--tick=2s", "--http-port=0"]
     place = [f"--kubeconfig={os.environ['KUBECONFIG']}", f"--namespace={namespace}", f"--lease-namespace={namespace}"]
+    place.append(ALONE)
     process = subprocess.Popen([*command, *place, *flags])
     try:
         yield
@@ -175,6 +181,21 @@ def small_service(name: str, **scaling: int) -> dict[str, Any]:
 def deployment_of(name: str, accelerator: str = "l40s") -> str:
     """Return the name of the Deployment that serves a service on an accelerator."""
     return f"{name}-{accelerator}"
+
+
+def leading() -> tuple[str, int]:
+    """Return the pod that leads and its operator's process id, once both are there."""
+    found: list[tuple[str, int]] = []
+
+    def is_found() -> bool:
+        try:
+            found.append(((pod := leader()), operator_process(pod)))
+        except LookupError:
+            return False
+        return True
+
+    Kubectl(NAMESPACE).wait_until(is_found, 60, "an operator that leads")
+    return found[0]
 
 
 def leader() -> str:

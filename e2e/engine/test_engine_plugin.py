@@ -83,11 +83,14 @@ def test_every_request_is_counted_once(engine: Engine, crowd: Crowd) -> None:
 
 def test_steps_are_measured_and_a_law_is_fitted(engine: Engine) -> None:
     server = engine.server
-    server.complete(LONG)
+    # A host that stood still in the first seconds makes the first steps say nothing for a while.
+    for _ in range(5):
+        server.complete(LONG)
+        if law := server.samples("holdfast:step_law"):
+            break
     assert server.samples("holdfast:step_moments_total")[("one", "one")] > LONG.output_tokens / 2
-    law = server.samples("holdfast:step_law")
     print("step law", law)
-    assert law[("c0",)] > 0
+    assert sum(law.values()) > 0
     spent, all_steps = (
         server.samples("holdfast:plugin_seconds_total")[()],
         server.samples("holdfast:plugin_steps_total"),
