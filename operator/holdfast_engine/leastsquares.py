@@ -52,6 +52,11 @@ def enough(sums: Row) -> bool:
     return bool(sums[place(0, 0)] >= LEAST_STEPS and sums[place(SECONDS, SECONDS)] > 0.0)
 
 
+def is_to_begin_anew(has_law: bool, known_steps: float) -> bool:
+    """Whether the first steps, which no law explains, are dropped: a stall of 10 s would outweigh thousands of others."""
+    return not has_law and known_steps < HALF_LIFE_STEPS
+
+
 def equations(sums: Row, rows: Rows) -> None:
     """Write the normal equations into `rows`, the right-hand side last."""
     for row in range(FEATURES):

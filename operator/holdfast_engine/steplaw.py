@@ -82,6 +82,8 @@ class StepLawFit:
         self._measured = self.error <= LARGEST_ERROR
         measured = Law(*(value / unit for value, unit in zip(solution, UNITS, strict=False)))
         self.law = measured if self._measured else self._prior
+        if leastsquares.is_to_begin_anew(self.law is not None, self.totals[0]):
+            self._recent = [0.0] * len(PRODUCTS)
 
 
 def _dot(left: Sequence[float], right: Sequence[float]) -> float:

@@ -79,6 +79,25 @@ def test_stalled_steps_do_not_bend_the_law() -> None:
     assert_predicts(fit, TRUTH, tolerance=0.25)
 
 
+@pytest.mark.parametrize("stalled_seconds", [0.5, 2.0, 10.0])
+def test_a_stall_among_the_first_steps_is_dropped_with_them(stalled_seconds: float) -> None:
+    fit = StepLawFit()
+    fit.observe(512, 1, 300, 250_000, stalled_seconds)
+    feed(fit, TRUTH, steps=256)
+    assert fit.confident
+    assert_predicts(fit, TRUTH)
+
+
+def test_later_steps_that_no_law_explains_are_outweighed_and_not_dropped() -> None:
+    fit, draw = StepLawFit(), random.Random(5)
+    feed(fit, TRUTH, steps=6000)
+    for _ in range(64 * 200):
+        fit.observe(0, 10, 4000, 0, 10 ** draw.uniform(-4, 1))
+    fit.update()
+    assert fit.law is None
+    assert fit.mix() is not None
+
+
 def test_steps_that_follow_no_law_give_none() -> None:
     fit, draw = StepLawFit(), random.Random(3)
     for _ in range(2000):

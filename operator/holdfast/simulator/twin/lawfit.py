@@ -80,3 +80,5 @@ def _solve(loop: Record, fits: Floats) -> None:
     loop["has_law"] = measured or loop["has_prior"] > 0
     for place in range(FEATURES):
         law[place] = solution[place] / UNITS[place] if measured else prior[place]
+    if leastsquares.is_to_begin_anew(loop["has_law"] > 0, loop["fitted_steps"]):
+        recent[:] = 0.0
