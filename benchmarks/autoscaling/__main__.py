@@ -126,7 +126,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--sensitivity",
         action="store_true",
-        help=f"the first two scenarios on other clusters, too: {', '.join(each.name for each in VARIATIONS)}",
+        help=f"the compared scenarios on other clusters, too: {', '.join(each.name for each in VARIATIONS)}",
     )
     parser.add_argument("--check", action="store_true", help="end with 1 where a bar is missed")
     parser.add_argument("--dry-run", action="store_true", help="say what would be run, and how long by finished runs")

@@ -53,7 +53,7 @@ def enough(sums: Row) -> bool:
 
 
 def is_to_begin_anew(has_law: bool, known_steps: float) -> bool:
-    """Whether the first steps, which no law explains, are dropped: a stall of 10 s would outweigh thousands of others."""
+    """Whether the first steps, which no law explains, are dropped: one of 10 s would outweigh thousands of others."""
     return not has_law and known_steps < HALF_LIFE_STEPS
 
 

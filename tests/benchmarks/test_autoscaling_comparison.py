@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.autoscaling.bars import Verdict, attained, verdicts
 from benchmarks.autoscaling.campaign import HIGHEST, LOWEST, OWN, Campaign, cheapest, knob_value, leanest
-from benchmarks.autoscaling.cases import CASES, RELAXED, SHARED, VARIATIONS, VARIED, Case, relaxed, varied
+from benchmarks.autoscaling.cases import CASES, COMPARED, RELAXED, SHARED, VARIATIONS, Case, relaxed, varied
 from benchmarks.autoscaling.compare import (
     PEERS,
     Comparison,
@@ -182,7 +182,7 @@ def test_each_variation_changes_one_thing_and_is_another_run() -> None:
             assert list(differs.values()).count(True) == 1, differs
             assert case.title == f"{case.name}, {variation.name}"
             digests.add(case.digest())
-    assert len(digests | {CASES[name].digest() for name in VARIED}) == len(VARIED) * (1 + len(VARIATIONS))
+    assert len(digests | {CASES[name].digest() for name in COMPARED}) == len(COMPARED) * (1 + len(VARIATIONS))
 
 
 REACH = {1: 0.5, 2: 0.9, 3: 0.985, 4: 0.995}
@@ -358,10 +358,17 @@ def test_sensitivity_has_bars_of_its_own() -> None:
     bars = [line for line in lines if line.startswith("| overhead 0 ms: at equal attainment")]
     assert [bar.rpartition("bar ")[2] for bar in bars] == ["14 % | met |", "3 % | not judged |"]
     assert not any("never worse" in line for line in lines)
+    oracles = [line.split(",")[0] for line in lines if "GPU-hours over the oracle's" in line]
+    assert oracles == ["| diurnal", "| diurnal-small"]
+
+
+def test_on_another_cluster_the_same_scenarios_are_compared_and_those_alone_that_are_asked_for() -> None:
+    assert [case.name for case in varied(VARIATIONS[0])] == list(COMPARED)
+    assert [case.name for case in varied(VARIATIONS[0], ["smooth", "overload"])] == ["smooth"]
 
 
 def test_the_plain_scenarios_keep_the_harder_bars() -> None:
-    lines = compared([CASES[name] for name in VARIED], ours_gpu_hours=1.0)
+    lines = compared([CASES["diurnal"], CASES["diurnal-small"]], ours_gpu_hours=1.0)
     assert "| diurnal: GPU-hours over the oracle's | 1.11 x, bar 1.1 x; attainment 99.50 % | MISSED |" in lines
     assert any(line.startswith("| at equal attainment, one knob") and "bar 20 %" in line for line in lines)
     assert any(line.startswith("| never worse than the best baseline") for line in lines)
