@@ -406,6 +406,7 @@ _ENGINE = (
     Refusal(
         "another one", {"engine": {"args": ["--tensor_parallel", "8"]}}, "spec.engine.args", "accelerators[].count"
     ),
+    Refusal("a letter of two", {"engine": {"args": ["-t", "1"]}}, "spec.engine.args", "accelerators[].count"),
     Refusal("a certificate there", {"engine": {"args": ["--ssl_keyfile=/k"]}}, "engine.args", "engine.tlsSecretRef"),
     Refusal("arguments as one string", {"engine": {"args": "--seed 1"}}, "spec.engine.args", "valid tuple", "array"),
     Refusal(

@@ -240,6 +240,25 @@ async def test_a_cluster_without_image_volumes_is_told_with_the_remedy() -> None
     assert f"Deployment chat-h100 was refused: {said}: this cluster has no image volumes: use pvc://" in " ".join(told)
 
 
+async def test_a_policy_that_denies_a_write_costs_no_pod_files() -> None:
+    class Denying(Listing):
+        denies = False
+
+        def _patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+            if self.denies and "/configmaps/" in path:
+                raise ApiError(422, "ValidatingAdmissionPolicy 'owners' denied request: label owner is missing")
+            return super()._patch(path, body)
+
+    world = World(api=Denying())
+    await world.settle()
+    path = files(world)
+    again = World(api=world.api)  # another leader, which applies everything once
+    again.api.denies = True
+    assert ("DELETE", path) not in await again.tick()
+    assert path in again.api.objects
+    assert "label owner is missing" in str(again.objects.problems(again.part.spec.key))
+
+
 @pytest.mark.parametrize(
     ("kind", "error", "words"),
     [
@@ -248,7 +267,11 @@ async def test_a_cluster_without_image_volumes_is_told_with_the_remedy() -> None
             ApiError(422, "spec.selector: Invalid value: {}: field is immutable"),
             "whose pods end with it",
         ),
-        ("services", ApiError(422, "spec.clusterIP: field is immutable"), "delete the Service and it is made anew"),
+        (
+            "services",
+            ApiError(422, "spec.clusterIP: field is immutable"),
+            "made anew: kubectl -n prod delete service chat",
+        ),
         ("services", ApiError(422, "spec.ports: no"), "was refused: spec.ports: no"),
     ],
 )

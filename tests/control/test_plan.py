@@ -5,6 +5,7 @@ import dataclasses
 from holdfast.control.plan import Plan, plan
 from holdfast.domain.cluster import NodeOffer, Placement, Replica, ReplicaPhase
 from holdfast.domain.decision import Action, Decision
+from holdfast.domain.taints import Taint
 from holdfast.observe.cluster import ServiceParts
 from holdfast.policy.inventory import Inventory
 from tests.control.parts import decision, llmservice, parts
@@ -93,13 +94,14 @@ def test_a_replica_is_not_given_up_for_one_that_a_taint_keeps_from_its_place() -
     rolling = dataclasses.replace(
         part.deployed[0], placement=Placement("h100", 1, rolling_out=True, deployment="chat-h100")
     )
-    full = NodeOffer("n1", (), (("nvidia.com/gpu", 1),), (("nvidia.com/gpu", 1),))
-    for words, stuck in (
-        ("0/1 nodes are available: 1 node(s) had untolerated taint(s). preemption: not helpful", False),
-        ("0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) had untolerated taint(s).", True),
-        ("", True),
-    ):
-        waiting = Replica("h100-next", "h100", ReplicaPhase.UNSCHEDULABLE, created_at=0.0, detail=words)
-        there = dataclasses.replace(part, replicas=(serving, waiting), deployed=(rolling,))
-        facts = planned(there, decision(part, Action.HOLD, h100=1), full).context.facts("h100")
-        assert facts.surge_stuck is stuck
+    whole = (("nvidia.com/gpu", 1),)
+    # Nearly every message of the scheduler speaks of some taint, that of the control plane at least.
+    words = "0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) had untolerated taint(s)."
+    waiting = Replica("h100-next", "h100", ReplicaPhase.UNSCHEDULABLE, created_at=0.0, detail=words)
+    rolls = dataclasses.replace(part, replicas=(serving, waiting), deployed=(rolling,))
+    begins = dataclasses.replace(part, replicas=(serving,))
+    for taints, stuck in (((), True), ((Taint("maintenance", "true", "NoSchedule"),), False)):
+        full = NodeOffer("n1", (), whole, whole, taints)
+        decided = decision(part, Action.HOLD, h100=1)
+        assert planned(rolls, decided, full).context.facts("h100").surge_stuck is stuck
+        assert planned(begins, decided, full).context.facts("h100").free_gpu is not stuck

@@ -75,6 +75,15 @@ def test_of_taints_it_has_the_names_of_those_that_the_service_tolerates() -> Non
         assert told.room(option) == whole.room(option)
 
 
+def test_tolerating_everything_tells_no_names_of_taints() -> None:
+    nodes = (node("n1", 8, taints=(Taint("owner", "secret-project", "NoSchedule"),)),)
+    picky = service().with_accelerators(accelerator("h100", tolerations=(Toleration("", "Exists"),)))
+    kept = record_of(CHAT.spec.key, a_snapshot(ServiceView(picky), nodes=nodes), Memory(), SETTINGS)
+    assert "secret-project" not in str(kept)
+    (option,) = picky.spec.accelerators
+    assert Inventory(kept.snapshot.nodes).room(option) == Inventory(nodes).room(option)
+
+
 def test_a_cluster_too_large_for_an_event_is_not_recorded() -> None:
     kept, _ = day([5.0])[0]
     nodes = tuple(node(f"node-{zlib.crc32(bytes([n % 251, n // 251]))}", n) for n in range(20_000))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from typing import Any
 
 import kopf
@@ -84,6 +85,24 @@ def service(name: str = "chat", **spec: Any) -> dict[str, Any]:
 def test_before_kopf_has_started_there_is_nothing() -> None:
     view = ClusterView()
     assert (view.services(), view.invalid(), view.nodes()) == ((), (), ())
+
+
+class Whole(dict[str, Any]):
+    """Not copied on the way: copying knows no bottom either."""
+
+    def __deepcopy__(self, memo: object) -> Whole:
+        return self
+
+
+async def test_a_spec_that_is_nested_too_deeply_is_told_and_leaves_the_others_alone(world: Cluster) -> None:
+    nested: dict[str, Any] = {}
+    for _ in range(sys.getrecursionlimit()):
+        nested = {"x": nested}
+    await world.put("services", service())
+    await world.put("services", service("deep", template={"spec": Whole(nested)}))
+    assert [parts.spec.key for parts in world.view.services()] == [CHAT]
+    (invalid,) = world.view.invalid()
+    assert "nested too deeply" in invalid.message
 
 
 async def test_a_service_is_joined_with_its_pods_and_deployments(world: Cluster) -> None:

@@ -171,6 +171,7 @@ def test_a_plugin_revision_brings_the_present_plugin() -> None:
         (UNSUPPORTED, "the plugin knows vLLM 0.32 and 0.33, and the image is 0.31.1; requests beyond"),
         ({**UNSUPPORTED, "overload": "Reject"}, "the plugin knows vLLM 0.32 and 0.33, and the image is 0.31.1"),
         ({"engine": {"args": ["--scheduler-cls=mine.S"]}}, "the arguments name a --scheduler-cls of their own"),
+        ({"engine": {"args": ["--scheduler_cl", "mine.S"]}}, "the arguments name a --scheduler-cls of their own"),
     ],
 )
 def test_it_is_said_why_an_engine_has_no_fast_loop(changes: dict[str, Any], said: str) -> None:

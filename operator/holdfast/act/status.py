@@ -121,20 +121,26 @@ async def apply_status(api: ApiPort, path: str, body: Body, parts: type[StatusPa
 
 
 async def _apply_or_replace(api: ApiPort, path: str, body: Body, parts: type[StatusPart]) -> None:
-    """Apply the status; where that makes none that is valid, put it in place of all that stands there.
+    """Apply the status; where that makes none that is valid, take away what stands there, and apply it again.
 
     What somebody else wrote as well, as a restored backup does, stays in part where an apply leaves it out, and such a
-    part, a recommendation without its time, would keep every further status from being written.
+    part, a recommendation without its time, would keep every further status from being written. What is taken away has
+    no owner; what a merge put there in its place would have one beside the applies, which could never take it away.
     """
     manager = {"fieldManager": STATUS}
-    try:
+
+    async def apply() -> None:
         await api.request("PATCH", path, query={**manager, "force": "true"}, body=body, content_type=APPLY)
+
+    try:
+        await apply()
     except ApiError as error:
         if not error.is_invalid:
             raise
         absent = {str(field.alias): None for field in parts.model_fields.values()}
-        whole = {"metadata": {"uid": body["metadata"]["uid"]}, "status": {**absent, **body["status"]}}
-        await api.request("PATCH", path, query=manager, body=whole, content_type=MERGE)
+        nothing = {"metadata": {"uid": body["metadata"]["uid"]}, "status": absent}
+        await api.request("PATCH", path, query=manager, body=nothing, content_type=MERGE)
+        await apply()
 
 
 def least_age_seconds(old: Mapping[str, Any], new: Mapping[str, Any]) -> float:

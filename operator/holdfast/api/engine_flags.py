@@ -40,20 +40,20 @@ def _none_of(owned: dict[str, str]) -> Rule:
     elsewhere = "; ".join(f"{flag}: {field}" for flag, field in owned.items())
     words, letters = ([flag for flag in owned if (len(flag) > 2) is is_word] for is_word in (True, False))
     flags = ", ".join(f"'{flag}'" for flag in words)
-    means = f"[{flags}].exists(f, f == n || (n.size() > 2 && n.startsWith('--') && f.startsWith(n)))"
+    means = f"[{flags}].exists(f, f == n || (n.size() > 1 && n != '--' && f.startsWith(n)))"
     short = "".join(f" || n.startsWith('{letter}')" for letter in letters)
     return Rule(
         f"self.all(a, [a.split('=')[0].replace('_', '-')].all(n, !({means}{short})))",
         f"args must not repeat a flag that a field sets; use that field instead ({elsewhere})",
-        lambda arguments: not any(_means(flag_name(each), flag) for each in arguments for flag in owned),
+        lambda arguments: not any(is_flag(flag_name(each), flag) for each in arguments for flag in owned),
     )
 
 
-def _means(name: str, flag: str) -> bool:
+def is_flag(name: str, flag: str) -> bool:
     """Whether argparse takes a name for a flag: a letter may have its value right behind it, words may be cut short."""
     if len(flag) == 2:
         return name.startswith(flag)
-    return name == flag or (len(name) > 2 and name.startswith("--") and flag.startswith(name))
+    return name == flag or (len(name) > 1 and name != "--" and flag.startswith(name))
 
 
 _Arguments = Annotated[tuple[Annotated[str, StringConstraints(max_length=1024)], ...], Field(max_length=64)]

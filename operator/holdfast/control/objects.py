@@ -171,14 +171,14 @@ class Objects:
                 _LOG.info("%s: %s %s: %s", part.spec.key, kind, name, error)
                 return None
             shown = part.shown(kind, name)
-            if error.is_invalid and manifest.get("immutable") and shown is not None and shown.uid:
+            if error.is_invalid and _IMMUTABLE in error.message and shown is not None and manifest.get("immutable"):
                 # What somebody put in the place of ours can only be made anew; pods that mount it wait for that.
                 _LOG.warning(
                     "%s: %s %s is not as it was made, and cannot be changed: deleted", part.spec.key, kind, name
                 )
                 await delete(self._api, live_path(part.spec.key.namespace, kind, name), shown.uid)
                 return None
-            return ClusterProblem(Reason.APPLY_FAILED, f"{kind} {name} was refused: {_told(kind, name, error)}")
+            return ClusterProblem(Reason.APPLY_FAILED, f"{kind} {name} was refused: {_told(manifest, error)}")
         if why is Due.DRIFTED:
             _LOG.warning("%s: %s %s was changed or deleted by somebody else: applied again", part.spec.key, kind, name)
         return None
@@ -212,12 +212,14 @@ class Objects:
         return kept
 
 
-def _told(kind: str, name: str, error: ApiError) -> str:
+def _told(manifest: Manifest, error: ApiError) -> str:
     """Why a write was refused, with what to do where what is there can never become what is declared."""
     if not (error.is_invalid and _IMMUTABLE in error.message):
         return refusal_told(error.message)
+    kind, meta = manifest["kind"], manifest["metadata"]
     pods = ", whose pods end with it," if kind == "Deployment" else ""
-    return f"delete the {kind}{pods} and it is made anew (kubectl delete {kind.lower()} {name}): {error.message}"
+    command = f"kubectl -n {meta['namespace']} delete {kind.lower()} {meta['name']}"
+    return f"{error.message}: delete the {kind}{pods} and it is made anew: {command}"
 
 
 def _not_rendered(kept: _Kept, part: ServiceParts, error: Exception) -> ClusterProblem:

@@ -180,8 +180,8 @@ def _fact(
     remembered = deployed.rendered if deployed else None
     rolling = deployed is not None and deployed.placement.rolling_out
     return AcceleratorFacts(
-        free_gpu=option is not None and (_has_room(option, inventory) or not _gives_way(part, name, inventory)),
-        surge_stuck=rolling and _unplaced(part, name) and _gives_way(part, name, inventory),
+        free_gpu=option is not None and (_has_room(option, inventory) or not _gives_way(part, option, inventory)),
+        surge_stuck=option is not None and rolling and _unplaced(part, name) and _gives_way(part, option, inventory),
         cold_start_seconds=decision.cold_start_seconds,
         admission_tokens=admission_tokens,
         deployed=remembered,
@@ -193,20 +193,18 @@ def _has_room(option: AcceleratorOption, inventory: Inventory) -> bool:
     return inventory.room(option).free_replicas > 0
 
 
-def _gives_way(part: ServiceParts, name: str, inventory: Inventory) -> bool:
-    """Whether the next replica could have the place of one that serves: not on nodes that are cordoned or silent."""
-    serving = [replica for replica in part.replicas if replica.accelerator == name]
+def _gives_way(part: ServiceParts, option: AcceleratorOption, inventory: Inventory) -> bool:
+    """Whether the next replica could have the place of one that serves.
+
+    Not on nodes that are cordoned or silent, or that have got a taint which it does not tolerate.
+    """
+    serving = [replica for replica in part.replicas if replica.accelerator == option.name]
     homes = {replica.node for replica in serving if replica.phase is ReplicaPhase.READY and replica.node}
-    return not homes or any(node.name in homes for node in inventory.nodes)
+    return not homes or bool(homes & inventory.room(option).names)
 
 
 def _unplaced(part: ServiceParts, name: str) -> bool:
-    """Whether a replica waits for a place that another one could give up.
-
-    Not where the scheduler speaks of taints and of nothing that lacks: the place of the old one is no place for it.
-    """
-    waiting = [r for r in part.replicas if r.accelerator == name and r.phase is ReplicaPhase.UNSCHEDULABLE]
-    return any("Insufficient" in replica.detail or "taint" not in replica.detail for replica in waiting)
+    return any(r.accelerator == name and r.phase is ReplicaPhase.UNSCHEDULABLE for r in part.replicas)
 
 
 def fingerprint(part: ServiceParts, changes: Plan) -> Any:

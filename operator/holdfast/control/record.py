@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from holdfast import policy
 from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.decision import Decision
-from holdfast.domain.service import ServiceKey, ServiceSpec
+from holdfast.domain.service import AcceleratorOption, ServiceKey, ServiceSpec
 from holdfast.domain.snapshot import Snapshot
 from holdfast.domain.taints import Taint, are_tolerated
 from holdfast.policy.memory import Memory, ServiceMemory
@@ -72,9 +72,13 @@ def _offers(nodes: Iterable[NodeOffer], spec: ServiceSpec) -> Iterator[NodeOffer
 
 
 def _told(taint: Taint, spec: ServiceSpec) -> Taint:
-    """A taint, by its name only where the service tolerates it anywhere."""
-    known = any(are_tolerated([taint], option.tolerations, option.resource) for option in spec.accelerators)
-    return taint if known else Taint("", "", taint.effect)
+    """A taint, by its name only where the service names and tolerates it; what tolerates all does so either way."""
+
+    def is_named(option: AcceleratorOption) -> bool:
+        named = [each for each in option.tolerations if each.key == taint.key]
+        return are_tolerated([taint], named, option.resource)
+
+    return taint if any(map(is_named, spec.accelerators)) else Taint("", "", taint.effect)
 
 
 def written(record: Record) -> str:

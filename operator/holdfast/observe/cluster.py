@@ -241,12 +241,14 @@ class ClusterView:
         if meta.get("deletionTimestamp"):
             held = Invalid.leaving(key, body)
             return {key: held} if held else {}
-        if oversized := Invalid.oversized(key, body):
-            return {key: oversized}
         try:
+            if oversized := Invalid.oversized(key, body):
+                return {key: oversized}
             service = LLMService.parse(body)
         except InvalidLLMService as error:
             return {key: Invalid.of(key, body, str(error))}
+        except RecursionError:
+            return {key: Invalid.of(key, body, "its spec is nested too deeply to be read: look in the templates")}
         refused = refused_privileges(service.spec, self._allowed)
         if refused:
             told = "; ".join(refused)

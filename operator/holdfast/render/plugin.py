@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from holdfast.api.engine_flags import flag_name
+from holdfast.api.engine_flags import flag_name, is_flag
 from holdfast.api.llmservice import Accelerator, LLMService, LLMServiceSpec
 from holdfast.render import names
 from holdfast.render.context import Deployed
@@ -33,7 +33,7 @@ def withheld(spec: LLMServiceSpec, accelerator: Accelerator) -> str:
     """Why engines are rendered without the plugin, empty where they get it."""
     if spec.engine.plugin == "Off":
         return "engine.plugin is Off"
-    if any(flag_name(argument) == SCHEDULER_FLAG for argument in (*spec.engine.args, *accelerator.args)):
+    if any(is_flag(flag_name(argument), SCHEDULER_FLAG) for argument in (*spec.engine.args, *accelerator.args)):
         return f"the arguments name a {SCHEDULER_FLAG} of their own"
     release = tagged_release(accelerator.image or spec.engine.image)
     if release is not None and not is_supported(release):
