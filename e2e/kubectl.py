@@ -125,6 +125,10 @@ class Kubectl:
                 raise Timeout(f"waited {patient(seconds):.0f} s for {what}")
             time.sleep(poll_seconds)
 
+    def wait_established(self, crd: str) -> None:
+        """Wait until the API server takes objects of a type; kubectl's own wait fails on one without any condition."""
+        self.wait_for("crd", crd, lambda found: condition(found, "Established").get("status") == "True", 30, "a type")
+
     def wait_available(self, deployment: str, seconds: float = 60.0) -> None:
         """Wait until a deployment has all its replicas, updated and available."""
         self.wait_for("deployment", deployment, _is_available, seconds, "all replicas")
@@ -143,7 +147,7 @@ class Kubectl:
 
 def condition(found: Json, kind: str) -> Json:
     """The condition of this type, or an empty object."""
-    conditions = found.get("status", {}).get("conditions", [])
+    conditions = found.get("status", {}).get("conditions") or []
     return next((entry for entry in conditions if entry["type"] == kind), {})
 
 

@@ -104,7 +104,7 @@ def pod_monitor_api() -> Iterator[None]:
         }
     )
     try:
-        kubectl.run("wait", "--for=condition=Established", f"crd/{name}", f"--timeout={patient(30.0):.0f}s")
+        kubectl.wait_established(name)
         yield
     finally:
         kubectl.delete("crd", name)

@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from e2e.kubectl import Kubectl, KubectlError
-from e2e.patience import patient
 from holdfast.api import crd
 from tests.api import benchmark_refusals
 from tests.api.refusals import ACCEPTED, REFUSALS, Accepted, Refusal, changed
@@ -23,7 +22,7 @@ def api(kubectl: Kubectl) -> Kubectl:
     """Kubectl in a cluster that knows LLMServices and LLMBenchmarks."""
     for of in crd.DEFINITIONS:
         kubectl.run("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd.crd_yaml(of))
-        kubectl.run("wait", "--for=condition=Established", f"crd/{of.name}", f"--timeout={patient(30.0):.0f}s")
+        kubectl.wait_established(of.name)
         kubectl.wait_until(lambda: _is_served(kubectl, of.name), 30, f"{of.name} to be served")  # noqa: B023
     return kubectl
 

@@ -83,9 +83,10 @@ def test_the_result_stands_in_a_config_map_and_the_report_in_the_log(swept: Json
     found = place.get_json("configmap", swept["status"]["configMap"])
     assert json.loads(found["data"]["summary.json"])["sweep"]["attains_rps"] > 0
     assert len(found["data"]["trials.csv"].splitlines()) > 2
+    # What it says beside the report goes another way into the log, and may stand in the middle of it.
     log = place.logs(f"job/{swept['status']['job']}")
-    report = json.loads(log[log.index("\n{") :] if not log.startswith("{") else log)
-    assert report["trials"]
+    assert '"trials": [' in log
+    assert '"at_objective_rps": ' in log
 
 
 def test_the_job_may_do_nothing_at_the_api_server(swept: Json, place: Kubectl) -> None:
