@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import time
 import urllib.request
 from collections.abc import Callable
@@ -18,8 +19,7 @@ ANNOTATION = "holdfast.dev/engine-limits"
 APPLY_SECONDS = 3.0
 """From the annotation to the engine's own metrics, at most."""
 CHANGES = 3
-"""Of which the fastest is held to that: a way that takes longer cannot do it once, and a host that is slow for minutes
-says nothing about it."""
+"""Of which the median is held to that: one may meet a moment in which a host runs nothing at all."""
 
 
 def alive(place: Kubectl, service: str) -> list[Json]:
@@ -37,9 +37,9 @@ def told(place: Kubectl, service: str) -> dict[str, dict[str, Any]]:
 
 
 def tell(place: Kubectl, pod: str, limits: dict[str, Any]) -> float:
-    """Write limits to a pod as a person would, in new versions; seconds until its engine shows one, the least."""
+    """Write limits to a pod as a person would, in new versions; seconds until its engine shows one, the median."""
     engine, first = engine_url(place, pod), limits["version"]
-    return min(_tell(place, pod, engine, {**limits, "version": first + n}) for n in range(CHANGES))
+    return statistics.median(_tell(place, pod, engine, {**limits, "version": first + n}) for n in range(CHANGES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class Edit:
 
 
 def edit_ttft(place: Kubectl, service: str, *objectives_seconds: float) -> Edit:
-    """Edit the TTFT of a service, to one value after the other; the least."""
+    """Edit the TTFT of a service, to one value after the other; the medians."""
     edits = [_edit_ttft(place, service, seconds) for seconds in objectives_seconds]
-    told_at, applied_at = (min(each) for each in zip(*edits, strict=True))
+    told_at, applied_at = (statistics.median(each) for each in zip(*edits, strict=True))
     return Edit(told_at, applied_at)
 
 

@@ -63,9 +63,8 @@ def install(**values: Any) -> None:
 def operator_outside(namespace: str, *flags: str) -> Iterator[None]:
     """Run an operator of its own for one namespace, outside the cluster, while none runs inside."""
     program = pathlib.Path(sys.executable).parent / "holdfast"
-    command = [str(program), "run", "--prometheus-url=http://127.0.0.1:9", "--tick=2s", "--http-port=0"]
+    command = [str(program), "run", "--prometheus-url=http://127.0.0.1:9", "--tick=2s", "--http-port=0", ALONE]
     place = [f"--kubeconfig={os.environ['KUBECONFIG']}", f"--namespace={namespace}", f"--lease-namespace={namespace}"]
-    place.append(ALONE)
     process = subprocess.Popen([*command, *place, *flags])
     try:
         yield

@@ -115,7 +115,7 @@ def test_vllms_own_503_gets_a_time_too(server: Server) -> None:
 def test_beyond_the_depth_nobody_waits(server: Server) -> None:
     apply(server, replace(PATIENT, max_queued_requests=4))
     found = refused(server.ask_all([SLOW] * 20))
-    assert 1 <= len(found) <= 17
+    assert 10 <= len(found) <= 17
     assert all("Too many requests" in each.text for each in found)
     server.wait_for(lambda: counts(server)["unjudged"] == 0, 20, "judgement of all requests")
     assert is_conserved(counts(server))

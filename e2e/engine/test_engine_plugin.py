@@ -90,7 +90,7 @@ def test_steps_are_measured_and_a_law_is_fitted(engine: Engine) -> None:
             break
     assert server.samples("holdfast:step_moments_total")[("one", "one")] > LONG.output_tokens / 2
     print("step law", law)
-    assert sum(law.values()) > 0
+    assert law[("c0",)] > 0
     spent, all_steps = (
         server.samples("holdfast:plugin_seconds_total")[()],
         server.samples("holdfast:plugin_steps_total"),

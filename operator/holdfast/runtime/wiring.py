@@ -43,8 +43,7 @@ from holdfast.runtime.toggles import calm_toggles
 _LOG = logging.getLogger(__name__)
 _SETTLE_SECONDS = 15.0
 _NAMESPACE_AGAIN_SECONDS = 30.0
-MOST_LEVELS = 20_000
-"""API servers take JSON of 10,000 levels; one that kopf could not read would end the watch for everybody."""
+_MOST_LEVELS = 20_000  # API servers take JSON of 10,000; one that kopf could not read would end the watch for everybody
 _IDLE_SECONDS = 75.0  # a connection that asks nothing is closed; aiohttp's own default is an hour
 _FAREWELL_SECONDS = 2.0  # for answers under way at the end: whoever reads slowly must not delay the next leader
 
@@ -53,7 +52,7 @@ def run(settings: Settings) -> int:
     """Run the operator; 0 after a signal, 1 when leadership was lost or a part crashed, 2 without a cluster."""
     configure_logging(settings.log_level, settings.log_format)
     memory.frugal_allocation()
-    sys.setrecursionlimit(MOST_LEVELS)
+    sys.setrecursionlimit(_MOST_LEVELS)
     if settings.kubeconfig is not None:
         os.environ["KUBECONFIG"] = str(settings.kubeconfig)  # kopf reads it from there
     code = 0
