@@ -14,11 +14,9 @@ from functools import lru_cache
 
 from holdfast.domain.signals import History
 from holdfast.domain.value import value
+from holdfast.policy.bursts import KEPT_SECONDS, Rise, with_rise
 from holdfast.policy.statistics import normal_quantile, surprise
 from holdfast.policy.traffic import Seen
-
-KEPT_SECONDS = 900.0
-"""How far back cells are kept, and so the longest regime."""
 
 FALSE_ALARMS_PER_DAY = 4.0
 """How often noise alone may be taken for a change: each costs a replica for some minutes, waiting for more certainty
@@ -76,7 +74,8 @@ class Demand:
     """What is remembered of arrivals; `regime` counts the trailing cells since the last abrupt change.
 
     `dispersion` is the variance of counts relative to Poisson noise, learned from `judged` cells. Until `settles_at`
-    the newest interval still holds some of what was before a rise. `seen_at` is the time of the newest count.
+    the newest interval still holds some of what was before a rise. `seen_at` is the time of the newest count. `rises`
+    are the abrupt ones.
     """
 
     cells: tuple[Cell, ...] = ()
@@ -86,6 +85,7 @@ class Demand:
     settles_at: float = 0.0
     seen_at: float | None = None
     line: Line | None = None
+    rises: tuple[Rise, ...] = ()
 
     @property
     def steady_since(self) -> float:
@@ -127,11 +127,11 @@ def observe_arrivals(
     if not seen.visible or (memory.seen_at is not None and now <= memory.seen_at):
         return memory
     if line is not None and _deviation(memory.noise, line, count, interval) > threshold(interval, strained):
-        return _restart(memory, Cell(now, interval, count), now + interval)
+        return _restart(memory, Cell(now, interval, count), now + interval, lead_seconds)
     if not seen.fresh:
         return memory
     if now < memory.settles_at:
-        return _restart(memory, Cell(now, interval, count), memory.settles_at)
+        return _restart(memory, Cell(now, interval, count), memory.settles_at, lead_seconds)
     passed = interval if memory.seen_at is None else min(now - memory.seen_at, interval)
     grown, whole = _extend(memory, Cell(now, passed, count * passed / interval), interval)
     if whole or line is None:
@@ -221,13 +221,21 @@ def _deviation(noise: float, line: Line, count: float, seconds: float) -> float:
     return surprise(count, expected, noise) / math.sqrt(1.0 + seconds / line.seconds)
 
 
-def _restart(memory: Demand, cell: Cell, settles_at: float) -> Demand:
-    """Begin a new regime with the newest interval alone."""
+def _restart(memory: Demand, cell: Cell, settles_at: float, lead_seconds: float) -> Demand:
+    """Begin a new regime with the newest interval alone, after a rise."""
     began = cell.ends_at - cell.seconds
     kept = tuple(old for old in memory.cells if cell.ends_at - KEPT_SECONDS < old.ends_at <= began)
     cells = (*kept, replace(cell, predicted_rps=cell.rate_rps))
     line = Line(cell.rate_rps, 0.0, cell.seconds)
-    return replace(memory, cells=cells, regime=1, settles_at=settles_at, seen_at=cell.ends_at, line=line)
+    rises = _risen(memory, line, cell.ends_at, lead_seconds)
+    return replace(memory, cells=cells, regime=1, settles_at=settles_at, seen_at=cell.ends_at, line=line, rises=rises)
+
+
+def _risen(memory: Demand, line: Line, now: float, lead_seconds: float) -> tuple[Rise, ...]:
+    """The abrupt rises, with that to a new line."""
+    if memory.line is None:
+        return memory.rises
+    return with_rise(memory.rises, Rise(now, memory.line.level_rps, line.level_rps), lead_seconds)
 
 
 def _extend(memory: Demand, new: Cell, interval: float) -> tuple[Demand, bool]:
@@ -255,7 +263,9 @@ def _close(memory: Demand, lead_seconds: float) -> Demand:
     regime = changed or regime
     line = sums[regime].line(memory.noise)
     cells = (*memory.cells[:-1], Cell(cell.ends_at, cell.seconds, cell.arrivals, line.ahead(lead_seconds)))
-    return replace(memory, cells=cells, regime=regime, line=line)
+    rose = changed and memory.line is not None and line.level_rps > memory.line.level_rps
+    rises = _risen(memory, line, cell.ends_at, lead_seconds) if rose else memory.rises
+    return replace(memory, cells=cells, regime=regime, line=line, rises=rises)
 
 
 def _with_dispersion(memory: Demand, before: Line, cell: Cell) -> Demand:

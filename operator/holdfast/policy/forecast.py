@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from holdfast.domain.value import value
+from holdfast.policy.bursts import NONE, Bursts, expected_bursts
 from holdfast.policy.demand import Cell, Demand, threshold
 from holdfast.policy.statistics import normal_quantile, quantile_variance
 
@@ -39,7 +40,8 @@ class Residuals:
 class Forecast:
     """Requests per second; `wanted_rps` is the quantile of the maximum within `lead_seconds` that sizes are made for.
 
-    `releasable_rps` adds what the estimate itself may be wrong by: only what carries that much lets others go.
+    `releasable_rps` adds what the estimate itself may be wrong by: only what carries that much lets others go. `bursts`
+    are what these are made for where calm arrivals ask for less.
     """
 
     level_rps: float
@@ -48,6 +50,7 @@ class Forecast:
     releasable_rps: float
     quantile: float
     lead_seconds: float
+    bursts: Bursts = NONE
 
 
 def learn_residuals(memory: Residuals, demand: Demand, lead_seconds: float) -> Residuals:
@@ -82,13 +85,16 @@ def forecast(
     leads = len(residuals.values) * interval / max(lead_seconds, interval)
     wanted = max(0.0, expected + residual_quantile(residuals, quantile, lead_seconds / seconds, leads) * deviation)
     uncertainty = deviation * _uncertainty(residuals, quantile, seconds, line.seconds, lead_seconds)
+    releasable = wanted + normal_quantile(1.0 - RELAPSE) * uncertainty
+    bursts = expected_bursts(demand.rises, demand.seen_at or 0.0, quantile, lead_seconds)
     return Forecast(
         level_rps=line.level_rps,
         expected_rps=expected,
-        wanted_rps=wanted,
-        releasable_rps=wanted + normal_quantile(1.0 - RELAPSE) * uncertainty,
+        wanted_rps=max(wanted, bursts.rate_rps),
+        releasable_rps=max(releasable, bursts.rate_rps),
         quantile=quantile,
         lead_seconds=lead_seconds,
+        bursts=bursts if bursts.rate_rps > wanted else NONE,
     )
 
 

@@ -107,6 +107,9 @@ def _load(view: View) -> str:
         return "the load to expect is unknown"
     if max(level, wanted) < LEAST_SHOWN_RPS:
         return f"no requests arrive and none are expected {ahead}"
+    if forecast.bursts.rises:
+        known = f"(q={forecast.quantile:.2f}: bursts like the last {forecast.bursts.rises})"
+        return f"{rate(wanted)} req/s are sized for {ahead} {known}"
     if wanted >= level:
         return f"{rate(wanted)} req/s expected (q={forecast.quantile:.2f}) {ahead}"
     lenient = f"(q={forecast.quantile:.2f}: the error budget has room)"
