@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.domain.service import AcceleratorOption, ServiceKey
 from holdfast.domain.signals import SignalState
+from holdfast.domain.taints import Taint, Toleration
 from holdfast.policy.fleet import Fleet, Grant, Shortage, arbitrate
 from holdfast.policy.fleet_claims import Claim
 from holdfast.policy.inventory import Inventory
@@ -68,6 +69,15 @@ def test_only_nodes_that_match_count_and_what_others_want_elsewhere_does_not() -
 def test_without_a_replica_that_waits_in_vain_nodes_may_still_come_and_nothing_is_shared_out() -> None:
     claims = [a_claim("chat", 8, short=False), a_claim("batch", 8, short=False)]
     assert shared(claims) == {"chat": 8, "batch": 8}
+
+
+def test_who_waits_on_nodes_closed_to_others_proves_nothing_short_for_these() -> None:
+    closed = Inventory((node("n1", 4), node("n2", 2, taints=(Taint("team", "a", "NoSchedule"),))))
+    tolerant = replace(H100, tolerations=(Toleration("team", "Exists"),))
+    claims = [a_claim("one", 3, short=False), a_claim("two", 3, short=False)]
+    waiting = a_claim("waiting", 1, option=tolerant, priority=1)
+    assert shared([*claims, waiting], closed) == {"one": 3, "two": 2, "waiting": 1}
+    assert shared([*claims, replace(waiting, option=H100)], closed) == {"one": 2, "two": 1, "waiting": 1}
 
 
 def test_one_service_alone_competes_with_nobody() -> None:
@@ -133,7 +143,7 @@ def test_a_shortage_lasts_without_further_proof_and_is_put_to_the_test_ever_more
     calm = {key: replace(claim, short=False) for key, claim in claims.items()}
     _, known = arbitrate(claims, Fleet(), ONE_NODE, NOW, SETTINGS)
     (first,) = known.shortages
-    assert first == Shortage(("nvidia.com/gpu", ()), NOW + 600.0, 600.0)
+    assert first == Shortage(("nvidia.com/gpu", (), ()), NOW + 600.0, 600.0)
     assert arbitrate(calm, known, ONE_NODE, NOW + 599.0, SETTINGS)[0]
     assert arbitrate(calm, known, ONE_NODE, NOW + 600.0, SETTINGS)[0] == {}
     _, again = arbitrate(claims, known, ONE_NODE, NOW + 700.0, SETTINGS)

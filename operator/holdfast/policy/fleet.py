@@ -23,8 +23,8 @@ from holdfast.policy.settings import PolicySettings
 MOST_NAMED = 3
 """Services that a sentence names."""
 
-Selector = tuple[str, tuple[tuple[str, str], ...]]
-"""Resource and node labels: what an accelerator is to the scheduler, whatever services call it."""
+Selector = tuple[str, tuple[tuple[str, str], ...], tuple[tuple[str, str, str, str], ...]]
+"""Resource, node labels and tolerations: what an accelerator is to the scheduler, whatever services call it."""
 
 
 @value
@@ -120,7 +120,9 @@ def _contested(tight: list[Pool]) -> list[Pool]:
 
 
 def _selector(claim: Claim) -> Selector:
-    return claim.option.resource, claim.option.node_selector
+    option = claim.option
+    tolerated = sorted((each.key, each.operator, each.value, each.effect) for each in option.tolerations)
+    return option.resource, option.node_selector, tuple(tolerated)
 
 
 def _watched(
