@@ -52,9 +52,9 @@ def enough(sums: Row) -> bool:
     return bool(sums[place(0, 0)] >= LEAST_STEPS and sums[place(SECONDS, SECONDS)] > 0.0)
 
 
-def is_to_begin_anew(has_law: bool, known_steps: float) -> bool:
-    """Whether the first steps, which no law explains, are dropped: one of 10 s would outweigh thousands of others."""
-    return not has_law and known_steps < HALF_LIFE_STEPS
+def is_to_begin_anew(is_explained: bool, known_steps: float) -> bool:
+    """Whether only the newest of the first steps are kept: one of 10 s would outweigh thousands of others."""
+    return not is_explained and known_steps < HALF_LIFE_STEPS
 
 
 def equations(sums: Row, rows: Rows) -> None:

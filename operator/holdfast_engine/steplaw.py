@@ -66,6 +66,8 @@ class StepLawFit:
         self._recent = [keep * old + new for old, new in zip(self._recent, block, strict=True)]
         if leastsquares.enough(self._recent):
             self._fit()
+            if leastsquares.is_to_begin_anew(self._measured, self.totals[0]):
+                self._recent = block
 
     def mix(self) -> Mix | None:
         """What the recent steps were made of; None before both prefill and decodes were seen."""
@@ -82,8 +84,6 @@ class StepLawFit:
         self._measured = self.error <= LARGEST_ERROR
         measured = Law(*(value / unit for value, unit in zip(solution, UNITS, strict=False)))
         self.law = measured if self._measured else self._prior
-        if leastsquares.is_to_begin_anew(self.law is not None, self.totals[0]):
-            self._recent = [0.0] * len(PRODUCTS)
 
 
 def _dot(left: Sequence[float], right: Sequence[float]) -> float:

@@ -60,10 +60,14 @@ def update(loop: Record, fits: Floats) -> None:
     keep = leastsquares.kept_share(block[0], loop["fitted_steps"])
     for place in range(len(recent)):
         recent[place] = keep * recent[place] + block[place]
-        block[place] = 0.0
     loop["unfitted"] = 0
     if leastsquares.enough(recent):
         _solve(loop, fits)
+        if leastsquares.is_to_begin_anew(loop["measured"] > 0, loop["fitted_steps"]):
+            for place in range(len(recent)):
+                recent[place] = block[place]
+    for place in range(len(block)):
+        block[place] = 0.0
 
 
 @inner
@@ -80,5 +84,3 @@ def _solve(loop: Record, fits: Floats) -> None:
     loop["has_law"] = measured or loop["has_prior"] > 0
     for place in range(FEATURES):
         law[place] = solution[place] / UNITS[place] if measured else prior[place]
-    if leastsquares.is_to_begin_anew(loop["has_law"] > 0, loop["fitted_steps"]):
-        recent[:] = 0.0
