@@ -1,8 +1,13 @@
 """The port to the API server: what refusals say, and when nothing may be sent."""
 
-import pytest
+import json
 
-from holdfast.act.api import ApiError, NotLeading, WhileLeading, _decoded
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.act.api import ApiError, NotLeading, WhileLeading, _decoded, as_yaml
 from tests.fakes import FakeApi
 
 
@@ -35,3 +40,21 @@ def test_a_namespace_that_is_being_deleted_is_told_apart_from_other_refusals() -
 def test_an_answer_that_is_no_status_object_is_an_error_all_the_same(text: bytes) -> None:
     with pytest.raises(ApiError):
         _decoded(502, text)
+
+
+@pytest.mark.parametrize(
+    "text", ["\U0001f680", "a\u0085b", "\x7f", "\ufeff", "\u2028", "\U0010ffff", "\uffff", '"\\', "\x00\n\t"]
+)
+def test_every_character_reaches_an_api_server_that_reads_yaml(text: str) -> None:
+    body = {"args": [f"--weird={text}"], text: {"message": text}}
+    assert yaml.safe_load(as_yaml(body)) == body == json.loads(as_yaml(body))
+
+
+def test_half_a_character_spoils_no_write() -> None:
+    assert yaml.safe_load(as_yaml({"message": "a\ud83db"}).encode()) == {"message": "a\ufffdb"}
+
+
+@given(st.recursive(st.text() | st.integers() | st.booleans() | st.none(), lambda inner: st.lists(inner), max_leaves=5))
+def test_what_is_sent_is_json_and_one_line(value: object) -> None:
+    assert json.loads(as_yaml({"value": value})) == {"value": value}
+    assert len(as_yaml({"value": value}).splitlines()) == 1

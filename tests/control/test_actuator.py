@@ -221,6 +221,31 @@ async def test_a_refused_change_counts_as_a_failure_each_time_and_as_a_change_on
     assert (told.done, told.errors) == ([Action.SCALE_UP], ["act", "act"])
 
 
+async def test_a_size_that_is_refused_is_a_problem_until_it_is_taken() -> None:
+    class Frozen(FakeApi):
+        frozen = True
+
+        async def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+            if self.frozen and method == "PATCH" and path.endswith("/scale"):
+                raise ApiError(422, "freeze: no more than one replica")
+            return await super().request(method, path, **more)
+
+    api, part = Frozen(), parts(sizes={"h100": 2}, ready={"h100": 2})
+    api.objects = cluster().objects
+    api.put_object(
+        f"{DEPLOYMENTS}/chat-h100", {"metadata": {"ownerReferences": [{"uid": "uid-chat"}]}, "spec": {"replicas": 2}}
+    )
+    acting, up = actuator(api), decision(part, Action.SCALE_UP, h100=3)
+    for now in (0.0, 5.0):
+        await acting.act([part], [up], [], [], now=now)
+        (problem,) = acting.problems(part.spec.key)
+        assert problem.reason is Reason.APPLY_FAILED
+        assert problem.message == "Deployment chat-h100 was not set to 3 replicas: freeze: no more than one replica"
+    api.frozen = False
+    await acting.act([part], [up], [], [], now=10.0)
+    assert not acting.problems(part.spec.key)
+
+
 async def test_a_write_whose_answer_was_lost_counts_as_a_change_for_the_next_tick_finds_it_made() -> None:
     api, part, told = cluster(), parts(sizes={"h100": 2}, ready={"h100": 2}), Told()
     api.fail_with = ApiUnreachable("the connection was lost")

@@ -204,9 +204,9 @@ def failing(replica: Replica) -> View:
     return view(group=running(size=1, failing=(replica,)))
 
 
-def stopped_by(reason: Reason, message: str, ready: int = 0) -> View:
+def stopped_by(reason: Reason, message: str, ready: int = 0, **more: object) -> View:
     told = ServiceView(CHAT, traffic(5.0), problems=(ClusterProblem(reason, message),)).snapshot()
-    return view(group=running(ready, size=max(1, ready)), service=told)
+    return view(**{"group": running(ready, size=max(1, ready)), "service": told, **more})
 
 
 def invalid(_: View) -> Told:
@@ -421,6 +421,10 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
         view(group=running(3, size=4, pending=WAITING), **needing(4, offering=3)),
     ),
     "CapacityAvailable, quota": (CAPACITY, stopped_by(Reason.QUOTA_EXCEEDED, "chat-h100: exceeded quota: gpus")),
+    "CapacityAvailable, size refused": (
+        CAPACITY,
+        stopped_by(Reason.APPLY_FAILED, "Deployment chat-h100 was not set to 6 replicas: a freeze", 4, **needing(6)),
+    ),
     "CapacityAvailable, out": (CAPACITY, view(**needing(4, out=OUT))),
     "Reconciling, rollout": (RECONCILING, view(group=running(4, rolling_out=True))),
     "Reconciling, starting": (RECONCILING, unserved(starting=True)),

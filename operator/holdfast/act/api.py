@@ -18,6 +18,9 @@ Body = dict[str, Any]
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 JSON = "application/json"
+# What stands in no text of YAML, or ends a line there; half a pair of UTF-16 stands in no text at all.
+_ESCAPED = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029, 0xFEFF, 0xFFFE, 0xFFFF)}
+_ESCAPED |= dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}")
 
 
 class ApiError(Exception):
@@ -103,6 +106,9 @@ class KubernetesApi:
         body: Body | None = None,
         content_type: str = JSON,
     ) -> Body:
+        sent: Body | str | None = body
+        if content_type == APPLY and body is not None:
+            sent, content_type = as_yaml(body), f"{APPLY}; charset=utf-8"  # with it the client sends a text as it is
         _, url, headers, _, _ = await self._client.param_serialize(
             method,
             path,
@@ -111,11 +117,16 @@ class KubernetesApi:
             auth_settings=["BearerToken"],
         )
         try:
-            response = await self._client.call_api(method, url, headers, body, _request_timeout=self._timeout_seconds)
+            response = await self._client.call_api(method, url, headers, sent, _request_timeout=self._timeout_seconds)
             text = await response.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise ApiUnreachable(f"{method} {path}: {type(error).__name__}") from error
         return _decoded(response.status, text)
+
+
+def as_yaml(body: Body) -> str:
+    """JSON that means the same as YAML, which does not know the pairs of escapes that JSON has beyond U+FFFF."""
+    return json.dumps(body, ensure_ascii=False).translate(_ESCAPED)
 
 
 def _decoded(status: int, text: bytes) -> Body:

@@ -24,7 +24,7 @@ from holdfast.control.record import Records
 from holdfast.control.rest import Rest
 from holdfast.control.teller import Teller
 from holdfast.domain.cluster import ClusterProblem, NodeOffer
-from holdfast.domain.decision import Action, Decision
+from holdfast.domain.decision import Action, Decision, PlacementTarget
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import Traffic
 from holdfast.observe.cluster import Invalid, ServiceParts
@@ -237,18 +237,30 @@ class Actuator:
             return False
         await self._objects.carry_out(part, changes, work, now)
         for deployment, target in changes.scale:
+            await self._scale(part, deployment, target, running)
+        for name in changes.delete:
+            shown = part.shown("Deployment", name)
+            await delete(self._api, deployment_path(decision.key.namespace, name), shown.uid if shown else "")
+        return True
+
+    async def _scale(
+        self, part: ServiceParts, deployment: str, target: PlacementTarget, running: Mapping[str, float]
+    ) -> None:
+        """Set the size of one Deployment; what a rule of the cluster refuses, the next conditions name."""
+        try:
             await scale.scale(
                 self._api,
-                decision.key.namespace,
+                part.spec.key.namespace,
                 deployment,
                 observed=target.observed_replicas,
                 wanted=target.replicas,
                 remove_first=scale.removal_order(target.remove_first, running, target.lost),
             )
-        for name in changes.delete:
-            shown = part.shown("Deployment", name)
-            await delete(self._api, deployment_path(decision.key.namespace, name), shown.uid if shown else "")
-        return True
+        except ApiError as error:
+            if error.status not in (404, 409) and not error.namespace_ends:  # those: the next tick sees why
+                told = f"Deployment {deployment} was not set to {target.replicas} replicas: {error.message}"
+                self._objects.refused(part, told)
+            raise
 
     def _admission(self, service: LLMService, accelerator: Accelerator, deployed: Deployed | None) -> int | None:
         """Return the admission limit of a rollout that starts now, worked out once a generation."""

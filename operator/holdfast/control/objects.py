@@ -81,6 +81,11 @@ class Objects:
         kept = self._kept.get(key)
         return kept.problems if kept else ()
 
+    def refused(self, part: ServiceParts, message: str) -> None:
+        """Another write for a service was refused: a problem beside those of its objects, until the next ones."""
+        kept = self._of(part)
+        kept.problems = (*kept.problems, ClusterProblem(Reason.APPLY_FAILED, refusal_told(message)))
+
     def has_activator(self, part: ServiceParts) -> bool:
         """Whether a service should have an activator."""
         return is_wanted(part.service, self._settings)

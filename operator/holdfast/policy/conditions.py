@@ -51,7 +51,7 @@ def conditions(view: View, sizes: Sizes) -> tuple[ConditionValue, ...]:
         slo_met(view, sizes),
         scaling_active(view, sizes),
         metrics_available(view),
-        capacity_available(view),
+        capacity_available(view, sizes),
         # kstatus reads the first of the two that is true: what waits for a person is not under way.
         ConditionValue(ConditionType.RECONCILING, False, stuck.reason, stuck.message)
         if stuck.status
@@ -234,8 +234,8 @@ def metrics_available(view: View) -> ConditionValue:
     return ConditionValue(kind, False, METRICS_REASONS[seen.state], seen.detail or f"metrics are {seen.state.value}")
 
 
-def capacity_available(view: View) -> ConditionValue:
-    """Every wanted replica could be placed."""
+def capacity_available(view: View, sizes: Sizes) -> ConditionValue:
+    """Every wanted replica could be placed; unknown of those that were not asked for, because a write was refused."""
     kind = ConditionType.CAPACITY_AVAILABLE
     problem = _problem(view, capacity=True)
     if problem is not None:
@@ -253,6 +253,9 @@ def capacity_available(view: View) -> ConditionValue:
     if setback is not None:
         text = f"{setback.accelerator} is out ({setback.detail}), tried again at {_clock(setback.until)}"
         return ConditionValue(kind, False, Reason.ACCELERATOR_UNAVAILABLE, text)
+    refused = _problem(view, capacity=False)
+    if refused is not None and refused.reason is Reason.APPLY_FAILED and view.size < sizes.after:
+        return ConditionValue(kind, None, refused.reason, refused.message)
     return ALL_PLACED
 
 
