@@ -71,13 +71,50 @@ def test_without_a_replica_that_waits_in_vain_nodes_may_still_come_and_nothing_i
     assert shared(claims) == {"chat": 8, "batch": 8}
 
 
-def test_who_waits_on_nodes_closed_to_others_proves_nothing_short_for_these() -> None:
-    closed = Inventory((node("n1", 4), node("n2", 2, taints=(Taint("team", "a", "NoSchedule"),))))
-    tolerant = replace(H100, tolerations=(Toleration("team", "Exists"),))
-    claims = [a_claim("one", 3, short=False), a_claim("two", 3, short=False)]
-    waiting = a_claim("waiting", 1, option=tolerant, priority=1)
-    assert shared([*claims, waiting], closed) == {"one": 3, "two": 2, "waiting": 1}
-    assert shared([*claims, replace(waiting, option=H100)], closed) == {"one": 2, "two": 1, "waiting": 1}
+def tolerating(value: str) -> AcceleratorOption:
+    return replace(H100, tolerations=(Toleration("pool", value=value),))
+
+
+def closed_to(value: str) -> Taint:
+    return Taint("pool", value, "NoSchedule")
+
+
+SPLIT = Inventory((node("x1", 4, taints=(closed_to("x"),)), node("y1", 4, taints=(closed_to("y"),))))
+CLOSED = Inventory((node("x1", 4, taints=(closed_to("x"),)), node("open", 4)))
+
+
+def test_who_waits_on_nodes_closed_to_others_takes_nothing_from_these() -> None:
+    waiting = [a_claim(name, 4, option=tolerating("x"), running=2) for name in ("a1", "a2")]
+    others = [a_claim(name, 3, option=tolerating("y"), running=2, short=False) for name in ("c1", "c2")]
+    assert shared([*waiting, *others], SPLIT) == {"a1": 2, "a2": 2, "c1": 3, "c2": 3}
+
+
+@pytest.mark.parametrize("priority", [0, 9])
+def test_who_may_run_on_a_part_of_the_nodes_goes_on_asking_until_it_has_waited_itself(priority: int) -> None:
+    wide = [a_claim(name, 3, option=tolerating("x"), running=2) for name in ("a1", "a2")]
+    narrow = [a_claim(name, 3, running=2, short=False, priority=priority) for name in ("b1", "b2")]
+    assert shared([*wide, *narrow], CLOSED) == {"a1": 2, "a2": 2, "b1": 3, "b2": 3}
+
+
+def test_who_may_run_on_all_nodes_takes_open_ones_by_priority_and_is_cut_for_none_that_cannot_use_its_own() -> None:
+    wide = a_claim("a1", 6, option=tolerating("x"), running=4, priority=9)
+    assert shared([wide, a_claim("b1", 4, running=4, short=False)], CLOSED) == {"a1": 6, "b1": 2}
+    wide = a_claim("a1", 4, option=tolerating("x"), running=4, short=False)
+    narrow = [a_claim(name, 4, running=2, priority=5) for name in ("b1", "b2")]
+    assert shared([wide, *narrow], CLOSED)["a1"] == 4
+
+
+@pytest.mark.parametrize("short", [True, False])
+@pytest.mark.parametrize("priority", [-5, 5])
+def test_a_floor_beyond_its_own_nodes_takes_nothing_from_others(short: bool, priority: int) -> None:
+    picky = a_claim("picky", 10, option=PICKY, least=10, running=8, priority=priority, short=short)
+    free = a_claim("free", 5, running=4)
+    assert shared([picky, free], Inventory(NODES)) == {"picky": 10, "free": 4}
+
+
+def test_what_one_wants_beyond_its_own_nodes_takes_nothing_from_others() -> None:
+    picky = a_claim("picky", 10, option=PICKY, running=8, priority=5, short=False)
+    assert shared([picky, a_claim("free", 6, running=4)], Inventory(NODES)) == {"picky": 10, "free": 4}
 
 
 def test_one_service_alone_competes_with_nobody() -> None:

@@ -8,7 +8,7 @@ did so a short while ago). Where nodes may still come, asking for more is what m
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Self
 
 from holdfast.domain.service import ServiceKey
@@ -87,16 +87,20 @@ def arbitrate(
     """Return what the services that must give way may have, and what to remember."""
     if fleet.is_idle(claims):
         return {}, Fleet()
+    promised, claims = claims, _housed(claims, inventory)
     tight = [pool for pool in pools_of(claims.values(), inventory) if pool.wanted > pool.gpus]
     contested = _contested(tight)
     known = _watched(fleet.shortages, contested, now, settings)
     active = {shortage.of for shortage in known if now < shortage.until}
     scarce = [pool for pool in contested if any(_selector(claim) in active for claim in pool.claims)]
-    sharing = share(scarce, claims, inventory, solve)
+    inner = [pool for pool in tight if pool not in scarce and any(_is_within(pool, wider) for wider in scarce)]
+    sharing = share([*scarce, *inner], claims, inventory, solve)
     granted = {**sharing.replicas, **dict.fromkeys(sharing.moved, 0)}
     holders = _holders(scarce, granted)
-    losers = [claims[key] for key, replicas in sharing.replicas.items() if replicas < claims[key].want]
-    grants = {claim.key: _grant(claim, granted[claim.key], holders[claim.key]) for claim in losers}
+    kept = {key: max(replicas, promised[key].least) for key, replicas in sharing.replicas.items()}
+    losers = [claims[key] for key, replicas in kept.items() if replicas < claims[key].want]
+    losers = [claim for claim in losers if not any(_fills(pool, claim, granted) for pool in inner)]
+    grants = {claim.key: _grant(claim, kept[claim.key], holders[claim.key]) for claim in losers}
     grants |= {key: _moved(claims[key], to, holders[key]) for key, to in sharing.moved.items()}
     return grants, Fleet(known, dict(_promised(fleet.promises, tight, granted, now)))
 
@@ -117,6 +121,29 @@ def _contested(tight: list[Pool]) -> list[Pool]:
     """Leave out those of a service that is alone there: what it waits for is taken from nobody."""
     keys = {claim.key for pool in tight if len(pool.claims) > 1 or pool.beside for claim in pool.claims}
     return [pool for pool in tight if any(claim.key in keys for claim in pool.claims)]
+
+
+def _housed(claims: Mapping[ServiceKey, Claim], inventory: Inventory) -> dict[ServiceKey, Claim]:
+    """The claims, with no more of the least than the nodes they may run on could hold: others' GPUs do not help it."""
+    most: dict[tuple[str, frozenset[str], int], int] = {}
+    found = dict(claims)
+    for key, claim in claims.items():
+        place = claim.option.resource, inventory.room(claim.option).names, claim.option.gpus_per_replica
+        if place not in most:
+            most[place] = inventory.gpus(*place) // claim.option.gpus_per_replica
+        if place[1] and most[place] + claim.outside < claim.least:
+            found[key] = replace(claim, least=most[place] + claim.outside)
+    return found
+
+
+def _is_within(pool: Pool, wider: Pool) -> bool:
+    return {claim.key for claim in pool.claims} <= {claim.key for claim in wider.claims}
+
+
+def _fills(pool: Pool, claim: Claim, granted: Mapping[ServiceKey, int]) -> bool:
+    """Whether a claim is bounded by its own nodes, which have not proved short: if it goes on asking, some may come."""
+    left = pool.gpus - sum(each.gpus(granted[each.key]) for each in pool.claims)
+    return claim in pool.claims and left < claim.option.gpus_per_replica
 
 
 def _selector(claim: Claim) -> Selector:
