@@ -45,7 +45,7 @@ class FakeApi:
         path: str,
         *,
         query: Mapping[str, str] | None = None,
-        body: dict[str, Any] | None = None,
+        body: Any = None,
         content_type: str = "application/json",
     ) -> dict[str, Any]:
         self.requests.append((method, path, dict(query or {}), copy.deepcopy(body)))
@@ -90,8 +90,10 @@ class FakeApi:
         self._check_version(path, body)
         return self.put_object(path, body)
 
-    def _patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _patch(self, path: str, body: Any) -> dict[str, Any]:
         base = path.removesuffix("/scale").removesuffix("/status")
+        if isinstance(body, list):
+            return self.put_object(base, _patched(self.objects[base], body))
         self._check_version(base, body)
         self._check_uid(base, body)
         stored = self.put_object(base, _merged(self.objects.get(base, {}), body))
@@ -148,6 +150,22 @@ class HangingApi(FakeApi):
         if self._path_part in path:
             await asyncio.Event().wait()
         return await super().request(method, path, **more)
+
+
+def _patched(old: dict[str, Any], operations: list[dict[str, Any]]) -> dict[str, Any]:
+    """JSON Patch with `test` and `remove`."""
+    result = copy.deepcopy(old)
+    for operation in operations:
+        *way, last = operation["path"].strip("/").split("/")
+        there: Any = result
+        for step in way:
+            there = there[int(step) if isinstance(there, list) else step]
+        place = int(last) if isinstance(there, list) else last
+        if operation["op"] == "remove":
+            del there[place]
+        elif there[place] != operation["value"]:
+            raise ApiError(422, f"testing {operation['path']} failed")
+    return result
 
 
 def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 import copy
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from holdfast.act.api import ApiError
 from holdfast.act.resources import service_path
@@ -176,6 +178,57 @@ async def test_what_others_add_to_the_status_is_theirs_and_causes_no_further_wri
         await writer.write(KEY, "u1", ours, observed=shown, now=float(second))
     await writer.settle()
     assert len(api.writes()) == 1
+
+
+RESTORED = {
+    "recommendation": {"action": "Hold"},
+    "cost": {"perHour": 9.0},
+    "placements": [{"accelerator": "h100", "ready": 1}, {"accelerator": "zzz", "ready": 1}],
+    "lastDecision": {"action": "ScaleUp", "guards": ["x"]},
+}
+STUCK = {"type": "Stalled", "status": "True", "reason": "ProgressDeadlineExceeded", "message": ""}
+
+
+async def test_what_a_restored_backup_left_in_our_parts_is_taken_away_once_and_others_keep_theirs() -> None:
+    ours = status(**ready("True"), placements=[{"accelerator": "h100", "ready": 1}], lastDecision={"action": "ScaleUp"})
+    theirs = {"type": "Theirs", "status": "True", "reason": "R", "message": ""}
+    api, path = api_with_service(), service_path(KEY)
+    writer = StatusWriter(api)
+    await writer.write(KEY, "u1", ours, observed={}, now=0.0)
+    restored = {**ours, **RESTORED, "more": 1, "conditions": [STUCK, *ours["conditions"], theirs]}
+    api.objects[path]["status"] = restored
+    for second in range(5, 60, 5):
+        await writer.write(KEY, "u1", ours, observed=api.objects[path]["status"], now=float(second))
+    await writer.settle()
+    # The fake merges lists as a whole, so that the apply that follows takes the condition of others along.
+    taken, applied = [body for method, _, _, body in api.requests if method == "PATCH"][1:]
+    assert {operation["path"] for operation in taken if operation["op"] == "remove"} == {
+        *(f"/status/{name}" for name in RESTORED),
+        "/status/conditions/0",
+    }
+    assert taken[0] == {"op": "test", "path": "/metadata/uid", "value": "u1"}
+    assert applied["status"] == ours
+    assert api.objects[path]["status"] == {**ours, "more": 1}
+
+
+async def test_who_writes_in_our_parts_again_and_again_is_not_fought() -> None:
+    api, ours = api_with_service(), status(**ready("True"))
+    writer = StatusWriter(api)
+    for second in range(0, 600, 5):
+        shown = {**ours, "conditions": [*ours["conditions"], STUCK]}
+        api.objects[service_path(KEY)]["status"] = shown
+        await writer.write(KEY, "u1", ours, observed=shown, now=float(second))
+    assert len(api.writes()) == 3
+
+
+def test_no_part_of_the_status_has_a_default_that_would_be_taken_for_somebody_elses() -> None:
+    def defaults(schema: Any) -> bool:
+        if isinstance(schema, dict):
+            return "default" in schema or any(map(defaults, schema.values()))
+        return isinstance(schema, list) and any(map(defaults, schema))
+
+    crd = yaml.safe_load((Path(__file__).parents[2] / "crds" / "llmservices.holdfast.dev.yaml").read_text())
+    assert not defaults(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"])
 
 
 async def test_an_api_server_that_keeps_another_form_is_not_written_to_again_and_again() -> None:

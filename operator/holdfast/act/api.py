@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ Body = dict[str, Any]
 
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
+PATCH = "application/json-patch+json"
 JSON = "application/json"
 # What stands in no text of YAML, or ends a line there; half a pair of UTF-16 stands in no text at all.
 _ESCAPED = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029, 0xFEFF, 0xFFFE, 0xFFFF)}
@@ -56,7 +57,10 @@ class NotLeading(Exception):
 
 
 class ApiPort(Protocol):
-    """Sends one request and returns the decoded object; raises ApiError or ApiUnreachable."""
+    """Sends one request and returns the decoded object; raises ApiError or ApiUnreachable.
+
+    The body is a list where the content type is `PATCH`.
+    """
 
     async def request(
         self,
@@ -64,7 +68,7 @@ class ApiPort(Protocol):
         path: str,
         *,
         query: Mapping[str, str] | None = None,
-        body: Body | None = None,
+        body: Body | Sequence[Body] | None = None,
         content_type: str = JSON,
     ) -> Body: ...
 
@@ -82,7 +86,7 @@ class WhileLeading:
         path: str,
         *,
         query: Mapping[str, str] | None = None,
-        body: Body | None = None,
+        body: Body | Sequence[Body] | None = None,
         content_type: str = JSON,
     ) -> Body:
         if method != "GET" and not self._may_write():
@@ -103,10 +107,10 @@ class KubernetesApi:
         path: str,
         *,
         query: Mapping[str, str] | None = None,
-        body: Body | None = None,
+        body: Body | Sequence[Body] | None = None,
         content_type: str = JSON,
     ) -> Body:
-        sent: Body | str | None = body
+        sent: Body | Sequence[Body] | str | None = body
         if content_type == APPLY and body is not None:
             sent, content_type = as_yaml(body), f"{APPLY}; charset=utf-8"  # with it the client sends a text as it is
         _, url, headers, _, _ = await self._client.param_serialize(
@@ -124,7 +128,7 @@ class KubernetesApi:
         return _decoded(response.status, text)
 
 
-def as_yaml(body: Body) -> str:
+def as_yaml(body: Body | Sequence[Body]) -> str:
     """JSON that means the same as YAML, which does not know the pairs of escapes that JSON has beyond U+FFFF."""
     return json.dumps(body, ensure_ascii=False).translate(_ESCAPED)
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from holdfast.act.api import APPLY, MERGE, ApiError, ApiPort, Body
+from holdfast.act.api import APPLY, MERGE, PATCH, ApiError, ApiPort, Body
 from holdfast.act.later import Later
+from holdfast.act.leftovers import leftovers
 from holdfast.act.resources import service_path
 from holdfast.act.steady import same
 from holdfast.api.llmservice import GROUP, KIND, VERSION
@@ -34,6 +35,8 @@ class _Written:
     at: float
     seen: bool = False  # whether the watch has shown it since
     edited_at: float | None = None  # since when it shows something else
+    left: tuple[Body, ...] = ()  # how what it shows beside ours would be taken away
+    taken: tuple[Body, ...] = ()  # how that was done before: what comes back is not taken away again
 
 
 class StatusWriter:
@@ -60,6 +63,8 @@ class StatusWriter:
         due_at = -math.inf if edited else last.at + least_age_seconds(last.status, status)
         if due_at == -math.inf:
             await self._later.displace(key)
+            if edited and last.left:
+                await self._take_away(key, uid, last)
             await self._send(key, uid, status, now)
             return math.inf if self.last(key, observed) is status else -math.inf
         if due_at <= now:
@@ -73,14 +78,27 @@ class StatusWriter:
         last = self._written.get(key)
         if last is None:
             return
-        if observed == last.status or _holds(observed, last.status):
-            self._written[key] = replace(last, seen=True, edited_at=None)
-        elif last.seen and last.edited_at is None:
-            self._written[key] = replace(last, edited_at=now)
+        ours = observed == last.status or _holds(observed, last.status)
+        left = () if observed == last.status else leftovers(observed, last.status)
+        if ours and left in ((), last.taken):
+            self._written[key] = replace(last, seen=True, edited_at=None, left=())
+        elif ours or last.seen:
+            since = now if last.edited_at is None else last.edited_at
+            self._written[key] = replace(last, edited_at=since, left=left)
 
     async def settle(self) -> None:
         """Wait for the writes under way."""
         await self._later.settle()
+
+    async def _take_away(self, key: ServiceKey, uid: str, last: _Written) -> None:
+        """Take away what others wrote in our parts; where the status has changed meanwhile, the watch will show it."""
+        body = [{"op": "test", "path": "/metadata/uid", "value": uid}, *last.left]
+        try:
+            await self._api.request("PATCH", f"{service_path(key)}/status", body=body, content_type=PATCH)
+        except ApiError as error:
+            if error.status not in (404, 409, 422):
+                raise
+        self._written[key] = replace(last, taken=last.left)
 
     async def _send(self, key: ServiceKey, uid: str, status: Body, now: float) -> None:
         """Write it; where the object is gone or its name belongs to another, there is nobody to tell."""
@@ -91,7 +109,8 @@ class StatusWriter:
             "status": status,
         }
         if await apply_status(self._api, service_path(key), body, LLMServiceStatus):
-            self._written[key] = _Written(status, now)
+            last = self._written.get(key)
+            self._written[key] = _Written(status, now, taken=last.taken if last else ())
 
     def last(self, key: ServiceKey, observed: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the newest status known: our own last write, else what the object says."""
