@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.cluster
 _READY_SECONDS = 120.0
 _TOLD_SECONDS = Promised(30.0)  # from when a fact can be seen
 _RARE_GPU = "example.com/gpu"
+_MOTTO = "\N{ROCKET} up \N{LINE SEPARATOR}\N{ZERO WIDTH NO-BREAK SPACE}"  # what JSON and YAML write in different ways
 _ANY_NODE = {"kubernetes.io/os": "linux"}
 _L40S = {"name": "l40s", "nodeSelector": {nodes.GPU_PRODUCT_LABEL: stack.L40S}}
 
@@ -31,7 +33,7 @@ def services(operator: None, place: Kubectl) -> Iterator[Kubectl]:
     place.apply(
         [
             stack.small_service("beside"),
-            _with_engine("imageless", image="holdfast.local/absent:1"),
+            _with_engine("imageless", image="holdfast.local/absent:1", env=[{"name": "MOTTO", "value": _MOTTO}]),
             _with_accelerators("homeless", {"name": "h100", "nodeSelector": {nodes.GPU_PRODUCT_LABEL: stack.H100}}),
             # An engine that cannot start: its context does not fit into any GPU.
             _with_accelerators(
@@ -61,6 +63,7 @@ def test_an_image_that_does_not_exist_is_told(pod_beside: Json, services: Kubect
         "llms", "imageless", lambda found: _reason(found, "Ready") == "ImagePullFailing", _TOLD_SECONDS, "the reason"
     )
     assert "absent" in condition(told, "Ready")["message"]
+    assert {"name": "MOTTO", "value": _MOTTO} in _only_pod(services, "imageless")["spec"]["containers"][0]["env"]
 
 
 def test_an_accelerator_that_no_node_has_is_told(pod_beside: Json, services: Kubectl) -> None:
@@ -83,6 +86,22 @@ def test_somebody_elses_service_is_told_and_left_alone(pod_beside: Json, service
     services.delete("service", "taken")
     services.wait_for("llms", "taken", _is_ready, _READY_SECONDS, "Ready once the name is free")
     assert services.get_json("service", "taken")["metadata"]["ownerReferences"][0]["name"] == "taken"
+
+
+def test_what_a_restored_backup_leaves_in_our_parts_of_a_status_goes_and_what_is_others_stays(
+    pod_beside: Json, services: Kubectl
+) -> None:
+    since = "2026-01-01T00:00:00Z"
+    told = {"status": "True", "reason": "Restored", "message": "as it was", "lastTransitionTime": since}
+    conditions = [{"type": "Stalled", **told}, {"type": "example.com/Theirs", **told}]
+    status = {"conditions": conditions, "cost": {"perHour": 1e9}, "placements": [{"accelerator": "zzz", "ready": 7}]}
+    restored = {**_identity("beside"), "status": status}
+    how = ("--server-side", "--force-conflicts", "--field-manager=backup", "--subresource=status", "-f", "-")
+    services.run("apply", *how, stdin=json.dumps(restored))
+    assert condition(services.get_json("llms", "beside"), "Stalled")["reason"] == "Restored"
+    found = services.wait_for("llms", "beside", _is_as_ours, _TOLD_SECONDS, "what the operator writes, and no more")
+    assert condition(found, "example.com/Theirs")["reason"] == "Restored"
+    assert _is_ready(found)
 
 
 def test_kubectl_scale_pins_the_size(pod_beside: Json, services: Kubectl) -> None:
@@ -148,6 +167,17 @@ def _with_accelerators(name: str, *accelerators: Json) -> Json:
     made = stack.small_service(name)
     made["spec"]["accelerators"] = list(accelerators)
     return made
+
+
+def _identity(name: str) -> Json:
+    made = stack.small_service(name)
+    return {"apiVersion": made["apiVersion"], "kind": made["kind"], "metadata": {"name": name}}
+
+
+def _is_as_ours(found: Json) -> bool:
+    status = found["status"]
+    placed = [placement["accelerator"] for placement in status.get("placements", ())]
+    return not condition(found, "Stalled") and "cost" not in status and placed == ["l40s"]
 
 
 def _somebody_elses_service() -> Json:

@@ -53,7 +53,8 @@ BUDGET_NEEDS_COSTS = Rule(
 )
 BUDGET_PAYS_FOR_THE_MINIMUM = Rule(
     f"{_NO_BUDGET} || {_cel_pays_for('(self.scaling.min > 0 ? self.scaling.min : 1)')}",
-    "budget.maxCostPerHour pays for fewer than scaling.min replicas on every accelerator: raise it or lower min",
+    "budget.maxCostPerHour pays for no replica, or for fewer than scaling.min, on every accelerator:"
+    " raise it or lower min",
     lambda spec: _pays_for(spec, max(1, spec.scaling.min)),
     ".budget",
 )
