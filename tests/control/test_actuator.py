@@ -24,7 +24,7 @@ from holdfast.observe.engines import Engine, limits_from
 from holdfast.render import RenderSettings
 from holdfast.render.names import LIMITS_ANNOTATION
 from tests.control.parts import as_watched, body, decision, llmservice, parts
-from tests.fakes import FakeApi
+from tests.fakes import FakeApi, RefusingApi
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/prod/deployments"
 SERVICES = "/apis/holdfast.dev/v1alpha1/namespaces/prod/llmservices"
@@ -236,14 +236,33 @@ async def test_a_size_that_is_refused_is_a_problem_until_it_is_taken() -> None:
         f"{DEPLOYMENTS}/chat-h100", {"metadata": {"ownerReferences": [{"uid": "uid-chat"}]}, "spec": {"replicas": 2}}
     )
     acting, up = actuator(api), decision(part, Action.SCALE_UP, h100=3)
-    for now in (0.0, 5.0):
+    for now in (0.0, 5.0, 10.0):
         await acting.act([part], [up], [], [], now=now)
         (problem,) = acting.problems(part.spec.key)
         assert problem.reason is Reason.APPLY_FAILED
         assert problem.message == "Deployment chat-h100 was not set to 3 replicas: freeze: no more than one replica"
     api.frozen = False
-    await acting.act([part], [up], [], [], now=10.0)
+    await acting.act([part], [up], [], [], now=15.0)
     assert not acting.problems(part.spec.key)
+
+
+async def test_what_is_refused_is_tried_ever_more_rarely_and_at_once_where_it_is_something_else() -> None:
+    tried: list[float] = []
+
+    class Counting(RefusingApi):
+        async def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+            if method != "GET" and "/deployments" in path:
+                tried.append(now)
+            return await super().request(method, path, **more)
+
+    api, part = Counting("deployments", 403), parts()
+    api.objects = cluster().objects
+    acting = actuator(api)
+    for now in (5.0 * tick for tick in range(40)):
+        wanted = decision(part, Action.CREATE, h100=2 if now < 150.0 else 3)
+        await acting.act([part], [wanted], [], [], now=now)
+        assert acting.problems(part.spec.key)
+    assert tried == [0.0, 5.0, 15.0, 35.0, 75.0, 135.0, 150.0, 155.0, 165.0, 185.0]
 
 
 async def test_a_write_whose_answer_was_lost_counts_as_a_change_for_the_next_tick_finds_it_made() -> None:

@@ -16,11 +16,13 @@ from holdfast.act.apply import delete
 from holdfast.act.discovery import has_pod_monitors
 from holdfast.act.resources import deployment_path, service_path
 from holdfast.api.llmservice import Accelerator, LLMService
+from holdfast.api.reasons import Reason
 from holdfast.control import record
 from holdfast.control.livelimits import UNSEEN, LiveLimits
-from holdfast.control.objects import Objects
-from holdfast.control.plan import Plan, plan
+from holdfast.control.objects import Objects, Work
+from holdfast.control.plan import Plan, fingerprint, plan
 from holdfast.control.record import Records
+from holdfast.control.refusals import Refusals
 from holdfast.control.rest import Rest
 from holdfast.control.teller import Teller
 from holdfast.domain.cluster import ClusterProblem, NodeOffer
@@ -83,6 +85,7 @@ class Actuator:
         self._teller = Teller(self._api)
         self._uids: dict[ServiceKey, str] = {}
         self._rests: dict[ServiceKey, Rest] = {}
+        self._refusals = Refusals()
         self._limits: dict[tuple[str, str], tuple[object, int | None]] = {}
         self._reached: dict[ServiceKey, float] = {}
         self._pod_monitor = False
@@ -231,17 +234,37 @@ class Actuator:
     async def _carry_out(
         self, part: ServiceParts, decision: Decision, changes: Plan, running: Mapping[str, float], now: float
     ) -> bool:
-        """Write all of it; whether the service still was what was decided on."""
+        """Write all of it, but for what was refused just now; whether the service still was what was decided on."""
+        key, what = decision.key, (fingerprint(part, changes), part.live, changes)
         work = self._objects.work(part, changes, now)
+        if not self._refusals.is_due(key, what, now):
+            return False
         if (changes.moves or work) and not await self._still_wanted(decision):
             return False
+        try:
+            await self._write(part, decision, changes, work, running, now)
+        finally:
+            if any(problem.reason is Reason.APPLY_FAILED for problem in self._objects.problems(key)):
+                self._refusals.refused(key, what, now)
+            else:
+                self._refusals.forget([key])
+        return True
+
+    async def _write(
+        self,
+        part: ServiceParts,
+        decision: Decision,
+        changes: Plan,
+        work: Work,
+        running: Mapping[str, float],
+        now: float,
+    ) -> None:
         await self._objects.carry_out(part, changes, work, now)
         for deployment, target in changes.scale:
             await self._scale(part, deployment, target, running)
         for name in changes.delete:
             shown = part.shown("Deployment", name)
             await delete(self._api, deployment_path(decision.key.namespace, name), shown.uid if shown else "")
-        return True
 
     async def _scale(
         self, part: ServiceParts, deployment: str, target: PlacementTarget, running: Mapping[str, float]
@@ -297,6 +320,7 @@ class Actuator:
         self._objects.forget_all_but(uids)
         self._live.forget_all_but(uids)
         self._teller.forget(gone)
+        self._refusals.forget(gone)
         for key in gone:
             self._rests.pop(key, None)
             self._reached.pop(key, None)
