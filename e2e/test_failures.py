@@ -111,10 +111,8 @@ def outage(chat: Json, place: Kubectl, system: Kubectl) -> Iterator[Outage]:
 
 class TestWhilePrometheusIsAway:
     def test_the_outage_is_told_and_the_engines_go_on(self, outage: Outage, place: Kubectl) -> None:
-        held = place.wait_for(
-            "llms", "chat", lambda found: _says(found, "MetricsAvailable", "False"), 60, "the outage as a condition"
-        )
-        assert condition(held, "MetricsAvailable")["reason"] == "PrometheusUnreachable"
+        held = place.wait_for("llms", "chat", _is_blind, 60, "the outage as a condition")
+        assert condition(held, "MetricsAvailable")["status"] == "False"
         assert condition(held, "ScalingActive")["reason"] == "MetricsHold"
         assert condition(held, "Ready")["status"] == "True"
 
@@ -366,6 +364,11 @@ def _desired(found: Json) -> int:
 
 def _size(found: Json) -> int:
     return int(found["spec"]["replicas"])
+
+
+def _is_blind(found: Json) -> bool:
+    """By the outage: on a busy machine a replica's metrics may have been late before it."""
+    return bool(condition(found, "MetricsAvailable").get("reason") == "PrometheusUnreachable")
 
 
 def _says(found: Json, kind: str, status: str) -> bool:
