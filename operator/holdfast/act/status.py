@@ -35,8 +35,7 @@ class _Written:
     at: float
     seen: bool = False  # whether the watch has shown it since
     edited_at: float | None = None  # since when it shows something else
-    left: tuple[Body, ...] = ()  # how what it shows beside ours would be taken away
-    taken: tuple[Body, ...] = ()  # how that was done before: what comes back is not taken away again
+    taken: tuple[Body, ...] = ()  # what was taken away beside ours: what comes back is not taken away again
 
 
 class StatusWriter:
@@ -63,8 +62,8 @@ class StatusWriter:
         due_at = -math.inf if edited else last.at + least_age_seconds(last.status, status)
         if due_at == -math.inf:
             await self._later.displace(key)
-            if edited and last.left:
-                await self._take_away(key, uid, last)
+            if edited and (left := leftovers(observed, last.status)):
+                await self._take_away(key, uid, last, left)
             await self._send(key, uid, status, now)
             return math.inf if self.last(key, observed) is status else -math.inf
         if due_at <= now:
@@ -81,24 +80,23 @@ class StatusWriter:
         ours = observed == last.status or _holds(observed, last.status)
         left = () if observed == last.status else leftovers(observed, last.status)
         if ours and left in ((), last.taken):
-            self._written[key] = replace(last, seen=True, edited_at=None, left=())
-        elif ours or last.seen:
-            since = now if last.edited_at is None else last.edited_at
-            self._written[key] = replace(last, edited_at=since, left=left)
+            self._written[key] = replace(last, seen=True, edited_at=None)
+        elif last.edited_at is None and (ours or last.seen):
+            self._written[key] = replace(last, edited_at=now)
 
     async def settle(self) -> None:
         """Wait for the writes under way."""
         await self._later.settle()
 
-    async def _take_away(self, key: ServiceKey, uid: str, last: _Written) -> None:
+    async def _take_away(self, key: ServiceKey, uid: str, last: _Written, left: tuple[Body, ...]) -> None:
         """Take away what others wrote in our parts; where the status has changed meanwhile, the watch will show it."""
-        body = [{"op": "test", "path": "/metadata/uid", "value": uid}, *last.left]
+        body = [{"op": "test", "path": "/metadata/uid", "value": uid}, *left]
         try:
             await self._api.request("PATCH", f"{service_path(key)}/status", body=body, content_type=PATCH)
         except ApiError as error:
             if error.status not in (404, 409, 422):
                 raise
-        self._written[key] = replace(last, taken=last.left)
+        self._written[key] = replace(last, taken=left)
 
     async def _send(self, key: ServiceKey, uid: str, status: Body, now: float) -> None:
         """Write it; where the object is gone or its name belongs to another, there is nobody to tell."""
