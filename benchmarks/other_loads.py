@@ -14,11 +14,12 @@ import math
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from holdfast.cli.simulate import declare
+from holdfast.simulator.twin.peak import smallest
 from holdfast.simulator.twin.policies import make_policy
 from holdfast.simulator.twin.results import summary
 from holdfast.simulator.twin.run import Declared, simulate
@@ -105,17 +106,17 @@ def play(played: Scenario, services: Sequence[Declared], seed: int, policy: str)
     return float(told["attainment"] or 0.0), float(told["gpu_hours"])
 
 
-def smallest(run: Callable[[str], Outcome], attainment: float) -> str:
+def cell(outcome: Outcome) -> str:
+    """An outcome as the table shows it."""
+    attained, hours = outcome
+    return f"{100.0 * attained:.1f}, {hours:.1f}"
+
+
+def as_good(run: Callable[[str], Outcome], attainment: float) -> str:
     """The smallest static size that attains so much, and what it costs."""
-    low, high, found = 0, MOST_REPLICAS + 1, "none"
-    while high - low > 1:
-        size = (low + high) // 2
-        attained, hours = run(f"static:{size}")
-        if attained >= attainment:
-            high, found = size, f"{size}: {100.0 * attained:.1f}, {hours:.1f}"
-        else:
-            low = size
-    return found
+    play = cache(lambda size: run(f"static:{size}"))
+    size = smallest(lambda size: play(size)[0] >= attainment, MOST_REPLICAS)
+    return f"{size}: {cell(play(size))}" if play(size)[0] >= attainment else "none"
 
 
 def main() -> int:
@@ -131,10 +132,8 @@ def main() -> int:
         played = scenario(name, LOADS[name], given.objective)
         services = [declare(played, entry, Path(), given.data, given.seed) for entry in played.services]
         run = partial(play, played, services, given.seed)
-        attained, hours = run("holdfast")
-        others = (run(policy) for policy in BESIDE)
-        cells = [f"{100.0 * attained:.1f}, {hours:.1f}", smallest(run, attained)]
-        cells += [f"{100.0 * share:.1f}, {paid:.1f}" for share, paid in others]
+        ours = run("holdfast")
+        cells = [cell(ours), as_good(run, ours[0]), *(cell(run(policy)) for policy in BESIDE)]
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
     return 0
 
