@@ -96,6 +96,27 @@ def test_the_gain_moves_only_where_load_and_verdicts_disagree(rate: float, bad_s
 
 
 @pytest.mark.parametrize(
+    ("rate", "bad_share", "direction"),
+    [(3.0, 0.0, 1), (3.0, 0.005, 1), (3.0, 0.006, 0), (2.8, 0.0, 0), (3.0, 0.3, -1), (math.nan, 0.0, 0)],
+    ids=["all kept", "half of the budget", "more than half", "idle", "misses", "no number"],
+)
+def test_with_no_headroom_left_a_loaded_replica_is_tried_with_a_little_more(
+    rate: float, bad_share: float, direction: int
+) -> None:
+    look = minute(rate, bad_share)
+    gain = correct(believed(), look, "h100", MODEL, headroom_is_least=True).beliefs[0].correction.gain
+    assert (gain > 1.0) - (gain < 1.0) == direction
+    assert gain < 1.02
+
+
+def test_what_is_tried_ends_where_replicas_are_no_longer_loaded() -> None:
+    capacity = believed()
+    for _ in range(500):
+        capacity = correct(capacity, minute(3.5), "h100", MODEL, headroom_is_least=True)
+    assert 3.5 / 0.7 <= capacity.beliefs[0].rate_rps < 3.5 / 0.7 * 1.02
+
+
+@pytest.mark.parametrize(
     ("rate", "busiest", "direction"),
     [(2.5, 1.0, -1), (2.5, 1.4, -1), (2.5, 2.0, 0), (1.0, 3.0, -1), (1.0, 5.0, 0)],
     ids=["even", "below capacity all", "one above", "one below, others idle", "one above, others idle"],

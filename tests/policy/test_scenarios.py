@@ -52,6 +52,15 @@ def test_a_short_burst_goes_by_without_a_second_wave_of_replicas() -> None:
     assert cluster.replicas() <= 5
 
 
+@pytest.mark.parametrize("slack", [1.0, 1.25, 1.5], ids=["as believed", "a quarter more", "half more"])
+def test_replicas_that_carry_more_than_is_believed_are_found_out_within_the_objective(slack: float) -> None:
+    """Sizes never let them show it: only where nothing is missed for long is a little more tried."""
+    cluster = FluidCluster(CHAT, steps((0, 40.0)), ONE, slack=slack).run(6 * 3600)
+    assert cluster.attainment(3600, 6 * 3600) >= 0.99
+    mean = sum(decision.verdict.replicas for at, decision in cluster.decisions if at > 3600) / (5 * 3600 / cluster.tick)
+    assert mean <= 1.25 * 40.0 / 4.0 / slack
+
+
 def test_prometheus_gone_holds_the_size_says_so_and_recovers() -> None:
     gone = range(300, 420)
     sight = lambda second: SignalState.UNREACHABLE if int(second) in gone else SignalState.FRESH  # noqa: E731

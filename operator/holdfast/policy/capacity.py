@@ -37,7 +37,10 @@ UNDER_LOAD = 0.5
 """Share of its capacity above which a replica's bad requests say something about its capacity."""
 
 MATERIAL = 0.05
-"""A relative change of the step times below this moves no capacity."""
+"""A relative change of the step times below this moves no capacity, and one of capacity by this is tried."""
+
+WELL_LOADED = 0.7
+"""Share of its capacity, the upper end of the safe operating range, above which a replica may well carry more."""
 
 
 @value
@@ -205,35 +208,46 @@ def _estimated(memory: Capacity, mix: LengthMix) -> Capacity:
 
 
 def correct(
-    memory: Capacity, look: Look, accelerator: str, model: EngineModel, steps: StepSums | None = None
+    memory: Capacity,
+    look: Look,
+    accelerator: str,
+    model: EngineModel,
+    steps: StepSums | None = None,
+    headroom_is_least: bool = False,
 ) -> Capacity:
-    """Compare observation and prediction of the accelerator that served; `steps` are those of its engines."""
+    """Compare observation and prediction of the accelerator that served; `steps` are those of its engines.
+
+    `headroom_is_least`: requests have been good for so long that only what is believed here keeps the size as it is.
+    """
     spec, belief = memory.spec, memory.belief(accelerator)
     if spec is None or belief is None or not belief.feasible or belief.work != 1.0:
         return memory
     if look.verdicts.judged < LEAST_REQUESTS or look.replica_seconds <= 0.0:
         return memory
-    engine = _limited(spec, belief.limits)
-    corrected = replace(belief, correction=_compared(memory, engine, belief, look, model, steps))
+    slower = _slowness_ratio(memory, _limited(spec, belief.limits), belief, look, model, steps)
+    more = _load_ratio(spec, belief, look, headroom_is_least)
+    corrected = replace(belief, correction=_moved(belief.correction, slower, more))
     return replace(memory, beliefs=tuple(corrected if old is belief else old for old in memory.beliefs))
 
 
-def _compared(
-    memory: Capacity, spec: ServiceSpec, belief: Belief, look: Look, model: EngineModel, steps: StepSums | None
-) -> Correction:
-    old = belief.correction
-    measured = _steps_ratio(memory, spec, belief, steps, look.served_rps, model)
-    if measured is not None:
-        ratio = measured
-    else:  # the plugin spends what TPOT leaves: its mean is what was chosen, not what steps take
-        ratio = 1.0 if belief.fast_loop and not spec.batching_fixed else _tpot_ratio(memory, spec, belief, look, model)
-    slowness = old.slowness * ratio**LOOK_SHARE
-    gain = old.gain * _load_ratio(spec, belief, look) ** LOOK_SHARE
+def _moved(old: Correction, slower: float, more: float) -> Correction:
+    """A share of the way to steps that take `slower` times as long, and to `more` times what is carried."""
     return Correction(
-        slowness=min(1.0 / LEAST_GAIN, max(1.0 / MOST_GAIN, slowness)),
-        gain=min(MOST_GAIN, max(LEAST_GAIN, gain)),
+        slowness=min(1.0 / LEAST_GAIN, max(1.0 / MOST_GAIN, old.slowness * slower**LOOK_SHARE)),
+        gain=min(MOST_GAIN, max(LEAST_GAIN, old.gain * more**LOOK_SHARE)),
         looks=old.looks + 1,
     )
+
+
+def _slowness_ratio(
+    memory: Capacity, spec: ServiceSpec, belief: Belief, look: Look, model: EngineModel, steps: StepSums | None
+) -> float:
+    """How much longer steps take than is believed: as measured, else as time per output token says."""
+    measured = _steps_ratio(memory, spec, belief, steps, look.served_rps, model)
+    if measured is not None:
+        return measured
+    # The plugin spends what TPOT leaves: its mean is what was chosen, not what steps take.
+    return 1.0 if belief.fast_loop and not spec.batching_fixed else _tpot_ratio(memory, spec, belief, look, model)
 
 
 def _steps_ratio(
@@ -269,10 +283,12 @@ def _tpot_ratio(memory: Capacity, spec: ServiceSpec, belief: Belief, look: Look,
     return 1.0 if most is None else max(1.0, observed / max(least, most))
 
 
-def _load_ratio(spec: ServiceSpec, belief: Belief, look: Look) -> float:
+def _load_ratio(spec: ServiceSpec, belief: Belief, look: Look, headroom_is_least: bool) -> float:
     """How far off the believed rate is, by the objective: kept above it, or missed below it beyond chance.
 
     It counts as kept at the mean load and as missed at the busiest replica's: more misses than that are of shortage.
+    Sizes avoid loads above it, so that one believed too low would stay so: where headroom has nothing left to give up
+    and half of what may be bad is not, a little more is tried (docs/designs/0014-probing.md).
     """
     believed = max(belief.rate_rps, 1e-9)
     load, highest = look.rate_rps / believed, look.highest_rps / believed
@@ -282,6 +298,8 @@ def _load_ratio(spec: ServiceSpec, belief: Belief, look: Look) -> float:
         return load
     if UNDER_LOAD < highest < 1.0 and missed > allowed + 3.0 * (judged * spec.slo.budget_share) ** 0.5:
         return highest
+    if headroom_is_least and load > WELL_LOADED and look.verdicts.bad_share <= spec.slo.budget_share / 2.0:
+        return 1.0 + MATERIAL
     return 1.0
 
 

@@ -18,6 +18,11 @@ class Headroom:
     quantile: float = FIRST
     sizing: float = FIRST
 
+    @property
+    def is_least(self) -> bool:
+        """Requests have been good for so long that there is nothing left to give up."""
+        return self.quantile <= LOWEST
+
 
 def adapt(memory: Headroom, budget: Budget, state: SloState, slo: Slo, expected: float, frozen: bool) -> Headroom:
     """One step of q <- q + eta (bad share - (1 - objective) pace), weighted by the requests judged in it.

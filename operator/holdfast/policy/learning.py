@@ -174,7 +174,7 @@ def _compare(
     if not undisturbed or not is_due(look, service.spec.key, now):
         return beliefs, look
     for name in (group.accelerator for group in used):
-        beliefs = capacity.correct(beliefs, look, name, model, seen.steps_on(name))
+        beliefs = capacity.correct(beliefs, look, name, model, seen.steps_on(name), old.headroom.is_least)
     return beliefs, Look(since=now, before=look.verdicts)
 
 
