@@ -115,14 +115,14 @@ verify: install ## fail where a generated file is not what `make generate` would
 	  { echo "crds is outdated: make generate" >&2; exit 1; }
 	@diff -ru crds charts/holdfast/files/crds || { echo "the chart's CRDs are outdated: make generate" >&2; exit 1; }
 
-bench: install ## the headline table, GPU-hours beside other autoscalers: one seed; fails where a bar is missed
-	$(AUTOSCALING) --seeds 1 --check
+bench: install ## the headline table, GPU-hours beside other autoscalers: one seed, five where capacity runs short; fails where a bar is missed
+	$(AUTOSCALING) --seeds 1 --scarce-seeds 5 --check
 
 bench-full: install ## every seed, knob, fixed limit and sensitivity of it: a day; goes on where it was stopped
 	$(AUTOSCALING) --seeds 5 --tuned --sensitivity --check
 
 bench-plan: install ## what these two would run, and how long by the runs that are written down
-	$(AUTOSCALING) --seeds 1 --dry-run
+	$(AUTOSCALING) --seeds 1 --scarce-seeds 5 --dry-run
 	$(AUTOSCALING) --seeds 5 --tuned --sensitivity --dry-run
 
 bench-operator: install ## the operator's speed in small: with 100 services, and the rest

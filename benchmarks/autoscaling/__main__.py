@@ -42,12 +42,20 @@ def main(words: Sequence[str] | None = None) -> int:
     groups = [[CASES[name] for name in names], *filter(None, elsewhere)]
     alone = [relaxed(CASES[name]) for name in names if CASES[name].attains]
     peers, seeds = given.peer or PEERS, 1 if given.subset else given.seeds
+    scarce = max(seeds, given.scarce_seeds)
     fast_loop = not given.slow_only
     journal = Journal(given.results)
     if given.dry_run:
         cases = [*itertools.chain(*groups), *alone, *([SHARED] if SHARED.name in asked else [])]
         for line in outlook(
-            cases, journal, peers, seeds=seeds, fast_loop=fast_loop, tuned=given.tuned, workers=given.workers
+            cases,
+            journal,
+            peers,
+            seeds=seeds,
+            scarce_seeds=scarce,
+            fast_loop=fast_loop,
+            tuned=given.tuned,
+            workers=given.workers,
         ):
             print(line)
         return 0
@@ -59,7 +67,7 @@ def main(words: Sequence[str] | None = None) -> int:
         ThreadPoolExecutor(THREADS) as sweeps,
     ):
         campaign = Campaign(journal, given.data, workers)
-        comparison = Comparison(campaign, range(1, 1 + seeds), peers, given.tuned, sweeps)
+        comparison = Comparison(campaign, range(1, 1 + seeds), peers, given.tuned, sweeps, range(1, 1 + scarce))
         others = [(case, scenarios.submit(comparison.alone, case, fast_loop)) for case in alone]
         several = scenarios.submit(shared, campaign, range(1, 1 + seeds), fast_loop) if SHARED.name in asked else None
         found = _compared(groups, comparison, peers, fast_loop, given.data, scenarios)
@@ -119,6 +127,9 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--peer", action="append", choices=PEERS, help="may be repeated; all by default")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument(
+        "--scarce-seeds", type=int, default=1, help="at least so many where capacity runs short; default as --seeds"
+    )
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="runs at a time; default all cores")
     parser.add_argument("--subset", action="store_true", help=f"{' and '.join(SUBSET)}, one seed")
     parser.add_argument("--slow-only", action="store_true", help="leave out Holdfast's fast loop")

@@ -98,7 +98,10 @@ class Outcome:
 
 
 class Comparison:
-    """All scenarios that were asked for; knobs are swept on the first seed, medians are over all."""
+    """All scenarios that were asked for; knobs are swept on the first seed, medians are over all.
+
+    How soon capacity is back differs so much between seeds that scarce scenarios may have `scarce_seeds` of their own.
+    """
 
     def __init__(
         self,
@@ -107,9 +110,11 @@ class Comparison:
         peers: Sequence[str],
         tuned: bool = False,
         threads: Executor | None = None,
+        scarce_seeds: Sequence[int] = (),
     ) -> None:
         self._campaign = campaign
         self._seeds = seeds
+        self._scarce_seeds = scarce_seeds or seeds
         self._peers = peers
         self._tuned = tuned
         self._threads = threads
@@ -188,7 +193,8 @@ class Comparison:
         return outcome.ratio(found.gpu_hours if found.attainment >= outcome.target else outcome.static.gpu_hours)
 
     def _figures(self, case: Case, policy: str, place: int | None = None, limits: Limits | None = None) -> Figures:
-        return figures([self._campaign.run(case, policy, seed, place, limits) for seed in self._seeds])
+        seeds = self._scarce_seeds if case.scarce else self._seeds
+        return figures([self._campaign.run(case, policy, seed, place, limits) for seed in seeds])
 
 
 def _bounded(outcome: Outcome, static: Figures) -> Figures:

@@ -31,6 +31,7 @@ def outlook(
     peers: Sequence[str],
     *,
     seeds: int,
+    scarce_seeds: int,
     fast_loop: bool,
     tuned: bool,
     workers: int,
@@ -41,7 +42,7 @@ def outlook(
     yield "| scenario | runs | minutes of one core | of it guessed | never run anywhere |"
     yield "|---|---|---|---|---|"
     for case in cases:
-        runs = _runs(case, len(peers), seeds, fast_loop, tuned)
+        runs = _runs(case, len(peers), scarce_seeds if case.scarce else seeds, fast_loop, tuned)
         sure = sum(count * known.get((case.name, kind), 0.0) for kind, count in runs.items()) / 60.0
         new = {kind: _guess(known, case.name, kind) for kind in runs if (case.name, kind) not in known}
         guessed = sum(runs[kind] * (seconds or 0.0) for kind, seconds in new.items()) / 60.0

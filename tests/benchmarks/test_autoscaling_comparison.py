@@ -268,6 +268,22 @@ def test_the_oracle_attains_the_objective_even_where_less_is_compared() -> None:
     assert _bounded(found, attains).label == "oracle, as static:1"
 
 
+@pytest.mark.parametrize(("name", "seeds"), [("spike", {1, 2, 3}), ("smooth", {1})])
+def test_scenarios_in_which_capacity_runs_short_may_have_more_seeds(name: str, seeds: set[int]) -> None:
+    asked = set()
+
+    class Seeded(Made):
+        def run(
+            self, case: Case, policy: str, seed: int, place: int | None = None, limits: Limits | None = None
+        ) -> Row:
+            asked.add(seed)
+            return super().run(case, policy, seed, place, limits)
+
+    comparison = Comparison(Seeded(1.5, 0.985), range(1, 2), PAIR, scarce_seeds=range(1, 4))
+    comparison.outcome(CASES[name], fast_loop=True)
+    assert asked == seeds
+
+
 def test_a_scenario_in_which_holdfast_misses_what_is_compared_saves_nothing() -> None:
     comparison, found = outcome_of(CASES["smooth"], 0.5, 0.98)
     assert found.target == 0.99
@@ -398,8 +414,10 @@ def test_the_outlook_tells_runs_and_minutes_and_guesses_what_was_never_run(tmp_p
         journal.add(Key("step", "abc", policy, None, 1, "def"), row(0.99, 2.0))
     journal.add(Key("smooth", "abc", "holdfast-slow", None, 1, "def"), replace(row(0.99, 2.0), wall_seconds=5.0))
     cases = [CASES["step"], CASES["smooth"], CASES["spike"]]
-    lines = list(outlook(cases, journal, PEERS, seeds=1, fast_loop=True, tuned=False, workers=2))
+    lines = list(outlook(cases, journal, PEERS, seeds=1, scarce_seeds=1, fast_loop=True, tuned=False, workers=2))
     assert "| step | 91 | 0.8 | 0.0 | holdfast |" in lines
     assert "| smooth | 87 | 7.2 | 7.1 | holdfast |" in lines
     assert "| spike | 91 | 0.0 | 0.0 | holdfast, holdfast-slow, oracle, peer, static |" in lines
     assert lines[-1].startswith("At least 4 min on 2 cores")
+    more = list(outlook(cases, journal, PEERS, seeds=1, scarce_seeds=5, fast_loop=True, tuned=False, workers=2))
+    assert [old == new for old, new in zip(lines[2:5], more[2:5], strict=True)] == [False, True, False]
