@@ -39,6 +39,8 @@ CHANGE = {
         "accelerator": "h100",
         "perReplicaRps": 8.9,
         "boundBy": "TPOT",
+        "learnedGain": 1.08,
+        "learnedSlowness": 0.97,
         "wantedReplicas": 4,
     },
     "candidates": [
@@ -116,6 +118,7 @@ async def test_inputs_candidates_and_guards_are_told_with_their_units() -> None:
         "            lead time   45s from a change of load to a replica that serves it",
         "            backlog     0.0 requests wait too long",
         "            capacity    8.9 req/s per h100 replica, bound by TPOT",
+        "                        observed: 1.08 times that is carried, steps take 0.97 times the model's",
         "            wanted      4 replicas, before guards",
         "Candidates  h100: 4 replicas of 8.9 req/s for $11.80/h; taken",
         "            l40s: 10 replicas of 3.0 req/s for $15.00/h; lost: dearer",

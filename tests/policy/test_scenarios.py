@@ -59,6 +59,9 @@ def test_replicas_that_carry_more_than_is_believed_are_found_out_within_the_obje
     assert cluster.attainment(3600, 6 * 3600) >= 0.99
     mean = sum(decision.verdict.replicas for at, decision in cluster.decisions if at > 3600) / (5 * 3600 / cluster.tick)
     assert mean <= 1.25 * 40.0 / 4.0 / slack
+    capacity = cluster.last().capacity
+    assert capacity is not None
+    assert capacity.per_replica_rps == pytest.approx(4.0 * capacity.learned_gain)
 
 
 def test_prometheus_gone_holds_the_size_says_so_and_recovers() -> None:

@@ -67,6 +67,8 @@ async def test_the_newest_decision_is_answered_whole() -> None:
                 "accelerator": "h100",
                 "perReplicaRps": 8.91,
                 "boundBy": "TPOT",
+                "learnedGain": 1.0,
+                "learnedSlowness": 1.0,
                 "wantedReplicas": 4,
             },
             "candidates": [

@@ -223,6 +223,10 @@ class DecisionInputs(StatusPart):
     """What binds it."""
     capacity_source: Sentence | None = None
     """The benchmark that it started from; the engine model alone when absent."""
+    learned_gain: Figure | None = None
+    """So many times that is carried, by what was observed."""
+    learned_slowness: Figure | None = None
+    """So many times as long as the engine model says steps take, by what was observed."""
     wanted_replicas: Count | None = None
     """Replicas proposed, before guards."""
 

@@ -220,8 +220,16 @@ def _present_inputs(inputs: Body) -> list[str]:
             f"capacity    {inputs.get('perReplicaRps', '?')} req/s per {inputs.get('accelerator', '')} replica, "
             f"bound by {inputs.get('boundBy', '?')}",
             *([f"            from {inputs['capacitySource']}"] if "capacitySource" in inputs else []),
+            *([_learned(inputs)] if "learnedGain" in inputs else []),
             f"wanted      {inputs.get('wantedReplicas', '?')} replicas, before guards",
         ],
+    )
+
+
+def _learned(inputs: Body) -> str:
+    slowness = inputs.get("learnedSlowness", "?")
+    return (
+        f"            observed: {inputs['learnedGain']} times that is carried, steps take {slowness} times the model's"
     )
 
 

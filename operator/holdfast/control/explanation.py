@@ -41,6 +41,8 @@ def _inputs(decision: Decision) -> status.DecisionInputs:
         per_replica_rps=capacity.per_replica_rps if capacity else None,
         bound_by=capacity.bound_by if capacity else None,
         capacity_source=capacity_source(capacity.measured) if capacity else None,
+        learned_gain=capacity.learned_gain if capacity else None,
+        learned_slowness=capacity.learned_slowness if capacity else None,
         wanted_replicas=behind.wanted_replicas,
     )
 

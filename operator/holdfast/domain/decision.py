@@ -95,13 +95,18 @@ class SloView:
 
 @value
 class CapacityView:
-    """What one replica of the accelerator in use carries, and what binds it; `measured` is what that started from."""
+    """What one replica of the accelerator in use carries, and what binds it; `measured` is what that started from.
+
+    As observed it carries `learned_gain` times that, and steps take `learned_slowness` times as long as the model says.
+    """
 
     accelerator: str
     per_replica_rps: float
     bound_by: str
     confidence: float
     measured: Measured | None = None
+    learned_gain: float = 1.0
+    learned_slowness: float = 1.0
 
 
 @value

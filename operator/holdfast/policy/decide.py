@@ -307,6 +307,8 @@ def _decision(
             belief.rate.bound_by,
             belief.confidence,
             measured=belief.scaled.measured if belief.scaled.compared else None,
+            learned_gain=belief.correction.gain,
+            learned_slowness=belief.correction.slowness,
         ),
         implausible=tuple(
             each.scaled.measured
