@@ -97,7 +97,7 @@ def test_the_gain_moves_only_where_load_and_verdicts_disagree(rate: float, bad_s
 
 @pytest.mark.parametrize(
     ("rate", "bad_share", "direction"),
-    [(3.0, 0.0, 1), (3.0, 0.005, 1), (3.0, 0.006, 0), (2.8, 0.0, 0), (3.0, 0.3, -1), (math.nan, 0.0, 0)],
+    [(3.7, 0.0, 1), (3.7, 0.005, 1), (3.7, 0.006, 0), (3.6, 0.0, 0), (3.7, 0.3, -1), (math.nan, 0.0, 0)],
     ids=["all kept", "half of the budget", "more than half", "idle", "misses", "no number"],
 )
 def test_with_no_headroom_left_a_loaded_replica_is_tried_with_a_little_more(
@@ -112,8 +112,8 @@ def test_with_no_headroom_left_a_loaded_replica_is_tried_with_a_little_more(
 def test_what_is_tried_ends_where_replicas_are_no_longer_loaded() -> None:
     capacity = believed()
     for _ in range(500):
-        capacity = correct(capacity, minute(3.5), "h100", MODEL, headroom_is_least=True)
-    assert 3.5 / 0.7 <= capacity.beliefs[0].rate_rps < 3.5 / 0.7 * 1.02
+        capacity = correct(capacity, minute(3.9), "h100", MODEL, headroom_is_least=True)
+    assert 3.9 / 0.9 <= capacity.beliefs[0].rate_rps < 3.9 / 0.9 * 1.02
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ UNDER_LOAD = 0.5
 MATERIAL = 0.05
 """A relative change of the step times below this moves no capacity, and one of capacity by this is tried."""
 
-WELL_LOADED = 0.7
-"""Share of its capacity, the upper end of the safe operating range, above which a replica may well carry more."""
+WELL_LOADED = 0.9
+"""Share of its capacity that a replica must have for more to be tried: nobody relies on far more than was ever seen."""
 
 
 @value
