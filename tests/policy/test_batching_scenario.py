@@ -111,40 +111,39 @@ class Deployment:
         return RevisionTraffic("h100", revision, 0.0, count, count * (1.0 - misses), count, count)
 
 
-@dataclass(frozen=True)
-class _Declared:
-    spec: ServiceSpec
-
-
-def with_limits_of_its_own() -> Deployment:
-    """One whose spec fixes limits that are none better than the default."""
-    chat = Deployment(BUSY)
-    chat.of = _Declared(replace(BUSY.spec, batching=BatchingLimits(256, 4096), batching_fixed=True))  # type: ignore[assignment]
-    return chat
-
-
 def test_better_limits_are_tried_kept_and_save_replicas() -> None:
-    chat, untried = Deployment(BUSY, canary_misses=0.01), with_limits_of_its_own()
-    after, without = (sizes(each.run(3.25 * 3600.0))["h100"] for each in (chat, untried))
+    chat = Deployment(BUSY, canary_misses=0.01)
+    before = sizes(chat.run(900.0))["h100"]
+    after = sizes(chat.run(3.0 * 3600.0))["h100"]
     assert chat.told == [Reason.BATCHING_TRIAL, Reason.BATCHING_KEPT]
     assert {limits for _, limits, _ in chat.pods} == {BEST}
-    assert after < 0.7 * without
+    assert after < 0.7 * before
 
 
 def test_limits_that_miss_more_reach_one_replica_and_no_other() -> None:
-    chat, untried = Deployment(BUSY, canary_misses=0.2), with_limits_of_its_own()
-    after, without = (sizes(each.run(3.25 * 3600.0))["h100"] for each in (chat, untried))
+    chat = Deployment(BUSY, canary_misses=0.2)
+    before, after = (sizes(chat.run(seconds))["h100"] for seconds in (900.0, 3.0 * 3600.0))
     assert chat.told == [Reason.BATCHING_TRIAL, Reason.BATCHING_RETURNED]
     assert max(chat.seen_limits) == 1
     assert {limits for _, limits, _ in chat.pods} == {DEFAULT}
-    assert after == without
+    assert after == before
+
+
+FIXED = replace(BUSY.spec, batching=BatchingLimits(256, 4096), batching_fixed=True)
 
 
 @pytest.mark.parametrize("of", [BUSY.recommending(), BUSY], ids=["Recommend", "Fixed"])
 def test_what_people_hold_themselves_is_left_alone(of: ServiceBuilder) -> None:
-    chat = with_limits_of_its_own() if of is BUSY else Deployment(of)
+    chat = Deployment(of)
+    if of is BUSY:
+        chat.of = _Declared(FIXED)  # type: ignore[assignment]
     made = chat.run(2.0 * 3600.0)
     assert (chat.told, chat.seen_limits) == ([], {0})
     told = "" if made.recommendation is None else made.recommendation.message
     said = "with 1024 tokens per step it would carry 5.2 req/s per h100 replica instead of 2.6"
     assert told.endswith(said) == (of is not BUSY)
+
+
+@dataclass(frozen=True)
+class _Declared:
+    spec: ServiceSpec

@@ -98,7 +98,7 @@ def test_the_gain_moves_only_where_load_and_verdicts_disagree(rate: float, bad_s
 @pytest.mark.parametrize(
     ("rate", "bad_share", "direction"),
     [(3.7, 0.0, 1), (3.7, 0.005, 1), (3.7, 0.006, 0), (3.6, 0.0, 0), (3.7, 0.3, -1), (math.nan, 0.0, 0)],
-    ids=["all kept", "half of the budget", "more than half", "idle", "misses", "no number"],
+    ids=["all kept", "half of the budget", "more than half", "less load", "misses", "no number"],
 )
 def test_with_no_headroom_left_a_loaded_replica_is_tried_with_a_little_more(
     rate: float, bad_share: float, direction: int
