@@ -24,6 +24,7 @@ _READY_SECONDS = 120.0
 _FAILOVER_SECONDS = stack.LEASE_SECONDS + 5.0  # 20 s with the Lease that the chart takes
 _OUTAGE_SECONDS = 120.0
 _PROMISED_SECONDS = 15.0  # with the next tick, and one is two
+_LEARNED = {"capacity": {"learnedGain": 1.25, "learnedSlowness": 0.9}, "slo": {"quantile": 0.5}}
 _HEAL_SECONDS = _PROMISED_SECONDS  # what is judged by the API server's own times: kubectl may be many seconds late
 
 
@@ -44,11 +45,14 @@ def chat(operator: None, place: Kubectl) -> Json:
 def test_an_operator_killed_in_mid_scale_goes_on_where_it_was(chat: Json, place: Kubectl, system: Kubectl) -> None:
     _raise_minimum(place, 4)
     place.wait_for("deployment", stack.deployment_of("chat"), lambda found: _size(found) == 4, 60, "the new size")
+    place.wait_for("llms", "chat", lambda found: found["status"]["replicas"]["desired"] == 4, 60, "that told")
     pod, process = stack.leading()
+    place.patch("llms", "chat", {"status": _LEARNED}, subresource="status")
     os.kill(process, signal.SIGKILL)
-    place.wait_for(
+    told = place.wait_for(
         "llms", "chat", lambda found: _ready(found) == 4, _READY_SECONDS, "all four replicas, told in status"
-    )
+    )["status"]
+    assert {part: {name: told[part][name] for name in known} for part, known in _LEARNED.items()} == _LEARNED
     assert len(_resizes(place)) == 1
     _raise_minimum(place, 5)
     place.wait_for("llms", "chat", lambda found: _ready(found) == 5, _READY_SECONDS, "the next step")

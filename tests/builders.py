@@ -9,7 +9,7 @@ from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replic
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, Schedule, ServiceKey, ServiceSpec, Slo
 from holdfast.domain.signals import AcceleratorTraffic, History, SignalState, Traffic
-from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
+from holdfast.domain.snapshot import Recalled, ServiceSnapshot, Snapshot, Timing
 from holdfast.domain.taints import Taint
 
 NOW = 1_800_000_000.0
@@ -191,7 +191,7 @@ class ServiceView:
             placements,
             self.problems,
             self.history,
-            self.cold_start,
+            Recalled(self.cold_start),
             born_at=self.born_at,
         )
 

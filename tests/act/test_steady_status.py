@@ -111,6 +111,28 @@ def test_random_arrivals_at_a_constant_rate_write_next_to_nothing(rate: float) -
     assert len([tick for tick in written(told) if tick > 120]) <= 1
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (0.9, 0.85, False),
+        (0.9, 0.75, True),
+        (0.05, 0.5, False),
+        (0.5, 0.76, True),
+        (0.9991, 0.9995, False),
+        (0.99, 0.9995, True),
+        (0.9995, 0.9995, False),
+        (0.9, None, False),
+        (None, 0.9, True),
+        (1.0, 1.0, False),
+    ],
+)
+def test_headroom_is_written_once_more_than_it_is_twice_or_half_as_likely(
+    old: float | None, new: float | None, expected: bool
+) -> None:
+    before, now = ({"slo": {} if quantile is None else {"quantile": quantile}} for quantile in (old, new))
+    assert (least_age_seconds(before, now) == 60.0) is expected
+
+
 def test_a_rate_that_doubles_is_written_within_two_minutes() -> None:
     told = statuses(10.0, minutes=20, seed=1, step=2.0)
     ticks = [tick for tick in written(told) if tick > 120]

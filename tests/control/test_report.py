@@ -85,7 +85,7 @@ def test_a_hold_whose_figures_move_writes_nothing() -> None:
     moved = replace(
         first,
         verdict=replace(first.verdict, message="1.2 req/s expected"),
-        explanation=Explanation(forecast_rps=1.2, quantile=0.89),
+        explanation=Explanation(forecast_rps=1.2),
     )
     old = status_of(part, first, NONE, {}, now=0.0)
     assert status_of(part, moved, NONE, old, now=60.0) == old

@@ -114,7 +114,7 @@ async def test_a_service_is_joined_with_its_pods_and_deployments(world: Cluster)
     assert parts.spec.generation == 4
     assert [replica.phase for replica in parts.replicas] == [ReplicaPhase.STARTING]
     assert [placement.replicas for placement in parts.placements] == [3]
-    assert parts.last_cold_start_seconds == 42.5
+    assert parts.recalled.cold_start_seconds == 42.5
 
 
 async def test_a_service_of_which_nothing_has_changed_is_the_very_same_at_every_look(world: Cluster) -> None:
@@ -275,23 +275,6 @@ async def test_a_deployment_remembers_how_it_was_rendered(world: Cluster) -> Non
     rendered = world.view.services()[0].deployed[0].rendered
     assert rendered is not None
     assert rendered.inputs == "x"
-
-
-@pytest.mark.parametrize(
-    ("status", "expected"),
-    [
-        ({"coldStartSeconds": 30}, 30.0),
-        ({}, None),
-        ({"coldStartSeconds": "long"}, None),
-        ({"coldStartSeconds": 0}, None),
-        ({"coldStartSeconds": 1e9}, None),
-    ],
-)
-async def test_the_last_cold_start_is_read_back_from_status(
-    world: Cluster, status: dict[str, Any], expected: float | None
-) -> None:
-    await world.put("services", service() | {"status": status})
-    assert world.view.services()[0].last_cold_start_seconds == expected
 
 
 def test_pods_and_deployments_are_filtered_at_the_api_server(world: Cluster) -> None:

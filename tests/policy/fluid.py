@@ -10,8 +10,8 @@ from holdfast.domain.cluster import NodeOffer, Placement, Replica, ReplicaPhase
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.engine import ExactCounts, StepSums
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec
-from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
-from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
+from holdfast.domain.signals import AcceleratorTraffic, History, RateSample, SignalState, Traffic
+from holdfast.domain.snapshot import Recalled, ServiceSnapshot, Snapshot, Timing
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.policy.decide import decide
 from holdfast.policy.memory import Memory
@@ -97,6 +97,8 @@ class FluidCluster:
         self.serial = 0
         self.seconds: list[dict[str, float]] = []  # arrivals, refused per second
         self.decisions: list[tuple[float, Decision]] = []
+        self.history: History | None = None
+        self.recalled = Recalled()
 
     @property
     def interval(self) -> float:
@@ -111,8 +113,11 @@ class FluidCluster:
                 self._second()
         return self
 
-    def restart_operator(self) -> None:
+    def restart_operator(self, remembered: bool = False) -> None:
+        """Forget everything; `remembered`: Prometheus and status tell of the time before at the next look."""
         self.memory = Memory()
+        if remembered:
+            self.history, self.recalled = self._remembered(), self._recalled()
 
     def reclaim(self, accelerator: str, left: int = 0) -> None:
         """Take nodes away until so many GPUs are left; Deployments make other pods, which wait."""
@@ -207,8 +212,25 @@ class FluidCluster:
             self._traffic(),
             tuple(self._replica(pod) for pod in self.pods),
             tuple(Placement(name, size) for name, size in sorted(self.size.items())),
+            history=self.history,
+            recalled=self.recalled,
         )
+        self.history = None
         return Snapshot(NOW + self.clock, (service,), self.nodes, Timing(self.tick, self.scrape))
+
+    def _remembered(self) -> History:
+        ends = range(int(self.clock) % 30 + 30, int(self.clock) + 1, 30)
+        return History(tuple(self._half_minute(end) for end in ends), since=NOW)
+
+    def _half_minute(self, end: int) -> RateSample:
+        arrivals, bad = (sum(second[name] for second in self.seconds[end - 30 : end]) for name in ("arrivals", "bad"))
+        return RateSample(NOW + end, 30.0, arrivals, arrivals - bad, bad)
+
+    def _recalled(self) -> Recalled:
+        told = self.last()
+        assert told.capacity is not None
+        quantile, used = told.explanation.quantile, told.capacity
+        return Recalled(self.cold_start, quantile, used.accelerator, used.learned_gain, used.learned_slowness)
 
     def _replica(self, pod: Pod) -> Replica:
         phase = self._phase(pod)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -24,6 +25,11 @@ def watched(rates: list[float], *, tick: float = 5.0, seed: int | None = None, m
         now = began + index * tick
         memory = observe_arrivals(memory, judge(traffic(count / INTERVAL, seconds=INTERVAL)), count, now, LEAD)
     return memory
+
+
+def remembered(*samples: RateSample) -> Demand:
+    """What Prometheus teaches that has those samples."""
+    return list(from_history(History(samples), NOW, LEAD))[-1]
 
 
 def level(memory: Demand) -> float:
@@ -108,8 +114,42 @@ def test_a_rise_needs_less_evidence_while_requests_are_late() -> None:
 
 def test_history_gives_a_level_before_the_first_look() -> None:
     samples = tuple(RateSample(NOW - 30.0 * index, 30.0, 300.0, 300.0, 0.0) for index in range(20))
-    assert level(from_history(History(samples), NOW)) == pytest.approx(10.0)
-    assert from_history(History(), NOW).line is None
+    assert level(remembered(*samples)) == pytest.approx(10.0)
+    assert not list(from_history(History(), NOW, LEAD))
+
+
+def test_history_teaches_what_looking_would_have_taught() -> None:
+    counts = ([20.0] * 4 + [400.0] * 2) * 4 + [20.0] * 5
+    began, looked = NOW - INTERVAL * len(counts), Demand()
+    for index, count in enumerate(counts, start=1):
+        seen = judge(traffic(count / INTERVAL, seconds=INTERVAL))
+        looked = observe_arrivals(looked, seen, count, began + INTERVAL * index, LEAD)
+    samples = [RateSample(began + INTERVAL * i, INTERVAL, count, count, 0.0) for i, count in enumerate(counts, 1)]
+    assert remembered(*reversed(samples)) == looked
+    assert len(looked.rises) >= 3
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        RateSample(NOW - 5.0, 10.0, math.nan, 0.0, 0.0),
+        RateSample(NOW - 5.0, 10.0, math.inf, 0.0, 0.0),
+        RateSample(NOW - 5.0, 10.0, -1.0, 0.0, 0.0),
+        RateSample(NOW - 5.0, 0.0, 10.0, 0.0, 0.0),
+        RateSample(NOW - 5.0, math.nan, 10.0, 0.0, 0.0),
+        RateSample(math.nan, 10.0, 10.0, 0.0, 0.0),
+        RateSample(NOW + 5.0, 10.0, 10.0, 0.0, 0.0),
+    ],
+)
+def test_samples_that_make_no_sense_teach_nothing(nonsense: RateSample) -> None:
+    steady = [RateSample(NOW - 10.0 * index, 10.0, 50.0, 50.0, 0.0) for index in range(1, 20)]
+    for place in (0, 9, 19):
+        assert remembered(*steady[:place], nonsense, *steady[place:]) == remembered(*steady)
+
+
+def test_what_is_told_twice_counts_once() -> None:
+    steady = [RateSample(NOW - 10.0 * index, 10.0, 50.0, 50.0, 0.0) for index in range(1, 20)]
+    assert remembered(*steady, *steady) == remembered(*steady)
 
 
 def test_load_that_begins_and_load_that_steps_are_changes_and_not_noise() -> None:

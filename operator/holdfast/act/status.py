@@ -169,11 +169,21 @@ def least_age_seconds(old: Mapping[str, Any], new: Mapping[str, Any]) -> float:
 
 def has_moved(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     """Whether a status says something else than noise; confidence, which creeps towards one, is no reason to write."""
-    return not same(_without_confidence(old), _without_confidence(new))
+    return not same(_without_creeping(old), _without_creeping(new)) or _headroom_moved(old, new)
 
 
-def _without_confidence(status: Mapping[str, Any]) -> dict[str, Any]:
-    return {**status, "capacity": {**status.get("capacity", {}), "confidence": None}}
+def _without_creeping(status: Mapping[str, Any]) -> dict[str, Any]:
+    capacity, slo = status.get("capacity", {}), status.get("slo", {})
+    return {**status, "capacity": {**capacity, "confidence": None}, "slo": {**slo, "quantile": None}}
+
+
+def _headroom_moved(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether more than what is sized for comes twice as often by now, or half as often."""
+    before, now = (status.get("slo", {}).get("quantile") for status in (old, new))
+    if before is None or now is None:
+        return now is not None
+    rarer, oftener = sorted((1.0 - before, 1.0 - now))
+    return bool(oftener > 2.0 * rarer)
 
 
 def news(status: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -144,6 +144,8 @@ class SLOStatus(StatusPart):
     """95th percentile of the time per output token."""
     tpot_p99_seconds: Seconds | None = None
     """99th percentile of the time per output token."""
+    quantile: Quantile | None = None
+    """Of what may arrive within the lead time: what sizes are made for. The error budget moves it."""
     window_seconds: ExactSeconds | None = None
     """Window over which attainment and budget are measured."""
     source: Literal["exact", "bounds"] | None = None
@@ -153,6 +155,8 @@ class SLOStatus(StatusPart):
 class CapacityStatus(StatusPart):
     """What one replica carries within the objectives."""
 
+    accelerator: Word | None = None
+    """The accelerator in use."""
     per_replica_rps: Rate | None = None
     """Requests per second of one replica."""
     bound_by: Literal["TTFT", "TPOT", "KVCache", "Sequences"] | None = None
@@ -161,6 +165,10 @@ class CapacityStatus(StatusPart):
     """From 0 (prior only) to 1."""
     source: Sentence | None = None
     """The benchmark that it started from; the engine model alone when absent."""
+    learned_gain: Figure | None = None
+    """So many times that is carried, by what was observed."""
+    learned_slowness: Figure | None = None
+    """So many times as long as the engine model says steps take, by what was observed."""
 
 
 class PlacementStatus(StatusPart):

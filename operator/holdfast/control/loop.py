@@ -165,7 +165,7 @@ class Loop:
                 placements=part.placements,
                 problems=part.problems + self._actuator.problems(part.spec.key),
                 history=history.get(part.spec.key),
-                last_cold_start_seconds=part.last_cold_start_seconds,
+                recalled=part.recalled,
                 activator=self._activator(part.spec.key, held),
                 measured=newest(measured.get(part.spec.key.namespace, ()), part.spec),
                 born_at=epoch(part.born),

@@ -154,6 +154,7 @@ def _slo(part: ServiceParts, decision: Decision) -> dict[str, Any]:
         "tpot_p50_seconds": view.tpot.p50_seconds,
         "tpot_p95_seconds": view.tpot.p95_seconds,
         "tpot_p99_seconds": view.tpot.p99_seconds,
+        "quantile": decision.explanation.quantile,
         "window_seconds": part.spec.slo.window_seconds,
         "source": "exact" if view.source == "exact" else "bounds",
     }
@@ -161,10 +162,13 @@ def _slo(part: ServiceParts, decision: Decision) -> dict[str, Any]:
 
 def _capacity(view: CapacityView) -> dict[str, Any]:
     return {
+        "accelerator": view.accelerator,
         "per_replica_rps": view.per_replica_rps,
         "bound_by": view.bound_by,
         "confidence": view.confidence,
         "source": capacity_source(view.measured),
+        "learned_gain": view.learned_gain,
+        "learned_slowness": view.learned_slowness,
     }
 
 

@@ -18,9 +18,11 @@ from holdfast.api.reasons import Reason
 from holdfast.api.template_rules import TemplateAllowances
 from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica
 from holdfast.domain.service import ServiceKey, ServiceSpec
+from holdfast.domain.snapshot import Recalled
 from holdfast.observe import mapping, slim
 from holdfast.observe.benchmarks import Benchmark, benchmark_from_object
 from holdfast.observe.engines import Engine, engine_from_pod, limits_from_config_map
+from holdfast.observe.recall import recalled
 from holdfast.observe.spec import to_spec
 from holdfast.render import context
 from holdfast.render.live import Live
@@ -126,10 +128,9 @@ class ServiceParts:
         return tuple(problem for item in self.deployed for problem in item.problems)
 
     @property
-    def last_cold_start_seconds(self) -> float | None:
-        """What status remembers from before a restart of the operator, where it is a time that can be true."""
-        value = self.service.status.get("coldStartSeconds")
-        return float(value) if isinstance(value, int | float) and 0 < value <= _MOST_COLD_START_SECONDS else None
+    def recalled(self) -> Recalled:
+        """What status remembers from before a restart of the operator."""
+        return recalled(self.service.status, self.spec.generation)
 
 
 class ClusterReader(Protocol):
@@ -144,7 +145,6 @@ class ClusterReader(Protocol):
     def benchmarks(self) -> tuple[Benchmark, ...]: ...
 
 
-_MOST_COLD_START_SECONDS = 86_400.0
 # A pod template has to fit into the annotations of its Deployment, 256 KiB, and a spec may hold those of several.
 _MOST_SPEC_CHARACTERS = 512 * 1024
 _KUBERNETES_OWN = ("foregroundDeletion", "orphan")

@@ -19,7 +19,8 @@ from holdfast.observe.samples import Series, usable
 from holdfast.observe.traffic import FINISHED_REASONS, TrafficRequest
 
 HOUR = 3600.0
-_STEPS = ((HOUR, 60.0), (24 * HOUR, 900.0), (30 * 24 * HOUR, 3 * HOUR))  # (reaches back to, one point every)
+_STEPS = ((900.0, 30.0), (HOUR, 60.0), (24 * HOUR, 900.0), (30 * 24 * HOUR, 3 * HOUR))
+"""(Reaches back to, one point every): bursts are learned from the last quarter of an hour."""
 
 _OF_ACTIVATORS = frozenset({queries.HELD, queries.HELD_BUCKET})
 _WAITED, _TURNED_AWAY = ("forwarded", "gone"), "turned_away"

@@ -14,13 +14,17 @@ from types import MappingProxyType
 from holdfast.domain.benchmark import Measured
 from holdfast.domain.engine import StepSums
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec
+from holdfast.domain.snapshot import Recalled
 from holdfast.domain.value import value
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.policy.look import Look
 from holdfast.policy.measured import Scaled, scaled
 from holdfast.policy.mix import Lengths, length_mix, moved
 from holdfast.policy.replicarate import EngineModel, ReplicaRate
+from holdfast.policy.spot import same_hardware
 from holdfast.policy.traffic import LARGEST, Seen
+
+NOTHING = Recalled()
 
 LEAST_GAIN, MOST_GAIN = 0.5, 1.5
 
@@ -114,13 +118,15 @@ def believe(
     fast_loops: frozenset[str] = frozenset(),
     tuned: Mapping[str, BatchingLimits] = MappingProxyType({}),
     measured: tuple[Measured, ...] = (),
+    recalled: Recalled = NOTHING,
 ) -> Capacity:
     """Bring beliefs up to date; what nothing material has changed for is kept as it is.
 
     A new generation of the spec starts the corrections anew: it may be another image or another model. While the model
     has no time, capacities shrink as the work of a request grows; without any belief to go by, there is none yet.
     `fast_loops` names the accelerators whose engines find their own limits, `tuned` those with other limits than the
-    spec's, `measured` what benchmarks found of engines like these.
+    spec's, `measured` what benchmarks found of engines like these. Where nothing was learned since a restart, it goes
+    on from what is `recalled`.
     """
     same = memory.spec is spec or memory.spec == spec
     started = {option.name: tuned.get(option.name) or spec.batching for option in spec.accelerators}
@@ -140,7 +146,8 @@ def believe(
     for option in spec.accelerators:
         engine = _limited(spec, started[option.name])
         benchmark = benchmarks.get(option.name)
-        belief = _belief(known.belief(option.name), engine, option, mix, model, option.name in fast_loops, benchmark)
+        old, first = known.belief(option.name), _first(spec, option, recalled)
+        belief = _belief(old, engine, option, mix, model, option.name in fast_loops, benchmark, first)
         if belief is None:
             return _estimated(memory, mix) if same else Capacity()
         beliefs.append(belief)
@@ -155,12 +162,13 @@ def _belief(
     model: EngineModel,
     fast_loop: bool,
     benchmark: Measured | None,
+    first: Correction,
 ) -> Belief | None:
     """What a replica carries by now, None where there is no time for the answer."""
-    correction = old.correction if old is not None and old.option == option else Correction()
+    correction = old.correction if old is not None and old.option == option else first
     if old is not None and old.scaled.measured != benchmark:
         correction = replace(correction, gain=1.0)  # it was learnt beside another prior
-    elif old is not None and (old.fast_loop, old.started) != (fast_loop, spec.batching):
+    elif old is not None and correction.looks and (old.fast_loop, old.started) != (fast_loop, spec.batching):
         # What was carried beyond the model under other limits says nothing about these.
         correction = replace(correction, gain=min(1.0, correction.gain))
     found = model.best_limits(spec, option, mix, correction.slowness) if fast_loop else spec.batching
@@ -181,6 +189,14 @@ def _belief(
         searched=found is not None,
         scaled=scale,
     )
+
+
+def _first(spec: ServiceSpec, option: AcceleratorOption, recalled: Recalled) -> Correction:
+    """What was learned of such hardware before a restart; how often that was confirmed, nobody knows."""
+    used = spec.accelerator(recalled.accelerator)
+    if used is None or not same_hardware(used, option):
+        return Correction()
+    return _bounded(recalled.slowness, recalled.gain, 0)
 
 
 def _searched(memory: Capacity, spec: ServiceSpec, model: EngineModel) -> Capacity:
@@ -232,10 +248,15 @@ def correct(
 
 def _moved(old: Correction, slower: float, more: float) -> Correction:
     """A share of the way to steps that take `slower` times as long, and to `more` times what is carried."""
+    return _bounded(old.slowness * slower**LOOK_SHARE, old.gain * more**LOOK_SHARE, old.looks + 1)
+
+
+def _bounded(slowness: float, gain: float, looks: int) -> Correction:
+    """No observation is believed that says more than this."""
     return Correction(
-        slowness=min(1.0 / LEAST_GAIN, max(1.0 / MOST_GAIN, old.slowness * slower**LOOK_SHARE)),
-        gain=min(MOST_GAIN, max(LEAST_GAIN, old.gain * more**LOOK_SHARE)),
-        looks=old.looks + 1,
+        slowness=min(1.0 / LEAST_GAIN, max(1.0 / MOST_GAIN, slowness)),
+        gain=min(MOST_GAIN, max(LEAST_GAIN, gain)),
+        looks=looks,
     )
 
 

@@ -126,7 +126,7 @@ def decide_service(
 ) -> Made:
     """Decide for one service, within what is granted: look, learn, forecast, place, size, explain."""
     now, looked_at = snapshot.now, facts(service)
-    known = with_history(known, service, now)
+    known = with_history(known, service, now, snapshot.timing, settings)
     if (
         service.history is None
         and known.last is not None

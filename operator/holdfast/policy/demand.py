@@ -8,7 +8,7 @@ followed within one interval and noise is averaged over all of the regime.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -103,17 +103,22 @@ def arrivals(seen: Seen, retry_share: float) -> float:
     return max(0.0, seen.arrived - seen.refused * retry_share)
 
 
-def from_history(history: History, now: float) -> Demand:
-    """Rebuild from what Prometheus remembers; samples that make no sense are left out."""
-    cells = tuple(
-        Cell(sample.at, sample.interval_seconds, sample.arrivals)
-        for sample in sorted(history.samples, key=lambda sample: sample.at)
+def from_history(history: History, now: float, lead_seconds: float) -> Iterator[Demand]:
+    """What was remembered after each count that Prometheus still has, as if it had been looked at when it was new.
+
+    Samples that make no sense are left out.
+    """
+    usable = [
+        sample
+        for sample in history.samples
         if now - KEPT_SECONDS <= sample.at <= now
         and 0.0 < sample.interval_seconds <= KEPT_SECONDS
         and 0.0 <= sample.arrivals < 1e12
-    )
-    memory = Demand(cells=cells, regime=len(cells))
-    return replace(memory, line=sum_up(cells)[len(cells)].line(memory.noise) if cells else None)
+    ]
+    memory = Demand()
+    for sample in sorted(usable, key=lambda sample: sample.at):
+        memory = _observe(memory, sample.interval_seconds, sample.arrivals, sample.at, lead_seconds)
+        yield memory
 
 
 def observe_arrivals(
@@ -123,12 +128,27 @@ def observe_arrivals(
 
     Degraded sight can only report a rise. `strained`: requests are refused or late, which speaks for a rise by itself.
     """
-    interval, line = seen.interval_seconds, memory.line
-    if not seen.visible or (memory.seen_at is not None and now <= memory.seen_at):
+    if not seen.visible:
+        return memory
+    return _observe(memory, seen.interval_seconds, count, now, lead_seconds, strained, seen.fresh)
+
+
+def _observe(
+    memory: Demand,
+    interval: float,
+    count: float,
+    now: float,
+    lead_seconds: float,
+    strained: bool = False,
+    fresh: bool = True,
+) -> Demand:
+    """Add the count of the interval that ends now."""
+    line = memory.line
+    if memory.seen_at is not None and now <= memory.seen_at:
         return memory
     if line is not None and _deviation(memory.noise, line, count, interval) > threshold(interval, strained):
         return _restart(memory, Cell(now, interval, count), now + interval, lead_seconds)
-    if not seen.fresh:
+    if not fresh:
         return memory
     if now < memory.settles_at:
         return _restart(memory, Cell(now, interval, count), memory.settles_at, lead_seconds)

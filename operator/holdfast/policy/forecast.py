@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from holdfast.domain.signals import History
 from holdfast.domain.value import value
 from holdfast.policy.bursts import NONE, Bursts, expected_bursts
-from holdfast.policy.demand import Cell, Demand, threshold
+from holdfast.policy.demand import Cell, Demand, from_history, threshold
 from holdfast.policy.statistics import normal_quantile, quantile_variance
 
 REMEMBERED = 256
@@ -51,6 +52,14 @@ class Forecast:
     quantile: float
     lead_seconds: float
     bursts: Bursts = NONE
+
+
+def recall(history: History, now: float, lead_seconds: float) -> tuple[Demand, Residuals]:
+    """Learn from what Prometheus remembers of arrivals what looking at them would have taught."""
+    memory, residuals = Demand(), Residuals()
+    for memory in from_history(history, now, lead_seconds):
+        residuals = learn_residuals(residuals, memory, lead_seconds)
+    return memory, residuals
 
 
 def learn_residuals(memory: Residuals, demand: Demand, lead_seconds: float) -> Residuals:

@@ -24,6 +24,14 @@ class Headroom:
         return self.quantile <= LOWEST
 
 
+def recalled(quantile: float | None) -> Headroom:
+    """Where the law was before a restart; at its beginning where nobody knows."""
+    if quantile is None:
+        return Headroom()
+    bounded = min(HIGHEST, max(LOWEST, quantile))
+    return Headroom(bounded, bounded)
+
+
 def adapt(memory: Headroom, budget: Budget, state: SloState, slo: Slo, expected: float, frozen: bool) -> Headroom:
     """One step of q <- q + eta (bad share - (1 - objective) pace), weighted by the requests judged in it.
 

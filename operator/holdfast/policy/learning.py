@@ -50,7 +50,7 @@ def learn(
     old, spec = known.learned, service.spec
     ready = tuple(replica for group in groups for replica in group.ready)
     started = ready + tuple(replica for group in groups for replica in group.ailing)
-    cold_starts = coldstart.watch_cold_starts(old.cold_starts, started, service.last_cold_start_seconds)
+    cold_starts = coldstart.watch_cold_starts(old.cold_starts, started, service.recalled.cold_start_seconds)
     interval = seen.interval_seconds or 2.0 * max(timing.scrape_seconds, 0.0)
     lead = coldstart.lead_seconds(cold_starts, timing, interval, settings)
     arrived = demand.arrivals(seen, old.retries.share)
@@ -86,20 +86,27 @@ def learn(
     return learned, state
 
 
-def with_history(known: ServiceMemory, service: ServiceSnapshot, now: float) -> ServiceMemory:
+def with_history(
+    known: ServiceMemory, service: ServiceSnapshot, now: float, timing: Timing, settings: PolicySettings
+) -> ServiceMemory:
     """Once after a start, as soon as Prometheus answers, what it remembers.
 
     What was learned before that tells of less: Prometheus was away.
     """
-    if service.history is None:
+    history, old = service.history, known.learned
+    if history is None:
         return known
-    held, judged = heldback.from_history(service.history)
+    cold_starts = coldstart.watch_cold_starts(old.cold_starts, (), service.recalled.cold_start_seconds)
+    lead = coldstart.lead_seconds(cold_starts, timing, 2.0 * max(timing.scrape_seconds, 0.0), settings)
+    arrivals, residuals = forecast.recall(history, now, lead)
+    held, judged = heldback.from_history(history)
     learned = replace(
-        known.learned,
-        demand=demand.from_history(service.history, now),
+        old,
+        demand=arrivals,
+        residuals=residuals,
         budget=budget.budget_from_history(judged, service.spec.slo, now),
         held=held,
-        idle=idle.with_history(known.learned.idle, service.history, now),
+        idle=idle.with_history(old.idle, history, now),
     )
     return replace(known, learned=learned)
 
@@ -119,6 +126,7 @@ def _headroom(
     verdicts: Budget,
     state: SloState,
 ) -> Headroom:
+    old = headroom.recalled(service.recalled.quantile) if known.decided_at is None else old
     level = arrivals.line.level_rps if arrivals.line else 0.0
     frozen = known.limited or bool(service.traffic.lagging) or _engine_fault(seen, groups)
     slo = service.spec.slo
@@ -162,7 +170,15 @@ def _compare(
 ) -> tuple[Capacity, Look]:
     """Beliefs about capacity, corrected where one kind of hardware served alone and undisturbed for long enough."""
     beliefs = capacity.believe(
-        old.capacity, service.spec, lengths, seen, model, loops.accelerators, _tuned(service), service.measured
+        old.capacity,
+        service.spec,
+        lengths,
+        seen,
+        model,
+        loops.accelerators,
+        _tuned(service),
+        service.measured,
+        service.recalled,
     )
     used = [group for group in groups if group.size > 0]
     whole = not any(g.draining or g.useless for g in groups) and not (service.traffic.hung or service.traffic.lagging)

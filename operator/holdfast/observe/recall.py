@@ -1,0 +1,42 @@
+"""Status -> what it tells of the time before a restart, as far as that can be true."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.domain.snapshot import Recalled
+
+MOST_COLD_START_SECONDS = 86_400.0
+MOST_TIMES = 4.0
+"""Nothing is believed that was so many times more or less than the engine model says; the policy bounds it closer."""
+
+
+def recalled(status: Mapping[str, Any], generation: int) -> Recalled:
+    """Read a status back; what was learned of replicas holds for the generation of the spec that they were of."""
+    capacity, slo = _part(status, "capacity"), _part(status, "slo")
+    accelerator = capacity.get("accelerator")
+    told = Recalled(
+        cold_start_seconds=_number(status.get("coldStartSeconds"), 0.0, MOST_COLD_START_SECONDS),
+        quantile=_number(slo.get("quantile"), 0.0, 1.0),
+    )
+    gain, slowness = (
+        _number(capacity.get(name), 1.0 / MOST_TIMES, MOST_TIMES) for name in ("learnedGain", "learnedSlowness")
+    )
+    same = status.get("observedGeneration") == generation and isinstance(accelerator, str)
+    if not same or gain is None or slowness is None:
+        return told
+    return Recalled(told.cold_start_seconds, told.quantile, str(accelerator), gain, slowness)
+
+
+def _part(status: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = status.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _number(found: object, above: float, most: float) -> float | None:
+    """The number, None where there is none that can be true."""
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+        return None
+    return float(found) if above < found <= most else None
