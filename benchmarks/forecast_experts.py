@@ -7,6 +7,10 @@ at every 30 s). Each expert's point goes with quantiles of its own last 256 resi
 at every look by their recent loss, `mixed with built` has the built forecast among them. Losses are in per cent of the
 mean rate, over the days from the eighth on (Azure: from the tenth minute on); ServeGen's rates with Gamma gaps that
 deviate by 1.5 means, as in the benchmark's scenarios.
+
+A second table is about longer lead times and needs no arrivals: how far the recorded rates of ServeGen (a mean each ten
+minutes) move in 10, 20 and 30 minutes from what they are now, or from what they are now times what this time of the day
+made of them before.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from tests.builders import traffic
 CELL_SECONDS, LEAD_CELLS, SMOOTHED_CELLS = 30.0, 4, 2
 LEAD_SECONDS = LEAD_CELLS * CELL_SECONDS
 DAY = int(86_400 / CELL_SECONDS)
+RECORDS_A_DAY = 144
 QUANTILES = (0.5, 0.9, 0.99)
 FORGETTING, SHARPNESS = 0.98, 4.0
 """Of the losses that weights come from: what a look leaves of older ones, and the power with which weights fall."""
@@ -134,6 +139,16 @@ def production(path: Path, peak_rps: float, days: int) -> Floats:
     return _cells(renewals(borders, expected, 1.5, np.random.default_rng([1, 0])), days * 86_400.0)
 
 
+def shapes(rates: Floats, ahead: int) -> dict[str, float]:
+    """Mean error of the rate `ahead` records later, in per cent: of its logarithm, by what is expected of it."""
+    change = np.log(rates[ahead:] / rates[:-ahead])
+    now = np.arange(7 * RECORDS_A_DAY, len(change))
+    days = np.stack([change[now - day * RECORDS_A_DAY] for day in range(1, 8)])
+    expected = {"as now": 0.0 * change[now], "as yesterday": days[0], "as last week": days[-1]}
+    expected["as the median of seven days"] = np.median(days, axis=0)
+    return {name: float(100.0 * np.abs(change[now] - point).mean()) for name, point in expected.items()}
+
+
 def _cells(at: Floats, seconds: float) -> Floats:
     return np.histogram(at, np.arange(0.0, seconds + 1e-9, CELL_SECONDS))[0].astype(np.float64)
 
@@ -154,6 +169,12 @@ def main() -> None:
     for name in ("conv", "code"):
         at = read_trace(options.data / f"azure2023/AzureLLMInferenceTrace_{name}.csv", "azure").at
         _print(f"azure {name}", compared(_cells(at, float(at[-1])), 20))
+    print("\n| load | in so many minutes | expected to move | error, % |\n|---|---|---|---|")
+    for name, path, _ in loads:
+        _, rates = read_rates(path)
+        for ahead in (1, 2, 3):
+            for expected, error in shapes(np.maximum(rates, 0.01 * rates.max()), ahead).items():
+                print(f"| {name} | {10 * ahead} | {expected} | {error:.1f} |", flush=True)
 
 
 def _print(load: str, losses: Mapping[str, Floats]) -> None:

@@ -140,7 +140,7 @@ async def test_a_taken_name_is_a_problem_and_nothing_is_overwritten() -> None:
     api.put_object("/api/v1/namespaces/prod/services/chat", {"metadata": {"name": "chat"}, "spec": {"mine": True}})
     acting = actuator(api)
     await acting.act([part], [decision(part, Action.CREATE, h100=1)], [], [], now=0.0)
-    assert [problem.reason for problem in acting.problems(part.spec.key)] == ["NameConflict"]
+    assert [problem.reason for problem in acting.problems(part)] == ["NameConflict"]
     assert api.objects["/api/v1/namespaces/prod/services/chat"]["spec"] == {"mine": True}
 
 
@@ -238,12 +238,12 @@ async def test_a_size_that_is_refused_is_a_problem_until_it_is_taken() -> None:
     acting, up = actuator(api), decision(part, Action.SCALE_UP, h100=3)
     for now in (0.0, 5.0, 10.0):
         await acting.act([part], [up], [], [], now=now)
-        (problem,) = acting.problems(part.spec.key)
+        (problem,) = acting.problems(part)
         assert problem.reason is Reason.APPLY_FAILED
         assert problem.message == "Deployment chat-h100 was not set to 3 replicas: freeze: no more than one replica"
     api.frozen = False
     await acting.act([part], [up], [], [], now=15.0)
-    assert not acting.problems(part.spec.key)
+    assert not acting.problems(part)
 
 
 async def test_what_is_refused_is_tried_ever_more_rarely_and_at_once_where_it_is_something_else() -> None:
@@ -261,7 +261,7 @@ async def test_what_is_refused_is_tried_ever_more_rarely_and_at_once_where_it_is
     for now in (5.0 * tick for tick in range(40)):
         wanted = decision(part, Action.CREATE, h100=2 if now < 150.0 else 3)
         await acting.act([part], [wanted], [], [], now=now)
-        assert acting.problems(part.spec.key)
+        assert acting.problems(part)
     assert tried == [0.0, 5.0, 15.0, 35.0, 75.0, 135.0, 150.0, 155.0, 165.0, 185.0]
 
 
@@ -324,7 +324,7 @@ async def test_a_namespace_that_is_being_deleted_is_no_error_and_no_problem() ->
     acting = actuator(api, told)
     await acting.act([part], [decision(part, Action.CREATE, h100=2)], [], [], now=0.0)
     assert told.errors == []
-    assert acting.problems(part.spec.key) == ()
+    assert acting.problems(part) == ()
 
 
 async def test_another_service_of_the_same_name_starts_without_memories() -> None:

@@ -61,7 +61,7 @@ class Acting:
         self.decided: list[str] = []
         self.invalid: dict[str, str] = {}
 
-    def problems(self, key: ServiceKey) -> tuple[()]:
+    def problems(self, part: ServiceParts) -> tuple[()]:
         return ()
 
     async def act(

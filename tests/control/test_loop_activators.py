@@ -54,7 +54,7 @@ class Acting:
     def __init__(self) -> None:
         self.decisions: dict[str, Decision] = {}
 
-    def problems(self, key: ServiceKey) -> tuple[()]:
+    def problems(self, part: ServiceParts) -> tuple[()]:
         return ()
 
     def holding(self, key: ServiceKey) -> bool:

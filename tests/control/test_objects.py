@@ -140,12 +140,12 @@ async def test_somebody_elses_object_under_a_freed_name_is_named_and_left_alone(
     del world.api.objects[service]
     world.api.put_object(service, {"metadata": {"name": "chat", "labels": {"holdfast.dev/service": "chat"}}})
     assert await world.tick() == []
-    (problem,) = world.objects.problems(world.part.spec.key)
+    (problem,) = world.objects.problems(world.part)
     assert problem.reason == "NameConflict"
     assert "Service prod/chat" in problem.message
     del world.api.objects[service]
     assert await world.tick() == [("PATCH", service)]
-    assert world.objects.problems(world.part.spec.key) == ()
+    assert world.objects.problems(world.part) == ()
 
 
 async def test_a_write_that_meets_another_one_is_no_problem_and_tried_again() -> None:
@@ -160,7 +160,7 @@ async def test_a_write_that_meets_another_one_is_no_problem_and_tried_again() ->
     world = World(api=Conflicting())
     await world.tick()
     assert BUDGET not in world.api.objects
-    assert world.objects.problems(world.part.spec.key) == ()
+    assert world.objects.problems(world.part) == ()
     await world.tick()
     assert BUDGET in world.api.objects
 
@@ -177,11 +177,11 @@ async def test_a_refused_object_is_a_problem_until_it_is_accepted_and_holds_up_n
     api = Refusing()
     world = World(api=api)
     await world.tick()
-    assert [problem.reason for problem in world.objects.problems(world.part.spec.key)] == ["ApplyFailed"]
+    assert [problem.reason for problem in world.objects.problems(world.part)] == ["ApplyFailed"]
     assert BUDGET in api.objects
     api.refuse = False
     await world.tick()
-    assert world.objects.problems(world.part.spec.key) == ()
+    assert world.objects.problems(world.part) == ()
 
 
 @pytest.mark.parametrize("volumes", [{"a": "b"}, ["x"], [{"name": "a", "configMap": "x"}]])
@@ -194,14 +194,14 @@ async def test_a_template_that_cannot_be_rendered_is_told_once_and_leaves_what_r
     )
     for _ in range(3):
         assert await world.tick() == []
-    (problem,) = world.objects.problems(world.part.spec.key)
+    (problem,) = world.objects.problems(world.part)
     assert problem.reason is Reason.INVALID
     assert "spec.template" in problem.message
     assert len([record for record in caplog.records if record.exc_info]) == 1
     assert world.api.objects == before
     world.part = whole
     await world.tick()
-    assert world.objects.problems(world.part.spec.key) == ()
+    assert world.objects.problems(world.part) == ()
 
 
 async def test_pod_files_that_somebody_put_in_the_place_of_ours_are_made_anew() -> None:
@@ -221,7 +221,7 @@ async def test_pod_files_that_somebody_put_in_the_place_of_ours_are_made_anew() 
     meta = {**ours["metadata"], "uid": "another", "managedFields": []}
     api.theirs = api.put_object(path, {**ours, "metadata": meta, "data": {"a.py": "evil"}})["metadata"]["uid"]
     assert ("DELETE", path) in await world.tick()
-    assert world.objects.problems(world.part.spec.key) == ()
+    assert world.objects.problems(world.part) == ()
     await world.tick()
     assert api.objects[path]["data"] == ours["data"]
     assert await world.tick() == []
@@ -236,7 +236,7 @@ async def test_a_cluster_without_image_volumes_is_told_with_the_remedy() -> None
     api.fail_with = ApiError(500, said)
     world = World(api=api)
     await world.tick()
-    told = {problem.message for problem in world.objects.problems(world.part.spec.key)}
+    told = {problem.message for problem in world.objects.problems(world.part)}
     assert f"Deployment chat-h100 was refused: {said}: this cluster has no image volumes: use pvc://" in " ".join(told)
 
 
@@ -256,7 +256,7 @@ async def test_a_policy_that_denies_a_write_costs_no_pod_files() -> None:
     again.api.denies = True
     assert ("DELETE", path) not in await again.tick()
     assert path in again.api.objects
-    assert "label owner is missing" in str(again.objects.problems(again.part.spec.key))
+    assert "label owner is missing" in str(again.objects.problems(again.part))
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ async def test_what_can_never_become_ours_is_told_with_the_remedy(kind: str, err
     world = World(api=Refusing())
     world.part = parts(world.part.service)
     await world.tick()
-    told = {problem.message for problem in world.objects.problems(world.part.spec.key)}
+    told = {problem.message for problem in world.objects.problems(world.part)}
     assert words in " ".join(told)
 
 
@@ -424,7 +424,7 @@ async def test_no_pods_are_made_that_would_run_as_somebody_elses_service_account
     world.part = parts()
     await world.tick()
     assert [path for _, path in world.api.writes() if "deployments" in path] == []
-    assert [problem.reason for problem in world.objects.problems(world.part.spec.key)] == [Reason.NAME_CONFLICT]
+    assert [problem.reason for problem in world.objects.problems(world.part)] == [Reason.NAME_CONFLICT]
     del world.api.objects[f"{CORE}/serviceaccounts/chat"]
     await world.tick()
     assert DEPLOYMENT in world.api.objects
@@ -455,7 +455,7 @@ async def test_what_an_orphaning_deletion_left_behind_is_adopted_at_its_size(wor
     again.size = 8
     await again.tick()
     assert await again.tick() == []
-    assert again.objects.problems(again.part.spec.key) == ()
+    assert again.objects.problems(again.part) == ()
     assert {path: left["metadata"]["uid"] for path, left in world.api.objects.items()} == before
     owners = {left["metadata"]["ownerReferences"][0]["uid"] for left in world.api.objects.values()}
     assert owners == {"uid-heir"}
@@ -483,7 +483,7 @@ async def test_what_is_no_estate_of_an_earlier_service_is_left_alone(world: Worl
     for _ in range(3):
         await again.tick()
     assert world.api.objects[DEPLOYMENT]["metadata"]["ownerReferences"] == left
-    assert [problem.reason for problem in again.objects.problems(again.part.spec.key)] == [Reason.NAME_CONFLICT]
+    assert [problem.reason for problem in again.objects.problems(again.part)] == [Reason.NAME_CONFLICT]
 
 
 async def test_an_orphan_that_somebody_took_at_the_same_moment_is_theirs(world: World) -> None:
@@ -498,14 +498,14 @@ async def test_an_orphan_that_somebody_took_at_the_same_moment_is_theirs(world: 
     again.objects = Objects(racing, RenderSettings(pod_files={"a.py": "1"}))
     await again.tick()
     assert not any(left["metadata"]["ownerReferences"] for left in racing.objects.values())
-    assert again.objects.problems(again.part.spec.key) == (), "looked at again by the next tick"
+    assert again.objects.problems(again.part) == (), "looked at again by the next tick"
 
 
 async def test_an_adoption_that_is_refused_is_told(world: World) -> None:
     again = heir(world)
     again.api.fail_with = ApiError(403, "no")
     await again.tick()
-    assert {problem.reason for problem in again.objects.problems(again.part.spec.key)} == {Reason.APPLY_FAILED}
+    assert {problem.reason for problem in again.objects.problems(again.part)} == {Reason.APPLY_FAILED}
 
 
 class Resting:

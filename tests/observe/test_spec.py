@@ -38,6 +38,24 @@ LARGEST = {
 }
 
 
+def revisions(told: dict[str, Any]) -> list[str]:
+    """Those of the engines on each accelerator."""
+    return [option.revision for option in to_spec(LLMService.parse(told)).accelerators]
+
+
+def edited(**parts: Any) -> dict[str, Any]:
+    return {**LARGEST, "spec": {**LARGEST["spec"], **parts}}
+
+
+def test_the_revision_of_engines_changes_with_what_they_are_and_with_nothing_else() -> None:
+    before = revisions(LARGEST)
+    assert len(set(before)) == 2
+    for same in ({"scaling": {"min": 3}}, {"budget": {}}, {"mode": "Auto"}, {"priority": 7}):
+        assert revisions(edited(**same)) == before
+    for other in ({"model": {"uri": "Qwen/Qwen3-14B"}}, {"engine": {"args": ["--enforce-eager"]}}):
+        assert not set(revisions(edited(**other))) & set(before)
+
+
 def test_the_smallest_service_has_the_defaults_of_the_api() -> None:
     assert to_spec(LLMService.parse(SMALLEST)) == ServiceSpec(
         key=ServiceKey("prod", "chat"),
@@ -45,16 +63,16 @@ def test_the_smallest_service_has_the_defaults_of_the_api() -> None:
         generation=4,
         model_uri="Qwen/Qwen3-8B",
         slo=Slo(0.5, 0.03, 0.99, 3600.0),
-        accelerators=(AcceleratorOption("h100"),),
+        accelerators=(AcceleratorOption("h100", revision=revisions(SMALLEST)[0]),),
     )
 
 
 def test_every_declared_field_arrives() -> None:
-    spec = to_spec(LLMService.parse(LARGEST))
+    spec, (first, second) = to_spec(LLMService.parse(LARGEST)), revisions(LARGEST)
     assert spec.slo == Slo(0.5, 0.03, pytest.approx(0.995), 7200.0, 20.0)
     assert spec.accelerators == (
-        AcceleratorOption("h100", "nvidia.com/gpu", 2, 2.5, 4, (("gpu", "H100"), ("zone", "a"))),
-        AcceleratorOption("l40s", "example.com/gpu", 1, 0.8, spot=True),
+        AcceleratorOption("h100", "nvidia.com/gpu", 2, 2.5, 4, (("gpu", "H100"), ("zone", "a")), revision=first),
+        AcceleratorOption("l40s", "example.com/gpu", 1, 0.8, spot=True, revision=second),
     )
     assert (spec.min_replicas, spec.max_replicas, spec.pinned_replicas) == (2, 20, 3)
     assert spec.min_on_demand == 1

@@ -9,6 +9,7 @@ from dataclasses import astuple, replace
 import pytest
 
 from holdfast.domain.engine import StepSums
+from holdfast.domain.service import ServiceSpec
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.policy.budget import Verdicts
@@ -214,10 +215,45 @@ def test_the_real_engine_model_knows_how_long_its_own_steps_take() -> None:
     assert model.steps_seconds(SPEC, H100, mix, math.inf, steps) is None
 
 
-def test_a_new_generation_starts_the_correction_anew() -> None:
-    corrected = correct(believed(), minute(6.0), "h100", MODEL)
-    edited = replace(SPEC, generation=2)
-    assert believe(corrected, edited, Lengths(), judge(traffic(1.0)), MODEL).beliefs[0].correction.gain == 1.0
+def gain_after(edited: ServiceSpec, rate: float = 6.0) -> float:
+    """The gain that is left of one beside 1 after an edit."""
+    corrected = correct(believed(), minute(rate), "h100", MODEL)
+    assert corrected.beliefs[0].correction.gain != 1.0
+    return believe(corrected, edited, Lengths(), judge(traffic(1.0)), MODEL).beliefs[0].correction.gain
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        replace(SPEC, generation=2),
+        replace(SPEC, generation=2, max_replicas=99, priority=3, pinned_replicas=4),
+        replace(SPEC, generation=2, accelerators=(replace(H100, cost_per_gpu_hour=9.0, max_replicas=3),)),
+    ],
+)
+def test_an_edit_of_anything_but_the_engines_keeps_the_correction(edited: ServiceSpec) -> None:
+    assert gain_after(edited) > 1.0
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        replace(SPEC, generation=2, model_uri="meta-llama/Llama-3.1-8B"),
+        replace(SPEC, generation=2, quantization="fp8"),
+        replace(SPEC, generation=2, accelerators=(replace(H100, revision="another"),)),
+        replace(SPEC, generation=2, accelerators=(replace(H100, gpus_per_replica=2),)),
+        replace(SPEC, uid="another"),
+    ],
+)
+def test_other_engines_start_the_correction_anew(edited: ServiceSpec) -> None:
+    assert gain_after(edited) == 1.0
+
+
+def test_under_another_objective_only_what_was_found_missing_is_still_believed() -> None:
+    stricter = replace(SPEC, generation=2, slo=replace(SPEC.slo, tpot_seconds=SPEC.slo.tpot_seconds / 2.0))
+    assert gain_after(stricter) == 1.0
+    slow = correct(believed(), minute(3.0, bad_share=0.3), "h100", MODEL)
+    known = slow.beliefs[0].correction.gain
+    assert believe(slow, stricter, Lengths(), judge(traffic(1.0)), MODEL).beliefs[0].correction.gain == known < 1.0
 
 
 def test_a_look_begins_anew_after_a_disturbance_and_the_counting_interval() -> None:

@@ -91,9 +91,9 @@ class Actuator:
         self._pod_monitor = False
         self._discovered_at: float | None = None
 
-    def problems(self, key: ServiceKey) -> tuple[ClusterProblem, ...]:
+    def problems(self, part: ServiceParts) -> tuple[ClusterProblem, ...]:
         """Return what stood in the way of the last writes for a service; the next decision's conditions name it."""
-        return self._objects.problems(key)
+        return self._objects.problems(part)
 
     def holding(self, key: ServiceKey) -> bool:
         """Return whether clients of a service are led to its activator by now."""
@@ -244,7 +244,7 @@ class Actuator:
         try:
             await self._write(part, decision, changes, work, running, now)
         finally:
-            if any(problem.reason is Reason.APPLY_FAILED for problem in self._objects.problems(key)):
+            if any(problem.reason is Reason.APPLY_FAILED for problem in self._objects.problems(part)):
                 self._refusals.refused(key, what, now)
             else:
                 self._refusals.forget([key])

@@ -163,7 +163,7 @@ class Loop:
                 traffic=traffic[part.spec.key],
                 replicas=part.replicas,
                 placements=part.placements,
-                problems=part.problems + self._actuator.problems(part.spec.key),
+                problems=part.problems + self._actuator.problems(part),
                 history=history.get(part.spec.key),
                 recalled=part.recalled,
                 activator=self._activator(part.spec.key, held),

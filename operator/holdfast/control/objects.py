@@ -61,6 +61,7 @@ class _Kept:
 
     uid: str
     applier: Applier
+    generation: int = 0  # of the spec that was last worked on
     problems: tuple[ClusterProblem, ...] = ()
     settled: object = None  # the fingerprint under which everything was found as it should be
     holding: bool = False  # clients are led to the activator, as the API server has it
@@ -76,10 +77,12 @@ class Objects:
         self._settings = settings
         self._kept: dict[ServiceKey, _Kept] = {}
 
-    def problems(self, key: ServiceKey) -> tuple[ClusterProblem, ...]:
-        """Return what stood in the way of the last writes for a service; the next decision's conditions name it."""
-        kept = self._kept.get(key)
-        return kept.problems if kept else ()
+    def problems(self, part: ServiceParts) -> tuple[ClusterProblem, ...]:
+        """Return what stood in the way of the last writes for a service; the next decision's conditions name it.
+
+        An edit may be what mends them: what another generation of the spec could not be written for is no news of this.
+        """
+        return self._of(part).problems
 
     def refused(self, part: ServiceParts, message: str) -> None:
         """Another write for a service was refused: a problem beside those of its objects, until the next ones."""
@@ -214,6 +217,8 @@ class Objects:
         kept = self._kept.get(part.spec.key)
         if kept is None or kept.uid != part.spec.uid:
             kept = self._kept[part.spec.key] = _Kept(part.spec.uid, Applier(self._api))
+        if kept.generation != part.spec.generation:
+            kept.generation, kept.problems = part.spec.generation, ()
         return kept
 
 

@@ -45,7 +45,10 @@ class BatchingLimits:
 
 @value
 class AcceleratorOption:
-    """One candidate for placement, in the order the user listed them."""
+    """One candidate for placement, in the order the user listed them.
+
+    `revision` changes with the model, image and arguments of its engines: with what a replica can carry.
+    """
 
     name: str
     resource: str = "nvidia.com/gpu"
@@ -55,6 +58,7 @@ class AcceleratorOption:
     node_selector: tuple[tuple[str, str], ...] = ()
     spot: bool = False
     tolerations: tuple[Toleration, ...] = ()
+    revision: str = ""
 
     @property
     def cost_per_replica_hour(self) -> float | None:

@@ -12,6 +12,7 @@ from holdfast.api.template_rules import PodTemplate
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, Schedule, ServiceKey, ServiceSpec, Slo
 from holdfast.domain.taints import Toleration
 from holdfast.render.merge import strategic_merge
+from holdfast.render.pod_template import revision
 
 
 def to_spec(service: LLMService) -> ServiceSpec:
@@ -23,7 +24,7 @@ def to_spec(service: LLMService) -> ServiceSpec:
         generation=meta.generation,
         model_uri=spec.model.uri,
         slo=_slo(spec.slo),
-        accelerators=tuple(_option(accelerator, spec.template) for accelerator in spec.accelerators),
+        accelerators=tuple(_option(service, accelerator) for accelerator in spec.accelerators),
         min_replicas=spec.scaling.min,
         max_replicas=spec.scaling.max,
         min_on_demand=spec.scaling.min_on_demand,
@@ -63,7 +64,7 @@ def _zone(name: str) -> ZoneInfo | None:
         return None
 
 
-def _option(accelerator: llmservice.Accelerator, template: PodTemplate | None) -> AcceleratorOption:
+def _option(service: LLMService, accelerator: llmservice.Accelerator) -> AcceleratorOption:
     return AcceleratorOption(
         name=accelerator.name,
         resource=accelerator.resource,
@@ -72,7 +73,8 @@ def _option(accelerator: llmservice.Accelerator, template: PodTemplate | None) -
         max_replicas=accelerator.max,
         node_selector=tuple(sorted(accelerator.node_selector.items())),
         spot=accelerator.spot,
-        tolerations=tuple(_tolerations(accelerator, template)),
+        tolerations=tuple(_tolerations(accelerator, service.spec.template)),
+        revision=revision(service, accelerator),
     )
 
 

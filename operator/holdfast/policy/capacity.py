@@ -122,11 +122,11 @@ def believe(
 ) -> Capacity:
     """Bring beliefs up to date; what nothing material has changed for is kept as it is.
 
-    A new generation of the spec starts the corrections anew: it may be another image or another model. While the model
-    has no time, capacities shrink as the work of a request grows; without any belief to go by, there is none yet.
-    `fast_loops` names the accelerators whose engines find their own limits, `tuned` those with other limits than the
-    spec's, `measured` what benchmarks found of engines like these. Where nothing was learned since a restart, it goes
-    on from what is `recalled`.
+    Other engines (another model, image or arguments) start the corrections anew, an edit of anything else does not: who
+    raises scaling.max in trouble would lose replicas. While the model has no time, capacities shrink as the work of a
+    request grows; without any belief to go by, there is none yet. `fast_loops` names the accelerators whose engines
+    find their own limits, `tuned` those with other limits than the spec's, `measured` what benchmarks found of engines
+    like these. Where nothing was learned since a restart, it goes on from what is `recalled`.
     """
     same = memory.spec is spec or memory.spec == spec
     started = {option.name: tuned.get(option.name) or spec.batching for option in spec.accelerators}
@@ -141,13 +141,17 @@ def believe(
     if same and not moved(memory.lengths, lengths) and not outdated:
         return memory if all(belief.searched for belief in memory.beliefs) else _searched(memory, spec, model)
     mix = length_mix(lengths, seen.prompt_lengths, seen.output_lengths)
-    known = memory if memory.spec is not None and memory.spec.generation == spec.generation else Capacity()
+    known = memory if memory.spec is not None and _same_model(memory.spec, spec) else Capacity()
+    judged_alike = memory.spec is not None and memory.spec.slo == spec.slo
     beliefs = []
     for option in spec.accelerators:
         engine = _limited(spec, started[option.name])
         benchmark = benchmarks.get(option.name)
         old, first = known.belief(option.name), _first(spec, option, recalled)
-        belief = _belief(old, engine, option, mix, model, option.name in fast_loops, benchmark, first)
+        correction = first if old is None or not _same_engines(old.option, option) else old.correction
+        if old is not None and not judged_alike:
+            correction = replace(correction, gain=min(1.0, correction.gain))  # as under other limits
+        belief = _belief(old, engine, option, mix, model, option.name in fast_loops, benchmark, correction)
         if belief is None:
             return _estimated(memory, mix) if same else Capacity()
         beliefs.append(belief)
@@ -162,10 +166,9 @@ def _belief(
     model: EngineModel,
     fast_loop: bool,
     benchmark: Measured | None,
-    first: Correction,
+    correction: Correction,
 ) -> Belief | None:
     """What a replica carries by now, None where there is no time for the answer."""
-    correction = old.correction if old is not None and old.option == option else first
     if old is not None and old.scaled.measured != benchmark:
         correction = replace(correction, gain=1.0)  # it was learnt beside another prior
     elif old is not None and correction.looks and (old.fast_loop, old.started) != (fast_loop, spec.batching):
@@ -189,6 +192,24 @@ def _belief(
         searched=found is not None,
         scaled=scale,
     )
+
+
+def same_engines(old: ServiceSpec, new: ServiceSpec) -> bool:
+    """Whether what runs is the same after an edit, wherever it ran before and may run now."""
+    pairs = ((option, new.accelerator(option.name)) for option in old.accelerators)
+    return _same_model(old, new) and all(option is None or _same_engines(before, option) for before, option in pairs)
+
+
+def _same_model(old: ServiceSpec, new: ServiceSpec) -> bool:
+    def told(spec: ServiceSpec) -> tuple[object, ...]:
+        return spec.uid, spec.model_uri, spec.max_model_len, spec.quantization
+
+    return told(old) == told(new)
+
+
+def _same_engines(old: AcceleratorOption, new: AcceleratorOption) -> bool:
+    """Whether a replica is what it was: what it costs, and how many there may be, says nothing about that."""
+    return same_hardware(old, new) and old.revision == new.revision
 
 
 def _first(spec: ServiceSpec, option: AcceleratorOption, recalled: Recalled) -> Correction:

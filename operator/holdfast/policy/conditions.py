@@ -270,6 +270,8 @@ def _shortage(view: View, accelerator: str) -> Reason:
 def reconciling(view: View) -> ConditionValue:
     """What was decided is not yet what runs (kstatus)."""
     kind = ConditionType.RECONCILING
+    if view.edited:
+        return ConditionValue(kind, True, Reason.SPEC_NOT_OBSERVED, "what the edited spec asks for is being written")
     if not all(group.observed for group in view.groups):
         return ConditionValue(kind, True, Reason.SPEC_NOT_OBSERVED, "Kubernetes has not taken up the last change yet")
     broken = _broken(view)

@@ -12,6 +12,7 @@ from holdfast.domain.snapshot import ServiceSnapshot, Snapshot
 from holdfast.policy import budget, forecast, idle, placement, sizing
 from holdfast.policy.batching import Batching
 from holdfast.policy.budget import SloState
+from holdfast.policy.capacity import same_engines
 from holdfast.policy.coldstart import node_seconds
 from holdfast.policy.conditions import conditions
 from holdfast.policy.fleet import Fleet, Grant, Promise, arbitrate
@@ -74,7 +75,7 @@ def decide(
             return None, known
 
     services = {service.spec.key: service for service in sorted(snapshot.services, key=_key)}
-    known = {key: memory.services.get(key) or ServiceMemory() for key in services}
+    known = {key: _known(memory.services.get(key), service) for key, service in services.items()}
     made: dict[ServiceKey, Made] = {}
     turns = _in_turn(tuple(services), snapshot.now)
     for key in turns:
@@ -91,6 +92,13 @@ def decide(
             made[key] = attempt(services[key], known[key], grants.get(key))
     decided = tuple([decision for key in services if (decision := made[key][0]) is not None])
     return decided, Memory({key: found for key, (_, found) in made.items()}, fleet)
+
+
+def _known(memory: ServiceMemory | None, service: ServiceSnapshot) -> ServiceMemory:
+    """What is remembered of this very object: another one of its name has nothing in common with it."""
+    if memory is None or (memory.last is not None and memory.last.facts.spec.uid != service.spec.uid):
+        return ServiceMemory()
+    return memory
 
 
 def _share(
@@ -163,7 +171,8 @@ def decide_service(
     if view.spec.recommend_only and recommendation is not None:
         recommendation = _advised(recommendation, advice(batching, view))
     decision = _decision(view, sizes, verdict, recommendation, target)
-    return decision, _remembered(view, claim, sizes, batching, Last(decision, looked_at, now, view.floors.change_at))
+    until = now if view.edited else view.floors.change_at  # the next look sees what became of the edit
+    return decision, _remembered(view, claim, sizes, batching, Last(decision, looked_at, now, until))
 
 
 def _awaited(known: ServiceMemory, promise: Promise | None, now: float, settings: PolicySettings) -> str:
@@ -195,6 +204,8 @@ def _view(
     waiting = sizing.backlog(hopeful, expected, spec.slo.ttft_seconds)
     demand_rps = sizing.demand_rps(expected, waiting, spec.slo.ttft_seconds, starting)
     cycle = sizing.hold_seconds(lead, settings.drain_seconds)
+    compared = known.learned.capacity.spec
+    renewed = compared is not None and not same_engines(compared, spec)  # nobody knows what these carry
     scheduled = _scheduled(spec, learned, now, cycle, settings)
     least_idle = idle.idle_seconds(learned.idle, cycle, settings.idle_seconds)
     slumber = idle.slumber(learned.idle, service, seen, groups, starting, scheduled, least_idle, now)
@@ -216,7 +227,7 @@ def _view(
         others=others,
         starting=starting,
         learned=learned,
-        peaks=sizing.remember_peak(known.peaks, expected, demand_rps, now, hold, seen.fresh),
+        peaks=sizing.remember_peak(known.peaks, expected, demand_rps, now, hold, seen.fresh and not renewed),
         choice=choice,
         turns=known.turns,
         slo=state,
@@ -229,6 +240,7 @@ def _view(
         floors=scheduled,
         slumber=slumber,
         idle_seconds=least_idle,
+        edited=known.decided_at is not None and known.generation != spec.generation,
     )
 
 
@@ -284,7 +296,8 @@ def _remembered(view: View, claim: Claim, sizes: Sizes, batching: Batching, last
         peaks=view.peaks,
         choice=view.choice,
         turns=remember_turn(view.turns, action, view.now, view.learned.lead_seconds, level),
-        limited=view.held_by_people or view.floor_rules or bool(view.held) or bool(sizes.limits & LIMITING),
+        limited=view.held_by_people or view.floor_rules or bool(view.held),
+        short=bool(sizes.limits & LIMITING),
         batching=batching,
         claim=claim,
         granted=view.granted,

@@ -32,12 +32,16 @@ def recalled(quantile: float | None) -> Headroom:
     return Headroom(bounded, bounded)
 
 
-def adapt(memory: Headroom, budget: Budget, state: SloState, slo: Slo, expected: float, frozen: bool) -> Headroom:
+def adapt(
+    memory: Headroom, budget: Budget, state: SloState, slo: Slo, expected: float, frozen: bool, short: bool = False
+) -> Headroom:
     """One step of q <- q + eta (bad share - (1 - objective) pace), weighted by the requests judged in it.
 
     `expected` requests are judged per window; eta is 1 / (1 - objective), so that a window without a bad request
     lowers q by its pace and bad requests worth the whole budget raise it by one. `frozen` is the anti-windup: headroom
-    cannot help, or does not rule, at the moment. While too few were judged only capacity decides.
+    does not rule at the moment, or cannot help. Where a service is `short` of replicas that headroom asked for, only a
+    rise cannot help: requests that are good without them say that less would do. While too few were judged only
+    capacity decides.
     """
     judged, left = budget.latest.judged, state.budget_remaining
     if frozen or judged <= 0.0 or left is None:
@@ -45,6 +49,7 @@ def adapt(memory: Headroom, budget: Budget, state: SloState, slo: Slo, expected:
     pace = 2.0 * min(1.0, max(0.0, left))
     weight = judged / max(expected, judged, 1.0 / slo.budget_share)
     step = weight * (budget.latest.bad_share / slo.budget_share - pace)
+    step = min(step, 0.0) if short else step
     return Headroom(min(HIGHEST, max(LOWEST, memory.quantile + step)), memory.sizing)
 
 

@@ -130,7 +130,7 @@ def _headroom(
     level = arrivals.line.level_rps if arrivals.line else 0.0
     frozen = known.limited or bool(service.traffic.lagging) or _engine_fault(seen, groups)
     slo = service.spec.slo
-    adapted = headroom.adapt(old, verdicts, state, slo, level * slo.window_seconds, frozen)
+    adapted = headroom.adapt(old, verdicts, state, slo, level * slo.window_seconds, frozen, known.short)
     return headroom.in_force(adapted, starting)
 
 

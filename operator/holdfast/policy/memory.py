@@ -60,8 +60,9 @@ class Learned:
 class ServiceMemory:
     """What was learned of one service and what was decided last; `last` is None before the first decision.
 
-    `limited`: the last size was not the one wanted, so that its misses say nothing about headroom. `claim` is what was
-    asked of the fleet, `granted` what it left where that is less.
+    `limited`: the last size was not made by the forecast, so that what became of requests says nothing about headroom.
+    `short`: it was less than the forecast asked for, so that misses say nothing about it. `claim` is what was asked of
+    the fleet, `granted` what it left where that is less.
     """
 
     generation: int = -1
@@ -71,6 +72,7 @@ class ServiceMemory:
     choice: Choice = field(default_factory=Choice)
     turns: Turns = field(default_factory=Turns)
     limited: bool = False
+    short: bool = False
     batching: Batching = field(default_factory=Batching)
     claim: Claim | None = None
     granted: Grant | None = None

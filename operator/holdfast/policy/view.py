@@ -53,7 +53,7 @@ class View:
     `backlog_requests` wait longer than they should; `demand_rps` is what sizes are made for now, `peaks` what they were
     made for before. `floors` are those of the schedules. `granted` is what the fleet leaves of the chosen accelerator,
     None as long as there is enough. `slumber` says whether the service rests; where it may, the last replica stays
-    until no request came for `idle_seconds`.
+    until no request came for `idle_seconds`. `edited`: the spec is another one than at the last look.
     """
 
     service: ServiceSnapshot
@@ -78,6 +78,7 @@ class View:
     granted: Grant | None = None
     slumber: Slumber = Slumber.AWAKE
     idle_seconds: float = 0.0
+    edited: bool = False
 
     @property
     def spec(self) -> ServiceSpec:
