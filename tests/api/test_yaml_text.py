@@ -39,7 +39,9 @@ def test_plain_scalars_are_read_as_kubectl_reads_them(text: str, value: Any) -> 
     assert type(read_yaml(text)) is type(value)
 
 
-@pytest.mark.parametrize("text", ["[", "a: b: c", "!!python/object/apply:os.getcwd []"])
+@pytest.mark.parametrize(
+    "text", ["[", "a: b: c", "!!python/object/apply:os.getcwd []", pytest.param("[" * 20_000, id="deep")]
+)
 def test_what_is_no_yaml_or_would_run_code_is_refused(text: str) -> None:
     with pytest.raises(yaml.YAMLError):
         read_yaml(text)

@@ -76,7 +76,7 @@ def test_a_bad_scenario_is_refused_with_the_place_of_its_fault(
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("text", ["", "[]", "a: [", "\x00", "name: a\nname: b"])
+@pytest.mark.parametrize("text", ["", "[]", "a: [", "\x00", "name: a\nname: b", pytest.param("[" * 20_000, id="deep")])
 def test_what_is_no_scenario_at_all_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "scenario.yaml"
     path.write_text(text)

@@ -127,6 +127,20 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "text", ["[" * 20_000, "metadata: {name: chat}\nspec: &spec {model: *spec}\n"], ids=["deep", "alias"]
+)
+def test_a_manifest_without_an_end_is_told_in_one_line(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "endless.yaml"
+    path.write_text(text)
+    assert main(["plan", "-f", str(path), "--rate", "5", "--prompt-tokens", "5", "--output-tokens", "5"]) == 2
+    said = capsys.readouterr().err
+    assert f"{path}: no LLMService: " in said
+    assert said.count("\n") == 1
+
+
 def test_a_trace_that_is_not_there_is_told_with_a_remedy_that_plan_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,7 +178,8 @@ def test_a_bad_trace_is_told_by_the_plan_in_one_line(
 def test_a_broken_mooncake_trace_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "trace.jsonl"
     words = ["plan", "-f", str(_manifest(tmp_path)), "--trace", str(path), "--format", "mooncake"]
-    for content in (b"\xff\xfe\x00\n", b'{"timestamp": -1, "input_length": 3, "output_length": 2}\n', b"{}\n"):
+    negative = b'{"timestamp": -1, "input_length": 3, "output_length": 2}\n'
+    for content in (b"\xff\xfe\x00\n", negative, b"{}\n", b"[" * 100_000):
         path.write_bytes(content)
         assert main(words) == 2
         assert capsys.readouterr().err.count("\n") == 1

@@ -22,6 +22,8 @@ def parsed(model: type[Parsed], body: Mapping[str, Any], invalid: type[InvalidOb
         return model.model_validate(_plain(body))
     except pydantic.ValidationError as error:
         raise invalid("; ".join(sorted(problems(error)))) from None
+    except RecursionError:
+        raise invalid("an alias stands inside what it names, or it is nested too deeply: write it out") from None
 
 
 def problems(error: pydantic.ValidationError) -> list[str]:

@@ -34,4 +34,7 @@ class _Loader(yaml.SafeLoader):
 
 def read_yaml(text: str) -> Any:
     """The one document of a text; raises yaml.YAMLError."""
-    return yaml.load(text, Loader=_Loader)  # noqa: S506  # a SafeLoader
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506  # a SafeLoader
+    except RecursionError:
+        raise yaml.YAMLError("nested too deeply: check its brackets and its indentation") from None

@@ -161,7 +161,7 @@ def _mooncake(path: Path, file: IO[str]) -> Iterator[tuple[int, Row]]:
         try:
             row = json.loads(text)
             at, prompt, output = (row[name] for name in ("timestamp", "input_length", "output_length"))
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise BadInput(
                 f"{path}:{line}: not a request with timestamp, input_length, output_length: {error}"
             ) from None
