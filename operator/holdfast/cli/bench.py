@@ -27,7 +27,7 @@ from holdfast.bench.port import CannotGenerate, ClientTooSlow, Endpoint, Generat
 from holdfast.bench.results import as_json, measure
 from holdfast.bench.trials import CLIENT_REMEDY, Trials, sweep_load, watched
 from holdfast.cli.noresult import no_result
-from holdfast.cli.terminal import printable
+from holdfast.cli.terminal import printable, unwritten
 from holdfast.enginemodel.catalog import find_model
 from holdfast.simulator.twin import page
 from holdfast.simulator.twin.scenario import BadInput
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     except CannotGenerate as problem:
         return no_result("bench", arguments, Failed.FAILED, str(problem))
     except OSError as problem:
-        return no_result("bench", arguments, Failed.FAILED, f"cannot write {problem.filename}: {problem.strerror}")
+        return no_result("bench", arguments, Failed.FAILED, unwritten(problem))
 
 
 def _run(arguments: argparse.Namespace) -> int:

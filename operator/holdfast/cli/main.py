@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import sys
 from collections.abc import Sequence
+
+from holdfast.cli.terminal import unwritten
 
 COMMANDS = (
     "run",
@@ -21,6 +24,8 @@ COMMANDS = (
     "dashboards",
     "crd",
 )
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
+"""A full disk, or a reader that went away."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -46,9 +51,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = (given[0],) if given and given[0] in COMMANDS else COMMANDS
     parsed = build_parser(commands).parse_args(given)
     try:
-        return int(parsed.run(parsed))
+        code = int(parsed.run(parsed))
+        # While it can be told: when Python ends, a full disk is a traceback.
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return 130
+    except OSError as problem:
+        if problem.errno not in UNWRITABLE:
+            raise
+        print(f"holdfast {given[0]}: {unwritten(problem)}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from rich.progress import Progress
 from holdfast.api.llmservice import InvalidLLMService, LLMService
 from holdfast.api.yamltext import read_yaml
 from holdfast.bench.checks import check_folders
+from holdfast.cli.terminal import unwritten
 from holdfast.cli.waiting import waiting
 from holdfast.observe.spec import to_spec
 from holdfast.simulator.twin import page, report, table
@@ -99,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"holdfast simulate: {problem}", file=sys.stderr)
         return 2
     except OSError as problem:
-        print(f"holdfast simulate: cannot write {problem.filename}: {problem.strerror}", file=sys.stderr)
+        print(f"holdfast simulate: {unwritten(problem)}", file=sys.stderr)
         return 1
 
 
@@ -140,12 +141,13 @@ def _run(arguments: argparse.Namespace) -> int:
             if seed == 1:
                 first.append(told[-1].finished)
     results = {"scenario": scenario.name, "runs": [each.result for each in told]}
-    if arguments.plot is not None:
-        report.write(first, [each.result for each in told], arguments.plot)
-    if arguments.json is not None:
-        _write_json(results, arguments.json)
     if arguments.json != "-":
         table.write(scenario.name, [each.result for each in told])
+    # Files come last: one that cannot be written takes nothing along of what was found.
+    if arguments.json is not None:
+        _write_json(results, arguments.json)
+    if arguments.plot is not None:
+        report.write(first, [each.result for each in told], arguments.plot)
     return 0
 
 
@@ -272,4 +274,9 @@ def _write_json(results: Mapping[str, object], to: str) -> None:
     if to == "-":
         sys.stdout.write(text)
     else:
-        Path(to).write_text(text, encoding="utf-8")
+        try:
+            Path(to).write_text(text, encoding="utf-8")
+        except OSError as problem:
+            # A disk that fills up names no file.
+            problem.filename = to
+            raise

@@ -1,8 +1,26 @@
-"""Text that others wrote, on a terminal."""
+"""Text that others wrote, on a terminal; and output that nobody can take."""
 
 from __future__ import annotations
+
+import contextlib
+import os
+import sys
 
 
 def printable(line: str) -> str:
     """A line for a terminal: what others wrote must move no cursor, and look like no further line."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
+
+
+def unwritten(problem: OSError) -> str:
+    """What could not be written, and why."""
+    if problem.filename is None:
+        _drop_output()
+    return f"cannot write {problem.filename or 'the result'}: {problem.strerror}"
+
+
+def _drop_output() -> None:
+    """Python writes what standard output still holds when it ends: it would fail once more, with a traceback."""
+    with contextlib.suppress(OSError):  # a test's standard output has no number
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())

@@ -24,7 +24,7 @@ from holdfast.bench.port import CannotGenerate, Endpoint
 from holdfast.bench.report import drawn
 from holdfast.cli.bench import allow_connections
 from holdfast.cli.noresult import no_result
-from holdfast.cli.terminal import printable
+from holdfast.cli.terminal import printable, unwritten
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.enginemodel.prior import PriorSource
 from holdfast.simulator.twin import page
@@ -96,9 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     except (CannotGenerate, CannotTry) as problem:
         return no_result("tune", arguments, Failed.FAILED, str(problem))
     except OSError as problem:
-        return no_result(
-            "tune", arguments, Failed.FAILED, f"cannot write {problem.filename or 'the result'}: {problem.strerror}"
-        )
+        return no_result("tune", arguments, Failed.FAILED, unwritten(problem))
 
 
 async def _found(arguments: argparse.Namespace, service: ServiceSpec | None, wanted: Wanted) -> int:
