@@ -63,6 +63,14 @@ def _edited(place: str, value: object) -> dict[str, Any]:
         ("faults", [{"at": "1s", "kind": "node-loss", "service": "none"}], "faults[0].service: no service 'none'"),
         ("faults", [{"at": "1s", "kind": "spot-reclaim"}], "faults[0].accelerator: accelerator names whose nodes"),
         ("faults", [{"at": "1s", "kind": "node-loss", "accelerator": "h100"}], "give it there, and nowhere else"),
+        (
+            "faults",
+            [{"at": "3m", "kind": "node-loss"}],
+            "faults[0].at: 3m is not before the end of duration: give less",
+        ),
+        ("faults", [{"at": "1s", "kind": "node-loss"}, {"at": "9h", "kind": "metrics-gone"}], "faults[1].at: 9h is"),
+        ("faults", [{"at": "1s", "kind": "metrics-gone", "for": "0s"}], "faults[0].for: a fault of no length changes"),
+        ("faults", [{"at": "1s", "kind": "metrics-gone", "for": 0}], "faults[0].for: a fault of no length changes"),
         ("faults", [{"at": "1s", "kind": "spot-reclaim", "accelerator": "x"}], "faults[0].accelerator: no accelerator"),
     ],
 )
@@ -295,6 +303,21 @@ def test_requests_that_no_engine_can_hold_are_told_before_they_spoil_the_results
     found = re.findall(r"service chat: (\d+) of (\d+) requests .* on h100 holds \(\d+\)", capsys.readouterr().err)
     assert len(found) == 1
     assert found[0][0] == found[0][1]
+
+
+@pytest.mark.slow
+def test_a_fault_of_a_replica_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = small_scenario()
+    content["faults"] = [
+        {"at": "40s", "kind": "replica-slow", "replica": 1},
+        {"at": "60s", "kind": "replica-slow", "replica": 99, "for": "10s"},
+        {"at": "1s", "kind": "metrics-gone", "replica": 99},
+    ]
+    words = ["simulate", str(scenario_file(tmp_path, content)), "--seeds", "2", "--policy", "static:2"]
+    assert main(words) == 0
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("holdfast simulate: faults[1].replica: 99: chat had 2 ready replicas at 1m under static:2")
+    assert said.endswith("another was struck, name one below 2")
 
 
 def test_paths_start_from_the_data_folder_that_was_named_else_from_the_environments(tmp_path: Path) -> None:

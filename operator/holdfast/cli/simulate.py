@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from holdfast.api.llmservice import InvalidLLMService, LLMService
+from holdfast.api.quantities import format_duration
 from holdfast.api.yamltext import read_yaml
 from holdfast.bench.checks import check_folders
 from holdfast.cli.terminal import unwritten
@@ -140,6 +141,7 @@ def _run(arguments: argparse.Namespace) -> int:
             told.append(_simulated(scenario, declared, each, seed))
             if seed == 1:
                 first.append(told[-1].finished)
+                _tell_of_absent(first[-1])
     results = {"scenario": scenario.name, "runs": [each.result for each in told]}
     if arguments.json != "-":
         table.write(scenario.name, [each.result for each in told])
@@ -163,6 +165,18 @@ def _tell_of_too_long(scenario: Scenario, declared: Sequence[Declared]) -> None:
                     "it refuses them; filter them out, or raise count",
                     file=sys.stderr,
                 )
+
+
+def _tell_of_absent(run: Finished) -> None:
+    """A fault of a replica that is not there strikes another one: who reads the results must know."""
+    for each in run.absent:
+        place, at = run.scenario.faults.index(each.fault), format_duration(each.fault.at)
+        remedy = f"another was struck, name one below {each.ready}" if each.ready else "nobody was struck"
+        print(
+            f"holdfast simulate: faults[{place}].replica: {each.fault.replica}: {each.service} had {each.ready} ready "
+            f"replicas at {at} under {run.policy} (seed {run.seed}), counted from 0: {remedy}",
+            file=sys.stderr,
+        )
 
 
 def _entrants(arguments: argparse.Namespace, scenario: Scenario) -> list[_Entrant]:

@@ -25,6 +25,9 @@ from holdfast.simulator.twin.view import View
 LOOK_SECONDS = 5.0
 """How often sizes are noted for the report."""
 
+OF_REPLICAS = ("replica-slow", "replica-hang", "node-loss")
+"""Faults that strike one replica."""
+
 HUNG = 1e9
 """Stretch of the steps of an engine that hangs."""
 
@@ -71,6 +74,15 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
+class Absent:
+    """A fault of a replica that was not there when it came: another of the `ready` ones was struck, or nobody."""
+
+    fault: Fault
+    service: str
+    ready: int
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """Everything about a run that has ended."""
 
@@ -81,6 +93,7 @@ class Finished:
     changes: tuple[Change, ...]
     sizes: tuple[Sizes, ...]
     ended_at: float
+    absent: tuple[Absent, ...] = ()
 
 
 def simulate(
@@ -118,6 +131,7 @@ class _Run:
         self.views = [View(service, self.timing) for service in self.services]
         self.sizes = [Sizes() for _ in self.services]
         self.changes: list[Change] = []
+        self.absent: list[Absent] = []
         self.faults = sorted(_fault_events(scenario.faults), key=lambda event: event[0])
         self.next_tick = self.next_scrape = self.next_look = 0.0
         for service, each in zip(self.services, declared, strict=True):
@@ -148,7 +162,14 @@ class _Run:
                 self.next_look += LOOK_SECONDS
                 progress(min(1.0, now / duration))
         return Finished(
-            self.scenario, self.policy.name, self.seed, self.services, tuple(self.changes), tuple(self.sizes), now
+            self.scenario,
+            self.policy.name,
+            self.seed,
+            self.services,
+            tuple(self.changes),
+            tuple(self.sizes),
+            now,
+            tuple(self.absent),
         )
 
     def _done(self) -> bool:
@@ -203,6 +224,8 @@ class _Run:
         while self.faults and self.faults[0][0] <= now:
             _, begins, fault = self.faults.pop(0)
             named = [s for s in self.services if fault.service in (None, s.spec.key.name)]
+            if begins and fault.kind in OF_REPLICAS:
+                self._note_absent(fault, named[0])
             if fault.kind == "metrics-gone":
                 for view in self.views:
                     view.blind = begins
@@ -214,6 +237,11 @@ class _Run:
             else:
                 factor = HUNG if fault.kind == "replica-hang" else fault.factor
                 _stretch(named[0], fault.replica, factor if begins else 1.0)
+
+    def _note_absent(self, fault: Fault, service: Service) -> None:
+        ready = sum(pod.engine is not None and pod.leaving_at is None for pod in service.pods)
+        if fault.replica >= ready:
+            self.absent.append(Absent(fault, service.spec.key.name, ready))
 
 
 def _sighted(service: Service, engines: tuple[EngineGauges, ...], at: float, now: float) -> Sight:

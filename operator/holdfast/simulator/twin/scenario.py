@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field
 
 from holdfast.api.llmservice import LLMServiceSpec
 from holdfast.api.parsing import problems
-from holdfast.api.quantities import parse_duration_seconds
+from holdfast.api.quantities import format_duration, parse_duration_seconds
 from holdfast.api.rules import ApiModel, Rule
 from holdfast.api.yamltext import read_yaml
 from holdfast.policy.settings import PolicySettings
@@ -176,6 +176,12 @@ class Fault(ApiModel):
             lambda fault: (fault.kind == "spot-reclaim") == (fault.accelerator is not None),
             ".accelerator",
         ),
+        Rule(
+            "",
+            "a fault of no length changes nothing: give more than 0s, or leave it out where it lasts to the end",
+            lambda fault: fault.lasts is None or fault.lasts > 0.0,
+            ".for",
+        ),
     )
 
     at: Seconds
@@ -236,6 +242,7 @@ class Scenario(ApiModel):
         except pydantic.ValidationError as error:
             raise BadInput(f"{path}: {'; '.join(problems(error)[:3])}") from None
         found.check_names(path)
+        found.check_times(path)
         return found
 
     def check_names(self, path: Path) -> None:
@@ -254,6 +261,14 @@ class Scenario(ApiModel):
             if fault.accelerator is not None and fault.accelerator not in there:
                 remedy = f"no accelerator {fault.accelerator!r}: name one of cluster.accelerators"
                 raise BadInput(f"{path}: faults[{place}].accelerator: {remedy}")
+
+    def check_times(self, path: Path) -> None:
+        """A fault must come while requests do: from then on nobody decides, and a run may be over."""
+        for place, fault in enumerate(self.faults):
+            if fault.at >= self.duration:
+                late = f"{format_duration(fault.at)} is not before the end of duration"
+                remedy = f"give less than {format_duration(self.duration)}, or a longer duration"
+                raise BadInput(f"{path}: faults[{place}].at: {late}: {remedy}")
 
 
 def _one_line(error: Exception) -> str:
