@@ -32,11 +32,12 @@ from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
 from holdfast.policy.sizing import replicas_for
 from holdfast.simulator.twin.cluster import EPOCH_SECONDS
+from holdfast.simulator.twin.declared import Declared
 from holdfast.simulator.twin.oracle import oracle
 from holdfast.simulator.twin.policies import Holdfast
 from holdfast.simulator.twin.port import Move
 from holdfast.simulator.twin.results import attainment, gpu_hours
-from holdfast.simulator.twin.run import Declared, simulate
+from holdfast.simulator.twin.run import simulate
 from holdfast.simulator.twin.scenario import Scenario
 from holdfast.simulator.twin.timers import Floats
 

@@ -28,14 +28,23 @@ from benchmarks.autoscaling.outlook import outlook
 from benchmarks.autoscaling.shared import shared
 from benchmarks.autoscaling.table import tell, tell_bars
 from holdfast.simulator.twin.capacity import DRAWS
+from holdfast.simulator.twin.scenario import BadInput
 
 THREADS = 32
 """They only wait for the processes that simulate."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run, print and check."""
+    """Run, print and check; 1 where a bar is missed and asked for, 2 for bad input."""
     given = _arguments(words)
+    try:
+        return _run(given)
+    except BadInput as problem:
+        print(f"benchmarks.autoscaling: {problem}", file=sys.stderr)
+        return 2
+
+
+def _run(given: argparse.Namespace) -> int:
     asked = given.scenario or (SUBSET if given.subset else [*CASES, SHARED.name])
     names = [name for name in asked if name in CASES]
     elsewhere = [varied(each, names) for each in VARIATIONS if given.sensitivity]
@@ -120,17 +129,17 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.autoscaling", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--data", type=Path, required=True, help="folder of the traces that scenarios name")
-    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/autoscaling"))
+    parser.add_argument("--data", type=_folder, required=True, help="folder of the traces that scenarios name")
+    parser.add_argument("--results", type=_writable, default=Path("benchmarks/results/autoscaling"))
     parser.add_argument(
         "--scenario", action="append", choices=[*CASES, SHARED.name], help="may be repeated; all by default"
     )
     parser.add_argument("--peer", action="append", choices=PEERS, help="may be repeated; all by default")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=_count, default=5, help="runs of each kind; default 5")
     parser.add_argument(
-        "--scarce-seeds", type=int, default=1, help="at least so many where capacity runs short; default as --seeds"
+        "--scarce-seeds", type=_count, default=1, help="where capacity runs short, if more than --seeds"
     )
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="runs at a time; default all cores")
+    parser.add_argument("--workers", type=_count, default=os.cpu_count() or 1, help="runs at a time; default all cores")
     parser.add_argument("--subset", action="store_true", help=f"{' and '.join(SUBSET)}, one seed")
     parser.add_argument("--slow-only", action="store_true", help="leave out Holdfast's fast loop")
     parser.add_argument("--tuned", action="store_true", help="peers with the best fixed limits of each scenario, too")
@@ -142,6 +151,29 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="end with 1 where a bar is missed")
     parser.add_argument("--dry-run", action="store_true", help="say what would be run, and how long by finished runs")
     return parser.parse_args(words)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or len(text) > len("1000") or not 1 <= int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1 to 1000")
+    return int(text)
+
+
+def _folder(text: str) -> Path:
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r}: there is no such folder")
+    return Path(text)
+
+
+def _writable(text: str) -> Path:
+    try:
+        Path(text).mkdir(parents=True, exist_ok=True)
+        if os.access(text, os.W_OK):
+            return Path(text)
+        problem = "it cannot be written"
+    except OSError as error:
+        problem = str(error.strerror)
+    raise argparse.ArgumentTypeError(f"{text!r}: results cannot be kept there: {problem}")
 
 
 def _largest_fleet_rps(case: Case, data: Path) -> float:

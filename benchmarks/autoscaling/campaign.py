@@ -18,9 +18,10 @@ from benchmarks.autoscaling.played import played
 from benchmarks.autoscaling.scarcity import Scarcity, scarcity
 from holdfast.cli.simulate import SEARCHED
 from holdfast.domain.service import ServiceSpec
+from holdfast.simulator.twin.declared import Declared
 from holdfast.simulator.twin.policies import POLICIES, make_policy
 from holdfast.simulator.twin.results import good, summary
-from holdfast.simulator.twin.run import Declared, Finished, simulate
+from holdfast.simulator.twin.run import Finished, simulate
 
 SHIPPED = {name: value for name, (knobs, _) in POLICIES.items() for value in knobs.values()}
 """Each peer's knob as its makers ship it; more of it is fewer replicas, with all of them."""

@@ -6,7 +6,7 @@ import itertools
 from dataclasses import replace
 
 from holdfast.simulator.twin.capacity import Bench, Lengths
-from holdfast.simulator.twin.run import Declared, engine_kind
+from holdfast.simulator.twin.declared import Declared, engine_kind
 from holdfast.simulator.twin.scenario import Scenario
 
 Limits = tuple[int, int]

@@ -11,9 +11,10 @@ from benchmarks.autoscaling.scarcity import Played, Span, Steps
 from holdfast.simulator.twin import books
 from holdfast.simulator.twin.capacity import DRAWS
 from holdfast.simulator.twin.cluster import Pod
+from holdfast.simulator.twin.declared import Declared, engine_kind
 from holdfast.simulator.twin.oracle import work_seconds
 from holdfast.simulator.twin.results import good
-from holdfast.simulator.twin.run import Declared, Finished, engine_kind
+from holdfast.simulator.twin.run import Finished
 from holdfast.simulator.twin.scenario import Fault, Scenario
 from holdfast.simulator.twin.timers import Floats
 

@@ -44,6 +44,11 @@ def _edited(place: str, value: object) -> dict[str, Any]:
         ("colour", "red", "colour: unknown field"),
         ("services.0.spec.slo.ttft", "fast", "services[0].spec.slo.ttft: must be a duration"),
         ("services.0.workload.arrivals.poisson.0.rps", -1, "services[0].workload.arrivals.poisson[0].rps"),
+        ("services.0.workload.arrivals.poisson.0.rps", True, "poisson[0].rps: true is not a number: write one"),
+        ("services.0.workload.lengths.fixed.outputTokens", True, "outputTokens: true is not a number"),
+        ("services.0.initialReplicas.h100", False, "initialReplicas.h100: false is not a number"),
+        ("cluster.accelerators.h100.gpus", True, "cluster.accelerators.h100.gpus: true is not a number"),
+        ("cluster.accelerators.h100.coldStartJitter", False, "coldStartJitter: false is not a number"),
         (
             "services.0.workload.arrivals.poisson.0.at",
             "3s",
@@ -55,6 +60,9 @@ def _edited(place: str, value: object) -> dict[str, Any]:
         ("cluster.router", "magic", "cluster.router"),
         ("cluster.accelerators.h100.gpus", 0, "cluster.accelerators.h100.gpus"),
         ("cluster.accelerators.h100.system", "abacus", "cluster.accelerators.h100.system: no step table"),
+        ("cluster.accelerators.h100.system", "abacus", "take another system: a100_sxm, b200_sxm, h100_sxm, h200_sxm"),
+        ("services.0.spec.model.uri", "some/Thing-9B", "take another model: Qwen/Qwen3-30B-A3B, "),
+        ("services.0.spec.accelerators.0.count", 7, "7 x h100_sxm: take another count: 1, 2"),
         ("services.0.spec.slo.tpot", "2ms", "spec.slo.tpot of 2 ms is impossible: a step of an empty engine takes"),
         ("services.0.spec.slo.ttft", "2ms", "spec.slo.ttft of 2 ms is impossible"),
         ("duration", "0s", "duration: duration must be above 0s"),
@@ -262,6 +270,12 @@ def test_a_policy_or_a_knob_that_does_not_exist_is_refused(tmp_path: Path, capsy
     for words, told in (
         (["--policy", "magic"], "'magic' is no policy: take one of"),
         (["--policy", "static:0"], "static needs a size"),
+        (["--policy", "static:²"], "static needs a size"),
+        (["--policy", f"static:{'9' * 5000}"], "static needs a size"),
+        (
+            ["--policy", "static:7"],
+            "static:7: the GPUs of cluster.accelerators.h100 hold 6 replicas of chat: take static:6",
+        ),
         (["--policy", "hpa", "--knob", "waiting=0"], "must be a positive number"),
         (["--policy", "hpa", "--knob", "colour=3"], "these policies have waiting"),
         (["--policy", "holdfast-slow", "--knob", "waiting=3"], "no knobs"),
@@ -270,6 +284,29 @@ def test_a_policy_or_a_knob_that_does_not_exist_is_refused(tmp_path: Path, capsy
     ):
         assert main(["simulate", path, *words]) == 2
         assert told in capsys.readouterr().err
+
+
+def test_a_replica_that_no_node_holds_has_no_static_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = small_scenario()
+    content["services"][0]["spec"]["accelerators"][0]["count"] = 8
+    assert main(["simulate", str(scenario_file(tmp_path, content)), "--policy", "static:1"]) == 2
+    assert capsys.readouterr().err.endswith("h100 hold 0 replicas of chat: raise its gpus\n")
+
+
+@pytest.mark.parametrize("seeds", ["²", "0", "-1", "1.5", "", "x", "1001", "9" * 5000])
+def test_seeds_that_are_no_whole_number_are_refused(seeds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["simulate", "scenario.yaml", f"--seeds={seeds}"])
+    assert refused.value.code == 2
+    assert f"{seeds!r}: give a whole number from 1 to 1000" in capsys.readouterr().err
+
+
+def test_a_report_that_is_no_page_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("report.txt", "report.png", "report"):
+        with pytest.raises(SystemExit) as refused:
+            main(["simulate", "scenario.yaml", "--plot", name])
+        assert refused.value.code == 2
+        assert f"argument --plot/--html: {name!r}: name a file that ends with .html" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("flag", "name"), [("--json", "out.json"), ("--plot", "page.html")])

@@ -25,8 +25,9 @@ from holdfast.cli.terminal import unwritten
 from holdfast.cli.waiting import waiting
 from holdfast.observe.spec import to_spec
 from holdfast.simulator.twin import page, report, table
+from holdfast.simulator.twin.declared import Declared, too_long
 from holdfast.simulator.twin.oracle import ORACLE, oracle
-from holdfast.simulator.twin.peak import STATIC_PEAK, static_peak
+from holdfast.simulator.twin.peak import STATIC_PEAK, room, static_peak
 from holdfast.simulator.twin.policies import (
     ALIASES,
     ALL,
@@ -38,7 +39,7 @@ from holdfast.simulator.twin.policies import (
 )
 from holdfast.simulator.twin.port import BadPolicy, Scheduling
 from holdfast.simulator.twin.results import summary
-from holdfast.simulator.twin.run import Declared, Finished, simulate, too_long
+from holdfast.simulator.twin.run import Finished, simulate
 from holdfast.simulator.twin.scenario import BadInput, Scenario, ServiceEntry
 from holdfast.simulator.twin.workload import make_workload
 
@@ -49,6 +50,7 @@ EXAMPLE = """examples:
 
 Without a GPU and without a cluster: engines are simulated step by step with measured step times."""
 DEFAULT_POLICY, DEFAULT_SEEDS = "holdfast-slow", 5
+PAGE = ".html"
 DATA_VARIABLE = "HOLDFAST_DATA"
 SEARCHED = {STATIC_PEAK: static_peak, ORACLE: oracle}
 """What is found by many runs, for scenarios of one service."""
@@ -89,7 +91,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help=f"what paths in the scenario start from; default {DATA_VARIABLE} where they are there, else its folder",
     )
     parser.add_argument("--json", default=None, metavar="FILE", help="write all results as JSON; - is standard output")
-    parser.add_argument("--plot", "--html", type=Path, default=None, metavar="FILE.html", help="write a report")
+    parser.add_argument("--plot", "--html", type=_page, default=None, metavar="FILE.html", help="write a report")
     parser.set_defaults(run=run)
 
 
@@ -136,6 +138,7 @@ def _run(arguments: argparse.Namespace) -> int:
         with waiting("reading the requests"):
             declared = [declare(scenario, entry, arguments.scenario, folder, seed) for entry in scenario.services]
         if seed == 1:
+            _check_sizes(entrants, scenario, declared)
             _tell_of_too_long(scenario, declared)
         for each in entrants:
             told.append(_simulated(scenario, declared, each, seed))
@@ -231,6 +234,19 @@ def _check(entrant: _Entrant, scenario: Scenario) -> None:
         raise BadPolicy(f"{entrant.name} is for scenarios of one service: name sizes with static:N")
 
 
+def _check_sizes(entrants: Sequence[_Entrant], scenario: Scenario, declared: Sequence[Declared]) -> None:
+    """A static size that finds no GPUs would be told by a number of replicas that never were."""
+    sizes = [(each.name, make_policy(each.name, each.knobs).start) for each in entrants if each.name not in SEARCHED]
+    for name, size in sizes:
+        for service in declared:
+            fits, accelerator = room(scenario, service.spec), service.spec.accelerators[0].name
+            if size is not None and size > fits:
+                place = (
+                    f"the GPUs of cluster.accelerators.{accelerator} hold {fits} replicas of {service.spec.key.name}"
+                )
+                raise BadPolicy(f"{name}: {place}: {f'take static:{fits}, or ' if fits else ''}raise its gpus")
+
+
 def declare(scenario: Scenario, entry: ServiceEntry, path: Path, folder: Path, seed: int) -> Declared:
     """The object of a service as the API server would hold it, and its requests."""
     service = _service(entry, path)
@@ -278,9 +294,17 @@ def _knobs(given: Sequence[str], names: Sequence[str]) -> dict[str, float]:
 
 
 def _seeds(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= 1000:
+    if not text.isdecimal() or len(text) > len("1000") or not 1 <= int(text) <= 1000:
         raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1 to 1000")
     return int(text)
+
+
+def _page(text: str) -> Path:
+    path = Path(text)
+    # A folder is told as what it is, with those of the other options.
+    if path.suffix != PAGE and not path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r}: name a file that ends with {PAGE}")
+    return path
 
 
 def _write_json(results: Mapping[str, object], to: str) -> None:

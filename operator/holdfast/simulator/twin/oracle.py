@@ -24,10 +24,11 @@ from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
 from holdfast.simulator.twin.capacity import Bench, Lengths
 from holdfast.simulator.twin.cluster import EPOCH_SECONDS
+from holdfast.simulator.twin.declared import Declared, engine_kind
 from holdfast.simulator.twin.fleet import EngineKind, Workload
 from holdfast.simulator.twin.port import Move
 from holdfast.simulator.twin.results import attainment, attains, gpu_hours
-from holdfast.simulator.twin.run import Declared, Finished, engine_kind, simulate
+from holdfast.simulator.twin.run import Finished, simulate
 from holdfast.simulator.twin.scenario import AcceleratorEntry, Scenario
 from holdfast.simulator.twin.timers import Floats, Integers
 

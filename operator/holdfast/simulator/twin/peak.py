@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from holdfast.domain.service import ServiceSpec
+from holdfast.simulator.twin.declared import Declared
 from holdfast.simulator.twin.policies import Static
 from holdfast.simulator.twin.results import attains
-from holdfast.simulator.twin.run import Declared, Finished, simulate
+from holdfast.simulator.twin.run import Finished, simulate
 from holdfast.simulator.twin.scenario import Scenario
 
 STATIC_PEAK = "static-peak"
@@ -16,17 +18,24 @@ STATIC_PEAK = "static-peak"
 def static_peak(
     scenario: Scenario, declared: Sequence[Declared], seed: int, progress: Callable[[float], None]
 ) -> Finished:
-    """The run of that size, by halving between 1 and the service's maximum; the maximum where none attains it."""
+    """The run of that size, by halving up to the service's maximum, or to what fits: the most where none attains."""
     runs: dict[int, Finished] = {}
 
     def enough(replicas: int) -> bool:
         runs[replicas] = simulate(scenario, declared, Static(replicas), seed, progress)
         return attains(runs[replicas])
 
-    size = smallest(enough, declared[0].spec.max_replicas)
+    spec = declared[0].spec
+    size = smallest(enough, min(spec.max_replicas, max(1, room(scenario, spec))))
     if size not in runs:
         enough(size)
     return replace(runs[size], policy=f"{STATIC_PEAK}:{size}")
+
+
+def room(scenario: Scenario, spec: ServiceSpec) -> int:
+    """Replicas of a service alone that the GPUs of its first accelerator hold."""
+    first = spec.accelerators[0]
+    return scenario.cluster.accelerators[first.name].gpus // first.gpus_per_replica
 
 
 def smallest(enough: Callable[[int], bool], most: int) -> int:

@@ -26,6 +26,7 @@ ALL = "all"
 """Every policy that needs no argument."""
 
 STATIC = "static"
+MOST_DIGITS = 9
 
 SWEPT = (0.25, 0.5, 1.0, 2.0, 4.0)
 """A sweep's values of a knob, as multiples of what the policy's makers ship."""
@@ -93,8 +94,8 @@ class Static:
 
 
 def _static(argument: str, knobs: Mapping[str, float]) -> Policy:
-    if not argument.isdigit() or int(argument) < 1:
-        raise BadPolicy("static needs a size of at least 1, such as static:4")
+    if not argument.isdecimal() or len(argument) > MOST_DIGITS or int(argument) < 1:
+        raise BadPolicy(f"static needs a size of at least 1 and at most {MOST_DIGITS} digits, such as static:4")
     return Static(int(argument))
 
 

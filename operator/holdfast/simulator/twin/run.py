@@ -6,19 +6,15 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from holdfast.api.llmservice import LLMService
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.service import AcceleratorOption, ServiceKey, ServiceSpec
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
-from holdfast.enginemodel.prior import engine_prior
-from holdfast.enginemodel.scheduler import BLOCK_TOKENS, SchedulerLimits
-from holdfast.enginemodel.steptable import StepTable
-from holdfast.render.admission import admission_tokens
 from holdfast.render.engine_limits import engine_limits
 from holdfast.simulator.twin.cluster import NODE_LABEL, Cluster, Hardware, Pod, Service
-from holdfast.simulator.twin.fleet import EngineKind, Fleet, Routing, Workload
+from holdfast.simulator.twin.declared import Declared, engine_kind
+from holdfast.simulator.twin.fleet import EngineKind, Fleet, Routing
 from holdfast.simulator.twin.port import BadPolicy, Move, Policy, Provisioned, Scheduling, Watching
-from holdfast.simulator.twin.scenario import AcceleratorEntry, BadInput, Fault, Scenario
+from holdfast.simulator.twin.scenario import BadInput, Fault, Scenario
 from holdfast.simulator.twin.sight import EngineGauges, EngineShape, Sight, p90_seconds
 from holdfast.simulator.twin.view import View
 
@@ -30,16 +26,6 @@ OF_REPLICAS = ("replica-slow", "replica-hang", "node-loss")
 
 HUNG = 1e9
 """Stretch of the steps of an engine that hangs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """One service of a scenario: the object, what decisions need of it, and its requests."""
-
-    service: LLMService
-    spec: ServiceSpec
-    workload: Workload
-    initial_replicas: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,32 +302,3 @@ def _check_possible(spec: ServiceSpec, kinds: Sequence[EngineKind]) -> None:
 def _labelled(option: AcceleratorOption) -> AcceleratorOption:
     """The accelerator with its simulated nodes; a label more does not change what it is taken for."""
     return replace(option, node_selector=(*option.node_selector, (NODE_LABEL, option.name)))
-
-
-def too_long(scenario: Scenario, each: Declared, option: AcceleratorOption) -> tuple[int, int]:
-    """How many requests have more tokens than the KV cache of an engine, and how many it holds: it refuses those."""
-    kind = engine_kind(each, option, scenario.cluster.accelerators[option.name], admission=False)
-    room_tokens = kind.limits.kv_tokens // BLOCK_TOKENS * BLOCK_TOKENS
-    return int((each.workload.prompt_tokens + each.workload.output_tokens > room_tokens).sum()), room_tokens
-
-
-def engine_kind(each: Declared, option: AcceleratorOption, entry: AcceleratorEntry, admission: bool) -> EngineKind:
-    """A replica as it really is in the twin: the step table of model and system, and vLLM's limits."""
-    spec = each.spec
-    prior = engine_prior(spec.model_uri, entry.system, None, option.gpus_per_replica, spec.quantization)
-    table = prior.table
-    if not isinstance(table, StepTable) or table.system != entry.system:
-        raise BadInput(
-            f"cluster.accelerators.{option.name}.system: no step table for {spec.model_uri} on "
-            f"{option.gpus_per_replica} x {entry.system}: take another system, model or count"
-        )
-    if prior.kv_tokens < 1:
-        raise BadInput(f"{spec.model_uri} does not fit on {option.gpus_per_replica} x {entry.system}: raise count")
-    declared = next(each for each in each.service.spec.accelerators if each.name == option.name)
-    limits = SchedulerLimits(
-        max_num_seqs=spec.batching.max_num_seqs or prior.max_num_seqs_default,
-        max_num_batched_tokens=spec.batching.max_num_batched_tokens or prior.max_num_batched_tokens_default,
-        kv_tokens=prior.kv_tokens,
-        max_num_queued_tokens=admission_tokens(each.service, declared) if admission else None,
-    )
-    return EngineKind(table.with_overhead(entry.overhead), limits)

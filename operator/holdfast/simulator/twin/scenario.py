@@ -37,11 +37,20 @@ def _moment(value: Any) -> Any:
     raise ValueError("give a date, a time and its offset, such as 2026-06-15T06:00:00Z")
 
 
+def _no_flag(value: Any) -> Any:
+    # pydantic would take true for 1.
+    if isinstance(value, bool):
+        raise ValueError(f"{str(value).lower()} is not a number: write one")
+    return value
+
+
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(le=366 * 86_400.0)]
 Begins = Annotated[pydantic.AwareDatetime, BeforeValidator(_moment)]
-Positive = Annotated[float, Field(gt=0.0, le=1e6, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0.0, lt=1.0, allow_inf_nan=False)]
-Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
+Number = Annotated[float, BeforeValidator(_no_flag), Field(allow_inf_nan=False)]
+Whole = Annotated[int, BeforeValidator(_no_flag)]
+Positive = Annotated[Number, Field(gt=0.0, le=1e6)]
+Share = Annotated[Number, Field(ge=0.0, lt=1.0)]
+Tokens = Annotated[Whole, Field(ge=1, le=10_000_000)]
 Name = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]{0,40}[a-z0-9])?$")]
 
 
@@ -49,7 +58,7 @@ class RateStep(ApiModel):
     """From `at` on, `rps` requests per second arrive on average."""
 
     at: Seconds
-    rps: Annotated[float, Field(ge=0.0, le=1e6, allow_inf_nan=False)]
+    rps: Annotated[Number, Field(ge=0.0, le=1e6)]
 
 
 class TraceFile(ApiModel):
@@ -67,7 +76,7 @@ class RatesFile(ApiModel):
     format: Literal["servegen"]
     start: Seconds = 0.0
     peak_rps: Positive
-    cv: Annotated[float, Field(gt=0.0, le=50.0, allow_inf_nan=False)] = 1.0
+    cv: Annotated[Number, Field(gt=0.0, le=50.0)] = 1.0
 
 
 def _count(*values: object) -> int:
@@ -142,14 +151,14 @@ class ServiceEntry(ApiModel):
     spec: LLMServiceSpec | None = None
     manifest: str | None = None
     workload: WorkloadFile
-    initial_replicas: dict[str, Annotated[int, Field(ge=0, le=10_000)]] = Field(default_factory=dict)
+    initial_replicas: dict[str, Annotated[Whole, Field(ge=0, le=10_000)]] = Field(default_factory=dict)
 
 
 class AcceleratorEntry(ApiModel):
     """GPUs of one kind; `system` names their step tables, `overhead` is host time per step that these leave out."""
 
     system: str
-    gpus: Annotated[int, Field(ge=1, le=100_000)]
+    gpus: Annotated[Whole, Field(ge=1, le=100_000)]
     cold_start: Seconds = 90.0
     cold_start_jitter: Share = 0.0
     overhead: Annotated[Seconds, Field(le=1.0)] = 0.0015
@@ -188,7 +197,7 @@ class Fault(ApiModel):
     kind: Literal["metrics-gone", "replica-slow", "replica-hang", "node-loss", "spot-reclaim"]
     lasts: Seconds | None = Field(default=None, alias="for")
     service: str | None = None
-    replica: Annotated[int, Field(ge=0)] = 0
+    replica: Annotated[Whole, Field(ge=0)] = 0
     accelerator: str | None = None
     factor: Positive = 3.0
 
