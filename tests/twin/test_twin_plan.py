@@ -7,10 +7,13 @@ import re
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.cli.main import main
 from holdfast.cli.plan import _spread
@@ -18,9 +21,10 @@ from holdfast.domain.service import Slo
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steplaw import StepLaw
-from holdfast.simulator.twin.capacity import Bench, Lengths, SimulatedRate, lognormal_lengths
+from holdfast.simulator.twin.capacity import Bench, Horizon, Lengths, SimulatedRate, lognormal_lengths
 from holdfast.simulator.twin.fleet import EngineKind
-from holdfast.simulator.twin.plan import Offer, Point, pareto
+from holdfast.simulator.twin.plan import Offer, Point, _least, pareto
+from holdfast.simulator.twin.saturation import saturation
 from holdfast.simulator.twin.traces import read_busiest
 
 SLO = Slo(1.0, 0.05, 0.95, 3600.0)
@@ -67,6 +71,33 @@ def test_what_cannot_be_met_at_all_has_no_rate() -> None:
     assert Bench(KIND, replace(SLO, tpot_seconds=0.001), LENGTHS, draws=1).rate(1.0).rate_rps == 0.0
 
 
+def test_a_rate_that_only_short_trials_keep_is_not_carried() -> None:
+    many = EngineKind(StepLaw(0.006, 1.5e-5, 4e-5, 3e-8, 1e-9), SchedulerLimits(1024, 8192, 500_000))
+    slo, lengths = Slo(5.0, 0.1, 0.95, 3600.0), Lengths(np.full(10, 500), np.full(10, 1000))
+    full = saturation(many, lengths)
+    hours = Horizon(4 * 3600.0, 100_000, 0.0)
+    short, carried = Bench(many, slo, lengths, 2).rate(full.rate_rps), 0.0
+    carried = Bench(many, slo, lengths, 2, full.horizon).rate_below(full.rate_rps, 0.9 * full.rate_rps).rate_rps
+    assert carried <= full.rate_rps < short.rate_rps
+    assert Bench(many, slo, lengths, 1, hours).attainment(carried) >= 0.95
+    assert Bench(many, slo, lengths, 1, hours).attainment(short.rate_rps) < 0.5
+
+
+def test_an_endless_queue_leaves_a_replica_at_the_rate_beyond_which_queues_grow() -> None:
+    found = saturation(KIND, LENGTHS)
+    loose = replace(SLO, ttft_seconds=30.0, tpot_seconds=10.0)
+    bench = Bench(KIND, loose, LENGTHS, 2, found.horizon)
+    assert bench.attainment(0.98 * found.rate_rps) > 0.99
+    assert bench.attainment(1.03 * found.rate_rps) < 0.6
+
+
+def test_requests_that_an_engine_refuses_are_bad_in_its_trials_and_leave_the_others_feasible() -> None:
+    tenth = Lengths(np.full(20, 600), np.array([100] * 18 + [60_000] * 2))
+    bench = Bench(KIND, replace(SLO, objective=0.8), tenth, 2)
+    assert bench.attainment(0.5) == pytest.approx(0.9, abs=0.02)
+    assert max(bench.feasible(0.5)) < 60.0
+
+
 def test_lognormal_lengths_have_the_means_asked_for() -> None:
     lengths = lognormal_lengths(1000.0, 200.0, 1.0, 1_000_000)
     assert lengths.prompt_tokens.mean() == pytest.approx(1000.0, rel=0.03)
@@ -93,6 +124,72 @@ def test_a_plan_says_replicas_and_cost(tmp_path: Path, capsys: pytest.CaptureFix
     assert 0.5 * sizes[-1] * offer["saturation_rps"] >= 90.0
     assert 0.7 * offer["safe_replicas"] * offer["saturation_rps"] >= 90.0
     assert offer["tokens_per_dollar"] == pytest.approx(1e6 / offer["cost_per_million_tokens"])
+
+
+def _planned(folder: Path, capsys: pytest.CaptureFixture[str], *words: str, tpot: str = "50ms") -> list[dict[str, Any]]:
+    main(["plan", "-f", str(_manifest(folder, tpot)), *words, "--json"])
+    offers: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["offers"]
+    return offers
+
+
+@pytest.mark.parametrize("rate", ["30", "300", "3000"])
+def test_the_recommended_size_attains_the_objective_in_its_own_front(
+    rate: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lengths = ["--prompt-tokens", "500", "--output-tokens", "50"]
+    for offer in _planned(tmp_path, capsys, "--rate", rate, *lengths, tpot="20ms"):
+        shares = {point["replicas"]: point["attainment"] for point in offer["front"]}
+        assert shares[offer["replicas"]] >= 0.95
+
+
+def test_objectives_do_not_move_saturation_but_where_a_replica_is_best_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--rate", "30", "--prompt-tokens", "500", "--output-tokens", "50")
+    loose, tight = (_planned(tmp_path, capsys, *words, tpot=tpot)[0] for tpot in ("100ms", "10ms"))
+    assert tight["saturation_rps"] == loose["saturation_rps"]
+    assert loose["operating_range_rps"] == pytest.approx([share * loose["saturation_rps"] for share in (0.5, 0.7)])
+    assert tight["operating_range_rps"][1] == tight["simulated"]["rate_rps"] < loose["operating_range_rps"][0]
+    assert tight["safe_replicas"] == tight["replicas"]
+
+
+def _too_long(folder: Path, every: int) -> str:
+    outputs = [2_000_000 if number % every == 0 else 30 for number in range(600)]
+    path = folder / "long.csv"
+    path.write_text(HEADER + "".join(f"{0.1 * at:.1f},300,{output}\n" for at, output in enumerate(outputs)))
+    return str(path)
+
+
+def test_requests_that_do_not_fit_the_memory_are_bad_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", "-f", str(_manifest(tmp_path)), "--trace", _too_long(tmp_path, 50)]
+    assert main(words) == 0
+    assert "h100: 2 % of these requests need more KV cache than it has: refused, so bad" in capsys.readouterr().out
+    assert main([*words, "--json"]) == 0
+    offer = json.loads(capsys.readouterr().out)["offers"][0]
+    assert max(point["attainment"] for point in offer["front"]) == pytest.approx(0.98, abs=0.005)
+    served = 10.0 * 0.98 * 330 * 3600.0
+    assert offer["cost_per_million_tokens"] == pytest.approx(1e6 * offer["cost_per_hour"] / served, rel=0.01)
+
+
+def test_an_objective_above_the_share_that_fits_the_memory_is_met_by_no_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "-f", str(_manifest(tmp_path)), "--trace", _too_long(tmp_path, 10)]) == 1
+    assert "10 % of these requests take more, so that it refuses them: give a replica more" in capsys.readouterr().out
+
+
+@given(least=st.integers(1, 50), first=st.integers(1, 400), more=st.integers(0, 400))
+def test_the_least_size_that_holds_is_found_or_none(least: int, first: int, more: int) -> None:
+    most, asked = least + more, []
+
+    def holds(size: int) -> bool:
+        asked.append(size)
+        return size >= first
+
+    assert _least(holds, least, most) == (max(first, least) if first <= most else None)
+    assert all(least <= size <= most for size in asked)
 
 
 def test_a_plan_from_a_trace_is_for_its_busiest_minute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -176,7 +176,9 @@ def _lead(spec: ServiceSpec, load: _Load) -> str:
 
 def _notes(spec: ServiceSpec, found: Sequence[Offer]) -> list[str]:
     """What the table cannot hold."""
-    notes = [f"{DEFAULT} without other limits; best run at 50 to 70 % of saturation"]
+    notes = [
+        f"{DEFAULT} without other limits; best run at 50 to 70 % of saturation, as far as that keeps the objectives"
+    ]
     guessed = {offer.accelerator: offer.source for offer in found if offer.source != PriorSource.TABLE}
     for name, source in guessed.items():
         why = "computed from data sheets" if source == PriorSource.ROOFLINE else "guessed: model or accelerator unknown"
@@ -186,6 +188,11 @@ def _notes(spec: ServiceSpec, found: Sequence[Offer]) -> list[str]:
         sizes = [offer.replicas for offer in found if offer.accelerator == option.name and offer.replicas is not None]
         if sizes and min(sizes) > most:
             notes.append(f"{option.name}: {min(sizes)} replicas are needed, and spec allows {most}: raise scaling.max")
+    refused = {
+        offer.accelerator: offer.refused_share for offer in found if offer.refused_share > 0.0 and offer.replicas
+    }
+    for name, share in refused.items():
+        notes.append(f"{name}: {100 * share:.3g} % of these requests need more KV cache than it has: refused, so bad")
     notes += [_spread(offer) for offer in found if not offer.spread_holds]
     return notes + [offer.impossible for offer in found if offer.impossible]
 
@@ -261,7 +268,7 @@ def _row(offer: Offer) -> list[str]:
         offer.bound_by,
         "memory" if offer.memory_bound else "compute",
         f"{offer.saturation_rps:.2f}",
-        f"{low:.2f}-{high:.2f}",
+        f"{low:.2f}-{high:.2f}" if low < high else f"{high:.2f}",
         number(offer.replicas, 0),
         "-" if offer.load is None else f"{100 * offer.load:.0f} %",
         number(offer.safe_replicas, 0),

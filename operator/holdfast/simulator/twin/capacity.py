@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,7 +27,10 @@ REQUESTS, DRAWS = 2000, 5
 ALONE = Routing("round-robin")
 
 MOST_SPREAD = 20_000
-"""Requests that replicas beside each other are looked at with, at most."""
+"""Requests that replicas beside each other are looked at with, at most; more where a trial's seconds ask for them."""
+
+NEAR_STRIDE = 1.03
+"""How far from the rate of another draw is looked first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +54,41 @@ class SimulatedRate:
     error_rps: float
 
 
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """How long a trial is: so many seconds, with at least `REQUESTS` and at most `most` requests.
+
+    Of replicas beside each other it takes `spread_seconds`, or longer where these are few requests.
+    """
+
+    seconds: float
+    most: int
+    spread_seconds: float
+
+    def requests(self, rate_rps: float) -> int:
+        """Of a trial at this rate."""
+        return round(min(max(self.seconds * rate_rps, REQUESTS), self.most))
+
+    def spread_requests(self, rate_rps: float, replicas: int) -> int:
+        """Of a trial of replicas that get this rate together."""
+        return max(min(REQUESTS * replicas, MOST_SPREAD), round(self.spread_seconds * rate_rps))
+
+
+SHORT = Horizon(0.0, REQUESTS, 0.0)
+"""The same requests at every rate: quick, but over before a queue shows that grows slowly."""
+
+
 class Bench:
     """The same requests at any rate: Poisson moments at one per second, stretched."""
 
-    def __init__(self, kind: EngineKind, slo: Slo, lengths: Lengths, draws: int = DRAWS) -> None:
+    def __init__(
+        self, kind: EngineKind, slo: Slo, lengths: Lengths, draws: int = DRAWS, horizon: Horizon = SHORT
+    ) -> None:
         self._kind = kind
         self._slo = slo
         self._lengths = lengths
-        self._samples = [_sample(lengths, seed) for seed in range(draws)]
+        self._horizon = horizon
+        self._samples = [sample_of(lengths, seed, horizon.most) for seed in range(draws)]
 
     def attainment(self, rate_rps: float) -> float:
         """Good share of the counted requests, over all draws."""
@@ -66,40 +96,71 @@ class Bench:
 
     def spread_attainment(self, rate_rps: float, replicas: int) -> float:
         """Good share where a plain Service spreads the requests: each connection meets a replica at random."""
-        sample = _sample(self._lengths, 0, min(REQUESTS * replicas, MOST_SPREAD))
-        return float(good(self._run(sample, rate_rps, replicas, Routing()), self._slo).mean())
+        count = self._horizon.spread_requests(rate_rps, replicas)
+        samples = (sample_of(self._lengths, seed, count) for seed in range(len(self._samples)))
+        runs = (_counted(self._kind, self._slo, sample, rate_rps, replicas, Routing()) for sample in samples)
+        return float(np.mean([good(run, self._slo).mean() for run in runs]))
 
     def rate(self, guess_rps: float) -> SimulatedRate:
         """The largest rate that attains the objective, looked for around a guess in each draw."""
-        rates = [self._largest(sample, guess_rps) for sample in self._samples]
-        error = float(np.std(rates, ddof=1)) / math.sqrt(len(rates)) if len(rates) > 1 else math.inf
-        return SimulatedRate(float(np.mean(rates)), error)
+        return _mean([self._largest(sample, guess_rps) for sample in self._samples])
+
+    def rate_below(self, most_rps: float, guess_rps: float) -> SimulatedRate:
+        """The same below a rate, for long trials: further draws are looked at near what the first one carries."""
+        first = self._largest(self._samples[0], guess_rps, most_rps)
+        near = first or guess_rps
+        others = [self._largest(sample, near, most_rps, NEAR_STRIDE) for sample in self._samples[1:]]
+        return _mean([first, *others])
 
     def feasible(self, rate_rps: float) -> tuple[float, float, float]:
         """TTFT, TPOT and E2E in seconds that the objective's share of requests keeps together at this rate, or more."""
-        runs = [self._run(sample, rate_rps) for sample in self._samples]
-        share = 1.0 - self._slo.budget_share / (2.0 if self._slo.e2e_seconds is None else 3.0)
-        first, each, last = (np.concatenate(column) for column in zip(*map(latencies, runs), strict=True))
-        ttft, tpot, e2e = (float(np.quantile(seconds, share, method="higher")) for seconds in (first, each, last))
+        requests = np.concatenate([self._run(sample, rate_rps) for sample in self._samples])
+        ended = requests[requests["state"] == books.FINISHED]
+        # Those that an engine refused have used some of the budget.
+        left = max(0.0, 1.0 - self._slo.objective * len(requests) / len(ended))
+        share = 1.0 - left / (2.0 if self._slo.e2e_seconds is None else 3.0)
+        ttft, tpot, e2e = (float(np.quantile(seconds, share, method="higher")) for seconds in latencies(ended))
         return ttft, tpot, e2e
 
-    def _largest(self, sample: Workload, guess: float) -> float:
+    def _largest(self, sample: Workload, guess: float, most: float = math.inf, stride: float = FIRST_STRIDE) -> float:
         def holds(rate: float) -> bool:
-            return self._attained(sample, rate) >= self._slo.objective
+            return rate < most and self._attained(sample, rate) >= self._slo.objective
 
-        return bisected(holds, guess)
+        return bisected(holds, guess, stride)
 
     def _attained(self, sample: Workload, rate: float) -> float:
         return float(good(self._run(sample, rate), self._slo).mean())
 
-    def _run(self, sample: Workload, rate: float, replicas: int = 1, routing: Routing = ALONE) -> books.Records:
-        """The counted requests."""
-        load = Workload(sample.at / rate, sample.prompt_tokens, sample.output_tokens, sample.cached_tokens)
-        fleet = Fleet(load, [self._kind], self._slo, routing)
-        for _ in range(replicas):
-            fleet.add()
-        fleet.advance(math.inf)
-        return fleet.requests[round(WARM_UP * len(load)) :]
+    def _run(self, sample: Workload, rate: float) -> books.Records:
+        """The counted requests of one replica's trial."""
+        return _counted(self._kind, self._slo, _first(sample, self._horizon.requests(rate)), rate)
+
+
+def _counted(
+    kind: EngineKind, slo: Slo, sample: Workload, rate: float, replicas: int = 1, routing: Routing = ALONE
+) -> books.Records:
+    """The requests after the warm-up."""
+    requests = played(kind, slo, replace(sample, at=sample.at / rate), replicas, routing)
+    return requests[round(WARM_UP * len(sample)) :]
+
+
+def played(kind: EngineKind, slo: Slo, load: Workload, replicas: int = 1, routing: Routing = ALONE) -> books.Records:
+    """All requests of a load, after so many replicas are through with it."""
+    fleet = Fleet(load, [kind], slo, routing)
+    for _ in range(replicas):
+        fleet.add()
+    fleet.advance(math.inf)
+    return fleet.requests
+
+
+def _first(sample: Workload, count: int) -> Workload:
+    tokens = sample.prompt_tokens[:count], sample.output_tokens[:count], sample.cached_tokens[:count]
+    return Workload(sample.at[:count], *tokens)
+
+
+def _mean(rates: Sequence[float]) -> SimulatedRate:
+    error = float(np.std(rates, ddof=1)) / math.sqrt(len(rates)) if len(rates) > 1 else math.inf
+    return SimulatedRate(float(np.mean(rates)), error)
 
 
 def good(requests: books.Records, slo: Slo) -> Floats:
@@ -116,9 +177,9 @@ def latencies(requests: books.Records) -> tuple[Floats, Floats, Floats]:
     return requests["first_at"] - requests["at"], tpot, requests["last_at"] - requests["at"]
 
 
-def bisected(holds: Callable[[float], bool], guess: float) -> float:
+def bisected(holds: Callable[[float], bool], guess: float, stride: float = FIRST_STRIDE) -> float:
     """The largest rate that holds: from the guess outwards in growing strides, then between the last two."""
-    low, high, stride = 0.0, math.inf, FIRST_STRIDE
+    low, high = 0.0, math.inf
     rate = guess
     while LEAST_SHARE * guess < rate < guess / LEAST_SHARE:
         if holds(rate):
@@ -136,7 +197,8 @@ def bisected(holds: Callable[[float], bool], guess: float) -> float:
     return low
 
 
-def _sample(lengths: Lengths, seed: int, count: int = REQUESTS) -> Workload:
+def sample_of(lengths: Lengths, seed: int, count: int) -> Workload:
+    """So many Poisson requests, one per second on average."""
     draw = np.random.default_rng([seed, 3])
     prompts, outputs = lengths.draw(count, draw)
     return Workload(np.cumsum(draw.exponential(1.0, count)), prompts, outputs, np.zeros(count, np.int64))

@@ -30,8 +30,8 @@ SOURCES = {
 
 
 def compiled(function: Function) -> Function:
-    """Compile a function of numbers and arrays at its first call."""
-    return _compiled(function) if COMPILES else function
+    """Compile a function of numbers and arrays at its first call; threads run it beside each other."""
+    return _compiled(function, nogil=True) if COMPILES else function
 
 
 def inner(function: Function) -> Function:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,10 +19,17 @@ from holdfast.enginemodel.batching import Candidate
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import EnginePrior, engine_prior
-from holdfast.enginemodel.scheduler import SchedulerLimits
+from holdfast.enginemodel.scheduler import BLOCK_TOKENS, SchedulerLimits
 from holdfast.enginemodel.steadystate import Engine
-from holdfast.simulator.twin.capacity import LEAST_SHARE, Bench, Lengths, SimulatedRate, fitting, pairs
+from holdfast.simulator.twin.capacity import (
+    Bench,
+    Lengths,
+    SimulatedRate,
+    fitting,
+    pairs,
+)
 from holdfast.simulator.twin.fleet import EngineKind
+from holdfast.simulator.twin.saturation import saturation
 
 MOST_PAIRS = 20_000
 
@@ -32,10 +42,20 @@ MOST_SIZES = 7
 MOST_SPREAD_REPLICAS = 40
 """Up to so many replicas are looked at behind a plain Service: the requests played are too few for more."""
 
-TRICKLE = 0.1
-"""Share of its saturation from which an engine is looked at where the closed form finds no rate."""
+TRICKLE, IDLE = 0.1, 1e-3
+"""Shares of its saturation: from which an engine is looked at where the closed form finds no rate, and next to none."""
+
+NEARLY = 0.97
+"""Share of its saturation above which no search for a rate begins."""
+
+LONG_DRAWS = 3
+"""Trials of each rate: they are long, so that fewer tell as much."""
+
+SIZED_SHARE = 0.7
+"""Of the progress that is told: what comes before sizes are looked at behind a plain Service."""
 
 Progress = Callable[[float], None]
+Told = TypeVar("Told")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +72,9 @@ class Point:
 class Offer:
     """One accelerator with one choice of batching.
 
-    `formula_rps` is the closed form's rate per replica, `simulated` the twin's. `saturation_rps` is where a replica's
-    queue would grow for ever. `memory_bound`: more of a step goes into reading weights and KV cache than into tokens.
+    `formula_rps` is the closed form's rate per replica, `simulated` the twin's. `saturation_rps` is what leaves a
+    replica while an endless queue waits, whatever the objectives. `memory_bound`: more of a step goes into reading
+    weights and KV cache than into tokens. `refused_share` of the requests need more KV cache than there is: bad ones.
     `spread_attainment` is the good share of as many `replicas` behind a plain Service, which spreads requests unevenly,
     and `spread_replicas` the least of them that attain the objective there; None where that was not looked at, or twice
     as many miss it. `load` is what each of the `replicas` gets, as a share of its saturation. `replicas` is None where
@@ -69,6 +90,7 @@ class Offer:
     bound_by: str
     memory_bound: bool
     saturation_rps: float
+    refused_share: float = 0.0
     replicas: int | None = None
     load: float | None = None
     cost_per_hour: float | None = None
@@ -80,15 +102,17 @@ class Offer:
 
     @property
     def operating_range_rps(self) -> tuple[float, float]:
-        """Requests per second of a replica where it is best run: 50 to 70 % of saturation."""
-        return LEAST_LOAD * self.saturation_rps, MOST_LOAD * self.saturation_rps
+        """Requests per second of a replica where it is best run: 50 to 70 % of saturation, where that keeps the SLO."""
+        kept = self.simulated.rate_rps
+        return min(LEAST_LOAD * self.saturation_rps, kept), min(MOST_LOAD * self.saturation_rps, kept)
 
     @property
     def safe_replicas(self) -> int | None:
         """How many it takes to stay within that range."""
         if self.replicas is None or self.load is None:
             return None
-        return max(self.replicas, math.ceil(self.load * self.replicas / MOST_LOAD - 1e-9))
+        rate = self.load * self.replicas * self.saturation_rps
+        return max(self.replicas, math.ceil(rate / self.operating_range_rps[1] - 1e-9))
 
     @property
     def spread_holds(self) -> bool:
@@ -105,11 +129,24 @@ def offers(
     spec: ServiceSpec, rate_rps: float, lengths: Lengths, progress: Progress = lambda share: None
 ) -> tuple[Offer, ...]:
     """Every accelerator with its default batching, and with all that carry nearly the most by the closed form."""
-    found: list[Offer] = []
-    for place, option in enumerate(spec.accelerators):
-        found += _offers(spec, option, rate_rps, lengths)
-        progress((place + 1) / len(spec.accelerators))
-    return tuple(found)
+    asked = [each for option in spec.accelerators for each in _choices(spec, option, rate_rps, lengths)]
+    sized = _beside(asked, lambda share: progress(SIZED_SHARE * share))
+    found = [each.offer for each in sized]
+    spread = [partial(_spread, each, spec.slo.objective) for each in sized if _looked_at(each.offer, found)]
+    told = iter(_beside(spread, lambda share: progress(SIZED_SHARE + (1.0 - SIZED_SHARE) * share)))
+    return tuple(next(told) if _looked_at(offer, found) else offer for offer in found)
+
+
+def _beside(asked: Sequence[Callable[[], Told]], progress: Progress) -> list[Told]:
+    """What they return, by as many threads as there are cores: the engines' steps are compiled."""
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
+        futures = [pool.submit(each) for each in asked]
+        for done, _ in enumerate(as_completed(futures)):
+            progress((done + 1) / len(futures))
+        return [future.result() for future in futures]
+    finally:  # who is interrupted waits for no further one
+        pool.shutdown(cancel_futures=True)
 
 
 def priced(found: Iterable[Offer]) -> bool:
@@ -133,90 +170,132 @@ def pareto(found: Sequence[Offer]) -> list[tuple[Offer, Point]]:
     return front
 
 
-def _offers(spec: ServiceSpec, option: AcceleratorOption, rate: float, lengths: Lengths) -> list[Offer]:
+@dataclass(frozen=True, slots=True)
+class _Sized:
+    """An offer, and what a size of it attains behind a plain Service."""
+
+    offer: Offer
+    spread_attainment: Callable[[int], float] = field(default=lambda size: 0.0)
+
+
+def _looked_at(offer: Offer, found: Sequence[Offer]) -> bool:
+    """Behind a plain Service: the default, and who takes the fewest replicas of an accelerator."""
+    if offer.replicas is None or offer.replicas > MOST_SPREAD_REPLICAS:
+        return False
+    same = [each for each in found if each.accelerator == offer.accelerator and each.replicas is not None]
+    return offer.default_batching or offer is min(same, key=lambda each: (each.replicas or 0, each.load or 0.0))
+
+
+def _spread(sized: _Sized, objective: float) -> Offer:
+    """The offer with the least size that attains the objective behind a plain Service."""
+    offer, attainment = sized.offer, cache(sized.spread_attainment)
+    least = offer.replicas or 1
+    enough = _least(lambda size: attainment(size) >= objective, least, 2 * least)
+    return replace(offer, spread_attainment=attainment(least), spread_replicas=enough)
+
+
+def _choices(spec: ServiceSpec, option: AcceleratorOption, rate: float, lengths: Lengths) -> list[Callable[[], _Sized]]:
+    """What is to be simulated of an accelerator."""
     prior = engine_prior(
         spec.model_uri, option.name, dict(option.node_selector), option.gpus_per_replica, spec.quantization
     )
-    held = fitting(lengths, prior.kv_tokens)
+    held = fitting(lengths, prior.kv_tokens // BLOCK_TOKENS * BLOCK_TOKENS)
     start = BatchLimits(
         spec.batching.max_num_seqs or prior.max_num_seqs_default,
         spec.batching.max_num_batched_tokens or prior.max_num_batched_tokens_default,
     )
-    if len(held.prompt_tokens) == 0:
-        return [_nothing(option, prior, start, lengths)]
+    refused = 1.0 - len(held.prompt_tokens) / len(lengths.prompt_tokens)
+    if 1.0 - refused < spec.slo.objective:
+        return [partial(_Sized, _nothing(option, prior, start, lengths, refused))]
     mix = LengthMix.from_pairs(pairs(held)[:MOST_PAIRS])
     tried = batching.candidates(prior, start, mix, spec.slo)
     least = batching.FALLEN * batching.best(tried).rate_rps
     wanted = [each for each in tried if each is tried[0] or each.rate_rps > least]
-    return [_offer(spec, option, prior, mix, held, each, rate, each is tried[0]) for each in wanted]
+    load = _Load(rate, lengths, held, refused, mix)
+    return [partial(_offer, spec, option, prior, load, each, each is tried[0]) for each in wanted]
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """Requests per second, lengths of all and of those that an engine holds with their mix, and the others' share."""
+
+    rate_rps: float
+    lengths: Lengths
+    held: Lengths
+    refused_share: float
+    mix: LengthMix
 
 
 def _offer(
-    spec: ServiceSpec,
-    option: AcceleratorOption,
-    prior: EnginePrior,
-    mix: LengthMix,
-    lengths: Lengths,
-    found: Candidate,
-    rate: float,
-    default: bool,
-) -> Offer:
+    spec: ServiceSpec, option: AcceleratorOption, prior: EnginePrior, load: _Load, found: Candidate, default: bool
+) -> _Sized:
     limits = SchedulerLimits(found.limits.max_num_seqs, found.limits.max_num_batched_tokens, prior.kv_tokens)
-    bench = Bench(EngineKind(prior.timer, limits), spec.slo, lengths)
-    engine = Engine(found.point.law, mix, limits.max_num_seqs, limits.max_num_batched_tokens, prior.kv_tokens)
-    trickle = TRICKLE * engine.most_rate
-    carried = bench.rate(found.rate_rps or trickle)
+    kind, served = EngineKind(prior.timer, limits), 1.0 - load.refused_share
+    full = saturation(kind, load.held)
+    saturated = full.rate_rps / served
+    bench = Bench(kind, spec.slo, load.lengths, LONG_DRAWS, full.horizon)
+    engine = Engine(found.point.law, load.mix, limits.max_num_seqs, limits.max_num_batched_tokens, prior.kv_tokens)
+    guess = found.rate_rps / served or TRICKLE * saturated
+    carried = bench.rate_below(saturated, min(guess, NEARLY * saturated))
     offer = Offer(
         accelerator=option.name,
         default_batching=default,
         limits=found.limits,
         source=str(prior.source),
-        formula_rps=found.rate_rps,
+        formula_rps=found.rate_rps / served,
         simulated=carried,
         bound_by=str(found.point.capacity.bound_by),
-        memory_bound=_memory_bound(engine, carried.rate_rps or 0.5 * engine.most_rate),
-        saturation_rps=engine.most_rate,
+        memory_bound=_memory_bound(engine, carried.rate_rps * served or 0.5 * engine.most_rate),
+        saturation_rps=saturated,
+        refused_share=load.refused_share,
     )
-    if carried.rate_rps <= 0.0:
-        return replace(offer, impossible=_possible(spec.slo, option.name, bench.feasible(LEAST_SHARE * trickle)))
-    return _sized(offer, bench, option, mix, rate, spec.slo.objective)
+    return _Sized(_sized(offer, bench, option, load, spec.slo), partial(bench.spread_attainment, load.rate_rps))
 
 
-def _sized(
-    offer: Offer, bench: Bench, option: AcceleratorOption, mix: LengthMix, rate: float, objective: float
-) -> Offer:
-    """The offer with its replicas, their cost, and the sizes around them."""
-    replicas = math.ceil(rate / offer.simulated.rate_rps - 1e-9)
+def _sized(offer: Offer, bench: Bench, option: AcceleratorOption, load: _Load, slo: Slo) -> Offer:
+    """The offer with the least replicas that attain the objective, their cost, and the sizes around them."""
+    rate, idle = load.rate_rps, IDLE * offer.saturation_rps
+    attainment = cache(lambda size: bench.attainment(rate / size))
+    least, most = (math.ceil(rate / each - 1e-9) for each in (offer.simulated.rate_rps or idle, idle))
+    replicas = _least(lambda size: attainment(size) >= slo.objective, least, most)
+    if replicas is None:
+        return replace(offer, impossible=_possible(slo, option.name, bench.feasible(idle)))
     price = option.cost_per_replica_hour
     cost = None if price is None else price * replicas
-    tokens_per_hour = 3600.0 * rate * (mix.prompt_tokens + mix.output_tokens)
-
-    def point(size: int) -> Point:
-        dollars = None if price is None else price * size
-        return Point(size, size * option.gpus_per_replica, bench.attainment(rate / size), dollars)
-
-    @cache
-    def spread(size: int) -> float:
-        return bench.spread_attainment(rate, size)
-
-    looked_at = replicas <= MOST_SPREAD_REPLICAS
     return replace(
         offer,
         replicas=replicas,
-        spread_attainment=spread(replicas) if looked_at else None,
-        spread_replicas=_spread_replicas(spread, replicas, objective) if looked_at else None,
         load=rate / replicas / offer.saturation_rps,
         cost_per_hour=cost,
-        cost_per_million_tokens=None if cost is None else 1e6 * cost / tokens_per_hour,
-        front=tuple(point(size) for size in _sizes(rate, offer.saturation_rps, replicas)),
+        cost_per_million_tokens=None if cost is None else 1e6 * cost / _tokens_per_hour(load),
+        front=_front(option, attainment, _sizes(rate, offer.saturation_rps, replicas)),
     )
 
 
-def _spread_replicas(attainment: Callable[[int], float], least: int, objective: float) -> int | None:
-    """The least size from there on that attains the objective behind a plain Service, None where twice it does not."""
-    sizes = range(least, 2 * least + 1)
-    place = bisect_left(sizes, True, key=lambda size: attainment(size) >= objective)
-    return sizes[place] if place < len(sizes) else None
+def _least(holds: Callable[[int], bool], least: int, most: int) -> int | None:
+    """The least size that holds, as if all larger ones did, looked for in growing strides; None if `most` does not."""
+    below, size = least - 1, least
+    while not holds(size):
+        if size >= most:
+            return None
+        below, size = size, min(most, 2 * size - least + 1)
+    sizes = range(below + 1, size + 1)
+    return sizes[bisect_left(sizes, True, key=holds)]
+
+
+def _tokens_per_hour(load: _Load) -> float:
+    """Of prompts and answers, of those that an engine can hold."""
+    return 3600.0 * load.rate_rps * (1.0 - load.refused_share) * (load.mix.prompt_tokens + load.mix.output_tokens)
+
+
+def _front(option: AcceleratorOption, attainment: Callable[[int], float], sizes: Sequence[int]) -> tuple[Point, ...]:
+    """What each size attains; above one that attains everything the others are taken to do so, too."""
+    found: list[Point] = []
+    for size in sizes:
+        share = 1.0 if found and found[-1].attainment == 1.0 else attainment(size)
+        dollars = None if option.cost_per_replica_hour is None else option.cost_per_replica_hour * size
+        found.append(Point(size, size * option.gpus_per_replica, share, dollars))
+    return tuple(found)
 
 
 def _sizes(rate: float, saturation: float, needed: int) -> list[int]:
@@ -226,15 +305,31 @@ def _sizes(rate: float, saturation: float, needed: int) -> list[int]:
     return sorted({needed, *(round(size) for size in np.linspace(least, most, MOST_SIZES))})
 
 
-def _nothing(option: AcceleratorOption, prior: EnginePrior, limits: BatchLimits, lengths: Lengths) -> Offer:
+def _nothing(
+    option: AcceleratorOption, prior: EnginePrior, limits: BatchLimits, lengths: Lengths, refused: float
+) -> Offer:
     shortest = int((lengths.prompt_tokens + lengths.output_tokens).min())
+    which = f"the shortest of these requests takes {shortest}"
+    if refused < 1.0:
+        which = f"{100.0 * refused:.3g} % of these requests take more, so that it refuses them"
     told = (
         f"{option.name}: its memory has room for {prior.kv_tokens} tokens of KV cache beside the model's weights, and "
-        f"the shortest of these requests takes {shortest}: give a replica more GPUs (accelerators[].count, now "
-        f"{option.gpus_per_replica}), or quantize the model"
+        f"{which}: give a replica more GPUs (accelerators[].count, now {option.gpus_per_replica}), or quantize the "
+        "model"
     )
-    nothing = SimulatedRate(0.0, 0.0)
-    return Offer(option.name, True, limits, str(prior.source), 0.0, nothing, "KVCache", True, 0.0, impossible=told)
+    return Offer(
+        accelerator=option.name,
+        default_batching=True,
+        limits=limits,
+        source=str(prior.source),
+        formula_rps=0.0,
+        simulated=SimulatedRate(0.0, 0.0),
+        bound_by="KVCache",
+        memory_bound=True,
+        saturation_rps=0.0,
+        refused_share=refused,
+        impossible=told,
+    )
 
 
 def _memory_bound(engine: Engine, rate: float) -> bool:
