@@ -23,7 +23,8 @@ from holdfast.observe.spec import to_spec
 from holdfast.simulator.twin.capacity import lognormal_lengths
 from holdfast.simulator.twin.declared import Declared
 from holdfast.simulator.twin.fleet import Workload
-from holdfast.simulator.twin.plan import Offer, offers
+from holdfast.simulator.twin.offers import Offer
+from holdfast.simulator.twin.plan import offers
 from holdfast.simulator.twin.policies import Static
 from holdfast.simulator.twin.results import summary
 from holdfast.simulator.twin.run import simulate

@@ -42,7 +42,9 @@ How losses are judged counts for Holdfast alone, for nobody else's are.
 
 
 PEERS = ("simulator/peers/behavior.py", "simulator/peers/peer.py")
-TOLD = tuple(f"simulator/twin/{name}.py" for name in ("page", "plan", "planpicture", "report", "table"))
+TOLD = tuple(
+    f"simulator/twin/{name}.py" for name in ("offers", "page", "plan", "planpicture", "report", "saturation", "table")
+)
 """What only shows runs, or asks for others."""
 
 _SAYS_NOTHING = frozenset({tokenize.ENCODING, tokenize.COMMENT, tokenize.NL})

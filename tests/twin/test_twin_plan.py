@@ -23,7 +23,8 @@ from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.simulator.twin.capacity import Bench, Horizon, Lengths, SimulatedRate, lognormal_lengths
 from holdfast.simulator.twin.fleet import EngineKind
-from holdfast.simulator.twin.plan import Offer, Point, _least, pareto
+from holdfast.simulator.twin.offers import Offer, Point, pareto
+from holdfast.simulator.twin.plan import _least
 from holdfast.simulator.twin.saturation import saturation
 from holdfast.simulator.twin.traces import read_busiest
 

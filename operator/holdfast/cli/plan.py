@@ -26,7 +26,8 @@ from holdfast.enginemodel.prior import PriorSource
 from holdfast.observe.spec import to_spec
 from holdfast.simulator.twin import page, planpicture
 from holdfast.simulator.twin.capacity import Lengths, lognormal_lengths
-from holdfast.simulator.twin.plan import Offer, Point, offers, pareto
+from holdfast.simulator.twin.offers import Offer, Point, pareto
+from holdfast.simulator.twin.plan import offers
 from holdfast.simulator.twin.scenario import BadInput
 from holdfast.simulator.twin.traces import FORMATS, read_busiest
 

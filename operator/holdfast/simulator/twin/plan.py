@@ -1,11 +1,11 @@
-"""What a service needs: what a replica of each accelerator carries, what binds it, how many it takes, their cost."""
+"""What a service needs, by simulation: what a replica of each accelerator carries, and how many it takes."""
 
 from __future__ import annotations
 
 import math
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -29,12 +29,10 @@ from holdfast.simulator.twin.capacity import (
     pairs,
 )
 from holdfast.simulator.twin.fleet import EngineKind
+from holdfast.simulator.twin.offers import LEAST_LOAD, Offer, Point
 from holdfast.simulator.twin.saturation import saturation
 
 MOST_PAIRS = 20_000
-
-LEAST_LOAD, MOST_LOAD = 0.5, 0.7
-"""Shares of its saturation between which an engine is best run."""
 
 MOST_SIZES = 7
 """How many sizes are looked at for cost against attainment, from the first that is stable to `LEAST_LOAD`."""
@@ -56,73 +54,6 @@ SIZED_SHARE = 0.7
 
 Progress = Callable[[float], None]
 Told = TypeVar("Told")
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """So many replicas at the asked rate: the share of good requests, GPUs, and dollars per hour."""
-
-    replicas: int
-    gpus: int
-    attainment: float
-    cost_per_hour: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """One accelerator with one choice of batching.
-
-    `formula_rps` is the closed form's rate per replica, `simulated` the twin's. `saturation_rps` is what leaves a
-    replica while an endless queue waits, whatever the objectives. `memory_bound`: more of a step goes into reading
-    weights and KV cache than into tokens. `refused_share` of the requests need more KV cache than there is: bad ones.
-    `spread_attainment` is the good share of as many `replicas` behind a plain Service, which spreads requests unevenly,
-    and `spread_replicas` the least of them that attain the objective there; None where that was not looked at, or twice
-    as many miss it. `load` is what each of the `replicas` gets, as a share of its saturation. `replicas` is None where
-    the objectives cannot be met; `impossible` then says what would be possible.
-    """
-
-    accelerator: str
-    default_batching: bool
-    limits: BatchLimits
-    source: str
-    formula_rps: float
-    simulated: SimulatedRate
-    bound_by: str
-    memory_bound: bool
-    saturation_rps: float
-    refused_share: float = 0.0
-    replicas: int | None = None
-    load: float | None = None
-    cost_per_hour: float | None = None
-    cost_per_million_tokens: float | None = None
-    spread_attainment: float | None = None
-    spread_replicas: int | None = None
-    front: tuple[Point, ...] = ()
-    impossible: str = ""
-
-    @property
-    def operating_range_rps(self) -> tuple[float, float]:
-        """Requests per second of a replica where it is best run: 50 to 70 % of saturation, where that keeps the SLO."""
-        kept = self.simulated.rate_rps
-        return min(LEAST_LOAD * self.saturation_rps, kept), min(MOST_LOAD * self.saturation_rps, kept)
-
-    @property
-    def safe_replicas(self) -> int | None:
-        """How many it takes to stay within that range."""
-        if self.replicas is None or self.load is None:
-            return None
-        rate = self.load * self.replicas * self.saturation_rps
-        return max(self.replicas, math.ceil(rate / self.operating_range_rps[1] - 1e-9))
-
-    @property
-    def spread_holds(self) -> bool:
-        """Whether nothing speaks against the size behind a plain Service."""
-        return self.spread_attainment is None or self.spread_replicas == self.replicas
-
-    @property
-    def tokens_per_dollar(self) -> float | None:
-        """Tokens of prompts and answers."""
-        return None if not self.cost_per_million_tokens else 1e6 / self.cost_per_million_tokens
 
 
 def offers(
@@ -147,27 +78,6 @@ def _beside(asked: Sequence[Callable[[], Told]], progress: Progress) -> list[Tol
         return [future.result() for future in futures]
     finally:  # who is interrupted waits for no further one
         pool.shutdown(cancel_futures=True)
-
-
-def priced(found: Iterable[Offer]) -> bool:
-    """Whether sizes are compared by dollars, which leaves out what has no price; else by GPUs."""
-    return any(point.cost_per_hour is not None for offer in found for point in offer.front)
-
-
-def pareto(found: Sequence[Offer]) -> list[tuple[Offer, Point]]:
-    """Cheapest first: choices that attain more than everything that costs no more."""
-    dollars = priced(found)
-    front: list[tuple[Offer, Point]] = []
-    sizes = [
-        (float(point.gpus) if not dollars else point.cost_per_hour, offer, point)
-        for offer in found
-        for point in offer.front
-        if point.cost_per_hour is not None or not dollars
-    ]
-    for _, offer, point in sorted(sizes, key=lambda size: (size[0] or 0.0, -size[2].attainment)):
-        if not front or point.attainment > front[-1][1].attainment:
-            front.append((offer, point))
-    return front
 
 
 @dataclass(frozen=True, slots=True)

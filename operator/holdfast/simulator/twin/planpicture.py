@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.domain.service import ServiceSpec
 from holdfast.simulator.twin import page
+from holdfast.simulator.twin.offers import Offer, Point, pareto, priced
 from holdfast.simulator.twin.page import GOOD, INK, MISSED, MUTED, STARTING
-from holdfast.simulator.twin.plan import Offer, Point, pareto, priced
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
