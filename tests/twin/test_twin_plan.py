@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.simulator.twin.capacity import Bench, Horizon, Lengths, SimulatedRate, lognormal_lengths
 from holdfast.simulator.twin.fleet import EngineKind
 from holdfast.simulator.twin.offers import Offer, Point, pareto
-from holdfast.simulator.twin.plan import _least
+from holdfast.simulator.twin.plan import _beside, _least
 from holdfast.simulator.twin.saturation import saturation
 from holdfast.simulator.twin.traces import read_busiest
 
@@ -191,6 +192,21 @@ def test_the_least_size_that_holds_is_found_or_none(least: int, first: int, more
 
     assert _least(holds, least, most) == (max(first, least) if first <= most else None)
     assert all(least <= size <= most for size in asked)
+
+
+def test_who_gives_up_on_a_plan_does_not_wait_for_what_is_still_simulated() -> None:
+    given_up, ended = threading.Event(), []
+
+    def endless() -> None:
+        ended.append(given_up.wait(60.0))
+
+    def fails() -> None:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        _beside([fails, endless], lambda share: None)
+    assert not ended
+    given_up.set()
 
 
 def test_a_plan_from_a_trace_is_for_its_busiest_minute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

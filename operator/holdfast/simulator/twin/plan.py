@@ -6,9 +6,9 @@ import math
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from multiprocessing.pool import ThreadPool
 from typing import TypeVar
 
 import numpy as np
@@ -70,14 +70,13 @@ def offers(
 
 def _beside(asked: Sequence[Callable[[], Told]], progress: Progress) -> list[Told]:
     """What they return, by as many threads as there are cores: the engines' steps are compiled."""
-    pool = ThreadPoolExecutor(os.cpu_count())
-    try:
-        futures = [pool.submit(each) for each in asked]
-        for done, _ in enumerate(as_completed(futures)):
-            progress((done + 1) / len(futures))
-        return [future.result() for future in futures]
-    finally:  # who is interrupted waits for no further one
-        pool.shutdown(cancel_futures=True)
+    told: list[Told] = []
+    # Its threads are daemons: who is interrupted does not wait for them.
+    with ThreadPool(os.cpu_count()) as pool:
+        for each in pool.imap(lambda one: one(), asked):
+            told.append(each)
+            progress(len(told) / len(asked))
+    return told
 
 
 @dataclass(frozen=True, slots=True)
