@@ -43,7 +43,8 @@ class StatsWriter:
         record, number = self._numbers.pack(*values), self._sequence + 1
         begin = _begin(number, self._size)
         self._map[begin : begin + len(record)] = record
-        _SEQUENCE.pack_into(self._map, _SEQUENCE_AT, number)
+        # In one store: pack_into writes zeros first, which two looks at the number may both meet.
+        self._map[_SEQUENCE_AT : _SEQUENCE_AT + _SEQUENCE.size] = _SEQUENCE.pack(number)
         self._sequence = number
 
     def close(self) -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +88,22 @@ def test_another_process_never_sees_half_a_record(tmp_path: Path) -> None:
     finally:
         stop.set()
         process.join(10)
+
+
+@pytest.mark.slow
+def test_another_process_never_sees_the_number_of_a_record_go_back(tmp_path: Path) -> None:
+    path, context = tmp_path / "stats", multiprocessing.get_context("spawn")
+    stop = context.Event()
+    process = context.Process(target=write_for_ever, args=(str(path), stop))
+    process.start()
+    try:
+        while not path.exists():
+            pass
+        numbers = [0]
+        with path.open("rb", buffering=0) as file:
+            while numbers[-1] < 20_000:
+                numbers.append(int.from_bytes(os.pread(file.fileno(), 8, 16), sys.byteorder))
+    finally:
+        stop.set()
+        process.join(10)
+    assert numbers == sorted(numbers)
