@@ -3,13 +3,14 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
-import sys
+from collections.abc import Iterator
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast_engine.statsfile import StatsWriter, read_stats
+from holdfast_engine.statsfile import _SEQUENCE, _SEQUENCE_AT, StatsWriter, read_stats
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -65,45 +66,43 @@ class HeldUp:
         raise InterruptedError
 
 
-def write_for_ever(path: str, stop: multiprocessing.synchronize.Event) -> None:
-    writer, number = StatsWriter(Path(path), 64), 0.0
+def write_for_ever(path: Path, started: Event, stop: Event) -> None:
+    writer, number = StatsWriter(path, 64), 0.0
+    started.set()
     while not stop.is_set():
         number += 1.0
         writer.write([number] * 64)
 
 
-@pytest.mark.slow
-def test_another_process_never_sees_half_a_record(tmp_path: Path) -> None:
+@pytest.fixture
+def written_for_ever(tmp_path: Path) -> Iterator[Path]:
+    """A file of 64 numbers to which another process writes."""
     path, context = tmp_path / "stats", multiprocessing.get_context("spawn")
-    stop = context.Event()
-    process = context.Process(target=write_for_ever, args=(str(path), stop))
+    started, stop = context.Event(), context.Event()
+    process = context.Process(target=write_for_ever, args=(path, started, stop))
     process.start()
     try:
-        seen: set[float] = set()
-        while len(seen) < 300:
-            found = read_stats(path, 64)
-            if found is not None:
-                assert len(set(found)) == 1
-                seen.add(found[0])
+        assert started.wait(60)
+        yield path
     finally:
         stop.set()
         process.join(10)
 
 
 @pytest.mark.slow
-def test_another_process_never_sees_the_number_of_a_record_go_back(tmp_path: Path) -> None:
-    path, context = tmp_path / "stats", multiprocessing.get_context("spawn")
-    stop = context.Event()
-    process = context.Process(target=write_for_ever, args=(str(path), stop))
-    process.start()
-    try:
-        while not path.exists():
-            pass
-        numbers = [0]
-        with path.open("rb", buffering=0) as file:
-            while numbers[-1] < 20_000:
-                numbers.append(int.from_bytes(os.pread(file.fileno(), 8, 16), sys.byteorder))
-    finally:
-        stop.set()
-        process.join(10)
+def test_another_process_never_sees_half_a_record(written_for_ever: Path) -> None:
+    seen: set[float] = set()
+    while len(seen) < 300:
+        found = read_stats(written_for_ever, 64)
+        if found is not None:
+            assert len(set(found)) == 1
+            seen.add(found[0])
+
+
+@pytest.mark.slow
+def test_another_process_never_sees_the_number_of_a_record_go_back(written_for_ever: Path) -> None:
+    numbers = [0]
+    with written_for_ever.open("rb", buffering=0) as file:
+        while numbers[-1] < 100_000:
+            numbers += _SEQUENCE.unpack(os.pread(file.fileno(), _SEQUENCE.size, _SEQUENCE_AT))
     assert numbers == sorted(numbers)
