@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import deque
 from collections.abc import Mapping
 
 from holdfast_engine import rules
@@ -78,22 +78,22 @@ class Lengths:
 
 
 class Transit:
-    """Requests that were let in, and that the record may not know of yet."""
+    """Requests that were let in and have no answer yet, of which the record may not know."""
 
     def __init__(self) -> None:
-        self._sent: deque[tuple[float, float]] = deque()
-        self._tokens = 0.0
+        self._sent: dict[int, tuple[float, float]] = {}
 
-    def add(self, now: float, tokens: float) -> None:
+    def add(self, name: int, now: float, tokens: float) -> None:
         """One was let in."""
-        self._sent.append((now, tokens))
-        self._tokens += tokens
+        self._sent[name] = (now, tokens)
+
+    def remove(self, name: int) -> None:
+        """It has its answer, or its client has gone: it is on its way no longer, whatever the record says."""
+        self._sent.pop(name, None)
 
     def since(self, now: float, step_seconds: float) -> tuple[int, float]:
         """Requests and tokens of the last step and the time between two records: a step tells of what it found."""
         horizon = now - RECORD_SECONDS - (step_seconds if step_seconds > 0.0 else 0.0)
-        while self._sent and self._sent[0][0] < horizon:
-            self._tokens -= self._sent.popleft()[1]
-        if not self._sent:
-            self._tokens = 0.0
-        return len(self._sent), self._tokens
+        newest_first = reversed(self._sent.values())
+        found = [tokens for _, tokens in itertools.takewhile(lambda sent: sent[0] >= horizon, newest_first)]
+        return len(found), sum(found)

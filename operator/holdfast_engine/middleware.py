@@ -67,7 +67,10 @@ class AdmissionMiddleware:
         if guarded:
             send = self._advising(scope, send)
         if refusal is None:
-            await self._app(scope, receive, send)
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                self._leave(scope)
             return
         await self._take_in(receive)
         for message in refusal:
@@ -77,6 +80,14 @@ class AdmissionMiddleware:
         """The answer to who is turned away."""
         found = self._admit(scope)
         return None if found.refused is None else busy_answer(found.refused, found.retry_after_seconds)
+
+    def _leave(self, scope: Message) -> None:
+        """Who was let in has an answer, or hung up."""
+        if not self._broken:
+            try:
+                self._transit.remove(id(scope))
+            except Exception as error:
+                self._give_up(error)
 
     async def _take_in(self, receive: Receive) -> None:
         """Who is turned away hears the answer only when all that it sends has been taken in."""
@@ -101,7 +112,7 @@ class AdmissionMiddleware:
             return best
         self._lengths.learn(size)
         if engines:
-            self._transit.add(now, self._lengths.tokens(size, engines[0]["mean_prompt_tokens"]))
+            self._transit.add(id(scope), now, self._lengths.tokens(size, engines[0]["mean_prompt_tokens"]))
         return Admission()
 
     def _ask(self, numbers: Mapping[str, float], size: int, now: float) -> Admission:

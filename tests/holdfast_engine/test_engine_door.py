@@ -70,11 +70,22 @@ def test_nobody_is_sent_away_without_knowing() -> None:
 
 def test_requests_on_their_way_count_until_the_engine_tells_of_them() -> None:
     transit = Transit()
-    transit.add(10.0, 300.0)
-    transit.add(10.1, 200.0)
+    transit.add(1, 10.0, 300.0)
+    transit.add(2, 10.1, 200.0)
     assert transit.since(10.1, step_seconds=0.2) == (2, 500.0)
     assert transit.since(10.1 + RECORD_SECONDS + 0.15, step_seconds=0.2) == (1, 200.0)
     assert transit.since(20.0, step_seconds=math.nan) == (0, 0.0)
+
+
+def test_a_request_with_an_answer_is_on_its_way_no_longer_however_long_a_step_is() -> None:
+    transit = Transit()
+    transit.add(1, 10.0, 300.0)
+    transit.add(2, 10.1, 200.0)
+    transit.remove(1)
+    transit.remove(3)
+    assert transit.since(10.2, step_seconds=60.0) == (1, 200.0)
+    transit.remove(2)
+    assert transit.since(10.2, step_seconds=60.0) == (0, 0.0)
 
 
 def test_longer_requests_have_more_tokens_in_proportion() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -19,10 +20,12 @@ BODY = b'{"model": "m", "prompt": "Hello"}'
 
 
 class FakeVllm:
-    """vLLM's API server: takes every request, or answers with `status`; counts refusals."""
+    """vLLM's API server: takes every request, or answers with `status` once it `answers`; counts refusals."""
 
     def __init__(self) -> None:
         self.status = 200
+        self.answers = asyncio.Event()
+        self.answers.set()
         self.served = 0
         self.refusals: list[str] = []
         self.state = SimpleNamespace(engine_client=self)
@@ -33,6 +36,7 @@ class FakeVllm:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.served += 1
+        await self.answers.wait()
         headers = [(b"x-served", b"1"), (b"Connection", b"keep-alive")]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": b"{}"})
@@ -137,11 +141,22 @@ async def test_a_plugin_that_does_nothing_turns_nobody_away(pod: Pod, mode: Mode
 
 async def test_a_burst_between_two_records_is_noticed(pod: Pod) -> None:
     pod.tell(waiting_fresh=1.0, waiting_fresh_tokens=10.0, mean_prompt_tokens=100.0)
-    answers = [await pod.post() for _ in range(30)]
+    pod.vllm.answers.clear()
+    asked = [asyncio.create_task(pod.post()) for _ in range(30)]
+    while pod.vllm.served + len(pod.vllm.refusals) < 30:
+        await asyncio.sleep(0)
+    pod.now += 1.0
+    asked.append(asyncio.create_task(pod.post()))
+    pod.vllm.answers.set()
+    *answers, later = await asyncio.gather(*asked)
     assert 8 <= answers.count(200) <= 12
     assert answers == sorted(answers)
-    pod.now += 1.0
-    assert await pod.post() == 200
+    assert later == 200
+
+
+async def test_whoever_comes_one_at_a_time_is_never_one_too_many(pod: Pod) -> None:
+    pod.tell(waiting_fresh=0.0, waiting_fresh_tokens=0.0, limit_max_queued_requests=2.0, step_seconds=30.0)
+    assert [await pod.post() for _ in range(8)] == [200] * 8
 
 
 async def test_one_engine_with_room_is_enough(pod: Pod, tmp_path: Path) -> None:
