@@ -154,6 +154,37 @@ async def test_an_api_server_that_is_ill_keeps_no_result_from_its_config_map(pla
     assert play.status()["configMap"] == "sweep-benchmark"
 
 
+async def test_an_event_that_could_not_be_posted_is_posted_with_the_next_tick(play: Play) -> None:
+    well = play.api
+    use(play, RefusingApi("events", 503))
+    play.declare()
+    await play.tick()
+    use(play, well)
+    await play.tick()
+    assert play.told() == ("Running", "BenchmarkRunning")
+    assert [reason for reason, _ in play.events("LLMService")] == ["BenchmarkRunning"]
+    assert [reason for reason, _ in play.events("LLMBenchmark")] == ["BenchmarkRunning"]
+
+
+async def test_a_turn_whose_status_is_written_late_is_told_of_once(play: Play) -> None:
+    well = play.api
+    use(play, RefusingApi("llmbenchmarks", 503))
+    play.declare()
+    await play.tick()
+    await play.tick()
+    use(play, well)
+    await play.tick()
+    assert play.told() == ("Running", "BenchmarkRunning")
+    assert len(play.events("LLMService")) == 1
+    assert len(play.events("LLMBenchmark")) == 1
+
+
+async def test_a_namespace_that_takes_no_events_holds_no_benchmark_back(play: Play) -> None:
+    use(play, RefusingApi("events", 403))
+    await run(play)
+    assert play.told() == ("Succeeded", "Measured")
+
+
 @pytest.mark.looptime
 async def test_who_a_short_tick_left_out_comes_first_in_the_next(play: Play) -> None:
     recorded = {"sweep": None, "trace": {"configMapKeyRef": {"name": "hangs", "key": "a"}}}

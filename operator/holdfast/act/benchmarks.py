@@ -98,16 +98,28 @@ async def write_status(api: ApiPort, key: ServiceKey, uid: str, status: dict[str
 
 
 async def post(
-    api: ApiPort, key: ServiceKey, uid: str, reason: str, message: str, *, warning: bool, now: float
+    api: ApiPort, key: ServiceKey, uid: str, reason: str, message: str, *, warning: bool, now: float, turn: str
 ) -> None:
-    """An Event on the benchmark."""
-    event = event_body(key, uid, reason=reason, message=message, warning=warning, now=now, kind=KIND)
-    await post_event(api, event)
+    """An Event on the benchmark, once for each turn."""
+    await _post_once(
+        api, event_body(key, uid, reason=reason, message=message, warning=warning, now=now, kind=KIND, turn=turn)
+    )
 
 
-async def post_on_service(api: ApiPort, key: ServiceKey, uid: str, reason: str, message: str, now: float) -> None:
-    """An Event on the service that is measured."""
-    await post_event(api, event_body(key, uid, reason=reason, message=message, warning=False, now=now))
+async def post_on_service(
+    api: ApiPort, key: ServiceKey, uid: str, reason: str, message: str, *, now: float, turn: str
+) -> None:
+    """An Event on the service that is measured, once for each turn."""
+    await _post_once(api, event_body(key, uid, reason=reason, message=message, warning=False, now=now, turn=turn))
+
+
+async def _post_once(api: ApiPort, event: Body) -> None:
+    """Post an Event unless it is there, or refused by rights or a quota: status says the same."""
+    try:
+        await post_event(api, event)
+    except ApiError as error:
+        if error.status == 429 or error.status >= 500:
+            raise
 
 
 def _owners(found: Body) -> list[str]:

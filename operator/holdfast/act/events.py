@@ -32,13 +32,14 @@ def event_body(
     now: float,
     notes: Mapping[str, str] = MappingProxyType({}),
     kind: str = KIND,
+    turn: str = "",
 ) -> Body:
-    """Return the Event object; its name is unique per service, reason, message and time.
+    """Return the Event object; its name is unique per service, reason, message and `turn`, else time.
 
     `notes` travel as annotations: the whole decision, and what it was made from, for `holdfast explain --at`.
     """
     stamp = datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    digest = hashlib.sha256(f"{uid}{reason}{message}{now}".encode()).hexdigest()[:16]
+    digest = hashlib.sha256(f"{uid}{reason}{message}{turn or now}".encode()).hexdigest()[:16]
     return {
         "apiVersion": "v1",
         "kind": "Event",

@@ -354,25 +354,30 @@ class Benchmarks:
         return ""
 
     async def _tell(self, case: _Case, step: Step, status: dict[str, Any], now: float) -> None:
-        """Write status where it says something else, and an Event of each turn; on the service too, for its load."""
-        before = _reason(case.status)
+        """Write status where it says something else, after an Event of each turn: one that could not be told is told
+        with the next try, for status still says what was before."""
+        if _reason(case.status) != str(step.reason) or case.known.phase is not step.phase:
+            await self._announce(case, step, now)
         await self._write(case.entry, status)
-        reason, words = str(step.reason), step.message
-        if before == reason and case.known.phase is step.phase:
-            return
-        entry, warning = case.entry, step.phase is Phase.FAILED
-        _LOG.info("%s: %s/%s: %s", entry.key, step.phase, reason, words)
-        await acting.post(self._api, entry.key, entry.uid, reason, words, warning=warning, now=now)
-        turned = step.phase is Phase.RUNNING or (step.phase in _ENDED and case.known.phase is Phase.RUNNING)
-        if case.part is not None and turned:
-            told = f"benchmark {entry.key.name}: {words}"
-            await acting.post_on_service(self._api, case.part.spec.key, case.part.spec.uid, reason, told, now)
+
+    async def _announce(self, case: _Case, step: Step, now: float) -> None:
+        """Tell of a turn in an Event; on the service too, for its load."""
+        entry, warning, reason, turn = case.entry, step.phase is Phase.FAILED, str(step.reason), repr(case.status)
+        _LOG.info("%s: %s/%s: %s", entry.key, step.phase, reason, step.message)
+        if case.part is not None and (step.phase is Phase.RUNNING or _ends_load(case, step)):
+            of, told = case.part.spec, f"benchmark {entry.key.name}: {step.message}"
+            await acting.post_on_service(self._api, of.key, of.uid, reason, told, now=now, turn=turn)
+        await acting.post(self._api, entry.key, entry.uid, reason, step.message, warning=warning, now=now, turn=turn)
 
     async def _write(self, entry: Benchmark, status: dict[str, Any]) -> None:
         if status == self._status(entry):
             return
         if await acting.write_status(self._api, entry.key, entry.uid, status):
             self._written[entry.key] = (entry.uid, status)
+
+
+def _ends_load(case: _Case, step: Step) -> bool:
+    return step.phase in _ENDED and case.known.phase is Phase.RUNNING
 
 
 def _reason(status: Mapping[str, Any]) -> str:
