@@ -27,6 +27,12 @@ JUDGED = tuple(str(Path(__file__).with_name(name)) for name in ("fixed_limits.py
 FAST_LOOP = tuple(f"simulator/twin/{name}.py" for name in ("fastloop", "lanes", "lawfit", "loopbooks"))
 """What only engines with the plugin go through."""
 
+IN_PODS = tuple(
+    f"../holdfast_engine/{name}.py"
+    for name in ("door", "frontend", "metrics", "middleware", "scheduler", "statlogger", "statsfile")
+)
+"""What ties the plugin to vLLM and its pod: the twin plays none of it."""
+
 BESIDES = {
     "holdfast": ("policy", "../holdfast_engine", *FAST_LOOP, SEARCH, *JUDGED),
     "holdfast-slow": ("policy", SEARCH, *JUDGED),
@@ -141,7 +147,7 @@ def code_digest(policy: str) -> str:
     root = Path(holdfast.__file__).resolve().parent
     kind = kind_of(policy)
     besides = BESIDES[kind] if kind in BESIDES else _of_peer(policy)
-    apart = {root / name for name in (SEARCH, *FAST_LOOP, *TOLD) if name not in besides}
+    apart = {root / name for name in (SEARCH, *FAST_LOOP, *IN_PODS, *TOLD) if name not in besides}
     digest = hashlib.sha256()
     for name in (*SHARED, *besides):
         place = root / name

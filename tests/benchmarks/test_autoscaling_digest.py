@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from benchmarks.autoscaling.journal import BESIDES, FAST_LOOP, PEERS, SHARED, TOLD, code, code_digest
+from benchmarks.autoscaling.journal import BESIDES, FAST_LOOP, IN_PODS, PEERS, SHARED, TOLD, code, code_digest
 from holdfast.simulator.twin.policies import POLICIES, make_policy
 
 PLAIN = '''"""What it is for."""
@@ -86,6 +86,17 @@ def test_runs_of_engines_with_the_plugin_and_no_others_come_from_the_fast_loop()
     for name, (knobs, _) in POLICIES.items():
         policy = make_policy(name if name != "static" else "static:3", dict.fromkeys(knobs, 1.0))
         assert policy.fast_loop == (set(FAST_LOOP) <= set(BESIDES.get(name, ()))), name
+
+
+def test_no_run_comes_from_what_ties_the_plugin_to_its_pod() -> None:
+    root = Path(holdfast.__file__).parent
+    apart = {(root / name).resolve() for name in IN_PODS}
+    names = {f"holdfast_engine.{Path(name).stem}" for name in IN_PODS}
+    assert all(file.is_file() for file in apart)
+    for name in (*SHARED, "policy", "../holdfast_engine"):
+        place = (root / name).resolve()
+        for file in [place] if place.is_file() else set(place.rglob("*.py")) - apart:
+            assert not names & imported(file), file
 
 
 def test_a_peer_comes_from_its_own_module_and_from_what_all_share() -> None:
