@@ -7,7 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.autoscaling.cases import Case
-from benchmarks.autoscaling.compare import Comparison, Figures, Outcome, geometric_mean, static_ratios, swept_ratios
+from benchmarks.autoscaling.compare import (
+    Comparison,
+    Figures,
+    Hindsight,
+    Outcome,
+    geometric_mean,
+    static_ratios,
+    swept_ratios,
+)
 from benchmarks.autoscaling.scarcity import Recovery, Scarcity
 
 OVERLOAD_SHARE = 0.90
@@ -109,11 +117,13 @@ def _savings(
 ) -> Iterator[Verdict]:
     variation = compared[0].case.variation
     where = "" if variation is None else f"{variation.name}: "
-    one = {peer: comparison.one_knob(compared, peer)[1] for peer in peers} | {STATIC: static_ratios(compared, False)}
-    each = {peer: swept_ratios(compared, peer) for peer in peers} | {STATIC: static_ratios(compared, True)}
+    one = {peer: comparison.one_knob(compared, peer)[1] for peer in peers} | {
+        STATIC: static_ratios(compared, Hindsight.NONE)
+    }
+    each = {peer: swept_ratios(compared, peer) for peer in peers} | {STATIC: static_ratios(compared, Hindsight.LIMITS)}
     yield _saving(f"{where}at equal attainment, one knob for all scenarios", one, asked.with_one_knob)
     name = f"{where}at equal attainment, its knob swept in each scenario"
-    if all(outcome.limits is not None for outcome in compared):
+    if all(outcome.tuned is not None for outcome in compared):
         yield _saving(f"{name}, best fixed limits", each, asked.with_its_knob)
     else:
         yield replace(_saving(f"{name}, vLLM's limits", each, asked.with_its_knob), met=None)

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 
 from benchmarks.autoscaling.cases import Case
-from benchmarks.autoscaling.fixed_limits import Limits, best_limits, with_limits
+from benchmarks.autoscaling.fixed_limits import Limits, best_capped, best_limits, with_limits
 from benchmarks.autoscaling.journal import Journal, Key, Row, code_digest
 from benchmarks.autoscaling.played import played
 from benchmarks.autoscaling.scarcity import Scarcity, scarcity
@@ -57,7 +57,7 @@ class Campaign:
             found = self._made(case, self._data, policy, knob, seed, limits)
             with self._writing:
                 self._journal.add(key, found)
-            told = ("" if knob is None else f" {knob:.3g}") + ("" if limits is None else f" {limits}")
+            told = ("" if knob is None else f" {knob:.3g}") + ("" if limits is None else f" {tuple(limits)}")
             print(
                 f"{case.title} {policy}{told} seed {seed}: {100 * found.attainment:.2f} % "
                 f"{found.gpu_hours:.2f} GPU-h, {found.wall_seconds:.0f} s",
@@ -84,6 +84,12 @@ class Campaign:
         scenario = case.scenario()
         (each,) = case.declared(scenario, self._data, seed=1)
         return best_limits(scenario, each)
+
+    def best_capped(self, case: Case, limits: Limits) -> Limits:
+        """The same limits with the cap on queued prompts that keeps the most good where more comes than is carried."""
+        scenario = case.scenario()
+        (each,) = case.declared(scenario, self._data, seed=1)
+        return best_capped(scenario, each, limits)
 
     def front(
         self, case: Case, peer: str, seed: int, target: float, limits: Limits | None = None, near: int = 0

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from itertools import islice
 from statistics import median
 from types import MappingProxyType
@@ -59,13 +60,26 @@ def figures(rows: Sequence[Row]) -> Figures:
     )
 
 
+Best = tuple[int, Figures]
+"""The place of a peer's best knob, and what that pays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """With fixed limits: of each peer the best knob, and the smallest static size; None where the target is missed."""
+
+    limits: Limits
+    swept: Mapping[str, Best | None]
+    static: Figures | None
+
+
 @dataclass(slots=True)
 class Outcome:
     """One scenario: `own` policies, and of each peer what is shipped and the best knob (None where none attains).
 
     `target` is the attainment at which GPU-hours are compared, `static` the smallest size that attains it (the largest
-    there is where none does). `tuned` and `tuned_static` are with the best fixed `limits`, where these were asked for,
-    and attain it.
+    there is where none does). Where it was asked for, `tuned` is with the best fixed limits, and `capped` with the best
+    cap on queued prompts on top of them.
     """
 
     case: Case
@@ -75,10 +89,9 @@ class Outcome:
     static: Figures
     oracle: Figures
     shipped: dict[str, Figures] = field(default_factory=dict)
-    swept: dict[str, tuple[int, Figures] | None] = field(default_factory=dict)
-    tuned: dict[str, tuple[int, Figures] | None] = field(default_factory=dict)
-    tuned_static: Figures | None = None
-    limits: Limits | None = None
+    swept: dict[str, Best | None] = field(default_factory=dict)
+    tuned: Tuned | None = None
+    capped: Tuned | None = None
 
     @property
     def holdfast(self) -> Figures:
@@ -88,7 +101,7 @@ class Outcome:
     @property
     def places(self) -> dict[str, int]:
         """Where each peer's best knob is."""
-        return {peer: found[0] for peer, found in self.swept.items() if found is not None}
+        return places(self.swept)
 
     def ratio(self, gpu_hours: float) -> float:
         """A multiple of what Holdfast pays at the target: of the static size's, if that is more, where it misses it."""
@@ -132,21 +145,33 @@ class Comparison:
         target = min(objective, reached) if case.unavoidable else objective
         oracle = self._begun(lambda policy: self._figures(case, policy), (ORACLE,))
         peak = self._begun(lambda share: self._static(case, most, share), (target,))
-        swept = self._begun(lambda peer: self._best(case, peer, target, None, near.get(peer, 0)), self._peers)
-        found = Outcome(case, objective, target, own, next(peak), next(oracle))
-        found.swept = dict(zip(self._peers, swept, strict=True))
+        swept = self._swept(case, target, None, near)
+        found = Outcome(case, objective, target, own, next(peak), next(oracle), swept=dict(swept))
         # After the sweeps, which make the same runs on the first seed.
         shipped = self._begun(lambda peer: self._figures(case, peer, 0), self._peers)
         found.shipped = dict(zip(self._peers, shipped, strict=True))
         found.oracle = _bounded(found, self._static(case, most, objective))
         if self._tuned and case.compared:
-            limits, places = self._campaign.best_limits(case), found.places
-            found.limits = limits
-            tuned = self._begun(lambda peer: self._best(case, peer, target, limits, places.get(peer, 0)), self._peers)
-            found.tuned = dict(zip(self._peers, tuned, strict=True))
-            static = self._static(case, most, target, limits)
-            found.tuned_static = static if static.attainment >= target else None
+            limits = self._campaign.best_limits(case)
+            found.tuned = self._with_limits(case, most, target, limits, found.places)
+            # Other clusters have no bar with the cap, whose knobs would take as many runs once more.
+            if case.variation is None:
+                capped = self._campaign.best_capped(case, limits)
+                found.capped = self._with_limits(case, most, target, capped, places(found.tuned.swept))
         return found
+
+    def _with_limits(self, case: Case, most: int, target: float, limits: Limits, near: Mapping[str, int]) -> Tuned:
+        """Each peer's best knob with these limits, looked for from its place in `near` on, and the static size."""
+        swept = dict(self._swept(case, target, limits, near))
+        static = self._static(case, most, target, limits)
+        return Tuned(limits, swept, static if static.attainment >= target else None)
+
+    def _swept(
+        self, case: Case, target: float, limits: Limits | None, near: Mapping[str, int]
+    ) -> Iterator[tuple[str, Best | None]]:
+        """Each peer's best knob."""
+        found = self._begun(lambda peer: self._best(case, peer, target, limits, near.get(peer, 0)), self._peers)
+        return zip(self._peers, found, strict=True)
 
     def _begun(self, make: Callable[[S], T], each: Sequence[S]) -> Iterator[T]:
         """One for each: all are begun at once where there are threads, else each when it is asked for."""
@@ -160,13 +185,11 @@ class Comparison:
 
         return sized(smallest(lambda replicas: sized(replicas).attainment >= target, most))
 
-    def _best(
-        self, case: Case, peer: str, target: float, limits: Limits | None, near: int
-    ) -> tuple[int, Figures] | None:
+    def _best(self, case: Case, peer: str, target: float, limits: Limits | None, near: int) -> Best | None:
         """The knob at which the first seed's front attains for the least, or one near it: medians decide."""
 
-        def attained(*places: int) -> Iterator[tuple[int, Figures]]:
-            there = (place for place in places if LOWEST <= place <= HIGHEST)
+        def attained(*tried: int) -> Iterator[Best]:
+            there = (place for place in tried if LOWEST <= place <= HIGHEST)
             known = ((place, self._figures(case, peer, place, limits)) for place in there)
             return ((place, found) for place, found in known if found.attainment >= target)
 
@@ -182,9 +205,9 @@ class Comparison:
         Where it does not attain the target, the static size that does counts. It is one of the scenarios' best knobs,
         or what is shipped: between two of those the same scenarios attain, and the leaner the knob the less they cost.
         """
-        places = sorted({0} | {outcome.places[peer] for outcome in outcomes if peer in outcome.places})
-        paid = self._begun(lambda place: [self._ratio(outcome, peer, place) for outcome in outcomes], places)
-        ratios = dict(zip(places, paid, strict=True))
+        tried = sorted({0} | {outcome.places[peer] for outcome in outcomes if peer in outcome.places})
+        paid = self._begun(lambda place: [self._ratio(outcome, peer, place) for outcome in outcomes], tried)
+        ratios = dict(zip(tried, paid, strict=True))
         best = min(ratios, key=lambda place: geometric_mean(ratios[place]))
         return best, ratios[best]
 
@@ -205,26 +228,44 @@ def _bounded(outcome: Outcome, static: Figures) -> Figures:
     return outcome.oracle if least is outcome.oracle else replace(least, label=f"oracle, as {least.label}")
 
 
-def swept_ratios(outcomes: Sequence[Outcome], peer: str) -> list[float]:
+def places(swept: Mapping[str, Best | None]) -> dict[str, int]:
+    """Where each peer's best knob is."""
+    return {peer: best[0] for peer, best in swept.items() if best is not None}
+
+
+class Hindsight(IntEnum):
+    """What others may have looked up beforehand, of what was run: each includes what comes before it."""
+
+    NONE = 0
+    LIMITS = 1
+    CAPPED = 2
+
+
+def swept_ratios(outcomes: Sequence[Outcome], peer: str, hindsight: Hindsight = Hindsight.LIMITS) -> list[float]:
     """What each scenario's own best knob costs, as a multiple of Holdfast's GPU-hours; else what the static size does.
 
-    With the best fixed limits or without, whichever is cheaper, where both were run.
+    With what hindsight allows or without, whichever is cheapest.
     """
     found = []
     for outcome in outcomes:
-        paid = [each[1].gpu_hours for each in (outcome.swept[peer], outcome.tuned.get(peer)) if each is not None]
-        found.append(outcome.ratio(min(paid)) if paid else _static_ratio(outcome, tuned=True))
+        tried = outcome.swept[peer], *(tuned.swept[peer] for tuned in _tuned(outcome, hindsight))
+        paid = [best[1].gpu_hours for best in tried if best is not None]
+        found.append(outcome.ratio(min(paid)) if paid else _static_ratio(outcome, hindsight))
     return found
 
 
-def static_ratios(outcomes: Sequence[Outcome], tuned: bool) -> list[float]:
+def static_ratios(outcomes: Sequence[Outcome], hindsight: Hindsight) -> list[float]:
     """The same of the smallest static size that attains the target."""
-    return [_static_ratio(outcome, tuned) for outcome in outcomes]
+    return [_static_ratio(outcome, hindsight) for outcome in outcomes]
 
 
-def _static_ratio(outcome: Outcome, tuned: bool) -> float:
-    able = [outcome.static, outcome.tuned_static if tuned else None]
+def _static_ratio(outcome: Outcome, hindsight: Hindsight) -> float:
+    able = outcome.static, *(tuned.static for tuned in _tuned(outcome, hindsight))
     return outcome.ratio(min(each.gpu_hours for each in able if each is not None))
+
+
+def _tuned(outcome: Outcome, hindsight: Hindsight) -> list[Tuned]:
+    return [found for found in (outcome.tuned, outcome.capped)[:hindsight] if found is not None]
 
 
 def geometric_mean(values: Sequence[float]) -> float:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
+from benchmarks.autoscaling.fixed_limits import Limits
 from benchmarks.autoscaling.scarcity import Recovery, Scarcity
 from benchmarks.lines import Lines
 from holdfast.simulator.twin.policies import make_policy
@@ -61,7 +62,7 @@ _LAYOUT = frozenset({tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT})
 class Key:
     """What tells one run from all others: digests are of the scenario and of the code that takes part.
 
-    `limits` are fixed max_num_seqs and max_num_batched_tokens, None for vLLM's defaults.
+    `limits` are fixed ones, None for vLLM's defaults.
     """
 
     case: str
@@ -70,7 +71,7 @@ class Key:
     knob: float | None
     seed: int
     code: str
-    limits: tuple[int, int] | None = None
+    limits: Limits | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ def _read(line: bytes) -> tuple[Key, Row]:
     content = json.loads(line)
     limits = content["key"].pop("limits", None)
     judged = content["row"].pop("scarcity", None)
-    key = Key(**content["key"], limits=None if limits is None else tuple(limits))
+    key = Key(**content["key"], limits=None if limits is None else Limits(*limits))
     return key, Row(**content["row"], scarcity=None if judged is None else _scarcity(judged))
 
 

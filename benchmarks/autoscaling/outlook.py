@@ -56,14 +56,14 @@ def outlook(
 def _runs(case: Case, peers: int, seeds: int, fast_loop: bool, tuned: bool) -> dict[str, int]:
     """By kind: a front on the first seed; as shipped, the best, its neighbour and the common knob on the others."""
     swept = (FRONT_RUNS if case.variation is None else NEAR_RUNS + 1) + 4 * (seeds - 1)
-    if tuned and case.compared:
-        swept += NEAR_RUNS + 2 * (seeds - 1)
+    hindsights = (2 if case.variation is None else 1) if tuned and case.compared else 0
+    swept += hindsights * (NEAR_RUNS + 2 * (seeds - 1))
     own = {name: seeds for name in OWN if name != "holdfast" or fast_loop}
     if case.shared:
         return {**own, APART: seeds}
     if case.alone:
         return {"holdfast" if fast_loop else SLOW: seeds}
-    sizes = SIZES * (1 + case.unavoidable + (tuned and case.compared))
+    sizes = SIZES * (1 + case.unavoidable + hindsights)
     return {**own, STATIC: seeds * sizes, ORACLE: seeds, PEER: peers * swept}
 
 

@@ -6,11 +6,19 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.autoscaling.bars import STATIC, Verdict
 from benchmarks.autoscaling.campaign import knob_value
-from benchmarks.autoscaling.compare import Comparison, Figures, Outcome, geometric_mean, static_ratios, swept_ratios
+from benchmarks.autoscaling.compare import (
+    Comparison,
+    Figures,
+    Hindsight,
+    Outcome,
+    geometric_mean,
+    static_ratios,
+    swept_ratios,
+)
 
 COLUMNS = (
     *("policy", "knob", "attainment %", "GPU-hours", "/ oracle", "$", "TTFT p99 s", "TPOT p99 ms"),
-    *("at the target: knob", "GPU-hours", "with the best limits"),
+    *("at the target: knob", "GPU-hours", "with the best limits", "and the best cap on the queue"),
 )
 
 
@@ -33,55 +41,69 @@ def tell_bars(verdicts: Sequence[Verdict]) -> Iterator[str]:
 
 
 def _scenario(outcome: Outcome) -> Iterator[str]:
-    limits = "" if outcome.limits is None else f", best fixed limits {outcome.limits[0]}, {outcome.limits[1]}"
-    yield f"**{outcome.case.title}**, target {100 * outcome.target:.2f} %{limits}"
+    yield f"**{outcome.case.title}**, target {100 * outcome.target:.2f} %{_limits(outcome)}"
     yield ""
     yield f"| {' | '.join(COLUMNS)} |"
     yield "|" + "---|" * len(COLUMNS)
-    yield _line(outcome.oracle, outcome, "", "", "", "")
-    tuned_static = "" if outcome.tuned_static is None else _hours(outcome.tuned_static)
-    yield _line(outcome.static, outcome, "", "", "", tuned_static)
+    hindsight = outcome.tuned, outcome.capped
+    yield _line(outcome.oracle, outcome, "")
+    yield _line(outcome.static, outcome, "", "", "", *(_hours(tuned.static if tuned else None) for tuned in hindsight))
     for found in outcome.own.values():
-        yield _line(found, outcome, "", "", "", "")
+        yield _line(found, outcome, "")
     for peer, shipped in outcome.shipped.items():
         swept = outcome.swept[peer]
-        knob, hours = ("none", "") if swept is None else (f"{knob_value(peer, swept[0]):.3g}", _hours(swept[1]))
-        tuned = outcome.tuned.get(peer)
+        knob = "none" if swept is None else f"{knob_value(peer, swept[0]):.3g}"
+        bests = swept, *(tuned.swept[peer] if tuned else None for tuned in hindsight)
         yield _line(
-            shipped, outcome, f"{knob_value(peer, 0):g}", knob, hours, "" if tuned is None else _hours(tuned[1])
+            shipped, outcome, f"{knob_value(peer, 0):g}", knob, *(_hours(best[1] if best else None) for best in bests)
         )
     yield ""
 
 
-def _line(found: Figures, outcome: Outcome, knob: str, swept: str, hours: str, tuned: str) -> str:
+def _limits(outcome: Outcome) -> str:
+    found = outcome.capped or outcome.tuned
+    if found is None:
+        return ""
+    sequences, tokens, queued = found.limits
+    return f", best fixed limits {sequences}, {tokens}" + ("" if queued is None else f", best cap {queued}")
+
+
+def _line(
+    found: Figures, outcome: Outcome, knob: str, swept: str = "", hours: str = "", tuned: str = "", capped: str = ""
+) -> str:
     spread = "" if found.worst == found.best else f" ({100 * found.worst:.1f}-{100 * found.best:.1f})"
     ratio = found.gpu_hours / outcome.oracle.gpu_hours
     return (
         f"| {found.label} | {knob} | {100 * found.attainment:.2f}{spread} | {_hours(found)} | {ratio:.2f} "
         f"| {found.cost_dollars:.2f} | {found.ttft_p99_seconds:.2f} | {1000 * found.tpot_p99_seconds:.0f} "
-        f"| {swept} | {hours} | {tuned} |"
+        f"| {swept} | {hours} | {tuned} | {capped} |"
     )
 
 
-def _hours(found: Figures) -> str:
-    return f"{found.gpu_hours:.2f}"
+def _hours(found: Figures | None) -> str:
+    return "" if found is None else f"{found.gpu_hours:.2f}"
 
 
 def _overall(compared: Sequence[Outcome], comparison: Comparison, peers: Sequence[str]) -> Iterator[str]:
     names = " | ".join(outcome.case.title for outcome in compared)
     yield "GPU-hours at equal attainment, as multiples of Holdfast's; the static size's where the target is missed"
     yield ""
-    yield f"| policy | knob for all | {names} | geometric mean | knob of each: geometric mean |"
-    yield "|" + "---|" * (len(compared) + 4)
+    yield (
+        f"| policy | knob for all | {names} | geometric mean | knob of each: geometric mean "
+        "| and the best cap on the queue |"
+    )
+    yield "|" + "---|" * (len(compared) + 5)
     for peer in peers:
         place, ratios = comparison.one_knob(compared, peer)
-        yield _multiples(peer, f"{knob_value(peer, place):.3g}", ratios, swept_ratios(compared, peer))
-    yield _multiples(STATIC, "", static_ratios(compared, tuned=False), static_ratios(compared, tuned=True))
+        swept = [swept_ratios(compared, peer, hindsight) for hindsight in (Hindsight.LIMITS, Hindsight.CAPPED)]
+        yield _multiples(peer, f"{knob_value(peer, place):.3g}", ratios, *swept)
+    yield _multiples(STATIC, "", *(static_ratios(compared, hindsight) for hindsight in Hindsight))
     oracle = [outcome.ratio(outcome.oracle.gpu_hours) for outcome in compared]
-    yield _multiples("oracle", "", oracle, oracle)
+    yield _multiples("oracle", "", oracle, oracle, oracle)
     yield ""
 
 
-def _multiples(name: str, knob: str, ratios: Sequence[float], swept: Sequence[float]) -> str:
+def _multiples(name: str, knob: str, ratios: Sequence[float], swept: Sequence[float], capped: Sequence[float]) -> str:
     cells = " | ".join(f"{ratio:.2f}" for ratio in ratios)
-    return f"| {name} | {knob} | {cells} | {geometric_mean(ratios):.2f} | {geometric_mean(swept):.2f} |"
+    means = " | ".join(f"{geometric_mean(each):.2f}" for each in (ratios, swept, capped))
+    return f"| {name} | {knob} | {cells} | {means} |"

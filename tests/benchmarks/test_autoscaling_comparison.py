@@ -16,6 +16,7 @@ from benchmarks.autoscaling.cases import CASES, COMPARED, RELAXED, SHARED, VARIA
 from benchmarks.autoscaling.compare import (
     PEERS,
     Comparison,
+    Hindsight,
     Outcome,
     _bounded,
     geometric_mean,
@@ -216,7 +217,10 @@ class Made(Campaign):
         return 0.99, len(REACH)
 
     def best_limits(self, case: Case) -> Limits:
-        return 64, 1024
+        return Limits(64, 1024)
+
+    def best_capped(self, case: Case, limits: Limits) -> Limits:
+        return limits._replace(max_num_queued_tokens=9000)
 
 
 PAIR = ("hpa", "wva")
@@ -287,7 +291,7 @@ def test_scenarios_in_which_capacity_runs_short_may_have_more_seeds(name: str, s
 def test_a_scenario_in_which_holdfast_misses_what_is_compared_saves_nothing() -> None:
     comparison, found = outcome_of(CASES["smooth"], 0.5, 0.98)
     assert found.target == 0.99
-    assert static_ratios([found], tuned=False) == [1.0]
+    assert static_ratios([found], Hindsight.NONE) == [1.0]
     assert judged(comparison, [found])["smooth: attains the objective"].met is False
 
 
@@ -328,8 +332,33 @@ def test_a_saving_beside_the_best_fixed_limits_is_judged_only_where_these_were_t
     assert judged(comparison, [found])[f"{name}, vLLM's limits"].met is None
     comparison, found = outcome_of(CASES["smooth"], 1.0, 0.995, tuned=True)
     assert judged(comparison, [found])[f"{name}, best fixed limits"].met is True
-    assert static_ratios([found], tuned=True) == [2.0]
-    assert static_ratios([found], tuned=False) == [4.0]
+    assert static_ratios([found], Hindsight.LIMITS) == [2.0]
+    assert static_ratios([found], Hindsight.NONE) == [4.0]
+
+
+def test_the_best_cap_on_the_queue_has_a_column_of_its_own_and_no_bar() -> None:
+    class Capped(Made):
+        def run(
+            self, case: Case, policy: str, seed: int, place: int | None = None, limits: Limits | None = None
+        ) -> Row:
+            found = super().run(case, policy, seed, place, limits)
+            is_capped = limits is not None and limits.max_num_queued_tokens is not None
+            return replace(found, gpu_hours=0.25 * found.gpu_hours) if is_capped and policy not in OWN else found
+
+    comparison = Comparison(Capped(1.0, 0.995), range(1, 2), PAIR, tuned=True)
+    found = comparison.outcome(CASES["smooth"], fast_loop=True)
+    assert swept_ratios([found], "hpa") == [1.8]
+    assert swept_ratios([found], "hpa", Hindsight.CAPPED) == [0.25 * 1.8]
+    assert static_ratios([found], Hindsight.CAPPED) == [0.5]
+    (told,) = [line for line in tell([found], comparison, PAIR) if line.startswith("| hpa | 5 | 99.50")]
+    assert told.endswith("| 1.80 | 1.80 | 0.45 |")
+    assert (
+        "fewer GPU-hours than hpa"
+        in judged(comparison, [found])["at equal attainment, one knob for all scenarios"].told
+    )
+    elsewhere = comparison.outcome(varied(VARIATIONS[0], ["smooth"])[0], fast_loop=True)
+    assert elsewhere.tuned is not None
+    assert elsewhere.capped is None
 
 
 @pytest.mark.parametrize(("edge", "place"), [(2, 2), (3, 3), (1, 1), (0, 0)])

@@ -18,12 +18,16 @@ from holdfast.simulator.twin.scenario import AcceleratorEntry, BadInput, Scenari
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """One service of a scenario: the object, what decisions need of it, and its requests."""
+    """One service of a scenario: the object, what decisions need of it, and its requests.
+
+    `max_num_queued_tokens` is a cap on queued prompts that its engines have under any policy.
+    """
 
     service: LLMService
     spec: ServiceSpec
     workload: Workload
     initial_replicas: Mapping[str, int]
+    max_num_queued_tokens: int | None = None
 
 
 def too_long(scenario: Scenario, each: Declared, option: AcceleratorOption) -> tuple[int, int]:
@@ -58,10 +62,11 @@ def engine_kind(each: Declared, option: AcceleratorOption, entry: AcceleratorEnt
     if prior.kv_tokens < 1:
         raise BadInput(f"{spec.model_uri} does not fit on {option.gpus_per_replica} x {entry.system}: raise count")
     declared = next(each for each in each.service.spec.accelerators if each.name == option.name)
+    cap = admission_tokens(each.service, declared) if admission else each.max_num_queued_tokens
     limits = SchedulerLimits(
         max_num_seqs=spec.batching.max_num_seqs or prior.max_num_seqs_default,
         max_num_batched_tokens=spec.batching.max_num_batched_tokens or prior.max_num_batched_tokens_default,
         kv_tokens=prior.kv_tokens,
-        max_num_queued_tokens=admission_tokens(each.service, declared) if admission else None,
+        max_num_queued_tokens=cap,
     )
     return EngineKind(table.with_overhead(entry.overhead), limits)
