@@ -8,7 +8,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from holdfast.cli.terminal import unwritten
+from holdfast.cli.terminal import open_closed, unwritten
 
 COMMANDS = (
     "run",
@@ -46,6 +46,7 @@ def build_parser(commands: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns 0 done, 1 the answer is no or the run failed, 2 bad usage or input."""
+    open_closed()
     given = list(sys.argv[1:] if arguments is None else arguments)
     # A known command loads alone: an emulated engine must not pay for the Kubernetes client's imports.
     commands = (given[0],) if given and given[0] in COMMANDS else COMMANDS

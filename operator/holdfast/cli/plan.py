@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ from rich.table import Table
 from holdfast.api.llmservice import InvalidLLMService, LLMService
 from holdfast.api.yamltext import read_yaml
 from holdfast.bench.checks import check_files, check_folders
+from holdfast.cli.plannotes import DEFAULT, GUESSED, most_replicas, notes
 from holdfast.cli.waiting import waiting
 from holdfast.domain.service import ServiceSpec
 from holdfast.enginemodel.prior import PriorSource
 from holdfast.observe.spec import to_spec
 from holdfast.simulator.twin import page, planpicture
 from holdfast.simulator.twin.capacity import Lengths, lognormal_lengths
+from holdfast.simulator.twin.fleet import Workload
 from holdfast.simulator.twin.offers import Offer, Point, pareto
 from holdfast.simulator.twin.plan import offers
 from holdfast.simulator.twin.scenario import BadInput
@@ -35,7 +38,7 @@ EXAMPLE = """examples:
   holdfast plan -f examples/chat.yaml --rate 20 --prompt-tokens 1155 --output-tokens 211
   holdfast plan -f examples/chat.yaml --trace examples/traces/azure-conv-excerpt.csv --plot plan.html
 
-Exit 0: a size attains the objective. 1: none does; what would be possible is told."""
+Exit 0: a size that the spec allows attains the objective. 1: none does; what would be possible is told."""
 MOST_TOKENS = 1_000_000
 HEADS = (
     "accelerator",
@@ -53,7 +56,8 @@ HEADS = (
     "$/M\ntokens",
     "M tokens\n/$",
 )
-DEFAULT, GUESSED = "*", "?"
+KIND = "LLMService"
+FRONT = "Cost against attainment of random requests at that rate, spread evenly: what nothing cheaper reaches"
 PICTURES = (".html", ".png")
 
 
@@ -87,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
             page.require()
         check_folders(arguments, "plot")
         spec = _spec(arguments.filename)
-        load = _load(arguments)
+        load = _load(arguments, spec.slo.window_seconds)
     except BadInput as problem:
         print(f"holdfast plan: {problem}", file=sys.stderr)
         return 2
@@ -102,45 +106,54 @@ def run(arguments: argparse.Namespace) -> int:
         except OSError as problem:
             print(f"holdfast plan: cannot write {arguments.plot}: {problem.strerror}", file=sys.stderr)
             return 1
-    return 0 if any(offer.replicas for offer in found) else 1
+    return (
+        0
+        if any(offer.replicas and offer.replicas <= most_replicas(spec, offer.accelerator)[0] for offer in found)
+        else 1
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """Requests per second, lengths to draw from, and where they come from."""
+    """Requests per second, lengths to draw from, and where they come from; of a trace the busiest part as it came."""
 
     rate_rps: float
     lengths: Lengths
     told: str
+    recorded: Workload | None = None
 
 
 def _offers(spec: ServiceSpec, load: _Load) -> tuple[Offer, ...]:
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("simulating", total=1.0)
-        return offers(spec, load.rate_rps, load.lengths, lambda share: progress.update(task, completed=share))
+        show = partial(progress.update, task)
+        return offers(spec, load.rate_rps, load.lengths, lambda share: show(completed=share), load.recorded)
 
 
 def _spec(path: Path) -> ServiceSpec:
     try:
         content = read_yaml(path.read_text(encoding="utf-8"))
+        if content.get("kind", KIND) != KIND:
+            raise BadInput(f"{path}: kind {content['kind']!r}: give the manifest of an {KIND}")
         return to_spec(LLMService.parse(content))
     except (OSError, yaml.YAMLError, UnicodeDecodeError, InvalidLLMService, AttributeError) as problem:
         raise BadInput(f"{path}: no LLMService: {' '.join(str(problem).split())}") from None
 
 
-def _load(arguments: argparse.Namespace) -> _Load:
+def _load(arguments: argparse.Namespace, window_seconds: float) -> _Load:
     prompt, output = arguments.prompt_tokens, arguments.output_tokens
     if arguments.trace is not None:
         if prompt is not None or output is not None:
             raise BadInput("--prompt-tokens and --output-tokens belong to --rate: a trace has its own lengths")
         check_files(arguments, "trace")
         with waiting("reading the trace"):
-            busiest = read_busiest(arguments.trace, arguments.format)
+            busiest = read_busiest(arguments.trace, arguments.format, window_seconds)
         told = (
-            f"the busiest minute of {arguments.trace}, {busiest.begins_seconds / 60:g} min after its first of "
+            f"the busiest minute of {arguments.trace}, {busiest.begins_seconds / 60:.4g} min after its first of "
             f"{busiest.requests} requests"
         )
-        return _Load(busiest.rate_rps, Lengths(busiest.prompt_tokens, busiest.output_tokens), told)
+        lengths = Lengths(busiest.prompt_tokens, busiest.output_tokens)
+        return _Load(busiest.rate_rps, lengths, told, busiest.recorded)
     if prompt is None or output is None:
         raise BadInput("--rate needs --prompt-tokens and --output-tokens: give the mean lengths")
     if max(prompt, output) > MOST_TOKENS:
@@ -156,6 +169,8 @@ def _as_json(spec: ServiceSpec, load: _Load, found: Sequence[Offer]) -> dict[str
             "operating_range_rps": offer.operating_range_rps,
             "safe_replicas": offer.safe_replicas,
             "tokens_per_dollar": offer.tokens_per_dollar,
+            "spread_cost_per_hour": offer.spread_cost_per_hour,
+            "most_replicas": most_replicas(spec, offer.accelerator)[0],
         }
         for offer in found
     ]
@@ -172,39 +187,6 @@ def _lead(spec: ServiceSpec, load: _Load) -> str:
     return (
         f"{load.rate_rps:.3g} req/s of {spec.model_uri} ({load.told}): {100 * slo.objective:g} % with TTFT ≤ "
         f"{slo.ttft_seconds:g} s, TPOT ≤ {1000 * slo.tpot_seconds:g} ms{e2e}. Simulated; ± is one standard error."
-    )
-
-
-def _notes(spec: ServiceSpec, found: Sequence[Offer]) -> list[str]:
-    """What the table cannot hold."""
-    notes = [
-        f"{DEFAULT} without other limits; best run at 50 to 70 % of saturation, as far as that keeps the objectives"
-    ]
-    guessed = {offer.accelerator: offer.source for offer in found if offer.source != PriorSource.TABLE}
-    for name, source in guessed.items():
-        why = "computed from data sheets" if source == PriorSource.ROOFLINE else "guessed: model or accelerator unknown"
-        notes.append(f"{GUESSED} {name}: step times are not measured but {why}")
-    for option in spec.accelerators:
-        most = min(spec.max_replicas, option.max_replicas or spec.max_replicas)
-        sizes = [offer.replicas for offer in found if offer.accelerator == option.name and offer.replicas is not None]
-        if sizes and min(sizes) > most:
-            notes.append(f"{option.name}: {min(sizes)} replicas are needed, and spec allows {most}: raise scaling.max")
-    refused = {
-        offer.accelerator: offer.refused_share for offer in found if offer.refused_share > 0.0 and offer.replicas
-    }
-    for name, share in refused.items():
-        notes.append(f"{name}: {100 * share:.3g} % of these requests need more KV cache than it has: refused, so bad")
-    notes += [_spread(offer) for offer in found if not offer.spread_holds]
-    return notes + [offer.impossible for offer in found if offer.impossible]
-
-
-def _spread(offer: Offer) -> str:
-    """That requests which fall unevenly on replicas take more of them."""
-    enough = "twice as many miss too" if offer.spread_replicas is None else f"{offer.spread_replicas} attain it"
-    share = 100.0 * (offer.spread_attainment or 0.0)
-    return (
-        f"{offer.accelerator}, {offer.limits.max_num_batched_tokens} tokens/step: behind a plain Service, which "
-        f"spreads requests unevenly, {offer.replicas} replicas attain {share:.2f} %; {enough}"
     )
 
 
@@ -225,11 +207,11 @@ def _print(spec: ServiceSpec, load: _Load, found: Sequence[Offer]) -> None:
     for offer in found:
         table.add_row(*_row(offer))
     console.print(table, soft_wrap=False)
-    for note in _notes(spec, found):
+    for note in notes(spec, found, load.recorded is not None):
         console.print(note)
     front = pareto(found)
     if front:
-        console.print("\nCost against attainment, what nothing cheaper reaches:")
+        console.print(f"\n{FRONT}:")
         for offer, point in front:
             console.print(f"  {_front_line(offer, point)}")
 
@@ -246,8 +228,8 @@ def _draw(path: Path, spec: ServiceSpec, load: _Load, found: Sequence[Offer]) ->
         f'<p class="lead">{html.escape(_lead(spec, load))}</p>',
         page.image(drawn, "Cost against attainment, and what a replica of each choice carries"),
         f"<h2>Choices</h2><table><tr>{heads}</tr>{''.join(rows)}</table>",
-        *(f"<p>{html.escape(note)}</p>" for note in _notes(spec, found)),
-        "<h2>Cost against attainment, what nothing cheaper reaches</h2><ul>",
+        *(f"<p>{html.escape(note)}</p>" for note in notes(spec, found, load.recorded is not None)),
+        f"<h2>{FRONT}</h2><ul>",
         *(f"<li>{html.escape(_front_line(offer, point))}</li>" for offer, point in pareto(found)),
         "</ul>",
     ]
@@ -285,7 +267,7 @@ def _positive(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0.0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a positive number")
+        raise argparse.ArgumentTypeError(f"{text!r}: give a positive number below a billion")
     return value
 
 

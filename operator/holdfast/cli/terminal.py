@@ -19,6 +19,13 @@ def unwritten(problem: OSError) -> str:
     return f"cannot write {problem.filename or 'the result'}: {problem.strerror}"
 
 
+def open_closed() -> None:
+    """Let words go nowhere whose stream was closed before the start: to Python it is None, and has no methods."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+
+
 def _drop_output() -> None:
     """Python writes what standard output still holds when it ends: it would fail once more, with a traceback."""
     with contextlib.suppress(OSError):  # a test's standard output has no number

@@ -29,6 +29,9 @@ ALONE = Routing("round-robin")
 MOST_SPREAD = 20_000
 """Requests that replicas beside each other are looked at with, at most; more where a trial's seconds ask for them."""
 
+MEANS_MADE = 12
+"""How often drawn lengths are stretched until their mean is the one asked for."""
+
 NEAR_STRIDE = 1.03
 """How far from the rate of another draw is looked first."""
 
@@ -210,8 +213,13 @@ def lognormal_lengths(prompt_tokens: float, output_tokens: float, cv: float, mos
     sigma = math.sqrt(math.log1p(cv * cv))
 
     def column(mean: float) -> Integers:
-        values = mean * np.exp(sigma * draw.standard_normal(20_000) - 0.5 * sigma * sigma)
-        return np.clip(np.rint(values), 1, most_tokens).astype(np.int64)
+        shape = np.exp(sigma * draw.standard_normal(20_000))
+        scale, found = mean / shape.mean(), np.zeros(0)
+        # So few draws of a wide spread miss the mean by chance, and what is cut off is missing: both are made good.
+        for _ in range(MEANS_MADE):
+            found = np.clip(np.rint(scale * shape), 1, most_tokens)
+            scale *= mean / found.mean()
+        return found.astype(np.int64)
 
     return Lengths(column(prompt_tokens), column(output_tokens))
 

@@ -70,6 +70,13 @@ class Offer:
         return max(self.replicas, math.ceil(rate / self.operating_range_rps[1] - 1e-9))
 
     @property
+    def spread_cost_per_hour(self) -> float | None:
+        """Dollars of as many replicas as attain the objective behind a plain Service, where that is known."""
+        if self.cost_per_hour is None or self.replicas is None or self.spread_replicas is None:
+            return None
+        return self.cost_per_hour / self.replicas * self.spread_replicas
+
+    @property
     def spread_holds(self) -> bool:
         """Whether nothing speaks against the size behind a plain Service."""
         return self.spread_attainment is None or self.spread_replicas == self.replicas

@@ -26,11 +26,14 @@ from holdfast.simulator.twin.capacity import (
     Lengths,
     SimulatedRate,
     fitting,
+    good,
     pairs,
+    played,
 )
-from holdfast.simulator.twin.fleet import EngineKind
+from holdfast.simulator.twin.fleet import EngineKind, Routing, Workload
 from holdfast.simulator.twin.offers import LEAST_LOAD, Offer, Point
 from holdfast.simulator.twin.saturation import saturation
+from holdfast.simulator.twin.timers import Integers
 
 MOST_PAIRS = 20_000
 
@@ -57,10 +60,17 @@ Told = TypeVar("Told")
 
 
 def offers(
-    spec: ServiceSpec, rate_rps: float, lengths: Lengths, progress: Progress = lambda share: None
+    spec: ServiceSpec,
+    rate_rps: float,
+    lengths: Lengths,
+    progress: Progress = lambda share: None,
+    recorded: Workload | None = None,
 ) -> tuple[Offer, ...]:
-    """Every accelerator with its default batching, and with all that carry nearly the most by the closed form."""
-    asked = [each for option in spec.accelerators for each in _choices(spec, option, rate_rps, lengths)]
+    """Every accelerator with the spec's batching and, unless that is fixed, all that carry nearly the most.
+
+    `recorded` requests are what sizes are played with behind a plain Service, as they came; else random ones.
+    """
+    asked = [each for option in spec.accelerators for each in _choices(spec, option, rate_rps, lengths, recorded)]
     sized = _beside(asked, lambda share: progress(SIZED_SHARE * share))
     found = [each.offer for each in sized]
     spread = [partial(_spread, each, spec.slo.objective) for each in sized if _looked_at(each.offer, found)]
@@ -103,24 +113,33 @@ def _spread(sized: _Sized, objective: float) -> Offer:
     return replace(offer, spread_attainment=attainment(least), spread_replicas=enough)
 
 
-def _choices(spec: ServiceSpec, option: AcceleratorOption, rate: float, lengths: Lengths) -> list[Callable[[], _Sized]]:
+def _choices(
+    spec: ServiceSpec, option: AcceleratorOption, rate: float, lengths: Lengths, recorded: Workload | None
+) -> list[Callable[[], _Sized]]:
     """What is to be simulated of an accelerator."""
     prior = engine_prior(
         spec.model_uri, option.name, dict(option.node_selector), option.gpus_per_replica, spec.quantization
     )
-    held = fitting(lengths, prior.kv_tokens // BLOCK_TOKENS * BLOCK_TOKENS)
+    room = prior.kv_tokens // BLOCK_TOKENS * BLOCK_TOKENS
+    most = min(room, spec.max_model_len or room)
+    held = fitting(lengths, most)
     start = BatchLimits(
         spec.batching.max_num_seqs or prior.max_num_seqs_default,
         spec.batching.max_num_batched_tokens or prior.max_num_batched_tokens_default,
     )
     refused = 1.0 - len(held.prompt_tokens) / len(lengths.prompt_tokens)
     if 1.0 - refused < spec.slo.objective:
-        return [partial(_Sized, _nothing(option, prior, start, lengths, refused))]
+        told = _no_room(option, prior, lengths, refused) if most == room else _too_long(option, most, refused)
+        return [partial(_Sized, _nothing(option, prior, start, refused, told))]
     mix = LengthMix.from_pairs(pairs(held)[:MOST_PAIRS])
     tried = batching.candidates(prior, start, mix, spec.slo)
     least = batching.FALLEN * batching.best(tried).rate_rps
-    wanted = [each for each in tried if each is tried[0] or each.rate_rps > least]
-    load = _Load(rate, lengths, held, refused, mix)
+    wanted = [each for each in tried if each is tried[0] or (each.rate_rps > least and not spec.batching_fixed)]
+    prompts = partial(_refused_beyond, most, prior)
+    asked = replace(lengths, prompt_tokens=prompts(lengths.prompt_tokens, lengths.output_tokens))
+    if recorded is not None:
+        recorded = replace(recorded, prompt_tokens=prompts(recorded.prompt_tokens, recorded.output_tokens))
+    load = _Load(rate, asked, held, refused, mix, recorded)
     return [partial(_offer, spec, option, prior, load, each, each is tried[0]) for each in wanted]
 
 
@@ -133,6 +152,7 @@ class _Load:
     held: Lengths
     refused_share: float
     mix: LengthMix
+    recorded: Workload | None
 
 
 def _offer(
@@ -158,14 +178,23 @@ def _offer(
         saturation_rps=saturated,
         refused_share=load.refused_share,
     )
-    return _Sized(_sized(offer, bench, option, load, spec.slo), partial(bench.spread_attainment, load.rate_rps))
+    spread = partial(bench.spread_attainment, load.rate_rps)
+    if load.recorded is not None:
+        spread = partial(_recorded_attainment, kind, spec.slo, load.recorded)
+    return _Sized(_sized(offer, bench, option, load, spec), spread)
 
 
-def _sized(offer: Offer, bench: Bench, option: AcceleratorOption, load: _Load, slo: Slo) -> Offer:
+def _recorded_attainment(kind: EngineKind, slo: Slo, recorded: Workload, replicas: int) -> float:
+    """Good share of requests as they came, where each connection meets a replica at random."""
+    return float(good(played(kind, slo, recorded, replicas, Routing()), slo).mean())
+
+
+def _sized(offer: Offer, bench: Bench, option: AcceleratorOption, load: _Load, spec: ServiceSpec) -> Offer:
     """The offer with the least replicas that attain the objective, their cost, and the sizes around them."""
+    slo, floor = spec.slo, max(1, spec.min_replicas)
     rate, idle = load.rate_rps, IDLE * offer.saturation_rps
     attainment = cache(lambda size: bench.attainment(rate / size))
-    least, most = (math.ceil(rate / each - 1e-9) for each in (offer.simulated.rate_rps or idle, idle))
+    least, most = (max(floor, math.ceil(rate / each - 1e-9)) for each in (offer.simulated.rate_rps or idle, idle))
     replicas = _least(lambda size: attainment(size) >= slo.objective, least, most)
     if replicas is None:
         return replace(offer, impossible=_possible(slo, option.name, bench.feasible(idle)))
@@ -177,7 +206,7 @@ def _sized(offer: Offer, bench: Bench, option: AcceleratorOption, load: _Load, s
         load=rate / replicas / offer.saturation_rps,
         cost_per_hour=cost,
         cost_per_million_tokens=None if cost is None else 1e6 * cost / _tokens_per_hour(load),
-        front=_front(option, attainment, _sizes(rate, offer.saturation_rps, replicas)),
+        front=_front(option, attainment, _sizes(rate, offer.saturation_rps, replicas, floor)),
     )
 
 
@@ -207,25 +236,39 @@ def _front(option: AcceleratorOption, attainment: Callable[[int], float], sizes:
     return tuple(found)
 
 
-def _sizes(rate: float, saturation: float, needed: int) -> list[int]:
-    """From the first that is stable to half of saturation, the needed one among them."""
-    least = min(needed, math.ceil(rate / saturation))
+def _sizes(rate: float, saturation: float, needed: int, floor: int) -> list[int]:
+    """From the first that is stable, and that the spec allows, to half of saturation, the needed one among them."""
+    least = min(needed, max(floor, math.ceil(rate / saturation)))
     most = max(needed, math.ceil(rate / (LEAST_LOAD * saturation)))
     return sorted({needed, *(round(size) for size in np.linspace(least, most, MOST_SIZES))})
 
 
-def _nothing(
-    option: AcceleratorOption, prior: EnginePrior, limits: BatchLimits, lengths: Lengths, refused: float
-) -> Offer:
+def _refused_beyond(most: int, prior: EnginePrior, prompt_tokens: Integers, output_tokens: Integers) -> Integers:
+    """Prompts; those of requests beyond `most` tokens so long that an engine refuses them for its KV cache."""
+    is_longer = prompt_tokens + output_tokens > most
+    return np.where(is_longer, np.maximum(prompt_tokens, prior.kv_tokens + 1), prompt_tokens)
+
+
+def _too_long(option: AcceleratorOption, most: int, refused: float) -> str:
+    return (
+        f"{option.name}: {100.0 * refused:.3g} % of these requests are longer than model.maxModelLen, {most} tokens, "
+        "so that it refuses them: raise it"
+    )
+
+
+def _no_room(option: AcceleratorOption, prior: EnginePrior, lengths: Lengths, refused: float) -> str:
     shortest = int((lengths.prompt_tokens + lengths.output_tokens).min())
     which = f"the shortest of these requests takes {shortest}"
     if refused < 1.0:
         which = f"{100.0 * refused:.3g} % of these requests take more, so that it refuses them"
-    told = (
+    return (
         f"{option.name}: its memory has room for {prior.kv_tokens} tokens of KV cache beside the model's weights, and "
         f"{which}: give a replica more GPUs (accelerators[].count, now {option.gpus_per_replica}), or quantize the "
         "model"
     )
+
+
+def _nothing(option: AcceleratorOption, prior: EnginePrior, limits: BatchLimits, refused: float, told: str) -> Offer:
     return Offer(
         accelerator=option.name,
         default_batching=True,

@@ -9,9 +9,10 @@ import math
 import random
 import zlib
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
@@ -29,7 +30,10 @@ LONGEST_TOKENS = 10_000_000
 MINUTE = 60.0
 
 SAMPLE = 20_000
-"""Requests whose lengths stand for all of a trace in a plan."""
+"""Requests whose lengths stand for all of a trace in a plan, and of which its busiest stretch has at most so many."""
+
+LONGEST_LINE = 1_000_000
+"""Characters: who reads a longer one whole has no bound on memory."""
 
 _UNREADABLE = (UnicodeDecodeError, csv.Error, EOFError, gzip.BadGzipFile, zlib.error)
 
@@ -55,7 +59,7 @@ class Busiest:
     """What a plan needs of a trace: how many came in its busiest minute, and lengths drawn from all of it.
 
     `rate_rps` is that minute's; of a trace shorter than a minute, that of the whole. `begins_seconds` is from the
-    first request on.
+    first request on. `recorded` are the requests around that minute as they came, the first one at 0 s.
     """
 
     requests: int
@@ -63,26 +67,67 @@ class Busiest:
     begins_seconds: float
     prompt_tokens: Integers
     output_tokens: Integers
+    recorded: Workload
 
 
-def read_busiest(path: Path, format_name: str, sample: int = SAMPLE) -> Busiest:
-    """Reads a trace of any length in the memory of `sample` requests; BadInput as of `read_trace`."""
+def read_busiest(path: Path, format_name: str, around_seconds: float, sample: int = SAMPLE) -> Busiest:
+    """Reads a trace of any length in the memory of `sample` requests, twice, and of those of a minute.
+
+    What is `recorded` lasts `around_seconds`, the busiest minute in the middle. BadInput as of `read_trace`.
+    """
     draw = random.Random(0)
     kept: list[tuple[int, int]] = []
-    number = minute = inside = busiest = most = 0
-    at = 0.0
+    inside: deque[float] = deque()
+    stretch = _Stretch(max(around_seconds, MINUTE), deque(maxlen=sample))
+    number = most = 0
+    at = begins = 0.0
     for number, (at, prompt, output) in enumerate(_requests(path, format_name), start=1):
-        if at // MINUTE != minute:
-            minute, inside = int(at // MINUTE), 0
-        inside += 1
-        if inside > most:
-            busiest, most = minute, inside
+        inside.append(at)
+        while inside[0] <= at - MINUTE:
+            inside.popleft()
+        stretch.add((at, prompt, output))
+        if len(inside) > most:
+            begins, most = inside[0], len(inside)
+            stretch.move(begins + 0.5 * MINUTE)
         if number <= sample:
             kept.append((prompt, output))
         elif (place := int(draw.random() * number)) < sample:
             kept[place] = (prompt, output)
     prompts, outputs = np.array(kept, np.int64).T
-    return Busiest(number, most / min(MINUTE, max(1.0, at)), MINUTE * busiest, prompts, outputs)
+    return Busiest(number, most / min(MINUTE, max(1.0, at)), begins, prompts, outputs, stretch.recorded())
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """The requests around the busiest moment so far: as many as `recent` holds, half of them after it."""
+
+    seconds: float
+    recent: deque[Row]
+    middle: float = 0.0
+    missing: int = 0
+    rows: list[Row] = field(default_factory=list)
+
+    def add(self, row: Row) -> None:
+        """The next request; what is around the moment is kept once enough have followed."""
+        self.recent.append(row)
+        self.missing -= 1
+        if self.missing == 0:
+            self._keep()
+
+    def move(self, middle: float) -> None:
+        """A busier moment, just before the newest request."""
+        self.middle = middle
+        self.missing = max(1, (self.recent.maxlen or 0) // 2)
+
+    def recorded(self) -> Workload:
+        """What is kept, the first request at 0 s."""
+        if self.missing > 0:
+            self._keep()
+        at, prompts, outputs = (np.array(column) for column in zip(*self.rows, strict=True))
+        return Workload(at - at[0], prompts.astype(np.int64), outputs.astype(np.int64), np.zeros(len(at), np.int64))
+
+    def _keep(self) -> None:
+        self.rows = [row for row in self.recent if abs(row[0] - self.middle) <= 0.5 * self.seconds]
 
 
 def _requests(path: Path, format_name: str) -> Iterator[Row]:
@@ -117,13 +162,22 @@ def read_rates(path: Path) -> tuple[Floats, Floats]:
 
 
 @contextmanager
-def _text(path: Path) -> Iterator[IO[str]]:
-    """A text, perhaps compressed; BadInput where it cannot be opened, or turns out not to be one."""
+def _text(path: Path) -> Iterator[Iterator[str]]:
+    """Lines of a text, perhaps compressed; BadInput where it cannot be opened, or turns out not to be one."""
     with _opened(path) as file:
         try:
-            yield file
+            yield _lines(path, file)
         except _UNREADABLE as error:
             raise BadInput(f"{path}: cannot be read as text: {error}") from None
+
+
+def _lines(path: Path, file: IO[str]) -> Iterator[str]:
+    number = 0
+    while line := file.readline(LONGEST_LINE):
+        number += 1
+        if len(line) >= LONGEST_LINE:
+            raise BadInput(f"{path}:{number}: a line of {LONGEST_LINE:,} characters and more is no request: remove it")
+        yield line
 
 
 def _opened(path: Path) -> IO[str]:
@@ -135,7 +189,7 @@ def _opened(path: Path) -> IO[str]:
         raise BadInput(f"{path}: {error.strerror}: check the path, or name its folder with --data") from None
 
 
-def _csv(path: Path, file: IO[str]) -> Iterator[tuple[int, Row]]:
+def _csv(path: Path, file: Iterator[str]) -> Iterator[tuple[int, Row]]:
     for line, values in _columns(path, file, ("arrival_seconds", "prompt_tokens", "output_tokens")):
         at, prompt, output = (_number(path, line, value) for value in values)
         if at < 0.0:
@@ -143,7 +197,7 @@ def _csv(path: Path, file: IO[str]) -> Iterator[tuple[int, Row]]:
         yield line, (at, _whole(path, line, prompt), _whole(path, line, output))
 
 
-def _azure(path: Path, file: IO[str]) -> Iterator[tuple[int, Row]]:
+def _azure(path: Path, file: Iterator[str]) -> Iterator[tuple[int, Row]]:
     start: datetime | None = None
     for line, (moment, prompt, output) in _columns(path, file, ("TIMESTAMP", "ContextTokens", "GeneratedTokens")):
         try:
@@ -156,8 +210,10 @@ def _azure(path: Path, file: IO[str]) -> Iterator[tuple[int, Row]]:
         yield line, ((at - start).total_seconds(), prompts, outputs)
 
 
-def _mooncake(path: Path, file: IO[str]) -> Iterator[tuple[int, Row]]:
+def _mooncake(path: Path, file: Iterator[str]) -> Iterator[tuple[int, Row]]:
     for line, text in enumerate(file, start=1):
+        if not text.strip():
+            continue
         try:
             row = json.loads(text)
             at, prompt, output = (row[name] for name in ("timestamp", "input_length", "output_length"))
@@ -171,14 +227,14 @@ def _mooncake(path: Path, file: IO[str]) -> Iterator[tuple[int, Row]]:
         yield line, (numbers[0] / 1000.0, _whole(path, line, numbers[1]), _whole(path, line, numbers[2]))
 
 
-FORMATS: dict[str, Callable[[Path, IO[str]], Iterator[tuple[int, Row]]]] = {
+FORMATS: dict[str, Callable[[Path, Iterator[str]], Iterator[tuple[int, Row]]]] = {
     "azure": _azure,
     "csv": _csv,
     "mooncake": _mooncake,
 }
 
 
-def _columns(path: Path, file: IO[str], names: tuple[str, ...]) -> Iterator[tuple[int, list[str]]]:
+def _columns(path: Path, file: Iterator[str], names: tuple[str, ...]) -> Iterator[tuple[int, list[str]]]:
     """Line number and the values of the named columns of a CSV file with a header."""
     rows = csv.reader(file)
     header = next(rows, None)
@@ -189,6 +245,8 @@ def _columns(path: Path, file: IO[str], names: tuple[str, ...]) -> Iterator[tupl
         raise BadInput(f"{path}:1: no column {missing[0]!r}: the columns {', '.join(names)} are needed")
     places = [header.index(name) for name in names]
     for row in rows:
+        if not row:
+            continue
         if len(row) <= max(places):
             raise BadInput(f"{path}:{rows.line_num}: fewer columns than the header has")
         yield rows.line_num, [row[place] for place in places]
