@@ -1,4 +1,4 @@
-"""Would the mixture of forecasts that control.md asks for save GPU-hours? The twin, with it in place of the built one.
+"""Would the mixture of forecasts that was asked for at first save GPU-hours? The twin with it instead of the built one.
 
     python benchmarks/forecast_gpu_hours.py --data DIR [--load NAME ...] [--seeds 5] [--rate 1] [--cut]
 
