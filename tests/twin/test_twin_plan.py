@@ -375,8 +375,8 @@ def test_a_picture_of_another_kind_is_refused(tmp_path: Path, capsys: pytest.Cap
 def test_a_size_too_small_behind_a_plain_service_is_told_with_one_that_is_not() -> None:
     offer = replace(_offer("a"), replicas=9, spread_attainment=0.931, spread_replicas=11)
     assert not offer.spread_holds
-    assert _spread(offer, False).endswith("9 replicas attain 93.10 %; 11 attain it")
-    assert _spread(replace(offer, spread_replicas=None), False).endswith("twice as many miss too")
+    assert _spread(offer, False).endswith("unevenly: 93.10 % good with 9; the objective needs 11")
+    assert _spread(replace(offer, spread_replicas=None), False).endswith("twice as many miss the objective too")
     assert replace(offer, spread_replicas=9).spread_holds
     assert replace(offer, spread_attainment=None, spread_replicas=None).spread_holds
 

@@ -89,10 +89,10 @@ def _on_demand(spec: ServiceSpec, spot: AcceleratorOption, replicas: int) -> str
 def _spread(offer: Offer, recorded: bool) -> str:
     """That requests which fall unevenly on replicas, or come in bursts, take more of them."""
     price = "" if offer.spread_cost_per_hour is None else f" for ${offer.spread_cost_per_hour:.2f}/h"
-    enough = "twice as many miss too" if offer.spread_replicas is None else f"{offer.spread_replicas} attain it{price}"
+    enough = "twice as many miss the objective too" if offer.spread_replicas is None else f"the objective needs {offer.spread_replicas}{price}"
     share = 100.0 * (offer.spread_attainment or 0.0)
     how = ", with the requests as they came" if recorded else ""
     return (
         f"{offer.accelerator}, {offer.limits.max_num_batched_tokens} tokens/step: behind a plain Service, which "
-        f"spreads requests unevenly{how}, {offer.replicas} replicas attain {share:.2f} %; {enough}"
+        f"spreads requests unevenly{how}: {share:.2f} % good with {offer.replicas}; {enough}"
     )
