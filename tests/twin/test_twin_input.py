@@ -258,6 +258,14 @@ def test_more_requests_than_a_run_takes_are_refused(tmp_path: Path) -> None:
         make_workload(WorkloadFile.model_validate({"arrivals": {"trace": trace}}), 60.0, tmp_path, 1)
 
 
+def test_a_service_without_requests_is_told_with_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = small_scenario()
+    content["services"][0]["workload"]["arrivals"] = {"poisson": [{"at": "0s", "rps": 0}]}
+    path = scenario_file(tmp_path, content)
+    assert main(["simulate", str(path), "--policy", "static:1"]) == 2
+    assert f"{path}: services chat: no request arrives" in capsys.readouterr().err
+
+
 def test_the_shipped_scenarios_are_good() -> None:
     for path in sorted((Path(__file__).parents[2] / "examples" / "scenarios").glob("*.yaml")):
         scenario = Scenario.read(path)

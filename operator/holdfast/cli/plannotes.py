@@ -89,7 +89,11 @@ def _on_demand(spec: ServiceSpec, spot: AcceleratorOption, replicas: int) -> str
 def _spread(offer: Offer, recorded: bool) -> str:
     """That requests which fall unevenly on replicas, or come in bursts, take more of them."""
     price = "" if offer.spread_cost_per_hour is None else f" for ${offer.spread_cost_per_hour:.2f}/h"
-    enough = "twice as many miss the objective too" if offer.spread_replicas is None else f"the objective needs {offer.spread_replicas}{price}"
+    enough = (
+        "twice as many miss the objective too"
+        if offer.spread_replicas is None
+        else f"the objective needs {offer.spread_replicas}{price}"
+    )
     share = 100.0 * (offer.spread_attainment or 0.0)
     how = ", with the requests as they came" if recorded else ""
     return (

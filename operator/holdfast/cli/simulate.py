@@ -257,9 +257,11 @@ def declare(scenario: Scenario, entry: ServiceEntry, path: Path, folder: Path, s
     strange = [name for name in entry.initial_replicas if spec.accelerator(name) is None]
     if strange:
         raise BadInput(f"{path}: services {entry.name}: initialReplicas.{strange[0]} is no accelerator of its spec")
-    return Declared(
-        service, spec, make_workload(entry.workload, scenario.duration, folder, seed), entry.initial_replicas
-    )
+    try:
+        workload = make_workload(entry.workload, scenario.duration, folder, seed)
+    except BadInput as problem:
+        raise BadInput(f"{path}: services {entry.name}: {problem}") from None
+    return Declared(service, spec, workload, entry.initial_replicas)
 
 
 def _service(entry: ServiceEntry, path: Path) -> LLMService:
