@@ -46,7 +46,7 @@ def best_limits(scenario: Scenario, each: Declared) -> Limits:
 
 
 def best_capped(scenario: Scenario, each: Declared, limits: Limits) -> Limits:
-    """These limits and the cap on queued tokens that keeps most good in overload, of those that attain without.
+    """These limits and the cap on queued tokens that keeps most good in overload, of those that attain below it.
 
     A tighter one refuses so many whom nothing would have kept waiting that the objective is missed at any load.
     """

@@ -50,7 +50,8 @@ How losses are judged counts for Holdfast alone, for nobody else's are.
 
 PEERS = ("simulator/peers/behavior.py", "simulator/peers/peer.py")
 TOLD = tuple(
-    f"simulator/twin/{name}.py" for name in ("offers", "page", "plan", "planpicture", "report", "saturation", "table")
+    f"simulator/twin/{name}.py"
+    for name in ("allowed", "busiest", "offers", "page", "plan", "planpicture", "report", "saturation", "table")
 )
 """What only shows runs, or asks for others."""
 

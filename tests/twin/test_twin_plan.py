@@ -22,12 +22,12 @@ from holdfast.domain.service import Slo
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steplaw import StepLaw
+from holdfast.simulator.twin.busiest import read_busiest
 from holdfast.simulator.twin.capacity import Bench, Horizon, Lengths, SimulatedRate, lognormal_lengths
 from holdfast.simulator.twin.fleet import EngineKind
 from holdfast.simulator.twin.offers import Offer, Point, pareto
 from holdfast.simulator.twin.plan import _beside, _least
 from holdfast.simulator.twin.saturation import saturation
-from holdfast.simulator.twin.traces import read_busiest
 
 SLO = Slo(1.0, 0.05, 0.95, 3600.0)
 KIND = EngineKind(StepLaw(0.008, 4e-5, 2e-4, 4e-8, 4e-9), SchedulerLimits(64, 2048, 60_000))

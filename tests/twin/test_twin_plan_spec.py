@@ -14,9 +14,10 @@ import pytest
 import yaml
 
 from holdfast.cli.main import main
+from holdfast.simulator.twin.busiest import read_busiest
 from holdfast.simulator.twin.capacity import lognormal_lengths
 from holdfast.simulator.twin.scenario import BadInput
-from holdfast.simulator.twin.traces import LONGEST_LINE, read_busiest, read_trace
+from holdfast.simulator.twin.traces import LONGEST_LINE, read_trace
 
 HEADER = "arrival_seconds,prompt_tokens,output_tokens\n"
 SMALL = ("--prompt-tokens", "200", "--output-tokens", "20")
@@ -65,6 +66,16 @@ def test_the_requests_around_the_busiest_minute_are_kept_as_they_came(
     gaps = np.diff(recorded.at)
     assert (gaps < 1.0).sum() >= 100
     assert (gaps > 1.9).sum() >= 40
+
+
+@pytest.mark.parametrize("sample", [200, 3_000])
+def test_the_busiest_minute_is_kept_whole_however_dense(sample: int, tmp_path: Path) -> None:
+    crowd = np.concatenate([np.arange(0.0, 1200.0, 1.0), 600.0 + np.arange(0.0, 50.0, 0.025)])
+    found = read_busiest(trace(tmp_path / "trace.csv", crowd), "csv", 3600.0, sample)
+    gaps = np.diff(found.recorded.at)
+    assert found.rate_rps == pytest.approx(2060 / 60, rel=0.01)
+    assert (gaps < 0.03).sum() >= 1990
+    assert len(found.recorded) <= max(sample, 2300)
 
 
 def test_a_trace_that_comes_through_a_pipe_is_read_once(tmp_path: Path) -> None:
@@ -124,16 +135,51 @@ def test_a_size_that_the_spec_forbids_is_no_answer_and_says_which_field_does(
     assert f"replicas are needed, and {field}: raise it" in capsys.readouterr().out
 
 
+def spot_and(regular: str, **of_regular: Any) -> list[dict[str, Any]]:
+    spot = {"name": "h100-spot", "spot": True, "costPerHour": 1.0, "nodeSelector": {"pool": "spot"}}
+    return [spot, {"name": regular, "costPerHour": 3.0, "nodeSelector": {"pool": "regular"}, **of_regular}]
+
+
 @pytest.mark.slow
-def test_regular_replicas_beside_spot_are_priced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    accelerators = [
-        {"name": "h100-spot", "spot": True, "costPerHour": 1.0, "nodeSelector": {"pool": "spot"}},
-        {"name": "h100", "costPerHour": 3.0, "nodeSelector": {"pool": "regular"}},
-    ]
-    path = manifest(tmp_path, accelerators=accelerators, scaling={"max": 20, "minOnDemand": 2})
+def test_regular_replicas_beside_spot_are_kept_and_priced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = manifest(tmp_path, accelerators=spot_and("h100"), scaling={"max": 20, "minOnDemand": 2})
+    _, found = planned(path, capsys, "--rate", "1", *SMALL)
+    assert {(offer["accelerator"], offer["replicas"], offer["cost_per_hour"]) for offer in found["offers"]} == {
+        ("h100-spot", 2, 6.0),
+        ("h100", 2, 6.0),
+    }
     assert main(["plan", "-f", str(path), "--rate", "1", *SMALL]) == 0
     told = capsys.readouterr().out
-    assert "h100-spot: 2 replicas stay on h100 (scaling.minOnDemand): 2 on both cost $6.00/h" in told
+    assert "h100-spot: 2 replicas are on h100 (scaling.minOnDemand), and the price is of both" in told
+    assert "h100: the load alone asks for 1, the spec keeps 2" in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("accelerators", "budget", "told"),
+    [
+        (spot_and("l40s", max=2), {}, "h100-spot: no regular accelerator beside it can keep scaling.minOnDemand"),
+        (spot_and("h100", costPerHour=10.0, max=2), {"maxCostPerHour": 21}, "budget.maxCostPerHour allows 3"),
+    ],
+)
+def test_spot_that_the_spec_forbids_is_no_answer(
+    accelerators: list[dict[str, Any]],
+    budget: dict[str, Any],
+    told: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = manifest(tmp_path, accelerators=accelerators, scaling={"max": 20, "minOnDemand": 2}, budget=budget)
+    assert main(["plan", "-f", str(path), "--rate", "600", *SMALL]) == 1
+    assert told in capsys.readouterr().out
+
+
+def test_a_context_that_does_not_fit_the_memory_starts_no_engine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = manifest(tmp_path, model={"uri": "meta-llama/Llama-3.1-8B", "maxModelLen": 10_000_000})
+    assert main(["plan", "-f", str(path), "--rate", "1", *SMALL]) == 1
+    assert "vLLM does not start there" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -21,18 +21,20 @@ from rich.table import Table
 from holdfast.api.llmservice import InvalidLLMService, LLMService
 from holdfast.api.yamltext import read_yaml
 from holdfast.bench.checks import check_files, check_folders
-from holdfast.cli.plannotes import DEFAULT, GUESSED, most_replicas, notes
+from holdfast.cli.plannotes import DEFAULT, GUESSED, notes
 from holdfast.cli.waiting import waiting
 from holdfast.domain.service import ServiceSpec
 from holdfast.enginemodel.prior import PriorSource
 from holdfast.observe.spec import to_spec
 from holdfast.simulator.twin import page, planpicture
+from holdfast.simulator.twin.allowed import most_replicas
+from holdfast.simulator.twin.busiest import read_busiest
 from holdfast.simulator.twin.capacity import Lengths, lognormal_lengths
 from holdfast.simulator.twin.fleet import Workload
 from holdfast.simulator.twin.offers import Offer, Point, pareto
 from holdfast.simulator.twin.plan import offers
 from holdfast.simulator.twin.scenario import BadInput
-from holdfast.simulator.twin.traces import FORMATS, read_busiest
+from holdfast.simulator.twin.traces import FORMATS
 
 EXAMPLE = """examples:
   holdfast plan -f examples/chat.yaml --rate 20 --prompt-tokens 1155 --output-tokens 211
@@ -169,7 +171,6 @@ def _as_json(spec: ServiceSpec, load: _Load, found: Sequence[Offer]) -> dict[str
             "operating_range_rps": offer.operating_range_rps,
             "safe_replicas": offer.safe_replicas,
             "tokens_per_dollar": offer.tokens_per_dollar,
-            "spread_cost_per_hour": offer.spread_cost_per_hour,
             "most_replicas": most_replicas(spec, offer.accelerator)[0],
         }
         for offer in found

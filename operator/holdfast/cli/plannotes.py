@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.domain.service import ServiceSpec
 from holdfast.enginemodel.prior import PriorSource
-from holdfast.policy.sizing import affordable_replicas
-from holdfast.policy.spot import keepers
+from holdfast.simulator.twin.allowed import floor, most_replicas, on_demand_beside
 from holdfast.simulator.twin.offers import Offer
 from holdfast.simulator.twin.plan import MOST_SPREAD_REPLICAS
 
@@ -27,18 +26,6 @@ def notes(spec: ServiceSpec, found: Sequence[Offer], recorded: bool) -> list[str
     ]
 
 
-def most_replicas(spec: ServiceSpec, accelerator: str) -> tuple[int, str]:
-    """How many replicas the spec allows there, and which of its fields says so."""
-    option = next(each for each in spec.accelerators if each.name == accelerator)
-    bounds = [(spec.max_replicas, "scaling.max")]
-    if option.max_replicas is not None:
-        bounds.append((option.max_replicas, f"accelerators[{spec.accelerators.index(option)}].max"))
-    if spec.max_cost_per_hour is not None and option.cost_per_replica_hour:
-        affordable = affordable_replicas(spec.max_cost_per_hour, option.cost_per_replica_hour)
-        bounds.append((affordable, "budget.maxCostPerHour"))
-    return min(bounds)
-
-
 def _guesses(found: Sequence[Offer]) -> Iterator[str]:
     guessed = {offer.accelerator: offer.source for offer in found if offer.source != PriorSource.TABLE}
     for name, source in guessed.items():
@@ -47,14 +34,21 @@ def _guesses(found: Sequence[Offer]) -> Iterator[str]:
 
 
 def _limits(spec: ServiceSpec, found: Sequence[Offer]) -> Iterator[str]:
-    """Where the spec allows less than is needed, or makes more of it."""
+    """Where the spec allows less than is needed, or asks for more."""
     for option in spec.accelerators:
         most, field = most_replicas(spec, option.name)
-        sizes = [offer.replicas for offer in found if offer.accelerator == option.name and offer.replicas is not None]
-        if sizes and min(sizes) > most:
-            yield f"{option.name}: {min(sizes)} replicas are needed, and {field} allows {most}: raise it"
-        if sizes and option.spot and spec.min_on_demand:
-            yield _on_demand(spec, option, min(sizes))
+        sized = [offer for offer in found if offer.accelerator == option.name and offer.replicas]
+        if not sized:
+            continue
+        least = min(sized, key=lambda offer: offer.replicas or 0)
+        if (least.replicas or 0) > most:
+            yield f"{option.name}: {least.replicas} replicas are needed, and {field} allows {most}: raise it"
+        if least.carriers < (least.replicas or 0) <= floor(spec, option):
+            yield f"{option.name}: the load alone asks for {least.carriers}, the spec keeps {least.replicas}"
+        pair = on_demand_beside(spec, option)
+        if pair is not None:
+            told = f"{pair.most} replicas are on {pair.accelerator} (scaling.minOnDemand)"
+            yield f"{option.name}: {told}, and the price is of both"
 
 
 def _refusals(spec: ServiceSpec, found: Sequence[Offer]) -> Iterator[str]:
@@ -71,19 +65,6 @@ def _unplayed(found: Sequence[Offer]) -> Iterator[str]:
             f"Sizes above {MOST_SPREAD_REPLICAS} replicas are not played behind a plain Service, which spreads "
             "requests unevenly and takes more of them: count on these with a router that spreads evenly"
         )
-
-
-def _on_demand(spec: ServiceSpec, spot: AcceleratorOption, replicas: int) -> str:
-    """What scaling.minOnDemand makes of a size on spot nodes."""
-    floor, beside = spec.min_on_demand, keepers(spec, spot)
-    if not beside:
-        return f"{spot.name}: no regular accelerator beside it can keep scaling.minOnDemand, so that it is never chosen"
-    regular = min(beside, key=lambda option: option.cost_per_replica_hour or 0.0)
-    told = f"{spot.name}: {floor} replicas stay on {regular.name} (scaling.minOnDemand)"
-    if spot.cost_per_replica_hour is None or regular.cost_per_replica_hour is None:
-        return told
-    cost = floor * regular.cost_per_replica_hour + max(0, replicas - floor) * spot.cost_per_replica_hour
-    return f"{told}: {max(replicas, floor)} on both cost ${cost:.2f}/h"
 
 
 def _spread(offer: Offer, recorded: bool) -> str:

@@ -20,7 +20,7 @@ from holdfast.simulator.twin.scenario import AcceleratorEntry, BadInput, Scenari
 class Declared:
     """One service of a scenario: the object, what decisions need of it, and its requests.
 
-    `max_num_queued_tokens` is a cap on queued prompts that its engines have under any policy.
+    `max_num_queued_tokens` is a cap on queued prompts that its engines have under policies without one of their own.
     """
 
     service: LLMService

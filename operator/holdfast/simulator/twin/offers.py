@@ -31,9 +31,9 @@ class Offer:
     replica while an endless queue waits, whatever the objectives. `memory_bound`: more of a step goes into reading
     weights and KV cache than into tokens. `refused_share` of the requests need more KV cache than there is: bad ones.
     `spread_attainment` is the good share of as many `replicas` behind a plain Service, which spreads requests unevenly,
-    and `spread_replicas` the least of them that attain the objective there; None where that was not looked at, or twice
-    as many miss it. `load` is what each of the `replicas` gets, as a share of its saturation. `replicas` is None where
-    the objectives cannot be met; `impossible` then says what would be possible.
+    and `spread_replicas` the least of them that attain the objective there, with their cost; None where that was not
+    looked at, or twice as many miss it. `load` is what each of the `replicas` gets, as a share of its saturation.
+    `replicas` is None where the objectives cannot be met; `impossible` then says what would be possible.
     """
 
     accelerator: str
@@ -52,6 +52,7 @@ class Offer:
     cost_per_million_tokens: float | None = None
     spread_attainment: float | None = None
     spread_replicas: int | None = None
+    spread_cost_per_hour: float | None = None
     front: tuple[Point, ...] = ()
     impossible: str = ""
 
@@ -62,19 +63,19 @@ class Offer:
         return min(LEAST_LOAD * self.saturation_rps, kept), min(MOST_LOAD * self.saturation_rps, kept)
 
     @property
+    def carriers(self) -> int:
+        """How many would carry the load if each had an even share, whatever the spec keeps."""
+        if self.replicas is None or self.load is None or not self.simulated.rate_rps:
+            return 0
+        return max(1, math.ceil(self.load * self.replicas * self.saturation_rps / self.simulated.rate_rps - 1e-9))
+
+    @property
     def safe_replicas(self) -> int | None:
         """How many it takes to stay within that range."""
         if self.replicas is None or self.load is None:
             return None
         rate = self.load * self.replicas * self.saturation_rps
         return max(self.replicas, math.ceil(rate / self.operating_range_rps[1] - 1e-9))
-
-    @property
-    def spread_cost_per_hour(self) -> float | None:
-        """Dollars of as many replicas as attain the objective behind a plain Service, where that is known."""
-        if self.cost_per_hour is None or self.replicas is None or self.spread_replicas is None:
-            return None
-        return self.cost_per_hour / self.replicas * self.spread_replicas
 
     @property
     def spread_holds(self) -> bool:

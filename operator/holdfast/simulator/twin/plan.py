@@ -21,6 +21,7 @@ from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import EnginePrior, engine_prior
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS, SchedulerLimits
 from holdfast.enginemodel.steadystate import Engine
+from holdfast.simulator.twin.allowed import dollars, floor, no_room, ruled_out, too_long
 from holdfast.simulator.twin.capacity import (
     Bench,
     Lengths,
@@ -91,9 +92,10 @@ def _beside(asked: Sequence[Callable[[], Told]], progress: Progress) -> list[Tol
 
 @dataclass(frozen=True, slots=True)
 class _Sized:
-    """An offer, and what a size of it attains behind a plain Service."""
+    """An offer, what a size of it costs in an hour, and what it attains behind a plain Service."""
 
     offer: Offer
+    cost: Callable[[int], float | None] = field(default=lambda size: None)
     spread_attainment: Callable[[int], float] = field(default=lambda size: 0.0)
 
 
@@ -110,7 +112,8 @@ def _spread(sized: _Sized, objective: float) -> Offer:
     offer, attainment = sized.offer, cache(sized.spread_attainment)
     least = offer.replicas or 1
     enough = _least(lambda size: attainment(size) >= objective, least, 2 * least)
-    return replace(offer, spread_attainment=attainment(least), spread_replicas=enough)
+    cost = None if enough is None else sized.cost(enough)
+    return replace(offer, spread_attainment=attainment(least), spread_replicas=enough, spread_cost_per_hour=cost)
 
 
 def _choices(
@@ -128,8 +131,10 @@ def _choices(
         spec.batching.max_num_batched_tokens or prior.max_num_batched_tokens_default,
     )
     refused = 1.0 - len(held.prompt_tokens) / len(lengths.prompt_tokens)
-    if 1.0 - refused < spec.slo.objective:
-        told = _no_room(option, prior, lengths, refused) if most == room else _too_long(option, most, refused)
+    told = ruled_out(spec, option, room)
+    if not told and 1.0 - refused < spec.slo.objective:
+        told = no_room(option, prior, lengths, refused) if most == room else too_long(option, most, refused)
+    if told:
         return [partial(_Sized, _nothing(option, prior, start, refused, told))]
     mix = LengthMix.from_pairs(pairs(held)[:MOST_PAIRS])
     tried = batching.candidates(prior, start, mix, spec.slo)
@@ -181,7 +186,8 @@ def _offer(
     spread = partial(bench.spread_attainment, load.rate_rps)
     if load.recorded is not None:
         spread = partial(_recorded_attainment, kind, spec.slo, load.recorded)
-    return _Sized(_sized(offer, bench, option, load, spec), spread)
+    cost = partial(dollars, spec, option)
+    return _Sized(_sized(offer, bench, option, load, spec, cost), cost, spread)
 
 
 def _recorded_attainment(kind: EngineKind, slo: Slo, recorded: Workload, replicas: int) -> float:
@@ -189,24 +195,30 @@ def _recorded_attainment(kind: EngineKind, slo: Slo, recorded: Workload, replica
     return float(good(played(kind, slo, recorded, replicas, Routing()), slo).mean())
 
 
-def _sized(offer: Offer, bench: Bench, option: AcceleratorOption, load: _Load, spec: ServiceSpec) -> Offer:
+def _sized(
+    offer: Offer,
+    bench: Bench,
+    option: AcceleratorOption,
+    load: _Load,
+    spec: ServiceSpec,
+    cost: Callable[[int], float | None],
+) -> Offer:
     """The offer with the least replicas that attain the objective, their cost, and the sizes around them."""
-    slo, floor = spec.slo, max(1, spec.min_replicas)
+    slo, fewest = spec.slo, floor(spec, option)
     rate, idle = load.rate_rps, IDLE * offer.saturation_rps
     attainment = cache(lambda size: bench.attainment(rate / size))
-    least, most = (max(floor, math.ceil(rate / each - 1e-9)) for each in (offer.simulated.rate_rps or idle, idle))
+    least, most = (max(fewest, math.ceil(rate / each - 1e-9)) for each in (offer.simulated.rate_rps or idle, idle))
     replicas = _least(lambda size: attainment(size) >= slo.objective, least, most)
     if replicas is None:
         return replace(offer, impossible=_possible(slo, option.name, bench.feasible(idle)))
-    price = option.cost_per_replica_hour
-    cost = None if price is None else price * replicas
+    price = cost(replicas)
     return replace(
         offer,
         replicas=replicas,
         load=rate / replicas / offer.saturation_rps,
-        cost_per_hour=cost,
-        cost_per_million_tokens=None if cost is None else 1e6 * cost / _tokens_per_hour(load),
-        front=_front(option, attainment, _sizes(rate, offer.saturation_rps, replicas, floor)),
+        cost_per_hour=price,
+        cost_per_million_tokens=None if price is None else 1e6 * price / _tokens_per_hour(load),
+        front=_front(option, attainment, cost, _sizes(rate, offer.saturation_rps, replicas, fewest)),
     )
 
 
@@ -226,19 +238,23 @@ def _tokens_per_hour(load: _Load) -> float:
     return 3600.0 * load.rate_rps * (1.0 - load.refused_share) * (load.mix.prompt_tokens + load.mix.output_tokens)
 
 
-def _front(option: AcceleratorOption, attainment: Callable[[int], float], sizes: Sequence[int]) -> tuple[Point, ...]:
+def _front(
+    option: AcceleratorOption,
+    attainment: Callable[[int], float],
+    cost: Callable[[int], float | None],
+    sizes: Sequence[int],
+) -> tuple[Point, ...]:
     """What each size attains; above one that attains everything the others are taken to do so, too."""
     found: list[Point] = []
     for size in sizes:
         share = 1.0 if found and found[-1].attainment == 1.0 else attainment(size)
-        dollars = None if option.cost_per_replica_hour is None else option.cost_per_replica_hour * size
-        found.append(Point(size, size * option.gpus_per_replica, share, dollars))
+        found.append(Point(size, size * option.gpus_per_replica, share, cost(size)))
     return tuple(found)
 
 
-def _sizes(rate: float, saturation: float, needed: int, floor: int) -> list[int]:
-    """From the first that is stable, and that the spec allows, to half of saturation, the needed one among them."""
-    least = min(needed, max(floor, math.ceil(rate / saturation)))
+def _sizes(rate: float, saturation: float, needed: int, fewest: int) -> list[int]:
+    """From the first that is stable to half of saturation, the needed one among them, and none below the fewest."""
+    least = min(needed, max(fewest, math.ceil(rate / saturation)))
     most = max(needed, math.ceil(rate / (LEAST_LOAD * saturation)))
     return sorted({needed, *(round(size) for size in np.linspace(least, most, MOST_SIZES))})
 
@@ -247,25 +263,6 @@ def _refused_beyond(most: int, prior: EnginePrior, prompt_tokens: Integers, outp
     """Prompts; those of requests beyond `most` tokens so long that an engine refuses them for its KV cache."""
     is_longer = prompt_tokens + output_tokens > most
     return np.where(is_longer, np.maximum(prompt_tokens, prior.kv_tokens + 1), prompt_tokens)
-
-
-def _too_long(option: AcceleratorOption, most: int, refused: float) -> str:
-    return (
-        f"{option.name}: {100.0 * refused:.3g} % of these requests are longer than model.maxModelLen, {most} tokens, "
-        "so that it refuses them: raise it"
-    )
-
-
-def _no_room(option: AcceleratorOption, prior: EnginePrior, lengths: Lengths, refused: float) -> str:
-    shortest = int((lengths.prompt_tokens + lengths.output_tokens).min())
-    which = f"the shortest of these requests takes {shortest}"
-    if refused < 1.0:
-        which = f"{100.0 * refused:.3g} % of these requests take more, so that it refuses them"
-    return (
-        f"{option.name}: its memory has room for {prior.kv_tokens} tokens of KV cache beside the model's weights, and "
-        f"{which}: give a replica more GPUs (accelerators[].count, now {option.gpus_per_replica}), or quantize the "
-        "model"
-    )
 
 
 def _nothing(option: AcceleratorOption, prior: EnginePrior, limits: BatchLimits, refused: float, told: str) -> Offer:

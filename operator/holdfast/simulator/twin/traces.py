@@ -6,13 +6,10 @@ import csv
 import gzip
 import json
 import math
-import random
 import zlib
 from array import array
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
@@ -21,16 +18,12 @@ import numpy as np
 
 from holdfast.simulator.twin.fleet import Workload
 from holdfast.simulator.twin.scenario import BadInput
-from holdfast.simulator.twin.timers import Floats, Integers
+from holdfast.simulator.twin.timers import Floats
 
 Row = tuple[float, int, int]
 """Seconds, prompt tokens, output tokens."""
 
 LONGEST_TOKENS = 10_000_000
-MINUTE = 60.0
-
-SAMPLE = 20_000
-"""Requests whose lengths stand for all of a trace in a plan, and of which its busiest stretch has at most so many."""
 
 LONGEST_LINE = 1_000_000
 """Characters: who reads a longer one whole has no bound on memory."""
@@ -44,7 +37,7 @@ def read_trace(path: Path, format_name: str, until_seconds: float = math.inf) ->
     Nothing is read behind the first request at `until_seconds` or later, which shows that the trace goes on so long.
     """
     at, prompts, outputs = array("d"), array("q"), array("q")
-    for moment, prompt, output in _requests(path, format_name):
+    for moment, prompt, output in requests(path, format_name):
         at.append(moment)
         prompts.append(prompt)
         outputs.append(output)
@@ -54,83 +47,7 @@ def read_trace(path: Path, format_name: str, until_seconds: float = math.inf) ->
     return Workload(*columns, np.zeros(len(at), np.int64))
 
 
-@dataclass(frozen=True, slots=True)
-class Busiest:
-    """What a plan needs of a trace: how many came in its busiest minute, and lengths drawn from all of it.
-
-    `rate_rps` is that minute's; of a trace shorter than a minute, that of the whole. `begins_seconds` is from the
-    first request on. `recorded` are the requests around that minute as they came, the first one at 0 s.
-    """
-
-    requests: int
-    rate_rps: float
-    begins_seconds: float
-    prompt_tokens: Integers
-    output_tokens: Integers
-    recorded: Workload
-
-
-def read_busiest(path: Path, format_name: str, around_seconds: float, sample: int = SAMPLE) -> Busiest:
-    """Reads a trace of any length in the memory of `sample` requests, twice, and of those of a minute.
-
-    What is `recorded` lasts `around_seconds`, the busiest minute in the middle. BadInput as of `read_trace`.
-    """
-    draw = random.Random(0)
-    kept: list[tuple[int, int]] = []
-    inside: deque[float] = deque()
-    stretch = _Stretch(max(around_seconds, MINUTE), deque(maxlen=sample))
-    number = most = 0
-    at = begins = 0.0
-    for number, (at, prompt, output) in enumerate(_requests(path, format_name), start=1):
-        inside.append(at)
-        while inside[0] <= at - MINUTE:
-            inside.popleft()
-        stretch.add((at, prompt, output))
-        if len(inside) > most:
-            begins, most = inside[0], len(inside)
-            stretch.move(begins + 0.5 * MINUTE)
-        if number <= sample:
-            kept.append((prompt, output))
-        elif (place := int(draw.random() * number)) < sample:
-            kept[place] = (prompt, output)
-    prompts, outputs = np.array(kept, np.int64).T
-    return Busiest(number, most / min(MINUTE, max(1.0, at)), begins, prompts, outputs, stretch.recorded())
-
-
-@dataclass(slots=True)
-class _Stretch:
-    """The requests around the busiest moment so far: as many as `recent` holds, half of them after it."""
-
-    seconds: float
-    recent: deque[Row]
-    middle: float = 0.0
-    missing: int = 0
-    rows: list[Row] = field(default_factory=list)
-
-    def add(self, row: Row) -> None:
-        """The next request; what is around the moment is kept once enough have followed."""
-        self.recent.append(row)
-        self.missing -= 1
-        if self.missing == 0:
-            self._keep()
-
-    def move(self, middle: float) -> None:
-        """A busier moment, just before the newest request."""
-        self.middle = middle
-        self.missing = max(1, (self.recent.maxlen or 0) // 2)
-
-    def recorded(self) -> Workload:
-        """What is kept, the first request at 0 s."""
-        if self.missing > 0:
-            self._keep()
-        at, prompts, outputs = (np.array(column) for column in zip(*self.rows, strict=True))
-        return Workload(at - at[0], prompts.astype(np.int64), outputs.astype(np.int64), np.zeros(len(at), np.int64))
-
-    def _keep(self) -> None:
-        self.rows = [row for row in self.recent if abs(row[0] - self.middle) <= 0.5 * self.seconds]
-
-
-def _requests(path: Path, format_name: str) -> Iterator[Row]:
+def requests(path: Path, format_name: str) -> Iterator[Row]:
     """Line by line, checked, the first one at 0 s; at least one."""
     last = first = -float("inf")
     with _text(path) as file:
