@@ -46,7 +46,7 @@ from holdfast.domain.service import AcceleratorOption, ServiceKey, ServiceSpec, 
 from holdfast.domain.snapshot import Snapshot
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import engine_prior
-from holdfast.policy.replicarate import ReplicaRate, StepLawModel
+from holdfast.policy.replicarate import SLOWNESS_GRID, ReplicaRate, StepLawModel, _on_grid
 from holdfast.policy.settings import PolicySettings
 from holdfast.render.engine_limits import engine_limits
 from holdfast.simulator.twin.capacity import (
@@ -83,9 +83,6 @@ WINDOW = 4000
 MOST_TOKENS = 100_000
 
 STEP_LAW = StepLawModel()
-SLOWNESS_GRID = 0.05
-"""The step of the logarithm on which the closed form answers, too."""
-
 CLOSED = "closed form"
 Carried = Callable[[ServiceSpec, AcceleratorOption, LengthMix, float, float], float]
 """Requests per second of a replica, for the questions of an engine model and the closed form's answer."""
@@ -145,7 +142,7 @@ class Played:
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, closed_rps: float
     ) -> float:
         """What the loop answers to the question that the closed form is asked."""
-        kind, stretch = self._asked(spec, option), _on_grid(slowness)
+        kind, stretch = self._asked(spec, option), _on_grid(slowness, SLOWNESS_GRID)
         return _looped(kind, spec.slo, mix, self.told(option), stretch, closed_rps)
 
     def histograms(self, unslowed: bool) -> Carried:
@@ -155,7 +152,7 @@ class Played:
         def answer(
             spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, closed_rps: float
         ) -> float:
-            stretch = 1.0 if unslowed else _on_grid(slowness)
+            stretch = 1.0 if unslowed else _on_grid(slowness, SLOWNESS_GRID)
             question = (mix, stretch, spec.batching)
             if question not in known:
                 lengths = apart(nearest(self.each.workload, mix))
@@ -203,10 +200,6 @@ def _looped(
     kind: EngineKind, slo: Slo, mix: LengthMix, told: tuple[Limits, ...], stretch: float, guess_rps: float
 ) -> float:
     return Trial(kind, slo, believed_lengths(mix), told, stretch).rate(guess_rps).rate_rps
-
-
-def _on_grid(slowness: float) -> float:
-    return math.exp(round(math.log(slowness) / SLOWNESS_GRID) * SLOWNESS_GRID)
 
 
 def _unslowed(

@@ -22,6 +22,7 @@ from holdfast.simulator.twin.declared import Declared
 from holdfast.simulator.twin.policies import POLICIES, make_policy
 from holdfast.simulator.twin.results import good, summary
 from holdfast.simulator.twin.run import Finished, simulate
+from holdfast.simulator.twin.scenario import Scenario
 
 SHIPPED = {name: value for name, (knobs, _) in POLICIES.items() for value in knobs.values()}
 """Each peer's knob as its makers ship it; more of it is fewer replicas, with all of them."""
@@ -71,7 +72,7 @@ class Campaign:
 
     def bounds(self, case: Case) -> tuple[float, int]:
         """The share of requests that the scenario's service asks for, and the most replicas that it may have."""
-        (each,) = case.declared(case.scenario(), self._data, seed=1)
+        _, each = self._first(case)
         return each.spec.slo.objective, each.spec.max_replicas
 
     def services(self, case: Case) -> list[ServiceSpec]:
@@ -81,15 +82,17 @@ class Campaign:
 
     def best_limits(self, case: Case) -> Limits:
         """The fixed limits with which a replica carries the most of the scenario's requests."""
-        scenario = case.scenario()
-        (each,) = case.declared(scenario, self._data, seed=1)
-        return best_limits(scenario, each)
+        return best_limits(*self._first(case))
 
     def best_capped(self, case: Case, limits: Limits) -> Limits:
         """The same limits with the cap on queued prompts that keeps the most good where more comes than is carried."""
+        return best_capped(*self._first(case), limits)
+
+    def _first(self, case: Case) -> tuple[Scenario, Declared]:
+        """The scenario and its only service, with the requests of the first seed."""
         scenario = case.scenario()
         (each,) = case.declared(scenario, self._data, seed=1)
-        return best_capped(scenario, each, limits)
+        return scenario, each
 
     def front(
         self, case: Case, peer: str, seed: int, target: float, limits: Limits | None = None, near: int = 0

@@ -13,19 +13,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from holdfast.api.llmservice import InvalidLLMService, LLMService
-from holdfast.api.yamltext import read_yaml
 from holdfast.bench.checks import check_files, check_folders
+from holdfast.bench.manifest import read_service
 from holdfast.cli.plannotes import DEFAULT, GUESSED, notes
 from holdfast.cli.waiting import waiting
 from holdfast.domain.service import ServiceSpec
 from holdfast.enginemodel.prior import PriorSource
-from holdfast.observe.spec import to_spec
 from holdfast.simulator.twin import page, planpicture
 from holdfast.simulator.twin.allowed import most_replicas
 from holdfast.simulator.twin.busiest import read_busiest
@@ -58,7 +55,6 @@ HEADS = (
     "$/M\ntokens",
     "M tokens\n/$",
 )
-KIND = "LLMService"
 FRONT = "Cost against attainment of random requests at that rate, spread evenly: what nothing cheaper reaches"
 PICTURES = (".html", ".png")
 
@@ -92,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.plot is not None:
             page.require()
         check_folders(arguments, "plot")
-        spec = _spec(arguments.filename)
+        spec = read_service(arguments.filename)
         load = _load(arguments, spec.slo.window_seconds)
     except BadInput as problem:
         print(f"holdfast plan: {problem}", file=sys.stderr)
@@ -130,16 +126,6 @@ def _offers(spec: ServiceSpec, load: _Load) -> tuple[Offer, ...]:
         task = progress.add_task("simulating", total=1.0)
         show = partial(progress.update, task)
         return offers(spec, load.rate_rps, load.lengths, lambda share: show(completed=share), load.recorded)
-
-
-def _spec(path: Path) -> ServiceSpec:
-    try:
-        content = read_yaml(path.read_text(encoding="utf-8"))
-        if content.get("kind", KIND) != KIND:
-            raise BadInput(f"{path}: kind {content['kind']!r}: give the manifest of an {KIND}")
-        return to_spec(LLMService.parse(content))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError, InvalidLLMService, AttributeError) as problem:
-        raise BadInput(f"{path}: no LLMService: {' '.join(str(problem).split())}") from None
 
 
 def _load(arguments: argparse.Namespace, window_seconds: float) -> _Load:

@@ -8,16 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
-from holdfast.api.llmservice import InvalidLLMService, LLMService
-from holdfast.api.yamltext import read_yaml
 from holdfast.bench import definitions, options, report
 from holdfast.bench.checks import check_folders, check_lengths
+from holdfast.bench.manifest import read_service
 from holdfast.domain.service import AcceleratorOption, ServiceSpec, Slo
 from holdfast.enginemodel.prior import LEAST_KV_TOKENS, MEMORY_UTILIZATION, EnginePrior, PriorSource, engine_prior
 from holdfast.enginemodel.roofline import roofline_table
-from holdfast.observe.spec import to_spec
 from holdfast.simulator.twin.scenario import BadInput
 from holdfast.simulator.twin.traces import FORMATS
 from holdfast.tune.limits import NO_BOUND_SECONDS, holds_something_else
@@ -155,14 +151,7 @@ class Wanted:
 
 def service_of(arguments: argparse.Namespace) -> ServiceSpec | None:
     """The manifest's service, None without -f; BadInput."""
-    path = arguments.filename
-    if path is None:
-        return None
-    try:
-        return to_spec(LLMService.parse(read_yaml(path.read_text(encoding="utf-8"))))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError, InvalidLLMService, AttributeError) as problem:
-        told = " ".join(str(problem).split())
-        raise BadInput(f"-f {path}: no LLMService: {told}: name a manifest that holds one") from None
+    return None if arguments.filename is None else read_service(arguments.filename)
 
 
 def wanted_of(arguments: argparse.Namespace, service: ServiceSpec | None) -> Wanted:

@@ -186,8 +186,7 @@ def _offer(
     spread = partial(bench.spread_attainment, load.rate_rps)
     if load.recorded is not None:
         spread = partial(_recorded_attainment, kind, spec.slo, load.recorded)
-    cost = partial(dollars, spec, option)
-    return _Sized(_sized(offer, bench, option, load, spec, cost), cost, spread)
+    return _Sized(_sized(offer, bench, option, load, spec), partial(dollars, spec, option), spread)
 
 
 def _recorded_attainment(kind: EngineKind, slo: Slo, recorded: Workload, replicas: int) -> float:
@@ -195,14 +194,7 @@ def _recorded_attainment(kind: EngineKind, slo: Slo, recorded: Workload, replica
     return float(good(played(kind, slo, recorded, replicas, Routing()), slo).mean())
 
 
-def _sized(
-    offer: Offer,
-    bench: Bench,
-    option: AcceleratorOption,
-    load: _Load,
-    spec: ServiceSpec,
-    cost: Callable[[int], float | None],
-) -> Offer:
+def _sized(offer: Offer, bench: Bench, option: AcceleratorOption, load: _Load, spec: ServiceSpec) -> Offer:
     """The offer with the least replicas that attain the objective, their cost, and the sizes around them."""
     slo, fewest = spec.slo, floor(spec, option)
     rate, idle = load.rate_rps, IDLE * offer.saturation_rps
@@ -211,14 +203,14 @@ def _sized(
     replicas = _least(lambda size: attainment(size) >= slo.objective, least, most)
     if replicas is None:
         return replace(offer, impossible=_possible(slo, option.name, bench.feasible(idle)))
-    price = cost(replicas)
+    price = dollars(spec, option, replicas)
     return replace(
         offer,
         replicas=replicas,
         load=rate / replicas / offer.saturation_rps,
         cost_per_hour=price,
         cost_per_million_tokens=None if price is None else 1e6 * price / _tokens_per_hour(load),
-        front=_front(option, attainment, cost, _sizes(rate, offer.saturation_rps, replicas, fewest)),
+        front=_front(spec, option, attainment, _sizes(rate, offer.saturation_rps, replicas, fewest)),
     )
 
 
@@ -239,16 +231,13 @@ def _tokens_per_hour(load: _Load) -> float:
 
 
 def _front(
-    option: AcceleratorOption,
-    attainment: Callable[[int], float],
-    cost: Callable[[int], float | None],
-    sizes: Sequence[int],
+    spec: ServiceSpec, option: AcceleratorOption, attainment: Callable[[int], float], sizes: Sequence[int]
 ) -> tuple[Point, ...]:
     """What each size attains; above one that attains everything the others are taken to do so, too."""
     found: list[Point] = []
     for size in sizes:
         share = 1.0 if found and found[-1].attainment == 1.0 else attainment(size)
-        found.append(Point(size, size * option.gpus_per_replica, share, cost(size)))
+        found.append(Point(size, size * option.gpus_per_replica, share, dollars(spec, option, size)))
     return tuple(found)
 
 
