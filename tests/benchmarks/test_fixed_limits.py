@@ -44,6 +44,7 @@ def test_engines_get_the_limits_that_are_asked_for(played: tuple[Scenario, Decla
     assert kind.limits.max_num_queued_tokens == limits.max_num_queued_tokens
 
 
+@pytest.mark.slow
 def test_the_best_cap_costs_nothing_where_capacity_suffices_and_keeps_requests_good_where_it_does_not(
     played: tuple[Scenario, Declared],
 ) -> None:
@@ -56,6 +57,7 @@ def test_the_best_cap_costs_nothing_where_capacity_suffices_and_keeps_requests_g
     assert ours.attainment(1.7 * rate) > theirs.attainment(1.7 * rate) + 0.1
 
 
+@pytest.mark.slow
 def test_a_peers_engines_refuse_beyond_the_cap(played: tuple[Scenario, Declared]) -> None:
     scenario, each = played
     crowd = overloaded(each, carried_rps(scenario, each, LIMITS))

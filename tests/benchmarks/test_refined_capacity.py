@@ -18,11 +18,13 @@ KIND = EngineKind(StepLaw(0.008, 4e-5, 2e-4, 4e-8, 4e-9), SchedulerLimits(64, 20
 LENGTHS = Lengths(np.full(10, 600), np.full(10, 100))
 
 
+@pytest.mark.slow
 def test_a_trial_of_one_stock_engine_carries_what_the_bench_finds() -> None:
     found = Trial(KIND, SLO, LENGTHS).rate(5.0, draws=2)
     assert found.rate_rps == pytest.approx(Bench(KIND, SLO, LENGTHS, draws=2).rate(5.0).rate_rps, rel=0.1)
 
 
+@pytest.mark.slow
 def test_slower_steps_carry_less() -> None:
     at_once, slower = (Trial(KIND, SLO, LENGTHS, stretch=stretch).rate(5.0, draws=1).rate_rps for stretch in (1.0, 1.5))
     assert slower < 0.9 * at_once
