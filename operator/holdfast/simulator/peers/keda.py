@@ -82,6 +82,7 @@ class KedaSlo(Peer):
 
     name = "keda-slo"
     behavior = Behavior(up=Steps(100.0, 4, 60.0, 30.0), down=Steps(None, 1, 120.0, 180.0))
+    sees_percentiles = True
     _high, _low, _cap, _samples = 0.55, 0.40, 2.0, 3
 
     def __init__(self, band: float = _high) -> None:

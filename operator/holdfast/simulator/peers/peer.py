@@ -31,9 +31,10 @@ class Peer(ABC):
     fast_loop = False
     start: int | None = None
     behavior: Behavior | None = Behavior()
+    sees_percentiles = False
 
     def __init__(self) -> None:
-        self._look: Look = lambda key: None
+        self._look: Look = _nothing
         self._governors: dict[ServiceKey, Governor] = {}
         self._began: float | None = None
 
@@ -52,7 +53,7 @@ class Peer(ABC):
         if snapshot.now < self._began + SETTLE_SECONDS:
             return moves
         for service in snapshot.services:
-            key, seen = service.spec.key, self._look(service.spec.key)
+            key, seen = service.spec.key, self._look(service.spec.key, self.sees_percentiles)
             if seen is not None:
                 size = self._size(key, with_rates(seen, service.traffic), snapshot.now)
                 targets = (PlacementTarget(service.spec.accelerators[0].name, size),)
@@ -64,6 +65,10 @@ class Peer(ABC):
         if self.behavior is None:
             return wanted
         return self._governors.setdefault(key, Governor(self.behavior)).size(now, seen.size, wanted)
+
+
+def _nothing(key: ServiceKey, percentiles: bool = False) -> Sight | None:
+    return None
 
 
 def with_rates(seen: Sight, traffic: Traffic) -> Sight:

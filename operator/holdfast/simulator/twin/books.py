@@ -97,10 +97,11 @@ HANG_SECONDS = 1e5
 """No step takes so long."""
 
 
-def hangs(state: Records, now: float) -> bool:
-    """Whether the step that an engine is in never ends."""
-    due = float(state["due"][0])
-    return due != NEVER and due - now > HANG_SECONDS
+def hang(engines: Records, now: float) -> list[bool]:
+    """Of each engine, whether the step that it is in never ends."""
+    due = engines["due"]
+    found: list[bool] = ((due != NEVER) & (due - now > HANG_SECONDS)).tolist()
+    return found
 
 
 BOOK = np.dtype(
@@ -112,8 +113,9 @@ BOOK = np.dtype(
 """One record: how far the loop is, how requests find an engine, whether engines have the plugin, and the objectives in
 seconds."""
 
-PLAN = np.dtype(fields_of(np.int64, "chunks", "going_on", "decodes", "kv_tokens"))
-"""One record: the chunks of the step just planned, those of requests that ran before it, and its decodes."""
+PLAN = np.dtype(fields_of(np.int64, "chunks", "going_on", "decodes", "kv_tokens", "alike"))
+"""One record: the chunks of the step just planned, those of requests that ran before it, and its decodes; steps after
+it before an answer of them ends."""
 
 CONNECTION = np.dtype(fields_of(np.int64, "engine", "born", "request"))
 """Whom a connection leads to, and the last request on it."""

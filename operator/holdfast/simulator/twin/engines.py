@@ -20,6 +20,7 @@ from holdfast.simulator.twin.books import (
     UNLIMITED,
     UNSERVED,
     WAITING,
+    Record,
     Records,
     World,
 )
@@ -64,6 +65,8 @@ def _advance(world: World, number: int, until: float) -> None:
         if engine["running"] + engine["waiting"] > 0:
             engine["due"] = now + engine["stretch"] * _begin_step(world, number, now)
             engine["busy"] = 1
+            if engine["waiting"] == 0 and not world.book[0]["plugin"]:
+                _decode_on(world, number, until)
         else:
             engine["due"] = NEVER
             engine["busy"] = 0
@@ -207,6 +210,7 @@ def _begin(world: World, where: int) -> float:
     engine, row, chunks, plan = world.engines[where], world.running[where], world.chunks, world.plan[0]
     budget, threshold = engine["tokens"], engine["threshold"]
     count = decodes = kv_tokens = preempted = position = 0
+    alike = UNLIMITED
     while position < engine["running"] and budget > 0:
         number = row[position]
         request = world.requests[number]
@@ -228,16 +232,55 @@ def _begin(world: World, where: int) -> float:
         else:
             chunks[count, 0], chunks[count, 1] = tokens, computed
             count += 1
+        # Whose answer goes on after this step, with the same number of sequences as long as nobody's ends.
+        alike = min(alike, request["output"] - request["generated"] - 1)
         request["computed"] = computed + tokens
         budget -= tokens
         position += 1
-    plan["going_on"], plan["decodes"], plan["kv_tokens"] = count, decodes, kv_tokens
+    plan["going_on"], plan["decodes"], plan["kv_tokens"], plan["alike"] = count, decodes, kv_tokens, alike
     if preempted == 0:
         count = _start_waiting(world, where, budget, count)
     plan["chunks"] = count
     engine["preemptions"] += preempted
     mean_kv = kv_tokens / decodes if decodes else 0.0
     return step_seconds(world.points, world.layout[engine["timer"]], chunks, count, decodes, mean_kv)
+
+
+@inner
+def _decode_on(world: World, where: int, until: float) -> None:
+    """After a step in which all decode and nobody waits: end it and take the next ones that are alike, all at once.
+
+    They are while no answer ends and blocks are left for all. What it takes is what step by step would have been taken.
+    """
+    engine, row, plan = world.engines[where], world.running[where], world.plan[0]
+    running = engine["running"]
+    if plan["chunks"] > 0 or plan["decodes"] < running or engine["threshold"] == 1 or engine["tokens"] <= running:
+        return
+    steps, kv_tokens, taken = min(plan["alike"], _surely_fit(engine)), plan["kv_tokens"], 0
+    while taken < steps and engine["due"] < until:
+        kv_tokens += running
+        seconds = step_seconds(
+            world.points, world.layout[engine["timer"]], world.chunks, 0, running, kv_tokens / running
+        )
+        engine["due"] += engine["stretch"] * seconds
+        taken += 1
+    if taken == 0:
+        return
+    for position in range(running):
+        request = world.requests[row[position]]
+        request["generated"] += taken
+        request["computed"] += taken
+        wanted = blocks_of(request["computed"]) - request["blocks"]
+        if wanted > 0:
+            request["blocks"] += wanted
+            engine["free_blocks"] -= wanted
+    engine["output_tokens"] += taken * running
+
+
+@inner
+def _surely_fit(engine: Record) -> int:
+    """Steps of decodes for which blocks are left, wherever in their last block all sequences are."""
+    return int(engine["free_blocks"] // engine["running"] * BLOCK_TOKENS)
 
 
 @inner

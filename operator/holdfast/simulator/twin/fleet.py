@@ -179,7 +179,11 @@ class Fleet:
 
     def state(self, engine: int) -> Records:
         """What an engine is doing and has counted: a copy of its record of books.ENGINE."""
-        return self._world.engines[engine : engine + 1].copy()
+        return self.states([engine])
+
+    def states(self, engines: Sequence[int]) -> Records:
+        """The same of several engines: an array of their records."""
+        return np.asarray(self._world.engines[list(engines)])
 
     def check(self) -> None:
         """Hold the books to what must be true at any moment; AssertionError where it is not."""

@@ -55,6 +55,7 @@ class Schedule:
     tick_seconds = SLOT_SECONDS
     admission = False
     fast_loop = False
+    sizes_foreknown = True
 
     def __init__(self, sizes: Integers, lead_seconds: float, began_at: float = EPOCH_SECONDS) -> None:
         self._began_at = began_at

@@ -84,6 +84,7 @@ class Static:
     tick_seconds = 60.0
     admission = False
     fast_loop = False
+    sizes_foreknown = True
 
     def __init__(self, replicas: int) -> None:
         self.name = f"static:{replicas}"

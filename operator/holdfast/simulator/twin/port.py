@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -11,8 +11,14 @@ from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
 from holdfast.simulator.twin.sight import Sight
 
-Look = Callable[[ServiceKey], Sight | None]
-"""What can be seen of the engines of a service; None while nothing can."""
+
+class Look(Protocol):
+    """What can be seen of the engines of a service; None while nothing can.
+
+    Percentiles of latencies cost as much as all the rest, and are left out unless they are asked for.
+    """
+
+    def __call__(self, key: ServiceKey, percentiles: bool = False) -> Sight | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,13 @@ class Watching(Protocol):
     def watch(self, look: Look) -> None:
         """Called once, before the run."""
         ...
+
+
+@runtime_checkable
+class Foreknown(Protocol):
+    """A policy whose sizes are known before the run: no metrics are read for it, its snapshots have none."""
+
+    sizes_foreknown: bool
 
 
 @runtime_checkable

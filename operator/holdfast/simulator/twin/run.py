@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.service import AcceleratorOption, ServiceKey, ServiceSpec
+from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
 from holdfast.render.engine_limits import engine_limits
 from holdfast.simulator.twin.cluster import NODE_LABEL, Cluster, Hardware, Pod, Service
 from holdfast.simulator.twin.declared import Declared, engine_kind
 from holdfast.simulator.twin.fleet import EngineKind, Fleet, Routing
-from holdfast.simulator.twin.port import BadPolicy, Move, Policy, Provisioned, Scheduling, Watching
+from holdfast.simulator.twin.port import BadPolicy, Foreknown, Move, Policy, Provisioned, Scheduling, Watching
 from holdfast.simulator.twin.scenario import BadInput, Fault, Scenario
 from holdfast.simulator.twin.sight import EngineGauges, EngineShape, Sight, p90_seconds
 from holdfast.simulator.twin.view import View
@@ -23,6 +24,8 @@ LOOK_SECONDS = 5.0
 
 OF_REPLICAS = ("replica-slow", "replica-hang", "node-loss")
 """Faults that strike one replica."""
+
+UNREAD = Traffic(SignalState.ABSENT, "no metrics are read for a policy whose sizes are known before")
 
 HUNG = 1e9
 """Stretch of the steps of an engine that hangs."""
@@ -115,6 +118,7 @@ class _Run:
         hardware = [Hardware(name, kind.gpus, kind.cold_start, kind.cold_start_jitter) for name, kind in kinds]
         self.cluster = Cluster(hardware, self.services, seed)
         self.views = [View(service, self.timing) for service in self.services]
+        self.reads = not isinstance(policy, Foreknown)
         self.sizes = [Sizes() for _ in self.services]
         self.changes: list[Change] = []
         self.absent: list[Absent] = []
@@ -137,8 +141,7 @@ class _Run:
             self.cluster.advance(now)
             self._apply_faults(now)
             if now >= self.next_scrape:
-                for view in self.views:
-                    view.scrape(now)
+                self._scrape(now)
                 self.next_scrape += self.timing.scrape_seconds
             if now >= self.next_tick:
                 self._tick(now)
@@ -160,6 +163,11 @@ class _Run:
 
     def _done(self) -> bool:
         return all(service.fleet.done for service in self.services)
+
+    def _scrape(self, now: float) -> None:
+        if self.reads:
+            for view in self.views:
+                view.scrape(now)
 
     def _look(self, now: float) -> None:
         for service, sizes in zip(self.services, self.sizes, strict=True):
@@ -186,7 +194,7 @@ class _Run:
         pictured = tuple(
             ServiceSnapshot(
                 service.spec,
-                view.traffic(now),
+                view.traffic(now) if self.reads else UNREAD,
                 tuple(pod.replica(now, self.began_at) for pod in service.pods),
                 service.placements(),
             )
@@ -194,14 +202,15 @@ class _Run:
         )
         return Snapshot(self.began_at + now, pictured, self.cluster.nodes(), self.timing)
 
-    def _sight(self, key: ServiceKey) -> Sight | None:
+    def _sight(self, key: ServiceKey, percentiles: bool = False) -> Sight | None:
         service, view = next(
             (service, view) for service, view in zip(self.services, self.views, strict=True) if service.spec.key == key
         )
         engines = view.engines(self.cluster.now)
         if engines is None or view.scraped_at is None:
             return None
-        return _sighted(service, engines, view.scraped_at, self.cluster.now)
+        ttft, tpot = p90_seconds(service, view.scraped_at) if percentiles else (None, None)
+        return replace(_sighted(service, engines, self.cluster.now), ttft_p90_seconds=ttft, tpot_p90_seconds=tpot)
 
     def _next_fault(self) -> float:
         return self.faults[0][0] if self.faults else math.inf
@@ -230,9 +239,8 @@ class _Run:
             self.absent.append(Absent(fault, service.spec.key.name, ready))
 
 
-def _sighted(service: Service, engines: tuple[EngineGauges, ...], at: float, now: float) -> Sight:
+def _sighted(service: Service, engines: tuple[EngineGauges, ...], now: float) -> Sight:
     spec, kind = service.spec, service.fleet.kinds[0]
-    ttft, tpot = p90_seconds(service, at)
     return Sight(
         size=sum(service.sizes.values()),
         ready=sum(pod.phase(now) is ReplicaPhase.READY for pod in service.pods),
@@ -243,8 +251,6 @@ def _sighted(service: Service, engines: tuple[EngineGauges, ...], at: float, now
             kind.limits.kv_tokens, kind.limits.max_num_seqs, kind.limits.max_num_batched_tokens, kind.timer
         ),
         slo=spec.slo,
-        ttft_p90_seconds=ttft,
-        tpot_p90_seconds=tpot,
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS
 from holdfast.enginemodel.steplaw import StepTimer
-from holdfast.simulator.twin.books import Records
+from holdfast.simulator.twin.books import Record, Records
 from holdfast.simulator.twin.cluster import Service
 
 LATENCY_SECONDS = 60.0
@@ -50,7 +50,8 @@ class EngineShape:
 class Sight:
     """One service: `size` is what is wanted now, `ready` what serves; rates and lengths are of the last scrapes.
 
-    `cached_share` is the share of prompt tokens that the prefix cache had.
+    `cached_share` is the share of prompt tokens that the prefix cache had; percentiles are there where they were asked
+    for and anything was measured.
     """
 
     size: int
@@ -88,10 +89,10 @@ class Sight:
         return [engine.kv_tokens / self.shape.kv_tokens for engine in self.engines]
 
 
-def gauges(state: Records) -> EngineGauges:
+def gauges(record: Record, name: str = "") -> EngineGauges:
     """From an engine's record."""
-    used = float(state["blocks"][0] - state["free_blocks"][0]) * BLOCK_TOKENS
-    return EngineGauges(float(state["running"][0]), float(state["waiting"][0]), used, float(state["queued_tokens"][0]))
+    used = float(record["blocks"] - record["free_blocks"]) * BLOCK_TOKENS
+    return EngineGauges(float(record["running"]), float(record["waiting"]), used, float(record["queued_tokens"]), name)
 
 
 def p90_seconds(service: Service, at: float) -> tuple[float | None, float | None]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,13 +26,12 @@ from holdfast.domain.signals import (
     still_seconds,
 )
 from holdfast.domain.snapshot import Timing
-from holdfast.simulator.twin.books import COUNTS, EXACT, STEPS, Records, hangs
+from holdfast.simulator.twin.books import EXACT, STEPS, hang
 from holdfast.simulator.twin.cluster import Pod, Service
+from holdfast.simulator.twin.series import COLUMNS, IN_FLIGHT, Series, gained, rows_of, usage_of
 from holdfast.simulator.twin.sight import EngineGauges, gauges
 from holdfast.simulator.twin.timers import Floats, Integers
 
-GAUGES = ("running", "waiting", "waiting_late")
-COLUMNS = (*COUNTS, *EXACT, *STEPS, *GAUGES)
 SCRAPES = 3
 LENGTHS_SECONDS = 600.0
 SUMMED_SECONDS = 180.0
@@ -43,81 +41,10 @@ SLOW_PERIOD_SECONDS = 60.0
 LENGTH_EDGES = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
 """vLLM's edges of prompt and answer lengths, up to a context of half a million tokens."""
 
-_BEGUN, _REJECTED = COLUMNS.index("ttft_count"), COLUMNS.index("rejected")
-_PROGRESS = [COLUMNS.index(name) for name in ("output_tokens", "prompt_tokens")]
+_BEGUN = slice(COLUMNS.index("ttft_count"), COLUMNS.index("ttft_count") + 1)
 _GOOD = COLUMNS.index("judged_good")
 _LATE = [COLUMNS.index(f"judged_bad_{cause}") for cause in ("ttft", "tpot", "e2e")]
-_STEPS = slice(COLUMNS.index(STEPS[0]), COLUMNS.index(GAUGES[0]))
-_IN_FLIGHT = slice(COLUMNS.index(GAUGES[0]), len(COLUMNS))
-
-
-@dataclass(slots=True)
-class Series:
-    """Samples of one engine, oldest first: when, the columns, and the share of its KV cache in use."""
-
-    accelerator: str
-    born_at: float
-    times: deque[float] = field(default_factory=deque)
-    rows: deque[Floats] = field(default_factory=deque)
-    usage: deque[float] = field(default_factory=deque)
-    gauges: EngineGauges | None = None
-    hangs: bool = False
-
-    def scrape(self, at: float, state: Records) -> None:
-        """Take a sample; of an engine that hangs only the API server's own count goes on."""
-        hung_before, self.hangs = self.hangs, hangs(state, at)
-        self.times.append(at)
-        if hung_before and self.hangs:
-            self.rows.append(self.rows[-1].copy())
-            self.rows[-1][_REJECTED] = float(state["rejected"][0])
-            self.usage.append(self.usage[-1])
-            return
-        self.rows.append(np.array([float(state[name][0]) for name in COLUMNS]))
-        self.usage.append(1.0 - float(state["free_blocks"][0]) / float(state["blocks"][0]))
-        self.gauges = gauges(state)
-
-    def looks_hung(self, since: float, least: int) -> bool:
-        """It held requests at every look since then, of which there are enough, and nothing moved in it."""
-        looks = [(row, usage) for at, row, usage in zip(self.times, self.rows, self.usage, strict=True) if at > since]
-        if len(looks) < least or not all(row[_IN_FLIGHT].any() for row, _ in looks):
-            return False
-        return len({(*row[_PROGRESS].tolist(), usage) for row, usage in looks}) == 1
-
-    def forget(self, before: float) -> None:
-        """Drop samples that no query reaches, all but the newest of them: it tells that the engine has a past."""
-        while len(self.times) > 1 and self.times[1] <= before:
-            self.times.popleft()
-            self.rows.popleft()
-            self.usage.popleft()
-
-    def gained(self, start: float, end: float) -> Floats:
-        """What it gained in (start, end]; all it ever counted where it has no sample from before."""
-        inside = [place for place, at in enumerate(self.times) if start < at <= end]
-        if not inside:
-            return np.zeros(len(COLUMNS))
-        first, last = inside[0], inside[-1]
-        if first == 0:
-            return self.rows[last] * min(1.0, (end - start) / max(end - self.born_at, 1e-9))
-        if first == last:
-            return np.zeros(len(COLUMNS))
-        return _extrapolated(
-            self.times[first], self.times[last], len(inside), self.rows[first], self.rows[last], start, end
-        )
-
-
-def _extrapolated(
-    first: float, last: float, samples: int, before: Floats, after: Floats, start: float, end: float
-) -> Floats:
-    """Prometheus's increase(): what lies between the samples, stretched to the interval they were looked for in."""
-    between = last - first
-    spacing = between / (samples - 1)
-    head, tail = (gap if gap < 1.1 * spacing else 0.5 * spacing for gap in (first - start, end - last))
-    grown = after - before
-    heads = np.full(len(COLUMNS), head)
-    counted = grown > 0.0
-    counted[_IN_FLIGHT] = False
-    heads[counted] = np.minimum(head, between * before[counted] / grown[counted])
-    return np.asarray(grown * (between + heads + tail) / between)
+_STEPS = slice(COLUMNS.index(STEPS[0]), COLUMNS.index(STEPS[-1]) + 1)
 
 
 class View:
@@ -144,10 +71,7 @@ class View:
         """Read every engine's /metrics."""
         if self.blind:
             return
-        for pod in self._service.pods:
-            if pod.engine is not None:
-                series = self._series.setdefault(pod, Series(pod.accelerator, pod.ready_at or 0.0))
-                series.scrape(now, self._service.fleet.state(pod.engine))
+        self._sample(now)
         self.scraped_at = now
         self._finished.append((now, len(self._service.fleet.finished)))
         reach = max(SUMMED_SECONDS, self.interval_seconds + LEAST_LOOK_SECONDS)
@@ -156,6 +80,13 @@ class View:
             series.forget(oldest)
             if series.times[-1] <= oldest:
                 del self._series[pod]
+
+    def _sample(self, now: float) -> None:
+        serving = {pod: pod.engine for pod in self._service.pods if pod.engine is not None}
+        records = self._service.fleet.states(list(serving.values()))
+        samples = zip(serving, records, rows_of(records), usage_of(records).tolist(), hang(records, now), strict=True)
+        for pod, *sample in samples:
+            self._series.setdefault(pod, Series(pod.accelerator, pod.ready_at or 0.0)).scrape(now, *sample)
 
     def traffic(self, now: float) -> Traffic:
         """All that is known of the service at this time."""
@@ -166,19 +97,19 @@ class View:
             self._slow_due = now + SLOW_PERIOD_SECONDS
             self._lengths, self._steps = self._read_lengths(now), self._read_steps(now)
         hung, start = self._hung(now), now - self.interval_seconds
-        gained = {pod: series.gained(start, now) for pod, series in self._series.items()}
+        counts = gained(list(self._series.values()), start, now)
         return Traffic(
             state=state,
             detail=detail,
             interval_seconds=self.interval_seconds,
             sample_age_seconds=None if self.scraped_at is None else now - self.scraped_at,
-            by_accelerator=self._by_accelerator(now, gained, hung),
+            by_accelerator=self._by_accelerator(now, counts, hung),
             prompt_lengths=self._lengths[0],
             output_lengths=self._lengths[1],
             steps=self._steps,
             plugins=self._plugins(),
             hung=hung,
-            lagging=self._lagging(gained),
+            lagging=self._lagging(counts),
         )
 
     def engines(self, now: float) -> tuple[EngineGauges, ...] | None:
@@ -188,9 +119,9 @@ class View:
         fresh_since = self._fresh_since(now)
         alive = [each for each in self._series.items() if each[0].leaving_at is None and each[0].gone_at is None]
         return tuple(
-            replace(series.gauges, name=pod.name)
+            gauges(series.record, pod.name)
             for pod, series in alive
-            if series.gauges is not None and series.times[-1] >= fresh_since
+            if series.record is not None and series.times[-1] >= fresh_since
         )
 
     def _hung(self, now: float) -> tuple[str, ...]:
@@ -198,13 +129,14 @@ class View:
         least = fewest_looks(still, self._timing.scrape_seconds)
         return tuple(sorted(pod.name for pod, series in self._series.items() if series.looks_hung(now - still, least)))
 
-    def _lagging(self, gained: Mapping[Pod, Floats]) -> tuple[str, ...]:
+    def _lagging(self, counts: Floats) -> tuple[str, ...]:
         """Pods that make next to nothing in time while those of the same accelerator do, as their plugins judge it."""
         if not self._service.fleet.plugin:
             return ()
         judged: dict[str, dict[str, tuple[float, float]]] = {}
-        for pod, counts in gained.items():
-            judged.setdefault(pod.accelerator, {})[pod.name] = float(counts[_LATE].sum()), float(counts[_GOOD])
+        late, good = counts[:, _LATE].sum(axis=1).tolist(), counts[:, _GOOD].tolist()
+        for pod, *found in zip(self._series, late, good, strict=True):
+            judged.setdefault(pod.accelerator, {})[pod.name] = found[0], found[1]
         return tuple(sorted(name for peers in judged.values() for name in _late_alone(peers)))
 
     def _fresh_since(self, now: float) -> float:
@@ -225,7 +157,7 @@ class View:
         return SignalState.FRESH, ""
 
     def _by_accelerator(
-        self, now: float, gained: Mapping[Pod, Floats], hung: Sequence[str]
+        self, now: float, counts: Floats, hung: Sequence[str]
     ) -> tuple[tuple[str, AcceleratorTraffic], ...]:
         looked_since, fresh_since = now - self.interval_seconds - LEAST_LOOK_SECONDS, self._fresh_since(now)
         plugin = self._service.fleet.plugin
@@ -234,12 +166,13 @@ class View:
         usage: dict[str, list[float]] = {}
         begun: dict[str, list[float]] = {}
         working: dict[str, int] = {}
-        for pod, series in self._series.items():
+        looked = gained(list(self._series.values()), looked_since, now, _BEGUN)[:, 0].tolist()
+        for (pod, series), count, answers in zip(self._series.items(), counts, looked, strict=True):
             name = series.accelerator
-            sums[name] = sums.get(name, 0.0) + gained[pod]
-            begun.setdefault(name, []).append(float(series.gained(looked_since, now)[_BEGUN]))
+            sums[name] = sums.get(name, 0.0) + count
+            begun.setdefault(name, []).append(answers)
             if series.times[-1] >= fresh_since and pod.gone_at is None:
-                gauges.setdefault(name, []).append(series.rows[-1][_IN_FLIGHT])
+                gauges.setdefault(name, []).append(series.rows[-1][IN_FLIGHT])
                 working[name] = working.get(name, 0) + (pod.name not in hung)
                 usage.setdefault(name, []).append(series.usage[-1])
         return tuple(
@@ -262,17 +195,17 @@ class View:
         while len(self._finished) > 1 and self._finished[1][0] <= now - LENGTHS_SECONDS:
             self._finished.popleft()
         fleet = self._service.fleet
-        lately = fleet.requests[fleet.finished[self._finished[0][1] : self._finished[-1][1]]]
-        return _histogram(lately["prompt"]), _histogram(lately["output"])
+        lately = fleet.finished[self._finished[0][1] : self._finished[-1][1]]
+        return _histogram(fleet.requests["prompt"][lately]), _histogram(fleet.requests["output"][lately])
 
     def _read_steps(self, now: float) -> tuple[tuple[str, StepSums], ...]:
         if not self._service.fleet.plugin:
             return ()
         sums: dict[str, Floats] = {}
-        for series in self._series.values():
-            gained = series.gained(now - SUMMED_SECONDS, now)[_STEPS]
-            sums[series.accelerator] = sums.get(series.accelerator, 0.0) + gained
-        return tuple((name, StepSums(*gained.tolist())) for name, gained in sorted(sums.items()))
+        known = list(self._series.values())
+        for series, count in zip(known, gained(known, now - SUMMED_SECONDS, now, _STEPS), strict=True):
+            sums[series.accelerator] = sums.get(series.accelerator, 0.0) + count
+        return tuple((name, StepSums(*count.tolist())) for name, count in sorted(sums.items()))
 
 
 def _late_alone(peers: Mapping[str, tuple[float, float]]) -> Iterator[str]:
@@ -284,14 +217,14 @@ def _late_alone(peers: Mapping[str, tuple[float, float]]) -> Iterator[str]:
 
 
 def _traffic(
-    gained: Floats,
+    counts: Floats,
     gauges: Sequence[Floats],
     usage: Sequence[float],
     begun: Sequence[float],
     working: int,
     plugin: bool,
 ) -> AcceleratorTraffic:
-    count = dict(zip(COLUMNS, gained.tolist(), strict=True))
+    count = dict(zip(COLUMNS, counts.tolist(), strict=True))
     running, waiting, late = np.sum(gauges, axis=0).tolist() if gauges else (0.0, 0.0, 0.0)
     return AcceleratorTraffic(
         finished=count["finished"],
