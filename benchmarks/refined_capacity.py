@@ -40,14 +40,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.autoscaling.cases import CASES, Case
-from holdfast import policy
-from holdfast.domain.decision import Action
-from holdfast.domain.service import AcceleratorOption, ServiceKey, ServiceSpec, Slo
+from holdfast.domain.decision import Decision
+from holdfast.domain.service import AcceleratorOption, ServiceSpec, Slo
 from holdfast.domain.snapshot import Snapshot
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.policy.replicarate import SLOWNESS_GRID, ReplicaRate, StepLawModel, _on_grid
-from holdfast.policy.settings import PolicySettings
 from holdfast.render.engine_limits import engine_limits
 from holdfast.simulator.twin.capacity import (
     ALONE,
@@ -63,7 +61,6 @@ from holdfast.simulator.twin.capacity import (
 from holdfast.simulator.twin.declared import Declared, engine_kind
 from holdfast.simulator.twin.fleet import EngineKind, Fleet, Routing, Workload
 from holdfast.simulator.twin.policies import Holdfast
-from holdfast.simulator.twin.port import Move
 from holdfast.simulator.twin.results import attainment, gpu_hours
 from holdfast.simulator.twin.run import Finished, simulate
 from holdfast.simulator.twin.scenario import Scenario
@@ -259,20 +256,14 @@ class Watched(Holdfast):
     """Holdfast with another engine model, which keeps what it believes that a replica carries."""
 
     def __init__(self, fast_loop: bool, model: Refined) -> None:
-        super().__init__(fast_loop)
+        super().__init__(fast_loop, model)
         self.believed: list[float] = []
-        self._model = model
 
-    def decide(self, snapshot: Snapshot) -> Mapping[ServiceKey, Move]:
-        """The sizes that change, as the operator would set them."""
-        settings = PolicySettings(provisioning_seconds=self.provisioning_seconds)
-        decisions, self._memory = policy.decide(snapshot, self._memory, settings, self._model)
-        self.believed += [each.capacity.per_replica_rps for each in decisions if each.capacity is not None]
-        return {
-            each.key: Move(each.verdict.targets, str(each.verdict.reason), each.verdict.message)
-            for each in decisions
-            if each.verdict.action is not Action.HOLD
-        }
+    def decisions(self, snapshot: Snapshot) -> tuple[Decision, ...]:
+        """What the operator would say of every service."""
+        found = super().decisions(snapshot)
+        self.believed += [each.capacity.per_replica_rps for each in found if each.capacity is not None]
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from holdfast import policy
-from holdfast.domain.decision import Action
+from holdfast.domain.decision import Action, Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
+from holdfast.policy.decide import STEP_LAW
+from holdfast.policy.replicarate import EngineModel
 from holdfast.policy.settings import PolicySettings
 from holdfast.simulator.peers.aibrix import AibrixApa
 from holdfast.simulator.peers.dynamo import DynamoLatency, DynamoSla
@@ -33,26 +35,34 @@ SWEPT = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 class Holdfast:
-    """The operator's own slow loop, the same pure function as in a cluster, on engines with or without the plugin."""
+    """The operator's own slow loop, the same pure function as in a cluster, on engines with or without the plugin.
+
+    `model` says what replicas carry.
+    """
 
     tick_seconds = 5.0
     start: int | None = None
     keeps_schedules = True
 
-    def __init__(self, fast_loop: bool = True) -> None:
+    def __init__(self, fast_loop: bool = True, model: EngineModel = STEP_LAW) -> None:
+        self._model = model
         self.name = "holdfast" if fast_loop else "holdfast-slow"
         self.fast_loop, self.admission = fast_loop, not fast_loop
         self.provisioning_seconds = PolicySettings().provisioning_seconds
         self._memory = policy.Memory()
 
     def decide(self, snapshot: Snapshot) -> Mapping[ServiceKey, Move]:
-        settings = PolicySettings(provisioning_seconds=self.provisioning_seconds)
-        decisions, self._memory = policy.decide(snapshot, self._memory, settings)
         return {
             each.key: Move(each.verdict.targets, str(each.verdict.reason), each.verdict.message)
-            for each in decisions
+            for each in self.decisions(snapshot)
             if each.verdict.action is not Action.HOLD
         }
+
+    def decisions(self, snapshot: Snapshot) -> tuple[Decision, ...]:
+        """What the operator would say of every service."""
+        settings = PolicySettings(provisioning_seconds=self.provisioning_seconds)
+        found, self._memory = policy.decide(snapshot, self._memory, settings, self._model)
+        return found
 
 
 class Apart:
