@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.enginemodel.mix import LengthMix, histogram_moments
+from holdfast.enginemodel.mix import BIN_WEIGHTS, LENGTH_EDGES, LengthMix, histogram_moments, shortest_tokens
 
 pairs = st.lists(st.tuples(st.integers(1, 20_000), st.integers(1, 5_000)), min_size=1, max_size=50)
 
@@ -63,16 +63,6 @@ def test_the_open_bucket_counts_at_its_lower_edge() -> None:
     assert histogram_moments([10.0, math.inf], [0.0, 4.0]) == (10.0, 100.0)
 
 
-def test_sums_correct_the_level_and_keep_the_spread() -> None:
-    edges, counts = [100.0, 1000.0, math.inf], [1.0, 9.0, 9.0]
-    rough = LengthMix.from_histograms(edges, counts, edges, counts)
-    exact = LengthMix.from_histograms(edges, counts, edges, counts, prompt_mean=444.0)
-    assert rough is not None
-    assert exact is not None
-    assert exact.prompt_tokens == 444.0
-    assert exact.computed_cv == pytest.approx(rough.computed_cv)
-
-
 @pytest.mark.parametrize(
     ("edges", "counts"),
     [
@@ -88,15 +78,38 @@ def test_sums_correct_the_level_and_keep_the_spread() -> None:
 )
 def test_a_histogram_without_sense_gives_no_moments(edges: list[float], counts: list[float]) -> None:
     assert histogram_moments(edges, counts) is None
-    assert LengthMix.from_histograms(edges, counts, [10.0, math.inf], [1.0, 1.0]) is None
+    assert shortest_tokens(edges, counts) == 0.0
 
 
 @given(pairs)
 def test_histograms_of_vllm_edges_come_near_the_exact_moments(lengths: list[tuple[int, int]]) -> None:
-    edges = [m * 10.0**e for e in range(5) for m in (1, 2, 5)] + [math.inf]
-    prompts = [float(sum(p <= edge for p, _ in lengths)) for edge in edges]
-    outputs = [float(sum(o <= edge for _, o in lengths)) for edge in edges]
+    edges = [*LENGTH_EDGES, math.inf]
+    rough = histogram_moments(edges, [float(sum(prompt <= edge for prompt, _ in lengths)) for edge in edges])
     exact = LengthMix.from_pairs(lengths)
-    rough = LengthMix.from_histograms(edges, prompts, edges, outputs)
     assert rough is not None
-    assert exact.prompt_tokens / 2.5 <= rough.prompt_tokens <= exact.prompt_tokens * 2.5
+    assert exact.prompt_tokens / 2.5 <= rough[0] <= exact.prompt_tokens * 2.5
+
+
+@pytest.mark.parametrize(
+    ("at_most_five", "requests", "shortest"),
+    [(0, 1000, 5.0), (4, 1000, 5.0), (5, 1000, 2.0), (0, 198, 5.0), (0, 197, 0.0), (0, 3, 0.0)],
+)
+def test_the_shortest_answer_is_what_next_to_none_is_below_once_enough_were_seen(
+    at_most_five: float, requests: float, shortest: float
+) -> None:
+    edges, counts = [2.0, 5.0, 10.0, math.inf], [0.0, at_most_five, requests / 2, requests]
+    assert shortest_tokens(edges, counts) == shortest
+
+
+def test_answers_keep_their_mean_and_none_is_shorter_than_the_shortest() -> None:
+    lone, code = (LengthMix.from_means(2000, 28, output_cv=2.2, shortest_output=shortest) for shortest in (0.0, 5.0))
+    assert lone.output_bins.min() < 2.0
+    assert code.output_bins.min() > 5.0
+    assert code.output_bins @ BIN_WEIGHTS == pytest.approx(lone.output_bins @ BIN_WEIGHTS) == pytest.approx(28.0)
+
+
+@given(st.floats(1.0, 1e4), st.floats(0.0, 1e6), st.floats(0.0, 4.0))
+def test_a_shortest_answer_of_other_minutes_leaves_finite_ones(mean: float, shortest: float, cv: float) -> None:
+    bins = LengthMix.from_means(1000, mean, output_cv=cv, shortest_output=shortest).output_bins
+    assert (bins > 0.0).all()
+    assert bins @ BIN_WEIGHTS == pytest.approx(mean)

@@ -22,7 +22,7 @@ def tpot_misses(engine: Engine, steady: Steady, ttft: Array, tpot_seconds: float
     A lognormal carries the two moments; where prefill is rare and heavy it does not know the tail, and one single
     prompt longer than what the objective leaves decides (`_heavy_prompts`).
     """
-    outputs = lognormal_bins(engine.mix.output_tokens, engine.mix.output_cv)[:, None]
+    outputs = engine.mix.output_bins[:, None]
     gaps = np.maximum(outputs - 1.0, 1.0)
     free = 1.0 - steady.prefill_utilisation
     carried_mean, carried_variance = _carried(engine, steady)

@@ -15,12 +15,23 @@ DEFAULT_CV = 1.0
 """Coefficient of variation assumed where only means are known; production chat traces have 0.8 .. 1.2."""
 
 
+SELDOM = 0.005
+"""Share of the answers that may be shorter than what is taken for the shortest."""
+
+MOST_OF_MEAN = 0.9
+"""The shortest answer has at most so much of the mean: the two are not of the same minutes."""
+
+LENGTH_EDGES = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
+"""vLLM's edges of prompt and answer lengths, up to a context of half a million tokens."""
+
+
 @dataclass(frozen=True, slots=True)
 class LengthMix:
     """Moments over requests, in tokens: P prompt, Pc the part of it that is computed (not cached), O output.
 
     E[P], E[Pc], E[O], E[Pc²], E[a] (attention pairs: Pc (P - Pc) + Pc² / 2), E[O P] and E[O²]. Quantiles, where a
-    formula needs them, are those of lognormals with these moments.
+    formula needs them, are those of lognormals with these moments; answers have `shortest_output` tokens and a
+    lognormal number more: of a lognormal alone many are shorter than any that a model gives.
     """
 
     prompt_tokens: float
@@ -30,6 +41,7 @@ class LengthMix:
     prefill_pairs: float
     output_prompt: float
     output_squared: float
+    shortest_output: float = 0.0
 
     @classmethod
     def from_means(
@@ -40,6 +52,7 @@ class LengthMix:
         cached_share: float = 0.0,
         prompt_cv: float = DEFAULT_CV,
         output_cv: float = DEFAULT_CV,
+        shortest_output: float = 0.0,
     ) -> LengthMix:
         """Independent prompt and output lengths with these means and coefficients of variation (assumed, not known)."""
         prompt, output = max(1.0, prompt_tokens), max(1.0, output_tokens)
@@ -50,6 +63,7 @@ class LengthMix:
             output**2 * (1 + output_cv**2),
             prompt * output,
             cached_share,
+            shortest_output,
         )
 
     @classmethod
@@ -62,34 +76,14 @@ class LengthMix:
             math.fsum(column) / len(pairs)
             for column in zip(*((p, p * p, o, o * o, p * o) for p, o in pairs), strict=True)
         ]
-        return cls._from_moments(mean[0], mean[1], mean[2], mean[3], mean[4], cached_share)
+        edges, outputs = LENGTH_EDGES, np.sort([output for _, output in pairs])
+        shortest = shortest_tokens(edges, np.searchsorted(outputs, edges, side="right").tolist())
+        return cls._from_moments(mean[0], mean[1], mean[2], mean[3], mean[4], cached_share, shortest)
 
     @classmethod
-    def from_histograms(
-        cls,
-        prompt_edges: Sequence[float],
-        prompt_cumulative: Sequence[float],
-        output_edges: Sequence[float],
-        output_cumulative: Sequence[float],
-        *,
-        cached_share: float = 0.0,
-        prompt_mean: float | None = None,
-        output_mean: float | None = None,
-    ) -> LengthMix | None:
-        """From cumulative counts by upper edge, log-linear inside a bucket; None where a histogram is empty.
-
-        Exact means (from the histograms' sums) keep the spread and correct the level.
-        """
-        prompt = histogram_moments(prompt_edges, prompt_cumulative)
-        output = histogram_moments(output_edges, output_cumulative)
-        if prompt is None or output is None:
-            return None
-        p1, p2 = _rescaled(prompt, prompt_mean)
-        o1, o2 = _rescaled(output, output_mean)
-        return cls._from_moments(p1, p2, o1, o2, p1 * o1, cached_share)
-
-    @classmethod
-    def _from_moments(cls, p1: float, p2: float, o1: float, o2: float, po: float, cached_share: float) -> LengthMix:
+    def _from_moments(
+        cls, p1: float, p2: float, o1: float, o2: float, po: float, cached_share: float, shortest: float
+    ) -> LengthMix:
         """The cached share is taken to be the same for every request."""
         computed = 1.0 - min(max(cached_share, 0.0), 0.999)
         return cls(
@@ -100,12 +94,19 @@ class LengthMix:
             prefill_pairs=(computed * (1.0 - computed) + 0.5 * computed**2) * p2,
             output_prompt=po,
             output_squared=o2,
+            shortest_output=min(shortest, MOST_OF_MEAN * o1),
         )
 
     @property
     def output_cv(self) -> float:
         """Coefficient of variation of the output length."""
         return _cv(self.output_tokens, self.output_squared)
+
+    @property
+    def output_bins(self) -> NDArray[np.float64]:
+        """Tokens of answers that stand for the bins of BIN_WEIGHTS."""
+        above = self.output_tokens - self.shortest_output
+        return self.shortest_output + lognormal_bins(above, self.output_cv * self.output_tokens / above)
 
     @property
     def computed_cv(self) -> float:
@@ -134,6 +135,18 @@ def histogram_moments(edges: Sequence[float], cumulative: Sequence[float]) -> tu
         total, first, second = total + weight, first + weight * mean, second + weight * square
         lower = edge
     return (first / total, second / total) if total > 0.0 else None
+
+
+def shortest_tokens(edges: Sequence[float], cumulative: Sequence[float]) -> float:
+    """The highest edge of a cumulative histogram that next to no answer is below; 0 where there are too few to say.
+
+    How many are is reckoned by the rule of succession, (below + 1) / (all + 2).
+    """
+    if histogram_moments(edges, cumulative) is None:
+        return 0.0
+    counted = list(zip(edges, cumulative, strict=False))
+    below = SELDOM * (counted[-1][1] + 2.0) - 1.0
+    return max((edge for edge, count in counted if count <= below and math.isfinite(edge)), default=0.0)
 
 
 @lru_cache(maxsize=4096)
@@ -186,13 +199,6 @@ def _log_uniform(low: float, high: float) -> tuple[float, float]:
         return value, value * value
     width = math.log(high / low)
     return (high - low) / width, (high**2 - low**2) / (2.0 * width)
-
-
-def _rescaled(moments: tuple[float, float], mean: float | None) -> tuple[float, float]:
-    if mean is None or not math.isfinite(mean) or mean < 1.0:
-        return moments
-    ratio = mean / moments[0]
-    return mean, moments[1] * ratio**2
 
 
 def _cv(first: float, second: float) -> float:

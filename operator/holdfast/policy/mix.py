@@ -6,7 +6,7 @@ import math
 
 from holdfast.domain.signals import LengthHistogram
 from holdfast.domain.value import value
-from holdfast.enginemodel.mix import DEFAULT_CV, LengthMix, histogram_moments
+from holdfast.enginemodel.mix import DEFAULT_CV, LengthMix, histogram_moments, shortest_tokens
 from holdfast.policy.traffic import Seen
 
 PRIOR_PROMPT_TOKENS = 1155.0
@@ -92,6 +92,7 @@ def length_mix(lengths: Lengths, prompts: LengthHistogram, outputs: LengthHistog
         cached_share=round(lengths.cached_share / CACHED_GRID) * CACHED_GRID,
         prompt_cv=_variation(prompts),
         output_cv=_variation(outputs),
+        shortest_output=shortest_tokens(outputs.edges_tokens, outputs.cumulative),
     )
 
 

@@ -26,6 +26,7 @@ from holdfast.domain.signals import (
     still_seconds,
 )
 from holdfast.domain.snapshot import Timing
+from holdfast.enginemodel.mix import LENGTH_EDGES
 from holdfast.simulator.twin.books import EXACT, STEPS, hang
 from holdfast.simulator.twin.cluster import Pod, Service
 from holdfast.simulator.twin.series import COLUMNS, IN_FLIGHT, Series, gained, rows_of, usage_of
@@ -37,9 +38,6 @@ LENGTHS_SECONDS = 600.0
 SUMMED_SECONDS = 180.0
 SLOW_PERIOD_SECONDS = 60.0
 """What the operator asks once a minute: lengths, and sums over steps."""
-
-LENGTH_EDGES = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
-"""vLLM's edges of prompt and answer lengths, up to a context of half a million tokens."""
 
 _BEGUN = slice(COLUMNS.index("ttft_count"), COLUMNS.index("ttft_count") + 1)
 _GOOD = COLUMNS.index("judged_good")
