@@ -276,7 +276,8 @@ def test_the_shipped_scenarios_are_good() -> None:
 def test_a_policy_or_a_knob_that_does_not_exist_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(scenario_file(tmp_path, small_scenario()))
     for words, told in (
-        (["--policy", "magic"], "'magic' is no policy: take one of"),
+        (["--policy", "magic"], "'magic' is no policy: take one of all, holdfast, "),
+        (["--policy", "magic"], ", static-peak, oracle"),
         (["--policy", "static:0"], "static needs a size"),
         (["--policy", "static:²"], "static needs a size"),
         (["--policy", f"static:{'9' * 5000}"], "static needs a size"),

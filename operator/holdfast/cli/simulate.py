@@ -229,7 +229,7 @@ def _simulated(scenario: Scenario, declared: Sequence[Declared], entrant: _Entra
 def _check(entrant: _Entrant, scenario: Scenario) -> None:
     """Tell of a wrong name before anything runs."""
     if entrant.name not in SEARCHED:
-        make_policy(entrant.name, entrant.knobs)
+        make_policy(entrant.name, entrant.knobs, SEARCHED)
     elif len(scenario.services) > 1:
         raise BadPolicy(f"{entrant.name} is for scenarios of one service: name sizes with static:N")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from holdfast import policy
@@ -139,12 +139,15 @@ ALIASES: Mapping[str, str] = {"dynamo-load": "dynamo-sla", "forecast-hourly": "s
 """Further names: what a planner does, for the product that does it so."""
 
 
-def make_policy(text: str, knobs: Mapping[str, float]) -> Policy:
-    """The policy of a name such as `holdfast-slow`, `static:4` or `hpa`; BadPolicy names the remedy."""
+def make_policy(text: str, knobs: Mapping[str, float], others: Iterable[str] = ()) -> Policy:
+    """The policy of a name such as `holdfast-slow`, `static:4` or `hpa`; BadPolicy names the remedy.
+
+    `others` are names that the caller takes besides.
+    """
     name, _, argument = text.partition(":")
     known = ALIASES.get(name, name)
     if known not in POLICIES:
-        raise BadPolicy(f"{text!r} is no policy: take one of {', '.join(_names())}")
+        raise BadPolicy(f"{text!r} is no policy: take one of {', '.join((*_names(), *others))}")
     if argument and name != STATIC:
         raise BadPolicy(f"{text!r}: only static takes a number after a colon")
     shipped, make = POLICIES[known]
