@@ -1,10 +1,11 @@
 """Closed-form capacity against the scheduler loop: the largest rate that attains the objective, by both.
 
-    python benchmarks/capacity_closed_form.py            # all cases, about 15 minutes
-    python benchmarks/capacity_closed_form.py --quick    # every fourth, shorter runs
+    python benchmarks/capacity_closed_form.py [--data DIR]            # all cases
+    python benchmarks/capacity_closed_form.py [--data DIR] --quick    # every fifth, shorter runs
 
-The loop is searched by bisection with common random numbers; its rate has a standard error of a few per cent. A ratio
-below 1 means that the closed form promises less than the loop keeps.
+Lengths are lognormal and, with a folder of traces, also those of Azure's two of 2023. The loop is the twin's, asked for
+its rate by bisection, three draws of requests; the error is that of their mean. A ratio below 1 means that the closed
+form promises less than the loop keeps; `lognormal` is the ratio without what is known of the shortest answers.
 """
 
 from __future__ import annotations
@@ -15,19 +16,22 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 
 from holdfast.domain.service import Slo
-from holdfast.enginemodel.capacity import BatchLimits, capacity
+from holdfast.enginemodel.capacity import BatchLimits, Capacity, capacity
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import EnginePrior, engine_prior
-from holdfast.enginemodel.replay import Arrival, replay
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.working import working_point
+from holdfast.simulator.twin.capacity import Bench, Horizon, Lengths, SimulatedRate, fitting, pairs
+from holdfast.simulator.twin.fleet import EngineKind
+from holdfast.simulator.twin.traces import read_trace
 
 ENGINES = (
     ("Qwen/Qwen3-8B", "h100", 1),
@@ -43,6 +47,10 @@ MIXES = {  # mean prompt, cv, mean output, cv
     "writing": (250, 1.0, 600, 0.7),
     "fixed": (512, 0.0, 128, 0.0),
 }
+TRACES = {
+    "chat trace": "azure2023/AzureLLMInferenceTrace_conv.csv",
+    "code trace": "azure2023/AzureLLMInferenceTrace_code.csv",
+}
 SLOS = {
     "interactive": Slo(0.5, 0.03, 0.99, 3600),
     "server": Slo(2.0, 0.1, 0.99, 3600),
@@ -50,6 +58,10 @@ SLOS = {
 }
 
 RESIDENCES = 15
+DRAWS = 3
+MOST_TOKENS = 16_000
+FIRST_GUESS_RPS = 1.0
+"""Where the closed form says that there is no rate."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +72,22 @@ class Case:
     mix: str
     slo: str
     closed_rps: float
+    lognormal_rps: float
     looped_rps: float
+    error_rps: float
     bound_by: str
     milliseconds: float
 
     @property
     def ratio(self) -> float:
-        return self.closed_rps / self.looped_rps if self.looped_rps else math.inf if self.closed_rps else 1.0
+        return self._ratio(self.closed_rps)
+
+    @property
+    def lognormal_ratio(self) -> float:
+        return self._ratio(self.lognormal_rps)
+
+    def _ratio(self, rate: float) -> float:
+        return rate / self.looped_rps if self.looped_rps else math.inf if rate else 1.0
 
 
 def lengths(mix: tuple[float, float, float, float], count: int, most: int) -> list[tuple[int, int]]:
@@ -80,85 +101,92 @@ def lengths(mix: tuple[float, float, float, float], count: int, most: int) -> li
     return list(zip(*columns, strict=True))
 
 
-class Loop:
-    """The scheduler loop at any rate, with common random numbers."""
-
-    def __init__(self, prior: EnginePrior, pairs: list[tuple[int, int]], slo: Slo) -> None:
-        self.timer, self.pairs, self.slo = prior.timer, pairs, slo
-        self.gaps = np.cumsum(np.random.default_rng(11).exponential(1.0, len(pairs)))
-        self.limits = SchedulerLimits(prior.max_num_seqs_default, prior.max_num_batched_tokens_default, prior.kv_tokens)
-
-    def attainment(self, rate: float) -> float:
-        """Share of good requests among those after the warm-up fifth."""
-        arrivals = [
-            Arrival(float(at), prompt, output)
-            for at, (prompt, output) in zip(self.gaps / rate, self.pairs, strict=True)
-        ]
-        outcomes = replay(arrivals, self.limits, self.timer)[len(arrivals) // 5 :]
-        return sum(outcome.good(self.slo) for outcome in outcomes) / len(outcomes)
-
-    def capacity(self, start: float) -> float:
-        """The largest rate that attains, within 3 %."""
-        low, high = 0.0, max(start, 0.02)
-        while self.attainment(high) >= self.slo.objective:
-            low, high = high, high * 1.5
-        if low == 0.0 and self.attainment(high / 64) < self.slo.objective:
-            return 0.0
-        low = low or high / 64
-        while high / low > 1.03:
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if self.attainment(middle) >= self.slo.objective else (low, middle)
-        return math.sqrt(low * high)
+def known_lengths(data: Path | None) -> Mapping[str, Lengths]:
+    """By name, those of traces only where there is a folder of them."""
+    found = {name: Lengths(*np.array(lengths(mix, 20_000, MOST_TOKENS)).T) for name, mix in MIXES.items()}
+    for name, path in TRACES.items() if data else ():
+        trace = read_trace(data / path, "azure")
+        found[name] = fitting(Lengths(trace.prompt_tokens, trace.output_tokens), MOST_TOKENS)
+    return found
 
 
-def compare(engine: tuple[str, str, int], mix: str, slo: str, requests: int) -> Case:
+def compare(engine: tuple[str, str, int], mix: str, slo: str, drawn: Lengths, requests: int) -> Case:
     """Both capacities of one case; the closed form sees a fitted law and moments, the loop the table and lengths."""
     model, accelerator, gpus = engine
     prior = engine_prior(model, accelerator, None, gpus)
-    pairs = lengths(MIXES[mix], requests, 16_000)
-    moments = LengthMix.from_pairs(pairs)
-    limits = BatchLimits(prior.max_num_seqs_default, prior.max_num_batched_tokens_default)
-
-    working = working_point(prior.timer, moments, limits, prior.kv_tokens, SLOS[slo], start=prior.law)
+    moments = LengthMix.from_pairs(pairs(drawn))
     started = time.process_time()
-    result = capacity(working.law, moments, limits, prior.kv_tokens, SLOS[slo])
+    result = closed(prior, moments, SLOS[slo])
     elapsed = time.process_time() - started
+    lone = closed(prior, replace(moments, shortest_output=0.0), SLOS[slo])
     # A run must be long against the residence of a request: a multiple of the sequences that are there at a time.
-    longer = lengths(MIXES[mix], max(requests, round(RESIDENCES * result.sequences)), 16_000)
-    looped = Loop(prior, longer, SLOS[slo]).capacity(result.rate_rps)
-    name = f"{model.split('/')[-1]} {gpus}x{accelerator}"
-    return Case(name, mix, slo, result.rate_rps, looped, result.bound_by.value, elapsed * 1e3)
+    looped = loop(prior, SLOS[slo], drawn, max(requests, round(RESIDENCES * result.sequences)), result.rate_rps)
+    return Case(
+        f"{model.split('/')[-1]} {gpus}x{accelerator}",
+        mix,
+        slo,
+        result.rate_rps,
+        lone.rate_rps,
+        looped.rate_rps,
+        looped.error_rps,
+        result.bound_by.value,
+        elapsed * 1e3,
+    )
 
 
-def cases(quick: bool) -> Iterator[tuple[tuple[str, str, int], str, str]]:
-    everything = list(product(ENGINES, MIXES, SLOS))
+def closed(prior: EnginePrior, moments: LengthMix, slo: Slo) -> Capacity:
+    """By the formula, with a law that is fitted where the engine works."""
+    limits = BatchLimits(prior.max_num_seqs_default, prior.max_num_batched_tokens_default)
+    law = working_point(prior.timer, moments, limits, prior.kv_tokens, slo, start=prior.law).law
+    return capacity(law, moments, limits, prior.kv_tokens, slo)
+
+
+def loop(prior: EnginePrior, slo: Slo, drawn: Lengths, requests: int, guess_rps: float) -> SimulatedRate:
+    """By simulation of so many requests at each rate."""
+    limits = SchedulerLimits(prior.max_num_seqs_default, prior.max_num_batched_tokens_default, prior.kv_tokens)
+    bench = Bench(EngineKind(prior.timer, limits), slo, drawn, DRAWS, Horizon(math.inf, requests, 0.0))
+    return bench.rate(guess_rps or FIRST_GUESS_RPS)
+
+
+def cases(mixes: Sequence[str], quick: bool) -> Iterator[tuple[tuple[str, str, int], str, str]]:
+    everything = list(product(ENGINES, mixes, SLOS))
     yield from everything[:: 5 if quick else 1]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of traces")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--requests", type=int, help="requests per run (3000; quick 1500)")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    results = []
-    for engine, mix, slo in cases(arguments.quick):
-        case = compare(engine, mix, slo, arguments.requests or (1500 if arguments.quick else 3000))
+    known, results = known_lengths(arguments.data), []
+    for engine, mix, slo in cases(list(known), arguments.quick):
+        case = compare(engine, mix, slo, known[mix], arguments.requests or (1500 if arguments.quick else 3000))
         results.append(case)
         if not arguments.json:
-            rates = f"closed {case.closed_rps:6.2f}  loop {case.looped_rps:6.2f}  ratio {case.ratio:5.2f}"
-            print(f"{case.engine:32} {case.mix:8} {case.slo:12} {rates}  {case.bound_by}", flush=True)
-    ratios = [case.ratio for case in results if 0 < case.ratio < math.inf and case.looped_rps]
-    near = sum(0.85 <= ratio <= 1.15 for ratio in ratios)
+            print(_line(case), flush=True)
     if arguments.json:
         print(json.dumps([asdict(case) | {"ratio": case.ratio} for case in results]))
     else:
-        print(
-            f"{len(ratios)} of {len(results)} feasible by both: median ratio {statistics.median(ratios):.2f}, "
-            f"{min(ratios):.2f}..{max(ratios):.2f}, within 15 %: {near}, above 1.15: {sum(r > 1.15 for r in ratios)}, "
-            f"{statistics.median(case.milliseconds for case in results):.1f} ms each"
-        )
+        print(_summary("closed form", [case.ratio for case in results if case.closed_rps and case.looped_rps]))
+        print(_summary("lognormal", [case.lognormal_ratio for case in results if case.closed_rps and case.looped_rps]))
+        print(f"{statistics.median(case.milliseconds for case in results):.1f} ms of CPU each")
     return 0
+
+
+def _line(case: Case) -> str:
+    rates = f"closed {case.closed_rps:6.2f}  loop {case.looped_rps:6.2f} +- {case.error_rps:4.2f}"
+    ratios = f"ratio {case.ratio:5.2f}  lognormal {case.lognormal_ratio:5.2f}"
+    return f"{case.engine:32} {case.mix:10} {case.slo:12} {rates}  {ratios}  {case.bound_by}"
+
+
+def _summary(name: str, ratios: Sequence[float]) -> str:
+    near = sum(0.85 <= ratio <= 1.15 for ratio in ratios)
+    spread = f"median ratio {statistics.median(ratios):.2f}, {min(ratios):.2f}..{max(ratios):.2f}"
+    return (
+        f"{name}: {len(ratios)} feasible by both, {spread}, within 15 %: {near}, above: {sum(r > 1.15 for r in ratios)}"
+    )
 
 
 if __name__ == "__main__":

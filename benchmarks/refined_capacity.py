@@ -12,6 +12,8 @@ Holdfast plays each scenario with and without the plugin, seeds 1 and up; what a
   true bench    the loop with the twin's own steps, admission and recorded lengths, which no worker can know better
   true fleet    the same of five replicas behind the scenario's router
   slowness 1    the closed form for steps that take as long as the prior says, whatever was observed
+  lognormal     the closed form with answers of a lognormal alone, whatever is known of the shortest
+  quantiles     the closed form with the recorded answers' quantiles in place of any lognormal
   x 0.8         the closed form times a factor
 
 Answers come at once and cost nothing, which no worker can do: an upper bound of what refinement brings. Everything else
@@ -33,17 +35,18 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.autoscaling.cases import CASES, Case
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import AcceleratorOption, ServiceSpec, Slo
 from holdfast.domain.snapshot import Snapshot
-from holdfast.enginemodel.mix import LengthMix
+from holdfast.enginemodel.mix import BIN_WEIGHTS, LengthMix
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.policy.replicarate import SLOWNESS_GRID, ReplicaRate, StepLawModel, _on_grid
 from holdfast.render.engine_limits import engine_limits
@@ -83,6 +86,18 @@ STEP_LAW = StepLawModel()
 CLOSED = "closed form"
 Carried = Callable[[ServiceSpec, AcceleratorOption, LengthMix, float, float], float]
 """Requests per second of a replica, for the questions of an engine model and the closed form's answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told(LengthMix):
+    """A mix whose answers are those of `bins`."""
+
+    bins: tuple[float, ...] = ()
+
+    @property
+    def output_bins(self) -> NDArray[np.float64]:
+        """Tokens of answers that stand for the bins of BIN_WEIGHTS."""
+        return np.array(self.bins)
 
 
 @dataclass(frozen=True)
@@ -183,13 +198,23 @@ class Played:
 
         return answer
 
+    def quantiles(
+        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, closed_rps: float
+    ) -> float:
+        """The closed form's answer for the recorded lengths of answers, with the believed mean."""
+        outputs = nearest(self.each.workload, mix).output_tokens
+        bins = np.quantile(outputs, np.cumsum(BIN_WEIGHTS) - 0.5 * BIN_WEIGHTS)
+        told = Told(**asdict(mix), bins=tuple((bins * mix.output_tokens / (bins @ BIN_WEIGHTS)).tolist()))
+        return STEP_LAW.rate(spec, option, told, slowness).rate_rps
+
     def sources(self) -> Mapping[str, Carried]:
         """Where capacities come from, by name; the lengths are those of this seed."""
         scaled = {f"x {factor:g}": _times(factor) for factor in FACTORS}
         behind = Routing(self.scenario.cluster.router)
         true = {"true bench": self.true(1, ALONE), "true fleet": self.true(BESIDE, behind)}
         told = {"histograms": self.histograms(unslowed=False), "unslowed": self.histograms(unslowed=True)}
-        return {CLOSED: _times(1.0), "loop": self.loop, **told, **true, "slowness 1": _unslowed, **scaled}
+        closed = {"slowness 1": _unslowed, "lognormal": _lognormal, "quantiles": self.quantiles}
+        return {CLOSED: _times(1.0), "loop": self.loop, **told, **true, **closed, **scaled}
 
 
 @lru_cache(maxsize=4096)
@@ -203,6 +228,12 @@ def _unslowed(
     spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, closed_rps: float
 ) -> float:
     return STEP_LAW.rate(spec, option, mix, 1.0).rate_rps
+
+
+def _lognormal(
+    spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, closed_rps: float
+) -> float:
+    return STEP_LAW.rate(spec, option, replace(mix, shortest_output=0.0), slowness).rate_rps
 
 
 def _times(factor: float) -> Carried:

@@ -24,9 +24,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.capacity_closed_form import Loop, lengths
+from benchmarks.capacity_closed_form import lengths
 from holdfast.domain.service import Slo
-from holdfast.enginemodel.prior import engine_prior
+from holdfast.enginemodel.prior import EnginePrior, engine_prior
+from holdfast.enginemodel.replay import Arrival, replay
+from holdfast.enginemodel.scheduler import SchedulerLimits
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 CONVERSATIONS = (1155.0, 1.0, 211.0, 1.0)
@@ -68,6 +70,37 @@ class Cost(NamedTuple):
     def seconds_wanted(self) -> float:
         """CPU seconds of as many draws as the error that was asked for takes."""
         return self.cpu_seconds * max(1.0 / self.draws, (self.error / WANTED_ERROR) ** 2)
+
+
+class Loop:
+    """The scheduler loop in plain Python at any rate, with common random numbers."""
+
+    def __init__(self, prior: EnginePrior, pairs: list[tuple[int, int]], slo: Slo) -> None:
+        self.timer, self.pairs, self.slo = prior.timer, pairs, slo
+        self.gaps = np.cumsum(np.random.default_rng(11).exponential(1.0, len(pairs)))
+        self.limits = SchedulerLimits(prior.max_num_seqs_default, prior.max_num_batched_tokens_default, prior.kv_tokens)
+
+    def attainment(self, rate: float) -> float:
+        """Share of good requests among those after the warm-up fifth."""
+        arrivals = [
+            Arrival(float(at), prompt, output)
+            for at, (prompt, output) in zip(self.gaps / rate, self.pairs, strict=True)
+        ]
+        outcomes = replay(arrivals, self.limits, self.timer)[len(arrivals) // 5 :]
+        return sum(outcome.good(self.slo) for outcome in outcomes) / len(outcomes)
+
+    def capacity(self, start: float) -> float:
+        """The largest rate that attains, within 3 %."""
+        low, high = 0.0, max(start, 0.02)
+        while self.attainment(high) >= self.slo.objective:
+            low, high = high, high * 1.5
+        if low == 0.0 and self.attainment(high / 64) < self.slo.objective:
+            return 0.0
+        low = low or high / 64
+        while high / low > 1.03:
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if self.attainment(middle) >= self.slo.objective else (low, middle)
+        return math.sqrt(low * high)
 
 
 def plain(question: Question, requests: int, draws: int) -> Cost:
