@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 
@@ -116,7 +117,7 @@ def simulated(case: Case, data: Path, policy: str, knob: float | None, seed: int
     """Make one run."""
     started = time.monotonic()
     scenario = case.scenario()
-    declared = [with_limits(each, limits) for each in case.declared(scenario, data, seed)]
+    declared = [with_limits(each, limits) for each in _declared(case, data, seed)]
     if policy in SEARCHED:
         finished = SEARCHED[policy](scenario, declared, seed, lambda share: None)
     else:
@@ -124,6 +125,12 @@ def simulated(case: Case, data: Path, policy: str, knob: float | None, seed: int
         finished = simulate(scenario, declared, make_policy(policy, knobs), seed)
     wall_seconds = time.monotonic() - started
     return replace(_row(case, finished, wall_seconds), scarcity=_scarcity(case, policy, finished, declared[0]))
+
+
+@lru_cache(maxsize=16)
+def _declared(case: Case, data: Path, seed: int) -> Sequence[Declared]:
+    """The case's services; one process plays many policies with the same requests."""
+    return case.declared(case.scenario(), data, seed)
 
 
 def _scarcity(case: Case, policy: str, run: Finished, each: Declared) -> Scarcity | None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-LONGEST_SECONDS = 3600.0
-
 
 @dataclass(frozen=True, slots=True)
 class Steps:
@@ -29,6 +27,11 @@ class Behavior:
     up: Steps = Steps(100.0, 4, 15.0, 0.0)
     down: Steps = Steps(100.0, None, 15.0, 300.0)
 
+    @property
+    def longest_seconds(self) -> float:
+        """What is older counts for nothing."""
+        return max(max(steps.period_seconds, steps.window_seconds) for steps in (self.up, self.down))
+
 
 @dataclass(slots=True)
 class Governor:
@@ -41,8 +44,9 @@ class Governor:
     def size(self, now: float, current: int, wanted: int) -> int:
         """The size that may be taken now on the way to the wanted one."""
         found = self._limited(now, current, self._stabilized(now, current, wanted))
-        self.recommended = [each for each in self.recommended if each[0] > now - LONGEST_SECONDS]
-        self.changed = [each for each in self.changed if each[0] > now - LONGEST_SECONDS]
+        oldest = now - self.behavior.longest_seconds
+        self.recommended = [each for each in self.recommended if each[0] > oldest]
+        self.changed = [each for each in self.changed if each[0] > oldest]
         if found != current:
             self.changed.append((now, found - current))
         return found

@@ -50,7 +50,7 @@ class Policy(Protocol):
 
 @runtime_checkable
 class Watching(Protocol):
-    """A policy that looks at single engines, which a snapshot does not tell apart."""
+    """A policy that looks at single engines, which a snapshot does not tell apart; its snapshots have no histograms."""
 
     def watch(self, look: Look) -> None:
         """Called once, before the run."""

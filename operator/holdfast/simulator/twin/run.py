@@ -117,7 +117,8 @@ class _Run:
         kinds = scenario.cluster.accelerators.items()
         hardware = [Hardware(name, kind.gpus, kind.cold_start, kind.cold_start_jitter) for name, kind in kinds]
         self.cluster = Cluster(hardware, self.services, seed)
-        self.views = [View(service, self.timing) for service in self.services]
+        histograms = not isinstance(policy, Watching)
+        self.views = [View(service, self.timing, histograms) for service in self.services]
         self.reads = not isinstance(policy, Foreknown)
         self.sizes = [Sizes() for _ in self.services]
         self.changes: list[Change] = []

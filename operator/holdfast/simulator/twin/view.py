@@ -46,11 +46,15 @@ _STEPS = slice(COLUMNS.index(STEPS[0]), COLUMNS.index(STEPS[-1]) + 1)
 
 
 class View:
-    """Scrapes one service and answers as holdfast.observe would; `blind` while Prometheus is gone."""
+    """Scrapes one service and answers as holdfast.observe would; `blind` while Prometheus is gone.
 
-    def __init__(self, service: Service, timing: Timing) -> None:
+    Lengths are counted in `histograms` where anybody looks at them.
+    """
+
+    def __init__(self, service: Service, timing: Timing, histograms: bool = True) -> None:
         self._service = service
         self._timing = timing
+        self._histograms = histograms
         self._series: dict[Pod, Series] = {}
         self._finished: deque[tuple[float, int]] = deque([(0.0, 0)])
         self._lengths = (LengthHistogram(), LengthHistogram())
@@ -93,7 +97,9 @@ class View:
         state, detail = self._state(now)
         if now >= self._slow_due:
             self._slow_due = now + SLOW_PERIOD_SECONDS
-            self._lengths, self._steps = self._read_lengths(now), self._read_steps(now)
+            self._steps = self._read_steps(now)
+            if self._histograms:
+                self._lengths = self._read_lengths(now)
         hung, start = self._hung(now), now - self.interval_seconds
         counts = gained(list(self._series.values()), start, now)
         return Traffic(
