@@ -114,8 +114,8 @@ BOOK = np.dtype(
 seconds."""
 
 PLAN = np.dtype(fields_of(np.int64, "chunks", "going_on", "decodes", "kv_tokens", "alike"))
-"""One record: the chunks of the step just planned, those of requests that ran before it, and its decodes; steps after
-it before an answer of them ends."""
+"""One record: the chunks of the step just planned, those of requests that ran before it, and its decodes. After it,
+so many steps do not yet end anybody's answer: they are `alike`."""
 
 CONNECTION = np.dtype(fields_of(np.int64, "engine", "born", "request"))
 """Whom a connection leads to, and the last request on it."""

@@ -232,7 +232,6 @@ def _begin(world: World, where: int) -> float:
         else:
             chunks[count, 0], chunks[count, 1] = tokens, computed
             count += 1
-        # Whose answer goes on after this step, with the same number of sequences as long as nobody's ends.
         alike = min(alike, request["output"] - request["generated"] - 1)
         request["computed"] = computed + tokens
         budget -= tokens
@@ -248,39 +247,46 @@ def _begin(world: World, where: int) -> float:
 
 @inner
 def _decode_on(world: World, where: int, until: float) -> None:
-    """After a step in which all decode and nobody waits: end it and take the next ones that are alike, all at once.
+    """Where nobody waits: end the step just begun, and begin and end those that follow and are alike, all but the last.
 
-    They are while no answer ends and blocks are left for all. What it takes is what step by step would have been taken.
+    They are alike while all decode, no answer ends and blocks are left for everybody. Times add up as step by step.
     """
-    engine, row, plan = world.engines[where], world.running[where], world.plan[0]
-    running = engine["running"]
-    if plan["chunks"] > 0 or plan["decodes"] < running or engine["threshold"] == 1 or engine["tokens"] <= running:
-        return
-    steps, kv_tokens, taken = min(plan["alike"], _surely_fit(engine)), plan["kv_tokens"], 0
-    while taken < steps and engine["due"] < until:
+    engine, timer = world.engines[where], world.layout[world.engines[where]["timer"]]
+    running, kv_tokens = engine["running"], world.plan[0]["kv_tokens"]
+    most, taken = _steps_alike(engine, world.plan[0]), 0
+    while taken < most and engine["due"] < until:
         kv_tokens += running
-        seconds = step_seconds(
-            world.points, world.layout[engine["timer"]], world.chunks, 0, running, kv_tokens / running
-        )
+        seconds = step_seconds(world.points, timer, world.chunks, 0, running, kv_tokens / running)
         engine["due"] += engine["stretch"] * seconds
         taken += 1
-    if taken == 0:
-        return
-    for position in range(running):
-        request = world.requests[row[position]]
-        request["generated"] += taken
-        request["computed"] += taken
-        wanted = blocks_of(request["computed"]) - request["blocks"]
-        if wanted > 0:
-            request["blocks"] += wanted
-            engine["free_blocks"] -= wanted
-    engine["output_tokens"] += taken * running
+    if taken > 0:
+        _decoded(world, where, taken)
 
 
 @inner
-def _surely_fit(engine: Record) -> int:
-    """Steps of decodes for which blocks are left, wherever in their last block all sequences are."""
-    return int(engine["free_blocks"] // engine["running"] * BLOCK_TOKENS)
+def _steps_alike(engine: Record, plan: Record) -> int:
+    """Steps that may follow the one just planned with nothing but one token more for each sequence."""
+    running = engine["running"]
+    # Where a chunk has room for a single token, what looks like a decode may be a part of a prompt.
+    if plan["chunks"] > 0 or plan["decodes"] < running or engine["threshold"] == 1 or engine["tokens"] <= running:
+        return 0
+    # Wherever in their last blocks they are, so many tokens of each fit into what is free.
+    fitting = engine["free_blocks"] // running * BLOCK_TOKENS
+    return int(min(plan["alike"], fitting))
+
+
+@inner
+def _decoded(world: World, where: int, steps: int) -> None:
+    """Give every running sequence a token for each of these steps, and the blocks that it takes."""
+    engine, row = world.engines[where], world.running[where]
+    for position in range(engine["running"]):
+        request = world.requests[row[position]]
+        request["generated"] += steps
+        request["computed"] += steps
+        wanted = blocks_of(request["computed"]) - request["blocks"]
+        request["blocks"] += wanted
+        engine["free_blocks"] -= wanted
+    engine["output_tokens"] += steps * engine["running"]
 
 
 @inner
