@@ -78,6 +78,14 @@ async def test_an_object_that_somebody_deletes_comes_back() -> None:
     assert api.objects[SERVICE]["spec"]["port"] == 8000
 
 
+async def test_an_object_that_was_deleted_here_and_is_wanted_again_was_deleted_by_nobody_else() -> None:
+    api = FakeApi()
+    applier = await applied(api)
+    del api.objects[SERVICE]
+    applier.forget(SERVICE)
+    assert applier.due(service(), shown(api), 1.0) is Due.RENDERED
+
+
 async def test_fields_of_others_are_theirs_however_often_they_change() -> None:
     api = FakeApi()
     applier = await applied(api)

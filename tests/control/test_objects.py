@@ -570,6 +570,19 @@ async def test_clients_count_as_led_to_the_activator_once_the_api_server_has_it(
     assert world.objects.holding(key) is False
 
 
+async def test_an_activator_that_leads_clients_stays_until_it_no_longer_does_though_the_service_may_not_rest() -> None:
+    deployment = "/apis/apps/v1/namespaces/prod/deployments/chat-activator"
+    world = Resting()
+    await world.settle()
+    world.holding = True
+    await world.tick()
+    world.part = parts(llmservice(generation=2), sizes={"h100": 1}, ready={"h100": 0})
+    assert [path for method, path in await world.tick() if method == "DELETE"] == []
+    assert "holdfast.dev/activator" in world.selector()
+    world.holding = False
+    assert {("PATCH", f"{CORE}/services/chat"), ("DELETE", deployment)} <= set(await world.tick())
+
+
 async def test_an_activator_goes_when_the_service_may_no_longer_rest_and_its_ways_once_it_holds_nothing() -> None:
     deployment = "/apis/apps/v1/namespaces/prod/deployments/chat-activator"
     ways = [("DELETE", f"{CORE}/services/{name}") for name in ("chat-activator", "chat-engines")]

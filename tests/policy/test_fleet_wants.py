@@ -20,9 +20,9 @@ from tests.policy.fluid import FixedRates
 from tests.policy.views import view
 
 
-def asked(*problems: Reason, ready: int = 4) -> Claim:
+def asked(*problems: Reason, ready: int = 4, exists: bool = True) -> Claim:
     """Of a service that is promised ten replicas and has fewer pods."""
-    group = Group("h100", size=10, exists=True, ready=replicas(ready))
+    group = Group("h100", size=10 if exists else 0, exists=exists, ready=replicas(ready))
     seen = view(of=service().with_replicas_between(10, 20), group=group)
     told = tuple(ClusterProblem(reason, "chat-h100: no") for reason in problems)
     seen = replace(seen, service=replace(seen.service, problems=told))
@@ -38,6 +38,17 @@ def test_replicas_on_their_way_count() -> None:
 def test_replicas_that_may_not_be_made_take_gpus_from_nobody_whoever_is_promised_them(reason: Reason) -> None:
     claim = asked(reason)
     assert (claim.want, claim.least, claim.running) == (4, 4, 4)
+
+
+@pytest.mark.parametrize("reason", [Reason.APPLY_FAILED, Reason.NAME_CONFLICT, Reason.INVALID])
+def test_a_service_whose_deployment_cannot_be_made_takes_gpus_from_nobody(reason: Reason) -> None:
+    claim = asked(reason, ready=0, exists=False)
+    assert (claim.want, claim.least, claim.running) == (0, 0, 0)
+    assert asked(ready=0, exists=False).want == 10
+
+
+def test_where_the_deployment_is_there_another_object_that_is_refused_takes_no_replica_back() -> None:
+    assert asked(Reason.APPLY_FAILED).want == 10
 
 
 def test_another_trouble_takes_no_replica_back() -> None:

@@ -153,6 +153,18 @@ def test_without_any_request_the_last_replica_goes_after_ten_minutes() -> None:
     assert condition(decision, ConditionType.SCALING_ACTIVE)[0] is True
 
 
+def test_whoever_raises_the_minimum_of_a_sleeping_service_has_nobody_sent_away_while_its_replica_starts() -> None:
+    world = asleep()
+    begun = world.now
+    world.of = service().with_replicas_between(1, 4)
+    assert world.tick().holding
+    assert world.size == 1
+    world.requests = Requests([begun + 1.0, begun + COLD_START / 2.0])
+    assert world.run(COLD_START - TICK).holding
+    assert world.run(30.0).holding is False
+    assert world.lost == 0
+
+
 def test_clients_are_led_to_the_activator_before_the_last_replica_goes() -> None:
     world, led = World(), []
     while world.size != 0:

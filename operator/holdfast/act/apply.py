@@ -79,6 +79,10 @@ class Applier:
         last = self._written.get(object_path(manifest))
         return last is not None and (shown is None or shown.state == last.state)
 
+    def forget(self, path: str) -> None:
+        """An object was deleted because it is no longer wanted: when it is again, nobody else has deleted it."""
+        self._written.pop(path, None)
+
     async def apply(self, manifest: Manifest, shown: Live | None = None, now: float = 0.0) -> None:
         """Apply one manifest with the rendering manager.
 

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from holdfast.act.api import ApiPort, Body
+from holdfast.act.api import ApiError, ApiPort, Body
 from holdfast.act.resources import collection_path
 from holdfast.api.llmservice import GROUP, KIND, VERSION
 from holdfast.domain.service import ServiceKey
@@ -18,8 +18,12 @@ _MESSAGE_LIMIT = 1024  # the API server refuses longer ones
 
 
 async def post_event(api: ApiPort, body: Body) -> None:
-    """Post one Event; the caller decides that it is news."""
-    await api.request("POST", collection_path("v1", "Event", body["metadata"]["namespace"]), body=body)
+    """Post one Event; the caller decides that it is news. Where one has its name it was told in this very moment."""
+    try:
+        await api.request("POST", collection_path("v1", "Event", body["metadata"]["namespace"]), body=body)
+    except ApiError as error:
+        if error.status != 409:
+            raise
 
 
 def event_body(

@@ -26,6 +26,7 @@ from holdfast.observe.mapping import epoch
 from holdfast.observe.prometheus import MetricsSource
 from holdfast.observe.traffic import TrafficRequest
 from holdfast.policy.measured import newest
+from holdfast.render.names import activator_name
 
 _LOG = logging.getLogger(__name__)
 _LEAST_PAUSE_SECONDS = 1.0  # a burst of edits must not become a burst of queries
@@ -111,7 +112,7 @@ class Loop:
             requests = [_request(part) for part in services]
             traffic = await self._metrics.observe(requests, now)
             history = await self._history_once(requests, now)
-            held = await self._activators.look([part.spec.key for part in services if not part.spec.min_replicas])
+            held = await self._activators.look([part.spec.key for part in services if _may_be_held(part)])
         with self._phase("decide"):
             snapshot = self._picture(services, traffic, history, held, measured, now)
             failed: dict[ServiceKey, Exception] = {}
@@ -208,6 +209,12 @@ def _record(snapshot: Snapshot, memory: policy.Memory, settings: policy.PolicySe
     except Exception:
         _LOG.exception("%s: what its decision was made from cannot be recorded", key)
         return ""
+
+
+def _may_be_held(part: ServiceParts) -> bool:
+    """Requests of it may be held: it may rest, or did a moment ago and its activator is still there."""
+    shown = part.shown("Deployment", activator_name(part.spec.key.name))
+    return not part.spec.min_replicas or (shown is not None and bool(shown.uid))
 
 
 def _request(part: ServiceParts) -> TrafficRequest:

@@ -156,6 +156,7 @@ class Objects:
         for live in work.unwanted:
             path = live_path(part.spec.key.namespace, live.kind, live.name)
             await delete(self._api, path, live.uid, after_its_pods=live.kind == "Deployment")
+            kept.applier.forget(path)
         if work.leftovers:
             await self._prune(kept, part, work.leftovers, now)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.service import AcceleratorOption
@@ -14,6 +14,10 @@ from holdfast.policy.sizes import Sizes
 from holdfast.policy.view import View
 
 REFUSALS = frozenset({Reason.QUOTA_EXCEEDED, Reason.PODS_FORBIDDEN})
+"""Why pods of a Deployment are not made."""
+
+UNMADE = frozenset({Reason.APPLY_FAILED, Reason.NAME_CONFLICT, Reason.INVALID})
+"""Why there may be no Deployment."""
 
 
 def claim_of(view: View, sizes: Sizes) -> Claim:
@@ -66,13 +70,15 @@ def _stays(view: View, wanted: Mapping[str, int] | None) -> tuple[tuple[Accelera
 
 
 def _allowed(view: View, group: Group, want: int) -> int:
-    """Without replicas that a quota or admission does not let be made: GPUs given up for those would lie idle."""
+    """Without replicas that cannot be made, as things are: GPUs given up for those would lie idle."""
+    if not group.exists and _has_problem(view, UNMADE):
+        return 0
     there = group.placed - group.draining + len(group.pending) + len(group.short)
-    return min(want, there) if there < group.size and _refused(view) else want
+    return min(want, there) if there < group.size and _has_problem(view, REFUSALS) else want
 
 
-def _refused(view: View) -> bool:
-    return any(problem.reason in REFUSALS for problem in view.service.problems)
+def _has_problem(view: View, reasons: Set[Reason]) -> bool:
+    return any(problem.reason in reasons for problem in view.service.problems)
 
 
 def _beside(view: View) -> tuple[str, ...]:
@@ -89,9 +95,10 @@ def _may_move(view: View, to: Option) -> bool:
     if any(to.hindrance) or not to.room.nodes or not math.isfinite(to.belief.rate_rps):
         return False
     known = view.seen.fresh and view.demand_rps is not None and math.isfinite(view.demand_rps)
-    moving = view.switching or view.held_by_people or view.asleep or view.learned.hangs.doubted or _refused(view)
+    moving = view.switching or view.held_by_people or view.asleep or view.learned.hangs.doubted
+    refused = _has_problem(view, REFUSALS)
     settled = all(group.observed and not group.rolling_out for group in view.groups)
-    return known and settled and not moving and _affordable(view, to)
+    return known and settled and not moving and not refused and _affordable(view, to)
 
 
 def _affordable(view: View, to: Option) -> bool:

@@ -18,9 +18,9 @@ _USER = 65532
 _COMPONENT = {"app.kubernetes.io/name": names.MANAGER, "app.kubernetes.io/component": "activator"}
 
 
-def is_wanted(service: LLMService, settings: RenderSettings) -> bool:
-    """Whether the service has an activator, also while replicas run."""
-    return bool(settings.activator_image) and service.spec.scaling.min == 0
+def is_wanted(service: LLMService, settings: RenderSettings, holding: bool = False) -> bool:
+    """Whether the service has an activator, also while replicas run; one that clients are led to stays so long."""
+    return bool(settings.activator_image) and (service.spec.scaling.min == 0 or holding)
 
 
 def activator(service: LLMService, settings: RenderSettings, context: RenderContext) -> Iterator[Manifest]:

@@ -44,7 +44,7 @@ def _common(
     service: LLMService, settings: RenderSettings, context: RenderContext, deployments: Sequence[Manifest]
 ) -> Iterator[Manifest]:
     yield objects.service_account(service)
-    with_activator = activator.is_wanted(service, settings)
+    with_activator = activator.is_wanted(service, settings, context.holding)
     yield objects.kubernetes_service(service, holding=with_activator and context.holding)
     if with_activator:
         yield from activator.activator(service, settings, context)
