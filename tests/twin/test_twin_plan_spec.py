@@ -208,6 +208,16 @@ def test_another_kind_of_object_is_refused(tmp_path: Path, capsys: pytest.Captur
     assert "kind 'Deployment': give the manifest of an LLMService" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("content", "told"), [("", "empty: name"), ("- chat\n", "no mapping: name")])
+def test_a_file_without_any_manifest_says_so(
+    content: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "service.yaml"
+    path.write_text(content)
+    assert main(["plan", "-f", str(path), "--rate", "5"]) == 2
+    assert told in capsys.readouterr().err
+
+
 def test_who_listens_to_nothing_gets_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", None)
