@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from holdfast.domain.service import Slo
-from holdfast.enginemodel.capacity import BatchLimits, Capacity, capacity
+from holdfast.enginemodel.capacity import BatchLimits, Capacity
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import EnginePrior, engine_prior
 from holdfast.enginemodel.scheduler import SchedulerLimits
@@ -137,8 +137,7 @@ def compare(engine: tuple[str, str, int], mix: str, slo: str, drawn: Lengths, re
 def closed(prior: EnginePrior, moments: LengthMix, slo: Slo) -> Capacity:
     """By the formula, with a law that is fitted where the engine works."""
     limits = BatchLimits(prior.max_num_seqs_default, prior.max_num_batched_tokens_default)
-    law = working_point(prior.timer, moments, limits, prior.kv_tokens, slo, start=prior.law).law
-    return capacity(law, moments, limits, prior.kv_tokens, slo)
+    return working_point(prior.timer, moments, limits, prior.kv_tokens, slo, start=prior.law).capacity
 
 
 def loop(prior: EnginePrior, slo: Slo, drawn: Lengths, requests: int, guess_rps: float) -> SimulatedRate:

@@ -78,8 +78,7 @@ class Campaign:
 
     def services(self, case: Case) -> list[ServiceSpec]:
         """The scenario's services, by priority."""
-        declared = case.declared(case.scenario(), self._data, seed=1)
-        return sorted((each.spec for each in declared), key=lambda spec: -spec.priority)
+        return sorted((each.spec for each in _declared(case, self._data, seed=1)), key=lambda spec: -spec.priority)
 
     def best_limits(self, case: Case) -> Limits:
         """The fixed limits with which a replica carries the most of the scenario's requests."""
@@ -91,9 +90,8 @@ class Campaign:
 
     def _first(self, case: Case) -> tuple[Scenario, Declared]:
         """The scenario and its only service, with the requests of the first seed."""
-        scenario = case.scenario()
-        (each,) = case.declared(scenario, self._data, seed=1)
-        return scenario, each
+        (each,) = _declared(case, self._data, seed=1)
+        return case.scenario(), each
 
     def front(
         self, case: Case, peer: str, seed: int, target: float, limits: Limits | None = None, near: int = 0

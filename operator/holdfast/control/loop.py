@@ -213,8 +213,10 @@ def _record(snapshot: Snapshot, memory: policy.Memory, settings: policy.PolicySe
 
 def _may_be_held(part: ServiceParts) -> bool:
     """Requests of it may be held: it may rest, or did a moment ago and its activator is still there."""
+    if not part.spec.min_replicas:
+        return True
     shown = part.shown("Deployment", activator_name(part.spec.key.name))
-    return not part.spec.min_replicas or (shown is not None and bool(shown.uid))
+    return shown is not None and bool(shown.uid)
 
 
 def _request(part: ServiceParts) -> TrafficRequest:
