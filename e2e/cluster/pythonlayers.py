@@ -29,6 +29,8 @@ USER = 65532
 
 _VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 _LIBRARY = f"{HOME}/lib/{_VERSION}"
+LIBRARIES = f"{_LIBRARY}/site-packages"
+SITE_SCRIPT = f"{_LIBRARY}/sitecustomize.py"
 _PROGRAMS = ("sh", "sleep", "cat", "env", "ls", "id", "tail", "kill", "rm", "mkdir")
 _RECIPE = "1"
 _UNUSED_STANDARD = {
@@ -99,8 +101,8 @@ def library_entries(scratch: Path) -> list[Entry]:
     entries += [Entry(path, file=file) for path, file in _shared_libraries(binaries).items()]
     entries += [Entry(f"bin/{name}", file=Path(path).resolve()) for name, path in programs.items()]
     entries.append(Entry(f"{HOME}/bin/{_VERSION}", file=python.resolve()))
-    entries.append(Entry(f"{_LIBRARY}/sitecustomize.py", text=site_script(f"/{_LIBRARY}/site-packages"), mode=0o644))
-    entries.append(Entry(f"{_LIBRARY}/site-packages/holdfast-source.pth", text=f"/{CODE}\n", mode=0o644))
+    entries.append(Entry(SITE_SCRIPT, text=site_script(f"/{LIBRARIES}"), mode=0o644))
+    entries.append(Entry(f"{LIBRARIES}/holdfast-source.pth", text=f"/{CODE}\n", mode=0o644))
     for link in (f"{HOME}/bin/python3", f"{HOME}/bin/python", "usr/bin/python3"):
         entries.append(Entry(link, link=f"/{HOME}/bin/{_VERSION}"))
     return entries + _system_entries()
@@ -151,7 +153,7 @@ def _distribution_files() -> Iterator[tuple[str, Path]]:
             path = Path(str(file.locate()))
             if ".." in file.parts or _UNUSED_PARTS.intersection(file.parts) or not path.is_file():
                 continue
-            yield f"{_LIBRARY}/site-packages/{file}", path
+            yield f"{LIBRARIES}/{file}", path
 
 
 def _compiled(files: dict[str, Path], scratch: Path) -> dict[str, Path]:

@@ -21,6 +21,7 @@ from e2e.vllm.model import write_model
 VERSION = "0.32.0"
 REPOSITORY = Path(__file__).resolve().parents[2]
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
+SITE = Path(__file__).with_name("site")
 _TORCH = "2.13.0+cpu"
 _RECIPE = "1"
 # vLLM asks for its version by this name, which the distribution for CPUs does not have.
@@ -60,7 +61,8 @@ class Environment:
 
     def variables(self) -> dict[str, str]:
         """Environment of a process on this machine that imports vLLM."""
-        return {**os.environ, "PYTHONPATH": str(self.packages), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+        path = os.pathsep.join((str(SITE), str(self.packages)))
+        return {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 
 def environment() -> Environment:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from e2e.cluster import images, packages, pythonlayers
 from e2e.cluster.archive import Entry, build_image, write_layer
-from e2e.vllm.environment import Environment
+from e2e.vllm.environment import SITE, Environment
 
 ENGINE_IMAGE = "holdfast.local/vllm-cpu:dev"
 
@@ -50,7 +50,12 @@ def _extras(vllm: Path) -> list[Entry]:
         raise FileNotFoundError("lscpu is missing: install util-linux")
     libraries = _libraries([Path(lscpu), *vllm.glob("vllm/*.so")])
     entries = [Entry(f"lib64/{path.name}", file=path.resolve()) for path in libraries if vllm not in path.parents]
-    return [Entry("bin/lscpu", file=Path(lscpu).resolve()), *entries]
+    site = pythonlayers.site_script(f"/{pythonlayers.LIBRARIES}") + (SITE / "sitecustomize.py").read_text()
+    return [
+        Entry("bin/lscpu", file=Path(lscpu).resolve()),
+        Entry(pythonlayers.SITE_SCRIPT, text=site, mode=0o644),
+        *entries,
+    ]
 
 
 def _libraries(programs: list[Path]) -> list[Path]:
