@@ -230,6 +230,10 @@ async def test_nobody_waits_for_ever() -> None:
 
 async def test_nobody_waits_for_a_service_that_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     async def unknown(*_: Any) -> None:
+        """What a pod's DNS says at the end of its search path, outside of the cluster, where nobody answers."""
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    async def no_such_service(*_: Any) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(upstream, "PROBE_SECONDS", 0.01)
@@ -240,9 +244,25 @@ async def test_nobody_waits_for_a_service_that_was_deleted(monkeypatch: pytest.M
         monkeypatch.setattr(asyncio, "open_connection", unknown)
         assert not (await asyncio.wait([asked], timeout=0.2))[0], "DNS alone turns nobody away"
         it.server.leave()
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
+        assert not (await asyncio.wait([asked], timeout=0.2))[0], "a DNS that does not answer turns nobody away"
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", no_such_service)
         status, body, _ = await asked
         assert (status, b"the service was deleted" in body) == (503, True)
         await it.server.emptied()
+
+
+@pytest.mark.parametrize(
+    ("search", "absolute"),
+    [
+        (["lab.svc.cluster.local", "svc.cluster.local", "cluster.local"], "chat-engines.lab.svc.cluster.local."),
+        (["corp.example", "lab.svc.k8s.corp.example"], "chat-engines.lab.svc.k8s.corp.example."),
+        (["default.svc.cluster.local", "svc.cluster.local", "cluster.local"], "chat-engines.lab.svc"),
+        ([], "chat-engines.lab.svc"),
+    ],
+)
+def test_the_name_of_the_engines_is_asked_for_in_full(search: list[str], absolute: str) -> None:
+    assert upstream.in_full("chat-engines.lab.svc", search) == absolute
 
 
 async def test_an_activator_that_ends_still_passes_on_what_it_holds() -> None:

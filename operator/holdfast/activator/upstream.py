@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 
 import aiohttp
 from aiohttp import web
@@ -116,11 +117,41 @@ class Upstream:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 _, writer = await asyncio.open_connection(self._address.host, self._address.port)
-        except (OSError, TimeoutError) as error:
-            self._unknown = isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
+        except socket.gaierror:
+            self._unknown = self._leaving and await self._is_unknown()
+            return False
+        except (OSError, TimeoutError):
             return False
         writer.close()
         return True
+
+    async def _is_unknown(self) -> bool:
+        """No such Service, says the cluster's own DNS: the search for a short name ends outside, and may fail there."""
+        name = in_full(self._address.host or "", _search_domains())
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await asyncio.get_running_loop().getaddrinfo(name, self._address.port)
+        except socket.gaierror as error:
+            return error.errno == socket.EAI_NONAME
+        except TimeoutError:
+            pass
+        return False
+
+
+def in_full(host: str, search: Sequence[str]) -> str:
+    """Return the absolute name of SERVICE.NAMESPACE.svc where a pod's search domains tell it, else the name itself."""
+    service, _, rest = host.partition(".")
+    domain = next((domain for domain in search if domain.startswith(f"{rest}.")), None)
+    return host if domain is None else f"{service}.{domain}."
+
+
+def _search_domains() -> list[str]:
+    """Return those that the kubelet wrote; none where they cannot be read."""
+    try:
+        lines = Path("/etc/resolv.conf").read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    return [domain for line in lines if line.startswith("search ") for domain in line.split()[1:]]
 
 
 async def _pieces(body: bytearray) -> AsyncIterator[bytes]:
