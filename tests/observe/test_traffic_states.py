@@ -33,6 +33,10 @@ def judged(*replicas: Replica, slow: SlowSignals | None = None, **rows: list[Sam
     return found[CHAT]
 
 
+def reporting(*pods: str) -> list[Sample]:
+    return [sample(NOW - 3, pod=pod) for pod in pods]
+
+
 def on_h100(seen: Traffic) -> AcceleratorTraffic:
     return dict(seen.by_accelerator)["h100"]
 
@@ -137,15 +141,19 @@ def test_engines_without_a_past_are_new_or_incomplete() -> None:
     anomalies = [sample(1.0, metric="newcomer", pod=pod) for pod in pods]
     assert traffic.newcomers(Answer((*anomalies, sample(1.0, metric="gappy", pod="x")))) == ({"prod"}, set(pods))
     born = [sample(birth, metric="born", pod=pod) for pod, birth in pods.items() if birth is not None]
-    seen = judged(engines=[ENGINE], anomalies=anomalies, newcomers=born)
+    seen = judged(*map(ready, pods), engines=reporting(*pods), anomalies=anomalies, newcomers=born)
     assert seen.state is SignalState.PARTIAL
     assert seen.detail.endswith("late, odd, silent")
-    assert judged(engines=[ENGINE], anomalies=anomalies[:1], newcomers=born[:1]).fresh
+    assert judged(ready("new"), engines=reporting("new"), anomalies=anomalies[:1], newcomers=born[:1]).fresh
 
 
 def test_an_engine_with_a_gap_is_incomplete() -> None:
-    seen = judged(engines=[ENGINE], anomalies=[sample(1.0, metric="gappy", pod="chat-0")])
+    seen = judged(ready("chat-0"), engines=[ENGINE], anomalies=[sample(1.0, metric="gappy", pod="chat-0")])
     assert (seen.state, seen.detail.rsplit(" ", 1)[1]) == (SignalState.PARTIAL, "chat-0")
+
+
+def test_an_engine_that_has_gone_leaves_no_gap_to_wait_for() -> None:
+    assert judged(ready("chat-0"), engines=[ENGINE], anomalies=[sample(1.0, metric="gappy", pod="chat-1")]).fresh
 
 
 def test_the_largest_edge_within_the_objective_counts() -> None:

@@ -17,6 +17,7 @@ class Facts:
     """What the checks judge, per service."""
 
     cells: Mapping[str, Counts]
+    there: frozenset[str]  # pods that the cluster has
     expected: Mapping[str, tuple[str, ...]]  # accelerator -> pods that should report by now
     foreign: tuple[str, ...]  # pods that report and are none of this cluster
     starting: bool
@@ -110,7 +111,8 @@ def _only_ours(facts: Facts) -> _Judgement:
 
 
 def _whole_counts(facts: Facts) -> _Judgement:
-    pods = sorted(pod for values in facts.cells.values() for pod in values.incomplete)
+    """Of an engine that has gone nothing more will come: it is no gap to wait for."""
+    pods = sorted(facts.there.intersection(pod for values in facts.cells.values() for pod in values.incomplete))
     if not pods:
         return None
     return SignalState.PARTIAL, f"too few samples in this interval to count all of: {_some(pods)}"

@@ -147,6 +147,7 @@ class _Table:
                 expected[replica.accelerator] = (*expected.get(replica.accelerator, ()), replica.name)
         return Facts(
             cells,
+            frozenset(pods),
             expected,
             self._strangers.found(request.key, pods, sampled_at, self._now),
             not ready,
