@@ -43,6 +43,11 @@ def revisions(told: dict[str, Any]) -> list[str]:
     return [option.revision for option in to_spec(LLMService.parse(told)).accelerators]
 
 
+def pods(told: dict[str, Any]) -> list[str]:
+    """What tells the pods on each accelerator from others."""
+    return [option.pods for option in to_spec(LLMService.parse(told)).accelerators]
+
+
 def edited(**parts: Any) -> dict[str, Any]:
     return {**LARGEST, "spec": {**LARGEST["spec"], **parts}}
 
@@ -56,6 +61,16 @@ def test_the_revision_of_engines_changes_with_what_they_are_and_with_nothing_els
         assert not set(revisions(edited(**other))) & set(before)
 
 
+def test_pods_are_others_with_their_template_and_not_with_bounds_and_prices() -> None:
+    before = pods(LARGEST)
+    assert len(set(before)) == 2
+    cheaper = [{**accelerator, "costPerHour": 0.1, "max": 9} for accelerator in LARGEST["spec"]["accelerators"]]
+    for same in ({"scaling": {"min": 3}}, {"budget": {}}, {"mode": "Auto"}, {"priority": 7}, {"accelerators": cheaper}):
+        assert pods(edited(**same)) == before
+    for other in ({"template": {"spec": {"priorityClassName": "high"}}}, {"engine": {"args": ["--enforce-eager"]}}):
+        assert not set(pods(edited(**other))) & set(before)
+
+
 def test_the_smallest_service_has_the_defaults_of_the_api() -> None:
     assert to_spec(LLMService.parse(SMALLEST)) == ServiceSpec(
         key=ServiceKey("prod", "chat"),
@@ -63,16 +78,17 @@ def test_the_smallest_service_has_the_defaults_of_the_api() -> None:
         generation=4,
         model_uri="Qwen/Qwen3-8B",
         slo=Slo(0.5, 0.03, 0.99, 3600.0),
-        accelerators=(AcceleratorOption("h100", revision=revisions(SMALLEST)[0]),),
+        accelerators=(AcceleratorOption("h100", revision=revisions(SMALLEST)[0], pods=pods(SMALLEST)[0]),),
     )
 
 
 def test_every_declared_field_arrives() -> None:
-    spec, (first, second) = to_spec(LLMService.parse(LARGEST)), revisions(LARGEST)
+    spec = to_spec(LLMService.parse(LARGEST))
+    first, second = (dict(revision=r, pods=p) for r, p in zip(revisions(LARGEST), pods(LARGEST), strict=True))
     assert spec.slo == Slo(0.5, 0.03, pytest.approx(0.995), 7200.0, 20.0)
     assert spec.accelerators == (
-        AcceleratorOption("h100", "nvidia.com/gpu", 2, 2.5, 4, (("gpu", "H100"), ("zone", "a")), revision=first),
-        AcceleratorOption("l40s", "example.com/gpu", 1, 0.8, spot=True, revision=second),
+        AcceleratorOption("h100", "nvidia.com/gpu", 2, 2.5, 4, (("gpu", "H100"), ("zone", "a")), **first),
+        AcceleratorOption("l40s", "example.com/gpu", 1, 0.8, spot=True, **second),
     )
     assert (spec.min_replicas, spec.max_replicas, spec.pinned_replicas) == (2, 20, 3)
     assert spec.min_on_demand == 1

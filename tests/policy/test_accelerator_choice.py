@@ -197,3 +197,35 @@ def test_an_image_that_cannot_be_pulled_is_called_by_its_name() -> None:
     memory = watch_setbacks(Setbacks(), group(pods), NOW, SETTINGS)
     memory = watch_setbacks(memory, group(pods), NOW + 61.0, SETTINGS)
     assert memory.past[0].reason is Reason.IMAGE_PULL_FAILING
+
+
+LEFT = replace(OUT, accelerator="slow", reason=Reason.CAPACITY_LIMITED)
+KNOWN = Setbacks((OUT, LEFT), (("fast", NOW), ("slow", NOW)), (("fast", 2),))
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        service().with_accelerators(FAST, SLOW).with_replicas_between(0, 99).spec,
+        service().with_accelerators(SLOW, replace(FAST, cost_per_gpu_hour=9.0, max_replicas=3)).spec,
+    ],
+)
+def test_an_edit_of_bounds_and_prices_forgets_no_shortage(edited: ServiceSpec) -> None:
+    """But what was left to others is asked for again: it may be worth more now."""
+    before = service().with_accelerators(FAST, SLOW).spec
+    assert KNOWN.after_edit(before, edited) == replace(KNOWN, past=(OUT,))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(FAST, pods="another template"),
+        replace(FAST, revision="another image"),
+        replace(FAST, node_selector=(("pool", "b"),)),
+        replace(FAST, name="renamed"),
+    ],
+)
+def test_an_edit_of_its_pods_gives_an_accelerator_another_chance(other: AcceleratorOption) -> None:
+    before = service().with_accelerators(FAST, SLOW).spec
+    edited = service().with_accelerators(other, SLOW).spec
+    assert KNOWN.after_edit(before, edited) == Setbacks((), (("slow", NOW),))

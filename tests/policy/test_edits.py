@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.decision import Decision
+from holdfast.policy.decide import decide
 from holdfast.policy.headroom import FIRST, HIGHEST
-from tests.builders import ServiceBuilder, service
-from tests.policy.fluid import FluidCluster
+from holdfast.policy.memory import Memory
+from tests.builders import ServiceBuilder, ServiceView, a_snapshot, replicas, service
+from tests.policy.fluid import FixedRates, FluidCluster
 
 HOURS = 2 * 3600
 MANY = service("chat").with_replicas_between(1, 100)
@@ -39,6 +42,16 @@ def test_other_engines_are_not_let_go_before_they_could_be_had_back() -> None:
     cluster.with_spec(cluster.builder.with_accelerators(replace(option, revision="another")))
     cluster.run(60)
     assert not [change for change in cluster.changes(since=HOURS) if change[1] == "ScaleDown"]
+
+
+def test_an_edit_forgets_that_an_accelerator_is_out_only_with_its_pods() -> None:
+    waiting = replicas(1, ReplicaPhase.UNSCHEDULABLE, age=400.0)
+    _, memory = decide(a_snapshot(ServiceView(MANY, replicas=waiting)), Memory(), model=FixedRates({"h100": 4.0}))
+    (option,) = MANY.spec.accelerators
+    wider = MANY.with_replicas_between(0, 101).at_generation(2)
+    for edited, out in ((wider, ["h100"]), (wider.with_accelerators(replace(option, pods="another")), [])):
+        _, after = decide(a_snapshot(ServiceView(edited)), memory, model=FixedRates({"h100": 4.0}))
+        assert [each.accelerator for each in after.services[MANY.spec.key].learned.setbacks.past] == out
 
 
 def test_an_edit_is_told_as_under_way_until_the_next_look_and_no_longer() -> None:

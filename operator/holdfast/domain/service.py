@@ -47,7 +47,8 @@ class BatchingLimits:
 class AcceleratorOption:
     """One candidate for placement, in the order the user listed them.
 
-    `revision` changes with the model, image and arguments of its engines: with what a replica can carry.
+    `revision` changes with the model, image and arguments of its engines: with what a replica can carry; `pods` with
+    whatever the user owns of its pods: with where a replica can run.
     """
 
     name: str
@@ -59,6 +60,7 @@ class AcceleratorOption:
     spot: bool = False
     tolerations: tuple[Toleration, ...] = ()
     revision: str = ""
+    pods: str = ""
 
     @property
     def cost_per_replica_hour(self) -> float | None:

@@ -12,7 +12,7 @@ from holdfast.api.template_rules import PodTemplate
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, Schedule, ServiceKey, ServiceSpec, Slo
 from holdfast.domain.taints import Toleration
 from holdfast.render.merge import strategic_merge
-from holdfast.render.pod_template import revision
+from holdfast.render.pod_template import inputs, revision
 
 
 def to_spec(service: LLMService) -> ServiceSpec:
@@ -75,6 +75,7 @@ def _option(service: LLMService, accelerator: llmservice.Accelerator) -> Acceler
         spot=accelerator.spot,
         tolerations=tuple(_tolerations(accelerator, service.spec.template)),
         revision=revision(service, accelerator),
+        pods=inputs(service, accelerator),
     )
 
 

@@ -20,7 +20,7 @@ from holdfast.policy.mix import Lengths
 from holdfast.policy.replicarate import EngineModel
 from holdfast.policy.replicas import Group
 from holdfast.policy.retries import learn_retries
-from holdfast.policy.setbacks import Setbacks, watch_setbacks
+from holdfast.policy.setbacks import watch_setbacks
 from holdfast.policy.settings import PolicySettings
 from holdfast.policy.spot import same_hardware
 from holdfast.policy.traffic import Seen
@@ -63,8 +63,8 @@ def learn(
     beliefs, look = _compare(
         known, old, loops, service, seen, groups, starting, lengths, arrived, arrivals, verdicts.latest, now, model
     )
-    renewed = known.generation != spec.generation  # another spec may run where the last one could not
-    setbacks = Setbacks() if renewed else old.setbacks
+    before = spec if known.last is None else known.last.facts.spec
+    setbacks = old.setbacks if before.generation == spec.generation else old.setbacks.after_edit(before, spec)
     learned = Learned(
         lead_seconds=lead,
         cold_starts=cold_starts,

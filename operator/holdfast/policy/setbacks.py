@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import Replica
+from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.domain.value import value
 from holdfast.policy.replicas import Group
 from holdfast.policy.settings import PolicySettings
@@ -42,8 +43,27 @@ class Setbacks:
         left = Setback(accelerator, now + delay, delay, Reason.CAPACITY_LIMITED, detail)
         return replace(self, past=(*(s for s in self.past if s.accelerator != accelerator), left))
 
+    def after_edit(self, old: ServiceSpec, new: ServiceSpec) -> Setbacks:
+        """Return what an edit leaves true: other pods may run where the last ones could not.
+
+        What was left to others is asked for anew, for it may be worth more now.
+        """
+        same = {option.name for option in old.accelerators if _same_pods(option, new.accelerator(option.name))}
+        return Setbacks(
+            tuple(s for s in self.past if s.accelerator in same and s.reason is not Reason.CAPACITY_LIMITED),
+            tuple(since for since in self.failing_since if since[0] in same),
+            tuple(place for place in self.places if place[0] in same),
+        )
+
     def last(self, accelerator: str) -> Setback | None:
         return next((s for s in self.past if s.accelerator == accelerator), None)
+
+
+def _same_pods(old: AcceleratorOption, new: AcceleratorOption | None) -> bool:
+    """Whatever one costs, and however many there may be."""
+    if new is None:
+        return False
+    return old == replace(new, cost_per_gpu_hour=old.cost_per_gpu_hour, max_replicas=old.max_replicas)
 
 
 def watch_setbacks(
