@@ -244,6 +244,12 @@ _SIZES = (
         "raise one of them, or lower min",
     ),
     Refusal(
+        "no replica on the only accelerator of a service that may rest",
+        {**_accelerators({**H100, "max": 0}), "scaling": {"min": 0}},
+        "spec.accelerators",
+        "raise one of them, or lower min",
+    ),
+    Refusal(
         "more replicas off spot than max",
         {"scaling": {"minOnDemand": 11}},
         "spec.scaling.minOnDemand",
@@ -335,6 +341,12 @@ def _schedules(*items: Mapping[str, Any], **scaling: Any) -> dict[str, Any]:
 
 
 _SCHEDULES = (
+    Refusal(
+        "fewer replicas on all accelerators than a schedule asks for",
+        {**_accelerators({**H100, "max": 1}, {**L40S, "max": 2}), **_schedules({"min": 4})},
+        "spec.accelerators",
+        "raise one of them, or lower the schedule's min",
+    ),
     Refusal(
         "two schedules of one name",
         _schedules({}, {"start": "20:00"}),
@@ -520,6 +532,10 @@ ACCEPTED = (
     Accepted(
         "as many replicas on all accelerators as there must be",
         {**_accelerators({**H100, "max": 1}, {**L40S, "max": 2}), "scaling": {"min": 3}},
+    ),
+    Accepted(
+        "as many replicas on all accelerators as a schedule asks for",
+        {**_accelerators({**H100, "max": 1}, {**L40S, "max": 2}), **_schedules({"min": 3})},
     ),
     Accepted("no replica on one accelerator of two", _accelerators({**H100, "max": 0}, L40S)),
     Accepted("a floor off spot without spot", {"scaling": {"minOnDemand": 1}}),

@@ -148,9 +148,16 @@ def test_the_loser_is_told_what_one_more_gpu_would_give_and_who_has_them() -> No
     grants, _ = arbitrate({claim.key: claim for claim in claims}, Fleet(), ONE_NODE, NOW, SETTINGS)
     sentence = (
         "4 wanted, 0 left for priority 0, GPUs went to prod/chat (priority 10);"
-        " one more GPU would give 2.5 req/s, 6.2% of its load"
+        " one more GPU would give 2.5 req/s, 6.2% of what it is sized for"
     )
     assert grants == {ServiceKey("prod", "batch"): Grant(0, sentence)}
+
+
+def test_the_loser_is_told_who_has_gpus_only_because_it_must_keep_them() -> None:
+    claims = [a_claim("chat", 8, priority=10), a_claim("low", 4, least=2), a_claim("batch", 4, least=0)]
+    grants, _ = arbitrate({claim.key: claim for claim in claims}, Fleet(), ONE_NODE, NOW, SETTINGS)
+    told = "GPUs went to prod/chat (priority 10), prod/low (priority 0, no more than it must keep);"
+    assert told in grants[ServiceKey("prod", "batch")].sentence
 
 
 @pytest.mark.parametrize(

@@ -278,6 +278,17 @@ def test_pinned_to_zero_is_told_as_such() -> None:
     assert condition(decision, ConditionType.RECONCILING)[0] is False
 
 
+@pytest.mark.parametrize("held", [CHAT.recommending(), CHAT.pinned_to(0)], ids=["recommending", "pinned"])
+def test_where_people_hold_a_service_at_rest_nobody_waits_for_a_replica(held: ServiceBuilder) -> None:
+    world = asleep()
+    world.of = held
+    decision = world.run(60.0)
+    assert (world.size, decision.holding) == (0, False)
+    assert condition(decision, ConditionType.READY) == (False, "NoReplicas")
+    assert condition(decision, ConditionType.RECONCILING)[0] is False
+    assert "no replica runs until" in next(c for c in decision.conditions if c.type is ConditionType.READY).message
+
+
 def test_a_restart_of_the_operator_does_not_wake_a_service() -> None:
     world = asleep()
     world.memory = Memory()

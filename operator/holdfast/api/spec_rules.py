@@ -71,13 +71,27 @@ REPLICAS_WITHIN_BOUNDS = Rule(
     lambda spec: spec.replicas is None or spec.scaling.min <= spec.replicas <= spec.scaling.max,
     ".replicas",
 )
+_NO_MAXIMA = "self.accelerators.exists(a, !has(a.max))"
+_MAXIMA = "self.accelerators.map(a, a.max).sum()"
+
+
+def _hold(spec: LLMServiceSpec, replicas: int) -> bool:
+    """Whether the accelerators may run so many together."""
+    most = [accelerator.max for accelerator in spec.accelerators]
+    return None in most or sum(filter(None, most)) >= replicas
+
+
 MAXIMA_HOLD_THE_MINIMUM = Rule(
-    "self.accelerators.exists(a, !has(a.max)) || self.accelerators.map(a, a.max).sum() >= self.scaling.min",
-    "the accelerators' max allow fewer replicas together than scaling.min: raise one of them, or lower min",
-    lambda spec: (
-        any(a.max is None for a in spec.accelerators)
-        or sum(a.max for a in spec.accelerators if a.max is not None) >= spec.scaling.min
-    ),
+    f"{_NO_MAXIMA} || {_MAXIMA} >= (self.scaling.min > 0 ? self.scaling.min : 1)",
+    "the accelerators' max allow no replica, or fewer together than scaling.min: raise one of them, or lower min",
+    lambda spec: _hold(spec, max(1, spec.scaling.min)),
+    ".accelerators",
+)
+MAXIMA_HOLD_THE_SCHEDULES = Rule(
+    f"{_NO_MAXIMA} || !has(self.scaling.schedules) || self.scaling.schedules.all(s, s.min <= {_MAXIMA})",
+    "the accelerators' max allow fewer replicas together than the min of a schedule:"
+    " raise one of them, or lower the schedule's min",
+    lambda spec: _hold(spec, spec.scaling.highest_floor),
     ".accelerators",
 )
 _NO_FLOOR = "!has(self.scaling.minOnDemand) || self.scaling.minOnDemand == 0"
@@ -124,6 +138,7 @@ SPEC_RULES = (
     BUDGET_PAYS_FOR_THE_SCHEDULES,
     REPLICAS_WITHIN_BOUNDS,
     MAXIMA_HOLD_THE_MINIMUM,
+    MAXIMA_HOLD_THE_SCHEDULES,
     FLOOR_CAN_BE_KEPT,
     ZERO_WITHOUT_TLS,
     ACTIVATOR_IS_TAKEN,

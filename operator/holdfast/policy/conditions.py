@@ -73,7 +73,7 @@ def ready(view: View) -> ConditionValue:
         wanted = f"{serving} of {view.size} replicas serve"
         more = f"{serving} replicas serve, {view.size} wanted"
         return ConditionValue(kind, True, Reason.SERVING, wanted if serving <= view.size else more)
-    if view.at_zero and view.asleep:
+    if view.at_zero and not view.left_at_zero:
         return ConditionValue(kind, True, Reason.IDLE, f"no replica runs: {rests(view)}")
     broken = _broken(view)
     if broken is not None:
@@ -104,8 +104,10 @@ def _broken(view: View) -> tuple[Reason, str] | None:
 
 def _awaited(view: View) -> str:
     """What the first replica is waited for by; without passing time, so that waiting writes nothing."""
-    if view.at_zero:
+    if view.spec.pinned_replicas == 0 and not view.size:
         return "spec.replicas is 0: no replica runs until it is changed or removed"
+    if view.left_at_zero:
+        return "mode is Recommend: no replica runs until it is Auto, or spec.replicas or a Deployment is given a size"
     if not view.size:
         return "the first replicas are being created"
     starting = [replica for group in view.groups for replica in group.starting]
@@ -229,8 +231,9 @@ def metrics_available(view: View) -> ConditionValue:
     kind, seen = ConditionType.METRICS_AVAILABLE, view.seen
     if seen.fresh:
         return ALL_FRESH
-    if view.at_zero and view.asleep:
-        return ConditionValue(kind, True, Reason.METRICS_FRESH, "no replica runs; requests would be held and counted")
+    if view.at_zero:
+        held = "" if view.left_at_zero else "; requests would be held and counted"
+        return ConditionValue(kind, True, Reason.METRICS_FRESH, f"no replica runs{held}")
     return ConditionValue(kind, False, METRICS_REASONS[seen.state], seen.detail or f"metrics are {seen.state.value}")
 
 
@@ -301,7 +304,9 @@ def stalled(view: View) -> ConditionValue:
         return ConditionValue(kind, True, problem.reason, problem.message)
     setback = view.learned.setbacks.active(view.chosen.name, view.now)
     if setback is not None and not view.ready:
-        return ConditionValue(kind, True, setback.reason, f"{setback.accelerator}: {setback.detail}")
+        lacking = setback.reason is Reason.INSUFFICIENT_GPUS
+        reason = _shortage(view, setback.accelerator) if lacking else setback.reason
+        return ConditionValue(kind, True, reason, f"{setback.accelerator}: {setback.detail}")
     unknown = unknown_timezone(view.spec.schedules)
     if unknown:
         return ConditionValue(kind, True, Reason.TIMEZONE_UNKNOWN, unknown)

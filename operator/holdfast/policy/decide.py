@@ -339,9 +339,10 @@ def _decision(
 def _holding(view: View) -> bool:
     """Requests go to the activator before the last replica has gone, and until one serves again.
 
-    Who pins the size to none wants nobody to wait for one; who raises scaling.min above none wants nobody sent away.
+    Where people hold the size at none, nobody would come for those who wait; who raises scaling.min above none wants
+    nobody sent away.
     """
-    if view.service.activator is None or view.spec.pinned_replicas == 0:
+    if view.service.activator is None or view.spec.pinned_replicas == 0 or view.left_at_zero:
         return False
     return view.slumber is not idle.Slumber.AWAKE or not view.ready
 

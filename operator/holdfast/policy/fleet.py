@@ -175,35 +175,39 @@ def _next(known: Shortage | None, of: Selector, now: float, settings: PolicySett
 
 @value
 class _Holders:
-    """Who has GPUs: how many services, and those that come first in each namespace."""
+    """Who has GPUs: how many services, those that come first in each namespace, and who has but what it must keep."""
 
     count: int
     first: Mapping[str, Sequence[Claim]]
+    least: frozenset[ServiceKey]
 
     @classmethod
-    def of(cls, having: Sequence[Claim]) -> Self:
+    def of(cls, having: Sequence[Claim], granted: Mapping[ServiceKey, int]) -> Self:
         first: dict[str, list[Claim]] = {}
         for claim in sorted(having, key=lambda claim: (-claim.priority, claim.key)):
             near = first.setdefault(claim.key.namespace, [])
             if len(near) <= MOST_NAMED:
                 near.append(claim)
-        return cls(len(having), first)
+        return cls(len(having), first, frozenset(c.key for c in having if granted[c.key] <= c.least))
 
     def beside(self, claim: Claim, replicas: int) -> str:
         """The others that have GPUs: whoever reads a status need not know what runs in other namespaces."""
         near = [other for other in self.first.get(claim.key.namespace, ()) if other.key != claim.key][:MOST_NAMED]
-        named = ", ".join(f"{other.key} (priority {other.priority})" for other in near)
+        named = ", ".join(f"{other.key} (priority {other.priority}{self._must(other)})" for other in near)
         more = self.count - len(near) - bool(replicas)
         if not near:
             return f"{more} of other namespaces" if more else ""
         return f"{named} and {more} more" if more else named
+
+    def _must(self, claim: Claim) -> str:
+        return ", no more than it must keep" if claim.key in self.least else ""
 
 
 def _holders(pools: Iterable[Pool], granted: Mapping[ServiceKey, int]) -> dict[ServiceKey, _Holders]:
     """For each claim those that have GPUs where most others compete for them."""
     found: dict[ServiceKey, _Holders] = {}
     for pool in sorted(pools, key=lambda pool: len(pool.claims)):
-        holders = _Holders.of([claim for claim in pool.claims if granted[claim.key]])
+        holders = _Holders.of([claim for claim in pool.claims if granted[claim.key]], granted)
         found.update(dict.fromkeys((claim.key for claim in pool.claims), holders))
     return found
 
@@ -213,7 +217,7 @@ def _grant(claim: Claim, replicas: int, holders: _Holders) -> Grant:
     others = holders.beside(claim, replicas)
     went = f", GPUs went to {others}" if others else ""
     gain = claim.worth(replicas + 1) / claim.option.gpus_per_replica
-    share = f", {gain / claim.demand_rps:.1%} of its load" if gain > 0.0 else ""
+    share = f", {gain / claim.demand_rps:.1%} of what it is sized for" if gain > 0.0 else ""
     left = f"{claim.want} wanted, {replicas} left for priority {claim.priority}"
     return Grant(replicas, f"{left}{went}; one more GPU would give {gain:.2g} req/s{share}")
 

@@ -93,14 +93,14 @@ def raised(spec: ServiceSpec, found: Floors) -> ServiceSpec:
 
 
 def unknown_timezone(schedules: Iterable[Schedule]) -> str:
-    """Say what is to be mended where a schedule names no time zone; empty where all do."""
-    found = next((schedule for schedule in schedules if schedule.zone is None), None)
-    if found is None:
+    """Say what is to be mended where schedules name no time zone; empty where all do."""
+    found = [f"scaling.schedules[{each.name}].timezone: {each.timezone}" for each in schedules if each.zone is None]
+    if not found:
         return ""
-    return (
-        f"scaling.schedules[{found.name}].timezone: {found.timezone} is no time zone the operator knows, this floor"
-        " does not hold: write an IANA name, such as Europe/Berlin"
-    )
+    told = "is no time zone the operator knows, this floor does not hold: write an IANA name"
+    if len(found) > 1:
+        told = "are no time zones the operator knows, these floors do not hold: write IANA names"
+    return f"{', '.join(found)} {told}, such as Europe/Berlin"
 
 
 def _highest(holding: Sequence[Window], now: float) -> Floor | None:

@@ -127,7 +127,14 @@ class View:
     @property
     def at_zero(self) -> bool:
         """No replica runs, and none should."""
-        return not self.size and (self.asleep or self.spec.pinned_replicas == 0)
+        return not self.size and (self.asleep or self.left_at_zero)
+
+    @property
+    def left_at_zero(self) -> bool:
+        """No replica runs, and people hold the size: whoever waited for one would wait in vain."""
+        spec = self.spec
+        recommended = spec.recommend_only and spec.pinned_replicas is None and any(g.exists for g in self.groups)
+        return not self.size and (spec.pinned_replicas == 0 or recommended)
 
     @property
     def held(self) -> int:
