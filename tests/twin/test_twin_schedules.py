@@ -72,3 +72,14 @@ def test_times_need_no_quotes_as_with_kubectl(tmp_path: Path) -> None:
 def test_without_a_beginning_it_is_a_friday_morning(tmp_path: Path) -> None:
     scenario = Scenario.read(scenario_file(tmp_path, small_scenario()))
     assert scenario.begins.isoformat() == "2027-01-15T08:00:00+00:00"
+
+
+def test_a_floor_in_no_time_zone_is_told_as_one_that_does_not_hold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = scheduled()
+    floors = [{**OFFICE, "timezone": "Europe/Atlantis"}, {**OFFICE, "name": "night", "timezone": "Mars/Olympus"}]
+    content["services"][0]["spec"]["scaling"]["schedules"] = floors
+    assert main(["simulate", str(scenario_file(tmp_path, content)), "--policy", "holdfast-slow"]) == 0
+    told = "schedules[office].timezone: Europe/Atlantis, scaling.schedules[night].timezone: Mars/Olympus are no time"
+    assert told in capsys.readouterr().err

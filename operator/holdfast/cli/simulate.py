@@ -24,6 +24,7 @@ from holdfast.bench.checks import check_folders
 from holdfast.cli.terminal import unwritten
 from holdfast.cli.waiting import waiting
 from holdfast.observe.spec import to_spec
+from holdfast.policy.schedules import unknown_timezone
 from holdfast.simulator.twin import page, report, table
 from holdfast.simulator.twin.declared import Declared, too_long
 from holdfast.simulator.twin.oracle import ORACLE, oracle
@@ -140,6 +141,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if seed == 1:
             _check_sizes(entrants, scenario, declared)
             _tell_of_too_long(scenario, declared)
+            _tell_of_timezones(declared)
         for each in entrants:
             told.append(_simulated(scenario, declared, each, seed))
             if seed == 1:
@@ -168,6 +170,14 @@ def _tell_of_too_long(scenario: Scenario, declared: Sequence[Declared]) -> None:
                     "it refuses them; filter them out, or raise count",
                     file=sys.stderr,
                 )
+
+
+def _tell_of_timezones(declared: Sequence[Declared]) -> None:
+    """A floor that does not hold in the cluster holds here neither."""
+    for each in declared:
+        told = unknown_timezone(each.spec.schedules)
+        if told:
+            print(f"holdfast simulate: service {each.spec.key.name}: {told}", file=sys.stderr)
 
 
 def _tell_of_absent(run: Finished) -> None:
