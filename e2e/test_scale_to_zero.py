@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,6 +19,7 @@ from e2e.kubectl import Json, Kubectl, condition
 from e2e.load import verdict
 from e2e.load.steady import SteadyLoad
 from e2e.patience import patient
+from holdfast.activator.upstream import GONE_SECONDS
 
 pytestmark = pytest.mark.cluster
 
@@ -109,6 +111,24 @@ def test_all_of_it_goes_when_the_service_may_no_longer_rest(woken: Any, place: K
     place.wait_for("llms", "chat", lambda found: _counts(found).get("ready") == 1, _WAKE_SECONDS, "a replica")
     url = place.get_json("llms", "chat")["status"]["url"]
     place.wait_until(lambda: _answers(url), 30, "an answer: the node's proxy may still lead to what has gone")
+
+
+def test_who_waits_for_a_service_that_is_deleted_is_told_so(operator: None, place: Kubectl) -> None:
+    """The cluster's DNS knows names of the cluster alone: what a search for the engines ends with, nobody answers."""
+    doomed = stack.small_service("doomed", min=0, max=1)
+    doomed["spec"]["accelerators"][0]["nodeSelector"] = {"no": "such-node"}
+    place.apply(doomed)
+    place.wait_until(lambda: place.exists("deployment", "doomed-activator"), 60, "the activator")
+    place.run("rollout", "status", "deployment/doomed-activator", "--timeout=90s", seconds=patient(100.0))
+    with ThreadPoolExecutor(1) as one:
+        asked = one.submit(_ask, f"http://doomed.{place.namespace}.svc:8000")
+        held = "requests are held until one serves"
+        place.wait_for("llms", "doomed", lambda found: held in condition(found, "Ready").get("message", ""), 60, held)
+        place.delete("llms", "doomed", wait=False)
+        with pytest.raises(urllib.error.HTTPError, match="503") as told:
+            asked.result(timeout=patient(GONE_SECONDS + 30.0))
+    assert b"the service was deleted" in told.value.read()
+    place.wait_until(lambda: not place.items("pods", "holdfast.dev/activator=doomed"), 60, "the activator to be gone")
 
 
 def _ask(url: str) -> tuple[int, dict[str, str], bytes]:
