@@ -427,6 +427,7 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     ),
     "CapacityAvailable, out": (CAPACITY, view(**needing(4, out=OUT))),
     "Reconciling, rollout": (RECONCILING, view(group=running(4, rolling_out=True))),
+    "Reconciling, edited before the first one serves": (RECONCILING, view(group=running(size=1, rolling_out=True))),
     "Reconciling, starting": (RECONCILING, unserved(starting=True)),
     "Reconciling, unobserved": (RECONCILING, view(group=running(4, observed=False))),
     "Stalled, rollout": (STALLED, stopped_by(Reason.PROGRESS_DEADLINE_EXCEEDED, "chat-h100: timed out progressing")),

@@ -281,19 +281,24 @@ def reconciling(view: View) -> ConditionValue:
     if broken is not None:
         reason, text = broken
         return ConditionValue(kind, True, reason, f"{view.ready} of {view.size} replicas are ready; {text}")
-    if any(group.rolling_out for group in view.groups):
+    rolling = any(group.rolling_out for group in view.groups)
+    if rolling and (view.ready or _paused(view)):  # without either, the first ones are still to come
         return ConditionValue(kind, True, Reason.ROLLOUT_UNDER_WAY, _rollout(view))
-    if view.starting or (not view.size and not view.at_zero):
+    if view.starting or rolling or (not view.size and not view.at_zero):
         return ConditionValue(kind, True, Reason.REPLICAS_STARTING, f"{view.ready} of {view.size} replicas are ready")
     return SETTLED
 
 
 def _rollout(view: View) -> str:
-    paused = next((placement.deployment for placement in view.service.placements if placement.paused), None)
-    if paused is None:
+    paused = _paused(view)
+    if not paused:
         return "replicas are being replaced"
     resume = f"kubectl rollout resume -n {view.spec.key.namespace} deployment/{paused}"
     return f"replicas are to be replaced once {paused} is no longer paused: {resume}"
+
+
+def _paused(view: View) -> str:
+    return next((placement.deployment for placement in view.service.placements if placement.paused), "")
 
 
 def stalled(view: View) -> ConditionValue:
