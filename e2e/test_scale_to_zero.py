@@ -118,10 +118,10 @@ def test_who_waits_for_a_service_that_is_deleted_is_told_so(operator: None, plac
     doomed = stack.small_service("doomed", min=0, max=1)
     doomed["spec"]["accelerators"][0]["nodeSelector"] = {"no": "such-node"}
     place.apply(doomed)
-    place.wait_until(lambda: place.exists("deployment", "doomed-activator"), 60, "the activator")
-    place.run("rollout", "status", "deployment/doomed-activator", "--timeout=90s", seconds=patient(100.0))
+    url = f"http://doomed.{place.namespace}.svc:8000"
+    place.wait_until(lambda: _is_healthy(url), 60, "clients to be led to the activator")
     with ThreadPoolExecutor(1) as one:
-        asked = one.submit(_ask, f"http://doomed.{place.namespace}.svc:8000")
+        asked = one.submit(_ask, url)
         held = "requests are held until one serves"
         place.wait_for("llms", "doomed", lambda found: held in condition(found, "Ready").get("message", ""), 60, held)
         place.delete("llms", "doomed", wait=False)
@@ -138,6 +138,14 @@ def _ask(url: str) -> tuple[int, dict[str, str], bytes]:
     )
     with urllib.request.urlopen(request, timeout=patient(_WAKE_SECONDS)) as answer:
         return answer.status, dict(answer.headers), answer.read()
+
+
+def _is_healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=patient(10.0)) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 def _answers(url: str) -> bool:
