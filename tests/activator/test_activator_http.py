@@ -229,33 +229,49 @@ async def test_nobody_waits_for_ever() -> None:
 
 
 async def test_nobody_waits_for_a_service_that_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def unknown(*_: Any) -> None:
-        """What a pod's DNS says at the end of its search path, outside of the cluster, where nobody answers."""
-        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
-
-    async def no_such_service(*_: Any) -> None:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    async def asked_for(*_: Any) -> None:
+        raise socket.gaierror(problem, "as DNS says it")
 
     monkeypatch.setattr(upstream, "PROBE_SECONDS", 0.01)
     monkeypatch.setattr(upstream, "GONE_SECONDS", 0.05)
     async with running() as it:
         asked = it.post()
         await it.holding(1)
-        monkeypatch.setattr(asyncio, "open_connection", unknown)
+        problem = socket.EAI_NONAME
+        monkeypatch.setattr(asyncio, "open_connection", asked_for)
         assert not (await asyncio.wait([asked], timeout=0.2))[0], "DNS alone turns nobody away"
+        problem = socket.EAI_AGAIN
         it.server.leave()
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
         assert not (await asyncio.wait([asked], timeout=0.2))[0], "a DNS that does not answer turns nobody away"
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", no_such_service)
+        problem = socket.EAI_NONAME
         status, body, _ = await asked
         assert (status, b"the service was deleted" in body) == (503, True)
         await it.server.emptied()
+
+
+async def test_that_a_service_was_deleted_is_learned_without_a_dns_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside the cluster the name is unknown at once; a search for the short one goes on where nobody answers."""
+
+    async def open_connection(host: str, _: int) -> None:
+        if host != "chat-engines.lab.svc.cluster.local.":
+            await asyncio.Event().wait()
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    for name, seconds in (("PROBE_SECONDS", 0.01), ("GONE_SECONDS", 0.05), ("CONNECT_SECONDS", 0.02)):
+        monkeypatch.setattr(upstream, name, seconds)
+    monkeypatch.setattr(upstream, "_search_domains", lambda: ["lab.svc.cluster.local", "svc.cluster.local"])
+    monkeypatch.setattr(asyncio, "open_connection", open_connection)
+    engines = upstream.Upstream(URL("http://chat-engines.lab.svc:8000"))
+    engines.leave()
+    with pytest.raises(upstream.Gone):
+        await asyncio.wait_for(engines.there(), 60.0)
 
 
 @pytest.mark.parametrize(
     ("search", "absolute"),
     [
         (["lab.svc.cluster.local", "svc.cluster.local", "cluster.local"], "chat-engines.lab.svc.cluster.local."),
+        (["lab.svc.cluster.local.", "svc.cluster.local."], "chat-engines.lab.svc.cluster.local."),
         (["corp.example", "lab.svc.k8s.corp.example"], "chat-engines.lab.svc.k8s.corp.example."),
         (["default.svc.cluster.local", "svc.cluster.local", "cluster.local"], "chat-engines.lab.svc"),
         ([], "chat-engines.lab.svc"),

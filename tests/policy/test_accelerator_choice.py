@@ -207,7 +207,8 @@ KNOWN = Setbacks((OUT, LEFT), (("fast", NOW), ("slow", NOW)), (("fast", 2),))
     "edited",
     [
         service().with_accelerators(FAST, SLOW).with_replicas_between(0, 99).spec,
-        service().with_accelerators(SLOW, replace(FAST, cost_per_gpu_hour=9.0, max_replicas=3)).spec,
+        service().with_accelerators(SLOW, replace(FAST, cost_per_gpu_hour=9.0)).spec,
+        service().with_accelerators(FAST, SLOW).with_priority(7).spec,
     ],
 )
 def test_an_edit_of_bounds_and_prices_forgets_no_shortage(edited: ServiceSpec) -> None:
@@ -223,9 +224,16 @@ def test_an_edit_of_bounds_and_prices_forgets_no_shortage(edited: ServiceSpec) -
         replace(FAST, revision="another image"),
         replace(FAST, node_selector=(("pool", "b"),)),
         replace(FAST, name="renamed"),
+        replace(FAST, max_replicas=4),
     ],
 )
-def test_an_edit_of_its_pods_gives_an_accelerator_another_chance(other: AcceleratorOption) -> None:
+def test_an_edit_of_its_pods_or_a_lower_maximum_gives_an_accelerator_another_chance(other: AcceleratorOption) -> None:
     before = service().with_accelerators(FAST, SLOW).spec
     edited = service().with_accelerators(other, SLOW).spec
     assert KNOWN.after_edit(before, edited) == Setbacks((), (("slow", NOW),))
+
+
+def test_a_lower_maximum_gives_all_accelerators_another_chance() -> None:
+    before = service().with_accelerators(FAST, SLOW).with_replicas_between(1, 8).spec
+    assert KNOWN.after_edit(before, replace(before, max_replicas=4)) == Setbacks()
+    assert KNOWN.after_edit(before, replace(before, max_replicas=9)) != Setbacks()

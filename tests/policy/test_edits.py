@@ -6,15 +6,17 @@ from dataclasses import replace
 
 import pytest
 
+from holdfast.api.conditions import ConditionType
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.decision import Decision
 from holdfast.policy.decide import decide
 from holdfast.policy.headroom import FIRST, HIGHEST
 from holdfast.policy.memory import Memory
-from tests.builders import ServiceBuilder, ServiceView, a_snapshot, replicas, service
+from tests.builders import ServiceBuilder, ServiceView, a_snapshot, condition, replicas, service
 from tests.policy.fluid import FixedRates, FluidCluster
 
 HOURS = 2 * 3600
+STALLED, CAPACITY = ConditionType.STALLED, ConditionType.CAPACITY_AVAILABLE
 MANY = service("chat").with_replicas_between(1, 100)
 
 
@@ -52,6 +54,17 @@ def test_an_edit_forgets_that_an_accelerator_is_out_only_with_its_pods() -> None
     for edited, out in ((wider, ["h100"]), (wider.with_accelerators(replace(option, pods="another")), [])):
         _, after = decide(a_snapshot(ServiceView(edited)), memory, model=FixedRates({"h100": 4.0}))
         assert [each.accelerator for each in after.services[MANY.spec.key].learned.setbacks.past] == out
+
+
+def test_who_stops_a_service_that_found_no_gpu_is_not_told_that_it_is_stuck() -> None:
+    waiting = replicas(1, ReplicaPhase.UNSCHEDULABLE, age=400.0)
+    stopped = MANY.with_replicas_between(0, 100).pinned_to(0).at_generation(2)
+    model = FixedRates({"h100": 4.0})
+    (before,), memory = decide(a_snapshot(ServiceView(MANY, replicas=waiting)), Memory(), model=model)
+    (after,), _ = decide(a_snapshot(ServiceView(stopped)), memory, model=model)
+    told = [[condition(each, kind) for kind in (STALLED, CAPACITY)] for each in (before, after)]
+    assert told[0] == [(True, "InsufficientGPUs"), (False, "InsufficientGPUs")]
+    assert told[1] == [(False, "Steady"), (True, "AllPlaced")]
 
 
 def test_an_edit_is_told_as_under_way_until_the_next_look_and_no_longer() -> None:

@@ -153,10 +153,10 @@ def test_the_loser_is_told_what_one_more_gpu_would_give_and_who_has_them() -> No
     assert grants == {ServiceKey("prod", "batch"): Grant(0, sentence)}
 
 
-def test_the_loser_is_told_who_has_gpus_only_because_it_must_keep_them() -> None:
+def test_the_loser_is_told_who_gives_up_no_more() -> None:
     claims = [a_claim("chat", 8, priority=10), a_claim("low", 4, least=2), a_claim("batch", 4, least=0)]
     grants, _ = arbitrate({claim.key: claim for claim in claims}, Fleet(), ONE_NODE, NOW, SETTINGS)
-    told = "GPUs went to prod/chat (priority 10), prod/low (priority 0, no more than it must keep);"
+    told = "GPUs went to prod/chat (priority 10), prod/low (priority 0, which gives up no more);"
     assert told in grants[ServiceKey("prod", "batch")].sentence
 
 

@@ -113,36 +113,27 @@ class Upstream:
             await asyncio.sleep(PROBE_SECONDS)
 
     async def _connects(self) -> bool:
-        self._unknown = False
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                _, writer = await asyncio.open_connection(self._address.host, self._address.port)
-        except socket.gaierror:
-            self._unknown = self._leaving and await self._is_unknown()
-            return False
-        except (OSError, TimeoutError):
+                _, writer = await asyncio.open_connection(self._name(), self._address.port)
+        except (OSError, TimeoutError) as error:
+            self._unknown = isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
             return False
         writer.close()
         return True
 
-    async def _is_unknown(self) -> bool:
-        """No such Service, says the cluster's own DNS: the search for a short name ends outside, and may fail there."""
-        name = in_full(self._address.host or "", _search_domains())
-        try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                await asyncio.get_running_loop().getaddrinfo(name, self._address.port)
-        except socket.gaierror as error:
-            return error.errno == socket.EAI_NONAME
-        except TimeoutError:
-            pass
-        return False
+    def _name(self) -> str:
+        """The engines' name, in full once it matters whether it exists: who searches for a short one is sent on outside
+        the cluster, where nobody may answer."""
+        host = self._address.host or ""
+        return in_full(host, _search_domains()) if self._leaving else host
 
 
 def in_full(host: str, search: Sequence[str]) -> str:
     """Return the absolute name of SERVICE.NAMESPACE.svc where a pod's search domains tell it, else the name itself."""
     service, _, rest = host.partition(".")
     domain = next((domain for domain in search if domain.startswith(f"{rest}.")), None)
-    return host if domain is None else f"{service}.{domain}."
+    return host if domain is None else f"{service}.{domain.rstrip('.')}."
 
 
 def _search_domains() -> list[str]:
@@ -151,7 +142,7 @@ def _search_domains() -> list[str]:
         lines = Path("/etc/resolv.conf").read_text(errors="replace").splitlines()
     except OSError:
         return []
-    return [domain for line in lines if line.startswith("search ") for domain in line.split()[1:]]
+    return [domain for line in lines if line.split()[:1] == ["search"] for domain in line.split()[1:]]
 
 
 async def _pieces(body: bytearray) -> AsyncIterator[bytes]:

@@ -107,7 +107,9 @@ def _awaited(view: View) -> str:
     if view.spec.pinned_replicas == 0 and not view.size:
         return "spec.replicas is 0: no replica runs until it is changed or removed"
     if view.left_at_zero:
-        return "mode is Recommend: no replica runs until it is Auto, or spec.replicas or a Deployment is given a size"
+        return (
+            "mode is Recommend and no replica runs: none is started until it is Auto, or a Deployment is given a size"
+        )
     if not view.size:
         return "the first replicas are being created"
     starting = [replica for group in view.groups for replica in group.starting]
@@ -282,7 +284,7 @@ def reconciling(view: View) -> ConditionValue:
         reason, text = broken
         return ConditionValue(kind, True, reason, f"{view.ready} of {view.size} replicas are ready; {text}")
     rolling = any(group.rolling_out for group in view.groups)
-    if rolling and (view.ready or _paused(view)):  # without either, the first ones are still to come
+    if rolling and (view.ready or _paused(view)):  # while none serves, it matters that they start
         return ConditionValue(kind, True, Reason.ROLLOUT_UNDER_WAY, _rollout(view))
     if view.starting or rolling or (not view.size and not view.at_zero):
         return ConditionValue(kind, True, Reason.REPLICAS_STARTING, f"{view.ready} of {view.size} replicas are ready")
@@ -308,7 +310,7 @@ def stalled(view: View) -> ConditionValue:
     if problem is not None:
         return ConditionValue(kind, True, problem.reason, problem.message)
     setback = view.learned.setbacks.active(view.chosen.name, view.now)
-    if setback is not None and not view.ready:
+    if setback is not None and not view.ready and not view.at_zero:
         lacking = setback.reason is Reason.INSUFFICIENT_GPUS
         reason = _shortage(view, setback.accelerator) if lacking else setback.reason
         return ConditionValue(kind, True, reason, f"{setback.accelerator}: {setback.detail}")
@@ -327,7 +329,12 @@ def _problem(view: View, capacity: bool) -> ClusterProblem | None:
 
 
 def _setback(view: View) -> Setback | None:
-    """A setback of an accelerator that would be preferred to the one chosen, or of that one itself."""
+    """A setback of an accelerator that would be preferred to the one chosen, or of that one itself.
+
+    Where people hold the size at none, none is tried again.
+    """
+    if view.left_at_zero:
+        return None
     return next((option.setback for option in view.considered if option.setback is not None), None)
 
 

@@ -175,7 +175,7 @@ def _next(known: Shortage | None, of: Selector, now: float, settings: PolicySett
 
 @value
 class _Holders:
-    """Who has GPUs: how many services, those that come first in each namespace, and who has but what it must keep."""
+    """Who has GPUs: how many services, those that come first in each namespace, and who gives up no more."""
 
     count: int
     first: Mapping[str, Sequence[Claim]]
@@ -200,7 +200,7 @@ class _Holders:
         return f"{named} and {more} more" if more else named
 
     def _must(self, claim: Claim) -> str:
-        return ", no more than it must keep" if claim.key in self.least else ""
+        return ", which gives up no more" if claim.key in self.least else ""
 
 
 def _holders(pools: Iterable[Pool], granted: Mapping[ServiceKey, int]) -> dict[ServiceKey, _Holders]:

@@ -44,11 +44,12 @@ class Setbacks:
         return replace(self, past=(*(s for s in self.past if s.accelerator != accelerator), left))
 
     def after_edit(self, old: ServiceSpec, new: ServiceSpec) -> Setbacks:
-        """Return what an edit leaves true: other pods may run where the last ones could not.
+        """Return what an edit leaves true: other pods, or fewer, may run where the last ones could not.
 
         What was left to others is asked for anew, for it may be worth more now.
         """
-        same = {option.name for option in old.accelerators if _same_pods(option, new.accelerator(option.name))}
+        fewer = _lowered(old.max_replicas, new.max_replicas)
+        same = {o.name for o in old.accelerators if not fewer and _is_as_hard(o, new.accelerator(o.name))}
         return Setbacks(
             tuple(s for s in self.past if s.accelerator in same and s.reason is not Reason.CAPACITY_LIMITED),
             tuple(since for since in self.failing_since if since[0] in same),
@@ -59,11 +60,15 @@ class Setbacks:
         return next((s for s in self.past if s.accelerator == accelerator), None)
 
 
-def _same_pods(old: AcceleratorOption, new: AcceleratorOption | None) -> bool:
-    """Whatever one costs, and however many there may be."""
-    if new is None:
+def _is_as_hard(old: AcceleratorOption, new: AcceleratorOption | None) -> bool:
+    """Whether the same pods are asked for, whatever one costs, and as many."""
+    if new is None or _lowered(old.max_replicas, new.max_replicas):
         return False
     return old == replace(new, cost_per_gpu_hour=old.cost_per_gpu_hour, max_replicas=old.max_replicas)
+
+
+def _lowered(before: int | None, after: int | None) -> bool:
+    return after is not None and (before is None or after < before)
 
 
 def watch_setbacks(
