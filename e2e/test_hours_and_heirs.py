@@ -127,7 +127,7 @@ def test_the_lower_priority_gives_way_where_gpus_do_not_suffice(services: Kubect
         )
         message = condition(told, "CapacityAvailable")["message"]
         assert "priority 0" in message
-        assert "high (priority 10)" in message
+        assert "high (priority 10" in message
         services.wait_for("llms", "high", lambda found: _ready(found) == 3, _READY_SECONDS, "its three replicas")
     assert high < _pod_uids(services, "high"), "those that ran still do"
     assert services.get_json("llms", "low")["status"]["replicas"]["desired"] == 1
