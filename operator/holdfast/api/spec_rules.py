@@ -23,6 +23,13 @@ def _pays_for(spec: LLMServiceSpec, replicas: int) -> bool:
 
 _ROUNDING = 1.000001  # prices are decimal fractions: three times 0.1 is more than 0.3
 _NO_BUDGET = "!has(self.budget) || !has(self.budget.maxCostPerHour)"
+_NO_SCHEDULES = "!has(self.scaling.schedules)"
+_LEAST = "(self.scaling.min > 0 ? self.scaling.min : 1)"
+
+
+def _least(spec: LLMServiceSpec) -> int:
+    """Fewest replicas that must be possible: at rest, the next one."""
+    return max(1, spec.scaling.min)
 
 
 def _cel_pays_for(replicas: str) -> str:
@@ -52,14 +59,14 @@ BUDGET_NEEDS_COSTS = Rule(
     ".budget",
 )
 BUDGET_PAYS_FOR_THE_MINIMUM = Rule(
-    f"{_NO_BUDGET} || {_cel_pays_for('(self.scaling.min > 0 ? self.scaling.min : 1)')}",
+    f"{_NO_BUDGET} || {_cel_pays_for(_LEAST)}",
     "budget.maxCostPerHour pays for no replica, or for fewer than scaling.min, on every accelerator:"
     " raise it or lower min",
-    lambda spec: _pays_for(spec, max(1, spec.scaling.min)),
+    lambda spec: _pays_for(spec, _least(spec)),
     ".budget",
 )
 BUDGET_PAYS_FOR_THE_SCHEDULES = Rule(
-    f"{_NO_BUDGET} || !has(self.scaling.schedules) || self.scaling.schedules.all(s, {_cel_pays_for('s.min')})",
+    f"{_NO_BUDGET} || {_NO_SCHEDULES} || self.scaling.schedules.all(s, {_cel_pays_for('s.min')})",
     "budget.maxCostPerHour pays for fewer replicas than the min of a schedule on every accelerator:"
     " raise it or lower the schedule's min",
     lambda spec: _pays_for(spec, spec.scaling.highest_floor),
@@ -82,13 +89,13 @@ def _hold(spec: LLMServiceSpec, replicas: int) -> bool:
 
 
 MAXIMA_HOLD_THE_MINIMUM = Rule(
-    f"{_NO_MAXIMA} || {_MAXIMA} >= (self.scaling.min > 0 ? self.scaling.min : 1)",
+    f"{_NO_MAXIMA} || {_MAXIMA} >= {_LEAST}",
     "the accelerators' max allow no replica, or fewer together than scaling.min: raise one of them, or lower min",
-    lambda spec: _hold(spec, max(1, spec.scaling.min)),
+    lambda spec: _hold(spec, _least(spec)),
     ".accelerators",
 )
 MAXIMA_HOLD_THE_SCHEDULES = Rule(
-    f"{_NO_MAXIMA} || !has(self.scaling.schedules) || self.scaling.schedules.all(s, s.min <= {_MAXIMA})",
+    f"{_NO_MAXIMA} || {_NO_SCHEDULES} || self.scaling.schedules.all(s, s.min <= {_MAXIMA})",
     "the accelerators' max allow fewer replicas together than the min of a schedule:"
     " raise one of them, or lower the schedule's min",
     lambda spec: _hold(spec, spec.scaling.highest_floor),
