@@ -232,22 +232,22 @@ _SIZES = (
         "rename it",
     ),
     Refusal(
-        "fewer replicas on all accelerators than there must be",
-        {**_accelerators({**H100, "max": 1}, {**L40S, "max": 1}), "scaling": {"min": 3}},
+        "fewer replicas on each accelerator than there must be",
+        {**_accelerators({**H100, "max": 2}, {**L40S, "max": 2}), "scaling": {"min": 3}},
         "spec.accelerators",
-        "raise one of them, or lower min",
+        "raise a max or the budget, or lower min",
     ),
     Refusal(
         "no replica on the only accelerator",
         _accelerators({**H100, "max": 0}),
         "spec.accelerators",
-        "raise one of them, or lower min",
+        "raise a max or the budget, or lower min",
     ),
     Refusal(
         "no replica on the only accelerator of a service that may rest",
         {**_accelerators({**H100, "max": 0}), "scaling": {"min": 0}},
         "spec.accelerators",
-        "raise one of them, or lower min",
+        "raise a max or the budget, or lower min",
     ),
     Refusal(
         "more replicas off spot than max",
@@ -286,6 +286,18 @@ _SIZES = (
     Refusal("spot as a word", _accelerators({**H100, "spot": "yes"}), "spec.accelerators[0].spot", "boolean"),
     Refusal("a max of zero", {"scaling": {"max": 0}}, "spec.scaling.max", "greater than or equal to 1"),
     Refusal("replicas above max", {"replicas": 11}, "spec.replicas", "remove it to resume"),
+    Refusal(
+        "more replicas than any accelerator may have",
+        {**_accelerators({**H100, "max": 1}, {**L40S, "max": 2}), "replicas": 3},
+        "spec.replicas",
+        "lower replicas",
+    ),
+    Refusal(
+        "more replicas than the budget pays for",
+        {**_accelerators({**H100, "costPerHour": 3, "count": 2}), "replicas": 2, "budget": {"maxCostPerHour": 11}},
+        "spec.replicas",
+        "lower replicas",
+    ),
     Refusal("replicas below min", {"replicas": 1, "scaling": {"min": 2}}, "spec.replicas", "remove it to resume"),
     Refusal("negative replicas", {"replicas": -1}, "spec.replicas", "greater than or equal to 0"),
     Refusal("Fixed batching without values", {"batching": {"mode": "Fixed"}}, "spec.batching", "give both"),
@@ -317,8 +329,18 @@ _SIZES = (
             "scaling": {"min": 2, "max": 4},
             "budget": {"maxCostPerHour": 11.9},
         },
-        "spec.budget",
-        "raise it or lower min",
+        "spec.accelerators",
+        "raise a max or the budget, or lower min",
+    ),
+    Refusal(
+        "a budget that pays only for an accelerator that may have no replica",
+        {
+            **_accelerators({**H100, "costPerHour": 0.1, "max": 0}, {**L40S, "costPerHour": 2}),
+            "scaling": {"min": 0},
+            "budget": {"maxCostPerHour": 1},
+        },
+        "spec.accelerators",
+        "raise a max or the budget, or lower min",
     ),
     Refusal(
         "a budget of nothing",
@@ -342,10 +364,10 @@ def _schedules(*items: Mapping[str, Any], **scaling: Any) -> dict[str, Any]:
 
 _SCHEDULES = (
     Refusal(
-        "fewer replicas on all accelerators than a schedule asks for",
-        {**_accelerators({**H100, "max": 1}, {**L40S, "max": 2}), **_schedules({"min": 4})},
+        "fewer replicas on each accelerator than a schedule asks for",
+        {**_accelerators({**H100, "max": 2}, {**L40S, "max": 3}), **_schedules({"min": 4})},
         "spec.accelerators",
-        "raise one of them, or lower the schedule's min",
+        "raise a max or the budget, or lower the schedule's min",
     ),
     Refusal(
         "two schedules of one name",
@@ -398,7 +420,7 @@ _SCHEDULES = (
             **_schedules({}, min=1, max=4),
             "budget": {"maxCostPerHour": 7.4},
         },
-        "spec.budget",
+        "spec.accelerators",
         "lower the schedule's min",
     ),
 )
@@ -530,13 +552,25 @@ ACCEPTED = (
         },
     ),
     Accepted(
-        "as many replicas on all accelerators as there must be",
-        {**_accelerators({**H100, "max": 1}, {**L40S, "max": 2}), "scaling": {"min": 3}},
+        "as many replicas on one accelerator as there must be",
+        {**_accelerators({**H100, "max": 1}, {**L40S, "max": 3}), "scaling": {"min": 3}},
     ),
     Accepted(
-        "as many replicas on all accelerators as a schedule asks for",
-        {**_accelerators({**H100, "max": 1}, {**L40S, "max": 2}), **_schedules({"min": 3})},
+        "as many replicas on spot and beside it as there must be",
+        {
+            **_accelerators({**H100, "name": "spot", "spot": True, "max": 1}, {**H100, "max": 2}),
+            "scaling": {"min": 3, "minOnDemand": 2},
+        },
     ),
+    Accepted(
+        "as many replicas on one accelerator as a schedule asks for",
+        {**_accelerators({**H100, "max": 1}, {**L40S, "max": 3}), **_schedules({"min": 3})},
+    ),
+    Accepted(
+        "as many pinned replicas as one accelerator may have",
+        {**_accelerators({**H100, "max": 1}, {**L40S, "max": 3}), "replicas": 3},
+    ),
+    Accepted("no pinned replica", {**_accelerators({**H100, "max": 1}), "scaling": {"min": 0}, "replicas": 0}),
     Accepted("no replica on one accelerator of two", _accelerators({**H100, "max": 0}, L40S)),
     Accepted("a floor off spot without spot", {"scaling": {"minOnDemand": 1}}),
     Accepted("replicas at the bounds", {"replicas": 2, "scaling": {"min": 2, "max": 2}}),

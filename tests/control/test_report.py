@@ -152,13 +152,15 @@ def test_a_condition_keeps_its_transition_time_until_its_status_changes() -> Non
         ("False", "MetricsHold", {}, False),
         ("False", "SecretMissing", {}, True),
         ("False", "InsufficientGPUs", {}, True),
-        ("False", "NoReplicas", {"conditions": []}, True),
-        ("False", "MetricsMissing", {"conditions": []}, True),
+        ("False", "NoReplicas", {"conditions": [], "replicas": {"ready": 1}}, True),
+        ("False", "MetricsMissing", {"conditions": [], "replicas": {"ready": 1}}, True),
+        ("False", "MetricsMissing", {"conditions": [], "replicas": {"ready": 0}}, False),
+        ("False", "MetricsStale", {"conditions": [], "replicas": {"ready": 0}}, True),
         ("True", "Serving", {}, False),
         ("Unknown", "SLOUnknown", {}, False),
     ],
 )
-def test_what_every_new_service_lacks_is_told_without_a_warning(
+def test_what_every_first_replica_lacks_is_told_without_a_warning(
     status: str, reason: str, known: dict[str, Any], warns: bool
 ) -> None:
     assert is_warning({"type": "Any", "status": status, "reason": reason}, known) is warns

@@ -33,8 +33,11 @@ def considered(
     setbacks: Setbacks | None = None,
     groups: tuple[Group, ...] = (),
     most: int = 20,
+    least: int = 1,
+    dollars: float | None = None,
 ) -> tuple[ServiceSpec, tuple[Option, ...]]:
-    spec = service().with_accelerators(*accelerators).with_replicas_between(1, most).spec
+    builder = service().with_accelerators(*accelerators).with_replicas_between(least, most)
+    spec = (builder if dollars is None else builder.costing_at_most(dollars)).spec
     model = FixedRates(rates or {"fast": 5.0, "slow": 2.0})
     beliefs = believe(Capacity(), spec, Lengths(), judge(traffic(1.0)), model).beliefs
     return spec, options(spec, beliefs, groups, setbacks or Setbacks(), Inventory(nodes), demand, 1, NOW)
@@ -122,7 +125,7 @@ def test_one_that_lacks_room_for_more_is_left_only_for_one_that_serves_more(
 def test_one_that_lacks_room_for_more_and_carries_the_demand_is_not_hindered() -> None:
     groups, setbacks = short_of("slow", 6, 5)
     _, found = considered(SLOW, FAST, groups=groups, setbacks=setbacks)
-    assert [option.hindrance for option in found] == [(False, False, False, False)] * 2
+    assert not any(any(option.hindrance) for option in found)
 
 
 def test_one_that_lacks_room_for_more_is_not_asked_for_more_to_save_money() -> None:
@@ -139,6 +142,50 @@ def test_one_that_lacks_room_for_more_is_not_asked_for_more_to_save_money() -> N
 def test_one_of_which_nothing_serves_and_no_more_can_be_had_is_hindered() -> None:
     groups, setbacks = short_of("slow", 5, 0)
     assert taken(SLOW, FAST, groups=groups, setbacks=setbacks, memory=Choice("slow")) == "fast"
+
+
+NONE = replace(FAST, name="none", max_replicas=0)
+ONE = replace(FAST, name="one", max_replicas=1)
+WITH_ONE = {"fast": 5.0, "slow": 2.0, "none": 9.0, "one": 9.0}
+
+
+def test_one_that_may_have_no_replica_is_not_even_taken_where_the_others_are_out() -> None:
+    assert taken(NONE, FAST, SLOW, rates=WITH_ONE, setbacks=Setbacks((OUT,))) == "slow"
+    assert taken(NONE, FAST, rates=WITH_ONE, setbacks=Setbacks((OUT,))) == "fast"
+    assert taken(NONE, FAST, rates=WITH_ONE | {"fast": 0.0}) == "fast"
+
+
+def test_one_that_the_budget_pays_no_replica_of_is_not_even_taken_where_the_others_are_out() -> None:
+    assert taken(SLOW, FAST, dollars=3.0, setbacks=Setbacks((replace(OUT, accelerator="slow"),))) == "slow"
+
+
+@pytest.mark.parametrize("demand", [None, 0.0, 1.0, 100.0])
+def test_one_that_may_have_fewer_than_there_must_be_is_left_for_one_that_may_have_as_many(
+    demand: float | None,
+) -> None:
+    assert taken(ONE, SLOW, least=2, demand=demand, rates=WITH_ONE, memory=Choice("one")) == "slow"
+    assert taken(FAST, SLOW, least=2, demand=demand, dollars=5.0, rates=WITH_ONE, memory=Choice("fast")) == "slow"
+
+
+def test_one_that_may_have_fewer_than_there_must_be_serves_while_the_others_are_out() -> None:
+    assert taken(ONE, FAST, least=2, rates=WITH_ONE, setbacks=Setbacks((OUT,))) == "one"
+
+
+def test_bounds_that_leave_too_few_replicas_are_named() -> None:
+    _, found = considered(NONE, ONE, SLOW, least=2, rates=WITH_ONE)
+    assert [candidate.lost_because for candidate in candidates(found, "slow", 0.99)] == [
+        "its max or budget.maxCostPerHour allows no replica",
+        "its max or budget.maxCostPerHour allows 1 of at least 2 replicas",
+        "",
+    ]
+
+
+def test_the_prices_that_were_compared_are_told() -> None:
+    _, found = considered(FAST, SLOW)
+    dear = candidates(found, "slow", 0.99)[0].lost_because
+    assert dear == "$8.00/h for the same load, slow $5.00/h: not a tenth less"
+    told = candidates(found, "fast", 0.99)[1].lost_because
+    assert told == "$5.00/h for the same load, fast $8.00/h: not for long enough yet, or no room to run both meanwhile"
 
 
 def test_every_accelerator_that_lost_says_why() -> None:

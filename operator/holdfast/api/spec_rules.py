@@ -14,29 +14,38 @@ def _costs(spec: LLMServiceSpec) -> list[bool]:
     return [accelerator.cost_per_hour is not None for accelerator in spec.accelerators]
 
 
-def _pays_for(spec: LLMServiceSpec, replicas: int) -> bool:
-    most = spec.budget.max_cost_per_hour
-    return most is None or any(
-        a.cost_per_hour is None or a.cost_per_hour * (a.count * replicas) <= most * _ROUNDING for a in spec.accelerators
-    )
-
-
 _ROUNDING = 1.000001  # prices are decimal fractions: three times 0.1 is more than 0.3
 _NO_BUDGET = "!has(self.budget) || !has(self.budget.maxCostPerHour)"
 _NO_SCHEDULES = "!has(self.scaling.schedules)"
 _LEAST = "(self.scaling.min > 0 ? self.scaling.min : 1)"
+_FLOOR = "(has(self.scaling.minOnDemand) ? self.scaling.minOnDemand : 0)"
 
 
-def _least(spec: LLMServiceSpec) -> int:
-    """Fewest replicas that must be possible: at rest, the next one."""
-    return max(1, spec.scaling.min)
+def _may_run(spec: LLMServiceSpec, replicas: int, *, on_demand: bool = False) -> bool:
+    """Whether some accelerator may run so many by its max and the budget, for they are used one at a time.
+
+    Beside a spot one scaling.minOnDemand of them may be another's.
+    """
+    floor, dollars = spec.scaling.min_on_demand, spec.budget.max_cost_per_hour
+
+    def may(a: Accelerator) -> bool:
+        room = a.max is None or a.max + (floor if a.spot else 0) >= replicas
+        if dollars is None or a.cost_per_hour is None:
+            return room
+        return room and a.cost_per_hour * (a.count * replicas) <= dollars * _ROUNDING
+
+    return any(may(accelerator) for accelerator in spec.accelerators if not (on_demand and accelerator.spot))
 
 
-def _cel_pays_for(replicas: str) -> str:
-    """CEL for `_pays_for`, where there is a budget."""
+def _cel_may_run(replicas: str, *, on_demand: bool = False) -> str:
+    """CEL for `_may_run`."""
+    regular = "(!has(a.spot) || !a.spot)"
+    beside = "" if on_demand else f" || (!{regular} && a.max + {_FLOOR} >= {replicas})"
+    paid = f"a.costPerHour * double(a.count * {replicas}) <= self.budget.maxCostPerHour * {_ROUNDING}"
+    which = f"{regular} && " if on_demand else ""
     return (
-        "self.accelerators.exists(a, !has(a.costPerHour)"
-        f" || a.costPerHour * double(a.count * {replicas}) <= self.budget.maxCostPerHour * {_ROUNDING})"
+        f"self.accelerators.exists(a, {which}(!has(a.max) || a.max >= {replicas}{beside})"
+        f" && ({_NO_BUDGET} || !has(a.costPerHour) || {paid}))"
     )
 
 
@@ -58,19 +67,19 @@ BUDGET_NEEDS_COSTS = Rule(
     lambda spec: spec.budget.max_cost_per_hour is None or all(_costs(spec)),
     ".budget",
 )
-BUDGET_PAYS_FOR_THE_MINIMUM = Rule(
-    f"{_NO_BUDGET} || {_cel_pays_for(_LEAST)}",
-    "budget.maxCostPerHour pays for no replica, or for fewer than scaling.min, on every accelerator:"
-    " raise it or lower min",
-    lambda spec: _pays_for(spec, _least(spec)),
-    ".budget",
+MINIMUM_CAN_RUN = Rule(
+    _cel_may_run(_LEAST),
+    "no accelerator's max, with budget.maxCostPerHour, allows scaling.min replicas, or one at least:"
+    " raise a max or the budget, or lower min",
+    lambda spec: _may_run(spec, max(1, spec.scaling.min)),
+    ".accelerators",
 )
-BUDGET_PAYS_FOR_THE_SCHEDULES = Rule(
-    f"{_NO_BUDGET} || {_NO_SCHEDULES} || self.scaling.schedules.all(s, {_cel_pays_for('s.min')})",
-    "budget.maxCostPerHour pays for fewer replicas than the min of a schedule on every accelerator:"
-    " raise it or lower the schedule's min",
-    lambda spec: _pays_for(spec, spec.scaling.highest_floor),
-    ".budget",
+SCHEDULES_CAN_RUN = Rule(
+    f"{_NO_SCHEDULES} || self.scaling.schedules.all(s, {_cel_may_run('s.min')})",
+    "no accelerator's max, with budget.maxCostPerHour, allows as many replicas as the min of a schedule:"
+    " raise a max or the budget, or lower the schedule's min",
+    lambda spec: _may_run(spec, spec.scaling.highest_floor),
+    ".accelerators",
 )
 REPLICAS_WITHIN_BOUNDS = Rule(
     "!has(self.replicas) || (self.replicas >= self.scaling.min && self.replicas <= self.scaling.max)",
@@ -78,49 +87,18 @@ REPLICAS_WITHIN_BOUNDS = Rule(
     lambda spec: spec.replicas is None or spec.scaling.min <= spec.replicas <= spec.scaling.max,
     ".replicas",
 )
-_NO_MAXIMA = "self.accelerators.exists(a, !has(a.max))"
-_MAXIMA = "self.accelerators.map(a, a.max).sum()"
-
-
-def _hold(spec: LLMServiceSpec, replicas: int) -> bool:
-    """Whether the accelerators may run so many together."""
-    most = [accelerator.max for accelerator in spec.accelerators]
-    return None in most or sum(filter(None, most)) >= replicas
-
-
-MAXIMA_HOLD_THE_MINIMUM = Rule(
-    f"{_NO_MAXIMA} || {_MAXIMA} >= {_LEAST}",
-    "the accelerators' max allow no replica, or fewer together than scaling.min: raise one of them, or lower min",
-    lambda spec: _hold(spec, _least(spec)),
-    ".accelerators",
+REPLICAS_CAN_RUN = Rule(
+    f"!has(self.replicas) || {_cel_may_run('self.replicas')}",
+    "no accelerator's max, with budget.maxCostPerHour, allows as many replicas:"
+    " raise a max or the budget, lower replicas, or remove it to resume SLO scaling",
+    lambda spec: spec.replicas is None or _may_run(spec, spec.replicas),
+    ".replicas",
 )
-MAXIMA_HOLD_THE_SCHEDULES = Rule(
-    f"{_NO_MAXIMA} || {_NO_SCHEDULES} || self.scaling.schedules.all(s, s.min <= {_MAXIMA})",
-    "the accelerators' max allow fewer replicas together than the min of a schedule:"
-    " raise one of them, or lower the schedule's min",
-    lambda spec: _hold(spec, spec.scaling.highest_floor),
-    ".accelerators",
-)
-_NO_FLOOR = "!has(self.scaling.minOnDemand) || self.scaling.minOnDemand == 0"
-_CEL_REGULAR = (
-    "(!has(a.spot) || !a.spot) && (!has(a.max) || a.max >= self.scaling.minOnDemand)"
-    " && (!has(self.budget) || !has(self.budget.maxCostPerHour) || !has(a.costPerHour)"
-    f" || a.costPerHour * double(a.count * self.scaling.minOnDemand) <= self.budget.maxCostPerHour * {_ROUNDING})"
-)
-
-
-def _keeps_the_floor(spec: LLMServiceSpec, accelerator: Accelerator) -> bool:
-    floor, limit, cost = spec.scaling.min_on_demand, spec.budget.max_cost_per_hour, accelerator.cost_per_hour
-    room = accelerator.max is None or accelerator.max >= floor
-    paid = limit is None or cost is None or cost * (accelerator.count * floor) <= limit * _ROUNDING
-    return not accelerator.spot and room and paid
-
-
-FLOOR_CAN_BE_KEPT = Rule(
-    f"{_NO_FLOOR} || self.accelerators.exists(a, {_CEL_REGULAR})",
+FLOOR_CAN_RUN = Rule(
+    f"{_FLOOR} == 0 || {_cel_may_run('self.scaling.minOnDemand', on_demand=True)}",
     "scaling.minOnDemand needs an accelerator that is not spot, with a max and a budget for that many replicas:"
     " list one, raise its max or the budget, or lower minOnDemand",
-    lambda spec: not spec.scaling.min_on_demand or any(_keeps_the_floor(spec, a) for a in spec.accelerators),
+    lambda spec: not spec.scaling.min_on_demand or _may_run(spec, spec.scaling.min_on_demand, on_demand=True),
     ".scaling",
 )
 ZERO_WITHOUT_TLS = Rule(
@@ -141,12 +119,11 @@ SPEC_RULES = (
     DISTINCT_ACCELERATORS,
     COSTS_ALL_OR_NONE,
     BUDGET_NEEDS_COSTS,
-    BUDGET_PAYS_FOR_THE_MINIMUM,
-    BUDGET_PAYS_FOR_THE_SCHEDULES,
+    MINIMUM_CAN_RUN,
+    SCHEDULES_CAN_RUN,
     REPLICAS_WITHIN_BOUNDS,
-    MAXIMA_HOLD_THE_MINIMUM,
-    MAXIMA_HOLD_THE_SCHEDULES,
-    FLOOR_CAN_BE_KEPT,
+    REPLICAS_CAN_RUN,
+    FLOOR_CAN_RUN,
     ZERO_WITHOUT_TLS,
     ACTIVATOR_IS_TAKEN,
 )

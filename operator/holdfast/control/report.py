@@ -102,8 +102,8 @@ def condition_news(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[dict[
 
 
 def is_warning(item: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
-    """Whether news of a condition is worth a Warning: what every new service lacks for a while is not."""
-    begins = "conditions" not in old and item["reason"] in _BEGINNINGS
+    """Whether news of a condition is worth a Warning: what every first replica lacks for a while is not."""
+    begins = not old.get("replicas", {}).get("ready") and item["reason"] in _BEGINNINGS
     return item["status"] == "False" and not begins
 
 

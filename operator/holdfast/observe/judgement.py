@@ -68,6 +68,8 @@ def _some_series(facts: Facts) -> _Judgement:
         return SignalState.ABSENT, facts.unlabelled
     if facts.starting:
         return SignalState.ABSENT, "no replica is ready yet"
+    if not facts.expected:
+        return SignalState.ABSENT, "the first replica became ready a moment ago, and was not scraped since"
     return SignalState.ABSENT, "Prometheus has no vllm:num_requests_running for this service: is it scraped?"
 
 

@@ -104,12 +104,8 @@ def _broken(view: View) -> tuple[Reason, str] | None:
 
 def _awaited(view: View) -> str:
     """What the first replica is waited for by; without passing time, so that waiting writes nothing."""
-    if view.spec.pinned_replicas == 0 and not view.size:
-        return "spec.replicas is 0: no replica runs until it is changed or removed"
     if view.left_at_zero:
-        return (
-            "mode is Recommend and no replica runs: none is started until it is Auto, or a Deployment is given a size"
-        )
+        return f"{_left_at_zero(view)}; requests that are held wait for that" if view.held else _left_at_zero(view)
     if not view.size:
         return "the first replicas are being created"
     starting = [replica for group in view.groups for replica in group.starting]
@@ -125,6 +121,12 @@ def _awaited(view: View) -> str:
         "requests are held until one serves" if view.held else "",
     )
     return ", ".join(filter(None, parts)) or f"none of {view.size} wanted replicas has a pod yet"
+
+
+def _left_at_zero(view: View) -> str:
+    if view.spec.pinned_replicas == 0:
+        return "spec.replicas is 0: no replica runs until it is changed or removed"
+    return "mode is Recommend and no replica runs: none is started until it is Auto, or a Deployment is given a size"
 
 
 def slo_met(view: View, sizes: Sizes) -> ConditionValue:
@@ -283,16 +285,15 @@ def reconciling(view: View) -> ConditionValue:
     if broken is not None:
         reason, text = broken
         return ConditionValue(kind, True, reason, f"{view.ready} of {view.size} replicas are ready; {text}")
-    rolling = any(group.rolling_out for group in view.groups)
-    if rolling and (view.ready or _paused(view)):  # while none serves, it matters that they start
-        return ConditionValue(kind, True, Reason.ROLLOUT_UNDER_WAY, _rollout(view))
+    rolling, paused = any(group.rolling_out for group in view.groups), _paused(view)
+    if rolling and (view.ready or paused):  # while none serves, it matters that they start
+        return ConditionValue(kind, True, Reason.ROLLOUT_UNDER_WAY, _rollout(view, paused))
     if view.starting or rolling or (not view.size and not view.at_zero):
         return ConditionValue(kind, True, Reason.REPLICAS_STARTING, f"{view.ready} of {view.size} replicas are ready")
     return SETTLED
 
 
-def _rollout(view: View) -> str:
-    paused = _paused(view)
+def _rollout(view: View, paused: str) -> str:
     if not paused:
         return "replicas are being replaced"
     resume = f"kubectl rollout resume -n {view.spec.key.namespace} deployment/{paused}"

@@ -96,7 +96,7 @@ def decide(
 
 def _known(memory: ServiceMemory | None, service: ServiceSnapshot) -> ServiceMemory:
     """What is remembered of this very object: another one of its name has nothing in common with it."""
-    if memory is None or (memory.last is not None and memory.last.facts.spec.uid != service.spec.uid):
+    if memory is None or (memory.spec is not None and memory.spec.uid != service.spec.uid):
         return ServiceMemory()
     return memory
 
@@ -212,7 +212,8 @@ def _view(
     fallback = max((group.baseline for group in groups), default=0)
     beliefs, least = learned.capacity.beliefs, raised(_awake(spec), scheduled)
     considered = placement.options(least, beliefs, groups, learned.setbacks, inventory, demand_rps, fallback, now)
-    before = known.choice if known.generation == spec.generation else placement.Choice()
+    edited = known.spec is not None and known.spec.generation != spec.generation
+    before = placement.Choice() if edited else known.choice
     choice = placement.choose(before, spec, considered, groups, cycle, now)
     choice = placement.Choice(moves_to, judged_at=now) if moves_to else choice
     hold = known.turns.patience * cycle
@@ -240,7 +241,7 @@ def _view(
         floors=scheduled,
         slumber=slumber,
         idle_seconds=least_idle,
-        edited=known.decided_at is not None and known.generation != spec.generation,
+        edited=edited,
     )
 
 
@@ -290,7 +291,6 @@ def _remembered(view: View, claim: Claim, sizes: Sizes, batching: Batching, last
     turned = not view.ailing_to_let_go and verdict.reason not in NO_TURNS
     action = verdict.action if turned else Action.HOLD
     return ServiceMemory(
-        generation=view.spec.generation,
         last=last,
         learned=view.learned,
         peaks=view.peaks,

@@ -175,7 +175,7 @@ def _next(known: Shortage | None, of: Selector, now: float, settings: PolicySett
 
 @value
 class _Holders:
-    """Who has GPUs: how many services, those that come first in each namespace, and who gives up no more."""
+    """Who has GPUs: how many services, those that come first in each namespace, and who of them gives up no more."""
 
     count: int
     first: Mapping[str, Sequence[Claim]]
@@ -188,7 +188,8 @@ class _Holders:
             near = first.setdefault(claim.key.namespace, [])
             if len(near) <= MOST_NAMED:
                 near.append(claim)
-        return cls(len(having), first, frozenset(c.key for c in having if granted[c.key] <= c.least))
+        named = (claim for near in first.values() for claim in near)
+        return cls(len(having), first, frozenset(c.key for c in named if granted[c.key] <= c.least))
 
     def beside(self, claim: Claim, replicas: int) -> str:
         """The others that have GPUs: whoever reads a status need not know what runs in other namespaces."""

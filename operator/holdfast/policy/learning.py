@@ -63,7 +63,7 @@ def learn(
     beliefs, look = _compare(
         known, old, loops, service, seen, groups, starting, lengths, arrived, arrivals, verdicts.latest, now, model
     )
-    before = spec if known.last is None else known.last.facts.spec
+    before = known.spec or spec
     setbacks = old.setbacks if before.generation == spec.generation else old.setbacks.after_edit(before, spec)
     learned = Learned(
         lead_seconds=lead,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from holdfast.domain.service import ServiceKey
+from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.domain.value import value
 from holdfast.policy.batching import Batching
 from holdfast.policy.budget import Budget
@@ -65,7 +65,6 @@ class ServiceMemory:
     the fleet, `granted` what it left where that is less.
     """
 
-    generation: int = -1
     last: Last | None = None
     learned: Learned = field(default_factory=Learned)
     peaks: Peaks = field(default_factory=Peaks)
@@ -76,6 +75,11 @@ class ServiceMemory:
     batching: Batching = field(default_factory=Batching)
     claim: Claim | None = None
     granted: Grant | None = None
+
+    @property
+    def spec(self) -> ServiceSpec | None:
+        """The spec that was decided by last."""
+        return None if self.last is None else self.last.facts.spec
 
     @property
     def decided_at(self) -> float | None:

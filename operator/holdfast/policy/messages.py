@@ -82,12 +82,17 @@ def _command(view: View, names: Sequence[str]) -> str:
 
 
 def rests(view: View) -> str:
-    """That no replica is wanted, and what the next request waits for; without passing time."""
+    """That no replica is wanted, and what the next request waits for; without passing time.
+
+    What came while none ran, nobody may have seen: the size may have been pinned at none.
+    """
     if not view.asleep:
         return ""
     usual = view.learned.cold_starts.p90_seconds
-    wait = "while a replica starts" if usual is None else f"about {usual:.0f} s while a replica starts"
-    return f"no request came for {format_duration(float(round(view.idle_seconds)))}, the next one is held {wait}"
+    held = f"held {'' if usual is None else f'about {usual:.0f} s '}while a replica starts"
+    if not view.size:
+        return f"the next request is {held}"
+    return f"no request came for {format_duration(float(round(view.idle_seconds)))}, the next one is {held}"
 
 
 def rate(rps: float) -> str:

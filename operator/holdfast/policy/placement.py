@@ -16,7 +16,7 @@ from holdfast.policy.capacity import Belief
 from holdfast.policy.inventory import Inventory, Room
 from holdfast.policy.replicas import Group, group_on
 from holdfast.policy.setbacks import Setback, Setbacks
-from holdfast.policy.sizing import replicas_for
+from holdfast.policy.sizing import MOST_REPLICAS, replicas_for
 from holdfast.policy.spot import Beside, affordable, beside, is_barred, together
 
 HYSTERESIS = 0.9
@@ -28,7 +28,8 @@ class Option:
     """One accelerator under consideration: `replicas` carry the demand, at most `most` can be had.
 
     With a `pair` some of both are another accelerator's. `barred`: it would leave no room for scaling.minOnDemand.
-    `full`: what is there serves, and a short while ago no more of it could be had.
+    `full`: what is there serves, and a short while ago no more of it could be had. The spec asks for `least` replicas,
+    and here it allows no more than `allowed`.
     """
 
     belief: Belief
@@ -40,6 +41,8 @@ class Option:
     pair: Beside | None = None
     barred: bool = False
     full: bool = False
+    least: int = 1
+    allowed: int = MOST_REPLICAS
 
     @property
     def name(self) -> str:
@@ -74,12 +77,13 @@ class Option:
         return own if self.pair is None else own | {self.pair.accelerator: self.beside}
 
     @property
-    def hindrance(self) -> tuple[bool, bool, bool, bool]:
+    def hindrance(self) -> tuple[bool, ...]:
         """What speaks against it, worst first; the smaller the better."""
-        return self.barred, self.setback is not None, not self.belief.feasible, not self.fits
+        never, few = self.barred or self.allowed < 1, self.allowed < self.least
+        return never, self.setback is not None, not self.belief.feasible, few, not self.fits
 
     @property
-    def rank(self) -> tuple[tuple[bool, bool, bool, bool], float, float, bool, int]:
+    def rank(self) -> tuple[tuple[bool, ...], float, float, bool, int]:
         """Unhindered ones first, those that serve more, then by cost of a good request, then as listed."""
         stands_in = self.pair is not None and not self.belief.option.spot
         return self.hindrance, self.unserved, self._per_request, stands_in, self.index
@@ -126,16 +130,20 @@ def options(
         full = _is_full(group, setback)
         room = inventory.room(belief.option)
         had = group.placed if full else room.most_replicas(group.placed)
+        others = 0 if pair is None else pair.share(replicas)
+        allowed = _allowed(spec, belief.option, pair, others)
         option = Option(
             belief=belief,
             index=index,
             replicas=replicas,
-            most=_most(spec, belief.option, had, pair, replicas),
+            most=allowed if had is None else min(allowed, had + others),
             room=room,
             setback=None if full else setback,
             pair=pair,
             barred=is_barred(spec, belief.option),
             full=full,
+            least=spec.min_replicas,
+            allowed=allowed,
         )
         found.append(option)
     return tuple(found)
@@ -160,20 +168,15 @@ def _replicas(spec: ServiceSpec, belief: Belief, demand_rps: float | None, fallb
     return max(replicas_for(demand_rps, belief.rate_rps), spec.min_replicas)
 
 
-def _most(spec: ServiceSpec, option: AcceleratorOption, room: int | None, pair: Beside | None, replicas: int) -> int:
-    """By scaling.max, the accelerator's own maximum, the budget and what nodes could take, beside those of a pair."""
-    others = 0 if pair is None else pair.share(replicas)
+def _allowed(spec: ServiceSpec, option: AcceleratorOption, pair: Beside | None, others: int) -> int:
+    """Most by scaling.max, the accelerator's own maximum beside so many of a pair, and the budget."""
+    own, money = option.max_replicas, spec.max_cost_per_hour
     bounds = (
         spec.max_replicas,
-        _beyond(option.max_replicas, others),
-        _beyond(room, others),
-        None if spec.max_cost_per_hour is None else affordable(option, pair, spec.max_cost_per_hour),
+        None if own is None else own + others,
+        None if money is None else affordable(option, pair, money),
     )
     return min(bound for bound in bounds if bound is not None)
-
-
-def _beyond(most: int | None, others: int) -> int | None:
-    return None if most is None else most + others
 
 
 def in_use(groups: tuple[Group, ...], considered: tuple[Option, ...]) -> str:
@@ -256,36 +259,47 @@ def _saving_per_hour(current: Option, best: Option) -> float:
 
 def candidates(considered: tuple[Option, ...], chosen: str, objective: float) -> tuple[Candidate, ...]:
     """Say of every accelerator why it was not taken, for `holdfast explain`."""
-    pair = next((option.pair for option in considered if option.name == chosen), None)
-    beside_it = "" if pair is None else pair.accelerator
+    taken = next(option for option in considered if option.name == chosen)
     return tuple(
         Candidate(
             accelerator=option.name,
             replicas=option.replicas,
             per_replica_rps=option.belief.rate_rps,
             cost_per_hour=option.cost_per_hour,
-            lost_because=_lost(option, chosen, beside_it, objective),
+            lost_because=_lost_because(option, taken, objective),
         )
         for option in considered
     )
 
 
-def _lost(option: Option, chosen: str, beside_it: str, objective: float) -> str:
-    if option.name == chosen:
+def _lost_because(option: Option, taken: Option, objective: float) -> str:
+    if option is taken:
         return ""
-    return f"serves beside {chosen}" if option.name == beside_it else _lost_because(option, objective)
+    if taken.pair is not None and option.name == taken.pair.accelerator:
+        return f"serves beside {taken.name}"
+    return _hindered(option, objective) or _not_preferred(option, taken)
 
 
-def _lost_because(option: Option, objective: float) -> str:
+def _hindered(option: Option, objective: float) -> str:
+    """What stands against it, in the order of `Option.hindrance`."""
     if option.barred:
         return "scaling.minOnDemand needs an accelerator of the same hardware beside it that is not spot"
+    if option.allowed < 1:
+        return "its max or budget.maxCostPerHour allows no replica"
     if option.setback is not None:
         return f"unavailable ({option.setback.reason}: {option.setback.detail}), tried again later"
     if not option.belief.feasible:
         bound = option.belief.rate.bound_by
         return f"cannot meet the objectives for {objective:.2%} of requests even without load ({bound})"
-    if not option.fits:
-        return f"only {option.most} of {option.replicas} replicas can be had"
-    if option.cost_per_hour is not None:
-        return f"${option.cost_per_hour:.2f}/h for the same load: not cheaper, not for long enough, or no room for both"
-    return "listed later, not preferred for long enough, or no room for both"
+    if option.allowed < option.least:
+        return f"its max or budget.maxCostPerHour allows {option.allowed} of at least {option.least} replicas"
+    return "" if option.fits else f"only {option.most} of {option.replicas} replicas can be had"
+
+
+def _not_preferred(option: Option, taken: Option) -> str:
+    if option.cost_per_hour is None or taken.cost_per_hour is None:
+        return "listed later, not preferred for long enough, or no room for both"
+    costs = f"${option.cost_per_hour:.2f}/h for the same load, {taken.name} ${taken.cost_per_hour:.2f}/h"
+    if not _cheaper(option, taken):
+        return f"{costs}: not a tenth less"
+    return f"{costs}: not for long enough yet, or no room to run both meanwhile"

@@ -1,0 +1,133 @@
+"""How a size that people have fixed is shared out: within each accelerator's max and the budget, moving little."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.policy.sharing import share_out
+from tests.builders import ServiceBuilder, accelerator, service
+from tests.policy.fluid import FluidCluster, steps
+
+H100 = accelerator("h100", cost_per_gpu_hour=3.0)
+L40S = accelerator("l40s", cost_per_gpu_hour=1.0)
+SPOT = replace(accelerator("h100-spot", cost_per_gpu_hour=1.0), spot=True)
+ONE = replace(H100, max_replicas=1)
+RATES = {"h100": 5.0, "l40s": 2.0}
+
+
+def of(*options: AcceleratorOption, floor: int = 0, dollars: float | None = None) -> ServiceSpec:
+    builder = service().with_accelerators(*options).with_on_demand(floor)
+    return (builder if dollars is None else builder.costing_at_most(dollars)).spec
+
+
+def shared(spec: ServiceSpec, replicas: int, **now: int) -> dict[str, int]:
+    return share_out(spec, now, spec.accelerators, replicas)
+
+
+def test_those_in_use_stay_as_they_are_and_the_first_takes_the_difference() -> None:
+    assert shared(of(H100, L40S), 5, h100=1, l40s=2) == {"h100": 3, "l40s": 2}
+
+
+def test_the_last_in_the_order_gives_way_first() -> None:
+    assert shared(of(H100, L40S), 2, h100=1, l40s=2) == {"h100": 1, "l40s": 1}
+
+
+def test_no_accelerator_gets_more_than_its_max_and_the_next_takes_what_is_left() -> None:
+    assert shared(of(ONE, L40S), 3, h100=1) == {"h100": 1, "l40s": 2}
+    assert shared(of(ONE, L40S), 3, h100=3) == {"h100": 1, "l40s": 2}
+
+
+def test_the_budget_is_kept_by_those_that_cost_less() -> None:
+    assert shared(of(H100, L40S, dollars=5.0), 3, h100=1) == {"h100": 1, "l40s": 2}
+    assert shared(of(H100, L40S, dollars=5.0), 3, h100=3) == {"h100": 1, "l40s": 2}
+
+
+def test_where_nothing_has_room_fewer_run() -> None:
+    assert shared(of(ONE, replace(L40S, max_replicas=1)), 3) == {"h100": 1, "l40s": 1}
+    assert shared(of(H100, dollars=4.0), 3) == {"h100": 1}
+
+
+def test_none_is_nothing_at_all() -> None:
+    assert shared(of(H100, L40S), 0, h100=2) == {}
+
+
+def test_the_floor_off_spot_comes_first_where_its_accelerator_has_room() -> None:
+    assert shared(of(SPOT, ONE, L40S, floor=2), 4, **{"h100-spot": 4}) == {"h100": 1, "l40s": 1, "h100-spot": 2}
+
+
+def pinned(builder: ServiceBuilder, replicas: int) -> FluidCluster:
+    """A cluster that came to rest before the size was pinned."""
+    cluster = FluidCluster(builder, steps((0, 1.0)), RATES).run(120)
+    cluster.with_spec(builder.pinned_to(replicas).at_generation(2))
+    return cluster.run(120)
+
+
+def test_a_pinned_size_is_kept_within_each_max_and_the_last_decision_says_so() -> None:
+    both = service().with_accelerators(ONE, replace(L40S, max_replicas=1)).with_replicas_between(1, 9)
+    cluster = pinned(both, 3)
+    assert (cluster.replicas("h100"), cluster.replicas("l40s")) == (1, 1)
+    assert "the accelerators' max and the budget leave room for 2 of them" in cluster.last().verdict.message
+
+
+def test_a_pinned_size_beyond_a_max_runs_on_the_next_accelerator_too() -> None:
+    dear = replace(L40S, cost_per_gpu_hour=4.0)
+    cluster = pinned(service().with_accelerators(ONE, dear).with_replicas_between(1, 9), 3)
+    assert (cluster.replicas("h100"), cluster.replicas("l40s")) == (1, 2)
+    assert "leave room" not in cluster.last().verdict.message
+
+
+def test_a_recommended_service_begins_where_the_first_accelerator_may_have_replicas() -> None:
+    none = replace(H100, max_replicas=0)
+    chat = service().with_accelerators(none, L40S).with_replicas_between(2, 9).recommending()
+    cluster = FluidCluster(chat, steps((0, 1.0)), RATES).run(10)
+    assert (cluster.replicas("h100"), cluster.replicas("l40s")) == (0, 2)
+
+
+_OPTIONS = st.builds(
+    lambda name, most, cost, spot: replace(accelerator(name, cost_per_gpu_hour=cost), max_replicas=most, spot=spot),
+    st.sampled_from(["h100", "h100-spot", "l40s", "a100"]),
+    st.none() | st.integers(0, 6),
+    st.floats(0.0, 10.0),
+    st.booleans(),
+)
+_SPECS = st.builds(
+    lambda options, floor, dollars: of(*options, floor=floor, dollars=dollars),
+    st.lists(_OPTIONS, min_size=1, max_size=4, unique_by=lambda option: option.name),
+    st.integers(0, 4),
+    st.none() | st.floats(0.5, 50.0),
+)
+
+
+@given(
+    _SPECS,
+    st.dictionaries(st.sampled_from(["h100", "h100-spot", "l40s", "gone"]), st.integers(0, 6)),
+    st.integers(0, 12),
+)
+def test_whatever_the_spec_no_bound_is_broken_and_no_room_is_left(
+    spec: ServiceSpec, now: dict[str, int], replicas: int
+) -> None:
+    found = share_out(spec, now, spec.accelerators, replicas)
+    options = {option.name: option for option in spec.accelerators}
+    spent = sum(count * (options[name].cost_per_replica_hour or 0.0) for name, count in found.items())
+    limit = float("inf") if spec.max_cost_per_hour is None else spec.max_cost_per_hour
+    assert all(n > 0 and (options[a].max_replicas is None or n <= options[a].max_replicas) for a, n in found.items())
+    assert sum(found.values()) <= replicas
+    assert spent <= limit + 1e-6
+    if sum(found.values()) < replicas:
+        for name, option in options.items():
+            full = option.max_replicas is not None and found.get(name, 0) == option.max_replicas
+            assert full or spent + (option.cost_per_replica_hour or 0.0) > limit - 1e-6
+    if limit == float("inf"):
+        regular = sum(o.max_replicas if o.max_replicas is not None else 99 for o in spec.accelerators if not o.spot)
+        kept = sum(count for name, count in found.items() if not options[name].spot)
+        assert kept >= min(spec.min_on_demand, replicas, regular)
+
+
+@given(_SPECS, st.integers(0, 8))
+def test_what_was_shared_out_stays_as_it_is(spec: ServiceSpec, replicas: int) -> None:
+    found = share_out(spec, {}, spec.accelerators, replicas)
+    assert share_out(spec, found, spec.accelerators, replicas) == found
