@@ -59,6 +59,10 @@ def test_before_the_first_replica_is_ready_absence_says_so() -> None:
     assert judged(starting).detail == "no replica is ready yet"
 
 
+def test_absence_asks_for_no_scrape_of_a_replica_that_is_only_just_ready() -> None:
+    assert "became ready a moment ago" in judged(ready("chat-0", at=NOW - 1)).detail
+
+
 def test_other_peoples_engines_in_the_namespace_are_no_hint_while_ours_report() -> None:
     assert judged(ready("chat-0"), engines=[ENGINE], anomalies=[unlabelled(namespace="prod")]).fresh
 

@@ -58,7 +58,7 @@ from holdfast.policy.traffic import judge
 from holdfast.policy.trial import Evidence
 from holdfast.policy.turns import Turns
 from holdfast.policy.view import View
-from tests.builders import NOW, ServiceView, accelerator, no_traffic, replicas, traffic
+from tests.builders import NOW, ServiceBuilder, ServiceView, accelerator, no_traffic, replicas, traffic
 from tests.policy.views import CHAT, view
 
 Told = tuple[str, str]
@@ -338,9 +338,9 @@ ANSWERED = Learned(45.0, ColdStarts((38.0,)), idle=Idle(answered_at=NOW, looked_
 QUIET = judge(traffic(0.0))
 
 
-def at_zero(told: Activator) -> ServiceSnapshot:
+def at_zero(told: Activator, of: ServiceBuilder = ZERO) -> ServiceSnapshot:
     """A service that may rest, and what its activator tells."""
-    return replace(ServiceView(ZERO, traffic(0.0)).snapshot(), activator=told)
+    return replace(ServiceView(of, traffic(0.0)).snapshot(), activator=told)
 
 
 def resting(**more: object) -> View:
@@ -523,6 +523,7 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
         view(of=ZERO, service=at_zero(SOME), group=running(size=1, starting=COMING), learned=ANSWERED),
     ),
     "Ready, pinned at zero": (READY, view(of=CHAT.pinned_to(0), group=running(0))),
+    "Ready, pinned at zero, requests held": (READY, resting(service=at_zero(SOME, ZERO.pinned_to(0)))),
     "Ready, recommending at zero": (READY, view(of=CHAT.recommending(), group=running(0))),
     "MetricsAvailable, pinned at zero": (METRICS, view(of=CHAT.pinned_to(0), group=running(0), seen=STALE)),
     "Reconciling, asleep": (RECONCILING, resting()),

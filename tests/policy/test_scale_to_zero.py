@@ -270,6 +270,17 @@ def test_the_floor_of_a_schedule_wakes_the_service_and_keeps_it() -> None:
     assert world.size == 0
 
 
+def test_after_a_pin_at_zero_it_rests_and_claims_nothing_about_requests_that_nobody_saw() -> None:
+    world = asleep()
+    world.of = CHAT.pinned_to(0)
+    world.run(60.0)
+    world.of = CHAT
+    decision = world.run(TICK)
+    assert (world.size, decision.holding) == (0, True)
+    assert "no request came" not in decision.verdict.message
+    assert "the next request is held" in decision.verdict.message
+
+
 def test_pinned_to_zero_is_told_as_such() -> None:
     world = World(of=CHAT.pinned_to(0))
     world.size = 0
