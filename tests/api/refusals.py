@@ -343,6 +343,27 @@ _SIZES = (
         "raise a max or the budget, or lower min",
     ),
     Refusal(
+        "a budget that pays for a floor off spot and not for all beside it",
+        {
+            **_accelerators(
+                {**H100, "name": "spot", "spot": True, "costPerHour": 1}, {**H100, "costPerHour": 3, "max": 2}
+            ),
+            "scaling": {"min": 4, "minOnDemand": 2},
+            "budget": {"maxCostPerHour": 7.9},
+        },
+        "spec.accelerators",
+        "raise a max or the budget, or lower min",
+    ),
+    Refusal(
+        "a spot accelerator that no other is like, with a floor off spot",
+        {
+            **_accelerators({**H100, "name": "spot", "spot": True, "count": 2}, {**H100, "max": 2}),
+            "scaling": {"min": 3, "minOnDemand": 1},
+        },
+        "spec.accelerators",
+        "raise a max or the budget, or lower min",
+    ),
+    Refusal(
         "a budget of nothing",
         {**_accelerators({**H100, "costPerHour": 3}), "budget": {"maxCostPerHour": 0}},
         "spec.budget.maxCostPerHour",
@@ -560,6 +581,16 @@ ACCEPTED = (
         {
             **_accelerators({**H100, "name": "spot", "spot": True, "max": 1}, {**H100, "max": 2}),
             "scaling": {"min": 3, "minOnDemand": 2},
+        },
+    ),
+    Accepted(
+        "a budget that just pays for a floor off spot and all beside it",
+        {
+            **_accelerators(
+                {**H100, "name": "spot", "spot": True, "costPerHour": 1}, {**H100, "costPerHour": 3, "max": 2}
+            ),
+            "scaling": {"min": 4, "minOnDemand": 2},
+            "budget": {"maxCostPerHour": 8},
         },
     ),
     Accepted(

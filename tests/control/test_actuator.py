@@ -183,6 +183,20 @@ async def test_an_object_that_is_not_understood_gets_a_condition_and_one_event()
     assert (event["type"], event["reason"], event["message"]) == ("Warning", "Invalid", "slo.ttft: must be a duration")
 
 
+async def test_an_object_older_than_the_rule_it_breaks_is_told_by_event_where_no_status_is_taken() -> None:
+    api, told = RefusingApi("llmservices", 422, "spec: Invalid value: no accelerator's max"), Told()
+    api.objects = cluster().objects
+    acting = actuator(api, told)
+    for now, generation in ((0.0, 1), (5.0, 1), (10.0, 1), (15.0, 2)):
+        entry = Invalid(ServiceKey("prod", "chat"), generation, "accelerators: too few", uid="uid-chat")
+        await acting.act([], [], [entry], [], now=now)
+    events = [event for path, event in api.objects.items() if "/events/" in path]
+    assert [(event["type"], event["reason"], event["message"]) for event in events] == [
+        ("Warning", "Invalid", "accelerators: too few")
+    ] * 2
+    assert told.errors == []
+
+
 async def test_a_deletion_that_somebody_holds_is_told_once_in_status_and_as_an_event() -> None:
     api = cluster()
     held = Invalid(ServiceKey("prod", "chat"), 2, "held by x/y", uid="uid-chat", reason=Reason.DELETION_HELD)

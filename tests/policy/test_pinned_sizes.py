@@ -7,9 +7,12 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
-from holdfast.policy.sharing import share_out
-from tests.builders import ServiceBuilder, accelerator, service
+from holdfast.policy.money import dollars
+from holdfast.policy.replicas import Group
+from holdfast.policy.sharing import hand_over, share_out
+from tests.builders import ServiceBuilder, accelerator, replicas, service
 from tests.policy.fluid import FluidCluster, steps
 
 H100 = accelerator("h100", cost_per_gpu_hour=3.0)
@@ -24,8 +27,8 @@ def of(*options: AcceleratorOption, floor: int = 0, dollars: float | None = None
     return (builder if dollars is None else builder.costing_at_most(dollars)).spec
 
 
-def shared(spec: ServiceSpec, replicas: int, **now: int) -> dict[str, int]:
-    return share_out(spec, now, spec.accelerators, replicas)
+def shared(spec: ServiceSpec, wanted: int, **now: int) -> dict[str, int]:
+    return share_out(spec, now, spec.accelerators, wanted)
 
 
 def test_those_in_use_stay_as_they_are_and_the_first_takes_the_difference() -> None:
@@ -59,10 +62,10 @@ def test_the_floor_off_spot_comes_first_where_its_accelerator_has_room() -> None
     assert shared(of(SPOT, ONE, L40S, floor=2), 4, **{"h100-spot": 4}) == {"h100": 1, "l40s": 1, "h100-spot": 2}
 
 
-def pinned(builder: ServiceBuilder, replicas: int) -> FluidCluster:
+def pinned(builder: ServiceBuilder, size: int) -> FluidCluster:
     """A cluster that came to rest before the size was pinned."""
     cluster = FluidCluster(builder, steps((0, 1.0)), RATES).run(120)
-    cluster.with_spec(builder.pinned_to(replicas).at_generation(2))
+    cluster.with_spec(builder.pinned_to(size).at_generation(2))
     return cluster.run(120)
 
 
@@ -108,26 +111,58 @@ _SPECS = st.builds(
     st.integers(0, 12),
 )
 def test_whatever_the_spec_no_bound_is_broken_and_no_room_is_left(
-    spec: ServiceSpec, now: dict[str, int], replicas: int
+    spec: ServiceSpec, now: dict[str, int], wanted: int
 ) -> None:
-    found = share_out(spec, now, spec.accelerators, replicas)
+    found = share_out(spec, now, spec.accelerators, wanted)
     options = {option.name: option for option in spec.accelerators}
     spent = sum(count * (options[name].cost_per_replica_hour or 0.0) for name, count in found.items())
     limit = float("inf") if spec.max_cost_per_hour is None else spec.max_cost_per_hour
     assert all(n > 0 and (options[a].max_replicas is None or n <= options[a].max_replicas) for a, n in found.items())
-    assert sum(found.values()) <= replicas
+    assert sum(found.values()) <= wanted
     assert spent <= limit + 1e-6
-    if sum(found.values()) < replicas:
+    if sum(found.values()) < wanted:
         for name, option in options.items():
             full = option.max_replicas is not None and found.get(name, 0) == option.max_replicas
             assert full or spent + (option.cost_per_replica_hour or 0.0) > limit - 1e-6
     if limit == float("inf"):
         regular = sum(o.max_replicas if o.max_replicas is not None else 99 for o in spec.accelerators if not o.spot)
         kept = sum(count for name, count in found.items() if not options[name].spot)
-        assert kept >= min(spec.min_on_demand, replicas, regular)
+        assert kept >= min(spec.min_on_demand, wanted, regular)
+
+
+def _group(name: str, ready: int, starting: int) -> Group:
+    waiting = replicas(starting, ReplicaPhase.STARTING)
+    return Group(name, size=ready + starting, exists=True, ready=replicas(ready), starting=waiting)
+
+
+_GROUPS = st.lists(
+    st.builds(_group, st.sampled_from(["h100", "h100-spot", "l40s", "gone"]), st.integers(0, 4), st.integers(0, 3)),
+    max_size=4,
+    unique_by=lambda group: group.accelerator,
+)
+
+
+@given(_SPECS, _GROUPS, st.integers(0, 8))
+def test_on_the_way_no_bound_is_broken_further_something_comes_and_no_more_are_sent_away_than_must_be(
+    spec: ServiceSpec, groups: list[Group], wanted: int
+) -> None:
+    now = {group.accelerator: group.size for group in groups}
+    ready = {group.accelerator: len(group.ready) for group in groups}
+    goal = share_out(spec, now, spec.accelerators, wanted)
+    sizes = hand_over(spec, groups, goal)
+    assert sum(sizes.values()) <= max(spec.max_replicas, sum(now.values()), wanted)
+    if spec.max_cost_per_hour is not None:
+        dearest = max(option.cost_per_replica_hour or 0.0 for option in spec.accelerators)
+        most = max(spec.max_cost_per_hour, dollars(spec, now), dearest * 2.0 if sum(ready.values()) == 1 else 0.0)
+        assert dollars(spec, sizes) <= most + 1e-6
+    served = sum(min(ready.get(name, 0), count) for name, count in goal.items())
+    assert sum(min(sizes.get(name, 0), count) for name, count in goal.items()) > served or sizes == goal
+    if spec.max_cost_per_hour is None and sum(now.values()) + wanted <= spec.max_replicas:
+        stays = sum(min(ready.get(name, 0), count) for name, count in sizes.items())
+        assert stays >= min(sum(goal.values()), sum(ready.values()))
 
 
 @given(_SPECS, st.integers(0, 8))
-def test_what_was_shared_out_stays_as_it_is(spec: ServiceSpec, replicas: int) -> None:
-    found = share_out(spec, {}, spec.accelerators, replicas)
-    assert share_out(spec, found, spec.accelerators, replicas) == found
+def test_what_was_shared_out_stays_as_it_is(spec: ServiceSpec, wanted: int) -> None:
+    found = share_out(spec, {}, spec.accelerators, wanted)
+    assert share_out(spec, found, spec.accelerators, wanted) == found

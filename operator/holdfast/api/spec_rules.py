@@ -17,36 +17,64 @@ def _costs(spec: LLMServiceSpec) -> list[bool]:
 _ROUNDING = 1.000001  # prices are decimal fractions: three times 0.1 is more than 0.3
 _NO_BUDGET = "!has(self.budget) || !has(self.budget.maxCostPerHour)"
 _NO_SCHEDULES = "!has(self.scaling.schedules)"
-_LEAST = "(self.scaling.min > 0 ? self.scaling.min : 1)"
-_FLOOR = "(has(self.scaling.minOnDemand) ? self.scaling.minOnDemand : 0)"
+_NO_FLOOR = "!has(self.scaling.minOnDemand) || self.scaling.minOnDemand == 0"
+_LEAST = "self.scaling.min > 0 ? self.scaling.min : 1"
+_FLOOR = "has(self.scaling.minOnDemand) ? self.scaling.minOnDemand : 0"
 
 
 def _may_run(spec: LLMServiceSpec, replicas: int, *, on_demand: bool = False) -> bool:
-    """Whether some accelerator may run so many by its max and the budget, for they are used one at a time.
+    """Whether the spec allows so many: accelerators are used one at a time, within their max and the budget.
 
-    Beside a spot one scaling.minOnDemand of them may be another's.
+    With scaling.minOnDemand a spot one serves beside that many of one that is not, on the same hardware as far as
+    resource and count tell.
     """
-    floor, dollars = spec.scaling.min_on_demand, spec.budget.max_cost_per_hour
+    floor = spec.scaling.min_on_demand
+    beside = min(floor, replicas)
+    regular = [each for each in spec.accelerators if not each.spot]
+    spots = [each for each in spec.accelerators if each.spot and not on_demand]
+    alone = regular if floor else regular + spots
+    if any(_has_room(each, replicas) and _is_paid(spec, (each, replicas)) for each in alone):
+        return True
+    return floor > 0 and any(
+        (spot.resource, spot.count) == (each.resource, each.count)
+        and _has_room(spot, replicas - beside) and _has_room(each, floor)
+        and _is_paid(spec, (spot, replicas - beside), (each, beside))
+        for spot in spots for each in regular
+    )  # fmt: skip
 
-    def may(a: Accelerator) -> bool:
-        room = a.max is None or a.max + (floor if a.spot else 0) >= replicas
-        if dollars is None or a.cost_per_hour is None:
-            return room
-        return room and a.cost_per_hour * (a.count * replicas) <= dollars * _ROUNDING
 
-    return any(may(accelerator) for accelerator in spec.accelerators if not (on_demand and accelerator.spot))
+def _has_room(accelerator: Accelerator, replicas: int) -> bool:
+    return accelerator.max is None or accelerator.max >= replicas
+
+
+def _is_paid(spec: LLMServiceSpec, *parts: tuple[Accelerator, int]) -> bool:
+    limit = spec.budget.max_cost_per_hour
+    cost = sum((accelerator.cost_per_hour or 0.0) * (accelerator.count * replicas) for accelerator, replicas in parts)
+    return limit is None or cost <= limit * _ROUNDING
 
 
 def _cel_may_run(replicas: str, *, on_demand: bool = False) -> str:
-    """CEL for `_may_run`."""
-    regular = "(!has(a.spot) || !a.spot)"
-    beside = "" if on_demand else f" || (!{regular} && a.max + {_FLOOR} >= {replicas})"
-    paid = f"a.costPerHour * double(a.count * {replicas}) <= self.budget.maxCostPerHour * {_ROUNDING}"
-    which = f"{regular} && " if on_demand else ""
-    return (
-        f"self.accelerators.exists(a, {which}(!has(a.max) || a.max >= {replicas}{beside})"
-        f" && ({_NO_BUDGET} || !has(a.costPerHour) || {paid}))"
+    """CEL for `_may_run`; lists of one give names to the replicas n, the floor f, and those d beside a spot one."""
+    spot, alone = "(has(a.spot) && a.spot)", f"{_cel_room('a', 'n')} && {_cel_paid(('a', 'n'))}"
+    if on_demand:
+        return f"[{replicas}].all(n, self.accelerators.exists(a, !{spot} && {alone}))"
+    alike = "b.resource == a.resource && b.count == a.count && !(has(b.spot) && b.spot)"
+    keeper = f"{alike} && {_cel_room('b', 'f')} && {_cel_paid(('a', '(n - d)'), ('b', 'd'))}"
+    pair = f"f > 0 && {spot} && {_cel_room('a', 'n - d')} && self.accelerators.exists(b, {keeper})"
+    found = f"self.accelerators.exists(a, (f == 0 || !{spot}) && {alone} || {pair})"
+    return f"[{replicas}].all(n, [{_FLOOR}].all(f, [n < f ? n : f].all(d, {found})))"
+
+
+def _cel_room(name: str, replicas: str) -> str:
+    return f"(!has({name}.max) || {name}.max >= {replicas})"
+
+
+def _cel_paid(*parts: tuple[str, str]) -> str:
+    cost = " + ".join(
+        f"(has({name}.costPerHour) ? {name}.costPerHour * double({name}.count * {replicas}) : 0.0)"
+        for name, replicas in parts
     )
+    return f"({_NO_BUDGET} || {cost} <= self.budget.maxCostPerHour * {_ROUNDING})"
 
 
 DISTINCT_ACCELERATORS = Rule(
@@ -95,7 +123,7 @@ REPLICAS_CAN_RUN = Rule(
     ".replicas",
 )
 FLOOR_CAN_RUN = Rule(
-    f"{_FLOOR} == 0 || {_cel_may_run('self.scaling.minOnDemand', on_demand=True)}",
+    f"{_NO_FLOOR} || {_cel_may_run('self.scaling.minOnDemand', on_demand=True)}",
     "scaling.minOnDemand needs an accelerator that is not spot, with a max and a budget for that many replicas:"
     " list one, raise its max or the budget, or lower minOnDemand",
     lambda spec: not spec.scaling.min_on_demand or _may_run(spec, spec.scaling.min_on_demand, on_demand=True),
@@ -119,11 +147,11 @@ SPEC_RULES = (
     DISTINCT_ACCELERATORS,
     COSTS_ALL_OR_NONE,
     BUDGET_NEEDS_COSTS,
+    FLOOR_CAN_RUN,
     MINIMUM_CAN_RUN,
     SCHEDULES_CAN_RUN,
     REPLICAS_WITHIN_BOUNDS,
     REPLICAS_CAN_RUN,
-    FLOOR_CAN_RUN,
     ZERO_WITHOUT_TLS,
     ACTIVATOR_IS_TAKEN,
 )

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from holdfast.act import events
-from holdfast.act.api import ApiPort
+from holdfast.act.api import ApiError, ApiPort
 from holdfast.act.status import StatusWriter
 from holdfast.api.reasons import Reason
 from holdfast.api.status import BatchingStatus, two_digits
@@ -38,6 +38,7 @@ class Teller:
         self._status = StatusWriter(api)
         self._changes: dict[ServiceKey, tuple[object, float]] = {}
         self._batching: dict[ServiceKey, BatchingTarget] = {}
+        self._unwritable: dict[ServiceKey, Invalid] = {}
 
     def written(self, part: ServiceParts) -> Mapping[str, Any]:
         """Return what a service's status says, as far as is known."""
@@ -49,6 +50,7 @@ class Teller:
         for key in gone:
             self._changes.pop(key, None)
             self._batching.pop(key, None)
+            self._unwritable.pop(key, None)
 
     async def tell(
         self,
@@ -77,15 +79,29 @@ class Teller:
         return due_at
 
     async def tell_invalid(self, entry: Invalid, now: float) -> None:
-        """Write the status of a service that nobody can run as it is. Raises ApiError."""
+        """Write the status of a service that nobody can run as it is, and an Event. Raises ApiError.
+
+        Of an object that is older than the rule it breaks, the API server may take no status either: the Event remains.
+        """
         old = self._status.last(entry.key, entry.status)
         new = invalid_status(entry, old, now)
-        await self._status.write(entry.key, entry.uid, new, entry.status, now)
-        if condition_news(old, new):
+        try:
+            await self._status.write(entry.key, entry.uid, new, entry.status, now)
+            news = bool(condition_news(old, new))
+        except ApiError as error:
+            if not error.is_invalid:
+                raise
+            news = self._is_new_refusal(entry)
+        if news:
             _LOG.warning("%s: %s: %s", entry.key, entry.reason, entry.message)
             word = str(entry.reason)
             event = events.event_body(entry.key, entry.uid, reason=word, message=entry.message, warning=True, now=now)
             await events.post_event(self._api, event)
+
+    def _is_new_refusal(self, entry: Invalid) -> bool:
+        last = self._unwritable.get(entry.key)
+        self._unwritable[entry.key] = entry
+        return last is None or (last.uid, last.generation, last.message) != (entry.uid, entry.generation, entry.message)
 
     async def _tell_change(self, part: ServiceParts, decision: Decision, now: float, records: Records) -> None:
         if not self._is_new_change(decision, now):

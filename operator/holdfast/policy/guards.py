@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.value import value
+from holdfast.policy.money import spendable
 from holdfast.policy.sizing import replicas_for
 from holdfast.policy.spot import affordable
 from holdfast.policy.view import View
@@ -190,7 +191,9 @@ def within_the_budget(proposal: Proposal) -> Bound | None:
     spec, chosen = proposal.view.spec, proposal.view.chosen
     if spec.max_cost_per_hour is None:
         return None
-    most = affordable(chosen.belief.option, chosen.pair, spec.max_cost_per_hour - proposal.elsewhere_cost)
+    beside = (spendable(spec, proposal.view.groups, chosen.name) or 0.0) - proposal.elsewhere_cost
+    paid = [affordable(chosen.belief.option, chosen.pair, money) for money in (spec.max_cost_per_hour, beside)]
+    most = min((each for each in paid if each is not None), default=None)
     if most is None or proposal.after <= most:
         return None
     sentence = f"{proposal.after} wanted, budget.maxCostPerHour ${spec.max_cost_per_hour:g} pays for {most}"

@@ -182,6 +182,8 @@ def _cause_of_switch(view: View, sizes: Sizes) -> str:
         return f"{option.name} could not be had ({setback.detail})"
     if not option.belief.feasible:
         return f"{option.name} cannot meet the objectives even without load"
+    if option.bounded:
+        return f"the spec allows {option.allowed} of the {option.replicas} {option.name} replicas that it takes"
     if not option.fits:
         return f"only {option.most} of the {option.replicas} {option.name} replicas that it takes can be had"
     costs = view.chosen.cost_per_hour, option.cost_per_hour
@@ -295,7 +297,7 @@ def _switch_reason(view: View) -> Reason:
         return Reason.ACCELERATOR_UNAVAILABLE
     if not option.belief.feasible:
         return Reason.SLO_INFEASIBLE
-    return Reason.SWITCHING_ACCELERATOR if option.fits else Reason.CAPACITY_LIMITED
+    return Reason.SWITCHING_ACCELERATOR if option.fits or option.bounded else Reason.CAPACITY_LIMITED
 
 
 def _left(view: View) -> Group | None:

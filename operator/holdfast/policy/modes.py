@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, PlacementTarget, Verdict
 from holdfast.domain.service import AcceleratorOption
-from holdfast.policy.sharing import share_out
+from holdfast.policy.sharing import hand_over, share_out
 from holdfast.policy.sizes import target
 from holdfast.policy.view import View
 
@@ -13,29 +13,33 @@ from holdfast.policy.view import View
 def pinned_verdict(view: View, pinned: int) -> Verdict:
     """Exactly that many replicas, on the accelerators in use as they are, the preferred one taking the difference.
 
-    Where its max or the budget has no room for that, others take it; where none has, fewer run.
+    Where its max or the budget has no room for that, others take it; where none has, fewer run. What serves elsewhere
+    goes as these come.
     """
     if not all(group.observed for group in view.groups):
-        return Verdict(Action.HOLD, Reason.PINNED, _pinned_message(view, pinned, pinned), current_targets(view))
-    shared = share_out(view.spec, _sizes(view), _order(view), pinned)
-    sizes = {group.accelerator: 0 for group in view.groups if group.exists} | shared
+        return Verdict(Action.HOLD, Reason.PINNED, pinned_sentence(view, pinned), current_targets(view))
+    goal = _pinned_sizes(view, pinned)
+    sizes = {group.accelerator: 0 for group in view.groups if group.exists} | hand_over(view.spec, view.groups, goal)
     targets = tuple(
         target(view.group_of(name), name, replicas)
         for name, replicas in sizes.items()
         if replicas or view.group_of(name).size
     )
-    message = _pinned_message(view, pinned, sum(sizes.values()))
-    return Verdict(_action(view, sizes), Reason.PINNED, message, targets)
+    after = sum(sizes.values())
+    change = "" if after == view.size else f"{view.size} -> {after} replicas; "
+    waits = "; those that serve elsewhere go as others come" if after > sum(goal.values()) else ""
+    return Verdict(_action(view, sizes), Reason.PINNED, f"{change}{pinned_sentence(view, pinned)}{waits}", targets)
 
 
-def _pinned_message(view: View, pinned: int, given: int) -> str:
-    before = "" if given == view.size else f"{view.size} -> {given} replicas; "
+def pinned_sentence(view: View, pinned: int) -> str:
+    """Who holds the size, and how many of so many replicas can be had."""
+    given = sum(_pinned_sizes(view, pinned).values())
     fewer = "" if given == pinned else f"; the accelerators' max and the budget leave room for {given} of them"
-    return f"{before}spec.replicas pins the size at {pinned}, remove it to resume SLO scaling{fewer}"
+    return f"spec.replicas pins the size at {pinned}, remove it to resume SLO scaling{fewer}"
 
 
-def _sizes(view: View) -> dict[str, int]:
-    return {group.accelerator: group.size for group in view.groups}
+def _pinned_sizes(view: View, pinned: int) -> dict[str, int]:
+    return share_out(view.spec, view.sizes, _order(view), pinned)
 
 
 def _order(view: View) -> list[AcceleratorOption]:
@@ -46,7 +50,7 @@ def _order(view: View) -> list[AcceleratorOption]:
 
 
 def _action(view: View, sizes: dict[str, int]) -> Action:
-    if not any(group.exists for group in view.groups):
+    if sizes and not any(group.exists for group in view.groups):
         return Action.CREATE
     if all(view.group_of(name).size == replicas for name, replicas in sizes.items()):
         return Action.HOLD

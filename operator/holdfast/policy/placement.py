@@ -79,8 +79,13 @@ class Option:
     @property
     def hindrance(self) -> tuple[bool, ...]:
         """What speaks against it, worst first; the smaller the better."""
-        never, few = self.barred or self.allowed < 1, self.allowed < self.least
+        never, few = self.barred or self.allowed < 1, self.most < self.least
         return never, self.setback is not None, not self.belief.feasible, few, not self.fits
+
+    @property
+    def bounded(self) -> bool:
+        """By the spec it may not have the replicas that the demand needs, whatever there is of it."""
+        return self.allowed < self.replicas and self.most == self.allowed
 
     @property
     def rank(self) -> tuple[tuple[bool, ...], float, float, bool, int]:
@@ -171,6 +176,8 @@ def _replicas(spec: ServiceSpec, belief: Belief, demand_rps: float | None, fallb
 def _allowed(spec: ServiceSpec, option: AcceleratorOption, pair: Beside | None, others: int) -> int:
     """Most by scaling.max, the accelerator's own maximum beside so many of a pair, and the budget."""
     own, money = option.max_replicas, spec.max_cost_per_hour
+    if own == 0:
+        return 0
     bounds = (
         spec.max_replicas,
         None if own is None else own + others,

@@ -1,10 +1,15 @@
-"""A size that people have fixed, shared out between accelerators: within each one's max and the budget."""
+"""A size that people have fixed, shared out between accelerators: within each one's max and the budget.
+
+What serves already goes as what replaces it comes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.policy.money import dollars, spendable
+from holdfast.policy.replicas import Group
 from holdfast.policy.sizing import MOST_REPLICAS
 from holdfast.policy.spot import affordable, keepers
 
@@ -55,6 +60,47 @@ def _room(spec: ServiceSpec, option: AcceleratorOption, found: Mapping[str, int]
     own = MOST_REPLICAS if option.max_replicas is None else option.max_replicas - found.get(option.name, 0)
     if spec.max_cost_per_hour is None:
         return own
-    spent = sum((other.cost_per_replica_hour or 0.0) * found.get(other.name, 0) for other in spec.accelerators)
-    paid = affordable(option, None, spec.max_cost_per_hour - spent)
+    paid = affordable(option, None, spec.max_cost_per_hour - dollars(spec, found))
     return own if paid is None else min(own, paid)
+
+
+def hand_over(spec: ServiceSpec, groups: Sequence[Group], goal: Mapping[str, int]) -> dict[str, int]:
+    """Return the next sizes on the way to those of `goal`: as many that serve stay as it lacks.
+
+    Meanwhile scaling.max and the budget hold, or what is there where that is more; fewer stay where these would leave
+    no room for anything to come.
+    """
+    ready = {group.accelerator: min(len(group.ready), group.size) for group in groups}
+    serving = sum(min(ready.get(name, 0), count) for name, count in goal.items())
+    for kept in _ever_fewer(ready, goal, sum(goal.values()) - serving):
+        sizes = _grown(spec, groups, goal, kept)
+        if sum(min(sizes.get(name, 0), count) for name, count in goal.items()) > serving:
+            break
+    return sizes
+
+
+def _ever_fewer(ready: Mapping[str, int], goal: Mapping[str, int], lacking: int) -> Iterator[dict[str, int]]:
+    """The replicas beyond the goal that serve, at most as many as are lacking, then one less each time, then none."""
+    spare = {name: count - goal.get(name, 0) for name, count in ready.items() if count > goal.get(name, 0)}
+    for most in range(min(sum(spare.values()), lacking), 0, -1):
+        kept, left = {}, most
+        for name, count in spare.items():
+            kept[name] = min(count, left)
+            left -= kept[name]
+        yield kept
+    yield {}
+
+
+def _grown(
+    spec: ServiceSpec, groups: Sequence[Group], goal: Mapping[str, int], kept: Mapping[str, int]
+) -> dict[str, int]:
+    """What is kept and what is there of the goal, and as much more of it as there is room for."""
+    now = {group.accelerator: group.size for group in groups}
+    most = max(spec.max_replicas, sum(now.values()))
+    sizes = {name: min(now.get(name, 0), goal.get(name, 0)) + kept.get(name, 0) for name in {**goal, **kept}}
+    for name, count in goal.items():
+        option, own, money = spec.accelerator(name), sizes[name] - kept.get(name, 0), spendable(spec, groups, name)
+        paid = None if option is None or money is None else affordable(option, None, money - dollars(spec, sizes))
+        room = most - sum(sizes.values())
+        sizes[name] += max(0, min(count - own, room if paid is None else min(room, paid)))
+    return sizes

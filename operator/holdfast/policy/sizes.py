@@ -9,6 +9,7 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, PlacementTarget
 from holdfast.domain.value import value
 from holdfast.policy.guards import Bound, Proposal, apply_guards
+from holdfast.policy.money import dollars, spendable
 from holdfast.policy.replicas import Group
 from holdfast.policy.sizing import replicas_for
 from holdfast.policy.spot import affordable
@@ -39,7 +40,7 @@ def decide_sizes(view: View) -> Sizes:
     kept = {group.accelerator: _kept(view, _with_laggard(view, group)) for group in view.others}
     left = sum(kept.values())
     wanted = propose(view)
-    proposal, bounds = apply_guards(Proposal(view, view.group.baseline, wanted, left, _cost_per_hour(view, kept)))
+    proposal, bounds = apply_guards(Proposal(view, view.group.baseline, wanted, left, dollars(view.spec, kept)))
     sizes = _shared(view, proposal)
     both = {name: sizes.get(name, 0) + kept.get(name, 0) for name in dict.fromkeys((*sizes, *kept))}
     targets = tuple(target(view.part(name), name, replicas) for name, replicas in both.items())
@@ -129,10 +130,9 @@ def _kept(view: View, old: Group) -> int:
     if _in_the_way(view, old):
         return useful - 1
     ready, needed = len(view.group.ready), max(1, min(view.chosen.replicas, view.chosen.most))
-    stay = 0 if ready >= needed else useful
-    if stay and useful + needed > view.spec.max_replicas:
-        stay = _not_replaced(view, old, useful, ready, needed)
-    return max(stay, _off_spot(view, old))
+    if ready < needed and _is_crowded(view, old, useful, needed):
+        return _not_replaced(view, old, useful, ready, needed)
+    return max(0 if ready >= needed else useful, _off_spot(view, old))
 
 
 def _with_laggard(view: View, old: Group) -> Group:
@@ -142,16 +142,51 @@ def _with_laggard(view: View, old: Group) -> Group:
 
 def _not_replaced(view: View, old: Group, useful: int, ready: int, needed: int) -> int:
     """Those of the old ones that stand for new ones which do not serve yet, where both have no room in full."""
-    pair = view.chosen.pair
+    pair, least = view.chosen.pair, _off_spot(view, old)
     if pair is not None and pair.accelerator == old.accelerator:  # some of these go on, and replace nothing
-        return min(useful, needed - ready)
-    stay = min(useful, math.ceil((needed - ready) * _worth(view, old) - 1e-9))
-    room = view.spec.max_replicas - (view.size - (old.size - useful))
-    begun = 0 < ready == view.group.size
-    unlisted = not view.group.size and useful > 1 and view.spec.accelerator(old.accelerator) is None
-    if room <= 0 and (begun or unlisted):  # without giving one up nothing would move
-        return min(stay, useful - 1)
+        return max(least, min(useful, needed - ready))
+    stay = max(least, min(useful, math.ceil((needed - ready) * _worth(view, old) - 1e-9)))
+    if _room(view, old, useful) > 0:
+        return stay
+    if 0 < ready == view.group.size:  # else nothing more would come
+        return min(stay, _leaving_room(view, old, useful))
+    if not view.group.size and view.chosen.most > 0:
+        return min(stay, max(_leaving_room(view, old, useful), _allowed(view, old)))
     return stay
+
+
+def _allowed(view: View, old: Group) -> int:
+    """Most that the spec allows of what is being left, none where it is no longer listed or leaves no room off spot."""
+    option = next((option for option in view.considered if option.name == old.accelerator), None)
+    return 0 if option is None or option.barred else option.allowed
+
+
+def _leaving_room(view: View, old: Group, useful: int) -> int:
+    """Most of the old ones beside which the money pays for one new one."""
+    return next((stay for stay in range(useful - 1, 0, -1) if _room(view, old, stay) > 0), 0)
+
+
+def _is_crowded(view: View, old: Group, stay: int, needed: int) -> bool:
+    """Whether scaling.max or the budget leaves no room for so many old replicas and all new ones."""
+    if stay + needed > view.spec.max_replicas:
+        return True
+    both = _price(view, old.accelerator) * stay + _price(view, view.chosen.name) * needed
+    return view.spec.max_cost_per_hour is not None and both > view.spec.max_cost_per_hour
+
+
+def _room(view: View, old: Group, stay: int) -> int:
+    """How many more of the chosen accelerator scaling.max and the budget allow beside all others, if so many stay."""
+    gone, money = old.size - stay, spendable(view.spec, view.groups, view.chosen.name)
+    room = view.spec.max_replicas - (view.size - gone)
+    if money is None:
+        return room
+    left = money - dollars(view.spec, view.sizes) + gone * _price(view, old.accelerator)
+    paid = affordable(view.belief.option, None, left)
+    return room if paid is None else min(room, paid)
+
+
+def _price(view: View, accelerator: str) -> float:
+    return dollars(view.spec, {accelerator: 1})
 
 
 def _off_spot(view: View, old: Group) -> int:
@@ -181,11 +216,6 @@ def _worth(view: View, old: Group) -> float:
     if old_belief is None or old_belief.rate_rps <= 0.0:
         return 1.0
     return view.belief.rate_rps / old_belief.rate_rps
-
-
-def _cost_per_hour(view: View, kept: dict[str, int]) -> float:
-    options = {option.name: option.cost_per_replica_hour or 0.0 for option in view.spec.accelerators}
-    return sum(options.get(name, 0.0) * replicas for name, replicas in kept.items())
 
 
 def _action(view: View, sizes: dict[str, int]) -> Action:

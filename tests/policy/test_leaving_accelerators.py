@@ -1,0 +1,131 @@
+"""An accelerator that the spec no longer allows is left within max and budget, and serves as long as possible."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from holdfast.api.reasons import Reason
+from holdfast.domain.cluster import ReplicaPhase
+from holdfast.domain.decision import Action
+from holdfast.domain.service import AcceleratorOption
+from tests.builders import ServiceBuilder, accelerator, service
+from tests.policy.fluid import FluidCluster, steps
+
+OLD = accelerator("h100", cost_per_gpu_hour=3.0)
+NEW = accelerator("l40s", cost_per_gpu_hour=3.5)
+CHEAP = accelerator("l40s", cost_per_gpu_hour=1.0)
+RATES = {"h100": 5.0, "l40s": 5.0, "a100": 5.0}
+NONE = {"max_replicas": 0}
+
+
+def of(*options: AcceleratorOption, least: int = 2, most: int = 10, dollars: float | None = None) -> ServiceBuilder:
+    builder = service().with_accelerators(*options).with_replicas_between(least, most)
+    return builder if dollars is None else builder.costing_at_most(dollars)
+
+
+class Edited:
+    """A cluster that came to rest, was edited, and is watched tick by tick from then on."""
+
+    def __init__(self, before: ServiceBuilder, after: ServiceBuilder, rate: float = 1.0) -> None:
+        self.cluster = FluidCluster(before, steps((0, rate)), RATES).run(200)
+        self.cluster.with_spec(after.at_generation(2))
+        self.sizes = [dict(self.cluster.size)]
+        self.ready = [self._ready()]
+        for _ in range(60):
+            self.cluster.run(self.cluster.tick)
+            self.sizes.append(dict(self.cluster.size))
+            self.ready.append(self._ready())
+
+    def _ready(self) -> int:
+        return sum(self.cluster._phase(pod) is ReplicaPhase.READY for pod in self.cluster.pods)
+
+    def dollars(self) -> list[float]:
+        prices = {o.name: o.cost_per_replica_hour or 0.0 for o in self.cluster.builder.spec.accelerators}
+        return [sum(prices.get(name, 0.0) * count for name, count in sizes.items()) for sizes in self.sizes]
+
+    def most(self) -> int:
+        return max(sum(sizes.values()) for sizes in self.sizes)
+
+    @property
+    def ends_with(self) -> dict[str, int]:
+        return {name: count for name, count in self.sizes[-1].items() if count}
+
+
+def pinned(builder: ServiceBuilder, replicas: int = 2) -> ServiceBuilder:
+    return builder.pinned_to(replicas)
+
+
+@pytest.mark.parametrize("mode", [lambda builder: builder, pinned], ids=["scaled", "pinned"])
+class TestAnAcceleratorThatMayHaveNoReplicaAnyMore:
+    def test_is_left_one_by_one_where_the_budget_pays_for_no_more(self, mode) -> None:  # type: ignore[no-untyped-def]
+        found = Edited(mode(of(OLD, NEW, dollars=7.0)), mode(of(replace(OLD, **NONE), NEW, dollars=7.0)))
+        assert found.ends_with == {"l40s": 2}
+        assert max(found.dollars()) <= 7.0
+        assert min(found.ready) >= 1
+
+    def test_is_left_one_by_one_where_scaling_max_allows_no_more(self, mode) -> None:  # type: ignore[no-untyped-def]
+        found = Edited(mode(of(OLD, NEW, most=2)), mode(of(replace(OLD, **NONE), NEW, most=2)))
+        assert found.ends_with == {"l40s": 2}
+        assert (found.most(), min(found.ready)) == (2, 1)
+
+    def test_serves_until_the_others_do_where_there_is_room(self, mode) -> None:  # type: ignore[no-untyped-def]
+        found = Edited(mode(of(OLD, NEW)), mode(of(replace(OLD, **NONE), NEW)))
+        assert found.ends_with == {"l40s": 2}
+        assert min(found.ready) == 2
+
+    def test_is_left_though_one_replica_alone_is_allowed(self, mode) -> None:  # type: ignore[no-untyped-def]
+        def one(builder: ServiceBuilder) -> ServiceBuilder:
+            return builder if mode is not pinned else pinned(builder, 1)
+
+        found = Edited(one(of(OLD, NEW, least=1, most=1)), one(of(replace(OLD, **NONE), NEW, least=1, most=1)))
+        assert found.ends_with == {"l40s": 1}
+        assert found.most() == 1
+
+    def test_is_left_for_cheaper_ones_under_a_lower_budget_at_no_higher_cost(self, mode) -> None:  # type: ignore[no-untyped-def]
+        found = Edited(mode(of(OLD, CHEAP, dollars=9.0)), mode(of(OLD, CHEAP, dollars=2.0)), rate=6.0)
+        assert found.ends_with == {"l40s": 2}
+        assert max(found.dollars()) <= found.dollars()[0]
+        assert min(found.ready) >= 1
+
+
+def test_a_new_name_for_the_only_accelerator_is_taken_though_one_replica_alone_is_allowed() -> None:
+    found = Edited(of(OLD, least=1, most=1), of(replace(OLD, name="a100"), least=1, most=1))
+    assert found.ends_with == {"a100": 1}
+
+
+def test_a_price_above_the_budget_takes_the_last_replica_only_when_a_cheaper_one_serves() -> None:
+    cheap, dear = accelerator("h100", cost_per_gpu_hour=20.0), accelerator("h100", cost_per_gpu_hour=21.0)
+    before, after = (of(old, CHEAP, least=1, dollars=20.5).pinned_to(1) for old in (cheap, dear))
+    found = Edited(before, after)
+    assert found.ends_with == {"l40s": 1}
+    assert min(found.ready) == 1
+
+
+def test_a_lower_scaling_max_leaves_as_many_as_it_allows_serving() -> None:
+    found = Edited(of(OLD, CHEAP, least=1), of(OLD, CHEAP, least=1, most=1), rate=12.0)
+    assert sum(found.ends_with.values()) == 1
+    assert min(found.ready) >= 1
+
+
+def test_a_higher_minimum_moves_to_the_accelerator_that_may_have_as_many_though_the_money_is_short() -> None:
+    two = replace(OLD, max_replicas=2)
+    dear = accelerator("l40s", cost_per_gpu_hour=4.0)
+    found = Edited(of(two, dear, dollars=12.0), of(two, dear, least=3, dollars=12.0))
+    assert found.ends_with == {"l40s": 3}
+    assert max(found.dollars()) <= 12.0
+    assert min(found.ready) >= 1
+
+
+def test_a_pin_that_finds_no_room_is_told_by_the_decision_and_the_condition() -> None:
+    one = replace(OLD, max_replicas=1)
+    cluster = FluidCluster(of(one, least=1).pinned_to(3), steps((0, 1.0)), RATES).run(100)
+    told = next(c for c in cluster.last().conditions if c.type == "ScalingActive")
+    assert told.reason == Reason.PINNED
+    assert "leave room for 1 of them" in told.message
+
+
+def test_a_pin_at_none_from_the_start_creates_nothing_again_and_again() -> None:
+    cluster = FluidCluster(of(OLD, least=0).pinned_to(0), steps((0, 0.0)), RATES).run(60)
+    assert {decision.verdict.action for _, decision in cluster.decisions} == {Action.HOLD}
