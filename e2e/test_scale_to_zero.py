@@ -47,7 +47,7 @@ def woken(asleep: Json, place: Kubectl) -> list[tuple[int, dict[str, str], bytes
 def test_a_service_that_rests_says_so_and_what_a_wake_up_takes(asleep: Json, place: Kubectl) -> None:
     ready = condition(asleep, "Ready")
     assert (ready["status"], ready["reason"]) == ("True", "Idle")
-    assert "the next one is held about" in ready["message"]
+    assert "the next request is held about" in ready["message"]
     assert asleep["status"]["coldStartSeconds"] > 0
     assert asleep["status"]["lastDecision"]["reason"] == "Idle"
     assert condition(asleep, "Reconciling") == {}

@@ -7,13 +7,16 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.cluster import ReplicaPhase
+from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.policy.inventory import Room
+from holdfast.policy.modes import pinned_verdict
 from holdfast.policy.money import dollars
 from holdfast.policy.replicas import Group
 from holdfast.policy.sharing import hand_over, share_out
 from tests.builders import ServiceBuilder, accelerator, replicas, service
 from tests.policy.fluid import FluidCluster, steps
+from tests.policy.views import view
 
 H100 = accelerator("h100", cost_per_gpu_hour=3.0)
 L40S = accelerator("l40s", cost_per_gpu_hour=1.0)
@@ -166,3 +169,32 @@ def test_on_the_way_no_bound_is_broken_further_something_comes_and_no_more_are_s
 def test_what_was_shared_out_stays_as_it_is(spec: ServiceSpec, wanted: int) -> None:
     found = share_out(spec, {}, spec.accelerators, wanted)
     assert share_out(spec, found, spec.accelerators, wanted) == found
+
+
+def on_node(count: int, node: str) -> tuple[Replica, ...]:
+    return tuple(replace(replica, node=node) for replica in replicas(count, on="old"))
+
+
+def renamed(serving: tuple[Replica, ...], new: Group) -> dict[str, int]:
+    """Sizes that follow for two pinned replicas under another name, which only one node has."""
+    old = Group("old", size=len(serving), exists=True, ready=serving)
+    seen = view(of=service().pinned_to(2), groups=(old, new), group=new, others=(old,))
+    option = replace(seen.chosen, room=Room(0, frozenset({"node-1"}), 1))
+    verdict = pinned_verdict(replace(seen, considered=(option,), chosen=option), 2)
+    return {target.accelerator: target.replicas for target in verdict.targets}
+
+
+WAITING = Group("h100", size=2, exists=True, short=replicas(2, ReplicaPhase.UNSCHEDULABLE))
+
+
+def test_whoever_holds_the_nodes_that_the_pinned_ones_wait_for_makes_room_one_by_one() -> None:
+    assert renamed(on_node(2, "node-1"), WAITING) == {"old": 1, "h100": 2}
+    half = replace(WAITING, ready=replicas(1), short=WAITING.short[:1])
+    assert renamed(on_node(1, "node-1"), half) == {"old": 0, "h100": 2}
+
+
+def test_the_last_one_that_serves_and_those_in_nobodys_way_stay() -> None:
+    assert renamed(on_node(1, "node-1"), WAITING) == {"old": 1, "h100": 2}
+    assert renamed(on_node(2, "node-2"), WAITING) == {"old": 2, "h100": 2}
+    coming = replace(WAITING, starting=replicas(1, ReplicaPhase.STARTING), short=WAITING.short[:1])
+    assert renamed(on_node(2, "node-1"), coming) == {"old": 2, "h100": 2}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, PlacementTarget, Verdict
 from holdfast.domain.service import AcceleratorOption
@@ -19,7 +21,8 @@ def pinned_verdict(view: View, pinned: int) -> Verdict:
     if not all(group.observed for group in view.groups):
         return Verdict(Action.HOLD, Reason.PINNED, pinned_sentence(view, pinned), current_targets(view))
     goal = _pinned_sizes(view, pinned)
-    sizes = {group.accelerator: 0 for group in view.groups if group.exists} | hand_over(view.spec, view.groups, goal)
+    following = hand_over(view.spec, view.groups, goal, _is_blocked(view, goal))
+    sizes = {group.accelerator: 0 for group in view.groups if group.exists} | following
     targets = tuple(
         target(view.group_of(name), name, replicas)
         for name, replicas in sizes.items()
@@ -29,6 +32,17 @@ def pinned_verdict(view: View, pinned: int) -> Verdict:
     change = "" if after == view.size else f"{view.size} -> {after} replicas; "
     waits = "; those that serve elsewhere go as others come" if after > sum(goal.values()) else ""
     return Verdict(_action(view, sizes), Reason.PINNED, f"{change}{pinned_sentence(view, pinned)}{waits}", targets)
+
+
+def _is_blocked(view: View, goal: Mapping[str, int]) -> bool:
+    """Whether what is to come finds no node, and all that could make room are those of replicas which stay for it."""
+    new = [group for group in view.groups if goal.get(group.accelerator)]
+    old = [group for group in view.groups if len(group.ready) > goal.get(group.accelerator, 0)]
+    if any(group.coming for group in new) or any(group.draining for group in old):
+        return False
+    short = {group.accelerator for group in new if group.short}
+    nodes = {node for option in view.considered if option.name in short for node in option.room.names}
+    return bool(old) and all(replica.node in nodes for group in old for replica in group.ready)
 
 
 def pinned_sentence(view: View, pinned: int) -> str:

@@ -64,26 +64,29 @@ def _room(spec: ServiceSpec, option: AcceleratorOption, found: Mapping[str, int]
     return own if paid is None else min(own, paid)
 
 
-def hand_over(spec: ServiceSpec, groups: Sequence[Group], goal: Mapping[str, int]) -> dict[str, int]:
+def hand_over(
+    spec: ServiceSpec, groups: Sequence[Group], goal: Mapping[str, int], blocked: bool = False
+) -> dict[str, int]:
     """Return the next sizes on the way to those of `goal`: as many that serve stay as it lacks.
 
     Meanwhile scaling.max and the budget hold, or what is there where that is more; fewer stay where these would leave
-    no room for anything to come.
+    no room for anything to come. One less where it is `blocked`, for want of the nodes of those; the last one stays.
     """
     ready = {group.accelerator: min(len(group.ready), group.size) for group in groups}
     serving = sum(min(ready.get(name, 0), count) for name, count in goal.items())
-    for kept in _ever_fewer(ready, goal, sum(goal.values()) - serving):
+    spare = {name: count - goal.get(name, 0) for name, count in ready.items() if count > goal.get(name, 0)}
+    most = min(sum(spare.values()), sum(goal.values()) - serving)
+    for kept in _ever_fewer(spare, most - (blocked and most + serving > 1)):
         sizes = _grown(spec, groups, goal, kept)
         if sum(min(sizes.get(name, 0), count) for name, count in goal.items()) > serving:
             break
     return sizes
 
 
-def _ever_fewer(ready: Mapping[str, int], goal: Mapping[str, int], lacking: int) -> Iterator[dict[str, int]]:
-    """The replicas beyond the goal that serve, at most as many as are lacking, then one less each time, then none."""
-    spare = {name: count - goal.get(name, 0) for name, count in ready.items() if count > goal.get(name, 0)}
-    for most in range(min(sum(spare.values()), lacking), 0, -1):
-        kept, left = {}, most
+def _ever_fewer(spare: Mapping[str, int], most: int) -> Iterator[dict[str, int]]:
+    """Some of the replicas that can be spared: at most so many, then one less each time, then none."""
+    for count_of_all in range(most, 0, -1):
+        kept, left = {}, count_of_all
         for name, count in spare.items():
             kept[name] = min(count, left)
             left -= kept[name]
