@@ -90,6 +90,27 @@ class TestAnAcceleratorThatMayHaveNoReplicaAnyMore:
         assert min(found.ready) >= 1
 
 
+def test_the_last_replica_that_serves_stays_though_one_after_the_other_fails_to_replace_it() -> None:
+    builder = of(accelerator("a100", cost_per_gpu_hour=3.0), least=1)
+    cluster = FluidCluster(builder, steps((0, 1.0)), RATES, broken=frozenset({"h100", "l40s"})).run(300)
+    cheap = accelerator("h100", cost_per_gpu_hour=1.0), accelerator("l40s", cost_per_gpu_hour=0.7)
+    a100 = accelerator("a100", cost_per_gpu_hour=3.0)
+    cluster.with_spec(of(a100, *cheap, least=1, dollars=2.1).at_generation(2))
+    for _ in range(240):
+        cluster.run(cluster.tick)
+        assert cluster.replicas("a100") == 1
+
+
+def test_a_lower_budget_holds_at_once_where_spot_is_listed_beside_the_accelerator_in_use() -> None:
+    spot = replace(accelerator("h100-spot", cost_per_gpu_hour=1.0), spot=True)
+    before = of(OLD, least=1, dollars=12.0).with_on_demand(2)
+    after = of(OLD, spot, least=1, dollars=9.0).with_on_demand(2)
+    cluster = FluidCluster(before, steps((0, 16.0)), RATES | {"h100-spot": 5.0}).run(300)
+    cluster.with_spec(after.at_generation(2))
+    cluster.run(200)
+    assert 3.0 * cluster.replicas("h100") + cluster.replicas("h100-spot") <= 9.0
+
+
 def test_a_new_name_for_the_only_accelerator_is_taken_though_one_replica_alone_is_allowed() -> None:
     found = Edited(of(OLD, least=1, most=1), of(replace(OLD, name="a100"), least=1, most=1))
     assert found.ends_with == {"a100": 1}

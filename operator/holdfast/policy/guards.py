@@ -191,8 +191,10 @@ def within_the_budget(proposal: Proposal) -> Bound | None:
     spec, chosen = proposal.view.spec, proposal.view.chosen
     if spec.max_cost_per_hour is None:
         return None
-    beside = (spendable(spec, proposal.view.groups, chosen.name) or 0.0) - proposal.elsewhere_cost
-    paid = [affordable(chosen.belief.option, chosen.pair, money) for money in (spec.max_cost_per_hour, beside)]
+    limit = spec.max_cost_per_hour
+    on_the_way = limit if chosen.pair else spendable(spec, proposal.view.groups, chosen.name) or limit
+    left = on_the_way - proposal.elsewhere_cost
+    paid = [affordable(chosen.belief.option, chosen.pair, money) for money in (limit, left)]
     most = min((each for each in paid if each is not None), default=None)
     if most is None or proposal.after <= most:
         return None

@@ -20,9 +20,7 @@ def staying(view: View, left: Group) -> int:
     old = _with_laggard(view, left)
     if not all(group.observed for group in view.groups):
         return old.size
-    if not old.ready and not old.coming:
-        return 0
-    if not old.ready and view.learned.setbacks.active(old.accelerator, view.now) is not None:
+    if _is_vain(view, old):
         return 0
     useful = max(0, old.size - len(old.useless))
     if not view.seen.fresh or old.rolling_out:
@@ -33,6 +31,12 @@ def staying(view: View, left: Group) -> int:
     if ready < needed and _is_crowded(view, old, useful, needed):
         return _not_replaced(view, old, useful, ready, needed)
     return max(0 if ready >= needed else useful, _off_spot(view, old))
+
+
+def _is_vain(view: View, old: Group) -> bool:
+    """None of it serves, and none is about to."""
+    setback = view.learned.setbacks.active(old.accelerator, view.now)
+    return not old.ready and (not old.coming or setback is not None)
 
 
 def _with_laggard(view: View, old: Group) -> Group:
@@ -51,8 +55,14 @@ def _not_replaced(view: View, old: Group, useful: int, ready: int, needed: int) 
     if 0 < ready == view.group.size:  # else nothing more would come
         return min(stay, _leaving_room(view, old, useful))
     if not view.group.size and view.chosen.most > 0:
-        return min(stay, max(_leaving_room(view, old, useful), _allowed(view, old)))
+        return min(stay, max(_leaving_room(view, old, useful), _allowed(view, old), _last_one(view, old)))
     return stay
+
+
+def _last_one(view: View, old: Group) -> int:
+    """1 where nothing else serves and scaling.max allows a successor beside it: who lowers a bound wants no outage."""
+    alone = bool(old.ready) and view.ready == len(old.ready)
+    return int(alone and view.spec.max_replicas > 1)
 
 
 def _allowed(view: View, old: Group) -> int:
@@ -70,6 +80,9 @@ def _is_crowded(view: View, old: Group, stay: int, needed: int) -> bool:
     """Whether scaling.max or the budget leaves no room for so many old replicas and all new ones."""
     if stay + needed > view.spec.max_replicas:
         return True
+    pair = view.chosen.pair
+    if pair is not None and pair.accelerator == old.accelerator:  # the budget is asked of both as one
+        return False
     both = _price(view, old.accelerator) * stay + _price(view, view.chosen.name) * needed
     return view.spec.max_cost_per_hour is not None and both > view.spec.max_cost_per_hour
 
@@ -77,10 +90,12 @@ def _is_crowded(view: View, old: Group, stay: int, needed: int) -> bool:
 def _room(view: View, old: Group, stay: int) -> int:
     """How many more of the chosen accelerator scaling.max and the budget allow beside all others, if so many stay."""
     gone, money = old.size - stay, spendable(view.spec, view.groups, view.chosen.name)
-    room = view.spec.max_replicas - (view.size - gone)
+    vain = {group.accelerator for group in view.others if _is_vain(view, group)} - set(view.chosen.parts)
+    sizes = {name: size for name, size in view.sizes.items() if name not in vain}
+    room = view.spec.max_replicas - (sum(sizes.values()) - gone)
     if money is None:
         return room
-    left = money - dollars(view.spec, view.sizes) + gone * _price(view, old.accelerator)
+    left = money - dollars(view.spec, sizes) + gone * _price(view, old.accelerator)
     paid = affordable(view.belief.option, None, left)
     return room if paid is None else min(room, paid)
 
@@ -99,13 +114,13 @@ def _off_spot(view: View, old: Group) -> int:
 
 
 def _in_the_way(view: View, old: Group) -> bool:
-    """Whether it is no longer listed, holds what the new replicas wait for in vain, and can spare one for the first.
+    """Whether it may not stay, holds what the new replicas wait for in vain, and can spare one for the first.
 
     The last one stays: whether the new one would come in its place, nobody knows.
     """
     new = view.group
     waiting = new.short and not new.ready and not new.coming and not old.draining
-    if not waiting or len(old.ready) < 2 or any(o.name == old.accelerator for o in view.spec.accelerators):
+    if not waiting or len(old.ready) < 2 or _allowed(view, old):
         return False
     return all(replica.node in view.chosen.room.names for replica in old.ready)
 
