@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.policy.allowance import allowance
+from holdfast.policy.handover import growing, staying
 from holdfast.policy.inventory import Room
+from holdfast.policy.leaving import pinned_move
 from holdfast.policy.modes import pinned_verdict
-from holdfast.policy.money import dollars
 from holdfast.policy.replicas import Group
-from holdfast.policy.sharing import hand_over, share_out
+from holdfast.policy.sharing import share_out
 from tests.builders import ServiceBuilder, accelerator, replicas, service
 from tests.policy.fluid import FluidCluster, steps
 from tests.policy.views import view
@@ -151,18 +153,20 @@ def test_on_the_way_no_bound_is_broken_further_something_comes_and_no_more_are_s
 ) -> None:
     now = {group.accelerator: group.size for group in groups}
     ready = {group.accelerator: len(group.ready) for group in groups}
-    goal = share_out(spec, now, spec.accelerators, wanted)
-    sizes = hand_over(spec, groups, goal)
-    assert sum(sizes.values()) <= max(spec.max_replicas, sum(now.values()), wanted)
+    goal, cost = share_out(spec, now, spec.accelerators, wanted), allowance(spec).cost
+    move = pinned_move(view(of=ServiceBuilder(spec), groups=tuple(groups)), goal)
+    sizes = growing(move, staying(move), goal)
+    assert sum(sizes.values()) <= max(spec.max_replicas, wanted)
+    served = {name: min(ready.get(name, 0), count) for name, count in goal.items()}
+    stays = {name: min(ready.get(name, 0), count) for name, count in sizes.items()}
     if spec.max_cost_per_hour is not None:
-        dearest = max(option.cost_per_replica_hour or 0.0 for option in spec.accelerators)
-        most = max(spec.max_cost_per_hour, dollars(spec, now), dearest * 2.0 if sum(ready.values()) == 1 else 0.0)
-        assert dollars(spec, sizes) <= most + 1e-6
-    served = sum(min(ready.get(name, 0), count) for name, count in goal.items())
-    assert sum(min(sizes.get(name, 0), count) for name, count in goal.items()) > served or sizes == goal
+        last = sum(stays.values()) == 1 and sum(sizes.values()) == 2
+        assert cost(sizes) <= max(spec.max_cost_per_hour, cost(now)) + 1e-6 or last
+    comes = sum(min(sizes.get(name, 0), count) for name, count in goal.items())
+    assert comes > sum(served.values()) or {name: count for name, count in sizes.items() if count} == goal
+    assert sum(stays.values()) > 0 or not goal or not sum(ready.values()) or spec.max_replicas < 2
     if spec.max_cost_per_hour is None and sum(now.values()) + wanted <= spec.max_replicas:
-        stays = sum(min(ready.get(name, 0), count) for name, count in sizes.items())
-        assert stays >= min(sum(goal.values()), sum(ready.values()))
+        assert sum(stays.values()) >= min(sum(goal.values()), sum(ready.values()))
 
 
 @given(_SPECS, st.integers(0, 8))

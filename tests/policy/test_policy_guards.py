@@ -89,7 +89,7 @@ def test_replicas_elsewhere_count_against_minimum_maximum_and_budget() -> None:
         (guards.at_most_the_maximum, 9, 7),
         (guards.within_the_budget, 9, 5),
     ):
-        bound = guard(Proposal(dear, 4, after, elsewhere=3, elsewhere_cost=3.0))
+        bound = guard(Proposal(dear, 4, after, elsewhere=3, dollars_left=10.0))
         assert (bound and bound.replicas) == expected
 
 

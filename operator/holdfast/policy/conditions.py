@@ -12,8 +12,17 @@ from holdfast.domain.cluster import ClusterProblem
 from holdfast.domain.decision import Action, ConditionValue
 from holdfast.domain.signals import SignalState
 from holdfast.policy.capacity import MATERIAL
-from holdfast.policy.messages import HARD_BOUNDS, ailing, ailing_reason, passed_over, rate, reason_for, rests
-from holdfast.policy.modes import pinned_sentence
+from holdfast.policy.messages import (
+    HARD_BOUNDS,
+    ailing,
+    ailing_reason,
+    passed_over,
+    pinned_sentence,
+    rate,
+    reason_for,
+    rests,
+)
+from holdfast.policy.modes import pinned_goal
 from holdfast.policy.schedules import unknown_timezone
 from holdfast.policy.setbacks import Setback, failing_reason
 from holdfast.policy.sizes import Sizes
@@ -207,7 +216,8 @@ def scaling_active(view: View, sizes: Sizes) -> ConditionValue:
     """Sizes follow the SLO; the message says why the size is held now, without numbers that would change each tick."""
     kind, spec = ConditionType.SCALING_ACTIVE, view.spec
     if spec.pinned_replicas is not None:
-        return ConditionValue(kind, False, Reason.PINNED, pinned_sentence(view, spec.pinned_replicas))
+        given = sum(pinned_goal(view, spec.pinned_replicas).values())
+        return ConditionValue(kind, False, Reason.PINNED, pinned_sentence(spec.pinned_replicas, given))
     if spec.recommend_only:
         return ConditionValue(kind, False, Reason.RECOMMEND, "mode is Recommend: see status.recommendation")
     if not view.seen.fresh and not view.asleep:

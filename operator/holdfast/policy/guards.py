@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.value import value
-from holdfast.policy.money import spendable
 from holdfast.policy.sizing import replicas_for
 from holdfast.policy.spot import affordable
 from holdfast.policy.view import View
@@ -21,17 +20,20 @@ MOST_TURNS = 2
 
 @value
 class Proposal:
-    """Replicas of the chosen accelerator now and as proposed, beside `elsewhere` on others that stay meanwhile."""
+    """Replicas of the chosen accelerator now and as proposed, beside `elsewhere` on others that stay meanwhile.
+
+    These leave so many dollars an hour for it, or the whole budget.
+    """
 
     view: View
     before: int
     after: int
     elsewhere: int = 0
-    elsewhere_cost: float = 0.0
+    dollars_left: float = math.inf
 
     def at(self, replicas: int) -> Proposal:
         """Return the same with so many replicas."""
-        return Proposal(self.view, self.before, replicas, self.elsewhere, self.elsewhere_cost)
+        return Proposal(self.view, self.before, replicas, self.elsewhere, self.dollars_left)
 
     @property
     def lowers(self) -> bool:
@@ -191,11 +193,8 @@ def within_the_budget(proposal: Proposal) -> Bound | None:
     spec, chosen = proposal.view.spec, proposal.view.chosen
     if spec.max_cost_per_hour is None:
         return None
-    limit = spec.max_cost_per_hour
-    on_the_way = limit if chosen.pair else spendable(spec, proposal.view.groups, chosen.name) or limit
-    left = on_the_way - proposal.elsewhere_cost
-    paid = [affordable(chosen.belief.option, chosen.pair, money) for money in (limit, left)]
-    most = min((each for each in paid if each is not None), default=None)
+    money = min(spec.max_cost_per_hour, proposal.dollars_left)
+    most = affordable(chosen.belief.option, chosen.pair, money)
     if most is None or proposal.after <= most:
         return None
     sentence = f"{proposal.after} wanted, budget.maxCostPerHour ${spec.max_cost_per_hour:g} pays for {most}"

@@ -1,133 +1,138 @@
-"""Which replicas of an accelerator that is being left stay, until the new ones serve."""
+"""What moves from the accelerators that are being left to those that were chosen, or that a fixed size is shared among.
+
+How it moves is the same for both (policy.handover).
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from holdfast.policy.money import dollars, spendable
-from holdfast.policy.replicas import Group
-from holdfast.policy.spot import affordable
+from holdfast.policy.allowance import Allowance, allowance
+from holdfast.policy.handover import Move, staying
+from holdfast.policy.placement import Option
+from holdfast.policy.replicas import Group, group_on
+from holdfast.policy.spot import parted
 from holdfast.policy.view import View
 
 
-def staying(view: View, left: Group) -> int:
-    """Return how many replicas of an accelerator that is being left stay for now.
+def chosen_move(view: View) -> Move:
+    """What moves to the accelerator that was chosen and its pair, as far as the demand needs them."""
+    groups, pair = view.groups, view.chosen.pair
+    own = group_on(groups, view.chosen.name)
+    here = (own,) if pair is None else (own, parted(group_on(groups, pair.accelerator), pair.most)[0])
+    left = tuple([group for group in _with_laggard(view, view.others) if not _is_vain(view, group)])
+    total = 0 if view.asleep else max(1, min(view.chosen.replicas, _to_be_had(view.chosen, left)))
+    beside = 0 if pair is None else pair.share(total)
+    parts = {view.chosen.name: total - beside} | ({} if pair is None else {pair.accelerator: beside})
+    forbidden = frozenset([group.accelerator for group in left if not _allowed(view, group)])
+    vain = _all_out(view, parts)
+    return Move(
+        here=here,
+        needed=parts,
+        left=left,
+        allowance=_on_the_way(view, view.spec.max_replicas, vain),
+        vain=vain,
+        worth={group.accelerator: _worth(view, group) for group in left},
+        regular=_regular(view),
+        on_demand=0 if view.asleep else view.spec.min_on_demand,
+        forbidden=forbidden,
+        in_the_way=_in_the_way(view, here, left) & forbidden,
+    )
 
-    Those that will never serve go at once, all go when the new ones carry the demand; where scaling.max or the budget
-    leaves no room to run both in full, the old ones go as the new ones come.
-    """
-    old = _with_laggard(view, left)
+
+def staying_meanwhile(view: View, move: Move) -> dict[str, int]:
+    """Return how many replicas of each accelerator that is being left stay for now; where it is not seen, all do."""
     if not all(group.observed for group in view.groups):
-        return old.size
-    if _is_vain(view, old):
-        return 0
-    useful = max(0, old.size - len(old.useless))
-    if not view.seen.fresh or old.rolling_out:
-        return useful
-    if _in_the_way(view, old):
-        return useful - 1
-    ready, needed = len(view.group.ready), max(1, min(view.chosen.replicas, view.chosen.most))
-    if ready < needed and _is_crowded(view, old, useful, needed):
-        return _not_replaced(view, old, useful, ready, needed)
-    return max(0 if ready >= needed else useful, _off_spot(view, old))
+        return {group.accelerator: group.size for group in view.others}
+    none = {group.accelerator: 0 for group in view.others}
+    if not view.seen.fresh or any(group.rolling_out for group in move.left):
+        return none | {group.accelerator: group.useful for group in move.left}
+    return none | staying(move)
 
 
-def _is_vain(view: View, old: Group) -> bool:
-    """None of it serves, and none is about to."""
-    setback = view.learned.setbacks.active(old.accelerator, view.now)
-    return not old.ready and (not old.coming or setback is not None)
+def pinned_move(view: View, goal: Mapping[str, int]) -> Move:
+    """What moves to the accelerators among which a fixed size is shared; of what is left only what serves stays."""
+    groups = [parted(group, goal.get(group.accelerator, 0)) for group in _with_laggard(view, view.groups)]
+    here = tuple([group for group, _ in groups if group.accelerator in goal])
+    left = tuple([_serving_ones(rest, draining=group.draining) for group, rest in groups if rest.ready])
+    to_be_had = {option.name: _to_be_had(option, left) for option in view.considered}
+    vain = _all_out(view, goal)
+    return Move(
+        here=here,
+        needed={name: min(count, to_be_had.get(name, count)) for name, count in goal.items()},
+        left=left,
+        allowance=_on_the_way(view, max(view.spec.max_replicas, sum(goal.values())), vain),
+        vain=vain,
+        regular=_regular(view),
+        on_demand=view.spec.min_on_demand,
+        forbidden=frozenset([group.accelerator for group in left]),
+        in_the_way=_in_the_way(view, here, left),
+        exact=True,
+    )
 
 
-def _with_laggard(view: View, old: Group) -> Group:
+def _serving_ones(group: Group, draining: int) -> Group:
+    return Group(group.accelerator, len(group.ready), exists=True, ready=group.ready, draining=draining)
+
+
+def _with_laggard(view: View, groups: Sequence[Group]) -> list[Group]:
     """The same, with one that lags as one that serves: it answers, and need not go before the others do."""
-    return replace(old, ready=old.ready + old.ailing, ailing=()) if view.learned.lag.sure else old
+    if not view.learned.lag.sure:
+        return list(groups)
+    return [replace(group, ready=group.ready + group.ailing, ailing=()) for group in groups]
 
 
-def _not_replaced(view: View, old: Group, useful: int, ready: int, needed: int) -> int:
-    """Those of the old ones that stand for new ones which do not serve yet, where both have no room in full."""
-    pair, least = view.chosen.pair, _off_spot(view, old)
-    if pair is not None and pair.accelerator == old.accelerator:  # some of these go on, and replace nothing
-        return max(least, min(useful, needed - ready))
-    stay = max(least, min(useful, math.ceil((needed - ready) * _worth(view, old) - 1e-9)))
-    if _room(view, old, useful) > 0:
-        return stay
-    if 0 < ready == view.group.size:  # else nothing more would come
-        return min(stay, _leaving_room(view, old, useful))
-    if not view.group.size and view.chosen.most > 0:
-        return min(stay, max(_leaving_room(view, old, useful), _allowed(view, old), _last_one(view, old)))
-    return stay
+def _is_vain(view: View, group: Group) -> bool:
+    """None of it serves, and none is about to."""
+    setback = view.learned.setbacks.active(group.accelerator, view.now)
+    return not group.ready and (not group.coming or setback is not None)
 
 
-def _last_one(view: View, old: Group) -> int:
-    """1 where nothing else serves and scaling.max allows a successor beside it: who lowers a bound wants no outage."""
-    alone = bool(old.ready) and view.ready == len(old.ready)
-    return int(alone and view.spec.max_replicas > 1)
+def _to_be_had(option: Option, left: Sequence[Group]) -> int:
+    """Most replicas that may come: where more proved short, those that are there and on nodes of those left."""
+    if not option.full:
+        return option.allowed
+    return option.most + sum(replica.node in option.room.names for group in left for replica in group.ready)
 
 
-def _allowed(view: View, old: Group) -> int:
+def _on_the_way(view: View, replicas: int, vain: bool) -> Allowance:
+    """The budget, or what is there already costs where that is more: whoever lowers a budget wants nobody sent away.
+
+    Only as long as something else may come.
+    """
+    allowed = replace(allowance(view.spec), replicas=replicas)
+    if allowed.dollars_per_hour is None or vain:
+        return allowed
+    return replace(allowed, dollars_per_hour=max(allowed.dollars_per_hour, allowed.cost(view.sizes)))
+
+
+def _all_out(view: View, goal: Collection[str]) -> bool:
+    return all(view.learned.setbacks.active(name, view.now) for name in goal)
+
+
+def _regular(view: View) -> frozenset[str]:
+    return frozenset([option.name for option in view.spec.accelerators if not option.spot])
+
+
+def _allowed(view: View, group: Group) -> int:
     """Most that the spec allows of what is being left, none where it is no longer listed or leaves no room off spot."""
-    option = next((option for option in view.considered if option.name == old.accelerator), None)
+    option = next((option for option in view.considered if option.name == group.accelerator), None)
     return 0 if option is None or option.barred else option.allowed
 
 
-def _leaving_room(view: View, old: Group, useful: int) -> int:
-    """Most of the old ones beside which the money pays for one new one."""
-    return next((stay for stay in range(useful - 1, 0, -1) if _room(view, old, stay) > 0), 0)
+def _in_the_way(view: View, here: Sequence[Group], left: Sequence[Group]) -> frozenset[str]:
+    """Accelerators all replicas of which are on nodes that others wait for in vain, while nothing comes or goes."""
+    if any(group.coming for group in here) or any(group.draining for group in left):
+        return frozenset()
+    short = {group.accelerator for group in here if group.short}
+    nodes = {node for option in view.considered if option.name in short for node in option.room.names}
+    return frozenset([g.accelerator for g in left if g.ready and all(replica.node in nodes for replica in g.ready)])
 
 
-def _is_crowded(view: View, old: Group, stay: int, needed: int) -> bool:
-    """Whether scaling.max or the budget leaves no room for so many old replicas and all new ones."""
-    if stay + needed > view.spec.max_replicas:
-        return True
-    pair = view.chosen.pair
-    if pair is not None and pair.accelerator == old.accelerator:  # the budget is asked of both as one
-        return False
-    both = _price(view, old.accelerator) * stay + _price(view, view.chosen.name) * needed
-    return view.spec.max_cost_per_hour is not None and both > view.spec.max_cost_per_hour
-
-
-def _room(view: View, old: Group, stay: int) -> int:
-    """How many more of the chosen accelerator scaling.max and the budget allow beside all others, if so many stay."""
-    gone, money = old.size - stay, spendable(view.spec, view.groups, view.chosen.name)
-    vain = {group.accelerator for group in view.others if _is_vain(view, group)} - set(view.chosen.parts)
-    sizes = {name: size for name, size in view.sizes.items() if name not in vain}
-    room = view.spec.max_replicas - (sum(sizes.values()) - gone)
-    if money is None:
-        return room
-    left = money - dollars(view.spec, sizes) + gone * _price(view, old.accelerator)
-    paid = affordable(view.belief.option, None, left)
-    return room if paid is None else min(room, paid)
-
-
-def _price(view: View, accelerator: str) -> float:
-    return dollars(view.spec, {accelerator: 1})
-
-
-def _off_spot(view: View, old: Group) -> int:
-    """Those that serve off spot until enough others do for scaling.minOnDemand."""
-    regular = {option.name for option in view.spec.accelerators if not option.spot}
-    if old.accelerator not in regular:
-        return 0
-    there = sum(len(view.group_of(name).ready) for name in view.chosen.parts if name in regular)
-    return max(0, min(len(old.ready), view.spec.min_on_demand - there))
-
-
-def _in_the_way(view: View, old: Group) -> bool:
-    """Whether it may not stay, holds what the new replicas wait for in vain, and can spare one for the first.
-
-    The last one stays: whether the new one would come in its place, nobody knows.
-    """
-    new = view.group
-    waiting = new.short and not new.ready and not new.coming and not old.draining
-    if not waiting or len(old.ready) < 2 or _allowed(view, old):
-        return False
-    return all(replica.node in view.chosen.room.names for replica in old.ready)
-
-
-def _worth(view: View, old: Group) -> float:
-    """How many old replicas one new one stands for."""
-    old_belief = view.learned.capacity.belief(old.accelerator)
-    if old_belief is None or old_belief.rate_rps <= 0.0:
-        return 1.0
-    return view.belief.rate_rps / old_belief.rate_rps
+def _worth(view: View, group: Group) -> float:
+    """How many replicas of the chosen accelerator one of another stands for."""
+    belief, rate_rps = view.learned.capacity.belief(group.accelerator), view.belief.rate_rps
+    worth = 0.0 if belief is None or not rate_rps > 0.0 else belief.rate_rps / rate_rps
+    return worth if math.isfinite(worth) and worth > 0.0 else 1.0

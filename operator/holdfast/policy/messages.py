@@ -81,6 +81,12 @@ def _command(view: View, names: Sequence[str]) -> str:
     return f"kubectl delete pod -n {view.spec.key.namespace} {' '.join(names)}"
 
 
+def pinned_sentence(pinned: int, given: int) -> str:
+    """Who holds the size, and how many of so many replicas can be had."""
+    fewer = "" if given == pinned else f"; the accelerators' max and the budget leave room for {given} of them"
+    return f"spec.replicas pins the size at {pinned}, remove it to resume SLO scaling{fewer}"
+
+
 def rests(view: View) -> str:
     """That no replica is wanted, and what the next request waits for; without passing time.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, PlacementTarget, Verdict
 from holdfast.domain.service import AcceleratorOption
-from holdfast.policy.sharing import hand_over, share_out
+from holdfast.policy.handover import growing, staying
+from holdfast.policy.leaving import pinned_move
+from holdfast.policy.messages import pinned_sentence
+from holdfast.policy.sharing import share_out
 from holdfast.policy.sizes import target
 from holdfast.policy.view import View
 
@@ -18,11 +19,13 @@ def pinned_verdict(view: View, pinned: int) -> Verdict:
     Where its max or the budget has no room for that, others take it; where none has, fewer run. What serves elsewhere
     goes as these come.
     """
+    goal = pinned_goal(view, pinned)
+    told = pinned_sentence(pinned, sum(goal.values()))
     if not all(group.observed for group in view.groups):
-        return Verdict(Action.HOLD, Reason.PINNED, pinned_sentence(view, pinned), current_targets(view))
-    goal = _pinned_sizes(view, pinned)
-    following = hand_over(view.spec, view.groups, goal, _is_blocked(view, goal))
-    sizes = {group.accelerator: 0 for group in view.groups if group.exists} | following
+        return Verdict(Action.HOLD, Reason.PINNED, told, current_targets(view))
+    move = pinned_move(view, goal)
+    kept = staying(move)
+    sizes = {group.accelerator: 0 for group in view.groups if group.exists} | growing(move, kept, goal)
     targets = tuple(
         target(view.group_of(name), name, replicas)
         for name, replicas in sizes.items()
@@ -30,29 +33,12 @@ def pinned_verdict(view: View, pinned: int) -> Verdict:
     )
     after = sum(sizes.values())
     change = "" if after == view.size else f"{view.size} -> {after} replicas; "
-    waits = "; those that serve elsewhere go as others come" if after > sum(goal.values()) else ""
-    return Verdict(_action(view, sizes), Reason.PINNED, f"{change}{pinned_sentence(view, pinned)}{waits}", targets)
+    waits = "; those that serve elsewhere go as others come" if any(kept.values()) else ""
+    return Verdict(_action(view, sizes), Reason.PINNED, f"{change}{told}{waits}", targets)
 
 
-def _is_blocked(view: View, goal: Mapping[str, int]) -> bool:
-    """Whether what is to come finds no node, and all that could make room are those of replicas which stay for it."""
-    new = [group for group in view.groups if goal.get(group.accelerator)]
-    old = [group for group in view.groups if len(group.ready) > goal.get(group.accelerator, 0)]
-    if any(group.coming for group in new) or any(group.draining for group in old):
-        return False
-    short = {group.accelerator for group in new if group.short}
-    nodes = {node for option in view.considered if option.name in short for node in option.room.names}
-    return bool(old) and all(replica.node in nodes for group in old for replica in group.ready)
-
-
-def pinned_sentence(view: View, pinned: int) -> str:
-    """Who holds the size, and how many of so many replicas can be had."""
-    given = sum(_pinned_sizes(view, pinned).values())
-    fewer = "" if given == pinned else f"; the accelerators' max and the budget leave room for {given} of them"
-    return f"spec.replicas pins the size at {pinned}, remove it to resume SLO scaling{fewer}"
-
-
-def _pinned_sizes(view: View, pinned: int) -> dict[str, int]:
+def pinned_goal(view: View, pinned: int) -> dict[str, int]:
+    """How so many replicas are shared out, where the max of an accelerator or the budget has no room maybe fewer."""
     return share_out(view.spec, view.sizes, _order(view), pinned)
 
 

@@ -46,6 +46,11 @@ class Group:
         return self.short + self.failing + self.stuck + self.ailing
 
     @property
+    def useful(self) -> int:
+        """Replicas wanted of it that serve, or may come to."""
+        return max(0, self.size - len(self.useless))
+
+    @property
     def placed(self) -> int:
         """Replicas that hold accelerators already, those that are leaving included."""
         holding = (self.ready, self.starting, self.failing, self.stuck, self.ailing)

@@ -1,17 +1,13 @@
-"""A size that people have fixed, shared out between accelerators: within each one's max and the budget.
-
-What serves already goes as what replaces it comes.
-"""
+"""A size that people have fixed, shared out between accelerators: within each one's max and the budget."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
-from holdfast.policy.money import dollars, spendable
-from holdfast.policy.replicas import Group
-from holdfast.policy.sizing import MOST_REPLICAS
-from holdfast.policy.spot import affordable, keepers
+from holdfast.policy.allowance import allowance
+from holdfast.policy.spot import keepers
 
 
 def share_out(
@@ -23,10 +19,11 @@ def share_out(
     or not the budget leaves room for all.
     """
     found: dict[str, int] = {}
+    allowed = replace(allowance(spec), replicas=replicas)
 
     def fill(option: AcceleratorOption, most: int) -> None:
-        here = found.get(option.name, 0)
-        more = min(most - here, replicas - sum(found.values()), _room(spec, option, found))
+        here, own = found.get(option.name, 0), most if option.max_replicas is None else min(most, option.max_replicas)
+        more = min(own - here, allowed.more(option.name, found))
         if more > 0:
             found[option.name] = here + more
 
@@ -53,57 +50,3 @@ def _floor(
     spots = [option for option in order if option.spot and now.get(option.name)] or order[:1]
     alike = {keeper.name for spot in spots if spot.spot for keeper in keepers(spec, spot)}
     return sorted(_regular(order), key=lambda option: (-found.get(option.name, 0), option.name not in alike))
-
-
-def _room(spec: ServiceSpec, option: AcceleratorOption, found: Mapping[str, int]) -> int:
-    """Most more replicas of an accelerator, by its max and by the budget."""
-    own = MOST_REPLICAS if option.max_replicas is None else option.max_replicas - found.get(option.name, 0)
-    if spec.max_cost_per_hour is None:
-        return own
-    paid = affordable(option, None, spec.max_cost_per_hour - dollars(spec, found))
-    return own if paid is None else min(own, paid)
-
-
-def hand_over(
-    spec: ServiceSpec, groups: Sequence[Group], goal: Mapping[str, int], blocked: bool = False
-) -> dict[str, int]:
-    """Return the next sizes on the way to those of `goal`: as many that serve stay as it lacks.
-
-    Meanwhile scaling.max and the budget hold, or what is there where that is more; fewer stay where these would leave
-    no room for anything to come. One less where it is `blocked`, for want of the nodes of those; the last one stays.
-    """
-    ready = {group.accelerator: min(len(group.ready), group.size) for group in groups}
-    serving = sum(min(ready.get(name, 0), count) for name, count in goal.items())
-    spare = {name: count - goal.get(name, 0) for name, count in ready.items() if count > goal.get(name, 0)}
-    most = min(sum(spare.values()), sum(goal.values()) - serving)
-    for kept in _ever_fewer(spare, most - (blocked and most + serving > 1)):
-        sizes = _grown(spec, groups, goal, kept)
-        if sum(min(sizes.get(name, 0), count) for name, count in goal.items()) > serving:
-            break
-    return sizes
-
-
-def _ever_fewer(spare: Mapping[str, int], most: int) -> Iterator[dict[str, int]]:
-    """Some of the replicas that can be spared: at most so many, then one less each time, then none."""
-    for count_of_all in range(most, 0, -1):
-        kept, left = {}, count_of_all
-        for name, count in spare.items():
-            kept[name] = min(count, left)
-            left -= kept[name]
-        yield kept
-    yield {}
-
-
-def _grown(
-    spec: ServiceSpec, groups: Sequence[Group], goal: Mapping[str, int], kept: Mapping[str, int]
-) -> dict[str, int]:
-    """What is kept and what is there of the goal, and as much more of it as there is room for."""
-    now = {group.accelerator: group.size for group in groups}
-    most = max(spec.max_replicas, sum(now.values()))
-    sizes = {name: min(now.get(name, 0), goal.get(name, 0)) + kept.get(name, 0) for name in {**goal, **kept}}
-    for name, count in goal.items():
-        option, own, money = spec.accelerator(name), sizes[name] - kept.get(name, 0), spendable(spec, groups, name)
-        paid = None if option is None or money is None else affordable(option, None, money - dollars(spec, sizes))
-        room = most - sum(sizes.values())
-        sizes[name] += max(0, min(count - own, room if paid is None else min(room, paid)))
-    return sizes

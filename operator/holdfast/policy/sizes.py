@@ -6,8 +6,8 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, PlacementTarget
 from holdfast.domain.value import value
 from holdfast.policy.guards import Bound, Proposal, apply_guards
-from holdfast.policy.leaving import staying
-from holdfast.policy.money import dollars
+from holdfast.policy.handover import spendable
+from holdfast.policy.leaving import chosen_move, staying_meanwhile
 from holdfast.policy.replicas import Group
 from holdfast.policy.sizing import replicas_for
 from holdfast.policy.spot import affordable
@@ -35,10 +35,10 @@ class Sizes:
 
 def decide_sizes(view: View) -> Sizes:
     """Return the sizes that follow for all accelerators of a service."""
-    kept = {group.accelerator: staying(view, group) for group in view.others}
-    left = sum(kept.values())
-    wanted = propose(view)
-    proposal, bounds = apply_guards(Proposal(view, view.group.baseline, wanted, left, dollars(view.spec, kept)))
+    move = chosen_move(view)
+    kept = staying_meanwhile(view, move)
+    wanted, money = propose(view), spendable(move, kept).left(kept)
+    proposal, bounds = apply_guards(Proposal(view, view.group.baseline, wanted, sum(kept.values()), money))
     sizes = _shared(view, proposal)
     both = {name: sizes.get(name, 0) + kept.get(name, 0) for name in dict.fromkeys((*sizes, *kept))}
     targets = tuple(target(view.part(name), name, replicas) for name, replicas in both.items())
@@ -70,11 +70,11 @@ def _shared(view: View, proposal: Proposal) -> dict[str, int]:
 def _room_beside(proposal: Proposal, share: int) -> int:
     """Most of the chosen accelerator beside so many of its pair, by scaling.max and the budget."""
     chosen, spec = proposal.view.chosen, proposal.view.spec
-    room, limit = spec.max_replicas - share - proposal.elsewhere, spec.max_cost_per_hour
-    if chosen.pair is None or limit is None:
+    room = spec.max_replicas - share - proposal.elsewhere
+    if chosen.pair is None or spec.max_cost_per_hour is None:
         return room
-    paid = proposal.elsewhere_cost + share * (chosen.pair.cost_per_hour or 0.0)
-    most = affordable(chosen.belief.option, None, limit - paid)
+    money = min(spec.max_cost_per_hour, proposal.dollars_left) - share * (chosen.pair.cost_per_hour or 0.0)
+    most = affordable(chosen.belief.option, None, money)
     return room if most is None else min(room, most)
 
 

@@ -1,0 +1,173 @@
+"""From the replicas that there are to those of a goal: which of the old ones stay until new ones serve.
+
+The same way for a size that the objectives ask for and for one that people have fixed. All accelerators that are being
+left are looked at together, against what may run at one time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+
+from holdfast.domain.value import value
+from holdfast.policy.allowance import Allowance
+from holdfast.policy.replicas import Group
+
+
+@value
+class Move:
+    """`here` are the replicas of the goal, of which so many are `needed` by accelerator; `left` those beyond it.
+
+    `worth`: how many of the goal's replicas one of an accelerator stands for; one where nobody knows. Of the `regular`
+    accelerators `on_demand` replicas must serve. The `forbidden` ones have nobody to stay for; those `in_the_way` hold
+    the nodes that the new ones wait for. Where the size is `exact`, no more stay than stand for those that lack: what
+    scaling.minOnDemand asks for is part of the goal. Where all of it is out for now, to wait for it is `vain`.
+    """
+
+    here: Sequence[Group]
+    needed: Mapping[str, int]
+    left: Sequence[Group]
+    allowance: Allowance
+    worth: Mapping[str, float] = field(default_factory=dict)
+    regular: frozenset[str] = frozenset()
+    on_demand: int = 0
+    forbidden: frozenset[str] = frozenset()
+    in_the_way: frozenset[str] = frozenset()
+    exact: bool = False
+    vain: bool = False
+
+    @property
+    def serving(self) -> int:
+        return sum(len(group.ready) for group in self.here)
+
+    @property
+    def lacking(self) -> int:
+        """Replicas of the goal that do not serve yet."""
+        return max(0, sum(self.needed.values()) - self.serving)
+
+    @property
+    def next_ones(self) -> list[str]:
+        """Accelerators of which the next replica may come: those where one fails to come only if there are no others.
+
+        Whoever sends replicas away for one that fails does so once.
+        """
+        groups = {group.accelerator: group for group in self.here}
+        lacking = [name for name, count in self.needed.items() if count > len(groups.get(name, Group(name)).ready)]
+        hopeful = [name for name in lacking if name not in groups or not groups[name].useless]
+        return hopeful or lacking
+
+    def served_with(self, kept: Mapping[str, int]) -> int:
+        """Replicas that serve if so many of those left stay."""
+        return self.serving + sum(min(kept[group.accelerator], len(group.ready)) for group in self.left)
+
+    def regular_with(self, kept: Mapping[str, int]) -> int:
+        """The same, of those off spot."""
+        here = sum(len(group.ready) for group in self.here if group.accelerator in self.regular)
+        left = (group for group in self.left if group.accelerator in self.regular)
+        return here + sum(min(kept[group.accelerator], len(group.ready)) for group in left)
+
+    def beside(self, kept: Mapping[str, int]) -> dict[str, int]:
+        """What has its place before the next one of the goal."""
+        taken, coming = dict(kept), self.next_ones
+        for group in self.here:
+            count = len(group.ready) + (0 if group.accelerator in coming else len(group.useless))
+            taken[group.accelerator] = taken.get(group.accelerator, 0) + count
+        return taken
+
+    def has_room(self, kept: Mapping[str, int]) -> bool:
+        """Whether at least one more of the goal may run beside so many."""
+        beside = self.beside(kept)
+        return any(self.allowance.more(name, beside) > 0 for name in self.next_ones)
+
+    def has_all_room(self, kept: Mapping[str, int]) -> bool:
+        """Whether all of the goal may."""
+        sizes = dict(kept)
+        for name in {**self.needed, **{group.accelerator: 0 for group in self.here}}:
+            there = next((group.size for group in self.here if group.accelerator == name), 0)
+            sizes[name] = sizes.get(name, 0) + max(there, self.needed.get(name, 0))
+        return self.allowance.takes(sizes)
+
+    def stands_for(self, kept: Mapping[str, int]) -> float:
+        """Replicas of the goal that so many carry as much as."""
+        return sum(count * self.worth.get(name, 1.0) for name, count in kept.items())
+
+    def suffices(self, kept: Mapping[str, int]) -> bool:
+        """Whether those that lack are stood for."""
+        return self.stands_for(kept) >= self.lacking - 1e-9
+
+    def may_go(self, kept: Mapping[str, int], fewer: Mapping[str, int]) -> bool:
+        """The last one that serves stays, but where it is forbidden and one alone is allowed."""
+        if self.served_with(fewer) or not self.served_with(kept):
+            return True
+        gone = {name for name, count in fewer.items() if count < kept[name]}
+        return self.allowance.replicas < 2 and gone <= self.forbidden
+
+
+def staying(move: Move) -> dict[str, int]:
+    """Return how many replicas of the accelerators that are being left stay for now.
+
+    All until those of the goal serve, where both may run at one time; else as many as stand for those that lack, and
+    fewer where these would leave no room for anything to come. Where these serve, scaling.minOnDemand is waited for.
+    """
+    if not move.lacking:
+        return _until_enough_are_regular(move)
+    kept = {group.accelerator: group.useful for group in move.left}
+    if move.exact or not move.has_all_room(kept):
+        while fewer := _one_less(move, kept):
+            kept = fewer
+    return _off_their_nodes(move, kept)
+
+
+def _until_enough_are_regular(move: Move) -> dict[str, int]:
+    kept = {group.accelerator: 0 for group in move.left}
+    for group in move.left:
+        if group.accelerator in move.regular and not move.exact:
+            kept[group.accelerator] = min(len(group.ready), max(0, move.on_demand - move.regular_with(kept)))
+    return kept
+
+
+def _one_less(move: Move, kept: Mapping[str, int]) -> dict[str, int] | None:
+    """The one to be missed least goes, as long as the others suffice or nothing could come; None where none goes."""
+    ones = [{**kept, name: count - 1} for name, count in kept.items() if count > 0]
+    blocked = not move.has_room(kept)
+    fewer = [each for each in ones if (blocked or move.suffices(each)) and move.may_go(kept, each)]
+    return min(fewer, key=lambda each: _missed(move, kept, each), default=None)
+
+
+def _missed(move: Move, kept: Mapping[str, int], fewer: Mapping[str, int]) -> tuple[bool, bool, bool, float]:
+    """Those off spot that scaling.minOnDemand asks for most, then what serves, what makes no room, what costs least."""
+    off_spot = move.regular_with(fewer) < min(move.on_demand, move.regular_with(kept))
+    serves = move.served_with(fewer) < move.served_with(kept)
+    saved = move.allowance.cost(kept) - move.allowance.cost(fewer)
+    lost = move.stands_for(kept) - move.stands_for(fewer)
+    return off_spot, serves, not move.has_room(fewer), -saved / lost if lost > 0.0 else 0.0
+
+
+def _off_their_nodes(move: Move, kept: Mapping[str, int]) -> dict[str, int]:
+    """One less on the nodes that the new ones wait for; whether they get it nobody knows, so the last one stays."""
+    for group in move.left:
+        name, ready = group.accelerator, len(group.ready)
+        fewer = {**kept, name: min(kept[name], ready - 1)}
+        if name in move.in_the_way and ready and move.served_with(fewer):
+            return fewer
+    return dict(kept)
+
+
+def spendable(move: Move, kept: Mapping[str, int]) -> Allowance:
+    """What may be spent beside those that stay: the last one that serves stays beside the first that replaces it."""
+    dollars = move.allowance.dollars_per_hour
+    if dollars is None or move.vain or not move.lacking or move.serving or move.served_with(kept) != 1:
+        return move.allowance
+    first = min(move.allowance.price(name) for name in move.next_ones)
+    return replace(move.allowance, dollars_per_hour=max(dollars, move.allowance.cost(kept) + first))
+
+
+def growing(move: Move, kept: Mapping[str, int], goal: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes that follow: what stays, what serves of the goal, and as much more of it as may run beside."""
+    money, ready = spendable(move, kept), {group.accelerator: len(group.ready) for group in move.here}
+    coming = {group.accelerator: len(group.coming) for group in move.here}
+    sizes = {name: kept.get(name, 0) + ready.get(name, 0) for name in {**goal, **ready, **kept}}
+    first = sorted(move.next_ones, key=lambda name: -coming.get(name, 0))
+    for name in dict.fromkeys((*first, *goal)):
+        sizes[name] += max(0, min(goal[name] - ready.get(name, 0), money.more(name, sizes)))
+    return sizes
