@@ -97,6 +97,30 @@ def test_a_cheaper_one_that_comes_and_goes_never_takes_over() -> None:
     assert choice.accelerator == "fast"
 
 
+def test_a_cheaper_one_takes_over_only_where_it_could_have_carried_what_was_reckoned_with_lately() -> None:
+    used = (Group("fast", size=2, exists=True),)
+    spec, found = considered(FAST, replace(SLOW, max_replicas=5), groups=used)
+    for peak_rps, expected in ((10.0, "slow"), (10.1, "fast")):
+        choice = Choice("fast")
+        for index in range(100):
+            choice = choose(choice, spec, found, used, 75.0, NOW + 5.0 * index, peak_rps)
+        assert choice.accelerator == expected
+
+
+def test_the_only_replica_that_is_allowed_stays_while_it_serves_though_another_would_carry_more() -> None:
+    serving = (Group("slow", size=1, exists=True, ready=replicas(1, on="slow")),)
+    assert taken(FAST, SLOW, groups=serving, most=1, demand=4.5) == "slow"
+    assert taken(FAST, SLOW, groups=serving, most=2, demand=4.5) == "fast"
+    starting = (Group("slow", size=1, exists=True),)
+    assert taken(FAST, SLOW, groups=starting, most=1, demand=4.5) == "fast"
+
+
+def test_the_only_replica_that_is_allowed_goes_where_its_accelerator_can_or_may_not_serve() -> None:
+    serving = (Group("slow", size=1, exists=True, ready=replicas(1, on="slow")),)
+    assert taken(FAST, replace(SLOW, max_replicas=0), groups=serving, most=1) == "fast"
+    assert taken(FAST, SLOW, rates={"fast": 5.0, "slow": 0.0}, groups=serving, most=1) == "fast"
+
+
 def test_a_restarted_operator_stays_on_what_runs() -> None:
     assert taken(FAST, SLOW, groups=(Group("fast", size=2, exists=True),)) == "fast"
 

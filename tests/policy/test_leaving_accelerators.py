@@ -191,7 +191,9 @@ class TestAllThatIsLeftIsLookedAtTogether:
 
 
 def test_replicas_that_pend_may_still_come_and_are_waited_for() -> None:
-    cluster = FluidCluster(of(OLD, least=4, most=4), steps((0, 18.0)), UNLIKE, gpus={"l40s": 1}, nodes=(node("a", 1, used=1),))
+    cluster = FluidCluster(
+        of(OLD, least=4, most=4), steps((0, 18.0)), UNLIKE, gpus={"l40s": 1}, nodes=(node("a", 1, used=1),)
+    )
     cluster.run(300).with_spec(of(NEW, least=4, most=10))
     found = Edited.running(cluster, 280)
     assert {sizes["h100"] for sizes in found.sizes} == {4}

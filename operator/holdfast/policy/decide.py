@@ -214,7 +214,7 @@ def _view(
     considered = placement.options(least, beliefs, groups, learned.setbacks, inventory, demand_rps, fallback, now)
     edited = known.spec is not None and known.spec.generation != spec.generation
     before = placement.Choice() if edited else known.choice
-    choice = placement.choose(before, spec, considered, groups, cycle, now)
+    choice = placement.choose(before, spec, considered, groups, cycle, now, known.peaks.rate_rps)
     choice = placement.Choice(moves_to, judged_at=now) if moves_to else choice
     hold = known.turns.patience * cycle
     chosen = next(option for option in considered if option.name == choice.accelerator)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from holdfast.api.reasons import Reason
 from holdfast.policy.allowance import Allowance, allowance
 from holdfast.policy.handover import Move, staying
 from holdfast.policy.placement import Option
@@ -26,7 +27,7 @@ def chosen_move(view: View) -> Move:
     total = 0 if view.asleep else max(1, min(view.chosen.replicas, _to_be_had(view.chosen, left)))
     beside = 0 if pair is None else pair.share(total)
     parts = {view.chosen.name: total - beside} | ({} if pair is None else {pair.accelerator: beside})
-    forbidden = frozenset([group.accelerator for group in left if not _allowed(view, group)])
+    forbidden = frozenset([group.accelerator for group in left if _is_forbidden(view, group)])
     vain = _all_out(view, parts)
     return Move(
         here=here,
@@ -116,10 +117,13 @@ def _regular(view: View) -> frozenset[str]:
     return frozenset([option.name for option in view.spec.accelerators if not option.spot])
 
 
-def _allowed(view: View, group: Group) -> int:
-    """Most that the spec allows of what is being left, none where it is no longer listed or leaves no room off spot."""
+def _is_forbidden(view: View, group: Group) -> bool:
+    """Whether it will not be asked for again: by the spec, the objectives, or for what others need more."""
     option = next((option for option in view.considered if option.name == group.accelerator), None)
-    return 0 if option is None or option.barred else option.allowed
+    if option is None or option.barred or option.allowed < 1 or not option.belief.feasible:
+        return True
+    setback = view.learned.setbacks.active(group.accelerator, view.now)
+    return setback is not None and setback.reason is Reason.CAPACITY_LIMITED
 
 
 def _in_the_way(view: View, here: Sequence[Group], left: Sequence[Group]) -> frozenset[str]:

@@ -204,19 +204,22 @@ def choose(
     groups: tuple[Group, ...],
     switch_seconds: float,
     now: float,
+    peak_rps: float = 0.0,
 ) -> Choice:
     """Take the best accelerator, and stay with the one in use unless another is clearly better for long enough.
 
-    At once: when the one in use is hindered by something that does not hinder the other. For money: when staying has
-    cost as much as running both side by side for `switch_seconds` would (no later decision can cost more than twice
-    the best one's). A switch once begun goes on until it is done or hindered.
+    At once: when the one in use is hindered by something that does not hinder the other, but where scaling.max is 1 and
+    it serves. For money: when staying has cost as much as running both side by side for `switch_seconds` would (no
+    later decision can cost more than twice the best one's), and the other could have carried `peak_rps` as well, which
+    was reckoned with lately. A switch once begun goes on until it is done or hindered.
     """
     best = min(considered, key=lambda option: option.rank)
     by_name = {option.name: option for option in considered}
     current = by_name.get(memory.accelerator) or by_name.get(in_use(groups, considered))
-    if current is None or best is current or _worse(current, best):
+    if current is None or best is current or (_worse(current, best) and not _alone(spec, current, groups)):
         return Choice(best.name, judged_at=now)
-    if best.full or not _cheaper(best, current) or not _both_fit(spec, best, current, groups):
+    few = replicas_for(peak_rps, best.belief.rate_rps) > best.most
+    if best.full or few or not _cheaper(best, current) or not _both_fit(spec, best, current, groups):
         return Choice(current.name, judged_at=now)
     passed = now - memory.judged_at if memory.better == best.name and memory.judged_at <= now else 0.0
     saving, price = _saving_per_hour(current, best), (best.cost_per_hour or 1.0) * switch_seconds
@@ -233,6 +236,12 @@ def _worse(current: Option, best: Option) -> bool:
     """
     served = 1.0 - current.unserved < HYSTERESIS * (1.0 - best.unserved)
     return best.hindrance < current.hindrance or (best.hindrance == current.hindrance and served)
+
+
+def _alone(spec: ServiceSpec, current: Option, groups: tuple[Group, ...]) -> bool:
+    """It serves, and scaling.max allows no other beside it: what might serve better would begin with an outage."""
+    never = current.barred or current.allowed < 1 or not current.belief.feasible
+    return spec.max_replicas < 2 and not never and bool(group_on(groups, current.name).ready)
 
 
 def _cheaper(best: Option, current: Option) -> bool:
