@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, PlacementTarget, Verdict
 from holdfast.domain.service import AcceleratorOption
@@ -31,10 +33,17 @@ def pinned_verdict(view: View, pinned: int) -> Verdict:
         for name, replicas in sizes.items()
         if replicas or view.group_of(name).size
     )
-    after = sum(sizes.values())
-    change = "" if after == view.size else f"{view.size} -> {after} replicas; "
-    waits = "; those that serve elsewhere go as others come" if any(kept.values()) else ""
-    return Verdict(_action(view, sizes), Reason.PINNED, f"{change}{told}{waits}", targets)
+    waits = "those that serve elsewhere go as others come" if any(kept.values()) else ""
+    message = "; ".join(filter(None, (_change(targets), told, waits)))
+    return Verdict(_action(view, sizes), Reason.PINNED, message, targets)
+
+
+def _change(targets: Sequence[PlacementTarget]) -> str:
+    sizes = [(each.accelerator, each.observed_replicas or 0, each.replicas) for each in targets]
+    moved = [f"{name} {before} -> {after}" for name, before, after in sizes if before != after]
+    if len(targets) > 1:
+        return ", ".join(moved)
+    return "".join(f"{before} -> {after} replicas" for _, before, after in sizes if before != after)
 
 
 def pinned_goal(view: View, pinned: int) -> dict[str, int]:
