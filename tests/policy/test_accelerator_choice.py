@@ -112,7 +112,9 @@ def test_the_only_replica_that_is_allowed_stays_while_it_serves_though_another_w
     assert taken(FAST, SLOW, groups=serving, most=1, demand=4.5) == "slow"
     assert taken(FAST, SLOW, groups=serving, most=2, demand=4.5) == "fast"
     starting = (Group("slow", size=1, exists=True),)
-    assert taken(FAST, SLOW, groups=starting, most=1, demand=4.5) == "fast"
+    waited = Choice("slow", "fast", judged_at=NOW - 70.0)
+    assert taken(FAST, SLOW, groups=starting, most=1, demand=4.5, memory=waited) == "fast"
+    assert taken(FAST, SLOW, groups=serving, most=1, demand=4.5, memory=waited) == "slow"
 
 
 def test_the_only_replica_that_is_allowed_goes_where_its_accelerator_can_or_may_not_serve() -> None:

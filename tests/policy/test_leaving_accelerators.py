@@ -140,7 +140,7 @@ class TestASwitchThatWasChosenBeginsThoughTheOldReplicas:
         cheap = accelerator("l40s", cost_per_gpu_hour=1.0)
         cluster = FluidCluster(of(OLD, cheap, dollars=15.0), steps((0, 21.0)), UNLIKE, gpus={"l40s": 0}).run(1000)
         cluster.with_spec(of(OLD, cheap, dollars=9.0))
-        cluster.run(400)
+        cluster.run(1000)
         assert cluster.replicas() == cluster.replicas("h100") == 3
         cluster.give_back("l40s")
         found = Edited.running(cluster, 3000)

@@ -82,17 +82,6 @@ def test_a_step_is_at_most_the_larger_of_double_and_four_more(before: int, after
     assert proposal.after == most
 
 
-def test_replicas_elsewhere_count_against_minimum_maximum_and_budget() -> None:
-    dear = view(option=accelerator("h100", cost_per_gpu_hour=2.0), of=CHAT.costing_at_most(13.0))
-    for guard, after, expected in (
-        (guards.at_least_the_minimum, 0, None),
-        (guards.at_most_the_maximum, 9, 7),
-        (guards.within_the_budget, 9, 5),
-    ):
-        bound = guard(Proposal(dear, 4, after, elsewhere=3, dollars_left=10.0))
-        assert (bound and bound.replicas) == expected
-
-
 def test_hard_bounds_win_over_every_hold() -> None:
     too_many = view(group=Group("h100", size=14, exists=True, rolling_out=True), seen=STALE, slo=BURNING)
     proposal, bounds = apply_guards(Proposal(too_many, 14, 1))

@@ -285,9 +285,9 @@ def made(state: State, memory: Memory | None = None, seed: int = 0) -> tuple[Dec
 
 @given(state=some_states)
 @settings(max_examples=80, deadline=None)
-def test_whatever_the_state_the_floor_is_decided_within_all_bounds(state: State) -> None:
+def test_whatever_the_state_the_floor_is_decided_as_far_as_there_is_room_beside_who_serves(state: State) -> None:
     there = decided(made(state)[0])
-    assert there.get("h100", 0) >= state.floor
+    assert there.get("h100", 0) >= min(state.floor, max(1, state.most - state.spot[0]))
     assert sum(there.values()) <= max(sum(state.spot) + sum(state.regular), state.most)
     assert all(size >= 0 for size in there.values())
 

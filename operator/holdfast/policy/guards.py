@@ -20,20 +20,19 @@ MOST_TURNS = 2
 
 @value
 class Proposal:
-    """Replicas of the chosen accelerator now and as proposed, beside `elsewhere` on others that stay meanwhile.
+    """Replicas of the chosen accelerator and its pair now and as proposed; `elsewhere` there are others.
 
-    These leave so many dollars an hour for it, or the whole budget.
+    Whether there is room for both at one time is not asked here (policy.handover).
     """
 
     view: View
     before: int
     after: int
     elsewhere: int = 0
-    dollars_left: float = math.inf
 
     def at(self, replicas: int) -> Proposal:
         """Return the same with so many replicas."""
-        return Proposal(self.view, self.before, replicas, self.elsewhere, self.dollars_left)
+        return Proposal(self.view, self.before, replicas, self.elsewhere)
 
     @property
     def lowers(self) -> bool:
@@ -119,9 +118,9 @@ def held_long_enough(proposal: Proposal) -> Bound | None:
 def no_floor_is_near(proposal: Proposal) -> Bound | None:
     """What a schedule asks for within the hold time would not be back by then."""
     floor = proposal.view.floors.kept
-    if not proposal.lowers or floor is None or proposal.after >= floor.replicas - proposal.elsewhere:
+    if not proposal.lowers or floor is None or proposal.after >= floor.replicas:
         return None
-    return Bound(min(proposal.before, floor.replicas - proposal.elsewhere), Reason.SCHEDULED_FLOOR, floor.sentence)
+    return Bound(min(proposal.before, floor.replicas), Reason.SCHEDULED_FLOOR, floor.sentence)
 
 
 def direction_is_steady(proposal: Proposal) -> Bound | None:
@@ -167,16 +166,16 @@ def within_what_others_leave(proposal: Proposal) -> Bound | None:
 
 def at_least_the_minimum(proposal: Proposal) -> Bound | None:
     least, only_hung = proposal.view.least, not proposal.lowers and proposal.after < proposal.before
-    here = least.replicas - proposal.elsewhere
-    return None if proposal.after >= here or only_hung else Bound(here, least.reason, least.sentence)
+    if proposal.after >= least.replicas or only_hung:
+        return None
+    return Bound(least.replicas, least.reason, least.sentence)
 
 
 def at_most_the_maximum(proposal: Proposal) -> Bound | None:
-    most = max(0, proposal.view.spec.max_replicas - proposal.elsewhere)
+    most = proposal.view.spec.max_replicas
     if proposal.after <= most:
         return None
-    sentence = f"{proposal.after} wanted, scaling.max is {proposal.view.spec.max_replicas}"
-    return Bound(most, Reason.AT_MAXIMUM, sentence)
+    return Bound(most, Reason.AT_MAXIMUM, f"{proposal.after} wanted, scaling.max is {most}")
 
 
 def within_the_accelerators_maximum(proposal: Proposal) -> Bound | None:
@@ -193,8 +192,7 @@ def within_the_budget(proposal: Proposal) -> Bound | None:
     spec, chosen = proposal.view.spec, proposal.view.chosen
     if spec.max_cost_per_hour is None:
         return None
-    money = min(spec.max_cost_per_hour, proposal.dollars_left)
-    most = affordable(chosen.belief.option, chosen.pair, money)
+    most = affordable(chosen.belief.option, chosen.pair, spec.max_cost_per_hour)
     if most is None or proposal.after <= most:
         return None
     sentence = f"{proposal.after} wanted, budget.maxCostPerHour ${spec.max_cost_per_hour:g} pays for {most}"

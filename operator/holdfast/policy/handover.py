@@ -21,7 +21,7 @@ class Move:
     `worth`: how many of the goal's replicas one of an accelerator stands for; one where nobody knows. Of the `regular`
     accelerators `on_demand` replicas must serve. The `forbidden` ones have nobody to stay for; those `in_the_way` hold
     the nodes that the new ones wait for. Where the size is `exact`, no more stay than stand for those that lack: what
-    scaling.minOnDemand asks for is part of the goal. Where all of it is out for now, to wait for it is `vain`.
+    scaling.minOnDemand asks for is part of the goal. Those that are `out` could not be had a short while ago.
     """
 
     here: Sequence[Group]
@@ -34,7 +34,7 @@ class Move:
     forbidden: frozenset[str] = frozenset()
     in_the_way: frozenset[str] = frozenset()
     exact: bool = False
-    vain: bool = False
+    out: frozenset[str] = frozenset()
 
     @property
     def serving(self) -> int:
@@ -46,15 +46,30 @@ class Move:
         return max(0, sum(self.needed.values()) - self.serving)
 
     @property
+    def vain(self) -> bool:
+        """Nothing else can be had for now."""
+        return self.out >= frozenset(self.needed)
+
+    @property
     def next_ones(self) -> list[str]:
         """Accelerators of which the next replica may come: those where one fails to come only if there are no others.
 
         Whoever sends replicas away for one that fails does so once.
         """
-        groups = {group.accelerator: group for group in self.here}
-        lacking = [name for name, count in self.needed.items() if count > len(groups.get(name, Group(name)).ready)]
-        hopeful = [name for name in lacking if name not in groups or not groups[name].useless]
-        return hopeful or lacking
+        ready = {group.accelerator: len(group.ready) for group in self.here}
+        useless = {group.accelerator for group in self.here if group.useless}
+        lacking = [name for name, count in self.needed.items() if count > ready.get(name, 0)]
+        can_be_had = [name for name in lacking if name not in self.out]
+        return [name for name in can_be_had if name not in useless] or can_be_had or lacking
+
+    @property
+    def placed(self) -> dict[str, int]:
+        """Replicas of the goal that keep their place before the next ones: those that serve, or may come to."""
+        fails = self.out.union(self.next_ones)
+        return {
+            group.accelerator: len(group.ready) + (0 if group.accelerator in fails else len(group.useless))
+            for group in self.here
+        }
 
     def served_with(self, kept: Mapping[str, int]) -> int:
         """Replicas that serve if so many of those left stay."""
@@ -66,26 +81,16 @@ class Move:
         left = (group for group in self.left if group.accelerator in self.regular)
         return here + sum(min(kept[group.accelerator], len(group.ready)) for group in left)
 
-    def beside(self, kept: Mapping[str, int]) -> dict[str, int]:
-        """What has its place before the next one of the goal."""
-        taken, coming = dict(kept), self.next_ones
-        for group in self.here:
-            count = len(group.ready) + (0 if group.accelerator in coming else len(group.useless))
-            taken[group.accelerator] = taken.get(group.accelerator, 0) + count
-        return taken
-
     def has_room(self, kept: Mapping[str, int]) -> bool:
         """Whether at least one more of the goal may run beside so many."""
-        beside = self.beside(kept)
+        beside = _both(kept, self.placed)
         return any(self.allowance.more(name, beside) > 0 for name in self.next_ones)
 
     def has_all_room(self, kept: Mapping[str, int]) -> bool:
         """Whether all of the goal may."""
-        sizes = dict(kept)
-        for name in {**self.needed, **{group.accelerator: 0 for group in self.here}}:
-            there = next((group.size for group in self.here if group.accelerator == name), 0)
-            sizes[name] = sizes.get(name, 0) + max(there, self.needed.get(name, 0))
-        return self.allowance.takes(sizes)
+        there = {group.accelerator: group.size for group in self.here}
+        all_of_it = {name: max(there.get(name, 0), self.needed.get(name, 0)) for name in {**there, **self.needed}}
+        return self.allowance.takes(_both(kept, all_of_it))
 
     def stands_for(self, kept: Mapping[str, int]) -> float:
         """Replicas of the goal that so many carry as much as."""
@@ -96,25 +101,28 @@ class Move:
         return self.stands_for(kept) >= self.lacking - 1e-9
 
     def may_go(self, kept: Mapping[str, int], fewer: Mapping[str, int]) -> bool:
-        """The last one that serves stays, but where it is forbidden and one alone is allowed."""
-        if self.served_with(fewer) or not self.served_with(kept):
+        """The last one that serves stays, but where it is forbidden and one alone is allowed.
+
+        Where nobody serves, those stay that are about to, but for forbidden ones.
+        """
+        if self.served_with(fewer):
             return True
         gone = {name for name, count in fewer.items() if count < kept[name]}
-        return self.allowance.replicas < 2 and gone <= self.forbidden
+        return gone <= self.forbidden and (self.allowance.replicas < 2 or not self.served_with(kept))
 
 
 def staying(move: Move) -> dict[str, int]:
     """Return how many replicas of the accelerators that are being left stay for now.
 
-    All until those of the goal serve, where both may run at one time; else as many as stand for those that lack, and
-    fewer where these would leave no room for anything to come. Where these serve, scaling.minOnDemand is waited for.
+    All until those of the goal serve, where both may run at one time; else at least as many as stand for those that
+    lack, and fewer where these would leave no room for anything to come. Once the goal serves, scaling.minOnDemand is
+    waited for.
     """
     if not move.lacking:
         return _until_enough_are_regular(move)
     kept = {group.accelerator: group.useful for group in move.left}
-    if move.exact or not move.has_all_room(kept):
-        while fewer := _one_less(move, kept):
-            kept = fewer
+    while fewer := _one_less(move, kept):
+        kept = fewer
     return _off_their_nodes(move, kept)
 
 
@@ -127,10 +135,10 @@ def _until_enough_are_regular(move: Move) -> dict[str, int]:
 
 
 def _one_less(move: Move, kept: Mapping[str, int]) -> dict[str, int] | None:
-    """The one to be missed least goes, as long as the others suffice or nothing could come; None where none goes."""
+    """The one to be missed least goes, as long as nothing could come, or not all and the others suffice."""
     ones = [{**kept, name: count - 1} for name, count in kept.items() if count > 0]
-    blocked = not move.has_room(kept)
-    fewer = [each for each in ones if (blocked or move.suffices(each)) and move.may_go(kept, each)]
+    blocked, crowded = not move.has_room(kept), move.exact or not move.has_all_room(kept)
+    fewer = [each for each in ones if (blocked or (crowded and move.suffices(each))) and move.may_go(kept, each)]
     return min(fewer, key=lambda each: _missed(move, kept, each), default=None)
 
 
@@ -163,11 +171,25 @@ def spendable(move: Move, kept: Mapping[str, int]) -> Allowance:
 
 
 def growing(move: Move, kept: Mapping[str, int], goal: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes that follow: what stays, what serves of the goal, and as much more of it as may run beside."""
-    money, ready = spendable(move, kept), {group.accelerator: len(group.ready) for group in move.here}
-    coming = {group.accelerator: len(group.coming) for group in move.here}
-    sizes = {name: kept.get(name, 0) + ready.get(name, 0) for name in {**goal, **ready, **kept}}
-    first = sorted(move.next_ones, key=lambda name: -coming.get(name, 0))
-    for name in dict.fromkeys((*first, *goal)):
-        sizes[name] += max(0, min(goal[name] - ready.get(name, 0), money.more(name, sizes)))
-    return sizes
+    """Return the sizes that follow: what stays, what serves of the goal, and as much more of it as may run beside.
+
+    Of that what is coming first, then what the goal needs first.
+    """
+    money, placed = spendable(move, kept), move.placed
+    coming = {group.accelerator: placed[group.accelerator] + _coming(group) for group in move.here}
+    own = {name: min(count, placed.get(name, 0)) for name, count in goal.items()}
+    order = dict.fromkeys((*move.next_ones, *move.needed, *goal))
+    for most in (coming, goal):
+        for name in order:
+            sizes = _both(kept, own)
+            more = min(goal[name], most.get(name, 0)) - own[name]
+            own[name] += max(0, min(more, money.more(name, sizes)))
+    return _both(kept, own)
+
+
+def _coming(group: Group) -> int:
+    return max(0, group.size - len(group.ready) - len(group.useless))
+
+
+def _both(kept: Mapping[str, int], own: Mapping[str, int]) -> dict[str, int]:
+    return {name: kept.get(name, 0) + own.get(name, 0) for name in {**own, **kept}}

@@ -18,59 +18,80 @@ from holdfast.policy.spot import parted
 from holdfast.policy.view import View
 
 
-def chosen_move(view: View) -> Move:
-    """What moves to the accelerator that was chosen and its pair, as far as the demand needs them."""
+def chosen_move(view: View, goal: Mapping[str, int]) -> Move:
+    """What moves to the accelerator that was chosen and its pair, as far as the demand needs them.
+
+    Spot replicas beyond the goal stay for the regular ones that its pair lacks.
+    """
     groups, pair = view.groups, view.chosen.pair
-    own = group_on(groups, view.chosen.name)
-    here = (own,) if pair is None else (own, parted(group_on(groups, pair.accelerator), pair.most)[0])
-    left = tuple([group for group in _with_laggard(view, view.others) if not _is_vain(view, group)])
-    total = 0 if view.asleep else max(1, min(view.chosen.replicas, _to_be_had(view.chosen, left)))
-    beside = 0 if pair is None else pair.share(total)
-    parts = {view.chosen.name: total - beside} | ({} if pair is None else {pair.accelerator: beside})
-    forbidden = frozenset([group.accelerator for group in left if _is_forbidden(view, group)])
-    vain = _all_out(view, parts)
+    here, rest = parted(group_on(groups, view.chosen.name), goal[view.chosen.name])
+    left = [group for group in _with_laggard(view, view.others) if not _is_vain(view, group)]
+    forbidden = {group.accelerator for group in left if _is_forbidden(view, group)}
+    both: tuple[Group, ...] = (here,)
+    if pair is not None:
+        other, _ = parted(group_on(groups, pair.accelerator), goal[pair.accelerator])
+        both = here, other
+        stay, _ = parted(rest, max(0, goal[pair.accelerator] - len(other.ready)))
+        left += [_serving_ones(stay, draining=0)] if stay.ready else []
+        forbidden |= {stay.accelerator}
+    needed = _needed(view, left, goal)
+    out = _out(view, needed)
     return Move(
-        here=here,
-        needed=parts,
+        here=both,
+        needed=needed,
         left=left,
-        allowance=_on_the_way(view, view.spec.max_replicas, vain),
-        vain=vain,
+        allowance=_on_the_way(view, view.spec.max_replicas, out >= frozenset(needed)),
         worth={group.accelerator: _worth(view, group) for group in left},
         regular=_regular(view),
         on_demand=0 if view.asleep else view.spec.min_on_demand,
-        forbidden=forbidden,
-        in_the_way=_in_the_way(view, here, left) & forbidden,
+        forbidden=frozenset(forbidden),
+        in_the_way=_in_the_way(view, both, left) & forbidden,
+        out=out,
     )
 
 
+def _needed(view: View, left: Sequence[Group], goal: Mapping[str, int]) -> dict[str, int]:
+    """Replicas of the goal that must serve before others go."""
+    asked = min(view.chosen.replicas, _to_be_had(view, view.chosen, left), sum(goal.values()))
+    total, pair = 0 if view.asleep else max(1, asked), view.chosen.pair
+    if pair is None:
+        return {view.chosen.name: total}
+    return {pair.accelerator: pair.share(total), view.chosen.name: total - pair.share(total)}
+
+
 def staying_meanwhile(view: View, move: Move) -> dict[str, int]:
-    """Return how many replicas of each accelerator that is being left stay for now; where it is not seen, all do."""
+    """Return how many replicas of each accelerator that is being left stay for now; where it is not seen, all do.
+
+    Nor does any go while metrics are in doubt, but where nobody serves of whom there could be some.
+    """
     if not all(group.observed for group in view.groups):
         return {group.accelerator: group.size for group in view.others}
-    none = {group.accelerator: 0 for group in view.others}
-    if not view.seen.fresh or any(group.rolling_out for group in move.left):
-        return none | {group.accelerator: group.useful for group in move.left}
-    return none | staying(move)
+    kept = {group.accelerator: 0 for group in view.others}
+    rolling = any(group.rolling_out for group in move.left if group.accelerator not in move.forbidden)
+    if rolling or (view.ready and not view.seen.fresh):
+        return kept | {group.accelerator: group.useful for group in move.left}
+    return kept | staying(move)
 
 
 def pinned_move(view: View, goal: Mapping[str, int]) -> Move:
     """What moves to the accelerators among which a fixed size is shared; of what is left only what serves stays."""
-    groups = [parted(group, goal.get(group.accelerator, 0)) for group in _with_laggard(view, view.groups)]
-    here = tuple([group for group, _ in groups if group.accelerator in goal])
-    left = tuple([_serving_ones(rest, draining=group.draining) for group, rest in groups if rest.ready])
-    to_be_had = {option.name: _to_be_had(option, left) for option in view.considered}
-    vain = _all_out(view, goal)
+    groups = [group for group in _with_laggard(view, view.groups) if group.exists]
+    halves = [parted(group, goal.get(group.accelerator, 0)) for group in groups]
+    here = tuple([group for group, _ in halves if group.accelerator in goal])
+    left = tuple([_serving_ones(rest, draining=group.draining) for group, rest in halves if rest.ready])
+    to_be_had = {option.name: _to_be_had(view, option, left) for option in view.considered}
+    out = _out(view, goal)
     return Move(
         here=here,
         needed={name: min(count, to_be_had.get(name, count)) for name, count in goal.items()},
         left=left,
-        allowance=_on_the_way(view, max(view.spec.max_replicas, sum(goal.values())), vain),
-        vain=vain,
+        allowance=_on_the_way(view, max(view.spec.max_replicas, sum(goal.values())), out >= frozenset(goal)),
         regular=_regular(view),
         on_demand=view.spec.min_on_demand,
         forbidden=frozenset([group.accelerator for group in left]),
         in_the_way=_in_the_way(view, here, left),
         exact=True,
+        out=out,
     )
 
 
@@ -91,9 +112,12 @@ def _is_vain(view: View, group: Group) -> bool:
     return not group.ready and (not group.coming or setback is not None)
 
 
-def _to_be_had(option: Option, left: Sequence[Group]) -> int:
-    """Most replicas that may come: where more proved short, those that are there and on nodes of those left."""
-    if not option.full:
+def _to_be_had(view: View, option: Option, left: Sequence[Group]) -> int:
+    """Most replicas that may come: where more proved short, those that are there and on nodes of those left.
+
+    Not while another accelerator is about to be chosen, of which more may come.
+    """
+    if not option.full or view.choice.better:
         return option.allowed
     return option.most + sum(replica.node in option.room.names for group in left for replica in group.ready)
 
@@ -109,8 +133,8 @@ def _on_the_way(view: View, replicas: int, vain: bool) -> Allowance:
     return replace(allowed, dollars_per_hour=max(allowed.dollars_per_hour, allowed.cost(view.sizes)))
 
 
-def _all_out(view: View, goal: Collection[str]) -> bool:
-    return all(view.learned.setbacks.active(name, view.now) for name in goal)
+def _out(view: View, goal: Collection[str]) -> frozenset[str]:
+    return frozenset([name for name in goal if view.learned.setbacks.active(name, view.now) is not None])
 
 
 def _regular(view: View) -> frozenset[str]:

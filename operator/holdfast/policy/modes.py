@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, PlacementTarget, Verdict
@@ -48,14 +48,21 @@ def _change(targets: Sequence[PlacementTarget]) -> str:
 
 def pinned_goal(view: View, pinned: int) -> dict[str, int]:
     """How so many replicas are shared out, where the max of an accelerator or the budget has no room maybe fewer."""
-    return share_out(view.spec, view.sizes, _order(view), pinned)
+    used = {name: size for name, size in view.sizes.items() if not _failed(view, name)}
+    return share_out(view.spec, used, _order(view, used), pinned)
 
 
-def _order(view: View) -> list[AcceleratorOption]:
+def _failed(view: View, accelerator: str) -> bool:
+    """None of it serves, and it could not be had a short while ago: others take over."""
+    setback = view.learned.setbacks.active(accelerator, view.now)
+    return setback is not None and not view.group_of(accelerator).ready
+
+
+def _order(view: View, used: Mapping[str, int]) -> list[AcceleratorOption]:
     """Who takes more replicas first: the accelerators in use as listed, then the one chosen, then the best others."""
-    used = [option for option in sorted(view.considered, key=lambda o: o.index) if view.group_of(option.name).size]
+    first = [option for option in sorted(view.considered, key=lambda o: o.index) if used.get(option.name)]
     others = sorted(view.considered, key=lambda o: (o is not view.chosen, o.rank))
-    return [option.belief.option for option in (*used, *(other for other in others if other not in used))]
+    return [option.belief.option for option in (*first, *(other for other in others if other not in first))]
 
 
 def _action(view: View, sizes: dict[str, int]) -> Action:

@@ -5,6 +5,7 @@ Only spot and regular nodes of the same hardware serve beside each other (policy
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -29,7 +30,7 @@ class Option:
 
     With a `pair` some of both are another accelerator's. `barred`: it would leave no room for scaling.minOnDemand.
     `full`: what is there serves, and a short while ago no more of it could be had. The spec asks for `least` replicas,
-    and here it allows no more than `allowed`.
+    and here it allows no more than `allowed`. `demand_rps` is None where it is not known.
     """
 
     belief: Belief
@@ -43,6 +44,7 @@ class Option:
     full: bool = False
     least: int = 1
     allowed: int = MOST_REPLICAS
+    demand_rps: float | None = None
 
     @property
     def name(self) -> str:
@@ -55,7 +57,15 @@ class Option:
     @property
     def unserved(self) -> float:
         """Share of the demand that the replicas to be had leave unserved."""
-        return 0.0 if self.fits else 1.0 - self.most / self.replicas
+        if self.fits:
+            return 0.0
+        if self.demand_rps is None or not self.belief.feasible or not math.isfinite(self.demand_rps):
+            return 1.0 - self.most / self.replicas
+        return max(0.0, 1.0 - self.most * self.belief.rate_rps / self.demand_rps) if self.demand_rps > 0.0 else 0.0
+
+    @property
+    def served(self) -> float:
+        return 1.0 - self.unserved
 
     @property
     def cost_per_hour(self) -> float | None:
@@ -77,10 +87,10 @@ class Option:
         return own if self.pair is None else own | {self.pair.accelerator: self.beside}
 
     @property
-    def hindrance(self) -> tuple[bool, ...]:
-        """What speaks against it, worst first; the smaller the better."""
-        never, few = self.barred or self.allowed < 1, self.most < self.least
-        return never, self.setback is not None, not self.belief.feasible, few, not self.fits
+    def hindrance(self) -> tuple[bool, bool, bool, float, bool]:
+        """What speaks against it, worst first, as the share of the least that is missing; the smaller the better."""
+        never, missing = self.barred or self.allowed < 1, max(0.0, 1.0 - self.most / max(1, self.least))
+        return never, self.setback is not None, not self.belief.feasible, missing, not self.fits
 
     @property
     def bounded(self) -> bool:
@@ -88,7 +98,7 @@ class Option:
         return self.allowed < self.replicas and self.most == self.allowed
 
     @property
-    def rank(self) -> tuple[tuple[bool, ...], float, float, bool, int]:
+    def rank(self) -> tuple[tuple[bool, bool, bool, float, bool], float, float, bool, int]:
         """Unhindered ones first, those that serve more, then by cost of a good request, then as listed."""
         stands_in = self.pair is not None and not self.belief.option.spot
         return self.hindrance, self.unserved, self._per_request, stands_in, self.index
@@ -106,12 +116,16 @@ class Option:
 
 @value
 class Choice:
-    """The accelerator taken, and what staying there has cost since `better` has been the better one."""
+    """The accelerator taken, and what staying there has cost since `better` has been the better one.
+
+    In dollars where that is cheaper; in seconds of the whole demand where it would serve more.
+    """
 
     accelerator: str = ""
     better: str = ""
     regret_dollars: float = 0.0
     judged_at: float = 0.0
+    regret_seconds: float = 0.0
 
 
 def options(
@@ -149,6 +163,7 @@ def options(
             full=full,
             least=spec.min_replicas,
             allowed=allowed,
+            demand_rps=demand_rps,
         )
         found.append(option)
     return tuple(found)
@@ -208,25 +223,40 @@ def choose(
 ) -> Choice:
     """Take the best accelerator, and stay with the one in use unless another is clearly better for long enough.
 
-    At once: when the one in use is hindered by something that does not hinder the other, but where scaling.max is 1 and
-    it serves. For money: when staying has cost as much as running both side by side for `switch_seconds` would (no
-    later decision can cost more than twice the best one's), and the other could have carried `peak_rps` as well, which
-    was reckoned with lately. A switch once begun goes on until it is done or hindered.
+    At once: when the one in use is hindered by something that does not hinder the other, or carries less while there is
+    room for both. Else when staying has cost as much as switching would (no later decision can cost more than twice the
+    best one's): for money, running both side by side for `switch_seconds`, if the other could have carried `peak_rps`
+    as well, which was reckoned with lately; for capacity, going without what makes room for as long. Where scaling.max
+    is 1 and the one in use serves, it stays. A switch once begun goes on until it is done or hindered.
     """
     best = min(considered, key=lambda option: option.rank)
-    by_name = {option.name: option for option in considered}
-    current = by_name.get(memory.accelerator) or by_name.get(in_use(groups, considered))
-    if current is None or best is current or (_worse(current, best) and not _alone(spec, current, groups)):
+    current = _current(memory, spec, considered, groups)
+    if current is None or best is current:
         return Choice(best.name, judged_at=now)
+    fit, passed, known = _both_fit(spec, best, current, groups), now - memory.judged_at, memory.better == best.name
+    passed = passed if known and passed >= 0.0 else 0.0
+    if _worse(current, best) and not _alone(spec, current, groups):
+        regret = memory.regret_seconds * known + (best.served - current.served) * passed
+        if fit or best.hindrance[:4] < current.hindrance[:4] or regret >= current.served * switch_seconds:
+            return Choice(best.name, judged_at=now)
+        return Choice(current.name, best.name, judged_at=now, regret_seconds=regret)
     few = replicas_for(peak_rps, best.belief.rate_rps) > best.most
-    if best.full or few or not _cheaper(best, current) or not _both_fit(spec, best, current, groups):
+    if best.full or few or not fit or not _cheaper(best, current):
         return Choice(current.name, judged_at=now)
-    passed = now - memory.judged_at if memory.better == best.name and memory.judged_at <= now else 0.0
     saving, price = _saving_per_hour(current, best), (best.cost_per_hour or 1.0) * switch_seconds
-    regret = memory.regret_dollars * (memory.better == best.name) + saving * passed / 3600.0
+    regret = memory.regret_dollars * known + saving * passed / 3600.0
     if regret * 3600.0 >= price:
         return Choice(best.name, judged_at=now)
     return Choice(current.name, best.name, regret, now)
+
+
+def _current(
+    memory: Choice, spec: ServiceSpec, considered: tuple[Option, ...], groups: tuple[Group, ...]
+) -> Option | None:
+    """What was taken, as far as it can have begun: where one replica is allowed, it is the one that there is."""
+    by_name = {option.name: option for option in considered}
+    taken, used = by_name.get(memory.accelerator), by_name.get(in_use(groups, considered))
+    return (used or taken) if spec.max_replicas < 2 else (taken or used)
 
 
 def _worse(current: Option, best: Option) -> bool:
@@ -234,8 +264,8 @@ def _worse(current: Option, best: Option) -> bool:
 
     Lack of room alone ends nothing while what is there suffices.
     """
-    served = 1.0 - current.unserved < HYSTERESIS * (1.0 - best.unserved)
-    return best.hindrance < current.hindrance or (best.hindrance == current.hindrance and served)
+    less = current.served < HYSTERESIS * best.served
+    return best.hindrance < current.hindrance or (best.hindrance == current.hindrance and less)
 
 
 def _alone(spec: ServiceSpec, current: Option, groups: tuple[Group, ...]) -> bool:
@@ -251,9 +281,9 @@ def _cheaper(best: Option, current: Option) -> bool:
 
 
 def _both_fit(spec: ServiceSpec, best: Option, current: Option, groups: tuple[Group, ...]) -> bool:
-    """There is room to run the old replicas beside the new ones; what goes on serving is not needed twice."""
+    """There is room to run those that serve beside the new ones; what goes on serving is not needed twice."""
     costs = {option.name: option.cost_per_replica_hour for option in spec.accelerators}
-    sizes = {group.accelerator: group.size for group in groups}
+    sizes = {group.accelerator: len(group.ready) for group in groups}
     old = {name: sizes.get(name, 0) for name in current.parts}
     both = dict(best.parts)
     for name, size in old.items():

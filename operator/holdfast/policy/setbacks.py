@@ -14,13 +14,17 @@ from holdfast.policy.settings import PolicySettings
 
 @value
 class Setback:
-    """Why an accelerator is out until `until`; `delay_seconds` doubles from one setback to the next."""
+    """Why an accelerator is out until `until`; `delay_seconds` doubles from one setback to the next.
+
+    `asked`: replicas that there should have been when nodes were short.
+    """
 
     accelerator: str
     until: float
     delay_seconds: float
     reason: Reason
     detail: str
+    asked: int = 0
 
 
 @value
@@ -79,7 +83,7 @@ def watch_setbacks(
     awaited: str = "",
     spot: frozenset[str] = frozenset(),
 ) -> Setbacks:
-    """Note which accelerators proved unavailable; one that serves in full starts with a clean sheet.
+    """Note which accelerators proved unavailable; one that serves in full what was asked of it has a clean sheet.
 
     Of the one that is `awaited` others may still give something up: that it is full proves nothing yet. Of `spot` ones
     what is left serves in full as soon as no more is asked for: their sheet is clean once they have gone without a
@@ -96,13 +100,13 @@ def watch_setbacks(
             failing.setdefault(group.accelerator, now)
         reclaimed = _reclaimed(group, places) if group.accelerator in spot else None
         if group.ready and not group.useless and len(group.ready) >= group.size:
-            if not _is_given_up(past.get(group.accelerator), now, group.accelerator in spot):
+            if not _is_given_up(past.get(group.accelerator), group, now, group.accelerator in spot):
                 past.pop(group.accelerator, None)
         elif memory.active(group.accelerator, now) is None:
             waits = group.accelerator == awaited
             found = reclaimed or _found(group, now - failing.get(group.accelerator, now), settings, waits)
             if found is not None:
-                past[group.accelerator] = _next(memory.last(group.accelerator), group.accelerator, found, now, settings)
+                past[group.accelerator] = _next(memory.last(group.accelerator), group, found, now, settings)
     there = tuple((name, places[name]) for name in sorted(group.accelerator for group in groups) if places.get(name))
     return Setbacks(tuple(past[name] for name in sorted(past)), tuple(sorted(failing.items())), there)
 
@@ -121,13 +125,13 @@ def _reclaimed(group: Group, places: dict[str, int]) -> tuple[Reason, str] | Non
     return Reason.INSUFFICIENT_GPUS, _words(waiting[0]) or "the nodes of spot replicas have gone"
 
 
-def _is_given_up(setback: Setback | None, now: float, spot: bool) -> bool:
-    """It serves in full until those elsewhere do, and is still left to others; or little is asked of it meanwhile."""
+def _is_given_up(setback: Setback | None, group: Group, now: float, spot: bool) -> bool:
+    """It serves in full until those elsewhere do, and is still left to others; or less is asked of it meanwhile."""
     if setback is None:
         return False
     if spot and setback.until - setback.delay_seconds <= now < setback.until + setback.delay_seconds:
         return True
-    return setback.reason is Reason.CAPACITY_LIMITED and now < setback.until
+    return now < setback.until and (setback.reason is Reason.CAPACITY_LIMITED or group.size < setback.asked)
 
 
 def _found(group: Group, failing_seconds: float, settings: PolicySettings, waits: bool) -> tuple[Reason, str] | None:
@@ -144,10 +148,11 @@ def _found(group: Group, failing_seconds: float, settings: PolicySettings, waits
 
 
 def _next(
-    last: Setback | None, accelerator: str, found: tuple[Reason, str], now: float, settings: PolicySettings
+    last: Setback | None, group: Group, found: tuple[Reason, str], now: float, settings: PolicySettings
 ) -> Setback:
     delay = settings.retry_seconds if last is None else min(2.0 * last.delay_seconds, settings.longest_retry_seconds)
-    return Setback(accelerator, now + delay, delay, *found)
+    asked = group.size if found[0] is Reason.INSUFFICIENT_GPUS else 0
+    return Setback(group.accelerator, now + delay, delay, *found, asked)
 
 
 IMAGE_WORDS = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")

@@ -15,9 +15,20 @@ def share_out(
 ) -> dict[str, int]:
     """Return how many of so many replicas each accelerator gets: as many as it has `now`, then more in that order.
 
-    Before spot ones those off spot, scaling.minOnDemand of them where there is room. Fewer than asked for where no max
-    or not the budget leaves room for all.
+    Before spot ones those off spot, scaling.minOnDemand of them where there is room. Where the budget does not pay for
+    all so, the cheapest come first instead; fewer than asked for where even they, or each max, leave no room for all.
     """
+    found = _shared(spec, now, order, replicas)
+    if sum(found.values()) == replicas or spec.max_cost_per_hour is None:
+        return found
+    cheapest = sorted(order, key=lambda option: option.cost_per_replica_hour or 0.0)
+    frugal = _shared(spec, {}, cheapest, replicas)
+    return frugal if sum(frugal.values()) > sum(found.values()) else found
+
+
+def _shared(
+    spec: ServiceSpec, now: Mapping[str, int], order: Sequence[AcceleratorOption], replicas: int
+) -> dict[str, int]:
     found: dict[str, int] = {}
     allowed = replace(allowance(spec), replicas=replicas)
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, PlacementTarget
 from holdfast.domain.value import value
 from holdfast.policy.guards import Bound, Proposal, apply_guards
-from holdfast.policy.handover import spendable
+from holdfast.policy.handover import Move, growing
 from holdfast.policy.leaving import chosen_move, staying_meanwhile
 from holdfast.policy.replicas import Group
 from holdfast.policy.sizing import replicas_for
-from holdfast.policy.spot import affordable
 from holdfast.policy.view import View
 
 
@@ -35,23 +36,20 @@ class Sizes:
 
 def decide_sizes(view: View) -> Sizes:
     """Return the sizes that follow for all accelerators of a service."""
-    move = chosen_move(view)
+    wanted, elsewhere = propose(view), sum(group.useful for group in view.others)
+    proposal, bounds = apply_guards(Proposal(view, view.group.baseline, wanted, elsewhere))
+    goal = _shared(view, proposal)
+    move = chosen_move(view, goal)
     kept = staying_meanwhile(view, move)
-    wanted, money = propose(view), spendable(move, kept).left(kept)
-    proposal, bounds = apply_guards(Proposal(view, view.group.baseline, wanted, sum(kept.values()), money))
-    sizes = _shared(view, proposal)
-    both = {name: sizes.get(name, 0) + kept.get(name, 0) for name in dict.fromkeys((*sizes, *kept))}
-    targets = tuple(target(view.part(name), name, replicas) for name, replicas in both.items())
+    sizes = growing(move, kept, goal)
+    bounds += _held_back(move, goal, kept, sizes)
+    targets = tuple(target(view.part(name), name, replicas) for name, replicas in sizes.items())
     changed = tuple(item for item in targets if item.replicas or item.observed_replicas)
-    action = _action(view, both)
-    return Sizes(action, view.size, sum(both.values()), wanted, bounds, changed)
+    return Sizes(_action(view, sizes), view.size, sum(sizes.values()), wanted, bounds, changed)
 
 
 def _shared(view: View, proposal: Proposal) -> dict[str, int]:
-    """The proposed replicas by accelerator: of the chosen one, and of the one that serves beside it.
-
-    Spot replicas that regular ones are to replace stay until these serve.
-    """
+    """The proposed replicas by accelerator: of the chosen one, and of the one that serves beside it."""
     pair, name, after = view.chosen.pair, view.chosen.name, proposal.after
     if pair is None:
         return {name: after}
@@ -63,19 +61,21 @@ def _shared(view: View, proposal: Proposal) -> dict[str, int]:
     if after == proposal.before and not all(group.observed for group in view.groups):
         return {name: own.baseline, pair.accelerator: after - own.baseline}
     share = pair.share(after)
-    until = min(own.baseline, after - min(share, len(other.ready) + view.lacking), _room_beside(proposal, share))
-    return {name: max(after - share, until), pair.accelerator: share}
+    return {name: after - share, pair.accelerator: share}
 
 
-def _room_beside(proposal: Proposal, share: int) -> int:
-    """Most of the chosen accelerator beside so many of its pair, by scaling.max and the budget."""
-    chosen, spec = proposal.view.chosen, proposal.view.spec
-    room = spec.max_replicas - share - proposal.elsewhere
-    if chosen.pair is None or spec.max_cost_per_hour is None:
-        return room
-    money = min(spec.max_cost_per_hour, proposal.dollars_left) - share * (chosen.pair.cost_per_hour or 0.0)
-    most = affordable(chosen.belief.option, None, money)
-    return room if most is None else min(room, most)
+def _held_back(
+    move: Move, goal: Mapping[str, int], kept: Mapping[str, int], sizes: Mapping[str, int]
+) -> tuple[Bound, ...]:
+    """What bounds the goal as long as others stay beside it."""
+    wanted, given = sum(goal.values()), sum(sizes.values()) - sum(kept.values())
+    if given >= wanted:
+        return ()
+    most = move.allowance.replicas
+    if sum(sizes.values()) >= most:
+        return (Bound(given, Reason.AT_MAXIMUM, f"{wanted} wanted, scaling.max is {most}"),)
+    limit = f"budget.maxCostPerHour ${move.allowance.dollars_per_hour:g} pays for {given}"
+    return (Bound(given, Reason.BUDGET_LIMITED, f"{wanted} wanted, {limit} beside those that are being replaced"),)
 
 
 def propose(view: View) -> int:
