@@ -7,62 +7,21 @@ from dataclasses import replace
 import pytest
 
 from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.decision import Action
 from holdfast.domain.service import AcceleratorOption
 from tests.builders import ServiceBuilder, accelerator, node, service
+from tests.policy.edited import RATES, Edited
 from tests.policy.fluid import FluidCluster, steps
 
 OLD = accelerator("h100", cost_per_gpu_hour=3.0)
 NEW = accelerator("l40s", cost_per_gpu_hour=3.5)
 CHEAP = accelerator("l40s", cost_per_gpu_hour=1.0)
-RATES = {"h100": 5.0, "l40s": 5.0, "a100": 5.0}
 NONE = {"max_replicas": 0}
 
 
 def of(*options: AcceleratorOption, least: int = 2, most: int = 10, dollars: float | None = None) -> ServiceBuilder:
     builder = service().with_accelerators(*options).with_replicas_between(least, most)
     return builder if dollars is None else builder.costing_at_most(dollars)
-
-
-class Edited:
-    """A cluster that came to rest, was edited, and is watched tick by tick from then on."""
-
-    def __init__(self, before: ServiceBuilder, after: ServiceBuilder, rate: float = 1.0) -> None:
-        self.cluster = FluidCluster(before, steps((0, rate)), RATES).run(200)
-        self.cluster.with_spec(after.at_generation(2))
-        self.watch(300.0)
-
-    @classmethod
-    def running(cls, cluster: FluidCluster, seconds: float = 600.0) -> Edited:
-        """One that was edited already, or is watched without an edit."""
-        found = cls.__new__(cls)
-        found.cluster = cluster
-        found.watch(seconds)
-        return found
-
-    def watch(self, seconds: float) -> None:
-        self.sizes = [dict(self.cluster.size)]
-        self.ready = [self._ready()]
-        end = self.cluster.clock + seconds
-        while self.cluster.clock < end:
-            self.cluster.run(self.cluster.tick)
-            self.sizes.append(dict(self.cluster.size))
-            self.ready.append(self._ready())
-
-    def _ready(self) -> int:
-        return sum(self.cluster._phase(pod) is ReplicaPhase.READY for pod in self.cluster.pods)
-
-    def dollars(self) -> list[float]:
-        prices = {o.name: o.cost_per_replica_hour or 0.0 for o in self.cluster.builder.spec.accelerators}
-        return [sum(prices.get(name, 0.0) * count for name, count in sizes.items()) for sizes in self.sizes]
-
-    def most(self) -> int:
-        return max(sum(sizes.values()) for sizes in self.sizes)
-
-    @property
-    def ends_with(self) -> dict[str, int]:
-        return {name: count for name, count in self.sizes[-1].items() if count}
 
 
 def pinned(builder: ServiceBuilder, replicas: int = 2) -> ServiceBuilder:
