@@ -38,14 +38,10 @@ def decide_sizes(view: View) -> Sizes:
     """Return the sizes that follow for all accelerators of a service."""
     wanted, elsewhere = propose(view), sum(group.useful for group in view.others)
     proposal, bounds = apply_guards(Proposal(view, view.group.baseline, wanted, elsewhere))
-    goal = _shared(view, proposal)
-    move = chosen_move(view, goal)
-    kept = staying_meanwhile(view, move)
-    sizes = growing(move, kept, goal)
-    bounds += _held_back(move, goal, kept, sizes)
+    sizes, held_back = _next(view, _shared(view, proposal))
     targets = tuple(target(view.part(name), name, replicas) for name, replicas in sizes.items())
     changed = tuple(item for item in targets if item.replicas or item.observed_replicas)
-    return Sizes(_action(view, sizes), view.size, sum(sizes.values()), wanted, bounds, changed)
+    return Sizes(_action(view, sizes), view.size, sum(sizes.values()), wanted, bounds + held_back, changed)
 
 
 def _shared(view: View, proposal: Proposal) -> dict[str, int]:
@@ -62,6 +58,16 @@ def _shared(view: View, proposal: Proposal) -> dict[str, int]:
         return {name: own.baseline, pair.accelerator: after - own.baseline}
     share = pair.share(after)
     return {name: after - share, pair.accelerator: share}
+
+
+def _next(view: View, goal: dict[str, int]) -> tuple[dict[str, int], tuple[Bound, ...]]:
+    """The sizes on the way to the goal, and what bounds them where others stay beside it."""
+    if len(goal) == 1 and not view.others:
+        return goal, ()
+    move = chosen_move(view, goal)
+    kept = staying_meanwhile(view, move)
+    sizes = growing(move, kept, goal)
+    return sizes, _held_back(move, goal, kept, sizes)
 
 
 def _held_back(
