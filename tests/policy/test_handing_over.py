@@ -8,8 +8,10 @@ import pytest
 
 from holdfast.domain.decision import Action
 from holdfast.domain.service import AcceleratorOption
+from holdfast.domain.signals import SignalState
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot
 from tests.builders import ServiceBuilder, accelerator, service
+from tests.policy.contest import Contest
 from tests.policy.edited import Edited
 from tests.policy.fluid import FluidCluster, steps
 
@@ -19,6 +21,11 @@ A100 = accelerator("a100", cost_per_gpu_hour=1.0)
 SPOT = replace(accelerator("h100-spot", cost_per_gpu_hour=1.0), spot=True)
 RATES = {"a100": 2.0, "h100": 5.0, "l40s": 5.0, "h100-spot": 5.0}
 NOBODY = frozenset[str]()
+
+
+def on(name: str) -> AcceleratorOption:
+    """An accelerator on nodes of its own."""
+    return accelerator(name, cost_per_gpu_hour=1.0, node_selector=(("kind", name),))
 
 
 def of(
@@ -149,6 +156,97 @@ def test_a_pin_uses_all_that_the_budget_pays_for() -> None:
     assert sum(found.ends_with.values()) == 4
     assert found.dollars()[-1] <= 7.0
     assert min(found.ready) >= 3
+
+
+class TestALowerMaxOfTheAcceleratorInUse:
+    @pytest.mark.parametrize(("left", "dollars"), [(2, None), (4, 12.0)], ids=["max", "budget"])
+    def test_is_kept_as_others_come(self, left: int, dollars: float | None) -> None:
+        h100, l40s = replace(H100, cost_per_gpu_hour=1.0), replace(L40S, cost_per_gpu_hour=2.0)
+        edit = of(replace(h100, max_replicas=left), l40s, most=6, dollars=dollars)
+        found = after(of(h100, l40s, most=6, dollars=dollars), edit, rate=24.0, seconds=900)
+        assert found.sizes[0] == {"h100": 6}
+        assert found.ends_with == {"l40s": 6}
+        assert min(found.ready) == 5
+        assert max(found.dollars()) <= 12.0
+
+    def test_lowers_nothing_while_metrics_are_away(self) -> None:
+        dark = lambda now: SignalState.UNREACHABLE if now > 300.0 else SignalState.FRESH  # noqa: E731
+        cluster = FluidCluster(of(H100, L40S, most=6), steps((0, 24.0)), RATES, sight=dark).run(310)
+        before = cluster.replicas()
+        cluster.with_spec(of(replace(H100, max_replicas=2), L40S, most=6))
+        cluster.run(300)
+        assert cluster.replicas() == before == 6
+
+
+class TestTwoThatLackNodes:
+    def test_take_turns_ever_more_rarely_and_keep_two_serving(self) -> None:
+        both = of(replace(H100, cost_per_gpu_hour=2.0), replace(A100, cost_per_gpu_hour=2.0), least=3, most=3)
+        cluster = FluidCluster(both, steps((0, 1.0)), RATES, gpus={"h100": 2, "a100": 1}).run(100)
+        found = Edited.running(cluster, 6000)
+        assert min(found.ready) == 2
+        assert len(cluster.changes(3200)) <= 8
+
+    def test_are_believed_to_have_what_they_had_when_they_proved_short(self) -> None:
+        dear = replace(L40S, cost_per_gpu_hour=3.0, max_replicas=3)
+        load = steps((0, 2.0), (300, 17.0), (620, 3.0), (1000, 9.0))
+        cluster = FluidCluster(of(replace(H100, cost_per_gpu_hour=1.0), dear, least=1), load, RATES, gpus={"h100": 3})
+        cluster.run(2000)
+        used = {target.accelerator for at, told in cluster.decisions if at > 900 for target in told.verdict.targets}
+        assert used == {"h100"}
+
+
+@pytest.mark.parametrize("nodes", [0, 1])
+def test_a_pin_that_finds_too_few_nodes_goes_on_elsewhere(nodes: int) -> None:
+    both = of(H100, replace(L40S, cost_per_gpu_hour=9.0), least=1, pin=3)
+    cluster = FluidCluster(both, steps((0, 1.0)), RATES, gpus={"h100": nodes}).run(700)
+    assert (cluster.replicas("h100"), cluster.replicas("l40s")) == (nodes, 3 - nodes)
+
+
+def test_what_holds_the_new_ones_back_is_told_as_the_spec_says_it() -> None:
+    cluster = FluidCluster(of(H100, most=6), steps((0, 23.0)), RATES).run(300)
+    cluster.with_spec(of(L40S, most=8))
+    cluster.run(5)
+    assert "6 wanted, scaling.max is 8 beside 6 that are to be replaced" in cluster.last().verdict.message
+    cluster = FluidCluster(of(H100, dollars=12.0), steps((0, 18.0)), RATES).run(300)
+    cluster.with_spec(of(replace(H100, max_replicas=0), replace(L40S, cost_per_gpu_hour=2.5), dollars=9.0))
+    cluster.run(5)
+    assert "budget.maxCostPerHour $9 pays for 1 beside 3 that are to be replaced" in cluster.last().verdict.message
+
+
+BATCH = service("batch").with_accelerators(on("h100")).with_replicas_between(1, 20).with_priority(10)
+"""Takes all h100 that there are from whoever comes after it."""
+
+
+def contest(chat: ServiceBuilder, edit: ServiceBuilder, replicas: int, rate: float) -> Contest:
+    """Eight h100 that BATCH wants all, chat on a100 and edited."""
+    found = Contest({"h100": 8, "a100": 6}, {"batch": (BATCH, 36.0, 8), "chat": (chat, rate, replicas)})
+    found.run(300)
+    found.builders["chat"] = edit.at_generation(2)
+    return found
+
+
+class TestWhoComesAfterOthers:
+    def test_serves_on_with_what_it_has_and_asks_for_no_more_than_it_is_granted(self) -> None:
+        chat = service("chat").with_accelerators(on("a100")).with_replicas_between(3, 20)
+        edit = chat.with_accelerators(replace(on("a100"), max_replicas=0), on("h100"))
+        rivals = contest(chat, edit, 3, 1.0)
+        rivals.run(200)
+        assert (rivals.running("batch"), rivals.running("chat", "a100")) == (8, 3)
+        assert not rivals.size["chat"].get("h100")
+
+    def test_gives_up_nothing_to_make_room_for_what_it_is_not_granted(self) -> None:
+        chat = service("chat").with_accelerators(on("a100")).with_replicas_between(1, 4)
+        edit = chat.with_accelerators(replace(on("a100"), max_replicas=0), on("h100"))
+        rivals = contest(chat, edit, 4, 15.0)
+        rivals.run(200)
+        assert rivals.running("chat", "a100") == 4
+
+    def test_is_not_moved_away_where_it_may_have_one_replica_alone(self) -> None:
+        chat = service("chat").with_accelerators(on("h100"), on("a100")).with_replicas_between(1, 1)
+        rivals = Contest({"h100": 8, "a100": 6}, {"batch": (BATCH, 34.0, 7), "chat": (chat, 3.0, 1)})
+        for _ in range(60):
+            rivals.run(5)
+            assert rivals.running("chat", "h100") == 1
 
 
 def test_load_that_changes_between_two_that_both_lack_room_moves_nothing_back_and_forth() -> None:

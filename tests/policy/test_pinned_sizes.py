@@ -155,7 +155,7 @@ def test_on_the_way_no_bound_is_broken_further_something_comes_and_no_more_are_s
     ready = {group.accelerator: len(group.ready) for group in groups}
     goal, cost = share_out(spec, now, spec.accelerators, wanted), allowance(spec).cost
     move = pinned_move(view(of=ServiceBuilder(spec), groups=tuple(groups)), goal)
-    sizes = growing(move, staying(move), goal)
+    sizes = growing(move, staying(move))
     assert sum(sizes.values()) <= max(spec.max_replicas, wanted)
     served = {name: min(ready.get(name, 0), count) for name, count in goal.items()}
     stays = {name: min(ready.get(name, 0), count) for name, count in sizes.items()}

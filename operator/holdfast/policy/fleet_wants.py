@@ -98,7 +98,8 @@ def _may_move(view: View, to: Option) -> bool:
     moving = view.switching or view.held_by_people or view.asleep or view.learned.hangs.doubted
     refused = _has_problem(view, REFUSALS)
     settled = all(group.observed and not group.rolling_out for group in view.groups)
-    return known and settled and not moving and not refused and _affordable(view, to)
+    alone = view.ready > 0 and view.spec.max_replicas < 2  # it would have to go before another comes
+    return known and settled and not moving and not refused and not alone and _affordable(view, to)
 
 
 def _affordable(view: View, to: Option) -> bool:

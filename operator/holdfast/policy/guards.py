@@ -165,10 +165,10 @@ def within_what_others_leave(proposal: Proposal) -> Bound | None:
 
 
 def at_least_the_minimum(proposal: Proposal) -> Bound | None:
+    """Where others come first, what serves elsewhere is part of it: more would be taken from them."""
     least, only_hung = proposal.view.least, not proposal.lowers and proposal.after < proposal.before
-    if proposal.after >= least.replicas or only_hung:
-        return None
-    return Bound(least.replicas, least.reason, least.sentence)
+    here = least.replicas if proposal.view.granted is None else least.replicas - proposal.elsewhere
+    return None if proposal.after >= here or only_hung else Bound(here, least.reason, least.sentence)
 
 
 def at_most_the_maximum(proposal: Proposal) -> Bound | None:

@@ -16,7 +16,7 @@ from holdfast.policy.replicas import Group
 
 @value
 class Move:
-    """`here` are the replicas of the goal, of which so many are `needed` by accelerator; `left` those beyond it.
+    """`here` are the replicas of the `goal`, of which so many are `needed` by accelerator; `left` those beyond it.
 
     `worth`: how many of the goal's replicas one of an accelerator stands for; one where nobody knows. Of the `regular`
     accelerators `on_demand` replicas must serve. The `forbidden` ones have nobody to stay for; those `in_the_way` hold
@@ -24,6 +24,7 @@ class Move:
     scaling.minOnDemand asks for is part of the goal. Those that are `out` could not be had a short while ago.
     """
 
+    goal: Mapping[str, int]
     here: Sequence[Group]
     needed: Mapping[str, int]
     left: Sequence[Group]
@@ -54,11 +55,11 @@ class Move:
     def next_ones(self) -> list[str]:
         """Accelerators of which the next replica may come: those where one fails to come only if there are no others.
 
-        Whoever sends replicas away for one that fails does so once.
+        Whoever sends replicas away for one that fails does so once. None where the goal asks for no more.
         """
         ready = {group.accelerator: len(group.ready) for group in self.here}
         useless = {group.accelerator for group in self.here if group.useless}
-        lacking = [name for name, count in self.needed.items() if count > ready.get(name, 0)]
+        lacking = [name for name, count in self.needed.items() if min(count, self.goal[name]) > ready.get(name, 0)]
         can_be_had = [name for name in lacking if name not in self.out]
         return [name for name in can_be_had if name not in useless] or can_be_had or lacking
 
@@ -82,9 +83,9 @@ class Move:
         return here + sum(min(kept[group.accelerator], len(group.ready)) for group in left)
 
     def has_room(self, kept: Mapping[str, int]) -> bool:
-        """Whether at least one more of the goal may run beside so many."""
-        beside = _both(kept, self.placed)
-        return any(self.allowance.more(name, beside) > 0 for name in self.next_ones)
+        """Whether at least one more of the goal, if there is one, may run beside so many."""
+        beside, coming = _both(kept, self.placed), self.next_ones
+        return not coming or any(self.allowance.more(name, beside) > 0 for name in coming)
 
     def has_all_room(self, kept: Mapping[str, int]) -> bool:
         """Whether all of the goal may."""
@@ -166,23 +167,23 @@ def spendable(move: Move, kept: Mapping[str, int]) -> Allowance:
     dollars = move.allowance.dollars_per_hour
     if dollars is None or move.vain or not move.lacking or move.serving or move.served_with(kept) != 1:
         return move.allowance
-    first = min(move.allowance.price(name) for name in move.next_ones)
+    first = min((move.allowance.price(name) for name in move.next_ones), default=0.0)
     return replace(move.allowance, dollars_per_hour=max(dollars, move.allowance.cost(kept) + first))
 
 
-def growing(move: Move, kept: Mapping[str, int], goal: Mapping[str, int]) -> dict[str, int]:
+def growing(move: Move, kept: Mapping[str, int]) -> dict[str, int]:
     """Return the sizes that follow: what stays, what serves of the goal, and as much more of it as may run beside.
 
     Of that what is coming first, then what the goal needs first.
     """
     money, placed = spendable(move, kept), move.placed
     coming = {group.accelerator: placed[group.accelerator] + _coming(group) for group in move.here}
-    own = {name: min(count, placed.get(name, 0)) for name, count in goal.items()}
-    order = dict.fromkeys((*move.next_ones, *move.needed, *goal))
-    for most in (coming, goal):
+    own = {name: min(count, placed.get(name, 0)) for name, count in move.goal.items()}
+    order = dict.fromkeys((*move.next_ones, *move.needed, *move.goal))
+    for most in (coming, move.goal):
         for name in order:
             sizes = _both(kept, own)
-            more = min(goal[name], most.get(name, 0)) - own[name]
+            more = min(move.goal[name], most.get(name, 0)) - own[name]
             own[name] += max(0, min(more, money.more(name, sizes)))
     return _both(kept, own)
 

@@ -9,7 +9,6 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from holdfast.api.reasons import Reason
 from holdfast.policy.allowance import Allowance, allowance
 from holdfast.policy.handover import Move, staying
 from holdfast.policy.placement import Option
@@ -21,7 +20,7 @@ from holdfast.policy.view import View
 def chosen_move(view: View, goal: Mapping[str, int]) -> Move:
     """What moves to the accelerator that was chosen and its pair, as far as the demand needs them.
 
-    Spot replicas beyond the goal stay for the regular ones that its pair lacks.
+    Those beyond the goal stay for the ones that its pair lacks.
     """
     groups, pair = view.groups, view.chosen.pair
     here, rest = parted(group_on(groups, view.chosen.name), goal[view.chosen.name])
@@ -32,11 +31,13 @@ def chosen_move(view: View, goal: Mapping[str, int]) -> Move:
         other, _ = parted(group_on(groups, pair.accelerator), goal[pair.accelerator])
         both = here, other
         stay, _ = parted(rest, max(0, goal[pair.accelerator] - len(other.ready)))
-        left += [_serving_ones(stay, draining=0)] if stay.ready else []
-        forbidden |= {stay.accelerator}
-    needed = _needed(view, left, goal)
+        if stay.ready:
+            left.append(_serving_ones(stay, draining=0))
+            forbidden.add(stay.accelerator)
+    needed = _needed(view, left)
     out = _out(view, needed)
     return Move(
+        goal=goal,
         here=both,
         needed=needed,
         left=left,
@@ -50,13 +51,11 @@ def chosen_move(view: View, goal: Mapping[str, int]) -> Move:
     )
 
 
-def _needed(view: View, left: Sequence[Group], goal: Mapping[str, int]) -> dict[str, int]:
-    """Replicas of the goal that must serve before others go."""
-    asked = min(view.chosen.replicas, _to_be_had(view, view.chosen, left), sum(goal.values()))
-    total, pair = 0 if view.asleep else max(1, asked), view.chosen.pair
-    if pair is None:
-        return {view.chosen.name: total}
-    return {pair.accelerator: pair.share(total), view.chosen.name: total - pair.share(total)}
+def _needed(view: View, left: Sequence[Group]) -> dict[str, int]:
+    """Replicas of the chosen accelerator and its pair that must serve before others go."""
+    asked = min(view.chosen.replicas, _to_be_had(view, view.chosen, left))
+    parts = view.chosen.parts_of(0 if view.asleep else max(1, asked))
+    return dict(reversed(parts.items()))
 
 
 def staying_meanwhile(view: View, move: Move) -> dict[str, int]:
@@ -82,6 +81,7 @@ def pinned_move(view: View, goal: Mapping[str, int]) -> Move:
     to_be_had = {option.name: _to_be_had(view, option, left) for option in view.considered}
     out = _out(view, goal)
     return Move(
+        goal=goal,
         here=here,
         needed={name: min(count, to_be_had.get(name, count)) for name, count in goal.items()},
         left=left,
@@ -130,7 +130,8 @@ def _on_the_way(view: View, replicas: int, vain: bool) -> Allowance:
     allowed = replace(allowance(view.spec), replicas=replicas)
     if allowed.dollars_per_hour is None or vain:
         return allowed
-    return replace(allowed, dollars_per_hour=max(allowed.dollars_per_hour, allowed.cost(view.sizes)))
+    there = {group.accelerator: group.size - len(group.short) for group in view.groups}
+    return replace(allowed, dollars_per_hour=max(allowed.dollars_per_hour, allowed.cost(there)))
 
 
 def _out(view: View, goal: Collection[str]) -> frozenset[str]:
@@ -142,12 +143,9 @@ def _regular(view: View) -> frozenset[str]:
 
 
 def _is_forbidden(view: View, group: Group) -> bool:
-    """Whether it will not be asked for again: by the spec, the objectives, or for what others need more."""
+    """Whether the spec or the objectives rule it out: it will not be asked for again."""
     option = next((option for option in view.considered if option.name == group.accelerator), None)
-    if option is None or option.barred or option.allowed < 1 or not option.belief.feasible:
-        return True
-    setback = view.learned.setbacks.active(group.accelerator, view.now)
-    return setback is not None and setback.reason is Reason.CAPACITY_LIMITED
+    return option is None or option.barred or option.allowed < 1 or not option.belief.feasible
 
 
 def _in_the_way(view: View, here: Sequence[Group], left: Sequence[Group]) -> frozenset[str]:

@@ -10,6 +10,7 @@ from holdfast.domain.service import AcceleratorOption
 from holdfast.policy.handover import growing, staying
 from holdfast.policy.leaving import pinned_move
 from holdfast.policy.messages import pinned_sentence
+from holdfast.policy.replicas import Group
 from holdfast.policy.sharing import share_out
 from holdfast.policy.sizes import target
 from holdfast.policy.view import View
@@ -27,7 +28,7 @@ def pinned_verdict(view: View, pinned: int) -> Verdict:
         return Verdict(Action.HOLD, Reason.PINNED, told, current_targets(view))
     move = pinned_move(view, goal)
     kept = staying(move)
-    sizes = {group.accelerator: 0 for group in view.groups if group.exists} | growing(move, kept, goal)
+    sizes = {group.accelerator: 0 for group in view.groups if group.exists} | growing(move, kept)
     targets = tuple(
         target(view.group_of(name), name, replicas)
         for name, replicas in sizes.items()
@@ -48,20 +49,24 @@ def _change(targets: Sequence[PlacementTarget]) -> str:
 
 def pinned_goal(view: View, pinned: int) -> dict[str, int]:
     """How so many replicas are shared out, where the max of an accelerator or the budget has no room maybe fewer."""
-    used = {name: size for name, size in view.sizes.items() if not _failed(view, name)}
+    used = {group.accelerator: _in_use(view, group) for group in view.groups}
     return share_out(view.spec, used, _order(view, used), pinned)
 
 
-def _failed(view: View, accelerator: str) -> bool:
-    """None of it serves, and it could not be had a short while ago: others take over."""
-    setback = view.learned.setbacks.active(accelerator, view.now)
-    return setback is not None and not view.group_of(accelerator).ready
+def _is_out(view: View, accelerator: str) -> bool:
+    return view.learned.setbacks.active(accelerator, view.now) is not None
+
+
+def _in_use(view: View, group: Group) -> int:
+    """Replicas of it; of what could not be had a short while ago those that serve: others take over from the rest."""
+    return min(group.size, len(group.ready)) if _is_out(view, group.accelerator) else group.size
 
 
 def _order(view: View, used: Mapping[str, int]) -> list[AcceleratorOption]:
     """Who takes more replicas first: the accelerators in use as listed, then the one chosen, then the best others."""
-    first = [option for option in sorted(view.considered, key=lambda o: o.index) if used.get(option.name)]
-    others = sorted(view.considered, key=lambda o: (o is not view.chosen, o.rank))
+    listed = sorted(view.considered, key=lambda o: o.index)
+    first = [option for option in listed if used.get(option.name) and not _is_out(view, option.name)]
+    others = sorted(view.considered, key=lambda o: (_is_out(view, o.name), o is not view.chosen, o.rank))
     return [option.belief.option for option in (*first, *(other for other in others if other not in first))]
 
 

@@ -83,8 +83,14 @@ class Option:
     @property
     def parts(self) -> Mapping[str, int]:
         """The replicas by accelerator."""
-        own = {self.name: self.replicas - self.beside}
-        return own if self.pair is None else own | {self.pair.accelerator: self.beside}
+        return self.parts_of(self.replicas)
+
+    def parts_of(self, replicas: int) -> dict[str, int]:
+        """So many replicas by accelerator."""
+        if self.pair is None:
+            return {self.name: replicas}
+        share = self.pair.share(replicas)
+        return {self.name: replicas - share, self.pair.accelerator: share}
 
     @property
     def hindrance(self) -> tuple[bool, bool, bool, float, bool]:
@@ -146,9 +152,10 @@ def options(
         replicas = _replicas(spec, belief, demand_rps, fallback)
         group = group_on(groups, belief.option.name)
         setback = setbacks.active(belief.option.name, now)
-        full = _is_full(group, setback)
         room = inventory.room(belief.option)
-        had = group.placed if full else room.most_replicas(group.placed)
+        had, full = room.most_replicas(group.placed), _is_full(group, setback, room)
+        if full and setback is not None:
+            had = max(group.placed, setback.placed)
         others = 0 if pair is None else pair.share(replicas)
         allowed = _allowed(spec, belief.option, pair, others)
         option = Option(
@@ -169,9 +176,11 @@ def options(
     return tuple(found)
 
 
-def _is_full(group: Group, setback: Setback | None) -> bool:
+def _is_full(group: Group, setback: Setback | None, room: Room) -> bool:
     """Only more of it cannot be had: what is there serves, and is worth as much as elsewhere."""
-    return bool(group.ready) and setback is not None and setback.reason is Reason.INSUFFICIENT_GPUS
+    if not group.ready or setback is None or setback.reason is not Reason.INSUFFICIENT_GPUS:
+        return False
+    return bool(group.short or group.pending) or not room.free_replicas
 
 
 def _slower(belief: Belief, beliefs: tuple[Belief, ...], pair: Beside | None) -> Belief:
@@ -223,11 +232,12 @@ def choose(
 ) -> Choice:
     """Take the best accelerator, and stay with the one in use unless another is clearly better for long enough.
 
-    At once: when the one in use is hindered by something that does not hinder the other, or carries less while there is
-    room for both. Else when staying has cost as much as switching would (no later decision can cost more than twice the
-    best one's): for money, running both side by side for `switch_seconds`, if the other could have carried `peak_rps`
-    as well, which was reckoned with lately; for capacity, going without what makes room for as long. Where scaling.max
-    is 1 and the one in use serves, it stays. A switch once begun goes on until it is done or hindered.
+    At once: when the one in use is hindered by something that does not hinder the other; or carries less, while there
+    is room for both or the spec sends some of it away anyway. Else when staying has cost as much as switching would (no
+    later decision can cost more than twice the best one's): for money, running both side by side for `switch_seconds`,
+    if the other could have carried `peak_rps` as well, which was reckoned with lately; for capacity, going without what
+    makes room for as long. Where scaling.max is 1 and the one in use serves, it stays. A switch once begun goes on
+    until it is done or hindered.
     """
     best = min(considered, key=lambda option: option.rank)
     current = _current(memory, spec, considered, groups)
@@ -237,7 +247,8 @@ def choose(
     passed = passed if known and passed >= 0.0 else 0.0
     if _worse(current, best) and not _alone(spec, current, groups):
         regret = memory.regret_seconds * known + (best.served - current.served) * passed
-        if fit or best.hindrance[:4] < current.hindrance[:4] or regret >= current.served * switch_seconds:
+        at_once = fit or best.hindrance[:4] < current.hindrance[:4] or _must_shrink(current, groups)
+        if at_once or regret >= current.served * switch_seconds:
             return Choice(best.name, judged_at=now)
         return Choice(current.name, best.name, judged_at=now, regret_seconds=regret)
     few = replicas_for(peak_rps, best.belief.rate_rps) > best.most
@@ -274,6 +285,11 @@ def _alone(spec: ServiceSpec, current: Option, groups: tuple[Group, ...]) -> boo
     return spec.max_replicas < 2 and not never and bool(group_on(groups, current.name).ready)
 
 
+def _must_shrink(current: Option, groups: tuple[Group, ...]) -> bool:
+    """The spec allows less of it than serves: whatever happens, some will go."""
+    return len(group_on(groups, current.name).ready) > current.allowed
+
+
 def _cheaper(best: Option, current: Option) -> bool:
     if best.cost_per_hour is None or current.cost_per_hour is None:
         return best.rank < current.rank
@@ -285,7 +301,7 @@ def _both_fit(spec: ServiceSpec, best: Option, current: Option, groups: tuple[Gr
     costs = {option.name: option.cost_per_replica_hour for option in spec.accelerators}
     sizes = {group.accelerator: len(group.ready) for group in groups}
     old = {name: sizes.get(name, 0) for name in current.parts}
-    both = dict(best.parts)
+    both = best.parts_of(min(best.replicas, best.allowed))
     for name, size in old.items():
         stays = best.pair is not None or current.pair is not None
         both[name] = max(both.get(name, 0), size) if stays else both.get(name, 0) + size

@@ -16,7 +16,7 @@ from holdfast.policy.settings import PolicySettings
 class Setback:
     """Why an accelerator is out until `until`; `delay_seconds` doubles from one setback to the next.
 
-    `asked`: replicas that there should have been when nodes were short.
+    `asked`: replicas that there should have been when nodes were short, and `placed` those that had one.
     """
 
     accelerator: str
@@ -25,6 +25,7 @@ class Setback:
     reason: Reason
     detail: str
     asked: int = 0
+    placed: int = 0
 
 
 @value
@@ -129,9 +130,10 @@ def _is_given_up(setback: Setback | None, group: Group, now: float, spot: bool) 
     """It serves in full until those elsewhere do, and is still left to others; or less is asked of it meanwhile."""
     if setback is None:
         return False
-    if spot and setback.until - setback.delay_seconds <= now < setback.until + setback.delay_seconds:
+    lately = setback.until - setback.delay_seconds <= now < setback.until + setback.delay_seconds
+    if lately and (spot or group.size < setback.asked):
         return True
-    return now < setback.until and (setback.reason is Reason.CAPACITY_LIMITED or group.size < setback.asked)
+    return setback.reason is Reason.CAPACITY_LIMITED and now < setback.until
 
 
 def _found(group: Group, failing_seconds: float, settings: PolicySettings, waits: bool) -> tuple[Reason, str] | None:
@@ -151,8 +153,8 @@ def _next(
     last: Setback | None, group: Group, found: tuple[Reason, str], now: float, settings: PolicySettings
 ) -> Setback:
     delay = settings.retry_seconds if last is None else min(2.0 * last.delay_seconds, settings.longest_retry_seconds)
-    asked = group.size if found[0] is Reason.INSUFFICIENT_GPUS else 0
-    return Setback(group.accelerator, now + delay, delay, *found, asked)
+    asked = (group.size, group.placed) if found[0] is Reason.INSUFFICIENT_GPUS else ()
+    return Setback(group.accelerator, now + delay, delay, *found, *asked)
 
 
 IMAGE_WORDS = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")

@@ -8,7 +8,7 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, PlacementTarget
 from holdfast.domain.value import value
 from holdfast.policy.guards import Bound, Proposal, apply_guards
-from holdfast.policy.handover import Move, growing
+from holdfast.policy.handover import growing
 from holdfast.policy.leaving import chosen_move, staying_meanwhile
 from holdfast.policy.replicas import Group
 from holdfast.policy.sizing import replicas_for
@@ -66,22 +66,23 @@ def _next(view: View, goal: dict[str, int]) -> tuple[dict[str, int], tuple[Bound
         return goal, ()
     move = chosen_move(view, goal)
     kept = staying_meanwhile(view, move)
-    sizes = growing(move, kept, goal)
-    return sizes, _held_back(move, goal, kept, sizes)
+    sizes = growing(move, kept)
+    return sizes, _held_back(view, goal, kept, sizes)
 
 
 def _held_back(
-    move: Move, goal: Mapping[str, int], kept: Mapping[str, int], sizes: Mapping[str, int]
+    view: View, goal: Mapping[str, int], kept: Mapping[str, int], sizes: Mapping[str, int]
 ) -> tuple[Bound, ...]:
     """What bounds the goal as long as others stay beside it."""
-    wanted, given = sum(goal.values()), sum(sizes.values()) - sum(kept.values())
+    wanted, spec, stay = sum(goal.values()), view.spec, sum(kept.values())
+    given = sum(sizes.values()) - stay
     if given >= wanted:
         return ()
-    most = move.allowance.replicas
-    if sum(sizes.values()) >= most:
-        return (Bound(given, Reason.AT_MAXIMUM, f"{wanted} wanted, scaling.max is {most}"),)
-    limit = f"budget.maxCostPerHour ${move.allowance.dollars_per_hour:g} pays for {given}"
-    return (Bound(given, Reason.BUDGET_LIMITED, f"{wanted} wanted, {limit} beside those that are being replaced"),)
+    beside = f" beside {stay} that are to be replaced" if stay else ""
+    if sum(sizes.values()) >= spec.max_replicas:
+        return (Bound(given, Reason.AT_MAXIMUM, f"{wanted} wanted, scaling.max is {spec.max_replicas}{beside}"),)
+    limit = f"budget.maxCostPerHour ${spec.max_cost_per_hour:g} pays for {given}"
+    return (Bound(given, Reason.BUDGET_LIMITED, f"{wanted} wanted, {limit}{beside}"),)
 
 
 def propose(view: View) -> int:
