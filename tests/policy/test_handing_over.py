@@ -89,7 +89,8 @@ class TestRoomForAFew:
 
     def test_takes_no_more_where_nobody_knows_what_the_old_ones_carry(self) -> None:
         found = after(of(A100, most=10), of(H100, most=10), rate=14.0)
-        assert found.sizes[1] == {"a100": 6, "h100": 4}
+        assert found.sizes[1] == {"a100": 9, "h100": 1}
+        assert found.ends_with == {"h100": 4}
 
 
 class TestWhatDoesNotServe:
@@ -169,13 +170,44 @@ class TestALowerMaxOfTheAcceleratorInUse:
         assert min(found.ready) == 5
         assert max(found.dollars()) <= 12.0
 
-    def test_lowers_nothing_while_metrics_are_away(self) -> None:
-        dark = lambda now: SignalState.UNREACHABLE if now > 300.0 else SignalState.FRESH  # noqa: E731
-        cluster = FluidCluster(of(H100, L40S, most=6), steps((0, 24.0)), RATES, sight=dark).run(310)
-        before = cluster.replicas()
-        cluster.with_spec(of(replace(H100, max_replicas=2), L40S, most=6))
-        cluster.run(300)
-        assert cluster.replicas() == before == 6
+    def test_waits_where_others_would_need_more_room_than_it_makes(self) -> None:
+        cheap, dear = A100, accelerator("h100", cost_per_gpu_hour=8.0)
+        edit = of(replace(cheap, max_replicas=5), dear, least=1, dollars=8.0)
+        found = after(of(cheap, dear, least=1, dollars=8.0), edit, rate=9.0, seconds=300)
+        assert found.ends_with == {"a100": 5}
+        assert min(found.ready) == 5
+
+
+def test_nobody_who_serves_goes_for_another_accelerator_while_metrics_are_away() -> None:
+    dark = lambda now: SignalState.UNREACHABLE if now > 300.0 else SignalState.FRESH  # noqa: E731
+    cluster = FluidCluster(of(H100, least=4, most=4), steps((0, 18.0)), RATES, sight=dark).run(310)
+    cluster.with_spec(of(L40S, least=4, most=4))
+    assert min(Edited.running(cluster, 300).ready) == 4
+
+
+def test_what_rolls_out_stays_whole_where_it_is_left_by_choice() -> None:
+    cluster = Unseen(of(H100), steps((0, 8.0)), RATES).run(300)
+    cluster.with_spec(of(H100, L40S))
+    cluster.run(900)
+    assert cluster.replicas("l40s") >= 2
+    assert cluster.replicas("h100") == 2
+
+
+def test_growing_load_builds_the_accelerator_that_carries_it_while_there_is_room() -> None:
+    slow = accelerator("l40s", cost_per_gpu_hour=1.0)
+    found = Edited.running(
+        FluidCluster(
+            of(slow, replace(H100, cost_per_gpu_hour=4.0), least=1, most=6), steps((0, 32.0)), RATES | {"l40s": 2.0}
+        )
+    )
+    assert max(sizes.get("l40s", 0) for sizes in found.sizes) == 1
+    assert found.ends_with == {"h100": 6}
+
+
+def test_a_pin_goes_back_to_what_serves_where_the_cheaper_ones_fail() -> None:
+    edit = of(H100, L40S, dollars=6.0, pin=4)
+    found = after(of(H100, dollars=6.0, pin=2), edit, rate=3.0, broken=frozenset({"l40s"}), seconds=400)
+    assert found.ends_with == {"h100": 2}
 
 
 class TestTwoThatLackNodes:
@@ -247,6 +279,7 @@ class TestWhoComesAfterOthers:
         for _ in range(60):
             rivals.run(5)
             assert rivals.running("chat", "h100") == 1
+            assert not rivals.size["chat"].get("a100")
 
 
 def test_load_that_changes_between_two_that_both_lack_room_moves_nothing_back_and_forth() -> None:

@@ -18,7 +18,7 @@ from holdfast.policy.replicas import Group
 class Move:
     """`here` are the replicas of the `goal`, of which so many are `needed` by accelerator; `left` those beyond it.
 
-    `worth`: how many of the goal's replicas one of an accelerator stands for; one where nobody knows. Of the `regular`
+    `worth`: how many of the goal's replicas one of an accelerator stands for, as far as it is known. Of the `regular`
     accelerators `on_demand` replicas must serve. The `forbidden` ones have nobody to stay for; those `in_the_way` hold
     the nodes that the new ones wait for. Where the size is `exact`, no more stay than stand for those that lack: what
     scaling.minOnDemand asks for is part of the goal. Those that are `out` could not be had a short while ago.
@@ -95,7 +95,7 @@ class Move:
 
     def stands_for(self, kept: Mapping[str, int]) -> float:
         """Replicas of the goal that so many carry as much as."""
-        return sum(count * self.worth.get(name, 1.0) for name, count in kept.items())
+        return sum(count * self.worth.get(name, 0.0) for name, count in kept.items())
 
     def suffices(self, kept: Mapping[str, int]) -> bool:
         """Whether those that lack are stood for."""

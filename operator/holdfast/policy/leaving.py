@@ -32,7 +32,7 @@ def chosen_move(view: View, goal: Mapping[str, int]) -> Move:
         both = here, other
         stay, _ = parted(rest, max(0, goal[pair.accelerator] - len(other.ready)))
         if stay.ready:
-            left.append(_serving_ones(stay, draining=0))
+            left.append(_serving_ones(stay, draining=here.draining))
             forbidden.add(stay.accelerator)
     needed = _needed(view, left)
     out = _out(view, needed)
@@ -42,7 +42,7 @@ def chosen_move(view: View, goal: Mapping[str, int]) -> Move:
         needed=needed,
         left=left,
         allowance=_on_the_way(view, view.spec.max_replicas, out >= frozenset(needed)),
-        worth={group.accelerator: _worth(view, group) for group in left},
+        worth=_worth(view, left),
         regular=_regular(view),
         on_demand=0 if view.asleep else view.spec.min_on_demand,
         forbidden=frozenset(forbidden),
@@ -86,6 +86,7 @@ def pinned_move(view: View, goal: Mapping[str, int]) -> Move:
         needed={name: min(count, to_be_had.get(name, count)) for name, count in goal.items()},
         left=left,
         allowance=_on_the_way(view, max(view.spec.max_replicas, sum(goal.values())), out >= frozenset(goal)),
+        worth={group.accelerator: 1.0 for group in left},
         regular=_regular(view),
         on_demand=view.spec.min_on_demand,
         forbidden=frozenset([group.accelerator for group in left]),
@@ -157,8 +158,11 @@ def _in_the_way(view: View, here: Sequence[Group], left: Sequence[Group]) -> fro
     return frozenset([g.accelerator for g in left if g.ready and all(replica.node in nodes for replica in g.ready)])
 
 
-def _worth(view: View, group: Group) -> float:
-    """How many replicas of the chosen accelerator one of another stands for."""
-    belief, rate_rps = view.learned.capacity.belief(group.accelerator), view.belief.rate_rps
-    worth = 0.0 if belief is None or not rate_rps > 0.0 else belief.rate_rps / rate_rps
-    return worth if math.isfinite(worth) and worth > 0.0 else 1.0
+def _worth(view: View, left: Sequence[Group]) -> dict[str, float]:
+    """How many replicas of the chosen accelerator one of another stands for, as far as it is known."""
+    found: dict[str, float] = {}
+    for group in left:
+        belief = view.learned.capacity.belief(group.accelerator)
+        if belief is not None and belief.rate_rps > 0.0 and view.belief.rate_rps > 0.0:
+            found[group.accelerator] = belief.rate_rps / view.belief.rate_rps
+    return {name: worth for name, worth in found.items() if math.isfinite(worth)}

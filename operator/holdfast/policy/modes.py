@@ -50,7 +50,8 @@ def _change(targets: Sequence[PlacementTarget]) -> str:
 def pinned_goal(view: View, pinned: int) -> dict[str, int]:
     """How so many replicas are shared out, where the max of an accelerator or the budget has no room maybe fewer."""
     used = {group.accelerator: _in_use(view, group) for group in view.groups}
-    return share_out(view.spec, used, _order(view, used), pinned)
+    out = {option.name for option in view.considered if _is_out(view, option.name)}
+    return share_out(view.spec, used, _order(view, used), pinned, out)
 
 
 def _is_out(view: View, accelerator: str) -> bool:

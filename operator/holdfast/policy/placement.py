@@ -13,6 +13,7 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Candidate
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.domain.value import value
+from holdfast.policy.allowance import allowance
 from holdfast.policy.capacity import Belief
 from holdfast.policy.inventory import Inventory, Room
 from holdfast.policy.replicas import Group, group_on
@@ -233,10 +234,10 @@ def choose(
     """Take the best accelerator, and stay with the one in use unless another is clearly better for long enough.
 
     At once: when the one in use is hindered by something that does not hinder the other; or carries less, while there
-    is room for both or the spec sends some of it away anyway. Else when staying has cost as much as switching would (no
-    later decision can cost more than twice the best one's): for money, running both side by side for `switch_seconds`,
-    if the other could have carried `peak_rps` as well, which was reckoned with lately; for capacity, going without what
-    makes room for as long. Where scaling.max is 1 and the one in use serves, it stays. A switch once begun goes on
+    is room for one of the other beside all that serve. Else when staying has cost as much as switching would (no later
+    decision can cost more than twice the best one's): for money, running both side by side for `switch_seconds`, if the
+    other could have carried `peak_rps` as well, which was reckoned with lately; for capacity, going without what makes
+    room for as long. Where scaling.max is 1 and the one in use serves, it stays. A switch once begun goes on
     until it is done or hindered.
     """
     best = min(considered, key=lambda option: option.rank)
@@ -247,8 +248,8 @@ def choose(
     passed = passed if known and passed >= 0.0 else 0.0
     if _worse(current, best) and not _alone(spec, current, groups):
         regret = memory.regret_seconds * known + (best.served - current.served) * passed
-        at_once = fit or best.hindrance[:4] < current.hindrance[:4] or _must_shrink(current, groups)
-        if at_once or regret >= current.served * switch_seconds:
+        at_once = best.hindrance[:4] < current.hindrance[:4] or fit or _has_room(spec, best, current, groups)
+        if at_once or regret >= _price_seconds(current, groups, switch_seconds):
             return Choice(best.name, judged_at=now)
         return Choice(current.name, best.name, judged_at=now, regret_seconds=regret)
     few = replicas_for(peak_rps, best.belief.rate_rps) > best.most
@@ -285,9 +286,22 @@ def _alone(spec: ServiceSpec, current: Option, groups: tuple[Group, ...]) -> boo
     return spec.max_replicas < 2 and not never and bool(group_on(groups, current.name).ready)
 
 
-def _must_shrink(current: Option, groups: tuple[Group, ...]) -> bool:
-    """The spec allows less of it than serves: whatever happens, some will go."""
-    return len(group_on(groups, current.name).ready) > current.allowed
+def _serving(current: Option, groups: tuple[Group, ...]) -> int:
+    """Replicas of the one in use that serve, and that the spec still allows: others go anyway."""
+    return min(len(group_on(groups, current.name).ready), current.allowed)
+
+
+def _has_room(spec: ServiceSpec, best: Option, current: Option, groups: tuple[Group, ...]) -> bool:
+    """One of the other may come at once, beside all that serve."""
+    ready = {group.accelerator: len(group.ready) for group in groups} | {current.name: _serving(current, groups)}
+    return allowance(spec).more(best.name, ready) > 0
+
+
+def _price_seconds(current: Option, groups: tuple[Group, ...], switch_seconds: float) -> float:
+    """Seconds of the demand that a switch may cost: all that serves now goes without before another comes."""
+    demand, carried = current.demand_rps, _serving(current, groups) * current.belief.rate_rps
+    share = current.served if demand is None or not demand > 0.0 else min(current.served, carried / demand)
+    return share * switch_seconds
 
 
 def _cheaper(best: Option, current: Option) -> bool:

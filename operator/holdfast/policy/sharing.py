@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
@@ -11,17 +11,23 @@ from holdfast.policy.spot import keepers
 
 
 def share_out(
-    spec: ServiceSpec, now: Mapping[str, int], order: Sequence[AcceleratorOption], replicas: int
+    spec: ServiceSpec,
+    now: Mapping[str, int],
+    order: Sequence[AcceleratorOption],
+    replicas: int,
+    out: Collection[str] = (),
 ) -> dict[str, int]:
     """Return how many of so many replicas each accelerator gets: as many as it has `now`, then more in that order.
 
     Before spot ones those off spot, scaling.minOnDemand of them where there is room. Where the budget does not pay for
-    all so, the cheapest come first instead; fewer than asked for where even they, or each max, leave no room for all.
+    all so, the cheapest come first instead, but for those that are `out` for now; fewer than asked for where even they,
+    or each max, leave no room for all.
     """
     found = _shared(spec, now, order, replicas)
     if sum(found.values()) == replicas or spec.max_cost_per_hour is None:
         return found
-    cheapest = sorted(order, key=lambda option: option.cost_per_replica_hour or 0.0)
+    there = [option for option in order if option.name not in out]
+    cheapest = sorted(there, key=lambda option: option.cost_per_replica_hour or 0.0)
     frugal = _shared(spec, {}, cheapest, replicas)
     return frugal if sum(frugal.values()) > sum(found.values()) else found
 

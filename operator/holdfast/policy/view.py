@@ -98,11 +98,6 @@ class View:
         return sum(group.size for group in self.groups)
 
     @property
-    def sizes(self) -> dict[str, int]:
-        """The same by accelerator."""
-        return {group.accelerator: group.size for group in self.groups}
-
-    @property
     def ready(self) -> int:
         return sum(len(group.ready) for group in self.groups)
 
