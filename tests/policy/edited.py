@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from holdfast.domain.cluster import ReplicaPhase
 from tests.builders import ServiceBuilder
 from tests.policy.fluid import FluidCluster, steps
 
@@ -35,7 +34,7 @@ class Edited:
             self.ready.append(self._ready())
 
     def _ready(self) -> int:
-        return sum(self.cluster._phase(pod) is ReplicaPhase.READY for pod in self.cluster.pods)
+        return sum(self.cluster.ready().values())
 
     def dollars(self) -> list[float]:
         prices = {o.name: o.cost_per_replica_hour or 0.0 for o in self.cluster.builder.spec.accelerators}

@@ -308,6 +308,11 @@ class FluidCluster:
         """Replicas wanted now."""
         return sum(self.size.values()) if accelerator is None else self.size.get(accelerator, 0)
 
+    def ready(self) -> dict[str, int]:
+        """Replicas that serve now, by accelerator."""
+        found = [pod.accelerator for pod in self.pods if self._phase(pod) is ReplicaPhase.READY]
+        return {name: found.count(name) for name in found}
+
     def changes(self, since: float = 0.0) -> list[tuple[float, str, int]]:
         """(second, action, replicas) of every decision that moved something."""
         return [

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from holdfast.api.llmservice import LLMService
 from holdfast.api.parsing import InvalidObject
-from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.service import ServiceSpec
 from holdfast.domain.signals import SignalState
 from holdfast.observe.spec import to_spec
@@ -144,13 +143,9 @@ class Attacked:
         while self.cluster.clock < end:
             if self.draw.random() < self.restarts:
                 self.cluster.restart_operator()
-            before, served = dict(self.cluster.size), self._ready()
+            before, served = dict(self.cluster.size), self.cluster.ready()
             self.cluster.run(self.cluster.tick)
-            self._judge(before, served, self._ready())
-
-    def _ready(self) -> Mapping[str, int]:
-        ready = [pod.accelerator for pod in self.cluster.pods if self.cluster._phase(pod) is ReplicaPhase.READY]
-        return {name: ready.count(name) for name in ready}
+            self._judge(before, served, self.cluster.ready())
 
     @property
     def spec(self) -> ServiceSpec:

@@ -109,8 +109,7 @@ def _with_laggard(view: View, groups: Sequence[Group]) -> list[Group]:
 
 def _is_vain(view: View, group: Group) -> bool:
     """None of it serves, and none is about to."""
-    setback = view.learned.setbacks.active(group.accelerator, view.now)
-    return not group.ready and (not group.coming or setback is not None)
+    return not group.ready and (not group.coming or view.is_out(group.accelerator))
 
 
 def _to_be_had(view: View, option: Option, left: Sequence[Group]) -> int:
@@ -136,7 +135,7 @@ def _on_the_way(view: View, replicas: int, vain: bool) -> Allowance:
 
 
 def _out(view: View, goal: Collection[str]) -> frozenset[str]:
-    return frozenset([name for name in goal if view.learned.setbacks.active(name, view.now) is not None])
+    return frozenset([name for name in goal if view.is_out(name)])
 
 
 def _regular(view: View) -> frozenset[str]:
@@ -145,7 +144,7 @@ def _regular(view: View) -> frozenset[str]:
 
 def _is_forbidden(view: View, group: Group) -> bool:
     """Whether the spec or the objectives rule it out: it will not be asked for again."""
-    option = next((option for option in view.considered if option.name == group.accelerator), None)
+    option = view.option(group.accelerator)
     return option is None or option.barred or option.allowed < 1 or not option.belief.feasible
 
 

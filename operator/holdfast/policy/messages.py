@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from holdfast.api.quantities import format_duration
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action
-from holdfast.policy.placement import Option
 from holdfast.policy.replicas import Group
 from holdfast.policy.sizes import Sizes
 from holdfast.policy.sizing import replicas_for
@@ -180,7 +179,7 @@ def _cause_of_switch(view: View, sizes: Sizes) -> str:
     old = _left(view) if sizes.action is Action.SWITCH else None
     if old is None:
         return ""
-    option = _option(view, old.accelerator)
+    option = view.option(old.accelerator)
     if option is None:
         return f"{old.accelerator} is no longer listed"
     setback = view.learned.setbacks.last(option.name)
@@ -296,7 +295,7 @@ def _down_reason(view: View, sizes: Sizes) -> Reason:
 def _switch_reason(view: View) -> Reason:
     """Why the accelerator that had most of the replicas is being left."""
     old = _left(view)
-    option = None if old is None else _option(view, old.accelerator)
+    option = None if old is None else view.option(old.accelerator)
     if option is None:
         return Reason.SWITCHING_ACCELERATOR
     if view.learned.setbacks.last(option.name) is not None:
@@ -308,7 +307,3 @@ def _switch_reason(view: View) -> Reason:
 
 def _left(view: View) -> Group | None:
     return max((group for group in view.others), key=lambda group: group.size, default=None)
-
-
-def _option(view: View, accelerator: str) -> Option | None:
-    return next((option for option in view.considered if option.name == accelerator), None)

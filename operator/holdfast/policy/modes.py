@@ -50,24 +50,20 @@ def _change(targets: Sequence[PlacementTarget]) -> str:
 def pinned_goal(view: View, pinned: int) -> dict[str, int]:
     """How so many replicas are shared out, where the max of an accelerator or the budget has no room maybe fewer."""
     used = {group.accelerator: _in_use(view, group) for group in view.groups}
-    out = {option.name for option in view.considered if _is_out(view, option.name)}
+    out = {option.name for option in view.considered if view.is_out(option.name)}
     return share_out(view.spec, used, _order(view, used), pinned, out)
-
-
-def _is_out(view: View, accelerator: str) -> bool:
-    return view.learned.setbacks.active(accelerator, view.now) is not None
 
 
 def _in_use(view: View, group: Group) -> int:
     """Replicas of it; of what could not be had a short while ago those that serve: others take over from the rest."""
-    return min(group.size, len(group.ready)) if _is_out(view, group.accelerator) else group.size
+    return min(group.size, len(group.ready)) if view.is_out(group.accelerator) else group.size
 
 
 def _order(view: View, used: Mapping[str, int]) -> list[AcceleratorOption]:
     """Who takes more replicas first: the accelerators in use as listed, then the one chosen, then the best others."""
     listed = sorted(view.considered, key=lambda o: o.index)
-    first = [option for option in listed if used.get(option.name) and not _is_out(view, option.name)]
-    others = sorted(view.considered, key=lambda o: (_is_out(view, o.name), o is not view.chosen, o.rank))
+    first = [option for option in listed if used.get(option.name) and not view.is_out(option.name)]
+    others = sorted(view.considered, key=lambda o: (view.is_out(o.name), o is not view.chosen, o.rank))
     return [option.belief.option for option in (*first, *(other for other in others if other not in first))]
 
 

@@ -312,18 +312,13 @@ def _cheaper(best: Option, current: Option) -> bool:
 
 def _both_fit(spec: ServiceSpec, best: Option, current: Option, groups: tuple[Group, ...]) -> bool:
     """There is room to run those that serve beside the new ones; what goes on serving is not needed twice."""
-    costs = {option.name: option.cost_per_replica_hour for option in spec.accelerators}
     sizes = {group.accelerator: len(group.ready) for group in groups}
     old = {name: sizes.get(name, 0) for name in current.parts}
     both = best.parts_of(min(best.replicas, best.allowed))
     for name, size in old.items():
         stays = best.pair is not None or current.pair is not None
         both[name] = max(both.get(name, 0), size) if stays else both.get(name, 0) + size
-    if sum(both.values()) > spec.max_replicas:
-        return False
-    if spec.max_cost_per_hour is None or any(cost is None for cost in costs.values()):
-        return True
-    return sum(replicas * (costs[name] or 0.0) for name, replicas in both.items()) <= spec.max_cost_per_hour
+    return allowance(spec).takes(both)
 
 
 def _saving_per_hour(current: Option, best: Option) -> float:

@@ -235,5 +235,13 @@ class View:
             return self.group_of(accelerator)
         return group_on((self.group, *self.others), accelerator)
 
+    def option(self, accelerator: str) -> Option | None:
+        """What is considered of an accelerator, None where it is no longer listed."""
+        return next((option for option in self.considered if option.name == accelerator), None)
+
+    def is_out(self, accelerator: str) -> bool:
+        """Whether it could not be had a short while ago, or was left to others."""
+        return self.learned.setbacks.active(accelerator, self.now) is not None
+
     def group_of(self, accelerator: str) -> Group:
         return group_on(self.groups, accelerator)
