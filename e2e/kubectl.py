@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -109,7 +110,7 @@ class Kubectl:
         # A watch may end before its time, where a busy API server is too slow for a handshake for one.
         while (left := deadline - time.monotonic()) > 0.0:
             # A field selector, for a watch by name refuses names that do not exist yet.
-            with self._watching(kind, f"metadata.name={name}", left) as objects:
+            with self._watching(kind, f"--field-selector=metadata.name={name}", left) as objects:
                 for last in objects:
                     if is_true(last):
                         return last
@@ -134,8 +135,17 @@ class Kubectl:
         self.wait_for("deployment", deployment, _is_available, seconds, "all replicas")
 
     @contextmanager
-    def _watching(self, kind: str, fields: str, seconds: float) -> Iterator[Iterator[Json]]:
-        command = ["kubectl", "--namespace", self.namespace, "get", kind, f"--field-selector={fields}"]
+    def recorded(self, kind: str, selector: str, seconds: float) -> Iterator[list[Json]]:
+        """Note each state of the objects with these labels, in the order in which the API server had them."""
+        states: list[Json] = []
+        with self._watching(kind, f"--selector={selector}", patient(seconds)) as objects:
+            reader = threading.Thread(target=lambda: states.extend(objects), daemon=True)
+            reader.start()
+            yield states
+
+    @contextmanager
+    def _watching(self, kind: str, which: str, seconds: float) -> Iterator[Iterator[Json]]:
+        command = ["kubectl", "--namespace", self.namespace, "get", kind, which]
         command += ["--watch", "--output=json", f"--request-timeout={max(1, round(seconds))}s"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:

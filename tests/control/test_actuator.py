@@ -1,6 +1,7 @@
 """Decisions become writes, each service on its own."""
 
 import asyncio
+import itertools
 import json
 import re
 from collections import Counter
@@ -9,6 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.act.api import ApiError, ApiUnreachable
 from holdfast.act.scale import DELETION_COST
@@ -258,6 +261,83 @@ async def test_a_size_that_is_refused_is_a_problem_until_it_is_taken() -> None:
     api.frozen = False
     await acting.act([part], [up], [], [], now=15.0)
     assert not acting.problems(part)
+
+
+class Fleet(FakeApi):
+    """An API server that notes the sum of all sizes after each request, and refuses some sizes."""
+
+    def __init__(self, **sizes: int) -> None:
+        super().__init__()
+        self.refused: frozenset[str] = frozenset()
+        self.put_object(f"{SERVICES}/chat", body(accelerators=[{"name": name} for name in KINDS]))
+        for name, size in sizes.items():
+            owned = {"ownerReferences": [{"uid": "uid-chat"}]}
+            self.put_object(f"{DEPLOYMENTS}/chat-{name}", {"metadata": owned, "spec": {"replicas": size}})
+        self.sums = [self.total]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        found = {path: item for path, item in self.objects.items() if path.startswith(f"{DEPLOYMENTS}/chat-")}
+        return {path.removeprefix(f"{DEPLOYMENTS}/chat-"): item["spec"]["replicas"] for path, item in found.items()}
+
+    @property
+    def total(self) -> int:
+        return sum(self.sizes.values())
+
+    async def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        if method == "PATCH" and any(f"chat-{name}" in path for name in self.refused):
+            raise ApiError(422, "freeze: leave it as it is")
+        try:
+            return await super().request(method, path, **more)
+        finally:
+            self.sums.append(self.total)
+
+
+KINDS = ("a10", "h100", "l40s")
+
+
+async def moved(api: Fleet, to: Mapping[str, int], acting: Actuator | None = None) -> None:
+    """Let one tick of an operator carry out sizes."""
+    part = parts(LLMService.parse(api.objects[f"{SERVICES}/chat"]), sizes=api.sizes, ready=api.sizes)
+    await (acting or actuator(api)).act([part], [decision(part, Action.SCALE_UP, **to)], [], [], now=0.0)
+
+
+sizes_by_kind = st.dictionaries(st.sampled_from(KINDS), st.integers(0, 3))
+
+
+@given(before=sizes_by_kind, after=sizes_by_kind, writes=st.integers(0, 20))
+async def test_sizes_never_sum_up_to_more_than_before_or_after_though_the_operator_dies_between_two_writes(
+    before: dict[str, int], after: dict[str, int], writes: int
+) -> None:
+    api, wanted = Fleet(**before), dict.fromkeys(before, 0) | after
+    leading = itertools.chain([True] * writes, itertools.repeat(False))
+    dying = Actuator(api, Metrics(), Told(), RenderSettings(pod_files={"a.py": ""}), lambda: next(leading))
+    await moved(api, wanted, dying)
+    await moved(api, wanted)
+    assert max(api.sums) <= max(api.sums[0], sum(wanted.values()))
+    assert {name: size for name, size in api.sizes.items() if size} == {name: n for name, n in wanted.items() if n}
+
+
+async def test_while_a_size_may_not_shrink_nothing_comes_in_its_place_and_objects_are_kept_all_the_same() -> None:
+    api = Fleet(h100=2, l40s=0)
+    api.refused = frozenset({"h100"})
+    await moved(api, {"a10": 1, "h100": 1, "l40s": 1})
+    assert api.sizes == {"h100": 2, "l40s": 0}
+    assert "/api/v1/namespaces/prod/services/chat" in api.objects
+    api.refused = frozenset()
+    await moved(api, {"a10": 1, "h100": 1, "l40s": 1})
+    assert api.sizes == {"a10": 1, "h100": 1, "l40s": 1}
+
+
+@pytest.mark.parametrize("comes", ["a10", "l40s"])
+async def test_what_shrinks_does_so_though_what_comes_is_refused(comes: str) -> None:
+    api = Fleet(h100=2, l40s=0)
+    api.refused = frozenset({comes})
+    part = parts(LLMService.parse(api.objects[f"{SERVICES}/chat"]), sizes=api.sizes)
+    acting = actuator(api)
+    await moved(api, {"h100": 1, comes: 1}, acting)
+    assert api.sizes == {"h100": 1, "l40s": 0}
+    assert any("freeze" in problem.message for problem in acting.problems(part))
 
 
 async def test_what_is_refused_is_tried_ever_more_rarely_and_at_once_where_it_is_something_else() -> None:

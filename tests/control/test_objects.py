@@ -54,7 +54,9 @@ class World:
         self.api.requests.clear()
         part, decided = as_watched(self.part, self.api), self._decided()
         changes = plan(part, decided, Inventory(()), pod_monitor=True, admission=lambda *_: 7)
-        await self.objects.carry_out(part, changes, self.objects.work(part, changes, self.now), self.now)
+        work = self.objects.work(part, changes, self.now)
+        await self.objects.carry_out(part, work, self.now)
+        await self.objects.create(part, changes, work, self.now)
         return self.api.writes()
 
     async def settle(self) -> None:
@@ -538,7 +540,9 @@ class Resting:
             admission=lambda *_: 7,
             activator=self.objects.has_activator(part),
         )
-        await self.objects.carry_out(part, changes, self.objects.work(part, changes, self.now), self.now)
+        work = self.objects.work(part, changes, self.now)
+        await self.objects.carry_out(part, work, self.now)
+        await self.objects.create(part, changes, work, self.now)
         return self.api.writes()
 
     def selector(self) -> dict[str, str]:

@@ -18,7 +18,7 @@ def planned(part: ServiceParts, decided: Decision, *nodes: NodeOffer) -> Plan:
 def test_a_new_service_is_created_at_the_decided_size() -> None:
     part = parts()
     changes = planned(part, decision(part, Action.CREATE, h100=2))
-    assert (changes.accelerators, dict(changes.create), changes.scale) == (("h100",), {"chat-h100": 2}, ())
+    assert (changes.accelerators, dict(changes.create), changes.grow) == (("h100",), {"chat-h100": 2}, ())
 
 
 def test_an_accelerator_without_replicas_gets_no_deployment() -> None:
@@ -30,9 +30,7 @@ def test_an_accelerator_without_replicas_gets_no_deployment() -> None:
 def test_a_size_that_differs_is_scaled_and_one_that_stands_is_not() -> None:
     part = parts(sizes={"h100": 1, "l40s": 2})
     changes = planned(part, decision(part, Action.SCALE_UP, h100=3, l40s=2))
-    assert [(name, target.replicas, target.observed_replicas) for name, target in changes.scale] == [
-        ("chat-h100", 3, 1)
-    ]
+    assert [(name, target.replicas, target.observed_replicas) for name, target in changes.grow] == [("chat-h100", 3, 1)]
 
 
 def test_holding_moves_nothing() -> None:
@@ -46,7 +44,7 @@ def test_an_accelerator_that_left_the_spec_is_emptied_once_the_others_serve() ->
     assert not planned(starting, decision(starting, Action.HOLD, l40s=2)).moves
     serving = parts(service, sizes={"h100": 2, "l40s": 2}, ready={"h100": 2, "l40s": 2})
     changes = planned(serving, decision(serving, Action.HOLD, l40s=2))
-    assert [(name, target.replicas) for name, target in changes.scale] == [("chat-h100", 0)]
+    assert [(name, target.replicas) for name, target in changes.shrink] == [("chat-h100", 0)]
 
 
 def test_an_empty_deployment_of_an_accelerator_that_left_the_spec_is_deleted() -> None:

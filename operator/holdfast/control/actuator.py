@@ -259,8 +259,11 @@ class Actuator:
         running: Mapping[str, float],
         now: float,
     ) -> None:
-        await self._objects.carry_out(part, changes, work, now)
-        for deployment, target in changes.scale:
+        await self._objects.carry_out(part, work, now)
+        for deployment, target in changes.shrink:
+            await self._scale(part, deployment, target, running)
+        await self._objects.create(part, changes, work, now)
+        for deployment, target in changes.grow:
             await self._scale(part, deployment, target, running)
         for name in changes.delete:
             shown = part.shown("Deployment", name)

@@ -39,20 +39,21 @@ Manifest = Mapping[str, Any]
 class Work:
     """What has to be written for one service now; mostly nothing.
 
-    `due`: manifests to apply, with the reason. `unwanted`: objects the service had and no longer should, such as a
-    PodDisruptionBudget at one replica. `leftovers`: pod files of earlier revisions that might be unused. `orphans`:
-    what an earlier service of this name left behind; all else waits until it is ours. `problem`: why
-    it is not known.
+    `due`: manifests to apply, with the reason. `births`: Deployments to create. `unwanted`: objects the service had
+    and no longer should, such as a PodDisruptionBudget at one replica. `leftovers`: pod files of earlier revisions that
+    might be unused. `orphans`: what an earlier service of this name left behind; all else waits until it is ours.
+    `problem`: why it is not known.
     """
 
     due: tuple[tuple[Manifest, Due], ...] = ()
+    births: tuple[Manifest, ...] = ()
     unwanted: tuple[Live, ...] = ()
     leftovers: tuple[Live, ...] = ()
     orphans: tuple[Live, ...] = ()
     problem: ClusterProblem | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.due or self.unwanted or self.leftovers or self.orphans)
+        return bool(self.due or self.births or self.unwanted or self.leftovers or self.orphans)
 
 
 @dataclass(slots=True)
@@ -65,6 +66,7 @@ class _Kept:
     problems: tuple[ClusterProblem, ...] = ()
     settled: object = None  # the fingerprint under which everything was found as it should be
     holding: bool = False  # clients are led to the activator, as the API server has it
+    identity_taken: bool = False  # pods would run with the rights of somebody else's ServiceAccount
     created: dict[str, float] = field(default_factory=dict)  # Deployments by name
     pruned: tuple[tuple[Live, ...], float] = ((), -math.inf)
 
@@ -121,11 +123,12 @@ class Objects:
             return Work(problem=_not_rendered(kept, part, error))
         work = Work(
             due=tuple(_due(kept, part, manifests, changes, now)),
+            births=tuple(_births(kept, manifests, changes, now)),
             unwanted=tuple(_unwanted(part, manifests)),
             leftovers=tuple(live for live in pruning if (live.kind, live.name) not in _identities(manifests)),
         )
         settled = all(kept.applier.is_settled(m, part.shown(m["kind"], m["metadata"]["name"])) for m in manifests)
-        if settled and not work.due and not work.unwanted:
+        if settled and not (work.due or work.births or work.unwanted):
             kept.settled, kept.problems = current, ()
         kept.holding = changes.context.holding and kept.settled == current
         return work
@@ -134,8 +137,8 @@ class Objects:
         """Whether everything was found as it should be, for what the service and its objects are now."""
         return self._of(part).settled == (fingerprint(part, changes), part.live)
 
-    async def carry_out(self, part: ServiceParts, changes: Plan, work: Work, now: float) -> None:
-        """Write; what is refused becomes a problem that the next decision names, and is tried again each tick."""
+    async def carry_out(self, part: ServiceParts, work: Work, now: float) -> None:
+        """Write all but new Deployments; what is refused is a problem that the next decision names, and tried again."""
         kept = self._of(part)
         if work.problem is not None:
             kept.problems = (work.problem,)
@@ -143,16 +146,10 @@ class Objects:
         if work.orphans:
             kept.problems = tuple([problem for live in work.orphans if (problem := await self._adopt(part, live))])
             return
-        problems: list[ClusterProblem] = []
-        identity_taken = False
+        kept.problems, kept.identity_taken = (), False
         for manifest, why in work.due:
-            if identity_taken and manifest["kind"] == "Deployment":
-                continue  # its pods would run with the rights of somebody else's ServiceAccount
-            problem = await self._write(kept, part, changes, manifest, why, now)
-            problems += [problem] if problem else []
-            taken = problem is not None and problem.reason is Reason.NAME_CONFLICT
-            identity_taken |= taken and manifest["kind"] == "ServiceAccount"
-        kept.problems = tuple(problems)
+            if not (kept.identity_taken and manifest["kind"] == "Deployment"):
+                await self._write(kept, part, manifest, why, now)
         for live in work.unwanted:
             path = live_path(part.spec.key.namespace, live.kind, live.name)
             await delete(self._api, path, live.uid, after_its_pods=live.kind == "Deployment")
@@ -160,13 +157,29 @@ class Objects:
         if work.leftovers:
             await self._prune(kept, part, work.leftovers, now)
 
+    async def create(self, part: ServiceParts, changes: Plan, work: Work, now: float) -> None:
+        """Create Deployments at their first size, after `carry_out` and once there is room for their replicas."""
+        kept = self._of(part)
+        for manifest in () if kept.identity_taken else work.births:
+            size = changes.create[manifest["metadata"]["name"]]
+            await self._write(kept, part, manifest, Due.RENDERED, now, size)
+
     async def _write(
-        self, kept: _Kept, part: ServiceParts, changes: Plan, manifest: Manifest, why: Due, now: float
+        self, kept: _Kept, part: ServiceParts, manifest: Manifest, why: Due, now: float, size: int | None = None
+    ) -> None:
+        problem = await self._refusal(kept, part, manifest, why, now, size)
+        kept.problems += (problem,) if problem else ()
+        taken = problem is not None and problem.reason is Reason.NAME_CONFLICT
+        kept.identity_taken |= taken and manifest["kind"] == "ServiceAccount"
+
+    async def _refusal(
+        self, kept: _Kept, part: ServiceParts, manifest: Manifest, why: Due, now: float, size: int | None
     ) -> ClusterProblem | None:
+        """Write one manifest, a new Deployment at its size; return why it was refused."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         try:
-            if kind == "Deployment" and name in changes.create:
-                await kept.applier.create_deployment(manifest, changes.create[name], now)
+            if size is not None:
+                await kept.applier.create_deployment(manifest, size, now)
                 kept.created[name] = now
             else:
                 await kept.applier.apply(manifest, part.shown(kind, name), now)
@@ -248,13 +261,22 @@ def _due(
     kept: _Kept, part: ServiceParts, manifests: Iterable[Manifest], changes: Plan, now: float
 ) -> Iterable[tuple[Manifest, Due]]:
     for manifest in manifests:
-        kind, name = manifest["kind"], manifest["metadata"]["name"]
-        if kind == "Deployment" and name in changes.create:
-            # The watch may show our own creation a tick late: it must not be created, or sized, again.
-            if abs(now - kept.created.get(name, -math.inf)) >= WATCH_LAG_SECONDS:
-                yield manifest, Due.RENDERED
-        elif why := kept.applier.due(manifest, part.shown(kind, name), now):
+        if _is_born(manifest, changes):
+            continue
+        if why := kept.applier.due(manifest, part.shown(manifest["kind"], manifest["metadata"]["name"]), now):
             yield manifest, why
+
+
+def _births(kept: _Kept, manifests: Iterable[Manifest], changes: Plan, now: float) -> Iterable[Manifest]:
+    """The watch may show our own creation a tick late: it must not be created, or sized, again."""
+    for manifest in manifests:
+        last = kept.created.get(manifest["metadata"]["name"], -math.inf)
+        if _is_born(manifest, changes) and abs(now - last) >= WATCH_LAG_SECONDS:
+            yield manifest
+
+
+def _is_born(manifest: Manifest, changes: Plan) -> bool:
+    return manifest["kind"] == "Deployment" and manifest["metadata"]["name"] in changes.create
 
 
 def _unwanted(part: ServiceParts, manifests: Iterable[Manifest]) -> Iterable[Live]:

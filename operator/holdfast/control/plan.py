@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import gt, lt
 from types import MappingProxyType
 from typing import Any
 
@@ -25,20 +26,22 @@ from holdfast_engine.rules import Limits
 class Plan:
     """The writes that follow from a decision.
 
-    `accelerators` are rendered; `create` maps new Deployments to their first size; `scale` and `delete` name existing
-    ones.
+    `accelerators` are rendered; `create` maps new Deployments to their first size; `shrink`, `grow` and `delete` name
+    existing ones. What shrinks is written before anything is created or grows: sizes that are written one by one
+    never sum up to more than the larger of what was and what is decided, though the operator die in between.
     """
 
     accelerators: tuple[str, ...]
     context: RenderContext
     create: Mapping[str, int]
-    scale: tuple[tuple[str, PlacementTarget], ...]
+    shrink: tuple[tuple[str, PlacementTarget], ...]
+    grow: tuple[tuple[str, PlacementTarget], ...]
     delete: tuple[str, ...]
 
     @property
     def moves(self) -> bool:
         """Whether sizes change: then the object is looked at once more before anything is written."""
-        return bool(self.create or self.scale or self.delete)
+        return bool(self.create or self.shrink or self.grow or self.delete)
 
 
 Admission = Callable[[LLMService, Accelerator, Remembered | None], int | None]
@@ -76,7 +79,8 @@ def plan(
             deployment_name(part.spec.key.name, name): targets[name].replicas for name in wanted if name not in deployed
         }
         | (_missing(part, activator_name(part.spec.key.name)) if activator else {}),
-        scale=tuple(_resized(targets, deployed)) + tuple(_retired(part, decision, deployed)),
+        shrink=(*_resized(targets, deployed, lt), *_retired(part, decision, deployed)),
+        grow=tuple(_resized(targets, deployed, gt)),
         delete=tuple(_emptied(part, deployed)),
     )
 
@@ -92,12 +96,12 @@ def _size(targets: Mapping[str, PlacementTarget], name: str) -> int:
 
 
 def _resized(
-    targets: Mapping[str, PlacementTarget], deployed: Mapping[str, Deployed]
+    targets: Mapping[str, PlacementTarget], deployed: Mapping[str, Deployed], which: Callable[[int, int], bool]
 ) -> list[tuple[str, PlacementTarget]]:
     return [
         (item.placement.deployment, targets[name])
         for name, item in sorted(deployed.items())
-        if name in targets and targets[name].replicas != item.placement.replicas
+        if name in targets and which(targets[name].replicas, item.placement.replicas)
     ]
 
 
