@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 from e2e.patience import patient
 
@@ -135,24 +136,29 @@ class Kubectl:
         self.wait_for("deployment", deployment, _is_available, seconds, "all replicas")
 
     @contextmanager
-    def recorded(self, kind: str, selector: str, seconds: float) -> Iterator[list[Json]]:
-        """Note each state of the objects with these labels, in the order in which the API server had them."""
-        states: list[Json] = []
-        with self._watching(kind, f"--selector={selector}", patient(seconds)) as objects:
-            reader = threading.Thread(target=lambda: states.extend(objects), daemon=True)
-            reader.start()
-            yield states
+    def recorded(self, kind: str, selector: str, seconds: float) -> Iterator[Callable[[], list[Json]]]:
+        """Note each state of the objects with these labels in the order it had; yields what reads them."""
+        with tempfile.NamedTemporaryFile() as noted:
+            process = self._watch(kind, f"--selector={selector}", patient(seconds), stdout=noted)
+            try:
+                yield lambda: list(_documents(Path(noted.name).read_text(encoding="utf-8").splitlines()))
+            finally:
+                process.kill()
+                process.communicate()
 
     @contextmanager
     def _watching(self, kind: str, which: str, seconds: float) -> Iterator[Iterator[Json]]:
-        command = ["kubectl", "--namespace", self.namespace, "get", kind, which]
-        command += ["--watch", "--output=json", f"--request-timeout={max(1, round(seconds))}s"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = self._watch(kind, which, seconds, stdout=subprocess.PIPE)
         try:
-            yield _documents(process)
+            yield _documents_of(process)
         finally:
             process.kill()
             process.communicate()
+
+    def _watch(self, kind: str, which: str, seconds: float, *, stdout: int | IO[bytes]) -> subprocess.Popen[str]:
+        command = ["kubectl", "--namespace", self.namespace, "get", kind, which]
+        command += ["--watch", "--output=json", f"--request-timeout={max(1, round(seconds))}s"]
+        return subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE, text=True)
 
 
 def condition(found: Json, kind: str) -> Json:
@@ -168,19 +174,24 @@ def _is_available(found: Json) -> bool:
     return current and counts == [wanted] * 3
 
 
-def _documents(process: subprocess.Popen[str]) -> Iterator[Json]:
-    """The JSON documents that kubectl prints one after the other, each as soon as it is complete."""
+def _documents_of(process: subprocess.Popen[str]) -> Iterator[Json]:
+    """What kubectl prints, until it ends."""
     assert process.stdout is not None
-    lines: list[str] = []
-    for line in process.stdout:
-        lines.append(line)
-        if line.rstrip() == "}":
-            yield json.loads("".join(lines))
-            lines.clear()
+    yield from _documents(process.stdout)
     assert process.stderr is not None
     error = process.stderr.read().strip()
     if process.wait() not in {0, None} and "timeout" not in error.lower() and "deadline" not in error.lower():
         raise KubectlError(error)
+
+
+def _documents(printed: Iterable[str]) -> Iterator[Json]:
+    """The JSON documents that kubectl prints one after the other, each as soon as it is complete."""
+    lines: list[str] = []
+    for line in printed:
+        lines.append(line)
+        if line.rstrip() == "}":
+            yield json.loads("".join(lines))
+            lines.clear()
 
 
 def _text(manifest: str | Json | list[Json]) -> str:

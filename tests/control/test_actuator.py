@@ -296,37 +296,42 @@ class Fleet(FakeApi):
 KINDS = ("a10", "h100", "l40s")
 
 
-async def moved(api: Fleet, to: Mapping[str, int], acting: Actuator | None = None) -> None:
+async def moved(api: Fleet, to: Mapping[str, int], acting: Actuator | None = None, now: float = 0.0) -> None:
     """Let one tick of an operator carry out sizes."""
     part = parts(LLMService.parse(api.objects[f"{SERVICES}/chat"]), sizes=api.sizes, ready=api.sizes)
-    await (acting or actuator(api)).act([part], [decision(part, Action.SCALE_UP, **to)], [], [], now=0.0)
+    part = as_watched(part, api)
+    await (acting or actuator(api)).act([part], [decision(part, Action.SCALE_UP, **to)], [], [], now=now)
 
 
 sizes_by_kind = st.dictionaries(st.sampled_from(KINDS), st.integers(0, 3))
 
 
-@given(before=sizes_by_kind, after=sizes_by_kind, writes=st.integers(0, 20))
-async def test_sizes_never_sum_up_to_more_than_before_or_after_though_the_operator_dies_between_two_writes(
-    before: dict[str, int], after: dict[str, int], writes: int
+@given(before=sizes_by_kind, after=sizes_by_kind, writes=st.integers(0, 20), refused=st.sets(st.sampled_from(KINDS)))
+async def test_sizes_never_sum_up_to_more_than_before_or_after_whoever_dies_or_is_refused_between_two_writes(
+    before: dict[str, int], after: dict[str, int], writes: int, refused: set[str]
 ) -> None:
     api, wanted = Fleet(**before), dict.fromkeys(before, 0) | after
     leading = itertools.chain([True] * writes, itertools.repeat(False))
     dying = Actuator(api, Metrics(), Told(), RenderSettings(pod_files={"a.py": ""}), lambda: next(leading))
+    api.refused = frozenset(refused)
     await moved(api, wanted, dying)
+    await moved(api, wanted)
+    assert max(api.sums) <= max(api.sums[0], sum(wanted.values()))
+    api.refused = frozenset()
     await moved(api, wanted)
     assert max(api.sums) <= max(api.sums[0], sum(wanted.values()))
     assert {name: size for name, size in api.sizes.items() if size} == {name: n for name, n in wanted.items() if n}
 
 
-async def test_while_a_size_may_not_shrink_nothing_comes_in_its_place_and_objects_are_kept_all_the_same() -> None:
+@pytest.mark.parametrize("comes", ["a10", "l40s"])
+async def test_for_what_may_not_shrink_so_many_fewer_come_and_no_fewer(comes: str) -> None:
     api = Fleet(h100=2, l40s=0)
     api.refused = frozenset({"h100"})
-    await moved(api, {"a10": 1, "h100": 1, "l40s": 1})
+    await moved(api, {"h100": 1, comes: 1})
     assert api.sizes == {"h100": 2, "l40s": 0}
     assert "/api/v1/namespaces/prod/services/chat" in api.objects
-    api.refused = frozenset()
-    await moved(api, {"a10": 1, "h100": 1, "l40s": 1})
-    assert api.sizes == {"a10": 1, "h100": 1, "l40s": 1}
+    await moved(api, {"h100": 1, comes: 5})
+    assert api.sizes == {"l40s": 0} | {"h100": 2, comes: 4}
 
 
 @pytest.mark.parametrize("comes", ["a10", "l40s"])
@@ -338,6 +343,52 @@ async def test_what_shrinks_does_so_though_what_comes_is_refused(comes: str) -> 
     await moved(api, {"h100": 1, comes: 1}, acting)
     assert api.sizes == {"h100": 1, "l40s": 0}
     assert any("freeze" in problem.message for problem in acting.problems(part))
+
+
+async def test_one_size_that_is_refused_leaves_the_others_alone() -> None:
+    api = Fleet(a10=1, h100=1, l40s=1)
+    api.refused = frozenset({"a10"})
+    await moved(api, {"a10": 2, "h100": 2, "l40s": 2})
+    assert api.sizes == {"a10": 1, "h100": 2, "l40s": 2}
+
+
+async def test_what_cannot_be_created_stays_a_problem_though_the_api_server_is_silent_for_a_moment() -> None:
+    class Silent(Fleet):
+        silent = False
+
+        async def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+            if self.silent and path.endswith("/scale"):
+                raise ApiUnreachable("the connection was lost")
+            return await super().request(method, path, **more)
+
+    api = Silent(h100=2)
+    part = parts(LLMService.parse(api.objects[f"{SERVICES}/chat"]), sizes=api.sizes)
+    acting = actuator(api)
+    api.refused = frozenset({"a10"})
+    await moved(api, {"h100": 2, "a10": 1}, acting)
+    told = acting.problems(part)
+    assert [problem.reason for problem in told] == [Reason.APPLY_FAILED]
+    api.silent = True
+    await moved(api, {"h100": 1, "a10": 1}, acting, now=10.0)
+    assert acting.problems(part) == told
+    api.silent, api.refused = False, frozenset()
+    await moved(api, {"h100": 1, "a10": 1}, acting, now=60.0)
+    assert (acting.problems(part), api.sizes) == ((), {"h100": 1, "a10": 1})
+
+
+async def test_what_cannot_be_deleted_leaves_sizes_alone() -> None:
+    class Keeping(Fleet):
+        async def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+            if method == "DELETE":
+                raise ApiError(403, "nobody deletes here")
+            return await super().request(method, path, **more)
+
+    api, told = Keeping(h100=1, l40s=1), Told()
+    budget = {"kind": "PodDisruptionBudget", "metadata": {"name": "chat", "ownerReferences": [{"uid": "uid-chat"}]}}
+    api.put_object("/apis/policy/v1/namespaces/prod/poddisruptionbudgets/chat", budget)
+    await moved(api, {"a10": 1, "h100": 0, "l40s": 0}, actuator(api, told))
+    assert api.sizes == {"a10": 1, "h100": 0, "l40s": 0}
+    assert told.errors == ["act"]
 
 
 async def test_what_is_refused_is_tried_ever_more_rarely_and_at_once_where_it_is_something_else() -> None:

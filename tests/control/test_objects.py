@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.act.api import ApiError, ApiUnreachable
+from holdfast.act.apply import WATCH_LAG_SECONDS
 from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
 from holdfast.control.objects import Objects
@@ -55,8 +56,9 @@ class World:
         part, decided = as_watched(self.part, self.api), self._decided()
         changes = plan(part, decided, Inventory(()), pod_monitor=True, admission=lambda *_: 7)
         work = self.objects.work(part, changes, self.now)
-        await self.objects.carry_out(part, work, self.now)
-        await self.objects.create(part, changes, work, self.now)
+        births = await self.objects.apply(part, work, self.now)
+        await self.objects.create(part, births, changes.births, self.now)
+        await self.objects.clear_away(part, work, self.now)
         return self.api.writes()
 
     async def settle(self) -> None:
@@ -83,6 +85,15 @@ def files(world: World) -> str:
 
 
 OWNED = [f"{CORE}/services/chat", f"{CORE}/serviceaccounts/chat", BUDGET, MONITOR]
+
+
+async def test_what_was_just_created_is_not_sized_again_while_the_watch_is_behind() -> None:
+    world = World()
+    world.part = parts(world.part.service)
+    assert ("PATCH", DEPLOYMENT) in await world.tick()
+    world.api.edit(DEPLOYMENT, {"spec": {"replicas": 7}})
+    assert await world.tick(WATCH_LAG_SECONDS - 1.0) == []
+    assert ("PATCH", DEPLOYMENT) in await world.tick(1.0)
 
 
 @pytest.mark.parametrize("path", [*OWNED, "files"])
@@ -541,8 +552,9 @@ class Resting:
             activator=self.objects.has_activator(part),
         )
         work = self.objects.work(part, changes, self.now)
-        await self.objects.carry_out(part, work, self.now)
-        await self.objects.create(part, changes, work, self.now)
+        births = await self.objects.apply(part, work, self.now)
+        await self.objects.create(part, births, changes.births, self.now)
+        await self.objects.clear_away(part, work, self.now)
         return self.api.writes()
 
     def selector(self) -> dict[str, str]:

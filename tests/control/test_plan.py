@@ -33,6 +33,22 @@ def test_a_size_that_differs_is_scaled_and_one_that_stands_is_not() -> None:
     assert [(name, target.replicas, target.observed_replicas) for name, target in changes.grow] == [("chat-h100", 3, 1)]
 
 
+def test_what_did_not_shrink_leaves_so_many_fewer_places_to_what_comes_but_not_to_the_activator() -> None:
+    part = parts(llmservice(accelerators=[{"name": name} for name in "ghl"]), sizes={"g": 0, "h": 9, "l": 1})
+    decided = planned(part, decision(part, Action.SCALE_UP, g=1, h=0, l=4))
+    made = dataclasses.replace(decided, create={"chat-a": 2}, activator={"chat-activator": 1})
+
+    def coming(places: int) -> tuple[dict[str, int], list[int]]:
+        left = made.without(places)
+        return dict(left.births), [target.replicas for _, target in left.grow]
+
+    assert coming(0) == ({"chat-a": 2, "chat-activator": 1}, [1, 4])
+    assert coming(1) == ({"chat-a": 1, "chat-activator": 1}, [1, 4])
+    assert coming(3) == ({"chat-a": 0, "chat-activator": 1}, [0, 4])
+    assert coming(4) == ({"chat-a": 0, "chat-activator": 1}, [0, 3])
+    assert coming(99) == ({"chat-a": 0, "chat-activator": 1}, [0, 1])
+
+
 def test_holding_moves_nothing() -> None:
     part = parts(sizes={"h100": 2}, ready={"h100": 2})
     assert not planned(part, decision(part, Action.HOLD, h100=2)).moves

@@ -259,15 +259,29 @@ class Actuator:
         running: Mapping[str, float],
         now: float,
     ) -> None:
-        await self._objects.carry_out(part, work, now)
-        for deployment, target in changes.shrink:
-            await self._scale(part, deployment, target, running)
-        await self._objects.create(part, changes, work, now)
-        for deployment, target in changes.grow:
-            await self._scale(part, deployment, target, running)
+        births = await self._objects.apply(part, work, now)
+        refused = await self._resize(part, changes.shrink, running)
+        coming = changes.without(sum((target.observed_replicas or 0) - target.replicas for target, _ in refused))
+        await self._objects.create(part, births, coming.births, now)
+        refused += await self._resize(part, coming.grow, running)
+        await self._objects.clear_away(part, work, now)
         for name in changes.delete:
             shown = part.shown("Deployment", name)
             await delete(self._api, deployment_path(decision.key.namespace, name), shown.uid if shown else "")
+        if refused:
+            raise refused[0][1]
+
+    async def _resize(
+        self, part: ServiceParts, sizes: Iterable[tuple[str, PlacementTarget]], running: Mapping[str, float]
+    ) -> list[tuple[PlacementTarget, ApiError | scale.StaleDecision]]:
+        """Set the sizes of Deployments, each on its own; return those that stay as they are, and why."""
+        failed: list[tuple[PlacementTarget, ApiError | scale.StaleDecision]] = []
+        for deployment, target in sizes:
+            try:
+                await self._scale(part, deployment, target, running)
+            except (ApiError, scale.StaleDecision) as error:
+                failed.append((target, error))
+        return failed
 
     async def _scale(
         self, part: ServiceParts, deployment: str, target: PlacementTarget, running: Mapping[str, float]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,9 +64,9 @@ class _Kept:
     applier: Applier
     generation: int = 0  # of the spec that was last worked on
     problems: tuple[ClusterProblem, ...] = ()
+    unborn: tuple[ClusterProblem, ...] = ()  # why Deployments could not be created, when that was last tried
     settled: object = None  # the fingerprint under which everything was found as it should be
     holding: bool = False  # clients are led to the activator, as the API server has it
-    identity_taken: bool = False  # pods would run with the rights of somebody else's ServiceAccount
     created: dict[str, float] = field(default_factory=dict)  # Deployments by name
     pruned: tuple[tuple[Live, ...], float] = ((), -math.inf)
 
@@ -84,7 +84,8 @@ class Objects:
 
         An edit may be what mends them: what another generation of the spec could not be written for is no news of this.
         """
-        return self._of(part).problems
+        kept = self._of(part)
+        return (*kept.problems, *kept.unborn)
 
     def refused(self, part: ServiceParts, message: str) -> None:
         """Another write for a service was refused: a problem beside those of its objects, until the next ones."""
@@ -110,7 +111,7 @@ class Objects:
         kept = self._of(part)
         pruning = _leftovers_due(kept, part, now)
         current = (fingerprint(part, changes), part.live)
-        if kept.settled == current and not changes.create and not pruning:
+        if kept.settled == current and not changes.births and not pruning:
             return Work()
         orphans = tuple(
             live for live in part.live if live.orphan and live.orphan.falls_to(part.spec.key.name, part.born)
@@ -121,15 +122,16 @@ class Objects:
             manifests = render(part.service, changes.accelerators, self._settings, changes.context)
         except Exception as error:  # of a template that the API server took, and no pod is like
             return Work(problem=_not_rendered(kept, part, error))
+        births = [m for m in manifests if m["kind"] == "Deployment" and m["metadata"]["name"] in changes.births]
         work = Work(
-            due=tuple(_due(kept, part, manifests, changes, now)),
-            births=tuple(_births(kept, manifests, changes, now)),
+            due=tuple(_due(kept, part, (manifest for manifest in manifests if manifest not in births), now)),
+            births=tuple(manifest for manifest in births if not _is_known(kept, manifest, now)),
             unwanted=tuple(_unwanted(part, manifests)),
             leftovers=tuple(live for live in pruning if (live.kind, live.name) not in _identities(manifests)),
         )
         settled = all(kept.applier.is_settled(m, part.shown(m["kind"], m["metadata"]["name"])) for m in manifests)
-        if settled and not (work.due or work.births or work.unwanted):
-            kept.settled, kept.problems = current, ()
+        if settled and not work.due and not work.unwanted:
+            kept.settled, kept.problems, kept.unborn = current, (), ()
         kept.holding = changes.context.holding and kept.settled == current
         return work
 
@@ -137,19 +139,45 @@ class Objects:
         """Whether everything was found as it should be, for what the service and its objects are now."""
         return self._of(part).settled == (fingerprint(part, changes), part.live)
 
-    async def carry_out(self, part: ServiceParts, work: Work, now: float) -> None:
-        """Write all but new Deployments; what is refused is a problem that the next decision names, and tried again."""
+    async def apply(self, part: ServiceParts, work: Work, now: float) -> tuple[Manifest, ...]:
+        """Write what is there already or has no size; return the Deployments that may be created then.
+
+        What is refused becomes a problem that the next decision names, and is tried again.
+        """
         kept = self._of(part)
         if work.problem is not None:
             kept.problems = (work.problem,)
-            return
+            return ()
         if work.orphans:
             kept.problems = tuple([problem for live in work.orphans if (problem := await self._adopt(part, live))])
-            return
-        kept.problems, kept.identity_taken = (), False
+            return ()
+        problems: list[ClusterProblem] = []
+        identity_taken = False
         for manifest, why in work.due:
-            if not (kept.identity_taken and manifest["kind"] == "Deployment"):
-                await self._write(kept, part, manifest, why, now)
+            if identity_taken and manifest["kind"] == "Deployment":
+                continue  # its pods would run with the rights of somebody else's ServiceAccount
+            shown = part.shown(manifest["kind"], manifest["metadata"]["name"])
+            problem = await self._write(part, manifest, why, kept.applier.apply(manifest, shown, now))
+            problems += [problem] if problem else []
+            taken = problem is not None and problem.reason is Reason.NAME_CONFLICT
+            identity_taken |= taken and manifest["kind"] == "ServiceAccount"
+        kept.problems = tuple(problems)
+        return () if identity_taken else work.births
+
+    async def create(
+        self, part: ServiceParts, births: Iterable[Manifest], sizes: Mapping[str, int], now: float
+    ) -> None:
+        """Create those Deployments that have a size, which is their first; what is refused is a problem as well."""
+        kept, problems = self._of(part), []
+        for manifest in births:
+            if size := sizes.get(manifest["metadata"]["name"], 0):
+                problem = await self._write(part, manifest, Due.RENDERED, _create(kept, manifest, size, now))
+                problems += [problem] if problem else []
+        kept.unborn = tuple(problems)
+
+    async def clear_away(self, part: ServiceParts, work: Work, now: float) -> None:
+        """Delete what is no longer wanted."""
+        kept = self._of(part)
         for live in work.unwanted:
             path = live_path(part.spec.key.namespace, live.kind, live.name)
             await delete(self._api, path, live.uid, after_its_pods=live.kind == "Deployment")
@@ -157,32 +185,13 @@ class Objects:
         if work.leftovers:
             await self._prune(kept, part, work.leftovers, now)
 
-    async def create(self, part: ServiceParts, changes: Plan, work: Work, now: float) -> None:
-        """Create Deployments at their first size, after `carry_out` and once there is room for their replicas."""
-        kept = self._of(part)
-        for manifest in () if kept.identity_taken else work.births:
-            size = changes.create[manifest["metadata"]["name"]]
-            await self._write(kept, part, manifest, Due.RENDERED, now, size)
-
     async def _write(
-        self, kept: _Kept, part: ServiceParts, manifest: Manifest, why: Due, now: float, size: int | None = None
-    ) -> None:
-        problem = await self._refusal(kept, part, manifest, why, now, size)
-        kept.problems += (problem,) if problem else ()
-        taken = problem is not None and problem.reason is Reason.NAME_CONFLICT
-        kept.identity_taken |= taken and manifest["kind"] == "ServiceAccount"
-
-    async def _refusal(
-        self, kept: _Kept, part: ServiceParts, manifest: Manifest, why: Due, now: float, size: int | None
+        self, part: ServiceParts, manifest: Manifest, why: Due, writing: Awaitable[None]
     ) -> ClusterProblem | None:
-        """Write one manifest, a new Deployment at its size; return why it was refused."""
+        """Write one manifest; return why it was refused."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         try:
-            if size is not None:
-                await kept.applier.create_deployment(manifest, size, now)
-                kept.created[name] = now
-            else:
-                await kept.applier.apply(manifest, part.shown(kind, name), now)
+            await writing
         except ForeignObject as conflict:
             return ClusterProblem(Reason.NAME_CONFLICT, conflict.message)
         except ApiError as error:
@@ -232,7 +241,7 @@ class Objects:
         if kept is None or kept.uid != part.spec.uid:
             kept = self._kept[part.spec.key] = _Kept(part.spec.uid, Applier(self._api))
         if kept.generation != part.spec.generation:
-            kept.generation, kept.problems = part.spec.generation, ()
+            kept.generation, kept.problems, kept.unborn = part.spec.generation, (), ()
         return kept
 
 
@@ -257,26 +266,20 @@ def _not_rendered(kept: _Kept, part: ServiceParts, error: Exception) -> ClusterP
     return problem
 
 
-def _due(
-    kept: _Kept, part: ServiceParts, manifests: Iterable[Manifest], changes: Plan, now: float
-) -> Iterable[tuple[Manifest, Due]]:
+def _due(kept: _Kept, part: ServiceParts, manifests: Iterable[Manifest], now: float) -> Iterable[tuple[Manifest, Due]]:
     for manifest in manifests:
-        if _is_born(manifest, changes):
-            continue
         if why := kept.applier.due(manifest, part.shown(manifest["kind"], manifest["metadata"]["name"]), now):
             yield manifest, why
 
 
-def _births(kept: _Kept, manifests: Iterable[Manifest], changes: Plan, now: float) -> Iterable[Manifest]:
+def _is_known(kept: _Kept, deployment: Manifest, now: float) -> bool:
     """The watch may show our own creation a tick late: it must not be created, or sized, again."""
-    for manifest in manifests:
-        last = kept.created.get(manifest["metadata"]["name"], -math.inf)
-        if _is_born(manifest, changes) and abs(now - last) >= WATCH_LAG_SECONDS:
-            yield manifest
+    return abs(now - kept.created.get(deployment["metadata"]["name"], -math.inf)) < WATCH_LAG_SECONDS
 
 
-def _is_born(manifest: Manifest, changes: Plan) -> bool:
-    return manifest["kind"] == "Deployment" and manifest["metadata"]["name"] in changes.create
+async def _create(kept: _Kept, deployment: Manifest, size: int, now: float) -> None:
+    await kept.applier.create_deployment(deployment, size, now)
+    kept.created[deployment["metadata"]["name"]] = now
 
 
 def _unwanted(part: ServiceParts, manifests: Iterable[Manifest]) -> Iterable[Live]:

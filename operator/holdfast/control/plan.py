@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import gt, lt
 from types import MappingProxyType
 from typing import Any
@@ -26,22 +26,42 @@ from holdfast_engine.rules import Limits
 class Plan:
     """The writes that follow from a decision.
 
-    `accelerators` are rendered; `create` maps new Deployments to their first size; `shrink`, `grow` and `delete` name
-    existing ones. What shrinks is written before anything is created or grows: sizes that are written one by one
-    never sum up to more than the larger of what was and what is decided, though the operator die in between.
+    `accelerators` are rendered; `create` maps new Deployments to their first size, `activator` does so for one that
+    holds requests; `shrink`, `grow` and `delete` name existing ones. What shrinks is written before anything is created
+    or grows: sizes that are written one by one never sum up to more than the larger of what was and what is decided,
+    though the operator die in between.
     """
 
     accelerators: tuple[str, ...]
     context: RenderContext
     create: Mapping[str, int]
+    activator: Mapping[str, int]
     shrink: tuple[tuple[str, PlacementTarget], ...]
     grow: tuple[tuple[str, PlacementTarget], ...]
     delete: tuple[str, ...]
 
     @property
+    def births(self) -> Mapping[str, int]:
+        """All new Deployments with their first size."""
+        return {**self.create, **self.activator}
+
+    @property
     def moves(self) -> bool:
         """Whether sizes change: then the object is looked at once more before anything is written."""
-        return bool(self.create or self.shrink or self.grow or self.delete)
+        return bool(self.births or self.shrink or self.grow or self.delete)
+
+    def without(self, places: int) -> Plan:
+        """Return the same with so many fewer replicas that come: what did not shrink still has their places."""
+        create = {}
+        for name, size in self.create.items():
+            create[name] = max(0, size - places)
+            places -= size - create[name]
+        grow = []
+        for name, target in self.grow:
+            size = max(target.observed_replicas or 0, target.replicas - places)
+            places -= target.replicas - size
+            grow.append((name, replace(target, replicas=size)))
+        return replace(self, create=create, grow=tuple(grow))
 
 
 Admission = Callable[[LLMService, Accelerator, Remembered | None], int | None]
@@ -77,8 +97,8 @@ def plan(
         ),
         create={
             deployment_name(part.spec.key.name, name): targets[name].replicas for name in wanted if name not in deployed
-        }
-        | (_missing(part, activator_name(part.spec.key.name)) if activator else {}),
+        },
+        activator=_missing(part, activator_name(part.spec.key.name)) if activator else {},
         shrink=(*_resized(targets, deployed, lt), *_retired(part, decision, deployed)),
         grow=tuple(_resized(targets, deployed, gt)),
         delete=tuple(_emptied(part, deployed)),
