@@ -21,14 +21,33 @@ _LEAVING, _COMING = (
 _SIZES = {"scaled": 2, "pinned": 2, "single": 1}
 
 
+_FULL = "example.com/full"
+_ON_FULL = [{**each, "nodeSelector": {"kubernetes.io/os": "linux"}, "resource": _FULL} for each in (_LEAVING, _COMING)]
+
+
 @pytest.fixture(scope="module")
-def history(operator: None, place: Kubectl) -> dict[str, list[Json]]:
+def crowd(operator: None, place: Kubectl) -> Iterator[None]:
+    """Two services that hold all GPUs of a kind, where scaling.max has room for more."""
+    nodes.set_node_capacity({_FULL: 3})
+    crowding = [_service(name, size, most=4) for name, size in (("crowded", 2), ("crowding", 1))]
+    for made in crowding:
+        made["spec"]["accelerators"] = _ON_FULL
+    place.apply(crowding)
+    yield
+    nodes.set_node_capacity({_FULL: None})
+
+
+@pytest.fixture(scope="module")
+def history(crowd: None, place: Kubectl) -> dict[str, list[Json]]:
     """All states of the Deployments while every service leaves the cheaper accelerator, which an edit forbids."""
     place.apply([_service(name, size) for name, size in _SIZES.items()])
+    for name, size in (("crowding", 1), ("crowded", 2)):
+        place.wait_for("llms", name, lambda found, size=size: _serves(found, "leaving", size), _SECONDS, "Ready")
+    place.patch("llms", "crowded", {"spec": {"accelerators": [{**_ON_FULL[0], "max": 0}, _ON_FULL[1]]}})
     for name, size in _SIZES.items():
         place.wait_for("llms", name, lambda found, size=size: _serves(found, "leaving", size), _SECONDS, "Ready")
     with place.recorded("deployments", "holdfast.dev/service", 5.0 * _SECONDS) as states:
-        place.wait_until(lambda: {_owner(state) for state in states()} == set(_SIZES), 30, "what there is at first")
+        place.wait_until(lambda: {_owner(state) for state in states()} >= set(_SIZES), 30, "what there is at first")
         for name in _SIZES:
             place.patch("llms", name, {"spec": {"accelerators": [{**_LEAVING, "max": 0}, _COMING]}})
         for name, size in _SIZES.items():
@@ -49,8 +68,16 @@ def test_somebody_serves_all_the_time(history: dict[str, list[Json]], name: str)
     assert min(_sums(history[name], lambda state: int(state["status"].get("readyReplicas", 0)))) >= 1
 
 
-def _service(name: str, size: int) -> Json:
-    made = stack.small_service(name, min=size, max=size)
+def test_on_nodes_full_of_others_a_service_takes_the_places_of_its_own(
+    history: dict[str, list[Json]], place: Kubectl
+) -> None:
+    told = place.wait_for("llms", "crowded", lambda found: _serves(found, "coming", 2), _SECONDS, "moved")
+    assert condition(told, "CapacityAvailable")["status"] == "True"
+    assert place.get_json("deployment", "crowding-leaving")["spec"]["replicas"] == 1
+
+
+def _service(name: str, size: int, most: int = 0) -> Json:
+    made = stack.small_service(name, min=size, max=most or size)
     made["spec"]["accelerators"] = [_LEAVING, _COMING]
     if name == "pinned":
         made["spec"] |= {"replicas": size, "scaling": {"min": 1, "max": size}}

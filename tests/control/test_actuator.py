@@ -328,19 +328,31 @@ async def test_for_what_may_not_shrink_so_many_fewer_come_and_no_fewer(comes: st
     api = Fleet(h100=2, l40s=0)
     api.refused = frozenset({"h100"})
     await moved(api, {"h100": 1, comes: 1})
-    assert api.sizes == {"h100": 2, "l40s": 0}
+    assert api.total == 2
     assert "/api/v1/namespaces/prod/services/chat" in api.objects
     await moved(api, {"h100": 1, comes: 5})
     assert api.sizes == {"l40s": 0} | {"h100": 2, comes: 4}
 
 
-@pytest.mark.parametrize("comes", ["a10", "l40s"])
-async def test_what_shrinks_does_so_though_what_comes_is_refused(comes: str) -> None:
+async def test_nothing_goes_for_a_deployment_that_cannot_be_created_and_no_change_is_told() -> None:
+    api, told = Fleet(h100=1), Told()
+    api.refused = frozenset({"a10"})
+    part = parts(LLMService.parse(api.objects[f"{SERVICES}/chat"]), sizes=api.sizes)
+    acting = actuator(api, told)
+    await moved(api, {"h100": 0, "a10": 1}, acting)
+    assert (api.sizes, told.done) == ({"h100": 1}, [])
+    assert any("freeze" in problem.message for problem in acting.problems(part))
+    api.refused = frozenset()
+    await moved(api, {"h100": 0, "a10": 1}, acting, now=60.0)
+    assert (api.sizes, told.done) == ({"h100": 0, "a10": 1}, [Action.SCALE_UP])
+
+
+async def test_what_shrinks_does_so_though_what_is_there_may_not_grow() -> None:
     api = Fleet(h100=2, l40s=0)
-    api.refused = frozenset({comes})
+    api.refused = frozenset({"l40s"})
     part = parts(LLMService.parse(api.objects[f"{SERVICES}/chat"]), sizes=api.sizes)
     acting = actuator(api)
-    await moved(api, {"h100": 1, comes: 1}, acting)
+    await moved(api, {"h100": 1, "l40s": 1}, acting)
     assert api.sizes == {"h100": 1, "l40s": 0}
     assert any("freeze" in problem.message for problem in acting.problems(part))
 

@@ -1,10 +1,11 @@
 """From a decision to the writes that follow from it."""
 
 import dataclasses
+from collections.abc import Iterable
 
 from holdfast.control.plan import Plan, plan
 from holdfast.domain.cluster import NodeOffer, Placement, Replica, ReplicaPhase
-from holdfast.domain.decision import Action, Decision
+from holdfast.domain.decision import Action, Decision, PlacementTarget
 from holdfast.domain.taints import Taint
 from holdfast.observe.cluster import ServiceParts
 from holdfast.policy.inventory import Inventory
@@ -33,20 +34,46 @@ def test_a_size_that_differs_is_scaled_and_one_that_stands_is_not() -> None:
     assert [(name, target.replicas, target.observed_replicas) for name, target in changes.grow] == [("chat-h100", 3, 1)]
 
 
-def test_what_did_not_shrink_leaves_so_many_fewer_places_to_what_comes_but_not_to_the_activator() -> None:
-    part = parts(llmservice(accelerators=[{"name": name} for name in "ghl"]), sizes={"g": 0, "h": 9, "l": 1})
-    decided = planned(part, decision(part, Action.SCALE_UP, g=1, h=0, l=4))
-    made = dataclasses.replace(decided, create={"chat-a": 2}, activator={"chat-activator": 1})
+def test_a_new_deployment_begins_empty_where_others_make_room_for_it() -> None:
+    part = parts(sizes={"h100": 3})
+    changes = planned(part, decision(part, Action.SWITCH, h100=2, l40s=1))
+    assert (dict(changes.create), sizes(changes.shrink), sizes(changes.grow)) == (
+        {"chat-l40s": 0}, {"chat-h100": 2}, {"chat-l40s": 1}
+    )  # fmt: skip
+    beside = planned(part, decision(part, Action.SWITCH, h100=3, l40s=1))
+    assert (dict(beside.create), beside.shrink, beside.grow) == ({"chat-l40s": 1}, (), ())
 
-    def coming(places: int) -> tuple[dict[str, int], list[int]]:
-        left = made.without(places)
-        return dict(left.births), [target.replicas for _, target in left.grow]
 
-    assert coming(0) == ({"chat-a": 2, "chat-activator": 1}, [1, 4])
-    assert coming(1) == ({"chat-a": 1, "chat-activator": 1}, [1, 4])
-    assert coming(3) == ({"chat-a": 0, "chat-activator": 1}, [0, 4])
-    assert coming(4) == ({"chat-a": 0, "chat-activator": 1}, [0, 3])
-    assert coming(99) == ({"chat-a": 0, "chat-activator": 1}, [0, 1])
+def test_what_did_not_shrink_leaves_so_many_fewer_places_to_what_comes() -> None:
+    changes = moving()
+    assert [sizes(changes.growing(unmoved(places))) for places in (0, 1, 2, 3, 99)] == [
+        {"chat-g": 1, "chat-l": 4, "chat-n": 2},
+        {"chat-g": 0, "chat-l": 4, "chat-n": 2},
+        {"chat-g": 0, "chat-l": 3, "chat-n": 2},
+        {"chat-g": 0, "chat-l": 2, "chat-n": 2},
+        {"chat-g": 0, "chat-l": 1, "chat-n": 0},
+    ]
+
+
+def test_for_what_cannot_be_created_nothing_goes() -> None:
+    changes = moving()
+    assert changes.lacking([]) == changes
+    lacking = changes.lacking(["chat-n"])
+    assert (sizes(lacking.shrink), sizes(lacking.grow)) == ({"chat-h": 2, "chat-k": 1}, {"chat-g": 1, "chat-l": 4})
+
+
+def moving() -> Plan:
+    """Four kinds change and one is new."""
+    part = parts(llmservice(accelerators=[{"name": name} for name in "ghkln"]), sizes={"g": 0, "h": 9, "k": 2, "l": 1})
+    return planned(part, decision(part, Action.SWITCH, g=1, h=0, k=1, l=4, n=2))
+
+
+def unmoved(places: int) -> list[PlacementTarget]:
+    return [PlacementTarget("h", 0, places)]
+
+
+def sizes(changes: Iterable[tuple[str, PlacementTarget]]) -> dict[str, int]:
+    return {name: target.replicas for name, target in changes}
 
 
 def test_holding_moves_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import NodeOffer, Placement, Replica, ReplicaPhase
@@ -25,27 +26,40 @@ class Contest:
     """One node for each accelerator; pods are scheduled in the order in which they were made, and serve at once.
 
     `offered` GPUs by accelerator, a number alone is of h100; `held` of each by pods of no service that is shown.
+    `same` accelerators are on the node of the one that they name.
     """
 
     def __init__(
-        self, offered: int | Mapping[str, int], services: Mapping[str, tuple[ServiceBuilder, float, int]], held: int = 0
+        self,
+        offered: int | Mapping[str, int],
+        services: Mapping[str, tuple[ServiceBuilder, float, int]],
+        held: int = 0,
+        same: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        self.same = same
         self.offered = {"h100": offered} if isinstance(offered, int) else dict(offered)
         self.held = held
-        self.rates = {name: rate for name, (_, rate, _) in services.items()}
-        self.builders = {name: builder for name, (builder, _, _) in services.items()}
-        self.pods: dict[str, list[Replica]] = {name: [] for name in services}
-        self.size: dict[str, dict[str, int]] = {name: {} for name in services}
+        self.rates: dict[str, float] = {}
+        self.builders: dict[str, ServiceBuilder] = {}
+        self.pods: dict[str, list[Replica]] = {}
+        self.size: dict[str, dict[str, int]] = {}
+        self.sight: dict[str, SignalState] = {}
         self.memory, self.now, self.serial = Memory(), NOW, 0
         self.gave_way: list[str] = []
         self.switched: list[str] = []
         self.last: dict[str, Decision] = {}
-        self.sight = dict.fromkeys(services, SignalState.FRESH)
+        for name, (builder, rate, _) in services.items():
+            self.join(name, builder, rate)
         for name, (builder, _, size) in services.items():
             self._resize(name, builder.spec.accelerators[0].name, size)
 
+    def join(self, name: str, builder: ServiceBuilder, rate: float) -> None:
+        """Let a service come that has no replica yet."""
+        self.builders[name], self.rates[name], self.sight[name] = builder, rate, SignalState.FRESH
+        self.pods[name], self.size[name] = [], {}
+
     def run(self, seconds: float) -> None:
-        model = FixedRates(dict.fromkeys(self.offered, RATE_RPS))
+        model = FixedRates(dict.fromkeys([*self.offered, *self.same], RATE_RPS))
         for _ in range(int(seconds / 5.0)):
             decisions, self.memory = decide(self.snapshot(), self.memory, SETTINGS, model)
             for decision in decisions:
@@ -70,12 +84,16 @@ class Contest:
         return min(1.0, RATE_RPS * self.running(name) / self.rates[name])
 
     def mostly_on(self, name: str) -> str:
-        return max(self.offered, key=lambda on: self.running(name, on))
+        return max([*self.offered, *self.same], key=lambda on: self.running(name, on))
 
     def nodes(self) -> tuple[NodeOffer, ...]:
         return tuple(
-            node(f"n-{on}", gpus, used=self.held + self.running(on=on), kind=on) for on, gpus in self.offered.items()
+            node(f"n-{on}", gpus, used=self.held + self.placed(on), kind=on) for on, gpus in self.offered.items()
         )
+
+    def placed(self, home: str) -> int:
+        """Pods on the node of an accelerator."""
+        return sum(pod.node == f"n-{home}" for pods in self.pods.values() for pod in pods)
 
     def running(self, name: str | None = None, on: str | None = None) -> int:
         pods = (pod for one in (self.pods if name is None else [name]) for pod in self.pods[one])
@@ -113,11 +131,12 @@ class Contest:
         )
         for _, _, name, index in waiting:
             pod = self.pods[name][index]
-            if self.held + self.running(on=pod.accelerator) < self.offered[pod.accelerator]:
+            home = self.same.get(pod.accelerator, pod.accelerator)
+            if self.held + self.placed(home) < self.offered[home]:
                 self.pods[name][index] = replace(
                     pod,
                     phase=ReplicaPhase.READY,
                     scheduled_at=self.now,
                     ready_at=self.now,
-                    node=f"n-{pod.accelerator}",
+                    node=f"n-{home}",
                 )

@@ -311,6 +311,14 @@ def test_a_change_that_cannot_be_made_is_told_while_what_was_there_serves(reason
     assert condition(decision, "Stalled") == (True, reason)
 
 
+def test_whether_a_pinned_size_that_was_refused_could_be_placed_is_not_known() -> None:
+    problem = ClusterProblem(Reason.APPLY_FAILED, "Deployment chat-h100 was not set to 3 replicas: a freeze")
+    decision = decided(ServiceView(CHAT.pinned_to(3), QUIET, replicas(2), problems=(problem,)))
+    assert condition(decision, "CapacityAvailable") == (None, "ApplyFailed")
+    there = decided(ServiceView(CHAT.pinned_to(2), QUIET, replicas(2), problems=(problem,)))
+    assert condition(there, "CapacityAvailable") == (True, "AllPlaced")
+
+
 def test_a_decision_rests_while_nothing_new_is_known_and_wakes_with_the_next_scrape() -> None:
     view = ServiceView(CHAT, QUIET, replicas(1))
     first, memory = decide(a_snapshot(view, scrape=15.0), Memory(), model=MODEL)

@@ -102,13 +102,17 @@ class Applier:
             self._remember(path, manifest, answer, now)
 
     async def create_deployment(self, manifest: Manifest, replicas: int, now: float = 0.0) -> None:
-        """Create a Deployment at its wanted size, so that `replicas` belongs to the scaling manager alone.
+        """Create a Deployment at its first size, so that `replicas` belongs to the scaling manager alone.
 
         Three applies: the scaler creates the whole object (else it would be born with the default size 1), the
-        renderer takes every other field, the scaler then lets go of all but `replicas`.
+        renderer takes every other field, the scaler then lets go of all but `replicas`. One that is there already, and
+        is not shown yet or has lost its labels, is rendered and keeps its size.
         """
         path = object_path(manifest)
         uid = await self._look(path, manifest)
+        if uid:
+            await self.apply(manifest, now=now)
+            return
         sized: Body = {**manifest, "spec": {**manifest["spec"], "replicas": replicas}}
         created = await self._apply(path, _pinned(sized, uid), SCALING)
         uid = created.get("metadata", {}).get("uid", "")

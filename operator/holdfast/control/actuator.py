@@ -234,7 +234,7 @@ class Actuator:
     async def _carry_out(
         self, part: ServiceParts, decision: Decision, changes: Plan, running: Mapping[str, float], now: float
     ) -> bool:
-        """Write all of it, but for what was refused just now; whether the service still was what was decided on."""
+        """Write all of it, but for what was refused just now; whether all Deployments that sizes need are there."""
         key, what = decision.key, (fingerprint(part, changes), part.live, changes)
         work = self._objects.work(part, changes, now)
         if not self._refusals.is_due(key, what, now):
@@ -242,13 +242,12 @@ class Actuator:
         if (changes.moves or work) and not await self._still_wanted(decision):
             return False
         try:
-            await self._write(part, decision, changes, work, running, now)
+            return await self._write(part, decision, changes, work, running, now)
         finally:
             if any(problem.reason is Reason.APPLY_FAILED for problem in self._objects.problems(part)):
                 self._refusals.refused(key, what, now)
             else:
                 self._refusals.forget([key])
-        return True
 
     async def _write(
         self,
@@ -258,18 +257,20 @@ class Actuator:
         work: Work,
         running: Mapping[str, float],
         now: float,
-    ) -> None:
+    ) -> bool:
         births = await self._objects.apply(part, work, now)
+        await self._objects.create(part, births, changes.births, now)
+        missing = [name for name in changes.create if not self._objects.was_created(part, name, now)]
+        changes = changes.lacking(missing)
         refused = await self._resize(part, changes.shrink, running)
-        coming = changes.without(sum((target.observed_replicas or 0) - target.replicas for target, _ in refused))
-        await self._objects.create(part, births, coming.births, now)
-        refused += await self._resize(part, coming.grow, running)
+        refused += await self._resize(part, changes.growing([target for target, _ in refused]), running)
         await self._objects.clear_away(part, work, now)
         for name in changes.delete:
             shown = part.shown("Deployment", name)
             await delete(self._api, deployment_path(decision.key.namespace, name), shown.uid if shown else "")
         if refused:
             raise refused[0][1]
+        return not missing
 
     async def _resize(
         self, part: ServiceParts, sizes: Iterable[tuple[str, PlacementTarget]], running: Mapping[str, float]

@@ -125,7 +125,7 @@ class Objects:
         births = [m for m in manifests if m["kind"] == "Deployment" and m["metadata"]["name"] in changes.births]
         work = Work(
             due=tuple(_due(kept, part, (manifest for manifest in manifests if manifest not in births), now)),
-            births=tuple(manifest for manifest in births if not _is_known(kept, manifest, now)),
+            births=tuple(m for m in births if not self.was_created(part, m["metadata"]["name"], now)),
             unwanted=tuple(_unwanted(part, manifests)),
             leftovers=tuple(live for live in pruning if (live.kind, live.name) not in _identities(manifests)),
         )
@@ -167,13 +167,17 @@ class Objects:
     async def create(
         self, part: ServiceParts, births: Iterable[Manifest], sizes: Mapping[str, int], now: float
     ) -> None:
-        """Create those Deployments that have a size, which is their first; what is refused is a problem as well."""
+        """Create Deployments at their first sizes; what is refused is a problem as well."""
         kept, problems = self._of(part), []
         for manifest in births:
-            if size := sizes.get(manifest["metadata"]["name"], 0):
-                problem = await self._write(part, manifest, Due.RENDERED, _create(kept, manifest, size, now))
-                problems += [problem] if problem else []
+            size = sizes[manifest["metadata"]["name"]]
+            problem = await self._write(part, manifest, Due.RENDERED, _create(kept, manifest, size, now))
+            problems += [problem] if problem else []
         kept.unborn = tuple(problems)
+
+    def was_created(self, part: ServiceParts, deployment: str, now: float) -> bool:
+        """Whether a Deployment is there though the watch may show it a tick late: it must not be created again."""
+        return abs(now - self._of(part).created.get(deployment, -math.inf)) < WATCH_LAG_SECONDS
 
     async def clear_away(self, part: ServiceParts, work: Work, now: float) -> None:
         """Delete what is no longer wanted."""
@@ -270,11 +274,6 @@ def _due(kept: _Kept, part: ServiceParts, manifests: Iterable[Manifest], now: fl
     for manifest in manifests:
         if why := kept.applier.due(manifest, part.shown(manifest["kind"], manifest["metadata"]["name"]), now):
             yield manifest, why
-
-
-def _is_known(kept: _Kept, deployment: Manifest, now: float) -> bool:
-    """The watch may show our own creation a tick late: it must not be created, or sized, again."""
-    return abs(now - kept.created.get(deployment["metadata"]["name"], -math.inf)) < WATCH_LAG_SECONDS
 
 
 async def _create(kept: _Kept, deployment: Manifest, size: int, now: float) -> None:

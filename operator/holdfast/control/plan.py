@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import gt, lt
 from types import MappingProxyType
@@ -27,9 +27,11 @@ class Plan:
     """The writes that follow from a decision.
 
     `accelerators` are rendered; `create` maps new Deployments to their first size, `activator` does so for one that
-    holds requests; `shrink`, `grow` and `delete` name existing ones. What shrinks is written before anything is created
-    or grows: sizes that are written one by one never sum up to more than the larger of what was and what is decided,
-    though the operator die in between.
+    holds requests; `shrink`, `grow` and `delete` name existing ones, and `grow` those that are created first.
+
+    What shrinks is written before anything grows, and new Deployments begin empty where anything does: sizes that are
+    written one by one never sum up to more than the larger of what was and what is decided, though the operator die in
+    between, and nothing goes for what the API server would refuse.
     """
 
     accelerators: tuple[str, ...]
@@ -50,18 +52,29 @@ class Plan:
         """Whether sizes change: then the object is looked at once more before anything is written."""
         return bool(self.births or self.shrink or self.grow or self.delete)
 
-    def without(self, places: int) -> Plan:
-        """Return the same with so many fewer replicas that come: what did not shrink still has their places."""
-        create = {}
-        for name, size in self.create.items():
-            create[name] = max(0, size - places)
-            places -= size - create[name]
+    def lacking(self, missing: Collection[str]) -> Plan:
+        """Return the same where those of `create` could not be created: as many of those that make room stay."""
+        places = sum(target.replicas for name, target in self.grow if name in missing)
+        shrink = []
+        for name, target in self.shrink:
+            size = min(_before(target), target.replicas + places)
+            places -= size - target.replicas
+            shrink.append((name, replace(target, replicas=size)))
+        return replace(self, shrink=tuple(shrink), grow=tuple(item for item in self.grow if item[0] not in missing))
+
+    def growing(self, unmoved: Iterable[PlacementTarget]) -> Sequence[tuple[str, PlacementTarget]]:
+        """Return what grows, where those did not shrink: as many fewer, for they still have their places."""
+        places = sum(_before(target) - target.replicas for target in unmoved)
         grow = []
         for name, target in self.grow:
-            size = max(target.observed_replicas or 0, target.replicas - places)
+            size = max(_before(target), target.replicas - places)
             places -= target.replicas - size
             grow.append((name, replace(target, replicas=size)))
-        return replace(self, create=create, grow=tuple(grow))
+        return grow
+
+
+def _before(target: PlacementTarget) -> int:
+    return target.observed_replicas or 0
 
 
 Admission = Callable[[LLMService, Accelerator, Remembered | None], int | None]
@@ -86,6 +99,9 @@ def plan(
     deployed = {item.placement.accelerator: item for item in part.deployed}
     listed = [option.name for option in part.spec.accelerators]
     wanted = tuple(name for name in listed if name in deployed or _size(targets, name) > 0)
+    first = {deployment_name(part.spec.key.name, name): targets[name] for name in wanted if name not in deployed}
+    shrink = (*_resized(targets, deployed, lt), *_retired(part, decision, deployed))
+    later = [(name, replace(target, observed_replicas=0)) for name, target in first.items()] if shrink else []
     return Plan(
         accelerators=wanted,
         context=RenderContext(
@@ -95,12 +111,10 @@ def plan(
             limits=tuple(sorted(limits.items())),
             holding=decision.holding,
         ),
-        create={
-            deployment_name(part.spec.key.name, name): targets[name].replicas for name in wanted if name not in deployed
-        },
+        create={name: 0 if shrink else target.replicas for name, target in first.items()},
         activator=_missing(part, activator_name(part.spec.key.name)) if activator else {},
-        shrink=(*_resized(targets, deployed, lt), *_retired(part, decision, deployed)),
-        grow=tuple(_resized(targets, deployed, gt)),
+        shrink=shrink,
+        grow=(*_resized(targets, deployed, gt), *later),
         delete=tuple(_emptied(part, deployed)),
     )
 

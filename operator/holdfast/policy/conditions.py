@@ -270,8 +270,9 @@ def capacity_available(view: View, sizes: Sizes) -> ConditionValue:
     if setback is not None:
         text = f"{setback.accelerator} is out ({setback.detail}), tried again at {_clock(setback.until)}"
         return ConditionValue(kind, False, Reason.ACCELERATOR_UNAVAILABLE, text)
-    refused = _problem(view, capacity=False)
-    if refused is not None and refused.reason is Reason.APPLY_FAILED and view.size < sizes.after:
+    refused, pinned = _problem(view, capacity=False), view.spec.pinned_replicas
+    wanted = sizes.after if pinned is None else pinned
+    if refused is not None and refused.reason is Reason.APPLY_FAILED and view.size < wanted:
         return ConditionValue(kind, None, refused.reason, refused.message)
     return ALL_PLACED
 

@@ -131,8 +131,9 @@ def _housed(claims: Mapping[ServiceKey, Claim], inventory: Inventory) -> dict[Se
         place = claim.option.resource, inventory.room(claim.option).names, claim.option.gpus_per_replica
         if place not in most:
             most[place] = inventory.gpus(*place) // claim.option.gpus_per_replica
-        if place[1] and most[place] + claim.outside < claim.least:
-            found[key] = replace(claim, least=most[place] + claim.outside)
+        own = most[place] + claim.outside + claim.handed_over // claim.option.gpus_per_replica
+        if place[1] and own < claim.least:
+            found[key] = replace(claim, least=own)
     return found
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.service import AcceleratorOption
 from holdfast.policy.fleet_claims import Claim
+from holdfast.policy.leaving import is_forbidden
 from holdfast.policy.placement import Option
 from holdfast.policy.replicas import Group
 from holdfast.policy.sizes import Sizes
+from holdfast.policy.sizing import MOST_REPLICAS
 from holdfast.policy.view import View
 
 REFUSALS = frozenset({Reason.QUOTA_EXCEEDED, Reason.PODS_FORBIDDEN})
@@ -50,7 +52,8 @@ def claim_of(view: View, sizes: Sizes) -> Claim:
         outside=min(want, outside),
         short=bool(own.short),
         waits=any(view.part(name).short for name in _beside(view)),
-        kept=tuple(part for part in parts if part not in beside),
+        kept=(kept := tuple(part for part in parts if part not in beside)),
+        handed_over=min(_in_place(view, kept), chosen.option.gpus_per_replica * max(0, want - running)),
         beside=beside,
         elsewhere=tuple(_elsewhere(view, option) for option in view.considered if _may_move(view, option)),
     )
@@ -67,6 +70,23 @@ def _stays(view: View, wanted: Mapping[str, int] | None) -> tuple[tuple[Accelera
         replicas = part.size if wanted is None else wanted.get(name, 0)
         found[name] = _allowed(view, part, replicas) if name in _beside(view) else replicas
     return tuple((option, found[option.name]) for option in view.spec.accelerators if found.get(option.name))
+
+
+def _in_place(view: View, kept: Sequence[tuple[AcceleratorOption, int]]) -> int:
+    """GPUs, on the nodes of the chosen accelerator, that replicas of forbidden ones leave to the next ones.
+
+    A replica that no spec lists any more holds as many as one of the chosen accelerator, as far as anybody knows.
+    """
+    staying, found = {option.name: (option, replicas) for option, replicas in kept}, 0
+    for group in view.others:
+        option, replicas = staying.get(group.accelerator, (view.chosen.belief.option, MOST_REPLICAS))
+        here = sum(
+            replica.accelerator == group.accelerator and replica.node in view.chosen.room.names
+            for replica in view.service.replicas
+        )
+        if is_forbidden(view, group) and option.resource == view.chosen.belief.option.resource:
+            found += min(here, replicas) * option.gpus_per_replica
+    return found
 
 
 def _allowed(view: View, group: Group, want: int) -> int:

@@ -25,7 +25,7 @@ def chosen_move(view: View, goal: Mapping[str, int]) -> Move:
     groups, pair = view.groups, view.chosen.pair
     here, rest = parted(group_on(groups, view.chosen.name), goal[view.chosen.name])
     left = [group for group in _with_laggard(view, view.others) if not _is_vain(view, group)]
-    forbidden = {group.accelerator for group in left if _is_forbidden(view, group)}
+    forbidden = {group.accelerator for group in left if is_forbidden(view, group)}
     both: tuple[Group, ...] = (here,)
     if pair is not None:
         other, _ = parted(group_on(groups, pair.accelerator), goal[pair.accelerator])
@@ -52,8 +52,11 @@ def chosen_move(view: View, goal: Mapping[str, int]) -> Move:
 
 
 def _needed(view: View, left: Sequence[Group]) -> dict[str, int]:
-    """Replicas of the chosen accelerator and its pair that must serve before others go."""
+    """Replicas of the chosen accelerator and its pair that must serve before others go: no more than are granted."""
     asked = min(view.chosen.replicas, _to_be_had(view, view.chosen, left))
+    if view.granted is not None:
+        pair = view.chosen.pair
+        asked = min(asked, view.granted.replicas + (0 if pair is None else pair.share(asked)))
     parts = view.chosen.parts_of(0 if view.asleep else max(1, asked))
     return dict(reversed(parts.items()))
 
@@ -142,7 +145,7 @@ def _regular(view: View) -> frozenset[str]:
     return frozenset([option.name for option in view.spec.accelerators if not option.spot])
 
 
-def _is_forbidden(view: View, group: Group) -> bool:
+def is_forbidden(view: View, group: Group) -> bool:
     """Whether the spec or the objectives rule it out: it will not be asked for again."""
     option = view.option(group.accelerator)
     return option is None or option.barred or option.allowed < 1 or not option.belief.feasible

@@ -1,0 +1,61 @@
+"""Services that leave an accelerator for another one on the same nodes, which are full of services."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.domain.service import AcceleratorOption
+from tests.builders import ServiceBuilder, accelerator, service
+from tests.policy.contest import Contest
+
+ON_IT = (("kind", "h100"),)
+BEFORE, AFTER = (accelerator(name, node_selector=ON_IT) for name in ("h100", "next"))
+FORBIDDEN = accelerator("h100", node_selector=ON_IT, max_replicas=0)
+
+
+def moving(name: str, size: int, most: int) -> ServiceBuilder:
+    return service(name).with_replicas_between(size, most).with_accelerators(BEFORE, AFTER)
+
+
+def full(gpus: int, most: int, *names: str, size: int = 2) -> Contest:
+    """A node full of services of so many replicas, each of which has served for a while."""
+    services = {name: (moving(name, size, most), 1.0, size) for name in names}
+    contest = Contest(gpus, services, same={"next": "h100"})
+    contest.run(120.0)
+    return contest
+
+
+def leave(contest: Contest, name: str, *listed: AcceleratorOption) -> None:
+    contest.builders[name] = contest.builders[name].with_accelerators(*listed)
+
+
+@pytest.mark.parametrize("most", [3, 4, 6])
+@pytest.mark.parametrize("listed", [(FORBIDDEN, AFTER), (AFTER,)], ids=["forbidden", "renamed"])
+def test_who_leaves_takes_the_places_of_its_own_one_by_one(most: int, listed: tuple[AcceleratorOption, ...]) -> None:
+    contest = full(4, most, "moving", "other")
+    leave(contest, "moving", *listed)
+    contest.run(600.0)
+    assert contest.size["moving"] == {"h100": 0, "next": 2}
+    assert contest.size["other"] == {"h100": 2}
+    assert contest.gave_way == []
+
+
+def test_so_do_all_who_leave_at_once() -> None:
+    contest = full(6, 6, "one", "two", "three")
+    for name in ("one", "two", "three"):
+        leave(contest, name, FORBIDDEN, AFTER)
+    contest.run(900.0)
+    assert all(size == {"h100": 0, "next": 2} for size in contest.size.values())
+
+
+@pytest.mark.parametrize("listed", [(FORBIDDEN, AFTER), (AFTER,)], ids=["forbidden", "renamed"])
+def test_who_comes_first_gets_what_it_is_granted_of_their_places(listed: tuple[AcceleratorOption, ...]) -> None:
+    first = service("first").with_priority(10).with_accelerators(BEFORE)
+    loaded = moving("moving", 1, 6), 10.0, 3
+    contest = Contest(5, {"moving": loaded, "other": (moving("other", 2, 6), 1.0, 2)}, same={"next": "h100"})
+    contest.run(300.0)
+    leave(contest, "moving", *listed)
+    contest.join("first", first, 0.1)
+    contest.run(300.0)
+    assert contest.size == {"moving": {"h100": 0, "next": 2}, "other": {"h100": 2}, "first": {"h100": 1}}
+    assert contest.running("first") == 1
