@@ -10,6 +10,7 @@ from tests.policy.contest import Contest
 
 ON_IT = (("kind", "h100"),)
 BEFORE, AFTER = (accelerator(name, node_selector=ON_IT) for name in ("h100", "next"))
+ON = {"next": "h100"}
 FORBIDDEN = accelerator("h100", node_selector=ON_IT, max_replicas=0)
 
 
@@ -20,7 +21,7 @@ def moving(name: str, size: int, most: int) -> ServiceBuilder:
 def full(gpus: int, most: int, *names: str, size: int = 2) -> Contest:
     """A node full of services of so many replicas, each of which has served for a while."""
     services = {name: (moving(name, size, most), 1.0, size) for name in names}
-    contest = Contest(gpus, services, same={"next": "h100"})
+    contest = Contest(gpus, services, same=ON)
     contest.run(120.0)
     return contest
 
@@ -50,12 +51,12 @@ def test_so_do_all_who_leave_at_once() -> None:
 
 @pytest.mark.parametrize("listed", [(FORBIDDEN, AFTER), (AFTER,)], ids=["forbidden", "renamed"])
 def test_who_comes_first_gets_what_it_is_granted_of_their_places(listed: tuple[AcceleratorOption, ...]) -> None:
-    first = service("first").with_priority(10).with_accelerators(BEFORE)
+    urgent = service("urgent").with_priority(10).with_accelerators(BEFORE)
     loaded = moving("moving", 1, 6), 10.0, 3
-    contest = Contest(5, {"moving": loaded, "other": (moving("other", 2, 6), 1.0, 2)}, same={"next": "h100"})
+    contest = Contest(5, {"moving": loaded, "other": (moving("other", 2, 6), 1.0, 2)}, same=ON)
     contest.run(300.0)
     leave(contest, "moving", *listed)
-    contest.join("first", first, 0.1)
+    contest.join("urgent", urgent, 0.1)
     contest.run(300.0)
-    assert contest.size == {"moving": {"h100": 0, "next": 2}, "other": {"h100": 2}, "first": {"h100": 1}}
-    assert contest.running("first") == 1
+    assert contest.size == {"moving": {"h100": 0, "next": 2}, "other": {"h100": 2}, "urgent": {"h100": 1}}
+    assert contest.running("urgent") == 1

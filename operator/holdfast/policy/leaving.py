@@ -52,10 +52,14 @@ def chosen_move(view: View, goal: Mapping[str, int]) -> Move:
 
 
 def _needed(view: View, left: Sequence[Group]) -> dict[str, int]:
-    """Replicas of the chosen accelerator and its pair that must serve before others go: no more than are granted."""
-    asked = min(view.chosen.replicas, _to_be_had(view, view.chosen, left))
-    if view.granted is not None:
-        pair = view.chosen.pair
+    """Replicas of the chosen accelerator and its pair that must serve before others go.
+
+    What forbidden ones hold on its nodes is handed over: of that the service has what it is granted, and no more.
+    """
+    asked, pair, names = view.chosen.replicas, view.chosen.pair, view.chosen.room.names
+    asked = min(asked, _to_be_had(view, view.chosen, left))
+    in_place = any(replica.node in names for group in left if is_forbidden(view, group) for replica in group.ready)
+    if view.granted is not None and in_place:
         asked = min(asked, view.granted.replicas + (0 if pair is None else pair.share(asked)))
     parts = view.chosen.parts_of(0 if view.asleep else max(1, asked))
     return dict(reversed(parts.items()))
