@@ -266,10 +266,13 @@ async def test_a_size_that_is_refused_is_a_problem_until_it_is_taken() -> None:
 class Fleet(FakeApi):
     """An API server that notes the sum of all sizes after each request, and refuses some sizes."""
 
-    def __init__(self, **sizes: int) -> None:
+    def __init__(self, *, most: int = 1, **sizes: int) -> None:
         super().__init__()
         self.refused: frozenset[str] = frozenset()
-        self.put_object(f"{SERVICES}/chat", body(accelerators=[{"name": name} for name in KINDS]))
+        scaling = {"min": 1, "max": most}
+        self.put_object(
+            f"{SERVICES}/chat", body(accelerators=[{"name": name, "costPerHour": 1} for name in KINDS], scaling=scaling)
+        )
         for name, size in sizes.items():
             owned = {"ownerReferences": [{"uid": "uid-chat"}]}
             self.put_object(f"{DEPLOYMENTS}/chat-{name}", {"metadata": owned, "spec": {"replicas": size}})
@@ -306,20 +309,26 @@ async def moved(api: Fleet, to: Mapping[str, int], acting: Actuator | None = Non
 sizes_by_kind = st.dictionaries(st.sampled_from(KINDS), st.integers(0, 3))
 
 
-@given(before=sizes_by_kind, after=sizes_by_kind, writes=st.integers(0, 20), refused=st.sets(st.sampled_from(KINDS)))
-async def test_sizes_never_sum_up_to_more_than_before_or_after_whoever_dies_or_is_refused_between_two_writes(
-    before: dict[str, int], after: dict[str, int], writes: int, refused: set[str]
+@given(
+    before=sizes_by_kind,
+    after=sizes_by_kind,
+    most=st.integers(1, 9),
+    writes=st.integers(0, 20),
+    refused=st.sets(st.sampled_from(KINDS)),
+)
+async def test_sizes_never_sum_up_to_more_than_is_allowed_whoever_dies_or_is_refused_between_two_writes(
+    before: dict[str, int], after: dict[str, int], most: int, writes: int, refused: set[str]
 ) -> None:
-    api, wanted = Fleet(**before), dict.fromkeys(before, 0) | after
+    api, wanted = Fleet(most=most, **before), dict.fromkeys(before, 0) | after
+    allowed = max(most, api.total, sum(wanted.values()))
     leading = itertools.chain([True] * writes, itertools.repeat(False))
     dying = Actuator(api, Metrics(), Told(), RenderSettings(pod_files={"a.py": ""}), lambda: next(leading))
     api.refused = frozenset(refused)
     await moved(api, wanted, dying)
     await moved(api, wanted)
-    assert max(api.sums) <= max(api.sums[0], sum(wanted.values()))
     api.refused = frozenset()
     await moved(api, wanted)
-    assert max(api.sums) <= max(api.sums[0], sum(wanted.values()))
+    assert max(api.sums) <= allowed
     assert {name: size for name, size in api.sizes.items() if size} == {name: n for name, n in wanted.items() if n}
 
 
@@ -332,6 +341,17 @@ async def test_for_what_may_not_shrink_so_many_fewer_come_and_no_fewer(comes: st
     assert "/api/v1/namespaces/prod/services/chat" in api.objects
     await moved(api, {"h100": 1, comes: 5})
     assert api.sizes == {"l40s": 0} | {"h100": 2, comes: 4}
+
+
+async def test_what_may_not_shrink_keeps_nothing_away_that_scaling_max_allows_beside_it() -> None:
+    api = Fleet(most=3, h100=2, l40s=0)
+    api.refused = frozenset({"h100"})
+    await moved(api, {"h100": 0, "l40s": 2})
+    assert api.sizes == {"h100": 2, "l40s": 1}
+    api.edit(f"{SERVICES}/chat", {"spec": {"budget": {"maxCostPerHour": 9}}})
+    api.edit(f"{DEPLOYMENTS}/chat-l40s", {"spec": {"replicas": 0}})
+    await moved(api, {"h100": 0, "l40s": 2})
+    assert api.sizes == {"h100": 2, "l40s": 0}
 
 
 async def test_nothing_goes_for_a_deployment_that_cannot_be_created_and_no_change_is_told() -> None:

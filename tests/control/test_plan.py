@@ -55,6 +55,11 @@ def test_what_did_not_shrink_leaves_so_many_fewer_places_to_what_comes() -> None
     ]
 
 
+def test_so_many_fewer_come_as_have_no_place_beside_them() -> None:
+    assert sizes(moving(most=10).growing(unmoved(2))) == {"chat-g": 1, "chat-l": 4, "chat-n": 2}
+    assert sizes(moving(most=10).growing(unmoved(3))) == {"chat-g": 0, "chat-l": 4, "chat-n": 2}
+
+
 def test_for_what_cannot_be_created_nothing_goes() -> None:
     changes = moving()
     assert changes.lacking([]) == changes
@@ -62,9 +67,10 @@ def test_for_what_cannot_be_created_nothing_goes() -> None:
     assert (sizes(lacking.shrink), sizes(lacking.grow)) == ({"chat-h": 2, "chat-k": 1}, {"chat-g": 1, "chat-l": 4})
 
 
-def moving() -> Plan:
+def moving(most: int = 8) -> Plan:
     """Four kinds change and one is new."""
-    part = parts(llmservice(accelerators=[{"name": name} for name in "ghkln"]), sizes={"g": 0, "h": 9, "k": 2, "l": 1})
+    service = llmservice(accelerators=[{"name": name} for name in "ghkln"], scaling={"min": 1, "max": most})
+    part = parts(service, sizes={"g": 0, "h": 9, "k": 2, "l": 1})
     return planned(part, decision(part, Action.SWITCH, g=1, h=0, k=1, l=4, n=2))
 
 

@@ -31,7 +31,7 @@ class Plan:
 
     What shrinks is written before anything grows, and new Deployments begin empty where anything does: sizes that are
     written one by one never sum up to more than the larger of what was and what is decided, though the operator die in
-    between, and nothing goes for what the API server would refuse.
+    between, and nothing goes for what the API server would refuse. So many `spare` replicas are allowed beyond these.
     """
 
     accelerators: tuple[str, ...]
@@ -41,6 +41,7 @@ class Plan:
     shrink: tuple[tuple[str, PlacementTarget], ...]
     grow: tuple[tuple[str, PlacementTarget], ...]
     delete: tuple[str, ...]
+    spare: int = 0
 
     @property
     def births(self) -> Mapping[str, int]:
@@ -63,8 +64,8 @@ class Plan:
         return replace(self, shrink=tuple(shrink), grow=tuple(item for item in self.grow if item[0] not in missing))
 
     def growing(self, unmoved: Iterable[PlacementTarget]) -> Sequence[tuple[str, PlacementTarget]]:
-        """Return what grows, where those did not shrink: as many fewer, for they still have their places."""
-        places = sum(_before(target) - target.replicas for target in unmoved)
+        """Return what grows, where those did not shrink: so many fewer as have no place beside them."""
+        places = max(0, sum(_before(target) - target.replicas for target in unmoved) - self.spare)
         grow = []
         for name, target in self.grow:
             size = max(_before(target), target.replicas - places)
@@ -116,7 +117,18 @@ def plan(
         shrink=shrink,
         grow=(*_resized(targets, deployed, gt), *later),
         delete=tuple(_emptied(part, deployed)),
+        spare=_spare(part, {**{name: item.placement.replicas for name, item in deployed.items()}, **_sizes(targets)}),
     )
+
+
+def _sizes(targets: Mapping[str, PlacementTarget]) -> dict[str, int]:
+    return {name: target.replicas for name, target in targets.items()}
+
+
+def _spare(part: ServiceParts, decided: Mapping[str, int]) -> int:
+    """Replicas that scaling.max allows beyond those; none under a budget, which they might exceed."""
+    spec = part.spec
+    return 0 if spec.max_cost_per_hour is not None else max(0, spec.max_replicas - sum(decided.values()))
 
 
 def _missing(part: ServiceParts, deployment: str) -> dict[str, int]:
