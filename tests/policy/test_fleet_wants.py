@@ -8,13 +8,14 @@ from dataclasses import replace
 import pytest
 
 from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import ClusterProblem
+from holdfast.domain.cluster import ClusterProblem, ReplicaPhase
 from holdfast.policy.decide import decide
 from holdfast.policy.fleet_claims import Claim
 from holdfast.policy.fleet_wants import claim_of
+from holdfast.policy.inventory import Room
 from holdfast.policy.replicas import Group
 from holdfast.policy.sizes import decide_sizes
-from tests.builders import replicas, service
+from tests.builders import accelerator, replicas, service
 from tests.policy.contest import RATE_RPS, SETTINGS, Contest
 from tests.policy.fluid import FixedRates
 from tests.policy.views import view
@@ -76,3 +77,29 @@ def test_where_gpus_cannot_be_shared_out_all_keep_what_was_granted(monkeypatch: 
     assert any(kept.values())
     with pytest.raises(RuntimeError):
         decide(contest.snapshot(), before, SETTINGS, model)
+
+
+@pytest.mark.parametrize(
+    ("listed", "phase", "size", "handed_over"),
+    [
+        (True, ReplicaPhase.READY, 2, 2),
+        (True, ReplicaPhase.DRAINING, 0, 0),  # free as soon as they have gone
+        (False, ReplicaPhase.READY, 2, 2),
+        (False, ReplicaPhase.DRAINING, 0, 2),  # nobody else is offered what they hold
+    ],
+)
+def test_what_a_forbidden_accelerator_holds_is_handed_over_once(
+    listed: bool, phase: ReplicaPhase, size: int, handed_over: int
+) -> None:
+    left, coming = accelerator("left", max_replicas=0), accelerator("h100")
+    there = tuple(replace(replica, node="n1") for replica in replicas(2, phase, on="left"))
+    ready = tuple(replace(replica, node="n1") for replica in replicas(2))
+    group = Group("left", size=size, exists=True, ready=there if phase is ReplicaPhase.READY else (), draining=2 - size)
+    of = service().with_replicas_between(4, 10).with_accelerators(*[left] * listed, coming)
+    seen = view(of=of, others=(group,), group=Group("h100", size=4, exists=True, ready=ready))
+    chosen = replace(seen.chosen, replicas=4, room=Room(0, frozenset({"n1"}), 1))
+    barred = replace(chosen, belief=replace(chosen.belief, option=left), allowed=0)
+    seen = replace(seen, groups=(seen.group, group), chosen=chosen, considered=(*[barred] * listed, chosen),
+                   service=replace(seen.service, replicas=(*ready, *there)))  # fmt: skip
+    claim = claim_of(seen, decide_sizes(seen))
+    assert (claim.want, claim.running, claim.handed_over) == (4, 2, handed_over)

@@ -29,9 +29,9 @@ class Plan:
     `accelerators` are rendered; `create` maps new Deployments to their first size, `activator` does so for one that
     holds requests; `shrink`, `grow` and `delete` name existing ones, and `grow` those that are created first.
 
-    What shrinks is written before anything grows, and new Deployments begin empty where anything does: sizes that are
-    written one by one never sum up to more than the larger of what was and what is decided, though the operator die in
-    between, and nothing goes for what the API server would refuse. So many `spare` replicas are allowed beyond these.
+    What shrinks is written before anything grows, and new Deployments begin empty where anything shrinks: sizes that
+    are written one by one never sum up to more than the larger of what was and what is decided, though the operator die
+    in between, and nothing goes for what the API server would refuse. `spare` more replicas are allowed than decided.
     """
 
     accelerators: tuple[str, ...]

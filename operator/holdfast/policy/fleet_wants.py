@@ -12,7 +12,6 @@ from holdfast.policy.leaving import is_forbidden
 from holdfast.policy.placement import Option
 from holdfast.policy.replicas import Group
 from holdfast.policy.sizes import Sizes
-from holdfast.policy.sizing import MOST_REPLICAS
 from holdfast.policy.view import View
 
 REFUSALS = frozenset({Reason.QUOTA_EXCEEDED, Reason.PODS_FORBIDDEN})
@@ -77,15 +76,14 @@ def _in_place(view: View, kept: Sequence[tuple[AcceleratorOption, int]]) -> int:
 
     A replica that no spec lists any more holds as many as one of the chosen accelerator, as far as anybody knows.
     """
-    staying, found = {option.name: (option, replicas) for option, replicas in kept}, 0
-    for group in view.others:
-        option, replicas = staying.get(group.accelerator, (view.chosen.belief.option, MOST_REPLICAS))
-        here = sum(
-            replica.accelerator == group.accelerator and replica.node in view.chosen.room.names
-            for replica in view.service.replicas
-        )
-        if is_forbidden(view, group) and option.resource == view.chosen.belief.option.resource:
-            found += min(here, replicas) * option.gpus_per_replica
+    chosen, staying, found = view.chosen.belief.option, {option.name: count for option, count in kept}, 0
+    for group in filter(lambda group: is_forbidden(view, group), view.others):
+        listed, held_by = view.spec.accelerator(group.accelerator), group.accelerator
+        here = sum(r.accelerator == held_by and r.node in view.chosen.room.names for r in view.service.replicas)
+        if listed is None:
+            found += here * chosen.gpus_per_replica
+        elif listed.resource == chosen.resource:
+            found += min(here, staying.get(held_by, 0)) * listed.gpus_per_replica
     return found
 
 
