@@ -52,7 +52,9 @@ class FakeApi:
         if self.fail_with is not None:
             raise self.fail_with
         self._manager = (query or {}).get("fieldManager", "") if content_type == APPLY else ""
+        before = copy.deepcopy(self.objects) if "dryRun" in (query or {}) else None
         result: dict[str, Any] = getattr(self, f"_{method.lower()}")(path, body)
+        self.objects = self.objects if before is None else before
         return copy.deepcopy(result)
 
     def put_object(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +74,7 @@ class FakeApi:
 
     def writes(self) -> list[tuple[str, str]]:
         """Every request that was no read, as (method, path)."""
-        return [(method, path) for method, path, _, _ in self.requests if method != "GET"]
+        return [(method, path) for method, path, query, _ in self.requests if method != "GET" and "dryRun" not in query]
 
     def _get(self, path: str, _: Any) -> dict[str, Any]:
         base = path.removesuffix("/scale")

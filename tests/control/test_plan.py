@@ -34,48 +34,46 @@ def test_a_size_that_differs_is_scaled_and_one_that_stands_is_not() -> None:
     assert [(name, target.replicas, target.observed_replicas) for name, target in changes.grow] == [("chat-h100", 3, 1)]
 
 
-def test_a_new_deployment_begins_empty_where_others_make_room_for_it() -> None:
-    part = parts(sizes={"h100": 3})
-    changes = planned(part, decision(part, Action.SWITCH, h100=2, l40s=1))
-    assert (dict(changes.create), sizes(changes.shrink), sizes(changes.grow)) == (
-        {"chat-l40s": 0}, {"chat-h100": 2}, {"chat-l40s": 1}
-    )  # fmt: skip
-    beside = planned(part, decision(part, Action.SWITCH, h100=3, l40s=1))
-    assert (dict(beside.create), beside.shrink, beside.grow) == ({"chat-l40s": 1}, (), ())
-
-
 def test_what_did_not_shrink_leaves_so_many_fewer_places_to_what_comes() -> None:
-    changes = moving()
-    assert [sizes(changes.growing(unmoved(places))) for places in (0, 1, 2, 3, 99)] == [
-        {"chat-g": 1, "chat-l": 4, "chat-n": 2},
-        {"chat-g": 0, "chat-l": 4, "chat-n": 2},
-        {"chat-g": 0, "chat-l": 3, "chat-n": 2},
-        {"chat-g": 0, "chat-l": 2, "chat-n": 2},
-        {"chat-g": 0, "chat-l": 1, "chat-n": 0},
+    assert [coming(moving(), places) for places in (0, 1, 2, 3, 99)] == [
+        {"chat-n": 2, "chat-g": 1, "chat-l": 4},
+        {"chat-n": 1, "chat-g": 1, "chat-l": 4},
+        {"chat-n": 0, "chat-g": 1, "chat-l": 4},
+        {"chat-n": 0, "chat-g": 0, "chat-l": 4},
+        {"chat-n": 0, "chat-g": 0, "chat-l": 1},
     ]
 
 
-def test_so_many_fewer_come_as_have_no_place_beside_them() -> None:
-    assert sizes(moving(most=10).growing(unmoved(2))) == {"chat-g": 1, "chat-l": 4, "chat-n": 2}
-    assert sizes(moving(most=10).growing(unmoved(3))) == {"chat-g": 0, "chat-l": 4, "chat-n": 2}
+def test_only_so_many_fewer_come_as_scaling_max_has_no_place_for() -> None:
+    assert coming(moving(most=10), 2) == {"chat-n": 2, "chat-g": 1, "chat-l": 4}
+    assert coming(moving(most=10), 3) == {"chat-n": 1, "chat-g": 1, "chat-l": 4}
 
 
-def test_for_what_cannot_be_created_nothing_goes() -> None:
-    changes = moving()
-    assert changes.lacking([]) == changes
-    lacking = changes.lacking(["chat-n"])
-    assert (sizes(lacking.shrink), sizes(lacking.grow)) == ({"chat-h": 2, "chat-k": 1}, {"chat-g": 1, "chat-l": 4})
+def test_under_a_budget_nothing_comes_beside_what_did_not_shrink() -> None:
+    assert coming(moving(most=20, dollars=99.0), 0) == {"chat-n": 2, "chat-g": 1, "chat-l": 4}
+    assert coming(moving(most=20, dollars=99.0), 1) == {"chat-n": 0, "chat-g": 0, "chat-l": 1}
 
 
-def moving(most: int = 8) -> Plan:
+def test_what_a_retired_accelerator_still_has_takes_no_place_twice() -> None:
+    service = llmservice(accelerators=[{"name": name} for name in "hl"], scaling={"min": 1, "max": 5})
+    part = parts(service, sizes={"h": 0, "l": 3, "old": 2}, ready={"l": 3, "old": 2})
+    changes = planned(part, decision(part, Action.SWITCH, h=2, l=1))
+    assert (sizes(changes.shrink), changes.spare) == ({"chat-l": 1, "chat-old": 0}, 2)
+
+
+def coming(changes: Plan, unmoved: int) -> dict[str, int]:
+    """Sizes of what comes where so many did not shrink."""
+    left = changes.beside([PlacementTarget("h", 0, unmoved)])
+    return {**left.create, **sizes(left.grow)}
+
+
+def moving(most: int = 8, dollars: float | None = None) -> Plan:
     """Four kinds change and one is new."""
-    service = llmservice(accelerators=[{"name": name} for name in "ghkln"], scaling={"min": 1, "max": most})
+    budget = {} if dollars is None else {"budget": {"maxCostPerHour": dollars}}
+    kinds = [{"name": name, "costPerHour": 1} for name in "ghkln"]
+    service = llmservice(accelerators=kinds, scaling={"min": 1, "max": most}, **budget)
     part = parts(service, sizes={"g": 0, "h": 9, "k": 2, "l": 1})
     return planned(part, decision(part, Action.SWITCH, g=1, h=0, k=1, l=4, n=2))
-
-
-def unmoved(places: int) -> list[PlacementTarget]:
-    return [PlacementTarget("h", 0, places)]
 
 
 def sizes(changes: Iterable[tuple[str, PlacementTarget]]) -> dict[str, int]:

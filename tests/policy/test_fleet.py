@@ -137,17 +137,6 @@ def test_what_a_switch_still_keeps_is_not_given_to_others() -> None:
     assert shared([switching, a_claim("chat", 8, priority=1)]) == {"moving": 1, "chat": 3}
 
 
-def test_what_is_handed_over_within_a_service_is_not_given_to_others() -> None:
-    moving = a_claim("moving", 4, running=1, least=4, kept=((H100, 3),), handed_over=3)
-    assert shared([moving, a_claim("chat", 8, priority=1)]) == {"moving": 4, "chat": 4}
-
-
-def test_what_replicas_that_are_no_longer_listed_hold_is_handed_over_too() -> None:
-    full = Inventory((node("n1", 4, used=3),)).beside([])
-    moving = a_claim("moving", 3, least=3, handed_over=3)
-    assert shared([moving, a_claim("chat", 2, priority=1)], full) == {"moving": 3, "chat": 1}
-
-
 def test_a_replica_of_many_gpus_needs_them_on_one_node() -> None:
     odd = Inventory((node("n1", 6), node("n2", 6)))
     claims = [a_claim("wide", 3, option=WIDE, rate_rps=40.0, least=0), a_claim("small", 8, least=0)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.domain.service import AcceleratorOption
 from tests.builders import ServiceBuilder, accelerator, service
 from tests.policy.contest import Contest
 
@@ -26,15 +25,14 @@ def full(gpus: int, most: int, *names: str, size: int = 2) -> Contest:
     return contest
 
 
-def leave(contest: Contest, name: str, *listed: AcceleratorOption) -> None:
-    contest.builders[name] = contest.builders[name].with_accelerators(*listed)
+def leave(contest: Contest, name: str) -> None:
+    contest.builders[name] = contest.builders[name].with_accelerators(FORBIDDEN, AFTER)
 
 
 @pytest.mark.parametrize("most", [3, 4, 6])
-@pytest.mark.parametrize("listed", [(FORBIDDEN, AFTER), (AFTER,)], ids=["forbidden", "renamed"])
-def test_who_leaves_takes_the_places_of_its_own_one_by_one(most: int, listed: tuple[AcceleratorOption, ...]) -> None:
+def test_who_leaves_takes_the_places_of_its_own_one_by_one(most: int) -> None:
     contest = full(4, most, "moving", "other")
-    leave(contest, "moving", *listed)
+    leave(contest, "moving")
     contest.run(600.0)
     assert contest.size["moving"] == {"h100": 0, "next": 2}
     assert contest.size["other"] == {"h100": 2}
@@ -44,18 +42,17 @@ def test_who_leaves_takes_the_places_of_its_own_one_by_one(most: int, listed: tu
 def test_so_do_all_who_leave_at_once() -> None:
     contest = full(6, 6, "one", "two", "three")
     for name in ("one", "two", "three"):
-        leave(contest, name, FORBIDDEN, AFTER)
+        leave(contest, name)
     contest.run(900.0)
     assert all(size == {"h100": 0, "next": 2} for size in contest.size.values())
 
 
-@pytest.mark.parametrize("listed", [(FORBIDDEN, AFTER), (AFTER,)], ids=["forbidden", "renamed"])
-def test_who_comes_first_gets_what_it_is_granted_of_their_places(listed: tuple[AcceleratorOption, ...]) -> None:
+def test_who_comes_first_gets_what_it_is_granted_of_their_places() -> None:
     urgent = service("urgent").with_priority(10).with_accelerators(BEFORE)
     loaded = moving("moving", 1, 6), 10.0, 3
     contest = Contest(5, {"moving": loaded, "other": (moving("other", 2, 6), 1.0, 2)}, same=ON)
     contest.run(300.0)
-    leave(contest, "moving", *listed)
+    leave(contest, "moving")
     contest.join("urgent", urgent, 0.1)
     contest.run(300.0)
     assert contest.size == {"moving": {"h100": 0, "next": 2}, "other": {"h100": 2}, "urgent": {"h100": 1}}

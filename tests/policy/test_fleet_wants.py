@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import ClusterProblem, ReplicaPhase
+from holdfast.domain.cluster import ClusterProblem
+from holdfast.domain.decision import PlacementTarget
+from holdfast.domain.service import AcceleratorOption
 from holdfast.policy.decide import decide
 from holdfast.policy.fleet_claims import Claim
 from holdfast.policy.fleet_wants import claim_of
@@ -80,26 +82,29 @@ def test_where_gpus_cannot_be_shared_out_all_keep_what_was_granted(monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("listed", "phase", "size", "handed_over"),
+    ("left", "on", "size", "kept", "running"),
     [
-        (True, ReplicaPhase.READY, 2, 2),
-        (True, ReplicaPhase.DRAINING, 0, 0),  # free as soon as they have gone
-        (False, ReplicaPhase.READY, 2, 2),
-        (False, ReplicaPhase.DRAINING, 0, 2),  # nobody else is offered what they hold
+        (accelerator("left", max_replicas=0), "n1", 2, 0, 4),
+        (accelerator("left", max_replicas=0), "cordoned", 2, 2, 2),
+        (accelerator("left", max_replicas=0), "n1", 9, 7, 4),  # no more than lack
+        (accelerator("left"), "n1", 2, 2, 2),
+        (accelerator("left", max_replicas=0, gpus_per_replica=2), "n1", 2, 2, 2),
+        (accelerator("left", max_replicas=0, resource="example.com/gpu"), "n1", 2, 2, 2),
     ],
 )
-def test_what_a_forbidden_accelerator_holds_is_handed_over_once(
-    listed: bool, phase: ReplicaPhase, size: int, handed_over: int
+def test_what_the_next_ones_take_the_places_of_counts_as_those(
+    left: AcceleratorOption, on: str, size: int, kept: int, running: int
 ) -> None:
-    left, coming = accelerator("left", max_replicas=0), accelerator("h100")
-    there = tuple(replace(replica, node="n1") for replica in replicas(2, phase, on="left"))
+    there = tuple(replace(replica, node=on) for replica in replicas(size, on="left"))
     ready = tuple(replace(replica, node="n1") for replica in replicas(2))
-    group = Group("left", size=size, exists=True, ready=there if phase is ReplicaPhase.READY else (), draining=2 - size)
-    of = service().with_replicas_between(4, 10).with_accelerators(*[left] * listed, coming)
+    group = Group("left", size=size, exists=True, ready=there)
+    of = service().with_replicas_between(4, 20).with_accelerators(left, accelerator("h100"))
     seen = view(of=of, others=(group,), group=Group("h100", size=4, exists=True, ready=ready))
     chosen = replace(seen.chosen, replicas=4, room=Room(0, frozenset({"n1"}), 1))
-    barred = replace(chosen, belief=replace(chosen.belief, option=left), allowed=0)
-    seen = replace(seen, groups=(seen.group, group), chosen=chosen, considered=(*[barred] * listed, chosen),
+    allowed = 9 if left.max_replicas is None else left.max_replicas
+    other = replace(chosen, belief=replace(chosen.belief, option=left), allowed=allowed)
+    seen = replace(seen, groups=(seen.group, group), chosen=chosen, considered=(other, chosen),
                    service=replace(seen.service, replicas=(*ready, *there)))  # fmt: skip
-    claim = claim_of(seen, decide_sizes(seen))
-    assert (claim.want, claim.running, claim.handed_over) == (4, 2, handed_over)
+    targets = PlacementTarget("h100", 4), PlacementTarget("left", size)
+    claim = claim_of(seen, replace(decide_sizes(seen), targets=targets))
+    assert (claim.want, sum(count for _, count in claim.kept), claim.running) == (4, kept, running)

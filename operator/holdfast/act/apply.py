@@ -101,19 +101,24 @@ class Applier:
         if answer is not None:
             self._remember(path, manifest, answer, now)
 
+    async def ask_for_creation(self, manifest: Manifest, replicas: int) -> None:
+        """Have the API server try the creation of a Deployment; raises as `create_deployment` would, and makes nothing.
+
+        A dry run passes admission as the write does (Kubernetes API concepts, "Dry-run").
+        """
+        path = object_path(manifest)
+        if not await self._look(path, manifest):
+            await self._apply(path, _sized(manifest, replicas), SCALING, dryRun="All")
+
     async def create_deployment(self, manifest: Manifest, replicas: int, now: float = 0.0) -> None:
-        """Create a Deployment at its first size, so that `replicas` belongs to the scaling manager alone.
+        """Create a Deployment at its wanted size, so that `replicas` belongs to the scaling manager alone.
 
         Three applies: the scaler creates the whole object (else it would be born with the default size 1), the
-        renderer takes every other field, the scaler then lets go of all but `replicas`. One that is there already, and
-        is not shown yet or has lost its labels, is rendered and keeps its size.
+        renderer takes every other field, the scaler then lets go of all but `replicas`.
         """
         path = object_path(manifest)
         uid = await self._look(path, manifest)
-        if uid:
-            await self.apply(manifest, now=now)
-            return
-        sized: Body = {**manifest, "spec": {**manifest["spec"], "replicas": replicas}}
+        sized = _sized(manifest, replicas)
         created = await self._apply(path, _pinned(sized, uid), SCALING)
         uid = created.get("metadata", {}).get("uid", "")
         await self._apply(path, _pinned(manifest, uid), RENDERING)
@@ -134,8 +139,8 @@ class Applier:
         kept["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"]
         return await self._apply(path, {**kept, "spec": {"replicas": live["spec"]["replicas"]}}, SCALING)
 
-    async def _apply(self, path: str, body: Body, manager: str) -> Body:
-        query = {"fieldManager": manager, "force": "true"}
+    async def _apply(self, path: str, body: Body, manager: str, **more: str) -> Body:
+        query = {"fieldManager": manager, "force": "true", **more}
         return await self._api.request("PATCH", path, query=query, body=body, content_type=APPLY)
 
     async def _look(self, path: str, manifest: Manifest) -> str:
@@ -152,6 +157,10 @@ class Applier:
     def _remember(self, path: str, manifest: Manifest, answer: Body, now: float) -> None:
         state = Live.of(manifest["kind"], answer).state
         self._written[path] = _Written(_digest(manifest), state, now)
+
+
+def _sized(manifest: Manifest, replicas: int) -> Body:
+    return {**manifest, "spec": {**manifest["spec"], "replicas": replicas}}
 
 
 async def adopt(api: ApiPort, path: str, kind: str, owner: Manifest, born: str) -> None:

@@ -259,18 +259,25 @@ class Actuator:
         now: float,
     ) -> bool:
         births = await self._objects.apply(part, work, now)
-        await self._objects.create(part, births, changes.births, now)
-        missing = [name for name in changes.create if not self._objects.was_created(part, name, now)]
-        changes = changes.lacking(missing)
-        refused = await self._resize(part, changes.shrink, running)
-        refused += await self._resize(part, changes.growing([target for target, _ in refused]), running)
+        if changes.shrink:
+            births = await self._objects.acceptable(part, births, changes.births)
+        accepted = {manifest["metadata"]["name"] for manifest in births}
+        refused: list[tuple[PlacementTarget, ApiError | scale.StaleDecision]] = []
+        if all(name in accepted or self._objects.was_created(part, name, now) for name in changes.create):
+            refused += await self._resize(part, changes.shrink, running)
+            unmoved = [target for target, _ in refused]
+        else:
+            unmoved = [target for _, target in changes.shrink]  # nothing goes for what cannot be created
+        coming = changes.beside(unmoved)
+        await self._objects.create(part, births, coming.births, now)
+        refused += await self._resize(part, coming.grow, running)
         await self._objects.clear_away(part, work, now)
         for name in changes.delete:
             shown = part.shown("Deployment", name)
             await delete(self._api, deployment_path(decision.key.namespace, name), shown.uid if shown else "")
         if refused:
             raise refused[0][1]
-        return not missing
+        return all(self._objects.was_created(part, name, now) for name in changes.create)
 
     async def _resize(
         self, part: ServiceParts, sizes: Iterable[tuple[str, PlacementTarget]], running: Mapping[str, float]

@@ -64,7 +64,6 @@ class _Kept:
     applier: Applier
     generation: int = 0  # of the spec that was last worked on
     problems: tuple[ClusterProblem, ...] = ()
-    unborn: tuple[ClusterProblem, ...] = ()  # why Deployments could not be created, when that was last tried
     settled: object = None  # the fingerprint under which everything was found as it should be
     holding: bool = False  # clients are led to the activator, as the API server has it
     created: dict[str, float] = field(default_factory=dict)  # Deployments by name
@@ -84,8 +83,7 @@ class Objects:
 
         An edit may be what mends them: what another generation of the spec could not be written for is no news of this.
         """
-        kept = self._of(part)
-        return (*kept.problems, *kept.unborn)
+        return self._of(part).problems
 
     def refused(self, part: ServiceParts, message: str) -> None:
         """Another write for a service was refused: a problem beside those of its objects, until the next ones."""
@@ -131,7 +129,7 @@ class Objects:
         )
         settled = all(kept.applier.is_settled(m, part.shown(m["kind"], m["metadata"]["name"])) for m in manifests)
         if settled and not work.due and not work.unwanted:
-            kept.settled, kept.problems, kept.unborn = current, (), ()
+            kept.settled, kept.problems = current, ()
         kept.holding = changes.context.holding and kept.settled == current
         return work
 
@@ -164,16 +162,28 @@ class Objects:
         kept.problems = tuple(problems)
         return () if identity_taken else work.births
 
+    async def acceptable(
+        self, part: ServiceParts, births: Iterable[Manifest], sizes: Mapping[str, int]
+    ) -> tuple[Manifest, ...]:
+        """Return those of some new Deployments that the API server would take; why not the others is a problem."""
+        kept, found = self._of(part), []
+        for manifest in births:
+            asking = kept.applier.ask_for_creation(manifest, sizes[manifest["metadata"]["name"]])
+            problem = await self._write(part, manifest, Due.RENDERED, asking)
+            kept.problems += (problem,) if problem else ()
+            found += [] if problem else [manifest]
+        return tuple(found)
+
     async def create(
         self, part: ServiceParts, births: Iterable[Manifest], sizes: Mapping[str, int], now: float
     ) -> None:
-        """Create Deployments at their first sizes; what is refused is a problem as well."""
-        kept, problems = self._of(part), []
+        """Create those Deployments that have a size, which is their first; what is refused is a problem as well."""
+        kept = self._of(part)
         for manifest in births:
-            size = sizes[manifest["metadata"]["name"]]
-            problem = await self._write(part, manifest, Due.RENDERED, _create(kept, manifest, size, now))
-            problems += [problem] if problem else []
-        kept.unborn = tuple(problems)
+            if size := sizes.get(manifest["metadata"]["name"], 0):
+                creating = _create(kept, manifest, size, now)
+                problem = await self._write(part, manifest, Due.RENDERED, creating)
+                kept.problems += (problem,) if problem else ()
 
     def was_created(self, part: ServiceParts, deployment: str, now: float) -> bool:
         """Whether a Deployment is there though the watch may show it a tick late: it must not be created again."""
@@ -245,7 +255,7 @@ class Objects:
         if kept is None or kept.uid != part.spec.uid:
             kept = self._kept[part.spec.key] = _Kept(part.spec.uid, Applier(self._api))
         if kept.generation != part.spec.generation:
-            kept.generation, kept.problems, kept.unborn = part.spec.generation, (), ()
+            kept.generation, kept.problems = part.spec.generation, ()
         return kept
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from operator import gt, lt
 from types import MappingProxyType
@@ -14,6 +14,7 @@ from holdfast.domain.decision import Decision, PlacementTarget
 from holdfast.domain.service import AcceleratorOption, BatchingLimits
 from holdfast.observe.cluster import Deployed, ServiceParts
 from holdfast.policy.inventory import Inventory
+from holdfast.policy.sizing import MOST_REPLICAS
 from holdfast.render import AcceleratorFacts, RenderContext, deployment_name
 from holdfast.render import Deployed as Remembered
 from holdfast.render.batching import Tuned, with_limits
@@ -27,11 +28,11 @@ class Plan:
     """The writes that follow from a decision.
 
     `accelerators` are rendered; `create` maps new Deployments to their first size, `activator` does so for one that
-    holds requests; `shrink`, `grow` and `delete` name existing ones, and `grow` those that are created first.
+    holds requests; `shrink`, `grow` and `delete` name existing ones.
 
-    What shrinks is written before anything grows, and new Deployments begin empty where anything shrinks: sizes that
-    are written one by one never sum up to more than the larger of what was and what is decided, though the operator die
-    in between, and nothing goes for what the API server would refuse. `spare` more replicas are allowed than decided.
+    What shrinks is written before anything is created or grows: sizes that are written one by one never sum up to more
+    than the larger of what was and what is decided, though the operator die in between. `spare` more replicas are
+    allowed than decided; None under a budget, where replicas do not tell what is allowed.
     """
 
     accelerators: tuple[str, ...]
@@ -41,7 +42,7 @@ class Plan:
     shrink: tuple[tuple[str, PlacementTarget], ...]
     grow: tuple[tuple[str, PlacementTarget], ...]
     delete: tuple[str, ...]
-    spare: int = 0
+    spare: int | None = 0
 
     @property
     def births(self) -> Mapping[str, int]:
@@ -53,25 +54,19 @@ class Plan:
         """Whether sizes change: then the object is looked at once more before anything is written."""
         return bool(self.births or self.shrink or self.grow or self.delete)
 
-    def lacking(self, missing: Collection[str]) -> Plan:
-        """Return the same where those of `create` could not be created: as many of those that make room stay."""
-        places = sum(target.replicas for name, target in self.grow if name in missing)
-        shrink = []
-        for name, target in self.shrink:
-            size = min(_before(target), target.replicas + places)
-            places -= size - target.replicas
-            shrink.append((name, replace(target, replicas=size)))
-        return replace(self, shrink=tuple(shrink), grow=tuple(item for item in self.grow if item[0] not in missing))
-
-    def growing(self, unmoved: Iterable[PlacementTarget]) -> Sequence[tuple[str, PlacementTarget]]:
-        """Return what grows, where those did not shrink: so many fewer as have no place beside them."""
-        places = max(0, sum(_before(target) - target.replicas for target in unmoved) - self.spare)
-        grow = []
+    def beside(self, unmoved: Iterable[PlacementTarget]) -> Plan:
+        """Return the same with what may come beside those that did not shrink: so many fewer as have no place then."""
+        still = sum(_before(target) - target.replicas for target in unmoved)
+        places = max(0, still - self.spare) if self.spare is not None else MOST_REPLICAS if still else 0
+        create, grow = {}, []
+        for name, size in self.create.items():
+            create[name] = max(0, size - places)
+            places -= size - create[name]
         for name, target in self.grow:
             size = max(_before(target), target.replicas - places)
             places -= target.replicas - size
             grow.append((name, replace(target, replicas=size)))
-        return grow
+        return replace(self, create=create, grow=tuple(grow))
 
 
 def _before(target: PlacementTarget) -> int:
@@ -100,9 +95,9 @@ def plan(
     deployed = {item.placement.accelerator: item for item in part.deployed}
     listed = [option.name for option in part.spec.accelerators]
     wanted = tuple(name for name in listed if name in deployed or _size(targets, name) > 0)
-    first = {deployment_name(part.spec.key.name, name): targets[name] for name in wanted if name not in deployed}
-    shrink = (*_resized(targets, deployed, lt), *_retired(part, decision, deployed))
-    later = [(name, replace(target, observed_replicas=0)) for name, target in first.items()] if shrink else []
+    retired = _retired(part, decision, deployed)
+    sizes = {name: item.placement.replicas for name, item in deployed.items()}
+    sizes |= {target.accelerator: target.replicas for target in (*targets.values(), *(gone for _, gone in retired))}
     return Plan(
         accelerators=wanted,
         context=RenderContext(
@@ -112,23 +107,19 @@ def plan(
             limits=tuple(sorted(limits.items())),
             holding=decision.holding,
         ),
-        create={name: 0 if shrink else target.replicas for name, target in first.items()},
+        create={
+            deployment_name(part.spec.key.name, name): targets[name].replicas for name in wanted if name not in deployed
+        },
         activator=_missing(part, activator_name(part.spec.key.name)) if activator else {},
-        shrink=shrink,
-        grow=(*_resized(targets, deployed, gt), *later),
+        shrink=(*_resized(targets, deployed, lt), *retired),
+        grow=tuple(_resized(targets, deployed, gt)),
         delete=tuple(_emptied(part, deployed)),
-        spare=_spare(part, {**{name: item.placement.replicas for name, item in deployed.items()}, **_sizes(targets)}),
+        spare=_spare(part, sum(sizes.values())),
     )
 
 
-def _sizes(targets: Mapping[str, PlacementTarget]) -> dict[str, int]:
-    return {name: target.replicas for name, target in targets.items()}
-
-
-def _spare(part: ServiceParts, decided: Mapping[str, int]) -> int:
-    """Replicas that scaling.max allows beyond those; none under a budget, which they might exceed."""
-    spec = part.spec
-    return 0 if spec.max_cost_per_hour is not None else max(0, spec.max_replicas - sum(decided.values()))
+def _spare(part: ServiceParts, decided: int) -> int | None:
+    return None if part.spec.max_cost_per_hour is not None else max(0, part.spec.max_replicas - decided)
 
 
 def _missing(part: ServiceParts, deployment: str) -> dict[str, int]:

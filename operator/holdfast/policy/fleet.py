@@ -31,13 +31,15 @@ Selector = tuple[str, tuple[tuple[str, str], ...], tuple[tuple[str, str, str, st
 class Grant:
     """Replicas that a service may have of those it wants, and why not more.
 
-    With `moves_to` they are of that accelerator, and the service leaves the one that it has.
+    With `moves_to` they are of that accelerator, and the service leaves the one that it has. While it hands over
+    the places of one that it leaves, `most` replicas of both may be there.
     """
 
     replicas: int
     sentence: str
     leaves: str = ""
     moves_to: str = ""
+    most: int | None = None
 
 
 @value
@@ -131,9 +133,8 @@ def _housed(claims: Mapping[ServiceKey, Claim], inventory: Inventory) -> dict[Se
         place = claim.option.resource, inventory.room(claim.option).names, claim.option.gpus_per_replica
         if place not in most:
             most[place] = inventory.gpus(*place) // claim.option.gpus_per_replica
-        own = most[place] + claim.outside + claim.handed_over // claim.option.gpus_per_replica
-        if place[1] and own < claim.least:
-            found[key] = replace(claim, least=own)
+        if place[1] and most[place] + claim.outside < claim.least:
+            found[key] = replace(claim, least=most[place] + claim.outside)
     return found
 
 
@@ -221,7 +222,8 @@ def _grant(claim: Claim, replicas: int, holders: _Holders) -> Grant:
     gain = claim.worth(replicas + 1) / claim.option.gpus_per_replica
     share = f", {gain / claim.demand_rps:.1%} of what it is sized for" if gain > 0.0 else ""
     left = f"{claim.want} wanted, {replicas} left for priority {claim.priority}"
-    return Grant(replicas, f"{left}{went}; one more GPU would give {gain:.2g} req/s{share}")
+    most = replicas + sum(count for _, count in claim.kept) if claim.hands_over else None
+    return Grant(replicas, f"{left}{went}; one more GPU would give {gain:.2g} req/s{share}", most=most)
 
 
 def _moved(claim: Claim, to: Claim, holders: _Holders) -> Grant:

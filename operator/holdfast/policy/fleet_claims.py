@@ -26,9 +26,9 @@ class Claim:
 
     `least` of them stay whatever others want. `running` ones hold accelerators; `outside` of those are on nodes that
     take no pods now, and leave nothing to others. `short`: some have waited for longer than nodes take to come.
-    `kept`: replicas on accelerators that are being left. So many GPUs, of these or of replicas that are no longer
-    listed, are `handed_over` to the claim's own next replicas, one by one. `beside`: those that serve beside these, of
-    which some have waited as long where it `waits`. Good requests are worth having up to `demand_rps`.
+    `kept`: replicas on accelerators that are being left, but for those whose places the next ones take, which are among
+    the running where it `hands_over`. `beside`: those that serve beside these, of which some have waited as long where
+    it `waits`. Good requests are worth having up to `demand_rps`.
     `elsewhere`: the same on other accelerators of the service, on those where it could move as a whole.
     """
 
@@ -44,7 +44,7 @@ class Claim:
     short: bool = False
     waits: bool = False
     kept: tuple[tuple[AcceleratorOption, int], ...] = ()
-    handed_over: int = 0
+    hands_over: bool = False
     beside: tuple[tuple[AcceleratorOption, int], ...] = ()
     elsewhere: tuple[Claim, ...] = ()
 

@@ -18,9 +18,8 @@ Place = tuple[str, frozenset[str]]
 class Pool:
     """Claims whose replicas find room on the same nodes only, and the GPUs that these have for them.
 
-    `kept` GPUs come on top as soon as services that are leaving have left, but for those that they hand over to
-    themselves, which are among the GPUs already. `beside` are taken by replicas that serve beside those of another
-    accelerator, whether they have them already or have waited for too long (`waits`).
+    `kept` GPUs come on top as soon as services that are leaving have left. `beside` are taken by replicas that serve
+    beside those of another accelerator, whether they have them already or have waited for too long (`waits`).
     """
 
     gpus: int
@@ -57,8 +56,7 @@ def pools_of(claims: Iterable[Claim], inventory: Inventory) -> list[Pool]:
         left = sum(gpus for other, gpus in kept.items() if _is_inside(other, place))
         taken = sum(gpus for other, gpus in beside.items() if _is_inside(other, place))
         waits = any(_is_inside(other, place) for other in waiting)
-        handed_over = sum(claim.handed_over for claim in inside)
-        pools.append(Pool(inventory.gpus(*place) - left - taken + handed_over, inside, left, taken, waits))
+        pools.append(Pool(inventory.gpus(*place) - left - taken, inside, left, taken, waits))
         for size in sorted({claim.option.gpus_per_replica for claim in inside} - {1}):
             alike = tuple(claim for claim in inside if claim.option.gpus_per_replica == size)
             pools.append(Pool(inventory.gpus(*place, size), alike))

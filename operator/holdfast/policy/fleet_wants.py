@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence, Set
 from holdfast.api.reasons import Reason
 from holdfast.domain.service import AcceleratorOption
 from holdfast.policy.fleet_claims import Claim
-from holdfast.policy.leaving import is_forbidden
+from holdfast.policy.leaving import hands_over
 from holdfast.policy.placement import Option
 from holdfast.policy.replicas import Group
 from holdfast.policy.sizes import Sizes
@@ -28,7 +28,8 @@ def claim_of(view: View, sizes: Sizes) -> Claim:
     not fit together, pods without a node say so. What gives way otherwise: replicas without a node at any time, those
     that hold accelerators only where all is known that a service's own decision asks for before it lowers a size.
 
-    Of a pair the chosen accelerator is claimed; what serves beside it is its own whatever others want.
+    Of a pair the chosen accelerator is claimed; what serves beside it is its own whatever others want. Replicas whose
+    places the next ones take count as those already.
     """
     chosen, own, outside = view.chosen.belief, view.own, _outside(view)
     wanted = {target.accelerator: target.replicas for target in sizes.targets}
@@ -38,12 +39,17 @@ def claim_of(view: View, sizes: Sizes) -> Claim:
     beside = tuple(part for part in parts if part[0].name in _beside(view))
     others = sum(replicas for _, replicas in beside)
     rate = chosen.rate_rps if math.isfinite(chosen.rate_rps) else 0.0
-    running = own.placed - own.draining
+    placed = own.placed - own.draining
+    leaving = tuple(part for part in parts if part not in beside)
+    giving = _giving(view, leaving, placed)
+    kept = _kept(view, leaving, giving, want - placed)
+    freed = sum(giving.values()) - sum(replicas for option, replicas in kept if option.name in giving)
+    running = placed + min(freed, max(0, want - placed))
     return Claim(
         key=view.spec.key,
         option=chosen.option,
         want=want,
-        least=min(want, max(outside, want if held else _least(view, running, others))),
+        least=min(want, max(outside, want if held else _least(view, running, others, freed))),
         rate_rps=rate,
         demand_rps=max(0.0, _useful_rps(view, rate, want + others) - rate * others),
         priority=view.spec.priority,
@@ -51,8 +57,8 @@ def claim_of(view: View, sizes: Sizes) -> Claim:
         outside=min(want, outside),
         short=bool(own.short),
         waits=any(view.part(name).short for name in _beside(view)),
-        kept=(kept := tuple(part for part in parts if part not in beside)),
-        handed_over=min(_in_place(view, kept), chosen.option.gpus_per_replica * max(0, want - running)),
+        kept=kept,
+        hands_over=bool(giving),
         beside=beside,
         elsewhere=tuple(_elsewhere(view, option) for option in view.considered if _may_move(view, option)),
     )
@@ -71,20 +77,29 @@ def _stays(view: View, wanted: Mapping[str, int] | None) -> tuple[tuple[Accelera
     return tuple((option, found[option.name]) for option in view.spec.accelerators if found.get(option.name))
 
 
-def _in_place(view: View, kept: Sequence[tuple[AcceleratorOption, int]]) -> int:
-    """GPUs, on the nodes of the chosen accelerator, that replicas of forbidden ones leave to the next ones.
+def _giving(view: View, leaving: Sequence[tuple[AcceleratorOption, int]], placed: int) -> dict[str, int]:
+    """Return the sizes of those accelerators whose places the next replicas take, one by one.
 
-    A replica that no spec lists any more holds as many as one of the chosen accelerator, as far as anybody knows.
+    A single replica does not go before another one has a place: that it has to find elsewhere.
     """
-    chosen, staying, found = view.chosen.belief.option, {option.name: count for option, count in kept}, 0
-    for group in filter(lambda group: is_forbidden(view, group), view.others):
-        listed, held_by = view.spec.accelerator(group.accelerator), group.accelerator
-        here = sum(r.accelerator == held_by and r.node in view.chosen.room.names for r in view.service.replicas)
-        if listed is None:
-            found += here * chosen.gpus_per_replica
-        elif listed.resource == chosen.resource:
-            found += min(here, staying.get(held_by, 0)) * listed.gpus_per_replica
-    return found
+    groups = [view.group_of(option.name) for option, _ in leaving]
+    giving = {group.accelerator: group.size for group in groups if hands_over(view, group)}
+    return giving if placed + sum(giving.values()) > 1 else {}
+
+
+def _kept(
+    view: View, leaving: Sequence[tuple[AcceleratorOption, int]], giving: Mapping[str, int], lacking: int
+) -> tuple[tuple[AcceleratorOption, int], ...]:
+    """Return what is kept beside the next replicas: without those whose places the ones that lack will take."""
+    kept = []
+    lacking -= sum(giving.get(option.name, replicas) - replicas for option, replicas in leaving)
+    for option, replicas in leaving:
+        pods = (replica for replica in view.service.replicas if replica.accelerator == option.name)
+        here = sum(replica.node in view.chosen.room.names for replica in pods)
+        goes = max(0, min(replicas, here, lacking)) if option.name in giving else 0
+        kept.append((option, replicas - goes))
+        lacking -= goes
+    return tuple(part for part in kept if part[1])
 
 
 def _allowed(view: View, group: Group, want: int) -> int:
@@ -140,9 +155,9 @@ def _elsewhere(view: View, to: Option) -> Claim:
     )
 
 
-def _least(view: View, running: int, beside: int) -> int:
+def _least(view: View, running: int, beside: int, freed: int) -> int:
     left = sum(group.size for group in view.others if group.accelerator not in _beside(view))
-    least = max(0, view.least.replicas - beside - left)
+    least = max(0, view.least.replicas - beside - max(0, left - freed))
     if not view.chosen.belief.option.spot and not view.asleep:
         least = max(least, view.spec.min_on_demand)
     if not all(group.observed and not group.rolling_out for group in view.groups):

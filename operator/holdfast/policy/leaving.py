@@ -13,6 +13,7 @@ from holdfast.policy.allowance import Allowance, allowance
 from holdfast.policy.handover import Move, staying
 from holdfast.policy.placement import Option
 from holdfast.policy.replicas import Group, group_on
+from holdfast.policy.sizing import MOST_REPLICAS
 from holdfast.policy.spot import parted
 from holdfast.policy.view import View
 
@@ -41,7 +42,7 @@ def chosen_move(view: View, goal: Mapping[str, int]) -> Move:
         here=both,
         needed=needed,
         left=left,
-        allowance=_on_the_way(view, view.spec.max_replicas, out >= frozenset(needed)),
+        allowance=_on_the_way(view, min(view.spec.max_replicas, most_granted(view)), out >= frozenset(needed)),
         worth=_worth(view, left),
         regular=_regular(view),
         on_demand=0 if view.asleep else view.spec.min_on_demand,
@@ -54,13 +55,11 @@ def chosen_move(view: View, goal: Mapping[str, int]) -> Move:
 def _needed(view: View, left: Sequence[Group]) -> dict[str, int]:
     """Replicas of the chosen accelerator and its pair that must serve before others go.
 
-    What forbidden ones hold on its nodes is handed over: of that the service has what it is granted, and no more.
+    What those hold that hand over their places is a part of what the service is granted.
     """
-    asked, pair, names = view.chosen.replicas, view.chosen.pair, view.chosen.room.names
-    asked = min(asked, _to_be_had(view, view.chosen, left))
-    in_place = any(replica.node in names for group in left if is_forbidden(view, group) for replica in group.ready)
-    if view.granted is not None and in_place:
-        asked = min(asked, view.granted.replicas + (0 if pair is None else pair.share(asked)))
+    asked = min(view.chosen.replicas, _to_be_had(view, view.chosen, left))
+    if view.chosen.pair is None:
+        asked = min(asked, most_granted(view))
     parts = view.chosen.parts_of(0 if view.asleep else max(1, asked))
     return dict(reversed(parts.items()))
 
@@ -153,6 +152,22 @@ def is_forbidden(view: View, group: Group) -> bool:
     """Whether the spec or the objectives rule it out: it will not be asked for again."""
     option = view.option(group.accelerator)
     return option is None or option.barred or option.allowed < 1 or not option.belief.feasible
+
+
+def most_granted(view: View) -> int:
+    """Replicas that may be there while places are handed over and others want them too."""
+    most = None if view.granted is None else view.granted.most
+    return MOST_REPLICAS if most is None else max(1, most)
+
+
+def hands_over(view: View, group: Group) -> bool:
+    """Whether its replicas leave to the next ones just what those need: forbidden, alike, and on their nodes."""
+    option, chosen = view.option(group.accelerator), view.chosen
+    if option is None or not is_forbidden(view, group):
+        return False
+    old, new = option.belief.option, chosen.belief.option
+    alike = (old.resource, old.gpus_per_replica) == (new.resource, new.gpus_per_replica)
+    return alike and option.room.names <= chosen.room.names
 
 
 def _in_the_way(view: View, here: Sequence[Group], left: Sequence[Group]) -> frozenset[str]:

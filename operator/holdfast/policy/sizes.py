@@ -9,7 +9,7 @@ from holdfast.domain.decision import Action, PlacementTarget
 from holdfast.domain.value import value
 from holdfast.policy.guards import Bound, Proposal, apply_guards
 from holdfast.policy.handover import growing
-from holdfast.policy.leaving import chosen_move, staying_meanwhile
+from holdfast.policy.leaving import chosen_move, most_granted, staying_meanwhile
 from holdfast.policy.replicas import Group
 from holdfast.policy.sizing import replicas_for
 from holdfast.policy.view import View
@@ -81,6 +81,8 @@ def _held_back(
     beside = f" beside {stay} that are to be replaced" if stay else ""
     if sum(sizes.values()) >= spec.max_replicas:
         return (Bound(given, Reason.AT_MAXIMUM, f"{wanted} wanted, scaling.max is {spec.max_replicas}{beside}"),)
+    if view.granted is not None and sum(sizes.values()) >= most_granted(view):
+        return (Bound(given, Reason.CAPACITY_LIMITED, view.granted.sentence),)
     limit = f"budget.maxCostPerHour ${spec.max_cost_per_hour:g} pays for {given}"
     return (Bound(given, Reason.BUDGET_LIMITED, f"{wanted} wanted, {limit}{beside}"),)
 
