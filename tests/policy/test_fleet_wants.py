@@ -85,6 +85,7 @@ def test_where_gpus_cannot_be_shared_out_all_keep_what_was_granted(monkeypatch: 
     ("left", "on", "size", "kept", "running"),
     [
         (accelerator("left", max_replicas=0), "n1", 2, 0, 4),
+        (accelerator("left", max_replicas=0), "n1", 1, 0, 3),
         (accelerator("left", max_replicas=0), "cordoned", 2, 2, 2),
         (accelerator("left", max_replicas=0), "n1", 9, 7, 4),  # no more than lack
         (accelerator("left"), "n1", 2, 2, 2),
@@ -108,3 +109,18 @@ def test_what_the_next_ones_take_the_places_of_counts_as_those(
     targets = PlacementTarget("h100", 4), PlacementTarget("left", size)
     claim = claim_of(seen, replace(decide_sizes(seen), targets=targets))
     assert (claim.want, sum(count for _, count in claim.kept), claim.running) == (4, kept, running)
+
+
+def test_what_drains_keeps_its_place_for_the_next_one() -> None:
+    left = accelerator("left", max_replicas=0)
+    there = tuple(replace(replica, node="n1") for replica in replicas(2, on="left"))
+    group = Group("left", size=2, exists=True, ready=there, draining=2)
+    seen = view(of=service().with_replicas_between(4, 20).with_accelerators(left, accelerator("h100")), others=(group,),
+                group=Group("h100", size=4, exists=True, ready=replicas(2)))  # fmt: skip
+    chosen = replace(seen.chosen, replicas=4, room=Room(0, frozenset({"n1"}), 1))
+    other = replace(chosen, belief=replace(chosen.belief, option=left), allowed=0)
+    seen = replace(seen, groups=(seen.group, group), chosen=chosen, considered=(other, chosen),
+                   service=replace(seen.service, replicas=there))  # fmt: skip
+    targets = PlacementTarget("h100", 4), PlacementTarget("left", 2)
+    claim = claim_of(seen, replace(decide_sizes(seen), targets=targets))
+    assert ([count for _, count in claim.kept], claim.running) == ([2], 4)

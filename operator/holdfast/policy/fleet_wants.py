@@ -78,12 +78,12 @@ def _stays(view: View, wanted: Mapping[str, int] | None) -> tuple[tuple[Accelera
 
 
 def _giving(view: View, leaving: Sequence[tuple[AcceleratorOption, int]], placed: int) -> dict[str, int]:
-    """Return the sizes of those accelerators whose places the next replicas take, one by one.
+    """Return how many places those accelerators have that the next replicas take, one by one: those that drain as well.
 
     A single replica does not go before another one has a place: that it has to find elsewhere.
     """
     groups = [view.group_of(option.name) for option, _ in leaving]
-    giving = {group.accelerator: group.size for group in groups if hands_over(view, group)}
+    giving = {group.accelerator: group.size + group.draining for group in groups if hands_over(view, group)}
     return giving if placed + sum(giving.values()) > 1 else {}
 
 
