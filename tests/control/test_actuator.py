@@ -367,6 +367,18 @@ async def test_nothing_goes_for_a_deployment_that_cannot_be_created_and_no_chang
     assert (api.sizes, told.done) == ({"h100": 0, "a10": 1}, [Action.SCALE_UP])
 
 
+async def test_nothing_goes_while_nobody_knows_whether_a_deployment_can_be_created() -> None:
+    class Busy(Fleet):
+        async def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+            if "dryRun" in (more.get("query") or {}):
+                raise ApiError(409, "somebody writes at the same moment")
+            return await super().request(method, path, **more)
+
+    api = Busy(h100=1)
+    await moved(api, {"h100": 0, "a10": 1})
+    assert api.sizes == {"h100": 1}
+
+
 async def test_what_shrinks_does_so_though_what_is_there_may_not_grow() -> None:
     api = Fleet(h100=2, l40s=0)
     api.refused = frozenset({"l40s"})

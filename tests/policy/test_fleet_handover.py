@@ -57,3 +57,18 @@ def test_who_comes_first_gets_what_it_is_granted_of_their_places() -> None:
     contest.run(300.0)
     assert contest.size == {"moving": {"h100": 0, "next": 2}, "other": {"h100": 2}, "urgent": {"h100": 1}}
     assert contest.running("urgent") == 1
+
+
+def test_a_switch_that_nobody_makes_room_for_ends_all_the_same_and_moves_nothing_back_and_forth() -> None:
+    last, first = service("moving").with_priority(-5), moving("waiting", 1, 4)
+    last = last.with_replicas_between(3, 10).with_accelerators(BEFORE, AFTER)
+    contest = Contest(4, {"waiting": (first, 1.0, 1), "moving": (last, 1.0, 3)}, same=ON)
+    contest.run(300.0)
+    leave(contest, "waiting")
+    leave(contest, "moving")
+    contest.run(900.0)
+    assert contest.size["moving"] == {"h100": 0, "next": 3}
+    before = {name: dict(size) for name, size in contest.size.items()}
+    for _ in range(100):
+        contest.run(5.0)
+        assert contest.size["moving"] == before["moving"]

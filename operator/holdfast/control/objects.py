@@ -166,12 +166,16 @@ class Objects:
         self, part: ServiceParts, births: Iterable[Manifest], sizes: Mapping[str, int]
     ) -> tuple[Manifest, ...]:
         """Return those of some new Deployments that the API server would take; why not the others is a problem."""
-        kept, found = self._of(part), []
+        kept = self._of(part)
+        found: list[Manifest] = []
+
+        async def ask(manifest: Manifest) -> None:
+            await kept.applier.ask_for_creation(manifest, sizes[manifest["metadata"]["name"]])
+            found.append(manifest)
+
         for manifest in births:
-            asking = kept.applier.ask_for_creation(manifest, sizes[manifest["metadata"]["name"]])
-            problem = await self._write(part, manifest, Due.RENDERED, asking)
+            problem = await self._write(part, manifest, Due.RENDERED, ask(manifest))
             kept.problems += (problem,) if problem else ()
-            found += [] if problem else [manifest]
         return tuple(found)
 
     async def create(

@@ -40,7 +40,7 @@ def claim_of(view: View, sizes: Sizes) -> Claim:
     others = sum(replicas for _, replicas in beside)
     rate = chosen.rate_rps if math.isfinite(chosen.rate_rps) else 0.0
     placed = own.placed - own.draining
-    leaving = tuple(part for part in parts if part not in beside)
+    leaving = _leaving(view, dict(part for part in parts if part not in beside))
     giving = _giving(view, leaving, placed)
     kept = _kept(view, leaving, giving, want - placed)
     freed = sum(giving.values()) - sum(replicas for option, replicas in kept if option.name in giving)
@@ -77,13 +77,19 @@ def _stays(view: View, wanted: Mapping[str, int] | None) -> tuple[tuple[Accelera
     return tuple((option, found[option.name]) for option in view.spec.accelerators if found.get(option.name))
 
 
+def _leaving(view: View, stays: Mapping[AcceleratorOption, int]) -> tuple[tuple[AcceleratorOption, int], ...]:
+    """Return how many stay of each listed accelerator that is left, those included of which none does."""
+    names = {group.accelerator for group in view.others} - set(_beside(view))
+    return tuple((option, stays.get(option, 0)) for option in view.spec.accelerators if option.name in names)
+
+
 def _giving(view: View, leaving: Sequence[tuple[AcceleratorOption, int]], placed: int) -> dict[str, int]:
     """Return how many places those accelerators have that the next replicas take, one by one: those that drain as well.
 
     A single replica does not go before another one has a place: that it has to find elsewhere.
     """
     groups = [view.group_of(option.name) for option, _ in leaving]
-    giving = {group.accelerator: group.size + group.draining for group in groups if hands_over(view, group)}
+    giving = {group.accelerator: group.placed for group in groups if hands_over(view, group)}
     return giving if placed + sum(giving.values()) > 1 else {}
 
 
