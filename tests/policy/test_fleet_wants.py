@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import ClusterProblem
+from holdfast.domain.cluster import ClusterProblem, Replica
 from holdfast.domain.decision import PlacementTarget
 from holdfast.domain.service import AcceleratorOption
 from holdfast.policy.decide import decide
@@ -96,31 +96,27 @@ def test_where_gpus_cannot_be_shared_out_all_keep_what_was_granted(monkeypatch: 
 def test_what_the_next_ones_take_the_places_of_counts_as_those(
     left: AcceleratorOption, on: str, size: int, kept: int, running: int
 ) -> None:
-    there = tuple(replace(replica, node=on) for replica in replicas(size, on="left"))
     ready = tuple(replace(replica, node="n1") for replica in replicas(2))
-    group = Group("left", size=size, exists=True, ready=there)
+    there = tuple(replace(replica, node=on) for replica in replicas(size, on="left"))
+    claim = moving(left, ready, Group("left", size=size, exists=True, ready=there), (*ready, *there))
+    assert (claim.want, sum(count for _, count in claim.kept), claim.running) == (4, kept, running)
+
+
+def test_what_drains_keeps_its_place_for_the_next_one() -> None:
+    there = tuple(replace(replica, node="n1") for replica in replicas(2, on="left"))
+    group = Group("left", size=2, exists=True, ready=there, draining=2)
+    claim = moving(accelerator("left", max_replicas=0), replicas(2), group, there)
+    assert ([count for _, count in claim.kept], claim.running) == ([2], 4)
+
+
+def moving(left: AcceleratorOption, ready: tuple[Replica, ...], group: Group, pods: tuple[Replica, ...]) -> Claim:
+    """Of a service that wants four h100 on n1, of which some are ready, and keeps all of those left meanwhile."""
     of = service().with_replicas_between(4, 20).with_accelerators(left, accelerator("h100"))
     seen = view(of=of, others=(group,), group=Group("h100", size=4, exists=True, ready=ready))
     chosen = replace(seen.chosen, replicas=4, room=Room(0, frozenset({"n1"}), 1))
     allowed = 9 if left.max_replicas is None else left.max_replicas
     other = replace(chosen, belief=replace(chosen.belief, option=left), allowed=allowed)
     seen = replace(seen, groups=(seen.group, group), chosen=chosen, considered=(other, chosen),
-                   service=replace(seen.service, replicas=(*ready, *there)))  # fmt: skip
-    targets = PlacementTarget("h100", 4), PlacementTarget("left", size)
-    claim = claim_of(seen, replace(decide_sizes(seen), targets=targets))
-    assert (claim.want, sum(count for _, count in claim.kept), claim.running) == (4, kept, running)
-
-
-def test_what_drains_keeps_its_place_for_the_next_one() -> None:
-    left = accelerator("left", max_replicas=0)
-    there = tuple(replace(replica, node="n1") for replica in replicas(2, on="left"))
-    group = Group("left", size=2, exists=True, ready=there, draining=2)
-    seen = view(of=service().with_replicas_between(4, 20).with_accelerators(left, accelerator("h100")), others=(group,),
-                group=Group("h100", size=4, exists=True, ready=replicas(2)))  # fmt: skip
-    chosen = replace(seen.chosen, replicas=4, room=Room(0, frozenset({"n1"}), 1))
-    other = replace(chosen, belief=replace(chosen.belief, option=left), allowed=0)
-    seen = replace(seen, groups=(seen.group, group), chosen=chosen, considered=(other, chosen),
-                   service=replace(seen.service, replicas=there))  # fmt: skip
-    targets = PlacementTarget("h100", 4), PlacementTarget("left", 2)
-    claim = claim_of(seen, replace(decide_sizes(seen), targets=targets))
-    assert ([count for _, count in claim.kept], claim.running) == ([2], 4)
+                   service=replace(seen.service, replicas=pods))  # fmt: skip
+    targets = PlacementTarget("h100", 4), PlacementTarget("left", group.size)
+    return claim_of(seen, replace(decide_sizes(seen), targets=targets))

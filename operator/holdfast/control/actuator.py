@@ -258,6 +258,7 @@ class Actuator:
         running: Mapping[str, float],
         now: float,
     ) -> bool:
+        """Apply, shrink, create, grow, delete; raises what a size was refused for once all else is done."""
         births = await self._objects.apply(part, work, now)
         if changes.shrink:
             births = await self._objects.acceptable(part, births, changes.births)
