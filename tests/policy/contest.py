@@ -23,10 +23,11 @@ RATE_RPS = 4.0
 
 
 class Contest:
-    """One node for each accelerator; pods are scheduled in the order in which they were made, and serve at once.
+    """One node for each accelerator; pods are scheduled in the order in which they were made.
 
-    `offered` GPUs by accelerator, a number alone is of h100; `held` of each by pods of no service that is shown.
-    `same` accelerators are on the node of the one that they name.
+    They serve `cold_seconds` after that, and hold their GPUs for `drain_seconds` when they go. `offered` GPUs by
+    accelerator, a number alone is of h100; `held` of each by pods of no service that is shown. `same` accelerators are
+    on the node of the one that they name.
     """
 
     def __init__(
@@ -35,8 +36,12 @@ class Contest:
         services: Mapping[str, tuple[ServiceBuilder, float, int]],
         held: int = 0,
         same: Mapping[str, str] = MappingProxyType({}),
+        cold_seconds: float = 0.0,
+        drain_seconds: float = 0.0,
     ) -> None:
         self.same = same
+        self.cold_seconds, self.drain_seconds = cold_seconds, drain_seconds
+        self.gone_at: dict[str, float] = {}
         self.offered = {"h100": offered} if isinstance(offered, int) else dict(offered)
         self.held = held
         self.rates: dict[str, float] = {}
@@ -65,6 +70,7 @@ class Contest:
             for decision in decisions:
                 self._apply(decision)
             self.now += 5.0
+            self._age()
             self._schedule()
 
     def snapshot(self) -> Snapshot:
@@ -113,14 +119,30 @@ class Contest:
 
     def _resize(self, name: str, on: str, size: int) -> None:
         self.size[name][on] = size
-        elsewhere = [pod for pod in self.pods[name] if pod.accelerator != on]
-        here = [pod for pod in self.pods[name] if pod.accelerator == on]
-        here = sorted(here, key=lambda pod: pod.phase is not ReplicaPhase.READY)[:size]
+        mine = [pod for pod in self.pods[name] if pod.accelerator == on and pod.phase is not ReplicaPhase.DRAINING]
+        elsewhere = [pod for pod in self.pods[name] if pod not in mine]
+        ranked = sorted(mine, key=lambda pod: (pod.phase is not ReplicaPhase.READY, not pod.node))
+        here = ranked[:size]
         for _ in range(size - len(here)):
             self.serial += 1
             here.append(Replica(f"p{self.serial}", on, ReplicaPhase.UNSCHEDULABLE, self.now))
-        self.pods[name] = elsewhere + here
+        self.pods[name] = elsewhere + here + self._draining(ranked[size:])
         self._schedule()
+
+    def _draining(self, going: list[Replica]) -> list[Replica]:
+        """They hold what they have until their last requests end."""
+        held = [replace(pod, phase=ReplicaPhase.DRAINING) for pod in going if pod.node and self.drain_seconds]
+        self.gone_at |= {pod.name: self.now + self.drain_seconds for pod in held}
+        return held
+
+    def _age(self) -> None:
+        for name, pods in self.pods.items():
+            there = [pod for pod in pods if self.gone_at.get(pod.name, self.now + 1.0) > self.now]
+            self.pods[name] = [self._older(pod) for pod in there]
+
+    def _older(self, pod: Replica) -> Replica:
+        started = pod.phase is ReplicaPhase.STARTING and self.now - (pod.scheduled_at or 0.0) >= self.cold_seconds
+        return replace(pod, phase=ReplicaPhase.READY, ready_at=self.now) if started else pod
 
     def _schedule(self) -> None:
         waiting = sorted(
@@ -133,10 +155,5 @@ class Contest:
             pod = self.pods[name][index]
             home = self.same.get(pod.accelerator, pod.accelerator)
             if self.held + self.placed(home) < self.offered[home]:
-                self.pods[name][index] = replace(
-                    pod,
-                    phase=ReplicaPhase.READY,
-                    scheduled_at=self.now,
-                    ready_at=self.now,
-                    node=f"n-{home}",
-                )
+                starting = replace(pod, phase=ReplicaPhase.STARTING, scheduled_at=self.now, node=f"n-{home}")
+                self.pods[name][index] = starting if self.cold_seconds else self._older(starting)

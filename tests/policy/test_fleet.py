@@ -14,7 +14,7 @@ from holdfast.domain.service import AcceleratorOption, ServiceKey
 from holdfast.domain.signals import SignalState
 from holdfast.domain.taints import Taint, Toleration
 from holdfast.policy.fleet import Fleet, Grant, Shortage, arbitrate
-from holdfast.policy.fleet_claims import Claim
+from holdfast.policy.fleet_claims import Claim, HandOver
 from holdfast.policy.inventory import Inventory
 from tests.builders import H100, NOW, ServiceView, accelerator, condition, node, replicas, service
 from tests.policy.contest import SETTINGS, Contest
@@ -42,6 +42,38 @@ def shared(claims: Sequence[Claim], inventory: Inventory = ONE_NODE) -> dict[str
 def test_the_lower_priority_gives_way_down_to_its_minimum() -> None:
     claims = [a_claim("batch", 6, running=6, least=2, short=False), a_claim("chat", 7, priority=10)]
     assert shared(claims) == {"chat": 6, "batch": 2}
+
+
+def test_who_hands_over_may_have_what_is_granted_and_what_stays_beside_it() -> None:
+    left, spot = accelerator("left"), accelerator("spot", node_selector=(("kind", "spot"),))
+    moving = a_claim("moving", 6, running=6, least=1, hands_over=HandOver(2, 0), kept=((left, 1),), beside=((spot, 3),))
+    claims = (moving, a_claim("chat", 4, priority=10))
+    grants, _ = arbitrate({claim.key: claim for claim in claims}, Fleet(), ONE_NODE, NOW, SETTINGS)
+    assert (grants[moving.key].replicas, grants[moving.key].most) == (3, 7)
+
+
+def test_who_hands_over_where_another_lacks_what_it_must_have_gets_no_more_than_it_asked_for_before() -> None:
+    moving = a_claim("moving", 6, running=6, least=6, hands_over=HandOver(2, 1))
+    claims = (moving, a_claim("chat", 4, running=2, least=4, priority=-5))
+    grants, _ = arbitrate({claim.key: claim for claim in claims}, Fleet(), ONE_NODE, NOW, SETTINGS)
+    assert (grants[moving.key].replicas, grants[moving.key].most) == (3, None)
+    claims = (moving, a_claim("chat", 4, running=2, least=2, priority=-5))
+    assert shared(claims) == {"moving": 6, "chat": 2}
+
+
+def test_who_lacks_what_it_must_have_on_other_nodes_stops_nobody() -> None:
+    apart = Inventory((node("n1", 4, zone="a"), node("n2", 4, zone="b")))
+    there = replace(PICKY, node_selector=(("zone", "b"),))
+    moving = a_claim("moving", 4, running=4, least=4, option=there, hands_over=HandOver(2, 1))
+    lacking = a_claim("lacking", 4, running=2, least=4, option=PICKY)
+    grants, _ = arbitrate(
+        {claim.key: claim for claim in (moving, lacking, a_claim("wide", 2, running=2, least=2))},
+        Fleet(),
+        apart,
+        NOW,
+        SETTINGS,
+    )
+    assert moving.key not in grants
 
 
 def test_of_equal_priority_the_one_whose_gpus_make_more_good_requests_comes_first() -> None:

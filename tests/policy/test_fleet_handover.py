@@ -72,3 +72,30 @@ def test_a_switch_that_nobody_makes_room_for_ends_all_the_same_and_moves_nothing
     for _ in range(100):
         contest.run(5.0)
         assert contest.size["moving"] == before["moving"]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_nothing_is_given_up_that_another_would_get_who_lacks_what_it_must_have(most: int) -> None:
+    size = min(2, most)
+    services = {"moving": (moving("moving", size, most), 1.0, size), "other": (moving("other", 3, 6), 1.0, 2)}
+    contest = Contest(2 + size, services, same=ON)
+    contest.run(300.0)
+    leave(contest, "moving")
+    for _ in range(120):
+        contest.run(5.0)
+        assert contest.running("moving") == size
+    told = contest.last["moving"].verdict.message
+    assert f"{size} wanted, each place given up would go to prod/other (priority 0), short of what must run" in told
+    contest.offered["h100"] += 1
+    contest.run(300.0)
+    assert contest.size == {"moving": {"h100": 0, "next": size}, "other": {"h100": 3}}
+
+
+def test_where_one_alone_is_allowed_it_goes_before_the_next_one_comes_though_others_want_more() -> None:
+    services = {"moving": (moving("moving", 1, 1), 1.0, 1), "other": (moving("other", 1, 6), 20.0, 2)}
+    contest = Contest(3, services, same=ON)
+    contest.run(300.0)
+    leave(contest, "moving")
+    contest.run(300.0)
+    assert contest.size == {"moving": {"h100": 0, "next": 1}, "other": {"h100": 2}}
+    assert contest.running("moving") == 1

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import ClusterProblem, Replica
+from holdfast.domain.cluster import ClusterProblem, Replica, ReplicaPhase
 from holdfast.domain.decision import PlacementTarget
 from holdfast.domain.service import AcceleratorOption
 from holdfast.policy.decide import decide
@@ -87,7 +87,7 @@ def test_where_gpus_cannot_be_shared_out_all_keep_what_was_granted(monkeypatch: 
         (accelerator("left", max_replicas=0), "n1", 2, 0, 4),
         (accelerator("left", max_replicas=0), "n1", 1, 0, 3),
         (accelerator("left", max_replicas=0), "cordoned", 2, 2, 2),
-        (accelerator("left", max_replicas=0), "n1", 9, 7, 4),  # no more than lack
+        (accelerator("left", max_replicas=0), "n1", 9, 5, 4),  # no more than are wanted, however many have come
         (accelerator("left"), "n1", 2, 2, 2),
         (accelerator("left", max_replicas=0, gpus_per_replica=2), "n1", 2, 2, 2),
         (accelerator("left", max_replicas=0, resource="example.com/gpu"), "n1", 2, 2, 2),
@@ -103,10 +103,25 @@ def test_what_the_next_ones_take_the_places_of_counts_as_those(
 
 
 def test_what_drains_keeps_its_place_for_the_next_one() -> None:
-    there = tuple(replace(replica, node="n1") for replica in replicas(2, on="left"))
-    group = Group("left", size=2, exists=True, ready=there, draining=2)
-    claim = moving(accelerator("left", max_replicas=0), replicas(2), group, there)
-    assert ([count for _, count in claim.kept], claim.running) == ([2], 4)
+    claim = draining("n1")
+    assert (claim.kept, claim.running) == ((), 4)
+
+
+def test_what_drains_elsewhere_leaves_it_nothing() -> None:
+    claim = draining("cordoned")
+    assert (claim.kept, claim.running) == ((), 2)
+
+
+def draining(on: str) -> Claim:
+    """Two serve already, and two of those that were left drain."""
+    pods = [replace(pod, node=on, phase=ReplicaPhase.DRAINING) for pod in replicas(2, on="left")]
+    group = Group("left", exists=True, draining=2)
+    return moving(accelerator("left", max_replicas=0), replicas(2), group, tuple(pods))
+
+
+def test_a_deployment_of_which_nothing_is_left_hands_nothing_over() -> None:
+    claim = moving(accelerator("left", max_replicas=0), replicas(2), Group("left", exists=True), ())
+    assert claim.hands_over is None
 
 
 def moving(left: AcceleratorOption, ready: tuple[Replica, ...], group: Group, pods: tuple[Replica, ...]) -> Claim:

@@ -104,6 +104,7 @@ def arbitrate(
     losers = [claim for claim in losers if not any(_fills(pool, claim, granted) for pool in inner)]
     grants = {claim.key: _grant(claim, kept[claim.key], holders[claim.key]) for claim in losers}
     grants |= {key: _moved(claims[key], to, holders[key]) for key, to in sharing.moved.items()}
+    grants |= {c.key: _stopped(c, grants.get(c.key), rivals) for c, rivals in _rivals(tight, inventory)}
     return grants, Fleet(known, dict(_promised(fleet.promises, tight, granted, now)))
 
 
@@ -185,11 +186,7 @@ class _Holders:
 
     @classmethod
     def of(cls, having: Sequence[Claim], granted: Mapping[ServiceKey, int]) -> Self:
-        first: dict[str, list[Claim]] = {}
-        for claim in sorted(having, key=lambda claim: (-claim.priority, claim.key)):
-            near = first.setdefault(claim.key.namespace, [])
-            if len(near) <= MOST_NAMED:
-                near.append(claim)
+        first = _first(having)
         named = (claim for near in first.values() for claim in near)
         return cls(len(having), first, frozenset(c.key for c in named if granted[c.key] <= c.least))
 
@@ -204,6 +201,16 @@ class _Holders:
 
     def _must(self, claim: Claim) -> str:
         return ", which gives up no more" if claim.key in self.least else ""
+
+
+def _first(claims: Iterable[Claim]) -> dict[str, list[Claim]]:
+    """Those that come first in each namespace."""
+    first: dict[str, list[Claim]] = {}
+    for claim in sorted(claims, key=lambda claim: (-claim.priority, claim.key)):
+        near = first.setdefault(claim.key.namespace, [])
+        if len(near) <= MOST_NAMED:
+            near.append(claim)
+    return first
 
 
 def _holders(pools: Iterable[Pool], granted: Mapping[ServiceKey, int]) -> dict[ServiceKey, _Holders]:
@@ -222,8 +229,45 @@ def _grant(claim: Claim, replicas: int, holders: _Holders) -> Grant:
     gain = claim.worth(replicas + 1) / claim.option.gpus_per_replica
     share = f", {gain / claim.demand_rps:.1%} of what it is sized for" if gain > 0.0 else ""
     left = f"{claim.want} wanted, {replicas} left for priority {claim.priority}"
-    most = replicas + sum(count for _, count in claim.kept) if claim.hands_over else None
+    most = replicas + _besides(claim) if claim.hands_over else None
     return Grant(replicas, f"{left}{went}; one more GPU would give {gain:.2g} req/s{share}", most=most)
+
+
+def _besides(claim: Claim) -> int:
+    return sum(count for _, count in (*claim.kept, *claim.beside))
+
+
+def _rivals(tight: Iterable[Pool], inventory: Inventory) -> Iterable[tuple[Claim, _Holders]]:
+    """Who hands over where there is not what all must have, and who waits for that on the same nodes.
+
+    The scheduler knows no priorities of services: it may give those each place that is given up.
+    """
+    for pool in tight:
+        handing: dict[frozenset[str], list[Claim]] = {}
+        if sum(claim.gpus(claim.least) for claim in pool.claims) > pool.gpus + pool.kept:
+            for claim in filter(_hands_over, pool.claims):
+                handing.setdefault(inventory.room(claim.option).names, []).append(claim)
+        for nodes, claims in handing.items():
+            near = [claim for claim in filter(_lacks, pool.claims) if inventory.room(claim.option).names & nodes]
+            rivals = _Holders(len(near), _first(near), frozenset())
+            yield from ((claim, rivals) for claim in claims if len(near) > _lacks(claim))
+
+
+def _hands_over(claim: Claim) -> bool:
+    return claim.hands_over is not None
+
+
+def _lacks(claim: Claim) -> bool:
+    return claim.running < claim.least
+
+
+def _stopped(claim: Claim, granted: Grant | None, rivals: _Holders) -> Grant:
+    """No more of the next ones than were asked for; the others stay, as far as they were granted."""
+    placed, waiting = (claim.hands_over.placed, claim.hands_over.waiting) if claim.hands_over else (0, 0)
+    most = None if granted is None or granted.most is None else granted.most + waiting
+    others = rivals.beside(claim, int(_lacks(claim)))
+    taken = f"each place given up would go to {others}, short of what must run there"
+    return Grant(placed + waiting, f"{claim.want} wanted, {taken}", most=most)
 
 
 def _moved(claim: Claim, to: Claim, holders: _Holders) -> Grant:

@@ -21,6 +21,14 @@ class Step:
 
 
 @value
+class HandOver:
+    """Next replicas that take the places of others one by one: so many have one, and so many wait for theirs."""
+
+    placed: int
+    waiting: int
+
+
+@value
 class Claim:
     """`want` replicas of one accelerator, by a service's own decision.
 
@@ -44,7 +52,7 @@ class Claim:
     short: bool = False
     waits: bool = False
     kept: tuple[tuple[AcceleratorOption, int], ...] = ()
-    hands_over: bool = False
+    hands_over: HandOver | None = None
     beside: tuple[tuple[AcceleratorOption, int], ...] = ()
     elsewhere: tuple[Claim, ...] = ()
 

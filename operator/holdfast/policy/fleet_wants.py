@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 
 from holdfast.api.reasons import Reason
+from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.service import AcceleratorOption
-from holdfast.policy.fleet_claims import Claim
+from holdfast.domain.value import value
+from holdfast.policy.fleet_claims import Claim, HandOver
 from holdfast.policy.leaving import hands_over
 from holdfast.policy.placement import Option
 from holdfast.policy.replicas import Group
@@ -40,16 +42,15 @@ def claim_of(view: View, sizes: Sizes) -> Claim:
     others = sum(replicas for _, replicas in beside)
     rate = chosen.rate_rps if math.isfinite(chosen.rate_rps) else 0.0
     placed = own.placed - own.draining
-    leaving = _leaving(view, dict(part for part in parts if part not in beside))
-    giving = _giving(view, leaving, placed)
-    kept = _kept(view, leaving, giving, want - placed)
-    freed = sum(giving.values()) - sum(replicas for option, replicas in kept if option.name in giving)
-    running = placed + min(freed, max(0, want - placed))
+    goal = want + sum(replicas for _, replicas in parts) if held else sizes.goal
+    places = _places(view, dict(part for part in parts if part not in beside), goal, placed)
+    want = max(want, min(goal, want + places.staying))
+    running = placed + min(places.freed, max(0, want - placed))
     return Claim(
         key=view.spec.key,
         option=chosen.option,
         want=want,
-        least=min(want, max(outside, want if held else _least(view, running, others, freed))),
+        least=min(want, max(outside, want if held else _least(view, running, others, places.freed))),
         rate_rps=rate,
         demand_rps=max(0.0, _useful_rps(view, rate, want + others) - rate * others),
         priority=view.spec.priority,
@@ -57,8 +58,8 @@ def claim_of(view: View, sizes: Sizes) -> Claim:
         outside=min(want, outside),
         short=bool(own.short),
         waits=any(view.part(name).short for name in _beside(view)),
-        kept=kept,
-        hands_over=bool(giving),
+        kept=places.kept,
+        hands_over=HandOver(placed, max(0, own.size - placed)) if places.handed else None,
         beside=beside,
         elsewhere=tuple(_elsewhere(view, option) for option in view.considered if _may_move(view, option)),
     )
@@ -77,35 +78,54 @@ def _stays(view: View, wanted: Mapping[str, int] | None) -> tuple[tuple[Accelera
     return tuple((option, found[option.name]) for option in view.spec.accelerators if found.get(option.name))
 
 
+@value
+class _Places:
+    """Replicas of the accelerators that are left: `kept` beside the next ones, or on places that those take one by one.
+
+    Of these `staying` serve for now, and the others of the `freed` ones go.
+    """
+
+    kept: tuple[tuple[AcceleratorOption, int], ...]
+    staying: int = 0
+    freed: int = 0
+    handed: bool = False
+
+
+def _places(view: View, stays: Mapping[AcceleratorOption, int], goal: int, placed: int) -> _Places:
+    """Return whose places the next ones take: of those that stay for now as many as are to run in the end.
+
+    However far a switch has come, it asks for the same: else what others are granted would change with it, and with
+    that again how far it comes. A single replica does not go before another one has a place: that it has to find
+    elsewhere, but where it may not run beside it at all.
+    """
+    leaving = _leaving(view, stays)
+    groups = [view.group_of(option.name) for option, _ in leaving]
+    handing = {group.accelerator for group in groups if group.placed and hands_over(view, group)}
+    there = placed + sum(group.placed for group in groups if group.accelerator in handing)
+    if not handing or (there < 2 <= view.spec.max_replicas):
+        return _Places(tuple(part for part in leaving if part[1]))
+    kept, staying, going = [], 0, 0
+    for option, replicas in leaving:
+        serving, draining = _here(view, option.name) if option.name in handing else (0, 0)
+        stay = min(replicas, serving)
+        taken = min(stay, max(0, goal - staying))
+        kept.append((option, replicas - taken))
+        staying, going = staying + taken, going + draining + serving - stay
+    return _Places(tuple(part for part in kept if part[1]), staying, staying + going, handed=True)
+
+
 def _leaving(view: View, stays: Mapping[AcceleratorOption, int]) -> tuple[tuple[AcceleratorOption, int], ...]:
     """Return how many stay of each listed accelerator that is left, those included of which none does."""
     names = {group.accelerator for group in view.others} - set(_beside(view))
     return tuple((option, stays.get(option, 0)) for option in view.spec.accelerators if option.name in names)
 
 
-def _giving(view: View, leaving: Sequence[tuple[AcceleratorOption, int]], placed: int) -> dict[str, int]:
-    """Return how many places those accelerators have that the next replicas take, one by one: those that drain as well.
-
-    A single replica does not go before another one has a place: that it has to find elsewhere.
-    """
-    groups = [view.group_of(option.name) for option, _ in leaving]
-    giving = {group.accelerator: group.placed for group in groups if hands_over(view, group)}
-    return giving if placed + sum(giving.values()) > 1 else {}
-
-
-def _kept(
-    view: View, leaving: Sequence[tuple[AcceleratorOption, int]], giving: Mapping[str, int], lacking: int
-) -> tuple[tuple[AcceleratorOption, int], ...]:
-    """Return what is kept beside the next replicas: without those whose places the ones that lack will take."""
-    kept = []
-    lacking -= sum(giving.get(option.name, replicas) - replicas for option, replicas in leaving)
-    for option, replicas in leaving:
-        pods = (replica for replica in view.service.replicas if replica.accelerator == option.name)
-        here = sum(replica.node in view.chosen.room.names for replica in pods)
-        goes = max(0, min(replicas, here, lacking)) if option.name in giving else 0
-        kept.append((option, replicas - goes))
-        lacking -= goes
-    return tuple(part for part in kept if part[1])
+def _here(view: View, accelerator: str) -> tuple[int, int]:
+    """Return its replicas on nodes that the next ones may have, and those there that drain."""
+    names = view.chosen.room.names
+    pods = [pod for pod in view.service.replicas if pod.accelerator == accelerator and pod.node in names]
+    going = sum(pod.phase is ReplicaPhase.DRAINING for pod in pods)
+    return len(pods) - going, going
 
 
 def _allowed(view: View, group: Group, want: int) -> int:

@@ -90,7 +90,8 @@ class Move:
     def has_all_room(self, kept: Mapping[str, int]) -> bool:
         """Whether all of the goal may."""
         there = {group.accelerator: group.size for group in self.here}
-        all_of_it = {name: max(there.get(name, 0), self.needed.get(name, 0)) for name in {**there, **self.needed}}
+        asked = {name: min(count, self.goal[name]) for name, count in self.needed.items()}
+        all_of_it = {name: max(there.get(name, 0), asked.get(name, 0)) for name in {**there, **asked}}
         return self.allowance.takes(_both(kept, all_of_it))
 
     def stands_for(self, kept: Mapping[str, int]) -> float:

@@ -42,7 +42,7 @@ def chosen_move(view: View, goal: Mapping[str, int]) -> Move:
         here=both,
         needed=needed,
         left=left,
-        allowance=_on_the_way(view, min(view.spec.max_replicas, most_granted(view)), out >= frozenset(needed)),
+        allowance=_on_the_way(view, min(view.spec.max_replicas, _most_on_the_way(view)), out >= frozenset(needed)),
         worth=_worth(view, left),
         regular=_regular(view),
         on_demand=0 if view.asleep else view.spec.min_on_demand,
@@ -158,6 +158,11 @@ def most_granted(view: View) -> int:
     """Replicas that may be there while places are handed over and others want them too."""
     most = None if view.granted is None else view.granted.most
     return MOST_REPLICAS if most is None else max(1, most)
+
+
+def _most_on_the_way(view: View) -> int:
+    """The last one that serves stays until the first of the next ones does, however little is granted."""
+    return max(2, most_granted(view))
 
 
 def hands_over(view: View, group: Group) -> bool:

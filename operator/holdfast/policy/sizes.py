@@ -19,13 +19,14 @@ from holdfast.policy.view import View
 class Sizes:
     """What every accelerator's size becomes, and what bounded it.
 
-    `wanted` replicas of the chosen accelerator were proposed before the guards.
+    `wanted` replicas of the chosen accelerator were proposed before the guards, `goal` are to run of it in the end.
     """
 
     action: Action
     before: int
     after: int
     wanted: int
+    goal: int
     bounds: tuple[Bound, ...]
     targets: tuple[PlacementTarget, ...]
 
@@ -38,10 +39,19 @@ def decide_sizes(view: View) -> Sizes:
     """Return the sizes that follow for all accelerators of a service."""
     wanted, elsewhere = propose(view), sum(group.useful for group in view.others)
     proposal, bounds = apply_guards(Proposal(view, view.group.baseline, wanted, elsewhere))
-    sizes, held_back = _next(view, _shared(view, proposal))
+    goal = _shared(view, proposal)
+    sizes, held_back = _next(view, goal)
     targets = tuple(target(view.part(name), name, replicas) for name, replicas in sizes.items())
     changed = tuple(item for item in targets if item.replicas or item.observed_replicas)
-    return Sizes(_action(view, sizes), view.size, sum(sizes.values()), wanted, bounds + held_back, changed)
+    return Sizes(
+        action=_action(view, sizes),
+        before=view.size,
+        after=sum(sizes.values()),
+        wanted=wanted,
+        goal=goal[view.chosen.name],
+        bounds=bounds + held_back,
+        targets=changed,
+    )
 
 
 def _shared(view: View, proposal: Proposal) -> dict[str, int]:
