@@ -33,10 +33,18 @@ def a_claim(name: str, want: int, **changes: object) -> Claim:
     return Claim(key=ServiceKey("prod", name), want=want, **given_up)  # type: ignore[arg-type]
 
 
+def granted(claims: Sequence[Claim], inventory: Inventory = ONE_NODE) -> dict[str, Grant]:
+    """What those may have that must give way."""
+    grants, _ = arbitrate({claim.key: claim for claim in claims}, Fleet(), inventory, NOW, SETTINGS)
+    return {key.name: grant for key, grant in grants.items()}
+
+
 def shared(claims: Sequence[Claim], inventory: Inventory = ONE_NODE) -> dict[str, int]:
     """What every service may have in the end."""
-    grants, _ = arbitrate({claim.key: claim for claim in claims}, Fleet(), inventory, NOW, SETTINGS)
-    return {claim.key.name: grants[claim.key].replicas if claim.key in grants else claim.want for claim in claims}
+    grants = granted(claims, inventory)
+    return {
+        claim.key.name: grants[claim.key.name].replicas if claim.key.name in grants else claim.want for claim in claims
+    }
 
 
 def test_the_lower_priority_gives_way_down_to_its_minimum() -> None:
@@ -46,34 +54,50 @@ def test_the_lower_priority_gives_way_down_to_its_minimum() -> None:
 
 def test_who_hands_over_may_have_what_is_granted_and_what_stays_beside_it() -> None:
     left, spot = accelerator("left"), accelerator("spot", node_selector=(("kind", "spot"),))
-    moving = a_claim("moving", 6, running=6, least=1, hands_over=HandOver(2, 0), kept=((left, 1),), beside=((spot, 3),))
-    claims = (moving, a_claim("chat", 4, priority=10))
-    grants, _ = arbitrate({claim.key: claim for claim in claims}, Fleet(), ONE_NODE, NOW, SETTINGS)
-    assert (grants[moving.key].replicas, grants[moving.key].most) == (3, 7)
+    moving = a_claim("moving", 6, running=6, hands_over=HandOver(placed=2), kept=((left, 1),), beside=((spot, 3),))
+    grants = granted([moving, a_claim("chat", 4, priority=10)])
+    assert (grants["moving"].replicas, grants["moving"].most) == (3, 7)
 
 
-def test_who_hands_over_where_another_lacks_what_it_must_have_gets_no_more_than_it_asked_for_before() -> None:
-    moving = a_claim("moving", 6, running=6, least=6, hands_over=HandOver(2, 1))
-    claims = (moving, a_claim("chat", 4, running=2, least=4, priority=-5))
-    grants, _ = arbitrate({claim.key: claim for claim in claims}, Fleet(), ONE_NODE, NOW, SETTINGS)
-    assert (grants[moving.key].replicas, grants[moving.key].most) == (3, None)
-    claims = (moving, a_claim("chat", 4, running=2, least=2, priority=-5))
-    assert shared(claims) == {"moving": 6, "chat": 2}
+FULL = Inventory((node("n1", 8, used=8),))
+MOVING = a_claim("moving", 6, running=6, least=6, short=False, hands_over=HandOver(placed=2, waiting=1))
+LACKING = a_claim("lacking", 4, running=2, least=4, priority=-5, short=False)
 
 
-def test_who_lacks_what_it_must_have_on_other_nodes_stops_nobody() -> None:
-    apart = Inventory((node("n1", 4, zone="a"), node("n2", 4, zone="b")))
-    there = replace(PICKY, node_selector=(("zone", "b"),))
-    moving = a_claim("moving", 4, running=4, least=4, option=there, hands_over=HandOver(2, 1))
-    lacking = a_claim("lacking", 4, running=2, least=4, option=PICKY)
-    grants, _ = arbitrate(
-        {claim.key: claim for claim in (moving, lacking, a_claim("wide", 2, running=2, least=2))},
-        Fleet(),
-        apart,
-        NOW,
-        SETTINGS,
+def test_who_hands_over_where_another_lacks_what_must_run_gives_up_nothing() -> None:
+    grants = granted([MOVING, LACKING], FULL)
+    assert grants["moving"] == Grant(
+        3,
+        "6 wanted, each place given up would go to prod/lacking (priority -5), short of what must run there",
+        most=7,
+        stands=True,
     )
-    assert moving.key not in grants
+    assert granted([MOVING, replace(LACKING, least=2)], FULL) == {}
+    assert granted([replace(MOVING, hands_over=None), LACKING], FULL) == {}
+
+
+def test_of_what_stands_those_beyond_what_is_wanted_go_all_the_same() -> None:
+    kept = (accelerator("left"), 3)
+    moving = replace(MOVING, least=1, kept=(kept,), hands_over=HandOver(surplus=2))
+    assert granted([replace(moving, running=5), replace(LACKING, least=8)], FULL)["moving"].most == 7
+
+
+def test_who_waits_in_vain_where_the_gpus_are_in_pieces_counts_too() -> None:
+    pair = replace(H100, gpus_per_replica=2)
+    pieces = Inventory((node("n1", 4, used=3), node("n2", 4, used=3)))
+    moving, lacking = replace(MOVING, want=1, running=1, least=1), replace(LACKING, want=2, running=1, least=2)
+    assert "moving" not in granted([moving, replace(lacking, option=pair)], pieces)
+    assert granted([moving, replace(lacking, option=pair, short=True)], pieces)["moving"].stands
+
+
+def test_who_lacks_what_must_run_on_other_nodes_or_finds_no_cpu_stops_nobody() -> None:
+    apart = Inventory((node("n1", 4, used=4, zone="a"), node("n2", 4, used=4, zone="b")))
+    there = replace(PICKY, node_selector=(("zone", "b"),))
+    moving = replace(MOVING, want=4, running=4, least=4, option=there)
+    wide = a_claim("wide", 2, running=2, least=2, short=False)
+    assert "moving" not in granted([moving, wide, replace(LACKING, option=PICKY)], apart)
+    assert "moving" in granted([moving, wide, replace(LACKING, option=there)], apart)
+    assert "moving" not in granted([MOVING, replace(LACKING, short=True)], Inventory((node("n1", 8, used=7),)))
 
 
 def test_of_equal_priority_the_one_whose_gpus_make_more_good_requests_comes_first() -> None:

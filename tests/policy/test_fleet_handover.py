@@ -75,20 +75,36 @@ def test_a_switch_that_nobody_makes_room_for_ends_all_the_same_and_moves_nothing
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
-def test_nothing_is_given_up_that_another_would_get_who_lacks_what_it_must_have(most: int) -> None:
+@pytest.mark.parametrize("waited_seconds", [5.0, 300.0])
+@pytest.mark.parametrize("pinned", [False, True])
+def test_nothing_is_given_up_that_another_would_get_who_lacks_what_must_run(
+    most: int, waited_seconds: float, pinned: bool
+) -> None:
     size = min(2, most)
-    services = {"moving": (moving("moving", size, most), 1.0, size), "other": (moving("other", 3, 6), 1.0, 2)}
-    contest = Contest(2 + size, services, same=ON)
-    contest.run(300.0)
+    mine = moving("moving", size, most).pinned_to(size) if pinned else moving("moving", size, most)
+    contest = Contest(2 + size, {"moving": (mine, 1.0, size), "other": (moving("other", 3, 6), 1.0, 2)}, same=ON)
+    contest.run(waited_seconds)
     leave(contest, "moving")
     for _ in range(120):
         contest.run(5.0)
         assert contest.running("moving") == size
-    told = contest.last["moving"].verdict.message
-    assert f"{size} wanted, each place given up would go to prod/other (priority 0), short of what must run" in told
+    told = next(each.message for each in contest.last["moving"].conditions if each.type == "CapacityAvailable")
+    assert told.startswith(
+        f"{size} wanted, each place given up would go to prod/other (priority 0), short of what must"
+    )
     contest.offered["h100"] += 1
     contest.run(300.0)
     assert contest.size == {"moving": {"h100": 0, "next": size}, "other": {"h100": 3}}
+
+
+def test_nor_where_the_next_ones_wait_already_when_another_one_comes_to_lack() -> None:
+    contest = full(6, 8, "moving", "other", size=3)
+    leave(contest, "moving")
+    contest.run(5.0)
+    contest.builders["other"] = moving("other", 5, 8)
+    for _ in range(120):
+        contest.run(5.0)
+        assert contest.running("moving") == 3
 
 
 def test_where_one_alone_is_allowed_it_goes_before_the_next_one_comes_though_others_want_more() -> None:

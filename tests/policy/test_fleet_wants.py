@@ -12,7 +12,7 @@ from holdfast.domain.cluster import ClusterProblem, Replica, ReplicaPhase
 from holdfast.domain.decision import PlacementTarget
 from holdfast.domain.service import AcceleratorOption
 from holdfast.policy.decide import decide
-from holdfast.policy.fleet_claims import Claim
+from holdfast.policy.fleet_claims import Claim, HandOver
 from holdfast.policy.fleet_wants import claim_of
 from holdfast.policy.inventory import Room
 from holdfast.policy.replicas import Group
@@ -117,6 +117,13 @@ def draining(on: str) -> Claim:
     pods = [replace(pod, node=on, phase=ReplicaPhase.DRAINING) for pod in replicas(2, on="left")]
     group = Group("left", exists=True, draining=2)
     return moving(accelerator("left", max_replicas=0), replicas(2), group, tuple(pods))
+
+
+def test_what_stays_beyond_the_goal_is_no_part_of_the_minimum() -> None:
+    there = tuple(replace(replica, node="n1") for replica in replicas(6, on="left"))
+    claim = moving(accelerator("left", max_replicas=0), (), Group("left", size=6, exists=True, ready=there), there)
+    assert claim.hands_over == HandOver(placed=0, waiting=4, surplus=2)
+    assert (claim.want, claim.least, claim.running) == (4, 4, 4)
 
 
 def test_a_deployment_of_which_nothing_is_left_hands_nothing_over() -> None:

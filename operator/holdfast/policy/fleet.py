@@ -14,7 +14,7 @@ from typing import Self
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.value import value
 from holdfast.policy import fleet_highs
-from holdfast.policy.fleet_claims import Claim
+from holdfast.policy.fleet_claims import Claim, HandOver
 from holdfast.policy.fleet_plan import Solver, share
 from holdfast.policy.fleet_pools import Pool, pools_of
 from holdfast.policy.inventory import Inventory
@@ -32,7 +32,8 @@ class Grant:
     """Replicas that a service may have of those it wants, and why not more.
 
     With `moves_to` they are of that accelerator, and the service leaves the one that it has. While it hands over
-    the places of one that it leaves, `most` replicas of both may be there.
+    the places of one that it leaves, `most` replicas of both may be there; where it `stands` nothing is given up for
+    the next ones.
     """
 
     replicas: int
@@ -40,6 +41,7 @@ class Grant:
     leaves: str = ""
     moves_to: str = ""
     most: int | None = None
+    stands: bool = False
 
 
 @value
@@ -75,7 +77,7 @@ class Fleet:
 
     def is_idle(self, claims: Mapping[ServiceKey, Claim]) -> bool:
         """Nobody competes, and nobody did."""
-        return not self.shortages and not any(claim.short or claim.waits for claim in claims.values())
+        return not self.shortages and not any(c.short or c.waits or c.hands_over for c in claims.values())
 
 
 def arbitrate(
@@ -90,7 +92,8 @@ def arbitrate(
     if fleet.is_idle(claims):
         return {}, Fleet()
     promised, claims = claims, _housed(claims, inventory)
-    tight = [pool for pool in pools_of(claims.values(), inventory) if pool.wanted > pool.gpus]
+    pools = pools_of(claims.values(), inventory)
+    tight = [pool for pool in pools if pool.wanted > pool.gpus]
     contested = _contested(tight)
     known = _watched(fleet.shortages, contested, now, settings)
     active = {shortage.of for shortage in known if now < shortage.until}
@@ -104,7 +107,7 @@ def arbitrate(
     losers = [claim for claim in losers if not any(_fills(pool, claim, granted) for pool in inner)]
     grants = {claim.key: _grant(claim, kept[claim.key], holders[claim.key]) for claim in losers}
     grants |= {key: _moved(claims[key], to, holders[key]) for key, to in sharing.moved.items()}
-    grants |= {c.key: _stopped(c, grants.get(c.key), rivals) for c, rivals in _rivals(tight, inventory)}
+    grants |= {c.key: _stopped(c, grants.get(c.key), rivals) for c, rivals in _rivals(pools, inventory)}
     return grants, Fleet(known, dict(_promised(fleet.promises, tight, granted, now)))
 
 
@@ -237,37 +240,36 @@ def _besides(claim: Claim) -> int:
     return sum(count for _, count in (*claim.kept, *claim.beside))
 
 
-def _rivals(tight: Iterable[Pool], inventory: Inventory) -> Iterable[tuple[Claim, _Holders]]:
-    """Who hands over where there is not what all must have, and who waits for that on the same nodes.
+def _rivals(pools: Iterable[Pool], inventory: Inventory) -> Iterable[tuple[Claim, _Holders]]:
+    """Who hands over, and who waits on the same nodes for what must run: for longer than nodes take, or in vain.
 
     The scheduler knows no priorities of services: it may give those each place that is given up.
     """
-    for pool in tight:
+    for pool in pools:
+        vain = sum(claim.gpus(claim.least) for claim in pool.claims) > pool.gpus + pool.kept
+        waiting = [claim for claim in pool.claims if (vain or claim.short) and _waits_for_gpus(claim, inventory)]
         handing: dict[frozenset[str], list[Claim]] = {}
-        if sum(claim.gpus(claim.least) for claim in pool.claims) > pool.gpus + pool.kept:
-            for claim in filter(_hands_over, pool.claims):
-                handing.setdefault(inventory.room(claim.option).names, []).append(claim)
+        for claim in (claim for claim in pool.claims if waiting and claim.hands_over):
+            handing.setdefault(inventory.room(claim.option).names, []).append(claim)
         for nodes, claims in handing.items():
-            near = [claim for claim in filter(_lacks, pool.claims) if inventory.room(claim.option).names & nodes]
+            near = [claim for claim in waiting if inventory.room(claim.option).names & nodes]
             rivals = _Holders(len(near), _first(near), frozenset())
-            yield from ((claim, rivals) for claim in claims if len(near) > _lacks(claim))
+            yield from ((claim, rivals) for claim in claims if len(near) > (claim in near))
 
 
-def _hands_over(claim: Claim) -> bool:
-    return claim.hands_over is not None
-
-
-def _lacks(claim: Claim) -> bool:
-    return claim.running < claim.least
+def _waits_for_gpus(claim: Claim, inventory: Inventory) -> bool:
+    """Whether it has less than it must have, and not because its pods find something else missing."""
+    return claim.running < claim.least and not (claim.short and inventory.room(claim.option).free_replicas)
 
 
 def _stopped(claim: Claim, granted: Grant | None, rivals: _Holders) -> Grant:
-    """No more of the next ones than were asked for; the others stay, as far as they were granted."""
-    placed, waiting = (claim.hands_over.placed, claim.hands_over.waiting) if claim.hands_over else (0, 0)
-    most = None if granted is None or granted.most is None else granted.most + waiting
-    others = rivals.beside(claim, int(_lacks(claim)))
+    """No more of the next ones than were asked for; of the others those stay that are needed, as far as granted."""
+    now = claim.hands_over or HandOver()
+    replicas = claim.want if granted is None else granted.replicas
+    others = rivals.beside(claim, int(claim.running < claim.least))
     taken = f"each place given up would go to {others}, short of what must run there"
-    return Grant(placed + waiting, f"{claim.want} wanted, {taken}", most=most)
+    most = replicas + _besides(claim) - now.surplus + now.waiting
+    return Grant(now.placed + now.waiting, f"{claim.want} wanted, {taken}", most=most, stands=True)
 
 
 def _moved(claim: Claim, to: Claim, holders: _Holders) -> Grant:

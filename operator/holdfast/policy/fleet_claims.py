@@ -22,10 +22,14 @@ class Step:
 
 @value
 class HandOver:
-    """Next replicas that take the places of others one by one: so many have one, and so many wait for theirs."""
+    """Next replicas that take the places of others one by one: so many have one, and so many wait for theirs.
 
-    placed: int
-    waiting: int
+    `surplus` of those others stay on these nodes although no next ones will take their places.
+    """
+
+    placed: int = 0
+    waiting: int = 0
+    surplus: int = 0
 
 
 @value

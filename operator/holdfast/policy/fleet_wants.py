@@ -50,7 +50,7 @@ def claim_of(view: View, sizes: Sizes) -> Claim:
         key=view.spec.key,
         option=chosen.option,
         want=want,
-        least=min(want, max(outside, want if held else _least(view, running, others, places.freed))),
+        least=min(want, max(outside, want if held else _least(view, running, others, places.freed + places.surplus))),
         rate_rps=rate,
         demand_rps=max(0.0, _useful_rps(view, rate, want + others) - rate * others),
         priority=view.spec.priority,
@@ -59,7 +59,7 @@ def claim_of(view: View, sizes: Sizes) -> Claim:
         short=bool(own.short),
         waits=any(view.part(name).short for name in _beside(view)),
         kept=places.kept,
-        hands_over=HandOver(placed, max(0, own.size - placed)) if places.handed else None,
+        hands_over=HandOver(placed, max(0, own.size - placed), places.surplus) if places.handed else None,
         beside=beside,
         elsewhere=tuple(_elsewhere(view, option) for option in view.considered if _may_move(view, option)),
     )
@@ -82,12 +82,13 @@ def _stays(view: View, wanted: Mapping[str, int] | None) -> tuple[tuple[Accelera
 class _Places:
     """Replicas of the accelerators that are left: `kept` beside the next ones, or on places that those take one by one.
 
-    Of these `staying` serve for now, and the others of the `freed` ones go.
+    Of these `staying` serve for now, and the others of the `freed` ones go. Beyond the goal `surplus` ones are kept.
     """
 
     kept: tuple[tuple[AcceleratorOption, int], ...]
     staying: int = 0
     freed: int = 0
+    surplus: int = 0
     handed: bool = False
 
 
@@ -104,14 +105,14 @@ def _places(view: View, stays: Mapping[AcceleratorOption, int], goal: int, place
     there = placed + sum(group.placed for group in groups if group.accelerator in handing)
     if not handing or (there < 2 <= view.spec.max_replicas):
         return _Places(tuple(part for part in leaving if part[1]))
-    kept, staying, going = [], 0, 0
+    kept, staying, going, surplus = [], 0, 0, 0
     for option, replicas in leaving:
         serving, draining = _here(view, option.name) if option.name in handing else (0, 0)
         stay = min(replicas, serving)
         taken = min(stay, max(0, goal - staying))
         kept.append((option, replicas - taken))
-        staying, going = staying + taken, going + draining + serving - stay
-    return _Places(tuple(part for part in kept if part[1]), staying, staying + going, handed=True)
+        staying, going, surplus = staying + taken, going + draining + serving - stay, surplus + stay - taken
+    return _Places(tuple(part for part in kept if part[1]), staying, staying + going, surplus, handed=True)
 
 
 def _leaving(view: View, stays: Mapping[AcceleratorOption, int]) -> tuple[tuple[AcceleratorOption, int], ...]:

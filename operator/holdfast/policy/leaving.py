@@ -162,7 +162,12 @@ def most_granted(view: View) -> int:
 
 def _most_on_the_way(view: View) -> int:
     """The last one that serves stays until the first of the next ones does, however little is granted."""
-    return max(2, most_granted(view))
+    return max(1 if stands(view) else 2, most_granted(view))
+
+
+def stands(view: View) -> bool:
+    """Whether nothing is given up for the next ones, since others would get it."""
+    return view.granted is not None and view.granted.stands
 
 
 def hands_over(view: View, group: Group) -> bool:
@@ -177,7 +182,7 @@ def hands_over(view: View, group: Group) -> bool:
 
 def _in_the_way(view: View, here: Sequence[Group], left: Sequence[Group]) -> frozenset[str]:
     """Accelerators all replicas of which are on nodes that others wait for in vain, while nothing comes or goes."""
-    if any(group.coming for group in here) or any(group.draining for group in left):
+    if stands(view) or any(group.coming for group in here) or any(group.draining for group in left):
         return frozenset()
     short = {group.accelerator for group in here if group.short}
     nodes = {node for option in view.considered if option.name in short for node in option.room.names}

@@ -8,7 +8,7 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, PlacementTarget, Verdict
 from holdfast.domain.service import AcceleratorOption
 from holdfast.policy.handover import growing, staying
-from holdfast.policy.leaving import pinned_move
+from holdfast.policy.leaving import pinned_move, stands
 from holdfast.policy.messages import pinned_sentence
 from holdfast.policy.replicas import Group
 from holdfast.policy.sharing import share_out
@@ -20,11 +20,12 @@ def pinned_verdict(view: View, pinned: int) -> Verdict:
     """Exactly that many replicas, on the accelerators in use as they are, the preferred one taking the difference.
 
     Where its max or the budget has no room for that, others take it; where none has, fewer run. What serves elsewhere
-    goes as these come.
+    goes as these come, but where others would get its places.
     """
     goal = pinned_goal(view, pinned)
     told = pinned_sentence(pinned, sum(goal.values()))
-    if not all(group.observed for group in view.groups):
+    stays = stands(view) and view.size <= sum(goal.values())
+    if stays or not all(group.observed for group in view.groups):
         return Verdict(Action.HOLD, Reason.PINNED, told, current_targets(view))
     move = pinned_move(view, goal)
     kept = staying(move)
