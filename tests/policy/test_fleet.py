@@ -54,13 +54,13 @@ def test_the_lower_priority_gives_way_down_to_its_minimum() -> None:
 
 def test_who_hands_over_may_have_what_is_granted_and_what_stays_beside_it() -> None:
     left, spot = accelerator("left"), accelerator("spot", node_selector=(("kind", "spot"),))
-    moving = a_claim("moving", 6, running=6, hands_over=HandOver(placed=2), kept=((left, 1),), beside=((spot, 3),))
+    moving = a_claim("moving", 6, running=6, hands_over=HandOver(size=2), kept=((left, 1),), beside=((spot, 3),))
     grants = granted([moving, a_claim("chat", 4, priority=10)])
     assert (grants["moving"].replicas, grants["moving"].most) == (3, 7)
 
 
 FULL = Inventory((node("n1", 8, used=8),))
-MOVING = a_claim("moving", 6, running=6, least=6, short=False, hands_over=HandOver(placed=2, waiting=1))
+MOVING = a_claim("moving", 6, running=6, least=6, short=False, hands_over=HandOver(size=3, coming=1))
 LACKING = a_claim("lacking", 4, running=2, least=4, priority=-5, short=False)
 
 
@@ -98,6 +98,13 @@ def test_who_lacks_what_must_run_on_other_nodes_or_finds_no_cpu_stops_nobody() -
     assert "moving" not in granted([moving, wide, replace(LACKING, option=PICKY)], apart)
     assert "moving" in granted([moving, wide, replace(LACKING, option=there)], apart)
     assert "moving" not in granted([MOVING, replace(LACKING, short=True)], Inventory((node("n1", 8, used=7),)))
+
+
+def test_who_finds_a_free_place_where_the_others_cannot_go_goes_on() -> None:
+    nodes = node("n1", 4, used=4, zone="a"), node("n2", 4, used=3, zone="b")
+    lacking = replace(LACKING, option=PICKY, least=5)
+    assert "moving" not in granted([MOVING, lacking], Inventory(nodes))
+    assert "moving" in granted([MOVING, lacking], Inventory((nodes[0], node("n2", 4, used=4, zone="b"))))
 
 
 def test_of_equal_priority_the_one_whose_gpus_make_more_good_requests_comes_first() -> None:

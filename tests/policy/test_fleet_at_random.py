@@ -48,6 +48,7 @@ class Crowd:
         most = max(1, size) + draw.choice([0, 0, 1, 2, 6])
         before = service(name).with_replicas_between(min(most, draw.choice([1, 1, 2, 3])), most)
         before = before.with_priority(draw.choice([-5, 0, 0, 5])).with_accelerators(on(kind, kind))
+        before = before.pinned_to(max(1, size)) if draw.random() < 0.2 else before
         left, following = replace(on(kind, kind), max_replicas=0), on(f"{kind}-next", kind)
         after = before.with_accelerators(left, following).at_generation(2) if draw.random() < 0.7 else None
         return before, draw.choice([0.5, 0.9, 1.3, 2.0]) * max(1, size) * RATE_RPS, size, after

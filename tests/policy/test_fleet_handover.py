@@ -107,6 +107,53 @@ def test_nor_where_the_next_ones_wait_already_when_another_one_comes_to_lack() -
         assert contest.running("moving") == 3
 
 
+def test_nor_does_the_last_one_go_while_the_first_next_one_starts() -> None:
+    services = {"moving": (moving("moving", 1, 2), 1.0, 1), "other": (moving("other", 1, 6), 1.0, 1)}
+    contest = Contest(3, services, same=ON, cold_seconds=300.0)
+    contest.run(600.0)
+    leave(contest, "moving")
+    contest.run(20.0)
+    assert contest.size["moving"] == {"h100": 1, "next": 1}
+    contest.builders["other"] = moving("other", 3, 6)
+    for _ in range(120):
+        contest.run(5.0)
+        assert contest.running("moving") >= 1
+
+
+def test_of_a_fixed_size_that_becomes_smaller_no_more_go_than_that() -> None:
+    pinned = moving("moving", 1, 3).pinned_to(3)
+    contest = Contest(4, {"moving": (pinned, 1.0, 3), "other": (moving("other", 3, 6), 1.0, 1)}, same=ON)
+    contest.run(300.0)
+    leave(contest, "moving")
+    contest.run(60.0)
+    contest.builders["moving"] = contest.builders["moving"].pinned_to(2)
+    contest.run(300.0)
+    assert (contest.running("moving"), contest.running("other")) == (2, 2)
+
+
+def test_of_a_fixed_size_what_comes_beside_what_it_replaces_takes_nothing_from_others() -> None:
+    pinned = moving("pinned", 1, 8).pinned_to(2), 1.0, 2
+    urgent = moving("urgent", 1, 8).with_priority(10), 15.0, 4
+    contest = Contest(6, {"pinned": pinned, "urgent": urgent}, same=ON, cold_seconds=60.0)
+    contest.run(600.0)
+    leave(contest, "pinned")
+    for _ in range(180):
+        contest.run(5.0)
+        assert contest.running("urgent") == 4
+    assert contest.size["pinned"] == {"h100": 0, "next": 2}
+
+
+@pytest.mark.parametrize("most", [3, 8])
+def test_fixed_sizes_that_leave_together_do_not_wait_for_each_other(most: int) -> None:
+    services = {name: (moving(name, 1, most).pinned_to(2), 1.0, 2) for name in ("one", "two", "three")}
+    contest = Contest(6, services, same=ON, cold_seconds=60.0)
+    contest.run(600.0)
+    for name in services:
+        leave(contest, name)
+    contest.run(1800.0)
+    assert all(size == {"h100": 0, "next": 2} for size in contest.size.values())
+
+
 def test_where_one_alone_is_allowed_it_goes_before_the_next_one_comes_though_others_want_more() -> None:
     services = {"moving": (moving("moving", 1, 1), 1.0, 1), "other": (moving("other", 1, 6), 20.0, 2)}
     contest = Contest(3, services, same=ON)

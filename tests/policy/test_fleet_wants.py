@@ -122,7 +122,7 @@ def draining(on: str) -> Claim:
 def test_what_stays_beyond_the_goal_is_no_part_of_the_minimum() -> None:
     there = tuple(replace(replica, node="n1") for replica in replicas(6, on="left"))
     claim = moving(accelerator("left", max_replicas=0), (), Group("left", size=6, exists=True, ready=there), there)
-    assert claim.hands_over == HandOver(placed=0, waiting=4, surplus=2)
+    assert claim.hands_over == HandOver(size=4, coming=4, surplus=2)
     assert (claim.want, claim.least, claim.running) == (4, 4, 4)
 
 

@@ -243,18 +243,22 @@ def _besides(claim: Claim) -> int:
 def _rivals(pools: Iterable[Pool], inventory: Inventory) -> Iterable[tuple[Claim, _Holders]]:
     """Who hands over, and who waits on the same nodes for what must run: for longer than nodes take, or in vain.
 
-    The scheduler knows no priorities of services: it may give those each place that is given up.
+    The scheduler knows no priorities of services: it may give those each place that is given up. Not who finds a free
+    one where they cannot go.
     """
     for pool in pools:
         vain = sum(claim.gpus(claim.least) for claim in pool.claims) > pool.gpus + pool.kept
         waiting = [claim for claim in pool.claims if (vain or claim.short) and _waits_for_gpus(claim, inventory)]
-        handing: dict[frozenset[str], list[Claim]] = {}
+        handing: dict[tuple[frozenset[str], int], list[Claim]] = {}
         for claim in (claim for claim in pool.claims if waiting and claim.hands_over):
-            handing.setdefault(inventory.room(claim.option).names, []).append(claim)
-        for nodes, claims in handing.items():
+            nodes = inventory.room(claim.option).names
+            handing.setdefault((nodes, claim.option.gpus_per_replica), []).append(claim)
+        for (nodes, _), claims in handing.items():
             near = [claim for claim in waiting if inventory.room(claim.option).names & nodes]
-            rivals = _Holders(len(near), _first(near), frozenset())
-            yield from ((claim, rivals) for claim in claims if len(near) > (claim in near))
+            theirs = frozenset[str]().union(*(inventory.room(claim.option).names for claim in near))
+            if not inventory.room(claims[0].option, apart_from=theirs).free_replicas:
+                rivals = _Holders(len(near), _first(near), frozenset())
+                yield from ((claim, rivals) for claim in claims if len(near) > (claim in near))
 
 
 def _waits_for_gpus(claim: Claim, inventory: Inventory) -> bool:
@@ -268,8 +272,8 @@ def _stopped(claim: Claim, granted: Grant | None, rivals: _Holders) -> Grant:
     replicas = claim.want if granted is None else granted.replicas
     others = rivals.beside(claim, int(claim.running < claim.least))
     taken = f"each place given up would go to {others}, short of what must run there"
-    most = replicas + _besides(claim) - now.surplus + now.waiting
-    return Grant(now.placed + now.waiting, f"{claim.want} wanted, {taken}", most=most, stands=True)
+    most = replicas + _besides(claim) - now.surplus + now.coming
+    return Grant(now.size, f"{claim.want} wanted, {taken}", most=most, stands=True)
 
 
 def _moved(claim: Claim, to: Claim, holders: _Holders) -> Grant:

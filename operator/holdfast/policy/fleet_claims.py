@@ -22,13 +22,13 @@ class Step:
 
 @value
 class HandOver:
-    """Next replicas that take the places of others one by one: so many have one, and so many wait for theirs.
+    """Next replicas that take the places of others one by one: of `size` asked for by now `coming` do not serve yet.
 
     `surplus` of those others stay on these nodes although no next ones will take their places.
     """
 
-    placed: int = 0
-    waiting: int = 0
+    size: int = 0
+    coming: int = 0
     surplus: int = 0
 
 

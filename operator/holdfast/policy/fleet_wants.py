@@ -42,7 +42,7 @@ def claim_of(view: View, sizes: Sizes) -> Claim:
     others = sum(replicas for _, replicas in beside)
     rate = chosen.rate_rps if math.isfinite(chosen.rate_rps) else 0.0
     placed = own.placed - own.draining
-    goal = want + sum(replicas for _, replicas in parts) if held else sizes.goal
+    goal = _held_goal(view, want + sum(replicas for _, replicas in parts)) if held else sizes.goal
     places = _places(view, dict(part for part in parts if part not in beside), goal, placed)
     want = max(want, min(goal, want + places.staying))
     running = placed + min(places.freed, max(0, want - placed))
@@ -59,10 +59,16 @@ def claim_of(view: View, sizes: Sizes) -> Claim:
         short=bool(own.short),
         waits=any(view.part(name).short for name in _beside(view)),
         kept=places.kept,
-        hands_over=HandOver(placed, max(0, own.size - placed), places.surplus) if places.handed else None,
+        hands_over=HandOver(own.size, max(0, own.size - len(own.ready)), places.surplus) if places.handed else None,
         beside=beside,
         elsewhere=tuple(_elsewhere(view, option) for option in view.considered if _may_move(view, option)),
     )
+
+
+def _held_goal(view: View, there: int) -> int:
+    """As many as are there, but for those that come beside what they replace: these take nothing from others."""
+    pinned = view.spec.pinned_replicas
+    return there if pinned is None else min(there, pinned)
 
 
 def _stays(view: View, wanted: Mapping[str, int] | None) -> tuple[tuple[AcceleratorOption, int], ...]:

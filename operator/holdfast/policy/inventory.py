@@ -61,9 +61,11 @@ class Inventory:
     spoken_for: Mapping[tuple[str, str], int] = field(default_factory=dict)
     _rooms: dict[_Asked, Room] = field(default_factory=dict)
 
-    def room(self, option: AcceleratorOption) -> Room:
-        """Return the room for replicas of an accelerator."""
+    def room(self, option: AcceleratorOption, apart_from: frozenset[str] = frozenset()) -> Room:
+        """Return the room for replicas of an accelerator, maybe apart from that of some nodes."""
         asked = _Asked(option.resource, option.gpus_per_replica, option.node_selector, option.tolerations)
+        if apart_from:
+            return _room(tuple(node for node in self.nodes if node.name not in apart_from), asked)
         if asked not in self._rooms:
             self._rooms[asked] = _room(self.nodes, asked)
         return self._rooms[asked]

@@ -24,12 +24,13 @@ def pinned_verdict(view: View, pinned: int) -> Verdict:
     """
     goal = pinned_goal(view, pinned)
     told = pinned_sentence(pinned, sum(goal.values()))
-    stays = stands(view) and view.size <= sum(goal.values())
-    if stays or not all(group.observed for group in view.groups):
+    if not all(group.observed for group in view.groups):
         return Verdict(Action.HOLD, Reason.PINNED, told, current_targets(view))
     move = pinned_move(view, goal)
     kept = staying(move)
     sizes = {group.accelerator: 0 for group in view.groups if group.exists} | growing(move, kept)
+    if stands(view):
+        sizes = _as_they_are(view, goal)
     targets = tuple(
         target(view.group_of(name), name, replicas)
         for name, replicas in sizes.items()
@@ -38,6 +39,19 @@ def pinned_verdict(view: View, pinned: int) -> Verdict:
     waits = "those that serve elsewhere go as others come" if any(kept.values()) else ""
     message = "; ".join(filter(None, (_change(targets), told, waits)))
     return Verdict(_action(view, sizes), Reason.PINNED, message, targets)
+
+
+def _as_they_are(view: View, goal: Mapping[str, int]) -> dict[str, int]:
+    """The sizes, with no more of what is left than stand for those that lack, and next ones as far as there is room."""
+    here = [group for group in view.groups if group.accelerator in goal]
+    lacking, sizes = sum(goal.values()) - sum(len(group.ready) for group in here), dict[str, int]()
+    for group in (group for group in view.groups if group not in here and group.exists):
+        sizes[group.accelerator] = min(group.size, max(0, lacking - sum(sizes.values())))
+    room = max(view.spec.max_replicas, sum(goal.values())) - sum(sizes.values())
+    for group in here:
+        sizes[group.accelerator] = min(group.size, goal[group.accelerator], max(len(group.ready), room))
+        room -= sizes[group.accelerator]
+    return sizes
 
 
 def _change(targets: Sequence[PlacementTarget]) -> str:
