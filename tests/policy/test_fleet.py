@@ -42,9 +42,7 @@ def granted(claims: Sequence[Claim], inventory: Inventory = ONE_NODE) -> dict[st
 def shared(claims: Sequence[Claim], inventory: Inventory = ONE_NODE) -> dict[str, int]:
     """What every service may have in the end."""
     grants = granted(claims, inventory)
-    return {
-        claim.key.name: grants[claim.key.name].replicas if claim.key.name in grants else claim.want for claim in claims
-    }
+    return {claim.key.name: claim.want for claim in claims} | {name: grant.replicas for name, grant in grants.items()}
 
 
 def test_the_lower_priority_gives_way_down_to_its_minimum() -> None:

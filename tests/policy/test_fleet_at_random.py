@@ -17,7 +17,7 @@ SAME = {f"{kind}-next": kind for kind in KINDS}
 
 
 class Crowd:
-    """Two kinds of nodes; some services leave what they run on for others there, or for what both kinds have.
+    """Two kinds of nodes; some services leave what they run on for others there.
 
     `found`: breaches. Of each service the changes of its sizes are counted from `from_seconds` on.
     """

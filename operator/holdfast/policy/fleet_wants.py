@@ -6,11 +6,9 @@ import math
 from collections.abc import Mapping, Set
 
 from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.service import AcceleratorOption
-from holdfast.domain.value import value
 from holdfast.policy.fleet_claims import Claim, HandOver
-from holdfast.policy.leaving import hands_over
+from holdfast.policy.fleet_places import places_of
 from holdfast.policy.placement import Option
 from holdfast.policy.replicas import Group
 from holdfast.policy.sizes import Sizes
@@ -38,12 +36,12 @@ def claim_of(view: View, sizes: Sizes) -> Claim:
     held = view.held_by_people
     want = _allowed(view, own, own.size if held else wanted.get(view.chosen.name, 0))
     parts = _stays(view, None if held else wanted)
-    beside = tuple(part for part in parts if part[0].name in _beside(view))
+    beside = tuple(part for part in parts if part[0].name in view.beside)
     others = sum(replicas for _, replicas in beside)
     rate = chosen.rate_rps if math.isfinite(chosen.rate_rps) else 0.0
     placed = own.placed - own.draining
     goal = _held_goal(view, want + sum(replicas for _, replicas in parts)) if held else sizes.goal
-    places = _places(view, dict(part for part in parts if part not in beside), goal, placed)
+    places = places_of(view, dict(part for part in parts if part not in beside), goal, placed)
     want = max(want, min(goal, want + places.staying))
     running = placed + min(places.freed, max(0, want - placed))
     return Claim(
@@ -57,7 +55,7 @@ def claim_of(view: View, sizes: Sizes) -> Claim:
         running=running,
         outside=min(want, outside),
         short=bool(own.short),
-        waits=any(view.part(name).short for name in _beside(view)),
+        waits=any(view.part(name).short for name in view.beside),
         kept=places.kept,
         hands_over=HandOver(own.size, max(0, own.size - len(own.ready)), places.surplus) if places.handed else None,
         beside=beside,
@@ -73,66 +71,15 @@ def _held_goal(view: View, there: int) -> int:
 
 def _stays(view: View, wanted: Mapping[str, int] | None) -> tuple[tuple[AcceleratorOption, int], ...]:
     """Replicas on other accelerators of the spec, as wanted, or as they are where people hold the size."""
-    names = (*_beside(view), *(group.accelerator for group in view.others))
+    names = (*view.beside, *(group.accelerator for group in view.others))
     if not names:
         return ()
     found: dict[str, int] = {}
     for name in names:
         part = view.part(name)
         replicas = part.size if wanted is None else wanted.get(name, 0)
-        found[name] = _allowed(view, part, replicas) if name in _beside(view) else replicas
+        found[name] = _allowed(view, part, replicas) if name in view.beside else replicas
     return tuple((option, found[option.name]) for option in view.spec.accelerators if found.get(option.name))
-
-
-@value
-class _Places:
-    """Replicas of the accelerators that are left: `kept` beside the next ones, or on places that those take one by one.
-
-    Of these `staying` serve for now, and the others of the `freed` ones go. Beyond the goal `surplus` ones are kept.
-    """
-
-    kept: tuple[tuple[AcceleratorOption, int], ...]
-    staying: int = 0
-    freed: int = 0
-    surplus: int = 0
-    handed: bool = False
-
-
-def _places(view: View, stays: Mapping[AcceleratorOption, int], goal: int, placed: int) -> _Places:
-    """Return whose places the next ones take: of those that stay for now as many as are to run in the end.
-
-    However far a switch has come, it asks for the same: else what others are granted would change with it, and with
-    that again how far it comes. A single replica does not go before another one has a place: that it has to find
-    elsewhere, but where it may not run beside it at all.
-    """
-    leaving = _leaving(view, stays)
-    groups = [view.group_of(option.name) for option, _ in leaving]
-    handing = {group.accelerator for group in groups if group.placed and hands_over(view, group)}
-    there = placed + sum(group.placed for group in groups if group.accelerator in handing)
-    if not handing or (there < 2 <= view.spec.max_replicas):
-        return _Places(tuple(part for part in leaving if part[1]))
-    kept, staying, going, surplus = [], 0, 0, 0
-    for option, replicas in leaving:
-        serving, draining = _here(view, option.name) if option.name in handing else (0, 0)
-        stay = min(replicas, serving)
-        taken = min(stay, max(0, goal - staying))
-        kept.append((option, replicas - taken))
-        staying, going, surplus = staying + taken, going + draining + serving - stay, surplus + stay - taken
-    return _Places(tuple(part for part in kept if part[1]), staying, staying + going, surplus, handed=True)
-
-
-def _leaving(view: View, stays: Mapping[AcceleratorOption, int]) -> tuple[tuple[AcceleratorOption, int], ...]:
-    """Return how many stay of each listed accelerator that is left, those included of which none does."""
-    names = {group.accelerator for group in view.others} - set(_beside(view))
-    return tuple((option, stays.get(option, 0)) for option in view.spec.accelerators if option.name in names)
-
-
-def _here(view: View, accelerator: str) -> tuple[int, int]:
-    """Return its replicas on nodes that the next ones may have, and those there that drain."""
-    names = view.chosen.room.names
-    pods = [pod for pod in view.service.replicas if pod.accelerator == accelerator and pod.node in names]
-    going = sum(pod.phase is ReplicaPhase.DRAINING for pod in pods)
-    return len(pods) - going, going
 
 
 def _allowed(view: View, group: Group, want: int) -> int:
@@ -145,10 +92,6 @@ def _allowed(view: View, group: Group, want: int) -> int:
 
 def _has_problem(view: View, reasons: Set[Reason]) -> bool:
     return any(problem.reason in reasons for problem in view.service.problems)
-
-
-def _beside(view: View) -> tuple[str, ...]:
-    return () if view.chosen.pair is None else (view.chosen.pair.accelerator,)
 
 
 def _may_move(view: View, to: Option) -> bool:
@@ -189,7 +132,7 @@ def _elsewhere(view: View, to: Option) -> Claim:
 
 
 def _least(view: View, running: int, beside: int, freed: int) -> int:
-    left = sum(group.size for group in view.others if group.accelerator not in _beside(view))
+    left = sum(group.size for group in view.others if group.accelerator not in view.beside)
     least = max(0, view.least.replicas - beside - max(0, left - freed))
     if not view.chosen.belief.option.spot and not view.asleep:
         least = max(least, view.spec.min_on_demand)

@@ -26,7 +26,7 @@ def chosen_move(view: View, goal: Mapping[str, int]) -> Move:
     groups, pair = view.groups, view.chosen.pair
     here, rest = parted(group_on(groups, view.chosen.name), goal[view.chosen.name])
     left = [group for group in _with_laggard(view, view.others) if not _is_vain(view, group)]
-    forbidden = {group.accelerator for group in left if is_forbidden(view, group)}
+    forbidden = {group.accelerator for group in left if _is_forbidden(view, group)}
     both: tuple[Group, ...] = (here,)
     if pair is not None:
         other, _ = parted(group_on(groups, pair.accelerator), goal[pair.accelerator])
@@ -148,7 +148,7 @@ def _regular(view: View) -> frozenset[str]:
     return frozenset([option.name for option in view.spec.accelerators if not option.spot])
 
 
-def is_forbidden(view: View, group: Group) -> bool:
+def _is_forbidden(view: View, group: Group) -> bool:
     """Whether the spec or the objectives rule it out: it will not be asked for again."""
     option = view.option(group.accelerator)
     return option is None or option.barred or option.allowed < 1 or not option.belief.feasible
@@ -162,18 +162,13 @@ def most_granted(view: View) -> int:
 
 def _most_on_the_way(view: View) -> int:
     """The last one that serves stays until the first of the next ones does, however little is granted."""
-    return max(1 if stands(view) else 2, most_granted(view))
-
-
-def stands(view: View) -> bool:
-    """Whether nothing is given up for the next ones, since others would get it."""
-    return view.granted is not None and view.granted.stands
+    return max(1 if view.stands else 2, most_granted(view))
 
 
 def hands_over(view: View, group: Group) -> bool:
     """Whether its replicas leave to the next ones just what those need: forbidden, alike, and on their nodes."""
     option, chosen = view.option(group.accelerator), view.chosen
-    if option is None or not is_forbidden(view, group):
+    if option is None or not _is_forbidden(view, group):
         return False
     old, new = option.belief.option, chosen.belief.option
     alike = (old.resource, old.gpus_per_replica) == (new.resource, new.gpus_per_replica)
@@ -182,7 +177,7 @@ def hands_over(view: View, group: Group) -> bool:
 
 def _in_the_way(view: View, here: Sequence[Group], left: Sequence[Group]) -> frozenset[str]:
     """Accelerators all replicas of which are on nodes that others wait for in vain, while nothing comes or goes."""
-    if stands(view) or any(group.coming for group in here) or any(group.draining for group in left):
+    if view.stands or any(group.coming for group in here) or any(group.draining for group in left):
         return frozenset()
     short = {group.accelerator for group in here if group.short}
     nodes = {node for option in view.considered if option.name in short for node in option.room.names}

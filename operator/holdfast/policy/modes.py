@@ -8,7 +8,7 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, PlacementTarget, Verdict
 from holdfast.domain.service import AcceleratorOption
 from holdfast.policy.handover import growing, staying
-from holdfast.policy.leaving import pinned_move, stands
+from holdfast.policy.leaving import pinned_move
 from holdfast.policy.messages import pinned_sentence
 from holdfast.policy.replicas import Group
 from holdfast.policy.sharing import share_out
@@ -26,19 +26,22 @@ def pinned_verdict(view: View, pinned: int) -> Verdict:
     told = pinned_sentence(pinned, sum(goal.values()))
     if not all(group.observed for group in view.groups):
         return Verdict(Action.HOLD, Reason.PINNED, told, current_targets(view))
-    move = pinned_move(view, goal)
-    kept = staying(move)
-    sizes = {group.accelerator: 0 for group in view.groups if group.exists} | growing(move, kept)
-    if stands(view):
-        sizes = _as_they_are(view, goal)
+    sizes = _as_they_are(view, goal) if view.stands else _next(view, goal)
     targets = tuple(
         target(view.group_of(name), name, replicas)
         for name, replicas in sizes.items()
         if replicas or view.group_of(name).size
     )
-    waits = "those that serve elsewhere go as others come" if any(kept.values()) else ""
+    beyond = any(replicas > goal.get(name, 0) for name, replicas in sizes.items())
+    waits = "those that serve elsewhere go as others come" if beyond else ""
     message = "; ".join(filter(None, (_change(targets), told, waits)))
     return Verdict(_action(view, sizes), Reason.PINNED, message, targets)
+
+
+def _next(view: View, goal: Mapping[str, int]) -> dict[str, int]:
+    """The sizes on the way to the goal."""
+    move = pinned_move(view, goal)
+    return {group.accelerator: 0 for group in view.groups if group.exists} | growing(move, staying(move))
 
 
 def _as_they_are(view: View, goal: Mapping[str, int]) -> dict[str, int]:

@@ -209,6 +209,16 @@ class View:
         return not self._room or len(self.group.ready) >= max(self.chosen.replicas, self.least.replicas)
 
     @property
+    def beside(self) -> tuple[str, ...]:
+        """The accelerator that serves by choice beside the chosen one, if there is one."""
+        return () if self.chosen.pair is None else (self.chosen.pair.accelerator,)
+
+    @property
+    def stands(self) -> bool:
+        """Whether nothing is given up for the next ones, since others would get it."""
+        return self.granted is not None and self.granted.stands
+
+    @property
     def own(self) -> Group:
         """All replicas of the chosen accelerator alone."""
         return self.part(self.chosen.name)
