@@ -130,3 +130,15 @@ def test_fixed_limits_are_those_declared_whatever_was_chosen() -> None:
     fixed = service({**OFF, "batching": {"mode": "Fixed", "maxNumSeqs": 256, "maxNumBatchedTokens": 8192}})
     for target in (None, BatchingTarget("h100", BEST, DEFAULT)):
         assert planned(fixed, target, ON_TRIAL) is None
+
+
+def test_limits_of_an_accelerator_that_is_being_left_stay_those_of_its_pods() -> None:
+    left = {
+        **OFF,
+        "accelerators": [{"name": "h100", "max": 0}, {"name": "l40s"}],
+        "engine": {"args": ["--enforce-eager"]},
+    }
+    assert (
+        planned(service(left), BatchingTarget("h100", BEST, DEFAULT), chat_h100(service(OFF), context(tuned=KEPT)))
+        == KEPT
+    )

@@ -215,6 +215,25 @@ def test_a_surge_replica_without_a_place_cannot_block_a_rollout() -> None:
     assert surge(chat_h100(service(changes), stuck)) == (0, 1)
 
 
+LISTED = [{"name": "h100"}, {"name": "l40s"}]
+LEFT = {"accelerators": [{"name": "h100", "max": 0}, LISTED[1]], "engine": {"image": "vllm/vllm-openai:v0.33.0"}}
+
+
+class TestAnAcceleratorThatMayHaveNoReplicaAnyMore:
+    def test_keeps_its_pods_as_they_are_whatever_is_edited(self) -> None:
+        kept = after(LEFT, {"admission_tokens": 9900})
+        assert template(kept) == template(FIRST)
+        assert kept["metadata"]["annotations"] == FIRST["metadata"]["annotations"]
+
+    def test_loses_none_that_serves_to_a_rollout_under_way(self) -> None:
+        assert surge(after(LEFT, {"free_gpu": False, "surge_stuck": True})) == (1, 0)
+
+    def test_gets_what_was_edited_meanwhile_once_it_may_have_some_again(self) -> None:
+        again = LEFT | {"accelerators": LISTED}
+        kept = live(after(LEFT))
+        assert template(chat_h100(service(again), context(deployed=kept))) == template(after(again))
+
+
 def test_a_deployment_of_someone_else_is_remembered_as_nothing() -> None:
     assert Deployed.read({"metadata": {"name": "chat-h100"}, "spec": {"template": {}}}) is None
 

@@ -142,6 +142,11 @@ class Accelerator(ApiModel):
         """Dollars per hour of one replica (all its GPUs), None where costs are unknown."""
         return None if self.cost_per_hour is None else self.cost_per_hour * self.count
 
+    @property
+    def is_left(self) -> bool:
+        """Whether no replica of it may come any more: those that are there stay as they are, until they go."""
+        return self.max == 0
+
 
 _FIXED_NEEDS_VALUES = Rule(
     "self.mode != 'Fixed' || (has(self.maxNumSeqs) && has(self.maxNumBatchedTokens))",

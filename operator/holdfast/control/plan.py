@@ -193,10 +193,10 @@ def _tuned(
     part: ServiceParts, decision: Decision, accelerator: Accelerator, deployed: Remembered | None
 ) -> Tuned | None:
     """Batching limits beside those declared: as decided, else as deployed while the engines are the same."""
-    if part.service.spec.batching.mode == "Fixed":
-        return None
     target, old = decision.batching, deployed.tuned if deployed else None
-    if target is None and old is None:
+    if accelerator.is_left:
+        return old
+    if part.service.spec.batching.mode == "Fixed" or (target is None and old is None):
         return None
     base = revision(part.service, accelerator)
     kept = old if old and old.revision == base else None
