@@ -27,7 +27,8 @@ class Contest:
 
     They serve `cold_seconds` after that, and hold their GPUs for `drain_seconds` when they go. `offered` GPUs by
     accelerator, a number alone is of h100; `held` of each by pods of no service that is shown. `same` accelerators are
-    on the node of the one that they name.
+    on the node of the one that they name. Pods of the `odd` ones find no node, for a reason that nodes do not show;
+    those of the `broken` ones never serve. So many `strangers` wait, as long as nothing else, for a GPU to hold.
     """
 
     def __init__(
@@ -38,8 +39,11 @@ class Contest:
         same: Mapping[str, str] = MappingProxyType({}),
         cold_seconds: float = 0.0,
         drain_seconds: float = 0.0,
+        odd: frozenset[str] = frozenset(),
+        broken: frozenset[str] = frozenset(),
     ) -> None:
-        self.same = same
+        self.strangers = 0
+        self.same, self.odd, self.broken = same, odd, broken
         self.cold_seconds, self.drain_seconds = cold_seconds, drain_seconds
         self.gone_at: dict[str, float] = {}
         self.offered = {"h100": offered} if isinstance(offered, int) else dict(offered)
@@ -98,8 +102,13 @@ class Contest:
         )
 
     def placed(self, home: str) -> int:
-        """Pods on the node of an accelerator."""
-        return sum(pod.node == f"n-{home}" for pods in self.pods.values() for pod in pods)
+        """GPUs of pods on the node of an accelerator."""
+        there = ((name, pod) for name, pods in self.pods.items() for pod in pods if pod.node == f"n-{home}")
+        return sum(self._gpus(name, pod) for name, pod in there)
+
+    def _gpus(self, name: str, pod: Replica) -> int:
+        option = self.builders[name].spec.accelerator(pod.accelerator)
+        return 1 if option is None else option.gpus_per_replica
 
     def running(self, name: str | None = None, on: str | None = None) -> int:
         pods = (pod for one in (self.pods if name is None else [name]) for pod in self.pods[one])
@@ -141,8 +150,13 @@ class Contest:
             self.pods[name] = [self._older(pod) for pod in there]
 
     def _older(self, pod: Replica) -> Replica:
+        if pod.accelerator in self.broken:
+            return replace(pod, phase=ReplicaPhase.FAILING, reason="CrashLoopBackOff") if pod.node else pod
         started = pod.phase is ReplicaPhase.STARTING and self.now - (pod.scheduled_at or 0.0) >= self.cold_seconds
         return replace(pod, phase=ReplicaPhase.READY, ready_at=self.now) if started else pod
+
+    def _has_room(self, home: str, gpus: int = 1) -> bool:
+        return self.held + self.placed(home) + gpus <= self.offered[home]
 
     def _schedule(self) -> None:
         waiting = sorted(
@@ -151,9 +165,11 @@ class Contest:
             for index, pod in enumerate(pods)
             if pod.phase is ReplicaPhase.UNSCHEDULABLE
         )
+        while self.strangers and all(self._has_room(home) for home in self.offered):
+            self.held, self.strangers = self.held + 1, self.strangers - 1
         for _, _, name, index in waiting:
             pod = self.pods[name][index]
             home = self.same.get(pod.accelerator, pod.accelerator)
-            if self.held + self.placed(home) < self.offered[home]:
+            if pod.accelerator not in self.odd and self._has_room(home, self._gpus(name, pod)):
                 starting = replace(pod, phase=ReplicaPhase.STARTING, scheduled_at=self.now, node=f"n-{home}")
                 self.pods[name][index] = starting if self.cold_seconds else self._older(starting)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.builders import ServiceBuilder, accelerator, service
@@ -162,3 +164,72 @@ def test_where_one_alone_is_allowed_it_goes_before_the_next_one_comes_though_oth
     contest.run(300.0)
     assert contest.size == {"moving": {"h100": 0, "next": 1}, "other": {"h100": 2}}
     assert contest.running("moving") == 1
+
+
+@pytest.mark.parametrize("of_no_use", ["odd", "broken"])
+@pytest.mark.parametrize("pin", [None, 4])
+@pytest.mark.parametrize("most", [4, 6, 9])
+def test_no_more_go_for_next_ones_that_make_nothing_of_the_first_place(
+    most: int, pin: int | None, of_no_use: str
+) -> None:
+    builder = moving("moving", 4, most) if pin is None else moving("moving", 1, most).pinned_to(pin)
+    contest = Contest(4, {"moving": (builder, 1.0, 4)}, same=ON, **{of_no_use: frozenset({"next"})})
+    contest.run(120.0)
+    leave(contest, "moving")
+    for _ in range(400):
+        contest.run(5.0)
+        assert contest.running("moving") >= 3
+
+
+@pytest.mark.parametrize("of_no_use", ["odd", "broken"])
+@pytest.mark.parametrize("most", [3, 5, 8])
+def test_nor_do_they_beside_another_service(most: int, of_no_use: str) -> None:
+    services = {
+        "moving": (moving("moving", 3, most).with_priority(5), 1.0, 3),
+        "other": (moving("other", 2, 4), 1.0, 2),
+    }
+    contest = Contest(5, services, same=ON, **{of_no_use: frozenset({"next"})})
+    contest.run(120.0)
+    leave(contest, "moving")
+    for _ in range(400):
+        contest.run(5.0)
+        assert contest.running("moving") >= 2
+        assert contest.running("other") == 2
+
+
+@pytest.mark.parametrize("pin", [None, 4])
+@pytest.mark.parametrize("most", [4, 6, 9])
+def test_no_second_one_goes_at_once_where_strangers_get_the_first_place(most: int, pin: int | None) -> None:
+    builder = moving("moving", 4, most) if pin is None else moving("moving", 1, most).pinned_to(pin)
+    contest = Contest(4, {"moving": (builder, 1.0, 4)}, same=ON)
+    contest.run(120.0)
+    contest.strangers = 1
+    leave(contest, "moving")
+    for _ in range(240):
+        contest.run(5.0)
+        assert contest.running("moving") >= 3
+    assert contest.size["moving"]["h100"] == 0
+
+
+@pytest.mark.parametrize("most", [4, 6, 9])
+def test_a_queue_of_strangers_gets_one_place_in_ten_minutes(most: int) -> None:
+    contest = Contest(8, {"moving": (moving("moving", 8, 8 + most), 1.0, 8)}, same=ON)
+    contest.run(120.0)
+    contest.strangers = 20
+    leave(contest, "moving")
+    contest.run(600.0)
+    assert contest.running("moving") >= 6, "one for scaling.max, and one for the next ones that wait"
+    contest.run(1200.0)
+    assert contest.running("moving") >= 5
+
+
+@pytest.mark.parametrize(("old", "new"), [(1, 2), (2, 1)])
+def test_ones_of_another_size_get_as_many_places_as_they_need(old: int, new: int) -> None:
+    before, after = (replace(option, gpus_per_replica=gpus) for option, gpus in ((BEFORE, old), (AFTER, new)))
+    builder = service("moving").with_replicas_between(2, 4).with_accelerators(before, after)
+    contest = Contest(4, {"moving": (builder, 1.0, 4 // old)}, same=ON)
+    contest.run(120.0)
+    contest.builders["moving"] = builder.with_accelerators(replace(before, max_replicas=0), after)
+    contest.run(300.0)
+    assert contest.size["moving"] == {"h100": 0, "next": 2}
+    assert contest.running("moving") == 2

@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.policy.allowance import allowance
@@ -15,6 +16,7 @@ from holdfast.policy.inventory import Room
 from holdfast.policy.leaving import pinned_move
 from holdfast.policy.modes import pinned_verdict
 from holdfast.policy.replicas import Group
+from holdfast.policy.setbacks import Setback, Setbacks
 from holdfast.policy.sharing import share_out
 from tests.builders import ServiceBuilder, accelerator, replicas, service
 from tests.policy.fluid import FluidCluster, steps
@@ -180,11 +182,13 @@ def on_node(count: int, node: str) -> tuple[Replica, ...]:
 
 
 def renamed(serving: tuple[Replica, ...], new: Group) -> dict[str, int]:
-    """Sizes that follow for two pinned replicas under another name, which only one node has."""
+    """Sizes that follow for two pinned replicas under another name, which only one node has, and which proved short."""
     old = Group("old", size=len(serving), exists=True, ready=serving)
     seen = view(of=service().pinned_to(2), groups=(old, new), group=new, others=(old,))
     option = replace(seen.chosen, room=Room(0, frozenset({"node-1"}), 1))
-    verdict = pinned_verdict(replace(seen, considered=(option,), chosen=option), 2)
+    short = Setback("h100", seen.now + 600.0, 600.0, Reason.INSUFFICIENT_GPUS, "", asked=2, beside=2)
+    learned = replace(seen.learned, setbacks=Setbacks((short,)))
+    verdict = pinned_verdict(replace(seen, considered=(option,), chosen=option, learned=learned), 2)
     return {target.accelerator: target.replicas for target in verdict.targets}
 
 

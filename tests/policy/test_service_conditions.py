@@ -235,6 +235,17 @@ def test_an_unlisted_accelerator_that_holds_what_the_new_one_waits_for_gives_up_
     assert kept(3, *replicas(1, ReplicaPhase.STARTING, age=5.0)) == 3, "one comes already"
 
 
+def test_an_accelerator_that_the_spec_forbids_is_not_told_to_be_out() -> None:
+    chat = service().with_accelerators(accelerator("h100", max_replicas=0), accelerator("l40s"))
+    serving, short = replicas(2, on="l40s"), replicas(1, ReplicaPhase.UNSCHEDULABLE, age=900.0)
+    before = ServiceView(chat, QUIET, (*short, *serving), (Placement("h100", 1), Placement("l40s", 2)))
+    after = ServiceView(chat, QUIET, serving, (Placement("h100", 0), Placement("l40s", 2)))
+    _, memory = decide(a_snapshot(before), Memory(), PolicySettings(), MODEL)
+    assert memory.services[chat.spec.key].learned.setbacks.active("h100", NOW + 5.0)
+    (decision,), _ = decide(a_snapshot(after, now=NOW + 5.0), memory, PolicySettings(), MODEL)
+    assert condition(decision, "CapacityAvailable") == (True, "AllPlaced")
+
+
 def test_a_replica_on_a_lost_node_is_replaced_and_told() -> None:
     lost = replicas(1, ReplicaPhase.FAILING, reason="NodeLost", detail="its node does not answer")
     decision = decided(ServiceView(CHAT.with_replicas_between(3, 6), QUIET, replicas(2) + lost), looks=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
@@ -13,7 +14,7 @@ from holdfast.domain.snapshot import Timing
 from holdfast.policy.coldstart import ColdStarts, lead_seconds, watch_cold_starts
 from holdfast.policy.forecast import Forecast
 from holdfast.policy.inventory import Inventory
-from holdfast.policy.replicas import group_replicas
+from holdfast.policy.replicas import Group, group_replicas
 from holdfast.policy.settings import PolicySettings
 from holdfast.policy.sizing import Peaks, affordable_replicas, backlog, demand_rps, remember_peak, replicas_for
 from tests.builders import NOW, ServiceView, accelerator, node, replicas, service
@@ -106,6 +107,14 @@ def test_what_serves_nothing_is_removed_first_and_then_the_newest() -> None:
     )
     (group,) = group_replicas(ServiceView(service(), replicas=pods).snapshot(), NOW, SETTINGS)
     assert [name.split("-")[1] for name in group.cheapest_to_remove()] == ["failing", "starting", "ready", "ready"]
+
+
+def test_of_those_that_serve_the_ones_go_first_whose_places_others_can_have() -> None:
+    names = ("n-1", "n-2", "n-1")
+    pods = tuple(replace(pod, node=name) for pod, name in zip(replicas(3), names, strict=True))
+    group = Group("h100", size=3, exists=True, ready=pods)
+    assert group.cheapest_to_remove(("n-2",))[0] == pods[1].name
+    assert group.cheapest_to_remove(("n-3",)) == group.cheapest_to_remove()
 
 
 def test_room_is_what_matching_nodes_have_free_in_whole_replicas() -> None:

@@ -347,7 +347,7 @@ def _setback(view: View) -> Setback | None:
     """
     if view.left_at_zero:
         return None
-    return next((option.setback for option in view.considered if option.setback is not None), None)
+    return next((option.setback for option in view.considered if option.setback and not option.forbidden), None)
 
 
 def _clock(at: float) -> str:

@@ -47,7 +47,7 @@ def chosen_move(view: View, goal: Mapping[str, int]) -> Move:
         regular=_regular(view),
         on_demand=0 if view.asleep else view.spec.min_on_demand,
         forbidden=frozenset(forbidden),
-        in_the_way=_in_the_way(view, both, left) & forbidden,
+        in_the_way=_in_the_way(view, both, left, sum(needed.values())) & forbidden,
         out=out,
     )
 
@@ -85,18 +85,19 @@ def pinned_move(view: View, goal: Mapping[str, int]) -> Move:
     here = tuple([group for group, _ in halves if group.accelerator in goal])
     left = tuple([_serving_ones(rest, draining=group.draining) for group, rest in halves if rest.ready])
     to_be_had = {option.name: _to_be_had(view, option, left) for option in view.considered}
+    needed = {name: min(count, to_be_had.get(name, count)) for name, count in goal.items()}
     out = _out(view, goal)
     return Move(
         goal=goal,
         here=here,
-        needed={name: min(count, to_be_had.get(name, count)) for name, count in goal.items()},
+        needed=needed,
         left=left,
         allowance=_on_the_way(view, max(view.spec.max_replicas, sum(goal.values())), out >= frozenset(goal)),
         worth={group.accelerator: 1.0 for group in left},
         regular=_regular(view),
         on_demand=view.spec.min_on_demand,
         forbidden=frozenset([group.accelerator for group in left]),
-        in_the_way=_in_the_way(view, here, left),
+        in_the_way=_in_the_way(view, here, left, sum(needed.values())),
         exact=True,
         out=out,
     )
@@ -151,7 +152,7 @@ def _regular(view: View) -> frozenset[str]:
 def _is_forbidden(view: View, group: Group) -> bool:
     """Whether the spec or the objectives rule it out: it will not be asked for again."""
     option = view.option(group.accelerator)
-    return option is None or option.barred or option.allowed < 1 or not option.belief.feasible
+    return option is None or option.forbidden or not option.belief.feasible
 
 
 def most_granted(view: View) -> int:
@@ -175,13 +176,30 @@ def hands_over(view: View, group: Group) -> bool:
     return alike and option.room.names <= chosen.room.names
 
 
-def _in_the_way(view: View, here: Sequence[Group], left: Sequence[Group]) -> frozenset[str]:
+def _in_the_way(view: View, here: Sequence[Group], left: Sequence[Group], needed: int) -> frozenset[str]:
     """Accelerators all replicas of which are on nodes that others wait for in vain, while nothing comes or goes."""
     if view.stands or any(group.coming for group in here) or any(group.draining for group in left):
         return frozenset()
-    short = {group.accelerator for group in here if group.short}
-    nodes = {node for option in view.considered if option.name in short for node in option.room.names}
+    short = {group.accelerator for group in here if group.short and len(group.useless) == len(group.short)}
+    waiting = [option for option in view.considered if option.name in short and _would_take(view, option, needed)]
+    nodes = {node for option in waiting for node in option.room.names}
     return frozenset([g.accelerator for g in left if g.ready and all(replica.node in nodes for replica in g.ready)])
+
+
+def _would_take(view: View, option: Option, needed: int) -> bool:
+    """Whether replicas that wait for nodes would make something of a place: they did so of the last that was given up.
+
+    Not where there is room: then they wait for something else. Nor where it went to others; that is tried again
+    after a while.
+    """
+    setback = view.learned.setbacks.active(option.name, view.now)
+    if option.room.free_replicas or setback is None:
+        return False
+    own, others = view.group_of(option.name), [group for group in view.groups if group.accelerator != option.name]
+    sizes = [other.belief.option.gpus_per_replica for group in others if (other := view.option(group.accelerator))]
+    worth = option.belief.option.gpus_per_replica / min(sizes, default=option.belief.option.gpus_per_replica)
+    there = worth * own.placed + sum(group.placed - group.draining for group in others)
+    return view.ready >= needed or worth * setback.placed + setback.beside - there < worth
 
 
 def _worth(view: View, left: Sequence[Group]) -> dict[str, float]:

@@ -28,7 +28,7 @@ def pinned_verdict(view: View, pinned: int) -> Verdict:
         return Verdict(Action.HOLD, Reason.PINNED, told, current_targets(view))
     sizes = _as_they_are(view, goal) if view.stands else _next(view, goal)
     targets = tuple(
-        target(view.group_of(name), name, replicas)
+        target(view, view.group_of(name), replicas)
         for name, replicas in sizes.items()
         if replicas or view.group_of(name).size
     )
@@ -111,4 +111,4 @@ def recommend_verdict(view: View) -> Verdict:
 
 def current_targets(view: View) -> tuple[PlacementTarget, ...]:
     """The sizes as they are."""
-    return tuple(target(group, group.accelerator, group.size) for group in view.groups if group.size)
+    return tuple(target(view, group, group.size) for group in view.groups if group.size)

@@ -94,10 +94,15 @@ class Option:
         return {self.name: replicas - share, self.pair.accelerator: share}
 
     @property
+    def forbidden(self) -> bool:
+        """By the spec it may have no replica."""
+        return self.barred or self.allowed < 1
+
+    @property
     def hindrance(self) -> tuple[bool, bool, bool, float, bool]:
         """What speaks against it, worst first, as the share of the least that is missing; the smaller the better."""
-        never, missing = self.barred or self.allowed < 1, max(0.0, 1.0 - self.most / max(1, self.least))
-        return never, self.setback is not None, not self.belief.feasible, missing, not self.fits
+        missing = max(0.0, 1.0 - self.most / max(1, self.least))
+        return self.forbidden, self.setback is not None, not self.belief.feasible, missing, not self.fits
 
     @property
     def bounded(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import Placement, Replica, ReplicaPhase
@@ -76,10 +76,14 @@ class Group:
         single = sum(replica.created_at <= newest or replica.reason == Reason.NODE_LOST for replica in lost)
         return max(single, 1 if self.ready and not self.rolling_out else 0)
 
-    def cheapest_to_remove(self) -> tuple[str, ...]:
-        """Names in the order in which replicas are best removed: without capacity first, then the newest."""
+    def cheapest_to_remove(self, wanted: Collection[str] = ()) -> tuple[str, ...]:
+        """Names in the order in which replicas are best removed: without capacity first, then the newest.
+
+        Of those that serve the ones first whose places others can have, on the `wanted` nodes.
+        """
         useless = (*self.failing, *self.stuck, *self.ailing, *self.short)
-        ranked = (*useless, *self.pending, *_newest(self.starting), *_newest(self.ready))
+        ready = sorted(_newest(self.ready), key=lambda replica: bool(wanted) and replica.node not in wanted)
+        ranked = (*useless, *self.pending, *_newest(self.starting), *ready)
         return tuple(replica.name for replica in ranked)
 
 

@@ -16,7 +16,8 @@ from holdfast.policy.settings import PolicySettings
 class Setback:
     """Why an accelerator is out until `until`; `delay_seconds` doubles from one setback to the next.
 
-    `asked`: replicas that there should have been when nodes were short, and `placed` those that had one.
+    `asked`: replicas that there should have been when nodes were short, `placed` those that had one, `beside` those of
+    other accelerators.
     """
 
     accelerator: str
@@ -26,6 +27,7 @@ class Setback:
     detail: str
     asked: int = 0
     placed: int = 0
+    beside: int = 0
 
 
 @value
@@ -107,7 +109,8 @@ def watch_setbacks(
             waits = group.accelerator == awaited
             found = reclaimed or _found(group, now - failing.get(group.accelerator, now), settings, waits)
             if found is not None:
-                past[group.accelerator] = _next(memory.last(group.accelerator), group, found, now, settings)
+                beside = sum(other.placed - other.draining for other in groups if other is not group)
+                past[group.accelerator] = _next(memory.last(group.accelerator), group, found, now, settings, beside)
     there = tuple((name, places[name]) for name in sorted(group.accelerator for group in groups) if places.get(name))
     return Setbacks(tuple(past[name] for name in sorted(past)), tuple(sorted(failing.items())), there)
 
@@ -150,10 +153,10 @@ def _found(group: Group, failing_seconds: float, settings: PolicySettings, waits
 
 
 def _next(
-    last: Setback | None, group: Group, found: tuple[Reason, str], now: float, settings: PolicySettings
+    last: Setback | None, group: Group, found: tuple[Reason, str], now: float, settings: PolicySettings, beside: int
 ) -> Setback:
     delay = settings.retry_seconds if last is None else min(2.0 * last.delay_seconds, settings.longest_retry_seconds)
-    asked = (group.size, group.placed) if found[0] is Reason.INSUFFICIENT_GPUS else ()
+    asked = (group.size, group.placed, beside) if found[0] is Reason.INSUFFICIENT_GPUS else ()
     return Setback(group.accelerator, now + delay, delay, *found, *asked)
 
 

@@ -41,7 +41,7 @@ def decide_sizes(view: View) -> Sizes:
     proposal, bounds = apply_guards(Proposal(view, view.group.baseline, wanted, elsewhere))
     goal = _shared(view, proposal)
     sizes, held_back = _next(view, goal)
-    targets = tuple(target(view.part(name), name, replicas) for name, replicas in sizes.items())
+    targets = tuple(target(view, view.part(name), replicas) for name, replicas in sizes.items())
     changed = tuple(item for item in targets if item.replicas or item.observed_replicas)
     return Sizes(
         action=_action(view, sizes),
@@ -117,14 +117,15 @@ def propose(view: View) -> int:
     return min(before, max(needed, safe))
 
 
-def target(group: Group, accelerator: str, replicas: int) -> PlacementTarget:
+def target(view: View, group: Group, replicas: int) -> PlacementTarget:
     """The target of one accelerator, with the replicas that are best removed where it gets smaller."""
     fewer = replicas < group.size
+    wanted = frozenset() if group.accelerator == view.chosen.name else view.chosen.room.names
     return PlacementTarget(
-        accelerator=accelerator,
+        accelerator=group.accelerator,
         replicas=replicas,
         observed_replicas=group.size if group.exists else None,
-        remove_first=group.cheapest_to_remove() if fewer else (),
+        remove_first=group.cheapest_to_remove(wanted) if fewer else (),
         lost=tuple(replica.name for replica in group.ailing) if fewer else (),
     )
 
