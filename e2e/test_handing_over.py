@@ -19,7 +19,8 @@ _LEAVING, _COMING = (
     {"name": "coming", **_ON_L40S, "costPerHour": 2.0},
 )
 _SIZES = {"scaled": 2, "pinned": 2, "single": 1}
-_MOVING = {**_SIZES, "crowded": 2}
+_CROWD = {"crowded": (2, 4), "brimful": (2, 2), "crowding": (1, 4)}
+_MOVING = {**_SIZES, "crowded": 2, "brimful": 2}
 _OTHERS = {"env": [{"name": "EDITED", "value": "too"}]}
 
 _FULL = "example.com/full"
@@ -28,9 +29,9 @@ _ON_FULL = [{**each, "nodeSelector": {"kubernetes.io/os": "linux"}, "resource": 
 
 @pytest.fixture(scope="module")
 def crowd(operator: None, place: Kubectl) -> Iterator[None]:
-    """Two services that hold all GPUs of a kind, where scaling.max has room for more."""
-    nodes.set_node_capacity({_FULL: 3})
-    crowding = [_service(name, size, most=4) for name, size in (("crowded", 2), ("crowding", 1))]
+    """Services that hold all GPUs of a kind, whether scaling.max has room for more or not."""
+    nodes.set_node_capacity({_FULL: sum(size for size, _ in _CROWD.values())})
+    crowding = [_service(name, size, most) for name, (size, most) in _CROWD.items()]
     for made in crowding:
         made["spec"]["accelerators"] = _ON_FULL
     place.apply(crowding)
@@ -45,14 +46,14 @@ def history(crowd: None, place: Kubectl) -> dict[str, list[Json]]:
     The same edit asks for other engines.
     """
     place.apply([_service(name, size) for name, size in _SIZES.items()])
-    for name, size in (("crowding", 1), ("crowded", 2)):
+    for name, (size, _) in _CROWD.items():
         place.wait_for("llms", name, lambda found, size=size: _serves(found, "leaving", size), _SECONDS, "Ready")
     for name, size in _SIZES.items():
         place.wait_for("llms", name, lambda found, size=size: _serves(found, "leaving", size), _SECONDS, "Ready")
     with place.recorded("deployments", "holdfast.dev/service", 5.0 * _SECONDS) as states:
         place.wait_until(lambda: {_owner(state) for state in states()} >= set(_MOVING), 30, "what there is at first")
         for name in _MOVING:
-            leaving, coming = _ON_FULL if name == "crowded" else (_LEAVING, _COMING)
+            leaving, coming = _ON_FULL if name in _CROWD else (_LEAVING, _COMING)
             place.patch("llms", name, {"spec": {"accelerators": [{**leaving, "max": 0}, coming], "engine": _OTHERS}})
         for name, size in _MOVING.items():
             place.wait_for("llms", name, lambda found, size=size: _serves(found, "coming", size), _SECONDS, "moved")
@@ -67,7 +68,7 @@ def test_sizes_never_sum_up_to_more_than_scaling_max(history: dict[str, list[Jso
     assert min(sums) == _SIZES[name] - 1, "one at a time goes before the one that takes its place is written"
 
 
-@pytest.mark.parametrize("name", ["scaled", "pinned", "crowded"])
+@pytest.mark.parametrize("name", ["scaled", "pinned", "crowded", "brimful"])
 def test_somebody_serves_all_the_time(history: dict[str, list[Json]], name: str) -> None:
     assert min(_sums(history[name], lambda state: int(state["status"].get("readyReplicas", 0)))) >= 1
 
