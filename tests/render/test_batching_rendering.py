@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -132,13 +133,28 @@ def test_fixed_limits_are_those_declared_whatever_was_chosen() -> None:
         assert planned(fixed, target, ON_TRIAL) is None
 
 
+LEFT = {**OFF, "accelerators": [{"name": "h100", "max": 0}, {"name": "l40s"}], "engine": {"args": ["--enforce-eager"]}}
+
+
 def test_limits_of_an_accelerator_that_is_being_left_stay_those_of_its_pods() -> None:
-    left = {
-        **OFF,
-        "accelerators": [{"name": "h100", "max": 0}, {"name": "l40s"}],
-        "engine": {"args": ["--enforce-eager"]},
-    }
-    assert (
-        planned(service(left), BatchingTarget("h100", BEST, DEFAULT), chat_h100(service(OFF), context(tuned=KEPT)))
-        == KEPT
-    )
+    tuned = chat_h100(service(OFF), context(tuned=KEPT))
+    assert planned(service(LEFT), BatchingTarget("h100", BEST, DEFAULT), tuned) == KEPT
+
+
+@pytest.mark.parametrize(
+    ("edit", "rolling", "kept"),
+    [
+        ({}, False, True),
+        ({"accelerators": [{"name": "h100", "max": 1}]}, False, False),
+        ({}, True, False),
+        ({"engine": {"tlsSecretRef": {"name": "tls"}}}, False, False),
+    ],
+    ids=["left", "may have some", "in the middle of a rollout", "clients will use TLS"],
+)
+def test_pods_that_are_to_go_are_kept_as_they_are(edit: dict[str, Any], rolling: bool, kept: bool) -> None:
+    part = parts(service({**LEFT, **edit}), sizes={"h100": 2})
+    placement = replace(placement_from_deployment(FIRST), rolling_out=rolling)
+    part = replace(part, deployed=(Deployed(placement, rendered=live(FIRST)),))
+    hold = decision(part, Action.HOLD, h100=2)
+    changes = plan(part, hold, Inventory(()), pod_monitor=False, admission=lambda *_: 7)
+    assert changes.context.facts("h100").kept is kept

@@ -221,16 +221,13 @@ LEFT = {"accelerators": [{"name": "h100", "max": 0}, LISTED[1]], "engine": {"ima
 
 class TestAnAcceleratorThatMayHaveNoReplicaAnyMore:
     def test_keeps_its_pods_as_they_are_whatever_is_edited(self) -> None:
-        kept = after(LEFT, {"admission_tokens": 9900})
+        kept = after(LEFT, {"admission_tokens": 9900, "kept": True})
         assert template(kept) == template(FIRST)
         assert kept["metadata"]["annotations"] == FIRST["metadata"]["annotations"]
 
-    def test_loses_none_that_serves_to_a_rollout_under_way(self) -> None:
-        assert surge(after(LEFT, {"free_gpu": False, "surge_stuck": True})) == (1, 0)
-
     def test_gets_what_was_edited_meanwhile_once_it_may_have_some_again(self) -> None:
         again = LEFT | {"accelerators": LISTED}
-        kept = live(after(LEFT))
+        kept = live(after(LEFT, {"kept": True}))
         assert template(chat_h100(service(again), context(deployed=kept))) == template(after(again))
 
 

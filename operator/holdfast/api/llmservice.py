@@ -144,7 +144,7 @@ class Accelerator(ApiModel):
 
     @property
     def is_left(self) -> bool:
-        """Whether no replica of it may come any more: those that are there stay as they are, until they go."""
+        """Whether no replica of it may come any more."""
         return self.max == 0
 
 

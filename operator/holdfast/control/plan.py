@@ -17,6 +17,7 @@ from holdfast.policy.inventory import Inventory
 from holdfast.policy.sizing import MOST_REPLICAS
 from holdfast.render import AcceleratorFacts, RenderContext, deployment_name
 from holdfast.render import Deployed as Remembered
+from holdfast.render.arguments import TLS_FOLDER
 from holdfast.render.batching import Tuned, with_limits
 from holdfast.render.names import activator_name
 from holdfast.render.pod_template import revision
@@ -194,7 +195,7 @@ def _tuned(
 ) -> Tuned | None:
     """Batching limits beside those declared: as decided, else as deployed while the engines are the same."""
     target, old = decision.batching, deployed.tuned if deployed else None
-    if accelerator.is_left:
+    if _is_kept(part, accelerator.name):
         return old
     if part.service.spec.batching.mode == "Fixed" or (target is None and old is None):
         return None
@@ -227,7 +228,21 @@ def _fact(
         admission_tokens=admission_tokens,
         deployed=remembered,
         tuned=tuned,
+        kept=_is_kept(part, name),
     )
+
+
+def _is_kept(part: ServiceParts, name: str) -> bool:
+    """Whether pods stay as they are whatever is edited, for all of them are to go.
+
+    Not in the middle of a rollout, which may be of pods that never serve. Nor where clients and Prometheus are about
+    to call all pods another way.
+    """
+    left = any(accelerator.is_left for accelerator in part.service.spec.accelerators if accelerator.name == name)
+    found = next((item for item in part.deployed if item.placement.accelerator == name), None)
+    if not left or found is None or found.rendered is None or found.placement.rolling_out:
+        return False
+    return (TLS_FOLDER in found.rendered.template_json) == (part.service.spec.engine.tls_secret_ref is not None)
 
 
 def _has_room(option: AcceleratorOption, inventory: Inventory) -> bool:

@@ -86,7 +86,7 @@ class AcceleratorFacts:
 
     free_gpu: one more replica could be scheduled now. surge_stuck: a rollout waits for a replica that cannot be
     scheduled. admission_tokens: the limit that a rollout starting now would get (see `admission`), None for none.
-    tuned: batching limits in place of those that are declared.
+    tuned: batching limits in place of those that are declared. kept: it is being left, and its pods stay as they are.
     """
 
     free_gpu: bool = False
@@ -95,6 +95,7 @@ class AcceleratorFacts:
     admission_tokens: int | None = None
     deployed: Deployed | None = None
     tuned: Tuned | None = None
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ def deployment(
     service = with_limits(service, tuned.limits) if tuned else service
     pods = _pods(service, accelerator, settings, context)
     trial_seconds = TRIAL_SECONDS if tuned and tuned.before is not None else 0
-    surge = max_surge(service, accelerator, facts, rolls_out=pods.rolls_out)
+    surge = max_surge(service, facts, rolls_out=pods.rolls_out)
     metadata = names.metadata(
         service, names.deployment_name(service.metadata.name, accelerator.name), selector(service, accelerator)
     )
@@ -62,18 +62,16 @@ def with_replicas(manifest: Manifest, replicas: int) -> Manifest:
     return sized
 
 
-def max_surge(service: LLMService, accelerator: Accelerator, facts: AcceleratorFacts, *, rolls_out: bool) -> int:
+def max_surge(service: LLMService, facts: AcceleratorFacts, *, rolls_out: bool) -> int:
     """1 or 0 further replicas during a rollout.
 
     Auto looks for a free GPU when a rollout starts and then stays with it: its own surge replica takes that GPU, and
     must not count against it. Only a surge replica that finds no place after all turns it to 0, or the rollout would
-    wait for ever. One that still goes on where the accelerator is being left takes none that serves.
+    wait for ever.
     """
     wanted = service.spec.rollout.max_surge
     if wanted != "Auto":
         return int(wanted)
-    if accelerator.is_left:
-        return 1
     if rolls_out or facts.deployed is None:
         return int(facts.free_gpu)
     return 0 if facts.surge_stuck else facts.deployed.max_surge
@@ -102,11 +100,11 @@ def _pods(service: LLMService, accelerator: Accelerator, settings: RenderSetting
     | changed | new: a rollout                            | new         |
     | same    | as rendered when they last changed        | as deployed |
 
-    Where the accelerator is being left they count as the same: a rollout would take replicas away, for pods that go.
+    Where pods are kept they count as the same: a rollout would take replicas away, for pods that are to go.
     """
     facts = context.facts(accelerator.name)
     deployed, wanted = facts.deployed, inputs(service, accelerator)
-    if deployed is not None and (accelerator.is_left or deployed.inputs == wanted):
+    if deployed is not None and (facts.kept or deployed.inputs == wanted):
         template, tokens = json.loads(deployed.template_json), deployed.admission_tokens
         return _Pods(template, deployed.inputs, tokens, rolls_out=False)
     template = pod_template(
