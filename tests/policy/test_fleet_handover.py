@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.builders import ServiceBuilder, accelerator, service
+from holdfast.domain.cluster import NodeOffer, Replica, ReplicaPhase
+from tests.builders import ServiceBuilder, accelerator, node, service
 from tests.policy.contest import Contest
 
 ON_IT = (("kind", "h100"),)
@@ -233,3 +234,65 @@ def test_ones_of_another_size_get_as_many_places_as_they_need(old: int, new: int
     contest.run(300.0)
     assert contest.size["moving"] == {"h100": 0, "next": 2}
     assert contest.running("moving") == 2
+
+
+@pytest.mark.parametrize("pin", [None, 8])
+def test_nor_do_they_where_some_of_the_next_ones_serve_already(pin: int | None) -> None:
+    builder = moving("moving", 8, 16) if pin is None else moving("moving", 1, 16).pinned_to(pin)
+    contest = Contest(8, {"moving": (builder, 1.0, 8)}, same=ON, cold_seconds=60.0, drain_seconds=30.0)
+    contest.run(300.0)
+    leave(contest, "moving")
+    contest.run(160.0)
+    contest.strangers = 20
+    contest.run(900.0)
+    assert contest.running("moving") >= 6
+
+
+class OneFails(Contest):
+    """The second replica of the next accelerator never serves."""
+
+    def _older(self, pod: Replica) -> Replica:
+        nexts = sorted(p.name for pods in self.pods.values() for p in pods if p.accelerator == "next" and p.node)
+        if pod.name in nexts[1:2]:
+            return replace(pod, phase=ReplicaPhase.FAILING, reason="CrashLoopBackOff")
+        return super()._older(pod)
+
+
+def test_one_that_fails_beside_others_that_serve_keeps_nobody_for_long() -> None:
+    contest = OneFails(6, {"moving": (moving("moving", 6, 12), 1.0, 6)}, same=ON)
+    contest.run(300.0)
+    leave(contest, "moving")
+    for _ in range(300):
+        contest.run(5.0)
+        assert contest.running("moving") >= 4
+    assert contest.size["moving"]["h100"] == 0
+
+
+class RoomApart(Contest):
+    """A node has a GPU free that next ones could have, but for something else that they need."""
+
+    def nodes(self) -> tuple[NodeOffer, ...]:
+        return (*super().nodes(), node("apart", 1, kind="h100"))
+
+
+@pytest.mark.parametrize("pin", [None, 4])
+def test_room_elsewhere_that_next_ones_do_not_take_keeps_nobody(pin: int | None) -> None:
+    builder = moving("moving", 4, 8) if pin is None else moving("moving", 1, 8).pinned_to(pin)
+    contest = RoomApart(4, {"moving": (builder, 1.0, 4)}, same=ON, cold_seconds=60.0)
+    contest.run(300.0)
+    leave(contest, "moving")
+    contest.run(900.0)
+    assert contest.size["moving"] == {"h100": 0, "next": 4}
+
+
+def test_a_smaller_accelerator_of_which_nothing_is_left_does_not_count() -> None:
+    before, after = replace(BEFORE, gpus_per_replica=4), replace(AFTER, gpus_per_replica=4)
+    gone, left = accelerator("gone", node_selector=ON_IT, max_replicas=0), replace(before, max_replicas=0)
+    builder = service("moving").with_replicas_between(4, 8).with_accelerators(before, after, gone)
+    contest = Contest(16, {"moving": (builder, 1.0, 4)}, same={**ON, "gone": "h100"})
+    contest.size["moving"]["gone"] = 0
+    contest.run(120.0)
+    contest.strangers = 20
+    contest.builders["moving"] = builder.with_accelerators(left, after, gone)
+    contest.run(400.0)
+    assert contest.running("moving") == 3

@@ -109,6 +109,13 @@ def test_what_serves_nothing_is_removed_first_and_then_the_newest() -> None:
     assert [name.split("-")[1] for name in group.cheapest_to_remove()] == ["failing", "starting", "ready", "ready"]
 
 
+def test_what_a_rollout_runs_beside_the_wanted_ones_counts_against_none_that_serves() -> None:
+    failing = replicas(1, ReplicaPhase.FAILING)
+    assert Group("h100", size=2, exists=True, ready=replicas(2), failing=failing).useful == 2
+    assert Group("h100", size=2, exists=True, ready=replicas(1), failing=failing).useful == 1
+    assert Group("h100", size=1, exists=True, ready=replicas(2)).useful == 1
+
+
 def test_of_those_that_serve_the_ones_go_first_whose_places_others_can_have() -> None:
     names = ("n-1", "n-2", "n-1")
     pods = tuple(replace(pod, node=name) for pod, name in zip(replicas(3), names, strict=True))

@@ -117,7 +117,8 @@ def _promised(
     """Those that wait for more than they hold, and get it once others have scaled down or moved away."""
     for pool in tight:
         for claim in pool.claims:
-            if claim.short and (pool.kept > 0 or granted.get(claim.key, 0) > claim.running):
+            kept = pool.kept > 0 and any(other.kept for other in pool.claims if other is not claim)
+            if claim.short and (kept or granted.get(claim.key, 0) > claim.running):
                 known, name = before.get(claim.key), claim.option.name
                 goes_on = known is not None and known.accelerator == name and known.since <= now
                 yield claim.key, known if goes_on and known else Promise(name, now)

@@ -15,11 +15,15 @@ from holdfast.domain.value import value
 
 @value
 class Room:
-    """Replicas that matching nodes have room for: those of these names, of `offering` that have the resource at all."""
+    """Replicas that matching nodes have room for: those of these names, of `offering` that have the resource at all.
+
+    `free_on` are those of the nodes that have some now.
+    """
 
     free_replicas: int
     names: frozenset[str]
     offering: int
+    free_on: frozenset[str] = frozenset()
 
     @property
     def nodes(self) -> int:
@@ -98,6 +102,7 @@ class Inventory:
 def _room(nodes: tuple[NodeOffer, ...], asked: _Asked) -> Room:
     free = offering = 0
     matching: list[str] = []
+    with_room: list[str] = []
     for node in nodes:
         there = dict(node.allocatable).get(asked.resource, 0)
         if there <= 0:
@@ -105,5 +110,8 @@ def _room(nodes: tuple[NodeOffer, ...], asked: _Asked) -> Room:
         offering += 1
         if asked.takes(node):
             matching.append(node.name)
-            free += max(0, there - dict(node.used).get(asked.resource, 0)) // max(1, asked.gpus)
-    return Room(free, frozenset(matching), offering)
+            here = max(0, there - dict(node.used).get(asked.resource, 0)) // max(1, asked.gpus)
+            free += here
+            if here:
+                with_room.append(node.name)
+    return Room(free, frozenset(matching), offering, frozenset(with_room))

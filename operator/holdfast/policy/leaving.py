@@ -47,7 +47,7 @@ def chosen_move(view: View, goal: Mapping[str, int]) -> Move:
         regular=_regular(view),
         on_demand=0 if view.asleep else view.spec.min_on_demand,
         forbidden=frozenset(forbidden),
-        in_the_way=_in_the_way(view, both, left, sum(needed.values())) & forbidden,
+        in_the_way=_in_the_way(view, both, left) & forbidden,
         out=out,
     )
 
@@ -85,19 +85,18 @@ def pinned_move(view: View, goal: Mapping[str, int]) -> Move:
     here = tuple([group for group, _ in halves if group.accelerator in goal])
     left = tuple([_serving_ones(rest, draining=group.draining) for group, rest in halves if rest.ready])
     to_be_had = {option.name: _to_be_had(view, option, left) for option in view.considered}
-    needed = {name: min(count, to_be_had.get(name, count)) for name, count in goal.items()}
     out = _out(view, goal)
     return Move(
         goal=goal,
         here=here,
-        needed=needed,
+        needed={name: min(count, to_be_had.get(name, count)) for name, count in goal.items()},
         left=left,
         allowance=_on_the_way(view, max(view.spec.max_replicas, sum(goal.values())), out >= frozenset(goal)),
         worth={group.accelerator: 1.0 for group in left},
         regular=_regular(view),
         on_demand=view.spec.min_on_demand,
         forbidden=frozenset([group.accelerator for group in left]),
-        in_the_way=_in_the_way(view, here, left, sum(needed.values())),
+        in_the_way=_in_the_way(view, here, left),
         exact=True,
         out=out,
     )
@@ -176,30 +175,33 @@ def hands_over(view: View, group: Group) -> bool:
     return alike and option.room.names <= chosen.room.names
 
 
-def _in_the_way(view: View, here: Sequence[Group], left: Sequence[Group], needed: int) -> frozenset[str]:
+def _in_the_way(view: View, here: Sequence[Group], left: Sequence[Group]) -> frozenset[str]:
     """Accelerators all replicas of which are on nodes that others wait for in vain, while nothing comes or goes."""
     if view.stands or any(group.coming for group in here) or any(group.draining for group in left):
         return frozenset()
-    short = {group.accelerator for group in here if group.short and len(group.useless) == len(group.short)}
-    waiting = [option for option in view.considered if option.name in short and _would_take(view, option, needed)]
+    short = {group.accelerator for group in here if group.short}
+    homes = frozenset([replica.node for group in left for replica in group.ready])
+    waiting = [option for option in view.considered if option.name in short and _would_take(view, option, homes)]
     nodes = {node for option in waiting for node in option.room.names}
     return frozenset([g.accelerator for g in left if g.ready and all(replica.node in nodes for replica in g.ready)])
 
 
-def _would_take(view: View, option: Option, needed: int) -> bool:
+def _would_take(view: View, option: Option, homes: frozenset[str]) -> bool:
     """Whether replicas that wait for nodes would make something of a place: they did so of the last that was given up.
 
-    Not where there is room: then they wait for something else. Nor where it went to others; that is tried again
-    after a while.
+    Not where there is room beside those to be given up: then they wait for something else. Nor while more of them fail
+    than serve. What others got, or one that failed, is tried again after a while.
     """
     setback = view.learned.setbacks.active(option.name, view.now)
-    if option.room.free_replicas or setback is None:
-        return False
     own, others = view.group_of(option.name), [group for group in view.groups if group.accelerator != option.name]
-    sizes = [other.belief.option.gpus_per_replica for group in others if (other := view.option(group.accelerator))]
-    worth = option.belief.option.gpus_per_replica / min(sizes, default=option.belief.option.gpus_per_replica)
-    there = worth * own.placed + sum(group.placed - group.draining for group in others)
-    return view.ready >= needed or worth * setback.placed + setback.beside - there < worth
+    fails = len(own.useless) - len(own.short)
+    if setback is None or fails > len(own.ready) or option.room.free_on & homes:
+        return False
+    there = [other for group in others if group.placed and (other := view.option(group.accelerator))]
+    new = option.belief.option.gpus_per_replica
+    worth = new / min([other.belief.option.gpus_per_replica for other in there], default=new)
+    lost = worth * (setback.own - own.to_serve) + setback.beside - sum(group.to_serve for group in others)
+    return lost < worth
 
 
 def _worth(view: View, left: Sequence[Group]) -> dict[str, float]:

@@ -47,8 +47,13 @@ class Group:
 
     @property
     def useful(self) -> int:
-        """Replicas wanted of it that serve, or may come to."""
-        return max(0, self.size - len(self.useless))
+        """Replicas wanted of it that serve, or may come to; a useless one beyond them counts against none."""
+        return min(self.size, max(len(self.ready), self.size - len(self.useless)))
+
+    @property
+    def to_serve(self) -> int:
+        """Replicas with a node that serve, or are about to."""
+        return len(self.ready) + len(self.starting)
 
     @property
     def placed(self) -> int:

@@ -16,8 +16,8 @@ from holdfast.policy.settings import PolicySettings
 class Setback:
     """Why an accelerator is out until `until`; `delay_seconds` doubles from one setback to the next.
 
-    `asked`: replicas that there should have been when nodes were short, `placed` those that had one, `beside` those of
-    other accelerators.
+    `asked`: replicas that there should have been when nodes were short, and `placed` those that had one. Of it `own`
+    served then, or were about to, and `beside` of other accelerators.
     """
 
     accelerator: str
@@ -27,6 +27,7 @@ class Setback:
     detail: str
     asked: int = 0
     placed: int = 0
+    own: int = 0
     beside: int = 0
 
 
@@ -109,7 +110,7 @@ def watch_setbacks(
             waits = group.accelerator == awaited
             found = reclaimed or _found(group, now - failing.get(group.accelerator, now), settings, waits)
             if found is not None:
-                beside = sum(other.placed - other.draining for other in groups if other is not group)
+                beside = sum(other.to_serve for other in groups if other is not group)
                 past[group.accelerator] = _next(memory.last(group.accelerator), group, found, now, settings, beside)
     there = tuple((name, places[name]) for name in sorted(group.accelerator for group in groups) if places.get(name))
     return Setbacks(tuple(past[name] for name in sorted(past)), tuple(sorted(failing.items())), there)
@@ -156,7 +157,7 @@ def _next(
     last: Setback | None, group: Group, found: tuple[Reason, str], now: float, settings: PolicySettings, beside: int
 ) -> Setback:
     delay = settings.retry_seconds if last is None else min(2.0 * last.delay_seconds, settings.longest_retry_seconds)
-    asked = (group.size, group.placed, beside) if found[0] is Reason.INSUFFICIENT_GPUS else ()
+    asked = (group.size, group.placed, group.to_serve, beside) if found[0] is Reason.INSUFFICIENT_GPUS else ()
     return Setback(group.accelerator, now + delay, delay, *found, *asked)
 
 
