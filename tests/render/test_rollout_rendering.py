@@ -225,6 +225,9 @@ class TestAnAcceleratorThatMayHaveNoReplicaAnyMore:
         assert template(kept) == template(FIRST)
         assert kept["metadata"]["annotations"] == FIRST["metadata"]["annotations"]
 
+    def test_loses_none_that_serves_to_a_rollout_under_way(self) -> None:
+        assert surge(after(LEFT, {"free_gpu": False, "surge_stuck": True})) == (1, 0)
+
     def test_gets_what_was_edited_meanwhile_once_it_may_have_some_again(self) -> None:
         again = LEFT | {"accelerators": LISTED}
         kept = live(after(LEFT, {"kept": True}))

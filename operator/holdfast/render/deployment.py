@@ -28,7 +28,7 @@ def deployment(
     service = with_limits(service, tuned.limits) if tuned else service
     pods = _pods(service, accelerator, settings, context)
     trial_seconds = TRIAL_SECONDS if tuned and tuned.before is not None else 0
-    surge = max_surge(service, facts, rolls_out=pods.rolls_out)
+    surge = max_surge(service, accelerator, facts, rolls_out=pods.rolls_out)
     metadata = names.metadata(
         service, names.deployment_name(service.metadata.name, accelerator.name), selector(service, accelerator)
     )
@@ -62,16 +62,18 @@ def with_replicas(manifest: Manifest, replicas: int) -> Manifest:
     return sized
 
 
-def max_surge(service: LLMService, facts: AcceleratorFacts, *, rolls_out: bool) -> int:
+def max_surge(service: LLMService, accelerator: Accelerator, facts: AcceleratorFacts, *, rolls_out: bool) -> int:
     """1 or 0 further replicas during a rollout.
 
     Auto looks for a free GPU when a rollout starts and then stays with it: its own surge replica takes that GPU, and
     must not count against it. Only a surge replica that finds no place after all turns it to 0, or the rollout would
-    wait for ever.
+    wait for ever. Where the accelerator is being left a rollout may wait: what serves goes one by one as others come.
     """
     wanted = service.spec.rollout.max_surge
     if wanted != "Auto":
         return int(wanted)
+    if accelerator.is_left:
+        return 1
     if rolls_out or facts.deployed is None:
         return int(facts.free_gpu)
     return 0 if facts.surge_stuck else facts.deployed.max_surge

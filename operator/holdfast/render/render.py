@@ -92,7 +92,7 @@ def _admission_tokens(facts: AcceleratorFacts) -> int | None:
 def _downtime(service: LLMService, accelerator: Accelerator, context: RenderContext) -> str:
     """Said before, while and after it happens: whoever edits the service next should know."""
     facts = context.facts(accelerator.name)
-    if context.replicas != 1 or facts.deployed is None or facts.kept or max_surge(service, facts, rolls_out=True):
+    if context.replicas != 1 or facts.deployed is None or max_surge(service, accelerator, facts, rolls_out=True):
         return ""
     name = names.deployment_name(service.metadata.name, accelerator.name)
     cause = "rollout.maxSurge is 0" if service.spec.rollout.max_surge == 0 else "no GPU is free"
