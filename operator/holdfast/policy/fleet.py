@@ -116,9 +116,10 @@ def _promised(
 ) -> Iterable[tuple[ServiceKey, Promise]]:
     """Those that wait for more than they hold, and get it once others have scaled down or moved away."""
     for pool in tight:
+        keepers = sum(bool(claim.kept) for claim in pool.claims)
         for claim in pool.claims:
-            kept = pool.kept > 0 and any(other.kept for other in pool.claims if other is not claim)
-            if claim.short and (kept or granted.get(claim.key, 0) > claim.running):
+            others_keep = pool.kept > 0 and keepers > bool(claim.kept)
+            if claim.short and (others_keep or granted.get(claim.key, 0) > claim.running):
                 known, name = before.get(claim.key), claim.option.name
                 goes_on = known is not None and known.accelerator == name and known.since <= now
                 yield claim.key, known if goes_on and known else Promise(name, now)
