@@ -179,32 +179,40 @@ def _facts(
     deployed = {item.placement.accelerator: item for item in part.deployed}
     declared = {accelerator.name: accelerator for accelerator in part.service.spec.accelerators}
     remembered = {name: item.rendered for name, item in deployed.items()}
-    tuned = {name: _tuned(part, decision, declared[name], remembered.get(name)) for name in names if name in declared}
+    kept = {name for name in names if name in declared and _is_kept(part, declared[name], deployed.get(name))}
+    tuned = {
+        name: _tuned(part, decision, declared[name], remembered.get(name), name in kept)
+        for name in names
+        if name in declared
+    }
     services = {
         name: with_limits(part.service, found.limits) if found else part.service for name, found in tuned.items()
     }
     limits = {name: admission(service, declared[name], remembered.get(name)) for name, service in services.items()}
     return tuple(
-        (name, _fact(part, decision, name, deployed.get(name), inventory, limits.get(name), tuned.get(name)))
+        (
+            name,
+            _fact(part, decision, name, deployed.get(name), inventory, limits.get(name), tuned.get(name), name in kept),
+        )
         for name in sorted(names)
     )
 
 
 def _tuned(
-    part: ServiceParts, decision: Decision, accelerator: Accelerator, deployed: Remembered | None
+    part: ServiceParts, decision: Decision, accelerator: Accelerator, deployed: Remembered | None, kept: bool
 ) -> Tuned | None:
     """Batching limits beside those declared: as decided, else as deployed while the engines are the same."""
     target, old = decision.batching, deployed.tuned if deployed else None
-    if _is_kept(part, accelerator.name):
+    if kept:
         return old
     if part.service.spec.batching.mode == "Fixed" or (target is None and old is None):
         return None
     base = revision(part.service, accelerator)
-    kept = old if old and old.revision == base else None
+    same = old if old and old.revision == base else None
     if target is None or target.accelerator != accelerator.name:
-        return kept
+        return same
     if old is not None and (old.limits, old.before) == (target.limits, target.before):
-        return kept
+        return same
     declared = target.before is None and target.limits == BatchingLimits()
     return None if declared else Tuned(target.limits, target.before, base)
 
@@ -217,6 +225,7 @@ def _fact(
     inventory: Inventory,
     admission_tokens: int | None,
     tuned: Tuned | None,
+    kept: bool,
 ) -> AcceleratorFacts:
     option = part.spec.accelerator(name)
     remembered = deployed.rendered if deployed else None
@@ -228,21 +237,19 @@ def _fact(
         admission_tokens=admission_tokens,
         deployed=remembered,
         tuned=tuned,
-        kept=_is_kept(part, name),
+        kept=kept,
     )
 
 
-def _is_kept(part: ServiceParts, name: str) -> bool:
+def _is_kept(part: ServiceParts, accelerator: Accelerator, deployed: Deployed | None) -> bool:
     """Whether pods stay as they are whatever is edited, for all of them are to go.
 
     Not in the middle of a rollout, which may be of pods that never serve. Nor where clients and Prometheus are about
     to call all pods another way.
     """
-    left = any(accelerator.is_left for accelerator in part.service.spec.accelerators if accelerator.name == name)
-    found = next((item for item in part.deployed if item.placement.accelerator == name), None)
-    if not left or found is None or found.rendered is None or found.placement.rolling_out:
+    if not accelerator.is_left or deployed is None or deployed.rendered is None or deployed.placement.rolling_out:
         return False
-    return (TLS_FOLDER in found.rendered.template_json) == (part.service.spec.engine.tls_secret_ref is not None)
+    return (TLS_FOLDER in deployed.rendered.template_json) == (part.service.spec.engine.tls_secret_ref is not None)
 
 
 def _has_room(option: AcceleratorOption, inventory: Inventory) -> bool:
