@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from capacity_closed_form import lengths
 
 from holdfast.domain.service import Slo
+from holdfast.emulator.fast_loop import FastLoopScheduler
 from holdfast.enginemodel.batching import best, candidates
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.mix import LengthMix
@@ -36,7 +37,6 @@ from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.replay import Arrival, Outcome, ReplayClock, replay, replay_on
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.working import WorkingPoint, working_point
-from holdfast.simulator.emulator_fastloop import FastLoopScheduler
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.rules import Limits, Objectives
 

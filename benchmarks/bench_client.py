@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 from aiohttp import web
 
-from holdfast.bench.client import OwnGenerator
-from holdfast.bench.port import Endpoint, Load, Planned
-from holdfast.bench.records import Outcome, Record
 from holdfast.cli.bench import allow_connections
-from holdfast.simulator import emulator
-from holdfast.simulator.emulator_options import EmulatorOptions, set_up
-from holdfast.simulator.emulator_stream import TokenStream
+from holdfast.emulator import server
+from holdfast.emulator.options import EmulatorOptions, set_up
+from holdfast.emulator.stream import TokenStream
+from holdfast.tools.bench.client import OwnGenerator
+from holdfast.tools.bench.load_generator import Endpoint, Load, Planned
+from holdfast.tools.bench.records import Outcome, Record
 
 MODEL = "Qwen/Qwen3-8B"
 STREAMS, CHUNKS_PER_SECOND = 2000, 5300.0
@@ -61,12 +61,12 @@ class StampedStream(TokenStream):
 def serve(pipe: Connection, options: EmulatorOptions, core: int | None) -> None:
     """An engine until the pipe says so; then the stamps go back."""
     _pin(core)
-    emulator.TokenStream = StampedStream  # type: ignore[misc]
+    server.TokenStream = StampedStream  # type: ignore[misc]
     asyncio.run(_serve(pipe, options))
 
 
 async def _serve(pipe: Connection, options: EmulatorOptions) -> None:
-    runner = emulator.runner_of(emulator.EmulatorServer(set_up(options)))
+    runner = server.runner_of(server.EmulatorServer(set_up(options)))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0, backlog=4096).start()
     pipe.send(runner.addresses[0][1])

@@ -26,10 +26,10 @@ from statistics import fmean, median
 import numpy as np
 
 from holdfast.domain.service import Slo
+from holdfast.emulator.fast_loop import FastLoopScheduler
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.replay import Arrival, Outcome, ReplayClock, replay, replay_on
 from holdfast.enginemodel.scheduler import SchedulerLimits
-from holdfast.simulator.emulator_fastloop import FastLoopScheduler
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.rules import Limits, Objectives, Overload
 

@@ -18,13 +18,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from holdfast.domain.service import AcceleratorOption, ServiceKey
-from holdfast.policy import fleet_highs
-from holdfast.policy.fleet import Fleet, arbitrate
-from holdfast.policy.fleet_claims import Claim
-from holdfast.policy.fleet_plan import share
-from holdfast.policy.fleet_pools import pools_of
-from holdfast.policy.fleet_program import Program, Sharing
-from holdfast.policy.inventory import Inventory
+from holdfast.policy.allocation import solver
+from holdfast.policy.allocation.capacity_pool import pools_of
+from holdfast.policy.allocation.fleet import arbitrate
+from holdfast.policy.allocation.plan import share
+from holdfast.policy.allocation.program import Program, Sharing
+from holdfast.policy.capacity_request import Claim
+from holdfast.policy.memory import Fleet
+from holdfast.policy.placement.node_inventory import Inventory
 from holdfast.policy.settings import PolicySettings
 from tests.builders import NOW, node
 
@@ -107,7 +108,7 @@ def planned(services: int, seed: int) -> None:
 
     def timed(program: Program, start: Sequence[float]) -> Sequence[float] | None:
         began, cpu = time.perf_counter(), time.process_time()
-        values = fleet_highs.solve(program, start)
+        values = solver.solve(program, start)
         asked.extend((time.perf_counter() - began, time.process_time() - cpu, float(values is not None)))
         return values
 
@@ -140,7 +141,7 @@ def main() -> None:
     parser.add_argument("--planned", type=int, default=200, help="services of the fleets shared out by program")
     options = parser.parse_args()
     in_turn(options.services, options.repeat, options.seed)
-    fleet_highs.solve(Program((), frozenset(), (), (), ()), ())  # loads the library
+    solver.solve(Program((), frozenset(), (), (), ()), ())  # loads the library
     for seed in range(options.seed, options.seed + options.repeat):
         planned(options.planned, seed)
 

@@ -25,12 +25,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from holdfast.domain.signals import SignalState, Traffic
-from holdfast.policy.demand import Demand, observe_arrivals
-from holdfast.policy.forecast import REMEMBERED, Residuals, forecast, learn_residuals
-from holdfast.policy.traffic import judge
-from holdfast.simulator.twin.timers import Floats
-from holdfast.simulator.twin.traces import read_rates, read_trace
-from holdfast.simulator.twin.workload import renewals
+from holdfast.policy.estimate.arrivals import Demand, observe_arrivals
+from holdfast.policy.estimate.forecast import REMEMBERED, Residuals, forecast, learn_residuals
+from holdfast.policy.estimate.traffic import judge
+from holdfast.twin.timers import Floats
+from holdfast.twin.traces import read_rates, read_trace
+from holdfast.twin.workload import renewals
 from tests.builders import traffic
 
 CELL_SECONDS, LEAD_CELLS, SMOOTHED_CELLS = 30.0, 4, 2

@@ -39,15 +39,15 @@ from benchmarks.autoscaling.cases import CASES
 from benchmarks.forecast_experts import CELL_SECONDS, FORGETTING, LEVEL_GAIN, TREND_GAIN
 from benchmarks.other_loads import LOADS, Load, scenario, square
 from holdfast.cli.simulate import declare
-from holdfast.policy import forecast as product
-from holdfast.policy.demand import Cell, Demand, threshold
-from holdfast.policy.forecast import REMEMBERED, Forecast, Residuals, residual_quantile, smoothed_seconds
-from holdfast.simulator.twin.declared import Declared
-from holdfast.simulator.twin.policies import make_policy
-from holdfast.simulator.twin.results import summary
-from holdfast.simulator.twin.run import simulate
-from holdfast.simulator.twin.scenario import Scenario
-from holdfast.simulator.twin.timers import Floats
+from holdfast.policy.estimate import forecast as product
+from holdfast.policy.estimate.arrivals import Cell, Demand, threshold
+from holdfast.policy.estimate.forecast import REMEMBERED, Forecast, Residuals, residual_quantile, smoothed_seconds
+from holdfast.twin.declared_service import Declared
+from holdfast.twin.policies import make_policy
+from holdfast.twin.results import summary
+from holdfast.twin.run import simulate
+from holdfast.twin.scenario import Scenario
+from holdfast.twin.timers import Floats
 
 BUILT = product.forecast
 FROM_SECONDS = 600.0

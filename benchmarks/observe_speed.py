@@ -26,8 +26,8 @@ from e2e.tsdb import LONG_AGO, NOW, SCRAPE, Tsdb, prometheus, ready
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.observe import queries
 from holdfast.observe.client import PrometheusAddress
+from holdfast.observe.poll_scheduler import Pulse
 from holdfast.observe.prometheus import PrometheusSource
-from holdfast.observe.rota import Pulse
 from holdfast.observe.traffic import TrafficRequest
 
 TICK, ENGINES, RISEN = 5.0, 4, 50

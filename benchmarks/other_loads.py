@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.cli.simulate import declare
-from holdfast.simulator.twin.declared import Declared
-from holdfast.simulator.twin.peak import smallest
-from holdfast.simulator.twin.policies import make_policy
-from holdfast.simulator.twin.results import summary
-from holdfast.simulator.twin.run import simulate
-from holdfast.simulator.twin.scenario import Scenario
+from holdfast.twin.declared_service import Declared
+from holdfast.twin.peak import smallest
+from holdfast.twin.policies import make_policy
+from holdfast.twin.results import summary
+from holdfast.twin.run import simulate
+from holdfast.twin.scenario import Scenario
 
 SECONDS, MOST_REPLICAS = 7200, 16
 BESIDE = ("holdfast-slow", "keda-slo", "keda-token")

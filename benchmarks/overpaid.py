@@ -30,16 +30,16 @@ from holdfast import policy
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
-from holdfast.policy.sizing import replicas_for
-from holdfast.simulator.twin.cluster import EPOCH_SECONDS
-from holdfast.simulator.twin.declared import Declared
-from holdfast.simulator.twin.oracle import oracle
-from holdfast.simulator.twin.policies import Holdfast
-from holdfast.simulator.twin.port import Move
-from holdfast.simulator.twin.results import attainment, gpu_hours
-from holdfast.simulator.twin.run import simulate
-from holdfast.simulator.twin.scenario import Scenario
-from holdfast.simulator.twin.timers import Floats
+from holdfast.policy.estimate.demand import replicas_for
+from holdfast.twin.cluster import EPOCH_SECONDS
+from holdfast.twin.declared_service import Declared
+from holdfast.twin.oracle import oracle
+from holdfast.twin.policies import Holdfast
+from holdfast.twin.policy_port import Move
+from holdfast.twin.results import attainment, gpu_hours
+from holdfast.twin.run import simulate
+from holdfast.twin.scenario import Scenario
+from holdfast.twin.timers import Floats
 
 AHEAD_SECONDS = 120.0
 """About one lead time: over so much of the future the true load is averaged."""

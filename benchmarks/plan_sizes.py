@@ -20,15 +20,15 @@ import numpy as np
 
 from holdfast.api.llmservice import LLMService
 from holdfast.observe.spec import to_spec
-from holdfast.simulator.twin.capacity import lognormal_lengths
-from holdfast.simulator.twin.declared import Declared
-from holdfast.simulator.twin.fleet import Workload
-from holdfast.simulator.twin.offers import Offer
-from holdfast.simulator.twin.plan import offers
-from holdfast.simulator.twin.policies import Static
-from holdfast.simulator.twin.results import summary
-from holdfast.simulator.twin.run import simulate
-from holdfast.simulator.twin.scenario import Scenario
+from holdfast.tools.plan.plan import offers
+from holdfast.tools.plan.rows import Offer
+from holdfast.twin.capacity import lognormal_lengths
+from holdfast.twin.declared_service import Declared
+from holdfast.twin.fleet import Workload
+from holdfast.twin.policies import Static
+from holdfast.twin.results import summary
+from holdfast.twin.run import simulate
+from holdfast.twin.scenario import Scenario
 
 WARM_UP_SECONDS, SECONDS = 600.0, 4200.0
 MOST_TOKENS, MOST_GPUS = 1_000_000, 1000

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any
 
-from holdfast_engine import record
+from holdfast_engine import stats_fields
 from holdfast_engine.fastloop import Capacity, FastLoop
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.rules import Limits, Objectives
@@ -102,7 +102,7 @@ class Engine:
         self.loop = FastLoop(
             Capacity(SEQUENCES, TOKENS_PER_STEP), LimitsFiles([limits]), lambda: self.now, lambda: self.now
         )
-        self.writer = StatsWriter(self.folder / "engine-0.stats", len(record.FIELDS))
+        self.writer = StatsWriter(self.folder / "engine-0.stats", len(stats_fields.FIELDS))
         self.loop.look()
         self.arrived = 0
         self._names = itertools.count()

@@ -48,9 +48,9 @@ from holdfast.domain.service import AcceleratorOption, ServiceSpec, Slo
 from holdfast.domain.snapshot import Snapshot
 from holdfast.enginemodel.mix import BIN_WEIGHTS, LengthMix
 from holdfast.enginemodel.prior import engine_prior
-from holdfast.policy.replicarate import SLOWNESS_GRID, ReplicaRate, StepLawModel, _on_grid
+from holdfast.policy.estimate.engine_model import SLOWNESS_GRID, ReplicaRate, StepLawModel, _on_grid
 from holdfast.render.engine_limits import engine_limits
-from holdfast.simulator.twin.capacity import (
+from holdfast.twin.capacity import (
     ALONE,
     DRAWS,
     WARM_UP,
@@ -61,12 +61,12 @@ from holdfast.simulator.twin.capacity import (
     lognormal_lengths,
     sample_of,
 )
-from holdfast.simulator.twin.declared import Declared, engine_kind
-from holdfast.simulator.twin.fleet import EngineKind, Fleet, Routing, Workload
-from holdfast.simulator.twin.policies import Holdfast
-from holdfast.simulator.twin.results import attainment, gpu_hours
-from holdfast.simulator.twin.run import Finished, simulate
-from holdfast.simulator.twin.scenario import Scenario
+from holdfast.twin.declared_service import Declared, engine_kind
+from holdfast.twin.fleet import EngineKind, Fleet, Routing, Workload
+from holdfast.twin.policies import Holdfast
+from holdfast.twin.results import attainment, gpu_hours
+from holdfast.twin.run import Finished, simulate
+from holdfast.twin.scenario import Scenario
 from holdfast_engine.rules import Limits
 
 SCENARIOS = ("diurnal-small", "smooth", "spike", "step", "shift")

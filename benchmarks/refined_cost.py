@@ -120,8 +120,8 @@ def plain(question: Question, requests: int, draws: int) -> Cost:
 def compiled(question: Question, requests: int, draws: int, fast_loop: bool = False) -> Cost:
     """By the twin's loop, which is not imported where only plain Python is measured."""
     from holdfast.enginemodel.scheduler import SchedulerLimits
-    from holdfast.simulator.twin.capacity import ALONE, WARM_UP, bisected, good, lognormal_lengths, sample_of
-    from holdfast.simulator.twin.fleet import EngineKind, Fleet, Workload
+    from holdfast.twin.capacity import ALONE, WARM_UP, bisected, good, lognormal_lengths, sample_of
+    from holdfast.twin.fleet import EngineKind, Fleet, Workload
     from holdfast_engine.rules import Limits, Objectives
 
     prior = engine_prior(MODEL, question.accelerator)

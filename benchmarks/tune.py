@@ -35,13 +35,13 @@ from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.roofline import roofline_law, roofline_table
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steptable import DEFAULT_OVERHEAD_SECONDS
-from holdfast.simulator.twin.capacity import Bench, Lengths, fitting, good
-from holdfast.simulator.twin.fleet import EngineKind, Workload
-from holdfast.simulator.twin.traces import read_trace
-from holdfast.tune.port import Requests, Tried, enough
-from holdfast.tune.search import Search, Tuned
-from holdfast.tune.setting import Setting, grid
-from holdfast.tune.twin import Engine, TwinModel, TwinTrials
+from holdfast.tools.tune.engine_port import Requests, Tried, enough
+from holdfast.tools.tune.search import Search, Tuned
+from holdfast.tools.tune.setting import Setting, grid
+from holdfast.tools.tune.twin import Engine, TwinModel, TwinTrials
+from holdfast.twin.capacity import Bench, Lengths, fitting, good
+from holdfast.twin.fleet import EngineKind, Workload
+from holdfast.twin.traces import read_trace
 
 MODEL, ACCELERATOR = "Qwen/Qwen3-8B", "l40s"
 TRACE = "trace"

@@ -42,19 +42,19 @@ from benchmarks.engine_overload.vllm_engines import VllmEngines
 from benchmarks.tune import RECIPE_GRID, RECIPE_REQUESTS, SECONDS, SLOS, TRIALS, Spent, recipe
 from e2e.engine.server import MODEL
 from e2e.vllm.environment import environment
-from holdfast.bench import definitions
-from holdfast.bench.client import OwnGenerator
-from holdfast.bench.definitions import GOOD
-from holdfast.bench.port import Endpoint, Load, Planned, Prompts
 from holdfast.cli.bench import allow_connections
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.steplaw import StepLaw
-from holdfast.simulator.twin.capacity import Lengths
-from holdfast.simulator.twin.fleet import Workload
-from holdfast.tune.limits import LimitsFile
-from holdfast.tune.port import Requests
-from holdfast.tune.setting import Setting
+from holdfast.tools.bench import definitions
+from holdfast.tools.bench.client import OwnGenerator
+from holdfast.tools.bench.definitions import GOOD
+from holdfast.tools.bench.load_generator import Endpoint, Load, Planned, Prompts
+from holdfast.tools.tune.engine_port import Requests
+from holdfast.tools.tune.limits import LimitsFile
+from holdfast.tools.tune.setting import Setting
+from holdfast.twin.capacity import Lengths
+from holdfast.twin.fleet import Workload
 from holdfast_engine.rules import Limits, Objectives
 
 SLOWER = 1.36

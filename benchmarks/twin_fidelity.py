@@ -21,9 +21,9 @@ from holdfast.enginemodel.catalog import find_model
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steptable import StepTable
-from holdfast.simulator.twin.fleet import EngineKind, Fleet, Routing, Workload
-from holdfast.simulator.twin.profiles import profiled_table
-from holdfast.simulator.twin.timers import Floats
+from holdfast.twin.fleet import EngineKind, Fleet, Routing, Workload
+from holdfast.twin.profiles import profiled_table
+from holdfast.twin.timers import Floats
 
 LIMITS = {"ttft": 0.10, "tpot": 0.05, "e2e": 0.10}
 """Largest relative error of mean and p99 (evaluation.md), of TTFT and E2E of the median and p90 too."""

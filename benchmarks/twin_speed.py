@@ -19,7 +19,7 @@ import numpy as np
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.scheduler import SchedulerLimits
-from holdfast.simulator.twin.fleet import ROUTERS, EngineKind, Fleet, Routing, Workload
+from holdfast.twin.fleet import ROUTERS, EngineKind, Fleet, Routing, Workload
 from holdfast_engine.arithmetic import Law
 from holdfast_engine.rules import Limits, Objectives
 

@@ -23,8 +23,8 @@ import numpy as np
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.prior import EnginePrior, engine_prior
 from holdfast.enginemodel.scheduler import SchedulerLimits
-from holdfast.simulator.twin.fleet import EngineKind, Fleet, Routing, Workload
-from holdfast.simulator.twin.timers import Floats
+from holdfast.twin.fleet import EngineKind, Fleet, Routing, Workload
+from holdfast.twin.timers import Floats
 
 SWEEP = "vllm_groundtruth/ppas_mbt_sweep/ppas_vllm_0.22.1_mbt_sweep.csv"
 MODELS = {

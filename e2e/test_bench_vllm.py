@@ -14,14 +14,14 @@ import pytest
 from e2e.engine.server import Server, Settings
 from e2e.vllm.environment import Environment
 from e2e.vllm.installed import installed_vllm
-from holdfast.bench import workload
-from holdfast.bench.client import OwnGenerator
-from holdfast.bench.definitions import Slo
-from holdfast.bench.port import Endpoint, Generator, Load, Rate, Run
-from holdfast.bench.results import Results, Spread, measure
-from holdfast.bench.vllm import VllmGenerator
 from holdfast.cli.main import main
-from tests.simulator.emulator_builders import MODEL, engine
+from holdfast.tools.bench import workload
+from holdfast.tools.bench.client import OwnGenerator
+from holdfast.tools.bench.definitions import Slo
+from holdfast.tools.bench.load_generator import Endpoint, Generator, Load, Rate, Run
+from holdfast.tools.bench.results import Results, Spread, measure
+from holdfast.tools.bench.vllm import VllmGenerator
+from tests.emulator.emulator_builders import MODEL, engine
 
 pytestmark = pytest.mark.vllm
 

@@ -17,7 +17,7 @@ from holdfast.domain.engine import EngineState, PluginMode
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
 from holdfast.observe.prometheus import PrometheusSource
 from holdfast.observe.traffic import TrafficRequest
-from tests.simulator.emulator_builders import FAST, Client, engine
+from tests.emulator.emulator_builders import FAST, Client, engine
 
 pytestmark = pytest.mark.cluster
 

@@ -18,5 +18,5 @@ settings.load_profile("repeatable")
 def _unhurried_solver() -> Iterator[None]:
     """What the solver does not find in time is shared out in turn: a crowded machine may not say which of the two."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("holdfast.policy.fleet_highs.MOST_SECONDS", 60.0)
+        patch.setattr("holdfast.policy.allocation.solver.MOST_SECONDS", 60.0)
         yield

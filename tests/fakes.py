@@ -21,8 +21,8 @@ from benchmarks.engine_overload.probe import Sampled
 from benchmarks.engine_overload.speed import Reference, Speed
 from holdfast.act.api import APPLY, ApiError
 from holdfast.page.board import Answer, Board
-from holdfast.tune.port import CannotStart, ClientTooSlow, Load, Tried
-from holdfast.tune.setting import Setting
+from holdfast.tools.tune.engine_port import CannotStart, ClientTooSlow, Load, Tried
+from holdfast.tools.tune.setting import Setting
 from holdfast_engine.rules import Limits, LimitsError, Objectives, parse_limits
 
 

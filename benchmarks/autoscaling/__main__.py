@@ -27,8 +27,8 @@ from benchmarks.autoscaling.journal import Journal
 from benchmarks.autoscaling.outlook import outlook
 from benchmarks.autoscaling.shared import shared
 from benchmarks.autoscaling.table import tell, tell_bars
-from holdfast.simulator.twin.capacity import DRAWS
-from holdfast.simulator.twin.scenario import BadInput
+from holdfast.twin.capacity import DRAWS
+from holdfast.twin.scenario import BadInput
 
 THREADS = 32
 """They only wait for the processes that simulate."""

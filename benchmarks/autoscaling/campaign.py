@@ -19,11 +19,11 @@ from benchmarks.autoscaling.played import played
 from benchmarks.autoscaling.scarcity import Scarcity, scarcity
 from holdfast.cli.simulate import SEARCHED
 from holdfast.domain.service import ServiceSpec
-from holdfast.simulator.twin.declared import Declared
-from holdfast.simulator.twin.policies import POLICIES, make_policy
-from holdfast.simulator.twin.results import good, summary
-from holdfast.simulator.twin.run import Finished, simulate
-from holdfast.simulator.twin.scenario import Scenario
+from holdfast.twin.declared_service import Declared
+from holdfast.twin.policies import POLICIES, make_policy
+from holdfast.twin.results import good, summary
+from holdfast.twin.run import Finished, simulate
+from holdfast.twin.scenario import Scenario
 
 SHIPPED = {name: value for name, (knobs, _) in POLICIES.items() for value in knobs.values()}
 """Each peer's knob as its makers ship it; more of it is fewer replicas, with all of them."""

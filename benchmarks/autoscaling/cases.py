@@ -10,9 +10,9 @@ from typing import Literal
 
 from benchmarks.autoscaling.requests import shifted, with_prefixes
 from holdfast.cli.simulate import declare
-from holdfast.simulator.twin.declared import Declared
-from holdfast.simulator.twin.fleet import Workload
-from holdfast.simulator.twin.scenario import ClusterEntry, Scenario
+from holdfast.twin.declared_service import Declared
+from holdfast.twin.fleet import Workload
+from holdfast.twin.scenario import ClusterEntry, Scenario
 
 FOLDER = Path(__file__).resolve().parent.parent / "scenarios"
 

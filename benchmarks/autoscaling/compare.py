@@ -17,8 +17,8 @@ from benchmarks.autoscaling.cases import Case
 from benchmarks.autoscaling.fixed_limits import Limits
 from benchmarks.autoscaling.journal import Row
 from benchmarks.autoscaling.scarcity import Scarcity, middle
-from holdfast.simulator.twin.oracle import ORACLE
-from holdfast.simulator.twin.peak import smallest
+from holdfast.twin.oracle import ORACLE
+from holdfast.twin.peak import smallest
 
 S = TypeVar("S")
 T = TypeVar("T")

@@ -6,9 +6,9 @@ import itertools
 from dataclasses import replace
 from typing import NamedTuple
 
-from holdfast.simulator.twin.capacity import Bench, Lengths
-from holdfast.simulator.twin.declared import Declared, engine_kind
-from holdfast.simulator.twin.scenario import Scenario
+from holdfast.twin.capacity import Bench, Lengths
+from holdfast.twin.declared_service import Declared, engine_kind
+from holdfast.twin.scenario import Scenario
 
 
 class Limits(NamedTuple):

@@ -20,17 +20,17 @@ import holdfast
 from benchmarks.autoscaling.fixed_limits import Limits
 from benchmarks.autoscaling.scarcity import Recovery, Scarcity
 from benchmarks.lines import Lines
-from holdfast.simulator.twin.policies import make_policy
+from holdfast.twin.policies import make_policy
 
-SEARCH = "simulator/twin/oracle.py"
-SHARED = ("domain", "enginemodel", "simulator/twin", "render/admission.py", "render/engine_limits.py")
+SEARCH = "twin/oracle.py"
+SHARED = ("domain", "enginemodel", "twin", "render/admission.py", "render/engine_limits.py")
 JUDGED = tuple(str(Path(__file__).with_name(name)) for name in ("fixed_limits.py", "played.py", "scarcity.py"))
-FAST_LOOP = tuple(f"simulator/twin/{name}.py" for name in ("fastloop", "lanes", "lawfit", "loopbooks"))
+FAST_LOOP = tuple(f"twin/{name}.py" for name in ("fast_loop", "fast_loop_arrays", "law_fit", "queue_lanes"))
 """What only engines with the plugin go through."""
 
 IN_PODS = tuple(
     f"../holdfast_engine/{name}.py"
-    for name in ("door", "frontend", "metrics", "middleware", "scheduler", "statlogger", "statsfile")
+    for name in ("admission", "frontend", "metrics", "middleware", "scheduler", "statlogger", "statsfile")
 )
 """What ties the plugin to vLLM and its pod: the twin plays none of it."""
 
@@ -48,12 +48,9 @@ How losses are judged counts for Holdfast alone, for nobody else's are.
 """
 
 
-PEERS = ("simulator/peers/behavior.py", "simulator/peers/peer.py")
-TOLD = tuple(
-    f"simulator/twin/{name}.py"
-    for name in ("allowed", "busiest", "offers", "page", "plan", "planpicture", "report", "saturation", "table")
-)
-"""What only shows runs, or asks for others."""
+PEERS = ("twin/peers/behavior.py", "twin/peers/peer.py")
+ASKED = ("twin/saturation.py",)
+"""What asks for runs of its own."""
 
 _SAYS_NOTHING = frozenset({tokenize.ENCODING, tokenize.COMMENT, tokenize.NL})
 _LAYOUT = frozenset({tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT})
@@ -149,7 +146,7 @@ def code_digest(policy: str) -> str:
     root = Path(holdfast.__file__).resolve().parent
     kind = kind_of(policy)
     besides = BESIDES[kind] if kind in BESIDES else _of_peer(policy)
-    apart = {root / name for name in (SEARCH, *FAST_LOOP, *IN_PODS, *TOLD) if name not in besides}
+    apart = {root / name for name in (SEARCH, *FAST_LOOP, *IN_PODS, *ASKED, *_peers(root)) if name not in besides}
     digest = hashlib.sha256()
     for name in (*SHARED, *besides):
         place = root / name
@@ -162,7 +159,11 @@ def code_digest(policy: str) -> str:
 def _of_peer(policy: str) -> tuple[str, ...]:
     """What a peer's runs come from."""
     module = type(make_policy(policy, {})).__module__.rpartition(".")[2]
-    return (*PEERS, f"simulator/peers/{module}.py")
+    return (*PEERS, f"twin/peers/{module}.py")
+
+
+def _peers(root: Path) -> list[str]:
+    return [str(file.relative_to(root)) for file in (root / "twin" / "peers").glob("*.py")]
 
 
 @cache

@@ -8,15 +8,15 @@ import numpy as np
 
 from benchmarks.autoscaling.fixed_limits import carried_rps
 from benchmarks.autoscaling.scarcity import Played, Span, Steps
-from holdfast.simulator.twin import books
-from holdfast.simulator.twin.capacity import DRAWS
-from holdfast.simulator.twin.cluster import Pod
-from holdfast.simulator.twin.declared import Declared, engine_kind
-from holdfast.simulator.twin.oracle import work_seconds
-from holdfast.simulator.twin.results import good
-from holdfast.simulator.twin.run import Finished
-from holdfast.simulator.twin.scenario import Fault, Scenario
-from holdfast.simulator.twin.timers import Floats
+from holdfast.twin import state_arrays
+from holdfast.twin.capacity import DRAWS
+from holdfast.twin.cluster import Pod
+from holdfast.twin.declared_service import Declared, engine_kind
+from holdfast.twin.oracle import work_seconds
+from holdfast.twin.results import good
+from holdfast.twin.run import Finished
+from holdfast.twin.scenario import Fault, Scenario
+from holdfast.twin.timers import Floats
 
 SPEED = {"replica-hang": lambda fault: 0.0, "replica-slow": lambda fault: 1.0 / fault.factor}
 """What is left of a replica."""
@@ -35,7 +35,7 @@ def played(run: Finished, each: Declared, tick_seconds: float) -> Played:
         work=replica_seconds(scenario, each),
         good=good(service),
         answered_at=np.where(np.isnan(requests["first_at"]), np.inf, requests["first_at"]),
-        queued=~np.isin(requests["state"], (books.REJECTED, books.UNSERVED, books.LOST)),
+        queued=~np.isin(requests["state"], (state_arrays.REJECTED, state_arrays.UNSERVED, state_arrays.LOST)),
         serving=serving(service.everything, scenario.faults),
         most_replicas=spec.max_replicas,
         objective=spec.slo.objective,

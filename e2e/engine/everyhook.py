@@ -167,7 +167,7 @@ class Engine:
 
 def numbers() -> dict[str, float] | None:
     """What the engine has told last."""
-    from holdfast_engine.record import FIELDS, stats_path
+    from holdfast_engine.stats_fields import FIELDS, stats_path
     from holdfast_engine.statsfile import read_stats
 
     found = read_stats(stats_path(0), len(FIELDS))
@@ -275,7 +275,7 @@ def _wait_for(condition: Callable[[], bool]) -> None:
 
 
 def _counted(found: dict[str, float] | None) -> list[float]:
-    from holdfast_engine.record import COUNTS
+    from holdfast_engine.stats_fields import COUNTS
 
     return [] if found is None else [found[name] for name in COUNTS]
 

@@ -18,11 +18,11 @@ from holdfast.domain.snapshot import Snapshot
 from holdfast.observe.cluster import ServiceParts
 from holdfast.page.board import Board
 from holdfast.page.history import SPAN_SECONDS
-from holdfast.simulator.twin.policies import Holdfast
-from holdfast.simulator.twin.port import Move
-from holdfast.simulator.twin.run import simulate
-from holdfast.simulator.twin.scenario import Scenario
-from holdfast.simulator.twin.timers import Floats
+from holdfast.twin.policies import Holdfast
+from holdfast.twin.policy_port import Move
+from holdfast.twin.run import simulate
+from holdfast.twin.scenario import Scenario
+from holdfast.twin.timers import Floats
 
 LOAD = Path(__file__).with_name("load.yaml")
 TICKS_A_SPAN = round(SPAN_SECONDS / Holdfast.tick_seconds)

@@ -17,12 +17,12 @@ from holdfast_engine.features import Features, Output, step_features
 from holdfast_engine.ledger import Ledger
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.order import Place
-from holdfast_engine.pace import Pace
 from holdfast_engine.prompts import Prompts
-from holdfast_engine.record import RECORD_SECONDS, Mode
 from holdfast_engine.request import Request, ending_of, is_warm_up
 from holdfast_engine.rules import Limits, Overload
+from holdfast_engine.stats_fields import RECORD_SECONDS, Mode
 from holdfast_engine.steplaw import StepLawFit
+from holdfast_engine.tpot_slack import Pace
 from holdfast_engine.waiting import DeadlineQueue
 
 # Clocks of two processes are compared once, when a request arrives: no more than this is believed to have passed.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from holdfast_engine.door import CAPS
+from holdfast_engine.admission import CAPS
 from holdfast_engine.rules import Refused
 
 if TYPE_CHECKING:

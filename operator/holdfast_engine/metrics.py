@@ -11,7 +11,7 @@ from pathlib import Path
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from holdfast_engine.record import FIELDS, LIMITS, MOMENTS, Mode
+from holdfast_engine.stats_fields import FIELDS, LIMITS, MOMENTS, Mode
 from holdfast_engine.statsfile import read_stats
 
 _CAUSES = ("ttft", "tpot", "e2e", "error")

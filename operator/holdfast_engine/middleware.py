@@ -17,11 +17,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from holdfast_engine import rules
-from holdfast_engine.door import GUARDED, Lengths, Transit, backlog_of, decide, sends_away, terms_of
+from holdfast_engine.admission import GUARDED, Lengths, Transit, backlog_of, decide, sends_away, terms_of
 from holdfast_engine.frontend import Frontend
-from holdfast_engine.record import FIELDS, folder
 from holdfast_engine.request import WARM_UP_NAME
 from holdfast_engine.rules import Admission, Refused
+from holdfast_engine.stats_fields import FIELDS, folder
 from holdfast_engine.statsfile import read_stats
 
 Message = dict[str, Any]

@@ -26,7 +26,7 @@ from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from holdfast_engine import VERSION, record
+from holdfast_engine import VERSION, stats_fields
 from holdfast_engine.fastloop import Capacity, FastLoop
 from holdfast_engine.limits import DEFAULT_LIMITS, LIMITS_VARIABLE, LimitsFiles
 from holdfast_engine.statsfile import StatsWriter
@@ -125,8 +125,10 @@ class HoldfastScheduler(AsyncScheduler):
         self._tell_off()
 
     def _begin(self) -> None:
-        self._numbers = record.nothing_yet()
-        self._writer = StatsWriter(record.stats_path(self.parallel_config.data_parallel_index), len(record.FIELDS))
+        self._numbers = stats_fields.nothing_yet()
+        self._writer = StatsWriter(
+            stats_fields.stats_path(self.parallel_config.data_parallel_index), len(stats_fields.FIELDS)
+        )
         self._writer.write(self._numbers)
         if not is_supported(vllm.__version__):
             logger.warning("holdfast: off, it does not know vLLM %s", vllm.__version__)
@@ -181,7 +183,7 @@ class HoldfastScheduler(AsyncScheduler):
         if self._writer is None:
             return
         try:
-            self._writer.write(record.off(self._numbers))
+            self._writer.write(stats_fields.off(self._numbers))
         except Exception:
             # The log has said it, and what failed may be the writing itself: without a file /metrics says off too.
             with contextlib.suppress(OSError):

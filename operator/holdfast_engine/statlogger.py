@@ -12,7 +12,7 @@ import vllm
 from prometheus_client import REGISTRY
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 
-from holdfast_engine import VERSION, record
+from holdfast_engine import VERSION, stats_fields
 from holdfast_engine.metrics import EngineCollector, Identity
 
 logger = logging.getLogger("vllm.holdfast")
@@ -25,7 +25,9 @@ class HoldfastStatLogger(AggregateStatLoggerBase):
         self._collector: EngineCollector | None = None
         try:
             identity = Identity(vllm_config.model_config.served_model_name, VERSION, vllm.__version__)
-            collector = EngineCollector(identity, {engine: record.stats_path(engine) for engine in engine_indexes})
+            collector = EngineCollector(
+                identity, {engine: stats_fields.stats_path(engine) for engine in engine_indexes}
+            )
             REGISTRY.register(collector)
             self._collector = collector
         except Exception as error:

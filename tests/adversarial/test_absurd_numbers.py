@@ -15,8 +15,8 @@ from holdfast.domain.decision import Action, Decision
 from holdfast.domain.signals import AcceleratorTraffic, History, LengthHistogram, RateSample, SignalState, Traffic
 from holdfast.domain.snapshot import Snapshot
 from holdfast.policy.decide import decide
+from holdfast.policy.estimate.traffic import NAMES
 from holdfast.policy.memory import Memory
-from holdfast.policy.traffic import NAMES
 from tests.builders import NOW, ServiceView, a_snapshot, accelerator, counts, node, replicas, service, traffic
 from tests.policy.fluid import FixedRates
 

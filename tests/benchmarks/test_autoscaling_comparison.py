@@ -31,10 +31,10 @@ from benchmarks.autoscaling.shared import shared
 from benchmarks.autoscaling.table import tell, tell_bars
 from holdfast.cli.simulate import declare
 from holdfast.domain.service import ServiceSpec
-from holdfast.simulator.twin.fleet import Workload
-from holdfast.simulator.twin.peak import smallest
-from holdfast.simulator.twin.policies import POLICIES, make_policy
-from holdfast.simulator.twin.scenario import Scenario
+from holdfast.twin.fleet import Workload
+from holdfast.twin.peak import smallest
+from holdfast.twin.policies import POLICIES, make_policy
+from holdfast.twin.scenario import Scenario
 from tests.builders import service
 from tests.twin.twin_builders import scenario_file, small_scenario
 

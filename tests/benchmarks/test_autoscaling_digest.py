@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from benchmarks.autoscaling.journal import BESIDES, FAST_LOOP, IN_PODS, PEERS, SHARED, TOLD, code, code_digest
-from holdfast.simulator.twin.policies import POLICIES, make_policy
+from benchmarks.autoscaling.journal import ASKED, BESIDES, FAST_LOOP, IN_PODS, PEERS, SHARED, code, code_digest
+from holdfast.twin.policies import POLICIES, make_policy
 
 PLAIN = '''"""What it is for."""
 LIMIT = 3
@@ -66,22 +66,22 @@ def test_what_does_something_else_is_other_code(words: str, others: str, tmp_pat
 
 def test_no_run_comes_from_what_only_shows_runs() -> None:
     root = Path(holdfast.__file__).parent
-    apart = {root / name for name in TOLD}
-    names = {f"holdfast.{'.'.join(Path(name).with_suffix('').parts)}" for name in TOLD}
-    for name in (*SHARED, "policy", "simulator/peers"):
+    apart = {root / name for name in ASKED}
+    names = {f"holdfast.{'.'.join(Path(name).with_suffix('').parts)}" for name in ASKED}
+    for name in (*SHARED, "policy"):
         place = root / name
         for file in [place] if place.is_file() else set(place.rglob("*.py")) - apart:
             assert not names & imported(file), file
 
 
 def test_runs_of_engines_with_the_plugin_and_no_others_come_from_the_fast_loop() -> None:
-    root = Path(holdfast.__file__).parent / "simulator" / "twin"
-    modules = [f"holdfast.simulator.twin.{Path(name).stem}" for name in FAST_LOOP]
+    root = Path(holdfast.__file__).parent / "twin"
+    modules = [f"holdfast.twin.{Path(name).stem}" for name in FAST_LOOP]
     assert {file.name for file in root.glob("*.py") if imported(file) & set(modules)} == {
         "engines.py",
-        "fastloop.py",
+        "fast_loop.py",
         "fleet.py",
-        "lawfit.py",
+        "law_fit.py",
     }
     for name, (knobs, _) in POLICIES.items():
         policy = make_policy(name if name != "static" else "static:3", dict.fromkeys(knobs, 1.0))
@@ -101,9 +101,9 @@ def test_no_run_comes_from_what_ties_the_plugin_to_its_pod() -> None:
 
 def test_a_peer_comes_from_its_own_module_and_from_what_all_share() -> None:
     root = Path(holdfast.__file__).parent
-    shared = {f"holdfast.simulator.peers.{Path(name).stem}" for name in PEERS}
-    for file in (root / "simulator" / "peers").glob("*.py"):
-        siblings = {name for name in imported(file) if name.startswith("holdfast.simulator.peers.")}
+    shared = {f"holdfast.twin.peers.{Path(name).stem}" for name in PEERS}
+    for file in (root / "twin" / "peers").glob("*.py"):
+        siblings = {name for name in imported(file) if name.startswith("holdfast.twin.peers.")}
         assert {".".join(name.split(".")[:4]) for name in siblings} <= shared, file
     assert len({code_digest(peer) for peer in ("hpa", "wva", "knative")}) == 3
     assert code_digest("keda-queue") == code_digest("keda-slo")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from benchmarks.bench_client import LEAST_CHUNKS, figures, measure, missed
-from holdfast.bench.records import Outcome
-from tests.bench.bench_builders import record, steady
+from holdfast.tools.bench.records import Outcome
+from tests.tools.bench.bench_builders import record, steady
 
 KEPT: dict[str, Any] = {
     "added_ttft_p99_ms": 0.02,

@@ -29,11 +29,11 @@ from benchmarks.autoscaling.scarcity import (
     short,
 )
 from holdfast.cli.simulate import declare
-from holdfast.simulator.twin.cluster import Pod
-from holdfast.simulator.twin.policies import make_policy
-from holdfast.simulator.twin.run import simulate
-from holdfast.simulator.twin.scenario import Fault, Scenario
-from holdfast.simulator.twin.timers import Floats
+from holdfast.twin.cluster import Pod
+from holdfast.twin.policies import make_policy
+from holdfast.twin.run import simulate
+from holdfast.twin.scenario import Fault, Scenario
+from holdfast.twin.timers import Floats
 from tests.twin.twin_builders import scenario_file, small_scenario
 
 ENDS = 600.0

@@ -15,8 +15,8 @@ from holdfast.act.api import ApiError, ApiPort
 from holdfast.act.events import DECISION_ANNOTATION, RECORD_ANNOTATION, event_body
 from holdfast.cli import explain, main
 from holdfast.cli.reading import Operator
+from holdfast.control.decision_record import record_of, written
 from holdfast.control.explanation import explained
-from holdfast.control.record import record_of, written
 from holdfast.domain.service import ServiceKey
 from holdfast.policy import Memory, PolicySettings, decide
 from tests.builders import ServiceView, a_snapshot, accelerator, replicas, service, traffic
@@ -257,8 +257,8 @@ async def test_a_record_that_no_operator_ever_had_ends_nothing(monkeypatch: pyte
     def fail(_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("holdfast.control.record.read", lambda _: None)
-    monkeypatch.setattr("holdfast.control.record.decided_again", fail)
+    monkeypatch.setattr("holdfast.control.decision_record.read", lambda _: None)
+    monkeypatch.setattr("holdfast.control.decision_record.decided_again", fail)
     assert "Today       not known: this version cannot decide from it: ZeroDivisionError" in await at_nine("any")
 
 

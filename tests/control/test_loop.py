@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import pytest
 
 from holdfast import policy
+from holdfast.control.decision_record import Records, decided_again, read
 from holdfast.control.loop import Loop
-from holdfast.control.record import Records, decided_again, read
 from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import ServiceKey

@@ -8,7 +8,7 @@ from holdfast.domain.cluster import NodeOffer, Placement, Replica, ReplicaPhase
 from holdfast.domain.decision import Action, Decision, PlacementTarget
 from holdfast.domain.taints import Taint
 from holdfast.observe.cluster import ServiceParts
-from holdfast.policy.inventory import Inventory
+from holdfast.policy.placement.node_inventory import Inventory
 from tests.control.parts import decision, llmservice, parts
 
 

@@ -17,10 +17,10 @@ from holdfast.domain.cluster import ClusterProblem, ReplicaPhase
 from holdfast.domain.decision import Action
 from holdfast.domain.service import ServiceKey
 from holdfast.observe.cluster import Invalid
-from holdfast.policy.budget import SloState
-from holdfast.policy.conditions import conditions
-from holdfast.policy.replicas import Group
-from holdfast.policy.sizes import decide_sizes
+from holdfast.policy.estimate.slo_budget import SloState
+from holdfast.policy.explain.conditions import conditions
+from holdfast.policy.health.replicas import Group
+from holdfast.policy.transition.sizes import decide_sizes
 from holdfast.policy.view import View
 from tests.builders import ServiceView, replicas, traffic
 from tests.control.parts import decision, parts

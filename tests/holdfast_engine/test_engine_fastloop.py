@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from holdfast_engine.arithmetic import Law
 from holdfast_engine.fastloop import Capacity, FastLoop
 from holdfast_engine.limits import LimitsFiles
-from holdfast_engine.record import FIELDS, Mode
 from holdfast_engine.rules import Limits, Objectives, Verdict
+from holdfast_engine.stats_fields import FIELDS, Mode
 
 LAW = Law(0.004, 1e-4, 5e-4, 1e-7, 0.0)
 LIMITS = Limits(1, Objectives(ttft_seconds=1.0, tpot_seconds=0.05))

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from holdfast_engine import record
+from holdfast_engine import stats_fields
 from holdfast_engine.metrics import EngineCollector, Identity
-from holdfast_engine.record import FIELDS, Mode
+from holdfast_engine.stats_fields import FIELDS, Mode
 from holdfast_engine.statsfile import StatsWriter
 from holdfast_engine.versions import is_supported
 
@@ -66,7 +66,7 @@ def test_an_engine_without_a_file_is_off_and_counts_nothing(scrape: Scrape) -> N
 
 def test_an_engine_that_stood_down_keeps_its_counts_and_claims_no_limits(scrape: Scrape) -> None:
     before = dict.fromkeys(FIELDS, 1.0) | {"mode": float(Mode.ACTIVE), "arrived": 5.0}
-    off = dict(zip(FIELDS, record.off(list(before.values())), strict=True))
+    off = dict(zip(FIELDS, stats_fields.off(list(before.values())), strict=True))
     scrape.write(**off)
     assert scrape.value("requests_arrived_total") == 5
     assert scrape.value("step_moments_total", x="one", y="one") == 1

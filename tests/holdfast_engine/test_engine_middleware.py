@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from holdfast_engine.middleware import AdmissionMiddleware
-from holdfast_engine.record import FIELDS, Mode
+from holdfast_engine.stats_fields import FIELDS, Mode
 from holdfast_engine.statsfile import StatsWriter
-from tests.holdfast_engine.test_engine_door import record
+from tests.holdfast_engine.test_engine_admission import record
 
 BODY = b'{"model": "m", "prompt": "Hello"}'
 

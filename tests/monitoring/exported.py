@@ -9,12 +9,12 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from holdfast.activator.counts import Counts
+from holdfast.emulator.families import FAMILIES, MetricType
 from holdfast.monitoring.rules import recordings
 from holdfast.observe.queries import TPOT_BEFORE_0_11
 from holdfast.runtime.telemetry import Telemetry
-from holdfast.simulator.emulator_families import FAMILIES, MetricType
 from holdfast_engine.metrics import EngineCollector, Identity
-from holdfast_engine.record import FIELDS
+from holdfast_engine.stats_fields import FIELDS
 from holdfast_engine.statsfile import StatsWriter
 
 # Names of releases before the recorded one, which the operator's queries know too.

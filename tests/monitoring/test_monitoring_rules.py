@@ -15,7 +15,7 @@ from holdfast.domain.service import Slo
 from holdfast.monitoring import files, series
 from holdfast.monitoring.alerts import Alert, alerts
 from holdfast.monitoring.rules import BURNS, LEAST_FAST_SECONDS, SUDDEN_SHARE, TIERS, Tier, recordings
-from holdfast.policy.budget import FAST, REACHABLE, SLOW
+from holdfast.policy.estimate.slo_budget import FAST, REACHABLE, SLOW
 from tests.monitoring.exported import OF_OLDER_VLLM, exported, names_in
 from tests.monitoring.regenerate import FOLDER, generated
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import ServiceKey, Slo
-from holdfast.observe import edges, queries
+from holdfast.observe import histogram_edges, queries
 from holdfast.observe.samples import Answer, Sample
 from holdfast.observe.traffic import TrafficRequest
 
@@ -44,5 +44,5 @@ def answers(**samples: list[Sample]) -> dict[str, Answer]:
 
 def known_queries(slo: Slo = SLO) -> dict[str, str]:
     """PromQL -> name, for every query of one tick."""
-    asked = edges.around([slo])
+    asked = histogram_edges.around([slo])
     return {query.promql: query.name for query in (*queries.fast_queries(WINDOW, asked), *queries.slow_queries())}

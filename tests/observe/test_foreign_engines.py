@@ -13,10 +13,10 @@ from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.observe import traffic
 from holdfast.observe.client import PrometheusAddress
-from holdfast.observe.foreign import LEAST_TAIL_SECONDS, Strangers, told
+from holdfast.observe.foreign_engines import LEAST_TAIL_SECONDS, Strangers, told
 from holdfast.observe.prometheus import PrometheusSource
 from holdfast.observe.samples import Sample
-from holdfast.observe.slow import SlowSignals
+from holdfast.observe.slow_queries import SlowSignals
 from tests.fakes import FakePrometheus
 from tests.observe.observe_builders import CHAT, NOW, WINDOW, answers, known_queries, ready, request, row, sample
 

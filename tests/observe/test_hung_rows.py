@@ -8,9 +8,9 @@ import pytest
 
 from holdfast.domain.signals import SignalState, Traffic, fewest_looks
 from holdfast.observe import queries, traffic
-from holdfast.observe.edges import around
+from holdfast.observe.histogram_edges import around
 from holdfast.observe.samples import Sample
-from holdfast.observe.slow import SlowSignals
+from holdfast.observe.slow_queries import SlowSignals
 from tests.observe.observe_builders import CHAT, NOW, SLO, WINDOW, answers, ready, request, sample
 
 FOUR = [f"chat-{index}" for index in range(4)]

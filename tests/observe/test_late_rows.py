@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from holdfast.domain.signals import LATE_PER_GOOD, SignalState, Traffic, lags
 from holdfast.observe import queries, traffic
-from holdfast.observe.edges import around
+from holdfast.observe.histogram_edges import around
 from holdfast.observe.samples import Sample
-from holdfast.observe.slow import SlowSignals
+from holdfast.observe.slow_queries import SlowSignals
 from tests.observe.observe_builders import CHAT, NOW, SLO, WINDOW, answers, ready, request, sample
 from tests.observe.test_plugin_rows import COVERED, OBJECTIVES
 

@@ -12,7 +12,7 @@ from holdfast.domain.engine import EngineState, ExactCounts, PluginMode
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
 from holdfast.observe import traffic
 from holdfast.observe.samples import Sample
-from holdfast.observe.slow import SlowSignals
+from holdfast.observe.slow_queries import SlowSignals
 from tests.observe.observe_builders import CHAT, NOW, WINDOW, answers, ready, request, sample
 
 ENGINE = sample(NOW - 3, pod="chat-0")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.domain.engine import StepSums
 from holdfast.domain.signals import LatencyQuantiles
-from holdfast.observe import queries, slow
+from holdfast.observe import queries, slow_queries
 from holdfast.observe.samples import Sample
 from tests.observe.observe_builders import CHAT, NOW, sample
 
@@ -21,34 +21,34 @@ def buckets(counts: dict[str, float]) -> list[Sample]:
 
 
 def test_quantiles_are_linear_within_a_bucket_and_never_beyond_the_last_edge() -> None:
-    seen = slow.quantiles(buckets({"0.1": 5.0, "0.5": 9.0, "1.0": 9.8, "+Inf": 10.0}))[CHAT]
+    seen = slow_queries.quantiles(buckets({"0.1": 5.0, "0.5": 9.0, "1.0": 9.8, "+Inf": 10.0}))[CHAT]
     assert seen.p50_seconds == pytest.approx(0.1)
     assert seen.p95_seconds == pytest.approx(0.5 + 0.5 * 0.5 / 0.8)
     assert seen.p99_seconds == 1.0
 
 
 def test_quantiles_without_observations_are_unknown_not_zero() -> None:
-    assert slow.quantiles(buckets({"0.1": 0.0, "+Inf": 0.0})) == {}
-    assert slow.quantiles(buckets({"0.1": math.nan, "+Inf": 1.0})) == {}
-    assert slow.quantiles(buckets({"+Inf": 1.0})) == {CHAT: LatencyQuantiles()}
-    assert slow.quantiles(buckets({"0.1": 1.0})) == {CHAT: LatencyQuantiles()}
+    assert slow_queries.quantiles(buckets({"0.1": 0.0, "+Inf": 0.0})) == {}
+    assert slow_queries.quantiles(buckets({"0.1": math.nan, "+Inf": 1.0})) == {}
+    assert slow_queries.quantiles(buckets({"+Inf": 1.0})) == {CHAT: LatencyQuantiles()}
+    assert slow_queries.quantiles(buckets({"0.1": 1.0})) == {CHAT: LatencyQuantiles()}
 
 
 def test_lengths_are_sorted_by_edge_and_never_fall() -> None:
     rows = [sample(5.0, le="+Inf"), sample(4.0, le="200"), sample(1.0, le="50"), sample(0.9, le="100")]
-    histogram = slow.lengths(rows)[CHAT]
+    histogram = slow_queries.lengths(rows)[CHAT]
     assert histogram.edges_tokens == (50.0, 100.0, 200.0, math.inf)
     assert histogram.cumulative == (1.0, 1.0, 4.0, 5.0)
 
 
 def test_lengths_of_nobody_and_nonsense_are_left_out() -> None:
-    assert slow.lengths([sample(0.0, le="50"), sample(0.0, le="+Inf")]) == {}
-    assert slow.lengths([sample(math.nan, le="50"), sample(3.0, le="+Inf")]) == {}
-    assert slow.lengths([sample(1.0, le="wide"), sample(3.0, le="+Inf")]) == {}
+    assert slow_queries.lengths([sample(0.0, le="50"), sample(0.0, le="+Inf")]) == {}
+    assert slow_queries.lengths([sample(math.nan, le="50"), sample(3.0, le="+Inf")]) == {}
+    assert slow_queries.lengths([sample(1.0, le="wide"), sample(3.0, le="+Inf")]) == {}
 
 
-def cache() -> slow.SlowCache:
-    return slow.SlowCache(tuple(query.name for query in queries.slow_queries()), 60.0, 300.0)
+def cache() -> slow_queries.SlowCache:
+    return slow_queries.SlowCache(tuple(query.name for query in queries.slow_queries()), 60.0, 300.0)
 
 
 def test_at_first_all_are_asked_and_then_one_at_a_time_each_once_a_minute() -> None:
@@ -72,12 +72,12 @@ def test_sums_over_steps_come_in_the_units_of_the_step_law() -> None:
     sums = {"one": 1000.0, "prefill": 50.0, "decodes": 120.0, "kv": 150.0, "pairs": 30.0, "seconds": 9.0}
     rows = [sample(value, y=name) for name, value in sums.items()]
     whole = ("h100", StepSums(1000.0, 50_000.0, 12_000.0, 15e6, 30e6, 9.0))
-    assert slow.step_sums(rows)[CHAT] == (whole,)
-    assert slow.step_sums(rows[:-1])[CHAT] == ()
+    assert slow_queries.step_sums(rows)[CHAT] == (whole,)
+    assert slow_queries.step_sums(rows[:-1])[CHAT] == ()
     for nonsense in (math.nan, math.inf, -1.0):
         odd = sample(nonsense, y="kv", holdfast_accelerator="l40s")
         others = [sample(value, y=name, holdfast_accelerator="l40s") for name, value in sums.items() if name != "kv"]
-        assert slow.step_sums([*rows, *others, odd])[CHAT] == (whole,)
+        assert slow_queries.step_sums([*rows, *others, odd])[CHAT] == (whole,)
 
 
 def test_many_services_are_asked_about_in_parts_and_never_all_at_once() -> None:
@@ -87,8 +87,8 @@ def test_many_services_are_asked_about_in_parts_and_never_all_at_once() -> None:
     later = [turns.due(NOW + tick, parts=2) for tick in range(60, 660, 5)]
     assert max(map(len, later)) <= 2
     often = Counter(name for some in later for name, _ in some)
-    assert {name for name, times in often.items() if times <= 15} == slow.RARELY, "those every other round"
-    assert all(27 <= times <= 30 for name, times in often.items() if name not in slow.RARELY)
+    assert {name for name, times in often.items() if times <= 15} == slow_queries.RARELY, "those every other round"
+    assert all(27 <= times <= 30 for name, times in often.items() if name not in slow_queries.RARELY)
 
 
 def test_an_answer_about_some_services_leaves_those_of_the_others() -> None:
@@ -101,8 +101,8 @@ def test_an_answer_about_some_services_leaves_those_of_the_others() -> None:
 
 
 def test_times_in_the_future_are_read_where_they_make_sense() -> None:
-    assert slow.ahead_seconds([sample(39.6)]) == {CHAT: 39.6}
-    assert slow.ahead_seconds([sample(math.nan)]) == slow.ahead_seconds([sample(-1.0)]) == {}
+    assert slow_queries.ahead_seconds([sample(39.6)]) == {CHAT: 39.6}
+    assert slow_queries.ahead_seconds([sample(math.nan)]) == slow_queries.ahead_seconds([sample(-1.0)]) == {}
 
 
 def test_answers_are_forgotten_when_they_are_too_old() -> None:
@@ -114,7 +114,7 @@ def test_answers_are_forgotten_when_they_are_too_old() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["1", "2.5", "+Inf", "NaN", ""]), st.floats()), max_size=6))
 def test_histograms_that_are_kept_are_finite_and_rise(pairs: list[tuple[str, float]]) -> None:
-    for histogram in slow.lengths([sample(value, le=le) for le, value in pairs]).values():
+    for histogram in slow_queries.lengths([sample(value, le=le) for le, value in pairs]).values():
         assert list(histogram.edges_tokens) == sorted(set(histogram.edges_tokens))
         assert list(histogram.cumulative) == sorted(histogram.cumulative)
         assert all(map(math.isfinite, histogram.cumulative))

@@ -17,7 +17,7 @@ from holdfast.domain.signals import AcceleratorTraffic, LatencyQuantiles, Signal
 from holdfast.observe import traffic
 from holdfast.observe.queries import Edges, newcomer_query
 from holdfast.observe.samples import Answer, Sample
-from holdfast.observe.slow import SlowSignals
+from holdfast.observe.slow_queries import SlowSignals
 from holdfast.observe.traffic import TrafficRequest
 from tests.observe.observe_builders import CHAT, FAST, NOW, SLO, WINDOW, answers, ready, request, sample
 

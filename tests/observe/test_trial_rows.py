@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import RevisionTraffic
-from holdfast.observe import edges, queries
+from holdfast.observe import histogram_edges, queries
 from holdfast.observe.client import PrometheusAddress
 from holdfast.observe.prometheus import PrometheusSource
 from holdfast.observe.samples import Sample
@@ -61,7 +61,7 @@ def test_series_without_a_revision_or_of_other_services_say_nothing() -> None:
 
 
 async def test_only_services_on_trial_are_asked_about_by_revision() -> None:
-    query = queries.trial_query(WINDOW, edges.around([SLO]), [CHAT])
+    query = queries.trial_query(WINDOW, histogram_edges.around([SLO]), [CHAT])
     assert queries.OURS not in query.promql
     async with FakePrometheus(known_queries() | {query.promql: "trials"}) as fake:
         fake.rows["engines"] = [row(NOW - 3, pod="chat-0")]

@@ -14,8 +14,8 @@ from holdfast.domain.signals import AcceleratorTraffic, History, RateSample, Sig
 from holdfast.domain.snapshot import Recalled, ServiceSnapshot, Snapshot, Timing
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.policy.decide import decide
+from holdfast.policy.estimate.engine_model import ReplicaRate
 from holdfast.policy.memory import Memory
-from holdfast.policy.replicarate import ReplicaRate
 from holdfast.policy.settings import PolicySettings
 from tests.builders import NOW, OUTPUT_TOKENS, PROMPT_TOKENS, ServiceBuilder
 

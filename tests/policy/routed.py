@@ -10,7 +10,7 @@ from holdfast.domain.engine import ExactCounts, StepSums
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.domain.signals import LEAST_LOOK_SECONDS, AcceleratorTraffic, Traffic, busiest_share
 from holdfast.enginemodel.mix import LengthMix
-from holdfast.policy.replicarate import ReplicaRate
+from holdfast.policy.estimate.engine_model import ReplicaRate
 from tests.builders import OUTPUT_TOKENS, PROMPT_TOKENS
 from tests.policy.fluid import FixedRates, FluidCluster, Pod
 

@@ -10,7 +10,7 @@ from holdfast.api.conditions import ConditionType
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.decision import Decision
 from holdfast.policy.decide import decide
-from holdfast.policy.headroom import FIRST, HIGHEST
+from holdfast.policy.estimate.headroom import FIRST, HIGHEST
 from holdfast.policy.memory import Memory
 from tests.builders import ServiceBuilder, ServiceView, a_snapshot, condition, replicas, service
 from tests.policy.fluid import FixedRates, FluidCluster

@@ -16,7 +16,7 @@ from holdfast.api.parsing import InvalidObject
 from holdfast.domain.service import ServiceSpec
 from holdfast.domain.signals import SignalState
 from holdfast.observe.spec import to_spec
-from holdfast.policy.spot import twins
+from holdfast.policy.placement.on_demand_pair import twins
 from tests.api.refusals import MINIMAL
 from tests.builders import ServiceBuilder
 from tests.policy.fluid import FluidCluster, steps

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.domain.snapshot import Recalled
-from holdfast.policy.headroom import FIRST, HIGHEST, LOWEST, recalled
+from holdfast.policy.estimate.headroom import FIRST, HIGHEST, LOWEST, recalled
 from tests.builders import service
 from tests.policy.fluid import FluidCluster
 

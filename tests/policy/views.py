@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from holdfast.policy.budget import SloState
-from holdfast.policy.capacity import Belief
-from holdfast.policy.forecast import Forecast
-from holdfast.policy.inventory import Room
+from holdfast.policy.estimate.demand import Peaks
+from holdfast.policy.estimate.engine_model import ReplicaRate
+from holdfast.policy.estimate.flapping import Turns
+from holdfast.policy.estimate.forecast import Forecast
+from holdfast.policy.estimate.replica_capacity import Belief
+from holdfast.policy.estimate.slo_budget import SloState
+from holdfast.policy.estimate.traffic import judge
+from holdfast.policy.health.replicas import Group
 from holdfast.policy.memory import Learned
-from holdfast.policy.placement import Choice, Option
-from holdfast.policy.replicarate import ReplicaRate
-from holdfast.policy.replicas import Group
-from holdfast.policy.sizing import Peaks
-from holdfast.policy.traffic import judge
-from holdfast.policy.turns import Turns
+from holdfast.policy.placement.choice import Choice
+from holdfast.policy.placement.node_inventory import Room
+from holdfast.policy.placement.options import Option
 from holdfast.policy.view import View
 from tests.builders import NOW, ServiceView, accelerator, replicas, service, traffic
 

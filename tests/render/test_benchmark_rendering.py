@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from holdfast.api.benchmark_summary import RunFigures, Summary, SweepFigures
 from holdfast.api.llmbenchmark import LLMBenchmark, LLMBenchmarkSpec
-from holdfast.bench import checks
 from holdfast.cli.main import build_parser
 from holdfast.enginemodel.catalog import ACCELERATORS, find_accelerator
 from holdfast.render.benchmark import config_map, job, job_name, measurand, run_of
 from holdfast.render.names import Manifest
+from holdfast.tools.bench import checks
 from tests.api.benchmark_refusals import RECORDED, benchmark
 from tests.render.regenerate import GOLDEN
 from tests.render.scenes import FULL, MINIMAL, service

@@ -15,7 +15,7 @@ from holdfast.render.benchmark import job, measurand
 from holdfast.render.context import as_text
 from holdfast.render.names import Manifest
 from holdfast.render.tuning import LIMITS_FILE, LIMITS_VARIABLE, SERVICE_FILE, OwnEngine
-from holdfast.tune import options
+from holdfast.tools.tune import options
 from holdfast_engine import limits
 from tests.api.benchmark_refusals import RECORDED, benchmark
 from tests.render.scenes import FULL, MINIMAL, chat_h100, service

@@ -12,13 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from holdfast.domain.service import Slo
+from holdfast.emulator.fast_loop import FastLoopScheduler
 from holdfast.enginemodel.replay import ReplayClock
 from holdfast.enginemodel.scheduler import Sequence as Request
 from holdfast.enginemodel.scheduler import SequenceStatus, StepPlan
 from holdfast.enginemodel.steplaw import StepTimer
-from holdfast.simulator.emulator_fastloop import FastLoopScheduler
-from holdfast.simulator.twin import engines
-from holdfast.simulator.twin.books import (
+from holdfast.twin import engines
+from holdfast.twin.fleet import EngineKind, Fleet, Routing, Workload
+from holdfast.twin.state_arrays import (
     EXACT,
     LEAST_OUTSTANDING,
     LOST,
@@ -30,8 +31,7 @@ from holdfast.simulator.twin.books import (
     UNSERVED,
     WAITING,
 )
-from holdfast.simulator.twin.fleet import EngineKind, Fleet, Routing, Workload
-from holdfast.simulator.twin.timers import Floats
+from holdfast.twin.timers import Floats
 from holdfast_engine.leastsquares import UNITS, place
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.rules import Limits

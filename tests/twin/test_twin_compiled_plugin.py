@@ -11,16 +11,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.enginemodel.scheduler import SchedulerLimits
-from holdfast.simulator.twin import books
-from holdfast.simulator.twin import engines as engines_module
-from holdfast.simulator.twin.compiled import SOURCES
-from holdfast.simulator.twin.fleet import ROUTERS, EngineKind, Fleet, Routing, Workload
+from holdfast.twin import engines as engines_module
+from holdfast.twin import state_arrays
+from holdfast.twin.compiled import SOURCES
+from holdfast.twin.fleet import ROUTERS, EngineKind, Fleet, Routing, Workload
 from holdfast_engine.arithmetic import Law
 from holdfast_engine.rules import Limits, Objectives, Overload
 from tests.twin.object_fleet import ObjectFleet
 from tests.twin.twin_builders import LAW, LIMITS, SLO, drawn_workload, workload
 
-FIELDS = (*books.COUNTS, *books.EXACT, "due", "running", "waiting", "waiting_late", "free_blocks", "queued_tokens")
+FIELDS = (
+    *state_arrays.COUNTS,
+    *state_arrays.EXACT,
+    "due",
+    "running",
+    "waiting",
+    "waiting_late",
+    "free_blocks",
+    "queued_tokens",
+)
 
 requests = st.lists(
     st.tuples(st.floats(0.0, 0.3) | st.just(0.0), st.integers(1, 900), st.integers(1, 60), st.integers(0, 900)),
@@ -59,14 +68,14 @@ def assert_same(ours: Fleet, theirs: Fleet, engines: range) -> None:
     mine, yours = ours.requests, theirs.requests
     for name in ("state", "engine", "first_at", "last_at"):
         np.testing.assert_array_equal(mine[name], yours[name], name)
-    ended = mine["state"] == books.FINISHED
+    ended = mine["state"] == state_arrays.FINISHED
     np.testing.assert_array_equal(mine["preemptions"][ended], yours["preemptions"][ended])
     np.testing.assert_array_equal(ours.finished, theirs.finished)
     for number in engines:
         mine, yours = ours.state(number), theirs.state(number)
         assert {name: mine[name][0] for name in FIELDS} == {name: yours[name][0] for name in FIELDS}
         # The plugin counts in larger units.
-        sums = [[float(state[name][0]) for name in books.STEPS] for state in (mine, yours)]
+        sums = [[float(state[name][0]) for name in state_arrays.STEPS] for state in (mine, yours)]
         assert sums[0] == pytest.approx(sums[1], rel=1e-9, abs=1e-9)
 
 
@@ -113,8 +122,8 @@ def test_it_stays_so_while_the_law_is_learnt_and_memory_lacks(overload: Overload
     state = ours.state(0)
     assert state["preemptions"][0] > 0
     assert state["judged_good"][0] > 50
-    assert (ours.requests["state"] == books.LOST).any()
-    assert (ours.requests["state"] == books.REJECTED).any() == (overload is Overload.REJECT)
+    assert (ours.requests["state"] == state_arrays.LOST).any()
+    assert (ours.requests["state"] == state_arrays.REJECTED).any() == (overload is Overload.REJECT)
 
 
 def test_a_later_engine_of_the_same_number_begins_anew() -> None:
@@ -138,4 +147,4 @@ def test_a_later_engine_of_the_same_number_begins_anew() -> None:
 def test_machine_code_is_kept_by_the_sources_that_it_comes_from() -> None:
     folder = Path(engines_module.__file__).parent
     compiling = {path.stem for path in folder.glob("*.py") if "twin.compiled import" in path.read_text()}
-    assert compiling | {"books", "compiled", "loopbooks"} == set(SOURCES["holdfast.simulator.twin"])
+    assert compiling | {"compiled", "fast_loop_arrays", "state_arrays"} == set(SOURCES["holdfast.twin"])

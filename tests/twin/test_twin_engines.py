@@ -19,8 +19,8 @@ from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.replay import Arrival, replay
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steplaw import StepTimer
-from holdfast.simulator.twin import books, compiled
-from holdfast.simulator.twin.fleet import ROUTERS, EngineKind, Fleet, Routing, Workload
+from holdfast.twin import compiled, state_arrays
+from holdfast.twin.fleet import ROUTERS, EngineKind, Fleet, Routing, Workload
 from holdfast_engine.rules import Limits, Objectives
 from tests.twin.twin_builders import LAW, LIMITS, SLO, drawn_workload
 
@@ -53,9 +53,9 @@ def test_every_time_is_that_of_the_scheduler_loop_to_the_last_bit(
     found = fleet.requests
     for each, (ttft, e2e, preemptions) in zip(found, expected, strict=True):
         if math.isinf(ttft):
-            assert each["state"] == books.REJECTED
+            assert each["state"] == state_arrays.REJECTED
         else:
-            assert each["state"] == books.FINISHED
+            assert each["state"] == state_arrays.FINISHED
             assert (each["first_at"] - each["at"], each["last_at"] - each["at"]) == (ttft, e2e)
             assert each["preemptions"] == preemptions
 
@@ -86,7 +86,10 @@ def test_requests_and_blocks_are_conserved_while_engines_come_and_go(
     fleet.advance(math.inf)
     fleet.check()
     assert fleet.done
-    assert np.isin(fleet.requests["state"], (books.FINISHED, books.REJECTED, books.UNSERVED, books.LOST)).all()
+    assert np.isin(
+        fleet.requests["state"],
+        (state_arrays.FINISHED, state_arrays.REJECTED, state_arrays.UNSERVED, state_arrays.LOST),
+    ).all()
 
 
 def test_stopping_in_between_changes_nothing() -> None:
@@ -123,7 +126,7 @@ def test_engines_count_what_became_of_their_requests() -> None:
     fleet = Fleet(load, [EngineKind(LAW, SchedulerLimits(8, 512, 20_000, max_num_queued_reqs=9))], slo, Routing())
     fleet.add()
     fleet.advance(math.inf)
-    found = fleet.requests[fleet.requests["state"] == books.FINISHED]
+    found = fleet.requests[fleet.requests["state"] == state_arrays.FINISHED]
     ttft, e2e = found["first_at"] - found["at"], found["last_at"] - found["at"]
     gaps = found["output"] - 1
     tpot = np.where(gaps > 0, (found["last_at"] - found["first_at"]) / np.maximum(gaps, 1), 0.0)
@@ -152,7 +155,7 @@ def test_a_closed_engine_finishes_what_it_has_and_gets_nothing_new() -> None:
     fleet.advance(math.inf)
     assert int((fleet.requests["engine"] == leaving).sum()) == before
     assert fleet.idle_since(leaving) is not None
-    assert (fleet.requests["state"] == books.FINISHED).all()
+    assert (fleet.requests["state"] == state_arrays.FINISHED).all()
     assert fleet.idle_since(staying) == fleet.requests["last_at"].max()
 
 
@@ -163,7 +166,7 @@ def test_a_request_that_meets_no_engine_is_unserved() -> None:
     fleet.advance(1.5)
     fleet.add()
     fleet.advance(math.inf)
-    assert fleet.requests["state"].tolist() == [books.UNSERVED, books.FINISHED, books.FINISHED]
+    assert fleet.requests["state"].tolist() == [state_arrays.UNSERVED, state_arrays.FINISHED, state_arrays.FINISHED]
 
 
 def test_clients_keep_their_connections_until_these_close() -> None:
@@ -197,7 +200,7 @@ _WITHOUT_NUMBA = """
 import sys
 sys.modules["numba"] = None
 from tests.twin import test_twin_engines as here
-from holdfast.simulator.twin import compiled
+from holdfast.twin import compiled
 assert not compiled.COMPILES
 print(here.digest())
 """

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
-from holdfast.simulator.twin.policies import Holdfast
-from holdfast.simulator.twin.port import Move
+from holdfast.twin.policies import Holdfast
+from holdfast.twin.policy_port import Move
 from tests.twin.twin_builders import play, small_scenario
 
 BASE_RPS, OVERLOAD_RPS, BEGINS = 3.0, 9.0, 120.0

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from holdfast.domain.service import Slo
+from holdfast.emulator.fast_loop import FastLoopScheduler
 from holdfast.enginemodel.replay import Arrival, ReplayClock, replay_on
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steplaw import StepLaw
-from holdfast.simulator.emulator_fastloop import FastLoopScheduler
-from holdfast.simulator.twin import books
-from holdfast.simulator.twin.fleet import EngineKind, Fleet, Routing, Workload
+from holdfast.twin import state_arrays
+from holdfast.twin.fleet import EngineKind, Fleet, Routing, Workload
 from holdfast_engine.arithmetic import Law
 from holdfast_engine.rules import Limits, Objectives, Overload
 from tests.twin.object_fleet import GivenLimits
@@ -49,7 +49,7 @@ def _good(fleet: Fleet) -> int:
     found = fleet.requests
     tpot = (found["last_at"] - found["first_at"]) / np.maximum(found["output"] - 1, 1)
     in_time = (found["first_at"] - found["at"] <= SLO.ttft_seconds) & (tpot <= SLO.tpot_seconds)
-    return int((in_time & (found["state"] == books.FINISHED)).sum())
+    return int((in_time & (found["state"] == state_arrays.FINISHED)).sum())
 
 
 @pytest.mark.parametrize("overload", list(Overload))
@@ -66,7 +66,7 @@ def test_every_time_is_that_of_the_emulators_scheduler(rate: float, overload: Ov
     outcomes = replay_on(FastLoopScheduler(ENGINE, GivenLimits(_told(overload)), clock), arrivals, LAW, clock)
     for request, outcome in zip(fleet.requests, outcomes, strict=True):
         if math.isinf(outcome.ttft_seconds):
-            assert request["state"] == books.REJECTED
+            assert request["state"] == state_arrays.REJECTED
         else:
             assert request["first_at"] - request["at"] == outcome.ttft_seconds
             assert request["last_at"] - request["at"] == outcome.e2e_seconds
@@ -88,7 +88,7 @@ def test_what_the_plugin_judged_is_what_clients_saw() -> None:
     state = np.concatenate([fleet.state(number) for number in (0, 1)])
     assert state["judged_arrived"].sum() == len(fleet.workload)
     assert state["judged_good"].sum() == _good(fleet)
-    assert sum(state[name].sum() for name in books.EXACT[1:7]) == len(fleet.workload)
+    assert sum(state[name].sum() for name in state_arrays.EXACT[1:7]) == len(fleet.workload)
 
 
 def test_what_waits_for_longer_than_told_is_ended() -> None:
@@ -96,8 +96,8 @@ def test_what_waits_for_longer_than_told_is_ended() -> None:
     fleet.advance(math.inf)
     fleet.check()
     found = fleet.requests
-    assert (found["state"] == books.LOST).sum() > 50
-    assert (found["first_at"] - found["at"])[found["state"] == books.FINISHED].max() < 8.0
+    assert (found["state"] == state_arrays.LOST).sum() > 50
+    assert (found["first_at"] - found["at"])[found["state"] == state_arrays.FINISHED].max() < 8.0
 
 
 def test_clients_of_an_engine_in_overload_soon_meet_a_new_one() -> None:

@@ -14,12 +14,12 @@ import pytest
 from holdfast.domain.decision import PlacementTarget
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
-from holdfast.simulator.twin import table
-from holdfast.simulator.twin.policies import Apart, Holdfast, Static
-from holdfast.simulator.twin.port import Move
-from holdfast.simulator.twin.results import good, summary
-from holdfast.simulator.twin.run import Change, Finished
-from holdfast.simulator.twin.scenario import Scenario
+from holdfast.tools.reports import table
+from holdfast.twin.policies import Apart, Holdfast, Static
+from holdfast.twin.policy_port import Move
+from holdfast.twin.results import good, summary
+from holdfast.twin.run import Change, Finished
+from holdfast.twin.scenario import Scenario
 from tests.twin.twin_builders import play, small_scenario
 
 SHIPPED = Path(__file__).parents[2] / "benchmarks" / "scenarios" / "fleet.yaml"

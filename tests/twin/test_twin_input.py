@@ -15,9 +15,9 @@ import yaml
 
 from holdfast.cli.main import main
 from holdfast.cli.simulate import data_folder
-from holdfast.simulator.twin.scenario import BadInput, Scenario, WorkloadFile
-from holdfast.simulator.twin.traces import read_trace
-from holdfast.simulator.twin.workload import make_workload, renewals
+from holdfast.twin.scenario import BadInput, Scenario, WorkloadFile
+from holdfast.twin.traces import read_trace
+from holdfast.twin.workload import make_workload, renewals
 from tests.twin.twin_builders import scenario_file, small_scenario
 
 HEADER = "arrival_seconds,prompt_tokens,output_tokens\n"

@@ -14,20 +14,20 @@ from holdfast.cli.simulate import declare
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
 from holdfast.enginemodel.steplaw import StepLaw
-from holdfast.simulator.peers.aibrix import AibrixApa
-from holdfast.simulator.peers.behavior import Behavior, Governor, Steps, average_value
-from holdfast.simulator.peers.dynamo import DynamoLatency, DynamoSla, itl_seconds, ttft_seconds
-from holdfast.simulator.peers.hpa import Hpa
-from holdfast.simulator.peers.keda import KedaQueue, KedaSlo, KedaToken, prefill_tokens_per_second
-from holdfast.simulator.peers.knative import KnativeConcurrency
-from holdfast.simulator.peers.peer import with_rates
-from holdfast.simulator.peers.sageserve import SageServe, engine_rps, forecast
-from holdfast.simulator.peers.wva import WvaSaturation, derived_tokens
-from holdfast.simulator.twin.policies import POLICIES, make_policy
-from holdfast.simulator.twin.port import BadPolicy, Policy
-from holdfast.simulator.twin.run import simulate
-from holdfast.simulator.twin.scenario import Scenario
-from holdfast.simulator.twin.sight import EngineGauges, EngineShape, Sight
+from holdfast.twin.peer_metrics import EngineGauges, EngineShape, Sight
+from holdfast.twin.peers.aibrix import AibrixApa
+from holdfast.twin.peers.behavior import Behavior, Governor, Steps, average_value
+from holdfast.twin.peers.dynamo import DynamoLatency, DynamoSla, itl_seconds, ttft_seconds
+from holdfast.twin.peers.hpa import Hpa
+from holdfast.twin.peers.keda import KedaQueue, KedaSlo, KedaToken, prefill_tokens_per_second
+from holdfast.twin.peers.knative import KnativeConcurrency
+from holdfast.twin.peers.peer import with_rates
+from holdfast.twin.peers.sageserve import SageServe, engine_rps, forecast
+from holdfast.twin.peers.wva import WvaSaturation, derived_tokens
+from holdfast.twin.policies import POLICIES, make_policy
+from holdfast.twin.policy_port import BadPolicy, Policy
+from holdfast.twin.run import simulate
+from holdfast.twin.scenario import Scenario
 from tests.twin.twin_builders import scenario_file, small_scenario
 
 KEY = ServiceKey("simulated", "chat")

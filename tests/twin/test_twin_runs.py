@@ -18,12 +18,12 @@ from holdfast.domain.decision import PlacementTarget
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.snapshot import Snapshot
-from holdfast.simulator.twin import books
-from holdfast.simulator.twin.policies import Holdfast, Static, make_policy, without_argument
-from holdfast.simulator.twin.port import Move
-from holdfast.simulator.twin.results import budget_left, cost_dollars, good, summary
-from holdfast.simulator.twin.run import Finished, simulate
-from holdfast.simulator.twin.scenario import Scenario
+from holdfast.twin import state_arrays
+from holdfast.twin.policies import Holdfast, Static, make_policy, without_argument
+from holdfast.twin.policy_port import Move
+from holdfast.twin.results import budget_left, cost_dollars, good, summary
+from holdfast.twin.run import Finished, simulate
+from holdfast.twin.scenario import Scenario
 from tests.twin.twin_builders import scenario_file, small_scenario
 
 
@@ -79,7 +79,7 @@ def test_a_replica_serves_after_its_cold_start_and_drains_without_loss(tmp_path:
     assert gone.leaving_at == 120.0
     assert gone.gone_at is not None
     assert 120.0 <= gone.gone_at < 125.0
-    assert (service.fleet.requests["state"] == books.FINISHED).all()
+    assert (service.fleet.requests["state"] == state_arrays.FINISHED).all()
     told: Any = summary(run, 0.0)
     expected = (180.0 + 60.0 + gone.gone_at - 120.0) / 3600.0
     assert told["gpu_hours"] == pytest.approx(expected)
@@ -146,7 +146,7 @@ def test_faults_cost_requests_and_end(kind: str, tmp_path: Path) -> None:
         assert told["services"]["chat"]["lost"] > 0
         assert told["services"]["chat"]["unserved"] == pytest.approx(3.0 * 30.0, rel=0.3)
     late = run.services[0].fleet.requests["at"] > 170.0
-    assert (run.services[0].fleet.requests["state"][late] == books.FINISHED).all() == (kind != "replica-hang")
+    assert (run.services[0].fleet.requests["state"][late] == state_arrays.FINISHED).all() == (kind != "replica-hang")
 
 
 def test_the_controllers_own_policy_follows_a_step_and_lets_go_again(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_services_share_the_gpus(tmp_path: Path) -> None:
     content["cluster"]["accelerators"]["h100"]["gpus"] = 1
     run = _run(Static(1), tmp_path, content)
     states = [np.unique(service.fleet.requests["state"]).tolist() for service in run.services]
-    assert states == [[books.FINISHED], [books.UNSERVED]]
+    assert states == [[state_arrays.FINISHED], [state_arrays.UNSERVED]]
 
 
 def test_the_budget_falls_with_misses_and_comes_back_as_the_window_passes(tmp_path: Path) -> None:

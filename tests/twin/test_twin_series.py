@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.enginemodel.scheduler import SchedulerLimits
-from holdfast.simulator.twin.fleet import EngineKind, Fleet, Routing
-from holdfast.simulator.twin.series import COLUMNS, Series, gained, rows_of, usage_of
+from holdfast.twin.fleet import EngineKind, Fleet, Routing
+from holdfast.twin.series import COLUMNS, Series, gained, rows_of, usage_of
 from tests.twin.twin_builders import LAW, SLO, drawn_workload
 
 FINISHED, REJECTED, OUTPUT, RUNNING = (

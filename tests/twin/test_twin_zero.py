@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.simulate import declare
-from holdfast.simulator.twin.policies import Holdfast
-from holdfast.simulator.twin.run import simulate
-from holdfast.simulator.twin.scenario import Scenario
+from holdfast.twin.policies import Holdfast
+from holdfast.twin.run import simulate
+from holdfast.twin.scenario import Scenario
 from tests.twin.twin_builders import scenario_file, small_scenario
 
 

@@ -15,10 +15,10 @@ from holdfast.cli.simulate import declare
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steplaw import StepLaw
-from holdfast.simulator.twin.fleet import Workload
-from holdfast.simulator.twin.port import Policy
-from holdfast.simulator.twin.run import Finished, simulate
-from holdfast.simulator.twin.scenario import Scenario
+from holdfast.twin.fleet import Workload
+from holdfast.twin.policy_port import Policy
+from holdfast.twin.run import Finished, simulate
+from holdfast.twin.scenario import Scenario
 
 SLO = Slo(ttft_seconds=2.0, tpot_seconds=0.1, objective=0.99, window_seconds=3600.0)
 LAW = StepLaw(0.004, 3e-5, 1e-4, 2e-8, 4e-9)

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any
 
 from holdfast.act.api import APPLY, MERGE, PATCH, ApiError, ApiPort, Body
-from holdfast.act.later import Later
-from holdfast.act.leftovers import leftovers
+from holdfast.act.deadband import same
 from holdfast.act.resources import service_path
-from holdfast.act.steady import same
+from holdfast.act.unowned_status import leftovers
+from holdfast.act.write_queue import Later
 from holdfast.api.llmservice import GROUP, KIND, VERSION
 from holdfast.api.status import LLMServiceStatus, StatusPart
 from holdfast.domain.service import ServiceKey

@@ -19,7 +19,7 @@ from prometheus_client import generate_latest
 from yarl import URL
 
 from holdfast.activator.counts import FORWARDED, GONE, Counts
-from holdfast.activator.door import connection, in_time, listening
+from holdfast.activator.listener import connection, in_time, listening
 from holdfast.activator.upstream import Gone, NotThere, Upstream, answer_headers
 
 _LOG = logging.getLogger(__name__)

@@ -18,19 +18,19 @@ from rich.progress import Progress
 from rich.table import Table
 
 from holdfast.api.benchmark_summary import Failed, Summary
-from holdfast.bench import checks, loads, options, records, report, summary, sweeppage
-from holdfast.bench import page as pages
-from holdfast.bench.client import as_recorded
-from holdfast.bench.endpoint import NoEndpoint, served_model
-from holdfast.bench.engine import Reported
-from holdfast.bench.port import CannotGenerate, ClientTooSlow, Endpoint, Generator, Load, Run
-from holdfast.bench.results import as_json, measure
-from holdfast.bench.trials import CLIENT_REMEDY, Trials, sweep_load, watched
 from holdfast.cli.noresult import no_result
 from holdfast.cli.terminal import printable, unwritten
 from holdfast.enginemodel.catalog import find_model
-from holdfast.simulator.twin import page
-from holdfast.simulator.twin.scenario import BadInput
+from holdfast.tools.bench import checks, loads, options, records, report, summary, sweeppage
+from holdfast.tools.bench import page as pages
+from holdfast.tools.bench.client import as_recorded
+from holdfast.tools.bench.endpoint import NoEndpoint, served_model
+from holdfast.tools.bench.engine import Reported
+from holdfast.tools.bench.load_generator import CannotGenerate, ClientTooSlow, Endpoint, Generator, Load, Run
+from holdfast.tools.bench.results import as_json, measure
+from holdfast.tools.bench.trials import CLIENT_REMEDY, Trials, sweep_load, watched
+from holdfast.tools.reports import page
+from holdfast.twin.scenario import BadInput
 
 EXAMPLE = """examples:
   holdfast bench --url http://10.0.0.7:8000 --rate 5 --slo ttft=500ms,tpot=30ms

@@ -10,10 +10,10 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from holdfast.simulator.emulator import serve
-from holdfast.simulator.emulator_fastloop import SCHEDULER_CLASS
-from holdfast.simulator.emulator_metrics import BadBuckets, checked_buckets
-from holdfast.simulator.emulator_options import DRAIN_FILE, BadOptions, EmulatorOptions
+from holdfast.emulator.fast_loop import SCHEDULER_CLASS
+from holdfast.emulator.metrics import BadBuckets, checked_buckets
+from holdfast.emulator.options import DRAIN_FILE, BadOptions, EmulatorOptions
+from holdfast.emulator.server import serve
 from holdfast_engine.limits import DEFAULT_LIMITS, LIMITS_VARIABLE
 
 ENVIRONMENT = "HOLDFAST_EMULATE_"

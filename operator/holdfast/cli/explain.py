@@ -18,7 +18,7 @@ from holdfast.api.llmservice import KIND
 from holdfast.cli import reading
 from holdfast.cli.reading import Body
 from holdfast.cli.terminal import printable
-from holdfast.control import record
+from holdfast.control import decision_record
 from holdfast.control.explanation import explained
 from holdfast.control.report import iso
 from holdfast.page.model import finite
@@ -121,11 +121,11 @@ def made_again(events: Iterable[Body], at: datetime.datetime) -> tuple[Body, str
     if not text:
         return {}, "its Event does not hold what it was made from"
     try:
-        made_from = record.read(text)
-    except record.Unreadable as problem:
+        made_from = decision_record.read(text)
+    except decision_record.Unreadable as problem:
         return {}, str(problem)
     try:
-        decision = record.decided_again(made_from)
+        decision = decision_record.decided_again(made_from)
     except Exception as problem:  # of values that no operator ever had
         return {}, f"this version cannot decide from it: {type(problem).__name__}"
     if decision is None:

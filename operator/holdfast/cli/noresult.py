@@ -7,8 +7,8 @@ import contextlib
 import sys
 
 from holdfast.api.benchmark_summary import Failed, Summary
-from holdfast.bench import summary
 from holdfast.cli.terminal import printable
+from holdfast.tools.bench import summary
 
 
 def no_result(command: str, arguments: argparse.Namespace, why: Failed, message: str, code: int = 1) -> int:

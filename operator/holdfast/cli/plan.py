@@ -17,21 +17,22 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from holdfast.bench.checks import check_files, check_folders
-from holdfast.bench.manifest import read_service
 from holdfast.cli.plannotes import DEFAULT, GUESSED, notes
 from holdfast.cli.waiting import waiting
 from holdfast.domain.service import ServiceSpec
 from holdfast.enginemodel.prior import PriorSource
-from holdfast.simulator.twin import page, planpicture
-from holdfast.simulator.twin.allowed import most_replicas
-from holdfast.simulator.twin.busiest import read_busiest
-from holdfast.simulator.twin.capacity import Lengths, lognormal_lengths
-from holdfast.simulator.twin.fleet import Workload
-from holdfast.simulator.twin.offers import Offer, Point, pareto
-from holdfast.simulator.twin.plan import offers
-from holdfast.simulator.twin.scenario import BadInput
-from holdfast.simulator.twin.traces import FORMATS
+from holdfast.tools.bench.checks import check_files, check_folders
+from holdfast.tools.bench.manifest import read_service
+from holdfast.tools.plan import picture
+from holdfast.tools.plan.busiest_minute import read_busiest
+from holdfast.tools.plan.plan import offers
+from holdfast.tools.plan.rows import Offer, Point, pareto
+from holdfast.tools.plan.spec_bounds import most_replicas
+from holdfast.tools.reports import page
+from holdfast.twin.capacity import Lengths, lognormal_lengths
+from holdfast.twin.fleet import Workload
+from holdfast.twin.scenario import BadInput
+from holdfast.twin.traces import FORMATS
 
 EXAMPLE = """examples:
   holdfast plan -f examples/chat.yaml --rate 20 --prompt-tokens 1155 --output-tokens 211
@@ -205,7 +206,7 @@ def _print(spec: ServiceSpec, load: _Load, found: Sequence[Offer]) -> None:
 
 def _draw(path: Path, spec: ServiceSpec, load: _Load, found: Sequence[Offer]) -> None:
     """The picture alone, or a page with it and the table."""
-    drawn = planpicture.picture(spec, load.rate_rps, found)
+    drawn = picture.picture(spec, load.rate_rps, found)
     if path.suffix == ".png":
         path.write_bytes(drawn)
         return

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.domain.service import ServiceSpec
 from holdfast.enginemodel.prior import PriorSource
-from holdfast.simulator.twin.allowed import floor, most_replicas, on_demand_beside
-from holdfast.simulator.twin.offers import Offer
-from holdfast.simulator.twin.plan import MOST_SPREAD_REPLICAS
+from holdfast.tools.plan.plan import MOST_SPREAD_REPLICAS
+from holdfast.tools.plan.rows import Offer
+from holdfast.tools.plan.spec_bounds import floor, most_replicas, on_demand_beside
 
 DEFAULT, GUESSED = "*", "?"
 

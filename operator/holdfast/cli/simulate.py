@@ -20,16 +20,16 @@ from rich.progress import Progress
 from holdfast.api.llmservice import InvalidLLMService, LLMService
 from holdfast.api.quantities import format_duration
 from holdfast.api.yamltext import read_yaml
-from holdfast.bench.checks import check_folders
 from holdfast.cli.terminal import unwritten
 from holdfast.cli.waiting import waiting
 from holdfast.observe.spec import to_spec
-from holdfast.policy.schedules import unknown_timezone
-from holdfast.simulator.twin import page, report, table
-from holdfast.simulator.twin.declared import Declared, too_long
-from holdfast.simulator.twin.oracle import ORACLE, oracle
-from holdfast.simulator.twin.peak import STATIC_PEAK, room, static_peak
-from holdfast.simulator.twin.policies import (
+from holdfast.policy.estimate.scheduled_minimum import unknown_timezone
+from holdfast.tools.bench.checks import check_folders
+from holdfast.tools.reports import page, report, table
+from holdfast.twin.declared_service import Declared, too_long
+from holdfast.twin.oracle import ORACLE, oracle
+from holdfast.twin.peak import STATIC_PEAK, room, static_peak
+from holdfast.twin.policies import (
     ALIASES,
     ALL,
     POLICIES,
@@ -38,11 +38,11 @@ from holdfast.simulator.twin.policies import (
     sweep_of,
     without_argument,
 )
-from holdfast.simulator.twin.port import BadPolicy, Scheduling
-from holdfast.simulator.twin.results import summary
-from holdfast.simulator.twin.run import Finished, simulate
-from holdfast.simulator.twin.scenario import BadInput, Scenario, ServiceEntry
-from holdfast.simulator.twin.workload import make_workload
+from holdfast.twin.policy_port import BadPolicy, Scheduling
+from holdfast.twin.results import summary
+from holdfast.twin.run import Finished, simulate
+from holdfast.twin.scenario import BadInput, Scenario, ServiceEntry
+from holdfast.twin.workload import make_workload
 
 EXAMPLE = """examples:
   holdfast simulate examples/scenarios/step.yaml

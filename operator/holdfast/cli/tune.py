@@ -17,23 +17,22 @@ from pathlib import Path
 from rich.console import Console
 
 from holdfast.api.benchmark_summary import Failed
-from holdfast.bench import checks, loads, options, summary
-from holdfast.bench.endpoint import NoEndpoint, fetch, served_model
-from holdfast.bench.engine import metrics_url, read_sample
-from holdfast.bench.port import CannotGenerate, Endpoint
-from holdfast.bench.report import drawn
 from holdfast.cli.bench import allow_connections
 from holdfast.cli.noresult import no_result
 from holdfast.cli.terminal import printable, unwritten
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.enginemodel.prior import PriorSource
-from holdfast.simulator.twin import page
-from holdfast.simulator.twin.capacity import fitting
-from holdfast.simulator.twin.scenario import BadInput
-from holdfast.tune import report
-from holdfast.tune.limits import LimitsFile, LiveOrRestarted, Restart
-from holdfast.tune.live import Asked, LiveTrials
-from holdfast.tune.options import (
+from holdfast.tools.bench import checks, loads, options, summary
+from holdfast.tools.bench.endpoint import NoEndpoint, fetch, served_model
+from holdfast.tools.bench.engine import metrics_url, read_sample
+from holdfast.tools.bench.load_generator import CannotGenerate, Endpoint
+from holdfast.tools.bench.report import drawn
+from holdfast.tools.reports import page
+from holdfast.tools.tune import report
+from holdfast.tools.tune.engine_port import CannotTry, ClientTooSlow, Requests, Trials, Tried
+from holdfast.tools.tune.limits import LimitsFile, LiveOrRestarted, Restart
+from holdfast.tools.tune.live import Asked, LiveTrials
+from holdfast.tools.tune.options import (
     Believed,
     Told,
     Wanted,
@@ -45,12 +44,13 @@ from holdfast.tune.options import (
     service_of,
     wanted_of,
 )
-from holdfast.tune.port import CannotTry, ClientTooSlow, Requests, Trials, Tried
-from holdfast.tune.report import Report
-from holdfast.tune.search import Search, Tuned
-from holdfast.tune.setting import Setting, grid
-from holdfast.tune.summary import of_search
-from holdfast.tune.twin import TwinModel, TwinTrials
+from holdfast.tools.tune.report import Report
+from holdfast.tools.tune.search import Search, Tuned
+from holdfast.tools.tune.setting import Setting, grid
+from holdfast.tools.tune.summary import of_search
+from holdfast.tools.tune.twin import TwinModel, TwinTrials
+from holdfast.twin.capacity import fitting
+from holdfast.twin.scenario import BadInput
 
 EXAMPLE = """examples:
   holdfast tune -f examples/chat.yaml --prompt-tokens 1155 --output-tokens 211

@@ -17,21 +17,21 @@ from holdfast.act.discovery import has_pod_monitors
 from holdfast.act.resources import deployment_path, service_path
 from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.api.reasons import Reason
-from holdfast.control import record
-from holdfast.control.livelimits import UNSEEN, LiveLimits
+from holdfast.control import decision_record
+from holdfast.control.decision_record import Records
+from holdfast.control.live_limits import UNSEEN, LiveLimits
 from holdfast.control.objects import Objects, Work
 from holdfast.control.plan import Plan, fingerprint, plan
-from holdfast.control.record import Records
-from holdfast.control.refusals import Refusals
-from holdfast.control.rest import Rest
-from holdfast.control.teller import Teller
+from holdfast.control.status_publisher import Teller
+from holdfast.control.unchanged import Rest
+from holdfast.control.write_backoff import Refusals
 from holdfast.domain.cluster import ClusterProblem, NodeOffer
 from holdfast.domain.decision import Action, Decision, PlacementTarget
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import Traffic
 from holdfast.observe.cluster import Invalid, ServiceParts
 from holdfast.observe.prometheus import MetricsSource
-from holdfast.policy.inventory import Inventory
+from holdfast.policy.placement.node_inventory import Inventory
 from holdfast.render import RenderSettings
 from holdfast.render.admission import rollout_tokens
 from holdfast.render.context import Deployed
@@ -107,7 +107,7 @@ class Actuator:
         nodes: Sequence[NodeOffer],
         now: float,
         traffic: Mapping[ServiceKey, Traffic] = MappingProxyType({}),
-        records: Records = record.nothing,
+        records: Records = decision_record.nothing,
     ) -> None:
         """Carry out the decisions of one tick, the most urgent first, for as long as a tick may take."""
         self._telemetry.pictured(services, decisions, invalid, nodes)

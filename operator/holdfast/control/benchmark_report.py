@@ -21,7 +21,7 @@ from holdfast.domain.benchmark import EngineKind, Engines, Phase
 from holdfast.domain.decision import ConditionValue
 from holdfast.observe.benchmarks import Benchmark, engine_digest
 from holdfast.observe.cluster import ServiceParts
-from holdfast.policy.benchmarks import PerReplica, Step, per_replica
+from holdfast.policy.benchmarks.lifecycle import PerReplica, Step, per_replica
 from holdfast.render.benchmark import Measurand, flags_of, patch_of, result_name
 
 Body = dict[str, Any]

@@ -12,8 +12,8 @@ from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.observe.benchmarks import engine_digest
 from holdfast.observe.cluster import ServiceParts
-from holdfast.policy.benchmark_use import Standing, use_of
-from holdfast.policy.measured import newest_by_engine
+from holdfast.policy.benchmarks.use import Standing, use_of
+from holdfast.policy.estimate.benchmarked_capacity import newest_by_engine
 
 Statuses = Mapping[ServiceKey, Mapping[str, Any]]
 Names = Mapping[ServiceKey, Sequence[str]]

@@ -35,8 +35,8 @@ from holdfast.observe.benchmarks import (
     remembered,
 )
 from holdfast.observe.cluster import ServiceParts
-from holdfast.policy import benchmarks as policy
-from holdfast.policy.benchmarks import Obstacle, Step
+from holdfast.policy.benchmarks import lifecycle as policy
+from holdfast.policy.benchmarks.lifecycle import Obstacle, Step
 from holdfast.render import RenderSettings
 from holdfast.render.benchmark import Measurand, config_map, job, measurand
 from holdfast.render.tuning import OwnEngine

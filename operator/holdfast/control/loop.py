@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from holdfast import policy
-from holdfast.control import record
+from holdfast.control import decision_record
 from holdfast.control.actuator import Actuator
 from holdfast.control.benchmarks import Benchmarks
 from holdfast.domain.activator import Activator
@@ -25,7 +25,7 @@ from holdfast.observe.cluster import ClusterReader, Invalid, ServiceParts
 from holdfast.observe.mapping import epoch
 from holdfast.observe.prometheus import MetricsSource
 from holdfast.observe.traffic import TrafficRequest
-from holdfast.policy.measured import newest
+from holdfast.policy.estimate.benchmarked_capacity import newest
 from holdfast.render.names import activator_name
 
 _LOG = logging.getLogger(__name__)
@@ -205,7 +205,7 @@ class Loop:
 def _record(snapshot: Snapshot, memory: policy.Memory, settings: policy.PolicySettings, key: ServiceKey) -> str:
     """What a change was decided from; a change is told whether or not that can be written down."""
     try:
-        return record.written(record.record_of(key, snapshot, memory, settings))
+        return decision_record.written(decision_record.record_of(key, snapshot, memory, settings))
     except Exception:
         _LOG.exception("%s: what its decision was made from cannot be recorded", key)
         return ""

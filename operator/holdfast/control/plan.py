@@ -13,8 +13,8 @@ from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.decision import Decision, PlacementTarget
 from holdfast.domain.service import AcceleratorOption, BatchingLimits
 from holdfast.observe.cluster import Deployed, ServiceParts
-from holdfast.policy.inventory import Inventory
-from holdfast.policy.sizing import MOST_REPLICAS
+from holdfast.policy.estimate.demand import MOST_REPLICAS
+from holdfast.policy.placement.node_inventory import Inventory
 from holdfast.render import AcceleratorFacts, RenderContext, deployment_name
 from holdfast.render import Deployed as Remembered
 from holdfast.render.arguments import TLS_FOLDER

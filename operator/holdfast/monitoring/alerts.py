@@ -15,7 +15,7 @@ from holdfast.monitoring import series
 from holdfast.monitoring.rules import INTERVAL_SECONDS, STARTS, TIERS, Look, Tier
 from holdfast.monitoring.series import any_of, duration, of
 from holdfast.observe.queries import OURS, SERVICE
-from holdfast.policy.coldstart import LONGEST_SECONDS
+from holdfast.policy.estimate.cold_start import LONGEST_SECONDS
 
 LEAST_BAD = 5
 """Bad requests below which nobody is called: with little traffic, one is a large share."""

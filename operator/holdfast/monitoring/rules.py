@@ -14,7 +14,7 @@ from holdfast.monitoring.series import by, duration, of, told
 from holdfast.observe import queries
 from holdfast.observe.queries import E2E, GROUP, OURS, SERVICE, TPOT, TPOT_BEFORE_0_11, TTFT
 from holdfast.observe.traffic import FINISHED_REASONS
-from holdfast.policy.budget import FAST, REACHABLE, SHORTER, SLOW, BurnWindow
+from holdfast.policy.estimate.slo_budget import FAST, REACHABLE, SHORTER, SLOW, BurnWindow
 from holdfast.policy.settings import PolicySettings
 
 ITL = "inter_token_latency_seconds"

@@ -19,7 +19,7 @@ from holdfast.monitoring.views import (
     summed,
     wrong_conditions,
 )
-from holdfast.policy.budget import FAST, SLOW
+from holdfast.policy.estimate.slo_budget import FAST, SLOW
 
 _LATENCIES = {
     "ttft": "Time to first token",

@@ -19,7 +19,7 @@ from holdfast.api.template_rules import TemplateAllowances
 from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica
 from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.domain.snapshot import Recalled
-from holdfast.observe import mapping, slim
+from holdfast.observe import body_pruning, mapping
 from holdfast.observe.benchmarks import Benchmark, benchmark_from_object
 from holdfast.observe.engines import Engine, engine_from_pod, limits_from_config_map
 from holdfast.observe.recall import recalled
@@ -208,24 +208,26 @@ class ClusterView:
 
         `pod_monitors`, `benchmarks`: whether that API exists, for kopf would complain of a kind that does not.
         """
-        kopf.index(GROUP, VERSION, PLURAL, id="services", registry=registry)(slim.after(self._index_service))
+        kopf.index(GROUP, VERSION, PLURAL, id="services", registry=registry)(body_pruning.after(self._index_service))
         for group, version, plural, name, function in (
             ("", "v1", "pods", "pods", _index_pod),
             ("apps", "v1", "deployments", "deployments", _index_deployment),
         ):
-            kopf.index(group, version, plural, id=name, registry=registry)(slim.after(function, "spec", "status"))
+            kopf.index(group, version, plural, id=name, registry=registry)(
+                body_pruning.after(function, "spec", "status")
+            )
             settings.watching.label_selectors[group, version, plural] = SERVICE_LABEL
         # Before the index that empties the same bodies: kopf asks its indices in this order.
         kopf.index(*_OWNED["ConfigMap"], id="limits", registry=registry)(_index_limits)
         self._watched = frozenset({"Deployment", *_OWNED} - (set() if pod_monitors else {"PodMonitor"}))
         for kind in self._watched & _OWNED.keys():
-            read = slim.after(_index_live, "spec", "data", "binaryData")  # pod files: the largest of all
+            read = body_pruning.after(_index_live, "spec", "data", "binaryData")  # pod files: the largest of all
             kopf.index(*_OWNED[kind], id="live", registry=registry)(read)
             settings.watching.label_selectors[_OWNED[kind]] = SERVICE_LABEL
-        kopf.index("", "v1", "nodes", id="nodes", registry=registry)(slim.after(_index_node, "spec", "status"))
+        kopf.index("", "v1", "nodes", id="nodes", registry=registry)(body_pruning.after(_index_node, "spec", "status"))
         if benchmarks:
             kopf.index(GROUP, VERSION, llmbenchmark.PLURAL, id="benchmarks", registry=registry)(
-                slim.after(_index_benchmark)
+                body_pruning.after(_index_benchmark)
             )
         kopf.on.startup(id="remember-indices", registry=registry)(self._remember)
 

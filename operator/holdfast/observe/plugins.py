@@ -12,7 +12,7 @@ from holdfast.domain.engine import EngineState, ExactCounts, PluginMode
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.observe import queries
 from holdfast.observe.samples import Sample, usable
-from holdfast.observe.slow import service_key
+from holdfast.observe.slow_queries import service_key
 
 _CAUSES = frozenset({"ttft", "tpot", "e2e", "rejected"})
 _LIMITS = {

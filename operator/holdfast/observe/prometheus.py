@@ -15,12 +15,12 @@ from typing import Protocol, TypeVar
 
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import HeldSample, History, RateSample, RevisionTraffic, Traffic
-from holdfast.observe import bundles, edges, history, queries, rota, slow, traffic
+from holdfast.observe import combined_queries, histogram_edges, history, poll_scheduler, queries, slow_queries, traffic
 from holdfast.observe.client import PrometheusAddress, PrometheusClient
-from holdfast.observe.foreign import Strangers
+from holdfast.observe.foreign_engines import Strangers
 from holdfast.observe.history import Level
+from holdfast.observe.poll_scheduler import Pulse, Rota
 from holdfast.observe.queries import Edges, Query
-from holdfast.observe.rota import Pulse, Rota
 from holdfast.observe.samples import Answer, QueryError, usable
 from holdfast.observe.traffic import TrafficRequest
 from holdfast.observe.trials import read_trials
@@ -33,7 +33,7 @@ _PORTION = 100  # services whose history is in memory at once: an hour of one is
 _THREADS = 11  # all queries of the first tick: seven fast, slow.AT_ONCE others
 MOST_QUERIES = 12
 """Of one tick, whatever the number of services."""
-_MOST_IN_TURN = len(bundles.WHERE_NOBODY_WAITS) + 2  # and those about newcomers and about trials
+_MOST_IN_TURN = len(combined_queries.WHERE_NOBODY_WAITS) + 2  # and those about newcomers and about trials
 _MOST_SLOW_IN_TURN = 2  # so that a turn is over before the next tick; five in four ticks would do
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ class PrometheusSource:
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="prometheus")
         self._deadline_seconds = address.timeout_seconds + 1.0
         self._slow_queries = {query.name: query for query in queries.slow_queries()}
-        self._slow = slow.SlowCache(tuple(self._slow_queries), _SLOW_PERIOD_SECONDS, _SLOW_TRUST_SECONDS)
+        self._slow = slow_queries.SlowCache(tuple(self._slow_queries), _SLOW_PERIOD_SECONDS, _SLOW_TRUST_SECONDS)
         self._rota = Rota(int(scrape_seconds // tick_seconds), self.window.stale_seconds)
         self._strangers = Strangers(scrape_seconds)
         self._known: dict[ServiceKey, Traffic] = {}
@@ -126,7 +126,7 @@ class PrometheusSource:
         seen: Mapping[ServiceKey, Traffic] = {}
         try:
             if due:
-                seen = await self._observe(due, True, look.now, self._ask_in_turn, bundles.WHERE_NOBODY_WAITS)
+                seen = await self._observe(due, True, look.now, self._ask_in_turn, combined_queries.WHERE_NOBODY_WAITS)
                 self._rota.answered(self._not_newer(due, look.now), look.pulses, look.requests, look.now)
         except QueryError as error:
             _LOG.warning("%d services could not be asked about in turn: %s", len(due), error)
@@ -138,13 +138,13 @@ class PrometheusSource:
 
     async def _pulses(self, now: float) -> dict[ServiceKey, Pulse]:
         query = queries.pulse_query(self.window)
-        return rota.read_pulses((await self._ask_all([query], now))[query.name].samples)
+        return poll_scheduler.read_pulses((await self._ask_all([query], now))[query.name].samples)
 
     async def _observe_pressing(
         self, asked: Sequence[TrafficRequest], some: bool, now: float
     ) -> dict[ServiceKey, Traffic]:
         """Ask all at once, and of few services in one question."""
-        together = bundles.ALL_IN_ONE if some and _are_few(asked) else ()
+        together = combined_queries.ALL_IN_ONE if some and _are_few(asked) else ()
         return await self._observe(asked, some, now, self._ask_all, together)
 
     async def _observe(
@@ -157,12 +157,12 @@ class PrometheusSource:
     ) -> dict[ServiceKey, Traffic]:
         """Ask about these services, or about all of them; `together` names the queries that are asked as one."""
         wanted, keys = _edges_of(asked), [request.key for request in asked]
-        tiers = edges.tiers((request.key.name, request.slo) for request in asked) if some else ()
+        tiers = histogram_edges.tiers((request.key.name, request.slo) for request in asked) if some else ()
         fast = queries.fast_queries(self.window, wanted, tiers)
         if some:
             fast = tuple(queries.narrowed(query, keys) for query in fast)
-        answers = await ask(bundles.bundled(fast, together) if together else fast, now)
-        answers = await self._in_thread(functools.partial(bundles.unbundled, answers)) if together else answers
+        answers = await ask(combined_queries.bundled(fast, together) if together else fast, now)
+        answers = await self._in_thread(functools.partial(combined_queries.unbundled, answers)) if together else answers
         trials = {request.key: request.slo for request in asked if request.on_trial}
         compared = await self._compare(trials, wanted, now) if trials else {}
         namespaces, pods = traffic.newcomers(answers["anomalies"])
@@ -210,7 +210,7 @@ class PrometheusSource:
             return {}
         running: dict[ServiceKey, dict[str, float]] = defaultdict(dict)
         for sample in answer.samples:
-            key, pod = slow.service_key(sample), sample.label("pod")
+            key, pod = slow_queries.service_key(sample), sample.label("pod")
             if usable(sample.value):
                 running[key][pod] = sample.value
         return running
@@ -294,7 +294,7 @@ class PrometheusSource:
 
 
 def _are_few(requests: Sequence[TrafficRequest]) -> bool:
-    return max(len(requests), rota.engines(requests)) <= 2 * rota.MOST_PRESSING
+    return max(len(requests), poll_scheduler.engines(requests)) <= 2 * poll_scheduler.MOST_PRESSING
 
 
 def _concerned(name: str, requests: Iterable[TrafficRequest]) -> list[ServiceKey]:
@@ -304,4 +304,4 @@ def _concerned(name: str, requests: Iterable[TrafficRequest]) -> list[ServiceKey
 
 
 def _edges_of(requests: Sequence[TrafficRequest]) -> Edges:
-    return edges.around(request.slo for request in requests)
+    return histogram_edges.around(request.slo for request in requests)

@@ -12,11 +12,11 @@ from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic, busiest_share, lags
 from holdfast.observe import plugins, queries
 from holdfast.observe.counts import Counts, number
-from holdfast.observe.foreign import Strangers
-from holdfast.observe.judgement import Facts, judge, unlabelled_detail
+from holdfast.observe.foreign_engines import Strangers
 from holdfast.observe.queries import Window
 from holdfast.observe.samples import Answer, Sample, usable
-from holdfast.observe.slow import SlowSignals, service_key
+from holdfast.observe.signal_quality import Facts, judge, unlabelled_detail
+from holdfast.observe.slow_queries import SlowSignals, service_key
 
 GROWTH = tuple(f"{gauge}_growth" for gauge in queries.IN_FLIGHT)
 _GROUP_LABELS = ("namespace", "holdfast_service", "holdfast_accelerator")

@@ -11,7 +11,7 @@ from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import RevisionTraffic
 from holdfast.observe import queries
 from holdfast.observe.samples import Sample, usable
-from holdfast.observe.slow import service_key
+from holdfast.observe.slow_queries import service_key
 
 _OLDER = {queries.TPOT_BEFORE_0_11: queries.TPOT}
 

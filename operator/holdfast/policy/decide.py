@@ -9,32 +9,36 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, BatchingTarget, CapacityView, Decision, Explanation, SloView, Verdict
 from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot
-from holdfast.policy import budget, forecast, idle, placement, sizing
-from holdfast.policy.batching import Batching
-from holdfast.policy.budget import SloState
-from holdfast.policy.capacity import same_engines
-from holdfast.policy.coldstart import node_seconds
-from holdfast.policy.conditions import conditions
-from holdfast.policy.fleet import Fleet, Grant, Promise, arbitrate
-from holdfast.policy.fleet_claims import Claim
-from holdfast.policy.fleet_wants import claim_of
-from holdfast.policy.hangs import watch_hangs
-from holdfast.policy.inventory import Inventory
-from holdfast.policy.lags import Lag, watch_lag
-from holdfast.policy.learning import learn, with_history
-from holdfast.policy.memory import Learned, Memory, ServiceMemory
-from holdfast.policy.messages import describe, reason_for
-from holdfast.policy.modes import pinned_verdict, recommend_verdict
-from holdfast.policy.replicarate import EngineModel, Frugal, StepLawModel
-from holdfast.policy.replicas import Group, anything_starting, group_replicas
-from holdfast.policy.rest import Last, facts, still_holds
-from holdfast.policy.schedules import NO_FLOORS, Floors, floors, raised
+from holdfast.policy.allocation.fleet import arbitrate
+from holdfast.policy.allocation.request import claim_of
+from holdfast.policy.batching.controller import Batching
+from holdfast.policy.capacity_request import Claim, Grant
+from holdfast.policy.estimate import demand, forecast, scale_to_zero, slo_budget
+from holdfast.policy.estimate.cold_start import node_seconds
+from holdfast.policy.estimate.engine_model import EngineModel, Frugal, StepLawModel
+from holdfast.policy.estimate.flapping import remember_turn
+from holdfast.policy.estimate.replica_capacity import same_engines
+from holdfast.policy.estimate.scheduled_minimum import NO_FLOORS, Floors, floors, raised
+from holdfast.policy.estimate.slo_budget import SloState
+from holdfast.policy.estimate.traffic import Seen, bad_by_cause, judge
+from holdfast.policy.explain.candidates import candidates
+from holdfast.policy.explain.conditions import conditions
+from holdfast.policy.explain.messages import describe, reason_for
+from holdfast.policy.health.replicas import Group, anything_starting, group_replicas
+from holdfast.policy.health.stalled import watch_hangs
+from holdfast.policy.health.stragglers import Lag, watch_lag
+from holdfast.policy.learn import learn, with_history
+from holdfast.policy.memory import Fleet, Learned, Memory, Promise, ServiceMemory
+from holdfast.policy.placement.choice import Choice, choose
+from holdfast.policy.placement.node_inventory import Inventory
+from holdfast.policy.placement.on_demand_pair import together
+from holdfast.policy.placement.options import describe_options
 from holdfast.policy.settings import PolicySettings
-from holdfast.policy.sizes import Sizes, decide_sizes
-from holdfast.policy.spot import together
-from holdfast.policy.traffic import Seen, bad_by_cause, judge
-from holdfast.policy.tuning import advice, tune
-from holdfast.policy.turns import remember_turn
+from holdfast.policy.sizing.proposal import Sizes
+from holdfast.policy.transition.batching_limits import advice, tune
+from holdfast.policy.transition.pinned import pinned_verdict, recommend_verdict
+from holdfast.policy.transition.sizes import decide_sizes
+from holdfast.policy.unchanged import Last, facts, still_holds
 from holdfast.policy.view import View
 
 DEFAULTS = PolicySettings()
@@ -201,21 +205,21 @@ def _view(
         learned.demand, learned.residuals, learned.headroom.sizing, lead, seen.interval_seconds
     )
     hopeful = seen.total.waiting - seen.total.waiting_late  # late ones wait behind all that can still be good
-    waiting = sizing.backlog(hopeful, expected, spec.slo.ttft_seconds)
-    demand_rps = sizing.demand_rps(expected, waiting, spec.slo.ttft_seconds, starting)
-    cycle = sizing.hold_seconds(lead, settings.drain_seconds)
+    waiting = demand.backlog(hopeful, expected, spec.slo.ttft_seconds)
+    demand_rps = demand.demand_rps(expected, waiting, spec.slo.ttft_seconds, starting)
+    cycle = demand.hold_seconds(lead, settings.drain_seconds)
     compared = known.learned.capacity.spec
     renewed = compared is not None and not same_engines(compared, spec)  # nobody knows what these carry
     scheduled = _scheduled(spec, learned, now, cycle, settings)
-    least_idle = idle.idle_seconds(learned.idle, cycle, settings.idle_seconds)
-    slumber = idle.slumber(learned.idle, service, seen, groups, starting, scheduled, least_idle, now)
+    least_idle = scale_to_zero.idle_seconds(learned.idle, cycle, settings.idle_seconds)
+    slumber = scale_to_zero.slumber(learned.idle, service, seen, starting, scheduled, least_idle, now)
     fallback = max((group.baseline for group in groups), default=0)
     beliefs, least = learned.capacity.beliefs, raised(_awake(spec), scheduled)
-    considered = placement.options(least, beliefs, groups, learned.setbacks, inventory, demand_rps, fallback, now)
+    considered = describe_options(least, beliefs, groups, learned.setbacks, inventory, demand_rps, fallback, now)
     edited = known.spec is not None and known.spec.generation != spec.generation
-    before = placement.Choice() if edited else known.choice
-    choice = placement.choose(before, spec, considered, groups, cycle, now, known.peaks.rate_rps)
-    choice = placement.Choice(moves_to, judged_at=now) if moves_to else choice
+    before = Choice() if edited else known.choice
+    choice = choose(before, spec, considered, groups, cycle, now, known.peaks.rate_rps)
+    choice = Choice(moves_to, judged_at=now) if moves_to else choice
     hold = known.turns.patience * cycle
     chosen = next(option for option in considered if option.name == choice.accelerator)
     group, others = together(groups, chosen.name, chosen.pair)
@@ -228,7 +232,7 @@ def _view(
         others=others,
         starting=starting,
         learned=learned,
-        peaks=sizing.remember_peak(known.peaks, expected, demand_rps, now, hold, seen.fresh and not renewed),
+        peaks=demand.remember_peak(known.peaks, expected, demand_rps, now, hold, seen.fresh and not renewed),
         choice=choice,
         turns=known.turns,
         slo=state,
@@ -344,7 +348,7 @@ def _holding(view: View) -> bool:
     """
     if view.service.activator is None or view.spec.pinned_replicas == 0 or view.left_at_zero:
         return False
-    return view.slumber is not idle.Slumber.AWAKE or not view.ready
+    return view.slumber is not scale_to_zero.Slumber.AWAKE or not view.ready
 
 
 def _slo_view(view: View) -> SloView:
@@ -352,7 +356,7 @@ def _slo_view(view: View) -> SloView:
     return SloView(
         attainment=view.slo.attainment,
         budget_remaining=view.slo.budget_remaining,
-        good_rps=None if rate is None else _good_rps(rate, budget.recent(view.learned.budget, view.now, 60.0)),
+        good_rps=None if rate is None else _good_rps(rate, slo_budget.recent(view.learned.budget, view.now, 60.0)),
         arrival_rps=rate,
         ttft=traffic.ttft,
         tpot=traffic.tpot,
@@ -362,7 +366,7 @@ def _slo_view(view: View) -> SloView:
     )
 
 
-def _good_rps(rate_rps: float, last_minute: budget.Verdicts) -> float | None:
+def _good_rps(rate_rps: float, last_minute: slo_budget.Verdicts) -> float | None:
     """None while requests come and none of them ends: nobody knows whether they are good."""
     return rate_rps * (1.0 - last_minute.bad_share) if last_minute.judged or rate_rps * 60.0 < 1.0 else None
 
@@ -375,7 +379,7 @@ def _explanation(view: View, sizes: Sizes) -> Explanation:
         lead_time_seconds=view.learned.lead_seconds,
         backlog_requests=view.backlog_requests,
         wanted_replicas=sizes.wanted,
-        candidates=placement.candidates(view.considered, view.chosen.name, view.spec.slo.objective),
+        candidates=candidates(view.considered, view.chosen.name, view.spec.slo.objective),
         guards=_guards(view, sizes),
     )
 

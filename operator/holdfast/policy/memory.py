@@ -7,28 +7,28 @@ from dataclasses import field
 
 from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.domain.value import value
-from holdfast.policy.batching import Batching
-from holdfast.policy.budget import Budget
-from holdfast.policy.capacity import Capacity
-from holdfast.policy.coldstart import ColdStarts
-from holdfast.policy.demand import Demand
-from holdfast.policy.fastloops import FastLoops
-from holdfast.policy.fleet import Fleet, Grant
-from holdfast.policy.fleet_claims import Claim
-from holdfast.policy.forecast import Residuals
-from holdfast.policy.hangs import Hangs
-from holdfast.policy.headroom import Headroom
-from holdfast.policy.heldback import HeldBack
-from holdfast.policy.idle import Idle
-from holdfast.policy.lags import Lag
-from holdfast.policy.look import Look
-from holdfast.policy.mix import Lengths
-from holdfast.policy.placement import Choice
-from holdfast.policy.rest import Last
-from holdfast.policy.retries import Retries
-from holdfast.policy.setbacks import Setbacks
-from holdfast.policy.sizing import Peaks
-from holdfast.policy.turns import Turns
+from holdfast.policy.batching.controller import Batching
+from holdfast.policy.capacity_request import Claim, Grant
+from holdfast.policy.estimate.activator_misses import HeldBack
+from holdfast.policy.estimate.arrivals import Demand
+from holdfast.policy.estimate.cold_start import ColdStarts
+from holdfast.policy.estimate.demand import Peaks
+from holdfast.policy.estimate.evidence_window import Look
+from holdfast.policy.estimate.fast_loops import FastLoops
+from holdfast.policy.estimate.flapping import Turns
+from holdfast.policy.estimate.forecast import Residuals
+from holdfast.policy.estimate.headroom import Headroom
+from holdfast.policy.estimate.length_mix import Lengths
+from holdfast.policy.estimate.replica_capacity import Capacity
+from holdfast.policy.estimate.retries import Retries
+from holdfast.policy.estimate.scale_to_zero import Idle
+from holdfast.policy.estimate.slo_budget import Budget
+from holdfast.policy.health.backoff import Setbacks
+from holdfast.policy.health.stalled import Hangs
+from holdfast.policy.health.stragglers import Lag
+from holdfast.policy.placement.choice import Choice
+from holdfast.policy.settings import PolicySettings
+from holdfast.policy.unchanged import Last
 
 
 @value
@@ -84,6 +84,46 @@ class ServiceMemory:
     @property
     def decided_at(self) -> float | None:
         return None if self.last is None else self.last.at
+
+
+Selector = tuple[str, tuple[tuple[str, str], ...], tuple[tuple[str, str, str, str], ...]]
+"""Resource, node labels and tolerations: what an accelerator is to the scheduler, whatever services call it."""
+
+
+@value
+class Shortage:
+    """Accelerators that proved short: shared out until `until` (seconds), then asked for again to see if nodes come.
+
+    `delay_seconds` doubles from one time to the next.
+    """
+
+    of: Selector
+    until: float
+    delay_seconds: float
+
+
+@value
+class Promise:
+    """Others are giving up GPUs of an accelerator for a service, since `since` (seconds)."""
+
+    accelerator: str
+    since: float
+
+    def holds(self, accelerator: str, now: float, settings: PolicySettings) -> bool:
+        """Whether to wait for them still; who does not give up its GPUs in time may never do so."""
+        return accelerator == self.accelerator and 0.0 <= now - self.since < settings.yielding_seconds
+
+
+@value
+class Fleet:
+    """What is remembered of all services together."""
+
+    shortages: tuple[Shortage, ...] = ()
+    promises: Mapping[ServiceKey, Promise] = field(default_factory=dict)
+
+    def is_idle(self, claims: Mapping[ServiceKey, Claim]) -> bool:
+        """Nobody competes, and nobody did."""
+        return not self.shortages and not any(c.short or c.waits or c.hands_over for c in claims.values())
 
 
 @value

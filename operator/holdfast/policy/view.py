@@ -12,18 +12,19 @@ from holdfast.domain.cluster import Replica
 from holdfast.domain.service import ServiceSpec
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.domain.value import value
-from holdfast.policy.budget import SloState
-from holdfast.policy.capacity import Belief
-from holdfast.policy.fleet import Grant
-from holdfast.policy.forecast import Forecast
-from holdfast.policy.idle import Slumber
+from holdfast.policy.capacity_request import Grant
+from holdfast.policy.estimate.demand import Peaks, replicas_for
+from holdfast.policy.estimate.flapping import Turns
+from holdfast.policy.estimate.forecast import Forecast
+from holdfast.policy.estimate.replica_capacity import Belief
+from holdfast.policy.estimate.scale_to_zero import Slumber
+from holdfast.policy.estimate.scheduled_minimum import NO_FLOORS, Floors
+from holdfast.policy.estimate.slo_budget import SloState
+from holdfast.policy.estimate.traffic import Seen
+from holdfast.policy.health.replicas import Group, group_on
 from holdfast.policy.memory import Learned
-from holdfast.policy.placement import Choice, Option
-from holdfast.policy.replicas import Group, group_on
-from holdfast.policy.schedules import NO_FLOORS, Floors
-from holdfast.policy.sizing import Peaks, replicas_for
-from holdfast.policy.traffic import Seen
-from holdfast.policy.turns import Turns
+from holdfast.policy.placement.choice import Choice
+from holdfast.policy.placement.options import Option
 
 LEAST_HELD_SECONDS = 15.0
 """A rate is not read from requests that came within less."""
@@ -255,3 +256,8 @@ class View:
 
     def group_of(self, accelerator: str) -> Group:
         return group_on(self.groups, accelerator)
+
+    def is_forbidden(self, group: Group) -> bool:
+        """Whether the spec or the objectives rule its accelerator out: it will not be asked for again."""
+        option = self.option(group.accelerator)
+        return option is None or option.forbidden or not option.belief.feasible

@@ -21,7 +21,7 @@ from holdfast.domain.decision import Decision
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.enginemodel.catalog import PRODUCT_LABELS, find_accelerator
 from holdfast.observe.cluster import ServiceParts
-from holdfast.observe.edges import around
+from holdfast.observe.histogram_edges import around
 
 _SAME_CHANGE_SECONDS = 15.0
 _WAITING = frozenset({ReplicaPhase.STARTING, ReplicaPhase.UNSCHEDULABLE, ReplicaPhase.FAILING})

@@ -1,0 +1,181 @@
+"""The live path: what each engine is asked, brought to it while it serves, and whether it does so.
+
+Two ways lead to an engine. A ConfigMap per service, rendered with the other objects, is there for pods that start while
+no operator runs; its changes take a minute. The annotation of a pod is in its file within a second, and is written for
+every pod whose annotation says something else. Nothing is written while both say what they should.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.act.api import ApiError, ApiPort
+from holdfast.act.apply import WATCH_LAG_SECONDS
+from holdfast.act.limits import tell_engine
+from holdfast.api.llmservice import Accelerator, LLMService
+from holdfast.domain.cluster import ReplicaPhase
+from holdfast.domain.service import ServiceKey
+from holdfast.domain.signals import SignalState, Traffic
+from holdfast.observe.cluster import ServiceParts
+from holdfast.observe.engines import Engine
+from holdfast.policy.batching.applied import (
+    NOTHING_APPLIED,
+    Applied,
+    Watched,
+    applied,
+    can_see,
+    stands_until,
+    unseen,
+    watch,
+)
+from holdfast.policy.batching.limits_version import numbered
+from holdfast_engine.rules import Limits
+
+_LOG = logging.getLogger(__name__)
+MOST_WRITES = 200
+"""Annotations written in one tick; the rest follows in the next ones."""
+_CONCURRENCY = 8
+
+UNSEEN = Traffic(SignalState.UNREACHABLE)
+
+Contents = Callable[[LLMService, Accelerator], Limits | None]
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What is remembered of one service: it can be lost at any time, at the price of a grace period."""
+
+    uid: str
+    generation: int = -1
+    contents: Mapping[str, Limits] = field(default_factory=dict)  # by accelerator, as wanted by this generation
+    wanted: dict[str, Limits] = field(default_factory=dict)  # the same with their versions
+    sent: dict[str, tuple[Limits, float]] = field(default_factory=dict)  # by uid of the pod
+    watched: Mapping[str, Watched] = field(default_factory=dict)  # by pod
+    told: Applied = NOTHING_APPLIED
+    at_rest: object = None  # what was seen when the last look changed nothing
+    rests_until: float = -math.inf  # when time alone will change something: an engine is told to lack its limits
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    key: ServiceKey
+    engine: Engine
+    limits: Limits
+    tried_at: float
+
+
+class LiveLimits:
+    """Numbers the limits of every service, writes them to pods, and reads back what is in force.
+
+    `contents` says what is wanted of the engines of one accelerator, None for nothing; its version means nothing.
+    """
+
+    def __init__(self, api: ApiPort, contents: Contents, scrape_seconds: float) -> None:
+        self._api = api
+        self._contents = contents
+        self._scrape_seconds = scrape_seconds
+        self._kept: dict[ServiceKey, _Kept] = {}
+
+    def forget_all_but(self, uids: Mapping[ServiceKey, str]) -> None:
+        """Drop services that are gone, also where another one has their name now."""
+        for key in [key for key, kept in self._kept.items() if uids.get(key) != kept.uid]:
+            del self._kept[key]
+
+    def wanted(self, part: ServiceParts) -> Mapping[str, Limits]:
+        """Return the limits by accelerator as of the last look."""
+        return self._of(part).wanted
+
+    def applied(self, part: ServiceParts) -> Applied:
+        """Return what the engines showed at the last look."""
+        return self._of(part).told
+
+    def look(self, part: ServiceParts, traffic: Traffic, now: float) -> None:
+        """Work out what is wanted under which version, and what is in force."""
+        kept = self._of(part)
+        seen = (part.spec.generation, part.engines, part.limits, part.replicas, can_see(traffic), traffic.plugins)
+        if seen == kept.at_rest and now < kept.rests_until:
+            return
+        before, kept.at_rest = (kept.wanted, kept.watched, kept.told), None
+        if kept.generation != part.spec.generation:
+            kept.generation, kept.contents = part.spec.generation, self._contents_of(part.service)
+        kept.wanted = {name: self._numbered(kept, part, name, traffic, now) for name in kept.contents}
+        self._judge(kept, part, traffic, now)
+        if before == (kept.wanted, kept.watched, kept.told):
+            kept.at_rest = seen
+            kept.rests_until = stands_until(kept.watched.values(), self._scrape_seconds, now)
+
+    async def write(self, parts: Sequence[ServiceParts], now: float) -> None:
+        """Write the annotation of every pod that does not have its limits, `MOST_WRITES` of them at most.
+
+        Raises NotLeading and ApiUnreachable, both of which end the writing. A write that the API server refuses is
+        only logged: the pod is told again later, and meanwhile found not to have applied its limits.
+        """
+        due = sorted((write for part in parts for write in self._due(part, now)), key=lambda write: write.tried_at)
+        slots = asyncio.Semaphore(_CONCURRENCY)
+        writing = [asyncio.create_task(self._tell(slots, write, now)) for write in due[:MOST_WRITES]]
+        try:
+            await asyncio.gather(*writing)
+        finally:
+            for task in writing:
+                task.cancel()
+
+    async def _tell(self, slots: asyncio.Semaphore, write: _Write, now: float) -> None:
+        key, engine, limits = write.key, write.engine, write.limits
+        async with slots:
+            try:
+                await tell_engine(self._api, key.namespace, engine.pod, engine.uid, limits.to_json())
+            except ApiError as refused:
+                if not refused.namespace_ends:
+                    _LOG.warning("%s: %s was not told its limits: %s", key, engine.pod, refused)
+            else:
+                _LOG.info("%s: limits of version %d told to %s", key, limits.version, engine.pod)
+            self._kept[key].sent[engine.uid] = (limits, now)
+
+    def _due(self, part: ServiceParts, now: float) -> Iterator[_Write]:
+        """Pods to be written now: the watch has some seconds to show what was just written."""
+        kept = self._of(part)
+        here = {engine.uid for engine in part.engines}
+        kept.sent = {uid: sent for uid, sent in kept.sent.items() if uid in here}
+        for engine in part.engines:
+            limits = kept.wanted.get(engine.accelerator)
+            if limits is None or engine.told == limits:
+                continue
+            last, at = kept.sent.get(engine.uid, (None, -math.inf))
+            if last != limits or abs(now - at) >= WATCH_LAG_SECONDS:
+                yield _Write(part.spec.key, engine, limits, at)
+
+    def _numbered(self, kept: _Kept, part: ServiceParts, accelerator: str, traffic: Traffic, now: float) -> Limits:
+        engines = [engine for engine in part.engines if engine.accelerator == accelerator]
+        stands = [kept.wanted.get(accelerator), dict(part.limits).get(accelerator), *(each.told for each in engines)]
+        pods = {engine.pod for engine in engines}
+        reported = [state.limits_version for state in traffic.plugins if state.pod in pods and state.limits_version]
+        return numbered(kept.contents[accelerator], [limits for limits in stands if limits], reported, now)
+
+    def _judge(self, kept: _Kept, part: ServiceParts, traffic: Traffic, now: float) -> None:
+        if not part.engines:
+            # Between two pods of a service with one replica nothing is known anew.
+            kept.told = NOTHING_APPLIED if part.replicas else kept.told
+            kept.watched = {}
+            return
+        if not can_see(traffic):
+            kept.told = unseen(kept.told)
+            return
+        ready = {replica.name for replica in part.replicas if replica.phase is ReplicaPhase.READY}
+        asked = {engine.pod: kept.wanted.get(engine.accelerator) for engine in part.engines if engine.pod in ready}
+        versions = {pod: limits.version for pod, limits in asked.items() if limits is not None}
+        kept.watched = watch(kept.watched, versions, traffic.plugins, now)
+        kept.told = applied(kept.watched, kept.told, self._scrape_seconds, now)
+
+    def _contents_of(self, service: LLMService) -> dict[str, Limits]:
+        found = ((accelerator.name, self._contents(service, accelerator)) for accelerator in service.spec.accelerators)
+        return {name: limits for name, limits in found if limits is not None}
+
+    def _of(self, part: ServiceParts) -> _Kept:
+        kept = self._kept.get(part.spec.key)
+        if kept is None or kept.uid != part.spec.uid:
+            kept = self._kept[part.spec.key] = _Kept(part.spec.uid)
+        return kept

@@ -1,0 +1,173 @@
+"""Tells what was decided and why: in the service's status, in Events and in the log, each thing once."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from holdfast.act import events
+from holdfast.act.api import ApiError, ApiPort
+from holdfast.act.status import StatusWriter
+from holdfast.api.reasons import Reason
+from holdfast.api.status import BatchingStatus, two_digits
+from holdfast.control import decision_record
+from holdfast.control.decision_record import Records
+from holdfast.control.explanation import explained
+from holdfast.control.plan import Plan
+from holdfast.control.report import condition_news, invalid_status, is_warning, iso, status_of
+from holdfast.domain.decision import Action, BatchingTarget, Decision
+from holdfast.domain.service import ServiceKey
+from holdfast.observe.cluster import Invalid, ServiceParts
+from holdfast.policy.batching.applied import Applied
+from holdfast.render import remarks
+from holdfast.render.batching import with_limits
+from holdfast.render.plugin import has_plugin
+
+_LOG = logging.getLogger(__name__)
+_REPEAT_EVENT_AFTER_SECONDS = 60.0
+
+
+class Teller:
+    """Remembers per service what has been told, so that nothing is written that stands there already."""
+
+    def __init__(self, api: ApiPort) -> None:
+        self._api = api
+        self._status = StatusWriter(api)
+        self._changes: dict[ServiceKey, tuple[object, float]] = {}
+        self._batching: dict[ServiceKey, BatchingTarget] = {}
+        self._unwritable: dict[ServiceKey, Invalid] = {}
+
+    def written(self, part: ServiceParts) -> Mapping[str, Any]:
+        """Return what a service's status says, as far as is known."""
+        return self._status.last(part.spec.key, part.service.status)
+
+    def forget(self, gone: Collection[ServiceKey]) -> None:
+        """Drop what is remembered of services that are gone."""
+        self._status.forget(gone)
+        for key in gone:
+            self._changes.pop(key, None)
+            self._batching.pop(key, None)
+            self._unwritable.pop(key, None)
+
+    async def tell(
+        self,
+        part: ServiceParts,
+        decision: Decision,
+        changes: Plan,
+        applied: Applied,
+        now: float,
+        records: Records = decision_record.nothing,
+    ) -> float:
+        """Write status if it says something else than before, and an Event for each change. Raises ApiError.
+
+        Returns when there will be something to write though nothing but figures moves (see `StatusWriter.write`).
+        """
+        old = self.written(part)
+        used = [target.accelerator for target in decision.verdict.targets if target.replicas]
+        known = remarks(part.service, used, changes.context)
+        found = [applied.condition] if applied.condition else []
+        new = status_of(part, decision, _batching(part, changes, applied), old, now, known, found)
+        due_at = await self._status.write(decision.key, part.spec.uid, new, part.service.status, now)
+        await self._tell_change(part, decision, now, records)
+        await self._tell_batching(part, decision, now)
+        for condition in condition_news(old, new):
+            warning = is_warning(condition, old)
+            await self._event(part, condition["reason"], condition["message"], warning=warning, now=now)
+        return due_at
+
+    async def tell_invalid(self, entry: Invalid, now: float) -> None:
+        """Write the status of a service that nobody can run as it is, and an Event. Raises ApiError.
+
+        Of an object that is older than the rule it breaks, the API server may take no status either: the Event remains.
+        """
+        old = self._status.last(entry.key, entry.status)
+        new = invalid_status(entry, old, now)
+        try:
+            await self._status.write(entry.key, entry.uid, new, entry.status, now)
+            news = bool(condition_news(old, new))
+        except ApiError as error:
+            if not error.is_invalid:
+                raise
+            news = self._is_new_refusal(entry)
+        if news:
+            _LOG.warning("%s: %s: %s", entry.key, entry.reason, entry.message)
+            word = str(entry.reason)
+            event = events.event_body(entry.key, entry.uid, reason=word, message=entry.message, warning=True, now=now)
+            await events.post_event(self._api, event)
+
+    def _is_new_refusal(self, entry: Invalid) -> bool:
+        last = self._unwritable.get(entry.key)
+        self._unwritable[entry.key] = entry
+        return last is None or (last.uid, last.generation, last.message) != (entry.uid, entry.generation, entry.message)
+
+    async def _tell_change(self, part: ServiceParts, decision: Decision, now: float, records: Records) -> None:
+        if not self._is_new_change(decision, now):
+            return
+        verdict = decision.verdict
+        text = f"{verdict.action.value}: {verdict.message}"
+        _LOG.info("%s: %s/%s: %s", decision.key, verdict.action.value, verdict.reason, verdict.message)
+        whole = json.dumps(explained(verdict, decision, iso(now)).to_dict())
+        notes = {events.DECISION_ANNOTATION: whole, events.RECORD_ANNOTATION: records(decision.key)}
+        await self._event(part, verdict.reason, text, warning=False, now=now, notes=notes)
+
+    async def _tell_batching(self, part: ServiceParts, decision: Decision, now: float) -> None:
+        target = decision.batching
+        if target is None or target.reason is None or self._batching.get(decision.key) is target:
+            return
+        self._batching[decision.key] = target
+        _LOG.info("%s: %s: %s", decision.key, target.reason, target.message)
+        returned = target.reason is Reason.BATCHING_RETURNED
+        await self._event(part, target.reason, target.message, warning=returned, now=now)
+
+    async def _event(
+        self,
+        part: ServiceParts,
+        reason: str,
+        message: str,
+        *,
+        warning: bool,
+        now: float,
+        notes: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        key, uid, word = part.spec.key, part.spec.uid, str(reason)
+        body = events.event_body(key, uid, reason=word, message=message, warning=warning, now=now, notes=notes)
+        await events.post_event(self._api, body)
+
+    def _is_new_change(self, decision: Decision, now: float) -> bool:
+        """Whether a change is decided for the first time: the watch may show our own write a tick late."""
+        verdict = decision.verdict
+        if verdict.action is Action.HOLD:
+            return False
+        what = (verdict.action, verdict.targets)
+        last, at = self._changes.get(decision.key, (None, 0.0))
+        if what == last and now - at < _REPEAT_EVENT_AFTER_SECONDS:
+            return False
+        self._changes[decision.key] = (what, now)
+        return True
+
+
+def _batching(part: ServiceParts, changes: Plan, applied: Applied) -> BatchingStatus:
+    """What engines show to be in force, else what they were started with.
+
+    The admission limit is that of the first accelerator in use; engines with the plugin have none.
+    """
+    facts = [facts for _, facts in changes.context.accelerators]
+    tuned = next((facts.tuned for facts in facts if facts.tuned), None)
+    limits = with_limits(part.service, tuned.limits).spec.batching if tuned else part.service.spec.batching
+    deployed = (known.deployed for known in facts if known.deployed)
+    admission = next((memory.admission_tokens for memory in deployed if not has_plugin(memory)), None)
+    return BatchingStatus(
+        max_num_seqs=_rounded(applied.active_sequences) or limits.max_num_seqs,
+        max_num_batched_tokens=_rounded(applied.tokens_per_step) or limits.max_num_batched_tokens,
+        admission=admission,
+        applied_live=applied.live,
+    )
+
+
+def _rounded(bound: float | None) -> int | None:
+    """Two digits of a bound that an engine moves from step to step."""
+    rounded = None if bound is None else two_digits(bound)
+    return None if rounded is None else round(rounded)

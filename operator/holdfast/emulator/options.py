@@ -1,0 +1,149 @@
+"""What an emulated engine runs with, checked the way vLLM checks its own flags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.emulator.families import cache_config
+from holdfast.emulator.fast_loop import FastLoopScheduler
+from holdfast.emulator.metrics import EngineMetrics
+from holdfast.enginemodel.prior import MEMORY_UTILIZATION, EnginePrior, assumed_model, engine_prior
+from holdfast.enginemodel.roofline import StepWork, step_work
+from holdfast.enginemodel.scheduler import BLOCK_TOKENS, Scheduler, SchedulerLimits, StepPlan
+from holdfast.enginemodel.steplaw import StepTimer
+from holdfast.enginemodel.steptable import DEFAULT_OVERHEAD_SECONDS, StepTable
+from holdfast_engine.limits import LimitsFiles
+
+USUAL_MODEL_LEN = 32_768
+"""Context length where none is given, as far as the KV cache holds it."""
+
+DRAIN_FILE = "/tmp/holdfast-draining"  # noqa: S108 - the pod's preStop makes it
+"""Where the pod says that it is going."""
+
+
+class BadOptions(ValueError):
+    """Options an engine would not start with; the message names the flag and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatorOptions:
+    """Flags of `holdfast emulate`; None leaves vLLM's default for the model and accelerator.
+
+    `overhead_seconds` is the host's time per step, `speed` divides every step, `cold_start_seconds` pass before the
+    server listens, `connection_close_share` of the answers end their connection, all of them once `drain_file` is
+    there. `replica` names this engine in a header of every answer. `engine_limits` are the files in which the fast loop
+    finds its limits; None leaves it out. `mfu_metrics` counts what steps compute and move, as vLLM does where asked to.
+    """
+
+    model: str
+    accelerator: str = "h100"
+    tensor_parallel_size: int = 1
+    quantization: str | None = None
+    served_names: tuple[str, ...] = ()
+    host: str = "0.0.0.0"  # noqa: S104 - an engine serves its pod's address
+    port: int = 8000
+    api_keys: tuple[str, ...] = ()
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    max_num_active_seqs: int | None = None
+    max_num_queued_tokens: int | None = None
+    max_num_queued_reqs: int | None = None
+    long_prefill_token_threshold: int = 0
+    kv_tokens: int | None = None
+    custom_buckets: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    mfu_metrics: bool = False
+    shutdown_timeout_seconds: float = 0.0
+    cold_start_seconds: float = 0.0
+    overhead_seconds: float = DEFAULT_OVERHEAD_SECONDS
+    speed: float = 1.0
+    connection_close_share: float = 0.0
+    drain_file: str = DRAIN_FILE
+    keep_alive_seconds: float = 75.0
+    replica: str = ""
+    engine_limits: tuple[str, ...] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names clients may use; the first one labels the metrics."""
+        return self.served_names or (self.model,)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSetup:
+    """The options with every default filled in."""
+
+    options: EmulatorOptions
+    prior: EnginePrior
+    limits: SchedulerLimits
+    max_model_len: int
+
+    def scheduler(self, clock: Callable[[], float]) -> Scheduler:
+        files = self.options.engine_limits
+        if files is None:
+            return Scheduler(self.limits)
+        return FastLoopScheduler(self.limits, LimitsFiles(map(Path, files)), clock)
+
+    def timer(self) -> StepTimer:
+        timer = self.prior.timer
+        return timer.with_overhead(self.options.overhead_seconds) if isinstance(timer, StepTable) else timer
+
+    def work(self) -> Callable[[StepPlan], StepWork] | None:
+        """Estimates what a step computes and moves, if that is to be counted."""
+        options = self.options
+        if not options.mfu_metrics:
+            return None
+        model = assumed_model(options.model, options.quantization)
+
+        def of(plan: StepPlan) -> StepWork:
+            chunks = ((chunk, prefix) for _, chunk, prefix in plan.prefills)
+            return step_work(model, options.tensor_parallel_size, chunks, len(plan.decodes), plan.decode_kv_tokens)
+
+        return of
+
+    def metrics(self, created_at: float) -> EngineMetrics:
+        labels = cache_config(self.limits.kv_tokens, BLOCK_TOKENS, self.max_model_len, MEMORY_UTILIZATION)
+        return EngineMetrics(self.options.names[0], self.max_model_len, created_at, labels, self.options.custom_buckets)
+
+
+def set_up(options: EmulatorOptions) -> EngineSetup:
+    """Fill in defaults and refuse what vLLM refuses."""
+    prior = engine_prior(options.model, options.accelerator, None, options.tensor_parallel_size, options.quantization)
+    kv_tokens = prior.kv_tokens if options.kv_tokens is None else options.kv_tokens
+    if kv_tokens < BLOCK_TOKENS:
+        raise BadOptions(
+            f"--model {options.model}: its weights leave no KV cache on {options.tensor_parallel_size} x "
+            f"{options.accelerator}; raise --tensor-parallel-size or take a larger --accelerator"
+        )
+    limits = SchedulerLimits(
+        max_num_seqs=options.max_num_seqs or prior.max_num_seqs_default,
+        max_num_batched_tokens=options.max_num_batched_tokens or prior.max_num_batched_tokens_default,
+        kv_tokens=kv_tokens,
+        max_num_active_seqs=options.max_num_active_seqs,
+        max_num_queued_reqs=options.max_num_queued_reqs,
+        max_num_queued_tokens=options.max_num_queued_tokens,
+        long_prefill_token_threshold=options.long_prefill_token_threshold,
+    )
+    _check_limits(limits)
+    return EngineSetup(options, prior, limits, _model_len(options.max_model_len, kv_tokens))
+
+
+def _check_limits(limits: SchedulerLimits) -> None:
+    if limits.max_num_batched_tokens < limits.max_num_seqs:
+        raise BadOptions(
+            f"--max-num-batched-tokens {limits.max_num_batched_tokens} is below --max-num-seqs {limits.max_num_seqs}; "
+            "lower --max-num-seqs too"
+        )
+    if limits.max_num_active_seqs is not None and limits.max_num_active_seqs > limits.max_num_seqs:
+        raise BadOptions(
+            f"--max-num-active-seqs {limits.max_num_active_seqs} exceeds --max-num-seqs {limits.max_num_seqs}; lower it"
+        )
+
+
+def _model_len(given: int | None, kv_tokens: int) -> int:
+    held = kv_tokens // BLOCK_TOKENS * BLOCK_TOKENS
+    if given is not None and given > held:
+        raise BadOptions(f"--max-model-len {given} exceeds the KV cache of {held} tokens; lower it to at most {held}")
+    return given or min(USUAL_MODEL_LEN, held)

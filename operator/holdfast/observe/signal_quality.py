@@ -1,0 +1,137 @@
+"""How far the samples of a service can be believed: the state of its signals, and what is wrong in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.domain.service import ServiceKey
+from holdfast.domain.signals import SignalState
+from holdfast.observe import foreign_engines
+from holdfast.observe.counts import Counts
+from holdfast.observe.queries import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the checks judge, per service."""
+
+    cells: Mapping[str, Counts]
+    there: frozenset[str]  # pods that the cluster has
+    expected: Mapping[str, tuple[str, ...]]  # accelerator -> pods that should report by now
+    foreign: tuple[str, ...]  # pods that report and are none of this cluster
+    starting: bool
+    unlabelled: str
+    warnings: tuple[str, ...]
+    span: Window
+    now: float
+
+    def newest(self) -> float | None:
+        """Return when the newest sample was taken."""
+        return max((at for values in self.cells.values() for at in values.sampled_at.values()), default=None)
+
+    def reporting(self, accelerator: str) -> tuple[str, ...]:
+        """Return the pods on this accelerator whose samples are fresh."""
+        values = self.cells.get(accelerator)
+        fresh_since = self.now - self.span.stale_seconds
+        return tuple(pod for pod, at in values.sampled_at.items() if at >= fresh_since) if values else ()
+
+
+def judge(facts: Facts) -> tuple[SignalState, str]:
+    """Return what is most wrong with the signals, in words too; fresh ones need none."""
+    return next(filter(None, (check(facts) for check in _CHECKS)), (SignalState.FRESH, ""))
+
+
+def unlabelled_detail(key: ServiceKey, groups: Iterable[Mapping[str, str]]) -> str:
+    """Name the label that engines of this namespace (or of no namespace) lack."""
+    for labels in groups:
+        if labels.get("namespace", "") not in ("", key.namespace):
+            continue
+        if labels.get("holdfast_service", "") not in ("", key.name):
+            continue
+        lacking = [name for name in ("namespace", "holdfast_service", "holdfast_accelerator") if not labels.get(name)]
+        return f"engines report vllm:num_requests_running without the label {' and '.join(lacking)}: relabel them"
+    return ""
+
+
+def _some(pods: Sequence[str]) -> str:
+    return ", ".join(pods[:3]) + (", ..." if len(pods) > 3 else "")
+
+
+_Judgement = tuple[SignalState, str] | None
+
+
+def _some_series(facts: Facts) -> _Judgement:
+    if facts.newest() is not None:
+        return None
+    if facts.unlabelled:
+        return SignalState.ABSENT, facts.unlabelled
+    if facts.starting:
+        return SignalState.ABSENT, "no replica is ready yet"
+    if not facts.expected:
+        return SignalState.ABSENT, "the first replica became ready a moment ago, and was not scraped since"
+    return SignalState.ABSENT, "Prometheus has no vllm:num_requests_running for this service: is it scraped?"
+
+
+def _numbers_make_sense(facts: Facts) -> _Judgement:
+    unusable = sorted({name for values in facts.cells.values() for name in values.unusable})
+    return (SignalState.INVALID, f"NaN, infinite or negative: {', '.join(unusable)}") if unusable else None
+
+
+def _recent(facts: Facts) -> _Judgement:
+    newest = facts.newest()
+    if newest is None or facts.now - newest <= facts.span.stale_seconds:
+        return None
+    age, period = facts.now - newest, facts.span.scrape_seconds
+    return SignalState.STALE, f"the newest sample is {age:.0f} s old, scrapes come every {period:g} s"
+
+
+def _labelled(facts: Facts) -> _Judgement:
+    if "" in facts.cells:
+        return SignalState.PARTIAL, "some engines lack the label holdfast_accelerator: relabel them"
+    if any("" in values.sampled_at for values in facts.cells.values()):
+        return SignalState.PARTIAL, "some engines lack the label pod: relabel them"
+    return None
+
+
+def _every_engine(facts: Facts) -> _Judgement:
+    missing = sorted(pod for name, pods in facts.expected.items() for pod in pods if pod not in facts.reporting(name))
+    if not missing:
+        return None
+    expected = sum(map(len, facts.expected.values()))
+    return SignalState.PARTIAL, f"{len(missing)} of {expected} ready replicas do not report: {_some(missing)}"
+
+
+def _once_each(facts: Facts) -> _Judgement:
+    if not any(values.copies for values in facts.cells.values()):
+        return None
+    return SignalState.DUPLICATE, "engines are scraped more than once: counts are divided by the number of copies"
+
+
+def _only_ours(facts: Facts) -> _Judgement:
+    return (SignalState.FOREIGN, foreign_engines.told(facts.foreign)) if facts.foreign else None
+
+
+def _whole_counts(facts: Facts) -> _Judgement:
+    """Of an engine that has gone nothing more will come: it is no gap to wait for."""
+    pods = sorted(facts.there.intersection(pod for values in facts.cells.values() for pod in values.incomplete))
+    if not pods:
+        return None
+    return SignalState.PARTIAL, f"too few samples in this interval to count all of: {_some(pods)}"
+
+
+def _complete_answers(facts: Facts) -> _Judgement:
+    return (SignalState.PARTIAL, f"Prometheus warns: {facts.warnings[0][:200]}") if facts.warnings else None
+
+
+_CHECKS: tuple[Callable[[Facts], _Judgement], ...] = (
+    _some_series,
+    _numbers_make_sense,
+    _recent,
+    _once_each,
+    _labelled,
+    _every_engine,
+    _only_ours,
+    _whole_counts,
+    _complete_answers,
+)

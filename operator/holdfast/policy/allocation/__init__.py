@@ -1,0 +1,1 @@
+"""Who gets how many of the accelerators that several services compete for."""

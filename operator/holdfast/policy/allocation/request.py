@@ -1,0 +1,156 @@
+"""What a service asks of the fleet, once it has decided for itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Set
+
+from holdfast.api.reasons import Reason
+from holdfast.domain.service import AcceleratorOption
+from holdfast.policy.allocation.freed_slots import places_of
+from holdfast.policy.capacity_request import Claim, HandOver
+from holdfast.policy.health.replicas import Group
+from holdfast.policy.placement.options import Option
+from holdfast.policy.sizing.proposal import Sizes
+from holdfast.policy.view import View
+
+REFUSALS = frozenset({Reason.QUOTA_EXCEEDED, Reason.PODS_FORBIDDEN})
+"""Why pods of a Deployment are not made."""
+
+UNMADE = frozenset({Reason.APPLY_FAILED, Reason.NAME_CONFLICT, Reason.INVALID})
+"""Why there may be no Deployment."""
+
+
+def claim_of(view: View, sizes: Sizes) -> Claim:
+    """Return the claim that follows from the sizes a service would have if it were alone.
+
+    scaling.min and the floors of schedules are promises to people: nobody is made to give those up, and where they do
+    not fit together, pods without a node say so. What gives way otherwise: replicas without a node at any time, those
+    that hold accelerators only where all is known that a service's own decision asks for before it lowers a size.
+
+    Of a pair the chosen accelerator is claimed; what serves beside it is its own whatever others want. Replicas whose
+    places the next ones take count as those already.
+    """
+    chosen, own, outside = view.chosen.belief, view.own, _outside(view)
+    wanted = {target.accelerator: target.replicas for target in sizes.targets}
+    held = view.held_by_people
+    want = _allowed(view, own, own.size if held else wanted.get(view.chosen.name, 0))
+    parts = _stays(view, None if held else wanted)
+    beside = tuple(part for part in parts if part[0].name in view.beside)
+    others = sum(replicas for _, replicas in beside)
+    rate = chosen.rate_rps if math.isfinite(chosen.rate_rps) else 0.0
+    placed = own.placed - own.draining
+    goal = _held_goal(view, want + sum(replicas for _, replicas in parts)) if held else sizes.goal
+    places = places_of(view, dict(part for part in parts if part not in beside), goal, placed)
+    want = max(want, min(goal, want + places.staying))
+    running = placed + min(places.freed, max(0, want - placed))
+    return Claim(
+        key=view.spec.key,
+        option=chosen.option,
+        want=want,
+        least=min(want, max(outside, want if held else _least(view, running, others, places.freed + places.surplus))),
+        rate_rps=rate,
+        demand_rps=max(0.0, _useful_rps(view, rate, want + others) - rate * others),
+        priority=view.spec.priority,
+        running=running,
+        outside=min(want, outside),
+        short=bool(own.short),
+        waits=any(view.part(name).short for name in view.beside),
+        kept=places.kept,
+        hands_over=HandOver(own.size, max(0, own.size - len(own.ready)), places.surplus) if places.handed else None,
+        beside=beside,
+        elsewhere=tuple(_elsewhere(view, option) for option in view.considered if _may_move(view, option)),
+    )
+
+
+def _held_goal(view: View, there: int) -> int:
+    """As many as are there, but for those that come beside what they replace: these take nothing from others."""
+    pinned = view.spec.pinned_replicas
+    return there if pinned is None else min(there, pinned)
+
+
+def _stays(view: View, wanted: Mapping[str, int] | None) -> tuple[tuple[AcceleratorOption, int], ...]:
+    """Replicas on other accelerators of the spec, as wanted, or as they are where people hold the size."""
+    names = (*view.beside, *(group.accelerator for group in view.others))
+    if not names:
+        return ()
+    found: dict[str, int] = {}
+    for name in names:
+        part = view.part(name)
+        replicas = part.size if wanted is None else wanted.get(name, 0)
+        found[name] = _allowed(view, part, replicas) if name in view.beside else replicas
+    return tuple((option, found[option.name]) for option in view.spec.accelerators if found.get(option.name))
+
+
+def _allowed(view: View, group: Group, want: int) -> int:
+    """Without replicas that cannot be made, as things are: GPUs given up for those would lie idle."""
+    if not group.exists and _has_problem(view, UNMADE):
+        return 0
+    there = group.placed - group.draining + len(group.pending) + len(group.short)
+    return min(want, there) if there < group.size and _has_problem(view, REFUSALS) else want
+
+
+def _has_problem(view: View, reasons: Set[Reason]) -> bool:
+    return any(problem.reason in reasons for problem in view.service.problems)
+
+
+def _may_move(view: View, to: Option) -> bool:
+    """To where all of it finds room now, from where all is known of it and nothing else is under way.
+
+    A pair stays where it is, and nothing moves to where scaling.minOnDemand would not be kept.
+    """
+    if to is view.chosen or view.chosen.pair is not None or (to.belief.option.spot and view.spec.min_on_demand):
+        return False
+    if any(to.hindrance) or not to.room.nodes or not math.isfinite(to.belief.rate_rps):
+        return False
+    known = view.seen.fresh and view.demand_rps is not None and math.isfinite(view.demand_rps)
+    moving = view.switching or view.held_by_people or view.asleep or view.learned.hangs.doubted
+    refused = _has_problem(view, REFUSALS)
+    settled = all(group.observed and not group.rolling_out for group in view.groups)
+    alone = view.ready > 0 and view.spec.max_replicas < 2  # it would have to go before another comes
+    return known and settled and not moving and not refused and not alone and _affordable(view, to)
+
+
+def _affordable(view: View, to: Option) -> bool:
+    """Both run until the new ones serve."""
+    limit, more = view.spec.max_cost_per_hour, to.cost_per_hour
+    now = view.chosen.belief.option.cost_per_replica_hour
+    return limit is None or more is None or now is None or view.group.size * now + more <= limit
+
+
+def _elsewhere(view: View, to: Option) -> Claim:
+    """The service on another accelerator."""
+    return Claim(
+        key=view.spec.key,
+        option=to.belief.option,
+        want=to.replicas,
+        least=to.replicas,
+        rate_rps=to.belief.rate_rps,
+        demand_rps=_useful_rps(view, to.belief.rate_rps, to.replicas),
+        priority=view.spec.priority,
+    )
+
+
+def _least(view: View, running: int, beside: int, freed: int) -> int:
+    left = sum(group.size for group in view.others if group.accelerator not in view.beside)
+    least = max(0, view.least.replicas - beside - max(0, left - freed))
+    if not view.chosen.belief.option.spot and not view.asleep:
+        least = max(least, view.spec.min_on_demand)
+    if not all(group.observed and not group.rolling_out for group in view.groups):
+        return max(least, view.own.baseline)
+    return least if view.seen.fresh and not view.learned.hangs.doubted else max(least, running)
+
+
+def _useful_rps(view: View, rate: float, want: int) -> float:
+    """What is sized for, now or within the hold time, and what replicas that cannot serve leave to others."""
+    demand = view.demand_rps
+    if demand is None or not math.isfinite(demand):
+        return rate * want
+    return max(demand, view.peaks.rate_rps) + rate * view.spare
+
+
+def _outside(view: View) -> int:
+    """Replicas on nodes that take no pods now, such as cordoned ones."""
+    group, offered = view.own, view.chosen.room.names
+    placed = (*group.ready, *group.starting, *group.failing, *group.stuck, *group.ailing)
+    return len([replica for replica in placed if replica.node and replica.node not in offered])

@@ -1,0 +1,1 @@
+"""Other batching limits for engines without the fast loop, tried on one replica first."""

@@ -1,0 +1,25 @@
+"""Whether two accelerators of a spec are the same hardware."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from holdfast.domain.service import AcceleratorOption
+from holdfast.enginemodel.catalog import PRODUCT_LABELS, find_accelerator
+
+
+@lru_cache(maxsize=8192)
+def same_hardware(one: AcceleratorOption, other: AcceleratorOption) -> bool:
+    """Whether replicas on both are alike, as far as resource, count and the name of the GPU tell.
+
+    A GPU that is not known is told by its product label, or by a name such as `x-spot` beside `x`.
+    """
+    if (one.resource, one.gpus_per_replica) != (other.resource, other.gpus_per_replica):
+        return False
+    first, second = dict(one.node_selector), dict(other.node_selector)
+    known = find_accelerator(one.name, first), find_accelerator(other.name, second)
+    if known != (None, None):
+        return known[0] == known[1]
+    products = [tuple(labels.get(label) for label in PRODUCT_LABELS) for labels in (first, second)]
+    named = other.name.startswith(f"{one.name}-") or one.name.startswith(f"{other.name}-")
+    return products[0] == products[1] and (any(products[0]) or named)

@@ -1,0 +1,1 @@
+"""Conditions and messages: what is true, why, and what to do."""

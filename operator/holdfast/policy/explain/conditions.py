@@ -1,0 +1,353 @@
+"""The conditions of a service: one function per condition, each naming what is missing."""
+
+from __future__ import annotations
+
+import datetime
+
+from holdfast.api import status
+from holdfast.api.conditions import ConditionType
+from holdfast.api.quantities import format_duration
+from holdfast.api.reasons import Reason
+from holdfast.domain.cluster import ClusterProblem
+from holdfast.domain.decision import Action, ConditionValue
+from holdfast.domain.signals import SignalState
+from holdfast.policy.estimate.replica_capacity import MATERIAL
+from holdfast.policy.estimate.scheduled_minimum import unknown_timezone
+from holdfast.policy.explain.messages import (
+    HARD_BOUNDS,
+    ailing,
+    ailing_reason,
+    passed_over,
+    rate,
+    reason_for,
+    rests,
+)
+from holdfast.policy.health.backoff import Setback, failing_reason
+from holdfast.policy.sizing.proposal import Sizes
+from holdfast.policy.transition.pinned import pinned_goal, pinned_sentence
+from holdfast.policy.view import View
+
+LATE_SECONDS = 60.0
+"""A replica that has been starting for so long and says what it waits for is worth a sentence."""
+
+METRICS_REASONS = {
+    SignalState.UNREACHABLE: Reason.PROMETHEUS_UNREACHABLE,
+    SignalState.ABSENT: Reason.METRICS_MISSING,
+    SignalState.STALE: Reason.METRICS_STALE,
+    SignalState.SKEWED: Reason.CLOCK_SKEW,
+    SignalState.PARTIAL: Reason.METRICS_PARTIAL,
+    SignalState.FOREIGN: Reason.FOREIGN_ENGINES,
+    SignalState.DUPLICATE: Reason.METRICS_PARTIAL,
+    SignalState.INVALID: Reason.METRICS_PARTIAL,
+}
+
+ALL_FRESH = ConditionValue(ConditionType.METRICS_AVAILABLE, True, Reason.METRICS_FRESH, "every signal is fresh")
+ALL_PLACED = ConditionValue(
+    ConditionType.CAPACITY_AVAILABLE, True, Reason.ALL_PLACED, "every wanted replica could be placed"
+)
+SETTLED = ConditionValue(ConditionType.RECONCILING, False, Reason.STEADY, "what runs is what was decided")
+NOT_STUCK = ConditionValue(ConditionType.STALLED, False, Reason.STEADY, "nothing is stuck")
+"""What most services have most of the time."""
+
+CAPACITY_PROBLEMS = frozenset({Reason.QUOTA_EXCEEDED, Reason.INSUFFICIENT_GPUS, Reason.NO_MATCHING_NODES})
+
+
+def conditions(view: View, sizes: Sizes) -> tuple[ConditionValue, ...]:
+    """Return every condition as it stands now."""
+    stuck = stalled(view)
+    return (
+        ready(view),
+        slo_met(view, sizes),
+        scaling_active(view, sizes),
+        metrics_available(view),
+        capacity_available(view, sizes),
+        # kstatus reads the first of the two that is true: what waits for a person is not under way.
+        ConditionValue(ConditionType.RECONCILING, False, stuck.reason, stuck.message)
+        if stuck.status
+        else reconciling(view),
+        stuck,
+    )
+
+
+def ready(view: View) -> ConditionValue:
+    """At least one replica has served a token and the object was understood."""
+    kind = ConditionType.READY
+    serving = view.ready
+    problem = _problem(view, capacity=False)
+    if problem is not None and (not serving or problem.reason in (Reason.INVALID, Reason.NAME_CONFLICT)):
+        return ConditionValue(kind, False, problem.reason, problem.message)
+    if told := ailing(view):
+        return ConditionValue(kind, *_hanging(view, told))
+    if serving:
+        wanted = f"{serving} of {view.size} replicas serve"
+        more = f"{serving} replicas serve, {view.size} wanted"
+        return ConditionValue(kind, True, Reason.SERVING, wanted if serving <= view.size else more)
+    if view.at_zero and not view.left_at_zero:
+        return ConditionValue(kind, True, Reason.IDLE, f"no replica runs: {rests(view)}")
+    broken = _broken(view)
+    if broken is not None:
+        return ConditionValue(kind, False, *broken)
+    setback = _setback(view)
+    if setback is not None and setback.reason not in (Reason.INSUFFICIENT_GPUS, Reason.CAPACITY_LIMITED):
+        return ConditionValue(kind, False, setback.reason, f"{setback.accelerator}: {setback.detail}")
+    return ConditionValue(kind, False, Reason.NO_REPLICAS, _awaited(view))
+
+
+def _hanging(view: View, told: str) -> tuple[bool | None, Reason, str]:
+    """Ready as far as others serve; unknown where it is in doubt whether any does."""
+    if view.learned.hangs.doubted:
+        return None, ailing_reason(view), told
+    return view.ready > 0, ailing_reason(view), f"{view.ready} of {view.size} replicas serve; {told}"
+
+
+def _broken(view: View) -> tuple[Reason, str] | None:
+    """The first replica that will not serve by waiting, and its last words."""
+    group = next((group for group in view.groups if group.failing), None)
+    if group is None:
+        return None
+    replica = group.failing[0]
+    reason = failing_reason(replica)
+    words = [word for word in (replica.reason, replica.detail) if word and word != reason]
+    return reason, ": ".join((f"{replica.name} on {group.accelerator}", *words))
+
+
+def _awaited(view: View) -> str:
+    """What the first replica is waited for by; without passing time, so that waiting writes nothing."""
+    if view.left_at_zero:
+        return f"{_left_at_zero(view)}; requests that are held wait for that" if view.held else _left_at_zero(view)
+    if not view.size:
+        return "the first replicas are being created"
+    starting = [replica for group in view.groups for replica in group.starting]
+    unplaced = sum(len(group.pending) + len(group.short) for group in view.groups)
+    stuck = next((replica for group in view.groups for replica in group.stuck), None)
+    usual = view.learned.cold_starts.p90_seconds
+    late = next((r for r in starting if r.detail and view.now - r.created_at >= LATE_SECONDS), stuck)
+    parts = (
+        f"{len(starting)} of {view.size} replicas are starting" if starting else "",
+        f"which takes about {usual:.0f} s" if starting and usual is not None else "",
+        f"{unplaced} of {view.size} replicas wait for a node" if unplaced else "",
+        f"{late.name} does not become ready: {late.detail or 'its log says more'}" if late else "",
+        "requests are held until one serves" if view.held else "",
+    )
+    return ", ".join(filter(None, parts)) or f"none of {view.size} wanted replicas has a pod yet"
+
+
+def _left_at_zero(view: View) -> str:
+    if view.spec.pinned_replicas == 0:
+        return "spec.replicas is 0: no replica runs until it is changed or removed"
+    return "mode is Recommend and no replica runs: none is started until it is Auto, or a Deployment is given a size"
+
+
+def slo_met(view: View, sizes: Sizes) -> ConditionValue:
+    """Attainment over the window is at least the objective."""
+    kind, slo, state = ConditionType.SLO_MET, view.spec.slo, view.slo
+    if not any(option.belief.feasible for option in view.considered):
+        names = ", ".join(option.name for option in view.considered)
+        remedy = "relax slo.ttft or slo.tpot, or list a faster accelerator"
+        text = f"not even a lone request meets the objectives on {names}: {remedy}"
+        return ConditionValue(kind, False, Reason.SLO_INFEASIBLE, text)
+    window = format_duration(slo.window_seconds)
+    if state.attainment is None:
+        text = f"fewer than {1.0 / slo.budget_share:.0f} requests were judged in the last {window}: too few to say"
+        return ConditionValue(kind, None, Reason.WARMING_UP, f"{text}{_missing(view)}")
+    good, objective = status.attainment(state.attainment), status.attainment(slo.objective)
+    text = f"{good} of the requests of the last {window} were good, objective {objective}{_missing(view)}"
+    if view.learned.held.incomplete(slo.window_seconds, view.now):
+        text = f"{text}; requests held before the operator started are not in it: let Prometheus scrape the activator"
+    if state.attainment >= slo.objective:
+        return ConditionValue(kind, True, Reason.OBJECTIVE_MET, text)
+    reason, cause = _missed_because(view, sizes)
+    return ConditionValue(kind, False, reason, f"{text}; {cause}")
+
+
+def _missing(view: View) -> str:
+    """What the window is said to be and is not: known from a start on, and the same words until it is whole."""
+    known = view.learned.budget
+    if known.since is None or not known.incomplete(view.service.born_at, view.now):
+        return ""
+    since = datetime.datetime.fromtimestamp(known.since, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return f"; requests before {since} are not in it: {known.gap.format(window=format_duration(known.window_seconds))}"
+
+
+def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
+    """The most likely cause, the one that somebody must act on first, and what it means."""
+    limited = next((bound for bound in reversed(sizes.bounds) if bound.reason in HARD_BOUNDS), None)
+    if limited is not None:
+        return limited.reason, limited.sentence
+    more = f"one more {view.chosen.name} replica would carry {rate(view.belief.rate_rps)} req/s"
+    if view.own.short:
+        short = f"{len(view.own.short)} of {view.group.size} replicas find no free {view.chosen.name}"
+        return Reason.CAPACITY_LIMITED, f"{short}, {more}"
+    if told := ailing(view):
+        return ailing_reason(view), told
+    failing = sum(len(group.failing) for group in view.groups)
+    if failing:
+        return Reason.ENGINE_FAILING, f"{failing} of {view.size} replicas fail, their logs say why"
+    if view.starting:
+        return Reason.COLD_START, f"{max(0, view.size - view.ready)} of {view.size} replicas are still starting"
+    return _missed_at_rest(view)
+
+
+def _missed_at_rest(view: View) -> tuple[Reason, str]:
+    """The cause where nothing fails, nothing starts and nothing bounds the size."""
+    if told := passed_over(view):
+        return Reason.ENGINE_LAGGING, told
+    if not view.slo.burning:
+        return Reason.COLD_START, "at present it is kept: requests were lost earlier, as a rule while replicas started"
+    forecast, carried = view.forecast, len(view.group.ready) * view.belief.rate_rps
+    if forecast is not None and forecast.level_rps <= carried:
+        return _missed_within_capacity(view, forecast.level_rps, carried)
+    return Reason.BELOW_CAPACITY, f"more arrives than the {rate(carried)} req/s that {view.ready} replicas carry"
+
+
+def _missed_within_capacity(view: View, arriving: float, carried: float) -> tuple[Reason, str]:
+    """Why replicas miss that are believed to carry what arrives."""
+    load = f"{rate(arriving)} req/s arrive and {view.ready} replicas should carry {rate(carried)}"
+    busiest = view.seen.total.busiest
+    if view.learned.look.before.bad_share <= view.spec.slo.budget_share:
+        return Reason.COLD_START, "what was late began before replicas and load came to rest"
+    if busiest > 1.0 + MATERIAL and arriving * busiest > carried:
+        return Reason.LOAD_IMBALANCED, f"{load}, but the busiest has {busiest:.1f} times the mean load"
+    return Reason.ENGINE_SLOW, f"{load}: look at the engines and their nodes"
+
+
+def scaling_active(view: View, sizes: Sizes) -> ConditionValue:
+    """Sizes follow the SLO; the message says why the size is held now, without numbers that would change each tick."""
+    kind, spec = ConditionType.SCALING_ACTIVE, view.spec
+    if spec.pinned_replicas is not None:
+        given = sum(pinned_goal(view, spec.pinned_replicas).values())
+        return ConditionValue(kind, False, Reason.PINNED, pinned_sentence(spec.pinned_replicas, given))
+    if spec.recommend_only:
+        return ConditionValue(kind, False, Reason.RECOMMEND, "mode is Recommend: see status.recommendation")
+    if not view.seen.fresh and not view.asleep:
+        detail = view.seen.detail or "see MetricsAvailable"
+        text = f"nothing is lowered while metrics are {view.seen.state.value}: {detail}"
+        return ConditionValue(kind, False, Reason.METRICS_HOLD, text)
+    floor = view.floors.now
+    text = "sizes follow the SLO" if floor is None else f"sizes follow the SLO; {floor.sentence}"
+    if sizes.action is Action.HOLD:
+        held = reason_for(view, sizes)
+        text = f"{text}; held at {view.size} now, {held}: {held.meaning}"
+    return ConditionValue(kind, True, Reason.FOLLOWING_SLO, f"{text}{_sized_by_others(view)}")
+
+
+def _sized_by_others(view: View) -> str:
+    """An autoscaler on a Deployment of ours and Holdfast undo each other's sizes for ever."""
+    found = next((placement for placement in view.service.placements if placement.sized_by), None)
+    if found is None:
+        return ""
+    return f"; {found.sized_by} set the size of {found.deployment} last: if that is an autoscaler, remove it"
+
+
+def metrics_available(view: View) -> ConditionValue:
+    """Every signal is fresh."""
+    kind, seen = ConditionType.METRICS_AVAILABLE, view.seen
+    if seen.fresh:
+        return ALL_FRESH
+    if view.at_zero:
+        held = "" if view.left_at_zero else "; requests would be held and counted"
+        return ConditionValue(kind, True, Reason.METRICS_FRESH, f"no replica runs{held}")
+    return ConditionValue(kind, False, METRICS_REASONS[seen.state], seen.detail or f"metrics are {seen.state.value}")
+
+
+def capacity_available(view: View, sizes: Sizes) -> ConditionValue:
+    """Every wanted replica could be placed; unknown of those that were not asked for, because a write was refused."""
+    kind = ConditionType.CAPACITY_AVAILABLE
+    problem = _problem(view, capacity=True)
+    if problem is not None:
+        return ConditionValue(kind, False, problem.reason, problem.message)
+    if view.granted is not None:
+        return ConditionValue(kind, False, Reason.CAPACITY_LIMITED, view.granted.sentence)
+    for group in view.groups:
+        waiting = group.short or group.pending
+        if waiting and group.size:
+            said = waiting[0].detail or waiting[0].reason or "the scheduler found no node"
+            waits = len(group.short) + len(group.pending)
+            text = f"{waits} of {group.size} {group.accelerator} replicas wait for a node: {said}"
+            return ConditionValue(kind, False, _shortage(view, group.accelerator), text)
+    setback = _setback(view)
+    if setback is not None:
+        text = f"{setback.accelerator} is out ({setback.detail}), tried again at {_clock(setback.until)}"
+        return ConditionValue(kind, False, Reason.ACCELERATOR_UNAVAILABLE, text)
+    refused, pinned = _problem(view, capacity=False), view.spec.pinned_replicas
+    wanted = sizes.after if pinned is None else pinned
+    if refused is not None and refused.reason is Reason.APPLY_FAILED and view.size < wanted:
+        return ConditionValue(kind, None, refused.reason, refused.message)
+    return ALL_PLACED
+
+
+def _shortage(view: View, accelerator: str) -> Reason:
+    """Whether nodes are full, or none matches at all."""
+    option = next((option for option in view.considered if option.name == accelerator), None)
+    if option is not None and option.room.nodes == 0 and option.room.offering > 0:
+        return Reason.NO_MATCHING_NODES
+    return Reason.INSUFFICIENT_GPUS
+
+
+def reconciling(view: View) -> ConditionValue:
+    """What was decided is not yet what runs (kstatus)."""
+    kind = ConditionType.RECONCILING
+    if view.edited:
+        return ConditionValue(kind, True, Reason.SPEC_NOT_OBSERVED, "what the edited spec asks for is being written")
+    if not all(group.observed for group in view.groups):
+        return ConditionValue(kind, True, Reason.SPEC_NOT_OBSERVED, "Kubernetes has not taken up the last change yet")
+    broken = _broken(view)
+    if broken is not None:
+        reason, text = broken
+        return ConditionValue(kind, True, reason, f"{view.ready} of {view.size} replicas are ready; {text}")
+    rolling, paused = any(group.rolling_out for group in view.groups), _paused(view)
+    if rolling and (view.ready or paused):  # while none serves, it matters that they start
+        return ConditionValue(kind, True, Reason.ROLLOUT_UNDER_WAY, _rollout(view, paused))
+    if view.starting or rolling or (not view.size and not view.at_zero):
+        return ConditionValue(kind, True, Reason.REPLICAS_STARTING, f"{view.ready} of {view.size} replicas are ready")
+    return SETTLED
+
+
+def _rollout(view: View, paused: str) -> str:
+    if not paused:
+        return "replicas are being replaced"
+    resume = f"kubectl rollout resume -n {view.spec.key.namespace} deployment/{paused}"
+    return f"replicas are to be replaced once {paused} is no longer paused: {resume}"
+
+
+def _paused(view: View) -> str:
+    return next((placement.deployment for placement in view.service.placements if placement.paused), "")
+
+
+def stalled(view: View) -> ConditionValue:
+    """No waiting will help: somebody must act (kstatus), also where what was there before goes on serving."""
+    kind = ConditionType.STALLED
+    problem = _problem(view, capacity=False)
+    if problem is not None:
+        return ConditionValue(kind, True, problem.reason, problem.message)
+    setback = view.learned.setbacks.active(view.chosen.name, view.now)
+    if setback is not None and not view.ready and not view.at_zero:
+        lacking = setback.reason is Reason.INSUFFICIENT_GPUS
+        reason = _shortage(view, setback.accelerator) if lacking else setback.reason
+        return ConditionValue(kind, True, reason, f"{setback.accelerator}: {setback.detail}")
+    unknown = unknown_timezone(view.spec.schedules)
+    if unknown:
+        return ConditionValue(kind, True, Reason.TIMEZONE_UNKNOWN, unknown)
+    return NOT_STUCK
+
+
+def _problem(view: View, capacity: bool) -> ClusterProblem | None:
+    """The first problem that is (or is not) one of capacity, in a fixed order."""
+    if not view.service.problems:
+        return None
+    fitting = [problem for problem in view.service.problems if (problem.reason in CAPACITY_PROBLEMS) == capacity]
+    return min(fitting, key=lambda problem: (problem.reason, problem.message), default=None)
+
+
+def _setback(view: View) -> Setback | None:
+    """A setback of an accelerator that would be preferred to the one chosen, or of that one itself.
+
+    Where people hold the size at none, none is tried again.
+    """
+    if view.left_at_zero:
+        return None
+    return next((option.setback for option in view.considered if option.setback and not option.forbidden), None)
+
+
+def _clock(at: float) -> str:
+    return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%H:%M UTC")

@@ -1,0 +1,303 @@
+"""The sentences that condition, Event, log line and metric share: true in every case, for people woken at night."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from holdfast.api.quantities import format_duration
+from holdfast.api.reasons import Reason
+from holdfast.domain.decision import Action
+from holdfast.policy.estimate.demand import replicas_for
+from holdfast.policy.health.replicas import Group
+from holdfast.policy.sizing.proposal import Sizes
+from holdfast.policy.view import View
+
+MOST_NAMED = 3
+"""Replicas that a sentence names."""
+
+LEAST_SHOWN_RPS = 0.001
+"""A rate below this reads as none."""
+
+
+def describe(view: View, sizes: Sizes) -> str:
+    """Say what is expected, what a replica carries, what follows, and what bounded it."""
+    parts = (
+        ", ".join(filter(None, (_load(view), _backlog(view), _capacity(view)))),
+        _change(view, sizes),
+        _cause_of_switch(view, sizes),
+        _regular(view, sizes),
+        _replacements(view),
+        ailing(view),
+        _floor(view, sizes),
+        rests(view),
+        _caution(view, sizes),
+        _doubt(view, sizes),
+        *(bound.sentence for bound in sizes.bounds),
+    )
+    return "; ".join(filter(None, parts))
+
+
+def ailing(view: View) -> str:
+    """Which replicas hang, or which one lags, and what becomes of them; without times, which would change each tick."""
+    hangs, lag = view.learned.hangs, view.learned.lag
+    if lag.sure:
+        return f"{lag.name} answers late what others answer in time: {_removed(view, (lag.name,))}"
+    if not hangs.found:
+        return ""
+    one, named = len(hangs.found) == 1, hangs.found[:MOST_NAMED]
+    more = ", ..." if len(hangs.found) > MOST_NAMED else ""
+    told = f"{', '.join(named)}{more} {'holds' if one else 'hold'} requests and {'makes' if one else 'make'} no token"
+    if hangs.doubted:
+        return f"{told}, as most do: look for what they share (driver, storage, network, metrics), none is replaced"
+    return f"{told}: {_removed(view, named)}"
+
+
+def passed_over(view: View) -> str:
+    """Which replica lags and is not replaced, since another one was a while ago or nobody knows whether."""
+    lag, ready = view.learned.lag, {replica.name for replica in view.group.ready}
+    name = next((each for each in view.service.traffic.lagging if each in ready and each != lag.name), "")
+    if not name or not view.seen.fresh or not lag.quiet(view.now):
+        return ""
+    soon = "too soon after another, or after a start of the operator, to be replaced"
+    return f"{name} answers late what others answer in time, {soon}: look at its node, or {_command(view, (name,))}"
+
+
+def ailing_reason(view: View) -> Reason:
+    """Why Ready replicas count as none: one that lags is taken for it only where none hangs."""
+    return Reason.ENGINE_LAGGING if view.learned.lag.sure else Reason.ENGINE_HUNG
+
+
+def _removed(view: View, names: Sequence[str]) -> str:
+    removed = "it is removed" if len(names) == 1 else "they are removed"
+    command = _command(view, names)
+    if view.ailing_to_let_go:
+        return removed
+    return command if view.held_by_people else f"{removed} once others serve, or by {command}"
+
+
+def _command(view: View, names: Sequence[str]) -> str:
+    return f"kubectl delete pod -n {view.spec.key.namespace} {' '.join(names)}"
+
+
+def rests(view: View) -> str:
+    """That no replica is wanted, and what the next request waits for; without passing time.
+
+    What came while none ran, nobody may have seen: the size may have been pinned at none.
+    """
+    if not view.asleep:
+        return ""
+    usual = view.learned.cold_starts.p90_seconds
+    held = f"held {'' if usual is None else f'about {usual:.0f} s '}while a replica starts"
+    if not view.size:
+        return f"the next request is {held}"
+    return f"no request came for {format_duration(float(round(view.idle_seconds)))}, the next one is {held}"
+
+
+def rate(rps: float) -> str:
+    """A rate as people read it: one decimal, and two digits below one request a second."""
+    if rps < LEAST_SHOWN_RPS:
+        return "0"
+    return f"{rps:.1f}" if rps >= 0.95 else f"{rps:.2g}"
+
+
+def _load(view: View) -> str:
+    """What sizes are made for; with budget to spare that may be less than what arrives, which is then said."""
+    forecast = view.forecast
+    if forecast is None:
+        return "no load seen yet"
+    level, wanted, ahead = forecast.level_rps, forecast.wanted_rps, f"in the next {forecast.lead_seconds:.0f} s"
+    if not math.isfinite(wanted):
+        return "the load to expect is unknown"
+    if max(level, wanted) < LEAST_SHOWN_RPS:
+        return f"no requests arrive and none are expected {ahead}"
+    if forecast.bursts.rises:
+        known = f"(q={forecast.quantile:.2f}: bursts like the last {forecast.bursts.rises})"
+        return f"{rate(wanted)} req/s are sized for {ahead} {known}"
+    if wanted >= level:
+        return f"{rate(wanted)} req/s expected (q={forecast.quantile:.2f}) {ahead}"
+    lenient = f"(q={forecast.quantile:.2f}: the error budget has room)"
+    return f"{rate(level)} req/s arrive, {rate(wanted)} req/s are sized for {ahead} {lenient}"
+
+
+def _backlog(view: View) -> str:
+    forecast, late = view.forecast, math.ceil(view.backlog_requests) if math.isfinite(view.backlog_requests) else 0
+    if forecast is None or view.demand_rps is None or not view.demand_rps > forecast.wanted_rps:
+        return ""
+    return f"{late} {'request' if late == 1 else 'requests'} waiting too long"
+
+
+def _capacity(view: View) -> str:
+    belief = view.belief
+    if not belief.feasible:
+        return f"{view.chosen.name} cannot meet the objectives even without load"
+    if not math.isfinite(belief.rate_rps):
+        return f"what one {view.chosen.name} replica carries is not a finite number"
+    return f"{rate(belief.rate_rps)} req/s per {view.chosen.name} replica bound by {belief.rate.bound_by}"
+
+
+def _change(view: View, sizes: Sizes) -> str:
+    pair, name = view.chosen.pair, view.chosen.name
+    beside = () if pair is None else (pair.accelerator,)
+    names = dict.fromkeys((*beside, *(group.accelerator for group in view.others)))
+    others = [(other, view.part(other).size, _target(sizes, other)) for other in names]
+    told = [_move(other, before, after) for other, before, after in others if before or (other in beside and after)]
+    before, after = view.part(name).size, _target(sizes, name)
+    if told:
+        return ", ".join([_move(name, before, after), *told] if before or after else told)
+    if before == after:
+        return _replicas(after)
+    return f"{before} -> {_replicas(after)}{_price(view, after - before)}"
+
+
+def _move(accelerator: str, before: int, after: int) -> str:
+    return f"{accelerator} stays at {after}" if before == after else f"{accelerator} {before} -> {after}"
+
+
+def _replicas(count: int) -> str:
+    return f"{count} {'replica' if count == 1 else 'replicas'}"
+
+
+def _target(sizes: Sizes, accelerator: str) -> int:
+    return next((t.replicas for t in sizes.targets if t.accelerator == accelerator), 0)
+
+
+def _price(view: View, more: int) -> str:
+    cost = view.belief.option.cost_per_replica_hour
+    if cost is None or more == 0:
+        return ""
+    return f", ${abs(more) * cost:.2f}/h {'more' if more > 0 else 'less'}"
+
+
+def _cause_of_switch(view: View, sizes: Sizes) -> str:
+    old = _left(view) if sizes.action is Action.SWITCH else None
+    if old is None:
+        return ""
+    option = view.option(old.accelerator)
+    if option is None:
+        return f"{old.accelerator} is no longer listed"
+    setback = view.learned.setbacks.last(option.name)
+    if setback is not None:
+        return f"{option.name} could not be had ({setback.detail})"
+    if not option.belief.feasible:
+        return f"{option.name} cannot meet the objectives even without load"
+    if option.bounded:
+        return f"the spec allows {option.allowed} of the {option.replicas} {option.name} replicas that it takes"
+    if not option.fits:
+        return f"only {option.most} of the {option.replicas} {option.name} replicas that it takes can be had"
+    costs = view.chosen.cost_per_hour, option.cost_per_hour
+    if costs[0] is None or costs[1] is None:
+        return f"{view.chosen.name} is listed before {option.name}"
+    return f"for the same load {view.chosen.name} costs ${costs[0]:.2f}/h, {option.name} ${costs[1]:.2f}/h"
+
+
+def _regular(view: View, sizes: Sizes) -> str:
+    """Why some run on the dearer nodes."""
+    pair, floor = view.chosen.pair, view.spec.min_on_demand
+    if pair is None or not view.chosen.belief.option.spot or not _target(sizes, pair.accelerator):
+        return ""
+    return f"scaling.minOnDemand keeps {floor} off spot"
+
+
+def _replacements(view: View) -> str:
+    spare = view.spare
+    if not spare or view.demand_rps is None or not view.belief.feasible:
+        return ""
+    return f"{spare} of them in place of {'one' if spare == 1 else 'those'} that cannot serve"
+
+
+def _floor(view: View, sizes: Sizes) -> str:
+    """Why there are replicas that the load does not need, where no guard says so."""
+    least = view.least
+    idle = replicas_for(view.demand_rps or 0.0, view.belief.rate_rps) < least.replicas
+    if least.reason in (Reason.REQUESTS_HELD, Reason.ACTIVATOR_SILENT):
+        return least.sentence
+    return least.sentence if idle and sizes.after == least.replicas and least.reason not in sizes.limits else ""
+
+
+def _caution(view: View, sizes: Sizes) -> str:
+    """Why more stay than the forecast needs, where no guard says so."""
+    needed = _needed(view)
+    kept = needed < sizes.wanted <= view.group.baseline and not view.ailing_to_let_go
+    if view.forecast is None or not view.belief.feasible or not kept:
+        return ""
+    return f"{needed} would carry that, {sizes.wanted} also what the forecast may be wrong by"
+
+
+def _doubt(view: View, sizes: Sizes) -> str:
+    at_zero = not view.spec.min_replicas and not view.size
+    if at_zero or view.seen.fresh or Reason.METRICS_HOLD in sizes.limits or view.forecast is None:
+        return ""
+    return f"metrics are {view.seen.state.value}: what is visible may raise the size, nothing lowers it"
+
+
+def _needed(view: View) -> int:
+    """Replicas that the demand asks for, those in place of failing ones included."""
+    return max(view.chosen.replicas, view.waking, view.least.replicas) + view.spare
+
+
+HARD_BOUNDS = frozenset({Reason.BUDGET_LIMITED, Reason.CAPACITY_LIMITED, Reason.AT_MAXIMUM})
+
+
+def reason_for(view: View, sizes: Sizes) -> Reason:
+    """The one reason of a decision: what moved the size, or what kept it."""
+    if sizes.action is Action.CREATE:
+        return Reason.FIRST_SIZE
+    if sizes.action is Action.SWITCH:
+        return _switch_reason(view)
+    if sizes.action is Action.HOLD:
+        if view.asleep and not sizes.after:
+            return Reason.IDLE
+        return sizes.bounds[-1].reason if sizes.bounds else _steady_reason(view, sizes)
+    if sizes.action is Action.SCALE_UP:
+        return _up_reason(view, sizes)
+    return _down_reason(view, sizes)
+
+
+def _steady_reason(view: View, sizes: Sizes) -> Reason:
+    if not view.seen.fresh:
+        return Reason.METRICS_HOLD
+    if view.least.reason is Reason.ACTIVATOR_SILENT and sizes.after == view.least.replicas:
+        return Reason.ACTIVATOR_SILENT
+    return Reason.SCHEDULED_FLOOR if view.floor_rules and sizes.after == view.least.replicas else Reason.STEADY
+
+
+def _up_reason(view: View, sizes: Sizes) -> Reason:
+    least = view.least
+    if least.reason is Reason.REQUESTS_HELD or least.reason in sizes.limits or sizes.after <= least.replicas:
+        return least.reason
+    if _regular(view, sizes) and _target(sizes, view.chosen.name) <= view.part(view.chosen.name).size:
+        return Reason.AT_MINIMUM
+    if view.spare and _needed(view) - view.spare <= view.group.baseline:
+        if view.spare == view.lacking:
+            return Reason.ACCELERATOR_UNAVAILABLE
+        return ailing_reason(view) if view.group.ailing else Reason.ENGINE_FAILING
+    if view.forecast is not None and view.demand_rps is not None and view.demand_rps > view.forecast.wanted_rps:
+        return Reason.BACKLOG_TO_DRAIN
+    return Reason.FORECAST_ABOVE_CAPACITY
+
+
+def _down_reason(view: View, sizes: Sizes) -> Reason:
+    if view.asleep:
+        return Reason.IDLE
+    forced = [bound.reason for bound in sizes.bounds if bound.reason in HARD_BOUNDS]
+    if forced:
+        return forced[-1]
+    return ailing_reason(view) if view.ailing_to_let_go else Reason.DEMAND_BELOW_CAPACITY
+
+
+def _switch_reason(view: View) -> Reason:
+    """Why the accelerator that had most of the replicas is being left."""
+    old = _left(view)
+    option = None if old is None else view.option(old.accelerator)
+    if option is None:
+        return Reason.SWITCHING_ACCELERATOR
+    if view.learned.setbacks.last(option.name) is not None:
+        return Reason.ACCELERATOR_UNAVAILABLE
+    if not option.belief.feasible:
+        return Reason.SLO_INFEASIBLE
+    return Reason.SWITCHING_ACCELERATOR if option.fits or option.bounded else Reason.CAPACITY_LIMITED
+
+
+def _left(view: View) -> Group | None:
+    return max((group for group in view.others), key=lambda group: group.size, default=None)

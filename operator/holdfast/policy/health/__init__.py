@@ -1,0 +1,1 @@
+"""Which replicas are capacity, which are not, and which accelerators are in backoff."""

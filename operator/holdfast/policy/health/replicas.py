@@ -1,0 +1,152 @@
+"""Replicas of one accelerator as capacity: what serves, what will serve, and what will not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from holdfast.api.reasons import Reason
+from holdfast.domain.cluster import Placement, Replica, ReplicaPhase
+from holdfast.domain.snapshot import ServiceSnapshot
+from holdfast.domain.value import value
+from holdfast.policy.settings import PolicySettings
+
+
+@value
+class Group:
+    """All replicas of one accelerator; `size` is spec.replicas of its Deployment.
+
+    `pending` wait for a node and may still get one, `short` have waited longer than nodes take to come; `failing` will
+    not become capacity by waiting, nor will `stuck` ones that have been starting for too long. `ailing` ones are Ready
+    and hang, or lag: they serve nothing, or next to nothing in time.
+    """
+
+    accelerator: str
+    size: int = 0
+    exists: bool = False
+    observed: bool = True
+    rolling_out: bool = False
+    ready: tuple[Replica, ...] = ()
+    starting: tuple[Replica, ...] = ()
+    pending: tuple[Replica, ...] = ()
+    short: tuple[Replica, ...] = ()
+    failing: tuple[Replica, ...] = ()
+    stuck: tuple[Replica, ...] = ()
+    ailing: tuple[Replica, ...] = ()
+    draining: int = 0
+
+    @property
+    def coming(self) -> tuple[Replica, ...]:
+        """Capacity to come."""
+        return self.starting + self.pending
+
+    @property
+    def useless(self) -> tuple[Replica, ...]:
+        """Replicas that are neither capacity nor about to become it."""
+        return self.short + self.failing + self.stuck + self.ailing
+
+    @property
+    def useful(self) -> int:
+        """Replicas wanted of it that serve, or may come to; a useless one beyond them counts against none."""
+        return min(self.size, max(len(self.ready), self.size - len(self.useless)))
+
+    @property
+    def to_serve(self) -> int:
+        """Replicas with a node that serve, or are about to."""
+        return len(self.ready) + len(self.starting)
+
+    @property
+    def placed(self) -> int:
+        """Replicas that hold accelerators already, those that are leaving included."""
+        holding = (self.ready, self.starting, self.failing, self.stuck, self.ailing)
+        return sum(map(len, holding)) + self.draining
+
+    @property
+    def baseline(self) -> int:
+        """What a change starts from: spec.replicas, or what still runs where the Deployment is gone."""
+        return self.size if self.exists else len(self.ready) + len(self.coming)
+
+    @property
+    def in_place_of_failing(self) -> int:
+        """Replicas to run beside those that fail: as many as show that others would not.
+
+        Where none serves, more of the same would fail as well, but for those whose node fell silent. Each that fails
+        although one as new as it serves has one. While only the newest fail, a single one is tried, and none in the
+        middle of a rollout: it is the new revision that fails, and every further replica would be of it.
+        """
+        lost = self.failing + self.stuck
+        if not lost:
+            return 0
+        newest = max((replica.created_at for replica in self.ready), default=-math.inf)
+        single = sum(replica.created_at <= newest or replica.reason == Reason.NODE_LOST for replica in lost)
+        return max(single, 1 if self.ready and not self.rolling_out else 0)
+
+
+def group_on(groups: Iterable[Group], accelerator: str) -> Group:
+    """The group of one accelerator, an empty one where it has none."""
+    for group in groups:
+        if group.accelerator == accelerator:
+            return group
+    return Group(accelerator)
+
+
+def anything_starting(groups: tuple[Group, ...]) -> bool:
+    """Capacity is on its way, even if its pods do not exist yet."""
+    return any(group.coming or len(group.ready) + len(group.useless) < group.size for group in groups)
+
+
+def group_replicas(
+    service: ServiceSnapshot, now: float, settings: PolicySettings, ailing: frozenset[str] = frozenset()
+) -> tuple[Group, ...]:
+    """Group the replicas and Deployments of a service by accelerator, in order of names; `ailing` are no capacity."""
+    placements = {placement.accelerator: placement for placement in service.placements}
+    by_accelerator: dict[str, list[Replica]] = {name: [] for name in placements}
+    for replica in service.replicas:
+        by_accelerator.setdefault(replica.accelerator, []).append(replica)
+    return tuple(
+        _group(name, placements.get(name), by_accelerator[name], now, settings, ailing)
+        for name in sorted(by_accelerator)
+    )
+
+
+def _group(
+    name: str,
+    placement: Placement | None,
+    replicas: list[Replica],
+    now: float,
+    settings: PolicySettings,
+    ailing: frozenset[str],
+) -> Group:
+    found: dict[str, list[Replica]] = {}
+    for replica in sorted(replicas, key=_identity):
+        found.setdefault(_counts_as(replica, now, settings, ailing), []).append(replica)
+    draining = len(found.pop("draining", ()))
+    return Group(
+        accelerator=name,
+        size=max(0, placement.replicas) if placement else 0,
+        exists=placement is not None,
+        observed=placement is None or placement.observed,
+        rolling_out=placement is not None and placement.rolling_out,
+        draining=draining,
+        **{kind: tuple(those) for kind, those in found.items()},
+    )
+
+
+def _counts_as(replica: Replica, now: float, settings: PolicySettings, ailing: frozenset[str]) -> str:
+    """The field of a `Group` that a replica belongs to."""
+    phase = replica.phase
+    if phase is ReplicaPhase.READY:
+        return "ailing" if replica.name in ailing else "ready"
+    if phase is ReplicaPhase.STARTING:
+        return "starting" if now - _placed_at(replica) < settings.starting_seconds else "stuck"
+    if phase is ReplicaPhase.UNSCHEDULABLE:
+        return "pending" if now - replica.created_at < settings.provisioning_seconds else "short"
+    return "failing" if phase is ReplicaPhase.FAILING else "draining"
+
+
+def _identity(replica: Replica) -> tuple[float, str]:
+    return replica.created_at, replica.name
+
+
+def _placed_at(replica: Replica) -> float:
+    return replica.created_at if replica.scheduled_at is None else replica.scheduled_at

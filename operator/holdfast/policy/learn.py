@@ -1,0 +1,211 @@
+"""What one more look at a service teaches, before anything is decided."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.domain.service import BatchingLimits, ServiceSpec, Slo
+from holdfast.domain.snapshot import ServiceSnapshot, Timing
+from holdfast.policy.estimate import (
+    activator_misses,
+    cold_start,
+    forecast,
+    headroom,
+    length_mix,
+    replica_capacity,
+    scale_to_zero,
+    slo_budget,
+)
+from holdfast.policy.estimate.arrivals import Demand, arrived_requests, observe_arrivals
+from holdfast.policy.estimate.engine_model import EngineModel
+from holdfast.policy.estimate.evidence_window import Look, is_due, watch
+from holdfast.policy.estimate.fast_loops import FastLoops, watch_fast_loops
+from holdfast.policy.estimate.hardware import same_hardware
+from holdfast.policy.estimate.headroom import Headroom
+from holdfast.policy.estimate.length_mix import Lengths
+from holdfast.policy.estimate.replica_capacity import Capacity
+from holdfast.policy.estimate.retries import learn_retries
+from holdfast.policy.estimate.slo_budget import Budget, SloState, Verdicts
+from holdfast.policy.estimate.traffic import Seen
+from holdfast.policy.health.backoff import watch_setbacks
+from holdfast.policy.health.replicas import Group
+from holdfast.policy.health.stalled import Hangs
+from holdfast.policy.health.stragglers import Lag
+from holdfast.policy.memory import Learned, ServiceMemory
+from holdfast.policy.settings import PolicySettings
+
+THE_SPECS = BatchingLimits()
+"""Limits of a Deployment that has no others than its spec."""
+
+
+def learn(
+    known: ServiceMemory,
+    service: ServiceSnapshot,
+    seen: Seen,
+    groups: tuple[Group, ...],
+    hangs: Hangs,
+    lag: Lag,
+    starting: bool,
+    now: float,
+    timing: Timing,
+    settings: PolicySettings,
+    model: EngineModel,
+    awaited: str = "",
+) -> tuple[Learned, SloState]:
+    """Return what is known after this look, and where the objective stands.
+
+    `awaited` is the accelerator that others may still give something up of.
+    """
+    old, spec = known.learned, service.spec
+    ready = tuple(replica for group in groups for replica in group.ready)
+    started = ready + tuple(replica for group in groups for replica in group.ailing)
+    cold_starts = cold_start.watch_cold_starts(old.cold_starts, started, service.recalled.cold_start_seconds)
+    interval = seen.interval_seconds or 2.0 * max(timing.scrape_seconds, 0.0)
+    lead = cold_start.lead_seconds(cold_starts, timing, interval, settings)
+    arrived = arrived_requests(seen, old.retries.share)
+    arrivals = observe_arrivals(old.demand, seen, arrived, now, lead, _strained(seen, spec.slo))
+    lengths = length_mix.observe_lengths(old.lengths, seen, now)
+    verdicts = slo_budget.account(old.budget, seen, spec.slo, now)
+    held, judged = activator_misses.account(old.held, service.activator, verdicts, spec.slo, now)
+    state = slo_budget.slo_state(judged, spec.slo, now)
+    loops = watch_fast_loops(old.fast_loops, seen, now)
+    beliefs, look = _compare(
+        known, old, loops, service, seen, groups, starting, lengths, arrived, arrivals, verdicts.latest, now, model
+    )
+    before = known.spec or spec
+    setbacks = old.setbacks if before.generation == spec.generation else old.setbacks.after_edit(before, spec)
+    learned = Learned(
+        lead_seconds=lead,
+        cold_starts=cold_starts,
+        demand=arrivals,
+        residuals=forecast.learn_residuals(old.residuals, arrivals, lead),
+        retries=learn_retries(old.retries, seen, len(ready), now),
+        lengths=lengths,
+        budget=judged,
+        headroom=_headroom(known, old.headroom, service, seen, groups, starting, arrivals, verdicts, state),
+        capacity=beliefs,
+        look=look,
+        fast_loops=loops,
+        setbacks=watch_setbacks(setbacks, groups, now, settings, awaited, _spot(spec)),
+        hangs=hangs,
+        lag=lag,
+        idle=scale_to_zero.watch(old.idle, service, seen, now),
+        held=held,
+    )
+    return learned, state
+
+
+def with_history(
+    known: ServiceMemory, service: ServiceSnapshot, now: float, timing: Timing, settings: PolicySettings
+) -> ServiceMemory:
+    """Once after a start, as soon as Prometheus answers, what it remembers.
+
+    What was learned before that tells of less: Prometheus was away.
+    """
+    history, old = service.history, known.learned
+    if history is None:
+        return known
+    cold_starts = cold_start.watch_cold_starts(old.cold_starts, (), service.recalled.cold_start_seconds)
+    lead = cold_start.lead_seconds(cold_starts, timing, 2.0 * max(timing.scrape_seconds, 0.0), settings)
+    arrivals, residuals = forecast.recall(history, now, lead)
+    held, judged = activator_misses.from_history(history)
+    learned = replace(
+        old,
+        demand=arrivals,
+        residuals=residuals,
+        budget=slo_budget.budget_from_history(judged, service.spec.slo, now),
+        held=held,
+        idle=scale_to_zero.with_history(old.idle, history, now),
+    )
+    return replace(known, learned=learned)
+
+
+def _spot(spec: ServiceSpec) -> frozenset[str]:
+    return frozenset(option.name for option in spec.accelerators if option.spot)
+
+
+def _headroom(
+    known: ServiceMemory,
+    old: Headroom,
+    service: ServiceSnapshot,
+    seen: Seen,
+    groups: tuple[Group, ...],
+    starting: bool,
+    arrivals: Demand,
+    verdicts: Budget,
+    state: SloState,
+) -> Headroom:
+    old = headroom.recalled(service.recalled.quantile) if known.decided_at is None else old
+    level = arrivals.line.level_rps if arrivals.line else 0.0
+    frozen = known.limited or bool(service.traffic.lagging) or _engine_fault(seen, groups)
+    slo = service.spec.slo
+    adapted = headroom.adapt(old, verdicts, state, slo, level * slo.window_seconds, frozen, known.short)
+    return headroom.in_force(adapted, starting)
+
+
+def _strained(seen: Seen, slo: Slo) -> bool:
+    """More requests are refused or get their first token too late than the objective allows."""
+    return seen.late + seen.refused > 1.0 + slo.budget_share * (seen.started + seen.refused)
+
+
+def _engine_fault(seen: Seen, groups: tuple[Group, ...]) -> bool:
+    """Requests are lost to a broken engine: more headroom would not help."""
+    return seen.failed > seen.late + seen.refused or any(group.failing or group.ailing for group in groups)
+
+
+def _tuned(service: ServiceSnapshot) -> dict[str, BatchingLimits]:
+    """Limits by accelerator that replicas were started with beside the spec's; what is on trial is one replica's."""
+    in_force = {
+        placement.accelerator: placement.batching if placement.batching_before is None else placement.batching_before
+        for placement in service.placements
+    }
+    return {name: limits for name, limits in in_force.items() if limits != THE_SPECS}
+
+
+def _compare(
+    known: ServiceMemory,
+    old: Learned,
+    loops: FastLoops,
+    service: ServiceSnapshot,
+    seen: Seen,
+    groups: tuple[Group, ...],
+    starting: bool,
+    lengths: Lengths,
+    arrived: float,
+    arrivals: Demand,
+    verdicts: Verdicts,
+    now: float,
+    model: EngineModel,
+) -> tuple[Capacity, Look]:
+    """Beliefs about capacity, corrected where one kind of hardware served alone and undisturbed for long enough."""
+    beliefs = replica_capacity.believe(
+        old.capacity,
+        service.spec,
+        lengths,
+        seen,
+        model,
+        loops.accelerators,
+        _tuned(service),
+        service.measured,
+        service.recalled,
+    )
+    used = [group for group in groups if group.size > 0]
+    whole = not any(g.draining or g.useless for g in groups) and not (service.traffic.hung or service.traffic.lagging)
+    undisturbed = _alike(service.spec, used) and not starting and whole
+    since = now - seen.interval_seconds if known.decided_at is None else known.decided_at
+    passed = min(max(0.0, now - since), seen.interval_seconds)
+    serving = sum(len(group.ready) for group in used) if undisturbed else 0
+    look = watch(old.look, seen, arrived, verdicts, serving, passed, now, arrivals.steady_since)
+    if not undisturbed or not is_due(look, service.spec.key, now):
+        return beliefs, look
+    for name in (group.accelerator for group in used):
+        beliefs = replica_capacity.correct(beliefs, look, name, model, seen.steps_on(name), old.headroom.is_least)
+    return beliefs, Look(since=now, before=look.verdicts)
+
+
+def _alike(spec: ServiceSpec, used: list[Group]) -> bool:
+    """Replicas are of one accelerator, or of spot and regular nodes of the same hardware."""
+    if len(used) == 1:
+        return True
+    options = [option for group in used if (option := spec.accelerator(group.accelerator)) is not None]
+    return 0 < len(options) == len(used) and all(same_hardware(options[0], option) for option in options)

@@ -1,0 +1,231 @@
+"""What stands between a wanted size and the one that is taken: a list, in the order in which it is asked.
+
+A guard sees the proposal as the ones before it left it. Hard bounds come last, so that nothing moves a size past them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from holdfast.api.reasons import Reason
+from holdfast.domain.value import value
+from holdfast.policy.estimate.demand import replicas_for
+from holdfast.policy.placement.on_demand_pair import affordable
+from holdfast.policy.view import View
+
+MOST_TURNS = 2
+"""Changes of direction per lead time."""
+
+
+@value
+class Proposal:
+    """Replicas of the chosen accelerator and its pair now and as proposed; `elsewhere` there are others.
+
+    Whether there is room for both at one time is not asked here (policy.handover).
+    """
+
+    view: View
+    before: int
+    after: int
+    elsewhere: int = 0
+
+    def at(self, replicas: int) -> Proposal:
+        """Return the same with so many replicas."""
+        return Proposal(self.view, self.before, replicas, self.elsewhere)
+
+    @property
+    def lowers(self) -> bool:
+        """Capacity gets less: hung replicas are none, nor those without a node."""
+        return self.after < self.before and self.after < self.before - self.view.leaving.total()
+
+
+@value
+class Bound:
+    """The size a guard allows instead, and why."""
+
+    replicas: int
+    reason: Reason
+    sentence: str
+
+
+Guard = Callable[[Proposal], Bound | None]
+
+
+def prediction_is_finite(proposal: Proposal) -> Bound | None:
+    forecast, rate = proposal.view.forecast, proposal.view.belief.rate_rps
+    numbers = (rate,) if forecast is None else (rate, forecast.wanted_rps, forecast.releasable_rps)
+    if all(map(math.isfinite, numbers)):
+        return None
+    return Bound(proposal.before, Reason.PREDICTION_NOT_FINITE, "a prediction is not a finite number, the size is held")
+
+
+def size_is_observed(proposal: Proposal) -> Bound | None:
+    if all(group.observed for group in proposal.view.groups):
+        return None
+    return Bound(proposal.before, Reason.SPEC_NOT_OBSERVED, "the last change has not been taken up by Kubernetes yet")
+
+
+def metrics_are_fresh(proposal: Proposal) -> Bound | None:
+    seen = proposal.view.seen
+    if seen.fresh or not proposal.lowers:
+        return None
+    sentence = f"nothing is lowered while metrics are {seen.state.value}: {seen.detail or 'see MetricsAvailable'}"
+    return Bound(proposal.before, Reason.METRICS_HOLD, sentence)
+
+
+def most_replicas_move(proposal: Proposal) -> Bound | None:
+    """What hung engines are asked is not seen, and where most look hung the picture may be wrong as well."""
+    if not proposal.lowers or not proposal.view.learned.hangs.doubted:
+        return None
+    return Bound(proposal.before, Reason.ENGINE_HUNG, "nothing is lowered while most replicas seem to hang")
+
+
+def no_rollout_runs(proposal: Proposal) -> Bound | None:
+    if not proposal.lowers or not any(group.rolling_out for group in proposal.view.groups):
+        return None
+    return Bound(proposal.before, Reason.ROLLOUT_UNDER_WAY, "nothing is lowered while replicas are being replaced")
+
+
+def nothing_starts(proposal: Proposal) -> Bound | None:
+    if not proposal.lowers or not proposal.view.starting:
+        return None
+    return Bound(proposal.before, Reason.REPLICAS_STARTING, "nothing is lowered while replicas are starting")
+
+
+def nothing_burns(proposal: Proposal) -> Bound | None:
+    if not proposal.lowers or not proposal.view.slo.burning:
+        return None
+    return Bound(proposal.before, Reason.BUDGET_BURNING, "nothing is lowered while the error budget burns")
+
+
+def held_long_enough(proposal: Proposal) -> Bound | None:
+    """Fewer replicas must have been enough for as long as it takes to have one back."""
+    view = proposal.view
+    if not proposal.lowers or view.asleep:  # an idle time is longer, and not even one request came in it
+        return None
+    peaks, hold = view.peaks, view.hold_seconds
+    covered = peaks.covered_seconds(view.now)
+    if covered < hold:
+        return Bound(proposal.before, Reason.DOWN_HOLD, f"fewer must do for {hold:.0f} s, watched for {covered:.0f} s")
+    needed = replicas_for(peaks.rate_rps, view.belief.rate_rps) + view.spare
+    if needed <= proposal.after:
+        return None
+    sentence = f"up to {peaks.rate_rps:.1f} req/s were reckoned with in the last {hold:.0f} s"
+    return Bound(min(proposal.before, needed), Reason.DOWN_HOLD, sentence)
+
+
+def no_floor_is_near(proposal: Proposal) -> Bound | None:
+    """What a schedule asks for within the hold time would not be back by then."""
+    floor = proposal.view.floors.kept
+    if not proposal.lowers or floor is None or proposal.after >= floor.replicas:
+        return None
+    return Bound(min(proposal.before, floor.replicas), Reason.SCHEDULED_FLOOR, floor.sentence)
+
+
+def direction_is_steady(proposal: Proposal) -> Bound | None:
+    view = proposal.view
+    if not proposal.lowers or view.forecast is None:
+        return None
+    turns = [at for at in view.turns.at if view.now - at <= view.forecast.lead_seconds]
+    if len(turns) < MOST_TURNS:
+        return None
+    sentence = f"the size changed direction {len(turns)} times within one lead time"
+    return Bound(proposal.before, Reason.FLAP_LIMITED, sentence)
+
+
+def step_is_bounded(proposal: Proposal) -> Bound | None:
+    total = proposal.before + proposal.elsewhere
+    most = max(2 * total, total + 4) - proposal.elsewhere
+    if proposal.after <= most:
+        return None
+    return Bound(most, Reason.STEP_LIMITED, f"{proposal.after} wanted, {most} at most in one step")
+
+
+def accelerators_can_be_had(proposal: Proposal) -> Bound | None:
+    """Replicas that found no node show that more of them would not either."""
+    view, short = proposal.view, len(proposal.view.own.short)
+    if not short or proposal.after <= proposal.before:
+        return None
+    gain = view.belief.rate_rps
+    sentence = f"{short} of those wanted find no free {view.chosen.name}, one more would carry {gain:.1f} req/s"
+    return Bound(proposal.before, Reason.CAPACITY_LIMITED, sentence)
+
+
+def within_what_others_leave(proposal: Proposal) -> Bound | None:
+    """Where accelerators are short for several services, others come first; nothing that forbids lowering is asked.
+
+    What must stay all the same was reckoned with when they were shared out.
+    """
+    granted, pair = proposal.view.granted, proposal.view.chosen.pair
+    if granted is None:
+        return None
+    most = granted.replicas + (0 if pair is None else pair.share(proposal.after))  # of which nothing was asked
+    return None if proposal.after <= most else Bound(most, Reason.CAPACITY_LIMITED, granted.sentence)
+
+
+def at_least_the_minimum(proposal: Proposal) -> Bound | None:
+    """Where others come first, what serves elsewhere is part of it: more would be taken from them."""
+    least, only_hung = proposal.view.least, not proposal.lowers and proposal.after < proposal.before
+    here = least.replicas if proposal.view.granted is None else least.replicas - proposal.elsewhere
+    return None if proposal.after >= here or only_hung else Bound(here, least.reason, least.sentence)
+
+
+def at_most_the_maximum(proposal: Proposal) -> Bound | None:
+    most = proposal.view.spec.max_replicas
+    if proposal.after <= most:
+        return None
+    return Bound(most, Reason.AT_MAXIMUM, f"{proposal.after} wanted, scaling.max is {most}")
+
+
+def within_the_accelerators_maximum(proposal: Proposal) -> Bound | None:
+    option, pair = proposal.view.belief.option, proposal.view.chosen.pair
+    own = proposal.after - (0 if pair is None else pair.share(proposal.after))
+    if option.max_replicas is None or own <= option.max_replicas:
+        return None
+    most = option.max_replicas if pair is None else pair.total(option.max_replicas)
+    sentence = f"{own} wanted, {option.name} may have {option.max_replicas}"
+    return Bound(min(proposal.after, most), Reason.AT_MAXIMUM, sentence)
+
+
+def within_the_budget(proposal: Proposal) -> Bound | None:
+    spec, chosen = proposal.view.spec, proposal.view.chosen
+    if spec.max_cost_per_hour is None:
+        return None
+    most = affordable(chosen.belief.option, chosen.pair, spec.max_cost_per_hour)
+    if most is None or proposal.after <= most:
+        return None
+    sentence = f"{proposal.after} wanted, budget.maxCostPerHour ${spec.max_cost_per_hour:g} pays for {most}"
+    return Bound(most, Reason.BUDGET_LIMITED, sentence)
+
+
+GUARDS: tuple[Guard, ...] = (
+    prediction_is_finite,
+    size_is_observed,
+    metrics_are_fresh,
+    most_replicas_move,
+    no_rollout_runs,
+    nothing_starts,
+    nothing_burns,
+    held_long_enough,
+    no_floor_is_near,
+    direction_is_steady,
+    accelerators_can_be_had,
+    step_is_bounded,
+    within_what_others_leave,
+    at_least_the_minimum,
+    at_most_the_maximum,
+    within_the_accelerators_maximum,
+    within_the_budget,
+)
+
+
+def apply_guards(proposal: Proposal, guards: tuple[Guard, ...] = GUARDS) -> tuple[Proposal, tuple[Bound, ...]]:
+    """Ask every guard in order; return what is left of the proposal, and those that changed it."""
+    bounds = []
+    for guard in guards:
+        bound = guard(proposal)
+        if bound is not None and bound.replicas != proposal.after:
+            bounds.append(bound)
+            proposal = proposal.at(bound.replicas)
+    return proposal, tuple(bounds)

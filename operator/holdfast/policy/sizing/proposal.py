@@ -1,0 +1,50 @@
+"""How many replicas of the chosen accelerator a service proposes, and what became of the proposal."""
+
+from __future__ import annotations
+
+from holdfast.api.reasons import Reason
+from holdfast.domain.decision import Action, PlacementTarget
+from holdfast.domain.value import value
+from holdfast.policy.estimate.demand import replicas_for
+from holdfast.policy.sizing.guards import Bound
+from holdfast.policy.view import View
+
+
+@value
+class Sizes:
+    """What every accelerator's size becomes, and what bounded it.
+
+    `wanted` replicas of the chosen accelerator were proposed before the guards, `goal` are to run of it in the end.
+    """
+
+    action: Action
+    before: int
+    after: int
+    wanted: int
+    goal: int
+    bounds: tuple[Bound, ...]
+    targets: tuple[PlacementTarget, ...]
+
+    @property
+    def limits(self) -> frozenset[Reason]:
+        return frozenset([bound.reason for bound in self.bounds])
+
+
+def propose(view: View) -> int:
+    """Replicas of the chosen accelerator, before any guard.
+
+    More at once when the demand asks for it; fewer only when they also carry what the estimate may be wrong by. Hung
+    ones first make room: they take their share of the requests, and accelerators.
+    """
+    before, spare = view.group.baseline, view.spare
+    if view.asleep:
+        return 0
+    if view.ailing_to_let_go:
+        return before - view.leaving.total()
+    if view.forecast is None or view.demand_rps is None or not view.belief.feasible:
+        return max(before, view.chosen.replicas, view.waking, view.least.replicas + spare)
+    needed = max(view.chosen.replicas, view.waking, view.least.replicas) + spare
+    if needed >= before:
+        return needed
+    safe = replicas_for(view.forecast.releasable_rps, view.belief.rate_rps) + spare
+    return min(before, max(needed, safe))

@@ -1,0 +1,1 @@
+"""From the replicas that run to those that were allocated: what starts and what is removed now."""

@@ -1,0 +1,119 @@
+"""Sizes that people have taken into their own hands: pinned, or only recommended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from holdfast.api.reasons import Reason
+from holdfast.domain.decision import Action, PlacementTarget, Verdict
+from holdfast.domain.service import AcceleratorOption
+from holdfast.policy.allocation.pinned_size import share_out
+from holdfast.policy.health.replicas import Group
+from holdfast.policy.transition.make_before_break import growing, staying
+from holdfast.policy.transition.migration import pinned_move
+from holdfast.policy.transition.sizes import target
+from holdfast.policy.view import View
+
+
+def pinned_verdict(view: View, pinned: int) -> Verdict:
+    """Exactly that many replicas, on the accelerators in use as they are, the preferred one taking the difference.
+
+    Where its max or the budget has no room for that, others take it; where none has, fewer run. What serves elsewhere
+    goes as these come, but where others would get its places.
+    """
+    goal = pinned_goal(view, pinned)
+    told = pinned_sentence(pinned, sum(goal.values()))
+    if not all(group.observed for group in view.groups):
+        return Verdict(Action.HOLD, Reason.PINNED, told, current_targets(view))
+    sizes = _as_they_are(view, goal) if view.stands else _next(view, goal)
+    targets = tuple(
+        target(view, view.group_of(name), replicas)
+        for name, replicas in sizes.items()
+        if replicas or view.group_of(name).size
+    )
+    beyond = any(replicas > goal.get(name, 0) for name, replicas in sizes.items())
+    waits = "those that serve elsewhere go as others come" if beyond else ""
+    message = "; ".join(filter(None, (_change(targets), told, waits)))
+    return Verdict(_action(view, sizes), Reason.PINNED, message, targets)
+
+
+def _next(view: View, goal: Mapping[str, int]) -> dict[str, int]:
+    """The sizes on the way to the goal."""
+    move = pinned_move(view, goal)
+    return {group.accelerator: 0 for group in view.groups if group.exists} | growing(move, staying(move))
+
+
+def _as_they_are(view: View, goal: Mapping[str, int]) -> dict[str, int]:
+    """The sizes, with no more of what is left than stand for those that lack, and next ones as far as there is room."""
+    here = [group for group in view.groups if group.accelerator in goal]
+    lacking, sizes = sum(goal.values()) - sum(len(group.ready) for group in here), dict[str, int]()
+    for group in (group for group in view.groups if group not in here and group.exists):
+        sizes[group.accelerator] = min(group.size, max(0, lacking - sum(sizes.values())))
+    room = max(view.spec.max_replicas, sum(goal.values())) - sum(sizes.values())
+    for group in here:
+        sizes[group.accelerator] = min(group.size, goal[group.accelerator], max(len(group.ready), room))
+        room -= sizes[group.accelerator]
+    return sizes
+
+
+def _change(targets: Sequence[PlacementTarget]) -> str:
+    sizes = [(each.accelerator, each.observed_replicas or 0, each.replicas) for each in targets]
+    moved = [f"{name} {before} -> {after}" for name, before, after in sizes if before != after]
+    if len(targets) > 1:
+        return ", ".join(moved)
+    return "".join(f"{before} -> {after} replicas" for _, before, after in sizes if before != after)
+
+
+def pinned_goal(view: View, pinned: int) -> dict[str, int]:
+    """How so many replicas are shared out, where the max of an accelerator or the budget has no room maybe fewer."""
+    used = {group.accelerator: _in_use(view, group) for group in view.groups}
+    out = {option.name for option in view.considered if view.is_out(option.name)}
+    return share_out(view.spec, used, _order(view, used), pinned, out)
+
+
+def _in_use(view: View, group: Group) -> int:
+    """Replicas of it; of what could not be had a short while ago those that serve: others take over from the rest."""
+    return min(group.size, len(group.ready)) if view.is_out(group.accelerator) else group.size
+
+
+def _order(view: View, used: Mapping[str, int]) -> list[AcceleratorOption]:
+    """Who takes more replicas first: the accelerators in use as listed, then the one chosen, then the best others."""
+    listed = sorted(view.considered, key=lambda o: o.index)
+    first = [option for option in listed if used.get(option.name) and not view.is_out(option.name)]
+    others = sorted(view.considered, key=lambda o: (view.is_out(o.name), o is not view.chosen, o.rank))
+    return [option.belief.option for option in (*first, *(other for other in others if other not in first))]
+
+
+def _action(view: View, sizes: dict[str, int]) -> Action:
+    if sizes and not any(group.exists for group in view.groups):
+        return Action.CREATE
+    if all(view.group_of(name).size == replicas for name, replicas in sizes.items()):
+        return Action.HOLD
+    after = sum(sizes.values())
+    if after == view.size:
+        return Action.SWITCH
+    return Action.SCALE_UP if after > view.size else Action.SCALE_DOWN
+
+
+def recommend_verdict(view: View) -> Verdict:
+    """Nothing moves; a new service starts at scaling.min, or at a schedule's floor, on the first accelerator.
+
+    What that one has no room for, by its max or the budget, the next one takes.
+    """
+    message = "mode is Recommend, nothing is moved: see status.recommendation"
+    if any(group.exists for group in view.groups):
+        return Verdict(Action.HOLD, Reason.RECOMMEND, message, current_targets(view))
+    first = share_out(view.spec, {}, view.spec.accelerators, view.least.replicas)
+    targets = tuple(PlacementTarget(name, replicas) for name, replicas in first.items() if replicas)
+    return Verdict(Action.CREATE, Reason.RECOMMEND, message, targets)
+
+
+def current_targets(view: View) -> tuple[PlacementTarget, ...]:
+    """The sizes as they are."""
+    return tuple(target(view, group, group.size) for group in view.groups if group.size)
+
+
+def pinned_sentence(pinned: int, given: int) -> str:
+    """Who holds the size, and how many of so many replicas can be had."""
+    fewer = "" if given == pinned else f"; the accelerators' max and the budget leave room for {given} of them"
+    return f"spec.replicas pins the size at {pinned}, remove it to resume SLO scaling{fewer}"

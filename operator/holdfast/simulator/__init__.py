@@ -1,1 +1,0 @@
-"""vLLM replicas without a GPU."""

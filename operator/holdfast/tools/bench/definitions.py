@@ -1,0 +1,200 @@
+"""Every figure's formula, once, over raw records of requests.
+
+| figure | of a request |
+|---|---|
+| TTFT | first event with text - sent |
+| ITL | every gap between events with text |
+| TPOT | (E2E - TTFT) / (tokens - 1) |
+| E2E | last event with text - sent |
+
+Where other tools differ is told in docs/bench.md. A figure that a request does not have is NaN, never 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.domain.benchmark import tokens_per_dollar as tokens_per_dollar  # the operator asks for it too
+from holdfast.enginemodel.catalog import ModelShape
+from holdfast.tools.bench.records import Outcome, Record, impossible
+
+Floats = npt.NDArray[np.float64]
+Figure = Callable[[Record], float]
+"""A figure of one request; NaN where it has none."""
+
+GOOD = "good"
+
+
+class Missed(StrEnum):
+    """Why a finished request is not good."""
+
+    TTFT = "late_ttft"
+    TPOT = "late_tpot"
+    E2E = "late_e2e"
+    IMPOSSIBLE = "impossible_times"
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Bounds in seconds that a good request keeps, each of them; None is no bound."""
+
+    ttft_seconds: float | None = None
+    tpot_seconds: float | None = None
+    e2e_seconds: float | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is asked for but an answer."""
+        return self == Slo()
+
+
+def ttft_seconds(record: Record) -> float:
+    """Time to first token: from sending to the first event that carries text.
+
+    Sending includes the connection where a new one is opened, as in vLLM's `bench serve` and AIPerf. Events without
+    text (the role of a chat, pings) do not count; in vLLM's client, AIPerf and LLMPerf the first chunk does.
+    """
+    return record.token_at[0] - record.sent_at if record.token_at else math.nan
+
+
+def itl_seconds(record: Record) -> Floats:
+    """Inter-token latencies: every gap between events with text, as in vLLM's `bench serve` and Inference Perf.
+
+    One figure per gap, not one per request. An event with several tokens makes one gap, which is what a reader sees.
+    """
+    return np.diff(np.asarray(record.token_at, np.float64))
+
+
+def e2e_seconds(record: Record) -> float:
+    """End-to-end latency: from sending to the last event with text, as in vLLM's `bench serve`."""
+    return record.token_at[-1] - record.sent_at if record.token_at else math.nan
+
+
+def tpot_seconds(record: Record) -> float:
+    """Time per output token: (E2E - TTFT) / (tokens - 1), as in vLLM's `bench serve`, AIPerf and Inference Perf.
+
+    NaN for an answer of one token. GuideLLM divides by all tokens from sending on, so that its figure holds the TTFT.
+    """
+    if record.output_tokens < 2 or not record.token_at:
+        return math.nan
+    return (record.token_at[-1] - record.token_at[0]) / (record.output_tokens - 1)
+
+
+def interactivity(record: Record) -> float:
+    """Output tokens per second that one user sees once the answer flows: 1 / TPOT (AIPerf, InferenceMAX)."""
+    tpot = tpot_seconds(record)
+    return 1.0 / tpot if tpot > 0.0 else math.nan
+
+
+def verdict(record: Record, slo: Slo) -> str:
+    """`good`, or the one cause that this request is badput for.
+
+    Good: finished, and each bound of the SLO kept (TTFT <= a, TPOT <= b, E2E <= c). An answer of one token has no TPOT
+    and cannot miss it (as in vLLM's `bench serve`). The first cause counts: how it ended, then TTFT, TPOT, E2E.
+    """
+    if record.outcome is not Outcome.FINISHED:
+        return record.outcome
+    if impossible(record) or not record.token_at:
+        return Missed.IMPOSSIBLE
+    bounds = (
+        (Missed.TTFT, ttft_seconds(record), slo.ttft_seconds),
+        (Missed.TPOT, tpot_seconds(record), slo.tpot_seconds),
+        (Missed.E2E, e2e_seconds(record), slo.e2e_seconds),
+    )
+    return next((missed for missed, seconds, bound in bounds if bound is not None and seconds > bound), GOOD)
+
+
+def verdicts(records: Iterable[Record], slo: Slo) -> Counter[str]:
+    """Requests by `good` and by cause of badput; they add up to ALL requests, refused and failed ones included."""
+    return Counter(str(verdict(record, slo)) for record in records)
+
+
+def attainment(counts: Mapping[str, int]) -> float:
+    """Good requests / ALL requests that arrived; NaN without any.
+
+    Inference Perf's share is over successful requests alone: there a server that refuses most looks perfect.
+    """
+    total = sum(counts.values())
+    return counts.get(GOOD, 0) / total if total else math.nan
+
+
+def timed(records: Iterable[Record]) -> list[Record]:
+    """The requests that latencies are told of: finished, and possible on one clock."""
+    return [
+        record
+        for record in records
+        if record.outcome is Outcome.FINISHED and record.token_at and not impossible(record)
+    ]
+
+
+def span_seconds(records: Sequence[Record]) -> float:
+    """From the first sending to the last event of any request: what rates of a whole run are divided by.
+
+    vLLM's `bench serve` divides by the same wall time of the run.
+    """
+    sane = [record for record in records if not impossible(record)]
+    if not sane:
+        return math.nan
+    return max(record.ended_at for record in sane) - min(record.sent_at for record in sane)
+
+
+def tokens_within(records: Iterable[Record], begin: float, end: float) -> float:
+    """Output tokens that arrived in [begin, end), of any request however it ended.
+
+    Where events carry several tokens, each stands for an equal share of its answer's.
+    """
+    total = 0.0
+    for record in records:
+        if record.token_at and not impossible(record):
+            first, last = np.searchsorted(np.asarray(record.token_at), (begin, end))
+            total += (last - first) * max(record.output_tokens, 1) / len(record.token_at)
+    return total
+
+
+def prompt_tokens_within(records: Iterable[Record], begin: float, end: float) -> int:
+    """Prompt tokens of answered requests whose first token came in [begin, end): by then the prompt was computed."""
+    return sum(record.prompt_tokens for record in timed(records) if begin <= record.token_at[0] < end)
+
+
+def finished_within(records: Iterable[Record], begin: float, end: float) -> int:
+    """Requests whose answer was complete in [begin, end), whenever they arrived: what an endpoint carries.
+
+    Counted by arrival, answers that overload puts off until after its end would look as if they had been in time.
+    """
+    return sum(record.outcome is Outcome.FINISHED and begin <= record.ended_at < end for record in records)
+
+
+def kv_bytes_per_token(model: ModelShape) -> float:
+    """Bytes of KV cache that a token takes: 2 x layers x KV heads x head dimension x bytes of an element."""
+    return model.kv_bytes_per_token
+
+
+def peak_resident_tokens(records: Iterable[Record]) -> float:
+    """The most tokens in the KV cache at once, seen from outside: prompts and answers so far of open answers.
+
+    A prompt counts from its first token on and an answer until its end, so this is what an engine at least held;
+    prompts that share a prefix are counted each.
+    """
+    changes: list[tuple[float, float]] = []
+    for record in records:
+        if not record.token_at or impossible(record):
+            continue
+        share = max(record.output_tokens, 1) / len(record.token_at)
+        changes.append((record.token_at[0], record.prompt_tokens + share))
+        changes += [(moment, share) for moment in record.token_at[1:]]
+        changes.append((record.token_at[-1], -(record.prompt_tokens + share * len(record.token_at))))
+    # What ends at a moment goes last: the token that ends an answer was in the cache with all others.
+    changes.sort(key=lambda change: (change[0], -change[1]))
+    return float(max(np.cumsum([tokens for _, tokens in changes]), default=0.0))
+
+
+def percentile(values: Floats, share: float) -> float:
+    """Percentile with linear interpolation between neighbours (numpy's default and vLLM's); NaN of nothing."""
+    return float(np.quantile(values, share)) if len(values) else math.nan

@@ -1,0 +1,318 @@
+"""The options of `holdfast bench`: checked, and turned into an endpoint, a load and a generator."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from holdfast.api.quantities import parse_duration_seconds, parse_percent
+from holdfast.enginemodel.catalog import ACCELERATORS, AcceleratorShape, ModelShape, find_accelerator, find_model
+from holdfast.tools.bench.definitions import Slo
+from holdfast.tools.bench.load_generator import Api, Endpoint, Prompts
+from holdfast.tools.bench.workload import MOST_REQUESTS, MOST_TOKENS, Step
+from holdfast.twin.scenario import BadInput
+from holdfast.twin.traces import FORMATS
+
+KEYS = ("HOLDFAST_API_KEY", "OPENAI_API_KEY")
+AUTO = "auto"
+PICTURES = (".html", ".png")
+_BOUNDS = ("ttft", "tpot", "e2e")
+
+
+def add_endpoint(parser: argparse.ArgumentParser) -> None:
+    """Add where requests go and how they are put: what `endpoint_of` reads."""
+    where = parser.add_argument_group("endpoint")
+    where.add_argument("--url", type=_url, help="of an OpenAI-compatible server, with or without /v1")
+    where.add_argument("--model", default="", help="name to ask for (default: the one that is served)")
+    where.add_argument("--api", type=Api, choices=list(Api), default=Api.COMPLETIONS, help="default: completions")
+    where.add_argument("--api-key-file", type=Path, help=f"file with the key (default: from {' or '.join(KEYS)})")
+    where.add_argument("--ca-file", type=Path, help="certificates to trust for https")
+    where.add_argument("--timeout", type=some_time_option, default=600.0, help="of one request (default 600s)")
+    where.add_argument(
+        "--prompts",
+        type=Prompts,
+        choices=list(Prompts),
+        default=Prompts.WORDS,
+        help="words or token ids (default words)",
+    )
+    where.add_argument(
+        "--no-ignore-eos", action="store_true", help="let the model end its answers; needed where ignore_eos is unknown"
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add all of them."""
+    add_endpoint(parser)
+    _add_load(parser)
+    _add_counting(parser)
+    out = parser.add_argument_group("what is written")
+    out.add_argument(
+        "--json", nargs="?", const="-", metavar="FILE", help="all figures; without FILE to standard output"
+    )
+    add_plot(out)
+    out.add_argument(
+        "--summary",
+        type=Path,
+        metavar="FILE",
+        help="the result, or why there is none, in 4 KiB of JSON; exit 0 then says that it was measured",
+    )
+    out.add_argument(
+        "--records", type=Path, metavar="FILE.jsonl", help="what came of each request, with every token's time"
+    )
+
+
+def add_plot(out: argparse._ArgumentGroup) -> None:
+    """Add --plot, a list of files that is empty where it is not given."""
+    told = "a page, or its picture alone; may be repeated, for both"
+    out.add_argument("--plot", type=picture_option, action="append", default=[], metavar="FILE.html|.png", help=told)
+
+
+def _add_load(parser: argparse.ArgumentParser) -> None:
+    load = parser.add_argument_group("load: one of the first eight")
+    load.add_argument("--rate", type=positive_option, metavar="RPS", help="requests per second")
+    load.add_argument("--steps", type=_steps, metavar="0s=2,60s=10", help="requests per second from each moment on")
+    load.add_argument("--trace", type=Path, metavar="FILE", help="arrivals and lengths as recorded")
+    load.add_argument("--concurrency", type=whole_option, metavar="N", help="so many at a time: the next when one ends")
+    load.add_argument(
+        "--latency", type=whole_option, metavar="BATCH", help="offline: one batch after another, as vLLM's latency"
+    )
+    load.add_argument("--throughput", action="store_true", help="offline: all at once, as vLLM's throughput")
+    load.add_argument("--sweep", action="store_true", help="find saturation and operating range, from --rate on")
+    load.add_argument(
+        "--sweep-trials", type=whole_option, default=16, metavar="N", help="rates tried at most (default 16)"
+    )
+    load.add_argument("--from", dest="source", type=Path, metavar="FILE.jsonl", help="no load: figures of --records")
+    load.add_argument("--cv", type=cv_option, default=1.0, help="of the gaps: 1 Poisson, above it gamma (default 1)")
+    load.add_argument("--ramp", action="store_true", help="straight lines between the steps")
+    load.add_argument("--format", choices=sorted(FORMATS), default="csv", help="of the trace (default csv)")
+    load.add_argument("--speed", type=positive_option, default=1.0, help="play the trace so many times as fast")
+    load.add_argument(
+        "--trace-start", type=duration_option, default=0.0, metavar="DURATION", help="begin so far into the trace"
+    )
+    add_lengths(load)
+    load.add_argument("--duration", type=some_time_option, metavar="DURATION", help="of arrivals (default 60s)")
+    load.add_argument("--requests", type=requests_option, metavar="N", help="end after so many")
+    load.add_argument(
+        "--drain", type=duration_option, default=60.0, help="wait so long for the last answers (default 60s)"
+    )
+    load.add_argument("--seed", type=seed_option, default=1, help="repeats lengths and moments; prompts are always new")
+    load.add_argument(
+        "--generator",
+        choices=("holdfast", "vllm"),
+        default="holdfast",
+        help="who sends: this client, or vllm bench serve",
+    )
+    load.add_argument("--tokenizer", default="", help="--generator vllm: a model's name or folder (default: the model)")
+
+
+def add_lengths(load: argparse._ArgumentGroup) -> None:
+    """Add what `loads.lengths_of` reads; --format is that of the trace."""
+    load.add_argument("--prompt-tokens", type=tokens_option, help="mean prompt (default 512)")
+    load.add_argument("--output-tokens", type=tokens_option, help="mean answer (default 128)")
+    load.add_argument(
+        "--length-cv", type=_share_or_more, default=0.0, help="spread of both: deviation / mean (default 0)"
+    )
+    load.add_argument("--lengths", type=Path, metavar="FILE", help="draw lengths from a trace of --format")
+
+
+def _add_counting(parser: argparse.ArgumentParser) -> None:
+    counting = parser.add_argument_group("what counts")
+    counting.add_argument(
+        "--slo", type=slo_option, default=Slo(), metavar="ttft=500ms,tpot=30ms,e2e=20s", help="a good request"
+    )
+    counting.add_argument(
+        "--objective", type=percent_option, default=0.99, help="share of good ones wanted (default 99%%)"
+    )
+    counting.add_argument("--warm-up", type=_cut, default=None, help="left out at the beginning: auto (default) or 30s")
+    counting.add_argument("--cool-down", type=_cut, default=None, help="left out at the end: auto (default) or 30s")
+    counting.add_argument(
+        "--max-client-lag",
+        type=duration_option,
+        default=0.005,
+        help="refuse the result of a slower client (default 5ms)",
+    )
+    counting.add_argument(
+        "--cost-per-hour", type=positive_option, metavar="DOLLARS", help="of the endpoint: tokens per dollar"
+    )
+    counting.add_argument(
+        "--accelerator", type=_accelerator, metavar="NAME", help="of the endpoint: compute- or memory-bound (h100, ...)"
+    )
+    counting.add_argument(
+        "--kv-model", type=_kv_model, metavar="MODEL", help="bytes of its KV cache (default: --model)"
+    )
+
+
+def endpoint_of(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Endpoint:
+    """Where requests go; its model may still have to be asked for."""
+    return Endpoint(
+        url=arguments.url,
+        model=arguments.model,
+        api=arguments.api,
+        api_key=_api_key(arguments.api_key_file, environment),
+        prompts=arguments.prompts,
+        ignore_eos=not arguments.no_ignore_eos,
+        timeout_seconds=arguments.timeout,
+        ca_file=_readable(arguments.ca_file),
+    )
+
+
+def _api_key(path: Path | None, environment: Mapping[str, str]) -> str:
+    if path is None:
+        key = next((environment[name] for name in KEYS if environment.get(name)), "")
+        told = " or ".join(KEYS)
+    else:
+        told = f"--api-key-file {path}"
+        try:
+            key = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            raise BadInput(f"{told}: cannot be read: name a file with the key alone") from None
+        if not key:
+            raise BadInput(f"{told}: empty: put the key into it")
+    if not (key.isascii() and key.isprintable()):
+        raise BadInput(f"{told}: the key has characters that no HTTP header holds")
+    return key
+
+
+def _readable(path: Path | None) -> str:
+    if path is None:
+        return ""
+    if not os.access(path, os.R_OK):
+        raise BadInput(f"--ca-file {path}: cannot be read: name a file with certificates")
+    return str(path)
+
+
+def _url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no address: give one as http://host:8000") from None
+    if "@" in parts.netloc:
+        raise argparse.ArgumentTypeError("an address with a user or password: give the key with --api-key-file")
+    host = parts.hostname or ""
+    writable = text.isascii() and text.isprintable() and " " not in text
+    if parts.scheme not in ("http", "https") or not host or port == 0 or not writable:
+        raise argparse.ArgumentTypeError(f"{text!r} is no address: give one as http://host:8000")
+    return text
+
+
+def _steps(text: str) -> tuple[Step, ...]:
+    remedy = f"{text!r}: give moments and rates as 0s=2,60s=10, the first at 0s, each later than the one before"
+    try:
+        pairs = [part.split("=") for part in text.split(",")]
+        steps = tuple(Step(parse_duration_seconds(at), float(rps)) for at, rps in pairs)
+    except ValueError:
+        raise argparse.ArgumentTypeError(remedy) from None
+    moments = [step.at_seconds for step in steps]
+    rising = all(later > earlier for earlier, later in itertools.pairwise(moments))
+    rates = [step.rps for step in steps]
+    if moments[0] != 0.0 or not rising or not all(0.0 <= rate < 1e6 for rate in rates) or not any(rates):
+        raise argparse.ArgumentTypeError(remedy)
+    return steps
+
+
+def slo_option(text: str) -> Slo:
+    """Bounds as ttft=500ms,tpot=30ms,e2e=20s."""
+    remedy = f"{text!r}: give bounds as ttft=500ms,tpot=30ms,e2e=20s, at least one, each above 0"
+    bounds: dict[str, float] = {}
+    try:
+        for part in text.split(","):
+            name, value = part.split("=")
+            if name not in _BOUNDS or name in bounds:
+                raise ValueError
+            bounds[name] = parse_duration_seconds(value)
+        if not all(seconds > 0.0 for seconds in bounds.values()):
+            raise ValueError
+    except ValueError:
+        raise argparse.ArgumentTypeError(remedy) from None
+    return Slo(**{f"{name}_seconds": seconds for name, seconds in bounds.items()})
+
+
+def duration_option(text: str) -> float:
+    """Seconds of a duration as 500ms, 30s or 10m."""
+    try:
+        return parse_duration_seconds(text)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
+
+
+def some_time_option(text: str) -> float:
+    """A duration above 0."""
+    seconds = duration_option(text)
+    if not 0.0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a duration above 0")
+    return seconds
+
+
+def _cut(text: str) -> float | None:
+    return None if text == AUTO else duration_option(text)
+
+
+def percent_option(text: str) -> float:
+    """A share above 0 % and up to 100 %."""
+    try:
+        share = parse_percent(text)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
+    if not 0.0 < share <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a share above 0% and up to 100%")
+    return share
+
+
+def _number(least: float, most: float, wanted: str) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r}: give {wanted}")
+        return value
+
+    return parse
+
+
+def _integer(most: int, wanted: str, least: int = 1) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit()) or len(text) > 12 or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r}: give {wanted}")
+        return int(text)
+
+    return parse
+
+
+cv_option = _number(1e-6, 100.0, "a number above 0 and up to 100")
+positive_option = _number(1e-6, 1e9, "a positive number")
+_share_or_more = _number(0.0, 100.0, "a number from 0 to 100")
+whole_option = _integer(100_000, "a whole number from 1 to 100000")
+tokens_option = _integer(MOST_TOKENS, f"whole tokens from 1 to {MOST_TOKENS}")
+seed_option = _integer(10**12, "a whole number of at most 12 digits", least=0)
+requests_option = _integer(MOST_REQUESTS, f"a whole number from 1 to {MOST_REQUESTS}")
+
+
+def picture_option(text: str) -> Path:
+    """A file that is a page or a picture."""
+    path = Path(text)
+    if path.suffix not in PICTURES:
+        raise argparse.ArgumentTypeError(f"{text!r}: name a file that ends with {' or '.join(PICTURES)}")
+    return path
+
+
+def _accelerator(text: str) -> AcceleratorShape:
+    shape = find_accelerator(text)
+    if shape is None:
+        known = ", ".join(shape.system for _, shape in ACCELERATORS)
+        raise argparse.ArgumentTypeError(f"{text!r} is not known here: give one of {known}, or leave --accelerator out")
+    return shape
+
+
+def _kv_model(text: str) -> ModelShape:
+    shape = find_model(text)
+    if shape is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: the shape of this model is not known here: leave --kv-model out")
+    return shape

@@ -1,0 +1,51 @@
+"""A run as a page that is read alone, or as its picture."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast.tools.bench import report
+from holdfast.tools.bench.picture import picture
+from holdfast.tools.bench.records import Record
+from holdfast.tools.bench.results import Results
+from holdfast.tools.reports import page
+
+
+def write(paths: Sequence[Path], found: Results, records: Sequence[Record], title: str, objective: float) -> None:
+    """HTML pages, or PNGs where a name ends so."""
+    drawn = picture(found, records)
+    held = "held" if found.attains(objective) else "missed"
+    parts = [
+        f'<p class="lead">{html.escape(title)}</p>',
+        f'<p class="{held}">{html.escape(report.verdict(found, objective))}</p>',
+        page.image(drawn, "Latencies by arrival, how they are spread, and the requests under way"),
+        *figures(found),
+    ]
+    page.write(paths, page.document("Benchmark", parts), drawn)
+
+
+def figures(found: Results) -> list[str]:
+    """All that is told of a run beside its verdict and its picture."""
+    return [
+        "<h2>Latencies</h2>",
+        table(report.HEADS, [(row.name, *row.cells) for row in report.latencies(found)]),
+        "<h2>Per second, and in all</h2>",
+        table(("", ""), report.rates(found)),
+        *_list("Requests that were not good", report.badput(found)),
+        *_list("Notes", report.notes(found)),
+    ]
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """As HTML."""
+    head = "".join(f"<th>{html.escape(each)}</th>" for each in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _list(head: str, items: Sequence[str]) -> list[str]:
+    if not items:
+        return []
+    return [f"<h2>{head}</h2><ul>", *(f"<li>{html.escape(item)}</li>" for item in items), "</ul>"]

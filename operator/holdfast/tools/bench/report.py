@@ -1,0 +1,192 @@
+"""A run in words and tables, the same for a terminal and for a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from holdfast.tools.bench import definitions, roofline
+from holdfast.tools.bench.definitions import Slo
+from holdfast.tools.bench.engine import Reported
+from holdfast.tools.bench.results import Results, Spread
+
+HEADS = ("", "mean", "p50", "p90", "p95", "p99", "max", "objective")
+UNKNOWN = "-"
+
+CAUSES = {
+    "late_ttft": "first token too late",
+    "late_tpot": "tokens too slow",
+    "late_e2e": "complete too late",
+    "impossible_times": "with impossible times",
+    "empty": "complete without text",
+    "rate_limited": "refused with 429",
+    "overloaded": "refused with 503",
+    "http_error": "failed with another status",
+    "unreachable": "without connection or answer",
+    "truncated": "broken off",
+    "stream_error": "with an error in the stream",
+    "garbage": "with an unreadable answer",
+    "not_streamed": "answered at once, not as a stream",
+    "timed_out": "timed out",
+    "unfinished": "unfinished at the end of the run",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the table of latencies, in the unit that is easiest to read."""
+
+    name: str
+    cells: tuple[str, ...]
+
+
+def latencies(results: Results) -> list[Row]:
+    """TTFT, ITL, TPOT, E2E and tokens per second of a user."""
+    slo = results.slo
+    rows = [
+        _row("TTFT, ms", results.ttft, 1000.0, slo.ttft_seconds),
+        _row("ITL, ms", results.itl, 1000.0, None),
+        _row("TPOT, ms", results.tpot, 1000.0, slo.tpot_seconds),
+        _row("E2E, ms", results.e2e, 1000.0, slo.e2e_seconds),
+        _row("tokens/s of a user", results.interactivity, 1.0, None),
+    ]
+    return rows
+
+
+def rates(results: Results) -> list[tuple[str, str]]:
+    """What passed per second, and what it cost."""
+    told = [
+        ("arrivals", f"{_number(results.arrival_rps)} req/s"),
+        ("finished", f"{_number(results.request_rps)} req/s"),
+        ("goodput", f"{_number(results.goodput_rps)} req/s"),
+        ("output", f"{_number(results.output_tokens_per_second)} tokens/s"),
+        ("prompt and output", f"{_number(results.total_tokens_per_second)} tokens/s"),
+        ("a request", f"{_number(results.prompt_tokens)} prompt and {_number(results.output_tokens)} output tokens"),
+        (
+            "at most under way",
+            f"{results.peak_in_flight} requests, {results.peak_resident_tokens:,.0f} tokens of KV cache",
+        ),
+    ]
+    if 0.0 < results.tokens_per_dollar < math.inf:
+        millions = results.tokens_per_dollar / 1e6
+        told.append(("a dollar", f"{_number(millions)} M output tokens (${_number(1.0 / millions)} a million)"))
+    if results.engine is not None:
+        told += _engine(results.engine)
+        position = roofline.told(results.engine.work, results.accelerator)
+        told += [("roofline", position)] if position else []
+    if math.isfinite(results.kv_bytes_per_token):
+        each, need = results.kv_bytes_per_token, results.peak_resident_tokens * results.kv_bytes_per_token
+        told.append(("KV cache by formula", f"{need / 2**30:.3g} GiB at most, {each / 2**10:g} KiB a token"))
+    return told
+
+
+def _engine(engine: Reported) -> list[tuple[str, str]]:
+    usage = f"at most {_percent(engine.peak_kv_usage)}"
+    if math.isfinite(engine.kv_capacity_tokens):
+        usage += f" of {engine.kv_capacity_tokens:,.0f} tokens, {engine.peak_kv_tokens:,.0f}"
+    work = f"{engine.peak_running:,.0f} running, {engine.peak_waiting:,.0f} waiting at most"
+    return [("KV cache, engine", usage), ("engine", f"{work}, {engine.preemptions:,.0f} preemptions")]
+
+
+def verdict(results: Results, objective: float) -> str:
+    """Good requests of all, in one line."""
+    good, total = results.verdicts.get(definitions.GOOD, 0), results.requests
+    against = "" if results.slo.is_empty else f" (objective {100 * objective:g} %)"
+    return f"{good} of {total} requests good, {_percent(results.attainment)}{against}: {good_request(results.slo)}"
+
+
+def good_request(slo: Slo) -> str:
+    """What a good request is."""
+    return "finished" + "".join(f", {bound}" for bound in bounds(slo))
+
+
+def bounds(slo: Slo) -> list[str]:
+    """Those that are given, each in words."""
+    named = (("TTFT", slo.ttft_seconds), ("TPOT", slo.tpot_seconds), ("E2E", slo.e2e_seconds))
+    return [f"{name} ≤ {1000 * bound:g} ms" for name, bound in named if bound is not None]
+
+
+def gaps(cv: float) -> str:
+    """How the times between arrivals are spread, by their CV."""
+    return "Poisson" if cv == 1.0 else f"gamma, CV {cv:g}"
+
+
+def badput(results: Results) -> list[str]:
+    """How many requests were lost to each cause, the commonest first."""
+    causes = [(cause, count) for cause, count in results.verdicts.items() if cause != definitions.GOOD]
+    return [f"{count} {CAUSES[cause]} ({_percent(count / results.requests)})" for cause, count in causes]
+
+
+def notes(results: Results) -> list[str]:
+    """What the figures leave out, and what they were counted from."""
+    told: list[str] = []
+    cut = results.window
+    if not cut.whole:
+        told.append(f"counted: arrivals of {cut.seconds:.1f} s; {results.left_out} of warm-up and cool-down left out")
+    if not cut.steady and results.ttft.count:
+        told.append("no steady state was found: latencies still change; run longer, or at a lower rate")
+    if results.client is None:
+        told.append("its client does not tell whether it kept up: what it was late itself counts as the endpoint's")
+    elif math.isnan(results.client.lag_p99_seconds):
+        told.append("records tell how late requests left, not how late their events were read")
+    if results.engine is not None and results.engine.looks < 2:
+        told.append("the engine was looked at once only: its peaks may be higher, as longer runs tell")
+    for count, what in (
+        (results.without_usage, "without a usage block: tokens are events with text"),
+        (results.one_token, "of one token: they have no TPOT"),
+        (results.shorter_than_asked, "shorter than asked for"),
+    ):
+        if count:
+            told.append(f"{count} answers {what}")
+    if results.statuses:
+        told.append("statuses: " + ", ".join(f"{count} x {status}" for status, count in results.statuses.items()))
+    return told + [f"error: {error}" for error in results.errors]
+
+
+def _row(name: str, spread: Spread, factor: float, bound: float | None) -> Row:
+    values = (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99, spread.most)
+    cells = tuple(_number(value * factor) for value in values)
+    return Row(name, (*cells, "" if bound is None else f"≤ {_number(bound * factor)}"))
+
+
+def _percent(share: float) -> str:
+    return UNKNOWN if not math.isfinite(share) else f"{100 * share:.2f} %"
+
+
+def _number(value: float) -> str:
+    """Three digits or more, without exponent."""
+    if not math.isfinite(value):
+        return UNKNOWN
+    if value and abs(value) < 100:
+        return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.1e}"
+    return f"{value:,.0f}"
+
+
+def lines(items: Iterable[tuple[str, str]]) -> list[str]:
+    """Pairs in two columns."""
+    told = list(items)
+    width = max((len(name) for name, _ in told), default=0)
+    return [f"{name:<{width}}  {value}" for name, value in told]
+
+
+def drawn(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table for a terminal; columns without a head are text."""
+    found = Table(box=None)
+    for head in heads:
+        found.add_column(head, justify="right" if head else "left")
+    for row in rows:
+        found.add_row(*row)
+    return found
+
+
+def told(results: Results, objective: float) -> list[str]:
+    """Everything but the table, line by line."""
+    return [
+        *lines(rates(results)),
+        verdict(results, objective),
+        *(f"  {line}" for line in badput(results)),
+        *notes(results),
+    ]

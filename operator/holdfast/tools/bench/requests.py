@@ -1,0 +1,91 @@
+"""The bytes of a request: a prompt of the wanted length, and what is asked of the engine."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+from urllib.parse import urlsplit
+
+from holdfast.tools.bench.connections import Origin
+from holdfast.tools.bench.load_generator import Api, Endpoint, Planned, Prompts
+
+# Each is one token, with the space before it, in the vocabularies of the model families that are served today.
+_WORDS = """
+time year people way day man thing woman life child world school state family student group country problem hand
+part place case week company system program question work government number night point home water room mother area
+money story fact month lot right study book eye job word business issue side kind head house service friend father
+power hour game line end member law car city community name president team minute idea body information back parent
+face others level office door health person art war history party result change morning reason research girl guy
+moment air teacher force education
+"""
+FIRST_ID, IDS = 1, 250
+"""Token ids that even the smallest vocabularies have; 0 is often the padding."""
+
+
+class Requests:
+    """Builds the requests of a run. No two prompts begin alike, whatever the seed of lengths and arrivals.
+
+    An engine keeps what it computed of a prompt: who sends one again, in the next trial or in the next run, measures
+    its prefix cache.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._draw = random.Random()  # from the system's entropy
+        self._vocabulary = _WORDS.split()
+        self._run = f"{self._draw.getrandbits(32):08x}"
+
+    @property
+    def url(self) -> str:
+        """Where they go; the endpoint's address may end with /v1 or not."""
+        return path_of(self._endpoint.url, "chat/completions" if self._endpoint.api is Api.CHAT else "completions")
+
+    def build(self, index: int, planned: Planned) -> bytes:
+        """The body as JSON."""
+        endpoint = self._endpoint
+        fields: dict[str, Any] = {
+            "model": endpoint.model,
+            "max_tokens": planned.output_tokens,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if endpoint.ignore_eos:
+            fields["ignore_eos"] = True
+        if endpoint.api is Api.CHAT:
+            fields["messages"] = [{"role": "user", "content": self._words(planned.prompt_tokens)}]
+        elif endpoint.prompts is Prompts.IDS:
+            fields["prompt"] = [FIRST_ID + self._draw.randrange(IDS) for _ in range(planned.prompt_tokens)]
+        else:
+            fields["prompt"] = self._words(planned.prompt_tokens)
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+    def framed(self, url: str, index: int, body: bytes) -> bytes:
+        """The whole request as HTTP/1.1; the key goes to the origin of the endpoint alone."""
+        parts = urlsplit(url)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        fields = [
+            f"POST {target} HTTP/1.1",
+            f"Host: {parts.netloc.rpartition('@')[2]}",
+            "User-Agent: holdfast-bench",
+            "Accept: text/event-stream",
+            "Accept-Encoding: identity",
+            "Content-Type: application/json",
+            f"Content-Length: {len(body)}",
+            f"X-Request-Id: bench-{self._run}-{index}",
+        ]
+        if self._endpoint.api_key and Origin.of(url) == Origin.of(self._endpoint.url):
+            fields.append(f"Authorization: Bearer {self._endpoint.api_key}")
+        return "\r\n".join(fields).encode() + b"\r\n\r\n" + body
+
+    def _words(self, count: int) -> str:
+        return " ".join(self._draw.choices(self._vocabulary, k=count))
+
+
+def path_of(url: str, name: str) -> str:
+    """The address of one of the API's paths below /v1, a query kept."""
+    parts = urlsplit(url)
+    base = parts.path.rstrip("/")
+    base = base if base.endswith("/v1") else f"{base}/v1"
+    return parts._replace(path=f"{base}/{name}", fragment="").geturl()

@@ -1,0 +1,221 @@
+"""One run in figures, for people and for machines."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from holdfast.enginemodel.catalog import AcceleratorShape, ModelShape
+from holdfast.tools.bench import definitions, window
+from holdfast.tools.bench.definitions import Floats, Slo
+from holdfast.tools.bench.engine import Reported
+from holdfast.tools.bench.load_generator import Client
+from holdfast.tools.bench.records import Record
+from holdfast.tools.bench.roofline import is_compute_bound
+from holdfast.tools.bench.window import Window
+
+SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How a figure is spread over requests (ITL: over gaps); NaN where there is none."""
+
+    count: int
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Floats) -> Spread:
+        """Of the values that are numbers."""
+        known = values[np.isfinite(values)]
+        if not len(known):
+            return cls(0, *[math.nan] * 6)
+        shares = {name: definitions.percentile(known, share) for name, share in SHARES.items()}
+        return cls(len(known), float(known.mean()), **shares, most=float(known.max()))
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Every figure of a run; rates are per second of the window, attainment is over all its arrivals."""
+
+    slo: Slo
+    window: Window
+    requests: int
+    left_out: int
+    verdicts: Mapping[str, int]
+    outcomes: Mapping[str, int]
+    statuses: Mapping[str, int]
+    ttft: Spread
+    itl: Spread
+    tpot: Spread
+    e2e: Spread
+    interactivity: Spread
+    request_rps: float
+    goodput_rps: float
+    output_tokens_per_second: float
+    total_tokens_per_second: float
+    prompt_tokens: float
+    output_tokens: float
+    without_usage: int
+    one_token: int
+    shorter_than_asked: int
+    peak_resident_tokens: float
+    peak_in_flight: int
+    errors: tuple[str, ...] = ()
+    client: Client | None = None
+    tokens_per_dollar: float = math.nan
+    kv_model: ModelShape | None = None
+    engine: Reported | None = None
+    accelerator: AcceleratorShape | None = None
+
+    @property
+    def attainment(self) -> float:
+        """Good requests / all that arrived in the window."""
+        return definitions.attainment(self.verdicts)
+
+    def attains(self, objective: float) -> bool:
+        """Whether so many requests are good; without bounds to keep, whether any is."""
+        return self.verdicts.get(definitions.GOOD, 0) > 0 and (self.slo.is_empty or self.attainment >= objective)
+
+    @property
+    def kv_bytes_per_token(self) -> float:
+        """By formula; NaN where the model's shape is not known."""
+        return math.nan if self.kv_model is None else definitions.kv_bytes_per_token(self.kv_model)
+
+    @property
+    def compute_bound(self) -> bool | None:
+        """Whether FLOP/s bind before memory bandwidth does; None where the engine or the accelerator is not known."""
+        if self.accelerator is None or self.engine is None or self.engine.work is None:
+            return None
+        return is_compute_bound(self.engine.work, self.accelerator)
+
+    @property
+    def arrival_rps(self) -> float:
+        """Arrivals a second."""
+        return _per_second(self.requests, self.window.seconds)
+
+
+def measure(
+    records: Sequence[Record],
+    slo: Slo,
+    warm_up: float | None = None,
+    cool_down: float | None = None,
+    dollars_per_hour: float | None = None,
+    client: Client | None = None,
+) -> Results:
+    """All figures of the requests that count; cuts are as of `window.choose`."""
+    cut = window.choose(records, warm_up, cool_down)
+    counted = cut.of(records)
+    timed = definitions.timed(counted)
+    verdicts = definitions.verdicts(counted, slo)
+    within = (-math.inf, math.inf) if cut.whole else (cut.begin, cut.end)
+    output_rate = _per_second(definitions.tokens_within(records, *within), cut.seconds)
+    prompt_rate = _per_second(definitions.prompt_tokens_within(records, *within), cut.seconds)
+    gaps = [definitions.itl_seconds(record) for record in timed]
+    return Results(
+        slo=slo,
+        window=cut,
+        requests=len(counted),
+        left_out=len(records) - len(counted),
+        verdicts=_commonest(verdicts),
+        outcomes=_commonest(Counter(str(record.outcome) for record in counted)),
+        statuses=_commonest(
+            Counter(str(record.http_status) for record in counted if record.http_status not in (None, 200))
+        ),
+        ttft=Spread.of(_each(timed, definitions.ttft_seconds)),
+        itl=Spread.of(np.concatenate(gaps) if gaps else np.zeros(0)),
+        tpot=Spread.of(_each(timed, definitions.tpot_seconds)),
+        e2e=Spread.of(_each(timed, definitions.e2e_seconds)),
+        interactivity=Spread.of(_each(timed, definitions.interactivity)),
+        request_rps=_per_second(definitions.finished_within(records, *within), cut.seconds),
+        goodput_rps=_per_second(verdicts[definitions.GOOD], cut.seconds),
+        output_tokens_per_second=output_rate,
+        total_tokens_per_second=output_rate + prompt_rate,
+        prompt_tokens=_mean([record.prompt_tokens for record in timed]),
+        output_tokens=_mean([record.output_tokens for record in timed]),
+        without_usage=sum(not record.counted for record in timed),
+        one_token=sum(record.output_tokens == 1 for record in timed),
+        shorter_than_asked=sum(record.output_tokens < record.asked_tokens for record in timed),
+        peak_resident_tokens=definitions.peak_resident_tokens(records),
+        peak_in_flight=_peak_in_flight(records),
+        errors=_errors(counted),
+        client=client,
+        tokens_per_dollar=definitions.tokens_per_dollar(output_rate, dollars_per_hour or 0.0),
+    )
+
+
+def figures(results: Results) -> dict[str, Any]:
+    """All figures as a mapping; NaN where not known."""
+    told = asdict(results) | {
+        "attainment": results.attainment,
+        "arrival_rps": results.arrival_rps,
+        "kv_cache_bytes_per_token": results.kv_bytes_per_token,
+        "peak_kv_cache_bytes": results.peak_resident_tokens * results.kv_bytes_per_token,
+    }
+    told["window"]["seconds"] = results.window.seconds
+    told["compute_bound"] = results.compute_bound
+    for elsewhere in ("client", "kv_model", "accelerator"):
+        del told[elsewhere]
+    return told
+
+
+def as_json(results: Results, title: str, generator: str, objective: float, refused: str) -> dict[str, Any]:
+    """Everything, with null for what is not known; of a refused result nothing but why."""
+    told = {
+        "title": title,
+        "generator": generator,
+        "objective": objective,
+        "attained": not refused and results.attains(objective),
+        "refused": refused or None,
+        "client": None if results.client is None else asdict(results.client),
+        "results": None if refused else figures(results),
+    }
+    return without_nan(told)  # type: ignore[no-any-return]
+
+
+def without_nan(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null stands for them."""
+    if isinstance(value, dict):
+        return {str(key): without_nan(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _commonest(counts: Counter[str]) -> dict[str, int]:
+    """In that order, as a plain mapping."""
+    return dict(counts.most_common())
+
+
+def _each(records: Sequence[Record], figure: definitions.Figure) -> Floats:
+    return np.array([figure(record) for record in records], np.float64)
+
+
+def _per_second(count: float, seconds: float) -> float:
+    return count / seconds if seconds > 0.0 else math.nan
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def _peak_in_flight(records: Sequence[Record]) -> int:
+    sane = [record for record in records if math.isfinite(record.sent_at) and math.isfinite(record.ended_at)]
+    changes = sorted([(record.sent_at, 1) for record in sane] + [(record.ended_at, -1) for record in sane])
+    return int(max(np.cumsum([change for _, change in changes]), default=0))
+
+
+def _errors(records: Sequence[Record], most: int = 5) -> tuple[str, ...]:
+    """The commonest errors, with how often each."""
+    told = Counter(record.error for record in records if record.error)
+    return tuple(f"{count} x {error}" for error, count in told.most_common(most))

@@ -1,0 +1,272 @@
+"""A sweep in words, tables and pictures."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.tools.bench import report, roofline
+from holdfast.tools.bench.engine import Reported, Resource
+from holdfast.tools.bench.page import figures as figures_of
+from holdfast.tools.bench.page import table
+from holdfast.tools.bench.results import figures, without_nan
+from holdfast.tools.bench.sweep import Sweep, SweepLoad, Trial
+from holdfast.tools.reports import page
+from holdfast.tools.reports.page import GOOD, INK, MISSED, STARTING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+HEADS = ("req/s", "good", "goodput", "tokens/s", "tokens/s of a user", "TTFT p99, ms", "TPOT p99, ms", "under way", "")
+LATENCY_HEADS = ("req/s", "TTFT, ms", "ITL, ms", "TPOT, ms", "E2E, ms", "not good")
+BOUND = {
+    Resource.KV_CACHE: "the KV cache",
+    Resource.SEQUENCES: "sequences (requests wait while there is room in the KV cache)",
+    Resource.TOKENS_PER_STEP: "tokens per step (requests wait while sequences and KV cache have room)",
+    Resource.SEQUENCES_OR_TOKENS: "sequences or tokens per step (requests wait while there is room in the KV cache)",
+    Resource.NONE: "something else than the engine's queue: nothing waits there",
+}
+
+
+def asked(found: Sweep, load: SweepLoad) -> list[tuple[str, str]]:
+    """What was sent, and what was wanted of it: without these no figure says anything."""
+    return [
+        ("model", load.model),
+        ("endpoint", f"{load.url} ({load.api})"),
+        ("a good request", report.good_request(found.slo)),
+        ("objective", "none: --slo gives bounds" if found.slo.is_empty else f"{100 * found.objective:g} % good"),
+        ("prompts", _lengths(load.prompt_tokens_mean, load.prompt_tokens_cv, load.lengths_from)),
+        ("answers", _lengths(load.output_tokens_mean, load.output_tokens_cv, load.lengths_from)),
+        ("arrivals", f"{report.gaps(load.gaps_cv)}, each when it is due"),
+        ("each rate", f"for {load.trial_seconds:g} s, longer where fewer than {load.least_requests} would arrive"),
+    ]
+
+
+def _lengths(mean: float, cv: float, trace: str | None) -> str:
+    origin = "" if trace is None else f", drawn from {trace}"
+    return f"{mean:.4g} tokens (CV {cv:.2g}){origin}" if cv else f"{mean:g} tokens each{origin}"
+
+
+def told(found: Sweep) -> list[str]:
+    """What was found, in sentences."""
+    low, high = found.operating_range_rps
+    refused = [found.refused.why] if found.refused is not None else []
+    if not found.carried_rps:
+        lines = ["saturated at every rate that was tried: begin lower, with --rate"]
+    elif found.saturates_rps is None and refused:
+        lines = [f"not saturated up to {found.carried_rps:.3g} req/s, the highest rate measured: see the last line"]
+    elif found.saturates_rps is None:
+        lines = [f"not saturated at {found.carried_rps:.3g} req/s, the highest rate tried: begin higher, with --rate"]
+    else:
+        lines = [
+            f"saturates between {found.carried_rps:.3g} and {found.saturates_rps:.3g} req/s",
+            f"best run at {low:.3g} to {high:.3g} req/s, 50 to 70 % of that",
+        ]
+    return [*lines, *_attains(found), *binds(found), *refused]
+
+
+def _attains(found: Sweep) -> list[str]:
+    """What is carried within the objective; nothing where no bounds were given, for then there is none."""
+    if found.slo.is_empty:
+        return []
+    if not found.at_objective_rps:
+        return [f"at no rate that was tried {100 * found.objective:g} % of requests were good"]
+    return [f"at {100 * found.objective:g} % good requests it carries {found.at_objective_rps:.3g} req/s"]
+
+
+def binds(found: Sweep) -> list[str]:
+    """What the engine had run out of at the lowest rate beyond saturation, as far as it tells."""
+    if (beyond := _beyond(found)) is None:
+        return []
+    trial, engine = beyond
+    bound = (
+        f"bound by {BOUND[engine.binds]}: KV cache at most {100 * engine.peak_kv_usage:.0f} %, "
+        f"{engine.peak_running:.0f} running and {engine.peak_waiting:.0f} waiting, "
+        f"{engine.preemptions:.0f} preemptions at {trial.rate_rps:.3g} req/s"
+    )
+    position = roofline.told(engine.work, trial.results.accelerator)
+    return [bound, position] if position else [bound]
+
+
+def _beyond(found: Sweep) -> tuple[Trial, Reported] | None:
+    """The lowest rate beyond saturation at which the engine told something, and what."""
+    told = ((trial, trial.engine) for trial in found.trials if trial.saturated and trial.engine is not None)
+    return next(told, None)
+
+
+def rows(found: Sweep) -> list[tuple[str, ...]]:
+    """One per trial."""
+    return [_row(trial, trial in found.front) for trial in found.trials]
+
+
+def latencies(found: Sweep) -> list[tuple[str, ...]]:
+    """One per trial: median and p99 of every latency, and what it lost requests to."""
+    shown = [report.HEADS.index(name) - 1 for name in ("p50", "p99")]
+
+    def row(trial: Trial) -> tuple[str, ...]:
+        cells = {each.name: each.cells for each in report.latencies(trial.results)}
+        spreads = [" / ".join(cells[name][at] for at in shown) for name in LATENCY_HEADS[1:-1]]
+        return f"{trial.rate_rps:.3g}", *spreads, "; ".join(report.badput(trial.results))
+
+    return [row(trial) for trial in found.trials]
+
+
+def as_json(found: Sweep, title: str, load: SweepLoad) -> dict[str, Any]:
+    """Everything, with null for what is not known."""
+    told = {
+        "title": title,
+        "load": asdict(load),
+        "slo": asdict(found.slo),
+        "objective": found.objective,
+        "saturation_rps": [found.carried_rps, found.saturates_rps],
+        "operating_range_rps": list(found.operating_range_rps),
+        "at_objective_rps": found.at_objective_rps,
+        "binds": beyond[1].binds.value if (beyond := _beyond(found)) else None,
+        "refused": asdict(found.refused) if found.refused is not None else None,
+        "pareto_rps": [trial.rate_rps for trial in found.front],
+        "trials": [
+            {"rate_rps": trial.rate_rps, "saturated": trial.saturated or None, "results": figures(trial.results)}
+            for trial in found.trials
+        ],
+    }
+    return without_nan(told)  # type: ignore[no-any-return]
+
+
+def write(paths: Sequence[Path], found: Sweep, title: str, load: SweepLoad) -> None:
+    """HTML pages, or PNGs where a name ends so."""
+    drawn = picture(found)
+    page.write(paths, document(found, title, load, drawn), drawn)
+
+
+def document(found: Sweep, title: str, load: SweepLoad, drawn: bytes) -> str:
+    """A page that is read alone."""
+    parts = [
+        f'<p class="lead">{html.escape(title)}</p><ul>',
+        *(f"<li>{html.escape(line)}</li>" for line in told(found)),
+        "</ul><h2>What was asked</h2>",
+        table(("", ""), asked(found, load)),
+        page.image(drawn, "Good requests and latencies against the rate, and throughput against what a user sees"),
+        "<h2>Trials</h2>",
+        table(HEADS, rows(found)),
+        "<h2>Latencies (p50 / p99), and requests that were not good</h2>",
+        table(LATENCY_HEADS, latencies(found)),
+        "<h2>Each trial in full</h2>",
+        *(part for trial in found.trials for part in _whole(trial, found.objective)),
+    ]
+    return page.document("Saturation", parts)
+
+
+def _whole(trial: Trial, objective: float) -> list[str]:
+    """A trial as the page of a run tells it, folded."""
+    verdict = f"{trial.rate_rps:.3g} req/s: {report.verdict(trial.results, objective)}"
+    return [f"<details><summary>{html.escape(verdict)}</summary>", *figures_of(trial.results), "</details>"]
+
+
+def picture(found: Sweep) -> bytes:
+    """A PNG."""
+
+    def draw(figure: Figure) -> None:
+        panels = figure.subplots(2, 2)
+        rates = [trial.rate_rps for trial in found.trials]
+        _attainment(panels[0][0], found, rates)
+        _latency(panels[0][1], found, rates)
+        _front(panels[1][0], found)
+        _carried(panels[1][1], found, rates)
+
+    return page.picture(10.0, 6.4, draw)
+
+
+def _attainment(panel: Axes, found: Sweep, rates: Sequence[float]) -> None:
+    low, high = found.operating_range_rps
+    panel.axvspan(low, high, color=GOOD, alpha=0.12, linewidth=0)
+    if found.saturates_rps is not None:
+        panel.axvspan(found.carried_rps, found.saturates_rps, color=MISSED, alpha=0.2, linewidth=0)
+    panel.plot(rates, [100.0 * trial.results.attainment for trial in found.trials], "o-", color=INK, markersize=4)
+    panel.axhline(100.0 * found.objective, color=MISSED, linewidth=1.0, linestyle=(0, (5, 3)))
+    panel.set_ylim(-3.0, 103.0)
+    panel.set_xlabel("req/s (green: 50 to 70 % of saturation, red: saturation)")
+    panel.set_ylabel("good requests, %")
+    page.plain(panel)
+
+
+def _latency(panel: Axes, found: Sweep, rates: Sequence[float]) -> None:
+    for name, values, colour in (
+        ("TTFT p99", [1000.0 * trial.results.ttft.p99 for trial in found.trials], INK),
+        ("TTFT p50", [1000.0 * trial.results.ttft.p50 for trial in found.trials], STARTING),
+        ("TPOT p99", [1000.0 * trial.results.tpot.p99 for trial in found.trials], MISSED),
+        ("TPOT p50", [1000.0 * trial.results.tpot.p50 for trial in found.trials], GOOD),
+    ):
+        panel.plot(rates, values, "o-", color=colour, markersize=3, linewidth=1.2, label=name)
+    for bound, colour in ((found.slo.ttft_seconds, INK), (found.slo.tpot_seconds, MISSED)):
+        if bound is not None:
+            panel.axhline(1000.0 * bound, color=colour, linewidth=1.0, linestyle=(0, (5, 3)))
+    panel.set_yscale("log")
+    panel.set_xlabel("req/s (dashed: bounds of a good request)")
+    panel.set_ylabel("ms")
+    panel.legend(edgecolor="none", fontsize=8)
+    page.plain(panel, "both")
+
+
+def _front(panel: Axes, found: Sweep) -> None:
+    """Throughput against interactivity: what all get, and what one gets."""
+    for trial in found.trials:
+        results = trial.results
+        panel.plot(
+            results.interactivity.p50,
+            results.output_tokens_per_second,
+            "o",
+            color=MISSED if trial.saturated else GOOD,
+            markersize=5,
+        )
+        panel.annotate(
+            f"{trial.rate_rps:.3g}",
+            (results.interactivity.p50, results.output_tokens_per_second),
+            xytext=(5, 3),
+            textcoords="offset points",
+            fontsize=7,
+        )
+    front = sorted(found.front, key=lambda trial: trial.results.interactivity.p50)
+    panel.plot(
+        [trial.results.interactivity.p50 for trial in front],
+        [trial.results.output_tokens_per_second for trial in front],
+        color=INK,
+        linewidth=2.0,
+        alpha=0.3,
+        zorder=1,
+    )
+    panel.set_xlabel("tokens/s of a user, median (numbers: req/s, red: saturated)")
+    panel.set_ylabel("tokens/s of all")
+    page.plain(panel, "both")
+
+
+def _carried(panel: Axes, found: Sweep, rates: Sequence[float]) -> None:
+    panel.plot(rates, rates, color=STARTING, linewidth=1.0, label="arriving")
+    panel.plot(
+        rates, [trial.results.request_rps for trial in found.trials], "o-", color=INK, markersize=3, label="finished"
+    )
+    panel.plot(
+        rates, [trial.results.goodput_rps for trial in found.trials], "o-", color=GOOD, markersize=3, label="good"
+    )
+    panel.set_xlabel("req/s")
+    panel.set_ylabel("req/s")
+    panel.legend(frameon=False, fontsize=8)
+    page.plain(panel)
+
+
+def _row(trial: Trial, on_front: bool) -> tuple[str, ...]:
+    results = trial.results
+    return (
+        f"{trial.rate_rps:.3g}",
+        f"{100 * results.attainment:.1f} %",
+        f"{results.goodput_rps:.3g}",
+        f"{results.output_tokens_per_second:,.0f}",
+        f"{results.interactivity.p50:.3g}",
+        f"{1000 * results.ttft.p99:,.0f}",
+        f"{1000 * results.tpot.p99:.3g}",
+        f"{results.peak_in_flight}",
+        trial.saturated or ("on the Pareto front" if on_front else ""),
+    )

@@ -1,0 +1,1 @@
+"""How many of which accelerator a load needs, by simulation."""

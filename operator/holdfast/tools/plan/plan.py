@@ -1,0 +1,295 @@
+"""What a service needs, by simulation: what a replica of each accelerator carries, and how many it takes."""
+
+from __future__ import annotations
+
+import math
+import os
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from multiprocessing.pool import ThreadPool
+from typing import TypeVar
+
+import numpy as np
+
+from holdfast.domain.service import AcceleratorOption, ServiceSpec, Slo
+from holdfast.enginemodel import batching
+from holdfast.enginemodel.batching import Candidate
+from holdfast.enginemodel.capacity import BatchLimits
+from holdfast.enginemodel.mix import LengthMix
+from holdfast.enginemodel.prior import EnginePrior, engine_prior
+from holdfast.enginemodel.scheduler import BLOCK_TOKENS, SchedulerLimits
+from holdfast.enginemodel.steadystate import Engine
+from holdfast.tools.plan.rows import LEAST_LOAD, Offer, Point
+from holdfast.tools.plan.spec_bounds import dollars, floor, no_room, ruled_out, too_long
+from holdfast.twin.capacity import (
+    Bench,
+    Lengths,
+    SimulatedRate,
+    fitting,
+    good,
+    pairs,
+    played,
+)
+from holdfast.twin.fleet import EngineKind, Routing, Workload
+from holdfast.twin.saturation import saturation
+from holdfast.twin.timers import Integers
+
+MOST_PAIRS = 20_000
+
+MOST_SIZES = 7
+"""How many sizes are looked at for cost against attainment, from the first that is stable to `LEAST_LOAD`."""
+
+MOST_SPREAD_REPLICAS = 40
+"""Up to so many replicas are looked at behind a plain Service: the requests played are too few for more."""
+
+TRICKLE, IDLE = 0.1, 1e-3
+"""Shares of its saturation: from which an engine is looked at where the closed form finds no rate, and next to none."""
+
+NEARLY = 0.97
+"""Share of its saturation above which no search for a rate begins."""
+
+LONG_DRAWS = 3
+"""Trials of each rate: they are long, so that fewer tell as much."""
+
+SIZED_SHARE = 0.7
+"""Of the progress that is told: what comes before sizes are looked at behind a plain Service."""
+
+Progress = Callable[[float], None]
+Told = TypeVar("Told")
+
+
+def offers(
+    spec: ServiceSpec,
+    rate_rps: float,
+    lengths: Lengths,
+    progress: Progress = lambda share: None,
+    recorded: Workload | None = None,
+) -> tuple[Offer, ...]:
+    """Every accelerator with the spec's batching and, unless that is fixed, all that carry nearly the most.
+
+    `recorded` requests are what sizes are played with behind a plain Service, as they came; else random ones.
+    """
+    asked = [each for option in spec.accelerators for each in _choices(spec, option, rate_rps, lengths, recorded)]
+    sized = _beside(asked, lambda share: progress(SIZED_SHARE * share))
+    found = [each.offer for each in sized]
+    spread = [partial(_spread, each, spec.slo.objective) for each in sized if _looked_at(each.offer, found)]
+    told = iter(_beside(spread, lambda share: progress(SIZED_SHARE + (1.0 - SIZED_SHARE) * share)))
+    return tuple(next(told) if _looked_at(offer, found) else offer for offer in found)
+
+
+def _beside(asked: Sequence[Callable[[], Told]], progress: Progress) -> list[Told]:
+    """What they return, by as many threads as there are cores: the engines' steps are compiled."""
+    told: list[Told] = []
+    # Its threads are daemons: who is interrupted does not wait for them.
+    with ThreadPool(os.cpu_count()) as pool:
+        for each in pool.imap(lambda one: one(), asked):
+            told.append(each)
+            progress(len(told) / len(asked))
+    return told
+
+
+@dataclass(frozen=True, slots=True)
+class _Sized:
+    """An offer, what a size of it costs in an hour, and what it attains behind a plain Service."""
+
+    offer: Offer
+    cost: Callable[[int], float | None] = field(default=lambda size: None)
+    spread_attainment: Callable[[int], float] = field(default=lambda size: 0.0)
+
+
+def _looked_at(offer: Offer, found: Sequence[Offer]) -> bool:
+    """Behind a plain Service: the default, and who takes the fewest replicas of an accelerator."""
+    if offer.replicas is None or offer.replicas > MOST_SPREAD_REPLICAS:
+        return False
+    same = [each for each in found if each.accelerator == offer.accelerator and each.replicas is not None]
+    return offer.default_batching or offer is min(same, key=lambda each: (each.replicas or 0, each.load or 0.0))
+
+
+def _spread(sized: _Sized, objective: float) -> Offer:
+    """The offer with the least size that attains the objective behind a plain Service."""
+    offer, attainment = sized.offer, cache(sized.spread_attainment)
+    least = offer.replicas or 1
+    enough = _least(lambda size: attainment(size) >= objective, least, 2 * least)
+    cost = None if enough is None else sized.cost(enough)
+    return replace(offer, spread_attainment=attainment(least), spread_replicas=enough, spread_cost_per_hour=cost)
+
+
+def _choices(
+    spec: ServiceSpec, option: AcceleratorOption, rate: float, lengths: Lengths, recorded: Workload | None
+) -> list[Callable[[], _Sized]]:
+    """What is to be simulated of an accelerator."""
+    prior = engine_prior(
+        spec.model_uri, option.name, dict(option.node_selector), option.gpus_per_replica, spec.quantization
+    )
+    room = prior.kv_tokens // BLOCK_TOKENS * BLOCK_TOKENS
+    most = min(room, spec.max_model_len or room)
+    held = fitting(lengths, most)
+    start = BatchLimits(
+        spec.batching.max_num_seqs or prior.max_num_seqs_default,
+        spec.batching.max_num_batched_tokens or prior.max_num_batched_tokens_default,
+    )
+    refused = 1.0 - len(held.prompt_tokens) / len(lengths.prompt_tokens)
+    told = ruled_out(spec, option, room)
+    if not told and 1.0 - refused < spec.slo.objective:
+        told = no_room(option, prior, lengths, refused) if most == room else too_long(option, most, refused)
+    if told:
+        return [partial(_Sized, _nothing(option, prior, start, refused, told))]
+    mix = LengthMix.from_pairs(pairs(held)[:MOST_PAIRS])
+    tried = batching.candidates(prior, start, mix, spec.slo)
+    least = batching.FALLEN * batching.best(tried).rate_rps
+    wanted = [each for each in tried if each is tried[0] or (each.rate_rps > least and not spec.batching_fixed)]
+    prompts = partial(_refused_beyond, most, prior)
+    asked = replace(lengths, prompt_tokens=prompts(lengths.prompt_tokens, lengths.output_tokens))
+    if recorded is not None:
+        recorded = replace(recorded, prompt_tokens=prompts(recorded.prompt_tokens, recorded.output_tokens))
+    load = _Load(rate, asked, held, refused, mix, recorded)
+    return [partial(_offer, spec, option, prior, load, each, each is tried[0]) for each in wanted]
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """Requests per second, lengths of all and of those that an engine holds with their mix, and the others' share."""
+
+    rate_rps: float
+    lengths: Lengths
+    held: Lengths
+    refused_share: float
+    mix: LengthMix
+    recorded: Workload | None
+
+
+def _offer(
+    spec: ServiceSpec, option: AcceleratorOption, prior: EnginePrior, load: _Load, found: Candidate, default: bool
+) -> _Sized:
+    limits = SchedulerLimits(found.limits.max_num_seqs, found.limits.max_num_batched_tokens, prior.kv_tokens)
+    kind, served = EngineKind(prior.timer, limits), 1.0 - load.refused_share
+    full = saturation(kind, load.held)
+    saturated = full.rate_rps / served
+    bench = Bench(kind, spec.slo, load.lengths, LONG_DRAWS, full.horizon)
+    engine = Engine(found.point.law, load.mix, limits.max_num_seqs, limits.max_num_batched_tokens, prior.kv_tokens)
+    guess = found.rate_rps / served or TRICKLE * saturated
+    carried = bench.rate_below(saturated, min(guess, NEARLY * saturated))
+    offer = Offer(
+        accelerator=option.name,
+        default_batching=default,
+        limits=found.limits,
+        source=str(prior.source),
+        formula_rps=found.rate_rps / served,
+        simulated=carried,
+        bound_by=str(found.point.capacity.bound_by),
+        memory_bound=_memory_bound(engine, carried.rate_rps * served or 0.5 * engine.most_rate),
+        saturation_rps=saturated,
+        refused_share=load.refused_share,
+    )
+    spread = partial(bench.spread_attainment, load.rate_rps)
+    if load.recorded is not None:
+        spread = partial(_recorded_attainment, kind, spec.slo, load.recorded)
+    return _Sized(_sized(offer, bench, option, load, spec), partial(dollars, spec, option), spread)
+
+
+def _recorded_attainment(kind: EngineKind, slo: Slo, recorded: Workload, replicas: int) -> float:
+    """Good share of requests as they came, where each connection meets a replica at random."""
+    return float(good(played(kind, slo, recorded, replicas, Routing()), slo).mean())
+
+
+def _sized(offer: Offer, bench: Bench, option: AcceleratorOption, load: _Load, spec: ServiceSpec) -> Offer:
+    """The offer with the least replicas that attain the objective, their cost, and the sizes around them."""
+    slo, fewest = spec.slo, floor(spec, option)
+    rate, idle = load.rate_rps, IDLE * offer.saturation_rps
+    attainment = cache(lambda size: bench.attainment(rate / size))
+    least, most = (max(fewest, math.ceil(rate / each - 1e-9)) for each in (offer.simulated.rate_rps or idle, idle))
+    replicas = _least(lambda size: attainment(size) >= slo.objective, least, most)
+    if replicas is None:
+        return replace(offer, impossible=_possible(slo, option.name, bench.feasible(idle)))
+    price = dollars(spec, option, replicas)
+    return replace(
+        offer,
+        replicas=replicas,
+        load=rate / replicas / offer.saturation_rps,
+        cost_per_hour=price,
+        cost_per_million_tokens=None if price is None else 1e6 * price / _tokens_per_hour(load),
+        front=_front(spec, option, attainment, _sizes(rate, offer.saturation_rps, replicas, fewest)),
+    )
+
+
+def _least(holds: Callable[[int], bool], least: int, most: int) -> int | None:
+    """The least size that holds, as if all larger ones did, looked for in growing strides; None if `most` does not."""
+    below, size = least - 1, least
+    while not holds(size):
+        if size >= most:
+            return None
+        below, size = size, min(most, 2 * size - least + 1)
+    sizes = range(below + 1, size + 1)
+    return sizes[bisect_left(sizes, True, key=holds)]
+
+
+def _tokens_per_hour(load: _Load) -> float:
+    """Of prompts and answers, of those that an engine can hold."""
+    return 3600.0 * load.rate_rps * (1.0 - load.refused_share) * (load.mix.prompt_tokens + load.mix.output_tokens)
+
+
+def _front(
+    spec: ServiceSpec, option: AcceleratorOption, attainment: Callable[[int], float], sizes: Sequence[int]
+) -> tuple[Point, ...]:
+    """What each size attains; above one that attains everything the others are taken to do so, too."""
+    found: list[Point] = []
+    for size in sizes:
+        share = 1.0 if found and found[-1].attainment == 1.0 else attainment(size)
+        found.append(Point(size, size * option.gpus_per_replica, share, dollars(spec, option, size)))
+    return tuple(found)
+
+
+def _sizes(rate: float, saturation: float, needed: int, fewest: int) -> list[int]:
+    """From the first that is stable to half of saturation, the needed one among them, and none below the fewest."""
+    least = min(needed, max(fewest, math.ceil(rate / saturation)))
+    most = max(needed, math.ceil(rate / (LEAST_LOAD * saturation)))
+    return sorted({needed, *(round(size) for size in np.linspace(least, most, MOST_SIZES))})
+
+
+def _refused_beyond(most: int, prior: EnginePrior, prompt_tokens: Integers, output_tokens: Integers) -> Integers:
+    """Prompts; those of requests beyond `most` tokens so long that an engine refuses them for its KV cache."""
+    is_longer = prompt_tokens + output_tokens > most
+    return np.where(is_longer, np.maximum(prompt_tokens, prior.kv_tokens + 1), prompt_tokens)
+
+
+def _nothing(option: AcceleratorOption, prior: EnginePrior, limits: BatchLimits, refused: float, told: str) -> Offer:
+    return Offer(
+        accelerator=option.name,
+        default_batching=True,
+        limits=limits,
+        source=str(prior.source),
+        formula_rps=0.0,
+        simulated=SimulatedRate(0.0, 0.0),
+        bound_by="KVCache",
+        memory_bound=True,
+        saturation_rps=0.0,
+        refused_share=refused,
+        impossible=told,
+    )
+
+
+def _memory_bound(engine: Engine, rate: float) -> bool:
+    """By the step law at this rate: weights and KV cache against prompts, decodes and their attention, per second."""
+    law, mix = engine.law, engine.mix
+    reading = 1.0 - rate * engine.work_seconds + rate * law.c3 * mix.kv_token_steps
+    computing = rate * (engine.prefill_seconds + law.c2 * mix.output_tokens)
+    return reading > computing
+
+
+def _possible(slo: Slo, name: str, alone: tuple[float, float, float]) -> str:
+    """What a replica keeps that has next to nothing to do."""
+    ttft, tpot, e2e = map(_rounded_up, alone)
+    told = f"ttft: {ttft}, tpot: {tpot}" + ("" if slo.e2e_seconds is None else f", e2e: {e2e}")
+    return (
+        f"{name}: spec.slo cannot be met by this model, not even by an idle engine; possible for "
+        f"{100.0 * slo.objective:g} % of these requests: {told}"
+    )
+
+
+def _rounded_up(seconds: float) -> str:
+    """As a duration of two digits."""
+    milliseconds = max(1000.0 * seconds, 1.0)
+    unit = 10.0 ** (math.floor(math.log10(milliseconds)) - 1)
+    return f"{math.ceil(milliseconds / unit) * unit:.10g}ms"

@@ -1,0 +1,1 @@
+"""Pages, pictures and tables that the tools write."""

@@ -1,0 +1,240 @@
+"""The options of `holdfast tune`: checked, and turned into what a search needs."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.domain.service import AcceleratorOption, ServiceSpec, Slo
+from holdfast.enginemodel.prior import LEAST_KV_TOKENS, MEMORY_UTILIZATION, EnginePrior, PriorSource, engine_prior
+from holdfast.enginemodel.roofline import roofline_table
+from holdfast.tools.bench import definitions, options, report
+from holdfast.tools.bench.checks import check_folders, check_lengths
+from holdfast.tools.bench.manifest import read_service
+from holdfast.tools.tune.engine_port import enough
+from holdfast.tools.tune.limits import NO_BOUND_SECONDS, holds_something_else
+from holdfast.tools.tune.setting import Setting
+from holdfast.tools.tune.twin import Engine
+from holdfast.twin.scenario import BadInput
+from holdfast.twin.traces import FORMATS
+
+OBJECTIVE = 0.99
+SIMULATED_REQUESTS = 2000
+"""Without an endpoint nobody waits for them."""
+
+LEAST_MEMORY, MOST_MEMORY = 0.1, 0.99
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add all of them."""
+    options.add_endpoint(parser)
+    parser.add_argument(
+        "-f", "--filename", type=Path, metavar="FILE", help="an LLMService manifest; without --url no engine is asked"
+    )
+    engine = parser.add_argument_group("how limits are set")
+    engine.add_argument(
+        "--limits-file", type=Path, metavar="FILE", help="the file from which the engine's plugin takes limits live"
+    )
+    engine.add_argument(
+        "--restart-command",
+        type=_command,
+        metavar="COMMAND",
+        help="starts the engine anew, without a shell; {max_num_seqs}, {max_num_batched_tokens} and "
+        "{gpu_memory_utilization} stand for the limits",
+    )
+    engine.add_argument("--restart-timeout", type=options.some_time_option, default=600.0, help="default 600s")
+    engine.add_argument("--max-num-seqs", type=options.whole_option, metavar="N", help="most sequences to look for")
+    engine.add_argument(
+        "--max-num-batched-tokens", type=options.tokens_option, metavar="N", help="most tokens per step"
+    )
+    engine.add_argument(
+        "--gpu-memory-utilization",
+        type=_shares,
+        default=(),
+        metavar="0.92,0.95",
+        help="shares of memory to try where the KV cache is what lacks; each is a restart",
+    )
+    model = parser.add_argument_group("the model that proposes")
+    model.add_argument("--accelerator", default="", metavar="NAME", help="that the endpoint runs on, e.g. h100")
+    model.add_argument("--gpus", type=options.whole_option, default=1, metavar="N", help="of one engine (default 1)")
+    _add_load(parser)
+    out = parser.add_argument_group("what is written")
+    out.add_argument("--json", nargs="?", const="-", metavar="FILE", help="without FILE to standard output")
+    options.add_plot(out)
+    out.add_argument(
+        "--summary",
+        type=Path,
+        metavar="FILE",
+        help="of an endpoint: the result, or why there is none, in 4 KiB of JSON; exit 0 says that it was measured",
+    )
+
+
+def _add_load(parser: argparse.ArgumentParser) -> None:
+    load = parser.add_argument_group("requests, and when they are good")
+    load.add_argument("--slo", type=options.slo_option, metavar="ttft=500ms,tpot=30ms,e2e=20s", help="a good request")
+    load.add_argument("--objective", type=options.percent_option, help="share of good ones wanted (default 99%%)")
+    options.add_lengths(load)
+    load.add_argument("--format", choices=sorted(FORMATS), default="csv", help="of --lengths (default csv)")
+    load.add_argument("--cv", type=options.cv_option, default=1.0, help="of the gaps (default 1: Poisson)")
+    load.add_argument(
+        "--requests", type=options.requests_option, metavar="N", help="that count in a trial (default: by --objective)"
+    )
+    load.add_argument(
+        "--seed", type=options.seed_option, default=1, help="repeats lengths and moments; prompts are always new"
+    )
+    load.add_argument("--most-trials", type=options.whole_option, default=60, metavar="N", help="default 60")
+    load.add_argument("--time-limit", type=options.some_time_option, help="begin no trial after so long")
+    load.add_argument("--drain", type=options.duration_option, default=60.0, help="for the last answers (default 60s)")
+    load.add_argument(
+        "--max-client-lag",
+        type=options.duration_option,
+        default=0.005,
+        help="refuse what a slower client measures (default 5ms)",
+    )
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Options that exclude or need each other; BadInput names the remedy."""
+    if arguments.url is None and arguments.filename is None:
+        raise BadInput("--url or -f is missing: give the address of an endpoint, or an LLMService manifest")
+    if arguments.url is None and (arguments.limits_file is not None or arguments.restart_command is not None):
+        raise BadInput("--limits-file and --restart-command need --url: -f alone asks no engine")
+    if (arguments.slo is None) == (arguments.filename is None):
+        raise BadInput("--slo or -f: give one of them, an LLMService has its own objectives")
+    if arguments.filename is not None and arguments.objective is not None:
+        raise BadInput("--objective does not go with -f, which has its own")
+    check_lengths(arguments)
+    if arguments.url is None and arguments.summary is not None:
+        raise BadInput("--summary needs --url: -f alone asks no engine")
+    check_folders(arguments, "json", "plot", "summary")
+    _check_knobs(arguments)
+
+
+def _check_knobs(arguments: argparse.Namespace) -> None:
+    ways = arguments.limits_file is not None or arguments.restart_command is not None
+    if arguments.url is not None and not ways:
+        raise BadInput(
+            "--url needs a way to set limits: --limits-file, which the engine's plugin reads, or --restart-command"
+        )
+    if arguments.url is not None and arguments.gpu_memory_utilization and arguments.restart_command is None:
+        raise BadInput("--gpu-memory-utilization cannot be changed live: give --restart-command")
+    folder = None if arguments.limits_file is None else arguments.limits_file.absolute().parent
+    if folder is not None and not folder.is_dir():
+        raise BadInput(f"--limits-file {arguments.limits_file}: there is no such folder: name the engine's file")
+    if folder is not None and holds_something_else(arguments.limits_file):
+        raise BadInput(
+            f"--limits-file {arguments.limits_file}: holds something else than limits: name the engine's file"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a good request is, and how many of them are wanted; a bound nobody gave is an hour."""
+
+    slo: Slo
+    bounds: definitions.Slo
+
+    @classmethod
+    def of(cls, bounds: definitions.Slo, objective: float) -> Wanted:
+        """From bounds of which each may be None."""
+        ttft, tpot = bounds.ttft_seconds or NO_BOUND_SECONDS, bounds.tpot_seconds or NO_BOUND_SECONDS
+        return cls(Slo(ttft, tpot, objective, 3600.0, bounds.e2e_seconds), bounds)
+
+    @property
+    def told(self) -> str:
+        """In words."""
+        return f"{100 * self.slo.objective:g} % with {', '.join(report.bounds(self.bounds))}"
+
+
+def service_of(arguments: argparse.Namespace) -> ServiceSpec | None:
+    """The manifest's service, None without -f; BadInput."""
+    return None if arguments.filename is None else read_service(arguments.filename)
+
+
+def wanted_of(arguments: argparse.Namespace, service: ServiceSpec | None) -> Wanted:
+    """The manifest's objectives, else --slo and --objective."""
+    if service is None:
+        return Wanted.of(arguments.slo, arguments.objective or OBJECTIVE)
+    slo = service.slo
+    return Wanted(slo, definitions.Slo(slo.ttft_seconds, slo.tpot_seconds, slo.e2e_seconds))
+
+
+def counted_of(arguments: argparse.Namespace, wanted: Wanted) -> int:
+    """Requests that count in a trial."""
+    return arguments.requests or (SIMULATED_REQUESTS if arguments.url is None else enough(wanted.slo.objective))
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a live engine says of itself: the size of its KV cache, 0 where it does not."""
+
+    kv_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Believed:
+    """What is believed of an engine: of which `accelerator`, from which `source`, and its step times and memory."""
+
+    accelerator: str
+    source: PriorSource
+    engine: Engine
+    defaults: Setting
+
+
+def believed(
+    model_uri: str, option: AcceleratorOption, quantization: str | None = None, live: Told | None = None
+) -> Believed:
+    """By the shipped tables and data sheets, and what a live engine tells."""
+
+    def prior(memory: float | None) -> EnginePrior:
+        given = (model_uri, option.name, dict(option.node_selector), option.gpus_per_replica, quantization)
+        return engine_prior(*given, MEMORY_UTILIZATION if memory is None else memory)
+
+    def tokens(setting: Setting) -> int:
+        memory = setting.gpu_memory_utilization
+        if live is None:
+            return prior(memory).kv_tokens
+        # It serves, so that it holds some requests, whatever the tables say.
+        return live.kv_tokens if memory is None and live.kv_tokens else max(prior(memory).kv_tokens, LEAST_KV_TOKENS)
+
+    first = prior(None)
+    defaults = Setting(first.max_num_seqs_default, first.max_num_batched_tokens_default)
+    return Believed(
+        option.name, first.source, Engine(first.table or roofline_table(first.law), first.law, tokens), defaults
+    )
+
+
+def most_of(arguments: argparse.Namespace, service: ServiceSpec | None, defaults: Setting) -> Setting:
+    """The largest limits to look for: the options', else the manifest's, else vLLM's defaults. BadInput."""
+    batching = None if service is None else service.batching
+    sequences = arguments.max_num_seqs or (batching and batching.max_num_seqs) or defaults.max_num_seqs
+    tokens = arguments.max_num_batched_tokens or (batching and batching.max_num_batched_tokens)
+    tokens = tokens or defaults.max_num_batched_tokens
+    if tokens < sequences:
+        raise BadInput(
+            f"{tokens} tokens per step are fewer than {sequences} sequences, which vLLM refuses: lower --max-num-seqs"
+        )
+    return Setting(sequences, tokens)
+
+
+def _command(text: str) -> Sequence[str]:
+    try:
+        found = shlex.split(text)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(f"{text!r}: {problem}: quote it as a shell would take it") from None
+    if not found:
+        raise argparse.ArgumentTypeError("empty: give a program and its arguments")
+    return found
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    try:
+        found = tuple(sorted({float(part) for part in text.split(",")}))
+    except ValueError:
+        found = ()
+    if not found or not all(LEAST_MEMORY <= share <= MOST_MEMORY for share in found):
+        raise argparse.ArgumentTypeError(f"{text!r}: give shares from {LEAST_MEMORY} to {MOST_MEMORY}, as 0.92,0.95")
+    return found

@@ -1,0 +1,72 @@
+"""One service of a scenario as it was declared, and the engines that it gets in the twin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast.api.llmservice import LLMService
+from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.enginemodel.catalog import find_model
+from holdfast.enginemodel.prior import engine_prior
+from holdfast.enginemodel.scheduler import BLOCK_TOKENS, SchedulerLimits
+from holdfast.enginemodel.steptable import StepTable, step_tables
+from holdfast.render.admission import admission_tokens
+from holdfast.twin.fleet import EngineKind, Workload
+from holdfast.twin.scenario import AcceleratorEntry, BadInput, Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One service of a scenario: the object, what decisions need of it, and its requests.
+
+    `max_num_queued_tokens` is a cap on queued prompts that its engines have under policies without one of their own.
+    """
+
+    service: LLMService
+    spec: ServiceSpec
+    workload: Workload
+    initial_replicas: Mapping[str, int]
+    max_num_queued_tokens: int | None = None
+
+
+def too_long(scenario: Scenario, each: Declared, option: AcceleratorOption) -> tuple[int, int]:
+    """How many requests have more tokens than the KV cache of an engine, and how many it holds: it refuses those."""
+    kind = engine_kind(each, option, scenario.cluster.accelerators[option.name], admission=False)
+    room_tokens = kind.limits.kv_tokens // BLOCK_TOKENS * BLOCK_TOKENS
+    return int((each.workload.prompt_tokens + each.workload.output_tokens > room_tokens).sum()), room_tokens
+
+
+def _with_table(spec: ServiceSpec, gpus: int) -> str:
+    """What could be simulated instead."""
+    model, tables = find_model(spec.model_uri, spec.quantization), step_tables().values()
+    same = [table for table in tables if model is not None and table.model == model.table]
+    if not same:
+        return f"take another model: {', '.join(sorted({table.model for table in tables}))}"
+    systems = sorted({table.system for table in same if table.tensor_parallel == gpus})
+    if not systems:
+        return f"take another count: {', '.join(map(str, sorted({table.tensor_parallel for table in same})))}"
+    return f"take another system: {', '.join(systems)}"
+
+
+def engine_kind(each: Declared, option: AcceleratorOption, entry: AcceleratorEntry, admission: bool) -> EngineKind:
+    """A replica as it really is in the twin: the step table of model and system, and vLLM's limits."""
+    spec = each.spec
+    prior = engine_prior(spec.model_uri, entry.system, None, option.gpus_per_replica, spec.quantization)
+    table = prior.table
+    if not isinstance(table, StepTable) or table.system != entry.system:
+        raise BadInput(
+            f"cluster.accelerators.{option.name}.system: no step table for {spec.model_uri} on "
+            f"{option.gpus_per_replica} x {entry.system}: {_with_table(spec, option.gpus_per_replica)}"
+        )
+    if prior.kv_tokens < 1:
+        raise BadInput(f"{spec.model_uri} does not fit on {option.gpus_per_replica} x {entry.system}: raise count")
+    declared = next(each for each in each.service.spec.accelerators if each.name == option.name)
+    cap = admission_tokens(each.service, declared) if admission else each.max_num_queued_tokens
+    limits = SchedulerLimits(
+        max_num_seqs=spec.batching.max_num_seqs or prior.max_num_seqs_default,
+        max_num_batched_tokens=spec.batching.max_num_batched_tokens or prior.max_num_batched_tokens_default,
+        kv_tokens=prior.kv_tokens,
+        max_num_queued_tokens=cap,
+    )
+    return EngineKind(table.with_overhead(entry.overhead), limits)

@@ -1,0 +1,271 @@
+"""The engines of one service under one stream of requests, on a virtual clock in seconds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from holdfast.domain.service import Slo
+from holdfast.enginemodel.scheduler import BLOCK_TOKENS, SchedulerLimits
+from holdfast.enginemodel.steplaw import StepTimer
+from holdfast.twin import engines, state_arrays
+from holdfast.twin.fast_loop_arrays import LOOP, PLACE, fits_of, loops_of
+from holdfast.twin.state_arrays import BOOK, CONNECTION, ENGINE, NEVER, NOBODY, REQUEST, Records, World
+from holdfast.twin.timers import Floats, Integers, pack
+from holdfast_engine.rules import Limits
+from holdfast_engine.tpot_slack import ANSWERS
+
+ROUTERS = {
+    "random-per-connection": state_arrays.RANDOM_PER_CONNECTION,
+    "round-robin": state_arrays.ROUND_ROBIN,
+    "least-outstanding": state_arrays.LEAST_OUTSTANDING,
+}
+CONNECTIONS = 1024
+"""Keep-alive connections of the clients of a service; each request takes one of them at random."""
+
+CLOSE_SHARE = 0.1
+"""Share of the answers after which Holdfast's pods close the connection, so that clients find new replicas."""
+
+KEEP_SECONDS = 60.0
+"""How long clients keep an idle connection at most: common libraries close it after 5 to 60 s."""
+
+_FIRST_ENGINES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Requests in order of arrival: seconds, and tokens of prompt, answer and cached prefix."""
+
+    at: Floats
+    prompt_tokens: Integers
+    output_tokens: Integers
+    cached_tokens: Integers
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKind:
+    """What every engine of one accelerator is: its timer and limits."""
+
+    timer: StepTimer
+    limits: SchedulerLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How requests find an engine; all but the router counts for random-per-connection only."""
+
+    router: str = "random-per-connection"
+    close_share: float = CLOSE_SHARE
+    keep_seconds: float = KEEP_SECONDS
+    seed: int = 0
+
+
+class Fleet:
+    """Engines that come and go; `engine` numbers are given to later engines after `remove`.
+
+    With limits `told`, one for each kind, the engines have the plugin: they order, limit and judge by themselves.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        kinds: Sequence[EngineKind],
+        slo: Slo,
+        routing: Routing,
+        told: Sequence[Limits] = (),
+    ) -> None:
+        self.workload = workload
+        self.now = 0.0
+        self.kinds = tuple(kinds)
+        self._free = list(range(_FIRST_ENGINES))
+        most_sequences = max(kind.limits.max_num_seqs for kind in kinds)
+        timers = pack([kind.timer for kind in kinds])
+        self._loops, self._fits = loops_of(told, [kind.limits for kind in kinds]), fits_of(told)
+        self._world = World(
+            requests=_requests(workload, np.random.default_rng([routing.seed, 1])),
+            engines=_engines(_FIRST_ENGINES),
+            running=np.zeros((_FIRST_ENGINES, most_sequences), np.int64),
+            connections=_connections(),
+            book=_book(slo, routing, bool(told)),
+            finished=np.full(len(workload), NOBODY, np.int64),
+            plan=np.zeros(1, state_arrays.PLAN),
+            chunks=np.zeros((most_sequences + 1, 2), np.int64),
+            begun=np.zeros(most_sequences, np.int64),
+            points=timers.points,
+            layout=timers.layout,
+            places=np.zeros(len(workload) if told else 0, PLACE),
+            loops=np.zeros(_FIRST_ENGINES, LOOP),
+            fits=np.zeros((_FIRST_ENGINES, *self._fits.shape[1:])),
+            answers=np.zeros((_FIRST_ENGINES, ANSWERS), np.int64),
+        )
+
+    @property
+    def plugin(self) -> bool:
+        """Whether the engines have the plugin's fast loop."""
+        return bool(self._world.book["plugin"][0])
+
+    @property
+    def requests(self) -> Records:
+        """What became of each request so far: records of state_arrays.REQUEST."""
+        return self._world.requests
+
+    @property
+    def finished(self) -> Integers:
+        """Requests that have finished, in that order."""
+        return self._world.finished[: int(self._world.book["finished"][0])]
+
+    @property
+    def done(self) -> bool:
+        """Whether every request has come and no engine has anything left to do."""
+        everybody_came = int(self._world.book["next_request"][0]) == len(self.workload)
+        return everybody_came and not np.isfinite(self._world.engines["due"]).any()
+
+    def advance(self, until: float) -> None:
+        """Let time pass."""
+        engines.run_until(self._world, until)
+        self.now = until
+
+    def add(self, kind: int = 0) -> int:
+        """Start an engine that serves from now on; returns its number."""
+        if not self._free:
+            self._grow()
+        number = self._free.pop(0)
+        born = self._world.engines["born"][number] + 1
+        self._world.engines[number] = np.zeros((), ENGINE)
+        engine = self._world.engines[number]
+        engine["open"], engine["born"], engine["timer"], engine["stretch"] = 1, born, kind, 1.0
+        engine["due"], engine["idle_at"] = NEVER, self.now
+        for name, value in zip(state_arrays.LIMITS, _limits(self.kinds[kind].limits), strict=True):
+            engine[name] = value
+        engine["free_blocks"] = engine["blocks"]
+        if self.plugin:
+            self._world.loops[number], self._world.fits[number] = self._loops[kind], self._fits[kind]
+            self._world.loops[number]["updated"] = self.now
+        return number
+
+    def close(self, engine: int) -> None:
+        """Send it no further requests."""
+        self._world.engines[engine]["open"] = 0
+
+    def stretch(self, engine: int, factor: float) -> None:
+        """Make every step of an engine that many times as long, from its next step on."""
+        self._world.engines[engine]["stretch"] = factor
+
+    def remove(self, engine: int) -> int:
+        """Take an engine away with whatever is in it; returns how many requests are lost."""
+        requests, leaving = self._world.requests, self._world.engines[engine]
+        inside = np.zeros(len(requests), bool)
+        if leaving["running"] + leaving["waiting"] > 0:
+            in_engines = np.isin(requests["state"], (state_arrays.WAITING, state_arrays.RUNNING))
+            inside = in_engines & (requests["engine"] == engine)
+        requests["state"][inside] = state_arrays.LOST
+        requests["blocks"][inside] = 0
+        born = leaving["born"]
+        self._world.engines[engine] = np.zeros((), ENGINE)
+        leaving["born"], leaving["due"] = born, NEVER
+        self._free.append(engine)
+        return int(inside.sum())
+
+    def idle_since(self, engine: int) -> float | None:
+        """Since when an engine has nothing to do; None where it has."""
+        found = self._world.engines[engine]
+        return None if math.isfinite(found["due"]) else float(found["idle_at"])
+
+    def state(self, engine: int) -> Records:
+        """What an engine is doing and has counted: a copy of its record of state_arrays.ENGINE."""
+        return self.states([engine])
+
+    def states(self, engines: Sequence[int]) -> Records:
+        """The same of several engines: an array of their records."""
+        return np.asarray(self._world.engines[list(engines)])
+
+    def check(self) -> None:
+        """Hold the arrays to what must be true at any moment; AssertionError where it is not."""
+        requests, fleet = self._world.requests, self._world.engines
+        came = int(self._world.book["next_request"][0])
+        assert (requests["state"][came:] == state_arrays.COMING).all(), "a request is in an engine before it came"
+        assert (requests["state"][:came] != state_arrays.COMING).all(), "a request that came is nowhere"
+        states = np.bincount(requests["state"], minlength=state_arrays.LOST + 1)
+        inside = int(fleet["running"].sum() + fleet["waiting"].sum())
+        assert inside == states[state_arrays.WAITING] + states[state_arrays.RUNNING], "queues and states differ"
+        assert len(self.finished) == states[state_arrays.FINISHED], "a request finished twice, or unseen"
+        assert (fleet["free_blocks"] >= 0).all(), "more KV blocks are used than there are"
+        assert (self._held_blocks() == fleet["blocks"] - fleet["free_blocks"]).all(), "KV blocks are lost or held twice"
+        answered = requests[requests["generated"] > 0]
+        assert (answered["first_at"] > answered["at"]).all(), "an answer came before its request"
+        ended = requests[requests["state"] == state_arrays.FINISHED]
+        assert (ended["generated"] == ended["output"]).all(), "an answer has another length than it was to have"
+        assert (ended["last_at"] >= ended["first_at"]).all(), "an answer ended before it began"
+
+    def _held_blocks(self) -> Floats:
+        """KV blocks that requests hold, by engine."""
+        holding = self.requests[self.requests["blocks"] > 0]
+        held: Floats = np.bincount(holding["engine"], holding["blocks"], len(self._world.engines)).astype(np.float64)
+        return held
+
+    def _grow(self) -> None:
+        """Room for twice as many engines."""
+        before = len(self._world.engines)
+        self._free = list(range(before, 2 * before))
+        self._world = self._world._replace(
+            engines=np.concatenate([self._world.engines, _engines(before)]),
+            running=_doubled(self._world.running),
+            loops=_doubled(self._world.loops),
+            fits=_doubled(self._world.fits),
+            answers=_doubled(self._world.answers),
+        )
+
+
+def _requests(workload: Workload, draw: np.random.Generator) -> Records:
+    requests = np.zeros(len(workload), REQUEST)
+    requests["at"], requests["prompt"] = workload.at, workload.prompt_tokens
+    requests["output"], requests["cached"] = workload.output_tokens, workload.cached_tokens
+    requests["first_at"] = requests["last_at"] = np.nan
+    requests["engine"] = requests["after"] = NOBODY
+    requests["connection"] = draw.integers(0, CONNECTIONS, len(workload))
+    requests["draw"] = draw.random(len(workload))
+    return requests
+
+
+def _engines(count: int) -> Records:
+    found = np.zeros(count, ENGINE)
+    found["due"] = NEVER
+    return found
+
+
+def _doubled(array: Records) -> Records:
+    return np.concatenate([array, np.zeros_like(array)])
+
+
+def _connections() -> Records:
+    found = np.zeros(CONNECTIONS, CONNECTION)
+    found["engine"] = found["request"] = NOBODY
+    return found
+
+
+def _book(slo: Slo, routing: Routing, plugin: bool) -> Records:
+    book = np.zeros(1, BOOK)
+    book["turn"], book["router"], book["close_share"] = -1, ROUTERS[routing.router], routing.close_share
+    book["keep_seconds"], book["plugin"] = routing.keep_seconds, plugin
+    book["ttft"], book["tpot"], book["e2e"] = slo.ttft_seconds, slo.tpot_seconds, slo.e2e_seconds or math.inf
+    return book
+
+
+def _limits(limits: SchedulerLimits) -> list[int]:
+    def bound(value: int | None) -> int:
+        return state_arrays.UNLIMITED if value is None else value
+
+    return [
+        min(limits.max_num_seqs, limits.max_num_active_seqs or limits.max_num_seqs),
+        limits.max_num_batched_tokens,
+        limits.long_prefill_token_threshold or limits.max_num_batched_tokens,
+        bound(limits.max_num_queued_reqs),
+        bound(limits.max_num_queued_tokens),
+        max(0, limits.kv_tokens) // BLOCK_TOKENS,
+    ]

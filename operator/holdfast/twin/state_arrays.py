@@ -1,0 +1,146 @@
+"""The arrays that the compiled loop works on: one record per request and per engine."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.twin.timers import Floats, Integers
+
+Records = NDArray[Any]
+Record = Any
+"""One of them."""
+
+NOBODY = -1
+UNLIMITED = int(np.iinfo(np.int64).max)
+NEVER = np.inf
+
+COMING, WAITING, RUNNING, FINISHED, REJECTED, UNSERVED, LOST = range(7)
+"""What a request is: still to come, in an engine, answered, refused by one, met no engine, or lost with its engine."""
+
+ROUND_ROBIN, RANDOM_PER_CONNECTION, LEAST_OUTSTANDING = range(3)
+
+
+def fields_of(kind: type, *names: str) -> list[tuple[str, type]]:
+    """Fields of one kind, for a record."""
+    return [(name, kind) for name in names]
+
+
+REQUEST = np.dtype(
+    [
+        *fields_of(np.int64, "prompt", "output", "generated", "computed", "blocks", "state"),
+        *fields_of(np.float64, "at", "first_at", "last_at"),
+        *fields_of(np.int64, "cached", "preemptions", "engine", "after", "connection"),
+        *fields_of(np.float64, "draw"),
+    ]
+)
+"""Times in seconds, NaN before they are known, the rest in tokens and blocks.
+
+`engine` is where a request went, `after` the one that waits behind it. `connection` and `draw` (0..1) are what chance
+decides about its way.
+"""
+
+LIMITS = ("active", "tokens", "threshold", "most_requests", "most_queued", "blocks")
+
+COUNTS = (
+    "finished",
+    "rejected",
+    "prompt_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "preemptions",
+    "ttft_count",
+    "ttft_within",
+    "tpot_count",
+    "tpot_within",
+    "tpot_sum",
+    "e2e_count",
+    "e2e_within",
+    "prompt_sum",
+    "output_sum",
+)
+"""What an engine counts from its start on, as its /metrics does; sums are of finished requests."""
+
+EXACT = (
+    "judged_arrived",
+    "judged_good",
+    "judged_bad_ttft",
+    "judged_bad_tpot",
+    "judged_bad_e2e",
+    "judged_bad_error",
+    "judged_withdrawn",
+    "judged_good_tokens",
+)
+"""What the plugin counts, 0 without it: the first of holdfast_engine's counts."""
+
+STEPS = ("steps", "step_prefill", "step_decodes", "step_kv", "step_pairs", "step_seconds")
+"""What the plugin sums over an engine's steps, 0 without it, in the order of holdfast.domain.engine.StepSums."""
+
+ENGINE = np.dtype(
+    [
+        *fields_of(np.float64, "due"),
+        *fields_of(np.int64, "busy", "running", "waiting", "first_waiting", "last_waiting"),
+        *fields_of(np.int64, "queued_tokens", "outstanding_tokens", "free_blocks", "timer"),
+        *fields_of(np.float64, "stretch"),
+        *fields_of(np.int64, *LIMITS, "open", "born"),
+        *fields_of(np.float64, "idle_at", "waiting_late", *COUNTS, *EXACT, *STEPS),
+    ]
+)
+"""`due` is when a step ends, or begins where the engine is not `busy`; infinite for an idle one, since `idle_at`.
+
+`open` engines get requests; `born` counts the lives of a record, so that a connection knows a successor.
+"""
+
+HANG_SECONDS = 1e5
+"""No step takes so long."""
+
+
+def hang(engines: Records, now: float) -> list[bool]:
+    """Of each engine, whether the step that it is in never ends."""
+    due = engines["due"]
+    found: list[bool] = ((due != NEVER) & (due - now > HANG_SECONDS)).tolist()
+    return found
+
+
+BOOK = np.dtype(
+    [
+        *fields_of(np.int64, "next_request", "finished", "turn", "router", "plugin"),
+        *fields_of(np.float64, "close_share", "keep_seconds", "ttft", "tpot", "e2e"),
+    ]
+)
+"""One record: how far the loop is, how requests find an engine, whether engines have the plugin, and the objectives in
+seconds."""
+
+PLAN = np.dtype(fields_of(np.int64, "chunks", "going_on", "decodes", "kv_tokens", "alike"))
+"""One record: the chunks of the step just planned, those of requests that ran before it, and its decodes. After it,
+so many steps do not yet end anybody's answer: they are `alike`."""
+
+CONNECTION = np.dtype(fields_of(np.int64, "engine", "born", "request"))
+"""Whom a connection leads to, and the last request on it."""
+
+
+class World(NamedTuple):
+    """Everything the loop works on; `running` has a row of requests per engine, `finished` the order of their ends.
+    `plan` and `chunks` are of the step just planned, `begun` those who got their first token from the one just ended.
+
+    What comes after the timers is the plugin's (`fast_loop_arrays`): a record per request and per engine, what laws are found
+    from, and how many steps the last answers of an engine took.
+    """
+
+    requests: Records
+    engines: Records
+    running: Integers
+    connections: Records
+    book: Records
+    finished: Integers
+    plan: Records
+    chunks: Integers
+    begun: Integers
+    points: Floats
+    layout: Integers
+    places: Records
+    loops: Records
+    fits: Floats
+    answers: Integers

@@ -1,0 +1,272 @@
+"""What a policy is shown of a service: the counters of its engines as Prometheus has them, and nothing else.
+
+All engines are scraped at the same moments. Counts are gained over three scrapes as by PromQL's increase(), with what
+an engine had counted before its first scrape added, as holdfast.observe asks for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from holdfast.domain.cluster import ReplicaPhase
+from holdfast.domain.engine import EngineState, ExactCounts, PluginMode, StepSums
+from holdfast.domain.signals import (
+    LATE_PER_GOOD,
+    LEAST_LOOK_SECONDS,
+    AcceleratorTraffic,
+    LengthHistogram,
+    SignalState,
+    Traffic,
+    busiest_share,
+    fewest_looks,
+    lags,
+    still_seconds,
+)
+from holdfast.domain.snapshot import Timing
+from holdfast.enginemodel.mix import LENGTH_EDGES
+from holdfast.twin.cluster import Pod, Service
+from holdfast.twin.peer_metrics import EngineGauges, gauges
+from holdfast.twin.series import COLUMNS, IN_FLIGHT, Series, gained, rows_of, usage_of
+from holdfast.twin.state_arrays import EXACT, STEPS, hang
+from holdfast.twin.timers import Floats, Integers
+
+SCRAPES = 3
+LENGTHS_SECONDS = 600.0
+SUMMED_SECONDS = 180.0
+SLOW_PERIOD_SECONDS = 60.0
+"""What the operator asks once a minute: lengths, and sums over steps."""
+
+_BEGUN = slice(COLUMNS.index("ttft_count"), COLUMNS.index("ttft_count") + 1)
+_GOOD = COLUMNS.index("judged_good")
+_LATE = [COLUMNS.index(f"judged_bad_{cause}") for cause in ("ttft", "tpot", "e2e")]
+_STEPS = slice(COLUMNS.index(STEPS[0]), COLUMNS.index(STEPS[-1]) + 1)
+
+
+class View:
+    """Scrapes one service and answers as holdfast.observe would; `blind` while Prometheus is gone.
+
+    Lengths are counted in `histograms` where anybody looks at them.
+    """
+
+    def __init__(self, service: Service, timing: Timing, histograms: bool = True) -> None:
+        self._service = service
+        self._timing = timing
+        self._histograms = histograms
+        self._series: dict[Pod, Series] = {}
+        self._finished: deque[tuple[float, int]] = deque([(0.0, 0)])
+        self._lengths = (LengthHistogram(), LengthHistogram())
+        self._steps: tuple[tuple[str, StepSums], ...] = ()
+        self._slow_due = 0.0
+        self.scraped_at: float | None = None
+        self.blind = False
+
+    @property
+    def interval_seconds(self) -> float:
+        """What counts are taken over."""
+        scrapes = max(SCRAPES, -(-self._timing.tick_seconds // self._timing.scrape_seconds) + 1)
+        return scrapes * self._timing.scrape_seconds
+
+    def scrape(self, now: float) -> None:
+        """Read every engine's /metrics."""
+        if self.blind:
+            return
+        self._sample(now)
+        self.scraped_at = now
+        self._finished.append((now, len(self._service.fleet.finished)))
+        reach = max(SUMMED_SECONDS, self.interval_seconds + LEAST_LOOK_SECONDS)
+        oldest = now - reach - self._timing.scrape_seconds
+        for pod, series in list(self._series.items()):
+            series.forget(oldest)
+            if series.times[-1] <= oldest:
+                del self._series[pod]
+
+    def _sample(self, now: float) -> None:
+        serving = {pod: pod.engine for pod in self._service.pods if pod.engine is not None}
+        records = self._service.fleet.states(list(serving.values()))
+        samples = zip(serving, records, rows_of(records), usage_of(records).tolist(), hang(records, now), strict=True)
+        for pod, *sample in samples:
+            self._series.setdefault(pod, Series(pod.accelerator, pod.ready_at or 0.0)).scrape(now, *sample)
+
+    def traffic(self, now: float) -> Traffic:
+        """All that is known of the service at this time."""
+        if self.blind:
+            return Traffic(SignalState.UNREACHABLE, "Prometheus does not answer")
+        state, detail = self._state(now)
+        if now >= self._slow_due:
+            self._slow_due = now + SLOW_PERIOD_SECONDS
+            self._steps = self._read_steps(now)
+            if self._histograms:
+                self._lengths = self._read_lengths(now)
+        hung, start = self._hung(now), now - self.interval_seconds
+        counts = gained(list(self._series.values()), start, now)
+        return Traffic(
+            state=state,
+            detail=detail,
+            interval_seconds=self.interval_seconds,
+            sample_age_seconds=None if self.scraped_at is None else now - self.scraped_at,
+            by_accelerator=self._by_accelerator(now, counts, hung),
+            prompt_lengths=self._lengths[0],
+            output_lengths=self._lengths[1],
+            steps=self._steps,
+            plugins=self._plugins(),
+            hung=hung,
+            lagging=self._lagging(counts),
+        )
+
+    def engines(self, now: float) -> tuple[EngineGauges, ...] | None:
+        """The gauges of every engine that is still read; None while nothing is."""
+        if self.blind or self.scraped_at is None:
+            return None
+        fresh_since = self._fresh_since(now)
+        alive = [each for each in self._series.items() if each[0].leaving_at is None and each[0].gone_at is None]
+        return tuple(
+            gauges(series.record, pod.name)
+            for pod, series in alive
+            if series.record is not None and series.times[-1] >= fresh_since
+        )
+
+    def _hung(self, now: float) -> tuple[str, ...]:
+        still = still_seconds(self.interval_seconds)
+        least = fewest_looks(still, self._timing.scrape_seconds)
+        return tuple(sorted(pod.name for pod, series in self._series.items() if series.looks_hung(now - still, least)))
+
+    def _lagging(self, counts: Floats) -> tuple[str, ...]:
+        """Pods that make next to nothing in time while those of the same accelerator do, as their plugins judge it."""
+        if not self._service.fleet.plugin:
+            return ()
+        judged: dict[str, dict[str, tuple[float, float]]] = {}
+        late, good = counts[:, _LATE].sum(axis=1).tolist(), counts[:, _GOOD].tolist()
+        for pod, *found in zip(self._series, late, good, strict=True):
+            judged.setdefault(pod.accelerator, {})[pod.name] = found[0], found[1]
+        return tuple(sorted(name for peers in judged.values() for name in _late_alone(peers)))
+
+    def _fresh_since(self, now: float) -> float:
+        return now - SCRAPES * self._timing.scrape_seconds
+
+    def _state(self, now: float) -> tuple[SignalState, str]:
+        timing, fresh_since = self._timing, self._fresh_since(now)
+        newest = max((series.times[-1] for series in self._series.values()), default=None)
+        if newest is None:
+            return SignalState.ABSENT, "no replica is ready yet"
+        if newest < fresh_since:
+            return SignalState.STALE, f"the newest sample is {now - newest:.0f} s old"
+        ready = [pod for pod in self._service.pods if pod.phase(now) is ReplicaPhase.READY]
+        settled = [pod for pod in ready if (pod.ready_at or 0.0) <= now - 2 * timing.scrape_seconds - 5.0]
+        silent = [pod for pod in settled if pod not in self._series or self._series[pod].times[-1] < fresh_since]
+        if silent:
+            return SignalState.PARTIAL, f"{len(silent)} of {len(settled)} ready replicas do not report"
+        return SignalState.FRESH, ""
+
+    def _by_accelerator(
+        self, now: float, counts: Floats, hung: Sequence[str]
+    ) -> tuple[tuple[str, AcceleratorTraffic], ...]:
+        looked_since, fresh_since = now - self.interval_seconds - LEAST_LOOK_SECONDS, self._fresh_since(now)
+        plugin = self._service.fleet.plugin
+        sums: dict[str, Floats] = {}
+        gauges: dict[str, list[Floats]] = {}
+        usage: dict[str, list[float]] = {}
+        begun: dict[str, list[float]] = {}
+        working: dict[str, int] = {}
+        looked = gained(list(self._series.values()), looked_since, now, _BEGUN)[:, 0].tolist()
+        for (pod, series), count, answers in zip(self._series.items(), counts, looked, strict=True):
+            name = series.accelerator
+            sums[name] = sums.get(name, 0.0) + count
+            begun.setdefault(name, []).append(answers)
+            if series.times[-1] >= fresh_since and pod.gone_at is None:
+                gauges.setdefault(name, []).append(series.rows[-1][IN_FLIGHT])
+                working[name] = working.get(name, 0) + (pod.name not in hung)
+                usage.setdefault(name, []).append(series.usage[-1])
+        return tuple(
+            (
+                name,
+                _traffic(
+                    sums[name], gauges.get(name, []), usage.get(name, []), begun[name], working.get(name, 0), plugin
+                ),
+            )
+            for name in sorted(sums)
+        )
+
+    def _plugins(self) -> tuple[EngineState, ...]:
+        if not self._service.fleet.plugin:
+            return ()
+        alive = [pod.name for pod, series in self._series.items() if pod.gone_at is None]
+        return tuple(EngineState(name, PluginMode.ACTIVE, 1) for name in alive)
+
+    def _read_lengths(self, now: float) -> tuple[LengthHistogram, LengthHistogram]:
+        while len(self._finished) > 1 and self._finished[1][0] <= now - LENGTHS_SECONDS:
+            self._finished.popleft()
+        fleet = self._service.fleet
+        lately = fleet.finished[self._finished[0][1] : self._finished[-1][1]]
+        return _histogram(fleet.requests["prompt"][lately]), _histogram(fleet.requests["output"][lately])
+
+    def _read_steps(self, now: float) -> tuple[tuple[str, StepSums], ...]:
+        if not self._service.fleet.plugin:
+            return ()
+        sums: dict[str, Floats] = {}
+        known = list(self._series.values())
+        for series, count in zip(known, gained(known, now - SUMMED_SECONDS, now, _STEPS), strict=True):
+            sums[series.accelerator] = sums.get(series.accelerator, 0.0) + count
+        return tuple((name, StepSums(*count.tolist())) for name, count in sorted(sums.items()))
+
+
+def _late_alone(peers: Mapping[str, tuple[float, float]]) -> Iterator[str]:
+    """Of all engines of an accelerator, with what was late and what was in time, those that lag."""
+    late_of_all, good_of_all = map(sum, zip(*peers.values(), strict=True))
+    for name, (late, good) in peers.items():
+        if late > LATE_PER_GOOD * good and lags(late, late_of_all, good_of_all, len(peers)):
+            yield name
+
+
+def _traffic(
+    counts: Floats,
+    gauges: Sequence[Floats],
+    usage: Sequence[float],
+    begun: Sequence[float],
+    working: int,
+    plugin: bool,
+) -> AcceleratorTraffic:
+    count = dict(zip(COLUMNS, counts.tolist(), strict=True))
+    running, waiting, late = np.sum(gauges, axis=0).tolist() if gauges else (0.0, 0.0, 0.0)
+    return AcceleratorTraffic(
+        finished=count["finished"],
+        rejected=count["rejected"],
+        prompt_tokens=count["prompt_tokens"],
+        cached_prompt_tokens=count["cached_tokens"],
+        output_tokens=count["output_tokens"],
+        length_samples=count["finished"],
+        prompt_length_sum=count["prompt_sum"],
+        output_length_sum=count["output_sum"],
+        preemptions=count["preemptions"],
+        ttft_count=count["ttft_count"],
+        ttft_within=count["ttft_within"],
+        tpot_count=count["tpot_count"],
+        tpot_within=count["tpot_within"],
+        tpot_sum_seconds=count["tpot_sum"],
+        e2e_count=count["e2e_count"],
+        e2e_within=count["e2e_within"],
+        running=running,
+        waiting=waiting,
+        waiting_late=late,
+        in_flight_growth=count["running"] + count["waiting"],
+        kv_usage=sum(usage) / len(usage) if usage else 0.0,
+        engines=len(gauges),
+        busiest=busiest_share(sum(begun), max(begun, default=0.0), working),
+        exact=_exact(count, len(gauges)) if plugin and gauges else None,
+    )
+
+
+def _exact(count: Mapping[str, float], engines: int) -> ExactCounts:
+    """What the plugins judged, and what was refused at the door."""
+    judged = {name.removeprefix("judged_"): count[name] for name in EXACT}
+    judged["arrived"] += count["rejected"]
+    return ExactCounts(**judged, bad_rejected=count["rejected"], engines=engines)
+
+
+def _histogram(lengths: Integers) -> LengthHistogram:
+    if not len(lengths):
+        return LengthHistogram()
+    edges = (*LENGTH_EDGES, float("inf"))
+    return LengthHistogram(edges, tuple(np.searchsorted(np.sort(lengths), edges, side="right").astype(float).tolist()))

@@ -1,0 +1,99 @@
+"""Who is let in, and who had better go elsewhere: the rules, asked with what the scheduler has last told of itself."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+
+from holdfast_engine import rules
+from holdfast_engine.prompts import MovingMean
+from holdfast_engine.rules import Admission, Backlog, Overload, Refused, Terms
+from holdfast_engine.stats_fields import RECORD_SECONDS, Mode
+
+GUARDED = frozenset({"/v1/completions", "/v1/chat/completions"})
+"""The paths at which requests are turned away or sent elsewhere."""
+
+CAPS = {Refused.FULL: "max_num_queued_reqs", Refused.LATE: "max_num_queued_tokens"}
+"""vLLM's own cap that is nearest in kind: under its name vLLM counts a refusal."""
+
+Numbers = Mapping[str, float]
+"""A record by the names of record.FIELDS."""
+
+
+def terms_of(numbers: Numbers) -> Terms | None:
+    """The terms in force in an engine, None where the plugin does nothing."""
+    if numbers["mode"] != Mode.ACTIVE:
+        return None
+    overload = Overload.REJECT if numbers["limit_reject"] > 0.0 else Overload.QUEUE
+    most = numbers["limit_max_queued_requests"]
+    return Terms(numbers["limit_ttft_seconds"], overload, math.inf if math.isnan(most) else most)
+
+
+def backlog_of(numbers: Numbers, more_requests: int = 0, more_tokens: float = 0.0) -> Backlog:
+    """What waits in an engine, and what is on its way there."""
+    share = numbers["computed_share"]
+    return Backlog(
+        requests=sum(numbers[f"waiting_{lane}"] for lane in ("front", "fresh", "late")) + more_requests,
+        prompt_tokens=(numbers["waiting_fresh_tokens"] + more_tokens) * share,
+        prefill_tps=numbers["prefill_tps"],
+        step_seconds=numbers["step_seconds"],
+        room_tokens=numbers["room_tokens"],
+        burst_tps=numbers["burst_tps"],
+    )
+
+
+def decide(numbers: Numbers, prompt_tokens: float, more_requests: int = 0, more_tokens: float = 0.0) -> Admission:
+    """Whether an engine with this record takes a request of this length."""
+    terms = terms_of(numbers)
+    if terms is None:
+        return Admission()
+    return rules.admission(
+        terms, backlog_of(numbers, more_requests, more_tokens), prompt_tokens * numbers["computed_share"]
+    )
+
+
+def sends_away(numbers: Numbers) -> bool:
+    """Whether an engine with this record ends connections, so that their clients meet other replicas with the next
+    request: kube-proxy balances connections, and those that are kept never meet a replica that has come to help."""
+    terms = terms_of(numbers)
+    return terms is not None and rules.is_overloaded(terms, backlog_of(numbers), numbers["waiting_late"])
+
+
+class Lengths:
+    """Guesses prompt tokens from the size of a request: whatever it holds, longer ones are longer in proportion."""
+
+    def __init__(self) -> None:
+        self._sizes = MovingMean()
+
+    def learn(self, size_bytes: int) -> None:
+        """A request of this size was let in; 0 where its client did not say."""
+        if size_bytes > 0:
+            self._sizes.add(size_bytes)
+
+    def tokens(self, size_bytes: int, mean_prompt_tokens: float) -> float:
+        """Tokens of a request of this size where prompts have so many on average; 0 while that is not known."""
+        expected = mean_prompt_tokens * size_bytes / self._sizes.value if size_bytes > 0 else mean_prompt_tokens
+        return expected if 0.0 < expected < math.inf else 0.0
+
+
+class Transit:
+    """Requests that were let in and have no answer yet, of which the record may not know."""
+
+    def __init__(self) -> None:
+        self._sent: dict[int, tuple[float, float]] = {}
+
+    def add(self, name: int, now: float, tokens: float) -> None:
+        """One was let in."""
+        self._sent[name] = (now, tokens)
+
+    def remove(self, name: int) -> None:
+        """It has its answer, or its client has gone: it is on its way no longer, whatever the record says."""
+        self._sent.pop(name, None)
+
+    def since(self, now: float, step_seconds: float) -> tuple[int, float]:
+        """Requests and tokens of the last step and the time between two records: a step tells of what it found."""
+        horizon = now - RECORD_SECONDS - (step_seconds if step_seconds > 0.0 else 0.0)
+        newest_first = reversed(self._sent.values())
+        found = [tokens for _, tokens in itertools.takewhile(lambda sent: sent[0] >= horizon, newest_first)]
+        return len(found), sum(found)

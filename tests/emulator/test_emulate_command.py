@@ -1,0 +1,172 @@
+"""`holdfast emulate`: flags, the environment, and the process's life."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+import signal
+import sys
+
+import aiohttp
+import pytest
+
+from holdfast.cli.emulate import add_parser, parse_options, run
+from holdfast.emulator.options import BadOptions, EmulatorOptions, set_up
+
+
+def options(*arguments: str, **environment: str) -> EmulatorOptions:
+    return parse_options(arguments, environment)[0]
+
+
+def test_the_form_of_vllm_serve_is_taken() -> None:
+    given = options("serve", "Qwen/Qwen3-8B", "--max-num-seqs=64", "--max-num-batched-tokens", "2k", "-tp", "2")
+    assert (given.model, given.max_num_seqs, given.max_num_batched_tokens) == ("Qwen/Qwen3-8B", 64, 2000)
+    assert given.tensor_parallel_size == 2
+
+
+def test_underscores_are_dashes_as_in_vllm() -> None:
+    assert options("--model=m", "--max_num_seqs=7", "--served_model_name", "a_b").served_names == ("a_b",)
+
+
+@pytest.mark.parametrize(
+    ("flags", "counts"), [((), False), (("--enable-mfu-metrics",), True), (("--no-enable-mfu-metrics",), False)]
+)
+def test_work_is_counted_on_demand_as_in_vllm(flags: tuple[str, ...], counts: bool) -> None:
+    given, ignored = parse_options(["--model=m", *flags], {})
+    assert given.mfu_metrics == counts
+    assert not ignored
+
+
+def test_flags_of_vllm_without_effect_are_named() -> None:
+    given, ignored = parse_options(["serve", "m", "--enforce-eager", "--load-format=dummy", "--port=1"], {})
+    assert ignored == ["--enforce-eager", "--load-format=dummy"]
+    assert given.port == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [("20000", 20_000), ("20k", 20_000), ("2.5k", 2_500), ("32K", 32_768), ("1M", 2**20), ("1m", 10**6)],
+)
+def test_tokens_are_written_as_in_vllm(text: str, tokens: int) -> None:
+    assert options("--model=m", f"--max-num-queued-tokens={text}").max_num_queued_tokens == tokens
+
+
+def test_the_environment_sets_the_emulators_own_flags() -> None:
+    given = options(
+        "--model=m", HOLDFAST_EMULATE_ACCELERATOR="l40s", HOLDFAST_EMULATE_COLD_START="30", VLLM_API_KEY="key"
+    )
+    assert (given.accelerator, given.cold_start_seconds, given.api_keys) == ("l40s", 30.0, ("key",))
+    assert options("--model=m", "--accelerator=h200", HOLDFAST_EMULATE_ACCELERATOR="l40s").accelerator == "h200"
+
+
+def test_what_the_operator_sets_in_its_pods_is_taken() -> None:
+    given = options(
+        "--model=m",
+        HOLDFAST_ACCELERATOR="l40s",
+        HOLDFAST_CONNECTION_CLOSE_SHARE="0.1",
+        HOLDFAST_DRAIN_FILE="/run/draining",
+    )
+    assert (given.accelerator, given.connection_close_share, given.drain_file) == ("l40s", 0.1, "/run/draining")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "--model is missing"),
+        (["--model=m", "--port=x"], "--port: 'x': give a port"),
+        (["--model=m", "--port=70000"], "--port"),
+        (["--model=m", "--max-num-seqs=0"], "--max-num-seqs: '0': give a whole number of at least 1"),
+        (["--model=m", "--max-num-batched-tokens=-5"], "--max-num-batched-tokens"),
+        (["--model=m", "--max-model-len=1.5K"], "--max-model-len: '1.5K'"),
+        (["--model=m", "--speed=0"], "--speed: '0'"),
+        (["--model=m", "--speed=nan"], "--speed: 'nan'"),
+        (["--model=m", "--shutdown-timeout=inf"], "--shutdown-timeout"),
+        (["--model=m", "--cold-start=-1"], "--cold-start"),
+        (["--model=m", "--connection-close-share=2"], "--connection-close-share"),
+        (["--model=m", "--custom-histogram-buckets={"], "--custom-histogram-buckets"),
+        (["--model=m", '--custom-histogram-buckets={"a": [1]}'], "unknown family 'a'"),
+        (["--model=m", "--custom-histogram-buckets=[]"], "--custom-histogram-buckets"),
+    ],
+)
+def test_a_bad_flag_is_one_line_that_names_it(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(argparse.Namespace(engine_arguments=arguments)) == 2
+    printed = capsys.readouterr().err
+    assert complaint in printed
+    assert printed.count("\n") == 1
+
+
+def test_a_bad_keep_alive_is_named_by_its_variable() -> None:
+    with pytest.raises(BadOptions, match="VLLM_HTTP_TIMEOUT_KEEP_ALIVE: 'long'"):
+        options("--model=m", VLLM_HTTP_TIMEOUT_KEEP_ALIVE="long")
+
+
+def test_a_bad_value_in_the_environment_is_named_by_its_flag() -> None:
+    with pytest.raises(BadOptions, match="--cold-start: 'soon'"):
+        options("--model=m", HOLDFAST_EMULATE_COLD_START="soon")
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        (EmulatorOptions("Qwen/Qwen3-8B", max_num_seqs=64, max_num_batched_tokens=32), "lower --max-num-seqs too"),
+        (EmulatorOptions("Qwen/Qwen3-8B", max_num_seqs=4, max_num_active_seqs=5), "--max-num-active-seqs 5"),
+        (EmulatorOptions("meta-llama/Llama-3.1-70B"), "raise --tensor-parallel-size"),
+        (EmulatorOptions("Qwen/Qwen3-8B", max_model_len=4096, kv_tokens=1000), "lower it to at most 992"),
+    ],
+)
+def test_what_vllm_would_not_start_with_is_refused(changes: EmulatorOptions, complaint: str) -> None:
+    with pytest.raises(BadOptions, match=re.escape(complaint)):
+        set_up(changes)
+
+
+def test_defaults_are_vllms_for_the_accelerator() -> None:
+    large, small = set_up(EmulatorOptions("Qwen/Qwen3-8B")), set_up(EmulatorOptions("Qwen/Qwen3-8B", "l40s"))
+    assert (large.limits.max_num_seqs, large.limits.max_num_batched_tokens) == (1024, 8192)
+    assert (small.limits.max_num_seqs, small.limits.max_num_batched_tokens) == (256, 2048)
+
+
+def test_help_names_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    parsed = parser.parse_args(["emulate", "--help"])
+    with pytest.raises(SystemExit) as exit_info:
+        parsed.run(parsed)
+    assert exit_info.value.code == 0
+    assert "holdfast emulate --model Qwen/Qwen3-8B" in capsys.readouterr().out
+
+
+async def start(*arguments: str, **environment: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "holdfast.cli.main", "emulate", "serve", "Qwen/Qwen3-8B", "--port=0", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **environment},
+    )
+
+
+async def test_a_process_drains_on_sigterm_and_ends_with_zero() -> None:
+    process = await start("--shutdown-timeout=30", "--host=127.0.0.1")
+    assert process.stdout is not None
+    line = (await asyncio.wait_for(process.stdout.readline(), 60)).decode()
+    port = int(line.split()[-1])
+    body = {"prompt": "a", "max_tokens": 40, "stream": True}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"http://127.0.0.1:{port}/v1/completions", json=body) as response,
+    ):
+        process.send_signal(signal.SIGTERM)
+        text = await response.text()
+    assert text.count("data: {") == 40
+    assert text.endswith("data: [DONE]\n\n")
+    assert await asyncio.wait_for(process.wait(), 60) == 0
+
+
+async def test_a_process_stops_at_once_during_its_cold_start() -> None:
+    process = await start(HOLDFAST_EMULATE_COLD_START="3600")
+    # The handler is in place once the interpreter has imported everything; until then SIGTERM ends it as well.
+    process.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(process.wait(), 60) in (0, -signal.SIGTERM)

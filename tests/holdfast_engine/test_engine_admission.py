@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast_engine.admission import Lengths, Transit, decide, sends_away, terms_of
+from holdfast_engine.prompts import Prompts
+from holdfast_engine.rules import Refused
+from holdfast_engine.stats_fields import FIELDS, RECORD_SECONDS, Mode
+
+
+def record(**numbers: float) -> dict[str, float]:
+    """An engine in which 5000 tokens wait, which it computes in five seconds; one second is promised."""
+    busy = {
+        "mode": float(Mode.ACTIVE),
+        "waiting_fresh": 5.0,
+        "waiting_fresh_tokens": 5000.0,
+        "prefill_tps": 1000.0,
+        "computed_share": 1.0,
+        "limit_ttft_seconds": 1.0,
+        "limit_max_queued_requests": math.inf,
+        "limit_reject": 1.0,
+    }
+    return dict.fromkeys(FIELDS, 0.0) | busy | numbers
+
+
+def test_a_record_says_who_would_be_late() -> None:
+    assert decide(record(), 10).refused is Refused.LATE
+    assert decide(record(waiting_fresh_tokens=500.0), 10).admitted
+    assert decide(record(limit_reject=0.0), 10).admitted
+
+
+def test_tokens_from_the_prefix_cache_cost_no_time() -> None:
+    assert decide(record(computed_share=0.1), 100).admitted
+
+
+def test_all_lanes_count_for_the_depth() -> None:
+    lanes = {"waiting_front": 1.0, "waiting_fresh": 1.0, "waiting_late": 1.0}
+    assert decide(record(**lanes, limit_reject=0.0, limit_max_queued_requests=3.0), 1).refused is Refused.FULL
+    assert decide(record(**lanes, limit_reject=0.0, limit_max_queued_requests=4.0), 1).admitted
+    assert decide(record(**lanes, limit_reject=0.0, limit_max_queued_requests=4.0), 1, more_requests=1).refused
+
+
+def test_a_plugin_that_is_off_or_waits_refuses_nobody() -> None:
+    for mode in (Mode.OFF, Mode.WAITING):
+        assert terms_of(record(mode=float(mode))) is None
+        assert decide(record(mode=float(mode)), 10).admitted
+
+
+def test_a_record_of_unknown_numbers_refuses_nobody() -> None:
+    unknown = {name: math.nan for name in FIELDS} | {"mode": float(Mode.ACTIVE)}
+    assert decide(unknown, math.nan).admitted
+
+
+def test_an_engine_in_overload_sends_its_clients_away() -> None:
+    assert sends_away(record()), "the next request would be late"
+    assert sends_away(record(waiting_fresh_tokens=0.0, waiting_late=1.0)), "one is late"
+    assert sends_away(record(limit_reject=0.0)), "whatever happens to those that would be late"
+    assert not sends_away(record(waiting_fresh_tokens=900.0))
+    assert not sends_away(record(computed_share=0.1))
+
+
+def test_nobody_is_sent_away_without_knowing() -> None:
+    for mode in (Mode.OFF, Mode.WAITING):
+        assert not sends_away(record(mode=float(mode), waiting_late=9.0))
+    assert not sends_away({name: math.nan for name in FIELDS} | {"mode": float(Mode.ACTIVE)})
+
+
+def test_requests_on_their_way_count_until_the_engine_tells_of_them() -> None:
+    transit = Transit()
+    transit.add(1, 10.0, 300.0)
+    transit.add(2, 10.1, 200.0)
+    assert transit.since(10.1, step_seconds=0.2) == (2, 500.0)
+    assert transit.since(10.1 + RECORD_SECONDS + 0.15, step_seconds=0.2) == (1, 200.0)
+    assert transit.since(20.0, step_seconds=math.nan) == (0, 0.0)
+
+
+def test_a_request_with_an_answer_is_on_its_way_no_longer_however_long_a_step_is() -> None:
+    transit = Transit()
+    transit.add(1, 10.0, 300.0)
+    transit.add(2, 10.1, 200.0)
+    transit.remove(1)
+    transit.remove(3)
+    assert transit.since(10.2, step_seconds=60.0) == (1, 200.0)
+    transit.remove(2)
+    assert transit.since(10.2, step_seconds=60.0) == (0, 0.0)
+
+
+def test_longer_requests_have_more_tokens_in_proportion() -> None:
+    lengths = Lengths()
+    assert lengths.tokens(400, 100.0) == 0.0
+    lengths.learn(400)
+    lengths.learn(0)
+    assert lengths.tokens(800, 100.0) == 200.0
+    assert lengths.tokens(0, 100.0) == 100.0
+    assert lengths.tokens(800, math.nan) == 0.0
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**6), st.integers(0, 10**6)), min_size=1, max_size=200))
+def test_the_share_of_computed_tokens_is_a_share(prompts: list[tuple[int, int]]) -> None:
+    found = Prompts()
+    for tokens, cached in prompts:
+        found.arrive(tokens)
+        found.start(tokens, cached)
+        assert 0.0 <= found.computed_share <= 1.0
+    lengths = [tokens for tokens, _ in prompts]
+    assert min(lengths) <= found.mean_tokens * (1 + 1e-9)
+    assert found.mean_tokens <= max(lengths) * (1 + 1e-9)

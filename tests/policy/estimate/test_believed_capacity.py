@@ -1,0 +1,356 @@
+"""What a replica is believed to carry: the engine model, corrected slowly by what is observed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import astuple, replace
+
+import pytest
+
+from holdfast.domain.engine import StepSums
+from holdfast.domain.service import ServiceSpec
+from holdfast.enginemodel.mix import LengthMix
+from holdfast.enginemodel.prior import engine_prior
+from holdfast.policy.estimate.engine_model import StepLawModel
+from holdfast.policy.estimate.evidence_window import Look, is_due, watch
+from holdfast.policy.estimate.length_mix import Lengths, length_mix, observe_lengths
+from holdfast.policy.estimate.replica_capacity import Capacity, believe, correct
+from holdfast.policy.estimate.retries import Retries, learn_retries
+from holdfast.policy.estimate.slo_budget import Verdicts
+from holdfast.policy.estimate.traffic import judge
+from tests.builders import H100, L40S, NOW, counts, service, traffic
+from tests.policy.fluid import FixedRates
+
+SPEC = service().with_accelerators(H100, L40S).spec
+MODEL = FixedRates({"h100": 4.0, "l40s": 2.0})
+
+
+class Counting(FixedRates):
+    """Counts how often it is asked."""
+
+    asked = 0
+
+    def rate(self, *args):  # type: ignore[no-untyped-def]
+        type(self).asked += 1
+        return super().rate(*args)
+
+
+class Predicting(FixedRates):
+    """Predicts a TPOT of 20 ms whatever the load."""
+
+    def tpot_seconds(self, spec, option, mix: LengthMix, slowness: float, rate_rps: float) -> float:  # type: ignore[no-untyped-def]
+        return 0.02 * slowness
+
+
+class Measuring(Predicting):
+    """Also takes every step for 10 ms."""
+
+    def steps_seconds(self, spec, option, mix: LengthMix, rate_rps: float, steps: StepSums) -> float:  # type: ignore[no-untyped-def]
+        return 0.01 * steps.steps
+
+
+def believed(model: FixedRates = MODEL) -> Capacity:
+    return believe(Capacity(), SPEC, Lengths(), judge(traffic(1.0)), model)
+
+
+def test_every_accelerator_is_believed_in_with_the_priors_confidence() -> None:
+    beliefs = believed().beliefs
+    assert [(b.option.name, b.rate_rps, b.confidence) for b in beliefs] == [("h100", 4.0, 0.8), ("l40s", 2.0, 0.8)]
+
+
+def test_nothing_is_computed_anew_until_something_material_changes() -> None:
+    model = Counting({"h100": 4.0, "l40s": 2.0})
+    first = believed(model)
+    asked = Counting.asked
+    slightly = replace(Lengths(), prompt_tokens=Lengths().prompt_tokens * 1.05)
+    assert believe(first, SPEC, slightly, judge(traffic(1.0)), model) is first
+    assert Counting.asked == asked
+    much = replace(Lengths(), prompt_tokens=Lengths().prompt_tokens * 2.0)
+    believe(first, SPEC, much, judge(traffic(1.0)), model)
+    assert Counting.asked == asked + 2
+
+
+def minute(rate: float, bad_share: float = 0.0, tpot: float = 0.02, busiest: float = 1.0) -> Look:
+    """A minute of one replica at that rate, or of several whose mean it is."""
+    requests = 60.0 * rate
+    return Look(
+        since=NOW - 60.0,
+        arrivals=requests,
+        begun=requests,
+        replica_seconds=60.0,
+        busiest=busiest,
+        verdicts=Verdicts(requests * (1 - bad_share), requests * bad_share),
+        tpot_count=requests,
+        tpot_seconds=requests * tpot,
+    )
+
+
+@pytest.mark.parametrize(
+    ("rate", "bad_share", "direction"),
+    [(3.0, 0.0, 0), (3.0, 0.3, -1), (6.0, 0.0, 1), (6.0, 0.3, 0), (1.0, 0.3, 0), (3.0, 0.02, 0)],
+    ids=["as believed", "misses below capacity", "keeps above capacity", "misses above", "misses idle", "chance"],
+)
+def test_the_gain_moves_only_where_load_and_verdicts_disagree(rate: float, bad_share: float, direction: int) -> None:
+    gain = correct(believed(), minute(rate, bad_share), "h100", MODEL).beliefs[0].correction.gain
+    assert (gain > 1.0) - (gain < 1.0) == direction
+
+
+@pytest.mark.parametrize(
+    ("rate", "bad_share", "direction"),
+    [(3.7, 0.0, 1), (3.7, 0.005, 1), (3.7, 0.006, 0), (3.6, 0.0, 0), (3.7, 0.3, -1), (math.nan, 0.0, 0)],
+    ids=["all kept", "half of the budget", "more than half", "less load", "misses", "no number"],
+)
+def test_with_no_headroom_left_a_loaded_replica_is_tried_with_a_little_more(
+    rate: float, bad_share: float, direction: int
+) -> None:
+    look = minute(rate, bad_share)
+    gain = correct(believed(), look, "h100", MODEL, headroom_is_least=True).beliefs[0].correction.gain
+    assert (gain > 1.0) - (gain < 1.0) == direction
+    assert gain < 1.02
+
+
+def test_what_is_tried_ends_where_replicas_are_no_longer_loaded() -> None:
+    capacity = believed()
+    for _ in range(500):
+        capacity = correct(capacity, minute(3.9), "h100", MODEL, headroom_is_least=True)
+    assert 3.9 / 0.9 <= capacity.beliefs[0].rate_rps < 3.9 / 0.9 * 1.02
+
+
+@pytest.mark.parametrize(
+    ("rate", "busiest", "direction"),
+    [(2.5, 1.0, -1), (2.5, 1.4, -1), (2.5, 2.0, 0), (1.0, 3.0, -1), (1.0, 5.0, 0)],
+    ids=["even", "below capacity all", "one above", "one below, others idle", "one above, others idle"],
+)
+def test_misses_count_only_while_even_the_busiest_replica_has_less_than_it_should_carry(
+    rate: float, busiest: float, direction: int
+) -> None:
+    gain = correct(believed(), minute(rate, 0.3, busiest=busiest), "h100", MODEL).beliefs[0].correction.gain
+    assert (gain > 1.0) - (gain < 1.0) == direction
+
+
+@pytest.mark.parametrize(
+    ("rate", "busiest", "tpot", "direction"),
+    [(3.0, 1.0, 0.03, 1), (3.0, 2.0, 0.03, 0), (5.0, 1.0, 0.03, 0), (3.0, 2.0, 0.01, -1), (3.0, 1.0, 0.01, -1)],
+    ids=["slow", "slow where overloaded", "overloaded", "fast where overloaded", "fast"],
+)
+def test_time_per_token_in_shortage_says_only_that_engines_are_faster(
+    rate: float, busiest: float, tpot: float, direction: int
+) -> None:
+    model = Predicting({"h100": 4.0, "l40s": 2.0})
+    look = minute(rate, tpot=tpot, busiest=busiest)
+    slowness = correct(believed(model), look, "h100", model).beliefs[0].correction.slowness
+    assert (slowness > 1.0) - (slowness < 1.0) == direction
+
+
+def test_the_gain_is_bounded_whatever_is_observed_for_however_long() -> None:
+    low = high = believed()
+    for _ in range(200):
+        low = correct(low, minute(2.0 * low.beliefs[0].correction.gain + 0.2, 0.9), "h100", MODEL)
+        high = correct(high, minute(50.0), "h100", MODEL)
+    assert low.beliefs[0].correction.gain == pytest.approx(0.5, abs=0.2)
+    assert high.beliefs[0].correction.gain == 1.5
+    assert high.beliefs[0].confidence > 0.95
+
+
+def test_slow_steps_stretch_the_step_law_and_then_the_rate_is_computed_anew() -> None:
+    model = Predicting({"h100": 4.0, "l40s": 2.0})
+    capacity = believed(model)
+    for _ in range(40):
+        capacity = correct(capacity, minute(3.0, tpot=0.03), "h100", model)
+        capacity = believe(capacity, SPEC, Lengths(), judge(traffic(1.0)), model)
+    assert capacity.beliefs[0].correction.slowness == pytest.approx(1.5, rel=0.02)
+    assert capacity.beliefs[0].slowness == pytest.approx(1.5, rel=0.07)
+    assert capacity.beliefs[1].correction.slowness == 1.0
+
+
+def test_steps_as_measured_go_before_what_tpot_suggests() -> None:
+    model = Measuring({"h100": 4.0, "l40s": 2.0})
+    capacity, measured = believed(model), StepSums(steps=9000.0, seconds=9000.0 * 0.013)
+    for _ in range(40):
+        capacity = correct(capacity, minute(3.0, tpot=0.03), "h100", model, measured)
+        capacity = believe(capacity, SPEC, Lengths(), judge(traffic(1.0)), model)
+    assert capacity.beliefs[0].correction.slowness == pytest.approx(1.3, rel=0.01)
+
+
+def test_what_the_plugin_makes_of_time_per_token_says_nothing_about_how_fast_steps_are() -> None:
+    """It lets answers wait up to their objective: the mean TPOT is what it chose, and the steps are as fast as ever."""
+    model = Predicting({"h100": 4.0, "l40s": 2.0})
+    seen, plugins = judge(traffic(1.0)), frozenset({"h100"})
+    capacity = believe(Capacity(), SPEC, Lengths(), seen, model, plugins)
+    for _ in range(40):
+        capacity = correct(capacity, minute(3.0, tpot=0.03), "h100", model)
+        capacity = believe(capacity, SPEC, Lengths(), seen, model, plugins)
+    assert capacity.beliefs[0].correction.slowness == 1.0
+    assert capacity.beliefs[0].correction.looks == 40
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        StepSums(),
+        StepSums(steps=10.0, seconds=9.0),
+        StepSums(steps=math.nan, seconds=9.0),
+        StepSums(steps=math.inf, seconds=9.0),
+        StepSums(steps=9000.0, seconds=0.0),
+        StepSums(steps=9000.0, seconds=math.nan),
+        StepSums(steps=9000.0, seconds=math.inf),
+    ],
+)
+def test_steps_that_say_nothing_leave_it_to_tpot(steps: StepSums) -> None:
+    model = Measuring({"h100": 4.0, "l40s": 2.0})
+    with_steps, without = (correct(believed(model), minute(3.0, tpot=0.03), "h100", model, s) for s in (steps, None))
+    assert with_steps == without
+
+
+def test_the_real_engine_model_knows_how_long_its_own_steps_take() -> None:
+    model, mix = StepLawModel(), LengthMix.from_means(1155.0, 211.0)
+    prior = engine_prior(SPEC.model_uri, "h100").law
+    steps = StepSums(steps=1000.0, prefill_tokens=50_000.0, decodes=12_000.0, kv_tokens=15e6, pairs=30e6)
+    features = (1000.0, 50_000.0, 12_000.0, 15e6, 30e6)
+    expected = sum(c * f for c, f in zip(astuple(prior), features, strict=True))
+    seconds = model.steps_seconds(SPEC, H100, mix, 1.0, steps)
+    assert seconds is not None
+    assert 0.5 * expected < seconds < 2.0 * expected
+    assert model.steps_seconds(SPEC, H100, mix, math.inf, steps) is None
+
+
+def gain_after(edited: ServiceSpec, rate: float = 6.0) -> float:
+    """The gain that is left of one beside 1 after an edit."""
+    corrected = correct(believed(), minute(rate), "h100", MODEL)
+    assert corrected.beliefs[0].correction.gain != 1.0
+    return believe(corrected, edited, Lengths(), judge(traffic(1.0)), MODEL).beliefs[0].correction.gain
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        replace(SPEC, generation=2),
+        replace(SPEC, generation=2, max_replicas=99, priority=3, pinned_replicas=4),
+        replace(SPEC, generation=2, accelerators=(replace(H100, cost_per_gpu_hour=9.0, max_replicas=3),)),
+    ],
+)
+def test_an_edit_of_anything_but_the_engines_keeps_the_correction(edited: ServiceSpec) -> None:
+    assert gain_after(edited) > 1.0
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        replace(SPEC, generation=2, model_uri="meta-llama/Llama-3.1-8B"),
+        replace(SPEC, generation=2, quantization="fp8"),
+        replace(SPEC, generation=2, accelerators=(replace(H100, revision="another"),)),
+        replace(SPEC, generation=2, accelerators=(replace(H100, gpus_per_replica=2),)),
+        replace(SPEC, uid="another"),
+    ],
+)
+def test_other_engines_start_the_correction_anew(edited: ServiceSpec) -> None:
+    assert gain_after(edited) == 1.0
+
+
+def test_under_another_objective_only_what_was_found_missing_is_still_believed() -> None:
+    stricter = replace(SPEC, generation=2, slo=replace(SPEC.slo, tpot_seconds=SPEC.slo.tpot_seconds / 2.0))
+    assert gain_after(stricter) == 1.0
+    slow = correct(believed(), minute(3.0, bad_share=0.3), "h100", MODEL)
+    known = slow.beliefs[0].correction.gain
+    assert believe(slow, stricter, Lengths(), judge(traffic(1.0)), MODEL).beliefs[0].correction.gain == known < 1.0
+
+
+def test_a_look_begins_anew_after_a_disturbance_and_the_counting_interval() -> None:
+    seen = judge(traffic(4.0))
+    disturbed = watch(Look(NOW - 50.0, arrivals=100.0), seen, 40.0, Verdicts(40.0, 0.0), 0, 5.0, NOW)
+    assert disturbed == Look(since=NOW + 10.0, leftover=seen.total.running + seen.total.waiting)
+    assert watch(disturbed, seen, 40.0, Verdicts(40.0, 0.0), 2, 5.0, NOW + 5.0) == disturbed
+    assert watch(disturbed, seen, 40.0, Verdicts(40.0, 0.0), 2, 5.0, NOW + 10.0).arrivals == 20.0
+
+
+def test_what_was_in_flight_at_a_disturbance_has_to_end_first() -> None:
+    busy, calm = judge(traffic(4.0, running=45.0, waiting=15.0)), Verdicts(20.0, 0.0)
+    look = watch(Look(NOW - 50.0), busy, 40.0, calm, 0, 5.0, NOW)
+    for second in range(5, 20, 5):  # 4 req/s end, 60 were in flight
+        look = watch(look, busy, 40.0, calm, 2, 5.0, NOW + second)
+        assert (look.leftover, look.arrivals) == (60.0 - 4.0 * second, 0.0)
+    look = watch(look, busy, 40.0, calm, 2, 5.0, NOW + 20.0)
+    assert (look.since, look.leftover, look.arrivals) == (NOW + 15.0, 0.0, 20.0)
+
+
+def test_a_look_does_not_mix_two_loads() -> None:
+    seen = judge(traffic(4.0))
+    look = Look(since=NOW - 50.0, arrivals=100.0, replica_seconds=100.0)
+    assert watch(look, seen, 40.0, Verdicts(40.0, 0.0), 2, 5.0, NOW, NOW - 60.0).arrivals == 120.0
+    assert watch(look, seen, 40.0, Verdicts(40.0, 0.0), 2, 5.0, NOW, NOW - 10.0) == Look(since=NOW + 10.0)
+
+
+@pytest.mark.parametrize("busiest", [math.nan, math.inf, -1.0, 0.0, 0.3])
+def test_a_share_of_the_busiest_that_makes_no_sense_counts_as_even(busiest: float) -> None:
+    seen = judge(traffic(4.0, busiest=busiest))
+    assert watch(Look(NOW - 5.0), seen, 40.0, Verdicts(40.0, 0.0), 2, 5.0, NOW).busiest == 1.0
+
+
+def test_services_are_looked_at_once_a_minute_and_not_all_at_once() -> None:
+    keys = [service(f"s{index}").spec.key for index in range(300)]
+    due = [{key for key in keys if is_due(Look(since=NOW), key, NOW + second)} for second in range(0, 65, 5)]
+    assert due[5] == set()
+    assert all(len(after - before) <= 200 for before, after in itertools.pairwise(due))
+    assert due[12] == set(keys)
+
+
+def test_the_real_engine_model_answers_for_known_and_unknown_accelerators() -> None:
+    model, mix = StepLawModel(), LengthMix.from_means(1155.0, 211.0)
+    known = model.rate(SPEC, H100, mix, 1.0)
+    assert known.feasible
+    assert known.rate_rps > 1.0
+    assert model.rate(SPEC, H100, mix, 1.5).rate_rps < known.rate_rps
+    slow, fast = (model.tpot_seconds(SPEC, H100, mix, 1.0, rate) for rate in (known.rate_rps, 0.1))
+    assert slow is not None
+    assert fast is not None
+    assert 0.0 < fast < slow < SPEC.slo.tpot_seconds
+    assert model.tpot_seconds(SPEC, H100, mix, 1.0, 1e6) is None
+    assert model.rate(SPEC, replace(H100, name="no-such-thing"), mix, 1.0).confidence < known.confidence
+
+
+def test_lengths_follow_what_is_served_within_minutes() -> None:
+    lengths = Lengths()
+    assert lengths.prompt_mean == pytest.approx(1155.0)
+    seen = judge(traffic(5.0, prompt_length_sum=5.0 * 10.0 * 300.0, output_length_sum=5.0 * 10.0 * 50.0))
+    for index in range(120):
+        lengths = observe_lengths(lengths, seen, NOW + 5.0 * index)
+    assert lengths.prompt_mean == pytest.approx(300.0, rel=0.1)
+    assert lengths.output_mean == pytest.approx(50.0, rel=0.1)
+
+
+def test_equal_mixes_are_put_on_one_grid() -> None:
+    nothing = judge(traffic(1.0))
+    mixes = {
+        length_mix(replace(Lengths(), prompt_tokens=23_000.0 + tokens), nothing.prompt_lengths, nothing.output_lengths)
+        for tokens in range(0, 1000, 50)
+    }
+    assert len(mixes) <= 2
+
+
+def refused(rate: float, rejected: float):  # type: ignore[no-untyped-def]
+    return judge(traffic(rate, rejected=10.0 * rejected))
+
+
+def test_requests_that_no_longer_arrive_once_nothing_is_refused_had_only_come_back() -> None:
+    memory = Retries()
+    for index in range(6):
+        memory = learn_retries(memory, refused(10.0, 20.0), 2, NOW + 5.0 * index)  # 30/s arrive
+    for index in range(6, 12):
+        memory = learn_retries(memory, refused(18.0, 0.0), 4, NOW + 5.0 * index)  # of 20 refused, 12 were retries
+    assert memory.share == pytest.approx(0.5 * 0.6, abs=0.01)
+
+
+def test_an_episode_that_ends_by_itself_teaches_nothing_about_retries() -> None:
+    memory = learn_retries(Retries(), refused(10.0, 20.0), 2, NOW)
+    for index in range(1, 8):
+        memory = learn_retries(memory, refused(5.0, 0.0), 2, NOW + 5.0 * index)
+    assert memory == Retries()
+
+
+def test_counts_of_two_accelerators_add_up_whatever_their_order() -> None:
+    pairs = (("h100", counts(4.0)), ("l40s", counts(1.0, good=0.5)))
+    one, other = (judge(replace(traffic(), by_accelerator=order)) for order in (pairs, pairs[::-1]))
+    assert one == other
+    assert one.total.finished == 50.0
+    assert one.total.ttft_within == 45.0

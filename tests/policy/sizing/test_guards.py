@@ -1,0 +1,128 @@
+"""Each guard by itself, and the list in its order."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from holdfast.api.reasons import Reason
+from holdfast.domain.decision import Action
+from holdfast.domain.signals import SignalState
+from holdfast.policy.estimate.demand import Peaks
+from holdfast.policy.estimate.flapping import Turns, remember_turn
+from holdfast.policy.estimate.forecast import Forecast
+from holdfast.policy.estimate.slo_budget import SloState
+from holdfast.policy.estimate.traffic import judge
+from holdfast.policy.health.replicas import Group
+from holdfast.policy.health.stalled import Hang, Hangs
+from holdfast.policy.memory import Learned
+from holdfast.policy.sizing import guards
+from holdfast.policy.sizing.guards import GUARDS, Bound, Guard, Proposal, apply_guards
+from holdfast.policy.view import View
+from tests.builders import NOW, accelerator, no_traffic, replicas
+from tests.policy.views import CHAT, view
+
+DOWN, UP, STAY = (4, 2), (4, 6), (4, 4)
+
+
+def asked(guard: Guard, sizes: tuple[int, int], seen: View) -> Bound | None:
+    return guard(Proposal(seen, *sizes))
+
+
+BURNING = SloState(0.9, -9.0, True, False, 1000.0)
+STALE = judge(no_traffic(SignalState.STALE, "the newest sample is 60 s old"))
+UNOBSERVED = Group("h100", size=4, exists=True, observed=False)
+ROLLING = Group("h100", size=4, exists=True, rolling_out=True)
+SHORT = Group("h100", size=4, exists=True, ready=replicas(3), short=replicas(1))
+
+# guard, what it sees, how it bounds down (4 -> 2) and up (4 -> 6); None: no objection
+TABLE: list[tuple[Guard, View, int | None, int | None]] = [
+    (guards.prediction_is_finite, view(), None, None),
+    (guards.prediction_is_finite, view(rate=math.nan), 4, 4),
+    (guards.prediction_is_finite, view(forecast=Forecast(5.0, 5.0, math.inf, 5.0, 0.9, 45.0)), 4, 4),
+    (guards.size_is_observed, view(group=UNOBSERVED), 4, 4),
+    (guards.metrics_are_fresh, view(seen=STALE), 4, None),
+    (guards.most_replicas_move, view(learned=Learned(45.0, hangs=Hangs((Hang("a", NOW, True),)))), None, None),
+    (guards.most_replicas_move, view(learned=Learned(45.0, hangs=Hangs(doubted=True))), 4, None),
+    (guards.no_rollout_runs, view(group=ROLLING), 4, None),
+    (guards.nothing_starts, view(starting=True), 4, None),
+    (guards.nothing_burns, view(slo=BURNING), 4, None),
+    (guards.held_long_enough, view(), None, None),
+    (guards.held_long_enough, view(peaks=Peaks(((NOW, 5.0),), NOW - 74.0)), 4, None),
+    (guards.held_long_enough, view(peaks=Peaks(((NOW, 14.0),), NOW - 3600.0)), 3, None),
+    (guards.held_long_enough, view(peaks=Peaks(((NOW, 99.0),), NOW - 3600.0)), 4, None),
+    (guards.direction_is_steady, view(turns=Turns(True, (NOW - 9.0, NOW - 5.0))), 4, None),
+    (guards.direction_is_steady, view(turns=Turns(True, (NOW - 99.0, NOW - 5.0))), None, None),
+    (guards.accelerators_can_be_had, view(group=SHORT), None, 4),
+    (guards.within_the_budget, view(), None, None),
+    (
+        guards.within_the_budget,
+        view(option=accelerator("h100", cost_per_gpu_hour=2.0), of=CHAT.costing_at_most(11.0)),
+        None,
+        5,
+    ),
+    (guards.within_the_accelerators_maximum, view(option=accelerator("h100", max_replicas=5)), None, 5),
+]
+
+
+@pytest.mark.parametrize(
+    ("guard", "seen", "down", "up"), TABLE, ids=[f"{n} {row[0].__name__}" for n, row in enumerate(TABLE)]
+)
+def test_a_guard_binds_in_its_directions_only(guard: Guard, seen: View, down: int | None, up: int | None) -> None:
+    for sizes, expected in ((DOWN, down), (UP, up)):
+        bound = asked(guard, sizes, seen)
+        assert (bound and bound.replicas) == expected
+    assert asked(guard, STAY, seen) is None or guard in (guards.prediction_is_finite, guards.size_is_observed)
+
+
+@pytest.mark.parametrize(("before", "after", "most"), [(1, 20, 5), (4, 20, 8), (6, 20, 12), (0, 9, 4), (5, 9, 9)])
+def test_a_step_is_at_most_the_larger_of_double_and_four_more(before: int, after: int, most: int) -> None:
+    proposal, _ = apply_guards(Proposal(view(), before, after), (guards.step_is_bounded,))
+    assert proposal.after == most
+
+
+def test_hard_bounds_win_over_every_hold() -> None:
+    too_many = view(group=Group("h100", size=14, exists=True, rolling_out=True), seen=STALE, slo=BURNING)
+    proposal, bounds = apply_guards(Proposal(too_many, 14, 1))
+    assert proposal.after == 10
+    assert bounds[-1].reason is Reason.AT_MAXIMUM
+    few, _ = apply_guards(Proposal(view(), 1, 1))
+    assert few.after == 2
+
+
+def test_only_guards_that_changed_something_are_named() -> None:
+    _, bounds = apply_guards(Proposal(view(), 4, 6))
+    assert bounds == ()
+
+
+def test_the_list_holds_every_guard_once() -> None:
+    names = [guard.__name__ for guard in GUARDS]
+    assert len(names) == len(set(names))
+    functions = {
+        n for n, f in vars(guards).items() if getattr(f, "__annotations__", {}).get("return") == "Bound | None"
+    }
+    assert functions == set(names)
+
+
+def turned(*actions: tuple[float, Action, float]) -> Turns:
+    memory = Turns()
+    for second, action, level in actions:
+        memory = remember_turn(memory, action, NOW + second, 45.0, level)
+    return memory
+
+
+UPWARDS, DOWNWARDS = Action.SCALE_UP, Action.SCALE_DOWN
+
+
+def test_only_changes_of_direction_count_as_turns() -> None:
+    memory = turned((0, UPWARDS, 1), (5, UPWARDS, 1), (10, DOWNWARDS, 1), (15, Action.HOLD, 1), (20, UPWARDS, 9))
+    assert memory.at == (NOW + 10.0, NOW + 20.0)
+
+
+def test_letting_go_by_mistake_doubles_the_patience_and_real_load_ends_it() -> None:
+    mistaken = turned((0, DOWNWARDS, 10.0), (60, UPWARDS, 10.5), (300, DOWNWARDS, 10.0), (400, UPWARDS, 10.0))
+    assert mistaken.patience == 4.0
+    assert remember_turn(mistaken, DOWNWARDS, NOW + 900.0, 45.0, 10.0).patience == 4.0
+    called = turned((0, DOWNWARDS, 10.0), (60, UPWARDS, 10.5), (300, DOWNWARDS, 10.0), (400, UPWARDS, 20.0))
+    assert called.patience == 1.0

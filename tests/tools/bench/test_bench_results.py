@@ -1,0 +1,197 @@
+"""Windows, the summary, and files of records."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.tools.bench import page, records, report, window
+from holdfast.tools.bench.definitions import Slo
+from holdfast.tools.bench.engine import Sample, reported
+from holdfast.tools.bench.load_generator import Client
+from holdfast.tools.bench.records import Outcome, Record
+from holdfast.tools.bench.results import as_json, measure
+from holdfast.twin.scenario import BadInput
+from tests.tools.bench.bench_builders import record, steady
+
+
+def warming(count: int = 200, slow: int = 40) -> list[Record]:
+    """The first answers take five times as long."""
+    return [record([1.0] if number < slow else [0.2], at=0.1 * number, index=number) for number in range(count)]
+
+
+def test_a_run_without_a_token_tells_no_price_of_one() -> None:
+    refused = [record((), Outcome.OVERLOADED, at=0.1 * number, index=number) for number in range(60)]
+    found = measure(refused, Slo(), dollars_per_hour=2.0)
+    assert "a dollar" not in dict(report.rates(found))
+
+
+def test_a_warm_up_is_found_and_cut_by_arrival() -> None:
+    cut = window.choose(warming(), None, 0.0)
+    assert cut.begin == pytest.approx(4.0)
+    assert cut.steady
+    assert all(each.scheduled_at >= 4.0 for each in cut.of(warming()))
+
+
+def test_what_never_becomes_steady_is_told() -> None:
+    rising = [record([0.2 + 0.05 * number], at=0.1 * number, index=number) for number in range(200)]
+    assert not window.choose(rising, None, 0.0).steady
+
+
+def test_the_cool_down_is_one_median_of_e2e() -> None:
+    cut = window.choose(steady(100), 0.0, None)
+    assert cut.end == pytest.approx(9.9 - 0.7)
+
+
+def test_cuts_by_hand_are_kept_and_none_is_the_whole_run_with_its_drain() -> None:
+    cut = window.choose(steady(100), 2.0, 3.0)
+    assert (cut.begin, cut.end) == (pytest.approx(2.0), pytest.approx(6.9))
+    whole = window.choose(steady(100), 0.0, 0.0)
+    assert whole.whole
+    assert whole.seconds == pytest.approx(9.9 + 0.7)
+
+
+@given(st.lists(st.floats(0.0, 1e3), min_size=0, max_size=60))
+def test_the_search_cuts_half_at_most(values: list[float]) -> None:
+    assert 0 <= window.stationary_from(np.array(values)) <= len(values) // 2
+
+
+def test_rates_of_a_whole_run_are_vllms() -> None:
+    found = measure(steady(100), Slo(), 0.0, 0.0)
+    seconds = 9.9 + 0.7
+    assert found.request_rps == pytest.approx(100 / seconds)
+    assert found.output_tokens_per_second == pytest.approx(300 / seconds)
+    assert found.total_tokens_per_second == pytest.approx(1300 / seconds)
+
+
+def test_rates_of_a_cut_run_are_of_what_was_finished_in_it_and_not_of_what_arrived() -> None:
+    """Ten arrive a second, and each takes 0.1 s longer than the one before: five a second are finished."""
+    behind = [record([0.1 * number, 0.1 * number + 0.01], at=0.1 * number, index=number) for number in range(200)]
+    found = measure(behind, Slo(ttft_seconds=1.0), 4.0, 4.0)
+    assert found.arrival_rps == pytest.approx(10.0, rel=0.02)
+    assert found.request_rps == pytest.approx(5.0, rel=0.05)
+    assert found.output_tokens_per_second == pytest.approx(2 * found.request_rps, rel=0.05)
+    prompts = found.total_tokens_per_second - found.output_tokens_per_second
+    assert prompts == pytest.approx(behind[0].prompt_tokens * found.request_rps, rel=0.05)
+
+
+@pytest.mark.parametrize(("looks", "told"), [(1, True), (2, False)])
+def test_one_look_at_an_engine_is_told_not_to_be_its_peaks(looks: int, told: bool) -> None:
+    seen = [Sample(0.0, 0.0, 0.0, 0.0, 1000.0)] * looks
+    notes = report.notes(replace(measure(steady(3), Slo()), engine=reported(seen)))
+    assert any("looked at once" in note for note in notes) == told
+
+
+def test_a_server_that_refuses_most_does_not_look_good() -> None:
+    given = [*steady(10), *steady(90, outcome=Outcome.OVERLOADED, tokens_at=(), http_status=503)]
+    found = measure(given, Slo(ttft_seconds=1.0), 0.0, 0.0)
+    assert found.attainment == pytest.approx(0.1)
+    assert found.ttft.count == 10
+    assert "90 refused with 503 (90.00 %)" in report.badput(found)
+    assert not found.attains(0.99)
+
+
+@pytest.mark.parametrize("given", [[record(outcome=Outcome.UNREACHABLE, tokens_at=())], [record([math.nan])]])
+def test_nothing_to_measure_is_unknown_and_no_crash(given: list[Record], tmp_path: Path) -> None:
+    found = measure(given, Slo(ttft_seconds=1.0))
+    assert found.attainment == 0.0
+    assert math.isnan(found.ttft.p50)
+    told = as_json(found, "x", "holdfast", 0.99, "")
+    assert json.loads(json.dumps(told, allow_nan=False))["results"]["ttft"]["p50"] is None
+    assert all(cell in ("-", "", "≤ 1,000") for row in report.latencies(found) for cell in row.cells)
+    page.write([tmp_path / "page.html"], found, given, "x", 0.99)
+
+
+def test_every_cause_has_words() -> None:
+    causes = {*(str(outcome) for outcome in Outcome), "late_ttft", "late_tpot", "late_e2e", "impossible_times"}
+    assert causes - {"finished"} == set(report.CAUSES)
+
+
+def test_the_page_needs_nothing_else_and_escapes_what_servers_say(tmp_path: Path) -> None:
+    given = [*steady(60), record(outcome=Outcome.HTTP_ERROR, tokens_at=(), error="<script>alert(1)</script>")]
+    found = measure(given, Slo(ttft_seconds=1.0), dollars_per_hour=2.0)
+    page.write([tmp_path / "page.html"], found, given, "<b>", 0.99)
+    text = (tmp_path / "page.html").read_text()
+    assert "<script" not in text
+    assert "http://" not in text
+    assert "data:image/png;base64," in text
+    page.write([tmp_path / "page.png"], found, given, "x", 0.99)
+    assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("client", "told"),
+    [
+        (Client(0.001, 0.002, 0.9, 0.5), ""),
+        (Client(0.0061, 0.0, 0.0, 0.5), "requests left 6.1 ms late (p99)"),
+        (Client(0.0, 0.02, 0.0, 1.0), "events were read 20.0 ms late (p99)"),
+        (Client(0.0, 0.02, 0.0, 1.0, kernel_times=True), ""),
+        (Client(0.0, 0.04, 0.0, 1.0, kernel_times=True), "events were read 40.0 ms late (p99)"),
+    ],
+)
+def test_a_client_that_is_late_refuses_its_own_result(client: Client, told: str) -> None:
+    assert client.overloaded(0.005, 0.03) == told
+
+
+def test_a_refused_result_has_no_figures() -> None:
+    told = as_json(measure(steady(3), Slo()), "x", "holdfast", 0.99, "too slow")
+    assert (told["results"], told["refused"], told["attained"]) == (None, "too slow", False)
+
+
+def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
+    given = [*steady(3), record((), Outcome.TIMED_OUT, index=3, error="späť")]
+    records.write(tmp_path / "r.jsonl", given)
+    assert records.read(tmp_path / "r.jsonl") == given
+
+
+def lines_of(path: Path, lines: Iterable[str]) -> Path:
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_records_that_are_none_are_refused_with_their_line(tmp_path: Path) -> None:
+    records.write(tmp_path / "good.jsonl", steady(1))
+    good = (tmp_path / "good.jsonl").read_text().strip()
+    for name, broken in {
+        "text": "hello",
+        "list": "[]",
+        "missing": "{}",
+        "outcome": good.replace("finished", "wonderful"),
+        "time": good.replace('"sent_at":0.0', '"sent_at":"soon"'),
+        "tokens": good.replace('"token_at":[0.5', '"token_at":["x"'),
+        "moment": good.replace('"token_at":[0.5', f'"token_at":[{10**400}'),
+        "later": good.replace('"scheduled_at":0.0', f'"scheduled_at":{10**400}'),
+        "number": good.replace('"index":0', '"index":[0]'),
+        "asked": good.replace('"asked_tokens":3', '"asked_tokens":"3"'),
+        "half": good.replace('"output_tokens":3', '"output_tokens":Infinity'),
+        "many": good.replace('"prompt_tokens":10', f'"prompt_tokens":{10**30}'),
+        "error": good.replace('"error":""', '"error":["x"]'),
+        "status": good.replace('"http_status":null', '"http_status":[]'),
+        "counted": good.replace('"counted":true', '"counted":"yes"'),
+        "deep": "[" * 100_000,
+    }.items():
+        assert broken != good
+        path = lines_of(tmp_path / name, [good.replace('"index":0', '"index":7'), broken])
+        with pytest.raises(BadInput, match=":2: not a record"):
+            records.read(path)
+
+
+def test_a_request_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    records.write(tmp_path / "r.jsonl", [record(), record()])
+    with pytest.raises(BadInput, match=r":2: request 0 stands in line 1 too"):
+        records.read(tmp_path / "r.jsonl")
+
+
+def test_a_file_of_records_that_is_empty_or_missing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no records in it"):
+        records.read(lines_of(tmp_path / "empty", []))
+    with pytest.raises(BadInput, match="cannot be read"):
+        records.read(tmp_path / "missing")

@@ -1,0 +1,253 @@
+"""A plan heeds what the manifest allows and forbids, and a trace as it came."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from holdfast.cli.main import main
+from holdfast.tools.plan.busiest_minute import read_busiest
+from holdfast.twin.capacity import lognormal_lengths
+from holdfast.twin.scenario import BadInput
+from holdfast.twin.traces import LONGEST_LINE, read_trace
+
+HEADER = "arrival_seconds,prompt_tokens,output_tokens\n"
+SMALL = ("--prompt-tokens", "200", "--output-tokens", "20")
+
+
+def manifest(folder: Path, accelerator: dict[str, Any] | None = None, **spec: Any) -> Path:
+    """A service on H100s at $3, with more in its spec."""
+    path = folder / "service.yaml"
+    content = {
+        "model": {"uri": "meta-llama/Llama-3.1-8B"},
+        "slo": {"ttft": "1s", "tpot": "50ms", "objective": "95%"},
+        "accelerators": [{"name": "h100", "costPerHour": 3.0, **(accelerator or {})}],
+        **spec,
+    }
+    path.write_text(yaml.safe_dump({"metadata": {"name": "chat"}, "spec": content}))
+    return path
+
+
+def planned(path: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
+    code = main(["plan", "-f", str(path), *words, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def trace(path: Path, moments: np.ndarray[Any, np.dtype[np.float64]]) -> Path:
+    path.write_text(HEADER + "".join(f"{moment:.3f},200,20\n" for moment in np.sort(moments)))
+    return path
+
+
+def test_the_busiest_minute_may_begin_at_any_second(tmp_path: Path) -> None:
+    crowd = np.concatenate([np.arange(0.0, 600.0, 2.0), 150.0 + np.arange(0.0, 60.0, 0.1)])
+    found = read_busiest(trace(tmp_path / "trace.csv", crowd), "csv", 3600.0)
+    assert found.rate_rps == pytest.approx((600 + 30) / 60, rel=0.01)
+    assert found.begins_seconds == pytest.approx(150.0, abs=2.0)
+
+
+@pytest.mark.parametrize(("around_seconds", "sample"), [(200.0, 10_000), (3600.0, 400)])
+def test_the_requests_around_the_busiest_minute_are_kept_as_they_came(
+    around_seconds: float, sample: int, tmp_path: Path
+) -> None:
+    crowd = np.concatenate([np.arange(0.0, 4000.0, 2.0), 2000.0 + np.arange(0.0, 50.0, 0.5)])
+    recorded = read_busiest(trace(tmp_path / "trace.csv", crowd), "csv", around_seconds, sample).recorded
+    assert recorded.at[0] == 0.0
+    assert np.all(np.diff(recorded.at) >= 0.0)
+    assert len(recorded) <= sample
+    assert recorded.at[-1] <= around_seconds
+    gaps = np.diff(recorded.at)
+    assert (gaps < 1.0).sum() >= 100
+    assert (gaps > 1.9).sum() >= 40
+
+
+@pytest.mark.parametrize("sample", [200, 3_000])
+def test_the_busiest_minute_is_kept_whole_however_dense(sample: int, tmp_path: Path) -> None:
+    crowd = np.concatenate([np.arange(0.0, 1200.0, 1.0), 600.0 + np.arange(0.0, 50.0, 0.025)])
+    found = read_busiest(trace(tmp_path / "trace.csv", crowd), "csv", 3600.0, sample)
+    gaps = np.diff(found.recorded.at)
+    assert found.rate_rps == pytest.approx(2060 / 60, rel=0.01)
+    assert (gaps < 0.03).sum() >= 1990
+    assert len(found.recorded) <= max(sample, 2300)
+
+
+def test_a_trace_that_comes_through_a_pipe_is_read_once(tmp_path: Path) -> None:
+    content = trace(tmp_path / "trace.csv", np.arange(0.0, 90.0, 0.5)).read_text()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as writer:
+        written = writer.submit(pipe.write_text, content)
+        found = read_busiest(pipe, "csv", 3600.0)
+        written.result(10.0)
+    assert found.rate_rps == pytest.approx(2.0)
+    assert len(found.recorded) == found.requests == 180
+
+
+@pytest.mark.slow
+def test_bursts_of_a_trace_are_played_as_they_came(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bursts = np.concatenate([30.0 * number + np.arange(0.0, 0.8, 0.001) for number in range(20)])
+    code, found = planned(manifest(tmp_path), capsys, "--trace", str(trace(tmp_path / "bursts.csv", bursts)))
+    (offer,) = [each for each in found["offers"] if each["default_batching"]]
+    assert code == 0
+    assert offer["replicas"] == 1
+    assert offer["spread_attainment"] < 0.95
+
+
+@pytest.mark.slow
+def test_fewer_replicas_than_the_spec_keeps_are_not_offered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, found = planned(manifest(tmp_path, scaling={"min": 4, "max": 6}), capsys, "--rate", "1", *SMALL)
+    assert {offer["replicas"] for offer in found["offers"]} == {4}
+    assert {offer["cost_per_hour"] for offer in found["offers"]} == {12.0}
+    assert {point["replicas"] for point in found["pareto"]} == {4}
+
+
+@pytest.mark.slow
+def test_fixed_batching_is_the_only_choice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    batching = {"mode": "Fixed", "maxNumSeqs": 256, "maxNumBatchedTokens": 8192}
+    _, found = planned(manifest(tmp_path, batching=batching), capsys, "--rate", "1", *SMALL)
+    assert [offer["limits"]["max_num_batched_tokens"] for offer in found["offers"]] == [8192]
+    del batching["mode"]
+    _, found = planned(manifest(tmp_path, batching=batching), capsys, "--rate", "1", *SMALL)
+    assert len(found["offers"]) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("accelerator", "spec", "field"),
+    [
+        ({}, {"scaling": {"max": 1}}, "scaling.max allows 1"),
+        ({"max": 1}, {}, "accelerators[0].max allows 1"),
+        ({}, {"budget": {"maxCostPerHour": 5}}, "budget.maxCostPerHour allows 1"),
+    ],
+)
+def test_a_size_that_the_spec_forbids_is_no_answer_and_says_which_field_does(
+    accelerator: dict[str, Any], spec: dict[str, Any], field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = manifest(tmp_path, accelerator, **spec)
+    assert main(["plan", "-f", str(path), "--rate", "200", *SMALL]) == 1
+    assert f"replicas are needed, and {field}: raise it" in capsys.readouterr().out
+
+
+def spot_and(regular: str, **of_regular: Any) -> list[dict[str, Any]]:
+    spot = {"name": "h100-spot", "spot": True, "costPerHour": 1.0, "nodeSelector": {"pool": "spot"}}
+    return [spot, {"name": regular, "costPerHour": 3.0, "nodeSelector": {"pool": "regular"}, **of_regular}]
+
+
+@pytest.mark.slow
+def test_regular_replicas_beside_spot_are_kept_and_priced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = manifest(tmp_path, accelerators=spot_and("h100"), scaling={"max": 20, "minOnDemand": 2})
+    _, found = planned(path, capsys, "--rate", "1", *SMALL)
+    assert {(offer["accelerator"], offer["replicas"], offer["cost_per_hour"]) for offer in found["offers"]} == {
+        ("h100-spot", 2, 6.0),
+        ("h100", 2, 6.0),
+    }
+    assert main(["plan", "-f", str(path), "--rate", "1", *SMALL]) == 0
+    told = capsys.readouterr().out
+    assert "h100-spot: 2 replicas are on h100 (scaling.minOnDemand), and the price is of both" in told
+    assert "h100: the load alone asks for 1, the spec keeps 2" in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("accelerators", "budget", "told"),
+    [
+        (spot_and("l40s", max=2), {}, "h100-spot: no regular accelerator beside it can keep scaling.minOnDemand"),
+        (spot_and("h100", costPerHour=10.0, max=2), {"maxCostPerHour": 21}, "budget.maxCostPerHour allows 3"),
+    ],
+)
+def test_spot_that_the_spec_forbids_is_no_answer(
+    accelerators: list[dict[str, Any]],
+    budget: dict[str, Any],
+    told: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = manifest(tmp_path, accelerators=accelerators, scaling={"max": 20, "minOnDemand": 2}, budget=budget)
+    assert main(["plan", "-f", str(path), "--rate", "600", *SMALL]) == 1
+    assert told in capsys.readouterr().out
+
+
+def test_a_context_that_does_not_fit_the_memory_starts_no_engine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = manifest(tmp_path, model={"uri": "meta-llama/Llama-3.1-8B", "maxModelLen": 10_000_000})
+    assert main(["plan", "-f", str(path), "--rate", "1", *SMALL]) == 1
+    assert "vLLM does not start there" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_requests_beyond_the_longest_context_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = manifest(tmp_path, model={"uri": "meta-llama/Llama-3.1-8B", "maxModelLen": 1000})
+    words = ("--rate", "1", "--prompt-tokens", "5000", "--output-tokens", "20")
+    assert main(["plan", "-f", str(path), *words]) == 1
+    assert "longer than model.maxModelLen, 1000 tokens" in capsys.readouterr().out
+    _, found = planned(path, capsys, "--rate", "1", "--prompt-tokens", "200", "--output-tokens", "20", "--cv", "0.8")
+    (offer,) = [each for each in found["offers"] if each["default_batching"]]
+    assert 0.0 < offer["refused_share"] < 0.05
+    assert found["pareto"][-1]["attainment"] < 1.0
+
+
+@pytest.mark.slow
+def test_a_trickle_needs_one_replica(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = planned(manifest(tmp_path), capsys, "--rate", "1e-8", *SMALL)
+    assert code == 0
+    assert {offer["replicas"] for offer in found["offers"]} == {1}
+
+
+def test_another_kind_of_object_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = manifest(tmp_path)
+    path.write_text("kind: Deployment\n" + path.read_text())
+    assert main(["plan", "-f", str(path), "--rate", "1", *SMALL]) == 2
+    assert "kind 'Deployment': give the manifest of an LLMService" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("content", "told"), [("", "empty: name"), ("- chat\n", "no mapping: name")])
+def test_a_file_without_any_manifest_says_so(
+    content: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "service.yaml"
+    path.write_text(content)
+    assert main(["plan", "-f", str(path), "--rate", "5"]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_who_listens_to_nothing_gets_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["rules"]) == 0
+    assert not sys.stdout.isatty()
+    assert not sys.stderr.isatty()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("csv", HEADER + "0,5,5\n\n1,5,5\n\n"),
+        ("mooncake", '{"timestamp": 0, "input_length": 5, "output_length": 5}\n\n' * 2),
+    ],
+)
+def test_empty_lines_of_a_trace_are_passed_over(name: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text(text)
+    assert len(read_trace(path, name)) == 2
+
+
+def test_a_line_without_an_end_is_not_read_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(HEADER + "0,5,5\n" + LONGEST_LINE * "0")
+    with pytest.raises(BadInput, match=r"trace\.csv:3: a line of 1,000,000 characters"):
+        read_trace(path, "csv")
+
+
+@pytest.mark.parametrize("cv", [0.1, 1.0, 10.0, 100.0])
+def test_drawn_lengths_have_the_means_asked_for_however_wide_they_spread(cv: float) -> None:
+    found = lognormal_lengths(500.0, 100.0, cv, 1_000_000)
+    assert found.prompt_tokens.mean() == pytest.approx(500.0, rel=1e-3)
+    assert found.output_tokens.mean() == pytest.approx(100.0, rel=1e-3)
