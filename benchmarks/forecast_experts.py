@@ -1,4 +1,4 @@
-"""The forecast that is built beside the experts that control.md names, on recorded traffic, by pinball loss.
+"""The forecast that is built next to the experts of docs/designs/0009-one-forecast.md, on recorded traffic.
 
     python benchmarks/forecast_experts.py --data DIR [--days 14]      # DIR holds servegen/ and azure2023/
 

@@ -26,7 +26,7 @@ from holdfast.twin.profiles import profiled_table
 from holdfast.twin.timers import Floats
 
 LIMITS = {"ttft": 0.10, "tpot": 0.05, "e2e": 0.10}
-"""Largest relative error of mean and p99 (evaluation.md), of TTFT and E2E of the median and p90 too."""
+"""Largest relative error of mean and p99, of TTFT and E2E of the median and p90 too (docs/twin.md)."""
 
 PROFILES = "itertime/llmservingsim_vllm019_profiles.tar.gz"
 

@@ -1,4 +1,4 @@
-"""The closed form of one replica in a steady state (control law, section 2), for many rates at once."""
+"""The closed form of one replica in a steady state (control law, section 6), for many rates at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run was worth: attainment, goodput, latencies, GPU-hours and cost, as evaluation.md defines them."""
+"""What a run was worth: attainment, goodput, latencies, GPU-hours and cost, by the control law, section 1."""
 
 from __future__ import annotations
 

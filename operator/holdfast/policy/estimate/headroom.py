@@ -1,4 +1,4 @@
-"""How much headroom: the error budget moves the quantile that sizes are made for (control law, section 4)."""
+"""How much headroom: the error budget moves the quantile that sizes are made for (control law, section 5)."""
 
 from __future__ import annotations
 
