@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from holdfast.domain.service import Slo
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
-from holdfast.policy.budget import FAST, SLOW, Budget, account, slo_state
-from holdfast.policy.traffic import judge
+from holdfast.policy.estimate.slo_budget import FAST, SLOW, Budget, account, slo_state
+from holdfast.policy.estimate.traffic import judge
 
 LOOK_SECONDS, RATE_RPS, BEGIN = 30.0, 10.0, 1_000_000.0
 

@@ -22,11 +22,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from holdfast.domain.engine import StepSums
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.enginemodel.mix import LengthMix
-from holdfast.policy.budget import Verdicts
-from holdfast.policy.capacity import Capacity, Correction, believe, correct
-from holdfast.policy.look import Look
-from holdfast.policy.mix import Lengths
-from holdfast.policy.traffic import judge
+from holdfast.policy.estimate.evidence_window import Look
+from holdfast.policy.estimate.length_mix import Lengths
+from holdfast.policy.estimate.replica_capacity import Capacity, Correction, believe, correct
+from holdfast.policy.estimate.slo_budget import Verdicts
+from holdfast.policy.estimate.traffic import judge
 from tests.builders import accelerator, service, traffic
 from tests.policy.fluid import FixedRates
 

@@ -1,7 +1,8 @@
 """Alerts: whether the objective will hold, why not, and who has to do what.
 
 Burn rates after the Google SRE workbook, with the thresholds by which the operator itself is alarmed
-(`policy.budget`): an alert fires while the share of bad requests is above its limit over a long and a short window.
+(`policy.estimate.slo_budget`): an alert fires while the share of bad requests is above its limit over a long and a
+short window.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Recording rules: per service what was judged, how late, how full and how dear, each a ratio or quantile of sums.
 
 Requests are judged by the engines' own counters where every engine of a service has the plugin at work, else by the
-bounds that vLLM's histograms allow: the definitions of `observe.queries` and `policy.budget`.
+bounds that vLLM's histograms allow: the definitions of `observe.queries` and `policy.estimate.slo_budget`.
 """
 
 from __future__ import annotations

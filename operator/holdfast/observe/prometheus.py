@@ -72,8 +72,8 @@ class _Look:
 class PrometheusSource:
     """Asks a constant number of questions per tick, whatever the number of services.
 
-    Many services take turns between the ticks (`observe.rota`): what was last seen of them stands for them. Slow
-    queries run in the background and are never waited for; their answers serve for five minutes.
+    Many services take turns between the ticks (`observe.poll_scheduler`): what was last seen of them stands for them.
+    Slow queries run in the background and are never waited for; their answers serve for five minutes.
     """
 
     def __init__(self, address: PrometheusAddress, tick_seconds: float = 5.0, scrape_seconds: float = 15.0) -> None:

@@ -58,7 +58,7 @@ def decide(
 ) -> tuple[tuple[Decision, ...], Memory]:
     """Decide for all services, in order of their keys whatever the order of the snapshot.
 
-    First each for itself; then whoever has to give way where accelerators do not suffice for all (policy.fleet).
+    First each for itself; then policy.allocation decides who gives way where accelerators do not suffice for all.
 
     Pure: the same snapshot and memory give the same answer. Services that are gone are forgotten. Where many services
     come at once, some have to wait for the engine model, and then their decision for a later tick.

@@ -125,8 +125,8 @@ class World(NamedTuple):
     """Everything the loop works on; `running` has a row of requests per engine, `finished` the order of their ends.
     `plan` and `chunks` are of the step just planned, `begun` those who got their first token from the one just ended.
 
-    What comes after the timers is the plugin's (`fast_loop_arrays`): a record per request and per engine, what laws are found
-    from, and how many steps the last answers of an engine took.
+    What comes after the timers is the plugin's (`fast_loop_arrays`): a record per request and per engine, what laws are
+    found from, and how many steps the last answers of an engine took.
     """
 
     requests: Records

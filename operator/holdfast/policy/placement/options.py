@@ -1,6 +1,6 @@
 """Which accelerator a service runs on: the cheapest per good request that can be had, one at a time.
 
-Only spot and regular nodes of the same hardware serve beside each other (policy.spot).
+Only spot and regular nodes of the same hardware serve beside each other (policy.placement.on_demand_pair).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ MOST_TURNS = 2
 class Proposal:
     """Replicas of the chosen accelerator and its pair now and as proposed; `elsewhere` there are others.
 
-    Whether there is room for both at one time is not asked here (policy.handover).
+    Whether there is room for both at one time is not asked here (policy.transition.make_before_break).
     """
 
     view: View

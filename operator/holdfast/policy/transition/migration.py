@@ -1,6 +1,6 @@
 """What moves from the accelerators that are being left to those that were chosen, or that a fixed size is shared among.
 
-How it moves is the same for both (policy.handover).
+How it moves is the same for both (policy.transition.make_before_break).
 """
 
 from __future__ import annotations
