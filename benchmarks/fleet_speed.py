@@ -19,11 +19,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from holdfast.domain.service import AcceleratorOption, ServiceKey
 from holdfast.policy.allocation import solver
-from holdfast.policy.allocation.capacity_pool import pools_of
-from holdfast.policy.allocation.fleet import arbitrate
+from holdfast.policy.allocation.capacity_pool import capacity_pools
+from holdfast.policy.allocation.fleet import allocate
 from holdfast.policy.allocation.plan import share
 from holdfast.policy.allocation.program import Program, Sharing
-from holdfast.policy.capacity_request import Claim
+from holdfast.policy.capacity_request import CapacityRequest
 from holdfast.policy.memory import Fleet
 from holdfast.policy.placement.node_inventory import Inventory
 from holdfast.policy.settings import PolicySettings
@@ -33,7 +33,7 @@ ACCELERATORS = 5
 GPUS_PER_NODE = 8
 
 
-def claims(services: int, chance: random.Random) -> dict[ServiceKey, Claim]:
+def requests(services: int, chance: random.Random) -> dict[ServiceKey, CapacityRequest]:
     """Services with three priorities and replicas of one to four GPUs, half of which run."""
     found = {}
     for index in range(services):
@@ -43,13 +43,13 @@ def claims(services: int, chance: random.Random) -> dict[ServiceKey, Claim]:
         )
         key = ServiceKey("prod", f"s{index:05}")
         running, demand, priority = want // 2, chance.uniform(0.3, 1.2) * rate * want, chance.randint(0, 2)
-        found[key] = Claim(key, option, want, 1, rate, demand, priority, running, short=running < want)
+        found[key] = CapacityRequest(key, option, want, 1, rate, demand, priority, running, short=running < want)
     return found
 
 
-def inventory(wanted: dict[ServiceKey, Claim], share: float) -> Inventory:
+def inventory(wanted: dict[ServiceKey, CapacityRequest], share: float) -> Inventory:
     """Nodes of every accelerator with that share of the GPUs that are wanted."""
-    gpus = sum(claim.gpus(claim.want) for claim in wanted.values()) * share / ACCELERATORS
+    gpus = sum(request.gpus(request.want) for request in wanted.values()) * share / ACCELERATORS
     return Inventory(
         tuple(
             node(f"n{kind}-{index:04}", GPUS_PER_NODE, kind=str(kind))
@@ -59,23 +59,23 @@ def inventory(wanted: dict[ServiceKey, Claim], share: float) -> Inventory:
     )
 
 
-def mobile(claim: Claim, chance: random.Random) -> Claim:
+def mobile(request: CapacityRequest, chance: random.Random) -> CapacityRequest:
     """The claim, with every other accelerator as one that it could move to."""
     there = []
     for kind in range(ACCELERATORS):
-        size, rate = chance.choice((1, 1, 2, 4)), claim.rate_rps * chance.uniform(0.5, 2.0)
+        size, rate = chance.choice((1, 1, 2, 4)), request.rate_rps * chance.uniform(0.5, 2.0)
         option = AcceleratorOption(
             f"gpu{kind}", gpus_per_replica=size, node_selector=(("kind", str(kind)),), cost_per_gpu_hour=1.0 + kind
         )
-        want = max(1, math.ceil(claim.demand_rps / rate))
-        if option.name != claim.option.name:
-            there.append(replace(claim, option=option, want=want, least=want, rate_rps=rate, running=0, short=False))
-    return replace(claim, elsewhere=tuple(there))
+        want = max(1, math.ceil(request.demand_rps / rate))
+        if option.name != request.option.name:
+            there.append(replace(request, option=option, want=want, least=want, rate_rps=rate, running=0, short=False))
+    return replace(request, elsewhere=tuple(there))
 
 
-def uneven(wanted: dict[ServiceKey, Claim], share: float, chance: random.Random) -> Inventory:
+def uneven(wanted: dict[ServiceKey, CapacityRequest], share: float, chance: random.Random) -> Inventory:
     """Nodes with that share of the GPUs that are wanted, more of some accelerators than of others."""
-    gpus = sum(claim.gpus(claim.want) for claim in wanted.values()) * share / ACCELERATORS
+    gpus = sum(request.gpus(request.want) for request in wanted.values()) * share / ACCELERATORS
     return Inventory(
         tuple(
             node(f"n{kind}-{index:04}", GPUS_PER_NODE, kind=str(kind))
@@ -86,24 +86,24 @@ def uneven(wanted: dict[ServiceKey, Claim], share: float, chance: random.Random)
 
 
 def in_turn(services: int, repeat: int, seed: int) -> None:
-    wanted = claims(services, random.Random(seed))
+    wanted = requests(services, random.Random(seed))
     for name, part in (("three quarters of the GPUs", 0.75), ("enough GPUs", 1.5)):
         seconds = []
         for _ in range(repeat):
             nodes = inventory(wanted, part)
             began = time.process_time()
-            grants, _ = arbitrate(wanted, Fleet(), nodes, NOW, PolicySettings())
+            allocations, _ = allocate(wanted, Fleet(), nodes, NOW, PolicySettings())
             seconds.append(time.process_time() - began)
-        print(f"{services} services x {ACCELERATORS} accelerators, {name}: {len(grants)} give way,", end=" ")
+        print(f"{services} services x {ACCELERATORS} accelerators, {name}: {len(allocations)} give way,", end=" ")
         print(f"CPU milliseconds median {statistics.median(seconds) * 1e3:.0f}, worst {max(seconds) * 1e3:.0f}")
 
 
 def planned(services: int, seed: int) -> None:
     """Good requests/s of the highest priority and of all, by the program and in turn, of one random fleet."""
     chance = random.Random(seed)
-    wanted = {key: mobile(claim, chance) for key, claim in claims(services, chance).items()}
+    wanted = {key: mobile(request, chance) for key, request in requests(services, chance).items()}
     nodes = uneven(wanted, 0.75, chance)
-    scarce = [pool for pool in pools_of(wanted.values(), nodes) if pool.wanted > pool.gpus]
+    scarce = [pool for pool in capacity_pools(wanted.values(), nodes) if pool.wanted > pool.gpus]
     asked: list[float] = []
 
     def timed(program: Program, start: Sequence[float]) -> Sequence[float] | None:
@@ -125,7 +125,7 @@ def planned(services: int, seed: int) -> None:
     )
 
 
-def good(wanted: dict[ServiceKey, Claim], sharing: Sharing, least_priority: int) -> float:
+def good(wanted: dict[ServiceKey, CapacityRequest], sharing: Sharing, least_priority: int) -> float:
     """Good requests/s of those that compete, from a priority on."""
     staying = sum(
         wanted[key].good_rps(count) for key, count in sharing.replicas.items() if wanted[key].priority >= least_priority

@@ -25,7 +25,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from holdfast.domain.signals import SignalState, Traffic
-from holdfast.policy.estimate.arrivals import Demand, observe_arrivals
+from holdfast.policy.estimate.arrivals import Arrivals, observe_arrivals
 from holdfast.policy.estimate.forecast import REMEMBERED, Residuals, forecast, learn_residuals
 from holdfast.policy.estimate.traffic import judge
 from holdfast.twin.timers import Floats
@@ -84,7 +84,7 @@ def quantiles(point: Floats, wanted: Floats) -> Floats:
 
 def built(counts: Floats, cells: int) -> Floats:
     """What the policy wants, with the same looks."""
-    memory, residuals, told = Demand(), Residuals(), np.empty((cells, len(QUANTILES)))
+    memory, residuals, told = Arrivals(), Residuals(), np.empty((cells, len(QUANTILES)))
     for now in range(cells):
         count, at = float(counts[now]), 1e6 + CELL_SECONDS * (now + 1)
         memory = observe_arrivals(memory, judge(_counted(count)), count, at, LEAD_SECONDS)

@@ -40,7 +40,7 @@ from benchmarks.forecast_experts import CELL_SECONDS, FORGETTING, LEVEL_GAIN, TR
 from benchmarks.other_loads import LOADS, Load, scenario, square
 from holdfast.cli.simulate import declare
 from holdfast.policy.estimate import forecast as product
-from holdfast.policy.estimate.arrivals import Cell, Demand, threshold
+from holdfast.policy.estimate.arrivals import Arrivals, Cell, threshold
 from holdfast.policy.estimate.forecast import REMEMBERED, Forecast, Residuals, residual_quantile, smoothed_seconds
 from holdfast.twin.declared_service import Declared
 from holdfast.twin.policies import make_policy
@@ -66,7 +66,7 @@ PERIODS: Mapping[str, float | None] = {
 
 OTHERS: Mapping[str, Load] = {**LOADS, FIVE_OF_FIFTEEN: square(3, 14, 900, 300)}
 
-Function = Callable[[Demand, Residuals, float, float, float], Forecast | None]
+Function = Callable[[Arrivals, Residuals, float, float, float], Forecast | None]
 
 
 class Expert:
@@ -78,7 +78,7 @@ class Expert:
     def see(self, cell: Cell, passed: float) -> None:
         """One more whole cell, `passed` seconds after the one before it."""
 
-    def point(self, demand: Demand, lead_seconds: float, interval: float) -> float:
+    def point(self, demand: Arrivals, lead_seconds: float, interval: float) -> float:
         """The rate expected within the lead time, NaN where there is no telling yet."""
         raise NotImplementedError
 
@@ -99,7 +99,7 @@ class Expert:
 class Last(Expert):
     """The rate of the newest interval."""
 
-    def point(self, demand: Demand, lead_seconds: float, interval: float) -> float:
+    def point(self, demand: Arrivals, lead_seconds: float, interval: float) -> float:
         left, arrivals = interval, 0.0
         for cell in reversed(demand.cells):
             part = min(left, cell.seconds)
@@ -123,7 +123,7 @@ class Holt(Expert):
         self._trend += trend * ((self._level - before) / passed - self._trend)
         self._at = cell.ends_at
 
-    def point(self, demand: Demand, lead_seconds: float, interval: float) -> float:
+    def point(self, demand: Arrivals, lead_seconds: float, interval: float) -> float:
         return max(0.0, self._level + self._trend * (demand.cells[-1].ends_at + lead_seconds - self._at))
 
 
@@ -141,7 +141,7 @@ class Season(Expert):
             self._cells.pop()
         self._cells.append(cell)
 
-    def point(self, demand: Demand, lead_seconds: float, interval: float) -> float:
+    def point(self, demand: Arrivals, lead_seconds: float, interval: float) -> float:
         then = demand.cells[-1].ends_at - self._period
         if not self._cells or self._cells[0].ends_at > then:
             return math.nan
@@ -176,7 +176,7 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class EvidenceWindow:
     """What was told after a whole cell: by the experts, the built forecast first, and last by the mixture."""
 
     at: float
@@ -193,14 +193,14 @@ class Mixture:
         self._cut = cut
         self._experts = [Last(), Holt(), *([] if period is None else [Season(period)])]
         self._weights = Weights(1 + len(self._experts), rate)
-        self._open: deque[Look] = deque()
+        self._open: deque[EvidenceWindow] = deque()
         self._began = self._at = -math.inf
         self.losses: list[Floats] = []
         self.weights: list[Floats] = []
         self.looks = self.apart = 0
 
     def forecast(
-        self, demand: Demand, residuals: Residuals, quantile: float, lead_seconds: float, interval: float
+        self, demand: Arrivals, residuals: Residuals, quantile: float, lead_seconds: float, interval: float
     ) -> Forecast | None:
         """The built forecast with the mixture's quantile in it."""
         built = BUILT(demand, residuals, quantile, lead_seconds, interval)
@@ -221,13 +221,15 @@ class Mixture:
         weights = self._weights.now
         mixed = float(weights @ told)
         if passed:
-            self._open.append(Look(self._at, min(1.0, passed / interval), quantile, points, np.array([*told, mixed])))
+            self._open.append(
+                EvidenceWindow(self._at, min(1.0, passed / interval), quantile, points, np.array([*told, mixed]))
+            )
         self.weights.append(weights)
         self.apart += abs(mixed - built.wanted_rps) > 0.01 * built.wanted_rps
         margin, bursts = built.releasable_rps - built.wanted_rps, built.bursts.rate_rps
         return replace(built, wanted_rps=max(mixed, bursts), releasable_rps=max(mixed + margin, bursts))
 
-    def _learn(self, demand: Demand, lead_seconds: float, interval: float) -> float:
+    def _learn(self, demand: Arrivals, lead_seconds: float, interval: float) -> float:
         """Show the experts what is new; seconds between the newest two whole cells, 0 where nothing is new."""
         if math.isinf(self._began):
             self._began = demand.cells[-1].ends_at
@@ -243,7 +245,7 @@ class Mixture:
             self._judge(demand, lead_seconds, interval)
         return passed
 
-    def _judge(self, demand: Demand, lead_seconds: float, interval: float) -> None:
+    def _judge(self, demand: Arrivals, lead_seconds: float, interval: float) -> None:
         """What came within the lead time of looks that lie so far back, and what each of the experts lost."""
         seconds = smoothed_seconds(interval, lead_seconds)
         # Without a limit, what is abrupt is these experts' noise.
@@ -262,7 +264,7 @@ class Mixture:
 
 
 def more(
-    demand: Demand, residuals: Residuals, quantile: float, lead_seconds: float, interval: float
+    demand: Arrivals, residuals: Residuals, quantile: float, lead_seconds: float, interval: float
 ) -> Forecast | None:
     """The built forecast, and some per cent more of everything that sizes are made for."""
     built = BUILT(demand, residuals, quantile, lead_seconds, interval)

@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.forecast_gpu_hours import Expert, Holt, Last, Season, Weights
-from holdfast.policy.estimate.arrivals import Cell, Demand
+from holdfast.policy.estimate.arrivals import Arrivals, Cell
 
 LOSSES = st.lists(st.tuples(*[st.floats(0.0, 100.0)] * 3), min_size=1, max_size=40)
 
 
-def seen(expert: Expert, rates: list[float], seconds: float = 15.0) -> Demand:
+def seen(expert: Expert, rates: list[float], seconds: float = 15.0) -> Arrivals:
     cells = tuple(Cell(seconds * (n + 1), seconds, seconds * rate, rate) for n, rate in enumerate(rates))
     for cell in cells:
         expert.see(cell, seconds)
-    return Demand(cells=cells)
+    return Arrivals(cells=cells)
 
 
 @given(LOSSES)

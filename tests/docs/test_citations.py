@@ -375,7 +375,7 @@ def test_tests_that_pages_name_exist() -> None:
 
 
 def test_names_in_code_that_are_cited_exist() -> None:
-    """In backticks, or after a package of the project's: `fleet.arbitrate`, policy.allocation."""
+    """In backticks, or after a package of the project's: `fleet.allocate`, policy.allocation."""
     broken = []
     for text in texts():
         quoted = [(match.start(1), match[1]) for match in BACKTICKED.finditer(text.words)]

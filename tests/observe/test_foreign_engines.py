@@ -171,7 +171,7 @@ rests = st.lists(st.tuples(st.floats(0.0, 600.0), st.floats(0.0, 200.0)), max_si
 def test_no_pod_of_this_cluster_is_taken_for_a_foreign_one(
     cluster: list[Pod],
     clock: float,
-    watch_lag: float,
+    watch_straggler: float,
     starts: list[float],
     unseen: list[tuple[float, float]],
     tick: float,
@@ -185,7 +185,7 @@ def test_no_pod_of_this_cluster_is_taken_for_a_foreign_one(
         if pending and now >= pending[0]:
             strangers, pending = Strangers(SCRAPE), pending[1:]
         if not any(NOW + begin <= now < NOW + begin + length for begin, length in unseen):
-            known = [pod.name for pod in cluster if pod.made + watch_lag <= now < pod.gone]
+            known = [pod.name for pod in cluster if pod.made + watch_straggler <= now < pod.gone]
             sampled = {pod.name: at for pod in cluster if (at := pod.newest(now)) is not None}
             assert strangers.found(CHAT, known, sampled, now) == ()
         now += tick

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.policy.estimate.demand import Peaks
 from holdfast.policy.estimate.engine_model import ReplicaRate
-from holdfast.policy.estimate.flapping import Turns
+from holdfast.policy.estimate.flapping import Flapping
 from holdfast.policy.estimate.forecast import Forecast
 from holdfast.policy.estimate.replica_capacity import Belief
 from holdfast.policy.estimate.slo_budget import SloState
@@ -41,7 +41,7 @@ def view(**changes: Any) -> View:
         learned=Learned(lead_seconds=45.0),
         peaks=Peaks(((NOW, 5.0),), NOW - 3600.0),
         choice=Choice("h100"),
-        turns=Turns(),
+        flapping=Flapping(),
         slo=SloState(0.999, 0.9, False, False, 1000.0),
         forecast=Forecast(5.0, 5.0, 5.0, 5.0, 0.9, 45.0),
         backlog_requests=0.0,

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from holdfast.domain.engine import StepSums
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.enginemodel.mix import LengthMix
-from holdfast.policy.estimate.evidence_window import Look
+from holdfast.policy.estimate.evidence_window import EvidenceWindow
 from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.replica_capacity import Capacity, Correction, believe, correct
 from holdfast.policy.estimate.slo_budget import Verdicts
@@ -54,7 +54,7 @@ def believed() -> Capacity:
 def after_look(capacity: Capacity, rate_rps: float, bad: float, slower: float = 1.0) -> Capacity:
     """The belief after ten replicas had this load each for a minute, and this many requests were bad."""
     requests = 10.0 * rate_rps * SECONDS
-    look = Look(
+    look = EvidenceWindow(
         since=0.0,
         arrivals=requests,
         begun=requests,

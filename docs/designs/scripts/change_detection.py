@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
-from holdfast.policy.estimate.arrivals import FALSE_ALARMS_PER_DAY, Demand, observe_arrivals
+from holdfast.policy.estimate.arrivals import FALSE_ALARMS_PER_DAY, Arrivals, observe_arrivals
 from holdfast.policy.estimate.traffic import judge
 
 SLOT_SECONDS, INTERVAL_SECONDS, LEAD_SECONDS, DAY_SECONDS = 5, 30, 125.0, 86_400
@@ -37,7 +37,7 @@ def drawn(rates_rps: Counts, dispersion: float, random: np.random.Generator) -> 
     return random.negative_binomial(shape, 1.0 / dispersion).astype(np.float64)
 
 
-def looked_at(memory: Demand, count: float, now: float) -> Demand:
+def looked_at(memory: Arrivals, count: float, now: float) -> Arrivals:
     """What is remembered after one more look at the counting interval that ends now."""
     counts = AcceleratorTraffic(finished=count)
     seen = judge(Traffic(SignalState.FRESH, "", float(INTERVAL_SECONDS), 1.0, (("gpu", counts),)))
@@ -49,7 +49,7 @@ def alarms(counts: Counts, look_seconds: int) -> tuple[int, int, float]:
 
     One interval rings once.
     """
-    memory, rises, falls, last, learned = Demand(), 0, 0, -np.inf, []
+    memory, rises, falls, last, learned = Arrivals(), 0, 0, -np.inf, []
     width, stride = INTERVAL_SECONDS // SLOT_SECONDS, look_seconds // SLOT_SECONDS
     sums = np.concatenate([[0.0], np.cumsum(counts)])
     for end in range(width, len(sums), stride):
@@ -68,7 +68,7 @@ def delay(factor: float, dispersion: float, look_seconds: int, seed: int) -> flo
     """Seconds from a step until the level is beyond the middle; None where it is not within ten minutes."""
     before, after = 1800 // SLOT_SECONDS, 600 // SLOT_SECONDS
     rates = np.concatenate([np.full(before, BASE_RPS), np.full(after, factor * BASE_RPS)])
-    counts, memory = drawn(rates, dispersion, np.random.default_rng(seed)), Demand()
+    counts, memory = drawn(rates, dispersion, np.random.default_rng(seed)), Arrivals()
     width, stride, middle = INTERVAL_SECONDS // SLOT_SECONDS, look_seconds // SLOT_SECONDS, 0.5 * (1.0 + factor)
     # The step falls at any time between two looks, as seeds tell.
     for end in range(width + seed % stride, len(counts) + 1, stride):

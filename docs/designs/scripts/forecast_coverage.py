@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
-from holdfast.policy.estimate.arrivals import Demand, observe_arrivals
+from holdfast.policy.estimate.arrivals import Arrivals, observe_arrivals
 from holdfast.policy.estimate.forecast import Residuals, forecast, learn_residuals, smoothed_seconds
 from holdfast.policy.estimate.traffic import judge
 
@@ -54,7 +54,7 @@ def forecasts(counts: Floats) -> tuple[list[int], Floats]:
     """The slots at whose ends a forecast was made, and what it said for each quantile."""
     width, slots, rows = INTERVAL_SECONDS // SLOT_SECONDS, [], []
     sums = np.concatenate([[0.0], np.cumsum(counts)])
-    memory, residuals = Demand(), Residuals()
+    memory, residuals = Arrivals(), Residuals()
     for end in range(width, len(counts) - round(LEAD_SECONDS) // SLOT_SECONDS, LOOK_SECONDS // SLOT_SECONDS):
         count, now = float(sums[end] - sums[end - width]), BEGIN + end * SLOT_SECONDS
         traffic = Traffic(SignalState.FRESH, "", float(INTERVAL_SECONDS), 1.0, (("gpu", AcceleratorTraffic(count)),))

@@ -21,7 +21,7 @@ from holdfast.domain.service import ServiceSpec
 from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.replica_capacity import Capacity, believe
 from holdfast.policy.estimate.traffic import judge
-from holdfast.policy.health.backoff import Setbacks
+from holdfast.policy.health.backoff import Backoffs
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.placement.choice import HYSTERESIS, Choice, choose
 from holdfast.policy.placement.node_inventory import Inventory
@@ -40,7 +40,7 @@ def considered(other_dollars: float) -> tuple[ServiceSpec, tuple[Option, ...]]:
     other = accelerator("other", cost_per_gpu_hour=other_dollars)
     spec = service().with_accelerators(used, other).with_replicas_between(1, 20).spec
     beliefs = believe(Capacity(), spec, Lengths(), judge(traffic(1.0)), MODEL).beliefs
-    return spec, describe_options(spec, beliefs, GROUPS, Setbacks(), Inventory(()), DEMAND_RPS, 1, NOW)
+    return spec, describe_options(spec, beliefs, GROUPS, Backoffs(), Inventory(()), DEMAND_RPS, 1, NOW)
 
 
 Known = Mapping[bool, tuple[ServiceSpec, tuple[Option, ...]]]

@@ -21,7 +21,7 @@ from holdfast.domain.benchmark import EngineKind, Engines, Phase
 from holdfast.domain.decision import ConditionValue
 from holdfast.observe.benchmarks import Benchmark, engine_digest
 from holdfast.observe.cluster import ServiceParts
-from holdfast.policy.benchmarks.lifecycle import PerReplica, Step, per_replica
+from holdfast.policy.benchmarks.lifecycle import PerReplica, Progress, per_replica
 from holdfast.render.benchmark import Measurand, flags_of, patch_of, result_name
 
 Body = dict[str, Any]
@@ -32,17 +32,19 @@ _OPERATING_RANGE = (0.5, 0.7)
 _MOST_SENTENCE = 1024
 
 
-def waiting(entry: Benchmark, old: Old, step: Step, now: float) -> Body:
+def waiting(entry: Benchmark, old: Old, step: Progress, now: float) -> Body:
     """Not begun: what an earlier run found of a replica stands."""
     return {**_kept(old, "capacity", "configMap"), **_told(entry, old, step, now), "target": _declared_target(entry)}
 
 
-def invalid(entry: Benchmark, old: Old, step: Step, now: float) -> Body:
+def invalid(entry: Benchmark, old: Old, step: Progress, now: float) -> Body:
     """Not understood."""
     return {**_kept(old, "capacity", "configMap", "result"), **_told(entry, old, step, now)}
 
 
-def begun(entry: Benchmark, old: Old, step: Step, of: Measurand, engines: Engines | None, job: str, now: float) -> Body:
+def begun(
+    entry: Benchmark, old: Old, step: Progress, of: Measurand, engines: Engines | None, job: str, now: float
+) -> Body:
     """A run begins (or could not, for its name is taken)."""
     found = LLMBenchmarkStatus(
         target=of.name,
@@ -55,15 +57,15 @@ def begun(entry: Benchmark, old: Old, step: Step, of: Measurand, engines: Engine
 
 
 def running(
-    entry: Benchmark, old: Old, step: Step, engines: Engines | None, moved: str, words: str, now: float
+    entry: Benchmark, old: Old, step: Progress, engines: Engines | None, moved: str, words: str, now: float
 ) -> Body:
     """The run goes on; where its pod waits for something, that is told."""
-    said = Step(step.phase, step.reason, f"its pod waits: {words}") if words else step
+    said = Progress(step.phase, step.reason, f"its pod waits: {words}") if words else step
     shown = {} if engines is None else {"engines": _engines(engines, moved).to_dict()}
     return {**old, **shown, **_told(entry, old, said, now)}
 
 
-def ended(entry: Benchmark, old: Old, step: Step, now: float) -> Body:
+def ended(entry: Benchmark, old: Old, step: Progress, now: float) -> Body:
     """The run ended without a result."""
     return {**old, **_told(entry, old, step, now), "finishedAt": iso(now)}
 
@@ -71,7 +73,7 @@ def ended(entry: Benchmark, old: Old, step: Step, now: float) -> Body:
 def measured(
     entry: Benchmark,
     old: Old,
-    step: Step,
+    step: Progress,
     of: Measurand | None,
     part: ServiceParts | None,
     engines: Engines | None,
@@ -89,7 +91,7 @@ def measured(
         remark = f"{found.rate_rps:.3g} ± {found.standard_error_rps:.2g} req/s per replica"
     else:
         remark = f"no capacity of a replica: {found}"
-    said = Step(step.phase, step.reason, f"{step.message}; {remark}")
+    said = Progress(step.phase, step.reason, f"{step.message}; {remark}")
     whole = LLMBenchmarkStatus(
         config_map=result_name(entry.declared), finished_at=iso(now), result=_result(step.summary), capacity=capacity
     ).to_dict()
@@ -106,7 +108,7 @@ def used(entry: Benchmark, old: Old, use: ConditionValue | None, now: float) -> 
     return {**old, "conditions": _conditions(old, (kept, new), now)}
 
 
-def _told(entry: Benchmark, old: Old, step: Step, now: float) -> Body:
+def _told(entry: Benchmark, old: Old, step: Progress, now: float) -> Body:
     """Phase, generation and condition."""
     word = _WORDS.get(step.phase, Status.UNKNOWN)
     new = Condition(COMPLETE, word, str(step.reason), step.message, entry.generation)

@@ -36,7 +36,7 @@ from holdfast.observe.benchmarks import (
 )
 from holdfast.observe.cluster import ServiceParts
 from holdfast.policy.benchmarks import lifecycle as policy
-from holdfast.policy.benchmarks.lifecycle import Obstacle, Step
+from holdfast.policy.benchmarks.lifecycle import Obstacle, Progress
 from holdfast.render import RenderSettings
 from holdfast.render.benchmark import Measurand, config_map, job, measurand
 from holdfast.render.tuning import OwnEngine
@@ -239,7 +239,7 @@ class Benchmarks:
             await acting.remove_job(self._api, entry.key.namespace, str(case.status.get("job", "")), entry.uid)
             self._load_ends(case, now)
         if entry.declared is None:
-            step = Step(Phase.FAILED, Reason.INVALID, entry.problem)
+            step = Progress(Phase.FAILED, Reason.INVALID, entry.problem)
             await self._tell(case, step, benchmark_report.invalid(entry, case.status, step, now), now)
             return
         if known.phase is Phase.RUNNING and known.run == entry.run:
@@ -337,7 +337,7 @@ class Benchmarks:
                 del status["configMap"]
         await self._tell(case, step, status, now)
 
-    async def _keep(self, entry: Benchmark, step: Step) -> str:
+    async def _keep(self, entry: Benchmark, step: Progress) -> str:
         """The result as a ConfigMap, or why there is none: it stands in status all the same."""
         assert entry.declared is not None
         assert step.summary is not None
@@ -353,14 +353,14 @@ class Benchmarks:
             return f"no ConfigMap {name}: {error.message}"
         return ""
 
-    async def _tell(self, case: _Case, step: Step, status: dict[str, Any], now: float) -> None:
+    async def _tell(self, case: _Case, step: Progress, status: dict[str, Any], now: float) -> None:
         """Write status where it says something else, after an Event of each turn: one that could not be told is told
         with the next try, for status still says what was before."""
         if _reason(case.status) != str(step.reason) or case.known.phase is not step.phase:
             await self._announce(case, step, now)
         await self._write(case.entry, status)
 
-    async def _announce(self, case: _Case, step: Step, now: float) -> None:
+    async def _announce(self, case: _Case, step: Progress, now: float) -> None:
         """Tell of a turn in an Event; on the service too, for its load."""
         entry, warning, reason, turn = case.entry, step.phase is Phase.FAILED, str(step.reason), repr(case.status)
         _LOG.info("%s: %s/%s: %s", entry.key, step.phase, reason, step.message)
@@ -376,7 +376,7 @@ class Benchmarks:
             self._written[entry.key] = (entry.uid, status)
 
 
-def _ends_load(case: _Case, step: Step) -> bool:
+def _ends_load(case: _Case, step: Progress) -> bool:
     return step.phase in _ENDED and case.known.phase is Phase.RUNNING
 
 

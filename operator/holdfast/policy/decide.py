@@ -9,24 +9,29 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, BatchingTarget, CapacityView, Decision, Explanation, SloView, Verdict
 from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot
-from holdfast.policy.allocation.fleet import arbitrate
-from holdfast.policy.allocation.request import claim_of
+from holdfast.policy.allocation.fleet import allocate
+from holdfast.policy.allocation.request import request_of
 from holdfast.policy.batching.controller import Batching
-from holdfast.policy.capacity_request import Claim, Grant
+from holdfast.policy.capacity_request import Allocation, CapacityRequest
 from holdfast.policy.estimate import demand, forecast, scale_to_zero, slo_budget
 from holdfast.policy.estimate.cold_start import node_seconds
-from holdfast.policy.estimate.engine_model import EngineModel, Frugal, StepLawModel
-from holdfast.policy.estimate.flapping import remember_turn
+from holdfast.policy.estimate.engine_model import EngineModel, RationedModel, StepLawModel
+from holdfast.policy.estimate.flapping import remember_change
 from holdfast.policy.estimate.replica_capacity import same_engines
-from holdfast.policy.estimate.scheduled_minimum import NO_FLOORS, Floors, floors, raised
+from holdfast.policy.estimate.scheduled_minimum import (
+    NO_SCHEDULED_MINIMUMS,
+    ScheduledMinimums,
+    raised,
+    scheduled_minimums,
+)
 from holdfast.policy.estimate.slo_budget import SloState
 from holdfast.policy.estimate.traffic import Seen, bad_by_cause, judge
 from holdfast.policy.explain.candidates import candidates
 from holdfast.policy.explain.conditions import conditions
 from holdfast.policy.explain.messages import describe, reason_for
 from holdfast.policy.health.replicas import Group, anything_starting, group_replicas
-from holdfast.policy.health.stalled import watch_hangs
-from holdfast.policy.health.stragglers import Lag, watch_lag
+from holdfast.policy.health.stalled import watch_stalls
+from holdfast.policy.health.stragglers import Straggler, watch_straggler
 from holdfast.policy.learn import learn, with_history
 from holdfast.policy.memory import Fleet, Learned, Memory, Promise, ServiceMemory
 from holdfast.policy.placement.choice import Choice, choose
@@ -66,12 +71,12 @@ def decide(
     `failed` is told of a service that cannot be decided on, instead of an exception: all others are decided. `unshared`
     is told where accelerators cannot be shared out: everybody keeps what was granted before.
     """
-    inventory, frugal = Inventory(tuple(sorted(snapshot.nodes, key=lambda node: node.name))), Frugal(model)
+    inventory, frugal = Inventory(tuple(sorted(snapshot.nodes, key=lambda node: node.name))), RationedModel(model)
 
-    def attempt(service: ServiceSnapshot, known: ServiceMemory, granted: Grant | None) -> Made:
+    def attempt(service: ServiceSnapshot, known: ServiceMemory, allocation: Allocation | None) -> Made:
         promise = memory.fleet.promises.get(service.spec.key)
         try:
-            return decide_service(service, known, granted, promise, snapshot, inventory, settings, frugal)
+            return decide_service(service, known, allocation, promise, snapshot, inventory, settings, frugal)
         except Exception as error:
             if failed is None:
                 raise
@@ -83,17 +88,20 @@ def decide(
     made: dict[ServiceKey, Made] = {}
     turns = _in_turn(tuple(services), snapshot.now)
     for key in turns:
-        made[key] = attempt(services[key], known[key], known[key].granted)
+        made[key] = attempt(services[key], known[key], known[key].allocation)
     try:
-        grants, fleet = _share(made, memory, snapshot, inventory, settings)
+        allocations, fleet = _share(made, memory, snapshot, inventory, settings)
     except Exception as error:
         if unshared is None:
             raise
         unshared(error)
-        grants, fleet = {key: granted for key in services if (granted := known[key].granted)}, memory.fleet
+        allocations, fleet = (
+            {key: allocation for key in services if (allocation := known[key].allocation)},
+            memory.fleet,
+        )
     for key in turns:
-        if made[key][0] is not None and made[key][1].granted != grants.get(key):
-            made[key] = attempt(services[key], known[key], grants.get(key))
+        if made[key][0] is not None and made[key][1].allocation != allocations.get(key):
+            made[key] = attempt(services[key], known[key], allocations.get(key))
     decided = tuple([decision for key in services if (decision := made[key][0]) is not None])
     return decided, Memory({key: found for key, (_, found) in made.items()}, fleet)
 
@@ -107,13 +115,13 @@ def _known(memory: ServiceMemory | None, service: ServiceSnapshot) -> ServiceMem
 
 def _share(
     made: Mapping[ServiceKey, Made], memory: Memory, snapshot: Snapshot, inventory: Inventory, settings: PolicySettings
-) -> tuple[dict[ServiceKey, Grant], Fleet]:
+) -> tuple[dict[ServiceKey, Allocation], Fleet]:
     """Who has to give way, with the GPUs left out that are not theirs to give."""
-    claims = {key: found.claim for key, (_, found) in made.items() if found.claim is not None}
-    if memory.fleet.is_idle(claims):
+    requests = {key: found.request for key, (_, found) in made.items() if found.request is not None}
+    if memory.fleet.is_idle(requests):
         return {}, Fleet()
-    theirs = inventory.beside(service for service in snapshot.services if service.spec.key in claims)
-    return arbitrate(claims, memory.fleet, theirs, snapshot.now, settings)
+    theirs = inventory.available_to(service for service in snapshot.services if service.spec.key in requests)
+    return allocate(requests, memory.fleet, theirs, snapshot.now, settings)
 
 
 def _key(service: ServiceSnapshot) -> ServiceKey:
@@ -129,7 +137,7 @@ def _in_turn(ordered: tuple[ServiceKey, ...], now: float) -> tuple[ServiceKey, .
 def decide_service(
     service: ServiceSnapshot,
     known: ServiceMemory,
-    granted: Grant | None,
+    allocation: Allocation | None,
     promise: Promise | None,
     snapshot: Snapshot,
     inventory: Inventory,
@@ -142,31 +150,33 @@ def decide_service(
     if (
         service.history is None
         and known.last is not None
-        and known.granted == granted
+        and known.allocation == allocation
         and still_holds(known.last, looked_at, now, snapshot.timing)
     ):
         return known.last.decision, known
     seen = judge(service.traffic)
-    hangs = watch_hangs(known.learned.hangs, service.traffic.hung, service.replicas, seen, now, snapshot.timing)
-    old = known.learned.lag if known.decided_at is not None else Lag(last_at=now)  # nobody knows who was replaced
-    lag = watch_lag(old, service, hangs, seen, now, snapshot.timing)
-    groups = group_replicas(service, now, settings, hangs.believed | lag.believed)
+    stalls = watch_stalls(known.learned.stalls, service.traffic.hung, service.replicas, seen, now, snapshot.timing)
+    old = (
+        known.learned.straggler if known.decided_at is not None else Straggler(last_at=now)
+    )  # nobody knows who was replaced
+    straggler = watch_straggler(old, service, stalls, seen, now, snapshot.timing)
+    groups = group_replicas(service, now, settings, stalls.believed | straggler.believed)
     starting = anything_starting(groups)
     awaited = _awaited(known, promise, now, settings)
     learned, state = learn(
-        known, service, seen, groups, hangs, lag, starting, now, snapshot.timing, settings, model, awaited
+        known, service, seen, groups, stalls, straggler, starting, now, snapshot.timing, settings, model, awaited
     )
     if not learned.capacity.beliefs:
         return None, known
-    moves_to = "" if granted is None else granted.moves_to
-    if granted is not None and moves_to:
-        setbacks = learned.setbacks.given_up(granted.leaves, granted.sentence, now, settings)
-        learned = replace(learned, setbacks=setbacks)
+    moves_to = "" if allocation is None else allocation.moves_to
+    if allocation is not None and moves_to:
+        backoffs = learned.backoffs.given_up(allocation.leaves, allocation.sentence, now, settings)
+        learned = replace(learned, backoffs=backoffs)
     view = _view(known, learned, state, service, seen, groups, starting, inventory, now, settings, moves_to)
     sizes = decide_sizes(view)
-    claim = claim_of(view, sizes)
-    if granted is not None and not moves_to:
-        view = replace(view, granted=granted)
+    request = request_of(view, sizes)
+    if allocation is not None and not moves_to:
+        view = replace(view, allocation=allocation)
         sizes = decide_sizes(view)
     free = Verdict(sizes.action, reason_for(view, sizes), describe(view, sizes), sizes.targets)
     verdict, recommendation = _in_mode(view, free)
@@ -175,14 +185,14 @@ def decide_service(
     if view.spec.recommend_only and recommendation is not None:
         recommendation = _advised(recommendation, advice(batching, view))
     decision = _decision(view, sizes, verdict, recommendation, target)
-    until = now if view.edited else view.floors.change_at  # the next look sees what became of the edit
-    return decision, _remembered(view, claim, sizes, batching, Last(decision, looked_at, now, until))
+    until = now if view.edited else view.scheduled.change_at  # the next look sees what became of the edit
+    return decision, _remembered(view, request, sizes, batching, Last(decision, looked_at, now, until))
 
 
 def _awaited(known: ServiceMemory, promise: Promise | None, now: float, settings: PolicySettings) -> str:
     """The accelerator in use, as long as others give up some of it, or were not asked to yet."""
-    name, claim = known.choice.accelerator, known.claim
-    asked = claim is not None and claim.short and claim.option.name == name
+    name, request = known.choice.accelerator, known.request
+    asked = request is not None and request.short and request.option.name == name
     return name if not asked or (promise is not None and promise.holds(name, now, settings)) else ""
 
 
@@ -202,7 +212,7 @@ def _view(
     """Forecast the demand and choose the accelerator, unless the fleet has."""
     spec, lead = service.spec, learned.lead_seconds
     expected = forecast.forecast(
-        learned.demand, learned.residuals, learned.headroom.sizing, lead, seen.interval_seconds
+        learned.arrivals, learned.residuals, learned.headroom.sizing, lead, seen.interval_seconds
     )
     hopeful = seen.total.waiting - seen.total.waiting_late  # late ones wait behind all that can still be good
     waiting = demand.backlog(hopeful, expected, spec.slo.ttft_seconds)
@@ -215,12 +225,12 @@ def _view(
     slumber = scale_to_zero.slumber(learned.idle, service, seen, starting, scheduled, least_idle, now)
     fallback = max((group.baseline for group in groups), default=0)
     beliefs, least = learned.capacity.beliefs, raised(_awake(spec), scheduled)
-    considered = describe_options(least, beliefs, groups, learned.setbacks, inventory, demand_rps, fallback, now)
+    considered = describe_options(least, beliefs, groups, learned.backoffs, inventory, demand_rps, fallback, now)
     edited = known.spec is not None and known.spec.generation != spec.generation
     before = Choice() if edited else known.choice
     choice = choose(before, spec, considered, groups, cycle, now, known.peaks.rate_rps)
     choice = Choice(moves_to, judged_at=now) if moves_to else choice
-    hold = known.turns.patience * cycle
+    hold = known.flapping.patience * cycle
     chosen = next(option for option in considered if option.name == choice.accelerator)
     group, others = together(groups, chosen.name, chosen.pair)
     return View(
@@ -234,7 +244,7 @@ def _view(
         learned=learned,
         peaks=demand.remember_peak(known.peaks, expected, demand_rps, now, hold, seen.fresh and not renewed),
         choice=choice,
-        turns=known.turns,
+        flapping=known.flapping,
         slo=state,
         forecast=expected,
         backlog_requests=waiting,
@@ -242,23 +252,25 @@ def _view(
         hold_seconds=hold,
         considered=considered,
         chosen=chosen,
-        floors=scheduled,
+        scheduled=scheduled,
         slumber=slumber,
         idle_seconds=least_idle,
         edited=edited,
     )
 
 
-def _scheduled(spec: ServiceSpec, learned: Learned, now: float, cycle: float, settings: PolicySettings) -> Floors:
+def _scheduled(
+    spec: ServiceSpec, learned: Learned, now: float, cycle: float, settings: PolicySettings
+) -> ScheduledMinimums:
     """The floors of the schedules, asked for early enough for nodes to come where replicas had to wait for them.
 
     How long that took is learned anew with each replica: within the longest wait that may be none is let go.
     """
     if not spec.schedules:
-        return NO_FLOORS
+        return NO_SCHEDULED_MINIMUMS
     waits = node_seconds(learned.cold_starts, settings)
     spare = settings.provisioning_seconds - waits if waits else 0.0
-    return floors(spec.schedules, now, learned.lead_seconds + waits, cycle + spare)
+    return scheduled_minimums(spec.schedules, now, learned.lead_seconds + waits, cycle + spare)
 
 
 def _awake(spec: ServiceSpec) -> ServiceSpec:
@@ -289,7 +301,7 @@ NO_TURNS = frozenset({Reason.SCHEDULED_FLOOR, Reason.CAPACITY_LIMITED}) | RESTIN
 """Reasons of changes that were no turn of the load."""
 
 
-def _remembered(view: View, claim: Claim, sizes: Sizes, batching: Batching, last: Last) -> ServiceMemory:
+def _remembered(view: View, request: CapacityRequest, sizes: Sizes, batching: Batching, last: Last) -> ServiceMemory:
     level = 0.0 if view.forecast is None else view.forecast.level_rps
     verdict = last.decision.verdict
     turned = not view.ailing_to_let_go and verdict.reason not in NO_TURNS
@@ -299,12 +311,12 @@ def _remembered(view: View, claim: Claim, sizes: Sizes, batching: Batching, last
         learned=view.learned,
         peaks=view.peaks,
         choice=view.choice,
-        turns=remember_turn(view.turns, action, view.now, view.learned.lead_seconds, level),
-        limited=view.held_by_people or view.floor_rules or bool(view.held),
+        flapping=remember_change(view.flapping, action, view.now, view.learned.lead_seconds, level),
+        limited=view.held_by_people or view.schedule_rules or bool(view.held),
         short=bool(sizes.limits & LIMITING),
         batching=batching,
-        claim=claim,
-        granted=view.granted,
+        request=request,
+        allocation=view.allocation,
     )
 
 
@@ -387,6 +399,6 @@ def _explanation(view: View, sizes: Sizes) -> Explanation:
 def _guards(view: View, sizes: Sizes) -> tuple[str, ...]:
     """What bounded the size, a schedule's floor included that was reckoned with from the start."""
     told = tuple(f"{bound.reason}: {bound.sentence}" for bound in sizes.bounds)
-    if not view.floor_rules or Reason.SCHEDULED_FLOOR in sizes.limits:
+    if not view.schedule_rules or Reason.SCHEDULED_FLOOR in sizes.limits:
         return told
     return (f"{view.least.reason}: {view.least.sentence}", *told)

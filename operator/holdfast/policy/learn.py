@@ -16,9 +16,9 @@ from holdfast.policy.estimate import (
     scale_to_zero,
     slo_budget,
 )
-from holdfast.policy.estimate.arrivals import Demand, arrived_requests, observe_arrivals
+from holdfast.policy.estimate.arrivals import Arrivals, arrived_requests, observe_arrivals
 from holdfast.policy.estimate.engine_model import EngineModel
-from holdfast.policy.estimate.evidence_window import Look, is_due, watch
+from holdfast.policy.estimate.evidence_window import EvidenceWindow, is_due, watch
 from holdfast.policy.estimate.fast_loops import FastLoops, watch_fast_loops
 from holdfast.policy.estimate.hardware import same_hardware
 from holdfast.policy.estimate.headroom import Headroom
@@ -27,10 +27,10 @@ from holdfast.policy.estimate.replica_capacity import Capacity
 from holdfast.policy.estimate.retries import learn_retries
 from holdfast.policy.estimate.slo_budget import Budget, SloState, Verdicts
 from holdfast.policy.estimate.traffic import Seen
-from holdfast.policy.health.backoff import watch_setbacks
+from holdfast.policy.health.backoff import watch_backoffs
 from holdfast.policy.health.replicas import Group
-from holdfast.policy.health.stalled import Hangs
-from holdfast.policy.health.stragglers import Lag
+from holdfast.policy.health.stalled import Stalls
+from holdfast.policy.health.stragglers import Straggler
 from holdfast.policy.memory import Learned, ServiceMemory
 from holdfast.policy.settings import PolicySettings
 
@@ -43,8 +43,8 @@ def learn(
     service: ServiceSnapshot,
     seen: Seen,
     groups: tuple[Group, ...],
-    hangs: Hangs,
-    lag: Lag,
+    stalls: Stalls,
+    straggler: Straggler,
     starting: bool,
     now: float,
     timing: Timing,
@@ -63,34 +63,34 @@ def learn(
     interval = seen.interval_seconds or 2.0 * max(timing.scrape_seconds, 0.0)
     lead = cold_start.lead_seconds(cold_starts, timing, interval, settings)
     arrived = arrived_requests(seen, old.retries.share)
-    arrivals = observe_arrivals(old.demand, seen, arrived, now, lead, _strained(seen, spec.slo))
+    arrivals = observe_arrivals(old.arrivals, seen, arrived, now, lead, _strained(seen, spec.slo))
     lengths = length_mix.observe_lengths(old.lengths, seen, now)
     verdicts = slo_budget.account(old.budget, seen, spec.slo, now)
-    held, judged = activator_misses.account(old.held, service.activator, verdicts, spec.slo, now)
+    held, judged = activator_misses.account(old.activator_misses, service.activator, verdicts, spec.slo, now)
     state = slo_budget.slo_state(judged, spec.slo, now)
     loops = watch_fast_loops(old.fast_loops, seen, now)
-    beliefs, look = _compare(
+    beliefs, evidence = _compare(
         known, old, loops, service, seen, groups, starting, lengths, arrived, arrivals, verdicts.latest, now, model
     )
     before = known.spec or spec
-    setbacks = old.setbacks if before.generation == spec.generation else old.setbacks.after_edit(before, spec)
+    backoffs = old.backoffs if before.generation == spec.generation else old.backoffs.after_edit(before, spec)
     learned = Learned(
         lead_seconds=lead,
         cold_starts=cold_starts,
-        demand=arrivals,
+        arrivals=arrivals,
         residuals=forecast.learn_residuals(old.residuals, arrivals, lead),
         retries=learn_retries(old.retries, seen, len(ready), now),
         lengths=lengths,
         budget=judged,
         headroom=_headroom(known, old.headroom, service, seen, groups, starting, arrivals, verdicts, state),
         capacity=beliefs,
-        look=look,
+        evidence=evidence,
         fast_loops=loops,
-        setbacks=watch_setbacks(setbacks, groups, now, settings, awaited, _spot(spec)),
-        hangs=hangs,
-        lag=lag,
+        backoffs=watch_backoffs(backoffs, groups, now, settings, awaited, _spot(spec)),
+        stalls=stalls,
+        straggler=straggler,
         idle=scale_to_zero.watch(old.idle, service, seen, now),
-        held=held,
+        activator_misses=held,
     )
     return learned, state
 
@@ -111,10 +111,10 @@ def with_history(
     held, judged = activator_misses.from_history(history)
     learned = replace(
         old,
-        demand=arrivals,
+        arrivals=arrivals,
         residuals=residuals,
         budget=slo_budget.budget_from_history(judged, service.spec.slo, now),
-        held=held,
+        activator_misses=held,
         idle=scale_to_zero.with_history(old.idle, history, now),
     )
     return replace(known, learned=learned)
@@ -131,7 +131,7 @@ def _headroom(
     seen: Seen,
     groups: tuple[Group, ...],
     starting: bool,
-    arrivals: Demand,
+    arrivals: Arrivals,
     verdicts: Budget,
     state: SloState,
 ) -> Headroom:
@@ -172,11 +172,11 @@ def _compare(
     starting: bool,
     lengths: Lengths,
     arrived: float,
-    arrivals: Demand,
+    arrivals: Arrivals,
     verdicts: Verdicts,
     now: float,
     model: EngineModel,
-) -> tuple[Capacity, Look]:
+) -> tuple[Capacity, EvidenceWindow]:
     """Beliefs about capacity, corrected where one kind of hardware served alone and undisturbed for long enough."""
     beliefs = replica_capacity.believe(
         old.capacity,
@@ -195,12 +195,12 @@ def _compare(
     since = now - seen.interval_seconds if known.decided_at is None else known.decided_at
     passed = min(max(0.0, now - since), seen.interval_seconds)
     serving = sum(len(group.ready) for group in used) if undisturbed else 0
-    look = watch(old.look, seen, arrived, verdicts, serving, passed, now, arrivals.steady_since)
-    if not undisturbed or not is_due(look, service.spec.key, now):
-        return beliefs, look
+    evidence = watch(old.evidence, seen, arrived, verdicts, serving, passed, now, arrivals.steady_since)
+    if not undisturbed or not is_due(evidence, service.spec.key, now):
+        return beliefs, evidence
     for name in (group.accelerator for group in used):
-        beliefs = replica_capacity.correct(beliefs, look, name, model, seen.steps_on(name), old.headroom.is_least)
-    return beliefs, Look(since=now, before=look.verdicts)
+        beliefs = replica_capacity.correct(beliefs, evidence, name, model, seen.steps_on(name), old.headroom.is_least)
+    return beliefs, EvidenceWindow(since=now, before=evidence.verdicts)
 
 
 def _alike(spec: ServiceSpec, used: list[Group]) -> bool:

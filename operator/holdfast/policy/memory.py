@@ -8,14 +8,14 @@ from dataclasses import field
 from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.domain.value import value
 from holdfast.policy.batching.controller import Batching
-from holdfast.policy.capacity_request import Claim, Grant
-from holdfast.policy.estimate.activator_misses import HeldBack
-from holdfast.policy.estimate.arrivals import Demand
+from holdfast.policy.capacity_request import Allocation, CapacityRequest
+from holdfast.policy.estimate.activator_misses import ActivatorMisses
+from holdfast.policy.estimate.arrivals import Arrivals
 from holdfast.policy.estimate.cold_start import ColdStarts
 from holdfast.policy.estimate.demand import Peaks
-from holdfast.policy.estimate.evidence_window import Look
+from holdfast.policy.estimate.evidence_window import EvidenceWindow
 from holdfast.policy.estimate.fast_loops import FastLoops
-from holdfast.policy.estimate.flapping import Turns
+from holdfast.policy.estimate.flapping import Flapping
 from holdfast.policy.estimate.forecast import Residuals
 from holdfast.policy.estimate.headroom import Headroom
 from holdfast.policy.estimate.length_mix import Lengths
@@ -23,9 +23,9 @@ from holdfast.policy.estimate.replica_capacity import Capacity
 from holdfast.policy.estimate.retries import Retries
 from holdfast.policy.estimate.scale_to_zero import Idle
 from holdfast.policy.estimate.slo_budget import Budget
-from holdfast.policy.health.backoff import Setbacks
-from holdfast.policy.health.stalled import Hangs
-from holdfast.policy.health.stragglers import Lag
+from holdfast.policy.health.backoff import Backoffs
+from holdfast.policy.health.stalled import Stalls
+from holdfast.policy.health.stragglers import Straggler
 from holdfast.policy.placement.choice import Choice
 from holdfast.policy.settings import PolicySettings
 from holdfast.policy.unchanged import Last
@@ -40,20 +40,20 @@ class Learned:
 
     lead_seconds: float = 0.0
     cold_starts: ColdStarts = field(default_factory=ColdStarts)
-    demand: Demand = field(default_factory=Demand)
+    arrivals: Arrivals = field(default_factory=Arrivals)
     residuals: Residuals = field(default_factory=Residuals)
     retries: Retries = field(default_factory=Retries)
     lengths: Lengths = field(default_factory=Lengths)
     budget: Budget = field(default_factory=Budget)
     headroom: Headroom = field(default_factory=Headroom)
     capacity: Capacity = field(default_factory=Capacity)
-    look: Look = field(default_factory=Look)
+    evidence: EvidenceWindow = field(default_factory=EvidenceWindow)
     fast_loops: FastLoops = field(default_factory=FastLoops)
-    setbacks: Setbacks = field(default_factory=Setbacks)
-    hangs: Hangs = field(default_factory=Hangs)
-    lag: Lag = field(default_factory=Lag)
+    backoffs: Backoffs = field(default_factory=Backoffs)
+    stalls: Stalls = field(default_factory=Stalls)
+    straggler: Straggler = field(default_factory=Straggler)
     idle: Idle = field(default_factory=Idle)
-    held: HeldBack = field(default_factory=HeldBack)
+    activator_misses: ActivatorMisses = field(default_factory=ActivatorMisses)
 
 
 @value
@@ -61,20 +61,20 @@ class ServiceMemory:
     """What was learned of one service and what was decided last; `last` is None before the first decision.
 
     `limited`: the last size was not made by the forecast, so that what became of requests says nothing about headroom.
-    `short`: it was less than the forecast asked for, so that misses say nothing about it. `claim` is what was asked of
-    the fleet, `granted` what it left where that is less.
+    `short`: it was less than the forecast asked for, so that misses say nothing about it. `request` is what was asked
+    of the fleet, `allocation` what it left where that is less.
     """
 
     last: Last | None = None
     learned: Learned = field(default_factory=Learned)
     peaks: Peaks = field(default_factory=Peaks)
     choice: Choice = field(default_factory=Choice)
-    turns: Turns = field(default_factory=Turns)
+    flapping: Flapping = field(default_factory=Flapping)
     limited: bool = False
     short: bool = False
     batching: Batching = field(default_factory=Batching)
-    claim: Claim | None = None
-    granted: Grant | None = None
+    request: CapacityRequest | None = None
+    allocation: Allocation | None = None
 
     @property
     def spec(self) -> ServiceSpec | None:
@@ -121,9 +121,9 @@ class Fleet:
     shortages: tuple[Shortage, ...] = ()
     promises: Mapping[ServiceKey, Promise] = field(default_factory=dict)
 
-    def is_idle(self, claims: Mapping[ServiceKey, Claim]) -> bool:
+    def is_idle(self, requests: Mapping[ServiceKey, CapacityRequest]) -> bool:
         """Nobody competes, and nobody did."""
-        return not self.shortages and not any(c.short or c.waits or c.hands_over for c in claims.values())
+        return not self.shortages and not any(c.short or c.waits or c.migration for c in requests.values())
 
 
 @value

@@ -12,13 +12,13 @@ from holdfast.domain.cluster import Replica
 from holdfast.domain.service import ServiceSpec
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.domain.value import value
-from holdfast.policy.capacity_request import Grant
+from holdfast.policy.capacity_request import Allocation
 from holdfast.policy.estimate.demand import Peaks, replicas_for
-from holdfast.policy.estimate.flapping import Turns
+from holdfast.policy.estimate.flapping import Flapping
 from holdfast.policy.estimate.forecast import Forecast
 from holdfast.policy.estimate.replica_capacity import Belief
 from holdfast.policy.estimate.scale_to_zero import Slumber
-from holdfast.policy.estimate.scheduled_minimum import NO_FLOORS, Floors
+from holdfast.policy.estimate.scheduled_minimum import NO_SCHEDULED_MINIMUMS, ScheduledMinimums
 from holdfast.policy.estimate.slo_budget import SloState
 from holdfast.policy.estimate.traffic import Seen
 from holdfast.policy.health.replicas import Group, group_on
@@ -52,9 +52,9 @@ class View:
     `group` are the replicas of the accelerator that was chosen and of its pair, `others` those of any other, listed or
     no longer listed; `starting`: capacity is on its way. `forecast` is None where no load was ever seen.
     `backlog_requests` wait longer than they should; `demand_rps` is what sizes are made for now, `peaks` what they were
-    made for before. `floors` are those of the schedules. `granted` is what the fleet leaves of the chosen accelerator,
-    None as long as there is enough. `slumber` says whether the service rests; where it may, the last replica stays
-    until no request came for `idle_seconds`. `edited`: the spec is another one than at the last look.
+    made for before. `scheduled` are those of the schedules. `allocation` is what the fleet leaves of the chosen
+    accelerator, None as long as there is enough. `slumber` says whether the service rests; where it may, the last
+    replica stays until no request came for `idle_seconds`. `edited`: the spec is another one than at the last look.
     """
 
     service: ServiceSnapshot
@@ -67,7 +67,7 @@ class View:
     learned: Learned
     peaks: Peaks
     choice: Choice
-    turns: Turns
+    flapping: Flapping
     slo: SloState
     forecast: Forecast | None
     backlog_requests: float
@@ -75,8 +75,8 @@ class View:
     hold_seconds: float
     considered: tuple[Option, ...]
     chosen: Option
-    floors: Floors = NO_FLOORS
-    granted: Grant | None = None
+    scheduled: ScheduledMinimums = NO_SCHEDULED_MINIMUMS
+    allocation: Allocation | None = None
     slumber: Slumber = Slumber.AWAKE
     idle_seconds: float = 0.0
     edited: bool = False
@@ -110,7 +110,7 @@ class View:
     @property
     def least(self) -> Least:
         """The bound from below: scaling.min, or scaling.minOnDemand or a schedule's floor that is higher."""
-        spec, floor = self.spec, self.floors.now
+        spec, floor = self.spec, self.scheduled.now
         least, regular = spec.min_replicas, spec.min_on_demand
         if floor is not None and floor.replicas > max(least, regular):
             return Least(floor.replicas, Reason.SCHEDULED_FLOOR, floor.sentence)
@@ -165,7 +165,7 @@ class View:
         return Least(1, Reason.AT_MINIMUM, f"scaling.min is 0: the last replica goes once no request came for {spell}")
 
     @property
-    def floor_rules(self) -> bool:
+    def schedule_rules(self) -> bool:
         """A schedule keeps more replicas than the demand asks for."""
         least = self.least
         scheduled = least.reason is Reason.SCHEDULED_FLOOR
@@ -179,7 +179,7 @@ class View:
         Where no more can be had, one goes below the minimum: it is none of those that serve, and its successor is next.
         What a lagging one answers late would make others late that have no room for it.
         """
-        if not self.group.ailing or (self.learned.lag.sure and not self._without_laggard):
+        if not self.group.ailing or (self.learned.straggler.sure and not self._without_laggard):
             return 0
         moving = self.starting or any(group.rolling_out or not group.observed for group in self.groups)
         if moving or self.held_by_people or not self.seen.fresh:
@@ -202,7 +202,7 @@ class View:
     @property
     def _room(self) -> bool:
         """More replicas can be had beside ailing ones."""
-        return self.group.baseline < self.chosen.most and not self._before_ailing and self.granted is None
+        return self.group.baseline < self.chosen.most and not self._before_ailing and self.allocation is None
 
     @property
     def _without_laggard(self) -> bool:
@@ -210,14 +210,14 @@ class View:
         return not self._room or len(self.group.ready) >= max(self.chosen.replicas, self.least.replicas)
 
     @property
-    def beside(self) -> tuple[str, ...]:
+    def paired(self) -> tuple[str, ...]:
         """The accelerator that serves by choice beside the chosen one, if there is one."""
         return () if self.chosen.pair is None else (self.chosen.pair.accelerator,)
 
     @property
-    def stands(self) -> bool:
+    def migration_paused(self) -> bool:
         """Whether nothing is given up for the next ones, since others would get it."""
-        return self.granted is not None and self.granted.stands
+        return self.allocation is not None and self.allocation.paused
 
     @property
     def own(self) -> Group:
@@ -250,9 +250,9 @@ class View:
         """What is considered of an accelerator, None where it is no longer listed."""
         return next((option for option in self.considered if option.name == accelerator), None)
 
-    def is_out(self, accelerator: str) -> bool:
+    def in_backoff(self, accelerator: str) -> bool:
         """Whether it could not be had a short while ago, or was left to others."""
-        return self.learned.setbacks.active(accelerator, self.now) is not None
+        return self.learned.backoffs.active(accelerator, self.now) is not None
 
     def group_of(self, accelerator: str) -> Group:
         return group_on(self.groups, accelerator)

@@ -134,7 +134,7 @@ def _edges(part: ServiceParts, _: Decision) -> Rows:
 
 @lru_cache(maxsize=8192)
 def _edge_labels(slo: Slo) -> tuple[tuple[str, str], ...]:
-    """Latency and `le` of the buckets that say what was in time, spelt as vLLM's client does: observe.histogram_edges."""
+    """Latency and `le` of the buckets that say what was in time, spelt as vLLM's client does."""
     edges = around((slo,))
     families = (("ttft", edges.ttft), ("tpot", edges.tpot), ("e2e", edges.e2e))
     return tuple((name, _spelt(edge)) for name, seconds in families for edge in seconds)

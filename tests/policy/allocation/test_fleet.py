@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from holdfast.domain.service import AcceleratorOption, ServiceKey
 from holdfast.domain.signals import SignalState
 from holdfast.domain.taints import Taint, Toleration
-from holdfast.policy.allocation.fleet import arbitrate
-from holdfast.policy.capacity_request import Claim, Grant, HandOver
+from holdfast.policy.allocation.fleet import allocate
+from holdfast.policy.capacity_request import Allocation, CapacityRequest, MigrationProgress
 from holdfast.policy.memory import Fleet, Shortage
 from holdfast.policy.placement.node_inventory import Inventory
 from tests.builders import H100, NOW, ServiceView, accelerator, condition, node, replicas, service
@@ -26,67 +26,71 @@ NODES = (node("n1", 8, zone="a"), node("n2", 4, zone="b"))
 ONE_NODE = Inventory((node("n1", 8),))
 
 
-def a_claim(name: str, want: int, **changes: object) -> Claim:
+def a_claim(name: str, want: int, **changes: object) -> CapacityRequest:
     """A service that makes use of all it wants, runs nothing yet and waits for GPUs."""
     rate = float(changes.setdefault("rate_rps", 4.0))  # type: ignore[arg-type]
     changes.setdefault("demand_rps", rate * want)
     given_up = {"option": H100, "least": min(1, want), "short": True, **changes}
-    return Claim(key=ServiceKey("prod", name), want=want, **given_up)  # type: ignore[arg-type]
+    return CapacityRequest(key=ServiceKey("prod", name), want=want, **given_up)  # type: ignore[arg-type]
 
 
-def granted(claims: Sequence[Claim], inventory: Inventory = ONE_NODE) -> dict[str, Grant]:
+def allocated(requests: Sequence[CapacityRequest], inventory: Inventory = ONE_NODE) -> dict[str, Allocation]:
     """What those may have that must give way."""
-    grants, _ = arbitrate({claim.key: claim for claim in claims}, Fleet(), inventory, NOW, SETTINGS)
-    return {key.name: grant for key, grant in grants.items()}
+    allocations, _ = allocate({request.key: request for request in requests}, Fleet(), inventory, NOW, SETTINGS)
+    return {key.name: grant for key, grant in allocations.items()}
 
 
-def shared(claims: Sequence[Claim], inventory: Inventory = ONE_NODE) -> dict[str, int]:
+def shared(requests: Sequence[CapacityRequest], inventory: Inventory = ONE_NODE) -> dict[str, int]:
     """What every service may have in the end."""
-    grants = granted(claims, inventory)
-    return {claim.key.name: claim.want for claim in claims} | {name: grant.replicas for name, grant in grants.items()}
+    allocations = allocated(requests, inventory)
+    return {request.key.name: request.want for request in requests} | {
+        name: grant.replicas for name, grant in allocations.items()
+    }
 
 
 def test_the_lower_priority_gives_way_down_to_its_minimum() -> None:
-    claims = [a_claim("batch", 6, running=6, least=2, short=False), a_claim("chat", 7, priority=10)]
-    assert shared(claims) == {"chat": 6, "batch": 2}
+    requests = [a_claim("batch", 6, running=6, least=2, short=False), a_claim("chat", 7, priority=10)]
+    assert shared(requests) == {"chat": 6, "batch": 2}
 
 
 def test_who_hands_over_may_have_what_is_granted_and_what_stays_beside_it() -> None:
     left, spot = accelerator("left"), accelerator("spot", node_selector=(("kind", "spot"),))
-    moving = a_claim("moving", 6, running=6, hands_over=HandOver(size=2), kept=((left, 1),), beside=((spot, 3),))
-    grants = granted([moving, a_claim("chat", 4, priority=10)])
-    assert (grants["moving"].replicas, grants["moving"].most) == (3, 7)
+    moving = a_claim(
+        "moving", 6, running=6, migration=MigrationProgress(size=2), kept=((left, 1),), paired=((spot, 3),)
+    )
+    allocations = allocated([moving, a_claim("chat", 4, priority=10)])
+    assert (allocations["moving"].replicas, allocations["moving"].most) == (3, 7)
 
 
 FULL = Inventory((node("n1", 8, used=8),))
-MOVING = a_claim("moving", 6, running=6, least=6, short=False, hands_over=HandOver(size=3, coming=1))
+MOVING = a_claim("moving", 6, running=6, least=6, short=False, migration=MigrationProgress(size=3, coming=1))
 LACKING = a_claim("lacking", 4, running=2, least=4, priority=-5, short=False)
 
 
 def test_who_hands_over_where_another_lacks_what_must_run_gives_up_nothing() -> None:
-    grants = granted([MOVING, LACKING], FULL)
-    assert grants["moving"] == Grant(
+    allocations = allocated([MOVING, LACKING], FULL)
+    assert allocations["moving"] == Allocation(
         3,
         "6 wanted, each place given up would go to prod/lacking (priority -5), short of what must run there",
         most=7,
-        stands=True,
+        paused=True,
     )
-    assert granted([MOVING, replace(LACKING, least=2)], FULL) == {}
-    assert granted([replace(MOVING, hands_over=None), LACKING], FULL) == {}
+    assert allocated([MOVING, replace(LACKING, least=2)], FULL) == {}
+    assert allocated([replace(MOVING, migration=None), LACKING], FULL) == {}
 
 
 def test_of_what_stands_those_beyond_what_is_wanted_go_all_the_same() -> None:
     kept = (accelerator("left"), 3)
-    moving = replace(MOVING, least=1, kept=(kept,), hands_over=HandOver(surplus=2))
-    assert granted([replace(moving, running=5), replace(LACKING, least=8)], FULL)["moving"].most == 7
+    moving = replace(MOVING, least=1, kept=(kept,), migration=MigrationProgress(surplus=2))
+    assert allocated([replace(moving, running=5), replace(LACKING, least=8)], FULL)["moving"].most == 7
 
 
 def test_who_waits_in_vain_where_the_gpus_are_in_pieces_counts_too() -> None:
     pair = replace(H100, gpus_per_replica=2)
     pieces = Inventory((node("n1", 4, used=3), node("n2", 4, used=3)))
     moving, lacking = replace(MOVING, want=1, running=1, least=1), replace(LACKING, want=2, running=1, least=2)
-    assert "moving" not in granted([moving, replace(lacking, option=pair)], pieces)
-    assert granted([moving, replace(lacking, option=pair, short=True)], pieces)["moving"].stands
+    assert "moving" not in allocated([moving, replace(lacking, option=pair)], pieces)
+    assert allocated([moving, replace(lacking, option=pair, short=True)], pieces)["moving"].paused
 
 
 def test_who_lacks_what_must_run_on_other_nodes_or_finds_no_cpu_stops_nobody() -> None:
@@ -94,21 +98,21 @@ def test_who_lacks_what_must_run_on_other_nodes_or_finds_no_cpu_stops_nobody() -
     there = replace(PICKY, node_selector=(("zone", "b"),))
     moving = replace(MOVING, want=4, running=4, least=4, option=there)
     wide = a_claim("wide", 2, running=2, least=2, short=False)
-    assert "moving" not in granted([moving, wide, replace(LACKING, option=PICKY)], apart)
-    assert "moving" in granted([moving, wide, replace(LACKING, option=there)], apart)
-    assert "moving" not in granted([MOVING, replace(LACKING, short=True)], Inventory((node("n1", 8, used=7),)))
+    assert "moving" not in allocated([moving, wide, replace(LACKING, option=PICKY)], apart)
+    assert "moving" in allocated([moving, wide, replace(LACKING, option=there)], apart)
+    assert "moving" not in allocated([MOVING, replace(LACKING, short=True)], Inventory((node("n1", 8, used=7),)))
 
 
 def test_who_finds_a_free_place_where_the_others_cannot_go_goes_on() -> None:
     nodes = node("n1", 4, used=4, zone="a"), node("n2", 4, used=3, zone="b")
     lacking = replace(LACKING, option=PICKY, least=5)
-    assert "moving" not in granted([MOVING, lacking], Inventory(nodes))
-    assert "moving" in granted([MOVING, lacking], Inventory((nodes[0], node("n2", 4, used=4, zone="b"))))
+    assert "moving" not in allocated([MOVING, lacking], Inventory(nodes))
+    assert "moving" in allocated([MOVING, lacking], Inventory((nodes[0], node("n2", 4, used=4, zone="b"))))
 
 
 def test_of_equal_priority_the_one_whose_gpus_make_more_good_requests_comes_first() -> None:
-    claims = [a_claim("wide", 2, option=WIDE, rate_rps=8.0, least=0), a_claim("small", 6, rate_rps=4.0)]
-    assert shared(claims) == {"small": 6, "wide": 0}
+    requests = [a_claim("wide", 2, option=WIDE, rate_rps=8.0, least=0), a_claim("small", 6, rate_rps=4.0)]
+    assert shared(requests) == {"small": 6, "wide": 0}
 
 
 def test_a_replica_that_serves_is_not_taken_for_a_little_more_elsewhere() -> None:
@@ -129,8 +133,8 @@ def test_only_nodes_that_match_count_and_what_others_want_elsewhere_does_not() -
 
 
 def test_without_a_replica_that_waits_in_vain_nodes_may_still_come_and_nothing_is_shared_out() -> None:
-    claims = [a_claim("chat", 8, short=False), a_claim("batch", 8, short=False)]
-    assert shared(claims) == {"chat": 8, "batch": 8}
+    requests = [a_claim("chat", 8, short=False), a_claim("batch", 8, short=False)]
+    assert shared(requests) == {"chat": 8, "batch": 8}
 
 
 def tolerating(value: str) -> AcceleratorOption:
@@ -185,8 +189,8 @@ def test_one_service_alone_competes_with_nobody() -> None:
 
 def test_who_waits_for_nodes_that_are_not_there_yet_competes_with_nobody() -> None:
     absent = AcceleratorOption("h100", node_selector=(("zone", "c"),))
-    claims = [a_claim("early", 8, option=absent), a_claim("late", 8, option=absent), a_claim("chat", 8)]
-    assert shared(claims, Inventory(NODES)) == {"early": 8, "late": 8, "chat": 8}
+    requests = [a_claim("early", 8, option=absent), a_claim("late", 8, option=absent), a_claim("chat", 8)]
+    assert shared(requests, Inventory(NODES)) == {"early": 8, "late": 8, "chat": 8}
 
 
 def test_replicas_on_a_cordoned_node_take_nothing_from_others() -> None:
@@ -201,25 +205,25 @@ def test_what_a_switch_still_keeps_is_not_given_to_others() -> None:
 
 def test_a_replica_of_many_gpus_needs_them_on_one_node() -> None:
     odd = Inventory((node("n1", 6), node("n2", 6)))
-    claims = [a_claim("wide", 3, option=WIDE, rate_rps=40.0, least=0), a_claim("small", 8, least=0)]
-    assert shared(claims, odd) == {"wide": 2, "small": 4}
+    requests = [a_claim("wide", 3, option=WIDE, rate_rps=40.0, least=0), a_claim("small", 8, least=0)]
+    assert shared(requests, odd) == {"wide": 2, "small": 4}
 
 
 def test_the_loser_is_told_what_one_more_gpu_would_give_and_who_has_them() -> None:
-    claims = [a_claim("chat", 8, priority=10), a_claim("batch", 4, option=WIDE, rate_rps=10.0, least=0)]
-    grants, _ = arbitrate({claim.key: claim for claim in claims}, Fleet(), ONE_NODE, NOW, SETTINGS)
+    requests = [a_claim("chat", 8, priority=10), a_claim("batch", 4, option=WIDE, rate_rps=10.0, least=0)]
+    allocations, _ = allocate({request.key: request for request in requests}, Fleet(), ONE_NODE, NOW, SETTINGS)
     sentence = (
         "4 wanted, 0 left for priority 0, GPUs went to prod/chat (priority 10);"
         " one more GPU would give 2.5 req/s, 6.2% of what it is sized for"
     )
-    assert grants == {ServiceKey("prod", "batch"): Grant(0, sentence)}
+    assert allocations == {ServiceKey("prod", "batch"): Allocation(0, sentence)}
 
 
 def test_the_loser_is_told_who_gives_up_no_more() -> None:
-    claims = [a_claim("chat", 8, priority=10), a_claim("low", 4, least=2), a_claim("batch", 4, least=0)]
-    grants, _ = arbitrate({claim.key: claim for claim in claims}, Fleet(), ONE_NODE, NOW, SETTINGS)
+    requests = [a_claim("chat", 8, priority=10), a_claim("low", 4, least=2), a_claim("batch", 4, least=0)]
+    allocations, _ = allocate({request.key: request for request in requests}, Fleet(), ONE_NODE, NOW, SETTINGS)
     told = "GPUs went to prod/chat (priority 10), prod/low (priority 0, which gives up no more);"
-    assert told in grants[ServiceKey("prod", "batch")].sentence
+    assert told in allocations[ServiceKey("prod", "batch")].sentence
 
 
 @pytest.mark.parametrize(
@@ -239,28 +243,28 @@ def test_services_of_other_namespaces_are_counted_and_not_named(holders: dict[st
         replace(a_claim("x", 8, priority=priority), key=ServiceKey(*name.split("/")))
         for name, priority in holders.items()
     ]
-    claims = {claim.key: claim for claim in (a_claim("batch", 4), *others)}
-    grants, _ = arbitrate(claims, Fleet(), Inventory((node("n1", 8 * len(others)),)), NOW, SETTINGS)
-    assert f", GPUs went to {told}; one more" in grants[ServiceKey("prod", "batch")].sentence
+    requests = {request.key: request for request in (a_claim("batch", 4), *others)}
+    allocations, _ = allocate(requests, Fleet(), Inventory((node("n1", 8 * len(others)),)), NOW, SETTINGS)
+    assert f", GPUs went to {told}; one more" in allocations[ServiceKey("prod", "batch")].sentence
 
 
 def test_a_shortage_lasts_without_further_proof_and_is_put_to_the_test_ever_more_rarely() -> None:
-    claims = {claim.key: claim for claim in (a_claim("chat", 8), a_claim("batch", 8))}
-    calm = {key: replace(claim, short=False) for key, claim in claims.items()}
-    _, known = arbitrate(claims, Fleet(), ONE_NODE, NOW, SETTINGS)
+    requests = {request.key: request for request in (a_claim("chat", 8), a_claim("batch", 8))}
+    calm = {key: replace(request, short=False) for key, request in requests.items()}
+    _, known = allocate(requests, Fleet(), ONE_NODE, NOW, SETTINGS)
     (first,) = known.shortages
     assert first == Shortage(("nvidia.com/gpu", (), ()), NOW + 600.0, 600.0)
-    assert arbitrate(calm, known, ONE_NODE, NOW + 599.0, SETTINGS)[0]
-    assert arbitrate(calm, known, ONE_NODE, NOW + 600.0, SETTINGS)[0] == {}
-    _, again = arbitrate(claims, known, ONE_NODE, NOW + 700.0, SETTINGS)
+    assert allocate(calm, known, ONE_NODE, NOW + 599.0, SETTINGS)[0]
+    assert allocate(calm, known, ONE_NODE, NOW + 600.0, SETTINGS)[0] == {}
+    _, again = allocate(requests, known, ONE_NODE, NOW + 700.0, SETTINGS)
     assert again.shortages == (Shortage(first.of, NOW + 1900.0, 1200.0),)
-    assert arbitrate(calm, again, Inventory((node("n1", 16),)), NOW + 701.0, SETTINGS) == ({}, Fleet())
+    assert allocate(calm, again, Inventory((node("n1", 16),)), NOW + 701.0, SETTINGS) == ({}, Fleet())
 
 
 # -- properties
 
 
-def claims_by(seed: int) -> list[Claim]:
+def claims_by(seed: int) -> list[CapacityRequest]:
     """Up to six services of any size and worth, on two nodes of 12 GPUs: a number draws faster than all their parts."""
     chance, found = random.Random(seed), []
     for index in range(chance.randint(2, 6)):
@@ -284,48 +288,54 @@ def claims_by(seed: int) -> list[Claim]:
 some_claims = st.integers(0, 2**32).map(claims_by)
 
 
-def gpus(claims: Sequence[Claim], granted: Mapping[str, int], option: AcceleratorOption | None = None) -> int:
-    held = [claim for claim in claims if option is None or claim.option == option]
-    return sum(granted[claim.key.name] * claim.option.gpus_per_replica for claim in held)
+def gpus(
+    requests: Sequence[CapacityRequest], allocated: Mapping[str, int], option: AcceleratorOption | None = None
+) -> int:
+    held = [request for request in requests if option is None or request.option == option]
+    return sum(allocated[request.key.name] * request.option.gpus_per_replica for request in held)
 
 
-@given(claims=some_claims)
+@given(requests=some_claims)
 @settings(max_examples=300)
-def test_no_more_is_granted_than_asked_nor_than_there_is_beside_the_minima(claims: list[Claim]) -> None:
-    granted = shared(claims, Inventory(NODES))
-    least = {claim.key.name: claim.least for claim in claims}
-    assert all(claim.least <= granted[claim.key.name] <= claim.want for claim in claims)
-    assert gpus(claims, granted) <= max(12, gpus(claims, least))
-    if sum(claim.option == PICKY for claim in claims) > 1:  # what one waits for alone is taken from nobody
-        assert gpus(claims, granted, PICKY) <= max(8, gpus(claims, least, PICKY))
+def test_no_more_is_granted_than_asked_nor_than_there_is_beside_the_minima(requests: list[CapacityRequest]) -> None:
+    allocated = shared(requests, Inventory(NODES))
+    least = {request.key.name: request.least for request in requests}
+    assert all(request.least <= allocated[request.key.name] <= request.want for request in requests)
+    assert gpus(requests, allocated) <= max(12, gpus(requests, least))
+    if sum(request.option == PICKY for request in requests) > 1:  # what one waits for alone is taken from nobody
+        assert gpus(requests, allocated, PICKY) <= max(8, gpus(requests, least, PICKY))
 
 
-@given(claims=some_claims, seed=st.integers(0, 100))
+@given(requests=some_claims, seed=st.integers(0, 100))
 @settings(max_examples=100)
-def test_the_order_of_services_changes_nothing(claims: list[Claim], seed: int) -> None:
-    shuffled = random.Random(seed).sample(claims, len(claims))
-    ordered, other = ({claim.key: claim for claim in some} for some in (claims, shuffled))
-    assert arbitrate(ordered, Fleet(), Inventory(NODES), NOW, SETTINGS) == arbitrate(
+def test_the_order_of_services_changes_nothing(requests: list[CapacityRequest], seed: int) -> None:
+    shuffled = random.Random(seed).sample(requests, len(requests))
+    ordered, other = ({request.key: request for request in some} for some in (requests, shuffled))
+    assert allocate(ordered, Fleet(), Inventory(NODES), NOW, SETTINGS) == allocate(
         other, Fleet(), Inventory(NODES), NOW, SETTINGS
     )
 
 
-@given(claims=some_claims, raised=st.integers(1, 4))
+@given(requests=some_claims, raised=st.integers(1, 4))
 @settings(max_examples=300)
-def test_a_higher_priority_never_gets_less(claims: list[Claim], raised: int) -> None:
-    before = shared(claims, Inventory(NODES))
-    favoured = replace(claims[0], priority=claims[0].priority + raised)
-    after = shared([favoured, *claims[1:]], Inventory(NODES))
+def test_a_higher_priority_never_gets_less(requests: list[CapacityRequest], raised: int) -> None:
+    before = shared(requests, Inventory(NODES))
+    favoured = replace(requests[0], priority=requests[0].priority + raised)
+    after = shared([favoured, *requests[1:]], Inventory(NODES))
     assert after["s0"] >= before["s0"]
 
 
-@given(claims=some_claims)
+@given(requests=some_claims)
 @settings(max_examples=100)
-def test_where_all_fits_nobody_is_bounded(claims: list[Claim]) -> None:
-    grants, known = arbitrate(
-        {claim.key: claim for claim in claims}, Fleet(), Inventory((node("big", 1000, zone="a"),)), NOW, SETTINGS
+def test_where_all_fits_nobody_is_bounded(requests: list[CapacityRequest]) -> None:
+    allocations, known = allocate(
+        {request.key: request for request in requests},
+        Fleet(),
+        Inventory((node("big", 1000, zone="a"),)),
+        NOW,
+        SETTINGS,
     )
-    assert (grants, known) == ({}, Fleet())
+    assert (allocations, known) == ({}, Fleet())
 
 
 # -- as decisions, through time
@@ -389,8 +399,8 @@ def test_what_pods_of_no_known_service_hold_is_left_out() -> None:
     shown = ServiceView(service(), replicas=tuple(replace(pod, node="n1") for pod in replicas(2))).snapshot()
     inventory = Inventory((node("n1", 8, used=5), node("n2", 8, used=1)))
     places = inventory.room(H100).names
-    assert inventory.beside([shown]).gpus("nvidia.com/gpu", places) == (8 - 3) + (8 - 1)
-    assert inventory.beside([shown]).gpus("nvidia.com/gpu", places, 4) == 4 + 4
+    assert inventory.available_to([shown]).gpus("nvidia.com/gpu", places) == (8 - 3) + (8 - 1)
+    assert inventory.available_to([shown]).gpus("nvidia.com/gpu", places, 4) == 4 + 4
 
 
 def test_missing_data_takes_no_replica_from_a_service() -> None:

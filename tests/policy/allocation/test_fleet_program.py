@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from holdfast.domain.service import AcceleratorOption, ServiceKey
 from holdfast.policy.allocation import solver
-from holdfast.policy.allocation.capacity_pool import pools_of
-from holdfast.policy.allocation.fleet import arbitrate
+from holdfast.policy.allocation.capacity_pool import capacity_pools
+from holdfast.policy.allocation.fleet import allocate
 from holdfast.policy.allocation.greedy import share_out
 from holdfast.policy.allocation.plan import Solver, share
 from holdfast.policy.allocation.program import Program, Sharing
-from holdfast.policy.capacity_request import STAYING, Claim, Grant
+from holdfast.policy.capacity_request import STAYING, Allocation, CapacityRequest
 from holdfast.policy.memory import Fleet
 from holdfast.policy.placement.node_inventory import Inventory
 from tests.builders import NOW, accelerator, condition, node, service
@@ -31,21 +31,21 @@ def on(kind: str, gpus: int = 1) -> AcceleratorOption:
     return accelerator(kind, gpus_per_replica=gpus, node_selector=(("kind", kind),))
 
 
-def a_claim(name: str, want: int, option: AcceleratorOption | None = None, **changes: object) -> Claim:
+def a_claim(name: str, want: int, option: AcceleratorOption | None = None, **changes: object) -> CapacityRequest:
     """It makes use of all it wants at 4 requests/s for each replica, and waits for GPUs."""
     given_up = {"least": min(1, want), "short": True, "rate_rps": 4.0, "demand_rps": 4.0 * want, **changes}
-    return Claim(key=ServiceKey("prod", name), option=option or on("a"), want=want, **given_up)  # type: ignore[arg-type]
+    return CapacityRequest(key=ServiceKey("prod", name), option=option or on("a"), want=want, **given_up)  # type: ignore[arg-type]
 
 
-def movable(claim: Claim, to: AcceleratorOption, want: int, rate_rps: float = 4.0) -> Claim:
+def movable(request: CapacityRequest, to: AcceleratorOption, want: int, rate_rps: float = 4.0) -> CapacityRequest:
     """The same claim with another accelerator to move to."""
-    there = replace(claim, option=to, want=want, least=want, rate_rps=rate_rps, running=0, elsewhere=(), short=False)
-    return replace(claim, elsewhere=(*claim.elsewhere, there))
+    there = replace(request, option=to, want=want, least=want, rate_rps=rate_rps, running=0, elsewhere=(), short=False)
+    return replace(request, elsewhere=(*request.elsewhere, there))
 
 
-def shared(claims: Sequence[Claim], solve: Solver = solver.solve) -> Sharing:
-    known = {claim.key: claim for claim in claims}
-    scarce = [pool for pool in pools_of(known.values(), NODES) if pool.wanted > pool.gpus]
+def shared(requests: Sequence[CapacityRequest], solve: Solver = solver.solve) -> Sharing:
+    known = {request.key: request for request in requests}
+    scarce = [pool for pool in capacity_pools(known.values(), NODES) if pool.wanted > pool.gpus]
     return share(scarce, known, NODES, solve)
 
 
@@ -55,9 +55,9 @@ def never(program: Program, start: Sequence[float]) -> Sequence[float]:
 
 def test_a_lower_priority_moves_to_where_there_is_room_instead_of_shrinking() -> None:
     batch = movable(a_claim("batch", 4, running=4, short=False), on("b"), 5, 3.5)
-    claims = {claim.key: claim for claim in (a_claim("chat", 8, priority=10), batch)}
-    grants, _ = arbitrate(claims, Fleet(), NODES, NOW, SETTINGS)
-    assert grants == {batch.key: Grant(5, "its GPUs go to prod/chat (priority 10)", "a", "b")}
+    requests = {request.key: request for request in (a_claim("chat", 8, priority=10), batch)}
+    allocations, _ = allocate(requests, Fleet(), NODES, NOW, SETTINGS)
+    assert allocations == {batch.key: Allocation(5, "its GPUs go to prod/chat (priority 10)", "a", "b")}
 
 
 def test_accelerators_that_cost_nothing_are_moved_to_as_well() -> None:
@@ -84,8 +84,8 @@ def test_a_large_replica_is_packed_beside_small_ones() -> None:
         a_claim("small", 5, least=0),
         a_claim("large", 2, on("a", 4), least=0, rate_rps=15.0, demand_rps=30.0),
     )
-    known = {claim.key: claim for claim in (small, large)}
-    in_turn = share_out([pool for pool in pools_of(known.values(), NODES) if pool.wanted > pool.gpus])
+    known = {request.key: request for request in (small, large)}
+    in_turn = share_out([pool for pool in capacity_pools(known.values(), NODES) if pool.wanted > pool.gpus])
     assert (in_turn[small.key], in_turn[large.key]) == (5, 0)
     assert shared([small, large]).replicas == {small.key: 4, large.key: 1}
 
@@ -108,29 +108,29 @@ def test_the_program_is_not_asked_where_the_order_is_the_optimum_anyway() -> Non
 
 @pytest.mark.parametrize("values", [None, [], [float("nan")] * 7, [-5.0] * 7, [float("inf")] * 7])
 def test_in_any_doubt_about_the_program_gpus_are_shared_out_in_turn(values: list[float] | None) -> None:
-    claims = [a_claim("chat", 8, priority=10), movable(a_claim("batch", 4, running=4), on("b"), 5)]
-    known = {claim.key: claim for claim in claims}
-    in_turn = share_out([pool for pool in pools_of(known.values(), NODES) if pool.wanted > pool.gpus])
-    assert shared(claims, lambda program, start: values) == Sharing(in_turn)
+    requests = [a_claim("chat", 8, priority=10), movable(a_claim("batch", 4, running=4), on("b"), 5)]
+    known = {request.key: request for request in requests}
+    in_turn = share_out([pool for pool in capacity_pools(known.values(), NODES) if pool.wanted > pool.gpus])
+    assert shared(requests, lambda program, start: values) == Sharing(in_turn)
 
 
 # -- properties
 
 
 def test_out_of_time_gpus_are_shared_out_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    claims = claims_by(5)
-    in_turn = shared(claims, lambda program, start: None)
-    assert shared(claims) != in_turn
+    requests = claims_by(5)
+    in_turn = shared(requests, lambda program, start: None)
+    assert shared(requests) != in_turn
     monkeypatch.setattr(solver, "MOST_SECONDS", 0.0)
-    assert shared(claims) == in_turn
+    assert shared(requests) == in_turn
 
 
-def claims_by(seed: int) -> list[Claim]:
+def claims_by(seed: int) -> list[CapacityRequest]:
     chance, found = random.Random(seed), []
     for index in range(chance.randint(2, 7)):
         kind, want = chance.choice(KINDS), chance.randint(0, 6)
         rate = chance.choice((0.0, 4.0, chance.uniform(0.1, 20.0), 1e-9, 1e9))
-        claim = a_claim(
+        request = a_claim(
             f"s{index}",
             want,
             on(kind, chance.choice((1, 1, 2, 4))),
@@ -142,90 +142,96 @@ def claims_by(seed: int) -> list[Claim]:
         )
         for to in chance.sample(KINDS, 2):
             if to != kind:
-                claim = movable(claim, on(to, chance.choice((1, 2))), chance.randint(1, 6), chance.uniform(0.1, 20.0))
-        found.append(claim)
+                request = movable(
+                    request, on(to, chance.choice((1, 2))), chance.randint(1, 6), chance.uniform(0.1, 20.0)
+                )
+        found.append(request)
     return found
 
 
 some_claims = st.integers(0, 2**32).map(claims_by)
 
 
-def served(claims: Sequence[Claim], sharing: Sharing) -> list[tuple[float, float]]:
+def served(requests: Sequence[CapacityRequest], sharing: Sharing) -> list[tuple[float, float]]:
     """By priority, highest first: good requests/s, and these with a tenth more for what goes on running."""
     found: dict[int, tuple[float, float]] = {}
-    for claim in claims:
-        if claim.key in sharing.replicas or claim.key in sharing.moved:
-            moved, replicas = sharing.moved.get(claim.key), sharing.replicas.get(claim.key, 0)
-            good = moved.good_rps(moved.want) if moved else claim.good_rps(replicas)
-            lasting = (STAYING - 1.0) * claim.good_rps(min(replicas, claim.running))
-            before = found.get(claim.priority, (0.0, 0.0))
-            found[claim.priority] = before[0] + good, before[1] + good + lasting
+    for request in requests:
+        if request.key in sharing.replicas or request.key in sharing.moved:
+            moved, replicas = sharing.moved.get(request.key), sharing.replicas.get(request.key, 0)
+            good = moved.good_rps(moved.want) if moved else request.good_rps(replicas)
+            lasting = (STAYING - 1.0) * request.good_rps(min(replicas, request.running))
+            before = found.get(request.priority, (0.0, 0.0))
+            found[request.priority] = before[0] + good, before[1] + good + lasting
     return [found[priority] for priority in sorted(found, reverse=True)]
 
 
-@given(claims=some_claims)
+@given(requests=some_claims)
 @settings(max_examples=60, deadline=None)
-def test_the_program_serves_no_priority_worse_that_the_ones_above_do_not_pay_for(claims: list[Claim]) -> None:
-    planned = served(claims, shared(claims))
-    in_turn = served(claims, shared(claims, lambda program, start: None))
+def test_the_program_serves_no_priority_worse_that_the_ones_above_do_not_pay_for(
+    requests: list[CapacityRequest],
+) -> None:
+    planned = served(requests, shared(requests))
+    in_turn = served(requests, shared(requests, lambda program, start: None))
     for (ours, _), (theirs, lasting) in zip(planned, in_turn, strict=True):
         if abs(ours - theirs) > 1e-5 * max(1.0, theirs):
             assert ours > theirs or ours > lasting - 0.1 * lasting
             return
 
 
-@given(claims=some_claims)
+@given(requests=some_claims)
 @settings(max_examples=60, deadline=None)
-def test_no_limit_is_ever_passed(claims: list[Claim]) -> None:
-    sharing = shared(claims)
-    known = {claim.key: claim for claim in claims}
+def test_no_limit_is_ever_passed(requests: list[CapacityRequest]) -> None:
+    sharing = shared(requests)
+    known = {request.key: request for request in requests}
     for key, replicas in sharing.replicas.items():
         assert known[key].least <= replicas <= known[key].want
     assert not set(sharing.replicas) & set(sharing.moved)
     for place, gpus in zip(KINDS, (8, 6, 4), strict=True):
-        here = [claim for claim in claims if claim.option.name == place]
+        here = [request for request in requests if request.option.name == place]
         staying = sum(
-            claim.gpus(sharing.replicas.get(claim.key, claim.want)) for claim in here if claim.key not in sharing.moved
+            request.gpus(sharing.replicas.get(request.key, request.want))
+            for request in here
+            if request.key not in sharing.moved
         )
         coming = sum(to.gpus(to.want) for to in sharing.moved.values() if to.option.name == place)
-        least = sum(claim.gpus(claim.least) for claim in here)
+        least = sum(request.gpus(request.least) for request in here)
         assert not coming or staying + coming <= gpus
-        assert staying <= max(gpus, least) or not any(claim.key in sharing.replicas for claim in here)
+        assert staying <= max(gpus, least) or not any(request.key in sharing.replicas for request in here)
 
 
-@given(claims=some_claims, seed=st.integers(0, 100))
+@given(requests=some_claims, seed=st.integers(0, 100))
 @settings(max_examples=30, deadline=None)
-def test_the_order_of_services_changes_nothing(claims: list[Claim], seed: int) -> None:
-    assert shared(random.Random(seed).sample(claims, len(claims))) == shared(claims)
+def test_the_order_of_services_changes_nothing(requests: list[CapacityRequest], seed: int) -> None:
+    assert shared(random.Random(seed).sample(requests, len(requests))) == shared(requests)
 
 
-@given(claims=some_claims)
+@given(requests=some_claims)
 @settings(max_examples=30, deadline=None)
-def test_who_was_moved_is_not_moved_again(claims: list[Claim]) -> None:
-    first = shared(claims)
-    second = shared([settled(claim, first) for claim in claims])
+def test_who_was_moved_is_not_moved_again(requests: list[CapacityRequest]) -> None:
+    first = shared(requests)
+    second = shared([settled(request, first) for request in requests])
     assert not set(first.moved) & set(second.moved)
 
 
-@given(claims=some_claims)
+@given(requests=some_claims)
 @settings(max_examples=20, deadline=None)
-def test_what_is_shared_out_of_the_same_again_and_again_settles_soon(claims: list[Claim]) -> None:
+def test_what_is_shared_out_of_the_same_again_and_again_settles_soon(requests: list[CapacityRequest]) -> None:
     seen = []
     for _ in range(5):
-        first = shared(claims)
-        claims = [settled(claim, first) for claim in claims]
-        seen.append([(claim.option.name, claim.running) for claim in claims])
+        first = shared(requests)
+        requests = [settled(request, first) for request in requests]
+        seen.append([(request.option.name, request.running) for request in requests])
     # Once in a round or two after the first: what was freed lets another find room. Nothing ever goes back and forth.
     assert seen[3] == seen[4]
 
 
-def settled(claim: Claim, sharing: Sharing) -> Claim:
+def settled(request: CapacityRequest, sharing: Sharing) -> CapacityRequest:
     """The claim once all runs that was shared out."""
-    if claim.key in sharing.moved:
-        to = sharing.moved[claim.key]
-        back = tuple(one for one in claim.elsewhere if one is not to)
-        return replace(to, least=claim.least, running=to.want, elsewhere=back)
-    return replace(claim, running=sharing.replicas.get(claim.key, claim.want))
+    if request.key in sharing.moved:
+        to = sharing.moved[request.key]
+        back = tuple(one for one in request.elsewhere if one is not to)
+        return replace(to, least=request.least, running=to.want, elsewhere=back)
+    return replace(request, running=sharing.replicas.get(request.key, request.want))
 
 
 # -- as decisions, through time

@@ -11,12 +11,12 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.policy.allocation.pinned_size import share_out
-from holdfast.policy.health.backoff import Setback, Setbacks
+from holdfast.policy.health.backoff import Backoff, Backoffs
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.placement.allowance import allowance
 from holdfast.policy.placement.node_inventory import Room
 from holdfast.policy.transition.make_before_break import growing, staying
-from holdfast.policy.transition.migration import pinned_move
+from holdfast.policy.transition.migration import pinned_migration
 from holdfast.policy.transition.pinned import pinned_verdict
 from tests.builders import ServiceBuilder, accelerator, replicas, service
 from tests.policy.fluid import FluidCluster, steps
@@ -156,7 +156,7 @@ def test_on_the_way_no_bound_is_broken_further_something_comes_and_no_more_are_s
     now = {group.accelerator: group.size for group in groups}
     ready = {group.accelerator: len(group.ready) for group in groups}
     goal, cost = share_out(spec, now, spec.accelerators, wanted), allowance(spec).cost
-    move = pinned_move(view(of=ServiceBuilder(spec), groups=tuple(groups)), goal)
+    move = pinned_migration(view(of=ServiceBuilder(spec), groups=tuple(groups)), goal)
     sizes = growing(move, staying(move))
     assert sum(sizes.values()) <= max(spec.max_replicas, wanted)
     served = {name: min(ready.get(name, 0), count) for name, count in goal.items()}
@@ -186,8 +186,8 @@ def renamed(serving: tuple[Replica, ...], new: Group) -> dict[str, int]:
     old = Group("old", size=len(serving), exists=True, ready=serving)
     seen = view(of=service().pinned_to(2), groups=(old, new), group=new, others=(old,))
     option = replace(seen.chosen, room=Room(0, frozenset({"node-1"}), 1))
-    short = Setback("h100", seen.now + 600.0, 600.0, Reason.INSUFFICIENT_GPUS, "", asked=2, beside=2)
-    learned = replace(seen.learned, setbacks=Setbacks((short,)))
+    short = Backoff("h100", seen.now + 600.0, 600.0, Reason.INSUFFICIENT_GPUS, "", asked=2, elsewhere=2)
+    learned = replace(seen.learned, backoffs=Backoffs((short,)))
     verdict = pinned_verdict(replace(seen, considered=(option,), chosen=option, learned=learned), 2)
     return {target.accelerator: target.replicas for target in verdict.targets}
 

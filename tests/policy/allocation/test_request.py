@@ -11,8 +11,8 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ClusterProblem, Replica, ReplicaPhase
 from holdfast.domain.decision import PlacementTarget
 from holdfast.domain.service import AcceleratorOption
-from holdfast.policy.allocation.request import claim_of
-from holdfast.policy.capacity_request import Claim, HandOver
+from holdfast.policy.allocation.request import request_of
+from holdfast.policy.capacity_request import CapacityRequest, MigrationProgress
 from holdfast.policy.decide import decide
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.placement.node_inventory import Room
@@ -23,30 +23,30 @@ from tests.policy.fluid import FixedRates
 from tests.policy.views import view
 
 
-def asked(*problems: Reason, ready: int = 4, exists: bool = True) -> Claim:
+def asked(*problems: Reason, ready: int = 4, exists: bool = True) -> CapacityRequest:
     """Of a service that is promised ten replicas and has fewer pods."""
     group = Group("h100", size=10 if exists else 0, exists=exists, ready=replicas(ready))
     seen = view(of=service().with_replicas_between(10, 20), group=group)
     told = tuple(ClusterProblem(reason, "chat-h100: no") for reason in problems)
     seen = replace(seen, service=replace(seen.service, problems=told))
-    return claim_of(seen, decide_sizes(seen))
+    return request_of(seen, decide_sizes(seen))
 
 
 def test_replicas_on_their_way_count() -> None:
-    claim = asked()
-    assert (claim.want, claim.least) == (10, 10)
+    request = asked()
+    assert (request.want, request.least) == (10, 10)
 
 
 @pytest.mark.parametrize("reason", [Reason.QUOTA_EXCEEDED, Reason.PODS_FORBIDDEN])
 def test_replicas_that_may_not_be_made_take_gpus_from_nobody_whoever_is_promised_them(reason: Reason) -> None:
-    claim = asked(reason)
-    assert (claim.want, claim.least, claim.running) == (4, 4, 4)
+    request = asked(reason)
+    assert (request.want, request.least, request.running) == (4, 4, 4)
 
 
 @pytest.mark.parametrize("reason", [Reason.APPLY_FAILED, Reason.NAME_CONFLICT, Reason.INVALID])
 def test_a_service_whose_deployment_cannot_be_made_takes_gpus_from_nobody(reason: Reason) -> None:
-    claim = asked(reason, ready=0, exists=False)
-    assert (claim.want, claim.least, claim.running) == (0, 0, 0)
+    request = asked(reason, ready=0, exists=False)
+    assert (request.want, request.least, request.running) == (0, 0, 0)
     assert asked(ready=0, exists=False).want == 10
 
 
@@ -74,8 +74,8 @@ def test_where_gpus_cannot_be_shared_out_all_keep_what_was_granted(monkeypatch: 
     assert len(decisions) == 2
     assert [str(failure) for failure in failures] == ["the solver is ill"]
     assert after.fleet == before.fleet
-    kept = {key: memory.granted for key, memory in after.services.items()}
-    assert kept == {key: memory.granted for key, memory in before.services.items()}
+    kept = {key: memory.allocation for key, memory in after.services.items()}
+    assert kept == {key: memory.allocation for key, memory in before.services.items()}
     assert any(kept.values())
     with pytest.raises(RuntimeError):
         decide(contest.snapshot(), before, SETTINGS, model)
@@ -98,21 +98,21 @@ def test_what_the_next_ones_take_the_places_of_counts_as_those(
 ) -> None:
     ready = tuple(replace(replica, node="n1") for replica in replicas(2))
     there = tuple(replace(replica, node=on) for replica in replicas(size, on="left"))
-    claim = moving(left, ready, Group("left", size=size, exists=True, ready=there), (*ready, *there))
-    assert (claim.want, sum(count for _, count in claim.kept), claim.running) == (4, kept, running)
+    request = moving(left, ready, Group("left", size=size, exists=True, ready=there), (*ready, *there))
+    assert (request.want, sum(count for _, count in request.kept), request.running) == (4, kept, running)
 
 
 def test_what_drains_keeps_its_place_for_the_next_one() -> None:
-    claim = draining("n1")
-    assert (claim.kept, claim.running) == ((), 4)
+    request = draining("n1")
+    assert (request.kept, request.running) == ((), 4)
 
 
 def test_what_drains_elsewhere_leaves_it_nothing() -> None:
-    claim = draining("cordoned")
-    assert (claim.kept, claim.running) == ((), 2)
+    request = draining("cordoned")
+    assert (request.kept, request.running) == ((), 2)
 
 
-def draining(on: str) -> Claim:
+def draining(on: str) -> CapacityRequest:
     """Two serve already, and two of those that were left drain."""
     pods = [replace(pod, node=on, phase=ReplicaPhase.DRAINING) for pod in replicas(2, on="left")]
     group = Group("left", exists=True, draining=2)
@@ -121,17 +121,19 @@ def draining(on: str) -> Claim:
 
 def test_what_stays_beyond_the_goal_is_no_part_of_the_minimum() -> None:
     there = tuple(replace(replica, node="n1") for replica in replicas(6, on="left"))
-    claim = moving(accelerator("left", max_replicas=0), (), Group("left", size=6, exists=True, ready=there), there)
-    assert claim.hands_over == HandOver(size=4, coming=4, surplus=2)
-    assert (claim.want, claim.least, claim.running) == (4, 4, 4)
+    request = moving(accelerator("left", max_replicas=0), (), Group("left", size=6, exists=True, ready=there), there)
+    assert request.migration == MigrationProgress(size=4, coming=4, surplus=2)
+    assert (request.want, request.least, request.running) == (4, 4, 4)
 
 
 def test_a_deployment_of_which_nothing_is_left_hands_nothing_over() -> None:
-    claim = moving(accelerator("left", max_replicas=0), replicas(2), Group("left", exists=True), ())
-    assert claim.hands_over is None
+    request = moving(accelerator("left", max_replicas=0), replicas(2), Group("left", exists=True), ())
+    assert request.migration is None
 
 
-def moving(left: AcceleratorOption, ready: tuple[Replica, ...], group: Group, pods: tuple[Replica, ...]) -> Claim:
+def moving(
+    left: AcceleratorOption, ready: tuple[Replica, ...], group: Group, pods: tuple[Replica, ...]
+) -> CapacityRequest:
     """Of a service that wants four h100 on n1, of which some are ready, and keeps all of those left meanwhile."""
     of = service().with_replicas_between(4, 20).with_accelerators(left, accelerator("h100"))
     seen = view(of=of, others=(group,), group=Group("h100", size=4, exists=True, ready=ready))
@@ -141,4 +143,4 @@ def moving(left: AcceleratorOption, ready: tuple[Replica, ...], group: Group, po
     seen = replace(seen, groups=(seen.group, group), chosen=chosen, considered=(other, chosen),
                    service=replace(seen.service, replicas=pods))  # fmt: skip
     targets = PlacementTarget("h100", 4), PlacementTarget("left", group.size)
-    return claim_of(seen, replace(decide_sizes(seen), targets=targets))
+    return request_of(seen, replace(decide_sizes(seen), targets=targets))

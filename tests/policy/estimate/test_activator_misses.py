@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.domain.activator import NO_WAITS, SILENT, WAIT_EDGES, Activator, Waits
 from holdfast.domain.signals import HeldSample, History, RateSample
-from holdfast.policy.estimate.activator_misses import GONE_SECONDS, Counted, HeldBack, account, from_history
+from holdfast.policy.estimate.activator_misses import GONE_SECONDS, ActivatorMisses, Counted, account, from_history
 from holdfast.policy.estimate.slo_budget import Budget, Verdicts, amended, budget_from_history
 from tests.builders import NOW, service
 
@@ -25,7 +25,7 @@ def waited(count: int, edge: float = 60.0) -> Waits:
 class Told:
     """An operator that looks at activators every few seconds."""
 
-    def __init__(self, memory: HeldBack = HeldBack()) -> None:  # noqa: B008  # it is frozen
+    def __init__(self, memory: ActivatorMisses = ActivatorMisses()) -> None:  # noqa: B008  # it is frozen
         self.memory, self.budget, self.now, self.slo = memory, EMPTY, NOW, SLO
 
     def look(self, told: Activator, seconds: float = 5.0) -> float:
@@ -37,7 +37,7 @@ class Told:
 
 
 def test_who_was_late_twice_is_bad_once() -> None:
-    memory = HeldBack((Counted("boot"),))
+    memory = ActivatorMisses((Counted("boot"),))
     late = Activator(True, boot="boot", forwarded=(*NO_WAITS[:-1], 4))
     memory, judged = account(memory, late, EMPTY, SLO, NOW)
     assert (judged.total, memory.owed) == (Verdicts(0.0, 4.0), 4.0)
@@ -116,9 +116,9 @@ def test_what_nobody_can_tell_of_is_unknown_for_as_long_as_it_would_count() -> N
     memory, _ = account(memory, met, EMPTY, SLO, NOW)
     assert memory.incomplete(3600.0, NOW + 3599.0)
     assert not memory.incomplete(3600.0, NOW + 3600.0)
-    for known in (from_history(History((), ()))[0], HeldBack((Counted("b"),))):
+    for known in (from_history(History((), ()))[0], ActivatorMisses((Counted("b"),))):
         assert not account(known, met, EMPTY, SLO, NOW)[0].incomplete(3600.0, NOW)
-    fresh, _ = account(HeldBack(), Activator(True, boot="a"), EMPTY, SLO, NOW)
+    fresh, _ = account(ActivatorMisses(), Activator(True, boot="a"), EMPTY, SLO, NOW)
     assert not fresh.incomplete(3600.0, NOW)
 
 

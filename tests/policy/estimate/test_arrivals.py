@@ -8,16 +8,18 @@ import random
 import pytest
 
 from holdfast.domain.signals import History, RateSample, SignalState
-from holdfast.policy.estimate.arrivals import Demand, arrived_requests, from_history, observe_arrivals, threshold
+from holdfast.policy.estimate.arrivals import Arrivals, arrived_requests, from_history, observe_arrivals, threshold
 from holdfast.policy.estimate.traffic import judge
 from tests.builders import NOW, traffic
 
 LEAD, INTERVAL = 45.0, 10.0
 
 
-def watched(rates: list[float], *, tick: float = 5.0, seed: int | None = None, memory: Demand | None = None) -> Demand:
+def watched(
+    rates: list[float], *, tick: float = 5.0, seed: int | None = None, memory: Arrivals | None = None
+) -> Arrivals:
     """Look at those rates, one per tick; with a seed through Poisson noise."""
-    chance, memory = random.Random(seed), memory or Demand()
+    chance, memory = random.Random(seed), memory or Arrivals()
     began = memory.seen_at or NOW
     for index, rate in enumerate(rates, start=1):
         mean = rate * INTERVAL
@@ -27,12 +29,12 @@ def watched(rates: list[float], *, tick: float = 5.0, seed: int | None = None, m
     return memory
 
 
-def remembered(*samples: RateSample) -> Demand:
+def remembered(*samples: RateSample) -> Arrivals:
     """What Prometheus teaches that has those samples."""
     return list(from_history(History(samples), NOW, LEAD))[-1]
 
 
-def level(memory: Demand) -> float:
+def level(memory: Arrivals) -> float:
     assert memory.line is not None
     return memory.line.level_rps
 
@@ -76,7 +78,7 @@ def test_noise_does_not_begin_a_new_regime() -> None:
 
 
 def test_bursty_arrivals_are_learned_as_noise() -> None:
-    chance, memory = random.Random(4), Demand()
+    chance, memory = random.Random(4), Arrivals()
     for index in range(300):
         count = 8.0 * sum(chance.random() < 0.5 for _ in range(40))  # batches of eight, variance 4 x the mean
         memory = observe_arrivals(memory, judge(traffic(count / 10.0)), count, NOW + 10.0 * index, LEAD)
@@ -120,7 +122,7 @@ def test_history_gives_a_level_before_the_first_look() -> None:
 
 def test_history_teaches_what_looking_would_have_taught() -> None:
     counts = ([20.0] * 4 + [400.0] * 2) * 4 + [20.0] * 5
-    began, looked = NOW - INTERVAL * len(counts), Demand()
+    began, looked = NOW - INTERVAL * len(counts), Arrivals()
     for index, count in enumerate(counts, start=1):
         seen = judge(traffic(count / INTERVAL, seconds=INTERVAL))
         looked = observe_arrivals(looked, seen, count, began + INTERVAL * index, LEAD)

@@ -13,7 +13,7 @@ from holdfast.domain.service import ServiceSpec
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.policy.estimate.engine_model import StepLawModel
-from holdfast.policy.estimate.evidence_window import Look, is_due, watch
+from holdfast.policy.estimate.evidence_window import EvidenceWindow, is_due, watch
 from holdfast.policy.estimate.length_mix import Lengths, length_mix, observe_lengths
 from holdfast.policy.estimate.replica_capacity import Capacity, believe, correct
 from holdfast.policy.estimate.retries import Retries, learn_retries
@@ -71,10 +71,10 @@ def test_nothing_is_computed_anew_until_something_material_changes() -> None:
     assert Counting.asked == asked + 2
 
 
-def minute(rate: float, bad_share: float = 0.0, tpot: float = 0.02, busiest: float = 1.0) -> Look:
+def minute(rate: float, bad_share: float = 0.0, tpot: float = 0.02, busiest: float = 1.0) -> EvidenceWindow:
     """A minute of one replica at that rate, or of several whose mean it is."""
     requests = 60.0 * rate
-    return Look(
+    return EvidenceWindow(
         since=NOW - 60.0,
         arrivals=requests,
         begun=requests,
@@ -258,15 +258,15 @@ def test_under_another_objective_only_what_was_found_missing_is_still_believed()
 
 def test_a_look_begins_anew_after_a_disturbance_and_the_counting_interval() -> None:
     seen = judge(traffic(4.0))
-    disturbed = watch(Look(NOW - 50.0, arrivals=100.0), seen, 40.0, Verdicts(40.0, 0.0), 0, 5.0, NOW)
-    assert disturbed == Look(since=NOW + 10.0, leftover=seen.total.running + seen.total.waiting)
+    disturbed = watch(EvidenceWindow(NOW - 50.0, arrivals=100.0), seen, 40.0, Verdicts(40.0, 0.0), 0, 5.0, NOW)
+    assert disturbed == EvidenceWindow(since=NOW + 10.0, leftover=seen.total.running + seen.total.waiting)
     assert watch(disturbed, seen, 40.0, Verdicts(40.0, 0.0), 2, 5.0, NOW + 5.0) == disturbed
     assert watch(disturbed, seen, 40.0, Verdicts(40.0, 0.0), 2, 5.0, NOW + 10.0).arrivals == 20.0
 
 
 def test_what_was_in_flight_at_a_disturbance_has_to_end_first() -> None:
     busy, calm = judge(traffic(4.0, running=45.0, waiting=15.0)), Verdicts(20.0, 0.0)
-    look = watch(Look(NOW - 50.0), busy, 40.0, calm, 0, 5.0, NOW)
+    look = watch(EvidenceWindow(NOW - 50.0), busy, 40.0, calm, 0, 5.0, NOW)
     for second in range(5, 20, 5):  # 4 req/s end, 60 were in flight
         look = watch(look, busy, 40.0, calm, 2, 5.0, NOW + second)
         assert (look.leftover, look.arrivals) == (60.0 - 4.0 * second, 0.0)
@@ -276,20 +276,20 @@ def test_what_was_in_flight_at_a_disturbance_has_to_end_first() -> None:
 
 def test_a_look_does_not_mix_two_loads() -> None:
     seen = judge(traffic(4.0))
-    look = Look(since=NOW - 50.0, arrivals=100.0, replica_seconds=100.0)
+    look = EvidenceWindow(since=NOW - 50.0, arrivals=100.0, replica_seconds=100.0)
     assert watch(look, seen, 40.0, Verdicts(40.0, 0.0), 2, 5.0, NOW, NOW - 60.0).arrivals == 120.0
-    assert watch(look, seen, 40.0, Verdicts(40.0, 0.0), 2, 5.0, NOW, NOW - 10.0) == Look(since=NOW + 10.0)
+    assert watch(look, seen, 40.0, Verdicts(40.0, 0.0), 2, 5.0, NOW, NOW - 10.0) == EvidenceWindow(since=NOW + 10.0)
 
 
 @pytest.mark.parametrize("busiest", [math.nan, math.inf, -1.0, 0.0, 0.3])
 def test_a_share_of_the_busiest_that_makes_no_sense_counts_as_even(busiest: float) -> None:
     seen = judge(traffic(4.0, busiest=busiest))
-    assert watch(Look(NOW - 5.0), seen, 40.0, Verdicts(40.0, 0.0), 2, 5.0, NOW).busiest == 1.0
+    assert watch(EvidenceWindow(NOW - 5.0), seen, 40.0, Verdicts(40.0, 0.0), 2, 5.0, NOW).busiest == 1.0
 
 
 def test_services_are_looked_at_once_a_minute_and_not_all_at_once() -> None:
     keys = [service(f"s{index}").spec.key for index in range(300)]
-    due = [{key for key in keys if is_due(Look(since=NOW), key, NOW + second)} for second in range(0, 65, 5)]
+    due = [{key for key in keys if is_due(EvidenceWindow(since=NOW), key, NOW + second)} for second in range(0, 65, 5)]
     assert due[5] == set()
     assert all(len(after - before) <= 200 for before, after in itertools.pairwise(due))
     assert due[12] == set(keys)

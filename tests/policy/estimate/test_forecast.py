@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.policy.estimate.arrivals import Demand, Line
+from holdfast.policy.estimate.arrivals import Arrivals, Line
 from holdfast.policy.estimate.forecast import Residuals, forecast, learn_residuals, residual_quantile
 from tests.policy.estimate.test_arrivals import INTERVAL, LEAD, watched
 
 quantiles = st.floats(0.05, 0.9995)
 
 
-def known(level: float, slope: float = 0.0, seconds: float = 300.0) -> Demand:
-    return Demand(dispersion=1.0, line=Line(level, slope, seconds))
+def known(level: float, slope: float = 0.0, seconds: float = 300.0) -> Arrivals:
+    return Arrivals(dispersion=1.0, line=Line(level, slope, seconds))
 
 
 @given(st.floats(0.0, 1e4), quantiles, quantiles)
@@ -52,11 +52,11 @@ def test_letting_go_asks_for_more_than_what_is_wanted_the_more_the_less_is_known
 
 
 def test_nothing_seen_is_no_forecast() -> None:
-    assert forecast(Demand(), Residuals(), 0.9, LEAD, INTERVAL) is None
+    assert forecast(Arrivals(), Residuals(), 0.9, LEAD, INTERVAL) is None
 
 
 def test_residuals_are_learned_once_per_cell_and_stay_within_the_test_for_changes() -> None:
-    residuals, demand = Residuals(), Demand()
+    residuals, demand = Residuals(), Arrivals()
     for rates in ([10.0] * 40, [60.0] * 10, [10.0] * 40):
         for rate in rates:
             demand = watched([rate], memory=demand)

@@ -347,21 +347,23 @@ def test_who_waited_for_a_cold_start_missed_its_objective() -> None:
     _, memory = decide(picture, world.memory, SETTINGS)
     after = memory.services[CHAT.spec.key].learned
     assert after.budget.total.bad - before.bad == pytest.approx(12.0)
-    assert after.held.owed == 10.0
+    assert after.activator_misses.owed == 10.0
 
 
 def test_what_an_engine_calls_good_of_them_is_taken_back_once() -> None:
     def good(owed: float) -> float:
         world = asleep()
         memory = world.memory.services[CHAT.spec.key]
-        held = dataclasses.replace(memory.learned.held, owed=owed)
-        owing = dataclasses.replace(memory, last=None, learned=dataclasses.replace(memory.learned, held=held))
+        held = dataclasses.replace(memory.learned.activator_misses, owed=owed)
+        owing = dataclasses.replace(
+            memory, last=None, learned=dataclasses.replace(memory.learned, activator_misses=held)
+        )
         world.memory = Memory({CHAT.spec.key: owing})
         world.size, world.born = 1, [world.now - 2 * COLD_START]
         world.requests = Requests(tuple(world.now - 1.0 - n for n in range(5)))
         world.run(60.0)
         learned = world.memory.services[CHAT.spec.key].learned
-        assert learned.held.owed == pytest.approx(0.0)
+        assert learned.activator_misses.owed == pytest.approx(0.0)
         return learned.budget.total.good
 
     assert good(0.0) - good(3.0) == pytest.approx(3.0)

@@ -17,7 +17,7 @@ from holdfast.domain.decision import Action
 from holdfast.domain.service import Schedule
 from holdfast.domain.signals import SignalState
 from holdfast.policy.decide import decide
-from holdfast.policy.estimate.scheduled_minimum import Floor, floors, unknown_timezone, windows
+from holdfast.policy.estimate.scheduled_minimum import ScheduledMinimum, scheduled_minimums, unknown_timezone, windows
 from holdfast.policy.memory import Memory
 from tests.builders import NOW, ServiceView, a_snapshot, accelerator, condition, no_traffic, replicas, service, traffic
 from tests.policy.fluid import FixedRates, FluidCluster, steps
@@ -46,7 +46,7 @@ def at(text: str, zone: str = BERLIN, fold: int = 0) -> float:
 
 
 def least(schedules: Sequence[Schedule], now: float, lead: float = 0.0) -> int | None:
-    found = floors(schedules, now, lead, 0.0).now
+    found = scheduled_minimums(schedules, now, lead, 0.0).now
     return None if found is None else found.replicas
 
 
@@ -164,25 +164,25 @@ def test_nothing_changes_before_the_moment_that_is_foretold(
     now: float, zone: str, start: int, end: int, lead: float, hold: float
 ) -> None:
     schedule = Schedule("s", zone, ZoneInfo(zone), start, start + ((end - start) % 1440 or 1440), EVERY_DAY, 2)
-    found = floors([schedule], now, lead, hold)
+    found = scheduled_minimums([schedule], now, lead, hold)
     assert found.change_at > now
     for share in (0.0, 0.5, 0.999):
         later = now + share * min(found.change_at - now, hold)
         if later < found.change_at:
-            assert floors([schedule], later, lead, hold).now == found.now
+            assert scheduled_minimums([schedule], later, lead, hold).now == found.now
 
 
 @pytest.mark.parametrize("seconds", [0.0, -5.0, 1e12, math.inf])
 def test_absurd_lead_times_are_bounded(seconds: float) -> None:
-    found = floors([a_schedule()], at("2026-06-15T12:00:00"), seconds, seconds)
-    assert found.now == Floor(5, "schedule office keeps at least 5 until 18:00 Europe/Berlin")
+    found = scheduled_minimums([a_schedule()], at("2026-06-15T12:00:00"), seconds, seconds)
+    assert found.now == ScheduledMinimum(5, "schedule office keeps at least 5 until 18:00 Europe/Berlin")
 
 
 def test_a_time_zone_that_nobody_knows_silences_its_own_floor_only() -> None:
     lost = replace(a_schedule(least=9, name="lost"), timezone="Europe/Atlantis", zone=None)
     noon = at("2026-06-15T12:00:00")
     assert least([lost, a_schedule()], noon) == 5
-    assert floors([lost], noon, 60.0, 60.0).now is None
+    assert scheduled_minimums([lost], noon, 60.0, 60.0).now is None
     assert "scaling.schedules[lost].timezone: Europe/Atlantis" in unknown_timezone([a_schedule(), lost])
     assert unknown_timezone([a_schedule()]) == ""
 
@@ -195,7 +195,9 @@ def test_a_time_zone_that_nobody_knows_silences_its_own_floor_only() -> None:
     ],
 )
 def test_a_floor_says_who_asks_for_it_and_until_when(time: str, sentence: str) -> None:
-    assert floors([a_schedule()], at(f"2026-06-15T{time}"), 120.0, 60.0).now == Floor(5, sentence)
+    assert scheduled_minimums([a_schedule()], at(f"2026-06-15T{time}"), 120.0, 60.0).now == ScheduledMinimum(
+        5, sentence
+    )
 
 
 # -- what floors do to sizes; NOW is Friday 2027-01-15 08:00 UTC

@@ -32,28 +32,28 @@ from holdfast.observe.cluster import Invalid
 from holdfast.policy.batching.applied import NOTHING_APPLIED, Watched, applied
 from holdfast.policy.batching.canary_test import Evidence
 from holdfast.policy.batching.controller import Batching, Situation, Trial, Wanted, step
-from holdfast.policy.benchmarks.lifecycle import Obstacle, Step, begun, look, waiting
+from holdfast.policy.benchmarks.lifecycle import Obstacle, Progress, begun, look, waiting
 from holdfast.policy.benchmarks.use import Standing, use_of
 from holdfast.policy.estimate.cold_start import ColdStarts
 from holdfast.policy.estimate.demand import Peaks
 from holdfast.policy.estimate.engine_model import ReplicaRate
-from holdfast.policy.estimate.evidence_window import Look
-from holdfast.policy.estimate.flapping import Turns
+from holdfast.policy.estimate.evidence_window import EvidenceWindow
+from holdfast.policy.estimate.flapping import Flapping
 from holdfast.policy.estimate.forecast import Forecast
 from holdfast.policy.estimate.replica_capacity import Belief
 from holdfast.policy.estimate.scale_to_zero import Idle, Slumber
-from holdfast.policy.estimate.scheduled_minimum import floors
+from holdfast.policy.estimate.scheduled_minimum import scheduled_minimums
 from holdfast.policy.estimate.slo_budget import Budget, Gap, SloState, Verdicts
 from holdfast.policy.estimate.traffic import judge
 from holdfast.policy.explain.conditions import conditions
 from holdfast.policy.explain.messages import describe, rate, reason_for
-from holdfast.policy.health.backoff import Setback, Setbacks
+from holdfast.policy.health.backoff import Backoff, Backoffs
 from holdfast.policy.health.replicas import Group
-from holdfast.policy.health.stalled import Hang, Hangs
-from holdfast.policy.health.stragglers import Lag
+from holdfast.policy.health.stalled import Stall, Stalls
+from holdfast.policy.health.stragglers import Straggler
 from holdfast.policy.memory import Learned
 from holdfast.policy.placement.node_inventory import Room
-from holdfast.policy.placement.on_demand_pair import Beside, together
+from holdfast.policy.placement.on_demand_pair import Pair, together
 from holdfast.policy.placement.options import Option
 from holdfast.policy.transition.pinned import pinned_verdict, recommend_verdict
 from holdfast.policy.transition.sizes import decide_sizes
@@ -69,7 +69,7 @@ AT_WORK = EngineState("", PluginMode.ACTIVE, 7)
 LATE, OFF = EngineState("", PluginMode.ACTIVE, 6), EngineState("", PluginMode.OFF)
 OFFICE = Schedule("office", "Europe/Berlin", ZoneInfo("Europe/Berlin"), 480, 1080, frozenset(range(5)), 6)
 BEGINS = 1_799_996_400.0  # 8:00 in Berlin on the day of NOW
-OPEN, ASKED, SOON = (floors((OFFICE,), at, 45.0, 75.0) for at in (NOW, BEGINS - 40.0, BEGINS - 100.0))
+OPEN, ASKED, SOON = (scheduled_minimums((OFFICE,), at, 45.0, 75.0) for at in (NOW, BEGINS - 40.0, BEGINS - 100.0))
 KEPT_AGAIN = SloState(0.95, -4.0, False, False, 1000.0)
 
 
@@ -89,7 +89,7 @@ def condition(kind: str) -> Callable[[View], Told]:
     return told
 
 
-def benchmark(step: Step) -> tuple[Callable[[View], Told], View]:
+def benchmark(step: Progress) -> tuple[Callable[[View], Told], View]:
     """Reason and message of a step of a benchmark."""
     return lambda _: (str(step.reason), step.message), view()
 
@@ -100,7 +100,7 @@ def capacity(**known: Any) -> tuple[Callable[[View], Told], View]:
     return lambda _: (str(told.reason), told.message), view()
 
 
-def run_ended(summary: Summary | None = None, state: JobState = JobState.ENDED, words: str = "") -> Step:
+def run_ended(summary: Summary | None = None, state: JobState = JobState.ENDED, words: str = "") -> Progress:
     """A benchmark whose Job is seen so."""
     return look(JobSeen(state, summary.to_json() if summary else "", words), "chat", None, "1h")
 
@@ -170,7 +170,7 @@ def needing(count: int, **option: object) -> dict[str, object]:
 
 
 def an_option(name: str, count: int, *, rps: float = 5.0, most: int = 10, cost: float | None = None,
-              feasible: bool = True, offering: int = 0, out: Setback | None = None) -> Option:  # fmt: skip
+              feasible: bool = True, offering: int = 0, out: Backoff | None = None) -> Option:  # fmt: skip
     declared = accelerator(name, cost_per_gpu_hour=cost)
     return Option(Belief(declared, ReplicaRate(rps, "TPOT", feasible, 0.8), 1.0), 0, count, most,
                   Room(0, frozenset(), offering), out)  # fmt: skip
@@ -231,20 +231,20 @@ def unseen(state: SignalState, detail: str = "") -> View:
     return view(seen=judge(no_traffic(state, detail)))
 
 
-def leaving_l40s(*old: Option, setbacks: Setbacks = Setbacks()) -> View:  # noqa: B008  # frozen
+def leaving_l40s(*old: Option, backoffs: Backoffs = Backoffs()) -> View:  # noqa: B008  # frozen
     """Three l40s run, h100 was chosen and has none yet."""
     new, running_there = an_option("h100", 2, cost=2.0), running(3, on="l40s")
     if old and old[0].cost_per_hour is None:
         new = an_option("h100", 2)
     return view(
         group=Group("h100", exists=True), others=(running_there,), groups=(running_there,), chosen=new,
-        considered=(new, *old), learned=Learned(45.0, setbacks=setbacks), **load(9.0),
+        considered=(new, *old), learned=Learned(45.0, backoffs=backoffs), **load(9.0),
     )  # fmt: skip
 
 
 def spot_beside(regular: int, count: int, floor: int = 2, short: int = 0, **more: object) -> View:
     """Two replicas on spot nodes beside regular ones of the same hardware, of which minOnDemand asks for some."""
-    found, pair = an_option("h100-spot", count), Beside("h100", floor, cost_per_hour=3.0)
+    found, pair = an_option("h100-spot", count), Pair("h100", floor, cost_per_hour=3.0)
     belief = replace(found.belief, option=accelerator("h100-spot", cost_per_gpu_hour=1.0, spot=True))
     groups = running(2, on="h100-spot"), running(regular, size=regular + short, short=WAITING[:short])
     chosen = replace(found, pair=pair, belief=belief)
@@ -272,7 +272,7 @@ def recommended(seen: View) -> Told:
 
 
 NO_NODE = "0/9 nodes are available: 9 Insufficient nvidia.com/gpu"
-OUT = Setback("h100", NOW + 600.0, 600.0, Reason.INSUFFICIENT_GPUS, NO_NODE)
+OUT = Backoff("h100", NOW + 600.0, 600.0, Reason.INSUFFICIENT_GPUS, NO_NODE)
 WAITING = replicas(1, ReplicaPhase.UNSCHEDULABLE, age=5.0, detail=NO_NODE)
 COMING = replicas(1, ReplicaPhase.STARTING)
 STALE = judge(no_traffic(SignalState.STALE, "the newest sample is 61 s old, scrapes come every 15 s"))
@@ -292,30 +292,30 @@ def on_their_way() -> View:
     return view(group=running(size=2, starting=COMING, pending=WAITING), learned=known)
 
 
-MISSING = Learned(45.0, look=Look(since=NOW - 30.0, before=Verdicts(100.0, 50.0)))
+MISSING = Learned(45.0, evidence=EvidenceWindow(since=NOW - 30.0, before=Verdicts(100.0, 50.0)))
 
 
 def hanging(count: int, size: int, *, doubted: bool = False, **more: object) -> View:
     """So many of the replicas look hung; in doubt they count as ready all the same."""
     pods = replicas(size)
-    hangs = Hangs(tuple(Hang(pod.name, NOW - 90.0, True) for pod in pods[:count]), doubted)
+    stalls = Stalls(tuple(Stall(pod.name, NOW - 90.0, True) for pod in pods[:count]), doubted)
     hung = () if doubted else pods[:count]
     group = Group("h100", size=size, exists=True, ready=pods[len(hung) :], ailing=hung)
-    return view(group=group, learned=Learned(45.0, hangs=hangs), **more)
+    return view(group=group, learned=Learned(45.0, stalls=stalls), **more)
 
 
 def lagging(size: int, **more: object) -> View:
     """One of the replicas lags."""
     pods = replicas(size)
     group = Group("h100", size=size, exists=True, ready=pods[1:], ailing=pods[:1])
-    return view(group=group, learned=Learned(45.0, lag=Lag(pods[0].name, NOW - 90.0, True)), **more)
+    return view(group=group, learned=Learned(45.0, straggler=Straggler(pods[0].name, NOW - 90.0, True)), **more)
 
 
 def lagging_again(**more: object) -> View:
     """One that lags soon after another one was replaced."""
     pods = replicas(4)
     seen = ServiceView(CHAT, replace(traffic(5.0), lagging=(pods[1].name,)), pods).snapshot()
-    return view(service=seen, learned=Learned(45.0, lag=Lag(last="chat-gone", last_at=NOW - 90.0)), **more)
+    return view(service=seen, learned=Learned(45.0, straggler=Straggler(last="chat-gone", last_at=NOW - 90.0)), **more)
 
 
 def missed(group: Group | None = None, **more: object) -> View:
@@ -431,10 +431,10 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Reconciling, starting": (RECONCILING, unserved(starting=True)),
     "Reconciling, unobserved": (RECONCILING, view(group=running(4, observed=False))),
     "Stalled, rollout": (STALLED, stopped_by(Reason.PROGRESS_DEADLINE_EXCEEDED, "chat-h100: timed out progressing")),
-    "Stalled, no GPU": (STALLED, unserved(learned=Learned(45.0, setbacks=Setbacks((OUT,))))),
+    "Stalled, no GPU": (STALLED, unserved(learned=Learned(45.0, backoffs=Backoffs((OUT,))))),
     "Stalled, no such node": (
         STALLED,
-        unserved(learned=Learned(45.0, setbacks=Setbacks((OUT,))), **needing(1, offering=3)),
+        unserved(learned=Learned(45.0, backoffs=Backoffs((OUT,))), **needing(1, offering=3)),
     ),
     "first size": (verdict, view(group=Group("h100"), groups=(), forecast=None, demand_rps=None, **needing(2))),
     "up, load": (verdict, view(**needing(6, cost=2.95), **load(29.0))),
@@ -464,16 +464,16 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "hold, a peak": (verdict, view(**needing(2), peaks=Peaks(((NOW, 19.0),), NOW - 3600.0))),
     "hold, most hang": (verdict, hanging(3, 4, doubted=True, **needing(2))),
     "hold, burning": (verdict, missed(**needing(2))),
-    "hold, flapping": (verdict, view(**needing(2), turns=Turns(True, (NOW - 9.0, NOW - 5.0)))),
+    "hold, flapping": (verdict, view(**needing(2), flapping=Flapping(True, (NOW - 9.0, NOW - 5.0)))),
     "hold, rollout": (verdict, view(**needing(2), group=running(4, rolling_out=True))),
     "hold, starting": (verdict, view(**needing(2), starting=True)),
     "hold, unobserved": (verdict, view(**needing(2), group=running(4, observed=False))),
     "hold, blind and fewer would do": (verdict, view(**needing(2), seen=STALE)),
-    "hold, schedule": (verdict, view(group=running(6), floors=OPEN, **needing(6), **load(4.0))),
-    "hold, schedule to come": (verdict, view(group=running(6), floors=SOON, **needing(2), **load(4.0))),
+    "hold, schedule": (verdict, view(group=running(6), scheduled=OPEN, **needing(6), **load(4.0))),
+    "hold, schedule to come": (verdict, view(group=running(6), scheduled=SOON, **needing(2), **load(4.0))),
     "hold, schedule above the budget": (
         verdict,
-        view(of=CHAT.costing_at_most(9.0), floors=OPEN, **needing(6, cost=2.0), **load(4.0)),
+        view(of=CHAT.costing_at_most(9.0), scheduled=OPEN, **needing(6, cost=2.0), **load(4.0)),
     ),
     "hold, blind": (verdict, view(**needing(4), **load(19.0), seen=STALE)),
     "hold, not a number": (verdict, view(**needing(6), **load(math.inf))),
@@ -493,11 +493,11 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "switch, impossible there": (verdict, leaving_l40s(an_option("l40s", 5, feasible=False))),
     "switch, out there": (
         verdict,
-        leaving_l40s(an_option("l40s", 5), setbacks=Setbacks((replace(OUT, accelerator="l40s"),))),
+        leaving_l40s(an_option("l40s", 5), backoffs=Backoffs((replace(OUT, accelerator="l40s"),))),
     ),
-    "up, schedule": (verdict, view(floors=OPEN, **needing(6), **load(4.0))),
-    "up, schedule to come": (verdict, view(floors=ASKED, **needing(6), **load(4.0))),
-    "ScalingActive, schedule": (condition("ScalingActive"), view(group=running(6), floors=OPEN, **needing(6))),
+    "up, schedule": (verdict, view(scheduled=OPEN, **needing(6), **load(4.0))),
+    "up, schedule to come": (verdict, view(scheduled=ASKED, **needing(6), **load(4.0))),
+    "ScalingActive, schedule": (condition("ScalingActive"), view(group=running(6), scheduled=OPEN, **needing(6))),
     "Stalled, no such time zone": (condition("Stalled"), view(of=CHAT.with_schedules(replace(OFFICE, zone=None)))),
     "down, idle": (verdict, resting(group=running(1), seen=QUIET)),
     "hold, asleep": (verdict, resting()),

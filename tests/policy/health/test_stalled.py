@@ -17,8 +17,8 @@ from holdfast.domain.snapshot import Timing
 from holdfast.policy.estimate.slo_budget import Verdicts
 from holdfast.policy.estimate.traffic import judge
 from holdfast.policy.health.replicas import Group
-from holdfast.policy.health.stalled import Hangs, watch_hangs
-from holdfast.policy.placement.on_demand_pair import Beside, together
+from holdfast.policy.health.stalled import Stalls, watch_stalls
+from holdfast.policy.placement.on_demand_pair import Pair, together
 from holdfast.policy.transition.sizes import decide_sizes
 from tests.builders import NOW, ServiceBuilder, accelerator, condition, no_traffic, replicas, service, traffic
 from tests.policy.fluid import FluidCluster, Pod, steps
@@ -32,13 +32,13 @@ KNOWN_SECONDS = 100.0
 """By then a hang is seen, and seen again."""
 
 
-def watched(*looks: tuple[float, Sequence[str]], ready: int = 4, state: SignalState = SignalState.FRESH) -> Hangs:
+def watched(*looks: tuple[float, Sequence[str]], ready: int = 4, state: SignalState = SignalState.FRESH) -> Stalls:
     """What is remembered after looks of (seconds, pods that look hung); only the last one is of that state."""
-    memory, pods = Hangs(), replicas(ready)
+    memory, pods = Stalls(), replicas(ready)
     for index, (second, names) in enumerate(looks):
         last = index == len(looks) - 1
         seen = judge(no_traffic(state)) if last and state is not SignalState.FRESH else FRESH
-        memory = watch_hangs(memory, names, pods, seen, NOW + second, TIMING)
+        memory = watch_stalls(memory, names, pods, seen, NOW + second, TIMING)
     return memory
 
 
@@ -52,7 +52,7 @@ def test_one_look_is_no_hang_and_the_next_scrape_makes_it_one() -> None:
 
 
 def test_a_token_ends_a_hang_at_once_and_a_new_one_begins_anew() -> None:
-    assert watched((0, [FIRST]), (15, [FIRST]), (20, [])) == Hangs()
+    assert watched((0, [FIRST]), (15, [FIRST]), (20, [])) == Stalls()
     assert watched((0, [FIRST]), (15, [FIRST]), (20, []), (25, [FIRST])).believed == frozenset()
 
 
@@ -65,11 +65,11 @@ def test_missing_metrics_neither_end_a_hang_nor_make_one(state: SignalState) -> 
 def test_a_pod_that_is_not_ready_any_more_is_forgotten() -> None:
     memory = watched((0, [FIRST]), (15, [FIRST]))
     draining = replicas(4, ReplicaPhase.DRAINING)
-    assert watch_hangs(memory, [FIRST], draining, FRESH, NOW + 20.0, TIMING) == Hangs()
+    assert watch_stalls(memory, [FIRST], draining, FRESH, NOW + 20.0, TIMING) == Stalls()
 
 
 def test_pods_that_nobody_knows_do_not_hang() -> None:
-    assert watched((0, ["somebody"]), (15, ["somebody"])) == Hangs()
+    assert watched((0, ["somebody"]), (15, ["somebody"])) == Stalls()
 
 
 @pytest.mark.parametrize(
@@ -85,11 +85,11 @@ def test_where_more_than_half_of_several_hang_none_is_believed_to(ready: int, hu
 
 @given(st.lists(st.tuples(st.floats(0.0, 30.0), st.sets(st.sampled_from([FIRST, SECOND, THIRD, "x"]))), max_size=12))
 def test_whoever_is_believed_to_hang_has_been_seen_so_for_a_scrape(looks: list[tuple[float, set[str]]]) -> None:
-    memory, now, since = Hangs(), NOW, dict[str, float]()
+    memory, now, since = Stalls(), NOW, dict[str, float]()
     for passed, names in looks:
         now += passed
         since = {name: since.get(name, now) for name in names}
-        memory = watch_hangs(memory, names, replicas(3), FRESH, now, TIMING)
+        memory = watch_stalls(memory, names, replicas(3), FRESH, now, TIMING)
         assert all(now - since[name] >= TIMING.scrape_seconds for name in memory.believed)
         assert not memory.doubted or not memory.believed
 
@@ -101,7 +101,7 @@ class HangingCluster(FluidCluster):
     hung_since: dict[str, float] = field(default_factory=dict)
     hidden: frozenset[str] = frozenset()
 
-    def hang(self, *indices: int) -> HangingCluster:
+    def stall(self, *indices: int) -> HangingCluster:
         alive = [pod.name for pod in self.pods if self._phase(pod) is ReplicaPhase.READY]
         self.hung_since |= {alive[index]: self.clock for index in indices}
         return self
@@ -154,7 +154,7 @@ def test_a_hung_replica_goes_and_what_the_load_needs_comes_without_anything_else
     fleet = cluster()
     before, size = names_of(fleet), fleet.replicas()
     assert size >= 4
-    fleet.hang(1)
+    fleet.stall(1)
     (hung,) = fleet.hung_since
     fleet.run(KNOWN_SECONDS)
     assert before - names_of(fleet) == {hung}
@@ -170,14 +170,14 @@ def test_a_hung_replica_goes_and_what_the_load_needs_comes_without_anything_else
 def test_without_the_signal_requests_are_lost_for_ever() -> None:
     fleet = cluster()
     fleet.hidden = frozenset(names_of(fleet))
-    fleet.hang(1).run(300)
+    fleet.stall(1).run(300)
     assert fleet.kept(760, 900) < 0.9
 
 
 def test_the_only_replica_is_kept_until_another_serves() -> None:
     fleet = cluster(2.0)
     (only,) = names_of(fleet)
-    fleet.hang(0).run(KNOWN_SECONDS)
+    fleet.stall(0).run(KNOWN_SECONDS)
     assert only in names_of(fleet)
     assert fleet.replicas() == 2
     assert condition(fleet.last(), "Ready") == (False, "EngineHung")
@@ -189,7 +189,7 @@ def test_the_only_replica_is_kept_until_another_serves() -> None:
 
 def test_the_minimum_holds_while_a_hung_replica_is_replaced() -> None:
     fleet = cluster(2.0, CHAT.with_replicas_between(3, 5))
-    fleet.hang(0)
+    fleet.stall(0)
     (hung,) = fleet.hung_since
     for _ in range(60):
         fleet.run(5)
@@ -201,24 +201,24 @@ def test_the_minimum_holds_while_a_hung_replica_is_replaced() -> None:
 def test_at_the_maximum_a_hung_replica_makes_room_for_its_successor() -> None:
     fleet = cluster(14.0, CHAT.with_replicas_between(1, 4))
     assert fleet.replicas() == 4
-    fleet.hang(2).run(200)
+    fleet.stall(2).run(200)
     assert not names_of(fleet) & fleet.hung_since.keys()
     assert fleet.replicas() == 4
 
 
 def test_where_the_minimum_is_the_maximum_a_hung_replica_makes_room_all_the_same_and_the_only_one_stays() -> None:
     fleet = cluster(9.0, CHAT.with_replicas_between(4, 4))
-    fleet.hang(2).run(200)
+    fleet.stall(2).run(200)
     assert not names_of(fleet) & fleet.hung_since.keys()
     assert fleet.replicas() == 4
-    alone = cluster(2.0, CHAT.with_replicas_between(1, 1)).hang(0).run(200)
+    alone = cluster(2.0, CHAT.with_replicas_between(1, 1)).stall(0).run(200)
     assert names_of(alone) == alone.hung_since.keys()
 
 
 def test_where_all_hang_at_once_everything_stays_and_says_so() -> None:
     fleet = cluster()
     size = fleet.replicas()
-    fleet.hang(*range(len(names_of(fleet)))).run(KNOWN_SECONDS + 300.0)
+    fleet.stall(*range(len(names_of(fleet)))).run(KNOWN_SECONDS + 300.0)
     assert fleet.replicas() >= size
     assert names_of(fleet) >= fleet.hung_since.keys()
     assert condition(fleet.last(), "Ready") == (None, "EngineHung")
@@ -226,7 +226,7 @@ def test_where_all_hang_at_once_everything_stays_and_says_so() -> None:
 
 @pytest.mark.parametrize("of", [CHAT.pinned_to(4), CHAT.recommending().with_replicas_between(4, 8)])
 def test_people_who_hold_the_size_are_told_the_name(of: ServiceBuilder) -> None:
-    fleet = cluster(9.0, of).hang(1).run(KNOWN_SECONDS)
+    fleet = cluster(9.0, of).stall(1).run(KNOWN_SECONDS)
     (hung,) = fleet.hung_since
     assert fleet.replicas() == 4
     assert hung in names_of(fleet)
@@ -235,7 +235,7 @@ def test_people_who_hold_the_size_are_told_the_name(of: ServiceBuilder) -> None:
 
 
 def test_nothing_is_removed_on_doubtful_metrics() -> None:
-    fleet = cluster().hang(1)
+    fleet = cluster().stall(1)
     fleet.sight = lambda second: SignalState.PARTIAL
     fleet.run(KNOWN_SECONDS + 100.0)
     assert names_of(fleet) >= fleet.hung_since.keys()
@@ -244,10 +244,10 @@ def test_nothing_is_removed_on_doubtful_metrics() -> None:
 def test_a_hang_teaches_nothing_about_what_a_replica_carries() -> None:
     fleet = cluster()
     fleet.sight = lambda second: SignalState.PARTIAL if second > 660.0 else SignalState.FRESH  # it must stay
-    fleet.hang(1).run(300)
+    fleet.stall(1).run(300)
     learned = fleet.memory.services[CHAT.spec.key].learned
-    assert learned.hangs.believed
-    assert learned.look.verdicts == Verdicts()
+    assert learned.stalls.believed
+    assert learned.evidence.verdicts == Verdicts()
 
 
 def test_a_flapping_engine_does_not_flap_the_size() -> None:
@@ -271,7 +271,7 @@ def test_beside_spot_those_without_a_node_go_only_where_a_hung_one_does(lost_on:
         hung, serving = (pods[:1], pods[1:]) if name == lost_on else ((), pods)
         return Group(name, size=ready + 1 + short, exists=True, ready=serving, ailing=hung, short=waiting)
 
-    pair = Beside("h100", 2, cost_per_hour=3.0)
+    pair = Pair("h100", 2, cost_per_hour=3.0)
     groups = part("h100-spot", 2, 1), part("h100", 1, 0)
     whole, left = together(groups, "h100-spot", pair)
     option = accelerator("h100-spot", spot=True)

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from holdfast.domain.cluster import Placement, Replica, ReplicaPhase
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Timing
-from holdfast.policy.estimate.flapping import Turns
+from holdfast.policy.estimate.flapping import Flapping
 from holdfast.policy.estimate.headroom import Headroom
 from holdfast.policy.estimate.slo_budget import Verdicts
 from holdfast.policy.estimate.traffic import judge
 from holdfast.policy.health.replicas import Group
-from holdfast.policy.health.stalled import Hang, Hangs
-from holdfast.policy.health.stragglers import LONGEST_QUIET_SECONDS, QUIET_SECONDS, Lag, watch_lag
+from holdfast.policy.health.stalled import Stall, Stalls
+from holdfast.policy.health.stragglers import LONGEST_QUIET_SECONDS, QUIET_SECONDS, Straggler, watch_straggler
 from holdfast.policy.memory import Learned
 from holdfast.policy.settings import PolicySettings
 from holdfast.policy.transition.sizes import decide_sizes
@@ -42,22 +42,22 @@ HALF_BLIND = [
 
 
 def look(
-    memory: Lag,
+    memory: Straggler,
     second: float,
     names: Sequence[str],
     pods: Sequence[Replica] = replicas(3),
     state: SignalState = SignalState.FRESH,
-    hangs: Hangs = Hangs(),  # noqa: B008  # nobody changes it
+    stalls: Stalls = Stalls(),  # noqa: B008  # nobody changes it
     **placement: object,
-) -> Lag:
+) -> Straggler:
     """What is remembered after one look at pods of which some are told to lag."""
     told = replace(traffic(5.0, seconds=INTERVAL_SECONDS, state=state), lagging=tuple(names))
     sizes = (Placement("h100", len(pods), **placement),)  # type: ignore[arg-type]
     seen = ServiceView(CHAT, told, tuple(pods), sizes).snapshot()
-    return watch_lag(memory, seen, hangs, judge(told), NOW + second, TIMING)
+    return watch_straggler(memory, seen, stalls, judge(told), NOW + second, TIMING)
 
 
-def watched(*looks: tuple[float, Sequence[str]], memory: Lag = Lag()) -> Lag:  # noqa: B008  # nobody changes it
+def watched(*looks: tuple[float, Sequence[str]], memory: Straggler = Straggler()) -> Straggler:  # noqa: B008  # nobody changes it
     """What is remembered after looks of (seconds, pods that are told to lag)."""
     for second, names in looks:
         memory = look(memory, second, names)
@@ -84,7 +84,7 @@ def test_a_share_in_time_that_recovers_ends_it_at_once_and_the_same_replica_may_
 
 @pytest.mark.parametrize("state", HALF_BLIND)
 def test_without_fresh_metrics_nobody_begins_to_lag_or_ceases(state: SignalState) -> None:
-    assert look(Lag(), 0, [FIRST], state=state) == Lag()
+    assert look(Straggler(), 0, [FIRST], state=state) == Straggler()
     begun = watched((0, [FIRST]))
     assert look(begun, 60, [FIRST], state=state) == begun
     assert look(watched(*lagged(FIRST)), 60, [], state=state).believed == {FIRST}
@@ -93,12 +93,12 @@ def test_without_fresh_metrics_nobody_begins_to_lag_or_ceases(state: SignalState
 @pytest.mark.parametrize("ready_at", [None, NOW - 120.0, NOW + 30.0])
 def test_a_replica_that_is_new_does_not_lag(ready_at: float | None) -> None:
     pods = [replace(pod, ready_at=ready_at) if pod.name == FIRST else pod for pod in replicas(3)]
-    assert look(Lag(), 0, [FIRST], pods) == Lag()
+    assert look(Straggler(), 0, [FIRST], pods) == Straggler()
 
 
 def test_the_only_replica_and_one_that_nobody_knows_do_not_lag() -> None:
-    assert look(Lag(), 0, [FIRST], replicas(1)) == Lag()
-    assert look(Lag(), 0, ["somebody", ""]) == Lag()
+    assert look(Straggler(), 0, [FIRST], replicas(1)) == Straggler()
+    assert look(Straggler(), 0, ["somebody", ""]) == Straggler()
 
 
 def test_one_that_is_not_ready_any_more_is_forgotten() -> None:
@@ -109,13 +109,13 @@ def test_one_that_is_not_ready_any_more_is_forgotten() -> None:
 
 @pytest.mark.parametrize("placement", [{"rolling_out": True}, {"batching_before": CHAT.spec.batching}])
 def test_nobody_lags_while_replicas_differ_by_design(placement: dict[str, object]) -> None:
-    assert look(Lag(), 0, [FIRST], **placement).name == ""
+    assert look(Straggler(), 0, [FIRST], **placement).name == ""
     assert look(watched(*lagged(FIRST)), 35, [FIRST], **placement).name == ""
 
 
 def test_nobody_lags_while_others_hang() -> None:
-    hangs = Hangs((Hang(SECOND, NOW - 90.0, True),))
-    assert look(watched(*lagged(FIRST)), 35, [FIRST], hangs=hangs).name == ""
+    stalls = Stalls((Stall(SECOND, NOW - 90.0, True),))
+    assert look(watched(*lagged(FIRST)), 35, [FIRST], stalls=stalls).name == ""
 
 
 def test_one_at_a_time_lags_and_no_other_for_ten_minutes() -> None:
@@ -127,7 +127,7 @@ def test_one_at_a_time_lags_and_no_other_for_ten_minutes() -> None:
 
 
 def test_what_a_replacement_does_not_end_is_replaced_ever_more_rarely() -> None:
-    memory, second, quiet = Lag(), 0.0, []
+    memory, second, quiet = Straggler(), 0.0, []
     for name in (FIRST, SECOND) * 5:
         memory = watched(*lagged(name, second), memory=memory)
         assert memory.believed == {name}
@@ -159,7 +159,7 @@ LOOKS = st.tuples(
 def test_whoever_lags_has_long_been_seen_so_and_comes_long_after_the_last(
     looks: list[tuple[float, set[str], SignalState]],
 ) -> None:
-    memory, second, seen_at, since, sure_at = Lag(), 0.0, -math.inf, dict[str, float](), dict[str, float]()
+    memory, second, seen_at, since, sure_at = Straggler(), 0.0, -math.inf, dict[str, float](), dict[str, float]()
     for passed, names, state in looks:
         second += passed
         if state is SignalState.FRESH:
@@ -214,7 +214,7 @@ def told(fleet: LaggingCluster) -> list[tuple[str, int]]:
 def test_where_the_others_carry_the_load_a_lagging_replica_goes_at_once_and_alone() -> None:
     fleet = cluster(14.0, then=5.0)
     before = names_of(fleet)
-    (laggard,) = fleet.hang(1).hung_since
+    (laggard,) = fleet.stall(1).hung_since
     fleet.run(KNOWN_SECONDS)
     assert before - names_of(fleet) == {laggard}
     assert told(fleet) == [("ScaleDown", len(before) - 1)]
@@ -223,7 +223,7 @@ def test_where_the_others_carry_the_load_a_lagging_replica_goes_at_once_and_alon
 def test_where_they_do_not_another_serves_first_and_the_objective_holds_again() -> None:
     fleet = cluster()
     before, size = names_of(fleet), fleet.replicas()
-    (laggard,) = fleet.hang(1).hung_since
+    (laggard,) = fleet.stall(1).hung_since
     fleet.run(KNOWN_SECONDS)
     assert laggard in names_of(fleet)
     assert condition(fleet.last(), "Ready") == (True, "EngineLagging")
@@ -236,14 +236,14 @@ def test_where_they_do_not_another_serves_first_and_the_objective_holds_again() 
 
 def test_at_the_maximum_a_lagging_replica_makes_room_for_its_successor() -> None:
     fleet = cluster(14.0, CHAT.with_replicas_between(1, 4))
-    fleet.hang(2).run(300)
+    fleet.stall(2).run(300)
     assert not names_of(fleet) & fleet.hung_since.keys()
     assert fleet.replicas() == 4
 
 
 def test_where_the_minimum_is_the_maximum_it_makes_room_for_its_successor_all_the_same() -> None:
     fleet = cluster(9.0, CHAT.with_replicas_between(4, 4))
-    (laggard,) = fleet.hang(1).hung_since
+    (laggard,) = fleet.stall(1).hung_since
     fleet.run(KNOWN_SECONDS)
     assert laggard not in names_of(fleet)
     assert told(fleet) == [("ScaleDown", 3)]
@@ -254,7 +254,7 @@ def test_where_its_successor_finds_no_node_it_goes_first_and_the_successor_comes
     fleet = cluster()
     before = fleet.replicas()
     fleet.gpus = {"h100": before}
-    (laggard,) = fleet.hang(1).hung_since
+    (laggard,) = fleet.stall(1).hung_since
     fleet.run(KNOWN_SECONDS + PolicySettings().provisioning_seconds)
     assert told(fleet) == [("ScaleUp", before + 1), ("ScaleDown", before - 1)]
     assert laggard not in names_of(fleet)
@@ -263,8 +263,8 @@ def test_where_its_successor_finds_no_node_it_goes_first_and_the_successor_comes
 
 def test_a_second_one_that_lags_stays_for_ten_minutes() -> None:
     fleet = cluster()
-    fleet.hang(1).run(300)
-    fleet.hang(1)
+    fleet.stall(1).run(300)
+    fleet.stall(1)
     second = (fleet.hung_since.keys() & names_of(fleet)).pop()
     fleet.run(100)
     remembered(fleet, learned=replace(fleet.memory.services[CHAT.spec.key].learned, headroom=Headroom(0.5, 0.5)))
@@ -279,7 +279,7 @@ def test_a_second_one_that_lags_stays_for_ten_minutes() -> None:
 def test_after_a_start_of_the_operator_nobody_lags_for_ten_minutes() -> None:
     fleet = cluster()
     fleet.restart_operator()
-    (laggard,) = fleet.hang(1).hung_since
+    (laggard,) = fleet.stall(1).hung_since
     fleet.run(QUIET_SECONDS)
     assert (laggard in names_of(fleet), told(fleet)) == (True, [])
     fleet.run(KNOWN_SECONDS + 50.0)
@@ -288,17 +288,17 @@ def test_after_a_start_of_the_operator_nobody_lags_for_ten_minutes() -> None:
 
 def test_a_replacement_is_no_turn_of_the_load() -> None:
     fleet = cluster()
-    before = Turns(rising=False, lowered_rps=14.0)
-    remembered(fleet, turns=before)
-    fleet.hang(1).run(KNOWN_SECONDS + 100.0)
+    before = Flapping(rising=False, lowered_rps=14.0)
+    remembered(fleet, flapping=before)
+    fleet.stall(1).run(KNOWN_SECONDS + 100.0)
     assert [action for action, _ in told(fleet)] == ["ScaleUp", "ScaleDown"]
-    assert fleet.memory.services[CHAT.spec.key].turns == before
+    assert fleet.memory.services[CHAT.spec.key].flapping == before
 
 
 def test_a_replica_that_recovers_before_its_successor_serves_stays() -> None:
     fleet = cluster()
     before = names_of(fleet)
-    fleet.hang(1).run(KNOWN_SECONDS - 10.0)
+    fleet.stall(1).run(KNOWN_SECONDS - 10.0)
     fleet.hung_since = {}
     fleet.run(200)
     assert [action for action, _ in told(fleet)] == ["ScaleUp"]
@@ -307,7 +307,7 @@ def test_a_replica_that_recovers_before_its_successor_serves_stays() -> None:
 
 @pytest.mark.parametrize("state", [SignalState.PARTIAL, SignalState.STALE])
 def test_nothing_moves_on_doubtful_metrics(state: SignalState) -> None:
-    fleet = cluster().hang(1)
+    fleet = cluster().stall(1)
     fleet.sight = lambda second: state
     fleet.run(KNOWN_SECONDS + 100.0)
     assert told(fleet) == []
@@ -316,7 +316,7 @@ def test_nothing_moves_on_doubtful_metrics(state: SignalState) -> None:
 
 @pytest.mark.parametrize("of", [CHAT.pinned_to(4), CHAT.recommending().with_replicas_between(4, 8)])
 def test_people_who_hold_the_size_are_told_the_name(of: ServiceBuilder) -> None:
-    fleet = cluster(9.0, of).hang(1).run(KNOWN_SECONDS)
+    fleet = cluster(9.0, of).stall(1).run(KNOWN_SECONDS)
     (laggard,) = fleet.hung_since
     message = next(c.message for c in fleet.last().conditions if c.type == "Ready")
     assert laggard in names_of(fleet)
@@ -326,22 +326,22 @@ def test_people_who_hold_the_size_are_told_the_name(of: ServiceBuilder) -> None:
 def test_a_lag_teaches_nothing_about_what_a_replica_carries() -> None:
     fleet = cluster(9.0, CHAT.pinned_to(4))
     before = fleet.memory.services[CHAT.spec.key].learned
-    fleet.hang(1).run(400)
+    fleet.stall(1).run(400)
     learned = fleet.memory.services[CHAT.spec.key].learned
-    assert learned.lag.sure
-    assert learned.look.verdicts == Verdicts()
+    assert learned.straggler.sure
+    assert learned.evidence.verdicts == Verdicts()
     assert [belief.slowness for belief in learned.capacity.beliefs] == [b.slowness for b in before.capacity.beliefs]
 
 
 def test_nobody_to_be_seen_lags_in_an_empty_snapshot() -> None:
     empty = no_traffic(SignalState.ABSENT)
     seen: ServiceSnapshot = ServiceView(CHAT, empty).snapshot()
-    assert watch_lag(Lag(), seen, Hangs(), judge(empty), NOW, TIMING) == Lag()
+    assert watch_straggler(Straggler(), seen, Stalls(), judge(empty), NOW, TIMING) == Straggler()
 
 
 def test_what_a_lagging_replica_holds_spares_it_nothing() -> None:
     fleet = cluster()
-    (laggard,) = fleet.hang(1).hung_since
+    (laggard,) = fleet.stall(1).hung_since
     fleet.run(300)
     lagging = [decision.verdict for _, decision in fleet.decisions if decision.verdict.reason == "EngineLagging"]
     (target,) = lagging[-1].targets
@@ -355,7 +355,7 @@ def test_on_an_accelerator_that_is_being_left_it_stays_as_the_others_do_until_ne
     laggard, *others = replicas(4, on="l40s")
     old = Group("l40s", size=4, exists=True, ready=tuple(others), ailing=(laggard,))
     new = Group("h100", size=2, exists=True, starting=replicas(2, ReplicaPhase.STARTING))
-    learned = Learned(lead_seconds=45.0, lag=Lag(laggard.name, NOW - 60.0, True, laggard.name, NOW))
+    learned = Learned(lead_seconds=45.0, straggler=Straggler(laggard.name, NOW - 60.0, True, laggard.name, NOW))
     seen = judge(traffic(5.0, state=state))
     leaving = view(group=new, others=(old,), groups=(new, old), learned=learned, seen=seen, starting=True)
     kept = {target.accelerator: target.replicas for target in decide_sizes(leaving).targets}

@@ -13,7 +13,7 @@ from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.replica_capacity import Capacity, believe
 from holdfast.policy.estimate.traffic import judge
 from holdfast.policy.explain.candidates import candidates
-from holdfast.policy.health.backoff import Setback, Setbacks, watch_setbacks
+from holdfast.policy.health.backoff import Backoff, Backoffs, watch_backoffs
 from holdfast.policy.health.replicas import Group, group_replicas
 from holdfast.policy.placement.choice import Choice, choose
 from holdfast.policy.placement.node_inventory import Inventory
@@ -24,7 +24,7 @@ from tests.policy.fluid import FixedRates
 
 SETTINGS = PolicySettings()
 FAST, SLOW = accelerator("fast", cost_per_gpu_hour=4.0), accelerator("slow", cost_per_gpu_hour=1.0)
-OUT = Setback("fast", NOW + 600.0, 600.0, Reason.INSUFFICIENT_GPUS, "0/4 nodes are available")
+OUT = Backoff("fast", NOW + 600.0, 600.0, Reason.INSUFFICIENT_GPUS, "0/4 nodes are available")
 
 
 def considered(
@@ -32,7 +32,7 @@ def considered(
     rates: dict[str, float] | None = None,
     demand: float | None = 10.0,
     nodes: tuple[NodeOffer, ...] = (),
-    setbacks: Setbacks | None = None,
+    backoffs: Backoffs | None = None,
     groups: tuple[Group, ...] = (),
     most: int = 20,
     least: int = 1,
@@ -42,7 +42,7 @@ def considered(
     spec = (builder if dollars is None else builder.costing_at_most(dollars)).spec
     model = FixedRates(rates or {"fast": 5.0, "slow": 2.0})
     beliefs = believe(Capacity(), spec, Lengths(), judge(traffic(1.0)), model).beliefs
-    return spec, describe_options(spec, beliefs, groups, setbacks or Setbacks(), Inventory(nodes), demand, 1, NOW)
+    return spec, describe_options(spec, beliefs, groups, backoffs or Backoffs(), Inventory(nodes), demand, 1, NOW)
 
 
 def taken(
@@ -64,7 +64,7 @@ def test_without_costs_the_order_of_the_list_is_the_preference() -> None:
 
 def test_what_cannot_meet_the_objectives_or_cannot_be_had_comes_last() -> None:
     assert taken(FAST, SLOW, rates={"fast": 5.0, "slow": 0.0}) == "fast"
-    assert taken(SLOW, FAST, setbacks=Setbacks((replace(OUT, accelerator="slow"),))) == "fast"
+    assert taken(SLOW, FAST, backoffs=Backoffs((replace(OUT, accelerator="slow"),))) == "fast"
     assert taken(FAST, replace(SLOW, max_replicas=2)) == "fast"
     full = (node("a", 2, used=2), node("b", 8, resource="fast.com/gpu"))
     assert taken(replace(FAST, resource="fast.com/gpu"), SLOW, nodes=full) == "fast"
@@ -129,11 +129,11 @@ def test_a_restarted_operator_stays_on_what_runs() -> None:
     assert taken(FAST, SLOW, groups=(Group("fast", size=2, exists=True),)) == "fast"
 
 
-def short_of(name: str, size: int, ready: int) -> tuple[tuple[Group, ...], Setbacks]:
+def short_of(name: str, size: int, ready: int) -> tuple[tuple[Group, ...], Backoffs]:
     """Some of the replicas serve, the others found no node."""
     pods = replicas(size, on=name)
     group = Group(name, size=size, exists=True, ready=pods[:ready], short=pods[ready:])
-    return (group,), Setbacks((replace(OUT, accelerator=name),))
+    return (group,), Backoffs((replace(OUT, accelerator=name),))
 
 
 @pytest.mark.parametrize(
@@ -143,24 +143,24 @@ def short_of(name: str, size: int, ready: int) -> tuple[tuple[Group, ...], Setba
 def test_one_that_lacks_room_for_more_is_left_only_for_one_that_serves_more(
     ready: int, elsewhere: int, expected: str
 ) -> None:
-    groups, setbacks = short_of("slow", 5, ready)
+    groups, backoffs = short_of("slow", 5, ready)
     nodes = (node("b", 8, used=8 - elsewhere, resource="fast.com/gpu"),)
     fast = replace(FAST, resource="fast.com/gpu")
     known = Choice("slow")
-    assert taken(SLOW, fast, demand=8.5, nodes=nodes, groups=groups, setbacks=setbacks, memory=known) == expected
+    assert taken(SLOW, fast, demand=8.5, nodes=nodes, groups=groups, backoffs=backoffs, memory=known) == expected
 
 
 def test_one_that_lacks_room_for_more_and_carries_the_demand_is_not_hindered() -> None:
-    groups, setbacks = short_of("slow", 6, 5)
-    _, found = considered(SLOW, FAST, groups=groups, setbacks=setbacks)
+    groups, backoffs = short_of("slow", 6, 5)
+    _, found = considered(SLOW, FAST, groups=groups, backoffs=backoffs)
     assert not any(any(option.hindrance) for option in found)
 
 
 def test_one_that_lacks_room_for_more_is_not_asked_for_more_to_save_money() -> None:
     """Both carry a part of the demand, as where spot nodes and regular ones serve beside each other."""
     groups = tuple(Group(n, size=3, exists=True, ready=replicas(2, on=n), short=replicas(1)) for n in ("fast", "slow"))
-    setbacks = Setbacks((OUT, replace(OUT, accelerator="slow")))
-    spec, found = considered(FAST, SLOW, groups=groups, setbacks=setbacks, rates={"fast": 2.0, "slow": 2.0})
+    backoffs = Backoffs((OUT, replace(OUT, accelerator="slow")))
+    spec, found = considered(FAST, SLOW, groups=groups, backoffs=backoffs, rates={"fast": 2.0, "slow": 2.0})
     choice = Choice("fast")
     for second in range(0, 600, 5):
         choice = choose(choice, spec, found, groups, 75.0, NOW + second)
@@ -168,8 +168,8 @@ def test_one_that_lacks_room_for_more_is_not_asked_for_more_to_save_money() -> N
 
 
 def test_one_of_which_nothing_serves_and_no_more_can_be_had_is_hindered() -> None:
-    groups, setbacks = short_of("slow", 5, 0)
-    assert taken(SLOW, FAST, groups=groups, setbacks=setbacks, memory=Choice("slow")) == "fast"
+    groups, backoffs = short_of("slow", 5, 0)
+    assert taken(SLOW, FAST, groups=groups, backoffs=backoffs, memory=Choice("slow")) == "fast"
 
 
 NONE = replace(FAST, name="none", max_replicas=0)
@@ -178,13 +178,13 @@ WITH_ONE = {"fast": 5.0, "slow": 2.0, "none": 9.0, "one": 9.0}
 
 
 def test_one_that_may_have_no_replica_is_not_even_taken_where_the_others_are_out() -> None:
-    assert taken(NONE, FAST, SLOW, rates=WITH_ONE, setbacks=Setbacks((OUT,))) == "slow"
-    assert taken(NONE, FAST, rates=WITH_ONE, setbacks=Setbacks((OUT,))) == "fast"
+    assert taken(NONE, FAST, SLOW, rates=WITH_ONE, backoffs=Backoffs((OUT,))) == "slow"
+    assert taken(NONE, FAST, rates=WITH_ONE, backoffs=Backoffs((OUT,))) == "fast"
     assert taken(NONE, FAST, rates=WITH_ONE | {"fast": 0.0}) == "fast"
 
 
 def test_one_that_the_budget_pays_no_replica_of_is_not_even_taken_where_the_others_are_out() -> None:
-    assert taken(SLOW, FAST, dollars=3.0, setbacks=Setbacks((replace(OUT, accelerator="slow"),))) == "slow"
+    assert taken(SLOW, FAST, dollars=3.0, backoffs=Backoffs((replace(OUT, accelerator="slow"),))) == "slow"
 
 
 @pytest.mark.parametrize("demand", [None, 0.0, 1.0, 100.0])
@@ -196,7 +196,7 @@ def test_one_that_may_have_fewer_than_there_must_be_is_left_for_one_that_may_hav
 
 
 def test_one_that_may_have_fewer_than_there_must_be_serves_while_the_others_are_out() -> None:
-    assert taken(ONE, FAST, least=2, rates=WITH_ONE, setbacks=Setbacks((OUT,))) == "one"
+    assert taken(ONE, FAST, least=2, rates=WITH_ONE, backoffs=Backoffs((OUT,))) == "one"
 
 
 def test_bounds_that_leave_too_few_replicas_are_named() -> None:
@@ -220,7 +220,7 @@ def test_every_accelerator_that_lost_says_why() -> None:
     full = replace(SLOW, name="full", max_replicas=1)
     bad = accelerator("bad", cost_per_gpu_hour=0.1)
     _, found = considered(
-        FAST, SLOW, full, bad, rates={"fast": 5.0, "slow": 2.0, "full": 2.0, "bad": 0.0}, setbacks=Setbacks((OUT,))
+        FAST, SLOW, full, bad, rates={"fast": 5.0, "slow": 2.0, "full": 2.0, "bad": 0.0}, backoffs=Backoffs((OUT,))
     )
     lost = {candidate.accelerator: candidate.lost_because for candidate in candidates(found, "slow", 0.99)}
     assert lost["slow"] == ""
@@ -238,44 +238,44 @@ def failing(since: float = 100.0) -> tuple[Replica, ...]:
 
 
 def test_failing_replicas_are_given_a_minute_through_all_their_restarts() -> None:
-    memory, starting = Setbacks(), replicas(1, ReplicaPhase.STARTING, age=100.0)
+    memory, starting = Backoffs(), replicas(1, ReplicaPhase.STARTING, age=100.0)
     for second, pods in ((0, failing()), (20, starting), (40, failing()), (55, starting)):
-        memory = watch_setbacks(memory, group(pods), NOW + second, SETTINGS)
+        memory = watch_backoffs(memory, group(pods), NOW + second, SETTINGS)
         assert memory.past == ()
-    memory = watch_setbacks(memory, group(failing()), NOW + 65.0, SETTINGS)
-    assert memory.active("h100", NOW + 70.0) == Setback(
+    memory = watch_backoffs(memory, group(failing()), NOW + 65.0, SETTINGS)
+    assert memory.active("h100", NOW + 70.0) == Backoff(
         "h100", NOW + 665.0, 600.0, Reason.ENGINE_FAILING, "CrashLoopBackOff: CUDA error"
     )
 
 
 def test_a_failing_replica_beside_ready_ones_says_nothing_about_the_accelerator() -> None:
-    memory = Setbacks()
+    memory = Backoffs()
     for second in range(0, 300, 5):
-        memory = watch_setbacks(memory, group(failing() + replicas(2)), NOW + second, SETTINGS)
+        memory = watch_backoffs(memory, group(failing() + replicas(2)), NOW + second, SETTINGS)
     assert memory.past == ()
 
 
 def test_setbacks_double_up_to_a_bound_and_one_success_clears_them() -> None:
-    memory, now, delays = Setbacks(), NOW, []
+    memory, now, delays = Backoffs(), NOW, []
     short = replicas(1, ReplicaPhase.UNSCHEDULABLE, age=400.0)
     for _ in range(9):
-        memory = watch_setbacks(memory, group(short, now), now, SETTINGS)
+        memory = watch_backoffs(memory, group(short, now), now, SETTINGS)
         delays.append(memory.past[0].delay_seconds)
         now = memory.past[0].until
     assert delays[:4] == [600.0, 1200.0, 2400.0, 4800.0]
     assert delays[-1] == SETTINGS.longest_retry_seconds
-    assert watch_setbacks(memory, group(replicas(1)), now, SETTINGS) == Setbacks()
+    assert watch_backoffs(memory, group(replicas(1)), now, SETTINGS) == Backoffs()
 
 
 def test_an_image_that_cannot_be_pulled_is_called_by_its_name() -> None:
     pods = replicas(1, ReplicaPhase.FAILING, reason="ImagePullBackOff", detail="not found")
-    memory = watch_setbacks(Setbacks(), group(pods), NOW, SETTINGS)
-    memory = watch_setbacks(memory, group(pods), NOW + 61.0, SETTINGS)
+    memory = watch_backoffs(Backoffs(), group(pods), NOW, SETTINGS)
+    memory = watch_backoffs(memory, group(pods), NOW + 61.0, SETTINGS)
     assert memory.past[0].reason is Reason.IMAGE_PULL_FAILING
 
 
 LEFT = replace(OUT, accelerator="slow", reason=Reason.CAPACITY_LIMITED)
-KNOWN = Setbacks((OUT, LEFT), (("fast", NOW), ("slow", NOW)), (("fast", 2),))
+KNOWN = Backoffs((OUT, LEFT), (("fast", NOW), ("slow", NOW)), (("fast", 2),))
 
 
 @pytest.mark.parametrize(
@@ -305,10 +305,10 @@ def test_an_edit_of_bounds_and_prices_forgets_no_shortage(edited: ServiceSpec) -
 def test_an_edit_of_its_pods_or_a_lower_maximum_gives_an_accelerator_another_chance(other: AcceleratorOption) -> None:
     before = service().with_accelerators(FAST, SLOW).spec
     edited = service().with_accelerators(other, SLOW).spec
-    assert KNOWN.after_edit(before, edited) == Setbacks((), (("slow", NOW),))
+    assert KNOWN.after_edit(before, edited) == Backoffs((), (("slow", NOW),))
 
 
 def test_a_lower_maximum_gives_all_accelerators_another_chance() -> None:
     before = service().with_accelerators(FAST, SLOW).with_replicas_between(1, 8).spec
-    assert KNOWN.after_edit(before, replace(before, max_replicas=4)) == Setbacks()
-    assert KNOWN.after_edit(before, replace(before, max_replicas=9)) != Setbacks()
+    assert KNOWN.after_edit(before, replace(before, max_replicas=4)) == Backoffs()
+    assert KNOWN.after_edit(before, replace(before, max_replicas=9)) != Backoffs()

@@ -14,13 +14,13 @@ from holdfast.domain.cluster import Placement, Replica, ReplicaPhase
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.service import AcceleratorOption, ServiceKey
 from holdfast.domain.signals import SignalState
-from holdfast.policy.allocation.capacity_pool import pools_of
-from holdfast.policy.capacity_request import Claim
+from holdfast.policy.allocation.capacity_pool import capacity_pools
+from holdfast.policy.capacity_request import CapacityRequest
 from holdfast.policy.decide import decide
 from holdfast.policy.estimate.hardware import same_hardware
 from holdfast.policy.memory import Memory
 from holdfast.policy.placement.node_inventory import Inventory
-from holdfast.policy.placement.on_demand_pair import Beside
+from holdfast.policy.placement.on_demand_pair import Pair
 from holdfast.policy.settings import PolicySettings
 from tests.builders import ServiceBuilder, ServiceView, a_snapshot, accelerator, node, replicas, service, traffic
 from tests.builders import sizes as decided
@@ -79,7 +79,7 @@ def test_hardware_is_the_same_by_resource_count_and_gpu(
 
 
 def test_a_share_is_never_more_than_there_is_and_comes_after_the_first() -> None:
-    floor, left = Beside("h100", 2), Beside("h100-spot", 3, first=2)
+    floor, left = Pair("h100", 2), Pair("h100-spot", 3, first=2)
     assert [floor.share(size) for size in (0, 1, 2, 9)] == [0, 1, 2, 2]
     assert [left.share(size) for size in (0, 2, 3, 9)] == [0, 0, 1, 3]
 
@@ -220,10 +220,13 @@ def test_the_budget_pays_for_the_floor_first() -> None:
 
 
 def test_gpus_that_serve_beside_spot_are_nobody_elses() -> None:
-    held = Claim(ServiceKey("prod", "chat"), SPOT_NODES, 2, 0, 4.0, 8.0, beside=((ON_DEMAND_NODES, 2),))
-    other = Claim(ServiceKey("prod", "batch"), ON_DEMAND_NODES, 8, 1, 4.0, 32.0, priority=9)
+    held = CapacityRequest(ServiceKey("prod", "chat"), SPOT_NODES, 2, 0, 4.0, 8.0, paired=((ON_DEMAND_NODES, 2),))
+    other = CapacityRequest(ServiceKey("prod", "batch"), ON_DEMAND_NODES, 8, 1, 4.0, 32.0, priority=9)
     inventory = Inventory((node("a", 4, kind="h100-spot"), node("b", 4, kind="h100")))
-    pools = {tuple(claim.key.name for claim in pool.claims): pool.gpus for pool in pools_of([held, other], inventory)}
+    pools = {
+        tuple(request.key.name for request in pool.requests): pool.gpus
+        for pool in capacity_pools([held, other], inventory)
+    }
     assert pools == {("chat",): 4, ("batch",): 2}
 
 
@@ -319,7 +322,7 @@ def test_once_what_was_decided_is_there_it_comes_to_rest(state: State) -> None:
 def test_regular_replicas_are_monotone_in_size_and_floor(size: int, more: int, floor: int, left: int) -> None:
     def regular(size: int, floor: int) -> tuple[int, int]:
         """While spot is chosen, and while it is not."""
-        return Beside("h100", floor).share(size), size - Beside("h100-spot", left, floor).share(size)
+        return Pair("h100", floor).share(size), size - Pair("h100-spot", left, floor).share(size)
 
     for bigger in (regular(size + more, floor), regular(size, floor + more)):
         assert all(after >= before for before, after in zip(regular(size, floor), bigger, strict=True))

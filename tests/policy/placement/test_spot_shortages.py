@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.service import AcceleratorOption, ServiceKey
-from holdfast.policy.allocation.capacity_pool import pools_of
-from holdfast.policy.capacity_request import Claim
+from holdfast.policy.allocation.capacity_pool import capacity_pools
+from holdfast.policy.capacity_request import CapacityRequest
 from holdfast.policy.decide import decide
-from holdfast.policy.health.backoff import Setbacks
+from holdfast.policy.health.backoff import Backoffs
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.memory import Memory
 from holdfast.policy.placement.node_inventory import Inventory
-from holdfast.policy.placement.on_demand_pair import Beside, affordable, beside
+from holdfast.policy.placement.on_demand_pair import Pair, affordable, pair_of
 from holdfast.policy.settings import PolicySettings
 from holdfast.policy.sizing.guards import Proposal, within_the_accelerators_maximum
 from tests.builders import ServiceBuilder, ServiceView, a_snapshot, accelerator, node, replicas, service, sizes, traffic
@@ -98,7 +98,7 @@ def keeper(reserved: int) -> str:
     spec = CHAT.with_accelerators(SPOT, one, other).with_on_demand(3).spec
     groups = (Group("h100", size=3, exists=True, ready=replicas(2), short=replicas(1)),)
     inventory = Inventory((node("a", 2, used=2, kind="a"), node("b", reserved, kind="b")))
-    found = beside(spec, SPOT, groups, Setbacks((replace(OUT, accelerator="h100"),)), inventory, OUT.until - 1.0)
+    found = pair_of(spec, SPOT, groups, Backoffs((replace(OUT, accelerator="h100"),)), inventory, OUT.until - 1.0)
     assert found is not None
     return found.accelerator
 
@@ -109,12 +109,12 @@ def test_the_floor_moves_only_to_where_more_of_it_finds_room() -> None:
 
 def test_only_the_accelerator_that_is_waited_for_is_short_for_others() -> None:
     spot, regular = (replace(o, node_selector=(("kind", o.name),)) for o in (SPOT, REGULAR))
-    chat = Claim(ServiceKey("prod", "chat"), spot, 4, 0, 4.0, 8.0, short=True, beside=((regular, 2),))
-    batch = Claim(ServiceKey("prod", "batch"), regular, 8, 1, 4.0, 32.0)
+    chat = CapacityRequest(ServiceKey("prod", "chat"), spot, 4, 0, 4.0, 8.0, short=True, paired=((regular, 2),))
+    batch = CapacityRequest(ServiceKey("prod", "batch"), regular, 8, 1, 4.0, 32.0)
     inventory = Inventory((node("a", 2, kind="h100-spot"), node("b", 4, kind="h100")))
     for waits in (False, True):
-        pools = pools_of([replace(chat, waits=waits), batch], inventory)
-        assert [pool.waits for pool in pools if batch in pool.claims] == [waits]
+        pools = capacity_pools([replace(chat, waits=waits), batch], inventory)
+        assert [pool.waits for pool in pools if batch in pool.requests] == [waits]
 
 
 # -- scaling.max and the budget
@@ -144,11 +144,11 @@ def test_a_floor_that_is_raised_breaks_no_budget_on_the_way() -> None:
 
 
 prices = st.sampled_from([0.0, 0.5, 1.0, 2.8, 3.0])
-pairs = st.builds(Beside, st.just("other"), st.integers(0, 6), st.integers(0, 6), prices)
+pairs = st.builds(Pair, st.just("other"), st.integers(0, 6), st.integers(0, 6), prices)
 
 
 @given(pair=pairs, cost=prices, dollars=st.floats(-5.0, 60.0))
-def test_money_pays_for_so_many_of_both_and_for_no_more(pair: Beside, cost: float, dollars: float) -> None:
+def test_money_pays_for_so_many_of_both_and_for_no_more(pair: Pair, cost: float, dollars: float) -> None:
     def price(replicas: int) -> float:
         return cost * (replicas - pair.share(replicas)) + (pair.cost_per_hour or 0.0) * pair.share(replicas)
 
@@ -163,7 +163,7 @@ def test_money_pays_for_so_many_of_both_and_for_no_more(pair: Beside, cost: floa
 
 @given(pair=pairs, most=st.integers(0, 8), after=st.integers(0, 20))
 def test_the_maximum_of_an_accelerator_holds_beside_another_whatever_the_floor(
-    pair: Beside, most: int, after: int
+    pair: Pair, most: int, after: int
 ) -> None:
     seen = view(option=replace(REGULAR, max_replicas=most))
     seen = replace(seen, chosen=replace(seen.chosen, pair=pair))

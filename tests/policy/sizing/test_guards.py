@@ -10,12 +10,12 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action
 from holdfast.domain.signals import SignalState
 from holdfast.policy.estimate.demand import Peaks
-from holdfast.policy.estimate.flapping import Turns, remember_turn
+from holdfast.policy.estimate.flapping import Flapping, remember_change
 from holdfast.policy.estimate.forecast import Forecast
 from holdfast.policy.estimate.slo_budget import SloState
 from holdfast.policy.estimate.traffic import judge
 from holdfast.policy.health.replicas import Group
-from holdfast.policy.health.stalled import Hang, Hangs
+from holdfast.policy.health.stalled import Stall, Stalls
 from holdfast.policy.memory import Learned
 from holdfast.policy.sizing import guards
 from holdfast.policy.sizing.guards import GUARDS, Bound, Guard, Proposal, apply_guards
@@ -43,8 +43,8 @@ TABLE: list[tuple[Guard, View, int | None, int | None]] = [
     (guards.prediction_is_finite, view(forecast=Forecast(5.0, 5.0, math.inf, 5.0, 0.9, 45.0)), 4, 4),
     (guards.size_is_observed, view(group=UNOBSERVED), 4, 4),
     (guards.metrics_are_fresh, view(seen=STALE), 4, None),
-    (guards.most_replicas_move, view(learned=Learned(45.0, hangs=Hangs((Hang("a", NOW, True),)))), None, None),
-    (guards.most_replicas_move, view(learned=Learned(45.0, hangs=Hangs(doubted=True))), 4, None),
+    (guards.most_replicas_move, view(learned=Learned(45.0, stalls=Stalls((Stall("a", NOW, True),)))), None, None),
+    (guards.most_replicas_move, view(learned=Learned(45.0, stalls=Stalls(doubted=True))), 4, None),
     (guards.no_rollout_runs, view(group=ROLLING), 4, None),
     (guards.nothing_starts, view(starting=True), 4, None),
     (guards.nothing_burns, view(slo=BURNING), 4, None),
@@ -52,8 +52,8 @@ TABLE: list[tuple[Guard, View, int | None, int | None]] = [
     (guards.held_long_enough, view(peaks=Peaks(((NOW, 5.0),), NOW - 74.0)), 4, None),
     (guards.held_long_enough, view(peaks=Peaks(((NOW, 14.0),), NOW - 3600.0)), 3, None),
     (guards.held_long_enough, view(peaks=Peaks(((NOW, 99.0),), NOW - 3600.0)), 4, None),
-    (guards.direction_is_steady, view(turns=Turns(True, (NOW - 9.0, NOW - 5.0))), 4, None),
-    (guards.direction_is_steady, view(turns=Turns(True, (NOW - 99.0, NOW - 5.0))), None, None),
+    (guards.direction_is_steady, view(flapping=Flapping(True, (NOW - 9.0, NOW - 5.0))), 4, None),
+    (guards.direction_is_steady, view(flapping=Flapping(True, (NOW - 99.0, NOW - 5.0))), None, None),
     (guards.accelerators_can_be_had, view(group=SHORT), None, 4),
     (guards.within_the_budget, view(), None, None),
     (
@@ -105,10 +105,10 @@ def test_the_list_holds_every_guard_once() -> None:
     assert functions == set(names)
 
 
-def turned(*actions: tuple[float, Action, float]) -> Turns:
-    memory = Turns()
+def turned(*actions: tuple[float, Action, float]) -> Flapping:
+    memory = Flapping()
     for second, action, level in actions:
-        memory = remember_turn(memory, action, NOW + second, 45.0, level)
+        memory = remember_change(memory, action, NOW + second, 45.0, level)
     return memory
 
 
@@ -123,6 +123,6 @@ def test_only_changes_of_direction_count_as_turns() -> None:
 def test_letting_go_by_mistake_doubles_the_patience_and_real_load_ends_it() -> None:
     mistaken = turned((0, DOWNWARDS, 10.0), (60, UPWARDS, 10.5), (300, DOWNWARDS, 10.0), (400, UPWARDS, 10.0))
     assert mistaken.patience == 4.0
-    assert remember_turn(mistaken, DOWNWARDS, NOW + 900.0, 45.0, 10.0).patience == 4.0
+    assert remember_change(mistaken, DOWNWARDS, NOW + 900.0, 45.0, 10.0).patience == 4.0
     called = turned((0, DOWNWARDS, 10.0), (60, UPWARDS, 10.5), (300, DOWNWARDS, 10.0), (400, UPWARDS, 20.0))
     assert called.patience == 1.0

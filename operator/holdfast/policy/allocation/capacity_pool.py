@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from holdfast.domain.service import AcceleratorOption
 from holdfast.domain.value import value
-from holdfast.policy.capacity_request import Claim
+from holdfast.policy.capacity_request import CapacityRequest
 from holdfast.policy.placement.node_inventory import Inventory
 
 Place = tuple[str, frozenset[str]]
@@ -15,51 +15,51 @@ Place = tuple[str, frozenset[str]]
 
 
 @value
-class Pool:
+class CapacityPool:
     """Claims whose replicas find room on the same nodes only, and the GPUs that these have for them.
 
-    `kept` GPUs come on top as soon as services that are leaving have left. `beside` are taken by replicas that serve
+    `kept` GPUs come on top as soon as services that are leaving have left. `paired` are taken by replicas that serve
     beside those of another accelerator, whether they have them already or have waited for too long (`waits`).
     """
 
     gpus: int
-    claims: tuple[Claim, ...]
+    requests: tuple[CapacityRequest, ...]
     kept: int = 0
-    beside: int = 0
+    paired: int = 0
     waits: bool = False
 
     @property
     def wanted(self) -> int:
         """GPUs that all want together."""
-        return sum(claim.gpus(claim.want) for claim in self.claims)
+        return sum(request.gpus(request.want) for request in self.requests)
 
 
-def pools_of(claims: Iterable[Claim], inventory: Inventory) -> list[Pool]:
+def capacity_pools(requests: Iterable[CapacityRequest], inventory: Inventory) -> list[CapacityPool]:
     """Return a pool for each set of nodes that some claim may run on, and there for each size of replica.
 
     A wider pool holds the claims of the narrower ones inside it as well. Claims that no node matches are in none: nodes
     may be created for whoever asks.
     """
-    by_place: defaultdict[Place, list[Claim]] = defaultdict(list)
+    by_place: defaultdict[Place, list[CapacityRequest]] = defaultdict(list)
     kept: Counter[Place] = Counter()
-    beside: Counter[Place] = Counter()
+    paired: Counter[Place] = Counter()
     waiting: set[Place] = set()
-    for claim in claims:
-        by_place[_place(claim.option, inventory)].append(claim)
-        for held, of in ((kept, claim.kept), (beside, claim.beside)):
+    for request in requests:
+        by_place[_place(request.option, inventory)].append(request)
+        for held, of in ((kept, request.kept), (paired, request.paired)):
             for option, replicas in of:
                 held[_place(option, inventory)] += replicas * option.gpus_per_replica
-        waiting |= {_place(option, inventory) for option, _ in claim.beside if claim.waits}
+        waiting |= {_place(option, inventory) for option, _ in request.paired if request.waits}
     pools = []
     for place in sorted(filter(_has_nodes, by_place), key=lambda place: (place[0], sorted(place[1]))):
-        inside = tuple(claim for other in by_place if _is_inside(other, place) for claim in by_place[other])
+        inside = tuple(request for other in by_place if _is_inside(other, place) for request in by_place[other])
         left = sum(gpus for other, gpus in kept.items() if _is_inside(other, place))
-        taken = sum(gpus for other, gpus in beside.items() if _is_inside(other, place))
+        taken = sum(gpus for other, gpus in paired.items() if _is_inside(other, place))
         waits = any(_is_inside(other, place) for other in waiting)
-        pools.append(Pool(inventory.gpus(*place) - left - taken, inside, left, taken, waits))
-        for size in sorted({claim.option.gpus_per_replica for claim in inside} - {1}):
-            alike = tuple(claim for claim in inside if claim.option.gpus_per_replica == size)
-            pools.append(Pool(inventory.gpus(*place, size), alike))
+        pools.append(CapacityPool(inventory.gpus(*place) - left - taken, inside, left, taken, waits))
+        for size in sorted({request.option.gpus_per_replica for request in inside} - {1}):
+            alike = tuple(request for request in inside if request.option.gpus_per_replica == size)
+            pools.append(CapacityPool(inventory.gpus(*place, size), alike))
     return pools
 
 

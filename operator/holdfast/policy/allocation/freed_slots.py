@@ -12,7 +12,7 @@ from holdfast.policy.view import View
 
 
 @value
-class Places:
+class FreedSlots:
     """Replicas of the accelerators that are left: `kept` beside the next ones, or on places that those take one by one.
 
     Of these `staying` serve for now, and the others of the `freed` ones go. Beyond the goal `surplus` ones are kept.
@@ -25,7 +25,7 @@ class Places:
     handed: bool = False
 
 
-def places_of(view: View, stays: Mapping[AcceleratorOption, int], goal: int, placed: int) -> Places:
+def freed_slots(view: View, stays: Mapping[AcceleratorOption, int], goal: int, placed: int) -> FreedSlots:
     """Return whose places the next ones take: of those that stay for now as many as are to run in the end.
 
     However far a switch has come, it asks for the same: else what others are granted would change with it, and with
@@ -37,13 +37,13 @@ def places_of(view: View, stays: Mapping[AcceleratorOption, int], goal: int, pla
     handing = [group for group in groups if group.placed and _hands_over(view, group)]
     there = placed + sum(group.placed for group in handing)
     if not handing or (there < 2 <= view.spec.max_replicas):
-        return Places(tuple([part for part in leaving if part[1]]))
+        return FreedSlots(tuple([part for part in leaving if part[1]]))
     here = {group.accelerator: _here(view, group.accelerator) for group in handing}
     stay = {option.name: min(replicas, here.get(option.name, (0, 0))[0]) for option, replicas in leaving}
     staying = min(max(0, goal), sum(stay.values()))
     surplus = sum(stay.values()) - staying
     freed = sum(serving + draining for serving, draining in here.values()) - surplus
-    return Places(_less(leaving, stay, staying), staying, freed, surplus, handed=True)
+    return FreedSlots(_less(leaving, stay, staying), staying, freed, surplus, handed=True)
 
 
 def _less(
@@ -60,7 +60,7 @@ def _less(
 
 def _leaving(view: View, stays: Mapping[AcceleratorOption, int]) -> tuple[tuple[AcceleratorOption, int], ...]:
     """Return how many stay of each listed accelerator that is left, those included of which none does."""
-    names = {group.accelerator for group in view.others}.difference(view.beside)
+    names = {group.accelerator for group in view.others}.difference(view.paired)
     return tuple((option, stays.get(option, 0)) for option in view.spec.accelerators if option.name in names)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Set
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.service import AcceleratorOption
-from holdfast.policy.allocation.freed_slots import places_of
-from holdfast.policy.capacity_request import Claim, HandOver
+from holdfast.policy.allocation.freed_slots import freed_slots
+from holdfast.policy.capacity_request import CapacityRequest, MigrationProgress
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.placement.options import Option
 from holdfast.policy.sizing.proposal import Sizes
@@ -21,7 +21,7 @@ UNMADE = frozenset({Reason.APPLY_FAILED, Reason.NAME_CONFLICT, Reason.INVALID})
 """Why there may be no Deployment."""
 
 
-def claim_of(view: View, sizes: Sizes) -> Claim:
+def request_of(view: View, sizes: Sizes) -> CapacityRequest:
     """Return the claim that follows from the sizes a service would have if it were alone.
 
     scaling.min and the floors of schedules are promises to people: nobody is made to give those up, and where they do
@@ -36,15 +36,15 @@ def claim_of(view: View, sizes: Sizes) -> Claim:
     held = view.held_by_people
     want = _allowed(view, own, own.size if held else wanted.get(view.chosen.name, 0))
     parts = _stays(view, None if held else wanted)
-    beside = tuple(part for part in parts if part[0].name in view.beside)
-    others = sum(replicas for _, replicas in beside)
+    paired = tuple(part for part in parts if part[0].name in view.paired)
+    others = sum(replicas for _, replicas in paired)
     rate = chosen.rate_rps if math.isfinite(chosen.rate_rps) else 0.0
     placed = own.placed - own.draining
     goal = _held_goal(view, want + sum(replicas for _, replicas in parts)) if held else sizes.goal
-    places = places_of(view, dict(part for part in parts if part not in beside), goal, placed)
+    places = freed_slots(view, dict(part for part in parts if part not in paired), goal, placed)
     want = max(want, min(goal, want + places.staying))
     running = placed + min(places.freed, max(0, want - placed))
-    return Claim(
+    return CapacityRequest(
         key=view.spec.key,
         option=chosen.option,
         want=want,
@@ -55,10 +55,12 @@ def claim_of(view: View, sizes: Sizes) -> Claim:
         running=running,
         outside=min(want, outside),
         short=bool(own.short),
-        waits=any(view.part(name).short for name in view.beside),
+        waits=any(view.part(name).short for name in view.paired),
         kept=places.kept,
-        hands_over=HandOver(own.size, max(0, own.size - len(own.ready)), places.surplus) if places.handed else None,
-        beside=beside,
+        migration=MigrationProgress(own.size, max(0, own.size - len(own.ready)), places.surplus)
+        if places.handed
+        else None,
+        paired=paired,
         elsewhere=tuple(_elsewhere(view, option) for option in view.considered if _may_move(view, option)),
     )
 
@@ -71,14 +73,14 @@ def _held_goal(view: View, there: int) -> int:
 
 def _stays(view: View, wanted: Mapping[str, int] | None) -> tuple[tuple[AcceleratorOption, int], ...]:
     """Replicas on other accelerators of the spec, as wanted, or as they are where people hold the size."""
-    names = (*view.beside, *(group.accelerator for group in view.others))
+    names = (*view.paired, *(group.accelerator for group in view.others))
     if not names:
         return ()
     found: dict[str, int] = {}
     for name in names:
         part = view.part(name)
         replicas = part.size if wanted is None else wanted.get(name, 0)
-        found[name] = _allowed(view, part, replicas) if name in view.beside else replicas
+        found[name] = _allowed(view, part, replicas) if name in view.paired else replicas
     return tuple((option, found[option.name]) for option in view.spec.accelerators if found.get(option.name))
 
 
@@ -104,7 +106,7 @@ def _may_move(view: View, to: Option) -> bool:
     if any(to.hindrance) or not to.room.nodes or not math.isfinite(to.belief.rate_rps):
         return False
     known = view.seen.fresh and view.demand_rps is not None and math.isfinite(view.demand_rps)
-    moving = view.switching or view.held_by_people or view.asleep or view.learned.hangs.doubted
+    moving = view.switching or view.held_by_people or view.asleep or view.learned.stalls.doubted
     refused = _has_problem(view, REFUSALS)
     settled = all(group.observed and not group.rolling_out for group in view.groups)
     alone = view.ready > 0 and view.spec.max_replicas < 2  # it would have to go before another comes
@@ -118,9 +120,9 @@ def _affordable(view: View, to: Option) -> bool:
     return limit is None or more is None or now is None or view.group.size * now + more <= limit
 
 
-def _elsewhere(view: View, to: Option) -> Claim:
+def _elsewhere(view: View, to: Option) -> CapacityRequest:
     """The service on another accelerator."""
-    return Claim(
+    return CapacityRequest(
         key=view.spec.key,
         option=to.belief.option,
         want=to.replicas,
@@ -131,14 +133,14 @@ def _elsewhere(view: View, to: Option) -> Claim:
     )
 
 
-def _least(view: View, running: int, beside: int, freed: int) -> int:
-    left = sum(group.size for group in view.others if group.accelerator not in view.beside)
-    least = max(0, view.least.replicas - beside - max(0, left - freed))
+def _least(view: View, running: int, paired: int, freed: int) -> int:
+    left = sum(group.size for group in view.others if group.accelerator not in view.paired)
+    least = max(0, view.least.replicas - paired - max(0, left - freed))
     if not view.chosen.belief.option.spot and not view.asleep:
         least = max(least, view.spec.min_on_demand)
     if not all(group.observed and not group.rolling_out for group in view.groups):
         return max(least, view.own.baseline)
-    return least if view.seen.fresh and not view.learned.hangs.doubted else max(least, running)
+    return least if view.seen.fresh and not view.learned.stalls.doubted else max(least, running)
 
 
 def _useful_rps(view: View, rate: float, want: int) -> float:

@@ -138,7 +138,7 @@ class Batching:
 
 
 @value
-class Step:
+class NextLimits:
     """What follows: limits for the Deployment, on trial while `before` says what they replace, and what to tell."""
 
     limits: BatchingLimits
@@ -147,11 +147,11 @@ class Step:
     message: str = ""
 
 
-def step(memory: Batching, seen: Situation) -> tuple[Batching, Step]:
+def step(memory: Batching, seen: Situation) -> tuple[Batching, NextLimits]:
     """Go on with a trial, begin one, or leave everything as it is."""
     if memory.ending is not None and memory.ending[0] == seen.accelerator:
         if (seen.limits, seen.before) != (memory.ending[1], None):
-            return memory, Step(memory.ending[1])
+            return memory, NextLimits(memory.ending[1])
         memory = replace(memory, ending=None)
     trial = memory.trial if memory.trial and memory.trial.accelerator == seen.accelerator else None
     if seen.before is not None and (trial is None or trial.after != seen.limits):
@@ -160,7 +160,7 @@ def step(memory: Batching, seen: Situation) -> tuple[Batching, Step]:
     if trial is not None:
         return _go_on(replace(memory, trial=trial), trial, seen)
     if not seen.free:
-        return _without(memory), Step(seen.limits)
+        return _without(memory), NextLimits(seen.limits)
     return _begin(memory if memory.trial is None else replace(memory, trial=None), seen)
 
 
@@ -169,8 +169,8 @@ def _without(memory: Batching) -> Batching:
     return memory if memory.trial is None and memory.better is None else replace(memory, trial=None, better=None)
 
 
-def _begin(memory: Batching, seen: Situation) -> tuple[Batching, Step]:
-    wanted, stay = seen.wanted, Step(seen.limits)
+def _begin(memory: Batching, seen: Situation) -> tuple[Batching, NextLimits]:
+    wanted, stay = seen.wanted, NextLimits(seen.limits)
     if wanted is None or not seen.settled or not worth(seen, wanted):
         return _without(memory) if seen.settled else memory, stay
     known = memory.better
@@ -184,7 +184,9 @@ def _begin(memory: Batching, seen: Situation) -> tuple[Batching, Step]:
         f"one {seen.accelerator} replica tries {words(wanted.limits)}: "
         f"{wanted.rate_rps:.1f} req/s per replica expected, {seen.rate_rps:.1f} with {words(seen.limits)}"
     )
-    return replace(memory, trial=trial, better=None), Step(wanted.limits, seen.limits, Reason.BATCHING_TRIAL, message)
+    return replace(memory, trial=trial, better=None), NextLimits(
+        wanted.limits, seen.limits, Reason.BATCHING_TRIAL, message
+    )
 
 
 def worth(seen: Situation, wanted: Wanted) -> bool:
@@ -211,42 +213,44 @@ def _refused(memory: Batching, seen: Situation, limits: BatchingLimits) -> bool:
     )
 
 
-def _go_on(memory: Batching, trial: Trial, seen: Situation) -> tuple[Batching, Step]:
+def _go_on(memory: Batching, trial: Trial, seen: Situation) -> tuple[Batching, NextLimits]:
     if not seen.free:
         return _end(memory, trial, seen, Outcome.RETURN, "its limits are no longer to be chosen")
     if seen.limits != trial.after:
         if trial.applied:  # an edit of the model or image has made them void
-            return replace(memory, trial=None), Step(seen.limits, seen.before)
-        return memory, Step(trial.after, trial.before)
+            return replace(memory, trial=None), NextLimits(seen.limits, seen.before)
+        return memory, NextLimits(trial.after, trial.before)
     trial = replace(trial, applied=True)
     if seen.canary_fails or (trial.serves_since is None and seen.now - trial.began_at >= LONGEST_START_SECONDS):
         return _end(memory, trial, seen, Outcome.RETURN, "it does not come up, or fails")
     since = trial.serves_since
     if since is None:
         since = seen.now if seen.canary_serves else None
-        return replace(memory, trial=replace(trial, serves_since=since)), Step(trial.after, trial.before)
+        return replace(memory, trial=replace(trial, serves_since=since)), NextLimits(trial.after, trial.before)
     evidence = trial.evidence.weighed(seen.canary, seen.rest)
     trial = replace(trial, evidence=evidence)
     outcome = evidence.outcome(seen.now - since)
     if outcome is Outcome.OPEN:
-        return replace(memory, trial=trial), Step(trial.after, trial.before)
+        return replace(memory, trial=trial), NextLimits(trial.after, trial.before)
     said = f"of {evidence.judged:.0f} requests it missed {'more' if outcome is Outcome.RETURN else 'no more'}"
     return _end(memory, trial, seen, outcome, f"{said} than the other replicas")
 
 
-def _end(memory: Batching, trial: Trial, seen: Situation, outcome: Outcome, why: str) -> tuple[Batching, Step]:
+def _end(memory: Batching, trial: Trial, seen: Situation, outcome: Outcome, why: str) -> tuple[Batching, NextLimits]:
     limits = trial.after if outcome is Outcome.KEEP else trial.before
     ending = (trial.accelerator, limits)
     memory = replace(memory, trial=None, better=None, changed_at=seen.now, ending=ending)
     if outcome is Outcome.KEEP:
         message = f"all {trial.accelerator} replicas get {words(trial.after)}: {why}"
-        return memory, Step(trial.after, None, Reason.BATCHING_KEPT, message)
+        return memory, NextLimits(trial.after, None, Reason.BATCHING_KEPT, message)
     last = next((r for r in memory.returned if (r.accelerator, r.limits) == (trial.accelerator, trial.after)), None)
     delay = RETRY_SECONDS if last is None else min(2.0 * last.delay_seconds, LONGEST_RETRY_SECONDS)
     returned = Returned(trial.accelerator, trial.after, seen.now + delay, delay)
     kept = tuple(r for r in memory.returned if r is not last)
     message = f"the {trial.accelerator} replica with {words(trial.after)} goes back to {words(trial.before)}: {why}"
-    return replace(memory, returned=(*kept, returned)), Step(trial.before, None, Reason.BATCHING_RETURNED, message)
+    return replace(memory, returned=(*kept, returned)), NextLimits(
+        trial.before, None, Reason.BATCHING_RETURNED, message
+    )
 
 
 def words(limits: BatchingLimits) -> str:

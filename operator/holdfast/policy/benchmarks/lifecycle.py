@@ -29,7 +29,7 @@ class Obstacle:
 
 
 @value
-class Step:
+class Progress:
     """Where a benchmark stands now, and why. `summary` is set in the tick in which a result is read."""
 
     phase: Phase
@@ -48,21 +48,21 @@ def is_outdated(known: Remembered, run: str) -> bool:
     return known.phase is Phase.RUNNING and known.run != run
 
 
-def waiting(obstacle: Obstacle) -> Step:
+def waiting(obstacle: Obstacle) -> Progress:
     """Not begun yet."""
-    return Step(Phase.PENDING, obstacle.reason, obstacle.message)
+    return Progress(Phase.PENDING, obstacle.reason, obstacle.message)
 
 
-def begun(target: str, engines: Engines | None) -> Step:
+def begun(target: str, engines: Engines | None) -> Progress:
     """The run has begun."""
     if engines is not None and engines.own:
         told = f"limits are tried on an engine of its own, as {target} has them on {engines.accelerator}"
-        return Step(Phase.RUNNING, Reason.BENCHMARK_RUNNING, f"{told}: none that serves is loaded")
+        return Progress(Phase.RUNNING, Reason.BENCHMARK_RUNNING, f"{told}: none that serves is loaded")
     what = f" ({engines.count} replicas)" if engines else ""
-    return Step(Phase.RUNNING, Reason.BENCHMARK_RUNNING, f"{target}{what} is loaded and measured")
+    return Progress(Phase.RUNNING, Reason.BENCHMARK_RUNNING, f"{target}{what} is loaded and measured")
 
 
-def look(job: JobSeen, target: str, engines: Engines | None, timeout: str) -> Step:
+def look(job: JobSeen, target: str, engines: Engines | None, timeout: str) -> Progress:
     """What the Job of a run that was begun says."""
     match job.state:
         case JobState.ACTIVE:
@@ -83,7 +83,7 @@ def look(job: JobSeen, target: str, engines: Engines | None, timeout: str) -> St
             return _ended(job)
 
 
-def _ended(job: JobSeen) -> Step:
+def _ended(job: JobSeen) -> Progress:
     summary = Summary.read(job.message)
     if summary is None:
         words = job.last_words or "its pod is gone"
@@ -93,12 +93,12 @@ def _ended(job: JobSeen) -> Step:
     assert summary.run is not None
     run = summary.run
     if summary.tune is not None:
-        return Step(Phase.SUCCEEDED, Reason.MEASURED, _tuned(summary.tune), summary)
+        return Progress(Phase.SUCCEEDED, Reason.MEASURED, _tuned(summary.tune), summary)
     if not run.requests:
         return _failed(Reason.BENCHMARK_FAILED, "no request was counted: make the load longer")
     if run.bad.get("unreachable", 0) >= run.requests:
         return _failed(Reason.TARGET_UNREACHABLE, f"none of {run.requests} requests was answered")
-    return Step(Phase.SUCCEEDED, Reason.MEASURED, _told(summary), summary)
+    return Progress(Phase.SUCCEEDED, Reason.MEASURED, _told(summary), summary)
 
 
 def _told(summary: Summary) -> str:
@@ -135,8 +135,8 @@ def _tuned(found: TuneFigures) -> str:
     return f"{told}; {found.made} trials{early}{note}"
 
 
-def _failed(reason: Reason, message: str) -> Step:
-    return Step(Phase.FAILED, reason, message)
+def _failed(reason: Reason, message: str) -> Progress:
+    return Progress(Phase.FAILED, reason, message)
 
 
 def _rps(rate: float | None) -> str:

@@ -36,7 +36,7 @@ class Counted(NamedTuple):
 
 
 @value
-class HeldBack:
+class ActivatorMisses:
     """What was counted, the last looked at last, and requests judged bad that an engine has yet to judge.
 
     `recalled`: Prometheus told what activators had counted before. `unknown_at`: when an activator was met that had
@@ -60,9 +60,9 @@ class Missed(NamedTuple):
     lost: float = 0.0
 
 
-def from_history(history: History) -> tuple[HeldBack, History]:
+def from_history(history: History) -> tuple[ActivatorMisses, History]:
     """Put what activators counted into the verdicts that Prometheus remembers."""
-    return HeldBack(recalled=history.held is not None), replace(history, samples=tuple(_recalled(history)))
+    return ActivatorMisses(recalled=history.held is not None), replace(history, samples=tuple(_recalled(history)))
 
 
 def _recalled(history: History) -> Iterator[RateSample]:
@@ -76,7 +76,9 @@ def _recalled(history: History) -> Iterator[RateSample]:
         yield replace(sample, good=max(0.0, sample.good + more.good), bad=max(0.0, sample.bad + more.bad))
 
 
-def account(memory: HeldBack, told: Activator | None, budget: Budget, slo: Slo, now: float) -> tuple[HeldBack, Budget]:
+def account(
+    memory: ActivatorMisses, told: Activator | None, budget: Budget, slo: Slo, now: float
+) -> tuple[ActivatorMisses, Budget]:
     """Put what was held into the verdicts; what was counted before the first look of all is Prometheus' to know.
 
     Of a process that is new beside known ones everything counts: it has started since. What one held that is heard no
@@ -91,7 +93,7 @@ def account(memory: HeldBack, told: Activator | None, budget: Budget, slo: Slo, 
     return memory, budget if more == Verdicts() else amended(budget, more, now)
 
 
-def _looked(memory: HeldBack, told: Activator, slo: Slo, now: float) -> tuple[HeldBack, Missed]:
+def _looked(memory: ActivatorMisses, told: Activator, slo: Slo, now: float) -> tuple[ActivatorMisses, Missed]:
     """What is new since the last look at this process."""
     others = tuple(process for process in memory.counted if process.boot != told.boot)
     before = next((process for process in memory.counted if process.boot == told.boot), None)

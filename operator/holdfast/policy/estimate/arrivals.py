@@ -70,7 +70,7 @@ class Line:
 
 
 @value
-class Demand:
+class Arrivals:
     """What is remembered of arrivals; `regime` counts the trailing cells since the last abrupt change.
 
     `dispersion` is the variance of counts relative to Poisson noise, learned from `judged` cells. Until `settles_at`
@@ -103,7 +103,7 @@ def arrived_requests(seen: Seen, retry_share: float) -> float:
     return max(0.0, seen.arrived - seen.refused * retry_share)
 
 
-def from_history(history: History, now: float, lead_seconds: float) -> Iterator[Demand]:
+def from_history(history: History, now: float, lead_seconds: float) -> Iterator[Arrivals]:
     """What was remembered after each count that Prometheus still has, as if it had been looked at when it was new.
 
     Samples that make no sense are left out.
@@ -115,15 +115,15 @@ def from_history(history: History, now: float, lead_seconds: float) -> Iterator[
         and 0.0 < sample.interval_seconds <= KEPT_SECONDS
         and 0.0 <= sample.arrivals < 1e12
     ]
-    memory = Demand()
+    memory = Arrivals()
     for sample in sorted(usable, key=lambda sample: sample.at):
         memory = _observe(memory, sample.interval_seconds, sample.arrivals, sample.at, lead_seconds)
         yield memory
 
 
 def observe_arrivals(
-    memory: Demand, seen: Seen, count: float, now: float, lead_seconds: float, strained: bool = False
-) -> Demand:
+    memory: Arrivals, seen: Seen, count: float, now: float, lead_seconds: float, strained: bool = False
+) -> Arrivals:
     """Add one look at the counters, of which only what is new since the last look is counted.
 
     Degraded sight can only report a rise. `strained`: requests are refused or late, which speaks for a rise by itself.
@@ -134,14 +134,14 @@ def observe_arrivals(
 
 
 def _observe(
-    memory: Demand,
+    memory: Arrivals,
     interval: float,
     count: float,
     now: float,
     lead_seconds: float,
     strained: bool = False,
     fresh: bool = True,
-) -> Demand:
+) -> Arrivals:
     """Add the count of the interval that ends now."""
     line = memory.line
     if memory.seen_at is not None and now <= memory.seen_at:
@@ -241,7 +241,7 @@ def _deviation(noise: float, line: Line, count: float, seconds: float) -> float:
     return surprise(count, expected, noise) / math.sqrt(1.0 + seconds / line.seconds)
 
 
-def _restart(memory: Demand, cell: Cell, settles_at: float, lead_seconds: float) -> Demand:
+def _restart(memory: Arrivals, cell: Cell, settles_at: float, lead_seconds: float) -> Arrivals:
     """Begin a new regime with the newest interval alone, after a rise."""
     began = cell.ends_at - cell.seconds
     kept = tuple(old for old in memory.cells if cell.ends_at - KEPT_SECONDS < old.ends_at <= began)
@@ -251,14 +251,14 @@ def _restart(memory: Demand, cell: Cell, settles_at: float, lead_seconds: float)
     return replace(memory, cells=cells, regime=1, settles_at=settles_at, seen_at=cell.ends_at, line=line, rises=rises)
 
 
-def _risen(memory: Demand, line: Line, now: float, lead_seconds: float) -> tuple[Rise, ...]:
+def _risen(memory: Arrivals, line: Line, now: float, lead_seconds: float) -> tuple[Rise, ...]:
     """The abrupt rises, with that to a new line."""
     if memory.line is None:
         return memory.rises
     return with_rise(memory.rises, Rise(now, memory.line.level_rps, line.level_rps), lead_seconds)
 
 
-def _extend(memory: Demand, new: Cell, interval: float) -> tuple[Demand, bool]:
+def _extend(memory: Arrivals, new: Cell, interval: float) -> tuple[Arrivals, bool]:
     """Grow the newest cell, or begin one; also says whether it now holds a whole interval."""
     cells, regime = memory.cells, memory.regime
     newest = cells[-1] if cells else None
@@ -273,7 +273,7 @@ def _extend(memory: Demand, new: Cell, interval: float) -> tuple[Demand, bool]:
     return grown, new.seconds >= 0.999 * interval
 
 
-def _close(memory: Demand, lead_seconds: float) -> Demand:
+def _close(memory: Arrivals, lead_seconds: float) -> Arrivals:
     """Learn from a whole cell: how noisy arrivals are, whether a new regime has begun, and the regime's line."""
     cell, regime = memory.cells[-1], memory.regime
     sums = sum_up(memory.cells[-regime:], CHANGE_CELLS)
@@ -288,7 +288,7 @@ def _close(memory: Demand, lead_seconds: float) -> Demand:
     return replace(memory, cells=cells, regime=regime, line=line, rises=rises)
 
 
-def _with_dispersion(memory: Demand, before: Line, cell: Cell) -> Demand:
+def _with_dispersion(memory: Arrivals, before: Line, cell: Cell) -> Arrivals:
     """Moving mean of squared deviations, each bounded to `OUTLIER` (Huber): a step is a change and not noise.
 
     Traffic that jumps all the time raises the bound with the mean. Where less than one request was expected, a cell

@@ -125,7 +125,7 @@ class StepLawModel:
         return _best(_prior(spec, option), spec.batching, mix, slo)
 
 
-class Frugal:
+class RationedModel:
     """An engine model that answers only so many new questions, so that no tick takes seconds; one for each tick.
 
     All questions of the service that was answered last are answered, and what was asked before costs nothing.
@@ -151,16 +151,16 @@ class Frugal:
         """Return the mean time per output token; None as well where this tick has answered enough."""
         cell = _on_grid(max(rate_rps * slowness, 1e-3), RATE_GRID)
         question = (_engine(spec), option, mix, cell)
-        granted = self._granted(spec.key, question)
-        return self._model.tpot_seconds(spec, option, mix, slowness, rate_rps) if granted else None
+        allocation = self._granted(spec.key, question)
+        return self._model.tpot_seconds(spec, option, mix, slowness, rate_rps) if allocation else None
 
     def steps_seconds(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, rate_rps: float, steps: StepSums
     ) -> float | None:
         """Return how long these steps would take; None as well where this tick has answered enough."""
         question = (_engine(spec), option, mix, _on_grid(max(rate_rps, 1e-3), RATE_GRID))
-        granted = self._granted(spec.key, question)
-        return self._model.steps_seconds(spec, option, mix, rate_rps, steps) if granted else None
+        allocation = self._granted(spec.key, question)
+        return self._model.steps_seconds(spec, option, mix, rate_rps, steps) if allocation else None
 
     def best_limits(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float

@@ -16,7 +16,7 @@ LOOK_SECONDS = 60.0
 
 
 @value
-class Look:
+class EvidenceWindow:
     """What was observed since the last comparison, while nothing but noise changed the load.
 
     `leftover`: requests that have yet to end before as many have as were in flight at the last disturbance; what
@@ -58,7 +58,7 @@ class Look:
 
 
 def watch(
-    look: Look,
+    window: EvidenceWindow,
     seen: Seen,
     arrivals: float,
     verdicts: Verdicts,
@@ -66,7 +66,7 @@ def watch(
     passed: float,
     now: float,
     steady_since: float = 0.0,
-) -> Look:
+) -> EvidenceWindow:
     """Collect what `serving` replicas did with their load in the `passed` seconds that are new.
 
     Whatever disturbs the picture (no fresh metrics; replicas on the move: none counts as serving; a load that is
@@ -74,31 +74,31 @@ def watch(
     ended as were in flight.
     """
     total = seen.total
-    if serving <= 0 or not seen.fresh or (look.since is not None and look.since < steady_since):
-        return Look(since=now + seen.interval_seconds, leftover=total.running + total.waiting)
-    if look.since is None:
-        return Look(since=now)
+    if serving <= 0 or not seen.fresh or (window.since is not None and window.since < steady_since):
+        return EvidenceWindow(since=now + seen.interval_seconds, leftover=total.running + total.waiting)
+    if window.since is None:
+        return EvidenceWindow(since=now)
     share = passed / seen.interval_seconds
-    if now < look.since or look.leftover > 0.0:
+    if now < window.since or window.leftover > 0.0:
         ended = share * (total.finished + total.failed + total.aborted)
-        return replace(look, since=max(look.since, now), leftover=max(0.0, look.leftover - ended))
-    return Look(
-        since=look.since,
-        arrivals=look.arrivals + share * arrivals,
-        begun=look.begun + share * total.ttft_count,
-        replica_seconds=look.replica_seconds + passed * serving,
+        return replace(window, since=max(window.since, now), leftover=max(0.0, window.leftover - ended))
+    return EvidenceWindow(
+        since=window.since,
+        arrivals=window.arrivals + share * arrivals,
+        begun=window.begun + share * total.ttft_count,
+        replica_seconds=window.replica_seconds + passed * serving,
         busiest=max(1.0, total.busiest),
-        verdicts=plus(look.verdicts, verdicts),
-        before=look.before,
-        failed=look.failed + share * seen.failed,
-        tpot_count=look.tpot_count + share * total.tpot_count,
-        tpot_seconds=look.tpot_seconds + share * total.tpot_sum_seconds,
+        verdicts=plus(window.verdicts, verdicts),
+        before=window.before,
+        failed=window.failed + share * seen.failed,
+        tpot_count=window.tpot_count + share * total.tpot_count,
+        tpot_seconds=window.tpot_seconds + share * total.tpot_sum_seconds,
     )
 
 
-def is_due(look: Look, key: ServiceKey, now: float) -> bool:
+def is_due(window: EvidenceWindow, key: ServiceKey, now: float) -> bool:
     """Once per `LOOK_SECONDS`, services one after another and not all at once."""
-    if look.since is None or now - look.since < LEAST_LOOK_SECONDS:
+    if window.since is None or now - window.since < LEAST_LOOK_SECONDS:
         return False
     offset = crc32(str(key).encode()) % int(LOOK_SECONDS)
-    return (now + offset) // LOOK_SECONDS != (look.since + offset) // LOOK_SECONDS
+    return (now + offset) // LOOK_SECONDS != (window.since + offset) // LOOK_SECONDS

@@ -12,7 +12,7 @@ MOST_PATIENCE = 16.0
 
 
 @value
-class Turns:
+class Flapping:
     """Whether the size last grew, and when it changed direction (seconds), newest last.
 
     `lowered_rps` is the load at the last step down since the size last grew. `patience` multiplies the hold time: it
@@ -25,7 +25,7 @@ class Turns:
     patience: float = 1.0
 
 
-def remember_turn(memory: Turns, action: Action, now: float, lead_seconds: float, level_rps: float) -> Turns:
+def remember_change(memory: Flapping, action: Action, now: float, lead_seconds: float, level_rps: float) -> Flapping:
     """Note what was done; changes of direction older than a lead time are forgotten."""
     if action not in (Action.SCALE_UP, Action.SCALE_DOWN):
         return memory
@@ -33,11 +33,11 @@ def remember_turn(memory: Turns, action: Action, now: float, lead_seconds: float
     turned = memory.rising is not None and memory.rising != rising
     at = (*(at for at in memory.at if now - at <= lead_seconds), now) if turned else memory.at
     if not rising:
-        return Turns(rising, at, level_rps, memory.patience)
-    return Turns(rising, at, None, _patience(memory, level_rps))
+        return Flapping(rising, at, level_rps, memory.patience)
+    return Flapping(rising, at, None, _patience(memory, level_rps))
 
 
-def _patience(memory: Turns, level_rps: float) -> float:
+def _patience(memory: Flapping, level_rps: float) -> float:
     if memory.lowered_rps is None:
         return memory.patience
     mistaken = level_rps <= UNCHANGED * memory.lowered_rps

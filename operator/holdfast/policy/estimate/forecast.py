@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from holdfast.domain.signals import History
 from holdfast.domain.value import value
-from holdfast.policy.estimate.arrivals import Cell, Demand, from_history, threshold
+from holdfast.policy.estimate.arrivals import Arrivals, Cell, from_history, threshold
 from holdfast.policy.estimate.bursts import NONE, Bursts, expected_bursts
 from holdfast.policy.estimate.statistics import normal_quantile, quantile_variance
 
@@ -54,15 +54,15 @@ class Forecast:
     bursts: Bursts = NONE
 
 
-def recall(history: History, now: float, lead_seconds: float) -> tuple[Demand, Residuals]:
+def recall(history: History, now: float, lead_seconds: float) -> tuple[Arrivals, Residuals]:
     """Learn from what Prometheus remembers of arrivals what looking at them would have taught."""
-    memory, residuals = Demand(), Residuals()
+    memory, residuals = Arrivals(), Residuals()
     for memory in from_history(history, now, lead_seconds):
         residuals = learn_residuals(residuals, memory, lead_seconds)
     return memory, residuals
 
 
-def learn_residuals(memory: Residuals, demand: Demand, lead_seconds: float) -> Residuals:
+def learn_residuals(memory: Residuals, demand: Arrivals, lead_seconds: float) -> Residuals:
     """Judge the prediction made one lead time before the newest whole cell, once per cell."""
     cells = demand.cells
     newest = next((cell for cell in reversed(cells[-2:]) if cell.predicted_rps is not None), None)
@@ -82,7 +82,7 @@ def learn_residuals(memory: Residuals, demand: Demand, lead_seconds: float) -> R
 
 
 def forecast(
-    demand: Demand, residuals: Residuals, quantile: float, lead_seconds: float, interval: float
+    demand: Arrivals, residuals: Residuals, quantile: float, lead_seconds: float, interval: float
 ) -> Forecast | None:
     """Return the forecast; None where no arrival rate was ever seen."""
     line = demand.line

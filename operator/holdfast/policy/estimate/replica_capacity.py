@@ -19,7 +19,7 @@ from holdfast.domain.value import value
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.policy.estimate.benchmarked_capacity import Scaled, scaled
 from holdfast.policy.estimate.engine_model import EngineModel, ReplicaRate
-from holdfast.policy.estimate.evidence_window import Look
+from holdfast.policy.estimate.evidence_window import EvidenceWindow
 from holdfast.policy.estimate.hardware import same_hardware
 from holdfast.policy.estimate.length_mix import Lengths, length_mix, moved
 from holdfast.policy.estimate.traffic import LARGEST, Seen
@@ -75,14 +75,14 @@ class Belief:
     fast_loop: bool = False
     searched: bool = True
     scaled: Scaled = field(default_factory=Scaled)
-    beside_rps: float = math.inf
+    pair_rps: float = math.inf
     """What the replicas of another accelerator carry that get as large a share of the requests each."""
 
     @cached_property
     def rate_rps(self) -> float:
         """Requests per second of one replica within the objectives."""
         own = self.rate.rate_rps * self.scaled.factor * self.correction.gain / self.work
-        return own if math.isnan(own) else min(own, self.beside_rps)
+        return own if math.isnan(own) else min(own, self.pair_rps)
 
     @property
     def feasible(self) -> bool:
@@ -246,7 +246,7 @@ def _estimated(memory: Capacity, mix: LengthMix) -> Capacity:
 
 def correct(
     memory: Capacity,
-    look: Look,
+    evidence: EvidenceWindow,
     accelerator: str,
     model: EngineModel,
     steps: StepSums | None = None,
@@ -259,10 +259,10 @@ def correct(
     spec, belief = memory.spec, memory.belief(accelerator)
     if spec is None or belief is None or not belief.feasible or belief.work != 1.0:
         return memory
-    if look.verdicts.judged < LEAST_REQUESTS or look.replica_seconds <= 0.0:
+    if evidence.verdicts.judged < LEAST_REQUESTS or evidence.replica_seconds <= 0.0:
         return memory
-    slower = _slowness_ratio(memory, _limited(spec, belief.limits), belief, look, model, steps)
-    more = _load_ratio(spec, belief, look, headroom_is_least)
+    slower = _slowness_ratio(memory, _limited(spec, belief.limits), belief, evidence, model, steps)
+    more = _load_ratio(spec, belief, evidence, headroom_is_least)
     corrected = replace(belief, correction=_moved(belief.correction, slower, more))
     return replace(memory, beliefs=tuple(corrected if old is belief else old for old in memory.beliefs))
 
@@ -282,14 +282,19 @@ def _bounded(slowness: float, gain: float, looks: int) -> Correction:
 
 
 def _slowness_ratio(
-    memory: Capacity, spec: ServiceSpec, belief: Belief, look: Look, model: EngineModel, steps: StepSums | None
+    memory: Capacity,
+    spec: ServiceSpec,
+    belief: Belief,
+    evidence: EvidenceWindow,
+    model: EngineModel,
+    steps: StepSums | None,
 ) -> float:
     """How much longer steps take than is believed: as measured, else as time per output token says."""
-    measured = _steps_ratio(memory, spec, belief, steps, look.served_rps, model)
+    measured = _steps_ratio(memory, spec, belief, steps, evidence.served_rps, model)
     if measured is not None:
         return measured
     # The plugin spends what TPOT leaves: its mean is what was chosen, not what steps take.
-    return 1.0 if belief.fast_loop and not spec.batching_fixed else _tpot_ratio(memory, spec, belief, look, model)
+    return 1.0 if belief.fast_loop and not spec.batching_fixed else _tpot_ratio(memory, spec, belief, evidence, model)
 
 
 def _steps_ratio(
@@ -307,25 +312,27 @@ def _steps_ratio(
     return steps.seconds / (predicted * belief.correction.slowness)
 
 
-def _tpot_ratio(memory: Capacity, spec: ServiceSpec, belief: Belief, look: Look, model: EngineModel) -> float:
+def _tpot_ratio(
+    memory: Capacity, spec: ServiceSpec, belief: Belief, evidence: EvidenceWindow, model: EngineModel
+) -> float:
     """Observed mean time per output token relative to the predicted one.
 
     Anything from what the mean load predicts to what that of the busiest replica does agrees. One that has more than it
     is believed to carry may take any time.
     """
-    if memory.mix is None or look.tpot_count < LEAST_REQUESTS or look.tpot_seconds <= 0.0:
+    if memory.mix is None or evidence.tpot_count < LEAST_REQUESTS or evidence.tpot_seconds <= 0.0:
         return 1.0
-    observed, slowness = look.tpot_seconds / look.tpot_count, belief.correction.slowness
-    least = model.tpot_seconds(spec, belief.option, memory.mix, slowness, look.served_rps)
+    observed, slowness = evidence.tpot_seconds / evidence.tpot_count, belief.correction.slowness
+    least = model.tpot_seconds(spec, belief.option, memory.mix, slowness, evidence.served_rps)
     if least is None or least <= 0.0 or observed < least:
         return observed / least if least else 1.0
-    if look.highest_rps >= belief.rate_rps:
+    if evidence.highest_rps >= belief.rate_rps:
         return 1.0
-    most = model.tpot_seconds(spec, belief.option, memory.mix, slowness, look.served_rps * look.busiest)
+    most = model.tpot_seconds(spec, belief.option, memory.mix, slowness, evidence.served_rps * evidence.busiest)
     return 1.0 if most is None else max(1.0, observed / max(least, most))
 
 
-def _load_ratio(spec: ServiceSpec, belief: Belief, look: Look, headroom_is_least: bool) -> float:
+def _load_ratio(spec: ServiceSpec, belief: Belief, evidence: EvidenceWindow, headroom_is_least: bool) -> float:
     """How far off the believed rate is, by the objective: kept above it, or missed below it beyond chance.
 
     It counts as kept at the mean load and as missed at the busiest replica's: more misses than that are of shortage.
@@ -333,14 +340,14 @@ def _load_ratio(spec: ServiceSpec, belief: Belief, look: Look, headroom_is_least
     and half of what may be bad is not, a little more is tried (docs/designs/0014-probing.md).
     """
     believed = max(belief.rate_rps, 1e-9)
-    load, highest = look.rate_rps / believed, look.highest_rps / believed
-    judged, allowed = look.verdicts.judged, look.verdicts.judged * spec.slo.budget_share
-    missed = look.verdicts.bad - look.failed
-    if load > 1.0 and look.verdicts.bad_share <= spec.slo.budget_share:
+    load, highest = evidence.rate_rps / believed, evidence.highest_rps / believed
+    judged, allowed = evidence.verdicts.judged, evidence.verdicts.judged * spec.slo.budget_share
+    missed = evidence.verdicts.bad - evidence.failed
+    if load > 1.0 and evidence.verdicts.bad_share <= spec.slo.budget_share:
         return load
     if UNDER_LOAD < highest < 1.0 and missed > allowed + 3.0 * (judged * spec.slo.budget_share) ** 0.5:
         return highest
-    if headroom_is_least and load > WELL_LOADED and look.verdicts.bad_share <= spec.slo.budget_share / 2.0:
+    if headroom_is_least and load > WELL_LOADED and evidence.verdicts.bad_share <= spec.slo.budget_share / 2.0:
         return 1.0 + MATERIAL
     return 1.0
 

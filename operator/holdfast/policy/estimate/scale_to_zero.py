@@ -16,7 +16,7 @@ from holdfast.domain.activator import Activator
 from holdfast.domain.signals import History
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.domain.value import value
-from holdfast.policy.estimate.scheduled_minimum import Floors
+from holdfast.policy.estimate.scheduled_minimum import ScheduledMinimums
 from holdfast.policy.estimate.traffic import Seen
 
 SHORTEST_SECONDS, LONGEST_SECONDS = 60.0, 1800.0
@@ -117,7 +117,7 @@ def slumber(
     service: ServiceSnapshot,
     seen: Seen,
     starting: bool,
-    floors: Floors,
+    scheduled: ScheduledMinimums,
     least_seconds: float,
     now: float,
 ) -> Slumber:
@@ -129,7 +129,7 @@ def slumber(
     """
     told, spec = service.activator, service.spec
     held_by_people = spec.pinned_replicas is not None or spec.recommend_only
-    if told is None or spec.min_replicas > 0 or held_by_people or floors.now is not None or memory.silent(now):
+    if told is None or spec.min_replicas > 0 or held_by_people or scheduled.now is not None or memory.silent(now):
         return Slumber.AWAKE
     sizes = _sizes(service)
     if not sizes or memory.asked:
@@ -137,7 +137,7 @@ def slumber(
     if not any(sizes):
         return Slumber.ASLEEP
     settled = not starting and not service.problems and sum(size > 0 for size in sizes) == 1
-    certain = seen.fresh and told.answers and floors.kept is None
+    certain = seen.fresh and told.answers and scheduled.kept is None
     if not (settled and certain) or memory.quiet_seconds(now) < least_seconds:
         return Slumber.AWAKE
     led = memory.led_at is not None and now - memory.led_at >= LEADING_SECONDS

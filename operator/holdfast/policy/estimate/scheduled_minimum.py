@@ -21,26 +21,26 @@ _ONE_DAY = datetime.timedelta(days=1)
 _MINUTES_PER_DAY = 1440
 
 
-class Floor(NamedTuple):
+class ScheduledMinimum(NamedTuple):
     """Fewest replicas, and the schedule that asks for them until or from when, as a sentence."""
 
     replicas: int
     sentence: str
 
 
-class Floors(NamedTuple):
+class ScheduledMinimums(NamedTuple):
     """The floor that replicas are asked for `now`, and the one below which none is let go.
 
     They differ before a window opens: whoever is let go then would not be back in time. `change_at`: when either the
     floor or its sentence changes, in seconds since the epoch; changes further away than the hold time are not known.
     """
 
-    now: Floor | None = None
-    kept: Floor | None = None
+    now: ScheduledMinimum | None = None
+    kept: ScheduledMinimum | None = None
     change_at: float = math.inf
 
 
-NO_FLOORS = Floors()
+NO_SCHEDULED_MINIMUMS = ScheduledMinimums()
 
 
 class Window(NamedTuple):
@@ -51,17 +51,19 @@ class Window(NamedTuple):
     closes_at: float
 
 
-def floors(schedules: Sequence[Schedule], now: float, lead_seconds: float, hold_seconds: float) -> Floors:
+def scheduled_minimums(
+    schedules: Sequence[Schedule], now: float, lead_seconds: float, hold_seconds: float
+) -> ScheduledMinimums:
     """Return the highest floors: a window counts from a lead time before it opens until it closes.
 
     Replicas asked for a lead time before serve when it opens. Another hold time before that none is let go any more.
     """
     if not schedules:
-        return NO_FLOORS
+        return NO_SCHEDULED_MINIMUMS
     lead, hold = _bounded(lead_seconds), _bounded(hold_seconds)
     near = [window for schedule in schedules for window in windows(schedule, now, now + lead + hold)]
     moments = (moment for window in near for moment in (window.opens_at - lead, window.opens_at, window.closes_at))
-    return Floors(
+    return ScheduledMinimums(
         now=_highest([window for window in near if window.opens_at - lead <= now], now),
         kept=_highest(near, now),
         change_at=min((moment for moment in moments if moment > now), default=math.inf),
@@ -85,7 +87,7 @@ def windows(schedule: Schedule, since: float, until: float) -> Iterator[Window]:
         day += _ONE_DAY
 
 
-def raised(spec: ServiceSpec, found: Floors) -> ServiceSpec:
+def raised(spec: ServiceSpec, found: ScheduledMinimums) -> ServiceSpec:
     """The spec with the floor that holds now as its scaling.min, where it is the higher one."""
     if found.now is None or found.now.replicas <= spec.min_replicas:
         return spec
@@ -103,7 +105,7 @@ def unknown_timezone(schedules: Iterable[Schedule]) -> str:
     return f"{', '.join(found)} {told}, such as Europe/Berlin"
 
 
-def _highest(holding: Sequence[Window], now: float) -> Floor | None:
+def _highest(holding: Sequence[Window], now: float) -> ScheduledMinimum | None:
     """Of equal floors the one that is open, and of these the one that stays longest, gives its name."""
     if not holding:
         return None
@@ -112,7 +114,7 @@ def _highest(holding: Sequence[Window], now: float) -> Floor | None:
     )
     when = f"until {_clock(schedule.end_minute)}" if opens_at <= now else f"from {_clock(schedule.start_minute)}"
     sentence = f"schedule {schedule.name} keeps at least {schedule.min_replicas} {when} {schedule.timezone}"
-    return Floor(schedule.min_replicas, sentence)
+    return ScheduledMinimum(schedule.min_replicas, sentence)
 
 
 def _readings(day: datetime.date, minute: int, zone: datetime.tzinfo) -> list[float]:

@@ -36,8 +36,8 @@ def _hindered(option: Option, objective: float) -> str:
         return "scaling.minOnDemand needs an accelerator of the same hardware beside it that is not spot"
     if option.allowed < 1:
         return "its max or budget.maxCostPerHour allows no replica"
-    if option.setback is not None:
-        return f"unavailable ({option.setback.reason}: {option.setback.detail}), tried again later"
+    if option.backoff is not None:
+        return f"unavailable ({option.backoff.reason}: {option.backoff.detail}), tried again later"
     if not option.belief.feasible:
         bound = option.belief.rate.bound_by
         return f"cannot meet the objectives for {objective:.2%} of requests even without load ({bound})"

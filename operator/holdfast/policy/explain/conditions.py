@@ -22,7 +22,7 @@ from holdfast.policy.explain.messages import (
     reason_for,
     rests,
 )
-from holdfast.policy.health.backoff import Setback, failing_reason
+from holdfast.policy.health.backoff import Backoff, failing_reason
 from holdfast.policy.sizing.proposal import Sizes
 from holdfast.policy.transition.pinned import pinned_goal, pinned_sentence
 from holdfast.policy.view import View
@@ -87,15 +87,15 @@ def ready(view: View) -> ConditionValue:
     broken = _broken(view)
     if broken is not None:
         return ConditionValue(kind, False, *broken)
-    setback = _setback(view)
-    if setback is not None and setback.reason not in (Reason.INSUFFICIENT_GPUS, Reason.CAPACITY_LIMITED):
-        return ConditionValue(kind, False, setback.reason, f"{setback.accelerator}: {setback.detail}")
+    backoff = _setback(view)
+    if backoff is not None and backoff.reason not in (Reason.INSUFFICIENT_GPUS, Reason.CAPACITY_LIMITED):
+        return ConditionValue(kind, False, backoff.reason, f"{backoff.accelerator}: {backoff.detail}")
     return ConditionValue(kind, False, Reason.NO_REPLICAS, _awaited(view))
 
 
 def _hanging(view: View, told: str) -> tuple[bool | None, Reason, str]:
     """Ready as far as others serve; unknown where it is in doubt whether any does."""
-    if view.learned.hangs.doubted:
+    if view.learned.stalls.doubted:
         return None, ailing_reason(view), told
     return view.ready > 0, ailing_reason(view), f"{view.ready} of {view.size} replicas serve; {told}"
 
@@ -152,7 +152,7 @@ def slo_met(view: View, sizes: Sizes) -> ConditionValue:
         return ConditionValue(kind, None, Reason.WARMING_UP, f"{text}{_missing(view)}")
     good, objective = status.attainment(state.attainment), status.attainment(slo.objective)
     text = f"{good} of the requests of the last {window} were good, objective {objective}{_missing(view)}"
-    if view.learned.held.incomplete(slo.window_seconds, view.now):
+    if view.learned.activator_misses.incomplete(slo.window_seconds, view.now):
         text = f"{text}; requests held before the operator started are not in it: let Prometheus scrape the activator"
     if state.attainment >= slo.objective:
         return ConditionValue(kind, True, Reason.OBJECTIVE_MET, text)
@@ -204,7 +204,7 @@ def _missed_within_capacity(view: View, arriving: float, carried: float) -> tupl
     """Why replicas miss that are believed to carry what arrives."""
     load = f"{rate(arriving)} req/s arrive and {view.ready} replicas should carry {rate(carried)}"
     busiest = view.seen.total.busiest
-    if view.learned.look.before.bad_share <= view.spec.slo.budget_share:
+    if view.learned.evidence.before.bad_share <= view.spec.slo.budget_share:
         return Reason.COLD_START, "what was late began before replicas and load came to rest"
     if busiest > 1.0 + MATERIAL and arriving * busiest > carried:
         return Reason.LOAD_IMBALANCED, f"{load}, but the busiest has {busiest:.1f} times the mean load"
@@ -223,7 +223,7 @@ def scaling_active(view: View, sizes: Sizes) -> ConditionValue:
         detail = view.seen.detail or "see MetricsAvailable"
         text = f"nothing is lowered while metrics are {view.seen.state.value}: {detail}"
         return ConditionValue(kind, False, Reason.METRICS_HOLD, text)
-    floor = view.floors.now
+    floor = view.scheduled.now
     text = "sizes follow the SLO" if floor is None else f"sizes follow the SLO; {floor.sentence}"
     if sizes.action is Action.HOLD:
         held = reason_for(view, sizes)
@@ -256,8 +256,8 @@ def capacity_available(view: View, sizes: Sizes) -> ConditionValue:
     problem = _problem(view, capacity=True)
     if problem is not None:
         return ConditionValue(kind, False, problem.reason, problem.message)
-    if view.granted is not None:
-        return ConditionValue(kind, False, Reason.CAPACITY_LIMITED, view.granted.sentence)
+    if view.allocation is not None:
+        return ConditionValue(kind, False, Reason.CAPACITY_LIMITED, view.allocation.sentence)
     for group in view.groups:
         waiting = group.short or group.pending
         if waiting and group.size:
@@ -265,9 +265,9 @@ def capacity_available(view: View, sizes: Sizes) -> ConditionValue:
             waits = len(group.short) + len(group.pending)
             text = f"{waits} of {group.size} {group.accelerator} replicas wait for a node: {said}"
             return ConditionValue(kind, False, _shortage(view, group.accelerator), text)
-    setback = _setback(view)
-    if setback is not None:
-        text = f"{setback.accelerator} is out ({setback.detail}), tried again at {_clock(setback.until)}"
+    backoff = _setback(view)
+    if backoff is not None:
+        text = f"{backoff.accelerator} is out ({backoff.detail}), tried again at {_clock(backoff.until)}"
         return ConditionValue(kind, False, Reason.ACCELERATOR_UNAVAILABLE, text)
     refused, pinned = _problem(view, capacity=False), view.spec.pinned_replicas
     wanted = sizes.after if pinned is None else pinned
@@ -320,11 +320,11 @@ def stalled(view: View) -> ConditionValue:
     problem = _problem(view, capacity=False)
     if problem is not None:
         return ConditionValue(kind, True, problem.reason, problem.message)
-    setback = view.learned.setbacks.active(view.chosen.name, view.now)
-    if setback is not None and not view.ready and not view.at_zero:
-        lacking = setback.reason is Reason.INSUFFICIENT_GPUS
-        reason = _shortage(view, setback.accelerator) if lacking else setback.reason
-        return ConditionValue(kind, True, reason, f"{setback.accelerator}: {setback.detail}")
+    backoff = view.learned.backoffs.active(view.chosen.name, view.now)
+    if backoff is not None and not view.ready and not view.at_zero:
+        lacking = backoff.reason is Reason.INSUFFICIENT_GPUS
+        reason = _shortage(view, backoff.accelerator) if lacking else backoff.reason
+        return ConditionValue(kind, True, reason, f"{backoff.accelerator}: {backoff.detail}")
     unknown = unknown_timezone(view.spec.schedules)
     if unknown:
         return ConditionValue(kind, True, Reason.TIMEZONE_UNKNOWN, unknown)
@@ -339,14 +339,14 @@ def _problem(view: View, capacity: bool) -> ClusterProblem | None:
     return min(fitting, key=lambda problem: (problem.reason, problem.message), default=None)
 
 
-def _setback(view: View) -> Setback | None:
+def _setback(view: View) -> Backoff | None:
     """A setback of an accelerator that would be preferred to the one chosen, or of that one itself.
 
     Where people hold the size at none, none is tried again.
     """
     if view.left_at_zero:
         return None
-    return next((option.setback for option in view.considered if option.setback and not option.forbidden), None)
+    return next((option.backoff for option in view.considered if option.backoff and not option.forbidden), None)
 
 
 def _clock(at: float) -> str:

@@ -40,24 +40,24 @@ def describe(view: View, sizes: Sizes) -> str:
 
 def ailing(view: View) -> str:
     """Which replicas hang, or which one lags, and what becomes of them; without times, which would change each tick."""
-    hangs, lag = view.learned.hangs, view.learned.lag
-    if lag.sure:
-        return f"{lag.name} answers late what others answer in time: {_removed(view, (lag.name,))}"
-    if not hangs.found:
+    stalls, straggler = view.learned.stalls, view.learned.straggler
+    if straggler.sure:
+        return f"{straggler.name} answers late what others answer in time: {_removed(view, (straggler.name,))}"
+    if not stalls.found:
         return ""
-    one, named = len(hangs.found) == 1, hangs.found[:MOST_NAMED]
-    more = ", ..." if len(hangs.found) > MOST_NAMED else ""
+    one, named = len(stalls.found) == 1, stalls.found[:MOST_NAMED]
+    more = ", ..." if len(stalls.found) > MOST_NAMED else ""
     told = f"{', '.join(named)}{more} {'holds' if one else 'hold'} requests and {'makes' if one else 'make'} no token"
-    if hangs.doubted:
+    if stalls.doubted:
         return f"{told}, as most do: look for what they share (driver, storage, network, metrics), none is replaced"
     return f"{told}: {_removed(view, named)}"
 
 
 def passed_over(view: View) -> str:
     """Which replica lags and is not replaced, since another one was a while ago or nobody knows whether."""
-    lag, ready = view.learned.lag, {replica.name for replica in view.group.ready}
-    name = next((each for each in view.service.traffic.lagging if each in ready and each != lag.name), "")
-    if not name or not view.seen.fresh or not lag.quiet(view.now):
+    straggler, ready = view.learned.straggler, {replica.name for replica in view.group.ready}
+    name = next((each for each in view.service.traffic.lagging if each in ready and each != straggler.name), "")
+    if not name or not view.seen.fresh or not straggler.quiet(view.now):
         return ""
     soon = "too soon after another, or after a start of the operator, to be replaced"
     return f"{name} answers late what others answer in time, {soon}: look at its node, or {_command(view, (name,))}"
@@ -65,7 +65,7 @@ def passed_over(view: View) -> str:
 
 def ailing_reason(view: View) -> Reason:
     """Why Ready replicas count as none: one that lags is taken for it only where none hangs."""
-    return Reason.ENGINE_LAGGING if view.learned.lag.sure else Reason.ENGINE_HUNG
+    return Reason.ENGINE_LAGGING if view.learned.straggler.sure else Reason.ENGINE_HUNG
 
 
 def _removed(view: View, names: Sequence[str]) -> str:
@@ -176,9 +176,9 @@ def _cause_of_switch(view: View, sizes: Sizes) -> str:
     option = view.option(old.accelerator)
     if option is None:
         return f"{old.accelerator} is no longer listed"
-    setback = view.learned.setbacks.last(option.name)
-    if setback is not None:
-        return f"{option.name} could not be had ({setback.detail})"
+    backoff = view.learned.backoffs.last(option.name)
+    if backoff is not None:
+        return f"{option.name} could not be had ({backoff.detail})"
     if not option.belief.feasible:
         return f"{option.name} cannot meet the objectives even without load"
     if option.bounded:
@@ -259,7 +259,7 @@ def _steady_reason(view: View, sizes: Sizes) -> Reason:
         return Reason.METRICS_HOLD
     if view.least.reason is Reason.ACTIVATOR_SILENT and sizes.after == view.least.replicas:
         return Reason.ACTIVATOR_SILENT
-    return Reason.SCHEDULED_FLOOR if view.floor_rules and sizes.after == view.least.replicas else Reason.STEADY
+    return Reason.SCHEDULED_FLOOR if view.schedule_rules and sizes.after == view.least.replicas else Reason.STEADY
 
 
 def _up_reason(view: View, sizes: Sizes) -> Reason:
@@ -292,7 +292,7 @@ def _switch_reason(view: View) -> Reason:
     option = None if old is None else view.option(old.accelerator)
     if option is None:
         return Reason.SWITCHING_ACCELERATOR
-    if view.learned.setbacks.last(option.name) is not None:
+    if view.learned.backoffs.last(option.name) is not None:
         return Reason.ACCELERATOR_UNAVAILABLE
     if not option.belief.feasible:
         return Reason.SLO_INFEASIBLE

@@ -13,11 +13,11 @@ from holdfast.policy.settings import PolicySettings
 
 
 @value
-class Setback:
+class Backoff:
     """Why an accelerator is out until `until`; `delay_seconds` doubles from one setback to the next.
 
     `asked`: replicas that there should have been when nodes were short, and `placed` those that had one. Of it `own`
-    served then, or were about to, and `beside` of other accelerators.
+    served then, or were about to, and `elsewhere` of other accelerators.
     """
 
     accelerator: str
@@ -28,43 +28,43 @@ class Setback:
     asked: int = 0
     placed: int = 0
     own: int = 0
-    beside: int = 0
+    elsewhere: int = 0
 
 
 @value
-class Setbacks:
+class Backoffs:
     """`past` holds one setback per accelerator, over or not; `failing_since` when replicas were first seen to fail.
 
     `places`: how many replicas of each spot accelerator have, or lost, a node.
     """
 
-    past: tuple[Setback, ...] = ()
+    past: tuple[Backoff, ...] = ()
     failing_since: tuple[tuple[str, float], ...] = ()
     places: tuple[tuple[str, int], ...] = ()
 
-    def active(self, accelerator: str, now: float) -> Setback | None:
+    def active(self, accelerator: str, now: float) -> Backoff | None:
         return next((s for s in self.past if s.accelerator == accelerator and now < s.until), None)
 
-    def given_up(self, accelerator: str, detail: str, now: float, settings: PolicySettings) -> Setbacks:
+    def given_up(self, accelerator: str, detail: str, now: float, settings: PolicySettings) -> Backoffs:
         """Return what follows from leaving an accelerator to others."""
         delay = settings.retry_seconds + settings.yielding_seconds
-        left = Setback(accelerator, now + delay, delay, Reason.CAPACITY_LIMITED, detail)
+        left = Backoff(accelerator, now + delay, delay, Reason.CAPACITY_LIMITED, detail)
         return replace(self, past=(*(s for s in self.past if s.accelerator != accelerator), left))
 
-    def after_edit(self, old: ServiceSpec, new: ServiceSpec) -> Setbacks:
+    def after_edit(self, old: ServiceSpec, new: ServiceSpec) -> Backoffs:
         """Return what an edit leaves true: other pods, or fewer, may run where the last ones could not.
 
         What was left to others is asked for anew, for it may be worth more now.
         """
         fewer = _lowered(old.max_replicas, new.max_replicas)
         same = {o.name for o in old.accelerators if not fewer and _is_as_hard(o, new.accelerator(o.name))}
-        return Setbacks(
+        return Backoffs(
             tuple(s for s in self.past if s.accelerator in same and s.reason is not Reason.CAPACITY_LIMITED),
             tuple(since for since in self.failing_since if since[0] in same),
             tuple(place for place in self.places if place[0] in same),
         )
 
-    def last(self, accelerator: str) -> Setback | None:
+    def last(self, accelerator: str) -> Backoff | None:
         return next((s for s in self.past if s.accelerator == accelerator), None)
 
 
@@ -79,14 +79,14 @@ def _lowered(before: int | None, after: int | None) -> bool:
     return after is not None and (before is None or after < before)
 
 
-def watch_setbacks(
-    memory: Setbacks,
+def watch_backoffs(
+    memory: Backoffs,
     groups: tuple[Group, ...],
     now: float,
     settings: PolicySettings,
     awaited: str = "",
     spot: frozenset[str] = frozenset(),
-) -> Setbacks:
+) -> Backoffs:
     """Note which accelerators proved unavailable; one that serves in full what was asked of it has a clean sheet.
 
     Of the one that is `awaited` others may still give something up: that it is full proves nothing yet. Of `spot` ones
@@ -96,7 +96,7 @@ def watch_setbacks(
     if not (memory.past or memory.failing_since or spot) and not any(group.useless for group in groups):
         return memory
     failing, places = dict(memory.failing_since), dict(memory.places)
-    past = {setback.accelerator: setback for setback in memory.past}
+    past = {backoff.accelerator: backoff for backoff in memory.past}
     for group in groups:
         if group.ready or not group.size:
             failing.pop(group.accelerator, None)
@@ -110,10 +110,10 @@ def watch_setbacks(
             waits = group.accelerator == awaited
             found = reclaimed or _found(group, now - failing.get(group.accelerator, now), settings, waits)
             if found is not None:
-                beside = sum(other.to_serve for other in groups if other is not group)
-                past[group.accelerator] = _next(memory.last(group.accelerator), group, found, now, settings, beside)
+                elsewhere = sum(other.to_serve for other in groups if other is not group)
+                past[group.accelerator] = _next(memory.last(group.accelerator), group, found, now, settings, elsewhere)
     there = tuple((name, places[name]) for name in sorted(group.accelerator for group in groups) if places.get(name))
-    return Setbacks(tuple(past[name] for name in sorted(past)), tuple(sorted(failing.items())), there)
+    return Backoffs(tuple(past[name] for name in sorted(past)), tuple(sorted(failing.items())), there)
 
 
 def _reclaimed(group: Group, places: dict[str, int]) -> tuple[Reason, str] | None:
@@ -130,14 +130,14 @@ def _reclaimed(group: Group, places: dict[str, int]) -> tuple[Reason, str] | Non
     return Reason.INSUFFICIENT_GPUS, _words(waiting[0]) or "the nodes of spot replicas have gone"
 
 
-def _is_given_up(setback: Setback | None, group: Group, now: float, spot: bool) -> bool:
+def _is_given_up(backoff: Backoff | None, group: Group, now: float, spot: bool) -> bool:
     """It serves in full until those elsewhere do, and is still left to others; or less is asked of it meanwhile."""
-    if setback is None:
+    if backoff is None:
         return False
-    lately = setback.until - setback.delay_seconds <= now < setback.until + setback.delay_seconds
-    if lately and (spot or group.size < setback.asked):
+    lately = backoff.until - backoff.delay_seconds <= now < backoff.until + backoff.delay_seconds
+    if lately and (spot or group.size < backoff.asked):
         return True
-    return setback.reason is Reason.CAPACITY_LIMITED and now < setback.until
+    return backoff.reason is Reason.CAPACITY_LIMITED and now < backoff.until
 
 
 def _found(group: Group, failing_seconds: float, settings: PolicySettings, waits: bool) -> tuple[Reason, str] | None:
@@ -154,11 +154,11 @@ def _found(group: Group, failing_seconds: float, settings: PolicySettings, waits
 
 
 def _next(
-    last: Setback | None, group: Group, found: tuple[Reason, str], now: float, settings: PolicySettings, beside: int
-) -> Setback:
+    last: Backoff | None, group: Group, found: tuple[Reason, str], now: float, settings: PolicySettings, elsewhere: int
+) -> Backoff:
     delay = settings.retry_seconds if last is None else min(2.0 * last.delay_seconds, settings.longest_retry_seconds)
-    asked = (group.size, group.placed, group.to_serve, beside) if found[0] is Reason.INSUFFICIENT_GPUS else ()
-    return Setback(group.accelerator, now + delay, delay, *found, *asked)
+    asked = (group.size, group.placed, group.to_serve, elsewhere) if found[0] is Reason.INSUFFICIENT_GPUS else ()
+    return Backoff(group.accelerator, now + delay, delay, *found, *asked)
 
 
 IMAGE_WORDS = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")

@@ -13,7 +13,7 @@ from holdfast.policy.estimate.traffic import Seen
 
 
 @value
-class Hang:
+class Stall:
     """One replica that looks hung `since`; `sure` once a later scrape has shown the same."""
 
     name: str
@@ -22,16 +22,16 @@ class Hang:
 
 
 @value
-class Hangs:
+class Stalls:
     """`doubted`: more than half of several replicas look hung, which is rather the doing of something they share."""
 
-    each: tuple[Hang, ...] = ()
+    each: tuple[Stall, ...] = ()
     doubted: bool = False
 
     @property
     def found(self) -> tuple[str, ...]:
         """Replicas that certainly look hung, whatever the cause."""
-        return tuple([hang.name for hang in self.each if hang.sure])
+        return tuple([stall.name for stall in self.each if stall.sure])
 
     @property
     def believed(self) -> frozenset[str]:
@@ -39,20 +39,20 @@ class Hangs:
         return frozenset() if self.doubted else frozenset(self.found)
 
 
-def watch_hangs(
-    memory: Hangs, looks_hung: Collection[str], replicas: Iterable[Replica], seen: Seen, now: float, timing: Timing
-) -> Hangs:
+def watch_stalls(
+    memory: Stalls, looks_hung: Collection[str], replicas: Iterable[Replica], seen: Seen, now: float, timing: Timing
+) -> Stalls:
     """Note which ready replicas hold requests without making a token; metrics that are missing show none at work."""
     if not memory.each and not looks_hung:
         return memory
     ready = {replica.name for replica in replicas if replica.phase is ReplicaPhase.READY}
     whole = seen.state in (SignalState.FRESH, SignalState.FOREIGN, SignalState.DUPLICATE)
-    kept = {hang.name: hang for hang in memory.each if hang.name in looks_hung or not whole}
+    kept = {stall.name: stall for stall in memory.each if stall.name in looks_hung or not whole}
     again = {
-        name: replace(hang, sure=hang.sure or now - hang.since >= timing.scrape_seconds)
-        for name, hang in kept.items()
+        name: replace(stall, sure=stall.sure or now - stall.since >= timing.scrape_seconds)
+        for name, stall in kept.items()
         if name in looks_hung
     }
-    known = {name: Hang(name, now) for name in looks_hung} | kept | again
-    hangs = Hangs(tuple(known[name] for name in sorted(ready & known.keys())))
-    return replace(hangs, doubted=1 < len(ready) < 2 * len(hangs.found))
+    known = {name: Stall(name, now) for name in looks_hung} | kept | again
+    stalls = Stalls(tuple(known[name] for name in sorted(ready & known.keys())))
+    return replace(stalls, doubted=1 < len(ready) < 2 * len(stalls.found))

@@ -14,14 +14,14 @@ from holdfast.domain.signals import still_seconds
 from holdfast.domain.snapshot import ServiceSnapshot, Timing
 from holdfast.domain.value import value
 from holdfast.policy.estimate.traffic import Seen
-from holdfast.policy.health.stalled import Hangs
+from holdfast.policy.health.stalled import Stalls
 
 QUIET_SECONDS, LONGEST_QUIET_SECONDS = 600.0, 6 * 3600.0
 """After one replica lagged no other is taken for it; doubles where that did not end it."""
 
 
 @value
-class Lag:
+class Straggler:
     """The replica that looks like it `since`; `sure` once it has for as long as a hang takes to be seen.
 
     `seen_at`: when that was last to be seen. What passed unseen for longer than a counting interval does not count.
@@ -46,17 +46,19 @@ class Lag:
         return now - self.last_at < self.quiet_seconds
 
     @property
-    def ended(self) -> Lag:
+    def ended(self) -> Straggler:
         """None lags."""
         return replace(self, name="", since=0.0, sure=False)
 
 
-def watch_lag(memory: Lag, service: ServiceSnapshot, hangs: Hangs, seen: Seen, now: float, timing: Timing) -> Lag:
+def watch_straggler(
+    memory: Straggler, service: ServiceSnapshot, stalls: Stalls, seen: Seen, now: float, timing: Timing
+) -> Straggler:
     """Note who lags; without fresh metrics nobody begins to, or ceases."""
     if not memory.name and not service.traffic.lagging:
         return memory
     grown = _grown_up(service, seen, now)
-    if hangs.found or not _alike(service):
+    if stalls.found or not _alike(service):
         return memory.ended
     if not seen.fresh:
         return memory if memory.name in grown else memory.ended
@@ -70,10 +72,10 @@ def watch_lag(memory: Lag, service: ServiceSnapshot, hangs: Hangs, seen: Seen, n
     if now - since < max(timing.scrape_seconds, still_seconds(seen.interval_seconds) - seen.interval_seconds):
         return replace(memory, name=name, since=since, seen_at=now, sure=False)
     quiet_seconds = memory.quiet_seconds if name == memory.last else _quiet(memory, now)
-    return Lag(name, since, True, name, now, quiet_seconds, now)
+    return Straggler(name, since, True, name, now, quiet_seconds, now)
 
 
-def _quiet(memory: Lag, now: float) -> float:
+def _quiet(memory: Straggler, now: float) -> float:
     """How long it is to be quiet after one more: the longer, the less the replacement before it helped."""
     again = bool(memory.last) and now - memory.last_at < 2.0 * memory.quiet_seconds
     return min(LONGEST_QUIET_SECONDS, 2.0 * memory.quiet_seconds) if again else QUIET_SECONDS

@@ -83,7 +83,7 @@ class Inventory:
         )
         return sum(max(0, amount) // size * size for amount in amounts)
 
-    def beside(self, services: Iterable[ServiceSnapshot]) -> Inventory:
+    def available_to(self, services: Iterable[ServiceSnapshot]) -> Inventory:
         """Return what there is for these services: what other pods hold stays theirs.
 
         Such pods belong to services that cannot be decided on, that are being deleted, or that are gone already.

@@ -15,13 +15,13 @@ from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.domain.value import value
 from holdfast.policy.estimate.demand import MOST_REPLICAS, affordable_replicas
 from holdfast.policy.estimate.hardware import same_hardware
-from holdfast.policy.health.backoff import Setbacks
+from holdfast.policy.health.backoff import Backoffs
 from holdfast.policy.health.replicas import Group, group_on
 from holdfast.policy.placement.node_inventory import Inventory
 
 
 @value
-class Beside:
+class Pair:
     """The accelerator that serves beside the chosen one: beyond its `first` replicas up to `most` are the other's."""
 
     accelerator: str
@@ -54,14 +54,14 @@ def is_barred(spec: ServiceSpec, option: AcceleratorOption) -> bool:
     return option.spot and spec.min_on_demand > 0 and not keepers(spec, option)
 
 
-def beside(
+def pair_of(
     spec: ServiceSpec,
     option: AcceleratorOption,
     groups: Sequence[Group],
-    setbacks: Setbacks,
+    backoffs: Backoffs,
     inventory: Inventory,
     now: float,
-) -> Beside | None:
+) -> Pair | None:
     """Return what serves beside an accelerator that is chosen, None where it serves alone.
 
     Beside spot: scaling.minOnDemand regular replicas, where most of them find room, where most run, or where it is
@@ -74,20 +74,20 @@ def beside(
 
     def order(other: AcceleratorOption) -> tuple[int, int, float]:
         there, most = serving[other.name], inventory.room(other).most_replicas(group_on(groups, other.name).placed)
-        if setbacks.active(other.name, now) is not None:
+        if backoffs.active(other.name, now) is not None:
             most = there
         missing = 0 if most is None else max(0, spec.min_on_demand - most)
         return missing, -min(there, spec.min_on_demand), other.cost_per_replica_hour or 0.0
 
     if option.spot:
         best = min(others, key=order)
-        return Beside(best.name, spec.min_on_demand, 0, best.cost_per_replica_hour)
+        return Pair(best.name, spec.min_on_demand, 0, best.cost_per_replica_hour)
     best = max(others, key=lambda other: serving[other.name])
     left = serving[best.name]
-    return Beside(best.name, left, spec.min_on_demand, best.cost_per_replica_hour) if left else None
+    return Pair(best.name, left, spec.min_on_demand, best.cost_per_replica_hour) if left else None
 
 
-def affordable(option: AcceleratorOption, pair: Beside | None, dollars_per_hour: float) -> int | None:
+def affordable(option: AcceleratorOption, pair: Pair | None, dollars_per_hour: float) -> int | None:
     """Most replicas that the money pays for, those of a pair included; None where it pays for any number."""
     cost, left, replicas = option.cost_per_replica_hour or 0.0, dollars_per_hour, 0
     parts: tuple[tuple[int, float], ...] = ((MOST_REPLICAS, cost),)
@@ -101,7 +101,7 @@ def affordable(option: AcceleratorOption, pair: Beside | None, dollars_per_hour:
     return None
 
 
-def together(groups: Sequence[Group], chosen: str, pair: Beside | None) -> tuple[Group, tuple[Group, ...]]:
+def together(groups: Sequence[Group], chosen: str, pair: Pair | None) -> tuple[Group, tuple[Group, ...]]:
     """The replicas that serve by choice as one group, and those that are being left."""
     own = group_on(groups, chosen)
     others = tuple(group for group in groups if group.exists and group.accelerator != chosen)

@@ -14,10 +14,10 @@ from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.domain.value import value
 from holdfast.policy.estimate.demand import MOST_REPLICAS, replicas_for
 from holdfast.policy.estimate.replica_capacity import Belief
-from holdfast.policy.health.backoff import Setback, Setbacks
+from holdfast.policy.health.backoff import Backoff, Backoffs
 from holdfast.policy.health.replicas import Group, group_on
 from holdfast.policy.placement.node_inventory import Inventory, Room
-from holdfast.policy.placement.on_demand_pair import Beside, affordable, beside, is_barred
+from holdfast.policy.placement.on_demand_pair import Pair, affordable, is_barred, pair_of
 
 
 @value
@@ -34,8 +34,8 @@ class Option:
     replicas: int
     most: int
     room: Room
-    setback: Setback | None
-    pair: Beside | None = None
+    backoff: Backoff | None
+    pair: Pair | None = None
     barred: bool = False
     full: bool = False
     least: int = 1
@@ -69,10 +69,10 @@ class Option:
         cost = self.belief.option.cost_per_replica_hour
         if cost is None or self.pair is None or self.pair.cost_per_hour is None:
             return None if cost is None else cost * self.replicas
-        return cost * (self.replicas - self.beside) + self.pair.cost_per_hour * self.beside
+        return cost * (self.replicas - self.paired_replicas) + self.pair.cost_per_hour * self.paired_replicas
 
     @property
-    def beside(self) -> int:
+    def paired_replicas(self) -> int:
         """Those of the replicas that are another accelerator's."""
         return 0 if self.pair is None else self.pair.share(self.replicas)
 
@@ -97,7 +97,7 @@ class Option:
     def hindrance(self) -> tuple[bool, bool, bool, float, bool]:
         """What speaks against it, worst first, as the share of the least that is missing; the smaller the better."""
         missing = max(0.0, 1.0 - self.most / max(1, self.least))
-        return self.forbidden, self.setback is not None, not self.belief.feasible, missing, not self.fits
+        return self.forbidden, self.backoff is not None, not self.belief.feasible, missing, not self.fits
 
     @property
     def bounded(self) -> bool:
@@ -125,7 +125,7 @@ def describe_options(
     spec: ServiceSpec,
     beliefs: tuple[Belief, ...],
     groups: tuple[Group, ...],
-    setbacks: Setbacks,
+    backoffs: Backoffs,
     inventory: Inventory,
     demand_rps: float | None,
     fallback: int,
@@ -134,15 +134,15 @@ def describe_options(
     """Describe every accelerator of the spec; `fallback` replicas are wanted where the demand is unknown."""
     found = []
     for index, alone in enumerate(beliefs):
-        pair = beside(spec, alone.option, groups, setbacks, inventory, now)
+        pair = pair_of(spec, alone.option, groups, backoffs, inventory, now)
         belief = _slower(alone, beliefs, pair)
         replicas = _replicas(spec, belief, demand_rps, fallback)
         group = group_on(groups, belief.option.name)
-        setback = setbacks.active(belief.option.name, now)
+        backoff = backoffs.active(belief.option.name, now)
         room = inventory.room(belief.option)
-        had, full = room.most_replicas(group.placed), _is_full(group, setback, room)
-        if full and setback is not None:
-            had = max(group.placed, setback.placed)
+        had, full = room.most_replicas(group.placed), _is_full(group, backoff, room)
+        if full and backoff is not None:
+            had = max(group.placed, backoff.placed)
         others = 0 if pair is None else pair.share(replicas)
         allowed = _allowed(spec, belief.option, pair, others)
         option = Option(
@@ -151,7 +151,7 @@ def describe_options(
             replicas=replicas,
             most=allowed if had is None else min(allowed, had + others),
             room=room,
-            setback=None if full else setback,
+            backoff=None if full else backoff,
             pair=pair,
             barred=is_barred(spec, belief.option),
             full=full,
@@ -163,19 +163,19 @@ def describe_options(
     return tuple(found)
 
 
-def _is_full(group: Group, setback: Setback | None, room: Room) -> bool:
+def _is_full(group: Group, backoff: Backoff | None, room: Room) -> bool:
     """Only more of it cannot be had: what is there serves, and is worth as much as elsewhere."""
-    if not group.ready or setback is None or setback.reason is not Reason.INSUFFICIENT_GPUS:
+    if not group.ready or backoff is None or backoff.reason is not Reason.INSUFFICIENT_GPUS:
         return False
     return bool(group.short or group.pending) or not room.free_replicas
 
 
-def _slower(belief: Belief, beliefs: tuple[Belief, ...], pair: Beside | None) -> Belief:
+def _slower(belief: Belief, beliefs: tuple[Belief, ...], pair: Pair | None) -> Belief:
     """All get the same share of the requests, so that no replica may be given more than the slowest carries."""
     if pair is None:
         return belief
     other = next((other for other in beliefs if other.option.name == pair.accelerator), None)
-    return belief if other is None or not other.feasible else replace(belief, beside_rps=other.rate_rps)
+    return belief if other is None or not other.feasible else replace(belief, pair_rps=other.rate_rps)
 
 
 def _replicas(spec: ServiceSpec, belief: Belief, demand_rps: float | None, fallback: int) -> int:
@@ -184,7 +184,7 @@ def _replicas(spec: ServiceSpec, belief: Belief, demand_rps: float | None, fallb
     return max(replicas_for(demand_rps, belief.rate_rps), spec.min_replicas)
 
 
-def _allowed(spec: ServiceSpec, option: AcceleratorOption, pair: Beside | None, others: int) -> int:
+def _allowed(spec: ServiceSpec, option: AcceleratorOption, pair: Pair | None, others: int) -> int:
     """Most by scaling.max, the accelerator's own maximum beside so many of a pair, and the budget."""
     own, money = option.max_replicas, spec.max_cost_per_hour
     if own == 0:

@@ -76,7 +76,7 @@ def metrics_are_fresh(proposal: Proposal) -> Bound | None:
 
 def most_replicas_move(proposal: Proposal) -> Bound | None:
     """What hung engines are asked is not seen, and where most look hung the picture may be wrong as well."""
-    if not proposal.lowers or not proposal.view.learned.hangs.doubted:
+    if not proposal.lowers or not proposal.view.learned.stalls.doubted:
         return None
     return Bound(proposal.before, Reason.ENGINE_HUNG, "nothing is lowered while most replicas seem to hang")
 
@@ -117,7 +117,7 @@ def held_long_enough(proposal: Proposal) -> Bound | None:
 
 def no_floor_is_near(proposal: Proposal) -> Bound | None:
     """What a schedule asks for within the hold time would not be back by then."""
-    floor = proposal.view.floors.kept
+    floor = proposal.view.scheduled.kept
     if not proposal.lowers or floor is None or proposal.after >= floor.replicas:
         return None
     return Bound(min(proposal.before, floor.replicas), Reason.SCHEDULED_FLOOR, floor.sentence)
@@ -127,10 +127,10 @@ def direction_is_steady(proposal: Proposal) -> Bound | None:
     view = proposal.view
     if not proposal.lowers or view.forecast is None:
         return None
-    turns = [at for at in view.turns.at if view.now - at <= view.forecast.lead_seconds]
-    if len(turns) < MOST_TURNS:
+    flapping = [at for at in view.flapping.at if view.now - at <= view.forecast.lead_seconds]
+    if len(flapping) < MOST_TURNS:
         return None
-    sentence = f"the size changed direction {len(turns)} times within one lead time"
+    sentence = f"the size changed direction {len(flapping)} times within one lead time"
     return Bound(proposal.before, Reason.FLAP_LIMITED, sentence)
 
 
@@ -157,17 +157,17 @@ def within_what_others_leave(proposal: Proposal) -> Bound | None:
 
     What must stay all the same was reckoned with when they were shared out.
     """
-    granted, pair = proposal.view.granted, proposal.view.chosen.pair
-    if granted is None:
+    allocation, pair = proposal.view.allocation, proposal.view.chosen.pair
+    if allocation is None:
         return None
-    most = granted.replicas + (0 if pair is None else pair.share(proposal.after))  # of which nothing was asked
-    return None if proposal.after <= most else Bound(most, Reason.CAPACITY_LIMITED, granted.sentence)
+    most = allocation.replicas + (0 if pair is None else pair.share(proposal.after))  # of which nothing was asked
+    return None if proposal.after <= most else Bound(most, Reason.CAPACITY_LIMITED, allocation.sentence)
 
 
 def at_least_the_minimum(proposal: Proposal) -> Bound | None:
     """Where others come first, what serves elsewhere is part of it: more would be taken from them."""
     least, only_hung = proposal.view.least, not proposal.lowers and proposal.after < proposal.before
-    here = least.replicas if proposal.view.granted is None else least.replicas - proposal.elsewhere
+    here = least.replicas if proposal.view.allocation is None else least.replicas - proposal.elsewhere
     return None if proposal.after >= here or only_hung else Bound(here, least.reason, least.sentence)
 
 

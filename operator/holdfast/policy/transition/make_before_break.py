@@ -15,7 +15,7 @@ from holdfast.policy.placement.allowance import Allowance
 
 
 @value
-class Move:
+class Migration:
     """`here` are the replicas of the `goal`, of which so many are `needed` by accelerator; `left` those beyond it.
 
     `worth`: how many of the goal's replicas one of an accelerator stands for, as far as it is known. Of the `regular`
@@ -113,78 +113,86 @@ class Move:
         return gone <= self.forbidden and (self.allowance.replicas < 2 or not self.served_with(kept))
 
 
-def staying(move: Move) -> dict[str, int]:
+def staying(migration: Migration) -> dict[str, int]:
     """Return how many replicas of the accelerators that are being left stay for now.
 
     All until those of the goal serve, where both may run at one time; else at least as many as stand for those that
     lack, and fewer where these would leave no room for anything to come. Once the goal serves, scaling.minOnDemand is
     waited for.
     """
-    if not move.lacking:
-        return _until_enough_are_regular(move)
-    kept = {group.accelerator: group.useful for group in move.left}
-    while fewer := _one_less(move, kept):
+    if not migration.lacking:
+        return _until_enough_are_regular(migration)
+    kept = {group.accelerator: group.useful for group in migration.left}
+    while fewer := _one_less(migration, kept):
         kept = fewer
-    return _off_their_nodes(move, kept)
+    return _off_their_nodes(migration, kept)
 
 
-def _until_enough_are_regular(move: Move) -> dict[str, int]:
-    kept = {group.accelerator: 0 for group in move.left}
-    for group in move.left:
-        if group.accelerator in move.regular and not move.exact:
-            kept[group.accelerator] = min(len(group.ready), max(0, move.on_demand - move.regular_with(kept)))
+def _until_enough_are_regular(migration: Migration) -> dict[str, int]:
+    kept = {group.accelerator: 0 for group in migration.left}
+    for group in migration.left:
+        if group.accelerator in migration.regular and not migration.exact:
+            kept[group.accelerator] = min(len(group.ready), max(0, migration.on_demand - migration.regular_with(kept)))
     return kept
 
 
-def _one_less(move: Move, kept: Mapping[str, int]) -> dict[str, int] | None:
+def _one_less(migration: Migration, kept: Mapping[str, int]) -> dict[str, int] | None:
     """The one to be missed least goes, as long as nothing could come, or not all and the others suffice."""
     ones = [{**kept, name: count - 1} for name, count in kept.items() if count > 0]
-    blocked, crowded = not move.has_room(kept), move.exact or not move.has_all_room(kept)
-    fewer = [each for each in ones if (blocked or (crowded and move.suffices(each))) and move.may_go(kept, each)]
-    return min(fewer, key=lambda each: _missed(move, kept, each), default=None)
+    blocked, crowded = not migration.has_room(kept), migration.exact or not migration.has_all_room(kept)
+    fewer = [
+        each for each in ones if (blocked or (crowded and migration.suffices(each))) and migration.may_go(kept, each)
+    ]
+    return min(fewer, key=lambda each: _missed(migration, kept, each), default=None)
 
 
-def _missed(move: Move, kept: Mapping[str, int], fewer: Mapping[str, int]) -> tuple[bool, bool, bool, float]:
+def _missed(migration: Migration, kept: Mapping[str, int], fewer: Mapping[str, int]) -> tuple[bool, bool, bool, float]:
     """Those off spot that scaling.minOnDemand asks for most, then what serves, what makes no room, what costs least."""
-    off_spot = move.regular_with(fewer) < min(move.on_demand, move.regular_with(kept))
-    serves = move.served_with(fewer) < move.served_with(kept)
-    saved = move.allowance.cost(kept) - move.allowance.cost(fewer)
-    lost = move.stands_for(kept) - move.stands_for(fewer)
-    return off_spot, serves, not move.has_room(fewer), -saved / lost if lost > 0.0 else 0.0
+    off_spot = migration.regular_with(fewer) < min(migration.on_demand, migration.regular_with(kept))
+    serves = migration.served_with(fewer) < migration.served_with(kept)
+    saved = migration.allowance.cost(kept) - migration.allowance.cost(fewer)
+    lost = migration.stands_for(kept) - migration.stands_for(fewer)
+    return off_spot, serves, not migration.has_room(fewer), -saved / lost if lost > 0.0 else 0.0
 
 
-def _off_their_nodes(move: Move, kept: Mapping[str, int]) -> dict[str, int]:
+def _off_their_nodes(migration: Migration, kept: Mapping[str, int]) -> dict[str, int]:
     """One less on the nodes that the new ones wait for; whether they get it nobody knows, so the last one stays."""
-    for group in move.left:
+    for group in migration.left:
         name, ready = group.accelerator, len(group.ready)
         fewer = {**kept, name: min(kept[name], ready - 1)}
-        if name in move.in_the_way and ready and move.served_with(fewer):
+        if name in migration.in_the_way and ready and migration.served_with(fewer):
             return fewer
     return dict(kept)
 
 
-def spendable(move: Move, kept: Mapping[str, int]) -> Allowance:
+def spendable(migration: Migration, kept: Mapping[str, int]) -> Allowance:
     """What may be spent beside those that stay: the last one that serves stays beside the first that replaces it."""
-    dollars = move.allowance.dollars_per_hour
-    if dollars is None or move.vain or not move.lacking or move.serving or move.served_with(kept) != 1:
-        return move.allowance
-    first = min((move.allowance.price(name) for name in move.next_ones), default=0.0)
-    return replace(move.allowance, dollars_per_hour=max(dollars, move.allowance.cost(kept) + first))
+    dollars = migration.allowance.dollars_per_hour
+    if (
+        dollars is None
+        or migration.vain
+        or not migration.lacking
+        or migration.serving
+        or migration.served_with(kept) != 1
+    ):
+        return migration.allowance
+    first = min((migration.allowance.price(name) for name in migration.next_ones), default=0.0)
+    return replace(migration.allowance, dollars_per_hour=max(dollars, migration.allowance.cost(kept) + first))
 
 
-def growing(move: Move, kept: Mapping[str, int]) -> dict[str, int]:
+def growing(migration: Migration, kept: Mapping[str, int]) -> dict[str, int]:
     """Return the sizes that follow: what stays, what serves of the goal, and as much more of it as may run beside.
 
     Of that what is coming first, then what the goal needs first.
     """
-    money, placed = spendable(move, kept), move.placed
-    coming = {group.accelerator: placed[group.accelerator] + _coming(group) for group in move.here}
-    own = {name: min(count, placed.get(name, 0)) for name, count in move.goal.items()}
-    order = dict.fromkeys((*move.next_ones, *move.needed, *move.goal))
-    for most in (coming, move.goal):
+    money, placed = spendable(migration, kept), migration.placed
+    coming = {group.accelerator: placed[group.accelerator] + _coming(group) for group in migration.here}
+    own = {name: min(count, placed.get(name, 0)) for name, count in migration.goal.items()}
+    order = dict.fromkeys((*migration.next_ones, *migration.needed, *migration.goal))
+    for most in (coming, migration.goal):
         for name in order:
             sizes = _both(kept, own)
-            more = min(move.goal[name], most.get(name, 0)) - own[name]
+            more = min(migration.goal[name], most.get(name, 0)) - own[name]
             own[name] += max(0, min(more, money.more(name, sizes)))
     return _both(kept, own)
 

@@ -14,11 +14,11 @@ from holdfast.policy.health.replicas import Group, group_on
 from holdfast.policy.placement.allowance import Allowance, allowance
 from holdfast.policy.placement.on_demand_pair import parted
 from holdfast.policy.placement.options import Option
-from holdfast.policy.transition.make_before_break import Move, staying
+from holdfast.policy.transition.make_before_break import Migration, staying
 from holdfast.policy.view import View
 
 
-def chosen_move(view: View, goal: Mapping[str, int]) -> Move:
+def chosen_migration(view: View, goal: Mapping[str, int]) -> Migration:
     """What moves to the accelerator that was chosen and its pair, as far as the demand needs them.
 
     Those beyond the goal stay for the ones that its pair lacks.
@@ -37,7 +37,7 @@ def chosen_move(view: View, goal: Mapping[str, int]) -> Move:
             forbidden.add(stay.accelerator)
     needed = _needed(view, left)
     out = _out(view, needed)
-    return Move(
+    return Migration(
         goal=goal,
         here=both,
         needed=needed,
@@ -64,7 +64,7 @@ def _needed(view: View, left: Sequence[Group]) -> dict[str, int]:
     return dict(reversed(parts.items()))
 
 
-def staying_meanwhile(view: View, move: Move) -> dict[str, int]:
+def staying_meanwhile(view: View, migration: Migration) -> dict[str, int]:
     """Return how many replicas of each accelerator that is being left stay for now; where it is not seen, all do.
 
     Nor does any go while metrics are in doubt, but where nobody serves of whom there could be some.
@@ -72,13 +72,13 @@ def staying_meanwhile(view: View, move: Move) -> dict[str, int]:
     if not all(group.observed for group in view.groups):
         return {group.accelerator: group.size for group in view.others}
     kept = {group.accelerator: 0 for group in view.others}
-    rolling = any(group.rolling_out for group in move.left if group.accelerator not in move.forbidden)
+    rolling = any(group.rolling_out for group in migration.left if group.accelerator not in migration.forbidden)
     if rolling or (view.ready and not view.seen.fresh):
-        return kept | {group.accelerator: group.useful for group in move.left}
-    return kept | staying(move)
+        return kept | {group.accelerator: group.useful for group in migration.left}
+    return kept | staying(migration)
 
 
-def pinned_move(view: View, goal: Mapping[str, int]) -> Move:
+def pinned_migration(view: View, goal: Mapping[str, int]) -> Migration:
     """What moves to the accelerators among which a fixed size is shared; of what is left only what serves stays."""
     groups = [group for group in _with_laggard(view, view.groups) if group.exists]
     halves = [parted(group, goal.get(group.accelerator, 0)) for group in groups]
@@ -86,7 +86,7 @@ def pinned_move(view: View, goal: Mapping[str, int]) -> Move:
     left = tuple([_serving_ones(rest, draining=group.draining) for group, rest in halves if rest.ready])
     to_be_had = {option.name: _to_be_had(view, option, left) for option in view.considered}
     out = _out(view, goal)
-    return Move(
+    return Migration(
         goal=goal,
         here=here,
         needed={name: min(count, to_be_had.get(name, count)) for name, count in goal.items()},
@@ -108,14 +108,14 @@ def _serving_ones(group: Group, draining: int) -> Group:
 
 def _with_laggard(view: View, groups: Sequence[Group]) -> list[Group]:
     """The same, with one that lags as one that serves: it answers, and need not go before the others do."""
-    if not view.learned.lag.sure:
+    if not view.learned.straggler.sure:
         return list(groups)
     return [replace(group, ready=group.ready + group.ailing, ailing=()) for group in groups]
 
 
 def _is_vain(view: View, group: Group) -> bool:
     """None of it serves, and none is about to."""
-    return not group.ready and (not group.coming or view.is_out(group.accelerator))
+    return not group.ready and (not group.coming or view.in_backoff(group.accelerator))
 
 
 def _to_be_had(view: View, option: Option, left: Sequence[Group]) -> int:
@@ -141,7 +141,7 @@ def _on_the_way(view: View, replicas: int, vain: bool) -> Allowance:
 
 
 def _out(view: View, goal: Collection[str]) -> frozenset[str]:
-    return frozenset([name for name in goal if view.is_out(name)])
+    return frozenset([name for name in goal if view.in_backoff(name)])
 
 
 def _regular(view: View) -> frozenset[str]:
@@ -150,18 +150,18 @@ def _regular(view: View) -> frozenset[str]:
 
 def most_granted(view: View) -> int:
     """Replicas that may be there while places are handed over and others want them too."""
-    most = None if view.granted is None else view.granted.most
+    most = None if view.allocation is None else view.allocation.most
     return MOST_REPLICAS if most is None else max(1, most)
 
 
 def _most_on_the_way(view: View) -> int:
     """The last one that serves stays until the first of the next ones does, however little is granted."""
-    return max(1 if view.stands else 2, most_granted(view))
+    return max(1 if view.migration_paused else 2, most_granted(view))
 
 
 def _in_the_way(view: View, here: Sequence[Group], left: Sequence[Group]) -> frozenset[str]:
     """Accelerators all replicas of which are on nodes that others wait for in vain, while nothing comes or goes."""
-    if view.stands or any(group.coming for group in here) or any(group.draining for group in left):
+    if view.migration_paused or any(group.coming for group in here) or any(group.draining for group in left):
         return frozenset()
     short = {group.accelerator for group in here if group.short}
     homes = frozenset([replica.node for group in left for replica in group.ready])
@@ -176,15 +176,15 @@ def _would_take(view: View, option: Option, homes: frozenset[str]) -> bool:
     Not where there is room beside those to be given up: then they wait for something else. Nor while more of them fail
     than serve. What others got, or one that failed, is tried again after a while.
     """
-    setback = view.learned.setbacks.active(option.name, view.now)
+    backoff = view.learned.backoffs.active(option.name, view.now)
     own, others = view.group_of(option.name), [group for group in view.groups if group.accelerator != option.name]
     fails = len(own.useless) - len(own.short)
-    if setback is None or fails > len(own.ready) or option.room.free_on & homes:
+    if backoff is None or fails > len(own.ready) or option.room.free_on & homes:
         return False
     there = [other for group in others if group.placed and (other := view.option(group.accelerator))]
     new = option.belief.option.gpus_per_replica
     worth = new / min([other.belief.option.gpus_per_replica for other in there], default=new)
-    lost = worth * (setback.own - own.to_serve) + setback.beside - sum(group.to_serve for group in others)
+    lost = worth * (backoff.own - own.to_serve) + backoff.elsewhere - sum(group.to_serve for group in others)
     return lost < worth
 
 

@@ -10,7 +10,7 @@ from holdfast.domain.service import AcceleratorOption
 from holdfast.policy.allocation.pinned_size import share_out
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.transition.make_before_break import growing, staying
-from holdfast.policy.transition.migration import pinned_move
+from holdfast.policy.transition.migration import pinned_migration
 from holdfast.policy.transition.sizes import target
 from holdfast.policy.view import View
 
@@ -25,7 +25,7 @@ def pinned_verdict(view: View, pinned: int) -> Verdict:
     told = pinned_sentence(pinned, sum(goal.values()))
     if not all(group.observed for group in view.groups):
         return Verdict(Action.HOLD, Reason.PINNED, told, current_targets(view))
-    sizes = _as_they_are(view, goal) if view.stands else _next(view, goal)
+    sizes = _as_they_are(view, goal) if view.migration_paused else _next(view, goal)
     targets = tuple(
         target(view, view.group_of(name), replicas)
         for name, replicas in sizes.items()
@@ -39,8 +39,8 @@ def pinned_verdict(view: View, pinned: int) -> Verdict:
 
 def _next(view: View, goal: Mapping[str, int]) -> dict[str, int]:
     """The sizes on the way to the goal."""
-    move = pinned_move(view, goal)
-    return {group.accelerator: 0 for group in view.groups if group.exists} | growing(move, staying(move))
+    migration = pinned_migration(view, goal)
+    return {group.accelerator: 0 for group in view.groups if group.exists} | growing(migration, staying(migration))
 
 
 def _as_they_are(view: View, goal: Mapping[str, int]) -> dict[str, int]:
@@ -67,20 +67,20 @@ def _change(targets: Sequence[PlacementTarget]) -> str:
 def pinned_goal(view: View, pinned: int) -> dict[str, int]:
     """How so many replicas are shared out, where the max of an accelerator or the budget has no room maybe fewer."""
     used = {group.accelerator: _in_use(view, group) for group in view.groups}
-    out = {option.name for option in view.considered if view.is_out(option.name)}
+    out = {option.name for option in view.considered if view.in_backoff(option.name)}
     return share_out(view.spec, used, _order(view, used), pinned, out)
 
 
 def _in_use(view: View, group: Group) -> int:
     """Replicas of it; of what could not be had a short while ago those that serve: others take over from the rest."""
-    return min(group.size, len(group.ready)) if view.is_out(group.accelerator) else group.size
+    return min(group.size, len(group.ready)) if view.in_backoff(group.accelerator) else group.size
 
 
 def _order(view: View, used: Mapping[str, int]) -> list[AcceleratorOption]:
     """Who takes more replicas first: the accelerators in use as listed, then the one chosen, then the best others."""
     listed = sorted(view.considered, key=lambda o: o.index)
-    first = [option for option in listed if used.get(option.name) and not view.is_out(option.name)]
-    others = sorted(view.considered, key=lambda o: (view.is_out(o.name), o is not view.chosen, o.rank))
+    first = [option for option in listed if used.get(option.name) and not view.in_backoff(option.name)]
+    others = sorted(view.considered, key=lambda o: (view.in_backoff(o.name), o is not view.chosen, o.rank))
     return [option.belief.option for option in (*first, *(other for other in others if other not in first))]
 
 

@@ -10,7 +10,7 @@ from holdfast.policy.health.replicas import Group
 from holdfast.policy.sizing.guards import Bound, Proposal, apply_guards
 from holdfast.policy.sizing.proposal import Sizes, propose
 from holdfast.policy.transition.make_before_break import growing
-from holdfast.policy.transition.migration import chosen_move, most_granted, staying_meanwhile
+from holdfast.policy.transition.migration import chosen_migration, most_granted, staying_meanwhile
 from holdfast.policy.transition.removal_order import removal_order
 from holdfast.policy.view import View
 
@@ -54,9 +54,9 @@ def _next(view: View, goal: dict[str, int]) -> tuple[dict[str, int], tuple[Bound
     """The sizes on the way to the goal, and what bounds them where others stay beside it."""
     if len(goal) == 1 and not view.others:
         return goal, ()
-    move = chosen_move(view, goal)
-    kept = staying_meanwhile(view, move)
-    sizes = growing(move, kept)
+    migration = chosen_migration(view, goal)
+    kept = staying_meanwhile(view, migration)
+    sizes = growing(migration, kept)
     return sizes, _held_back(view, goal, kept, sizes)
 
 
@@ -71,8 +71,8 @@ def _held_back(
     beside = f" beside {stay} that are to be replaced" if stay else ""
     if sum(sizes.values()) >= spec.max_replicas:
         return (Bound(given, Reason.AT_MAXIMUM, f"{wanted} wanted, scaling.max is {spec.max_replicas}{beside}"),)
-    if view.granted is not None and sum(sizes.values()) >= most_granted(view):
-        return (Bound(given, Reason.CAPACITY_LIMITED, view.granted.sentence),)
+    if view.allocation is not None and sum(sizes.values()) >= most_granted(view):
+        return (Bound(given, Reason.CAPACITY_LIMITED, view.allocation.sentence),)
     limit = f"budget.maxCostPerHour ${spec.max_cost_per_hour:g} pays for {given}"
     return (Bound(given, Reason.BUDGET_LIMITED, f"{wanted} wanted, {limit}{beside}"),)
 

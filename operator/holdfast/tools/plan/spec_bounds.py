@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.enginemodel.prior import EnginePrior
-from holdfast.policy.placement.on_demand_pair import Beside, affordable, is_barred, keepers
+from holdfast.policy.placement.on_demand_pair import Pair, affordable, is_barred, keepers
 from holdfast.twin.capacity import Lengths
 
 
@@ -23,12 +23,12 @@ def dollars(spec: ServiceSpec, option: AcceleratorOption, replicas: int) -> floa
     return regular * (pair.cost_per_hour or 0.0) + (replicas - regular) * price
 
 
-def on_demand_beside(spec: ServiceSpec, option: AcceleratorOption) -> Beside | None:
+def on_demand_beside(spec: ServiceSpec, option: AcceleratorOption) -> Pair | None:
     """The cheapest regular accelerator that keeps scaling.minOnDemand beside a spot one, None where none must."""
     if not (option.spot and spec.min_on_demand) or is_barred(spec, option):
         return None
     regular = min(keepers(spec, option), key=lambda each: each.cost_per_replica_hour or 0.0)
-    return Beside(regular.name, spec.min_on_demand, 0, regular.cost_per_replica_hour)
+    return Pair(regular.name, spec.min_on_demand, 0, regular.cost_per_replica_hour)
 
 
 def most_replicas(spec: ServiceSpec, accelerator: str) -> tuple[int, str]:
