@@ -121,7 +121,7 @@ def planned(services: int, seed: int) -> None:
         f"{services} services x {ACCELERATORS}, seed {seed}: {len(theirs.replicas)} compete, {len(ours.moved)} move,"
         f" good requests {all_of_them:+.1%} (highest priority {first:+.1%}) against in turn;"
         f" {cpu * 1e3:.0f} CPU ms, of which the solver {asked[1] * 1e3:.0f} ({asked[0] * 1e3:.0f} ms passed)"
-        f"{'' if asked[2] else ', OUT OF TIME: in turn'}"
+        f"{'' if asked[2] else ', OUT OF ITERATIONS: in turn'}"
     )
 
 

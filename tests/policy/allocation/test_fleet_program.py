@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import fleet_speed
 from holdfast.domain.service import AcceleratorOption, ServiceKey
 from holdfast.policy.allocation import solver
 from holdfast.policy.allocation.capacity_pool import capacity_pools
@@ -117,12 +118,30 @@ def test_in_any_doubt_about_the_program_gpus_are_shared_out_in_turn(values: list
 # -- properties
 
 
-def test_out_of_time_gpus_are_shared_out_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_iterations_gpus_are_shared_out_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     requests = claims_by(5)
     in_turn = shared(requests, lambda program, start: None)
     assert shared(requests) != in_turn
-    monkeypatch.setattr(solver, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(solver, "MOST_ITERATIONS", 0)
     assert shared(requests) == in_turn
+
+
+@pytest.mark.parametrize(("count", "seed"), [(50, 2), (100, 3)])
+def test_a_fleet_of_many_priorities_has_an_answer_within_the_iterations(count: int, seed: int) -> None:
+    """Both took 5 to 10 times as many when the search went on with more services than a few undecided."""
+    chance = random.Random(seed)
+    with_priorities = [replace(c, priority=chance.randrange(8)) for c in fleet_speed.requests(count, chance).values()]
+    known = {request.key: fleet_speed.mobile(request, chance) for request in with_priorities}
+    nodes = fleet_speed.uneven(known, 0.5, chance)
+    answers: list[bool] = []
+
+    def noted(program: Program, start: Sequence[float]) -> Sequence[float] | None:
+        values = solver.solve(program, start)
+        answers.append(values is not None)
+        return values
+
+    share([pool for pool in capacity_pools(known.values(), nodes) if pool.wanted > pool.gpus], known, nodes, noted)
+    assert answers == [True]
 
 
 def claims_by(seed: int) -> list[CapacityRequest]:

@@ -31,7 +31,8 @@ def share(
 ) -> Sharing:
     """Return who stays with how many replicas and who moves: the program's answer where it is better than in turn.
 
-    Whether there is an answer in time is chance: without one what runs is not undone where that would be worse.
+    A small change of the fleet decides whether the program's iterations suffice. Without an answer, what runs is not
+    undone where that would be worse.
     """
     in_turn = Sharing(share_out(scarce))
     rivals = sorted((requests[key] for key in in_turn.replicas), key=lambda request: request.key)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,11 @@ import numpy.typing as npt
 
 from holdfast.policy.allocation.program import Level, Program, Row, total
 
-MOST_SECONDS = 0.2
-"""For all priorities together; what takes longer is shared out in turn."""
+MOST_ITERATIONS = 3000
+"""Simplex iterations for all priorities together, about 0.2 s; what takes more is shared out in turn.
+
+Not a time limit: on a slow machine the same snapshot would get another decision.
+"""
 
 SLACK = 1e-7
 """What rounding may take from a service of higher priority, relative."""
@@ -31,6 +35,7 @@ OPTIONS: Mapping[str, object] = {
     "parallel": "off",
     "random_seed": 0,
     "mip_rel_gap": 1e-3,
+    "mip_feasibility_tolerance": 1e-7,  # what fits here must fit the relaxed program of the next level
     "mip_max_nodes": 100,  # unlike time, this ends alike on every machine
 }
 
@@ -38,14 +43,14 @@ Values = npt.NDArray[np.float64]
 
 
 def solve(program: Program, start: Sequence[float]) -> Sequence[float] | None:
-    """Maximise one level after another; None without the library, out of time, or in any doubt."""
+    """Maximise one level after another; None without the library, out of iterations, or in any doubt."""
     try:
         import highspy
     except ImportError:
         return None
-    solver, values = _solver(highspy, program), np.asarray(start, dtype=np.float64)
+    solver, values, budget = _solver(highspy, program), np.asarray(start, dtype=np.float64), _Budget()
     for level in program.levels:
-        found = _maximised(highspy, solver, program, level, values)
+        found = _maximised(highspy, solver, program, level, values, budget)
         if found is None:
             return None
         values = found
@@ -54,24 +59,34 @@ def solve(program: Program, start: Sequence[float]) -> Sequence[float] | None:
     return [float(value) for value in values]
 
 
-def _maximised(highspy: Any, solver: Any, program: Program, level: Level, before: Values) -> Values | None:
-    """Return the better of what is found and what was known before; None in doubt."""
+@dataclass
+class _Budget:
+    """Simplex iterations that are left for all runs together."""
+
+    left: int = field(default_factory=lambda: MOST_ITERATIONS)
+
+
+def _maximised(
+    highspy: Any, solver: Any, program: Program, level: Level, before: Values, budget: _Budget
+) -> Values | None:
+    """Return the better of what is found and what was known before; None in doubt, or without iterations."""
     done, worth = highspy.HighsModelStatus, _dense(level.worth, before.size)
     solver.changeColsCost(before.size, np.arange(before.size, dtype=np.int32), worth)
     undecided: list[Sequence[int]] = list(program.moves)
     while len(undecided) > MOST_UNDECIDED:
-        relaxed = _run(solver, relaxed=True)
+        found = _run(solver, relaxed=True, budget=budget)
         if solver.getModelStatus() != done.kOptimal:
             break
-        undecided = _decide_most(solver, undecided, relaxed)
-    found = _run(solver, relaxed=False)
+        undecided = _decide_most(solver, undecided, found)
+    else:  # with more undecided services the search takes up to a hundred times as long
+        found = _run(solver, relaxed=False, budget=budget)
     status = solver.getModelStatus()
     _bound(solver, [column for moves in program.moves for column in moves], lower=0.0, upper=1.0)
     if status == done.kInfeasible:
         return before
-    if status not in (done.kOptimal, done.kSolutionLimit) or found.size != before.size:
+    if status not in (done.kOptimal, done.kSolutionLimit) or found.size != before.size or budget.left <= 0:
         return None
-    return found if worth @ found > worth @ before else before
+    return found if math.fsum(worth * found) > math.fsum(worth * before) else before
 
 
 def _decide_most(solver: Any, undecided: Sequence[Sequence[int]], relaxed: Values) -> list[Sequence[int]]:
@@ -87,11 +102,11 @@ def _decide_most(solver: Any, undecided: Sequence[Sequence[int]], relaxed: Value
     return [undecided[index] for index in order if index not in set(taken)]
 
 
-def _run(solver: Any, relaxed: bool) -> Values:
+def _run(solver: Any, relaxed: bool, budget: _Budget) -> Values:
     solver.setOptionValue("solve_relaxation", relaxed)
-    # HiGHS takes its limit for one run, and its clock goes on over all of them.
-    solver.setOptionValue("time_limit", max(0.0, MOST_SECONDS - solver.getRunTime()))
+    solver.setOptionValue("simplex_iteration_limit", max(0, budget.left))
     solver.run()
+    budget.left -= max(0, solver.getInfo().simplex_iteration_count)
     return np.asarray(solver.getSolution().col_value)
 
 
