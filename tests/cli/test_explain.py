@@ -18,7 +18,9 @@ from holdfast.cli.reading import Operator
 from holdfast.control.decision_record import record_of, written
 from holdfast.control.explanation import explained
 from holdfast.domain.service import ServiceKey
-from holdfast.policy import Memory, PolicySettings, decide
+from holdfast.policy import FleetContext, Memory, PolicySettings, decide, decide_alone
+from holdfast.policy.allocation.fleet import Grant
+from holdfast.policy.memory import ServiceMemory
 from tests.builders import ServiceView, a_snapshot, accelerator, replicas, service, traffic
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/holdfast-system/leases/holdfast"
@@ -185,9 +187,23 @@ async def test_a_past_decision_is_made_again_from_what_it_was_made_from() -> Non
     view = ServiceView(service().with_accelerators(accelerator("h100")), traffic(5.0), replicas(2))
     snapshot = a_snapshot(view)
     (decision,), _ = decide(snapshot, Memory(), PolicySettings())
-    made_from = written(record_of(decision.key, snapshot, Memory(), PolicySettings()))
+    made_from = written(record_of(decision.key, snapshot, Memory(), PolicySettings(), FleetContext()))
     other = await at_nine(made_from)
     assert f"{decision.verdict.action.value}/{decision.verdict.reason} (this version, from the same inputs" in other
+    same = explained(decision.verdict, decision, "2026-11-01T09:00:00Z").to_dict()
+    assert "this version decides the same from the same inputs and memory" in await at_nine(made_from, **same)
+
+
+async def test_a_past_decision_among_competing_services_is_made_again_with_its_allocation() -> None:
+    view = ServiceView(service().with_accelerators(accelerator("h100")), traffic(5.0), replicas(2))
+    context = FleetContext(Grant(1, "2 wanted, 1 left for priority 0, GPUs went to prod/other (priority 10)"))
+    snapshot = a_snapshot(view)
+    decision, _ = decide_alone(snapshot, ServiceMemory(), context)
+    assert decision is not None
+    made_from = written(record_of(decision.key, snapshot, Memory(), PolicySettings(), context))
+    text = await at_nine(made_from)
+    assert "ScaleDown/CapacityLimited (this version, from the same inputs and memory" in text
+    assert "GPUs went to prod/other (priority 10)" in text
     same = explained(decision.verdict, decision, "2026-11-01T09:00:00Z").to_dict()
     assert "this version decides the same from the same inputs and memory" in await at_nine(made_from, **same)
 

@@ -18,7 +18,7 @@ from holdfast.domain.decision import Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState
 from holdfast.domain.taints import Taint, Toleration
-from holdfast.policy import Memory, PolicySettings, decide
+from holdfast.policy import FleetContext, Memory, PolicySettings, decide
 from holdfast.policy.placement.node_inventory import Inventory
 from tests.builders import NOW, ServiceView, a_snapshot, accelerator, node, replicas, service, traffic
 
@@ -33,7 +33,7 @@ def day(rates: list[float], state: SignalState = SignalState.FRESH) -> list[tupl
     for minute, rate in enumerate(rates):
         views = (ServiceView(CHAT, traffic(rate, state=state), replicas(2)), ServiceView(OTHER))
         snapshot = a_snapshot(*views, now=NOW + 60.0 * minute, nodes=(node("n1", 8),))
-        kept = record_of(CHAT.spec.key, snapshot, memory, SETTINGS)
+        kept = record_of(CHAT.spec.key, snapshot, memory, SETTINGS, FleetContext())
         decisions, memory = decide(snapshot, memory, SETTINGS)
         made.append((kept, next(decision for decision in decisions if decision.key == CHAT.spec.key)))
     return made
@@ -57,7 +57,7 @@ def test_a_record_is_small_and_of_its_own_service_alone() -> None:
 def test_of_nodes_it_has_what_decides_and_nothing_else() -> None:
     picky = service().with_accelerators(accelerator("h100", node_selector=(("zone", "a"),)))
     nodes = (node("n1", 8, used=3, zone="a", owner="secret-project"), NodeOffer("n2", (), (("amd.com/gpu", 8),)))
-    kept = record_of(CHAT.spec.key, a_snapshot(ServiceView(picky), nodes=nodes), Memory(), SETTINGS)
+    kept = record_of(CHAT.spec.key, a_snapshot(ServiceView(picky), nodes=nodes), Memory(), SETTINGS, FleetContext())
     assert kept.snapshot.nodes == (node("n1", 8, used=3, zone="a"),)
 
 
@@ -67,7 +67,7 @@ def test_of_taints_it_has_the_names_of_those_that_the_service_tolerates() -> Non
         accelerator("h100", tolerations=(Toleration("gpu", "Exists"),)), accelerator("l40s")
     )
     nodes = (node("n1", 8, taints=(tolerated,)), node("n2", 8, taints=(tolerated, closed)))
-    kept = record_of(CHAT.spec.key, a_snapshot(ServiceView(picky), nodes=nodes), Memory(), SETTINGS)
+    kept = record_of(CHAT.spec.key, a_snapshot(ServiceView(picky), nodes=nodes), Memory(), SETTINGS, FleetContext())
     assert "secret-project" not in str(kept)
     assert [each.taints for each in kept.snapshot.nodes] == [(tolerated,), (tolerated, Taint("", "", "NoSchedule"))]
     whole, told = Inventory(nodes), Inventory(kept.snapshot.nodes)
@@ -78,7 +78,7 @@ def test_of_taints_it_has_the_names_of_those_that_the_service_tolerates() -> Non
 def test_tolerating_everything_tells_no_names_of_taints() -> None:
     nodes = (node("n1", 8, taints=(Taint("owner", "secret-project", "NoSchedule"),)),)
     picky = service().with_accelerators(accelerator("h100", tolerations=(Toleration("", "Exists"),)))
-    kept = record_of(CHAT.spec.key, a_snapshot(ServiceView(picky), nodes=nodes), Memory(), SETTINGS)
+    kept = record_of(CHAT.spec.key, a_snapshot(ServiceView(picky), nodes=nodes), Memory(), SETTINGS, FleetContext())
     assert "secret-project" not in str(kept)
     (option,) = picky.spec.accelerators
     assert Inventory(kept.snapshot.nodes).room(option) == Inventory(nodes).room(option)
@@ -92,7 +92,7 @@ def test_a_cluster_too_large_for_an_event_is_not_recorded() -> None:
 
 def test_what_a_snapshot_lacks_has_no_record() -> None:
     with pytest.raises(KeyError):
-        record_of(ServiceKey("prod", "gone"), a_snapshot(), Memory(), SETTINGS)
+        record_of(ServiceKey("prod", "gone"), a_snapshot(), Memory(), SETTINGS, FleetContext())
 
 
 def packed(value: object) -> str:
@@ -120,6 +120,14 @@ def packed(value: object) -> str:
 def test_what_is_no_record_is_unreadable_and_nothing_else_happens(text: str) -> None:
     with pytest.raises(Unreadable):
         read(text)
+
+
+def test_a_record_of_a_version_that_knew_no_allocation_is_unreadable() -> None:
+    kept, _ = day([5.0])[0]
+    older = json.loads(zlib.decompress(base64.b64decode(written(kept))))
+    del older["context"]
+    with pytest.raises(Unreadable, match="another version"):
+        read(packed(older))
 
 
 def test_a_record_of_no_service_is_unreadable() -> None:

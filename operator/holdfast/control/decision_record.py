@@ -18,7 +18,9 @@ from holdfast.domain.decision import Decision
 from holdfast.domain.service import AcceleratorOption, ServiceKey, ServiceSpec
 from holdfast.domain.snapshot import Snapshot
 from holdfast.domain.taints import Taint, are_tolerated
-from holdfast.policy.memory import Memory, ServiceMemory
+from holdfast.policy.decide import STEP_LAW
+from holdfast.policy.estimate.engine_model import EngineModel
+from holdfast.policy.memory import FleetContext, Memory, ServiceMemory
 from holdfast.policy.settings import PolicySettings
 
 MOST_TEXT = 64 * 1024
@@ -38,23 +40,28 @@ class Unreadable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One service's part of a snapshot, and what was remembered of the service before.
+    """One service's part of a snapshot, what was remembered of it before, and its allocation.
 
-    Of nodes it has what decides: whoever may read the Events of a namespace need not know the labels of all nodes.
+    Of competing services it has only the sentence of the allocation, which names none of other namespaces. Of nodes it
+    has what decides: whoever may read the Events of a namespace need not know the labels of all nodes.
     """
 
     snapshot: Snapshot
     memory: ServiceMemory
     settings: PolicySettings
+    context: FleetContext
 
 
-def record_of(key: ServiceKey, snapshot: Snapshot, memory: Memory, settings: PolicySettings) -> Record:
+def record_of(
+    key: ServiceKey, snapshot: Snapshot, memory: Memory, settings: PolicySettings, context: FleetContext
+) -> Record:
     """Return what this service's decision was made from; KeyError where the snapshot lacks it."""
     own = tuple(service for service in snapshot.services if service.spec.key == key)
     if not own:
         raise KeyError(key)
     nodes = tuple(_offers(snapshot.nodes, own[0].spec))
-    return Record(replace(snapshot, services=own, nodes=nodes), memory.services.get(key, ServiceMemory()), settings)
+    remembered = memory.services.get(key, ServiceMemory())
+    return Record(replace(snapshot, services=own, nodes=nodes), remembered, settings, context)
 
 
 def _offers(nodes: Iterable[NodeOffer], spec: ServiceSpec) -> Iterator[NodeOffer]:
@@ -118,14 +125,13 @@ def _unpacked(text: str) -> bytes:
     return plain
 
 
-def decided_again(record: Record) -> Decision | None:
-    """Return what this code decides from the record; the service is alone, so that no other one competes for its GPUs.
+def decided_again(record: Record, model: EngineModel = STEP_LAW) -> Decision | None:
+    """Return what this code decides from the record: the GPUs are shared out as they were then.
 
     None where this code would not have decided yet.
     """
-    key = record.snapshot.services[0].spec.key
-    decisions, _ = policy.decide(record.snapshot, Memory({key: record.memory}), record.settings)
-    return next(iter(decisions), None)
+    decision, _ = policy.decide_alone(record.snapshot, record.memory, record.context, record.settings, model)
+    return decision
 
 
 @cache

@@ -116,6 +116,7 @@ class Loop:
         with self._phase("decide"):
             snapshot = self._picture(services, traffic, history, held, measured, now)
             failed: dict[ServiceKey, Exception] = {}
+            contexts: dict[ServiceKey, policy.FleetContext] = {}
             # On a thread: meanwhile the lease is renewed, watches are read and slow queries are on their way.
             decide = functools.partial(
                 policy.decide,
@@ -124,8 +125,9 @@ class Loop:
                 self._policy_settings,
                 failed=failed.__setitem__,
                 unshared=self._unshared,
+                recorded=contexts.__setitem__,
             )
-            records = functools.partial(_record, snapshot, self._memory, self._policy_settings)
+            records = functools.partial(_record, snapshot, self._memory, self._policy_settings, contexts)
             decisions, self._memory = await asyncio.get_running_loop().run_in_executor(self._thinking, decide)
         with self._phase("act"):
             invalid = (*self._cluster.invalid(), *self._undecided(services, failed))
@@ -202,10 +204,16 @@ class Loop:
         self._telemetry.phase(name, self._monotonic() - started_at)
 
 
-def _record(snapshot: Snapshot, memory: policy.Memory, settings: policy.PolicySettings, key: ServiceKey) -> str:
+def _record(
+    snapshot: Snapshot,
+    memory: policy.Memory,
+    settings: policy.PolicySettings,
+    contexts: Mapping[ServiceKey, policy.FleetContext],
+    key: ServiceKey,
+) -> str:
     """What a change was decided from; a change is told whether or not that can be written down."""
     try:
-        return decision_record.written(decision_record.record_of(key, snapshot, memory, settings))
+        return decision_record.written(decision_record.record_of(key, snapshot, memory, settings, contexts[key]))
     except Exception:
         _LOG.exception("%s: what its decision was made from cannot be recorded", key)
         return ""

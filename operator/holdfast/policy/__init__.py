@@ -1,7 +1,8 @@
 """Pure decisions: snapshot and memory in, decision and reason out."""
 
 from holdfast.policy.decide import decide
-from holdfast.policy.memory import Memory
+from holdfast.policy.memory import FleetContext, Memory
+from holdfast.policy.replay import decide_alone
 from holdfast.policy.settings import PolicySettings
 
-__all__ = ["Memory", "PolicySettings", "decide"]
+__all__ = ["FleetContext", "Memory", "PolicySettings", "decide", "decide_alone"]

@@ -33,7 +33,7 @@ from holdfast.policy.health.replicas import Group, anything_starting, group_repl
 from holdfast.policy.health.stalled import watch_stalls
 from holdfast.policy.health.stragglers import Straggler, watch_straggler
 from holdfast.policy.learn import learn, with_history
-from holdfast.policy.memory import Fleet, Learned, Memory, Promise, ServiceMemory
+from holdfast.policy.memory import Fleet, FleetContext, Learned, Memory, Promise, ServiceMemory
 from holdfast.policy.placement.choice import Choice, choose
 from holdfast.policy.placement.node_inventory import Inventory
 from holdfast.policy.placement.on_demand_pair import together
@@ -60,6 +60,7 @@ def decide(
     model: EngineModel = STEP_LAW,
     failed: Callable[[ServiceKey, Exception], None] | None = None,
     unshared: Callable[[Exception], None] | None = None,
+    recorded: Callable[[ServiceKey, FleetContext], None] | None = None,
 ) -> tuple[tuple[Decision, ...], Memory]:
     """Decide for all services, in order of their keys whatever the order of the snapshot.
 
@@ -69,22 +70,27 @@ def decide(
     come at once, some have to wait for the engine model, and then their decision for a later tick.
 
     `failed` is told of a service that cannot be decided on, instead of an exception: all others are decided. `unshared`
-    is told where accelerators cannot be shared out: everybody keeps what was granted before.
+    is told where accelerators cannot be shared out: everybody keeps what was granted before. `recorded` gets what
+    the decision about each service depends on of the rest of the fleet; of two calls for a service the last one counts.
     """
     inventory, frugal = Inventory(tuple(sorted(snapshot.nodes, key=lambda node: node.name))), RationedModel(model)
 
     def attempt(service: ServiceSnapshot, known: ServiceMemory, allocation: Allocation | None) -> Made:
         promise = memory.fleet.promises.get(service.spec.key)
+        frugal.count_anew()
         try:
-            return decide_service(service, known, allocation, promise, snapshot, inventory, settings, frugal)
+            made = decide_service(service, known, allocation, promise, snapshot, inventory, settings, frugal)
         except Exception as error:
             if failed is None:
                 raise
             failed(service.spec.key, error)
             return None, known
+        if recorded is not None:
+            recorded(service.spec.key, FleetContext(allocation, promise, frugal.unanswered))
+        return made
 
     services = {service.spec.key: service for service in sorted(snapshot.services, key=_key)}
-    known = {key: _known(memory.services.get(key), service) for key, service in services.items()}
+    known = {key: known_of(memory.services.get(key), service) for key, service in services.items()}
     made: dict[ServiceKey, Made] = {}
     turns = _in_turn(tuple(services), snapshot.now)
     for key in turns:
@@ -106,7 +112,7 @@ def decide(
     return decided, Memory({key: found for key, (_, found) in made.items()}, fleet)
 
 
-def _known(memory: ServiceMemory | None, service: ServiceSnapshot) -> ServiceMemory:
+def known_of(memory: ServiceMemory | None, service: ServiceSnapshot) -> ServiceMemory:
     """What is remembered of this very object: another one of its name has nothing in common with it."""
     if memory is None or (memory.spec is not None and memory.spec.uid != service.spec.uid):
         return ServiceMemory()

@@ -115,6 +115,19 @@ class Promise:
 
 
 @value
+class FleetContext:
+    """What the decision about one service depends on, besides the service itself and the nodes.
+
+    `allocation` is None where it may have as much as it wants, `promise` is what other services give up for it.
+    `unanswered` are the numbers, from 0, of its questions to the engine model that exceeded the limit of the tick.
+    """
+
+    allocation: Allocation | None = None
+    promise: Promise | None = None
+    unanswered: tuple[int, ...] = ()
+
+
+@value
 class Fleet:
     """What is remembered of all services together."""
 

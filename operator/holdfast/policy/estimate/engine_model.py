@@ -139,6 +139,17 @@ class RationedModel:
         self._searches = searches
         self._asked: set[object] = set()
         self._served: ServiceKey | None = None
+        self._number = 0
+        self._unanswered: list[int] = []
+
+    def count_anew(self) -> None:
+        """Number the questions of the next decision from 0."""
+        self._number, self._unanswered = 0, []
+
+    @property
+    def unanswered(self) -> tuple[int, ...]:
+        """Numbers of the questions that were not answered."""
+        return tuple(self._unanswered)
 
     def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate | None:
         """Return what the replica carries; None where this tick has answered enough."""
@@ -169,20 +180,28 @@ class RationedModel:
         question = ("limits", _engine(spec), spec.slo, option, mix, _on_grid(slowness, SLOWNESS_GRID))
         if question not in self._asked:
             if self._searches <= 0:
+                self._counted(answered=False)
                 return None
             self._searches -= 1
             self._asked.add(question)
+        self._counted(answered=True)
         return self._model.best_limits(spec, option, mix, slowness)
 
     def _granted(self, key: ServiceKey, question: object) -> bool:
         if question in self._asked:
-            return True
+            return self._counted(answered=True)
         if self._left <= 0 and key != self._served:
-            return False
+            return self._counted(answered=False)
         self._left -= 1
         self._asked.add(question)
         self._served = key
-        return True
+        return self._counted(answered=True)
+
+    def _counted(self, answered: bool) -> bool:
+        if not answered:
+            self._unanswered.append(self._number)
+        self._number += 1
+        return answered
 
 
 def _engine(spec: ServiceSpec) -> object:
