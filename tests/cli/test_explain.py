@@ -19,7 +19,7 @@ from holdfast.control.decision_record import record_of, written
 from holdfast.control.explanation import explained
 from holdfast.domain.service import ServiceKey
 from holdfast.policy import FleetContext, Memory, PolicySettings, decide, decide_alone
-from holdfast.policy.allocation.fleet import Grant
+from holdfast.policy.capacity_request import Allocation
 from holdfast.policy.memory import ServiceMemory
 from tests.builders import ServiceView, a_snapshot, accelerator, replicas, service, traffic
 
@@ -196,7 +196,7 @@ async def test_a_past_decision_is_made_again_from_what_it_was_made_from() -> Non
 
 async def test_a_past_decision_among_competing_services_is_made_again_with_its_allocation() -> None:
     view = ServiceView(service().with_accelerators(accelerator("h100")), traffic(5.0), replicas(2))
-    context = FleetContext(Grant(1, "2 wanted, 1 left for priority 0, GPUs went to prod/other (priority 10)"))
+    context = FleetContext(Allocation(1, "2 wanted, 1 left for priority 0, GPUs went to prod/other (priority 10)"))
     snapshot = a_snapshot(view)
     decision, _ = decide_alone(snapshot, ServiceMemory(), context)
     assert decision is not None

@@ -122,7 +122,7 @@ def test_a_migration_on_the_same_nodes_is_replayed(pinned: bool) -> None:
     fleet.run(60.0)
     fleet.offered["a"] += 1
     fleet.run(100.0)
-    assert fleet.contexts(lambda context: context.allocation and context.allocation.stands)
+    assert fleet.contexts(lambda context: context.allocation and context.allocation.paused)
 
 
 def test_questions_to_the_engine_model_beyond_the_limit_of_a_tick_stay_unanswered() -> None:
