@@ -14,7 +14,7 @@ from threading import Lock
 
 from benchmarks.autoscaling.cases import Case
 from benchmarks.autoscaling.fixed_limits import Limits, best_capped, best_limits, with_limits
-from benchmarks.autoscaling.journal import Journal, Key, Row, code_digest
+from benchmarks.autoscaling.journal import Journal, Key, Row
 from benchmarks.autoscaling.played import played
 from benchmarks.autoscaling.scarcity import Scarcity, scarcity
 from holdfast.cli.simulate import SEARCHED
@@ -53,7 +53,7 @@ class Campaign:
     def run(self, case: Case, policy: str, seed: int, place: int | None = None, limits: Limits | None = None) -> Row:
         """One run; `place` is that of the knob."""
         knob = None if place is None else knob_value(policy, place)
-        key = Key(case.title, case.digest(), policy, knob, seed, code_digest(policy), limits)
+        key = Key(case.title, case.digest(), policy, knob, seed, self._journal.label(policy), limits)
         found = self._journal.get(key)
         if found is None:
             found = self._made(case, self._data, policy, knob, seed, limits)

@@ -1,93 +1,144 @@
-"""Carry finished runs over to code that plays the same, instead of making them all again.
+"""Check that the present code plays finished runs to the last digit, and say so in the manifest.
 
-    python -m benchmarks.autoscaling.carry --data DIR [--most-seconds S]
+    python -m benchmarks.autoscaling.carry --data DIR [--all | --again] [--policies A,B] [--single] [--most-seconds S]
 
-For a change that is to leave every run as it is: a field more, a faster loop. Of each policy in each scenario, one run
-of other code is made again, drawn by lot. Where all of a policy's come out the same to the last digit, its runs count
-as runs of the code of now; where one does not, they stay what they are, and the benchmark makes them again.
-`--most-seconds` leaves the longest runs out of the draw; a policy of which none is left is not carried.
+For a change that must leave every run as it is: a rename, a new field, a faster loop. One run of each policy in each
+scenario is drawn by lot and replayed. If all runs of a policy come out the same, the manifest (`code.json`) gets the
+digest of the present code, and no run is touched. If one run differs, the policy keeps its old digest, the benchmark
+makes its runs again, and this program returns 1. `--most-seconds` leaves out longer runs; a policy without a replayed
+run keeps its digest. Carry before the benchmark makes new runs: the manifest keeps one label for each policy.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import random
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks.autoscaling.campaign import simulated
+from benchmarks.autoscaling.campaign import SHIPPED, simulated
 from benchmarks.autoscaling.cases import CASES, SHARED, VARIATIONS, Case, relaxed, varied
-from benchmarks.autoscaling.journal import Journal, Key, Row, code_digest, kind_of
+from benchmarks.autoscaling.journal import BESIDES, Code, Journal, Key, Row, code_digest, kind_of
 
+KINDS = (*BESIDES, *SHIPPED)
+
+Run = tuple[Key, Row]
 Group = tuple[str, str]
-"""A policy, without its size, and the digest of its code."""
+"""A kind of policy, and the label of its code."""
+Play = Callable[[Sequence[Key]], Iterable[Row]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which runs are replayed; `again`: also those whose code the manifest already names."""
+
+    most_seconds: float = 600.0
+    kinds: Sequence[str] = KINDS
+    single: bool = False
+    again: bool = False
+    every: bool = False
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Draw, play again, and carry over."""
+    """Replay and update the manifest; 1 where a run came out different."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the traces that scenarios name")
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results/autoscaling"))
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--most-seconds", type=float, default=600.0)
+    parser.add_argument("--most-seconds", type=float, default=600.0, help="longest run to replay; default 600")
+    parser.add_argument("--policies", type=_kinds, default=KINDS, help="only these, separated by commas")
+    parser.add_argument("--single", action="store_true", help="leave out the scenario with several services")
+    parser.add_argument("--again", action="store_true", help="also draw runs whose code is current")
+    parser.add_argument("--all", action="store_true", help="replay every run, current ones included")
     given = parser.parse_args(words)
-    drawn = draw(Journal(given.results).rows(), given.most_seconds)
+    scope = Scope(given.most_seconds, given.policies, given.single, given.again or given.all, given.all)
     with ProcessPoolExecutor(given.workers, multiprocessing.get_context("spawn")) as workers:
-        same = equal(drawn, partial(workers.map, partial(_again, given.data)))
-    for group, (alike, made) in sorted(same.items()):
-        print(f"{group[0]} of {group[1]}: {alike} of {made} runs again as they were")
-    kept = {group for group, (alike, made) in same.items() if alike == made}
-    carried = sum(carry(path, kept) for path in sorted(given.results.glob("*.jsonl")))
-    print(f"{carried} runs are runs of the code of now")
-    return 0
+        return carry(Journal(given.results), scope, partial(workers.map, partial(_replayed, given.data)))
 
 
-def draw(rows: Iterable[tuple[Key, Row]], most_seconds: float, seed: int = 1) -> list[tuple[Key, Row]]:
-    """One run of each policy in each scenario whose code is another one by now, the shortest first."""
-    cases = {case.title: case for case in _cases()}
-    places: dict[tuple[str, Group], list[tuple[Key, Row]]] = defaultdict(list)
-    for key, row in rows:
-        case = cases.get(key.case)
-        stale = key.code != code_digest(key.policy)
-        if case is not None and case.digest() == key.case_digest and stale and row.wall_seconds <= most_seconds:
-            places[key.case, _group(key)].append((key, row))
+def carry(journal: Journal, scope: Scope, play: Play) -> int:
+    """Replay what the scope asks for, update the manifest and print the result; 1 where a run came out different."""
+    found = replayable(journal, scope)
+    found = found if scope.every else draw(found)
+    different = compare(found, play)
+    for key in different:
+        knob = "" if key.knob is None else f" knob {key.knob:.3g}"
+        limits = "" if key.limits is None else f" limits {tuple(key.limits)}"
+        print(f"different: {key.case}, {key.policy}{knob}{limits}, seed {key.seed}")
+    made, unlike = Counter(_group(key) for key, _ in found), Counter(map(_group, different))
+    for group, count in sorted(made.items()):
+        print(f"{group[0]} of {group[1]}: {count - unlike[group]} of {count} runs are the same")
+    codes = confirmed(journal, [group for group in made if not unlike[group]])
+    if codes != journal.codes:
+        journal.write_codes(codes)
+    print(f"{len(found) - len(different)} of {len(found)} replayed runs are the same")
+    return 1 if different else 0
+
+
+def replayable(journal: Journal, scope: Scope) -> list[Run]:
+    """The runs within the scope; those with the same requests follow each other."""
+    digests = {case.title: case.digest() for case in _cases() if not (scope.single and case.shared)}
+
+    def fits(key: Key, row: Row) -> bool:
+        return (
+            kind_of(key.policy) in scope.kinds
+            and digests.get(key.case) == key.case_digest
+            and row.wall_seconds <= scope.most_seconds
+            and (scope.again or key.code != journal.label(key.policy))
+        )
+
+    return sorted((run for run in journal.rows() if fits(*run)), key=lambda run: (run[0].case, run[0].seed))
+
+
+def draw(runs: Iterable[Run], seed: int = 1) -> list[Run]:
+    """One run of each policy in each scenario, the shortest first."""
+    places: dict[tuple[str, Group], list[Run]] = defaultdict(list)
+    for key, row in runs:
+        places[key.case, _group(key)].append((key, row))
     lot = random.Random(seed)
     return sorted((lot.choice(found) for _, found in sorted(places.items())), key=lambda run: run[1].wall_seconds)
 
 
-def equal(
-    drawn: Sequence[tuple[Key, Row]], play: Callable[[Sequence[Key]], Iterable[Row]]
-) -> Mapping[Group, tuple[int, int]]:
-    """How many runs of each group came out as they were, and of how many."""
-    found: dict[Group, tuple[int, int]] = {}
-    for (key, row), again in zip(drawn, play([key for key, _ in drawn]), strict=True):
-        alike, made = found.get(_group(key), (0, 0))
-        is_alike = replace(again, wall_seconds=row.wall_seconds) == row
-        found[_group(key)] = (alike + is_alike, made + 1)
-        print(f"{key.case} {key.policy} seed {key.seed}: {'as it was' if is_alike else 'another'}", file=sys.stderr)
-    return found
+def compare(runs: Sequence[Run], play: Play) -> list[Key]:
+    """Replay runs and return those that came out different in anything but the time they took."""
+    different = []
+    for (key, row), again in zip(runs, play([key for key, _ in runs]), strict=True):
+        same = replace(again, wall_seconds=row.wall_seconds) == row
+        print(f"{key.case} {key.policy} seed {key.seed}: {'same' if same else 'different'}", file=sys.stderr)
+        if not same:
+            different.append(key)
+    return different
 
 
-def carry(path: Path, kept: set[Group]) -> int:
-    """Let the runs of these groups in a file be of the code of now; returns how many there are."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    ours = [line["key"] for line in lines if (kind_of(line["key"]["policy"]), line["key"]["code"]) in kept]
-    for key in ours:
-        key["code"] = code_digest(key["policy"])
-    if ours:
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return len(ours)
+def confirmed(journal: Journal, alike: Iterable[Group]) -> Mapping[str, Code]:
+    """The manifest with the present digest for each of these groups.
+
+    Where several labels of a kind qualify, the present one included, the label with the most runs is taken.
+    """
+    count = Counter(_group(key) for key, _ in journal.rows())
+    codes = dict(journal.codes)
+    for kind, label in sorted(alike, key=lambda group: count[group]):
+        if count[kind, label] >= count[kind, journal.label(kind)]:
+            codes[kind] = Code(label, code_digest(kind))
+    return codes
 
 
-def _again(data: Path, key: Key) -> Row:
+def _kinds(text: str) -> Sequence[str]:
+    kinds = text.split(",")
+    unknown = sorted(set(kinds) - set(KINDS))
+    if unknown:
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; choose from {', '.join(KINDS)}")
+    return kinds
+
+
+def _replayed(data: Path, key: Key) -> Row:
     (case,) = (case for case in _cases() if case.title == key.case)
     return simulated(case, data, key.policy, key.knob, key.seed, key.limits)
 

@@ -52,14 +52,18 @@ PEERS = ("twin/peers/behavior.py", "twin/peers/peer.py")
 ASKED = ("twin/saturation.py",)
 """What asks for runs of its own."""
 
+MANIFEST = "code.json"
+"""In a folder of runs: which code plays the runs of each kind of policy."""
+
 _SAYS_NOTHING = frozenset({tokenize.ENCODING, tokenize.COMMENT, tokenize.NL})
 _LAYOUT = frozenset({tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT})
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What tells one run from all others: digests are of the scenario and of the code that takes part.
+    """What tells one run from all others: `case_digest` is of the scenario, `code` is the label of the code.
 
+    A label never changes once a run is written down: the manifest says which code plays the runs with that label.
     `limits` are fixed ones, None for vLLM's defaults.
     """
 
@@ -94,13 +98,34 @@ class Row:
     by_service: Mapping[str, float] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The code with this digest plays the runs with this label."""
+
+    label: str
+    digest: str
+
+
 class Journal:
-    """The runs of one folder."""
+    """The runs of one folder, and its manifest."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._manifest = folder / MANIFEST
+        self.codes = _read_codes(self._manifest)
         self._files = {path: Lines(path) for path in sorted(folder.glob("*.jsonl"))}
         self._rows = dict(_read(line) for file in self._files.values() for line in file.found)
+
+    def label(self, policy: str) -> str:
+        """The label of the present code of a policy: its own digest where the manifest does not know it."""
+        found, digest = self.codes.get(kind_of(policy)), code_digest(policy)
+        return found.label if found is not None and found.digest == digest else digest
+
+    def write_codes(self, codes: Mapping[str, Code]) -> None:
+        """Replace the manifest."""
+        self.codes = dict(codes)
+        content = {kind: asdict(each) for kind, each in sorted(codes.items())}
+        self._manifest.write_text(json.dumps(content, indent=2) + "\n")
 
     def get(self, key: Key) -> Row | None:
         """A finished run."""
@@ -120,6 +145,12 @@ class Journal:
         if path not in self._files:
             self._files[path] = Lines(path)
         return self._files[path]
+
+
+def _read_codes(manifest: Path) -> dict[str, Code]:
+    if not manifest.exists():
+        return {}
+    return {kind: Code(**each) for kind, each in json.loads(manifest.read_text()).items()}
 
 
 def _read(line: bytes) -> tuple[Key, Row]:
