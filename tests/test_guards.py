@@ -13,7 +13,17 @@ from holdfast.api.reasons import Reason
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "operator" / "holdfast"
-PACKAGE_INDEX = re.compile(r"\b(pypi\.org|pythonhosted\.org|proxy\.golang\.org|registry\.npmjs\.org)\b")
+# In pieces, because this file is searched as well.
+INDEX_HOSTS = (
+    ("pypi", "org"),
+    ("pythonhosted", "org"),
+    ("proxy", "golang", "org"),
+    ("sum", "golang", "org"),
+    ("npmjs", "org"),
+    ("npmjs", "com"),
+    ("crates", "io"),
+)
+PACKAGE_INDEX = re.compile(rf"\b({'|'.join(map('[.]'.join, INDEX_HOSTS))})\b".replace("[.]", r"\\?[.]"), re.IGNORECASE)
 # A mode of the spec, and a reason of Kubernetes' own.
 WORDS_OF_OTHERS = {Reason.RECOMMEND, Reason.PROGRESS_DEADLINE_EXCEEDED}
 MACHINE_PATH = re.compile(r"(?<![\w.])/(work|root|home|tmp/brief)/")
@@ -50,6 +60,14 @@ def test_the_import_layers_hold() -> None:
     command = [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("host", INDEX_HOSTS)
+def test_a_host_of_a_package_index_is_recognized(host: tuple[str, ...]) -> None:
+    """Also as part of an address, and where it is escaped in a pattern."""
+    assert PACKAGE_INDEX.search(f"https://files.{'.'.join(host)}/simple")
+    assert PACKAGE_INDEX.search("\\.".join(host).upper())
+    assert not PACKAGE_INDEX.search(f"my{'.'.join(host)}")
 
 
 def test_no_tracked_file_names_a_package_index() -> None:
