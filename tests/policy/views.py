@@ -43,7 +43,7 @@ def view(**changes: Any) -> View:
         choice=Choice("h100"),
         flapping=Flapping(),
         slo=SloState(0.999, 0.9, False, False, 1000.0),
-        forecast=Forecast(5.0, 5.0, 5.0, 5.0, 0.9, 45.0),
+        forecast=Forecast(5.0, 5.0, 5.0, 0.9, 45.0),
         backlog_requests=0.0,
         demand_rps=5.0,
         hold_seconds=75.0,

@@ -46,7 +46,6 @@ class Placement:
     observed: bool = True  # status.observedGeneration has caught up
     rolling_out: bool = False  # replicas of more than one revision, or fewer updated than wanted
     deployment: str = ""
-    resource_version: str = ""
     revision: str = ""  # of what its pods can carry, as a label of their series
     batching: BatchingLimits = field(default_factory=BatchingLimits)  # beside those of the spec
     batching_before: BatchingLimits | None = None  # what these replace, while they are on trial

@@ -217,7 +217,6 @@ def placement_from_deployment(deployment: Object) -> Placement:
         paused=bool(spec.get("paused")),
         sized_by=_sized_by(meta),
         deployment=meta["name"],
-        resource_version=meta.get("resourceVersion", ""),
         revision=labels.get(METRIC_REVISION_LABEL, ""),
         batching=tuned.limits if tuned else BatchingLimits(),
         batching_before=tuned.before if tuned else None,

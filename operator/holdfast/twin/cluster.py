@@ -83,7 +83,7 @@ class Service:
     def placements(self) -> tuple[Placement, ...]:
         """Its Deployments."""
         return tuple(
-            Placement(name, size, deployment=f"{self.spec.key.name}-{name}", resource_version="1")
+            Placement(name, size, deployment=f"{self.spec.key.name}-{name}")
             for name, size in sorted(self.sizes.items())
         )
 

@@ -24,7 +24,7 @@ SETTINGS = PolicySettings()
 
 
 def expecting(rate: float, releasable: float | None = None) -> Forecast:
-    return Forecast(rate, rate, rate, releasable or rate, 0.9, 45.0)
+    return Forecast(rate, rate, releasable or rate, 0.9, 45.0)
 
 
 @pytest.mark.parametrize(

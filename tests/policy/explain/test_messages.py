@@ -160,7 +160,7 @@ RECONCILING, STALLED = condition("Reconciling"), condition("Stalled")
 def load(rps: float, *, sized_for: float | None = None, q: float = 0.9, **more: object) -> dict[str, object]:
     """A level and what sizes are made for at quantile q."""
     wanted = rps if sized_for is None else sized_for
-    return {"forecast": Forecast(rps, rps, wanted, wanted, q, 45.0), "demand_rps": wanted, **more}
+    return {"forecast": Forecast(rps, wanted, wanted, q, 45.0), "demand_rps": wanted, **more}
 
 
 def needing(count: int, **option: object) -> dict[str, object]:
@@ -276,7 +276,7 @@ OUT = Backoff("h100", NOW + 600.0, 600.0, Reason.INSUFFICIENT_GPUS, NO_NODE)
 WAITING = replicas(1, ReplicaPhase.UNSCHEDULABLE, age=5.0, detail=NO_NODE)
 COMING = replicas(1, ReplicaPhase.STARTING)
 STALE = judge(no_traffic(SignalState.STALE, "the newest sample is 61 s old, scrapes come every 15 s"))
-FREE = {"demand_rps": 9.0, "forecast": Forecast(9.0, 9.0, 9.0, 14.0, 0.9, 45.0)}
+FREE = {"demand_rps": 9.0, "forecast": Forecast(9.0, 9.0, 14.0, 0.9, 45.0)}
 
 
 def cannot_start(reason: str, message: str) -> View:
@@ -622,7 +622,7 @@ RATES = st.floats(0, 1e6)
 def test_no_message_says_that_less_is_expected_than_arrives(
     level: float, wanted: float, demand: float, needed: int, ready: int, size: int
 ) -> None:
-    forecast = Forecast(level, level, wanted, wanted, 0.5, 45.0)
+    forecast = Forecast(level, wanted, wanted, 0.5, 45.0)
     seen = view(group=running(ready, size=size), forecast=forecast, demand_rps=demand, **needing(needed))
     message = verdict(seen)[1]
     assert "expected" not in message or wanted >= level or "none are expected" in message

@@ -40,7 +40,7 @@ SHORT = Group("h100", size=4, exists=True, ready=replicas(3), short=replicas(1))
 TABLE: list[tuple[Guard, View, int | None, int | None]] = [
     (guards.prediction_is_finite, view(), None, None),
     (guards.prediction_is_finite, view(rate=math.nan), 4, 4),
-    (guards.prediction_is_finite, view(forecast=Forecast(5.0, 5.0, math.inf, 5.0, 0.9, 45.0)), 4, 4),
+    (guards.prediction_is_finite, view(forecast=Forecast(5.0, math.inf, 5.0, 0.9, 45.0)), 4, 4),
     (guards.size_is_observed, view(group=UNOBSERVED), 4, 4),
     (guards.metrics_are_fresh, view(seen=STALE), 4, None),
     (guards.most_replicas_move, view(learned=Learned(45.0, stalls=Stalls((Stall("a", NOW, True),)))), None, None),

@@ -46,7 +46,6 @@ class Forecast:
     """
 
     level_rps: float
-    expected_rps: float
     wanted_rps: float
     releasable_rps: float
     quantile: float
@@ -98,7 +97,6 @@ def forecast(
     bursts = expected_bursts(demand.rises, demand.seen_at or 0.0, quantile, lead_seconds)
     return Forecast(
         level_rps=line.level_rps,
-        expected_rps=expected,
         wanted_rps=max(wanted, bursts.rate_rps),
         releasable_rps=max(releasable, bursts.rate_rps),
         quantile=quantile,
