@@ -50,6 +50,7 @@ check: lint unit ## lint, types, import layers and unit tests: under two minutes
 lint: install verify ## style, types, import layers, generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python scripts/style.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

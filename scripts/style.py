@@ -1,0 +1,121 @@
+"""Check what a program can see of the house style; `make lint` runs it.
+
+    python scripts/style.py                 # docs, messages of the policy, subjects of new commits
+    python scripts/style.py --message FILE  # the subject of one commit message: a hook for git
+
+Docs: at most 120 characters a line. Tables, code blocks, and the targets of links do not count.
+Commits: a subject has at most 72 characters. Checked are those since `origin/main`, or the last 20 without it, and none
+from before this check.
+Messages: no phrase of `BANNED` in what users read. `style_allowed.txt` lists the texts from before this check; take a
+line out when its text is rewritten, add none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+ALLOWED = Path(__file__).with_name("style_allowed.txt")
+FOLDERS = ("docs", "e2e", "examples", "benchmarks", "charts")
+REWRITTEN_ELSEWHERE = {"docs/designs/0016-handing-over.md"}
+MOST_LINE, MOST_SUBJECT, MOST_COMMITS = 120, 72, 20
+
+BANNED = re.compile(
+    r"\b(beside|told|those that|whoever|of which|what lacks|reckoned|answers? late|(can|could)( ?not)? be had"
+    r"|is out(?! of))\b",
+    re.IGNORECASE,
+)
+"""Private dialect: name the thing, and use the standard term."""
+
+
+def long_lines(text: str) -> Iterator[int]:
+    """Numbers of lines that are too long."""
+    is_code = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            is_code = not is_code
+        is_image = re.fullmatch(r"\s*!\[.*\]\(\S+\)", line)
+        counted = re.sub(r"\]\([^)]*\)|https?://\S+", "]", line)
+        if len(counted) > MOST_LINE and not (is_code or is_image or line.lstrip().startswith("|")):
+            yield number
+
+
+def dialect(source: str, allowed: Collection[str] = ()) -> Iterator[tuple[int, str]]:
+    """Line and text of string literals with a banned phrase; docstrings do not count, nor what is allowed."""
+    tree = ast.parse(source)
+    apart = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in apart:
+            text = " ".join(node.value.split())
+            if BANNED.search(text) and text not in allowed:
+                yield node.lineno, text
+
+
+def is_too_long(subject: str) -> bool:
+    """Whether a commit subject breaks the rule; git writes those of merges and reverts itself."""
+    return len(subject) > MOST_SUBJECT and not re.match(r"(Merge|Revert|fixup!|squash!) ?", subject)
+
+
+def _git(*words: str) -> list[str]:
+    git = shutil.which("git")
+    if git is None:
+        return []
+    done = subprocess.run([git, *words], cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603
+    return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+def new_commits(git: Callable[..., list[str]] = _git) -> list[str]:
+    """Hash and subject of the commits that are checked, where git and a history are there."""
+    if not git("rev-parse", "HEAD"):
+        return []
+    since = git("log", "--diff-filter=A", "--format=%H", "-1", "--", "scripts/style.py")
+    base = git("rev-parse", "--verify", "--quiet", "origin/main")
+    excluded = [f"^{commit}" for commit in (*since, *base)]
+    count = [] if base else [f"-{MOST_COMMITS}"]
+    return git("log", "--no-merges", "--format=%h %s", *count, "HEAD", *excluded) if since else []
+
+
+def main() -> int:
+    """Print every fault; 1 where there is one."""
+    parser = argparse.ArgumentParser(description="Check docs, messages of the policy and subjects of new commits.")
+    parser.add_argument("--message", type=Path, help="check the subject of a commit message instead")
+    given = parser.parse_args()
+    if given.message:
+        commits = [f"commit {line}" for line in given.message.read_text().splitlines()[:1]]
+        faults = list(_subjects(commits))
+    else:
+        faults = [*_docs(), *_messages(), *_subjects(new_commits())]
+    sys.stderr.writelines(f"{fault}\n" for fault in faults)
+    return 1 if faults else 0
+
+
+def _docs() -> Iterator[str]:
+    pages = [*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))]
+    for name, page in sorted((str(page.relative_to(ROOT)), page) for page in pages):
+        if name not in REWRITTEN_ELSEWHERE:
+            yield from (f"{name}:{number}: more than {MOST_LINE} characters" for number in long_lines(page.read_text()))
+
+
+def _messages() -> Iterator[str]:
+    allowed = set(ALLOWED.read_text().splitlines())
+    policy = ROOT / "operator" / "holdfast" / "policy"
+    for file in sorted([*policy.rglob("messages.py"), *policy.rglob("conditions.py")]):
+        for number, text in dialect(file.read_text(), allowed):
+            yield f"{file.relative_to(ROOT)}:{number}: say it in standard terms: {text}"
+
+
+def _subjects(commits: list[str]) -> Iterator[str]:
+    for commit, _, subject in (each.partition(" ") for each in commits):
+        if is_too_long(subject):
+            yield f"{commit}: the subject has {len(subject)} characters, {MOST_SUBJECT} at most: {subject}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
