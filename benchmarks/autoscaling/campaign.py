@@ -53,7 +53,8 @@ class Campaign:
     def run(self, case: Case, policy: str, seed: int, place: int | None = None, limits: Limits | None = None) -> Row:
         """One run; `place` is that of the knob."""
         knob = None if place is None else knob_value(policy, place)
-        key = Key(case.title, case.digest(), policy, knob, seed, self._journal.label(policy), limits)
+        case_label = self._journal.case_label(case.title, case.digest())
+        key = Key(case.title, case_label, policy, knob, seed, self._journal.label(policy), limits)
         found = self._journal.get(key)
         if found is None:
             found = self._made(case, self._data, policy, knob, seed, limits)

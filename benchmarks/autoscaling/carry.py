@@ -4,9 +4,10 @@
 
 For a change that must leave every run as it is: a rename, a new field, a faster loop. One run of each policy in each
 scenario is drawn by lot and replayed. If all runs of a policy come out the same, the manifest (`code.json`) gets the
-digest of the present code, and no run is touched. If one run differs, the policy keeps its old digest, the benchmark
-makes its runs again, and this program returns 1. `--most-seconds` leaves out longer runs; a policy without a replayed
-run keeps its digest. Carry before the benchmark makes new runs: the manifest keeps one label for each policy.
+digest of the present code; so it does for a scenario whose requests are made by changed code. No run is touched. If one
+run differs, its policy and its scenario keep their old digests, the benchmark makes their runs again, and this program
+returns 1. `--most-seconds` leaves out longer runs; a policy without a replayed run keeps its digest. Carry before the
+benchmark makes new runs: the manifest keeps one label for each policy and scenario.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from benchmarks.autoscaling.journal import BESIDES, Code, Journal, Key, Row, cod
 KINDS = (*BESIDES, *SHIPPED)
 
 Run = tuple[Key, Row]
-Group = tuple[str, str]
-"""A kind of policy, and the label of its code."""
+Part = tuple[str, str]
+"""A kind of policy and the label of its code, or the title of a scenario and its label."""
 Play = Callable[[Sequence[Key]], Iterable[Row]]
 
 
@@ -72,26 +73,29 @@ def carry(journal: Journal, scope: Scope, play: Play) -> int:
         knob = "" if key.knob is None else f" knob {key.knob:.3g}"
         limits = "" if key.limits is None else f" limits {tuple(key.limits)}"
         print(f"different: {key.case}, {key.policy}{knob}{limits}, seed {key.seed}")
-    made, unlike = Counter(_group(key) for key, _ in found), Counter(map(_group, different))
-    for group, count in sorted(made.items()):
-        print(f"{group[0]} of {group[1]}: {count - unlike[group]} of {count} runs are the same")
-    codes = confirmed(journal, [group for group in made if not unlike[group]])
+    made = Counter(part for key, _ in found for part in _parts(key))
+    unlike = Counter(part for key in different for part in _parts(key))
+    for (name, label), count in sorted(made.items()):
+        if name in KINDS:
+            print(f"{name} of {label}: {count - unlike[name, label]} of {count} runs are the same")
+    codes = confirmed(journal, [part for part in made if not unlike[part]])
     if codes != journal.codes:
         journal.write_codes(codes)
     print(f"{len(found) - len(different)} of {len(found)} replayed runs are the same")
-    return 1 if different else 0
+    return 1 if different or (scope.again and not found) else 0
 
 
 def replayable(journal: Journal, scope: Scope) -> list[Run]:
     """The runs within the scope; those with the same requests follow each other."""
-    digests = {case.title: case.digest() for case in _cases() if not (scope.single and case.shared)}
+    cases = [case for case in _cases() if not (scope.single and case.shared)]
+    labels = {case.title: journal.case_label(case.title, case.digest()) for case in cases}
 
     def fits(key: Key, row: Row) -> bool:
         return (
             kind_of(key.policy) in scope.kinds
-            and digests.get(key.case) == key.case_digest
+            and key.case in labels
             and row.wall_seconds <= scope.most_seconds
-            and (scope.again or key.code != journal.label(key.policy))
+            and (scope.again or (key.case_digest, key.code) != (labels[key.case], journal.label(key.policy)))
         )
 
     return sorted((run for run in journal.rows() if fits(*run)), key=lambda run: (run[0].case, run[0].seed))
@@ -99,9 +103,9 @@ def replayable(journal: Journal, scope: Scope) -> list[Run]:
 
 def draw(runs: Iterable[Run], seed: int = 1) -> list[Run]:
     """One run of each policy in each scenario, the shortest first."""
-    places: dict[tuple[str, Group], list[Run]] = defaultdict(list)
+    places: dict[tuple[Part, ...], list[Run]] = defaultdict(list)
     for key, row in runs:
-        places[key.case, _group(key)].append((key, row))
+        places[_parts(key)].append((key, row))
     lot = random.Random(seed)
     return sorted((lot.choice(found) for _, found in sorted(places.items())), key=lambda run: run[1].wall_seconds)
 
@@ -117,16 +121,19 @@ def compare(runs: Sequence[Run], play: Play) -> list[Key]:
     return different
 
 
-def confirmed(journal: Journal, alike: Iterable[Group]) -> Mapping[str, Code]:
-    """The manifest with the present digest for each of these groups.
+def confirmed(journal: Journal, alike: Iterable[Part]) -> Mapping[str, Code]:
+    """The manifest with the present digest for each of these parts.
 
-    Where several labels of a kind qualify, the present one included, the label with the most runs is taken.
+    Where several labels of one name qualify, the present one included, the label with the most runs is taken.
     """
-    count = Counter(_group(key) for key, _ in journal.rows())
+    count = Counter(part for key, _ in journal.rows() for part in _parts(key))
+    cases = {case.title: case.digest() for case in _cases()}
     codes = dict(journal.codes)
-    for kind, label in sorted(alike, key=lambda group: count[group]):
-        if count[kind, label] >= count[kind, journal.label(kind)]:
-            codes[kind] = Code(label, code_digest(kind))
+    for name, label in sorted(alike, key=lambda part: count[part]):
+        digest = cases[name] if name in cases else code_digest(name)
+        present = journal.case_label(name, digest) if name in cases else journal.label(name)
+        if label != present and count[name, label] >= count[name, present]:
+            codes[name] = Code(label, digest)
     return codes
 
 
@@ -150,8 +157,8 @@ def _cases() -> Iterator[Case]:
         yield from varied(variation)
 
 
-def _group(key: Key) -> Group:
-    return kind_of(key.policy), key.code
+def _parts(key: Key) -> tuple[Part, Part]:
+    return (key.case, key.case_digest), (kind_of(key.policy), key.code)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ ASKED = ("twin/saturation.py",)
 """What asks for runs of its own."""
 
 MANIFEST = "code.json"
-"""In a folder of runs: which code plays the runs of each kind of policy."""
+"""In a folder of runs: which code plays the runs of each kind of policy, and which makes the requests of a scenario."""
 
 _SAYS_NOTHING = frozenset({tokenize.ENCODING, tokenize.COMMENT, tokenize.NL})
 _LAYOUT = frozenset({tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT})
@@ -61,9 +61,9 @@ _LAYOUT = frozenset({tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT})
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What tells one run from all others: `case_digest` is of the scenario, `code` is the label of the code.
+    """What tells one run from all others: `case_digest` is the label of the scenario, `code` that of the code.
 
-    A label never changes once a run is written down: the manifest says which code plays the runs with that label.
+    A label never changes once a run is written down: the manifest says which scenario or code it stands for.
     `limits` are fixed ones, None for vLLM's defaults.
     """
 
@@ -100,7 +100,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """The code with this digest plays the runs with this label."""
+    """The code or scenario with this digest plays the runs with this label."""
 
     label: str
     digest: str
@@ -118,7 +118,14 @@ class Journal:
 
     def label(self, policy: str) -> str:
         """The label of the present code of a policy: its own digest where the manifest does not know it."""
-        found, digest = self.codes.get(kind_of(policy)), code_digest(policy)
+        return self._label(kind_of(policy), code_digest(policy))
+
+    def case_label(self, title: str, digest: str) -> str:
+        """The label of the present scenario of that title, likewise."""
+        return self._label(title, digest)
+
+    def _label(self, name: str, digest: str) -> str:
+        found = self.codes.get(name)
         return found.label if found is not None and found.digest == digest else digest
 
     def write_codes(self, codes: Mapping[str, Code]) -> None:

@@ -61,12 +61,11 @@ def test_every_policy_of_the_benchmark_can_be_replayed() -> None:
     assert set(KINDS) == {*BESIDES, *PEERS}
 
 
-def test_runs_of_current_code_and_of_other_scenarios_are_not_replayed(tmp_path: Path) -> None:
+def test_runs_of_current_code_and_of_scenarios_that_are_gone_are_not_replayed(tmp_path: Path) -> None:
     found = journal(
         tmp_path,
         key("step", "hpa", code=NOW),
         key("step", "knative", code="first"),
-        replace(key("step", "wva"), case_digest="other"),
         replace(key("step", "wva"), case="gone"),
         knative=Code("first", code_digest("knative")),
     )
@@ -160,3 +159,22 @@ def test_fewer_old_runs_do_not_displace_those_of_the_present_code(tmp_path: Path
     found = journal(tmp_path, *new, key("step", "hpa"), hpa=Code("older", "old"))
     assert carry(found, Scope(), played()) == 0
     assert Journal(tmp_path).label("hpa") == NOW
+
+
+def test_a_scenario_whose_digest_changed_keeps_its_label_where_its_runs_are_the_same(tmp_path: Path) -> None:
+    old = [replace(key(case, policy), case_digest="old") for case in ("step", "smooth") for policy in ("hpa", "wva")]
+    found = journal(tmp_path, *old)
+    before = lines(tmp_path)
+    assert carry(found, Scope(), played(lambda each: (each.case, each.policy) == ("smooth", "wva"))) == 1
+    after = Journal(tmp_path)
+    assert lines(tmp_path) == before
+    assert after.codes == {"hpa": Code("older", NOW), "step": Code("old", CASES["step"].digest())}
+    assert after.case_label("step", CASES["step"].digest()) == "old"
+    assert after.case_label("smooth", CASES["smooth"].digest()) == CASES["smooth"].digest()
+    assert keys(after) == [("smooth", "hpa"), ("smooth", "wva"), ("step", "wva")]
+
+
+def test_a_check_that_finds_nothing_to_replay_is_no_success(tmp_path: Path) -> None:
+    found = journal(tmp_path, replace(key("step", "hpa"), case="gone"))
+    assert carry(found, Scope(), played()) == 0
+    assert carry(found, Scope(again=True), played()) == 1
