@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.domain.service import BatchingLimits, ServiceSpec, Slo
-from holdfast.domain.snapshot import ServiceSnapshot, Timing
+from holdfast.domain.snapshot import ServiceSnapshot
+from holdfast.domain.value import value
 from holdfast.policy.estimate import (
     activator_misses,
     cold_start,
@@ -26,19 +27,60 @@ from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.replica_capacity import Capacity
 from holdfast.policy.estimate.retries import learn_retries
 from holdfast.policy.estimate.slo_budget import Budget, SloState, Verdicts
-from holdfast.policy.estimate.traffic import Seen
+from holdfast.policy.estimate.traffic import Seen, judge
 from holdfast.policy.health.backoff import watch_backoffs
-from holdfast.policy.health.replicas import Group
-from holdfast.policy.health.stalled import Stalls
-from holdfast.policy.health.stragglers import Straggler
-from holdfast.policy.memory import Learned, ServiceMemory
-from holdfast.policy.settings import PolicySettings
+from holdfast.policy.health.replicas import Group, anything_starting, group_replicas
+from holdfast.policy.health.stalled import Stalls, watch_stalls
+from holdfast.policy.health.stragglers import Straggler, watch_straggler
+from holdfast.policy.memory import Learned, Promise, ServiceMemory
+from holdfast.policy.tick import Tick
 
 THE_SPECS = BatchingLimits()
 """Limits of a Deployment that has no others than its spec."""
 
 
+@value
+class Learning:
+    """What one tick taught about a service.
+
+    `known` is what was remembered of it before, Prometheus' history included. `starting`: capacity is on its way.
+    """
+
+    service: ServiceSnapshot
+    known: ServiceMemory
+    seen: Seen
+    groups: tuple[Group, ...]
+    starting: bool
+    learned: Learned
+    slo: SloState
+
+
 def learn(
+    service: ServiceSnapshot, known: ServiceMemory, promise: Promise | None, tick: Tick, model: EngineModel
+) -> Learning:
+    """Judge what was observed, sort replicas by what they are worth, and update every estimate.
+
+    `promise`: other services give up GPUs for this one.
+    """
+    now, seen = tick.now, judge(service.traffic)
+    stalls = watch_stalls(known.learned.stalls, service.traffic.hung, service.replicas, seen, now, tick.timing)
+    # After a start of the operator nobody knows which replica was replaced last.
+    before = known.learned.straggler if known.decided_at is not None else Straggler(last_at=now)
+    straggler = watch_straggler(before, service, stalls, seen, now, tick.timing)
+    groups = group_replicas(service, now, tick.settings, stalls.believed | straggler.believed)
+    starting, awaited = anything_starting(groups), _awaited(known, promise, tick)
+    learned, slo = _learned(known, service, seen, groups, stalls, straggler, starting, awaited, tick, model)
+    return Learning(service, known, seen, groups, starting, learned, slo)
+
+
+def _awaited(known: ServiceMemory, promise: Promise | None, tick: Tick) -> str:
+    """The accelerator in use, as long as other services give up some of it, or were not asked to yet."""
+    name, request = known.choice.accelerator, known.request
+    asked = request is not None and request.short and request.option.name == name
+    return name if not asked or (promise is not None and promise.holds(name, tick.now, tick.settings)) else ""
+
+
+def _learned(
     known: ServiceMemory,
     service: ServiceSnapshot,
     seen: Seen,
@@ -46,16 +88,15 @@ def learn(
     stalls: Stalls,
     straggler: Straggler,
     starting: bool,
-    now: float,
-    timing: Timing,
-    settings: PolicySettings,
+    awaited: str,
+    tick: Tick,
     model: EngineModel,
-    awaited: str = "",
 ) -> tuple[Learned, SloState]:
-    """Return what is known after this look, and where the objective stands.
+    """Return what is known after this tick, and where the objective stands.
 
-    `awaited` is the accelerator that others may still give something up of.
+    `awaited` is the accelerator that other services may still give up some of.
     """
+    now, timing, settings = tick.now, tick.timing, tick.settings
     old, spec = known.learned, service.spec
     ready = tuple(replica for group in groups for replica in group.ready)
     started = ready + tuple(replica for group in groups for replica in group.ailing)
@@ -95,14 +136,13 @@ def learn(
     return learned, state
 
 
-def with_history(
-    known: ServiceMemory, service: ServiceSnapshot, now: float, timing: Timing, settings: PolicySettings
-) -> ServiceMemory:
+def with_history(known: ServiceMemory, service: ServiceSnapshot, tick: Tick) -> ServiceMemory:
     """Once after a start, as soon as Prometheus answers, what it remembers.
 
     What was learned before that tells of less: Prometheus was away.
     """
     history, old = service.history, known.learned
+    now, timing, settings = tick.now, tick.timing, tick.settings
     if history is None:
         return known
     cold_starts = cold_start.watch_cold_starts(old.cold_starts, (), service.recalled.cold_start_seconds)

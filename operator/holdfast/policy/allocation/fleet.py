@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Self
 
 from holdfast.domain.service import ServiceKey
+from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.domain.value import value
 from holdfast.policy.allocation import solver
 from holdfast.policy.allocation.capacity_pool import CapacityPool, capacity_pools
@@ -32,10 +33,16 @@ def allocate(
     now: float,
     settings: PolicySettings,
     solve: Solver = solver.solve,
+    services: Iterable[ServiceSnapshot] | None = None,
 ) -> tuple[dict[ServiceKey, Allocation], Fleet]:
-    """Return what the services that must give way may have, and what to remember."""
+    """Return what the services that must give way may have, and what to remember.
+
+    GPUs that pods of other services hold are left out where the `services` are given.
+    """
     if fleet.is_idle(requests):
         return {}, Fleet()
+    if services is not None:
+        inventory = inventory.available_to(each for each in services if each.spec.key in requests)
     promised, requests = requests, _housed(requests, inventory)
     pools = capacity_pools(requests.values(), inventory)
     tight = [pool for pool in pools if pool.wanted > pool.gpus]

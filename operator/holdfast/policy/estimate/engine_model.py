@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from holdfast.enginemodel.prior import EnginePrior, engine_prior
 from holdfast.enginemodel.steadystate import Engine, steady_state
 from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.enginemodel.working import WorkingPoint, law_at, working_point
+
+_Answer = TypeVar("_Answer")
 
 QUESTIONS_PER_TICK = 32
 """Answers that may have to be computed in one tick, at some 10 ms each."""
@@ -139,17 +142,6 @@ class RationedModel:
         self._searches = searches
         self._asked: set[object] = set()
         self._served: ServiceKey | None = None
-        self._number = 0
-        self._unanswered: list[int] = []
-
-    def count_anew(self) -> None:
-        """Number the questions of the next decision from 0."""
-        self._number, self._unanswered = 0, []
-
-    @property
-    def unanswered(self) -> tuple[int, ...]:
-        """Numbers of the questions that were not answered."""
-        return tuple(self._unanswered)
 
     def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate | None:
         """Return what the replica carries; None where this tick has answered enough."""
@@ -180,28 +172,71 @@ class RationedModel:
         question = ("limits", _engine(spec), spec.slo, option, mix, _on_grid(slowness, SLOWNESS_GRID))
         if question not in self._asked:
             if self._searches <= 0:
-                self._counted(answered=False)
                 return None
             self._searches -= 1
             self._asked.add(question)
-        self._counted(answered=True)
         return self._model.best_limits(spec, option, mix, slowness)
 
     def _granted(self, key: ServiceKey, question: object) -> bool:
         if question in self._asked:
-            return self._counted(answered=True)
+            return True
         if self._left <= 0 and key != self._served:
-            return self._counted(answered=False)
+            return False
         self._left -= 1
         self._asked.add(question)
         self._served = key
-        return self._counted(answered=True)
+        return True
 
-    def _counted(self, answered: bool) -> bool:
-        if not answered:
-            self._unanswered.append(self._number)
+
+class NumberedModel:
+    """An engine model that numbers the questions of one service's decision, from 0, and notes those without an answer.
+
+    Questions whose numbers are given as `unanswered` stay so, as in the tick that is replayed.
+    """
+
+    def __init__(self, model: EngineModel, unanswered: Iterable[int] = ()) -> None:
+        self._model = model
+        self._skipped = frozenset(unanswered)
+        self._number = -1
+        self._unanswered: list[int] = []
+
+    @property
+    def unanswered(self) -> tuple[int, ...]:
+        """Numbers of the questions that were not answered."""
+        return tuple(self._unanswered)
+
+    def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate | None:
+        """Return what the replica carries."""
+        return self._noted(None if self._skips() else self._model.rate(spec, option, mix, slowness))
+
+    def tpot_seconds(
+        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, rate_rps: float
+    ) -> float | None:
+        """Return the mean time per output token."""
+        skips = self._skips()
+        return self._noted(None if skips else self._model.tpot_seconds(spec, option, mix, slowness, rate_rps))
+
+    def steps_seconds(
+        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, rate_rps: float, steps: StepSums
+    ) -> float | None:
+        """Return how long these steps would take."""
+        skips = self._skips()
+        return self._noted(None if skips else self._model.steps_seconds(spec, option, mix, rate_rps, steps))
+
+    def best_limits(
+        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float
+    ) -> BatchingLimits | None:
+        """Return the best limits."""
+        return self._noted(None if self._skips() else self._model.best_limits(spec, option, mix, slowness))
+
+    def _skips(self) -> bool:
         self._number += 1
-        return answered
+        return self._number in self._skipped
+
+    def _noted(self, answer: _Answer | None) -> _Answer | None:
+        if answer is None:
+            self._unanswered.append(self._number)
+        return answer
 
 
 def _engine(spec: ServiceSpec) -> object:

@@ -1,0 +1,118 @@
+"""A decision with everything that explains it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.api.reasons import Reason
+from holdfast.domain.decision import BatchingTarget, CapacityView, Decision, Explanation, SloView, Verdict
+from holdfast.policy.batching.controller import Batching
+from holdfast.policy.estimate import scale_to_zero, slo_budget
+from holdfast.policy.estimate.traffic import bad_by_cause
+from holdfast.policy.explain.candidates import candidates
+from holdfast.policy.explain.conditions import conditions
+from holdfast.policy.explain.messages import describe, reason_for
+from holdfast.policy.sizing.proposal import Sizes
+from holdfast.policy.transition.batching_limits import advice
+from holdfast.policy.transition.pinned import pinned_verdict, recommend_verdict
+from holdfast.policy.view import View
+
+
+def decision_of(view: View, sizes: Sizes, batching: Batching, target: BatchingTarget | None) -> Decision:
+    """Return the decision: what is done, what is only recommended, the conditions, and the inputs behind it."""
+    verdict, recommendation = _verdicts(view, sizes)
+    if view.spec.recommend_only and recommendation is not None:
+        recommendation = _advised(recommendation, advice(batching, view))
+    belief = view.belief
+    return Decision(
+        key=view.spec.key,
+        generation=view.spec.generation,
+        verdict=verdict,
+        conditions=conditions(view, sizes),
+        slo=_slo_view(view),
+        capacity=CapacityView(
+            belief.option.name,
+            belief.rate_rps,
+            belief.rate.bound_by,
+            belief.confidence,
+            measured=belief.scaled.measured if belief.scaled.compared else None,
+            learned_gain=belief.correction.gain,
+            learned_slowness=belief.correction.slowness,
+        ),
+        implausible=tuple(
+            each.scaled.measured
+            for each in view.learned.capacity.beliefs
+            if each.scaled.measured and not each.scaled.compared
+        ),
+        cold_start_seconds=view.learned.cold_starts.p90_seconds,
+        recommendation=recommendation,
+        explanation=_explanation(view, sizes),
+        batching=target,
+        holding=_holding(view),
+    )
+
+
+def _verdicts(view: View, sizes: Sizes) -> tuple[Verdict, Verdict | None]:
+    """What is done, and what is only recommended because people hold the size themselves."""
+    free = Verdict(sizes.action, reason_for(view, sizes), describe(view, sizes), sizes.targets)
+    if view.spec.pinned_replicas is not None:
+        return pinned_verdict(view, view.spec.pinned_replicas), free
+    if view.spec.recommend_only:
+        return recommend_verdict(view), free
+    return free, None
+
+
+def _advised(recommendation: Verdict, batching: str) -> Verdict:
+    return replace(recommendation, message="; ".join(filter(None, (recommendation.message, batching))))
+
+
+def _holding(view: View) -> bool:
+    """Requests go to the activator before the last replica has gone, and until one serves again.
+
+    Where people hold the size at none, nobody would come for those who wait; who raises scaling.min above none wants
+    nobody sent away.
+    """
+    if view.service.activator is None or view.spec.pinned_replicas == 0 or view.left_at_zero:
+        return False
+    return view.slumber is not scale_to_zero.Slumber.AWAKE or not view.ready
+
+
+def _slo_view(view: View) -> SloView:
+    traffic, rate = view.service.traffic, None if view.forecast is None else view.forecast.level_rps
+    return SloView(
+        attainment=view.slo.attainment,
+        budget_remaining=view.slo.budget_remaining,
+        good_rps=None if rate is None else _good_rps(rate, slo_budget.recent(view.learned.budget, view.now, 60.0)),
+        arrival_rps=rate,
+        ttft=traffic.ttft,
+        tpot=traffic.tpot,
+        e2e=traffic.e2e,
+        bad=bad_by_cause(view.seen, view.spec.slo),
+        source="exact" if view.learned.budget.exact else "bounds",
+    )
+
+
+def _good_rps(rate_rps: float, last_minute: slo_budget.Verdicts) -> float | None:
+    """None while requests come and none of them ends: nobody knows whether they are good."""
+    return rate_rps * (1.0 - last_minute.bad_share) if last_minute.judged or rate_rps * 60.0 < 1.0 else None
+
+
+def _explanation(view: View, sizes: Sizes) -> Explanation:
+    expected = view.forecast
+    return Explanation(
+        forecast_rps=None if expected is None else expected.wanted_rps,
+        quantile=None if expected is None else expected.quantile,
+        lead_time_seconds=view.learned.lead_seconds,
+        backlog_requests=view.backlog_requests,
+        wanted_replicas=sizes.wanted,
+        candidates=candidates(view.considered, view.chosen.name, view.spec.slo.objective),
+        guards=_guards(view, sizes),
+    )
+
+
+def _guards(view: View, sizes: Sizes) -> tuple[str, ...]:
+    """What bounded the size, a schedule's floor included that was reckoned with from the start."""
+    told = tuple(f"{bound.reason}: {bound.sentence}" for bound in sizes.bounds)
+    if not view.schedule_rules or Reason.SCHEDULED_FLOOR in sizes.limits:
+        return told
+    return (f"{view.least.reason}: {view.least.sentence}", *told)

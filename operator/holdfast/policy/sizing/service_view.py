@@ -1,0 +1,96 @@
+"""One service as the steps after learning see it: demand, hold time, minimums, and the accelerator that is chosen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.domain.service import ServiceSpec
+from holdfast.policy.estimate import demand, forecast, scale_to_zero
+from holdfast.policy.estimate.cold_start import node_seconds
+from holdfast.policy.estimate.replica_capacity import same_engines
+from holdfast.policy.estimate.scheduled_minimum import (
+    NO_SCHEDULED_MINIMUMS,
+    ScheduledMinimums,
+    raised,
+    scheduled_minimums,
+)
+from holdfast.policy.learn import Learning
+from holdfast.policy.memory import Learned
+from holdfast.policy.placement.choice import Choice, choose
+from holdfast.policy.placement.on_demand_pair import together
+from holdfast.policy.placement.options import describe_options
+from holdfast.policy.settings import PolicySettings
+from holdfast.policy.tick import Tick
+from holdfast.policy.view import View
+
+
+def view_of(learning: Learning, tick: Tick, moves_to: str = "") -> View:
+    """Forecast the demand and choose the accelerator, unless the allocation moves the service to another one."""
+    service, known, learned, now = learning.service, learning.known, learning.learned, tick.now
+    spec, lead, seen, groups = service.spec, learned.lead_seconds, learning.seen, learning.groups
+    expected = forecast.forecast(
+        learned.arrivals, learned.residuals, learned.headroom.sizing, lead, seen.interval_seconds
+    )
+    hopeful = seen.total.waiting - seen.total.waiting_late  # late ones wait behind all that can still be good
+    waiting = demand.backlog(hopeful, expected, spec.slo.ttft_seconds)
+    demand_rps = demand.demand_rps(expected, waiting, spec.slo.ttft_seconds, learning.starting)
+    cycle = demand.hold_seconds(lead, tick.settings.drain_seconds)
+    compared = known.learned.capacity.spec
+    renewed = compared is not None and not same_engines(compared, spec)  # nobody knows what these carry
+    scheduled = _scheduled(spec, learned, now, cycle, tick.settings)
+    least_idle = scale_to_zero.idle_seconds(learned.idle, cycle, tick.settings.idle_seconds)
+    slumber = scale_to_zero.slumber(learned.idle, service, seen, learning.starting, scheduled, least_idle, now)
+    fallback = max((group.baseline for group in groups), default=0)
+    beliefs, least = learned.capacity.beliefs, raised(_awake(spec), scheduled)
+    considered = describe_options(least, beliefs, groups, learned.backoffs, tick.inventory, demand_rps, fallback, now)
+    edited = known.spec is not None and known.spec.generation != spec.generation
+    before = Choice() if edited else known.choice
+    choice = choose(before, spec, considered, groups, cycle, now, known.peaks.rate_rps)
+    choice = Choice(moves_to, judged_at=now) if moves_to else choice
+    hold = known.flapping.patience * cycle
+    chosen = next(option for option in considered if option.name == choice.accelerator)
+    group, others = together(groups, chosen.name, chosen.pair)
+    return View(
+        service=service,
+        now=now,
+        seen=seen,
+        groups=groups,
+        group=group,
+        others=others,
+        starting=learning.starting,
+        learned=learned,
+        peaks=demand.remember_peak(known.peaks, expected, demand_rps, now, hold, seen.fresh and not renewed),
+        choice=choice,
+        flapping=known.flapping,
+        slo=learning.slo,
+        forecast=expected,
+        backlog_requests=waiting,
+        demand_rps=demand_rps,
+        hold_seconds=hold,
+        considered=considered,
+        chosen=chosen,
+        scheduled=scheduled,
+        slumber=slumber,
+        idle_seconds=least_idle,
+        edited=edited,
+    )
+
+
+def _scheduled(
+    spec: ServiceSpec, learned: Learned, now: float, cycle: float, settings: PolicySettings
+) -> ScheduledMinimums:
+    """The floors of the schedules, asked for early enough for nodes to come where replicas had to wait for them.
+
+    How long that took is learned anew with each replica: within the longest wait that may be none is let go.
+    """
+    if not spec.schedules:
+        return NO_SCHEDULED_MINIMUMS
+    waits = node_seconds(learned.cold_starts, settings)
+    spare = settings.provisioning_seconds - waits if waits else 0.0
+    return scheduled_minimums(spec.schedules, now, learned.lead_seconds + waits, cycle + spare)
+
+
+def _awake(spec: ServiceSpec) -> ServiceSpec:
+    """The spec as accelerators are chosen for: at least one replica, for a service at rest the next one."""
+    least = max(1, spec.min_replicas, spec.min_on_demand)
+    return spec if spec.min_replicas == least else replace(spec, min_replicas=least)

@@ -1,0 +1,170 @@
+"""One service on its way through the steps of a tick: learn, propose, (allocate,) transition, explain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.api.reasons import Reason
+from holdfast.domain.decision import Action, BatchingTarget, Decision
+from holdfast.domain.snapshot import ServiceSnapshot
+from holdfast.domain.value import value
+from holdfast.policy.allocation.request import request_of
+from holdfast.policy.batching.controller import Batching
+from holdfast.policy.capacity_request import Allocation, CapacityRequest
+from holdfast.policy.estimate.engine_model import EngineModel, NumberedModel
+from holdfast.policy.estimate.flapping import remember_change
+from holdfast.policy.explain.decision import decision_of
+from holdfast.policy.learn import Learning, learn, with_history
+from holdfast.policy.memory import Memory, ServiceMemory
+from holdfast.policy.sizing.proposal import Sizes
+from holdfast.policy.sizing.service_view import view_of
+from holdfast.policy.tick import Tick
+from holdfast.policy.transition.batching_limits import tune
+from holdfast.policy.transition.sizes import decide_sizes
+from holdfast.policy.unchanged import Facts, Last, facts, still_holds
+from holdfast.policy.view import View
+
+
+@value
+class Proposal:
+    """What a service would do if it were alone: sizes, batching limits, and the request that follows from these."""
+
+    learning: Learning
+    view: View
+    sizes: Sizes
+    request: CapacityRequest
+    batching: Batching
+    limits: BatchingTarget | None
+
+
+def propose(learning: Learning, tick: Tick, model: EngineModel) -> Proposal | None:
+    """Return the proposal of a service; None where its capacity is not known yet."""
+    return _proposal(learning, tick, model) if learning.learned.capacity.beliefs else None
+
+
+def _proposal(learning: Learning, tick: Tick, model: EngineModel, moves_to: str = "") -> Proposal:
+    view = view_of(learning, tick, moves_to)
+    sizes, known = decide_sizes(view), learning.known
+    passed = view.seen.interval_seconds if known.decided_at is None else max(0.0, tick.now - known.decided_at)
+    batching, limits = tune(known.batching, view, passed, model)
+    return Proposal(learning, view, sizes, request_of(view, sizes), batching, limits)
+
+
+def transition(proposal: Proposal, allocation: Allocation | None, tick: Tick, model: EngineModel) -> Proposal:
+    """Return what the service does within its allocation; None allocates all that it requests."""
+    if allocation is None:
+        return proposal
+    if allocation.moves_to:
+        learning = _moved(proposal.learning, allocation, tick)
+        return _proposal(learning, tick, model, allocation.moves_to)
+    view = replace(proposal.view, allocation=allocation)
+    return replace(proposal, view=view, sizes=decide_sizes(view))
+
+
+def _moved(learning: Learning, allocation: Allocation, tick: Tick) -> Learning:
+    """The accelerator that the service leaves to others is in backoff."""
+    learned = learning.learned
+    backoffs = learned.backoffs.given_up(allocation.leaves, allocation.sentence, tick.now, tick.settings)
+    return replace(learning, learned=replace(learned, backoffs=backoffs))
+
+
+def explain(plan: Proposal) -> Decision:
+    """Return the decision with its reason, message, conditions and inputs."""
+    return decision_of(plan.view, plan.sizes, plan.batching, plan.limits)
+
+
+LIMITING = frozenset({Reason.AT_MAXIMUM, Reason.BUDGET_LIMITED, Reason.CAPACITY_LIMITED})
+"""Bounds under which misses say nothing about headroom."""
+
+RESTING = frozenset({Reason.IDLE, Reason.REQUESTS_HELD, Reason.ACTIVATOR_SILENT})
+REPLACING = frozenset({Reason.ENGINE_HUNG, Reason.ENGINE_LAGGING})
+NOT_OF_THE_LOAD = frozenset({Reason.SCHEDULED_FLOOR, Reason.CAPACITY_LIMITED}) | RESTING | REPLACING
+"""Reasons of changes that the load did not cause: they are no flapping."""
+
+
+def remembered(plan: Proposal, last: Last) -> ServiceMemory:
+    """Return what the next tick needs to know of a service."""
+    view, verdict = plan.view, last.decision.verdict
+    level = 0.0 if view.forecast is None else view.forecast.level_rps
+    by_load = not view.ailing_to_let_go and verdict.reason not in NOT_OF_THE_LOAD
+    action = verdict.action if by_load else Action.HOLD
+    return ServiceMemory(
+        last=last,
+        learned=view.learned,
+        peaks=view.peaks,
+        choice=view.choice,
+        flapping=remember_change(view.flapping, action, view.now, view.learned.lead_seconds, level),
+        limited=view.held_by_people or view.schedule_rules or bool(view.held),
+        short=bool(plan.sizes.limits & LIMITING),
+        batching=plan.batching,
+        request=plan.request,
+        allocation=view.allocation,
+    )
+
+
+class ServicePass:
+    """One service in one tick: `propose`, then `conclude` with its allocation.
+
+    Each step runs once. Where nothing has changed, none runs and the last decision holds. `decision` is None where the
+    capacity is not known yet, and where a step failed; then `memory` is what it was.
+    """
+
+    def __init__(self, service: ServiceSnapshot, memory: Memory, tick: Tick, model: NumberedModel) -> None:
+        self.key = service.spec.key
+        self.memory = known_of(memory, service)
+        self.decision: Decision | None = None
+        self.promise = memory.fleet.promises.get(self.key)
+        self.model = model
+        self._service = service
+        self._before = self.memory
+        self._tick = tick
+        self._facts: Facts = facts(service)
+        self._proposal: Proposal | None = None
+        self._unchanged = False
+        self.failed = False
+
+    @property
+    def request(self) -> CapacityRequest | None:
+        """What it asks for, or asked for last."""
+        return self.memory.request if self._proposal is None else self._proposal.request
+
+    def propose(self) -> None:
+        """Learn and propose, unless the last decision still holds."""
+        last, tick = self._before.last, self._tick
+        if self._service.history is None and still_holds(last, self._facts, tick.now, tick.timing):
+            self._unchanged = True
+        else:
+            self._learn_and_propose()
+
+    def _learn_and_propose(self) -> None:
+        self._unchanged = False
+        self.memory = with_history(self._before, self._service, self._tick)
+        learning = learn(self._service, self.memory, self.promise, self._tick, self.model)
+        self._proposal = propose(learning, self._tick, self.model)
+
+    def conclude(self, allocation: Allocation | None) -> None:
+        """Decide within the allocation."""
+        if self._unchanged and allocation == self._before.allocation:
+            self.decision = None if self._before.last is None else self._before.last.decision
+            return
+        if self._unchanged:
+            self._learn_and_propose()
+        if self._proposal is None:
+            return
+        plan = transition(self._proposal, allocation, self._tick, self.model)
+        self.decision = explain(plan)
+        # The next tick looks at what became of an edit.
+        until = self._tick.now if plan.view.edited else plan.view.scheduled.change_at
+        self.memory = remembered(plan, Last(self.decision, self._facts, self._tick.now, until))
+
+    def fail(self) -> None:
+        """Give the service up for this tick: nothing is decided, and nothing is learned."""
+        self.decision, self.memory, self._proposal, self.failed = None, self._before, None, True
+
+
+def known_of(memory: Memory, service: ServiceSnapshot) -> ServiceMemory:
+    """Return what is remembered of this very object: another one of its name has nothing in common with it."""
+    known = memory.services.get(service.spec.key)
+    if known is None or (known.spec is not None and known.spec.uid != service.spec.uid):
+        return ServiceMemory()
+    return known

@@ -1,0 +1,24 @@
+"""What all services of one tick share."""
+
+from __future__ import annotations
+
+from holdfast.domain.snapshot import Snapshot, Timing
+from holdfast.domain.value import value
+from holdfast.policy.placement.node_inventory import Inventory
+from holdfast.policy.settings import PolicySettings
+
+
+@value
+class Tick:
+    """The time (seconds since the epoch), how often things are looked at, the nodes, and the settings."""
+
+    now: float
+    timing: Timing
+    inventory: Inventory
+    settings: PolicySettings
+
+
+def tick_of(snapshot: Snapshot, settings: PolicySettings) -> Tick:
+    """Return what all services of a snapshot share, whatever the order of its nodes."""
+    nodes = tuple(sorted(snapshot.nodes, key=lambda node: node.name))
+    return Tick(snapshot.now, snapshot.timing, Inventory(nodes), settings)
