@@ -1,1 +1,1 @@
-"""What is known of a service from what was observed: arrivals, lengths, capacity, error budget, minimums."""
+"""Estimates from observations of a service: arrivals, lengths, capacity, error budget, scheduled minimums."""

@@ -1,7 +1,8 @@
-"""Requests that waited for a replica to start: judged by what their clients saw, not by what the engine saw.
+"""Judge requests that waited in the activator by the latency their clients saw, not by the engine's counters.
 
-An engine counts a request from its arrival there. Who has waited for a cold start missed its TTFT all the same: such
-requests are bad, and as many verdicts of the engine are taken back, whatever they are.
+An engine measures TTFT from the arrival at the engine. A request that waited for a cold start may have missed its TTFT
+before that. Such a request counts as bad. The verdict that the engine later gives for it is subtracted, so that no
+request is judged twice.
 """
 
 from __future__ import annotations
@@ -17,14 +18,20 @@ from holdfast.domain.value import value
 from holdfast.policy.estimate.slo_budget import Budget, Verdicts, amended
 
 MOST_PROCESSES = 8
-"""An activator that is being replaced answers beside the next one; one that crashes is another each time."""
+"""Activator processes remembered: during a rollout two processes answer, and each crash starts a new process."""
 
 GONE_SECONDS = 60.0
-"""A process that has not been heard for so long has ended: beside another one it is asked at every other look."""
+"""Silence after which a process counts as ended.
+
+While two processes run, each of them answers about every second poll.
+"""
 
 
 class Counted(NamedTuple):
-    """One process of the activator at the last look at it; `given_up` of those it holds were judged without it."""
+    """Counters of one activator process at its last answer.
+
+    `given_up`: requests it holds that were already judged bad, because the process seemed to have ended.
+    """
 
     boot: str
     forwarded: Waits = NO_WAITS
@@ -37,10 +44,10 @@ class Counted(NamedTuple):
 
 @value
 class ActivatorMisses:
-    """What was counted, the last looked at last, and requests judged bad that an engine has yet to judge.
+    """Counters of each known process, the latest one last, and the verdicts that engines still owe.
 
-    `recalled`: Prometheus told what activators had counted before. `unknown_at`: when an activator was met that had
-    counted requests which nobody could tell of.
+    `owed`: requests judged bad here that an engine has yet to judge. `recalled`: Prometheus reported the activator's
+    earlier counts. `unknown_at`: when an activator was found whose earlier counts no source could report.
     """
 
     counted: tuple[Counted, ...] = ()
@@ -49,24 +56,24 @@ class ActivatorMisses:
     unknown_at: float | None = None
 
     def incomplete(self, window_seconds: float, now: float) -> bool:
-        """Whether requests of the window are missing from the verdicts."""
+        """Return whether verdicts of the window lack requests that an activator held."""
         return self.unknown_at is not None and now - self.unknown_at < window_seconds
 
 
 class Missed(NamedTuple):
-    """Requests that were passed on late, and those that came to nothing."""
+    """Requests that were forwarded late, and requests that were never forwarded."""
 
     late: float = 0.0
     lost: float = 0.0
 
 
 def from_history(history: History) -> tuple[ActivatorMisses, History]:
-    """Put what activators counted into the verdicts that Prometheus remembers."""
+    """Return the state after a restart, and the history with the activator's verdicts added."""
     return ActivatorMisses(recalled=history.held is not None), replace(history, samples=tuple(_recalled(history)))
 
 
 def _recalled(history: History) -> Iterator[RateSample]:
-    """Samples with their verdicts put right; those of the activator alone have no arrivals at an engine."""
+    """Yield samples with corrected verdicts; a sample that only the activator reported has no engine arrivals."""
     engines = {sample.at: sample for sample in history.samples}
     held = {sample.at: Missed(sample.late, sample.lost) for sample in history.held or ()}
     owed = 0.0
@@ -77,65 +84,71 @@ def _recalled(history: History) -> Iterator[RateSample]:
 
 
 def account(
-    memory: ActivatorMisses, told: Activator | None, budget: Budget, slo: Slo, now: float
+    memory: ActivatorMisses, activator: Activator | None, budget: Budget, slo: Slo, now: float
 ) -> tuple[ActivatorMisses, Budget]:
-    """Put what was held into the verdicts; what was counted before the first look of all is Prometheus' to know.
+    """Add the verdicts about held requests to the error budget.
 
-    Of a process that is new beside known ones everything counts: it has started since. What one held that is heard no
-    more is lost with it.
+    The first process ever observed sets the baseline: Prometheus reports what it counted before. Every other new
+    process started since the last observation, so all of its counts are added. Requests held by a process that has
+    ended are lost.
     """
-    if told is None:
+    if activator is None:
         return memory, budget
-    memory, missed = _looked(memory, told, slo, now) if told.answers else (memory, Missed())
+    memory, missed = _observed(memory, activator, slo, now) if activator.answers else (memory, Missed())
     counted, lost = _given_up(memory.counted, now)
     owed, more = _judged(memory.owed, Missed(missed.late, missed.lost + lost), budget.latest)
     memory = replace(memory, counted=counted, owed=owed)
     return memory, budget if more == Verdicts() else amended(budget, more, now)
 
 
-def _looked(memory: ActivatorMisses, told: Activator, slo: Slo, now: float) -> tuple[ActivatorMisses, Missed]:
-    """What is new since the last look at this process."""
-    others = tuple(process for process in memory.counted if process.boot != told.boot)
-    before = next((process for process in memory.counted if process.boot == told.boot), None)
-    shown = Counted(told.boot, told.forwarded, told.gone, told.turned_away, told.waiting, now)
-    missed = _missed(before or Counted(told.boot), shown, slo)
+def _observed(memory: ActivatorMisses, activator: Activator, slo: Slo, now: float) -> tuple[ActivatorMisses, Missed]:
+    """Return the memory with this process's counters, and the requests missed since its last answer."""
+    others = tuple(process for process in memory.counted if process.boot != activator.boot)
+    before = next((process for process in memory.counted if process.boot == activator.boot), None)
+    answered = Counted(
+        activator.boot, activator.forwarded, activator.gone, activator.turned_away, activator.waiting, now
+    )
+    missed = _missed(before or Counted(activator.boot), answered, slo)
     if before is None and not others:
         unknown = not memory.recalled and missed.late + missed.lost > 0.0
-        return replace(memory, counted=(shown,), unknown_at=now if unknown else memory.unknown_at), Missed()
+        return replace(memory, counted=(answered,), unknown_at=now if unknown else memory.unknown_at), Missed()
     judged = 0 if before is None else before.given_up
-    left = _less(missed, judged)
-    kept = shown._replace(given_up=min(judged - round(sum(missed) - sum(left)), told.waiting))
-    return replace(memory, counted=(*others, kept)[-MOST_PROCESSES:]), left
+    remaining = _without_judged(missed, judged)
+    updated = answered._replace(given_up=min(judged - round(sum(missed) - sum(remaining)), activator.waiting))
+    return replace(memory, counted=(*others, updated)[-MOST_PROCESSES:]), remaining
 
 
-def _missed(before: Counted, shown: Counted, slo: Slo) -> Missed:
-    """By how long each had waited, so that another `slo.ttft` judges those that come after it only."""
+def _missed(before: Counted, answered: Counted, slo: Slo) -> Missed:
+    """Return the requests missed between two answers of one process.
+
+    The counters are histograms of waiting times. After an edit of `slo.ttft` only later requests use the new objective.
+    """
     late, given_up = (
         longer_than(tuple(max(0, new - old) for new, old in zip(waits, earlier, strict=True)), slo.ttft_seconds)
-        for waits, earlier in ((shown.forwarded, before.forwarded), (shown.gone, before.gone))
+        for waits, earlier in ((answered.forwarded, before.forwarded), (answered.gone, before.gone))
     )
-    return Missed(late, given_up + max(0, shown.turned_away - before.turned_away))
+    return Missed(late, given_up + max(0, answered.turned_away - before.turned_away))
 
 
-def _less(missed: Missed, judged: int) -> Missed:
-    """Without those that were judged already, when their process seemed to have ended."""
+def _without_judged(missed: Missed, judged: int) -> Missed:
+    """Subtract the requests that were judged when their process seemed to have ended."""
     late = min(missed.late, judged)
     return Missed(missed.late - late, missed.lost - min(missed.lost, judged - late))
 
 
 def _given_up(counted: tuple[Counted, ...], now: float) -> tuple[tuple[Counted, ...], int]:
-    """Judge what processes held that have ended, as it seems, and note how many that were."""
-    kept, lost = [], 0
+    """Judge the requests held by processes that seem to have ended, and record how many were judged."""
+    processes, lost = [], 0
     for process in counted:
         ended = now - process.seen_at >= GONE_SECONDS
         more = max(0, process.waiting - process.given_up) if ended else 0
-        kept.append(process._replace(given_up=process.given_up + more) if more else process)
+        processes.append(process._replace(given_up=process.given_up + more) if more else process)
         lost += more
-    return tuple(kept), lost
+    return tuple(processes), lost
 
 
 def _judged(owed: float, missed: Missed, judged: Verdicts) -> tuple[float, Verdicts]:
-    """What is still owed, and by what verdicts of engines change: each late one takes one of these back."""
+    """Return the verdicts still owed and the change of verdicts: each late request replaces one engine verdict."""
     taken = min(owed + missed.late, judged.judged)
     bad = taken * judged.bad_share
     return owed + missed.late - taken, Verdicts(bad - taken, missed.late + missed.lost - bad)

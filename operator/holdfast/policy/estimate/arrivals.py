@@ -1,8 +1,10 @@
-"""Counts of requests -> how many arrive per second now, how that moves, and how noisy it is.
+"""Estimate the arrival rate, its trend and its noise from counts of requests.
 
-Arrivals are kept as cells of about one counting interval each. The trailing cells since the last abrupt change are the
-regime: its regression line gives level and trend. A change is found by a test and not by smoothing, so that a step is
-followed within one interval and noise is averaged over all of the regime.
+Arrivals are stored in cells of about one counting interval each. The trailing cells since the last abrupt change form
+the regime. A regression line over the regime gives level and trend. A statistical test finds changes; exponential
+smoothing was rejected. So a step is followed within one interval, and noise is averaged over the whole regime.
+
+Source: docs/designs/0017-control-law.md, docs/designs/0009-one-forecast.md.
 """
 
 from __future__ import annotations
@@ -19,25 +21,30 @@ from holdfast.policy.estimate.statistics import normal_quantile, surprise
 from holdfast.policy.estimate.traffic import Seen
 
 FALSE_ALARMS_PER_DAY = 4.0
-"""How often noise alone may be taken for a change: each costs a replica for some minutes, waiting for more certainty
-costs goodput at every true step."""
+"""How often per day noise alone may be taken for a change.
+
+Each false alarm costs a replica for some minutes. More certainty would cost goodput at every true step.
+"""
 
 CHANGE_CELLS = (1, 2, 4, 8, 16)
-"""Over this many whole cells changes are looked for; steep rises already in the newest interval."""
+"""Numbers of whole cells over which changes are tested; steep rises are tested in the newest interval already."""
 
 SLOPE_CELLS = 4
-"""Fewest cells that a slope is read from."""
+"""Fewest cells for which a slope is computed."""
 
 OUTLIER = 2.5
-"""Standard deviations beyond which a cell is not taken for noise alone."""
+"""Standard deviations beyond which a deviation is not attributed to noise alone."""
 
 PRIOR_DISPERSION, PRIOR_CELLS, REMEMBERED_CELLS = 2.0, 8, 128
-"""Noise assumed before any was seen, the cells it weighs as much as, and those over which the rest is averaged."""
+"""Noise assumed at the start, its weight in cells, and the cells over which the noise is averaged."""
 
 
 @value
 class Cell:
-    """Arrivals during the `seconds` before `ends_at`, and the rate that was then predicted for one lead time later."""
+    """Arrivals during the `seconds` before `ends_at`.
+
+    `predicted_rps` is the rate that was predicted at that time for one lead time later.
+    """
 
     ends_at: float
     seconds: float
@@ -46,18 +53,20 @@ class Cell:
 
     @property
     def rate_rps(self) -> float:
+        """Requests per second during the cell."""
         return self.arrivals / self.seconds
 
     @property
     def middle(self) -> float:
+        """Middle of the cell, in seconds since the epoch."""
         return self.ends_at - 0.5 * self.seconds
 
 
 @value
 class Line:
-    """Regression of a regime: rate at its newest end, slope per second, and the seconds of data behind them.
+    """Regression line of a regime: the rate at its newest end, the slope per second, and its seconds of data.
 
-    `slope` is what is left of the least-squares one after shrinking by its uncertainty.
+    `slope` is the least-squares slope, shrunk by its uncertainty.
     """
 
     level_rps: float
@@ -65,17 +74,17 @@ class Line:
     seconds: float
 
     def ahead(self, seconds: float) -> float:
-        """Rate that many seconds after the end; growth beyond double is not believed."""
+        """Return the rate so many seconds after the end; growth beyond twice the level is not extrapolated."""
         return min(max(0.0, self.level_rps + self.slope * seconds), 2.0 * self.level_rps)
 
 
 @value
 class Arrivals:
-    """What is remembered of arrivals; `regime` counts the trailing cells since the last abrupt change.
+    """State of the arrival estimate; `regime` counts the trailing cells since the last abrupt change.
 
     `dispersion` is the variance of counts relative to Poisson noise, learned from `judged` cells. Until `settles_at`
-    the newest interval still holds some of what was before a rise. `seen_at` is the time of the newest count. `rises`
-    are the abrupt ones.
+    the newest interval still contains arrivals from before a rise. `seen_at` is the time of the newest count. `rises`
+    are the abrupt rises.
     """
 
     cells: tuple[Cell, ...] = ()
@@ -89,7 +98,7 @@ class Arrivals:
 
     @property
     def steady_since(self) -> float:
-        """When the regime began."""
+        """Start of the regime, in seconds since the epoch."""
         return self.cells[-self.regime].ends_at - self.cells[-self.regime].seconds if self.regime else 0.0
 
     @property
@@ -99,14 +108,14 @@ class Arrivals:
 
 
 def arrived_requests(seen: Seen, retry_share: float) -> float:
-    """Requests that arrived during the interval, less the refused ones that only came back."""
+    """Return the requests that arrived during the interval, without retries of refused requests."""
     return max(0.0, seen.arrived - seen.refused * retry_share)
 
 
 def from_history(history: History, now: float, lead_seconds: float) -> Iterator[Arrivals]:
-    """What was remembered after each count that Prometheus still has, as if it had been looked at when it was new.
+    """Replay the counts of Prometheus, and yield the state after each of them.
 
-    Samples that make no sense are left out.
+    Samples with impossible numbers are skipped.
     """
     usable = [
         sample
@@ -124,9 +133,10 @@ def from_history(history: History, now: float, lead_seconds: float) -> Iterator[
 def observe_arrivals(
     memory: Arrivals, seen: Seen, count: float, now: float, lead_seconds: float, strained: bool = False
 ) -> Arrivals:
-    """Add one look at the counters, of which only what is new since the last look is counted.
+    """Add one observation of the counters; only the time since the last observation is counted.
 
-    Degraded sight can only report a rise. `strained`: requests are refused or late, which speaks for a rise by itself.
+    Degraded metrics can only report a rise. `strained`: requests are refused or late, which is further evidence of a
+    rise.
     """
     if not seen.visible:
         return memory
@@ -142,7 +152,7 @@ def _observe(
     strained: bool = False,
     fresh: bool = True,
 ) -> Arrivals:
-    """Add the count of the interval that ends now."""
+    """Add the count of the interval that ends at `now`."""
     line = memory.line
     if memory.seen_at is not None and now <= memory.seen_at:
         return memory
@@ -161,9 +171,10 @@ def _observe(
 
 @lru_cache(maxsize=4096)
 def threshold(seconds: float, corroborated: bool = False) -> float:
-    """Deviation that noise alone exceeds `FALSE_ALARMS_PER_DAY` times a day, over all tests of that many seconds.
+    """Return the deviation that noise alone exceeds `FALSE_ALARMS_PER_DAY` times a day, in standard deviations.
 
-    Where another sign says the same, each of the two need only be as unlikely as the root of that.
+    The rate is that of all tests over intervals of so many seconds together. Where a second sign corroborates the
+    change, each of the two signs only needs the square root of that chance.
     """
     tests_per_day = 86_400.0 / round(max(seconds, 0.1), 1) * (1 + len(CHANGE_CELLS))
     chance = min(0.16, FALSE_ALARMS_PER_DAY / tests_per_day)
@@ -172,7 +183,7 @@ def threshold(seconds: float, corroborated: bool = False) -> float:
 
 @value
 class Sums:
-    """Moments of cells with times counted from `origin`: enough for a regression, and they add and subtract."""
+    """Moments of cells, with times relative to `origin`; they suffice for a regression, and can be subtracted."""
 
     origin: float
     cells: int = 0
@@ -183,7 +194,7 @@ class Sums:
     products: float = 0.0  # arrivals x middle
 
     def less(self, other: Sums) -> Sums:
-        """What is left without the cells of the other."""
+        """Return the sums without the cells of `other`."""
         return Sums(
             self.origin,
             self.cells - other.cells,
@@ -196,19 +207,20 @@ class Sums:
 
     @property
     def slope(self) -> float:
-        """Weighted least squares of the rate over time."""
+        """Weighted least-squares slope of the rate over time."""
         spread = self.squares - self.times**2 / self.seconds
         return (self.products - self.times * self.arrivals / self.seconds) / max(spread, 1e-9)
 
     def rate_at(self, time: float, slope: float) -> float:
-        """Rate on the line of that slope through the mean."""
+        """Return the rate at a time on the line with this slope through the mean."""
         mean, centre = self.arrivals / self.seconds, self.times / self.seconds
         return max(0.0, mean + slope * (time - self.origin - centre))
 
     def line(self, noise: float, ended_ago: float = 0.0) -> Line:
-        """The line at the origin, or so long before it, its slope shrunk by the positive part of 1 - 4 / t².
+        """Return the line at the origin, or at `ended_ago` seconds before it, with a shrunk slope.
 
-        (James and Stein at two standard errors: noise alone shows no trend, a clear trend is kept almost whole.)
+        The slope is multiplied by the positive part of 1 - 4 / t² (James and Stein, at two standard errors). So noise
+        alone shows no trend, and a clear trend is retained almost entirely.
         """
         if self.cells < SLOPE_CELLS:
             return Line(self.arrivals / self.seconds, 0.0, self.seconds)
@@ -220,7 +232,7 @@ class Sums:
 
 
 def sum_up(cells: Sequence[Cell], counts: Collection[int] = ()) -> dict[int, Sums]:
-    """Sums of the newest 1, 2, ... cells for each of the counts wanted, and of all; the newest end is the origin."""
+    """Return the sums of the newest n cells for each requested n, and of all cells; the newest end is the origin."""
     origin, wanted, sums = cells[-1].ends_at, {*counts, len(cells)}, {}
     seconds = times = squares = arrivals = products = 0.0
     for number, cell in enumerate(reversed(cells), start=1):
@@ -236,30 +248,30 @@ def sum_up(cells: Sequence[Cell], counts: Collection[int] = ()) -> dict[int, Sum
 
 
 def _deviation(noise: float, line: Line, count: float, seconds: float) -> float:
-    """Standard deviations between a count and the line carried on to the middle of its interval."""
+    """Return the deviation of a count from the line at the middle of its interval, in standard deviations."""
     expected = line.ahead(0.5 * seconds) * seconds
     return surprise(count, expected, noise) / math.sqrt(1.0 + seconds / line.seconds)
 
 
 def _restart(memory: Arrivals, cell: Cell, settles_at: float, lead_seconds: float) -> Arrivals:
-    """Begin a new regime with the newest interval alone, after a rise."""
+    """Begin a new regime after a rise, with the newest interval as its only cell."""
     began = cell.ends_at - cell.seconds
-    kept = tuple(old for old in memory.cells if cell.ends_at - KEPT_SECONDS < old.ends_at <= began)
-    cells = (*kept, replace(cell, predicted_rps=cell.rate_rps))
+    retained = tuple(old for old in memory.cells if cell.ends_at - KEPT_SECONDS < old.ends_at <= began)
+    cells = (*retained, replace(cell, predicted_rps=cell.rate_rps))
     line = Line(cell.rate_rps, 0.0, cell.seconds)
     rises = _risen(memory, line, cell.ends_at, lead_seconds)
     return replace(memory, cells=cells, regime=1, settles_at=settles_at, seen_at=cell.ends_at, line=line, rises=rises)
 
 
 def _risen(memory: Arrivals, line: Line, now: float, lead_seconds: float) -> tuple[Rise, ...]:
-    """The abrupt rises, with that to a new line."""
+    """Return the abrupt rises, with the rise to the new line added."""
     if memory.line is None:
         return memory.rises
     return with_rise(memory.rises, Rise(now, memory.line.level_rps, line.level_rps), lead_seconds)
 
 
 def _extend(memory: Arrivals, new: Cell, interval: float) -> tuple[Arrivals, bool]:
-    """Grow the newest cell, or begin one; also says whether it now holds a whole interval."""
+    """Extend the newest cell or begin a new one; also return whether it now holds a whole interval."""
     cells, regime = memory.cells, memory.regime
     newest = cells[-1] if cells else None
     if newest is not None and newest.predicted_rps is None and newest.seconds < interval and memory.seen_at is not None:
@@ -274,7 +286,7 @@ def _extend(memory: Arrivals, new: Cell, interval: float) -> tuple[Arrivals, boo
 
 
 def _close(memory: Arrivals, lead_seconds: float) -> Arrivals:
-    """Learn from a whole cell: how noisy arrivals are, whether a new regime has begun, and the regime's line."""
+    """Learn from a whole cell: the noise, whether a new regime has begun, and the regime's line."""
     cell, regime = memory.cells[-1], memory.regime
     sums = sum_up(memory.cells[-regime:], CHANGE_CELLS)
     changed = _changed(sums, regime, memory.noise)
@@ -289,10 +301,10 @@ def _close(memory: Arrivals, lead_seconds: float) -> Arrivals:
 
 
 def _with_dispersion(memory: Arrivals, before: Line, cell: Cell) -> Arrivals:
-    """Moving mean of squared deviations, each bounded to `OUTLIER` (Huber): a step is a change and not noise.
+    """Update the moving mean of squared deviations, with each deviation bounded to `OUTLIER` (Huber).
 
-    Traffic that jumps all the time raises the bound with the mean. Where less than one request was expected, a cell
-    says that much less about noise.
+    The bound makes a step count as a change and not as noise. Traffic that jumps all the time raises the bound with the
+    mean. A cell with less than one expected request gets proportionally less weight.
     """
     squared = _deviation(1.0, before, cell.arrivals, cell.seconds) ** 2
     bounded = min(squared, memory.noise * OUTLIER**2)
@@ -302,7 +314,10 @@ def _with_dispersion(memory: Arrivals, before: Line, cell: Cell) -> Arrivals:
 
 
 def _changed(sums: Mapping[int, Sums], regime: int, noise: float) -> int:
-    """How many cells ago a new regime began: where the newest lie farthest off the line before them; 0 if none do."""
+    """Return how many cells ago a new regime began; 0 where no test finds a change.
+
+    The regime begins where the newest cells deviate most from the line through the cells before them.
+    """
     whole, farthest, began = sums[regime], 1.0, 0
     for cells in CHANGE_CELLS:
         if cells >= regime:
@@ -317,7 +332,7 @@ def _changed(sums: Mapping[int, Sums], regime: int, noise: float) -> int:
 
 
 def _trend(whole: Sums, count: float, seconds: float, noise: float, limit: float) -> bool:
-    """One straight line through everything explains the newest cells: no change, but a slope."""
+    """Return whether one straight line through all cells explains the newest ones: a slope is not a change."""
     if whole.cells < SLOPE_CELLS:
         return False
     explained = whole.rate_at(whole.origin - 0.5 * seconds, whole.slope) * seconds

@@ -1,8 +1,8 @@
-"""How a benchmark's result becomes the capacity that sizing starts from.
+"""Scale the engine model by a benchmark's result, to get the capacity that sizing starts from.
 
-The engine model answers for any lengths, objectives and limits, and is wrong by some factor; a benchmark is right
-for one of each. So the model's answers are scaled by the factor that makes it give what was measured, where it was
-measured: at the present belief of how slow steps are, so that what is learnt of the steps is not counted twice.
+The engine model answers for any lengths, objectives and limits, but is wrong by some factor. A benchmark is accurate
+for one combination of them. The factor makes the model reproduce the measurement under the conditions of the benchmark.
+It is computed at the current belief about slowness, so that a correction of step times is not counted twice.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from holdfast.enginemodel.mix import DEFAULT_CV, LengthMix
 from holdfast.policy.estimate.engine_model import EngineModel
 
 LEAST_FACTOR, MOST_FACTOR = 0.05, 20.0
-"""A model further off than this is not scaled: something else is the matter."""
+"""Bounds of the factor: a model that is further off is not scaled, because the cause must be something else."""
 
 
 @value
 class Scaled:
-    """A measurement, and the factor it puts on the model's answers; 1 where it could not be compared."""
+    """A measurement, and the factor by which it scales the model; the factor is 1 where they cannot be compared."""
 
     measured: Measured | None = None
     factor: float = 1.0
     compared: bool = False
 
     def confidence(self, prior: float) -> float:
-        """How sure the capacity is from the start, instead of what the model alone gives."""
+        """Return the initial confidence (0..1) in the capacity; `prior` is that of the model alone."""
         if self.measured is None or not self.compared or not self.measured.rate_rps > 0.0:
             return prior
         return max(prior, 1.0 - min(1.0, self.measured.standard_error_rps / self.measured.rate_rps))
 
 
 def newest(results: Iterable[Measured], spec: ServiceSpec) -> tuple[Measured, ...]:
-    """For each accelerator of a service the newest result of an engine like its own, where there is one."""
+    """Return, for each accelerator of a service, the newest result of an engine like the service's own."""
     found = newest_by_engine(results)
     kinds = (EngineKind.of(spec, option).digest for option in spec.accelerators)
     return tuple(found[kind] for kind in kinds if kind in found) if found else ()
 
 
 def newest_by_engine(results: Iterable[Measured]) -> dict[str, Measured]:
-    """The result that counts for each kind of engine, by its digest."""
+    """Return the newest result for each kind of engine, by the digest of the engine."""
     found: dict[str, Measured] = {}
     for measured in results:
         if measured.engine not in found or found[measured.engine].measured_at < measured.measured_at:
@@ -59,7 +59,7 @@ def scaled(
     slowness: float,
     fast_loop: bool,
 ) -> Scaled | None:
-    """The factor that makes the model give what was measured; None where there is no time for its answer."""
+    """Return the factor that makes the model reproduce the measurement; None where no model time is left this tick."""
     if measured is None:
         return Scaled()
     engine, mix = replace(spec, slo=measured.slo, batching=measured.batching), mix_of(measured)
@@ -74,6 +74,6 @@ def scaled(
 
 
 def mix_of(measured: Measured) -> LengthMix:
-    """The lengths of its requests."""
+    """Return the length mix of the requests of a benchmark."""
     cv = DEFAULT_CV if measured.length_cv is None else measured.length_cv
     return LengthMix.from_means(measured.prompt_tokens, measured.output_tokens, prompt_cv=cv, output_cv=cv)

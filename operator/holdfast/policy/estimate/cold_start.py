@@ -1,4 +1,4 @@
-"""How long a replica takes from its node to its first token, and therefore how far decisions must look ahead."""
+"""Measure the time from a replica's scheduling to its readiness, and derive the lead time of decisions from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONGEST_SECONDS = 3600.0
 
 @value
 class ColdStarts:
-    """Seconds of the last cold starts, oldest first, and the replicas that were ready at the last look.
+    """Durations of the last cold starts in seconds, oldest first, and the replicas that were ready at the last tick.
 
     `waits`: how long the same replicas had waited for a node before, in seconds.
     """
@@ -26,16 +26,16 @@ class ColdStarts:
 
     @property
     def p90_seconds(self) -> float | None:
-        """None where none was seen."""
+        """90th percentile of the cold starts; None where none was observed."""
         ranked = sorted(self.seconds)
         return ranked[math.ceil(0.9 * len(ranked)) - 1] if ranked else None
 
 
 def watch_cold_starts(memory: ColdStarts, ready: tuple[Replica, ...], remembered: float | None) -> ColdStarts:
-    """Add the replicas that became ready since the last look.
+    """Add the replicas that became ready since the last tick.
 
-    `remembered` is what status knew before a restart: where it is there, replicas found ready at the first look add
-    nothing, for readiness that came and went makes their ages wrong.
+    `remembered` is the value in the status from before a restart. Where it exists, replicas that are ready at the first
+    tick add nothing: their readiness may have flapped, which makes their ages wrong.
     """
     names = frozenset(replica.name for replica in ready)
     if names == memory.known:
@@ -52,25 +52,25 @@ def watch_cold_starts(memory: ColdStarts, ready: tuple[Replica, ...], remembered
 
 
 def node_seconds(memory: ColdStarts, settings: PolicySettings) -> float:
-    """Longest wait for a node lately: what is asked for at a known hour is asked for so much earlier."""
+    """Return the longest recent wait for a node; capacity for a scheduled time is requested that much earlier."""
     return min(max(memory.waits, default=0.0), settings.provisioning_seconds)
 
 
 def lead_seconds(memory: ColdStarts, timing: Timing, interval_seconds: float, settings: PolicySettings) -> float:
-    """Time from a change in load until capacity ordered for it serves: see it, decide, start."""
+    """Return the time from a change of load until new capacity serves: detection, decision and cold start."""
     cold = memory.p90_seconds
     start = settings.cold_start_seconds if cold is None else cold
     return start + max(timing.tick_seconds, 0.0) + max(timing.scrape_seconds, 0.0) + 0.5 * interval_seconds
 
 
 def _wait_seconds(replica: Replica) -> float:
-    """Time until a node took it; none where the times make no sense."""
+    """Return the time until the replica had a node; 0 where the times are inconsistent."""
     waited = 0.0 if replica.scheduled_at is None else replica.scheduled_at - replica.created_at
     return waited if 0.0 < waited < LONGEST_SECONDS else 0.0
 
 
 def _seconds(replica: Replica) -> float | None:
-    """Cold start without the wait for a GPU; None where the times make no sense."""
+    """Return the cold start without the wait for a GPU; None where the times are inconsistent."""
     placed_at = replica.created_at if replica.scheduled_at is None else replica.scheduled_at
     if replica.ready_at is None:
         return None

@@ -1,4 +1,4 @@
-"""How many replicas carry a forecast, and since when fewer would have done."""
+"""Compute how many replicas a forecast needs, and since when fewer would have sufficed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MOST_REPLICAS = 1_000_000
 
 @value
 class Peaks:
-    """The highest demands of the hold time, newest last and each below the one before it, as (seconds, requests/s).
+    """The highest demands within the hold time, as (seconds, requests/s), newest last and strictly decreasing.
 
-    `since`: from when on there is no gap in what was seen.
+    `since`: start of the current period without a gap in the metrics.
     """
 
     highest: tuple[tuple[float, float], ...] = ()
@@ -22,32 +22,34 @@ class Peaks:
 
     @property
     def rate_rps(self) -> float:
+        """Highest demand within the hold time, requests/s."""
         return self.highest[0][1] if self.highest else 0.0
 
     def covered_seconds(self, now: float) -> float:
+        """Return for how long the metrics have had no gap."""
         return 0.0 if self.since is None else now - self.since
 
 
 def hold_seconds(lead_seconds: float, drain_seconds: float) -> float:
-    """Time in which capacity that is let go could not be had back: it drains, and a new replica starts."""
+    """Return the time in which removed capacity cannot be restored: drain time plus lead time."""
     return drain_seconds + lead_seconds
 
 
 def remember_peak(
     memory: Peaks, forecast: Forecast | None, demand: float | None, now: float, hold: float, fresh: bool
 ) -> Peaks:
-    """Add what replicas must carry before others go, and forget what is older than the hold time.
+    """Add the rate that replicas must carry before any is removed, and drop rates older than the hold time.
 
-    Doubtful metrics begin the time anew.
+    Doubtful metrics restart the period without a gap.
     """
     rate = 0.0 if forecast is None or demand is None else max(forecast.releasable_rps, demand)
-    kept = tuple(pair for pair in memory.highest if now - hold <= pair[0] <= now and pair[1] > rate)
+    retained = tuple(pair for pair in memory.highest if now - hold <= pair[0] <= now and pair[1] > rate)
     unbroken = fresh and forecast is not None and memory.since is not None and memory.since <= now
-    return Peaks((*kept, (now, rate)), memory.since if unbroken else now)
+    return Peaks((*retained, (now, rate)), memory.since if unbroken else now)
 
 
 def replicas_for(rate_rps: float, replica_rps: float) -> int:
-    """Fewest replicas that carry the rate; what no number of them carries counts as very many."""
+    """Return the fewest replicas that carry the rate; `MOST_REPLICAS` where no number of them can."""
     if not rate_rps > 0.0:
         return 0
     if math.isinf(rate_rps) or not replica_rps > 0.0:
@@ -56,15 +58,16 @@ def replicas_for(rate_rps: float, replica_rps: float) -> int:
 
 
 def affordable_replicas(dollars_per_hour: float, replica_cost_per_hour: float) -> int:
-    """Most replicas that a positive cost leaves money for; next to nothing pays for very many."""
+    """Return the most replicas that the money pays for, at a positive price; at most `MOST_REPLICAS`."""
     most = max(0.0, dollars_per_hour) / replica_cost_per_hour
     return math.floor(min(most, float(MOST_REPLICAS)) + 1e-9)
 
 
 def backlog(waiting: float, forecast: Forecast | None, ttft_seconds: float) -> float:
-    """Requests waiting beyond those that arrived within the TTFT objective, which a queue in time may hold.
+    """Return the requests that wait beyond those that arrived within the TTFT objective.
 
-    Of those that wait longer no more than one lead time's arrivals count: the clients of others have gone.
+    A queue of requests that are still within TTFT is normal. Of the requests that wait longer, at most one lead time's
+    arrivals count: clients of older requests have given up.
     """
     if forecast is None:
         return 0.0
@@ -73,9 +76,9 @@ def backlog(waiting: float, forecast: Forecast | None, ttft_seconds: float) -> f
 
 
 def demand_rps(forecast: Forecast | None, late: float, ttft_seconds: float, starting: bool) -> float | None:
-    """Rate to size for: the forecast, or the level with the backlog drained within max(TTFT, lead time).
+    """Return the rate to size for: the forecast, or the level plus the backlog drained within max(TTFT, lead time).
 
-    While replicas are starting their lead time runs already: what queues up meanwhile asks for no more of them.
+    While replicas are starting, the backlog does not count: the replicas were ordered for it, and their lead time runs.
     """
     if forecast is None or starting:
         return None if forecast is None else forecast.wanted_rps

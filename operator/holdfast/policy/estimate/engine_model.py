@@ -1,4 +1,4 @@
-"""The engine model as two questions: how much a replica carries, and how fast it would answer."""
+"""Answer questions about one replica with the engine model: the rate it carries, and its latency at a rate."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from holdfast.enginemodel.working import WorkingPoint, law_at, working_point
 _Answer = TypeVar("_Answer")
 
 QUESTIONS_PER_TICK = 32
-"""Answers that may have to be computed in one tick, at some 10 ms each."""
+"""Answers that may be computed in one tick, at about 10 ms each."""
 
 SEARCHES_PER_TICK = 2
-"""Searches for the best limits, at some 100 ms each; they are never urgent, and take no answer from anybody else."""
+"""Searches for the best limits in one tick, at about 100 ms each; they are not urgent and have their own quota."""
 
 SLOWNESS_GRID, RATE_GRID = 0.05, 0.25
-"""Steps of the logarithms of slowness, for which capacities are computed, and of rate, for which laws are fitted."""
+"""Grid steps of the logarithms of slowness (for capacities) and of rate (for fitted step laws)."""
 
 
 @value
 class ReplicaRate:
-    """Requests per second one replica carries within the objectives, what binds it, and how sure that is (0..1).
+    """Requests per second that one replica carries within the objectives, the binding constraint, and the confidence.
 
-    `feasible` is False, and the rate 0, where not even a lone request would meet the objectives. `law` is how the
-    steps were taken to last there, where there is one: it tells how much more work a longer request is.
+    `confidence` is between 0 and 1. `feasible` is False, and the rate 0, where even a single request would miss the
+    objectives. `law` is the step law at that rate, if known: it gives the relative work of longer requests.
     """
 
     rate_rps: float
@@ -48,7 +48,7 @@ class ReplicaRate:
     law: StepLaw | None = None
 
     def relative_work(self, before: LengthMix, after: LengthMix) -> float:
-        """Work of the mean request of one mix in units of another's; 1 where no law is known."""
+        """Return the work of the mean request of mix `after` relative to mix `before`; 1 without a step law."""
         if self.law is None:
             return 1.0
         old, new = (Engine(self.law, mix, 1, 1, 1.0).work_seconds for mix in (before, after))
@@ -56,41 +56,41 @@ class ReplicaRate:
 
 
 class EngineModel(Protocol):
-    """Pure answers about one replica; `slowness` stretches every step of it."""
+    """Pure answers about one replica; `slowness` multiplies the duration of every engine step."""
 
     def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate | None:
-        """Return what the replica carries; None where there is no time for the answer in this tick."""
+        """Return the rate the replica carries; None where this tick has no time left for the answer."""
         ...
 
     def tpot_seconds(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, rate_rps: float
     ) -> float | None:
-        """Return the mean time per output token at this rate; None where the rate is beyond what is stable."""
+        """Return the mean time per output token at this rate; None where the rate is unstable."""
         ...
 
     def steps_seconds(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, rate_rps: float, steps: StepSums
     ) -> float | None:
-        """Return how long these steps would take an engine without slowness; the rate tells where it works."""
+        """Return the duration of these steps without slowness; the rate sets the operating point."""
         ...
 
     def best_limits(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float
     ) -> BatchingLimits | None:
-        """Return the limits, within those of the spec, under which the replica carries most; None as for `rate`."""
+        """Return the limits, within those of the spec, that maximise the rate; None as for `rate`."""
         ...
 
 
 class StepLawModel:
-    """The working point of the prior of model and accelerator.
+    """Answers from the working point of the prior for the model and accelerator.
 
-    An engine whose every step takes twice as long is the same engine seen by a clock that runs twice as fast, so that
-    answers at any slowness are answers about the prior's engine, with rates and objectives stretched.
+    An engine whose steps all take twice as long equals the prior's engine observed with a clock that runs twice as
+    fast. So answers at any slowness are answers about the prior's engine, with rates and objectives rescaled.
     """
 
     def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate:
         prior, stretch = _prior(spec, option), _on_grid(slowness, SLOWNESS_GRID)
-        point = _point(prior, spec.batching, mix, _hastened(spec.slo, stretch))
+        point = _point(prior, spec.batching, mix, _rescaled(spec.slo, stretch))
         rate = point.capacity.rate_rps / stretch
         feasible = point.capacity.feasible and 0.0 < rate < math.inf
         bound_by = str(point.capacity.bound_by)
@@ -124,66 +124,68 @@ class StepLawModel:
     ) -> BatchingLimits:
         if spec.batching_fixed:
             return spec.batching
-        slo = _hastened(spec.slo, _on_grid(slowness, SLOWNESS_GRID))
+        slo = _rescaled(spec.slo, _on_grid(slowness, SLOWNESS_GRID))
         return _best(_prior(spec, option), spec.batching, mix, slo)
 
 
 class RationedModel:
-    """An engine model that answers only so many new questions, so that no tick takes seconds; one for each tick.
+    """An engine model with a quota of new answers per tick, so that no tick takes seconds; create one for each tick.
 
-    All questions of the service that was answered last are answered, and what was asked before costs nothing.
+    Once the quota is used, further questions about the last answered service are still answered. A repeated question
+    costs nothing.
     """
 
     def __init__(
         self, model: EngineModel, questions: int = QUESTIONS_PER_TICK, searches: int = SEARCHES_PER_TICK
     ) -> None:
         self._model = model
-        self._left = questions
+        self._remaining = questions
         self._searches = searches
-        self._asked: set[object] = set()
+        self._answered: set[object] = set()
         self._served: ServiceKey | None = None
 
     def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate | None:
-        """Return what the replica carries; None where this tick has answered enough."""
+        """Return the rate the replica carries; None where the quota of this tick is used."""
         question = (_engine(spec), spec.slo, option, mix, _on_grid(slowness, SLOWNESS_GRID))
         return self._model.rate(spec, option, mix, slowness) if self._granted(spec.key, question) else None
 
     def tpot_seconds(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, rate_rps: float
     ) -> float | None:
-        """Return the mean time per output token; None as well where this tick has answered enough."""
+        """Return the mean time per output token; None also where the quota of this tick is used."""
         cell = _on_grid(max(rate_rps * slowness, 1e-3), RATE_GRID)
         question = (_engine(spec), option, mix, cell)
-        allocation = self._granted(spec.key, question)
-        return self._model.tpot_seconds(spec, option, mix, slowness, rate_rps) if allocation else None
+        granted = self._granted(spec.key, question)
+        return self._model.tpot_seconds(spec, option, mix, slowness, rate_rps) if granted else None
 
     def steps_seconds(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, rate_rps: float, steps: StepSums
     ) -> float | None:
-        """Return how long these steps would take; None as well where this tick has answered enough."""
+        """Return the duration of these steps; None also where the quota of this tick is used."""
         question = (_engine(spec), option, mix, _on_grid(max(rate_rps, 1e-3), RATE_GRID))
-        allocation = self._granted(spec.key, question)
-        return self._model.steps_seconds(spec, option, mix, rate_rps, steps) if allocation else None
+        granted = self._granted(spec.key, question)
+        return self._model.steps_seconds(spec, option, mix, rate_rps, steps) if granted else None
 
     def best_limits(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float
     ) -> BatchingLimits | None:
-        """Return the best limits; None as well where this tick has answered enough."""
+        """Return the best limits; None also where the quota of this tick is used."""
         question = ("limits", _engine(spec), spec.slo, option, mix, _on_grid(slowness, SLOWNESS_GRID))
-        if question not in self._asked:
+        if question not in self._answered:
             if self._searches <= 0:
                 return None
             self._searches -= 1
-            self._asked.add(question)
+            self._answered.add(question)
         return self._model.best_limits(spec, option, mix, slowness)
 
     def _granted(self, key: ServiceKey, question: object) -> bool:
-        if question in self._asked:
+        """Charge a new question to the quota, and return whether it may be answered."""
+        if question in self._answered:
             return True
-        if self._left <= 0 and key != self._served:
+        if self._remaining <= 0 and key != self._served:
             return False
-        self._left -= 1
-        self._asked.add(question)
+        self._remaining -= 1
+        self._answered.add(question)
         self._served = key
         return True
 
@@ -240,12 +242,12 @@ class NumberedModel:
 
 
 def _engine(spec: ServiceSpec) -> object:
-    """What tells the engine of one service from that of another on the same accelerator."""
+    """Return what distinguishes the engines of two services on the same accelerator."""
     return spec.model_uri, spec.quantization, spec.batching, spec.batching_fixed
 
 
-def _hastened(slo: Slo, factor: float) -> Slo:
-    """The objectives as an engine without its slowness would have to meet them."""
+def _rescaled(slo: Slo, factor: float) -> Slo:
+    """Return the objectives rescaled to an engine without slowness."""
     return replace(
         slo,
         ttft_seconds=slo.ttft_seconds / factor,
@@ -255,7 +257,7 @@ def _hastened(slo: Slo, factor: float) -> Slo:
 
 
 def _on_grid(value: float, step: float) -> float:
-    """The nearest point of a grid on the logarithm; what is no positive number counts as one."""
+    """Return the nearest point of a logarithmic grid; 1 for anything but a positive finite number."""
     if not 0.0 < value < math.inf:
         return 1.0
     return math.exp(round(math.log(value) / step) * step)

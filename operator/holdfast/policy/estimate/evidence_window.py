@@ -1,4 +1,4 @@
-"""What replicas made of their load since the last comparison: the evidence that beliefs about them are held against."""
+"""Collect observations of replicas under load since the last comparison, as evidence about their capacity."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from holdfast.policy.estimate.slo_budget import Verdicts, plus
 from holdfast.policy.estimate.traffic import Seen
 
 LOOK_SECONDS = 60.0
-"""The correction is a slow one: observation and prediction are compared that often."""
+"""Length of an evidence window: observation and prediction are compared that often, so the correction is slow."""
 
 
 @value
 class EvidenceWindow:
-    """What was observed since the last comparison, while nothing but noise changed the load.
+    """Observations since the last comparison, collected while the load changed by noise only.
 
-    `leftover`: requests that have yet to end before as many have as were in flight at the last disturbance; what
-    becomes of these is its doing.
+    `leftover`: requests that must still end before as many have ended as were in flight at the last disturbance. The
+    disturbance affects those requests, so the window starts after them.
 
-    `busiest`: the load of the busiest replica, relative to the mean one's. Clients that keep their connections stay
-    with the replicas they have, so that new ones idle beside overloaded ones; what those make of their load says
-    nothing about the mean load.
+    `busiest`: the load of the busiest replica, relative to the mean. Clients with long-lived connections stay on their
+    replicas, so that new replicas idle next to overloaded ones. The results of overloaded replicas say nothing about
+    the mean load.
 
-    `before`: verdicts of the look before this one, where nothing disturbed since.
+    `before`: verdicts of the previous window, if nothing disturbed the service since.
     """
 
     since: float | None = None
@@ -43,17 +43,17 @@ class EvidenceWindow:
 
     @property
     def rate_rps(self) -> float:
-        """Requests per second that arrived for the mean replica."""
+        """Requests per second that arrived at the mean replica."""
         return self.arrivals / self.replica_seconds
 
     @property
     def served_rps(self) -> float:
-        """Requests per second that the mean replica began, those of a backlog included."""
+        """Requests per second that the mean replica began, including a backlog."""
         return self.begun / self.replica_seconds
 
     @property
     def highest_rps(self) -> float:
-        """Load of the busiest replica in requests per second: what came, or more while a backlog is served."""
+        """Load of the busiest replica, requests/s: its arrivals, or more while it serves a backlog."""
         return max(self.arrivals, self.begun) / self.replica_seconds * self.busiest
 
 
@@ -67,11 +67,11 @@ def watch(
     now: float,
     steady_since: float = 0.0,
 ) -> EvidenceWindow:
-    """Collect what `serving` replicas did with their load in the `passed` seconds that are new.
+    """Add the `passed` seconds of observations of `serving` replicas to the window.
 
-    Whatever disturbs the picture (no fresh metrics; replicas on the move: none counts as serving; a load that is
-    another one since `steady_since`) begins anew once the counting interval has passed it and as many requests have
-    ended as were in flight.
+    A disturbance restarts the window. Disturbances are stale metrics, replicas that start or stop (`serving` is then
+    0), and a load that changed at `steady_since`. The new window begins once one counting interval has passed and as
+    many requests have ended as were in flight.
     """
     total = seen.total
     if serving <= 0 or not seen.fresh or (window.since is not None and window.since < steady_since):
@@ -97,7 +97,7 @@ def watch(
 
 
 def is_due(window: EvidenceWindow, key: ServiceKey, now: float) -> bool:
-    """Once per `LOOK_SECONDS`, services one after another and not all at once."""
+    """Return whether a window is complete: once per `LOOK_SECONDS`, spread over the services by their key."""
     if window.since is None or now - window.since < LEAST_LOOK_SECONDS:
         return False
     offset = crc32(str(key).encode()) % int(LOOK_SECONDS)

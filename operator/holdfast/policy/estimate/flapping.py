@@ -1,4 +1,4 @@
-"""When sizes changed direction: what the flap limit counts, and what lengthens the hold time."""
+"""Record direction changes of the size: the flap limit counts them, and they lengthen the hold time."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from holdfast.domain.decision import Action
 from holdfast.domain.value import value
 
 UNCHANGED = 1.1
-"""Load that has grown by less than this factor did not call a replica back: letting it go was a mistake."""
+"""A load that has grown by less than this factor did not cause a scale-up: the scale-down before it was a mistake."""
 
 MOST_PATIENCE = 16.0
 
 
 @value
 class Flapping:
-    """Whether the size last grew, and when it changed direction (seconds), newest last.
+    """Whether the size last grew, and the times of its direction changes in seconds, newest last.
 
-    `lowered_rps` is the load at the last step down since the size last grew. `patience` multiplies the hold time: it
-    doubles with every step down that had to be taken back at the same load, and starts anew when the load changes.
+    `lowered_rps` is the load at the last scale-down since the size last grew. `patience` multiplies the hold time. It
+    doubles with every scale-down that is reversed at the same load, and is reset when the load changes.
     """
 
     rising: bool | None = None
@@ -26,7 +26,7 @@ class Flapping:
 
 
 def remember_change(memory: Flapping, action: Action, now: float, lead_seconds: float, level_rps: float) -> Flapping:
-    """Note what was done; changes of direction older than a lead time are forgotten."""
+    """Record an action; direction changes older than a lead time are dropped."""
     if action not in (Action.SCALE_UP, Action.SCALE_DOWN):
         return memory
     rising = action is Action.SCALE_UP
@@ -38,6 +38,7 @@ def remember_change(memory: Flapping, action: Action, now: float, lead_seconds: 
 
 
 def _patience(memory: Flapping, level_rps: float) -> float:
+    """Return the factor on the hold time after a scale-up."""
     if memory.lowered_rps is None:
         return memory.patience
     mistaken = level_rps <= UNCHANGED * memory.lowered_rps

@@ -1,4 +1,7 @@
-"""How much may arrive within the lead time: level and trend, and a quantile of what noise adds to them."""
+"""Forecast the arrivals within the lead time: level and trend, plus a quantile of the noise.
+
+Source: docs/designs/0009-one-forecast.md.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +15,28 @@ from holdfast.policy.estimate.bursts import NONE, Bursts, expected_bursts
 from holdfast.policy.estimate.statistics import normal_quantile, quantile_variance
 
 REMEMBERED = 256
-"""Residuals kept."""
+"""Residuals retained."""
 
 PRIOR_WEIGHT = 16.0
-"""Lead times of residuals that weigh as much as the parametric quantile."""
+"""Weight of the parametric quantile, in lead times of residuals."""
 
 LEAST_ABOVE = 5
-"""Residuals above a quantile below which it is not read off them."""
+"""Fewest residuals above a quantile for the quantile to be read from the residuals."""
 
 SMOOTHED_SHARE = 0.5
-"""Of the lead time: what a rate is averaged over. Shorter fluctuations are not sized for twice: a replica's capacity is
-the rate at which the objective holds although arrivals are random."""
+"""Share of the lead time over which a rate is averaged.
+
+Shorter fluctuations must not be provisioned for twice: a replica's capacity is the rate at which the objective holds
+for random arrivals.
+"""
 
 RELAPSE = 1e-3
-"""Chance at which noise of the estimate alone would call back a replica that was let go."""
+"""Chance that noise of the estimate alone reverses a scale-down."""
 
 
 @value
 class Residuals:
-    """What the highest smoothed rate of a lead time had above its prediction, in standard deviations of such a rate."""
+    """Deviations of the highest smoothed rate of a lead time from its prediction, in standard deviations."""
 
     values: tuple[float, ...] = ()
     ranked: tuple[float, ...] = ()
@@ -39,10 +45,10 @@ class Residuals:
 
 @value
 class Forecast:
-    """Requests per second; `wanted_rps` is the quantile of the maximum within `lead_seconds` that sizes are made for.
+    """Requests per second; `wanted_rps` is the quantile of the maximum within `lead_seconds`, which sizes must carry.
 
-    `releasable_rps` adds what the estimate itself may be wrong by: only what carries that much lets others go. `bursts`
-    are what these are made for where calm arrivals ask for less.
+    `releasable_rps` adds the estimation error: replicas are only removed if the remaining ones carry that much.
+    `bursts` is set where recurring bursts raise `wanted_rps` above what steady arrivals need.
     """
 
     level_rps: float
@@ -54,7 +60,7 @@ class Forecast:
 
 
 def recall(history: History, now: float, lead_seconds: float) -> tuple[Arrivals, Residuals]:
-    """Learn from what Prometheus remembers of arrivals what looking at them would have taught."""
+    """Learn arrivals and residuals from the history of Prometheus, as observation would have done."""
     memory, residuals = Arrivals(), Residuals()
     for memory in from_history(history, now, lead_seconds):
         residuals = learn_residuals(residuals, memory, lead_seconds)
@@ -62,7 +68,7 @@ def recall(history: History, now: float, lead_seconds: float) -> tuple[Arrivals,
 
 
 def learn_residuals(memory: Residuals, demand: Arrivals, lead_seconds: float) -> Residuals:
-    """Judge the prediction made one lead time before the newest whole cell, once per cell."""
+    """Add the residual of the prediction made one lead time before the newest whole cell, once per cell."""
     cells = demand.cells
     newest = next((cell for cell in reversed(cells[-2:]) if cell.predicted_rps is not None), None)
     if newest is None or newest.ends_at <= memory.learned_at:
@@ -83,7 +89,7 @@ def learn_residuals(memory: Residuals, demand: Arrivals, lead_seconds: float) ->
 def forecast(
     demand: Arrivals, residuals: Residuals, quantile: float, lead_seconds: float, interval: float
 ) -> Forecast | None:
-    """Return the forecast; None where no arrival rate was ever seen."""
+    """Return the forecast; None where no arrival rate was ever observed."""
     line = demand.line
     if line is None:
         return None
@@ -106,12 +112,12 @@ def forecast(
 
 
 def smoothed_seconds(interval: float, lead_seconds: float) -> float:
-    """Return over how long a rate is averaged, at least one counting interval."""
+    """Return the averaging time of a rate, at least one counting interval."""
     return max(interval, SMOOTHED_SHARE * lead_seconds, 1.0)
 
 
 def _highest_rps(cells: Sequence[Cell], seconds: float) -> float:
-    """Highest rate over any consecutive cells that span `seconds`; over all of them where they do not."""
+    """Return the highest rate over consecutive cells that span `seconds`, or over all cells if they span less."""
     highest, first, span, arrivals = 0.0, 0, 0.0, 0.0
     for cell in cells:
         span, arrivals = span + cell.seconds, arrivals + cell.arrivals
@@ -125,10 +131,10 @@ def _highest_rps(cells: Sequence[Cell], seconds: float) -> float:
 def _uncertainty(
     residuals: Residuals, quantile: float, seconds: float, regime_seconds: float, lead_seconds: float
 ) -> float:
-    """Standard error of what is wanted, in standard deviations of one cell.
+    """Return the standard error of the wanted rate, in standard deviations of one smoothed rate.
 
-    That of the level, doubled for the slope that comes and goes with it, and that of a quantile of so many residuals,
-    of which one per lead time is independent.
+    It combines the error of the level and that of the quantile of the residuals. The level's variance is multiplied by
+    four, because the slope's error adds to it. Only one residual per lead time is independent.
     """
     level = 4.0 * seconds / max(regime_seconds, seconds)
     independent = len(residuals.values) * seconds / max(lead_seconds, seconds) + PRIOR_WEIGHT
@@ -137,32 +143,34 @@ def _uncertainty(
 
 
 def residual_quantile(residuals: Residuals, quantile: float, cells: float, leads: float) -> float:
-    """Quantile of the maximum over `cells` cells in standard deviations: what was seen, and what theory says.
+    """Return the quantile of the maximum over `cells` cells in standard deviations, from residuals and theory.
 
-    Residuals of one lead time see the same events: what was seen weighs as the `leads` lead times it spans.
+    Residuals within one lead time observe the same events. So the observed quantile gets the weight of the `leads` lead
+    times that the residuals span.
 
-    Theory: the maximum of m independent normal cells stays below the q^(1/m) quantile of one. Beyond the quantiles
-    that so many residuals show, it continues from the last of them.
+    Theory: the maximum of m independent normal cells stays below the q^(1/m) quantile of one cell. Beyond the highest
+    quantile that the residuals can show, the theoretical curve continues from there.
     """
     count = len(residuals.values)
     theory = _theory(quantile, cells)
     if count < LEAST_ABOVE:
         return theory
     known = _best_known(quantile, count)
-    seen = residuals.ranked[max(0, math.ceil(known * count) - 1)]
+    observed = residuals.ranked[max(0, math.ceil(known * count) - 1)]
     share = leads / (leads + PRIOR_WEIGHT)
-    return theory + share * (seen - _theory(known, cells))
+    return theory + share * (observed - _theory(known, cells))
 
 
 def _best_known(quantile: float, count: int) -> float:
-    """The quantile itself, or the highest one that a few residuals still lie above."""
+    """Return the quantile, or the highest one that `LEAST_ABOVE` residuals still exceed."""
     return min(quantile, max(0.5, 1.0 - LEAST_ABOVE / max(count, 1)))
 
 
 def _theory(quantile: float, cells: float) -> float:
+    """Return the quantile of the maximum of so many independent normal cells."""
     return normal_quantile(round(quantile ** (1.0 / max(1.0, round(cells))), 6))
 
 
 def _deviation_rps(rate_rps: float, noise: float, seconds: float) -> float:
-    """Standard deviation of a rate counted over `seconds`; one request is the least that noise may be."""
+    """Return the standard deviation of a rate counted over `seconds`; the noise is at least that of one request."""
     return math.sqrt(noise * max(rate_rps, 1.0 / seconds) / seconds)

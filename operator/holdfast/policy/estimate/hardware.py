@@ -1,4 +1,4 @@
-"""Whether two accelerators of a spec are the same hardware."""
+"""Decide whether two accelerators of a spec are the same hardware."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from holdfast.enginemodel.catalog import PRODUCT_LABELS, find_accelerator
 
 @lru_cache(maxsize=8192)
 def same_hardware(one: AcceleratorOption, other: AcceleratorOption) -> bool:
-    """Whether replicas on both are alike, as far as resource, count and the name of the GPU tell.
+    """Return whether replicas on both run on equal hardware, judged by resource, GPU count and GPU model.
 
-    A GPU that is not known is told by its product label, or by a name such as `x-spot` beside `x`.
+    A GPU that is not in the catalog is identified by its product label, or by a name such as `x-spot` next to `x`.
     """
     if (one.resource, one.gpus_per_replica) != (other.resource, other.gpus_per_replica):
         return False

@@ -1,4 +1,4 @@
-"""Lengths of requests as observed, averaged over minutes: the other half of the load besides its rate."""
+"""Average the observed lengths of requests over minutes; with the arrival rate they make up the load."""
 
 from __future__ import annotations
 
@@ -11,27 +11,30 @@ from holdfast.policy.estimate.traffic import Seen
 
 PRIOR_PROMPT_TOKENS = 1155.0
 PRIOR_OUTPUT_TOKENS = 211.0
-"""Means of the Azure conversation trace of 2023: what is assumed of a service before its first request."""
+"""Mean lengths assumed before a service's first request.
+
+Source: means of the Azure conversation trace of 2023.
+"""
 
 PRIOR_REQUESTS = 20.0
-"""Requests that weigh as much as the prior."""
+"""Weight of the prior, in requests."""
 
 MEMORY_SECONDS = 300.0
 """Time over which a request loses 1 - 1/e of its weight."""
 
 TOKEN_GRID, CACHED_GRID, VARIATION_GRID = 0.05, 0.05, 0.25
-"""Steps of the grid that mixes are put on: of the logarithm of a mean, of a share, of a coefficient of variation."""
+"""Grid steps of a mix: of the logarithm of a mean, of a share, of a coefficient of variation."""
 
 MOST_TOKENS = 1e7
-"""Beyond any context; keeps absurd counts finite."""
+"""A length beyond any context; it keeps absurd counts finite."""
 
 MATERIAL = 0.1
-"""A relative change of a mean below this moves no capacity."""
+"""Relative change of a mean below which capacities are not recomputed."""
 
 
 @value
 class Lengths:
-    """Exponentially forgotten sums over requests, in requests and tokens; `shares` are summed over prompts."""
+    """Exponentially decayed sums over requests, in requests and tokens; cached tokens are summed over prompts."""
 
     requests: float = PRIOR_REQUESTS
     prompt_tokens: float = PRIOR_REQUESTS * PRIOR_PROMPT_TOKENS
@@ -42,38 +45,41 @@ class Lengths:
 
     @property
     def prompt_mean(self) -> float:
+        """Mean prompt length in tokens, at least 1."""
         return max(1.0, self.prompt_tokens / self.requests) if self.requests > 0.0 else PRIOR_PROMPT_TOKENS
 
     @property
     def output_mean(self) -> float:
+        """Mean output length in tokens, at least 1."""
         return max(1.0, self.output_tokens / self.requests) if self.requests > 0.0 else PRIOR_OUTPUT_TOKENS
 
     @property
     def cached_share(self) -> float:
+        """Share of prompt tokens that came from the prefix cache."""
         return min(1.0, self.cached_tokens / self.all_tokens) if self.all_tokens > 0.0 else 0.0
 
 
 def observe_lengths(memory: Lengths, seen: Seen, now: float) -> Lengths:
-    """Add the lengths of the requests that finished since the last look."""
+    """Add the lengths of the requests that finished since the last observation."""
     total, interval = seen.total, seen.interval_seconds
     if not (seen.countable and seen.visible):
         return memory
     passed = interval if memory.counted_at is None else min(now - memory.counted_at, interval)
     if passed <= 0.0 or total.length_samples < 1.0:
         return memory
-    share, kept = passed / interval, 1.0 / (1.0 + passed / MEMORY_SECONDS)
+    share, decay = passed / interval, 1.0 / (1.0 + passed / MEMORY_SECONDS)
     return Lengths(
-        requests=kept * memory.requests + share * total.length_samples,
-        prompt_tokens=kept * memory.prompt_tokens + share * total.prompt_length_sum,
-        output_tokens=kept * memory.output_tokens + share * total.output_length_sum,
-        all_tokens=kept * memory.all_tokens + share * total.prompt_tokens,
-        cached_tokens=kept * memory.cached_tokens + share * min(total.cached_prompt_tokens, total.prompt_tokens),
+        requests=decay * memory.requests + share * total.length_samples,
+        prompt_tokens=decay * memory.prompt_tokens + share * total.prompt_length_sum,
+        output_tokens=decay * memory.output_tokens + share * total.output_length_sum,
+        all_tokens=decay * memory.all_tokens + share * total.prompt_tokens,
+        cached_tokens=decay * memory.cached_tokens + share * min(total.cached_prompt_tokens, total.prompt_tokens),
         counted_at=now,
     )
 
 
 def moved(one: Lengths, other: Lengths) -> bool:
-    """The means differ enough to change what a replica carries."""
+    """Return whether the means differ enough to change what a replica carries."""
     return (
         abs(one.prompt_mean - other.prompt_mean) > MATERIAL * other.prompt_mean
         or abs(one.output_mean - other.output_mean) > MATERIAL * other.output_mean
@@ -82,9 +88,9 @@ def moved(one: Lengths, other: Lengths) -> bool:
 
 
 def length_mix(lengths: Lengths, prompts: LengthHistogram, outputs: LengthHistogram) -> LengthMix:
-    """The moments that the engine model needs, on a grid so that answers about equal mixes are computed once.
+    """Return the moments that the engine model needs, on a grid, so that equal mixes are computed only once.
 
-    Means come from the sums, the spread from the histograms where there are any.
+    Means come from the sums. The spread comes from the histograms, where they exist.
     """
     return LengthMix.from_means(
         _on_grid(lengths.prompt_mean),
@@ -97,11 +103,12 @@ def length_mix(lengths: Lengths, prompts: LengthHistogram, outputs: LengthHistog
 
 
 def _on_grid(tokens: float) -> float:
+    """Return the nearest grid point of a mean length."""
     return math.exp(round(math.log(min(tokens, MOST_TOKENS)) / TOKEN_GRID) * TOKEN_GRID)
 
 
 def _variation(lengths: LengthHistogram) -> float:
-    """Coefficient of variation of a histogram."""
+    """Return the coefficient of variation of a histogram, on the grid; the default without data."""
     moments = histogram_moments(lengths.edges_tokens, lengths.cumulative)
     if moments is None or moments[0] <= 0.0:
         return DEFAULT_CV

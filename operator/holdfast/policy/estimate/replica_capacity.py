@@ -1,6 +1,8 @@
-"""What one replica of each accelerator is believed to carry: the engine model's answer, corrected by observation.
+"""Estimate what one replica of each accelerator carries: the engine model's answer, corrected by observation.
 
-Where a benchmark has measured such an engine, the model's answer is scaled to that first (see `measured`).
+Where a benchmark measured such an engine, the model's answer is first scaled to the measurement (see `measured`).
+
+Source: docs/designs/0010-capacity-on-the-tick.md.
 """
 
 from __future__ import annotations
@@ -29,27 +31,37 @@ NOTHING = Recalled()
 LEAST_GAIN, MOST_GAIN = 0.5, 1.5
 
 LOOK_SHARE = 0.25
-"""Share of a disagreement (of its logarithm) that one look corrects."""
+"""Share of a disagreement (of its logarithm) that one evidence window corrects."""
 
 LEAST_REQUESTS = 20.0
-"""Requests in one look below which nothing is concluded."""
+"""Requests in one evidence window below which nothing is concluded."""
 
 LEAST_STEPS = 500.0
-"""Engine steps below which they say nothing; a busy engine makes that many in some ten seconds."""
+"""Engine steps below which their durations are not used; a busy engine makes that many in about ten seconds."""
 
 UNDER_LOAD = 0.5
-"""Share of its capacity above which a replica's bad requests say something about its capacity."""
+"""Share of a replica's capacity above which its bad requests are evidence about the capacity."""
 
 MATERIAL = 0.05
-"""A relative change of the step times below this moves no capacity, and one of capacity by this is tried."""
+"""Relative change of step times below which capacities are not recomputed.
+
+It is also the relative step by which a higher capacity is tried.
+"""
 
 WELL_LOADED = 0.9
-"""Share of its capacity that a replica must have for more to be tried: nobody relies on far more than was ever seen."""
+"""Share of its capacity that a replica must carry before more is tried.
+
+So no size relies on far more than was ever observed.
+"""
 
 
 @value
 class Correction:
-    """What observation taught of one accelerator: steps take `slowness` times as long, `gain` times λ* is carried."""
+    """Correction of one accelerator, learned from observation.
+
+    Steps take `slowness` times as long as the prior says. A replica carries `gain` times the model's rate λ*. `looks`
+    counts the evidence windows.
+    """
 
     slowness: float = 1.0
     gain: float = 1.0
@@ -58,10 +70,10 @@ class Correction:
 
 @dataclass(frozen=True)
 class Belief:
-    """One accelerator: the model's answer, the inputs it was computed from, and the correction since.
+    """Estimate for one accelerator: the model's answer, the inputs of the answer, and the correction since.
 
-    `fast_loop`: its engines find their own limits, so that `limits` are those under which most is carried within those
-    that they are `started` with, once they were `searched` for.
+    `fast_loop`: the engines tune their own limits. Then `limits` are the best limits within those that the engines are
+    `started` with, once they were `searched` for.
     """
 
     option: AcceleratorOption
@@ -69,36 +81,37 @@ class Belief:
     slowness: float
     correction: Correction = field(default_factory=Correction)
     work: float = 1.0
-    """Work of the mean request by now, in units of what the answer was computed for."""
+    """Present work of the mean request, relative to the mix of the answer."""
     started: BatchingLimits = field(default_factory=BatchingLimits)
     limits: BatchingLimits = field(default_factory=BatchingLimits)
     fast_loop: bool = False
     searched: bool = True
     scaled: Scaled = field(default_factory=Scaled)
     pair_rps: float = math.inf
-    """What the replicas of another accelerator carry that get as large a share of the requests each."""
+    """Rate of a replica of the paired accelerator, where each replica gets an equal share of the requests."""
 
     @cached_property
     def rate_rps(self) -> float:
-        """Requests per second of one replica within the objectives."""
+        """Requests per second that one replica carries within the objectives."""
         own = self.rate.rate_rps * self.scaled.factor * self.correction.gain / self.work
         return own if math.isnan(own) else min(own, self.pair_rps)
 
     @property
     def feasible(self) -> bool:
+        """Whether a single request can meet the objectives."""
         return self.rate.feasible
 
     @property
     def confidence(self) -> float:
-        """The prior's, rising towards one with every look that agreed or corrected."""
-        seen = self.correction.looks / (self.correction.looks + 5.0)
+        """Confidence (0..1): the prior's, rising towards one with every evidence window."""
+        observed = self.correction.looks / (self.correction.looks + 5.0)
         prior = self.scaled.confidence(self.rate.confidence)
-        return prior + (1.0 - prior) * seen
+        return prior + (1.0 - prior) * observed
 
 
 @value
 class Capacity:
-    """Beliefs about every accelerator of a spec, in its order, and the lengths they hold for."""
+    """Beliefs about every accelerator of a spec, in the spec's order, and the lengths they hold for."""
 
     spec: ServiceSpec | None = None
     lengths: Lengths = field(default_factory=Lengths)
@@ -106,6 +119,7 @@ class Capacity:
     beliefs: tuple[Belief, ...] = ()
 
     def belief(self, accelerator: str) -> Belief | None:
+        """Return the belief about an accelerator; None where it is not listed."""
         return next((belief for belief in self.beliefs if belief.option.name == accelerator), None)
 
 
@@ -120,13 +134,15 @@ def believe(
     measured: tuple[Measured, ...] = (),
     recalled: Recalled = NOTHING,
 ) -> Capacity:
-    """Bring beliefs up to date; what nothing material has changed for is kept as it is.
+    """Update the beliefs; a belief whose inputs did not change materially is retained.
 
-    Other engines (another model, image or arguments) start the corrections anew, an edit of anything else does not: who
-    raises scaling.max in trouble would lose replicas. While the model has no time, capacities shrink as the work of a
-    request grows; without any belief to go by, there is none yet. `fast_loops` names the accelerators whose engines
-    find their own limits, `tuned` those with other limits than the spec's, `measured` what benchmarks found of engines
-    like these. Where nothing was learned since a restart, it goes on from what is `recalled`.
+    Other engines (another model, image or arguments) reset the corrections. No other edit does: otherwise raising
+    `scaling.max` in an emergency would remove replicas. While the model has no time, capacities shrink as the work of a
+    request grows. For a new or edited spec the result is empty then.
+
+    `fast_loops` names the accelerators whose engines tune their own limits. `tuned` has the limits of accelerators that
+    differ from the spec's. `measured` has benchmark results of such engines. `recalled` is what was learned before a
+    restart; it is the first correction.
     """
     same = memory.spec is spec or memory.spec == spec
     started = {option.name: tuned.get(option.name) or spec.batching for option in spec.accelerators}
@@ -150,7 +166,7 @@ def believe(
         old, first = known.belief(option.name), _first(spec, option, recalled)
         correction = first if old is None or not _same_engines(old.option, option) else old.correction
         if old is not None and not judged_alike:
-            correction = replace(correction, gain=min(1.0, correction.gain))  # as under other limits
+            correction = replace(correction, gain=min(1.0, correction.gain))  # as after a change of limits
         belief = _belief(old, engine, option, mix, model, option.name in fast_loops, benchmark, correction)
         if belief is None:
             return _estimated(memory, mix) if same else Capacity()
@@ -168,15 +184,15 @@ def _belief(
     benchmark: Measured | None,
     correction: Correction,
 ) -> Belief | None:
-    """What a replica carries by now, None where there is no time for the answer."""
+    """Return what a replica carries now; None where no model time is left in this tick."""
     if old is not None and old.scaled.measured != benchmark:
-        correction = replace(correction, gain=1.0)  # it was learnt beside another prior
+        correction = replace(correction, gain=1.0)  # it was learned relative to another prior
     elif old is not None and correction.looks and (old.fast_loop, old.started) != (fast_loop, spec.batching):
-        # What was carried beyond the model under other limits says nothing about these.
+        # A gain above 1 was observed under other limits, and does not carry over to these.
         correction = replace(correction, gain=min(1.0, correction.gain))
     found = model.best_limits(spec, option, mix, correction.slowness) if fast_loop else spec.batching
-    kept = old.limits if old is not None and old.fast_loop and old.started == spec.batching else spec.batching
-    limits = kept if found is None else found
+    retained = old.limits if old is not None and old.fast_loop and old.started == spec.batching else spec.batching
+    limits = retained if found is None else found
     rate = model.rate(_limited(spec, limits), option, mix, correction.slowness)
     scale = scaled(benchmark, spec, option, model, correction.slowness, fast_loop)
     if rate is None or scale is None:
@@ -195,25 +211,27 @@ def _belief(
 
 
 def same_engines(old: ServiceSpec, new: ServiceSpec) -> bool:
-    """Whether what runs is the same after an edit, wherever it ran before and may run now."""
+    """Return whether an edit leaves the engines the same, on every accelerator that both specs list."""
     pairs = ((option, new.accelerator(option.name)) for option in old.accelerators)
     return _same_model(old, new) and all(option is None or _same_engines(before, option) for before, option in pairs)
 
 
 def _same_model(old: ServiceSpec, new: ServiceSpec) -> bool:
-    def told(spec: ServiceSpec) -> tuple[object, ...]:
+    """Return whether both specs serve the same model with the same engine configuration."""
+
+    def identity(spec: ServiceSpec) -> tuple[object, ...]:
         return spec.uid, spec.model_uri, spec.max_model_len, spec.quantization
 
-    return told(old) == told(new)
+    return identity(old) == identity(new)
 
 
 def _same_engines(old: AcceleratorOption, new: AcceleratorOption) -> bool:
-    """Whether a replica is what it was: what it costs, and how many there may be, says nothing about that."""
+    """Return whether a replica is unchanged by an edit; its price and the maximum number do not matter."""
     return same_hardware(old, new) and old.revision == new.revision
 
 
 def _first(spec: ServiceSpec, option: AcceleratorOption, recalled: Recalled) -> Correction:
-    """What was learned of such hardware before a restart; how often that was confirmed, nobody knows."""
+    """Return the correction learned for such hardware before a restart; its number of windows is unknown."""
     used = spec.accelerator(recalled.accelerator)
     if used is None or not same_hardware(used, option):
         return Correction()
@@ -221,7 +239,7 @@ def _first(spec: ServiceSpec, option: AcceleratorOption, recalled: Recalled) -> 
 
 
 def _searched(memory: Capacity, spec: ServiceSpec, model: EngineModel) -> Capacity:
-    """The same beliefs, with the best limits where there was no time to look for them before and is now."""
+    """Return the beliefs with the best limits added where an earlier tick had no time to search for them."""
     beliefs = []
     for belief in memory.beliefs:
         engine, mix = _limited(spec, belief.started), memory.mix
@@ -236,7 +254,7 @@ def _searched(memory: Capacity, spec: ServiceSpec, model: EngineModel) -> Capaci
 
 
 def _estimated(memory: Capacity, mix: LengthMix) -> Capacity:
-    """The same beliefs for other lengths: a replica does as much work as before."""
+    """Return the beliefs for other lengths, on the assumption that a replica does as much work as before."""
     if memory.mix is None:
         return memory
     works = [belief.rate.relative_work(memory.mix, mix) for belief in memory.beliefs]
@@ -252,9 +270,9 @@ def correct(
     steps: StepSums | None = None,
     headroom_is_least: bool = False,
 ) -> Capacity:
-    """Compare observation and prediction of the accelerator that served; `steps` are those of its engines.
+    """Correct the belief about the accelerator that served; `steps` are the measured steps of its engines.
 
-    `headroom_is_least`: requests have been good for so long that only what is believed here keeps the size as it is.
+    `headroom_is_least`: requests have been good for so long that only the capacity estimate keeps the size as it is.
     """
     spec, belief = memory.spec, memory.belief(accelerator)
     if spec is None or belief is None or not belief.feasible or belief.work != 1.0:
@@ -268,12 +286,12 @@ def correct(
 
 
 def _moved(old: Correction, slower: float, more: float) -> Correction:
-    """A share of the way to steps that take `slower` times as long, and to `more` times what is carried."""
+    """Move a share of the way to steps `slower` times as long, and to `more` times the rate."""
     return _bounded(old.slowness * slower**LOOK_SHARE, old.gain * more**LOOK_SHARE, old.looks + 1)
 
 
 def _bounded(slowness: float, gain: float, looks: int) -> Correction:
-    """No observation is believed that says more than this."""
+    """Return the correction within the bounds: no observation is trusted beyond them."""
     return Correction(
         slowness=min(1.0 / LEAST_GAIN, max(1.0 / MOST_GAIN, slowness)),
         gain=min(MOST_GAIN, max(LEAST_GAIN, gain)),
@@ -289,20 +307,20 @@ def _slowness_ratio(
     model: EngineModel,
     steps: StepSums | None,
 ) -> float:
-    """How much longer steps take than is believed: as measured, else as time per output token says."""
+    """Return how much longer steps take than estimated: measured directly, or else derived from TPOT."""
     measured = _steps_ratio(memory, spec, belief, steps, evidence.served_rps, model)
     if measured is not None:
         return measured
-    # The plugin spends what TPOT leaves: its mean is what was chosen, not what steps take.
+    # The plugin uses the slack that TPOT has: the mean TPOT is its choice, and no measure of step times.
     return 1.0 if belief.fast_loop and not spec.batching_fixed else _tpot_ratio(memory, spec, belief, evidence, model)
 
 
 def _steps_ratio(
     memory: Capacity, spec: ServiceSpec, belief: Belief, steps: StepSums | None, rate: float, model: EngineModel
 ) -> float | None:
-    """Seconds that steps took relative to what is believed of the same steps, None where too few were measured.
+    """Return measured seconds of steps relative to their estimate; None where too few steps were measured.
 
-    Unlike TPOT, which follows from load, lengths and limits besides, this is the step law itself.
+    TPOT also depends on load, lengths and limits. Step times measure the step law directly.
     """
     if memory.mix is None or steps is None or steps.steps < LEAST_STEPS:
         return None
@@ -315,10 +333,10 @@ def _steps_ratio(
 def _tpot_ratio(
     memory: Capacity, spec: ServiceSpec, belief: Belief, evidence: EvidenceWindow, model: EngineModel
 ) -> float:
-    """Observed mean time per output token relative to the predicted one.
+    """Return the observed mean time per output token relative to the predicted one.
 
-    Anything from what the mean load predicts to what that of the busiest replica does agrees. One that has more than it
-    is believed to carry may take any time.
+    Anything between the prediction for the mean load and that for the busiest replica's load counts as agreement. A
+    replica loaded beyond its estimated capacity may have any TPOT, so it is no evidence.
     """
     if memory.mix is None or evidence.tpot_count < LEAST_REQUESTS or evidence.tpot_seconds <= 0.0:
         return 1.0
@@ -333,14 +351,17 @@ def _tpot_ratio(
 
 
 def _load_ratio(spec: ServiceSpec, belief: Belief, evidence: EvidenceWindow, headroom_is_least: bool) -> float:
-    """How far off the believed rate is, by the objective: kept above it, or missed below it beyond chance.
+    """Return by which factor the estimated rate is off, by the objective: met above it, or missed below it.
 
-    It counts as kept at the mean load and as missed at the busiest replica's: more misses than that are of shortage.
-    Sizes avoid loads above it, so that one believed too low would stay so: where headroom has nothing left to give up
-    and half of what may be bad is not, a little more is tried (docs/designs/0014-probing.md).
+    A miss must exceed chance. The objective counts as met at the mean load, and as missed at the busiest replica's
+    load: further misses come from a shortage. Sizes avoid loads above the estimate, so that a low estimate would never
+    be corrected. So where headroom is at its minimum and at most half the allowed requests are bad, a slightly higher
+    rate is tried.
+
+    Source: docs/designs/0014-probing.md.
     """
-    believed = max(belief.rate_rps, 1e-9)
-    load, highest = evidence.rate_rps / believed, evidence.highest_rps / believed
+    estimated = max(belief.rate_rps, 1e-9)
+    load, highest = evidence.rate_rps / estimated, evidence.highest_rps / estimated
     judged, allowed = evidence.verdicts.judged, evidence.verdicts.judged * spec.slo.budget_share
     missed = evidence.verdicts.bad - evidence.failed
     if load > 1.0 and evidence.verdicts.bad_share <= spec.slo.budget_share:
@@ -353,10 +374,10 @@ def _load_ratio(spec: ServiceSpec, belief: Belief, evidence: EvidenceWindow, hea
 
 
 def _limited(spec: ServiceSpec, limits: BatchingLimits) -> ServiceSpec:
-    """The spec with these limits; as a rule they are its own."""
+    """Return the spec with these limits; usually they are the spec's own."""
     return spec if spec.batching == limits else replace(spec, batching=limits)
 
 
 def _drifted(belief: Belief) -> bool:
-    """Steps are by now believed to take materially longer or shorter than what the rate was computed for."""
+    """Return whether the estimated step times differ materially from those of the computed rate."""
     return abs(belief.correction.slowness - belief.slowness) > MATERIAL * belief.slowness

@@ -1,4 +1,4 @@
-"""Which share of refused requests comes back: clients that retry make the load look larger than it is."""
+"""Estimate which share of refused requests is retried: retries make the load look larger than it is."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ REFUSING, ENDED = 0.05, 0.01
 """Shares of arrivals refused: above the first an episode runs, below the second it has ended."""
 
 MOST = 0.9
-"""Never believe that nearly everything refused was a retry: sizes must still grow while requests are refused."""
+"""Largest believed share of retries: sizes must still grow while requests are refused."""
 
 WEIGHT = 0.5
-"""Of one episode."""
+"""Weight of one episode in the moving average."""
 
 
 @value
 class Retries:
-    """The share learned so far, and the episode of refusals under way.
+    """The share learned so far, and the current episode of refusals.
 
-    An episode that more replicas end is an experiment: what then no longer arrives had only come back. The load must
-    not have changed at the same time, so an episode that ends without more replicas teaches nothing.
+    An episode that ends because replicas were added is an experiment: the arrivals that stop with it were retries. The
+    load must not have changed at the same time. So an episode that ends without additional replicas teaches nothing.
     """
 
     share: float = 0.0
@@ -32,7 +32,7 @@ class Retries:
 
 
 def learn_retries(memory: Retries, seen: Seen, serving: int, now: float) -> Retries:
-    """Follow an episode of refusals, and learn from how it ends; `serving` replicas are ready."""
+    """Follow an episode of refusals, and learn from its end; `serving` replicas are ready."""
     if not (seen.fresh and seen.visible):
         return memory
     interval = seen.interval_seconds
@@ -54,7 +54,7 @@ def learn_retries(memory: Retries, seen: Seen, serving: int, now: float) -> Retr
 
 
 def _refusing(memory: Retries, arrived: float, refused: float, serving: int) -> Retries:
-    """Average over the looks of the episode."""
+    """Average the rates over the ticks of the episode."""
     looks = memory.looks + 1
     return Retries(
         memory.share,

@@ -1,7 +1,9 @@
-"""When a service runs no replica: idle for long enough, while something holds the next request until one serves.
+"""Decide when a service scales to zero: idle for long enough, while the activator can hold the next request.
 
-A replica is kept for as long as traffic usually pauses, for each wake-up costs the requests that wait for it their
-TTFT; pauses that nobody would wait out (nights) do not count. Missing data is never idle.
+A replica is retained for as long as traffic usually pauses, because requests that wait for a cold start miss their
+TTFT. Very long pauses (nights) do not count as usual. Missing data never counts as idle.
+
+Source: docs/designs/0006-scale-to-zero.md.
 """
 
 from __future__ import annotations
@@ -20,37 +22,40 @@ from holdfast.policy.estimate.scheduled_minimum import ScheduledMinimums
 from holdfast.policy.estimate.traffic import Seen
 
 SHORTEST_SECONDS, LONGEST_SECONDS = 60.0, 1800.0
-"""Pauses shorter than the one are no pauses, longer ones than the other are not waited out."""
+"""A shorter time without requests is no pause; no pause longer than the second is waited for."""
 
 WAITED_OUT, MARGIN = 0.9, 1.5
-"""Share of the usual pauses that is waited out, and how much longer than the longest of them."""
+"""The share of pauses that a replica is retained for, and the margin on the longest of them."""
 
 KNOWN, REMEMBERED = 3, 20
-"""Fewest pauses that tell what is usual, and most that are remembered."""
+"""Fewest pauses that define what is usual, and most pauses that are retained."""
 
 SILENT_SECONDS = 60.0
-"""An activator that has not answered for so long may be unable to hold anything."""
+"""Silence after which an activator is assumed unable to hold requests."""
 
 LEADING_SECONDS = 10.0
-"""The Service leads to the activator for so long before the last replica goes: endpoints take seconds to spread."""
+"""How long the Service routes to the activator before the last replica is removed.
 
-_SECONDS_OF_A_LOOK = 1.0
+Endpoints take seconds to propagate.
+"""
+
+_TOLERANCE_SECONDS = 1.0
 
 
 class Slumber(enum.Enum):
-    """Whether a service rests."""
+    """Whether a service is scaled to zero."""
 
     AWAKE = "awake"
-    LEAVING = "leaving"  # requests go to the activator, which passes them on; the last replicas are still there
+    LEAVING = "leaving"  # the activator forwards requests; the last replicas still run
     ASLEEP = "asleep"  # no replica is wanted
 
 
 @value
 class Idle:
-    """What is remembered of the pauses of a service that may rest; times in seconds since the epoch.
+    """Pauses of a service that may scale to zero; times in seconds since the epoch.
 
-    `busy_at`: when a request was last seen, or could not be ruled out. `pauses`: seconds without a request, oldest
-    first. `asked`: a request came since the last look. `led_at`: since when the Service leads to the activator.
+    `busy_at`: when a request was last observed, or could not be ruled out. `pauses`: seconds without a request, oldest
+    first. `asked`: a request came since the last tick. `led_at`: since when the Service routes to the activator.
     """
 
     busy_at: float | None = None
@@ -61,10 +66,11 @@ class Idle:
     looked_at: float | None = None
 
     def silent(self, now: float) -> bool:
-        """The activator has not answered for too long."""
+        """Return whether the activator has not answered for too long."""
         return self.answered_at is None or now - self.answered_at >= SILENT_SECONDS
 
     def quiet_seconds(self, now: float) -> float:
+        """Return the seconds since the last request."""
         return 0.0 if self.busy_at is None else max(0.0, now - self.busy_at)
 
 
@@ -72,28 +78,28 @@ AWAKE = Idle()
 
 
 def watch(memory: Idle, service: ServiceSnapshot, seen: Seen, now: float) -> Idle:
-    """Take one look; services that may not rest, or have no activator, have nothing to remember."""
-    told = service.activator
-    if told is None or service.spec.min_replicas > 0:
+    """Record one tick; a service that may not scale to zero, or has no activator, has an empty state."""
+    activator = service.activator
+    if activator is None or service.spec.min_replicas > 0:
         return AWAKE
-    asked, doubtful = _asked(memory, told, seen, _sizes(service), now)
+    asked, doubtful = _has_requests(memory, activator, seen, _sizes(service), now)
     started = memory.busy_at is None or memory.busy_at > now
     paused = memory.quiet_seconds(now) if asked and not started else 0.0
     usual = SHORTEST_SECONDS <= paused <= LONGEST_SECONDS
     leading = memory.led_at if memory.led_at is not None and memory.led_at <= now else now
-    answered = now if told.answers or memory.looked_at is None else memory.answered_at
+    answered = now if activator.answers or memory.looked_at is None else memory.answered_at
     return Idle(
         busy_at=now if asked or doubtful or started else memory.busy_at,
         pauses=(*memory.pauses, paused)[-REMEMBERED:] if usual else memory.pauses,
         asked=asked,
         answered_at=answered,
-        led_at=leading if told.leads else None,
+        led_at=leading if activator.leads else None,
         looked_at=now,
     )
 
 
 def with_history(memory: Idle, history: History, now: float) -> Idle:
-    """Remember the pauses that Prometheus knows of; when the last request came begins anew."""
+    """Return the state with the pauses that Prometheus knows; the time of the last request is not set by it."""
     busy = sorted((s.at - s.interval_seconds, s.at) for s in history.samples if s.at <= now and s.arrivals > 0.0)
     pauses = [begin - end for (_, end), (begin, _) in itertools.pairwise(busy)]
     usual = [pause for pause in pauses if SHORTEST_SECONDS <= pause <= LONGEST_SECONDS]
@@ -101,9 +107,9 @@ def with_history(memory: Idle, history: History, now: float) -> Idle:
 
 
 def idle_seconds(memory: Idle, hold_seconds: float, first_seconds: float) -> float:
-    """How long no request must have come: no less than a replica takes to leave and to come back.
+    """Return the idle time before scale-to-zero, at least the time to remove and restore a replica.
 
-    `first_seconds` before the pauses of the traffic are known.
+    `first_seconds` applies until enough pauses of the traffic are known.
     """
     if len(memory.pauses) < KNOWN:
         return max(hold_seconds, first_seconds)
@@ -121,15 +127,15 @@ def slumber(
     least_seconds: float,
     now: float,
 ) -> Slumber:
-    """Decide whether a service rests.
+    """Decide whether a service is scaled to zero.
 
-    At zero it goes on resting until a request comes, a floor begins or nothing can hold requests any more. With
-    replicas the Service is led to the activator first, and the last one goes only once that has had time to spread.
+    At zero it stays there until a request comes, a scheduled minimum begins or the activator stops answering. With
+    replicas the Service first routes to the activator; the last replica is removed once that has propagated.
     `least_seconds` is the idle time (`idle_seconds`).
     """
-    told, spec = service.activator, service.spec
+    activator, spec = service.activator, service.spec
     held_by_people = spec.pinned_replicas is not None or spec.recommend_only
-    if told is None or spec.min_replicas > 0 or held_by_people or scheduled.now is not None or memory.silent(now):
+    if activator is None or spec.min_replicas > 0 or held_by_people or scheduled.now is not None or memory.silent(now):
         return Slumber.AWAKE
     sizes = _sizes(service)
     if not sizes or memory.asked:
@@ -137,21 +143,23 @@ def slumber(
     if not any(sizes):
         return Slumber.ASLEEP
     settled = not starting and not service.problems and sum(size > 0 for size in sizes) == 1
-    certain = seen.fresh and told.answers and scheduled.kept is None
+    certain = seen.fresh and activator.answers and scheduled.kept is None
     if not (settled and certain) or memory.quiet_seconds(now) < least_seconds:
         return Slumber.AWAKE
     led = memory.led_at is not None and now - memory.led_at >= LEADING_SECONDS
     return Slumber.ASLEEP if led else Slumber.LEAVING
 
 
-def _asked(memory: Idle, told: Activator, seen: Seen, sizes: Sequence[int], now: float) -> tuple[bool, bool]:
-    """Whether a request is there or came since the last look, and whether nobody can say."""
+def _has_requests(
+    memory: Idle, activator: Activator, seen: Seen, sizes: Sequence[int], now: float
+) -> tuple[bool, bool]:
+    """Return whether a request is present or came since the last tick, and whether that is unknown."""
     passed = 0.0 if memory.looked_at is None else max(0.0, now - memory.looked_at)
-    newly = passed > 0.0 and told.quiet_seconds <= passed + _SECONDS_OF_A_LOOK
-    if told.answers and (told.waiting > 0 or newly):
+    newly = passed > 0.0 and activator.quiet_seconds <= passed + _TOLERANCE_SECONDS
+    if activator.answers and (activator.waiting > 0 or newly):
         return True, False
     if not any(sizes):
-        return False, not told.answers
+        return False, not activator.answers
     total = seen.total
     counted = (total.running, total.waiting, seen.arrived, seen.started, total.finished, total.failed, total.aborted)
     moved = seen.visible and any(count > 0.0 for count in counted)
@@ -159,6 +167,6 @@ def _asked(memory: Idle, told: Activator, seen: Seen, sizes: Sequence[int], now:
 
 
 def _sizes(service: ServiceSnapshot) -> list[int]:
-    """Replicas that each Deployment of the service asks for."""
+    """Return the desired replicas of each Deployment of the service."""
     by_accelerator = {placement.accelerator: placement.replicas for placement in service.placements}
     return [max(0, replicas) for replicas in by_accelerator.values()]

@@ -1,7 +1,7 @@
-"""Floors under the replicas at certain hours: which holds, which comes next, and when that changes.
+"""Scheduled minimums of replicas: which one holds, which one is next, and when that changes.
 
-Hours are those of a clock on the wall. Where it is put forward or back, one reading may mean no moment or two: a floor
-begins at the earliest and ends at the latest that can be meant, so that no reading of it is missed.
+Schedules use wall-clock times. Where the clock changes, a wall-clock time may denote no moment or two moments. A window
+begins at the earliest and ends at the latest possible moment, so that no reading of it is missed.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import NamedTuple
 from holdfast.domain.service import Schedule, ServiceSpec
 
 LONGEST_SECONDS = 86_400.0
-"""Lead and hold times above a day count as one."""
+"""Bound of lead and hold times: longer ones count as a day."""
 
 _ONE_DAY = datetime.timedelta(days=1)
 _MINUTES_PER_DAY = 1440
 
 
 class ScheduledMinimum(NamedTuple):
-    """Fewest replicas, and the schedule that asks for them until or from when, as a sentence."""
+    """Fewest replicas, and a sentence that names the schedule and its time."""
 
     replicas: int
     sentence: str
 
 
 class ScheduledMinimums(NamedTuple):
-    """The floor that replicas are asked for `now`, and the one below which none is let go.
+    """The minimum that replicas are requested for `now`, and the minimum that scale-down respects (`kept`).
 
-    They differ before a window opens: whoever is let go then would not be back in time. `change_at`: when either the
-    floor or its sentence changes, in seconds since the epoch; changes further away than the hold time are not known.
+    They differ before a window opens: a replica removed then could not be restored in time. `change_at`: when a minimum
+    or its sentence next changes, in seconds since the epoch. Changes further away than the hold time are not known.
     """
 
     now: ScheduledMinimum | None = None
@@ -44,7 +44,7 @@ NO_SCHEDULED_MINIMUMS = ScheduledMinimums()
 
 
 class Window(NamedTuple):
-    """One time at which a schedule holds, in seconds since the epoch."""
+    """One period in which a schedule holds, in seconds since the epoch."""
 
     schedule: Schedule
     opens_at: float
@@ -54,9 +54,10 @@ class Window(NamedTuple):
 def scheduled_minimums(
     schedules: Sequence[Schedule], now: float, lead_seconds: float, hold_seconds: float
 ) -> ScheduledMinimums:
-    """Return the highest floors: a window counts from a lead time before it opens until it closes.
+    """Return the highest minimums; a window counts from a lead time before it opens until it closes.
 
-    Replicas asked for a lead time before serve when it opens. Another hold time before that none is let go any more.
+    Replicas requested a lead time in advance serve when the window opens. For another hold time before that, no replica
+    is removed.
     """
     if not schedules:
         return NO_SCHEDULED_MINIMUMS
@@ -71,11 +72,11 @@ def scheduled_minimums(
 
 
 def windows(schedule: Schedule, since: float, until: float) -> Iterator[Window]:
-    """Yield the windows that are open at any time from `since` to `until`, both included, oldest first."""
+    """Yield the windows that are open at any time from `since` to `until` (both included), oldest first."""
     zone = schedule.zone
     if zone is None:
         return
-    # The longest window takes a day from any time of a day on, and a day may have more hours than 24.
+    # A window may start at any time of a day and last a day, and a day may have more than 24 hours.
     day = datetime.datetime.fromtimestamp(since, zone).date() - 2 * _ONE_DAY
     last = datetime.datetime.fromtimestamp(until, zone).date() + _ONE_DAY
     while day <= last:
@@ -88,25 +89,28 @@ def windows(schedule: Schedule, since: float, until: float) -> Iterator[Window]:
 
 
 def raised(spec: ServiceSpec, found: ScheduledMinimums) -> ServiceSpec:
-    """The spec with the floor that holds now as its scaling.min, where it is the higher one."""
+    """Return the spec with scaling.min raised to the scheduled minimum that holds now."""
     if found.now is None or found.now.replicas <= spec.min_replicas:
         return spec
     return replace(spec, min_replicas=found.now.replicas)
 
 
 def unknown_timezone(schedules: Iterable[Schedule]) -> str:
-    """Say what is to be mended where schedules name no time zone; empty where all do."""
+    """Return a message about schedules whose time zone is unknown; empty where there is none."""
     found = [f"scaling.schedules[{each.name}].timezone: {each.timezone}" for each in schedules if each.zone is None]
     if not found:
         return ""
-    told = "is no time zone the operator knows, this floor does not hold: write an IANA name"
+    text = "is no time zone the operator knows, this floor does not hold: write an IANA name"
     if len(found) > 1:
-        told = "are no time zones the operator knows, these floors do not hold: write IANA names"
-    return f"{', '.join(found)} {told}, such as Europe/Berlin"
+        text = "are no time zones the operator knows, these floors do not hold: write IANA names"
+    return f"{', '.join(found)} {text}, such as Europe/Berlin"
 
 
 def _highest(holding: Sequence[Window], now: float) -> ScheduledMinimum | None:
-    """Of equal floors the one that is open, and of these the one that stays longest, gives its name."""
+    """Return the highest minimum.
+
+    Of equal minimums, an open window comes first, then the one that closes last.
+    """
     if not holding:
         return None
     schedule, opens_at, _ = max(
@@ -118,7 +122,7 @@ def _highest(holding: Sequence[Window], now: float) -> ScheduledMinimum | None:
 
 
 def _readings(day: datetime.date, minute: int, zone: datetime.tzinfo) -> list[float]:
-    """The moments that a time on the wall can mean: as a rule the same one twice."""
+    """Return the two moments that a wall-clock time can denote; usually they are the same."""
     wall = datetime.datetime.combine(day, datetime.time()) + datetime.timedelta(minutes=minute)
     return [wall.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1)]
 
@@ -128,6 +132,6 @@ def _bounded(seconds: float) -> float:
 
 
 def _clock(minute: int) -> str:
-    """A time of day as people write it; the end of a day is 24:00."""
+    """Return a time of day as HH:MM; the end of a day is 24:00."""
     hours, minutes = divmod(minute if minute <= _MINUTES_PER_DAY else minute - _MINUTES_PER_DAY, 60)
     return f"{hours:02d}:{minutes:02d}"

@@ -1,7 +1,8 @@
-"""The error budget: who was judged good or bad over the window, and how fast the budget burns.
+"""The error budget: good and bad verdicts over the SLO window, and the burn rate.
 
-Verdicts go into a ring of at most `BUCKETS` spans of the window. They are the plugins' own where every engine has one
-at work. Else good is the lower Frechet bound: of those that finished, each miss of TTFT, TPOT or E2E takes away one.
+Verdicts are stored in a ring of at most `BUCKETS` spans of the window. Where every engine runs the active plugin, its
+exact verdicts are used. Otherwise the good requests are the lower Frechet bound: each miss of TTFT, TPOT or E2E is
+assumed to hit a different request of those that finished.
 """
 
 from __future__ import annotations
@@ -18,18 +19,24 @@ from holdfast.policy.estimate.traffic import Seen
 BUCKETS = 120
 
 SHORTER = 12.0
-"""An alert also asks for its rate over a window that much shorter, so that it ends when the burning does."""
+"""Factor by which the second window of an alert is shorter.
+
+The alert also requires its burn rate over that window, so that it ends soon after the burning does.
+"""
 
 REACHABLE = 0.8
-"""No alert waits for a larger share of bad requests than this, however large the budget."""
+"""Largest share of bad requests that an alert waits for, however large the budget is."""
 
 
 LEAST_GAP_SECONDS, LEAST_GAP_SHARE = 1800.0, 0.125
-"""What may be missing from the window in silence: a first start, and steps of the history that do not fill it."""
+"""Part of the window that may be missing without a report.
+
+A service's first start and the step of the history leave such gaps.
+"""
 
 
 class Gap(StrEnum):
-    """Why requests of the window are not in its verdicts."""
+    """Why requests of the window are missing from its verdicts."""
 
     FORGOTTEN = "Prometheus remembered none of them when the operator started, keep its retention at {window} or more"
     UNANSWERED = "Prometheus did not answer for them when the operator started, whose log says why"
@@ -38,13 +45,13 @@ class Gap(StrEnum):
 
 @value
 class BurnWindow:
-    """An alert: this share of the budget spent within 1/`divisor` of the window."""
+    """A burn-rate alert: this share of the budget was spent within 1/`divisor` of the window."""
 
     budget_share: float
     divisor: float
 
     def threshold(self, slo: Slo) -> float:
-        """Burn rate (1 spends the budget exactly over the window), low enough to be reachable."""
+        """Return the burn rate, capped to a reachable one; 1 spends the budget exactly over the window."""
         return min(self.budget_share * self.divisor, REACHABLE / slo.budget_share)
 
 
@@ -54,17 +61,19 @@ SLOW = BurnWindow(0.10, 12.0)
 
 @value
 class Verdicts:
-    """Requests judged."""
+    """Numbers of requests judged good and bad."""
 
     good: float = 0.0
     bad: float = 0.0
 
     @property
     def judged(self) -> float:
+        """Requests judged."""
         return self.good + self.bad
 
     @property
     def bad_share(self) -> float:
+        """Share of the judged requests that were bad; 0 without any."""
         return self.bad / self.judged if self.bad > 0.0 else 0.0
 
 
@@ -73,7 +82,7 @@ NONE = Verdicts()
 
 @value
 class Bucket:
-    """Verdicts of one span of the ring, `index` spans after the epoch."""
+    """Verdicts of one span of the ring; `index` counts spans since the epoch."""
 
     index: int
     verdicts: Verdicts
@@ -84,8 +93,8 @@ class Budget:
     """Verdicts over the window; `older` sums all buckets but the newest.
 
     `owed`: requests already judged by their first token that have yet to finish. `latest`: the verdicts that the last
-    look added, `exact` where plugins judged them. Requests before `since` are not in it, by cause of `gap`; None where
-    all are.
+    tick added; they are `exact` where plugins judged them. Requests before `since` are missing because of `gap`; None
+    where none are missing.
     """
 
     buckets: tuple[Bucket, ...] = ()
@@ -99,7 +108,7 @@ class Budget:
     gap: Gap = Gap.FORGOTTEN
 
     def incomplete(self, born_at: float | None, now: float) -> bool:
-        """Whether much of the window is missing that a service of that age had; it never begins again by itself."""
+        """Return whether a large part of the window is missing, for a service of that age."""
         if self.since is None or born_at is None:
             return False
         missing = self.since - max(now - self.window_seconds, born_at)
@@ -107,12 +116,13 @@ class Budget:
 
     @property
     def total(self) -> Verdicts:
+        """Verdicts of the whole window."""
         return plus(self.older, self.buckets[-1].verdicts) if self.buckets else self.older
 
 
 @value
 class SloState:
-    """What verdicts mean: None where too few were judged for one bad request not to matter."""
+    """What the verdicts mean; None where so few were judged that one bad request would exceed the budget."""
 
     attainment: float | None
     budget_remaining: float | None
@@ -122,11 +132,12 @@ class SloState:
 
     @property
     def burning(self) -> bool:
+        """Whether any burn-rate alert fires."""
         return self.fast_burn or self.slow_burn
 
 
 def budget_from_history(history: History, slo: Slo, now: float) -> Budget:
-    """Rebuild from what Prometheus remembers; samples that make no sense are left out."""
+    """Rebuild the budget from the history of Prometheus; samples with impossible numbers are skipped."""
     since = now if history.since is None else history.since
     memory = Budget(
         window_seconds=slo.window_seconds, since=since, gap=Gap.FORGOTTEN if history.whole else Gap.UNANSWERED
@@ -139,7 +150,7 @@ def budget_from_history(history: History, slo: Slo, now: float) -> Budget:
 
 
 def account(memory: Budget, seen: Seen, slo: Slo, now: float) -> Budget:
-    """Add the verdicts since the last look, by the share of the counting interval that is new."""
+    """Add the verdicts since the last tick, in proportion to the new part of the counting interval."""
     if memory.window_seconds != slo.window_seconds:
         since = now if memory.window_seconds else None
         memory = replace(memory, buckets=(), older=NONE, window_seconds=slo.window_seconds, since=since, gap=Gap.EDITED)
@@ -150,7 +161,7 @@ def account(memory: Budget, seen: Seen, slo: Slo, now: float) -> Budget:
     if passed <= 0.0:
         return _add(memory, NONE, now)
     share, exact = passed / interval, seen.total.exact
-    verdicts, owed = judge_requests(seen, share, memory.owed)  # owed is kept up for the day the plugin is off
+    verdicts, owed = judge_requests(seen, share, memory.owed)  # owed is maintained in case the plugin is turned off
     if exact is not None:
         verdicts = Verdicts(exact.good * share, exact.bad * share)
     buckets, older = _put(memory, verdicts, now)
@@ -168,10 +179,10 @@ def account(memory: Budget, seen: Seen, slo: Slo, now: float) -> Budget:
 
 
 def judge_requests(seen: Seen, share: float, owed: float) -> tuple[Verdicts, float]:
-    """Verdicts in this share of the interval, and how many of those judged have yet to finish.
+    """Return the verdicts in this share of the interval, and how many judged requests have yet to finish.
 
-    A request is judged once: bad when its first token was late, else when it finishes. No more can be owed than are
-    in flight.
+    Each request is judged once: bad when its first token is late, otherwise when it finishes. The number still to
+    finish is bounded by the requests in flight.
     """
     total = seen.total
     finished = total.finished * share
@@ -185,7 +196,7 @@ def judge_requests(seen: Seen, share: float, owed: float) -> tuple[Verdicts, flo
 
 
 def slo_state(memory: Budget, slo: Slo, now: float) -> SloState:
-    """Read attainment, what is left of the budget and the burn alerts."""
+    """Return attainment, the remaining budget and the burn-rate alerts."""
     total = memory.total
     if total.judged * slo.budget_share < 1.0:
         return SloState(None, None, False, False, total.judged)
@@ -199,7 +210,7 @@ def slo_state(memory: Budget, slo: Slo, now: float) -> SloState:
 
 
 def _burns(memory: Budget, slo: Slo, now: float, window: BurnWindow) -> bool:
-    """Both the window and a much shorter one burn faster than the threshold."""
+    """Return whether both the window and the shorter one burn faster than the threshold."""
     if memory.total.bad <= 0.0:
         return False
     seconds, limit = slo.window_seconds / window.divisor, window.threshold(slo)
@@ -207,7 +218,7 @@ def _burns(memory: Budget, slo: Slo, now: float, window: BurnWindow) -> bool:
 
 
 def recent(memory: Budget, now: float, seconds: float) -> Verdicts:
-    """Verdicts of about the last `seconds`, in whole buckets and at least in the newest two."""
+    """Return the verdicts of about the last `seconds`: whole buckets, and at least the newest two."""
     span = memory.window_seconds / BUCKETS
     first = math.floor(now / span) - max(1, round(seconds / span) - 1)
     good = bad = 0.0
@@ -220,36 +231,41 @@ def recent(memory: Budget, now: float, seconds: float) -> Verdicts:
 
 
 def _add(memory: Budget, verdicts: Verdicts, now: float) -> Budget:
+    """Return the budget with these verdicts as the latest ones."""
     buckets, older = _put(memory, verdicts, now)
     return replace(memory, buckets=buckets, older=older, latest=verdicts)
 
 
 def _put(memory: Budget, verdicts: Verdicts, now: float) -> tuple[tuple[Bucket, ...], Verdicts]:
-    """The ring with verdicts in its newest bucket; opening one drops what left the window, the rest is summed anew."""
+    """Return the ring with the verdicts added to its newest bucket, and the sum of the older buckets.
+
+    Opening a bucket drops those outside the window, and sums the remaining ones again to avoid drift.
+    """
     index = math.floor(now / (memory.window_seconds / BUCKETS))
     buckets, older = memory.buckets, memory.older
     if buckets and index <= buckets[-1].index:
         buckets = (*buckets[:-1], Bucket(buckets[-1].index, plus(buckets[-1].verdicts, verdicts)))
     elif buckets or verdicts.judged > 0.0:
-        kept = tuple(bucket for bucket in buckets if bucket.index > index - BUCKETS)
-        good = math.fsum(bucket.verdicts.good for bucket in kept)
-        older = Verdicts(good, math.fsum(bucket.verdicts.bad for bucket in kept))
-        buckets = (*kept, Bucket(index, verdicts))
+        retained = tuple(bucket for bucket in buckets if bucket.index > index - BUCKETS)
+        good = math.fsum(bucket.verdicts.good for bucket in retained)
+        older = Verdicts(good, math.fsum(bucket.verdicts.bad for bucket in retained))
+        buckets = (*retained, Bucket(index, verdicts))
     return buckets, older
 
 
 def amended(memory: Budget, by: Verdicts, now: float) -> Budget:
-    """Put verdicts of another source beside those that the last look added; a negative number takes some of them back.
+    """Add verdicts of another source to those of the last tick; negative numbers retract verdicts.
 
-    No more may be taken back than the last look has added.
+    No more may be retracted than the last tick added.
     """
     return replace(_add(memory, by, now), latest=plus(memory.latest, by))
 
 
 def plus(one: Verdicts, other: Verdicts) -> Verdicts:
-    """Return the verdicts of both."""
+    """Return the sum of both verdicts."""
     return Verdicts(one.good + other.good, one.bad + other.bad)
 
 
 def _sensible(verdicts: Verdicts) -> bool:
+    """Return whether the numbers are possible."""
     return 0.0 <= verdicts.good < 1e12 and 0.0 <= verdicts.bad < 1e12

@@ -1,4 +1,4 @@
-"""Only numbers that make sense enter a decision: whatever does not turns the whole picture into INVALID."""
+"""Validate metrics: impossible numbers never enter a decision, and mark the whole observation as INVALID."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.domain.signals import AcceleratorTraffic, LengthHistogram, SignalS
 from holdfast.domain.value import value
 
 LARGEST = 1e12
-"""No count, token sum or gauge of one interval is larger."""
+"""Upper bound of any plausible count, token sum or gauge of one interval."""
 
 OTHERS = ("kv_usage", "in_flight_growth", "exact", "busiest")
 NAMES = tuple(field.name for field in fields(AcceleratorTraffic) if field.name not in OTHERS)
@@ -26,11 +26,11 @@ _exact_values: Callable[[ExactCounts], tuple[float, ...]] = attrgetter(*EXACT_NA
 
 @value
 class Seen:
-    """One interval of a service: the sum over accelerators, and each of them by name in order of names.
+    """The observation of one interval of a service: the sum over accelerators, and each of them in order of names.
 
-    Where `fresh` is False the numbers are a lower bound: they may raise a size and never lower one. `countable` says
-    that shares (good of judged) still mean something. Requests are those that the plugins counted, where every engine
-    has one (`total.exact`), else what vLLM's own counters say of them.
+    Where `fresh` is False the numbers are a lower bound: they may raise a size and never lower one. `countable`: shares
+    (good of judged) are still meaningful. Requests are those that the plugins counted, where every engine has one
+    (`total.exact`). Otherwise they come from vLLM's own counters.
     """
 
     state: SignalState
@@ -44,27 +44,29 @@ class Seen:
 
     @property
     def fresh(self) -> bool:
+        """Whether the metrics are fresh and complete."""
         return self.state is SignalState.FRESH
 
     @property
     def countable(self) -> bool:
-        """Numbers were read, even if not of every engine, or of others as well."""
+        """Whether counts were read, even if some engines are missing or foreign ones included."""
         return self.state in (SignalState.FRESH, SignalState.PARTIAL, SignalState.FOREIGN, SignalState.DUPLICATE)
 
     @property
     def visible(self) -> bool:
-        """Any number at all was read."""
+        """Whether any count was read."""
         return bool(self.by_accelerator) and self.interval_seconds > 0.0
 
     def steps_on(self, accelerator: str) -> StepSums | None:
-        """What the engine steps of the last minutes took there, None where no plugin says so."""
+        """Return the engine steps of the last minutes on an accelerator; None where no plugin reports them."""
         return next((sums for name, sums in self.steps if name == accelerator), None)
 
     @property
     def arrived(self) -> float:
-        """Requests that came, refused ones included.
+        """Requests that arrived, including refused ones.
 
-        vLLM has no counter of arrivals: what ended, plus what was refused, plus the growth of what is in flight.
+        vLLM has no counter of arrivals. They are derived: requests that ended or were refused, plus the growth in
+        flight.
         """
         total = self.total
         if total.exact is not None:
@@ -73,17 +75,17 @@ class Seen:
 
     @property
     def refused(self) -> float:
-        """Requests that were turned away."""
+        """Requests that were rejected."""
         return self.total.rejected if self.total.exact is None else self.total.exact.bad_rejected
 
     @property
     def failed(self) -> float:
-        """Requests that an engine lost."""
+        """Requests that failed in an engine."""
         return self.total.failed if self.total.exact is None else self.total.exact.bad_error
 
     @property
     def late(self) -> float:
-        """Requests whose first token came too late; plugins count those that still wait for it as well."""
+        """Requests with a late first token; plugins also count those that are late and still wait."""
         if self.total.exact is not None:
             return self.total.exact.bad_ttft
         return max(0.0, self.total.ttft_count - self.total.ttft_within)
@@ -97,7 +99,7 @@ class Seen:
 
 
 def bad_by_cause(seen: Seen, slo: Slo) -> BadByCause | None:
-    """Return what went wrong with requests, as far as it was seen; None where no counts can be believed."""
+    """Return the rates of bad requests by cause; None where no counts are usable."""
     if not (seen.countable and seen.visible):
         return None
     total, exact, end_to_end = seen.total, seen.total.exact, slo.e2e_seconds is not None
@@ -120,11 +122,11 @@ def bad_by_cause(seen: Seen, slo: Slo) -> BadByCause | None:
 
 
 def judge(traffic: Traffic) -> Seen:
-    """Return what can be believed of `traffic`, insensitive to the order of accelerators."""
+    """Return the valid part of `traffic`, independent of the order of accelerators."""
     usable = tuple(
-        (name, _believed(counts))
+        (name, _validated(counts))
         for name, counts in sorted(traffic.by_accelerator, key=lambda pair: pair[0])
-        if _makes_sense(counts)
+        if _is_plausible(counts)
     )
     interval = traffic.interval_seconds
     state, detail = traffic.state, traffic.detail
@@ -139,13 +141,17 @@ def judge(traffic: Traffic) -> Seen:
     )
 
 
-def _makes_sense(traffic: AcceleratorTraffic) -> bool:
+def _is_plausible(traffic: AcceleratorTraffic) -> bool:
+    """Return whether all counts are finite, non-negative and plausible."""
     values = _values(traffic)
     return 0.0 <= sum(values) < LARGEST and min(values) >= 0.0 and abs(traffic.in_flight_growth) < LARGEST
 
 
-def _believed(traffic: AcceleratorTraffic) -> AcceleratorTraffic:
-    """Exact counts that make no sense are left out, vLLM's own say less and are there; so is a share like that."""
+def _validated(traffic: AcceleratorTraffic) -> AcceleratorTraffic:
+    """Return the counts without an impossible `busiest` and without impossible exact counts.
+
+    vLLM's own counters remain; they are less precise.
+    """
     if not 0.0 <= traffic.busiest < LARGEST:
         traffic = replace(traffic, busiest=0.0)
     if traffic.exact is None:
@@ -155,7 +161,7 @@ def _believed(traffic: AcceleratorTraffic) -> AcceleratorTraffic:
 
 
 def _exact(usable: tuple[tuple[str, AcceleratorTraffic], ...]) -> ExactCounts | None:
-    """The sum of exact counts, None unless there are some of every accelerator of which anything was seen."""
+    """Return the sum of exact counts; None unless every accelerator with any counts has them."""
     some = [traffic.exact for _, traffic in usable if traffic.exact is not None or any(_values(traffic))]
     known = [exact for exact in some if exact is not None]
     if not known or len(known) < len(some):
@@ -165,6 +171,7 @@ def _exact(usable: tuple[tuple[str, AcceleratorTraffic], ...]) -> ExactCounts | 
 
 
 def _sum(usable: tuple[tuple[str, AcceleratorTraffic], ...]) -> AcceleratorTraffic:
+    """Return the sum over accelerators."""
     if len(usable) == 1:
         return usable[0][1]
     columns = zip(*(_values(traffic) for _, traffic in usable), strict=True)
