@@ -1,1 +1,1 @@
-"""Which replicas are capacity, which are not, and which accelerators are in backoff."""
+"""Classify replicas as capacity or not, and track which accelerators are in backoff."""

@@ -1,4 +1,4 @@
-"""Accelerators that cannot be had for the time being, and when each is tried again."""
+"""Backoff of unavailable accelerators: why each is unavailable, and when it is tried again."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from holdfast.policy.settings import PolicySettings
 
 @value
 class Backoff:
-    """Why an accelerator is out until `until`; `delay_seconds` doubles from one setback to the next.
+    """Why an accelerator is in backoff until `until`; `delay_seconds` doubles from one backoff to the next.
 
-    `asked`: replicas that there should have been when nodes were short, and `placed` those that had one. Of it `own`
-    served then, or were about to, and `elsewhere` of other accelerators.
+    Where nodes were short: `asked` is the number of replicas wanted, and `placed` the number with a node. `own` of this
+    accelerator and `elsewhere` of other accelerators then served, or were starting on a node.
     """
 
     accelerator: str
@@ -33,9 +33,10 @@ class Backoff:
 
 @value
 class Backoffs:
-    """`past` holds one setback per accelerator, over or not; `failing_since` when replicas were first seen to fail.
+    """The last backoff of each accelerator, active or expired, and since when its replicas fail.
 
-    `places`: how many replicas of each spot accelerator have, or lost, a node.
+    `failing_since`: when replicas were first observed to fail. `places`: replicas of each spot accelerator that have,
+    or had, a node.
     """
 
     past: tuple[Backoff, ...] = ()
@@ -43,18 +44,20 @@ class Backoffs:
     places: tuple[tuple[str, int], ...] = ()
 
     def active(self, accelerator: str, now: float) -> Backoff | None:
+        """Return the active backoff of an accelerator; None where there is none."""
         return next((s for s in self.past if s.accelerator == accelerator and now < s.until), None)
 
     def given_up(self, accelerator: str, detail: str, now: float, settings: PolicySettings) -> Backoffs:
-        """Return what follows from leaving an accelerator to others."""
+        """Return the state after an accelerator was given up for other services."""
         delay = settings.retry_seconds + settings.yielding_seconds
-        left = Backoff(accelerator, now + delay, delay, Reason.CAPACITY_LIMITED, detail)
-        return replace(self, past=(*(s for s in self.past if s.accelerator != accelerator), left))
+        backoff = Backoff(accelerator, now + delay, delay, Reason.CAPACITY_LIMITED, detail)
+        return replace(self, past=(*(s for s in self.past if s.accelerator != accelerator), backoff))
 
     def after_edit(self, old: ServiceSpec, new: ServiceSpec) -> Backoffs:
-        """Return what an edit leaves true: other pods, or fewer, may run where the last ones could not.
+        """Return the backoffs that an edit leaves valid.
 
-        What was left to others is asked for anew, for it may be worth more now.
+        Changed pods, or fewer pods, may run where the last ones could not. An accelerator that was given up for other
+        services is requested again, because it may be worth more now.
         """
         fewer = _lowered(old.max_replicas, new.max_replicas)
         same = {o.name for o in old.accelerators if not fewer and _is_as_hard(o, new.accelerator(o.name))}
@@ -65,17 +68,19 @@ class Backoffs:
         )
 
     def last(self, accelerator: str) -> Backoff | None:
+        """Return the last backoff of an accelerator, active or expired."""
         return next((s for s in self.past if s.accelerator == accelerator), None)
 
 
 def _is_as_hard(old: AcceleratorOption, new: AcceleratorOption | None) -> bool:
-    """Whether the same pods are asked for, whatever one costs, and as many."""
+    """Return whether an edit asks for the same pods, and no fewer of them; prices do not matter."""
     if new is None or _lowered(old.max_replicas, new.max_replicas):
         return False
     return old == replace(new, cost_per_gpu_hour=old.cost_per_gpu_hour, max_replicas=old.max_replicas)
 
 
 def _lowered(before: int | None, after: int | None) -> bool:
+    """Return whether a maximum became smaller."""
     return after is not None and (before is None or after < before)
 
 
@@ -87,11 +92,11 @@ def watch_backoffs(
     awaited: str = "",
     spot: frozenset[str] = frozenset(),
 ) -> Backoffs:
-    """Note which accelerators proved unavailable; one that serves in full what was asked of it has a clean sheet.
+    """Update the backoffs; an accelerator whose requested replicas all serve is reset.
 
-    Of the one that is `awaited` others may still give something up: that it is full proves nothing yet. Of `spot` ones
-    what is left serves in full as soon as no more is asked for: their sheet is clean once they have gone without a
-    setback for as long as the last one lasted.
+    Other services may still free GPUs of the `awaited` accelerator, so that missing nodes prove nothing yet. On `spot`
+    accelerators the remaining replicas all serve as soon as no more are requested. So a spot backoff is only reset once
+    it has been expired for as long as it lasted.
     """
     if not (memory.past or memory.failing_since or spot) and not any(group.useless for group in groups):
         return memory
@@ -100,38 +105,43 @@ def watch_backoffs(
     for group in groups:
         if group.ready or not group.size:
             failing.pop(group.accelerator, None)
-        elif group.failing:  # a crash loop looks like starting between two crashes: the time goes on
+        elif group.failing:  # between two crashes a crash loop looks like starting, so the time is not reset
             failing.setdefault(group.accelerator, now)
         reclaimed = _reclaimed(group, places) if group.accelerator in spot else None
         if group.ready and not group.useless and len(group.ready) >= group.size:
             if not _is_given_up(past.get(group.accelerator), group, now, group.accelerator in spot):
                 past.pop(group.accelerator, None)
         elif memory.active(group.accelerator, now) is None:
-            waits = group.accelerator == awaited
-            found = reclaimed or _found(group, now - failing.get(group.accelerator, now), settings, waits)
+            is_awaited = group.accelerator == awaited
+            found = reclaimed or _found(group, now - failing.get(group.accelerator, now), settings, is_awaited)
             if found is not None:
                 elsewhere = sum(other.to_serve for other in groups if other is not group)
                 past[group.accelerator] = _next(memory.last(group.accelerator), group, found, now, settings, elsewhere)
-    there = tuple((name, places[name]) for name in sorted(group.accelerator for group in groups) if places.get(name))
-    return Backoffs(tuple(past[name] for name in sorted(past)), tuple(sorted(failing.items())), there)
+    slots = tuple((name, places[name]) for name in sorted(group.accelerator for group in groups) if places.get(name))
+    return Backoffs(tuple(past[name] for name in sorted(past)), tuple(sorted(failing.items())), slots)
 
 
 def _reclaimed(group: Group, places: dict[str, int]) -> tuple[Reason, str] | None:
-    """Spot replicas that had a node, are still wanted, and find no other one: waiting for nodes would be in vain.
+    """Return a reason where nodes of spot replicas were reclaimed; such replicas need not wait for new nodes.
 
-    What drains still holds its place, which the next one may get.
+    These replicas had a node, are still wanted and find no other one. A draining replica still holds its slot, which
+    its successor may get.
     """
-    silent = sum(replica.reason == Reason.NODE_LOST for replica in group.failing)
-    placed, had = group.placed - silent, min(places.get(group.accelerator, 0), group.size)
-    places[group.accelerator] = max(min(placed, group.size), had)
+    lost = sum(replica.reason == Reason.NODE_LOST for replica in group.failing)
+    placed, placed_before = group.placed - lost, min(places.get(group.accelerator, 0), group.size)
+    places[group.accelerator] = max(min(placed, group.size), placed_before)
     waiting = (*group.pending, *group.short)
-    if not waiting or placed >= had or group.rolling_out:
+    if not waiting or placed >= placed_before or group.rolling_out:
         return None
     return Reason.INSUFFICIENT_GPUS, _words(waiting[0]) or "the nodes of spot replicas have gone"
 
 
 def _is_given_up(backoff: Backoff | None, group: Group, now: float, spot: bool) -> bool:
-    """It serves in full until those elsewhere do, and is still left to others; or less is asked of it meanwhile."""
+    """Return whether the accelerator stays given up, although all its replicas serve.
+
+    A recent backoff continues on a spot accelerator, and while fewer replicas are requested than before. A backoff in
+    favour of other services continues until it expires: meanwhile replicas elsewhere start.
+    """
     if backoff is None:
         return False
     lately = backoff.until - backoff.delay_seconds <= now < backoff.until + backoff.delay_seconds
@@ -140,9 +150,14 @@ def _is_given_up(backoff: Backoff | None, group: Group, now: float, spot: bool) 
     return backoff.reason is Reason.CAPACITY_LIMITED and now < backoff.until
 
 
-def _found(group: Group, failing_seconds: float, settings: PolicySettings, waits: bool) -> tuple[Reason, str] | None:
-    """Why the accelerator is unavailable; failing replicas beside ready ones are their own problem."""
-    if group.short and not waits:
+def _found(
+    group: Group, failing_seconds: float, settings: PolicySettings, is_awaited: bool
+) -> tuple[Reason, str] | None:
+    """Return why the accelerator is unavailable, if it is.
+
+    Failing replicas next to ready ones are a problem of their own.
+    """
+    if group.short and not is_awaited:
         return Reason.INSUFFICIENT_GPUS, _words(group.short[0]) or "the scheduler found no node"
     if group.ready:
         return None
@@ -156,6 +171,7 @@ def _found(group: Group, failing_seconds: float, settings: PolicySettings, waits
 def _next(
     last: Backoff | None, group: Group, found: tuple[Reason, str], now: float, settings: PolicySettings, elsewhere: int
 ) -> Backoff:
+    """Return the next backoff, with twice the delay of the last one."""
     delay = settings.retry_seconds if last is None else min(2.0 * last.delay_seconds, settings.longest_retry_seconds)
     asked = (group.size, group.placed, group.to_serve, elsewhere) if found[0] is Reason.INSUFFICIENT_GPUS else ()
     return Backoff(group.accelerator, now + delay, delay, *found, *asked)
@@ -165,11 +181,12 @@ IMAGE_WORDS = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImage
 
 
 def failing_reason(replica: Replica) -> Reason:
-    """The reason that a failing replica's own words stand for."""
+    """Return the reason code that matches a failing replica's own reason."""
     if replica.reason in IMAGE_WORDS:
         return Reason.IMAGE_PULL_FAILING
     return next((reason for reason in Reason if reason.value == replica.reason), Reason.ENGINE_FAILING)
 
 
 def _words(replica: Replica) -> str:
+    """Return the reason and detail of a replica as one text."""
     return ": ".join(filter(None, (replica.reason, replica.detail)))

@@ -1,4 +1,4 @@
-"""Replicas of one accelerator as capacity: what serves, what will serve, and what will not."""
+"""Classify the replicas of one accelerator: those that serve, those that will serve, and those that will not."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from holdfast.policy.settings import PolicySettings
 class Group:
     """All replicas of one accelerator; `size` is spec.replicas of its Deployment.
 
-    `pending` wait for a node and may still get one, `short` have waited longer than nodes take to come; `failing` will
-    not become capacity by waiting, nor will `stuck` ones that have been starting for too long. `ailing` ones are Ready
-    and hang, or lag: they serve nothing, or next to nothing in time.
+    `pending` replicas wait for a node and may still get one. `short` replicas have waited longer than nodes take to be
+    provisioned. `failing` replicas will not become capacity by waiting, nor will `stuck` ones, which have been starting
+    for too long. `ailing` replicas are Ready but stalled or stragglers: they serve almost nothing within the
+    objectives.
     """
 
     accelerator: str
@@ -37,7 +38,7 @@ class Group:
 
     @property
     def coming(self) -> tuple[Replica, ...]:
-        """Capacity to come."""
+        """Replicas that will become capacity."""
         return self.starting + self.pending
 
     @property
@@ -47,43 +48,43 @@ class Group:
 
     @property
     def useful(self) -> int:
-        """Replicas wanted of it that serve, or may come to; a useless one beyond them counts against none."""
+        """Wanted replicas that serve or may come to serve; useless replicas beyond the size do not reduce it."""
         return min(self.size, max(len(self.ready), self.size - len(self.useless)))
 
     @property
     def to_serve(self) -> int:
-        """Replicas with a node that serve, or are about to."""
+        """Replicas with a node that serve or are starting."""
         return len(self.ready) + len(self.starting)
 
     @property
     def placed(self) -> int:
-        """Replicas that hold accelerators already, those that are leaving included."""
+        """Replicas that hold accelerators, including draining ones."""
         holding = (self.ready, self.starting, self.failing, self.stuck, self.ailing)
         return sum(map(len, holding)) + self.draining
 
     @property
     def baseline(self) -> int:
-        """What a change starts from: spec.replicas, or what still runs where the Deployment is gone."""
+        """Size that a change starts from: spec.replicas, or the running replicas if the Deployment is gone."""
         return self.size if self.exists else len(self.ready) + len(self.coming)
 
     @property
     def in_place_of_failing(self) -> int:
-        """Replicas to run beside those that fail: as many as show that others would not.
+        """Replicas to run in addition to failing ones, as far as others are expected to succeed.
 
-        Where none serves, more of the same would fail as well, but for those whose node fell silent. Each that fails
-        although one as new as it serves has one. While only the newest fail, a single one is tried, and none in the
-        middle of a rollout: it is the new revision that fails, and every further replica would be of it.
+        Where no replica serves, further replicas would fail as well, except for replicas whose node was lost. Each
+        failing replica gets a substitute if a replica at least as new serves. While only the newest replicas fail, a
+        single substitute is tried. During a rollout none is tried, because the new revision is the likely cause.
         """
         lost = self.failing + self.stuck
         if not lost:
             return 0
         newest = max((replica.created_at for replica in self.ready), default=-math.inf)
-        single = sum(replica.created_at <= newest or replica.reason == Reason.NODE_LOST for replica in lost)
-        return max(single, 1 if self.ready and not self.rolling_out else 0)
+        substitutes = sum(replica.created_at <= newest or replica.reason == Reason.NODE_LOST for replica in lost)
+        return max(substitutes, 1 if self.ready and not self.rolling_out else 0)
 
 
 def group_on(groups: Iterable[Group], accelerator: str) -> Group:
-    """The group of one accelerator, an empty one where it has none."""
+    """Return the group of one accelerator; an empty group where it has none."""
     for group in groups:
         if group.accelerator == accelerator:
             return group
@@ -91,14 +92,17 @@ def group_on(groups: Iterable[Group], accelerator: str) -> Group:
 
 
 def anything_starting(groups: tuple[Group, ...]) -> bool:
-    """Capacity is on its way, even if its pods do not exist yet."""
+    """Return whether capacity is on its way, even if its pods do not exist yet."""
     return any(group.coming or len(group.ready) + len(group.useless) < group.size for group in groups)
 
 
 def group_replicas(
     service: ServiceSnapshot, now: float, settings: PolicySettings, ailing: frozenset[str] = frozenset()
 ) -> tuple[Group, ...]:
-    """Group the replicas and Deployments of a service by accelerator, in order of names; `ailing` are no capacity."""
+    """Group the replicas and Deployments of a service by accelerator, sorted by name.
+
+    Replicas named in `ailing` do not count as capacity.
+    """
     placements = {placement.accelerator: placement for placement in service.placements}
     by_accelerator: dict[str, list[Replica]] = {name: [] for name in placements}
     for replica in service.replicas:
@@ -128,12 +132,12 @@ def _group(
         observed=placement is None or placement.observed,
         rolling_out=placement is not None and placement.rolling_out,
         draining=draining,
-        **{kind: tuple(those) for kind, those in found.items()},
+        **{kind: tuple(members) for kind, members in found.items()},
     )
 
 
 def _counts_as(replica: Replica, now: float, settings: PolicySettings, ailing: frozenset[str]) -> str:
-    """The field of a `Group` that a replica belongs to."""
+    """Return the field of `Group` that a replica belongs to."""
     phase = replica.phase
     if phase is ReplicaPhase.READY:
         return "ailing" if replica.name in ailing else "ready"
@@ -149,4 +153,5 @@ def _identity(replica: Replica) -> tuple[float, str]:
 
 
 def _placed_at(replica: Replica) -> float:
+    """Return when a replica got a node."""
     return replica.created_at if replica.scheduled_at is None else replica.scheduled_at

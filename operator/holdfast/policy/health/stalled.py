@@ -1,4 +1,4 @@
-"""Replicas that hold requests and make nothing of them: which of those that look so are taken for it, and when not."""
+"""Stalled engines: replicas that hold requests and produce no tokens, and when such an observation is trusted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.policy.estimate.traffic import Seen
 
 @value
 class Stall:
-    """One replica that looks hung `since`; `sure` once a later scrape has shown the same."""
+    """A replica that seems stalled `since`; `sure` once a later scrape has confirmed it."""
 
     name: str
     since: float
@@ -23,36 +23,42 @@ class Stall:
 
 @value
 class Stalls:
-    """`doubted`: more than half of several replicas look hung, which is rather the doing of something they share."""
+    """All replicas that seem stalled.
+
+    `doubted`: more than half of several replicas seem stalled, so a shared cause is more likely.
+    """
 
     each: tuple[Stall, ...] = ()
     doubted: bool = False
 
     @property
     def found(self) -> tuple[str, ...]:
-        """Replicas that certainly look hung, whatever the cause."""
+        """Replicas that are confirmed as stalled, whatever the cause."""
         return tuple([stall.name for stall in self.each if stall.sure])
 
     @property
     def believed(self) -> frozenset[str]:
-        """Replicas that carry nothing."""
+        """Replicas that count as no capacity."""
         return frozenset() if self.doubted else frozenset(self.found)
 
 
 def watch_stalls(
     memory: Stalls, looks_hung: Collection[str], replicas: Iterable[Replica], seen: Seen, now: float, timing: Timing
 ) -> Stalls:
-    """Note which ready replicas hold requests without making a token; metrics that are missing show none at work."""
+    """Record which ready replicas hold requests without producing a token.
+
+    Where metrics are missing, the previous findings are retained.
+    """
     if not memory.each and not looks_hung:
         return memory
     ready = {replica.name for replica in replicas if replica.phase is ReplicaPhase.READY}
-    whole = seen.state in (SignalState.FRESH, SignalState.FOREIGN, SignalState.DUPLICATE)
-    kept = {stall.name: stall for stall in memory.each if stall.name in looks_hung or not whole}
-    again = {
+    usable = seen.state in (SignalState.FRESH, SignalState.FOREIGN, SignalState.DUPLICATE)
+    retained = {stall.name: stall for stall in memory.each if stall.name in looks_hung or not usable}
+    confirmed = {
         name: replace(stall, sure=stall.sure or now - stall.since >= timing.scrape_seconds)
-        for name, stall in kept.items()
+        for name, stall in retained.items()
         if name in looks_hung
     }
-    known = {name: Stall(name, now) for name in looks_hung} | kept | again
+    known = {name: Stall(name, now) for name in looks_hung} | retained | confirmed
     stalls = Stalls(tuple(known[name] for name in sorted(ready & known.keys())))
     return replace(stalls, doubted=1 < len(ready) < 2 * len(stalls.found))

@@ -1,7 +1,9 @@
-"""A replica that answers late what its peers answer in time: which one is taken for it, and when none is.
+"""Stragglers: a replica that answers late while its peers answer in time, and when such a finding is trusted.
 
-The cause may be its node or what it happens to be asked, which a successor would meet as well. So only one at a time
-is believed to lag, and no other one for a while.
+The cause may be its node or its share of the traffic; in the latter case replacing the replica would not help. So only
+one replica at a time counts as a straggler, followed by a cooldown.
+
+Source: docs/designs/0011-lagging.md.
 """
 
 from __future__ import annotations
@@ -17,15 +19,18 @@ from holdfast.policy.estimate.traffic import Seen
 from holdfast.policy.health.stalled import Stalls
 
 QUIET_SECONDS, LONGEST_QUIET_SECONDS = 600.0, 6 * 3600.0
-"""After one replica lagged no other is taken for it; doubles where that did not end it."""
+"""Cooldown after a straggler, and its upper bound.
+
+The cooldown doubles where replacing the straggler did not help.
+"""
 
 
 @value
 class Straggler:
-    """The replica that looks like it `since`; `sure` once it has for as long as a hang takes to be seen.
+    """The replica that has been late `since`; `sure` once it was late for as long as detecting a stall takes.
 
-    `seen_at`: when that was last to be seen. What passed unseen for longer than a counting interval does not count.
-    `last` was the last one to be sure, until `last_at`: for `quiet_seconds` from then on there is no other.
+    `seen_at`: when that was last observed. A gap in observation longer than a counting interval restarts the time.
+    `last` was the last confirmed straggler, until `last_at`. The cooldown after it takes `quiet_seconds`.
     """
 
     name: str = ""
@@ -38,57 +43,60 @@ class Straggler:
 
     @property
     def believed(self) -> frozenset[str]:
-        """The replica that carries nothing."""
+        """The replica that counts as no capacity."""
         return frozenset({self.name}) if self.sure else frozenset()
 
     def quiet(self, now: float) -> bool:
-        """Whether it is too soon after the last one for another."""
+        """Return whether the cooldown after the last straggler is still running."""
         return now - self.last_at < self.quiet_seconds
 
     @property
     def ended(self) -> Straggler:
-        """None lags."""
+        """The state with no replica under suspicion."""
         return replace(self, name="", since=0.0, sure=False)
 
 
 def watch_straggler(
     memory: Straggler, service: ServiceSnapshot, stalls: Stalls, seen: Seen, now: float, timing: Timing
 ) -> Straggler:
-    """Note who lags; without fresh metrics nobody begins to, or ceases."""
+    """Update the straggler; without fresh metrics no new one is found, and a known one remains."""
     if not memory.name and not service.traffic.lagging:
         return memory
-    grown = _grown_up(service, seen, now)
-    if stalls.found or not _alike(service):
+    comparable = _comparable(service, seen, now)
+    if stalls.found or not _is_homogeneous(service):
         return memory.ended
     if not seen.fresh:
-        return memory if memory.name in grown else memory.ended
-    lagging = sorted(grown.intersection(service.traffic.lagging))
+        return memory if memory.name in comparable else memory.ended
+    lagging = sorted(comparable.intersection(service.traffic.lagging))
     name = next((each for each in (memory.name, memory.last) if each in lagging), "")
     name = name or next((each for each in lagging if not memory.quiet(now)), "")
     if not name:
         return memory.ended
-    on = name == memory.name and (memory.sure or now - memory.seen_at <= seen.interval_seconds)
-    since = memory.since if on else now
+    continues = name == memory.name and (memory.sure or now - memory.seen_at <= seen.interval_seconds)
+    since = memory.since if continues else now
     if now - since < max(timing.scrape_seconds, still_seconds(seen.interval_seconds) - seen.interval_seconds):
         return replace(memory, name=name, since=since, seen_at=now, sure=False)
-    quiet_seconds = memory.quiet_seconds if name == memory.last else _quiet(memory, now)
+    quiet_seconds = memory.quiet_seconds if name == memory.last else _cooldown_seconds(memory, now)
     return Straggler(name, since, True, name, now, quiet_seconds, now)
 
 
-def _quiet(memory: Straggler, now: float) -> float:
-    """How long it is to be quiet after one more: the longer, the less the replacement before it helped."""
+def _cooldown_seconds(memory: Straggler, now: float) -> float:
+    """Return the next cooldown: doubled where the last replacement did not help."""
     again = bool(memory.last) and now - memory.last_at < 2.0 * memory.quiet_seconds
     return min(LONGEST_QUIET_SECONDS, 2.0 * memory.quiet_seconds) if again else QUIET_SECONDS
 
 
-def _grown_up(service: ServiceSnapshot, seen: Seen, now: float) -> frozenset[str]:
-    """Ready replicas, of several, that have long been so: a new one compiles kernels and has nothing cached."""
+def _comparable(service: ServiceSnapshot, seen: Seen, now: float) -> frozenset[str]:
+    """Return the replicas, of several, that have long been ready.
+
+    A new replica still compiles kernels and has an empty cache.
+    """
     ready = [replica for replica in service.replicas if replica.phase is ReplicaPhase.READY]
     age = 2.0 * still_seconds(seen.interval_seconds)
     old = [each.name for each in ready if each.ready_at is not None and now - each.ready_at >= age]
     return frozenset(old if len(ready) > 1 else ())
 
 
-def _alike(service: ServiceSnapshot) -> bool:
-    """Replicas of an accelerator differ in nothing but their place: no rollout and no trial is under way."""
+def _is_homogeneous(service: ServiceSnapshot) -> bool:
+    """Return whether replicas of an accelerator only differ by their node: no rollout and no canary is in progress."""
     return not any(each.rolling_out or each.batching_before is not None for each in service.placements)

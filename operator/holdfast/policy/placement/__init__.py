@@ -1,1 +1,1 @@
-"""Which accelerators a service may use, what each can carry and costs, and which one is best."""
+"""Decide which accelerators a service may use, what each can carry and costs, and which one is best."""

@@ -1,4 +1,4 @@
-"""What a service may have at one time: replicas by scaling.max, dollars an hour by its budget."""
+"""Limits of a service at any time: the number of replicas (scaling.max) and the cost per hour (budget)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from holdfast.policy.estimate.demand import affordable_replicas
 
 @value
 class Allowance:
-    """Most replicas, and most dollars an hour: None where there is no budget.
+    """Most replicas, and most dollars per hour; None without a budget.
 
-    `prices` are those of one replica for an hour, as far as the spec names them: others cost nothing here.
+    `prices` are dollars per replica and hour. An accelerator without a price costs nothing here.
     """
 
     replicas: int
@@ -22,28 +22,28 @@ class Allowance:
     prices: Mapping[str, float]
 
     def cost(self, sizes: Mapping[str, int]) -> float:
-        """Dollars an hour."""
+        """Return the dollars per hour of these replicas."""
         return sum(self.price(name) * count for name, count in sizes.items())
 
     def price(self, accelerator: str) -> float:
-        """Dollars of one replica for an hour."""
+        """Return the dollars per hour of one replica."""
         return self.prices.get(accelerator, 0.0)
 
     def left(self, sizes: Mapping[str, int]) -> float:
-        """Dollars an hour that these leave for others."""
+        """Return the dollars per hour that remain next to these replicas."""
         return math.inf if self.dollars_per_hour is None else self.dollars_per_hour - self.cost(sizes)
 
     def takes(self, sizes: Mapping[str, int]) -> bool:
-        """Whether it allows all these at one time."""
+        """Return whether these replicas are allowed at the same time."""
         return sum(sizes.values()) <= self.replicas and self.left(sizes) >= -1e-9
 
-    def more(self, accelerator: str, beside: Mapping[str, int]) -> int:
-        """Most replicas of an accelerator beside so many others."""
-        room, money, price = self.replicas - sum(beside.values()), self.left(beside), self.price(accelerator)
+    def more(self, accelerator: str, existing: Mapping[str, int]) -> int:
+        """Return the most replicas of an accelerator that are allowed in addition to the `existing` replicas."""
+        room, money, price = self.replicas - sum(existing.values()), self.left(existing), self.price(accelerator)
         return max(0, min(room, affordable_replicas(money, price) if price > 0.0 else room))
 
 
 def allowance(spec: ServiceSpec) -> Allowance:
-    """What the spec allows."""
+    """Return the limits of a spec."""
     prices = {option.name: option.cost_per_replica_hour or 0.0 for option in spec.accelerators}
     return Allowance(spec.max_replicas, spec.max_cost_per_hour, prices)

@@ -1,4 +1,4 @@
-"""What the nodes could take: free accelerators by resource and node labels."""
+"""Free accelerators of the nodes, by resource and node labels."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from holdfast.domain.value import value
 
 @value
 class Room:
-    """Replicas that matching nodes have room for: those of these names, of `offering` that have the resource at all.
+    """Room for replicas on matching nodes.
 
-    `free_on` are those of the nodes that have some now.
+    `names` are the matching nodes, `free_on` those with room now, and `offering` counts all nodes with the resource.
     """
 
     free_replicas: int
@@ -27,20 +27,20 @@ class Room:
 
     @property
     def nodes(self) -> int:
-        """How many match."""
+        """Number of matching nodes."""
         return len(self.names)
 
     def most_replicas(self, placed: int) -> int | None:
-        """Most replicas that could run now, `placed` of which do; None where nodes say nothing.
+        """Return the most replicas that can run now, of which `placed` do; None where nodes say nothing.
 
-        Where no node has the resource, nodes may still be created for whoever asks.
+        Where no node has the resource, a cluster autoscaler may still create nodes for pending pods.
         """
         return None if self.offering == 0 else placed + self.free_replicas
 
 
 @value
-class _Asked:
-    """What of an accelerator decides which nodes have room for it."""
+class _Requirements:
+    """The properties of an accelerator that decide which nodes have room for it."""
 
     resource: str
     gpus: int
@@ -48,7 +48,7 @@ class _Asked:
     tolerations: tuple[Toleration, ...]
 
     def takes(self, node: NodeOffer) -> bool:
-        """Whether its pods may run on a node."""
+        """Return whether its pods may run on a node."""
         labels = dict(node.labels)
         is_selected = all(labels.get(name) == value for name, value in self.selector)
         return is_selected and are_tolerated(node.taints, self.tolerations, self.resource)
@@ -56,26 +56,26 @@ class _Asked:
 
 @value
 class Inventory:
-    """The nodes of one snapshot; answers are remembered while one snapshot is decided on.
+    """The nodes of one snapshot; answers are cached per snapshot.
 
-    `spoken_for`: GPUs by node and resource that nobody hands out.
+    `spoken_for`: GPUs by node and resource that other pods hold, and that no service can get.
     """
 
     nodes: tuple[NodeOffer, ...] = ()
     spoken_for: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    _rooms: dict[_Asked, Room] = field(default_factory=dict)
+    _rooms: dict[_Requirements, Room] = field(default_factory=dict)
 
     def room(self, option: AcceleratorOption, apart_from: frozenset[str] = frozenset()) -> Room:
-        """Return the room for replicas of an accelerator, maybe apart from that of some nodes."""
-        asked = _Asked(option.resource, option.gpus_per_replica, option.node_selector, option.tolerations)
+        """Return the room for replicas of an accelerator, without the nodes in `apart_from`."""
+        requirements = _Requirements(option.resource, option.gpus_per_replica, option.node_selector, option.tolerations)
         if apart_from:
-            return _room(tuple(node for node in self.nodes if node.name not in apart_from), asked)
-        if asked not in self._rooms:
-            self._rooms[asked] = _room(self.nodes, asked)
-        return self._rooms[asked]
+            return _room(tuple(node for node in self.nodes if node.name not in apart_from), requirements)
+        if requirements not in self._rooms:
+            self._rooms[requirements] = _room(self.nodes, requirements)
+        return self._rooms[requirements]
 
     def gpus(self, resource: str, names: frozenset[str], size: int = 1) -> int:
-        """GPUs of the named nodes, free or not, that replicas of `size` GPUs can use."""
+        """Return the GPUs of the named nodes, free or used, that replicas of `size` GPUs can use."""
         amounts = (
             dict(node.allocatable).get(resource, 0) - self.spoken_for.get((node.name, resource), 0)
             for node in self.nodes
@@ -84,9 +84,9 @@ class Inventory:
         return sum(max(0, amount) // size * size for amount in amounts)
 
     def available_to(self, services: Iterable[ServiceSnapshot]) -> Inventory:
-        """Return what there is for these services: what other pods hold stays theirs.
+        """Return the inventory available to these services: GPUs of all other pods are excluded.
 
-        Such pods belong to services that cannot be decided on, that are being deleted, or that are gone already.
+        Such pods belong to services that cannot be decided on, are being deleted or no longer exist.
         """
         ours: Counter[tuple[str, str]] = Counter()
         for service in services:
@@ -95,23 +95,24 @@ class Inventory:
                 if option is not None and replica.node:
                     ours[replica.node, option.resource] += option.gpus_per_replica
         held = {(node.name, resource): amount for node in self.nodes for resource, amount in node.used}
-        others = {place: amount - ours[place] for place, amount in held.items() if amount > ours[place]}
-        return replace(self, spoken_for=others)
+        foreign = {slot: amount - ours[slot] for slot, amount in held.items() if amount > ours[slot]}
+        return replace(self, spoken_for=foreign)
 
 
-def _room(nodes: tuple[NodeOffer, ...], asked: _Asked) -> Room:
+def _room(nodes: tuple[NodeOffer, ...], requirements: _Requirements) -> Room:
+    """Count the room on nodes for replicas with these properties."""
     free = offering = 0
     matching: list[str] = []
     with_room: list[str] = []
     for node in nodes:
-        there = dict(node.allocatable).get(asked.resource, 0)
-        if there <= 0:
+        allocatable = dict(node.allocatable).get(requirements.resource, 0)
+        if allocatable <= 0:
             continue
         offering += 1
-        if asked.takes(node):
+        if requirements.takes(node):
             matching.append(node.name)
-            here = max(0, there - dict(node.used).get(asked.resource, 0)) // max(1, asked.gpus)
-            free += here
-            if here:
+            replicas = max(0, allocatable - dict(node.used).get(requirements.resource, 0)) // max(1, requirements.gpus)
+            free += replicas
+            if replicas:
                 with_room.append(node.name)
     return Room(free, frozenset(matching), offering, frozenset(with_room))

@@ -1,6 +1,6 @@
-"""Which accelerator a service runs on: the cheapest per good request that can be had, one at a time.
+"""Describe each accelerator as an option for a service: the replicas needed, those available, cost and hindrances.
 
-Only spot and regular nodes of the same hardware serve beside each other (policy.placement.on_demand_pair).
+`placement.choice` chooses among the options.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from holdfast.policy.placement.on_demand_pair import Pair, affordable, is_barred
 
 @value
 class Option:
-    """One accelerator under consideration: `replicas` carry the demand, at most `most` can be had.
+    """One accelerator under consideration: `replicas` carry the demand, and at most `most` are available.
 
-    With a `pair` some of both are another accelerator's. `barred`: it would leave no room for scaling.minOnDemand.
-    `full`: what is there serves, and a short while ago no more of it could be had. The spec asks for `least` replicas,
-    and here it allows no more than `allowed`. `demand_rps` is None where it is not known.
+    With a `pair` some of both numbers are on the pair's accelerator. `barred`: no room for scaling.minOnDemand would
+    remain. `full`: the existing replicas serve, but recently no more were available. `least` is the spec's minimum, and
+    `allowed` the most replicas that the spec permits here. `demand_rps` is None where it is unknown.
     """
 
     belief: Belief
@@ -44,15 +44,17 @@ class Option:
 
     @property
     def name(self) -> str:
+        """Name of the accelerator."""
         return self.belief.option.name
 
     @property
     def fits(self) -> bool:
+        """Whether the needed replicas are available."""
         return self.replicas <= self.most
 
     @property
     def unserved(self) -> float:
-        """Share of the demand that the replicas to be had leave unserved."""
+        """Share of the demand that the available replicas cannot serve."""
         if self.fits:
             return 0.0
         if self.demand_rps is None or not self.belief.feasible or not math.isfinite(self.demand_rps):
@@ -61,11 +63,12 @@ class Option:
 
     @property
     def served(self) -> float:
+        """Share of the demand that the available replicas serve."""
         return 1.0 - self.unserved
 
     @property
     def cost_per_hour(self) -> float | None:
-        """Dollars for the replicas that the demand needs."""
+        """Dollars per hour of the replicas that the demand needs; None without a price."""
         cost = self.belief.option.cost_per_replica_hour
         if cost is None or self.pair is None or self.pair.cost_per_hour is None:
             return None if cost is None else cost * self.replicas
@@ -73,16 +76,16 @@ class Option:
 
     @property
     def paired_replicas(self) -> int:
-        """Those of the replicas that are another accelerator's."""
+        """Needed replicas on the pair's accelerator."""
         return 0 if self.pair is None else self.pair.share(self.replicas)
 
     @property
     def parts(self) -> Mapping[str, int]:
-        """The replicas by accelerator."""
+        """Needed replicas by accelerator."""
         return self.parts_of(self.replicas)
 
     def parts_of(self, replicas: int) -> dict[str, int]:
-        """So many replicas by accelerator."""
+        """Return so many replicas by accelerator."""
         if self.pair is None:
             return {self.name: replicas}
         share = self.pair.share(replicas)
@@ -90,29 +93,29 @@ class Option:
 
     @property
     def forbidden(self) -> bool:
-        """By the spec it may have no replica."""
+        """Whether the spec permits no replica on it."""
         return self.barred or self.allowed < 1
 
     @property
     def hindrance(self) -> tuple[bool, bool, bool, float, bool]:
-        """What speaks against it, worst first, as the share of the least that is missing; the smaller the better."""
+        """Reasons against it, worst first, with the missing share of the minimum; smaller is better."""
         missing = max(0.0, 1.0 - self.most / max(1, self.least))
         return self.forbidden, self.backoff is not None, not self.belief.feasible, missing, not self.fits
 
     @property
     def bounded(self) -> bool:
-        """By the spec it may not have the replicas that the demand needs, whatever there is of it."""
+        """Whether the spec permits fewer replicas than the demand needs, whatever is available."""
         return self.allowed < self.replicas and self.most == self.allowed
 
     @property
     def rank(self) -> tuple[tuple[bool, bool, bool, float, bool], float, float, bool, int]:
-        """Unhindered ones first, those that serve more, then by cost of a good request, then as listed."""
-        stands_in = self.pair is not None and not self.belief.option.spot
-        return self.hindrance, self.unserved, self._per_request, stands_in, self.index
+        """Sort key: unhindered options first, then by served share, cost per good request and list order."""
+        is_fallback = self.pair is not None and not self.belief.option.spot
+        return self.hindrance, self.unserved, self._per_request, is_fallback, self.index
 
     @property
     def _per_request(self) -> float:
-        """Dollars an hour for each good request/s."""
+        """Dollars per hour for each good request/s."""
         cost, rate, both = self.belief.option.cost_per_replica_hour, self.belief.rate_rps, self.cost_per_hour
         if cost is None or not rate > 0.0:
             return 0.0
@@ -135,21 +138,21 @@ def describe_options(
     found = []
     for index, alone in enumerate(beliefs):
         pair = pair_of(spec, alone.option, groups, backoffs, inventory, now)
-        belief = _slower(alone, beliefs, pair)
+        belief = _limited_by_pair(alone, beliefs, pair)
         replicas = _replicas(spec, belief, demand_rps, fallback)
         group = group_on(groups, belief.option.name)
         backoff = backoffs.active(belief.option.name, now)
         room = inventory.room(belief.option)
-        had, full = room.most_replicas(group.placed), _is_full(group, backoff, room)
+        available, full = room.most_replicas(group.placed), _is_full(group, backoff, room)
         if full and backoff is not None:
-            had = max(group.placed, backoff.placed)
+            available = max(group.placed, backoff.placed)
         others = 0 if pair is None else pair.share(replicas)
         allowed = _allowed(spec, belief.option, pair, others)
         option = Option(
             belief=belief,
             index=index,
             replicas=replicas,
-            most=allowed if had is None else min(allowed, had + others),
+            most=allowed if available is None else min(allowed, available + others),
             room=room,
             backoff=None if full else backoff,
             pair=pair,
@@ -164,14 +167,17 @@ def describe_options(
 
 
 def _is_full(group: Group, backoff: Backoff | None, room: Room) -> bool:
-    """Only more of it cannot be had: what is there serves, and is worth as much as elsewhere."""
+    """Return whether only additional replicas are unavailable: the existing ones serve and keep their value."""
     if not group.ready or backoff is None or backoff.reason is not Reason.INSUFFICIENT_GPUS:
         return False
     return bool(group.short or group.pending) or not room.free_replicas
 
 
-def _slower(belief: Belief, beliefs: tuple[Belief, ...], pair: Pair | None) -> Belief:
-    """All get the same share of the requests, so that no replica may be given more than the slowest carries."""
+def _limited_by_pair(belief: Belief, beliefs: tuple[Belief, ...], pair: Pair | None) -> Belief:
+    """Limit the belief to the rate of the slower accelerator of a pair.
+
+    All replicas get the same share of the requests, so the slowest one bounds them.
+    """
     if pair is None:
         return belief
     other = next((other for other in beliefs if other.option.name == pair.accelerator), None)
@@ -179,13 +185,14 @@ def _slower(belief: Belief, beliefs: tuple[Belief, ...], pair: Pair | None) -> B
 
 
 def _replicas(spec: ServiceSpec, belief: Belief, demand_rps: float | None, fallback: int) -> int:
+    """Return the replicas that the demand needs, at least scaling.min."""
     if demand_rps is None or not belief.feasible:
         return min(max(fallback, spec.min_replicas), spec.max_replicas)
     return max(replicas_for(demand_rps, belief.rate_rps), spec.min_replicas)
 
 
 def _allowed(spec: ServiceSpec, option: AcceleratorOption, pair: Pair | None, others: int) -> int:
-    """Most by scaling.max, the accelerator's own maximum beside so many of a pair, and the budget."""
+    """Return the most replicas by scaling.max, the accelerator's own maximum plus its pair, and the budget."""
     own, money = option.max_replicas, spec.max_cost_per_hour
     if own == 0:
         return 0
