@@ -1,4 +1,4 @@
-"""What one service wants of the accelerators that it shares with others, and what each replica is worth to it."""
+"""One service's request for shared accelerators, the worth of each replica to it, and the resulting allocation."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from holdfast.domain.service import AcceleratorOption, ServiceKey
 from holdfast.domain.value import value
 
 STAYING = 1.1
-"""A replica that runs counts for this much more than one to be started: nothing moves for less."""
+"""Factor on the worth of a running replica over one to be started: no replica moves for a smaller gain."""
 
 
 @value
 class WorthStep:
-    """`replicas` further replicas of a service that are worth the same: good requests/s for each GPU."""
+    """So many further `replicas` of a service of equal worth: good requests/s per GPU."""
 
     replicas: int
     worth_per_gpu: float
@@ -22,9 +22,10 @@ class WorthStep:
 
 @value
 class MigrationProgress:
-    """Next replicas that take the places of others one by one: of `size` asked for by now `coming` do not serve yet.
+    """Target replicas that take over the slots of source replicas one by one.
 
-    `surplus` of those others stay on these nodes although no next ones will take their places.
+    Of `size` target replicas requested by now, `coming` do not serve yet. `surplus` source replicas stay on these nodes
+    although no target replicas will take over their slots.
     """
 
     size: int = 0
@@ -34,14 +35,16 @@ class MigrationProgress:
 
 @value
 class CapacityRequest:
-    """`want` replicas of one accelerator, by a service's own decision.
+    """A service requests `want` replicas of one accelerator.
 
-    `least` of them stay whatever others want. `running` ones hold accelerators; `outside` of those are on nodes that
-    take no pods now, and leave nothing to others. `short`: some have waited for longer than nodes take to come.
-    `kept`: replicas on accelerators that are being left, but for those whose places the next ones take, which are among
-    the running where it `migration`. `paired`: those that serve beside these, of which some have waited as long where
-    it `waits`. Good requests are worth having up to `demand_rps`.
-    `elsewhere`: the same on other accelerators of the service, on those where it could move as a whole.
+    `least` of them are guaranteed, whatever other services request. `running` replicas hold accelerators; `outside` of
+    these are on nodes that take no new pods, so their GPUs are of no use to other services. `short`: some replicas have
+    waited longer than nodes take to be provisioned.
+
+    `kept`: source replicas on accelerators being drained whose slots no target replicas take over. During a
+    `migration`, source replicas whose slots are taken over are among the running ones. `paired`: replicas that serve
+    next to these; `waits`: some of them have waited as long. Good requests have worth up to `demand_rps`. `elsewhere`:
+    the same request on each other accelerator to which the service could move as a whole.
     """
 
     key: ServiceKey
@@ -61,19 +64,19 @@ class CapacityRequest:
     elsewhere: tuple[CapacityRequest, ...] = ()
 
     def gpus(self, replicas: int) -> int:
-        """GPUs, of those that nodes offer to new replicas, that so many replicas hold."""
+        """Return the GPUs that so many replicas hold, without those on nodes closed to new pods."""
         return self.option.gpus_per_replica * (replicas - self.outside)
 
     def good_rps(self, replicas: int) -> float:
-        """Good requests/s that so many replicas make."""
+        """Return the good requests/s of so many replicas."""
         return min(self.rate_rps * replicas, self.demand_rps)
 
     def worth(self, nth: int) -> float:
-        """Good requests/s that the nth replica adds."""
+        """Return the good requests/s that the nth replica adds."""
         return min(self.rate_rps, max(0.0, self.demand_rps - (nth - 1) * self.rate_rps))
 
     def steps(self) -> Iterator[WorthStep]:
-        """What the replicas beyond the least are worth, most first."""
+        """Yield the worth of the replicas beyond the guaranteed ones, highest first."""
         full = 0 if self.rate_rps <= 0.0 else math.floor(min(self.demand_rps / self.rate_rps, float(self.want)) + 1e-9)
         cuts = {min(max(cut, self.least), self.want) for cut in (self.running, full, full + 1, self.want)}
         begin = self.least
@@ -86,11 +89,11 @@ class CapacityRequest:
 
 @value
 class Allocation:
-    """Replicas that a service may have of those it wants, and why not more.
+    """Replicas that a service may have of those it requested, and why not more.
 
-    With `moves_to` they are of that accelerator, and the service leaves the one that it has. While it hands over
-    the places of one that it leaves, `most` replicas of both may be there; where it `paused` nothing is given up for
-    the next ones.
+    With `moves_to` the replicas are of that accelerator, and the service leaves its present one (`leaves`). During a
+    migration, at most `most` source and target replicas may exist together. While the migration is `paused`, no source
+    replica is removed.
     """
 
     replicas: int

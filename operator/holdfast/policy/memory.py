@@ -1,4 +1,4 @@
-"""Everything that is carried from tick to tick; it can be lost at any time, at the price of holding for a while."""
+"""All state between ticks; it may be lost at any time, which only makes the policy hold sizes for a while."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from holdfast.policy.unchanged import Last
 
 @value
 class Learned:
-    """What looking at a service has taught; every part belongs to the module of its type.
+    """What was learned about a service by observation; every part belongs to the module of its type.
 
-    `lead_seconds` is the lead time that the rest was learned for.
+    `lead_seconds` is the lead time that the other parts were learned for.
     """
 
     lead_seconds: float = 0.0
@@ -58,11 +58,11 @@ class Learned:
 
 @value
 class ServiceMemory:
-    """What was learned of one service and what was decided last; `last` is None before the first decision.
+    """What was learned about one service and decided last; `last` is None before the first decision.
 
-    `limited`: the last size was not made by the forecast, so that what became of requests says nothing about headroom.
-    `short`: it was less than the forecast asked for, so that misses say nothing about it. `request` is what was asked
-    of the fleet, `allocation` what it left where that is less.
+    `limited`: the forecast did not determine the last size, so that verdicts say nothing about headroom. `short`: the
+    size was less than the forecast needs, so that misses say nothing about headroom. `request` was sent to the fleet
+    allocation; `allocation` is its answer where that is less.
     """
 
     last: Last | None = None
@@ -78,23 +78,24 @@ class ServiceMemory:
 
     @property
     def spec(self) -> ServiceSpec | None:
-        """The spec that was decided by last."""
+        """The spec of the last decision."""
         return None if self.last is None else self.last.facts.spec
 
     @property
     def decided_at(self) -> float | None:
+        """Time of the last decision, in seconds since the epoch."""
         return None if self.last is None else self.last.at
 
 
 Selector = tuple[str, tuple[tuple[str, str], ...], tuple[tuple[str, str, str, str], ...]]
-"""Resource, node labels and tolerations: what an accelerator is to the scheduler, whatever services call it."""
+"""Resource, node labels and tolerations: an accelerator as the scheduler sees it, independent of its name."""
 
 
 @value
 class Shortage:
-    """Accelerators that proved short: shared out until `until` (seconds), then asked for again to see if nodes come.
+    """Accelerators that proved short: the fleet allocates them until `until` (seconds).
 
-    `delay_seconds` doubles from one time to the next.
+    After that they are requested again, to check whether nodes can be provisioned. `delay_seconds` doubles each time.
     """
 
     of: Selector
@@ -104,13 +105,16 @@ class Shortage:
 
 @value
 class Promise:
-    """Others are giving up GPUs of an accelerator for a service, since `since` (seconds)."""
+    """Other services are giving up GPUs of an accelerator for a service, since `since` (seconds)."""
 
     accelerator: str
     since: float
 
     def holds(self, accelerator: str, now: float, settings: PolicySettings) -> bool:
-        """Whether to wait for them still; who does not give up its GPUs in time may never do so."""
+        """Return whether to keep waiting for these GPUs.
+
+        A service that does not give up its GPUs in time may never do so.
+        """
         return accelerator == self.accelerator and 0.0 <= now - self.since < settings.yielding_seconds
 
 
@@ -129,19 +133,19 @@ class FleetContext:
 
 @value
 class Fleet:
-    """What is remembered of all services together."""
+    """State of all services together."""
 
     shortages: tuple[Shortage, ...] = ()
     promises: Mapping[ServiceKey, Promise] = field(default_factory=dict)
 
     def is_idle(self, requests: Mapping[ServiceKey, CapacityRequest]) -> bool:
-        """Nobody competes, and nobody did."""
+        """Return whether no service competes for capacity, and none did."""
         return not self.shortages and not any(c.short or c.waits or c.migration for c in requests.values())
 
 
 @value
 class Memory:
-    """What is remembered of each service, and of all together; what is gone is forgotten."""
+    """State of each service, and of all together; the state of deleted services is dropped."""
 
     services: Mapping[ServiceKey, ServiceMemory] = field(default_factory=dict)
     fleet: Fleet = field(default_factory=Fleet)

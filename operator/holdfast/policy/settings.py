@@ -1,4 +1,4 @@
-"""What an operator of Holdfast may set about decisions."""
+"""Settings of the policy, for the operator of Holdfast."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ class PolicySettings:
     """Times in seconds; the defaults suit clouds whose node pools grow in minutes.
 
     `provisioning_seconds`: how long a pod may stay unschedulable before its accelerator counts as unavailable.
-    `failing_seconds`, `starting_seconds`: how long an accelerator may have only failing, only starting replicas.
-    `retry_seconds`: after how long an unavailable accelerator is tried again; doubles up to `longest_retry_seconds`.
-    `cold_start_seconds`: assumed until a cold start was seen. `drain_seconds`: how long a replica takes to leave.
-    `idle_seconds`: after how long without a request no replica runs, until the pauses of the traffic are known.
+    `failing_seconds`, `starting_seconds`: how long an accelerator may have only failing, or only starting, replicas.
+    `retry_seconds`: first backoff of an unavailable accelerator; it doubles up to `longest_retry_seconds`.
+    `cold_start_seconds`: assumed until a cold start was observed. `drain_seconds`: how long a replica takes to drain.
+    `idle_seconds`: idle time before scale-to-zero, until the usual pauses of the traffic are known.
     """
 
     provisioning_seconds: float = 300.0
@@ -27,5 +27,5 @@ class PolicySettings:
 
     @property
     def yielding_seconds(self) -> float:
-        """How long others may take to give up accelerators: at most they start elsewhere first, and drain then."""
+        """How long services may take to free accelerators: start replicas elsewhere first, then drain."""
         return self.provisioning_seconds + self.cold_start_seconds + self.drain_seconds

@@ -1,6 +1,6 @@
-"""Services about which nothing new is known: their last decision still holds, and costs nothing.
+"""Skip services without new facts: their last decision still holds, and costs nothing.
 
-Engines are scraped more rarely than decisions are made, and most services are quiet: most looks show nothing new.
+Engines are scraped less often than decisions are made, and most services are quiet: most ticks have no new facts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.domain.snapshot import ServiceSnapshot, Timing
 
 
 class Facts(NamedTuple):
-    """Everything about one service but the time, whatever order it came in."""
+    """All inputs about one service except the time, independent of the order of arrival."""
 
     spec: ServiceSpec
     state: SignalState
@@ -37,7 +37,7 @@ class Facts(NamedTuple):
 
 
 class Last(NamedTuple):
-    """A decision, the facts it was made on, when, and until when no floor of a schedule begins or ends."""
+    """A decision, its facts, its time, and until when no scheduled minimum begins or ends."""
 
     decision: Decision
     facts: Facts
@@ -53,7 +53,7 @@ _by_reason = attrgetter("reason", "message")
 
 
 def facts(service: ServiceSnapshot) -> Facts:
-    """Return what a decision about the service depends on."""
+    """Return the inputs that a decision about the service depends on."""
     traffic = service.traffic
     return Facts(
         service.spec,
@@ -76,10 +76,10 @@ def _in_order(items: tuple[_Item, ...], key: Callable[[_Item], Any]) -> tuple[_I
 
 
 def still_holds(last: Last | None, known: Facts, now: float, timing: Timing) -> bool:
-    """The last decision held everything, on the same facts, and is younger than a scrape interval.
+    """Return whether the last decision held everything, on the same facts, less than a scrape interval ago.
 
-    What only time can change (a hold time that ends, a replica that has waited too long) so comes up to one scrape
-    later; a new scrape, another pod, an edited spec or the hour of a schedule is decided on at once.
+    Changes that only need time (the end of a hold time, a replica that waited too long) are thus delayed by up to one
+    scrape interval. A new scrape, another pod, an edited spec or the time of a schedule is decided on at once.
     """
     return (
         last is not None

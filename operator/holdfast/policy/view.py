@@ -1,4 +1,4 @@
-"""One service as the last steps of a decision see it."""
+"""One service as the last steps of a decision see it: estimates, health and options in one value."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from holdfast.policy.placement.choice import Choice
 from holdfast.policy.placement.options import Option
 
 LEAST_HELD_SECONDS = 15.0
-"""A rate is not read from requests that came within less."""
+"""Shortest time over which the rate of held requests is computed."""
 
 NO_ACTIVATOR = "scaling.min is 0, but nothing would hold requests: start the operator with --activator-image"
 
 
 class Least(NamedTuple):
-    """Fewest replicas, and what asks for them."""
+    """Fewest replicas, and why."""
 
     replicas: int
     reason: Reason
@@ -47,14 +47,17 @@ def _declared(field: str, replicas: int) -> Least:
 
 @value
 class View:
-    """What is known and believed of one service at `now`, before a size is decided.
+    """Facts and estimates about one service at `now`, before its size is decided.
 
-    `group` are the replicas of the accelerator that was chosen and of its pair, `others` those of any other, listed or
-    no longer listed; `starting`: capacity is on its way. `forecast` is None where no load was ever seen.
-    `backlog_requests` wait longer than they should; `demand_rps` is what sizes are made for now, `peaks` what they were
-    made for before. `scheduled` are those of the schedules. `allocation` is what the fleet leaves of the chosen
-    accelerator, None as long as there is enough. `slumber` says whether the service rests; where it may, the last
-    replica stays until no request came for `idle_seconds`. `edited`: the spec is another one than at the last look.
+    `group` are the replicas of the chosen accelerator and its pair. `others` are those of every other accelerator,
+    listed in the spec or not. `starting`: capacity is on its way. `forecast` is None where no load was ever observed.
+
+    `backlog_requests` have waited for too long. `demand_rps` is the rate to size for now, and `peaks` are the recent
+    ones. `scheduled` are the minimums of the schedules. `allocation` is the fleet's share of the chosen accelerator,
+    None while there is enough for all services.
+
+    `slumber` says whether the service is scaled to zero. Where it may be, the last replica stays until no request came
+    for `idle_seconds`. `edited`: the spec differs from that of the last tick.
     """
 
     service: ServiceSnapshot
@@ -91,6 +94,7 @@ class View:
 
     @property
     def switching(self) -> bool:
+        """Whether replicas run on other accelerators than the chosen one and its pair."""
         return any(group.size > 0 for group in self.others)
 
     @property
@@ -100,39 +104,40 @@ class View:
 
     @property
     def ready(self) -> int:
+        """Ready replicas on all accelerators."""
         return sum(len(group.ready) for group in self.groups)
 
     @property
     def held_by_people(self) -> bool:
-        """The size is pinned, or only recommended."""
+        """Whether the size is pinned, or only recommended."""
         return self.spec.pinned_replicas is not None or self.spec.recommend_only
 
     @property
     def least(self) -> Least:
-        """The bound from below: scaling.min, or scaling.minOnDemand or a schedule's floor that is higher."""
+        """The lower bound: scaling.min, or a higher scaling.minOnDemand or scheduled minimum."""
         spec, floor = self.spec, self.scheduled.now
-        least, regular = spec.min_replicas, spec.min_on_demand
-        if floor is not None and floor.replicas > max(least, regular):
+        least, on_demand = spec.min_replicas, spec.min_on_demand
+        if floor is not None and floor.replicas > max(least, on_demand):
             return Least(floor.replicas, Reason.SCHEDULED_FLOOR, floor.sentence)
-        if not self.asleep and regular > max(1, least):
-            return _declared("scaling.minOnDemand", regular)
+        if not self.asleep and on_demand > max(1, least):
+            return _declared("scaling.minOnDemand", on_demand)
         if least == 0 and not self.asleep:
-            return self._last_one
+            return self._least_near_zero
         return _declared("scaling.min", least)
 
     @property
     def asleep(self) -> bool:
-        """No replica is wanted: no request came for long enough, and the next one is held."""
+        """Whether no replica is wanted: no request came for long enough, and the activator holds the next one."""
         return self.slumber is Slumber.ASLEEP
 
     @property
     def at_zero(self) -> bool:
-        """No replica runs, and none should."""
+        """Whether no replica runs, and none should."""
         return not self.size and (self.asleep or self.left_at_zero)
 
     @property
     def left_at_zero(self) -> bool:
-        """No replica runs, and people hold the size: whoever waited for one would wait in vain."""
+        """Whether no replica runs because the size is set by people: a held request would never be served."""
         spec = self.spec
         recommended = spec.recommend_only and spec.pinned_replicas is None and any(g.exists for g in self.groups)
         return not self.size and (spec.pinned_replicas == 0 or recommended)
@@ -140,21 +145,21 @@ class View:
     @property
     def held(self) -> int:
         """Requests that wait for the first replica."""
-        told = self.service.activator
-        return told.waiting if told is not None and told.answers and not self.ready else 0
+        activator = self.service.activator
+        return activator.waiting if activator is not None and activator.answers and not self.ready else 0
 
     @property
     def waking(self) -> int:
-        """Replicas that carry the requests held as fast as they came, as far as a few seconds tell."""
-        told, rate_rps = self.service.activator, self.belief.rate_rps
-        if told is None or not self.held or not rate_rps > 0.0:
+        """Replicas that carry the held requests at the rate they arrived, as far as a few seconds show it."""
+        activator, rate_rps = self.service.activator, self.belief.rate_rps
+        if activator is None or not self.held or not rate_rps > 0.0:
             return 0
-        came_within = max(told.oldest_seconds, self.spec.slo.ttft_seconds, LEAST_HELD_SECONDS)
-        return replicas_for(told.waiting / came_within, rate_rps)
+        came_within = max(activator.oldest_seconds, self.spec.slo.ttft_seconds, LEAST_HELD_SECONDS)
+        return replicas_for(activator.waiting / came_within, rate_rps)
 
     @property
-    def _last_one(self) -> Least:
-        """Why a service that may rest does not."""
+    def _least_near_zero(self) -> Least:
+        """The lower bound, with the reason why a service that may scale to zero does not."""
         if self.service.activator is None:
             return Least(1, Reason.ACTIVATOR_SILENT, NO_ACTIVATOR)
         if self.learned.idle.silent(self.now):
@@ -166,98 +171,106 @@ class View:
 
     @property
     def schedule_rules(self) -> bool:
-        """A schedule keeps more replicas than the demand asks for."""
+        """Whether a schedule requires more replicas than the demand."""
         least = self.least
         scheduled = least.reason is Reason.SCHEDULED_FLOOR
         return scheduled and replicas_for(self.demand_rps or 0.0, self.belief.rate_rps) < least.replicas
 
     @property
     def ailing_to_let_go(self) -> int:
-        """Ailing replicas that can go at once: that takes no capacity, and no more requests than are lost already.
+        """Ailing replicas that can be removed at once, without a loss of capacity or of further requests.
 
-        Not while people hold the size, metrics are in doubt, or something starts that Kubernetes would remove instead.
-        Where no more can be had, one goes below the minimum: it is none of those that serve, and its successor is next.
-        What a lagging one answers late would make others late that have no room for it.
+        None is removed while people set the size, metrics are doubtful, or something starts: Kubernetes would remove
+        that instead. Where no more replicas are available, one is removed below the minimum, and its successor follows.
+
+        A straggler stays while other replicas have no room for its load: they would answer late as well.
         """
-        if not self.group.ailing or (self.learned.straggler.sure and not self._without_laggard):
+        if not self.group.ailing or (self.learned.straggler.sure and not self._can_spare_straggler):
             return 0
         moving = self.starting or any(group.rolling_out or not group.observed for group in self.groups)
         if moving or self.held_by_people or not self.seen.fresh:
             return 0
-        least = max(1, self.least.replicas - (not self._room))
+        least = max(1, self.least.replicas - (not self._has_room))
         return max(0, min(len(self.group.ailing), self.group.baseline - len(self._before_ailing) - least))
 
     @property
     def leaving(self) -> Counter[str]:
-        """Replicas that go at once, by accelerator: ailing ones, and those that Kubernetes removes before them."""
-        gone = self.group.ailing[: self.ailing_to_let_go]
-        return Counter([replica.accelerator for replica in (*gone, *(self._before_ailing if gone else ()))])
+        """Replicas removed at once, by accelerator: ailing ones, and those that Kubernetes removes before them."""
+        removed = self.group.ailing[: self.ailing_to_let_go]
+        return Counter([replica.accelerator for replica in (*removed, *(self._before_ailing if removed else ()))])
 
     @property
     def _before_ailing(self) -> tuple[Replica, ...]:
-        """Replicas without a node beside ailing ones: Kubernetes removes them first, whatever they are worth."""
+        """Replicas without a node on accelerators with ailing ones.
+
+        Kubernetes removes unscheduled pods first, whatever the replicas are worth.
+        """
         ailing_on = {replica.accelerator for replica in self.group.ailing}
         return tuple([replica for replica in self.group.short if replica.accelerator in ailing_on])
 
     @property
-    def _room(self) -> bool:
-        """More replicas can be had beside ailing ones."""
+    def _has_room(self) -> bool:
+        """Whether more replicas are available in addition to the ailing ones."""
         return self.group.baseline < self.chosen.most and not self._before_ailing and self.allocation is None
 
     @property
-    def _without_laggard(self) -> bool:
-        """The others carry the load, or no more replicas can be had beside a lagging one."""
-        return not self._room or len(self.group.ready) >= max(self.chosen.replicas, self.least.replicas)
+    def _can_spare_straggler(self) -> bool:
+        """Whether other replicas carry the load, or none can be added next to a straggler."""
+        return not self._has_room or len(self.group.ready) >= max(self.chosen.replicas, self.least.replicas)
 
     @property
     def paired(self) -> tuple[str, ...]:
-        """The accelerator that serves by choice beside the chosen one, if there is one."""
+        """The accelerator of the pair that serves next to the chosen one, if there is one."""
         return () if self.chosen.pair is None else (self.chosen.pair.accelerator,)
 
     @property
     def migration_paused(self) -> bool:
-        """Whether nothing is given up for the next ones, since others would get it."""
+        """Whether the migration is paused: other services would take GPUs that it frees."""
         return self.allocation is not None and self.allocation.paused
 
     @property
     def own(self) -> Group:
-        """All replicas of the chosen accelerator alone."""
+        """All replicas of the chosen accelerator, without its pair."""
         return self.part(self.chosen.name)
 
     @property
     def lacking(self) -> int:
-        """Replicas of a pair's other accelerator without a node: the chosen one stands in for those the load needs."""
+        """Replicas of the pair's accelerator that have no node and that the load needs.
+
+        The chosen accelerator substitutes for them.
+        """
         if self.chosen.pair is None:
             return 0
-        asked = self.chosen.replicas
+        needed = self.chosen.replicas
         if self.demand_rps is not None:
-            asked = min(asked, max(1, replicas_for(self.demand_rps, self.belief.rate_rps)))
-        return max(0, len(self.group.short) - len(self.own.short) - (self.chosen.replicas - asked))
+            needed = min(needed, max(1, replicas_for(self.demand_rps, self.belief.rate_rps)))
+        return max(0, len(self.group.short) - len(self.own.short) - (self.chosen.replicas - needed))
 
     @property
     def spare(self) -> int:
-        """Replicas to run in place of ailing ones that stay for now, of failing ones, and of those a pair lacks."""
+        """Replicas to run in place of retained ailing ones, of failing ones, and of the pair's missing ones."""
         group = self.group
         return group.in_place_of_failing + len(group.ailing) - self.ailing_to_let_go + self.lacking
 
     def part(self, accelerator: str) -> Group:
-        """All replicas of one accelerator, whether they serve by choice or are being left."""
+        """Return all replicas of one accelerator, whether they are wanted or being drained."""
         if self.chosen.pair is not None:
             return self.group_of(accelerator)
         return group_on((self.group, *self.others), accelerator)
 
     def option(self, accelerator: str) -> Option | None:
-        """What is considered of an accelerator, None where it is no longer listed."""
+        """Return the option for an accelerator; None where it is no longer listed."""
         return next((option for option in self.considered if option.name == accelerator), None)
 
     def in_backoff(self, accelerator: str) -> bool:
-        """Whether it could not be had a short while ago, or was left to others."""
+        """Return whether an accelerator was recently unavailable, or given up for other services."""
         return self.learned.backoffs.active(accelerator, self.now) is not None
 
     def group_of(self, accelerator: str) -> Group:
+        """Return the replicas of one accelerator, from all groups."""
         return group_on(self.groups, accelerator)
 
     def is_forbidden(self, group: Group) -> bool:
-        """Whether the spec or the objectives rule its accelerator out: it will not be asked for again."""
+        """Return whether the spec or the objectives rule an accelerator out: it is not requested again."""
         option = self.option(group.accelerator)
         return option is None or option.forbidden or not option.belief.feasible

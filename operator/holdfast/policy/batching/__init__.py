@@ -1,1 +1,1 @@
-"""Other batching limits for engines without the fast loop, tried on one replica first."""
+"""Change batching limits of engines without the fast loop, with a canary replica first."""

@@ -1,7 +1,7 @@
-"""Whether engines work with the limits that were written for them: judged by what they show, never by what was sent.
+"""Check whether engines work with the limits written for them, judged by what the engines report.
 
-A condition must not move with a scrape that fails, a rollout or a change on its way. So an engine is only named after
-it has lacked its limits for longer than writing, reading and scraping take together.
+The condition must not change because of a failed scrape, a rollout or a change in progress. So an engine is only named
+after its limits were missing for longer than writing, reading and scraping take together.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.value import value
 
 APPLY_SECONDS = 30.0
-"""What an engine may take to apply limits; scraping comes on top."""
+"""Time an engine may take to apply limits; the scrape interval is added to it."""
 
 _MOST_NAMES = 3
 _SIGHTED = frozenset({SignalState.FRESH, SignalState.PARTIAL, SignalState.FOREIGN, SignalState.DUPLICATE})
 
 
 def can_see(traffic: Traffic) -> bool:
-    """Whether what is missing of an engine says something about it; if not, nothing is held against anybody."""
+    """Return whether metrics are complete enough for an engine's missing report to count against it."""
     return traffic.state in _SIGHTED
 
 
 @value
 class Watched:
-    """One ready engine: the version it should work with, what it showed last, and since when that is not it."""
+    """A ready engine: the version it should work with, its last report, and since when the two differ."""
 
     wanted: int
     state: EngineState | None = None
@@ -39,16 +39,16 @@ class Watched:
 
     @property
     def at_work(self) -> bool:
+        """Whether the plugin is active with the wanted version."""
         state = self.state
         return state is not None and state.mode is PluginMode.ACTIVE and state.limits_version == self.wanted
 
 
 @value
 class Applied:
-    """What is known of the fast loop of one service; `condition` is None where no engine has the plugin.
+    """State of the fast loop of one service; `condition` is None where no engine has the plugin.
 
-    `live` is what engines show at this moment, None where none has shown anything. The bounds are the tightest in
-    force.
+    `live` is what engines report now, None where none has reported. The bounds are the tightest ones in force.
     """
 
     condition: ConditionValue | None = None
@@ -61,17 +61,18 @@ NOTHING_APPLIED = Applied()
 
 
 def watch(
-    before: Mapping[str, Watched], wanted: Mapping[str, int], seen: Iterable[EngineState], now: float
+    before: Mapping[str, Watched], wanted: Mapping[str, int], reports: Iterable[EngineState], now: float
 ) -> dict[str, Watched]:
-    """Return what is known of the engines in `wanted` (pods that are ready, with their version) after another look.
+    """Return the updated state of the engines in `wanted` (ready pods, with the version of their limits).
 
-    An engine that one scrape misses is believed to be as it was.
+    An engine that one scrape misses keeps its last report.
     """
-    shown = {state.pod: state for state in seen}
-    return {pod: _looked(before.get(pod), version, shown.get(pod), now) for pod, version in wanted.items()}
+    reported = {state.pod: state for state in reports}
+    return {pod: _observed(before.get(pod), version, reported.get(pod), now) for pod, version in wanted.items()}
 
 
-def _looked(before: Watched | None, wanted: int, state: EngineState | None, now: float) -> Watched:
+def _observed(before: Watched | None, wanted: int, state: EngineState | None, now: float) -> Watched:
+    """Return the updated state of one engine."""
     found = Watched(wanted, state or (before.state if before else None))
     if found.at_work:
         return found
@@ -80,49 +81,51 @@ def _looked(before: Watched | None, wanted: int, state: EngineState | None, now:
 
 
 def applied(watched: Mapping[str, Watched], before: Applied, scrape_seconds: float, now: float) -> Applied:
-    """Return what to tell of a service whose ready engines with the plugin are `watched`, after `before` was told."""
+    """Return the state to report for a service whose ready engines with the plugin are `watched`."""
     patience = _patience_seconds(scrape_seconds)
     overdue = {
         pod: engine
         for pod, engine in sorted(watched.items())
         if engine.lacking_since is not None and now - engine.lacking_since > patience
     }
-    shown = [engine for pod, engine in watched.items() if engine.state is not None or pod in overdue]
-    at_work = [engine.state for engine in shown if engine.state is not None and engine.at_work]
+    reporting = [engine for pod, engine in watched.items() if engine.state is not None or pod in overdue]
+    at_work = [engine.state for engine in reporting if engine.state is not None and engine.at_work]
     return Applied(
         condition=_condition(overdue, bool(at_work), before.condition),
-        live=len(at_work) == len(shown) if shown else None,
+        live=len(at_work) == len(reporting) if reporting else None,
         active_sequences=_least(state.active_sequences for state in at_work),
         tokens_per_step=_least(state.tokens_per_step for state in at_work),
     )
 
 
 def stands_until(watched: Iterable[Watched], scrape_seconds: float, now: float) -> float:
-    """Return until when time alone changes nothing of what `applied` told now: no engine becomes overdue."""
+    """Return until when time alone does not change the result of `applied`: no engine becomes overdue."""
     patience = _patience_seconds(scrape_seconds)
     lacking = (engine.lacking_since for engine in watched if engine.lacking_since is not None)
     return min((since + patience for since in lacking if now - since <= patience), default=math.inf)
 
 
 def _patience_seconds(scrape_seconds: float) -> float:
+    """Return how long an engine's limits may be missing before it is overdue."""
     return APPLY_SECONDS + 2.0 * scrape_seconds
 
 
 def unseen(before: Applied) -> Applied:
-    """Return what to tell while nothing can be seen: what was found before, and that nobody knows whether it lasts."""
+    """Return the state to report without metrics: the last condition, with `live` unknown."""
     return replace(before, condition=before.condition or _condition({}, False, None), live=None)
 
 
 def _condition(overdue: Mapping[str, Watched], any_at_work: bool, before: ConditionValue | None) -> ConditionValue:
     if overdue:
-        return _lacking(overdue)
+        return _overdue_condition(overdue)
     kind = ConditionType.FAST_LOOP_ACTIVE
     if any_at_work or (before is not None and before.status):
         return ConditionValue(kind, True, Reason.LIMITS_APPLIED, "engines work with the limits last written")
     return ConditionValue(kind, None, Reason.LIMITS_PENDING, "no engine has shown yet that it works with its limits")
 
 
-def _lacking(overdue: Mapping[str, Watched]) -> ConditionValue:
+def _overdue_condition(overdue: Mapping[str, Watched]) -> ConditionValue:
+    """Return the condition that names the overdue engines."""
     off = [pod for pod, engine in overdue.items() if engine.state is not None and engine.state.mode is PluginMode.OFF]
     silent = [pod for pod, engine in overdue.items() if engine.state is None]
     late = [pod for pod in overdue if pod not in off and pod not in silent]
@@ -142,4 +145,5 @@ def _some(pods: list[str]) -> str:
 
 
 def _least(values: Iterable[float | None]) -> float | None:
+    """Return the least known value; None without any."""
     return min((value for value in values if value is not None), default=None)

@@ -1,8 +1,10 @@
-"""One replica with new limits beside the others: a sequential test of which misses more often.
+"""Canary test: one replica with new limits next to replicas with the old ones; which side misses more often?
 
-Both sides get their share of the same requests in the same time, so whatever else is wrong with the load is wrong for
-both. Under "equally often", each missed request is the canary's with probability p = its share of those judged; under
-"WORSE times as often" with WORSE p / (1 + (WORSE - 1) p). The sum of log likelihood ratios decides (Wald 1945).
+Both sides serve their share of the same requests at the same time. So any other problem of the load affects both. Under
+"equally often", a missed request is the canary's with probability p, its share of the judged requests. Under "WORSE
+times as often" the probability is WORSE p / (1 + (WORSE - 1) p). The sum of log likelihood ratios decides.
+
+Source: sequential probability ratio test (Wald 1945); docs/designs/0002-batching.md.
 """
 
 from __future__ import annotations
@@ -13,23 +15,23 @@ import math
 from holdfast.domain.value import value
 
 WORSE = 2.0
-"""How many times as often a canary must miss to be sent back."""
+"""Factor on the miss rate at which the canary is to be rejected."""
 
 DECIDED = math.log(19.0)
-"""Log likelihood ratio at which one in twenty verdicts is wrong, either way."""
+"""Log likelihood ratio at which one in twenty verdicts is wrong, in either direction."""
 
 MOST_PER_LOOK = 1.0
-"""Misses come in bursts: no single look decides."""
+"""Bound of the evidence from one tick: misses come in bursts, so no single tick may decide."""
 
 LEAST_JUDGED = 200.0
-"""Requests of the canary after which, with as few misses as the others, the time may decide."""
+"""Requests of the canary after which the time limit may decide, if it missed as few as the other replicas."""
 
 LEAST_SECONDS, MOST_SECONDS = 300.0, 1500.0
-"""The canary's first minutes warm caches up and decide nothing; how long it may take in all."""
+"""Warm-up time of the canary's caches, in which it is not accepted; and the time limit of a trial."""
 
 
 class Outcome(enum.Enum):
-    """What a trial says so far."""
+    """Verdict of a trial so far."""
 
     OPEN = "open"
     KEEP = "keep"
@@ -38,28 +40,30 @@ class Outcome(enum.Enum):
 
 @value
 class Side:
-    """Requests of some replicas over an interval: how many were judged, how many of them missed an objective."""
+    """Requests of some replicas over an interval: the number judged, and how many of them missed an objective."""
 
     judged: float = 0.0
     bad: float = 0.0
 
     @property
     def usable(self) -> bool:
+        """Whether the numbers are possible."""
         return math.isfinite(self.judged) and 0.0 <= self.bad <= self.judged
 
     def plus(self, other: Side) -> Side:
+        """Return the sum of both sides."""
         return Side(self.judged + other.judged, self.bad + other.bad)
 
 
 @value
 class Evidence:
-    """The sum of log likelihood ratios, and the requests of the canary behind it."""
+    """Sum of log likelihood ratios, and the canary's requests behind it."""
 
     log_ratio: float = 0.0
     judged: float = 0.0
 
     def weighed(self, canary: Side, rest: Side) -> Evidence:
-        """With what was seen since the last look; sides that make no sense or are empty say nothing."""
+        """Return the evidence with the requests since the last tick added; impossible or empty sides add nothing."""
         if not (canary.usable and rest.usable and canary.judged > 0.0 and rest.judged > 0.0):
             return self
         share = canary.judged / (canary.judged + rest.judged)
@@ -69,10 +73,11 @@ class Evidence:
         return Evidence(self.log_ratio + step, self.judged + canary.judged)
 
     def outcome(self, seconds: float) -> Outcome:
-        """The verdict after that many seconds of the canary's service.
+        """Return the verdict after so many seconds of the canary's service.
 
-        Where hardly anything is missed on either side, the time ends the trial: a canary that served enough did no
-        harm, one that served too little was not tried.
+        Where hardly any request is missed on either side, the time limit ends the trial. A canary that served enough
+        requests is then accepted, because it did no harm. A canary that served too few is rejected, because it was not
+        tested.
         """
         if self.log_ratio >= DECIDED:
             return Outcome.RETURN

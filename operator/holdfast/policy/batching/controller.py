@@ -1,8 +1,10 @@
-"""Other batching limits for engines without the fast loop: one replica first, then the rest, or back.
+"""Change batching limits of engines without the fast loop: canary replica first, then all replicas or a rollback.
 
-vLLM reads its limits when it starts, so that a change costs every replica a start. It is made only where it pays: the
-length mix is known and steady, fewer replicas would carry the load, and the error budget can bear a mistake. Engines
-with the fast loop find their limits themselves and are told none (docs/designs/0002-batching.md).
+vLLM reads its limits at start, so that a change restarts every replica. A change must be worth that: the length mix is
+known and steady, fewer replicas would carry the load, and the error budget can absorb a mistake. Engines with the fast
+loop tune their own limits and get none from here.
+
+Source: docs/designs/0002-batching.md.
 """
 
 from __future__ import annotations
@@ -18,37 +20,37 @@ from holdfast.policy.batching.canary_test import Evidence, Outcome, Side
 from holdfast.policy.estimate.demand import replicas_for
 
 HYSTERESIS = 1.05
-"""How many times as much other limits must carry."""
+"""Factor on the rate that other limits must reach."""
 
 PATIENCE_SECONDS = 600.0
 """How long the same limits must have been the better ones."""
 
 HORIZON_SECONDS = 3600.0
-"""How long limits are expected to stay the best, and are left alone at least."""
+"""How long limits are expected to stay the best; they are not changed again for that time."""
 
 WORTH = 2.0
-"""How many times the capacity that replicas lose while they restart must be gained within the horizon."""
+"""The gain within the horizon, relative to the capacity lost to restarts, that a change must reach."""
 
 LEAST_BUDGET = 0.5
-"""Share of the error budget that must be left."""
+"""Share of the error budget that must remain."""
 
 LONGEST_START_SECONDS = 3600.0
-"""How long a replica on trial may take to serve."""
+"""How long the canary replica may take to become ready."""
 
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 6 * 3600.0, 7 * 24 * 3600.0
-"""After how long limits that were sent back may be tried again; doubles each time."""
+"""Backoff before rejected limits may be tried again, and its upper bound; it doubles each time."""
 
 
 @value
 class Wanted:
-    """Limits and what a replica would carry within them, requests/s."""
+    """Limits, and the rate a replica would carry with them in requests/s."""
 
     limits: BatchingLimits
     rate_rps: float
 
 
 class Question(NamedTuple):
-    """What the best limits depend on; the answer holds as long as all of it is the same."""
+    """Inputs of a search for the best limits; its result is reused while they stay the same."""
 
     spec: ServiceSpec
     option: AcceleratorOption
@@ -59,7 +61,7 @@ class Question(NamedTuple):
 
 @value
 class Considered:
-    """The best limits, and the question they are the answer to."""
+    """The best limits, and the inputs they were found for."""
 
     question: Question
     wanted: Wanted
@@ -67,11 +69,11 @@ class Considered:
 
 @value
 class Situation:
-    """What the controller looks at: one accelerator's replicas, all of them a service has.
+    """Inputs of the controller: one accelerator with all replicas of a service.
 
-    `limits` are those that its Deployment has, `before` what they replace while they are on trial. `settled`: metrics
-    are fresh, nothing starts, drains, fails, or moves, and the lengths are known. `surge`: one more replica finds a
-    place. `canary` and `rest` are what both sides did in the time since the last look, empty where nobody knows.
+    `limits` are those in its Deployment; during a trial, `before` are the limits they replace. `settled`: metrics are
+    fresh, no replica starts, drains, fails or moves, and the lengths are known. `surge`: there is room for one more
+    replica. `canary` and `rest` are the requests of both sides since the last tick, empty where unknown.
     """
 
     now: float
@@ -84,7 +86,7 @@ class Situation:
     free: bool
     """Whether limits may be chosen: not Fixed, not Recommend, no fast loop."""
     calm: bool
-    """Whether the objective is kept and nothing burns, with enough of the budget left."""
+    """Whether the objective is met, no alert fires, and enough of the error budget remains."""
     demand_rps: float | None
     rate_rps: float
     cold_start_seconds: float
@@ -97,9 +99,9 @@ class Situation:
 
 @value
 class Trial:
-    """Limits on one replica: what they replace, since when it serves, and what speaks for them.
+    """Limits under test on a canary replica: the limits before, since when it serves, and the evidence.
 
-    `applied`: the Deployment has shown them.
+    `applied`: the Deployment has shown the limits under test.
     """
 
     accelerator: str
@@ -113,7 +115,7 @@ class Trial:
 
 @value
 class Returned:
-    """Limits that were sent back, and until when they are not tried again."""
+    """Rejected limits, and until when they are in backoff."""
 
     accelerator: str
     limits: BatchingLimits
@@ -123,10 +125,10 @@ class Returned:
 
 @value
 class Batching:
-    """What is carried from tick to tick.
+    """State between ticks.
 
-    `better` are limits that would carry more, and since when they would; `ending` are those that a trial ended with,
-    until the Deployment shows them.
+    `better` are limits that would carry more, and since when. `ending` are the final limits of a trial, until the
+    Deployment shows them.
     """
 
     trial: Trial | None = None
@@ -139,7 +141,7 @@ class Batching:
 
 @value
 class NextLimits:
-    """What follows: limits for the Deployment, on trial while `before` says what they replace, and what to tell."""
+    """Limits for the Deployment, and a message; during a trial `before` are the limits they replace."""
 
     limits: BatchingLimits
     before: BatchingLimits | None = None
@@ -147,114 +149,137 @@ class NextLimits:
     message: str = ""
 
 
-def step(memory: Batching, seen: Situation) -> tuple[Batching, NextLimits]:
-    """Go on with a trial, begin one, or leave everything as it is."""
-    if memory.ending is not None and memory.ending[0] == seen.accelerator:
-        if (seen.limits, seen.before) != (memory.ending[1], None):
+def step(memory: Batching, situation: Situation) -> tuple[Batching, NextLimits]:
+    """Continue a trial, begin one, or change nothing."""
+    if memory.ending is not None and memory.ending[0] == situation.accelerator:
+        if (situation.limits, situation.before) != (memory.ending[1], None):
             return memory, NextLimits(memory.ending[1])
         memory = replace(memory, ending=None)
-    trial = memory.trial if memory.trial and memory.trial.accelerator == seen.accelerator else None
-    if seen.before is not None and (trial is None or trial.after != seen.limits):
-        # A trial that nobody remembers: the Deployment does, and its time begins anew.
-        trial = Trial(seen.accelerator, seen.before, seen.limits, seen.now)
+    trial = memory.trial if memory.trial and memory.trial.accelerator == situation.accelerator else None
+    if situation.before is not None and (trial is None or trial.after != situation.limits):
+        # After a restart only the Deployment records the trial: its time starts again.
+        trial = Trial(situation.accelerator, situation.before, situation.limits, situation.now)
     if trial is not None:
-        return _go_on(replace(memory, trial=trial), trial, seen)
-    if not seen.free:
-        return _without(memory), NextLimits(seen.limits)
-    return _begin(memory if memory.trial is None else replace(memory, trial=None), seen)
+        return _continue(replace(memory, trial=trial), trial, situation)
+    if not situation.free:
+        return _without(memory), NextLimits(situation.limits)
+    return _begin(memory if memory.trial is None else replace(memory, trial=None), situation)
 
 
 def _without(memory: Batching) -> Batching:
-    """Neither a trial nor limits that would be better: as a rule there were none before."""
+    """Return the state without a trial and without better limits; usually it is unchanged."""
     return memory if memory.trial is None and memory.better is None else replace(memory, trial=None, better=None)
 
 
-def _begin(memory: Batching, seen: Situation) -> tuple[Batching, NextLimits]:
-    wanted, stay = seen.wanted, NextLimits(seen.limits)
-    if wanted is None or not seen.settled or not worth(seen, wanted):
-        return _without(memory) if seen.settled else memory, stay
+def _begin(memory: Batching, situation: Situation) -> tuple[Batching, NextLimits]:
+    """Begin a trial if better limits have been worth it for long enough."""
+    wanted, stay = situation.wanted, NextLimits(situation.limits)
+    if wanted is None or not situation.settled or not worth(situation, wanted):
+        return _without(memory) if situation.settled else memory, stay
     known = memory.better
-    since = known[2] if known and known[:2] == (seen.accelerator, wanted.limits) and known[2] <= seen.now else seen.now
-    memory = replace(memory, better=(seen.accelerator, wanted.limits, since))
-    recently = memory.changed_at is not None and 0.0 <= seen.now - memory.changed_at < HORIZON_SECONDS
-    if seen.now - since < PATIENCE_SECONDS or recently or _refused(memory, seen, wanted.limits) or not affordable(seen):
+    since = (
+        known[2]
+        if known and known[:2] == (situation.accelerator, wanted.limits) and known[2] <= situation.now
+        else situation.now
+    )
+    memory = replace(memory, better=(situation.accelerator, wanted.limits, since))
+    recently = memory.changed_at is not None and 0.0 <= situation.now - memory.changed_at < HORIZON_SECONDS
+    if (
+        situation.now - since < PATIENCE_SECONDS
+        or recently
+        or _in_backoff(memory, situation, wanted.limits)
+        or not affordable(situation)
+    ):
         return memory, stay
-    trial = Trial(seen.accelerator, seen.limits, wanted.limits, seen.now)
+    trial = Trial(situation.accelerator, situation.limits, wanted.limits, situation.now)
     message = (
-        f"one {seen.accelerator} replica tries {words(wanted.limits)}: "
-        f"{wanted.rate_rps:.1f} req/s per replica expected, {seen.rate_rps:.1f} with {words(seen.limits)}"
+        f"one {situation.accelerator} replica tries {words(wanted.limits)}: "
+        f"{wanted.rate_rps:.1f} req/s per replica expected, {situation.rate_rps:.1f} with {words(situation.limits)}"
     )
     return replace(memory, trial=trial, better=None), NextLimits(
-        wanted.limits, seen.limits, Reason.BATCHING_TRIAL, message
+        wanted.limits, situation.limits, Reason.BATCHING_TRIAL, message
     )
 
 
-def worth(seen: Situation, wanted: Wanted) -> bool:
-    """Fewer replicas would do, and what is gained within the horizon pays for the starts."""
-    if wanted.limits == seen.limits or seen.demand_rps is None or not seen.rate_rps > 0.0:
+def worth(situation: Situation, wanted: Wanted) -> bool:
+    """Return whether fewer replicas would suffice, and the gain within the horizon exceeds the cost of restarts."""
+    if wanted.limits == situation.limits or situation.demand_rps is None or not situation.rate_rps > 0.0:
         return False
-    gain = wanted.rate_rps / seen.rate_rps
+    gain = wanted.rate_rps / situation.rate_rps
     if not gain >= HYSTERESIS:
         return False
-    saves = replicas_for(seen.demand_rps, wanted.rate_rps) < replicas_for(seen.demand_rps, seen.rate_rps)
-    return saves and (gain - 1.0) * HORIZON_SECONDS >= WORTH * seen.cold_start_seconds
+    saves = replicas_for(situation.demand_rps, wanted.rate_rps) < replicas_for(situation.demand_rps, situation.rate_rps)
+    return saves and (gain - 1.0) * HORIZON_SECONDS >= WORTH * situation.cold_start_seconds
 
 
-def affordable(seen: Situation) -> bool:
-    """The objective can bear the trial: budget is left, and the load is carried while one replica starts anew."""
-    if not seen.calm or seen.demand_rps is None:
+def affordable(situation: Situation) -> bool:
+    """Return whether the objective can bear a trial.
+
+    Error budget must remain, and the load must be carried while one replica restarts.
+    """
+    if not situation.calm or situation.demand_rps is None:
         return False
-    return seen.surge or (seen.size >= 2 and seen.demand_rps <= (seen.size - 1) * seen.rate_rps)
-
-
-def _refused(memory: Batching, seen: Situation, limits: BatchingLimits) -> bool:
-    return any(
-        (old.accelerator, old.limits) == (seen.accelerator, limits) and seen.now < old.until for old in memory.returned
+    return situation.surge or (
+        situation.size >= 2 and situation.demand_rps <= (situation.size - 1) * situation.rate_rps
     )
 
 
-def _go_on(memory: Batching, trial: Trial, seen: Situation) -> tuple[Batching, NextLimits]:
-    if not seen.free:
-        return _end(memory, trial, seen, Outcome.RETURN, "its limits are no longer to be chosen")
-    if seen.limits != trial.after:
-        if trial.applied:  # an edit of the model or image has made them void
-            return replace(memory, trial=None), NextLimits(seen.limits, seen.before)
+def _in_backoff(memory: Batching, situation: Situation, limits: BatchingLimits) -> bool:
+    """Return whether these limits were rejected and are in backoff."""
+    return any(
+        (old.accelerator, old.limits) == (situation.accelerator, limits) and situation.now < old.until
+        for old in memory.returned
+    )
+
+
+def _continue(memory: Batching, trial: Trial, situation: Situation) -> tuple[Batching, NextLimits]:
+    """Continue a trial."""
+    if not situation.free:
+        return _end(memory, trial, situation, Outcome.RETURN, "its limits are no longer to be chosen")
+    if situation.limits != trial.after:
+        if trial.applied:  # an edit of the model or image has invalidated them
+            return replace(memory, trial=None), NextLimits(situation.limits, situation.before)
         return memory, NextLimits(trial.after, trial.before)
     trial = replace(trial, applied=True)
-    if seen.canary_fails or (trial.serves_since is None and seen.now - trial.began_at >= LONGEST_START_SECONDS):
-        return _end(memory, trial, seen, Outcome.RETURN, "it does not come up, or fails")
+    if situation.canary_fails or (
+        trial.serves_since is None and situation.now - trial.began_at >= LONGEST_START_SECONDS
+    ):
+        return _end(memory, trial, situation, Outcome.RETURN, "it does not come up, or fails")
     since = trial.serves_since
     if since is None:
-        since = seen.now if seen.canary_serves else None
+        since = situation.now if situation.canary_serves else None
         return replace(memory, trial=replace(trial, serves_since=since)), NextLimits(trial.after, trial.before)
-    evidence = trial.evidence.weighed(seen.canary, seen.rest)
+    evidence = trial.evidence.weighed(situation.canary, situation.rest)
     trial = replace(trial, evidence=evidence)
-    outcome = evidence.outcome(seen.now - since)
+    outcome = evidence.outcome(situation.now - since)
     if outcome is Outcome.OPEN:
         return replace(memory, trial=trial), NextLimits(trial.after, trial.before)
     said = f"of {evidence.judged:.0f} requests it missed {'more' if outcome is Outcome.RETURN else 'no more'}"
-    return _end(memory, trial, seen, outcome, f"{said} than the other replicas")
+    return _end(memory, trial, situation, outcome, f"{said} than the other replicas")
 
 
-def _end(memory: Batching, trial: Trial, seen: Situation, outcome: Outcome, why: str) -> tuple[Batching, NextLimits]:
+def _end(
+    memory: Batching, trial: Trial, situation: Situation, outcome: Outcome, why: str
+) -> tuple[Batching, NextLimits]:
+    """End a trial: roll the new limits out, or roll them back with a backoff."""
     limits = trial.after if outcome is Outcome.KEEP else trial.before
     ending = (trial.accelerator, limits)
-    memory = replace(memory, trial=None, better=None, changed_at=seen.now, ending=ending)
+    memory = replace(memory, trial=None, better=None, changed_at=situation.now, ending=ending)
     if outcome is Outcome.KEEP:
         message = f"all {trial.accelerator} replicas get {words(trial.after)}: {why}"
         return memory, NextLimits(trial.after, None, Reason.BATCHING_KEPT, message)
     last = next((r for r in memory.returned if (r.accelerator, r.limits) == (trial.accelerator, trial.after)), None)
     delay = RETRY_SECONDS if last is None else min(2.0 * last.delay_seconds, LONGEST_RETRY_SECONDS)
-    returned = Returned(trial.accelerator, trial.after, seen.now + delay, delay)
-    kept = tuple(r for r in memory.returned if r is not last)
+    returned = Returned(trial.accelerator, trial.after, situation.now + delay, delay)
+    others = tuple(r for r in memory.returned if r is not last)
     message = f"the {trial.accelerator} replica with {words(trial.after)} goes back to {words(trial.before)}: {why}"
-    return replace(memory, returned=(*kept, returned)), NextLimits(
+    return replace(memory, returned=(*others, returned)), NextLimits(
         trial.before, None, Reason.BATCHING_RETURNED, message
     )
 
 
 def words(limits: BatchingLimits) -> str:
-    """Limits as people read them."""
+    """Return the limits as a readable text."""
     parts = (
         f"{limits.max_num_batched_tokens} tokens per step" if limits.max_num_batched_tokens else "",
         f"{limits.max_num_seqs} sequences" if limits.max_num_seqs else "",

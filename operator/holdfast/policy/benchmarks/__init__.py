@@ -1,1 +1,1 @@
-"""What becomes of an LLMBenchmark, and whether its result is used."""
+"""Lifecycle of an LLMBenchmark, and whether its result is used."""

@@ -1,4 +1,4 @@
-"""What becomes of a benchmark: each spec is run once, one run at a time for each target, and every end has a reason."""
+"""Lifecycle of a benchmark: each spec runs once, with one run at a time per target, and each end has a reason."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _REASONS = {
 }
 _EXHAUSTED = "trials or time ran out before the search was over: raise tune.maxTrials or timeout"
 MOST_OTHER_SHARE = 0.1
-"""Of what was carried: where more arrives besides, the rest says too little of a replica."""
+"""Share of the measured load: where more other traffic arrives, the result says too little about a replica."""
 
 
 @value
 class Obstacle:
-    """Why a run cannot begin; it is looked at again every tick."""
+    """Why a run cannot begin; it is checked again every tick."""
 
     reason: Reason
     message: str
@@ -30,7 +30,7 @@ class Obstacle:
 
 @value
 class Progress:
-    """Where a benchmark stands now, and why. `summary` is set in the tick in which a result is read."""
+    """Phase of a benchmark, and its reason. `summary` is set in the tick in which a result is read."""
 
     phase: Phase
     reason: Reason
@@ -39,37 +39,37 @@ class Progress:
 
 
 def is_at_rest(known: Remembered, run: str) -> bool:
-    """Whether this spec has been run: nothing is looked at any more."""
+    """Return whether this spec has already run: nothing more is to be done."""
     return known.phase.ended and known.run == run
 
 
 def is_outdated(known: Remembered, run: str) -> bool:
-    """Whether a run of an earlier spec is under way."""
+    """Return whether a run of an earlier spec is in progress."""
     return known.phase is Phase.RUNNING and known.run != run
 
 
 def waiting(obstacle: Obstacle) -> Progress:
-    """Not begun yet."""
+    """Return the progress of a run that an obstacle delays."""
     return Progress(Phase.PENDING, obstacle.reason, obstacle.message)
 
 
 def begun(target: str, engines: Engines | None) -> Progress:
-    """The run has begun."""
+    """Return the progress of a run that has begun."""
     if engines is not None and engines.own:
-        told = f"limits are tried on an engine of its own, as {target} has them on {engines.accelerator}"
-        return Progress(Phase.RUNNING, Reason.BENCHMARK_RUNNING, f"{told}: none that serves is loaded")
+        text = f"limits are tried on an engine of its own, as {target} has them on {engines.accelerator}"
+        return Progress(Phase.RUNNING, Reason.BENCHMARK_RUNNING, f"{text}: none that serves is loaded")
     what = f" ({engines.count} replicas)" if engines else ""
     return Progress(Phase.RUNNING, Reason.BENCHMARK_RUNNING, f"{target}{what} is loaded and measured")
 
 
 def look(job: JobSeen, target: str, engines: Engines | None, timeout: str) -> Progress:
-    """What the Job of a run that was begun says."""
+    """Return the progress that the Job of a run shows."""
     match job.state:
         case JobState.ACTIVE:
             return begun(target, engines)
         case JobState.BROKEN:
-            told = f"its engine does not start: {job.last_words}; change spec.revision to run it again"
-            return _failed(Reason.BENCHMARK_FAILED, told)
+            text = f"its engine does not start: {job.last_words}; change spec.revision to run it again"
+            return _failed(Reason.BENCHMARK_FAILED, text)
         case JobState.ABSENT:
             return _failed(Reason.BENCHMARK_FAILED, "its Job was deleted: change spec.revision to run it again")
         case JobState.LEAVING:
@@ -77,13 +77,14 @@ def look(job: JobSeen, target: str, engines: Engines | None, timeout: str) -> Pr
         case JobState.FOREIGN:
             return _failed(Reason.NAME_CONFLICT, "a Job of that name exists and is not this benchmark's: rename one")
         case JobState.TIMED_OUT:
-            told = f": {job.last_words}" if job.last_words else ""
-            return _failed(Reason.TIMED_OUT, f"not done within {timeout}{told}; raise spec.timeout or shorten the load")
+            text = f": {job.last_words}" if job.last_words else ""
+            return _failed(Reason.TIMED_OUT, f"not done within {timeout}{text}; raise spec.timeout or shorten the load")
         case JobState.ENDED:
             return _ended(job)
 
 
 def _ended(job: JobSeen) -> Progress:
+    """Return the progress of a run whose Job has ended."""
     summary = Summary.read(job.message)
     if summary is None:
         words = job.last_words or "its pod is gone"
@@ -98,10 +99,11 @@ def _ended(job: JobSeen) -> Progress:
         return _failed(Reason.BENCHMARK_FAILED, "no request was counted: make the load longer")
     if run.bad.get("unreachable", 0) >= run.requests:
         return _failed(Reason.TARGET_UNREACHABLE, f"none of {run.requests} requests was answered")
-    return Progress(Phase.SUCCEEDED, Reason.MEASURED, _told(summary), summary)
+    return Progress(Phase.SUCCEEDED, Reason.MEASURED, _measured(summary), summary)
 
 
-def _told(summary: Summary) -> str:
+def _measured(summary: Summary) -> str:
+    """Return the message about a run or sweep."""
     run, sweep = summary.run, summary.sweep
     assert run is not None
     good = "unknown" if run.attainment is None else f"{100 * run.attainment:.4g} %"
@@ -120,19 +122,20 @@ def _told(summary: Summary) -> str:
 
 
 def _tuned(found: TuneFigures) -> str:
+    """Return the message about a search for limits."""
     if found.rate_rps is None:
         early = f"; {_EXHAUSTED}" if found.exhausted else ""
         return f"{found.note or 'no limits were found'}{early}"
     limits = f"{found.max_num_seqs} sequences and {found.max_num_batched_tokens} tokens per step"
     carried = f"{_rps(found.rate_rps)} with {100 * found.objective:g} % good"
     if found.confirmed:
-        told = f"{limits} carry {carried}, confirmed by other requests"
+        text = f"{limits} carry {carried}, confirmed by other requests"
     else:
         why = "" if found.note else ": other requests missed it"
-        told = f"{limits} are the best that were found, but {carried} is not confirmed{why}"
+        text = f"{limits} are the best that were found, but {carried} is not confirmed{why}"
     early = f"; {_EXHAUSTED}" if found.exhausted else ""
     note = f"; the search ended early: {found.note}" if found.note else ""
-    return f"{told}; {found.made} trials{early}{note}"
+    return f"{text}; {found.made} trials{early}{note}"
 
 
 def _failed(reason: Reason, message: str) -> Progress:
@@ -145,24 +148,24 @@ def _rps(rate: float | None) -> str:
 
 @value
 class PerReplica:
-    """What a sweep says of one replica: the rate at the border of the objective, and its standard error, in req/s."""
+    """Rate of one replica at the border of the objective, and its standard error, in requests/s."""
 
     rate_rps: float
     standard_error_rps: float
 
 
 def per_replica(summary: Summary, engines: Engines | None, moved: str) -> PerReplica | str:
-    """What one replica carries within the objectives, or why that cannot be said."""
+    """Return what one replica carries within the objectives, or why that is unknown."""
     if summary.run is None or engines is None or not engines.own or summary.tune is None:
         return _of_sweep(summary, engines, moved)
     return _of_own_engine(summary.tune, summary.run, moved)
 
 
 def _of_sweep(summary: Summary, engines: Engines | None, moved: str) -> PerReplica | str:
-    """The border lies between the highest rate that attains the objective and the lowest that does not.
+    """Return the rate between the highest rate that attains the objective and the lowest one that misses it.
 
-    Evenly by the logarithm, as far as is known, whose deviation is the width / sqrt(12). The arrivals of a trial are
-    themselves random: their rate has the relative error 1 / sqrt(requests).
+    The border is assumed to be uniform on the logarithmic scale between the two: its standard deviation is the width /
+    sqrt(12). The arrivals of a trial are random as well: their rate has the relative error 1 / sqrt(requests).
     """
     sweep, run = summary.sweep, summary.run
     if sweep is None or run is None:
@@ -184,7 +187,7 @@ def _of_sweep(summary: Summary, engines: Engines | None, moved: str) -> PerRepli
 
 
 def _of_own_engine(tune: TuneFigures, run: RunFigures, moved: str) -> PerReplica | str:
-    """Of an engine that nobody else asked: the rate at its best limits, which other requests have confirmed."""
+    """Return the rate of a dedicated engine at its best limits, as confirmed by further requests."""
     if moved:
         return f"{moved}: change spec.revision to run it again"
     if not tune.rate_rps:
@@ -197,16 +200,16 @@ def _of_own_engine(tune: TuneFigures, run: RunFigures, moved: str) -> PerReplica
 
 
 def _error(rate: float, attains: float, misses: float, requests: int) -> float:
-    """Standard error of a rate between two."""
+    """Return the standard error of a rate between two rates."""
     width = math.log(misses / attains)
     return rate * math.sqrt(width * width / 12.0 + 1.0 / max(1, requests))
 
 
 def completed(summary: Summary, engines: Engines | None, moved: str, replica_dollars_per_hour: float | None) -> Summary:
-    """The result with what only the operator knows of who answered it.
+    """Return the result with the fields that only the operator knows.
 
-    That is the tokens that a dollar buys by the price of now, where the same replicas answered all along; and whether
-    compute binds, which the client takes from the counters of one engine, is left out where there were several.
+    These are the tokens per dollar at the present price, if the same replicas answered throughout. The client reads
+    whether compute binds from the counters of one engine, so that field is removed where several engines answered.
     """
     run = summary.run
     if run is None:
@@ -220,7 +223,10 @@ def completed(summary: Summary, engines: Engines | None, moved: str, replica_dol
 
 
 def _tokens_per_dollar(run: RunFigures, engines: Engines, replica_dollars_per_hour: float | None) -> float | None:
-    """What replicas answer besides costs as well: beyond a tenth of the load, the price of the rest is not known."""
+    """Return the tokens per dollar; None where other traffic exceeds a tenth of the load.
+
+    Other traffic on the replicas also costs money, and its share of the price is unknown.
+    """
     if replica_dollars_per_hour is None or not engines.accelerator or run.output_tokens_per_second is None:
         return None
     if engines.other_rps > MOST_OTHER_SHARE * (run.arrival_rps or 0.0):
@@ -229,16 +235,16 @@ def _tokens_per_dollar(run: RunFigures, engines: Engines, replica_dollars_per_ho
 
 
 def moved(before: Engines, now: Engines | None) -> str:
-    """What changed of the engines while they were measured; empty where nothing did.
+    """Return what changed about the engines during the measurement; empty where nothing did.
 
-    Of several accelerators nothing is remembered, for their result says nothing of one replica anyway.
+    Engines on several accelerators are not recorded, because their result says nothing about one replica anyway.
     """
     if now is None:
         return "the service went"
     if before.accelerator and now.replicas != before.replicas:
         return f"replicas went from {_counts(before)} to {_counts(now)} while they were measured"
     known = now.digest == before.digest if before.digest else now.generation == before.generation
-    if before.accelerator and not known:  # a run that an older operator began has no digest
+    if before.accelerator and not known:  # a run begun by an older operator has no digest
         return "engine, limits or objectives of the service were edited while they were measured"
     return ""
 

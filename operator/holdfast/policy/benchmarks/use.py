@@ -1,4 +1,4 @@
-"""Whether sizing starts from what a benchmark found of a replica, and why not."""
+"""Decide whether sizing uses the result of a benchmark, and why not."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _AGAIN = "change spec.revision to measure again"
 
 @value
 class Standing:
-    """What is known of a result.
+    """Facts about a result.
 
-    `newer`: the benchmark whose newer result of the same engine counts; `services` have such an engine, `refusing` are
-    those of them that the engine model cannot be scaled for; `edited`: the service that was measured, where its engine
-    is another one by now; `by_earlier_run`: the newest run of its benchmark did not find it.
+    `newer`: a benchmark with a newer result of the same engine, which is used instead. `services` have such an engine;
+    `refusing` are the services whose engine model cannot be scaled to the result. `edited`: the measured service, if
+    its engine has changed since. `by_earlier_run`: the newest run of the benchmark did not produce the result.
     """
 
     newer: str = ""
@@ -30,7 +30,7 @@ class Standing:
 
 
 def use_of(known: Standing) -> ConditionValue:
-    """The condition that says so."""
+    """Return the condition that reports the use of a result."""
     status, reason, message = _use_of(known)
     remark = "; an earlier run found it, not the newest" if known.by_earlier_run else ""
     return ConditionValue(CAPACITY_IN_USE, status, reason, message + remark)
@@ -49,10 +49,10 @@ def _use_of(known: Standing) -> tuple[bool, Reason, str]:
     if not taking:
         why = "the engine model is off from it by more than twenty times, or holds its objectives for impossible"
         return False, Reason.IMPLAUSIBLE, f"{_names(known.services)}: sized from the model alone, for {why}: {_AGAIN}"
-    told = f"sizing of {_names(taking)} starts from it"
+    text = f"sizing of {_names(taking)} starts from it"
     if known.edited:
-        return True, Reason.OLDER_ENGINE, f"{told}, but the engine of {known.edited} was edited since: {_AGAIN}"
-    return True, Reason.IN_FORCE, told
+        return True, Reason.OLDER_ENGINE, f"{text}, but the engine of {known.edited} was edited since: {_AGAIN}"
+    return True, Reason.IN_FORCE, text
 
 
 def _names(names: Sequence[str]) -> str:
