@@ -32,8 +32,8 @@ from holdfast.domain.engine import EngineState, PluginMode
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import LatencyQuantiles, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
-from holdfast.observe.cluster import Deployed, ServiceParts
-from holdfast.observe.engines import Engine, limits_from_config_map
+from holdfast.observe.cluster import ObservedDeployment, ServiceParts
+from holdfast.observe.engines import EnginePod, limits_from_config_map
 from holdfast.policy.decide import decide
 from holdfast.policy.memory import Memory
 from holdfast.render import RenderSettings, context
@@ -116,21 +116,23 @@ class Cluster:
         name = part.spec.key.name
         live = tuple(Live.of(kind, shown) for kind, shown in found)
         rendered = next(context.Deployed.read(shown) for kind, shown in found if kind == "Deployment")
-        deployed = Deployed(Placement("h100", 4, deployment=f"{name}-h100"), rendered=rendered)
+        deployed = ObservedDeployment(Placement("h100", 4, deployment=f"{name}-h100"), rendered=rendered)
         maps = [shown for kind, shown in found if (kind, shown["metadata"]["name"]) == ("ConfigMap", limits_name(name))]
         limits = next((told for told in map(limits_from_config_map, maps) if told), ())
         made = dataclasses.replace(
             part, live=live, watched=frozenset(KINDS.values()), deployed=(deployed,), limits=limits
         )
         told = dict(limits).get("h100")
-        engines = tuple(Engine(pod.name, f"uid-{pod.name}", "h100", told) for pod in self.fleet.pods[0]) if told else ()
+        engines = (
+            tuple(EnginePod(pod.name, f"uid-{pod.name}", "h100", told) for pod in self.fleet.pods[0]) if told else ()
+        )
         return dataclasses.replace(made, engines=engines)
 
     def _path(self, name: str) -> str:
         return f"/apis/holdfast.dev/v1alpha1/namespaces/prod/llmservices/{name}"
 
 
-def _state(engine: Engine) -> EngineState:
+def _state(engine: EnginePod) -> EngineState:
     version = engine.told.version if engine.told else None
     return EngineState(engine.pod, PluginMode.ACTIVE, version, active_sequences=128.0, tokens_per_step=2048.0)
 

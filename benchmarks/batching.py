@@ -34,7 +34,7 @@ from holdfast.enginemodel.batching import best, candidates
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import engine_prior
-from holdfast.enginemodel.replay import Arrival, Outcome, ReplayClock, replay, replay_on
+from holdfast.enginemodel.replay import Arrival, ReplayClock, ReplayedRequest, replay, replay_on
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.working import WorkingPoint, working_point
 from holdfast_engine.limits import LimitsFiles
@@ -73,10 +73,10 @@ class Replica:
         self.mix = LengthMix.from_pairs(self.pairs)
         self.moments = np.cumsum(np.random.default_rng(11).exponential(1.0, requests))
 
-    def stock(self, limits: BatchLimits, rate: float) -> list[Outcome]:
+    def stock(self, limits: BatchLimits, rate: float) -> list[ReplayedRequest]:
         return self._steady(replay(self._arrivals(rate), self._started(limits), PRIOR.timer))
 
-    def plugin(self, rate: float, bounds: Bounds = Bounds(), started: BatchLimits = DEFAULT) -> list[Outcome]:
+    def plugin(self, rate: float, bounds: Bounds = Bounds(), started: BatchLimits = DEFAULT) -> list[ReplayedRequest]:
         asked = Limits(
             1,
             Objectives(self.slo.ttft_seconds, self.slo.tpot_seconds),
@@ -89,10 +89,10 @@ class Replica:
             scheduler = FastLoopScheduler(self._started(started), LimitsFiles([path]), clock)
             return self._steady(replay_on(scheduler, self._arrivals(rate), PRIOR.timer, clock))
 
-    def good(self, outcomes: list[Outcome]) -> float:
+    def good(self, outcomes: list[ReplayedRequest]) -> float:
         return sum(outcome.good(self.slo) for outcome in outcomes) / len(outcomes)
 
-    def capacity(self, run: Callable[[float], list[Outcome]], start: float) -> float:
+    def capacity(self, run: Callable[[float], list[ReplayedRequest]], start: float) -> float:
         """The largest rate at which enough are good."""
         low, high = 0.0, max(start, 0.05)
         while self.good(run(high)) >= self.slo.objective:
@@ -112,7 +112,7 @@ class Replica:
     def _arrivals(self, rate: float) -> list[Arrival]:
         return [Arrival(float(at) / rate, *pair) for at, pair in zip(self.moments, self.pairs, strict=True)]
 
-    def _steady(self, outcomes: list[Outcome]) -> list[Outcome]:
+    def _steady(self, outcomes: list[ReplayedRequest]) -> list[ReplayedRequest]:
         return outcomes[len(outcomes) // 5 :]
 
 

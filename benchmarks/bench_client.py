@@ -27,7 +27,7 @@ from holdfast.emulator.options import EmulatorOptions, set_up
 from holdfast.emulator.stream import TokenStream
 from holdfast.tools.bench.client import OwnGenerator
 from holdfast.tools.bench.load_generator import Endpoint, Load, Planned
-from holdfast.tools.bench.records import Outcome, Record
+from holdfast.tools.bench.records import RequestOutcome, RequestRecord
 
 MODEL = "Qwen/Qwen3-8B"
 STREAMS, CHUNKS_PER_SECOND = 2000, 5300.0
@@ -127,7 +127,7 @@ async def _measure(url: str, streams: int, step: float, seconds: float, pipe: Co
     }
 
 
-def figures(records: list[Record], stamps: dict[int, float]) -> dict[str, float]:
+def figures(records: list[RequestRecord], stamps: dict[int, float]) -> dict[str, float]:
     """The client's error of TTFT, and what it took in while all streams were under way."""
     moments = np.concatenate([np.asarray(record.token_at) for record in records])
     # Not the beginning, where all connections open at once, and not the end, where ever fewer streams are left.
@@ -139,7 +139,7 @@ def figures(records: list[Record], stamps: dict[int, float]) -> dict[str, float]
     return {
         "requests": len(records),
         "first_tokens_compared": len(known),
-        "not_finished": sum(record.outcome is not Outcome.FINISHED for record in records),
+        "not_finished": sum(record.outcome is not RequestOutcome.FINISHED for record in records),
         "chunks_per_second": inside / max(1e-9, end - begin),
         "added_ttft_p50_ms": float(np.quantile(added, 0.5)),
         "added_ttft_p99_ms": float(np.quantile(added, 0.99)),

@@ -25,13 +25,13 @@ from pathlib import Path
 import numpy as np
 
 from holdfast.domain.service import Slo
-from holdfast.enginemodel.capacity import BatchLimits, Capacity, capacity
+from holdfast.enginemodel.capacity import BatchLimits, OperatingPoint, capacity
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import EnginePrior, engine_prior
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.working import working_point
-from holdfast.twin.capacity import Bench, Horizon, Lengths, SimulatedRate, fitting, pairs
-from holdfast.twin.fleet import EngineKind
+from holdfast.twin.capacity import Bench, Horizon, LengthPairs, SimulatedRate, fitting, pairs
+from holdfast.twin.fleet import EngineSpec
 from holdfast.twin.traces import read_trace
 
 ENGINES = (
@@ -103,16 +103,16 @@ def lengths(mix: tuple[float, float, float, float], count: int, most: int) -> li
     return list(zip(*columns, strict=True))
 
 
-def known_lengths(data: Path | None) -> Mapping[str, Lengths]:
+def known_lengths(data: Path | None) -> Mapping[str, LengthPairs]:
     """By name, those of traces only where there is a folder of them."""
-    found = {name: Lengths(*np.array(lengths(mix, 20_000, MOST_TOKENS)).T) for name, mix in MIXES.items()}
+    found = {name: LengthPairs(*np.array(lengths(mix, 20_000, MOST_TOKENS)).T) for name, mix in MIXES.items()}
     for name, path in TRACES.items() if data else ():
         trace = read_trace(data / path, "azure")
-        found[name] = fitting(Lengths(trace.prompt_tokens, trace.output_tokens), MOST_TOKENS)
+        found[name] = fitting(LengthPairs(trace.prompt_tokens, trace.output_tokens), MOST_TOKENS)
     return found
 
 
-def compare(engine: tuple[str, str, int], mix: str, slo: str, drawn: Lengths, requests: int) -> Case:
+def compare(engine: tuple[str, str, int], mix: str, slo: str, drawn: LengthPairs, requests: int) -> Case:
     """Both capacities of one case; the closed form sees a fitted law and moments, the loop the table and lengths."""
     model, accelerator, gpus = engine
     prior = engine_prior(model, accelerator, None, gpus)
@@ -140,7 +140,7 @@ def compare(engine: tuple[str, str, int], mix: str, slo: str, drawn: Lengths, re
     )
 
 
-def closed(prior: EnginePrior, moments: LengthMix, slo: Slo) -> Capacity:
+def closed(prior: EnginePrior, moments: LengthMix, slo: Slo) -> OperatingPoint:
     """By the formula, with a law that is fitted where the engine works."""
     return working_point(prior.timer, moments, default_limits(prior), prior.kv_tokens, slo, start=prior.law).capacity
 
@@ -149,10 +149,10 @@ def default_limits(prior: EnginePrior) -> BatchLimits:
     return BatchLimits(prior.max_num_seqs_default, prior.max_num_batched_tokens_default)
 
 
-def loop(prior: EnginePrior, slo: Slo, drawn: Lengths, requests: int, guess_rps: float) -> SimulatedRate:
+def loop(prior: EnginePrior, slo: Slo, drawn: LengthPairs, requests: int, guess_rps: float) -> SimulatedRate:
     """By simulation of so many requests at each rate."""
     limits = SchedulerLimits(prior.max_num_seqs_default, prior.max_num_batched_tokens_default, prior.kv_tokens)
-    bench = Bench(EngineKind(prior.timer, limits), slo, drawn, DRAWS, Horizon(math.inf, requests, 0.0))
+    bench = Bench(EngineSpec(prior.timer, limits), slo, drawn, DRAWS, Horizon(math.inf, requests, 0.0))
     return bench.rate(guess_rps or FIRST_GUESS_RPS)
 
 

@@ -28,7 +28,7 @@ import numpy as np
 from holdfast.domain.service import Slo
 from holdfast.emulator.fast_loop import FastLoopScheduler
 from holdfast.enginemodel.prior import engine_prior
-from holdfast.enginemodel.replay import Arrival, Outcome, ReplayClock, replay, replay_on
+from holdfast.enginemodel.replay import Arrival, ReplayClock, ReplayedRequest, replay, replay_on
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.rules import Limits, Objectives, Overload
@@ -56,7 +56,7 @@ LONGEST = 16_000
 class Run:
     """Outcomes of the requests that arrived in the steady window, and how long that lasted."""
 
-    outcomes: list[Outcome]
+    outcomes: list[ReplayedRequest]
     seconds: float
     slo: Slo
 
@@ -126,7 +126,7 @@ class Replica:
         moments, pairs = self._traces[seed]
         return [Arrival(at / rate, *pair) for at, pair in zip(moments, pairs, strict=True)]
 
-    def _run(self, outcomes: list[Outcome]) -> Run:
+    def _run(self, outcomes: list[ReplayedRequest]) -> Run:
         steady = outcomes[round(WARM_UP * len(outcomes)) :]
         return Run(steady, steady[-1].arrival.at - steady[0].arrival.at, self.slo)
 

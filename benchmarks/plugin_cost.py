@@ -24,7 +24,7 @@ from statistics import fmean, quantiles
 from typing import Any
 
 from holdfast_engine import stats_fields
-from holdfast_engine.fastloop import Capacity, FastLoop
+from holdfast_engine.fastloop import FastLoop, StartLimits
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.rules import Limits, Objectives
 from holdfast_engine.statsfile import StatsWriter
@@ -100,7 +100,7 @@ class Engine:
         limits = self.folder / "engine-limits"
         limits.write_text(Limits(1, Objectives(2.0, 0.1), active_sequences=SEQUENCES, adapt=True).to_json())
         self.loop = FastLoop(
-            Capacity(SEQUENCES, TOKENS_PER_STEP), LimitsFiles([limits]), lambda: self.now, lambda: self.now
+            StartLimits(SEQUENCES, TOKENS_PER_STEP), LimitsFiles([limits]), lambda: self.now, lambda: self.now
         )
         self.writer = StatsWriter(self.folder / "engine-0.stats", len(stats_fields.FIELDS))
         self.loop.look()

@@ -54,7 +54,7 @@ from holdfast.twin.capacity import (
     ALONE,
     DRAWS,
     WARM_UP,
-    Lengths,
+    LengthPairs,
     SimulatedRate,
     bisected,
     good,
@@ -62,7 +62,7 @@ from holdfast.twin.capacity import (
     sample_of,
 )
 from holdfast.twin.declared_service import Declared, engine_kind
-from holdfast.twin.fleet import EngineKind, Fleet, Routing, Workload
+from holdfast.twin.fleet import EngineFleet, EngineSpec, Routing, Workload
 from holdfast.twin.policies import Holdfast
 from holdfast.twin.results import attainment, gpu_hours
 from holdfast.twin.run import Finished, simulate
@@ -104,9 +104,9 @@ class Told(LengthMix):
 class Trial:
     """So many engines alike under Poisson requests of such lengths; `stretch` is how many times as long steps take."""
 
-    kind: EngineKind
+    kind: EngineSpec
     slo: Slo
-    lengths: Lengths
+    lengths: LengthPairs
     told: tuple[Limits, ...] = ()
     stretch: float = 1.0
     replicas: int = 1
@@ -123,7 +123,7 @@ class Trial:
         return bisected(lambda rate: self._attained(sample, rate * self.replicas) >= self.slo.objective, guess)
 
     def _attained(self, sample: Workload, rate: float) -> float:
-        fleet = Fleet(replace(sample, at=sample.at / rate), [self.kind], self.slo, self.routing, self.told)
+        fleet = EngineFleet(replace(sample, at=sample.at / rate), [self.kind], self.slo, self.routing, self.told)
         for _ in range(self.replicas):
             fleet.stretch(fleet.add(), self.stretch)
         fleet.advance(math.inf)
@@ -140,7 +140,7 @@ class Played:
     fast_loop: bool
     seed: int
 
-    def kind(self, option: AcceleratorOption, admission: bool) -> EngineKind:
+    def kind(self, option: AcceleratorOption, admission: bool) -> EngineSpec:
         """An engine as it really is."""
         return engine_kind(self.each, option, self.scenario.cluster.accelerators[option.name], admission)
 
@@ -174,14 +174,14 @@ class Played:
 
         return answer
 
-    def _asked(self, spec: ServiceSpec, option: AcceleratorOption) -> EngineKind:
+    def _asked(self, spec: ServiceSpec, option: AcceleratorOption) -> EngineSpec:
         """The engine that the closed form is asked about."""
         prior = engine_prior(spec.model_uri, option.name, None, option.gpus_per_replica, spec.quantization)
         limits = self.kind(option, admission=False).limits
         if not self.fast_loop:  # the plugin finds its own within those that it is started with
             tokens = spec.batching.max_num_batched_tokens or limits.max_num_batched_tokens
             limits = replace(limits, max_num_batched_tokens=tokens)
-        return EngineKind(prior.timer, limits)
+        return EngineSpec(prior.timer, limits)
 
     def true(self, replicas: int, routing: Routing) -> Carried:
         """What so many engines carry each as they really are, with the requests that really come."""
@@ -219,7 +219,7 @@ class Played:
 
 @lru_cache(maxsize=4096)
 def _looped(
-    kind: EngineKind, slo: Slo, mix: LengthMix, told: tuple[Limits, ...], stretch: float, guess_rps: float
+    kind: EngineSpec, slo: Slo, mix: LengthMix, told: tuple[Limits, ...], stretch: float, guess_rps: float
 ) -> float:
     return Trial(kind, slo, believed_lengths(mix), told, stretch).rate(guess_rps).rate_rps
 
@@ -240,13 +240,13 @@ def _times(factor: float) -> Carried:
     return lambda spec, option, mix, slowness, closed_rps: factor * closed_rps
 
 
-def believed_lengths(mix: LengthMix) -> Lengths:
+def believed_lengths(mix: LengthMix) -> LengthPairs:
     """Independent lognormal lengths with the moments of a mix; no prefixes are cached in these scenarios."""
     prompts = lognormal_lengths(mix.prompt_tokens, 1.0, mix.computed_cv, MOST_TOKENS).prompt_tokens
-    return Lengths(prompts, lognormal_lengths(1.0, mix.output_tokens, mix.output_cv, MOST_TOKENS).output_tokens)
+    return LengthPairs(prompts, lognormal_lengths(1.0, mix.output_tokens, mix.output_cv, MOST_TOKENS).output_tokens)
 
 
-def nearest(load: Workload, mix: LengthMix) -> Lengths:
+def nearest(load: Workload, mix: LengthMix) -> LengthPairs:
     """The lengths of the requests that came when the means were most like those of the mix."""
 
     def distance(begins: int) -> float:
@@ -255,10 +255,10 @@ def nearest(load: Workload, mix: LengthMix) -> Lengths:
         return abs(math.log(prompt / mix.prompt_tokens)) + abs(math.log(output / mix.output_tokens))
 
     begins = min(range(0, max(1, len(load) - WINDOW), WINDOW // 4), key=distance)
-    return Lengths(load.prompt_tokens[begins : begins + WINDOW], load.output_tokens[begins : begins + WINDOW])
+    return LengthPairs(load.prompt_tokens[begins : begins + WINDOW], load.output_tokens[begins : begins + WINDOW])
 
 
-def apart(lengths: Lengths) -> Lengths:
+def apart(lengths: LengthPairs) -> LengthPairs:
     """The same lengths without what a prompt tells of its answer, which no histogram holds."""
     return replace(lengths, output_tokens=np.random.default_rng(6).permutation(lengths.output_tokens))
 

@@ -121,12 +121,12 @@ def compiled(question: Question, requests: int, draws: int, fast_loop: bool = Fa
     """By the twin's loop, which is not imported where only plain Python is measured."""
     from holdfast.enginemodel.scheduler import SchedulerLimits
     from holdfast.twin.capacity import ALONE, WARM_UP, bisected, good, lognormal_lengths, sample_of
-    from holdfast.twin.fleet import EngineKind, Fleet, Workload
+    from holdfast.twin.fleet import EngineFleet, EngineSpec, Workload
     from holdfast_engine.rules import Limits, Objectives
 
     prior = engine_prior(MODEL, question.accelerator)
     limits = SchedulerLimits(prior.max_num_seqs_default, prior.max_num_batched_tokens_default, prior.kv_tokens)
-    kind, slo = EngineKind(prior.timer, limits), question.slo
+    kind, slo = EngineSpec(prior.timer, limits), question.slo
     told = [Limits(version=1, objectives=Objectives(slo.ttft_seconds, slo.tpot_seconds, None))] if fast_loop else []
     drawn = lognormal_lengths(CONVERSATIONS[0], CONVERSATIONS[2], CONVERSATIONS[1], MOST_TOKENS)
 
@@ -135,7 +135,7 @@ def compiled(question: Question, requests: int, draws: int, fast_loop: bool = Fa
 
         def holds(rate: float) -> bool:
             stretched = Workload(sample.at / rate, sample.prompt_tokens, sample.output_tokens, sample.cached_tokens)
-            fleet = Fleet(stretched, [kind], slo, ALONE, told)
+            fleet = EngineFleet(stretched, [kind], slo, ALONE, told)
             fleet.add()
             fleet.advance(math.inf)
             return float(good(fleet.requests[round(WARM_UP * requests) :], slo).mean()) >= slo.objective

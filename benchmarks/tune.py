@@ -35,12 +35,12 @@ from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.roofline import roofline_law, roofline_table
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steptable import DEFAULT_OVERHEAD_SECONDS
-from holdfast.tools.tune.engine_port import Requests, Tried, enough
-from holdfast.tools.tune.search import Search, Tuned
+from holdfast.tools.tune.engine_port import TrialRequests, Tried, enough
+from holdfast.tools.tune.search import LimitsSearch, TuningResult
 from holdfast.tools.tune.setting import Setting, grid
-from holdfast.tools.tune.twin import Engine, TwinModel, TwinTrials
-from holdfast.twin.capacity import Bench, Lengths, fitting, good
-from holdfast.twin.fleet import EngineKind, Workload
+from holdfast.tools.tune.twin import TwinEngine, TwinModel, TwinTrials
+from holdfast.twin.capacity import Bench, LengthPairs, fitting, good
+from holdfast.twin.fleet import EngineSpec, Workload
 from holdfast.twin.traces import read_trace
 
 MODEL, ACCELERATOR = "Qwen/Qwen3-8B", "l40s"
@@ -83,13 +83,13 @@ class Spent:
     seconds: float
 
 
-def lengths(mix: str, trace: Path | None) -> Lengths:
+def lengths(mix: str, trace: Path | None) -> LengthPairs:
     """20,000 lognormal pairs, or those of a trace that are not too long."""
     if mix == TRACE:
         if trace is None:
             raise SystemExit("--trace FILE is missing: name Mooncake's")
         found = read_trace(trace, "mooncake")
-        return fitting(Lengths(found.prompt_tokens, found.output_tokens), LONGEST)
+        return fitting(LengthPairs(found.prompt_tokens, found.output_tokens), LONGEST)
     draw = np.random.default_rng(4)
     prompt, prompt_cv, output, output_cv = {**MIXES, **HELD_OUT}[mix]
 
@@ -98,15 +98,15 @@ def lengths(mix: str, trace: Path | None) -> Lengths:
         values = mean * np.exp(sigma * draw.standard_normal(20_000) - 0.5 * sigma**2)
         return np.clip(np.rint(values), 1, LONGEST).astype(np.int64)
 
-    return Lengths(column(prompt, prompt_cv), column(output, output_cv))
+    return LengthPairs(column(prompt, prompt_cv), column(output, output_cv))
 
 
-def engines(endpoint: str, name: str) -> tuple[Engine, Engine]:
+def engines(endpoint: str, name: str) -> tuple[TwinEngine, TwinEngine]:
     """The endpoint, and what the model believes before the first trial."""
     prior = engine_prior(MODEL, name)
     assert prior.table is not None
     table = prior.table.with_overhead(DEFAULT_OVERHEAD_SECONDS)
-    believed = Engine(table, prior.law, lambda _: prior.kv_tokens)
+    believed = TwinEngine(table, prior.law, lambda _: prior.kv_tokens)
     if endpoint == "slower":
         return replace(believed, stretch=1.36), believed
     if endpoint == "host":
@@ -115,13 +115,13 @@ def engines(endpoint: str, name: str) -> tuple[Engine, Engine]:
     assert model is not None
     assert accelerator is not None
     law = roofline_law(model, accelerator, 1)
-    return believed, Engine(roofline_table(law), law, lambda _: prior.kv_tokens)
+    return believed, TwinEngine(roofline_table(law), law, lambda _: prior.kv_tokens)
 
 
 class Worth:
     """The rate that each setting really carries, looked up once."""
 
-    def __init__(self, engine: Engine, slo: Slo, drawn: Lengths) -> None:
+    def __init__(self, engine: TwinEngine, slo: Slo, drawn: LengthPairs) -> None:
         self._engine, self._slo, self._drawn = engine, slo, drawn
         self._rates: dict[Setting, float] = {}
 
@@ -142,12 +142,12 @@ class Worth:
             ttft_seconds=self._slo.ttft_seconds / engine.stretch,
             tpot_seconds=self._slo.tpot_seconds / engine.stretch,
         )
-        bench = Bench(EngineKind(engine.timer, limits), slo, self._drawn)
+        bench = Bench(EngineSpec(engine.timer, limits), slo, self._drawn)
         guess = self._rates.get(MOST, FIRST_GUESS)
         return bench.rate(guess * engine.stretch).rate_rps / engine.stretch
 
 
-def recipe(play: Play, drawn: Lengths, seed: int, requests: int, start_seconds: float = START_SECONDS) -> Spent:
+def recipe(play: Play, drawn: LengthPairs, seed: int, requests: int, start_seconds: float = START_SECONDS) -> Spent:
     """vLLM's auto_tune.sh, with so many requests at each rate; `start_seconds` for each setting, which is a restart."""
     best, best_rate, trials, seconds = None, 0.0, 0, 0.0
     for setting in RECIPE_GRID:
@@ -160,7 +160,7 @@ def recipe(play: Play, drawn: Lengths, seed: int, requests: int, start_seconds: 
 
 
 def _descent(
-    play: Play, setting: Setting, drawn: Lengths, seed: int, requests: int
+    play: Play, setting: Setting, drawn: LengthPairs, seed: int, requests: int
 ) -> Iterator[tuple[float, float, bool]]:
     """Rate, seconds, and whether it held, of each run with a setting."""
     burst = Workload(np.zeros(RECIPE_BURST), *drawn.draw(RECIPE_BURST, np.random.default_rng([seed, 6])), _none(1000))
@@ -176,7 +176,7 @@ def _descent(
         rate -= 1
 
 
-def on_the_twin(engine: Engine, slo: Slo) -> Play:
+def on_the_twin(engine: TwinEngine, slo: Slo) -> Play:
     """Plays on the twin's clock."""
 
     def play(setting: Setting, load: Workload) -> tuple[bool, float]:
@@ -190,17 +190,17 @@ def _none(count: int) -> np.ndarray:
     return np.zeros(count, np.int64)
 
 
-def tuned(endpoint: Engine, believed: Engine, slo: Slo, drawn: Lengths, seed: int, told: bool) -> Spent:
+def tuned(endpoint: TwinEngine, believed: TwinEngine, slo: Slo, drawn: LengthPairs, seed: int, told: bool) -> Spent:
     """Ours, with one start for the engine that takes live limits."""
-    requests = Requests(drawn, enough(slo.objective), seed=seed)
+    requests = TrialRequests(drawn, enough(slo.objective), seed=seed)
     model = TwinModel(believed, slo, requests)
     requests = model.lasting(grid(MOST))
-    search = Search(TwinTrials(endpoint, slo, MOST), model, requests, told=_tell if told else _quiet)
+    search = LimitsSearch(TwinTrials(endpoint, slo, MOST), model, requests, told=_tell if told else _quiet)
     found = asyncio.run(search.tune(grid(MOST)))
     return _spent(found)
 
 
-def _spent(found: Tuned) -> Spent:
+def _spent(found: TuningResult) -> Spent:
     return Spent(found.best, found.rate_rps, len(found.trials), found.seconds + START_SECONDS)
 
 

@@ -49,11 +49,11 @@ from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.tools.bench import definitions
 from holdfast.tools.bench.client import OwnGenerator
 from holdfast.tools.bench.definitions import GOOD
-from holdfast.tools.bench.load_generator import Endpoint, Load, Planned, Prompts
-from holdfast.tools.tune.engine_port import Requests
+from holdfast.tools.bench.load_generator import Endpoint, Load, Planned, PromptKind
+from holdfast.tools.tune.engine_port import TrialRequests
 from holdfast.tools.tune.limits import LimitsFile
 from holdfast.tools.tune.setting import Setting
-from holdfast.twin.capacity import Lengths
+from holdfast.twin.capacity import LengthPairs
 from holdfast.twin.fleet import Workload
 from holdfast_engine.rules import Limits, Objectives
 
@@ -102,12 +102,12 @@ def _measure(out: Path, ours: Path, theirs: Path, worth: Path) -> None:
         worth.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def lengths() -> Lengths:
+def lengths() -> LengthPairs:
     """Pairs of the conversation of benchmarks.engine_overload."""
     draw = np.random.default_rng(4)
     columns = (np.array(quantiles(each, PAIRS), np.int64) for each in (CONVERSATION.prompt, CONVERSATION.output))
     prompts, outputs = (draw.permutation(column) for column in columns)
-    return Lengths(prompts, outputs)
+    return LengthPairs(prompts, outputs)
 
 
 @contextmanager
@@ -129,7 +129,7 @@ class Rig:
 
     engine: Engine
     folder: Path
-    drawn: Lengths
+    drawn: LengthPairs
 
     @property
     def limits_file(self) -> Path:
@@ -200,15 +200,15 @@ class Rig:
         return 0.0
 
     def _share(self, setting: Setting, rate_rps: float) -> float:
-        load = Requests(self.drawn, COUNTED, WARM_UP, seed=WORTH_SEED).at(rate_rps, 0.0)
+        load = TrialRequests(self.drawn, COUNTED, WARM_UP, seed=WORTH_SEED).at(rate_rps, 0.0)
         share, _ = asyncio.run(self._sent(setting, load.requests, load.first))
         print(f"  {setting}: {rate_rps:.2f} req/s, {100 * share:.1f} % good", file=sys.stderr)
         return share
 
     async def _sent(self, setting: Setting, load: Workload, first: int) -> tuple[float, float]:
         """Share of good requests from number `first` on, and seconds until all were answered."""
-        endpoint = Endpoint(self.engine.url, MODEL, prompts=Prompts.IDS)
-        bounds = definitions.Slo(SLO.ttft_seconds, SLO.tpot_seconds)
+        endpoint = Endpoint(self.engine.url, MODEL, prompts=PromptKind.IDS)
+        bounds = definitions.LatencyBounds(SLO.ttft_seconds, SLO.tpot_seconds)
         await LimitsFile(self.limits_file, endpoint, bounds).apply(setting)
         planned = [
             Planned(at, prompt, output)

@@ -21,7 +21,7 @@ from holdfast.enginemodel.catalog import find_model
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steptable import StepTable
-from holdfast.twin.fleet import EngineKind, Fleet, Routing, Workload
+from holdfast.twin.fleet import EngineFleet, EngineSpec, Routing, Workload
 from holdfast.twin.profiles import profiled_table
 from holdfast.twin.timers import Floats
 
@@ -111,7 +111,9 @@ def compare(run: Recorded, data: Path) -> Compared:
     at = column("queued_ts") - column("queued_ts")[0]
     outputs = column("output_toks").astype(np.int64)
     load = Workload(at, column("input_toks").astype(np.int64), outputs, np.zeros(len(rows), np.int64))
-    fleet = Fleet(load, [EngineKind(run.table(data), run.limits)], Slo(1.0, 1.0, 0.9, 300.0), Routing("round-robin"))
+    fleet = EngineFleet(
+        load, [EngineSpec(run.table(data), run.limits)], Slo(1.0, 1.0, 0.9, 300.0), Routing("round-robin")
+    )
     fleet.add()
     fleet.advance(np.inf)
     start = column("queued_ts")[0]

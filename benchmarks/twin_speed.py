@@ -19,7 +19,7 @@ import numpy as np
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.scheduler import SchedulerLimits
-from holdfast.twin.fleet import ROUTERS, EngineKind, Fleet, Routing, Workload
+from holdfast.twin.fleet import ROUTERS, EngineFleet, EngineSpec, Routing, Workload
 from holdfast_engine.arithmetic import Law
 from holdfast_engine.rules import Limits, Objectives
 
@@ -40,7 +40,7 @@ def run(requests: int, router: str, fast_loop: bool) -> tuple[float, float]:
         np.zeros(requests, np.int64),
     )
     told = [Limits(1, Objectives(2.0, 0.1), prior=Law(*astuple(prior.law)))] if fast_loop else []
-    fleet = Fleet(load, [EngineKind(prior.timer, limits)], Slo(2.0, 0.1, 0.99, 3600.0), Routing(router), told)
+    fleet = EngineFleet(load, [EngineSpec(prior.timer, limits)], Slo(2.0, 0.1, 0.99, 3600.0), Routing(router), told)
     for _ in range(REPLICAS):
         fleet.add()
     served = time.process_time()

@@ -23,7 +23,7 @@ import numpy as np
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.prior import EnginePrior, engine_prior
 from holdfast.enginemodel.scheduler import SchedulerLimits
-from holdfast.twin.fleet import EngineKind, Fleet, Routing, Workload
+from holdfast.twin.fleet import EngineFleet, EngineSpec, Routing, Workload
 from holdfast.twin.timers import Floats
 
 SWEEP = "vllm_groundtruth/ppas_mbt_sweep/ppas_vllm_0.22.1_mbt_sweep.csv"
@@ -97,7 +97,7 @@ def played(row: Row, prior: EnginePrior) -> Latency:
     prompts = np.full(len(at), int(row["configured_prompt_tokens"]), np.int64)
     limits = SchedulerLimits(int(row["max_num_seqs"]), int(row["max_num_batched_tokens"]), prior.kv_tokens)
     load = Workload(at, prompts, outputs, np.zeros(len(at), np.int64))
-    fleet = Fleet(load, [EngineKind(prior.timer, limits)], Slo(1.0, 1.0, 0.9, 300.0), Routing("round-robin"))
+    fleet = EngineFleet(load, [EngineSpec(prior.timer, limits)], Slo(1.0, 1.0, 0.9, 300.0), Routing("round-robin"))
     fleet.add()
     fleet.advance(np.inf)
     first, last = fleet.requests["first_at"], fleet.requests["last_at"]

@@ -17,15 +17,15 @@ from e2e.vllm.installed import installed_vllm
 from holdfast.cli.main import main
 from holdfast.tools.bench import workload
 from holdfast.tools.bench.client import OwnGenerator
-from holdfast.tools.bench.definitions import Slo
-from holdfast.tools.bench.load_generator import Endpoint, Generator, Load, Rate, Run
+from holdfast.tools.bench.definitions import LatencyBounds
+from holdfast.tools.bench.load_generator import ArrivalRate, Endpoint, Generator, Load, Run
 from holdfast.tools.bench.results import Results, Spread, measure
 from holdfast.tools.bench.vllm import VllmGenerator
 from tests.emulator.emulator_builders import MODEL, engine
 
 pytestmark = pytest.mark.vllm
 
-RATE = Rate(rps=8.0, cv=1.0, prompt_tokens=64, output_tokens=32)
+RATE = ArrivalRate(rps=8.0, cv=1.0, prompt_tokens=64, output_tokens=32)
 REQUESTS = 160
 # Without the machine's noise: the emulator takes 25 ms a step whatever else runs, as long as it runs at all.
 SLOW_STEPS = 0.025
@@ -44,7 +44,7 @@ async def sent(generator: Generator, url: str) -> Run:
     planned = workload.endless(workload.fixed(RATE.prompt_tokens, RATE.output_tokens), 1, REQUESTS)
     if not isinstance(generator, VllmGenerator):
         lengths = workload.fixed(RATE.prompt_tokens, RATE.output_tokens)
-        steps = (workload.Step(0.0, RATE.rps),)
+        steps = (workload.LoadStep(0.0, RATE.rps),)
         planned = iter(workload.at_rate(steps, False, RATE.cv, 2 * REQUESTS / RATE.rps, lengths, 1)[:REQUESTS])
     load = Load(planned, REQUESTS, rate=RATE)
     return await generator.run(Endpoint(url, MODEL), load, lambda record: None)
@@ -76,7 +76,7 @@ async def test_our_figures_of_vllms_raw_run_are_vllms_own_within_a_percent(vllm:
     generator = vllm_generator(vllm)
     async with engine(speed=1.0, overhead_seconds=SLOW_STEPS) as client:
         run = await sent(generator, client.base)
-    results = measure(run.records, Slo(), 0.0, 0.0)
+    results = measure(run.records, LatencyBounds(), 0.0, 0.0)
     found = ours(results)
     theirs: dict[str, Any] = {name: generator.summary[name] for name in found}
     assert len(run.records) == REQUESTS
@@ -93,7 +93,7 @@ async def test_both_clients_see_the_same_of_one_engine(vllm: Environment) -> Non
         for least, generator in ((theirs, vllm_generator(vllm)), (mine, OwnGenerator())):
             async with engine(speed=1.0, overhead_seconds=SLOW_STEPS) as client:
                 run = await sent(generator, client.base)
-            seen = ours(measure(run.records, Slo(), 0.0, 0.0))
+            seen = ours(measure(run.records, LatencyBounds(), 0.0, 0.0))
             least |= {name: min(seen[name], least[name]) for name in COMPARED}
             await asyncio.sleep(0)
         if mine == _about(theirs):

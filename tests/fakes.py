@@ -20,8 +20,8 @@ from benchmarks.engine_overload.journal import RunKey
 from benchmarks.engine_overload.probe import Sampled
 from benchmarks.engine_overload.speed import Reference, Speed
 from holdfast.act.api import APPLY, ApiError
-from holdfast.page.board import Answer, Board
-from holdfast.tools.tune.engine_port import CannotStart, ClientTooSlow, Load, Tried
+from holdfast.page.board import Board, JsonResponse
+from holdfast.tools.tune.engine_port import CannotStart, TrialLoad, Tried, UnusableTrial
 from holdfast.tools.tune.setting import Setting
 from holdfast_engine.rules import Limits, LimitsError, Objectives, parse_limits
 
@@ -406,8 +406,8 @@ class HugeBoard(Board):
 
     body = bytes(32_000_000)
 
-    async def fleet(self) -> Answer:
-        return Answer("tick", self.body, b"")
+    async def fleet(self) -> JsonResponse:
+        return JsonResponse("tick", self.body, b"")
 
 
 class FakeOverloadRig:
@@ -471,13 +471,13 @@ class FakeEngine:
         self.idle_is_good, self.doubt, self.good_beyond = True, 0.0, 0.5
         self.rates: list[tuple[Setting, float]] = []
 
-    async def run(self, setting: Setting, rate_rps: float, load: Load) -> Tried:
+    async def run(self, setting: Setting, rate_rps: float, load: TrialLoad) -> Tried:
         self.rates.append((setting, rate_rps))
         held = rate_rps <= self.carries[setting]
         bad = 0 if held else round((1.0 - self.good_beyond) * load.counted)
         return Tried(setting, rate_rps, held, load.counted, bad, seconds=10.0, memory_full=self.full)
 
-    async def alone(self, setting: Setting, load: Load) -> Tried:
+    async def alone(self, setting: Setting, load: TrialLoad) -> Tried:
         bad = 0 if self.idle_is_good else 20
         return Tried(setting, 0.0, self.idle_is_good, 20, bad, seconds=5.0)
 
@@ -493,7 +493,7 @@ class FakeEngine:
     def residence_seconds(self, setting: Setting, rate_rps: float) -> float:
         return 0.0
 
-    def learn(self, tried: Tried, load: Load) -> bool:
+    def learn(self, tried: Tried, load: TrialLoad) -> bool:
         wrong = self.carries[tried.setting] / self.believed[tried.setting]
         self.believed = {setting: rate * wrong**self.learns for setting, rate in self.believed.items()}
         return self.learns > 0.0
@@ -502,7 +502,7 @@ class FakeEngine:
 class EngineOfLittleMemory(FakeEngine):
     """Does not start with another share of memory than its own."""
 
-    async def run(self, setting: Setting, rate_rps: float, load: Load) -> Tried:
+    async def run(self, setting: Setting, rate_rps: float, load: TrialLoad) -> Tried:
         if setting.gpu_memory_utilization is not None:
             raise CannotStart("CUDA out of memory")
         return await super().run(setting, rate_rps, load)
@@ -513,10 +513,10 @@ class EngineWithoutResult(FakeEngine):
 
     also: tuple[int, ...] = ()
 
-    async def run(self, setting: Setting, rate_rps: float, load: Load) -> Tried:
+    async def run(self, setting: Setting, rate_rps: float, load: TrialLoad) -> Tried:
         tried = await super().run(setting, rate_rps, load)
         if len(self.rates) in (2, *self.also):
-            raise ClientTooSlow("refused at 9 req/s")
+            raise UnusableTrial("refused at 9 req/s")
         return tried
 
 

@@ -6,7 +6,7 @@ import itertools
 from dataclasses import replace
 from typing import NamedTuple
 
-from holdfast.twin.capacity import Bench, Lengths
+from holdfast.twin.capacity import Bench, LengthPairs
 from holdfast.twin.declared_service import Declared, engine_kind
 from holdfast.twin.scenario import Scenario
 
@@ -71,4 +71,4 @@ def carried_rps(scenario: Scenario, each: Declared, limits: Limits | None, draws
 def _bench(scenario: Scenario, each: Declared, limits: Limits | None, draws: int) -> Bench:
     option = each.spec.accelerators[0]
     kind = engine_kind(with_limits(each, limits), option, scenario.cluster.accelerators[option.name], admission=False)
-    return Bench(kind, each.spec.slo, Lengths(each.workload.prompt_tokens, each.workload.output_tokens), draws)
+    return Bench(kind, each.spec.slo, LengthPairs(each.workload.prompt_tokens, each.workload.output_tokens), draws)

@@ -10,7 +10,7 @@ from benchmarks.autoscaling.fixed_limits import carried_rps
 from benchmarks.autoscaling.scarcity import Played, Span, Steps
 from holdfast.twin import state_arrays
 from holdfast.twin.capacity import DRAWS
-from holdfast.twin.cluster import Pod
+from holdfast.twin.cluster import SimulatedPod
 from holdfast.twin.declared_service import Declared, engine_kind
 from holdfast.twin.oracle import work_seconds
 from holdfast.twin.results import good
@@ -56,7 +56,7 @@ def replica_seconds(scenario: Scenario, each: Declared) -> Floats:
     return np.asarray(seconds / seconds.mean() / carried_rps(scenario, each, None, DRAWS))
 
 
-def serving(pods: Sequence[Pod], faults: Sequence[Fault]) -> Steps:
+def serving(pods: Sequence[SimulatedPod], faults: Sequence[Fault]) -> Steps:
     """Replicas that are ready and do not leave, but for what a hung or a slow one does not do."""
     served = sorted((pod for pod in pods if pod.engine is not None), key=lambda pod: pod.number)
     turns = sorted(_turns(faults))
@@ -73,7 +73,7 @@ def serving(pods: Sequence[Pod], faults: Sequence[Fault]) -> Steps:
     return Steps(np.array(since), np.array(worth, np.float64))
 
 
-def _begun(pod: Pod, moment: float) -> bool:
+def _begun(pod: SimulatedPod, moment: float) -> bool:
     return pod.ready_at is not None and pod.ready_at <= moment
 
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 
 from holdfast_engine import rules
 from holdfast_engine.prompts import MovingMean
-from holdfast_engine.rules import Admission, Backlog, Overload, Refused, Terms
+from holdfast_engine.rules import Admission, Backlog, Overload, RejectionReason, Terms
 from holdfast_engine.stats_fields import RECORD_SECONDS, Mode
 
 GUARDED = frozenset({"/v1/completions", "/v1/chat/completions"})
 """The paths at which requests are turned away or sent elsewhere."""
 
-CAPS = {Refused.FULL: "max_num_queued_reqs", Refused.LATE: "max_num_queued_tokens"}
+CAPS = {RejectionReason.FULL: "max_num_queued_reqs", RejectionReason.LATE: "max_num_queued_tokens"}
 """vLLM's own cap that is nearest in kind: under its name vLLM counts a refusal."""
 
 Numbers = Mapping[str, float]
@@ -60,7 +60,7 @@ def sends_away(numbers: Numbers) -> bool:
     return terms is not None and rules.is_overloaded(terms, backlog_of(numbers), numbers["waiting_late"])
 
 
-class Lengths:
+class PromptLengthEstimator:
     """Guesses prompt tokens from the size of a request: whatever it holds, longer ones are longer in proportion."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from holdfast_engine.features import Features, Output, step_features
 from holdfast_engine.ledger import Ledger
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.order import Place
-from holdfast_engine.prompts import Prompts
+from holdfast_engine.prompts import PromptAverages
 from holdfast_engine.request import Request, ending_of, is_warm_up
 from holdfast_engine.rules import Limits, Overload
 from holdfast_engine.stats_fields import RECORD_SECONDS, Mode
@@ -33,7 +33,7 @@ _NONE = math.nan
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class StartLimits:
     """What the engine was started with: no limit goes above it.
 
     `chunks` is whether prompts may be cut anywhere, so that tokens per step can be limited at all.
@@ -70,7 +70,7 @@ class FastLoop:
 
     def __init__(
         self,
-        capacity: Capacity,
+        capacity: StartLimits,
         files: LimitsFiles,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
@@ -91,7 +91,7 @@ class FastLoop:
         self._starting: dict[str, Request] = {}
         self._pending: deque[_Pending] = deque()
         self._pace = Pace()
-        self._prompts = Prompts()
+        self._prompts = PromptAverages()
         self._last = Features(0, 0, 0, 0.0)
         self._last_update = clock()
         self._next_fit = float("-inf")

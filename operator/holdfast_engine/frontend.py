@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from holdfast_engine.admission import CAPS
-from holdfast_engine.rules import Refused
+from holdfast_engine.rules import RejectionReason
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -26,7 +26,7 @@ class Frontend:
         self._clock = clock
         self._seen_at: dict[str, float] = {}
 
-    def count_refusal(self, refused: Refused) -> None:
+    def count_refusal(self, refused: RejectionReason) -> None:
         """Count as vLLM counts its own; our stat logger hears of it too."""
         self._engine._record_admission_rejection(CAPS[refused])
 

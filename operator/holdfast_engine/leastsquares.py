@@ -1,6 +1,6 @@
 """Least squares over the sums of products of a step's terms, with every coefficient >= 0.
 
-Compiled by the simulator as it stands, like `arithmetic`: a `Row` is a list here and an array there.
+Compiled by the simulator as it stands, like `arithmetic`: a `MatrixRow` is a list here and an array there.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 from holdfast_engine.arithmetic import Mix
 
-Row = Any
+MatrixRow = Any
 """Numbers by their place, which can be set."""
-Rows = Any
+MatrixRows = Any
 """Rows by their place."""
 
 TERMS = ("one", "prefill", "decodes", "kv", "pairs", "seconds")
@@ -47,7 +47,7 @@ def kept_share(steps: float, known_steps: float) -> float:
     return math.exp(-_LN2 * steps / min(HALF_LIFE_STEPS, max(LEAST_STEPS, known_steps)))
 
 
-def enough(sums: Row) -> bool:
+def enough(sums: MatrixRow) -> bool:
     """Whether there are steps to find a law from."""
     return bool(sums[place(0, 0)] >= LEAST_STEPS and sums[place(SECONDS, SECONDS)] > 0.0)
 
@@ -57,7 +57,7 @@ def is_to_begin_anew(is_explained: bool, known_steps: float) -> bool:
     return not is_explained and known_steps < HALF_LIFE_STEPS
 
 
-def equations(sums: Row, rows: Rows) -> None:
+def equations(sums: MatrixRow, rows: MatrixRows) -> None:
     """Write the normal equations into `rows`, the right-hand side last."""
     for row in range(FEATURES):
         for column in range(FEATURES + 1):
@@ -65,7 +65,7 @@ def equations(sums: Row, rows: Rows) -> None:
         rows[row][row] = rows[row][row] * (1.0 + 1e-9) + 1e-12
 
 
-def add_prior(sums: Row, prior: Row, rows: Rows) -> None:
+def add_prior(sums: MatrixRow, prior: MatrixRow, rows: MatrixRows) -> None:
     """Add a law as further observations of each coefficient."""
     noise = PRIOR_STEPS * 0.01 * sums[place(SECONDS, SECONDS)] / sums[place(0, 0)]
     for row in range(FEATURES):
@@ -76,7 +76,7 @@ def add_prior(sums: Row, prior: Row, rows: Rows) -> None:
         rows[row][SECONDS] += weight * scaled
 
 
-def solve(rows: Rows, scratch: Rows, kept: Row, found: Row, solution: Row) -> None:
+def solve(rows: MatrixRows, scratch: MatrixRows, kept: MatrixRow, found: MatrixRow, solution: MatrixRow) -> None:
     """Solve with every coefficient >= 0: what turns out negative is left out, the worst first.
 
     All but `rows` is written to: `kept`, `found` and `solution` hold FEATURES numbers, `scratch` is as large as `rows`.
@@ -100,7 +100,7 @@ def solve(rows: Rows, scratch: Rows, kept: Row, found: Row, solution: Row) -> No
             kept[index] = kept[index + 1]
 
 
-def _eliminate(rows: Rows, scratch: Rows, kept: Row, count: int, found: Row) -> None:
+def _eliminate(rows: MatrixRows, scratch: MatrixRows, kept: MatrixRow, count: int, found: MatrixRow) -> None:
     """Gaussian elimination with pivoting over what is kept; a direction without data gets 0."""
     for row in range(count):
         source = rows[int(kept[row])]
@@ -123,7 +123,7 @@ def _eliminate(rows: Rows, scratch: Rows, kept: Row, count: int, found: Row) -> 
         found[row] = rest / scratch[row][row] if abs(scratch[row][row]) >= _NOTHING else 0.0
 
 
-def _lift_largest(rows: Rows, pivot: int, count: int) -> None:
+def _lift_largest(rows: MatrixRows, pivot: int, count: int) -> None:
     """Exchange the row of the pivot for the one with the largest number in its column."""
     best = pivot
     for row in range(pivot + 1, count):
@@ -135,7 +135,7 @@ def _lift_largest(rows: Rows, pivot: int, count: int) -> None:
         rows[best][column] = exchanged
 
 
-def unexplained(sums: Row, solution: Row) -> float:
+def unexplained(sums: MatrixRow, solution: MatrixRow) -> float:
     """Root mean square of what a solution leaves of the step times, relative to theirs."""
     squares, explained, fitted = sums[place(SECONDS, SECONDS)], 0.0, 0.0
     for row in range(FEATURES):
@@ -145,12 +145,12 @@ def unexplained(sums: Row, solution: Row) -> float:
     return math.sqrt(max(0.0, squares - explained + fitted) / squares)
 
 
-def has_mix(sums: Row) -> bool:
+def has_mix(sums: MatrixRow) -> bool:
     """Whether both prefill and decodes were seen."""
     return bool(sums[place(0, 1)] > 0.0 and sums[place(0, 2)] > 0.0)
 
 
-def mix_of(sums: Row) -> Mix:
+def mix_of(sums: MatrixRow) -> Mix:
     """What the steps were made of."""
     prefill, decodes = sums[place(0, 1)] * UNITS[1], sums[place(0, 2)] * UNITS[2]
     kv, pairs = sums[place(0, 3)] * UNITS[3], sums[place(0, 4)] * UNITS[4]

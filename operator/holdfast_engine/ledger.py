@@ -5,9 +5,9 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-from holdfast_engine.rules import Ending, Objectives, Verdict, judge
+from holdfast_engine.rules import Ending, Objectives, RequestVerdict, judge
 
-BAD = (Verdict.TTFT, Verdict.TPOT, Verdict.E2E, Verdict.ERROR)
+BAD = (RequestVerdict.TTFT, RequestVerdict.TPOT, RequestVerdict.E2E, RequestVerdict.ERROR)
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +62,7 @@ class Ledger:
         while due and due[0][0] < now:
             entry = heapq.heappop(due)[2]
             if entry.first_token is None and not entry.judged:
-                self._judge(entry, Verdict.TTFT)
+                self._judge(entry, RequestVerdict.TTFT)
 
     def first_token(self, request_id: str, now: float) -> None:
         """Note when the first token came."""
@@ -85,15 +85,15 @@ class Ledger:
             output_tokens=output_tokens,
         )
         self._judge(entry, verdict)
-        if verdict is Verdict.GOOD:
+        if verdict is RequestVerdict.GOOD:
             self.good_tokens += output_tokens
 
-    def _judge(self, entry: Entry, verdict: Verdict) -> None:
+    def _judge(self, entry: Entry, verdict: RequestVerdict) -> None:
         entry.judged = True
         self.unjudged -= 1
-        if verdict is Verdict.GOOD:
+        if verdict is RequestVerdict.GOOD:
             self.good += 1
-        elif verdict is Verdict.WITHDRAWN:
+        elif verdict is RequestVerdict.WITHDRAWN:
             self.withdrawn += 1
         else:
             self.bad[verdict] += 1

@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from holdfast_engine import rules
-from holdfast_engine.admission import GUARDED, Lengths, Transit, backlog_of, decide, sends_away, terms_of
+from holdfast_engine.admission import GUARDED, PromptLengthEstimator, Transit, backlog_of, decide, sends_away, terms_of
 from holdfast_engine.frontend import Frontend
 from holdfast_engine.request import WARM_UP_NAME
-from holdfast_engine.rules import Admission, Refused
+from holdfast_engine.rules import Admission, RejectionReason
 from holdfast_engine.stats_fields import FIELDS, folder
 from holdfast_engine.statsfile import read_stats
 
@@ -31,8 +31,8 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 CLOSE = (b"connection", b"close")
 MESSAGES = {
-    Refused.FULL: "Too many requests wait for this engine. Please try again later or on a different instance.",
-    Refused.LATE: "The first token would come later than this service promises. Please try again later or on a "
+    RejectionReason.FULL: "Too many requests wait for this engine. Please try again later or on a different instance.",
+    RejectionReason.LATE: "The first token would come later than this service promises. Please try again later or on a "
     "different instance.",
 }
 _FIND_SECONDS = 1.0
@@ -51,7 +51,7 @@ class AdmissionMiddleware:
         self._broken = False
         try:
             self._records = Records(clock)
-            self._lengths = Lengths()
+            self._lengths = PromptLengthEstimator()
             self._transit = Transit()
         except Exception as error:
             self._give_up(error)
@@ -224,7 +224,7 @@ async def drain(receive: Receive) -> None:
         pass
 
 
-def busy_answer(refused: Refused, retry_after_seconds: int) -> list[Message]:
+def busy_answer(refused: RejectionReason, retry_after_seconds: int) -> list[Message]:
     """A 503 in vLLM's own form."""
     error = {"message": MESSAGES[refused], "type": "Service Unavailable", "param": None, "code": 503}
     body = json.dumps({"error": error}).encode()

@@ -20,7 +20,7 @@ class MovingMean:
         self.value = moved_mean(self.value, self._count, value)
 
 
-class Prompts:
+class PromptAverages:
     """Moving means over the requests of late, in tokens."""
 
     def __init__(self) -> None:

@@ -112,7 +112,7 @@ class Ending(enum.Enum):
     FAILED = "failed"
 
 
-class Verdict(enum.StrEnum):
+class RequestVerdict(enum.StrEnum):
     """What a request counts as; everything but GOOD and WITHDRAWN is the cause of a bad one."""
 
     GOOD = "good"
@@ -123,7 +123,7 @@ class Verdict(enum.StrEnum):
     ERROR = "error"
 
 
-_VERDICTS = (Verdict.GOOD, Verdict.TTFT, Verdict.TPOT, Verdict.E2E)
+_VERDICTS = (RequestVerdict.GOOD, RequestVerdict.TTFT, RequestVerdict.TPOT, RequestVerdict.E2E)
 
 
 def judge(
@@ -133,17 +133,17 @@ def judge(
     ttft_seconds: float | None,
     e2e_seconds: float,
     output_tokens: int,
-) -> Verdict:
+) -> RequestVerdict:
     """Judge a request that has ended; `ttft_seconds` is None where no token came. NaN is never good.
 
     A request that its client aborts is judged by what it got so far, and not at all when it was aborted in time before
     its first token.
     """
     if ending is Ending.FAILED:
-        return Verdict.ERROR
+        return RequestVerdict.ERROR
     waited = e2e_seconds if ttft_seconds is None else ttft_seconds
     if ttft_seconds is None and ending is Ending.ABORTED and waited <= objectives.ttft_seconds:
-        return Verdict.WITHDRAWN
+        return RequestVerdict.WITHDRAWN
     e2e_bound = math.inf if objectives.e2e_seconds is None else objectives.e2e_seconds
     bounds = objectives.ttft_seconds, objectives.tpot_seconds, e2e_bound
     return _VERDICTS[arithmetic.breach(*bounds, waited, e2e_seconds, output_tokens)]
@@ -165,7 +165,7 @@ def most_queued_requests(limits: Limits, peak_tps: float, tokens_per_prompt: flo
     return arithmetic.most_in_time(longest_wait_seconds(limits), peak_tps, tokens_per_prompt)
 
 
-class Refused(enum.Enum):
+class RejectionReason(enum.Enum):
     """Why a request is turned away at the door."""
 
     FULL = "full"
@@ -209,7 +209,7 @@ class Backlog:
 class Admission:
     """Whether a request is taken, and if not, why and after how many seconds it should come again."""
 
-    refused: Refused | None = None
+    refused: RejectionReason | None = None
     retry_after_seconds: int = 0
 
     @property
@@ -226,10 +226,10 @@ def admission(terms: Terms, backlog: Backlog, prompt_tokens: float) -> Admission
     """
     refused = None
     if backlog.requests >= terms.most_queued:
-        refused = Refused.FULL
+        refused = RejectionReason.FULL
     elif terms.overload is Overload.REJECT and backlog.prompt_tokens > 0.0:
         late = backlog.first_token_seconds(prompt_tokens) > terms.ttft_seconds
-        refused = Refused.LATE if late else None
+        refused = RejectionReason.LATE if late else None
     return Admission() if refused is None else Admission(refused, retry_after_seconds(terms, backlog, prompt_tokens))
 
 

@@ -27,7 +27,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from holdfast_engine import VERSION, stats_fields
-from holdfast_engine.fastloop import Capacity, FastLoop
+from holdfast_engine.fastloop import FastLoop, StartLimits
 from holdfast_engine.limits import DEFAULT_LIMITS, LIMITS_VARIABLE, LimitsFiles
 from holdfast_engine.statsfile import StatsWriter
 from holdfast_engine.versions import is_supported
@@ -164,7 +164,7 @@ class HoldfastScheduler(AsyncScheduler):
                     loop.failure = error
                     return
 
-    def _capacity(self) -> Capacity:
+    def _capacity(self) -> StartLimits:
         model = self.vllm_config.model_config
         # A prompt whose parts must be computed as a whole would never start under a smaller limit.
         chunks = (
@@ -172,7 +172,7 @@ class HoldfastScheduler(AsyncScheduler):
             and not model.supports_multimodal_inputs
             and not self.need_mamba_block_aligned_split
         )
-        return Capacity(self._stock_active, self._stock_tokens, chunks, self.num_spec_tokens)
+        return StartLimits(self._stock_active, self._stock_tokens, chunks, self.num_spec_tokens)
 
     def _publish(self, loop: FastLoop) -> None:
         if self._writer is not None:

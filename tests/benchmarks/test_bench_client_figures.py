@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.bench_client import LEAST_CHUNKS, figures, measure, missed
-from holdfast.tools.bench.records import Outcome
+from holdfast.tools.bench.records import RequestOutcome
 from tests.tools.bench.bench_builders import record, steady
 
 KEPT: dict[str, Any] = {
@@ -29,7 +29,7 @@ def test_a_first_token_is_compared_with_the_moment_that_the_engine_wrote_it() ->
 
 
 def test_what_did_not_finish_is_counted_though_no_token_of_it_is_compared() -> None:
-    lost = record(tokens_at=(), outcome=Outcome.HTTP_ERROR, index=100)
+    lost = record(tokens_at=(), outcome=RequestOutcome.HTTP_ERROR, index=100)
     records = steady(100)
     found = figures([*records, lost], {each.index: each.token_at[0] for each in records})
     assert (found["requests"], found["not_finished"]) == (101, 1)

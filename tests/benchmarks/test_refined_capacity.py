@@ -9,13 +9,13 @@ from benchmarks.refined_capacity import CLOSED, STEP_LAW, Outcome, Refined, Tria
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steplaw import StepLaw
-from holdfast.twin.capacity import Bench, Lengths
-from holdfast.twin.fleet import EngineKind
+from holdfast.twin.capacity import Bench, LengthPairs
+from holdfast.twin.fleet import EngineSpec
 from tests.builders import service
 from tests.twin.twin_builders import SLO
 
-KIND = EngineKind(StepLaw(0.008, 4e-5, 2e-4, 4e-8, 4e-9), SchedulerLimits(64, 2048, 60_000))
-LENGTHS = Lengths(np.full(10, 600), np.full(10, 100))
+KIND = EngineSpec(StepLaw(0.008, 4e-5, 2e-4, 4e-8, 4e-9), SchedulerLimits(64, 2048, 60_000))
+LENGTHS = LengthPairs(np.full(10, 600), np.full(10, 100))
 
 
 @pytest.mark.slow
@@ -41,7 +41,7 @@ def test_the_models_rate_is_replaced_and_what_it_was_is_kept(factor: float) -> N
 
 
 def test_histograms_keep_lengths_but_not_which_go_together() -> None:
-    lengths = Lengths(np.arange(1000), np.arange(1000))
+    lengths = LengthPairs(np.arange(1000), np.arange(1000))
     found = apart(lengths)
     assert sorted(found.output_tokens) == list(lengths.output_tokens)
     assert abs(np.corrcoef(found.prompt_tokens, found.output_tokens)[0, 1]) < 0.1

@@ -29,7 +29,7 @@ from benchmarks.autoscaling.scarcity import (
     short,
 )
 from holdfast.cli.simulate import declare
-from holdfast.twin.cluster import Pod
+from holdfast.twin.cluster import SimulatedPod
 from holdfast.twin.policies import make_policy
 from holdfast.twin.run import simulate
 from holdfast.twin.scenario import Fault, Scenario
@@ -295,8 +295,8 @@ def test_what_was_judged_is_read_back_as_it_was_written(tmp_path: Path, found: S
     assert Journal(tmp_path).get(key) == row
 
 
-def pod(number: int, ready_at: float, leaving_at: float | None = None, gone_at: float | None = None) -> Pod:
-    return Pod(f"chat-{number}", number, "l40s", 1, 0.0, 0.0, ready_at, leaving_at, gone_at, engine=number)
+def pod(number: int, ready_at: float, leaving_at: float | None = None, gone_at: float | None = None) -> SimulatedPod:
+    return SimulatedPod(f"chat-{number}", number, "l40s", 1, 0.0, 0.0, ready_at, leaving_at, gone_at, engine=number)
 
 
 def fault(kind: str, at: float, lasts: float | None, replica: int = 0) -> Fault:
@@ -304,12 +304,12 @@ def fault(kind: str, at: float, lasts: float | None, replica: int = 0) -> Fault:
     return Fault.model_validate(given if lasts is None else {**given, "for": f"{lasts}s"})
 
 
-def worth(pods: Sequence[Pod], *faults: Fault, at: Sequence[float]) -> list[float]:
+def worth(pods: Sequence[SimulatedPod], *faults: Fault, at: Sequence[float]) -> list[float]:
     return list(serving(pods, faults).at(np.array(at)))
 
 
 def test_replicas_serve_from_when_they_are_ready_until_they_leave() -> None:
-    never = Pod("chat-4", 4, "l40s", 1, 0.0, 0.0, 100.0, 50.0, 50.0)
+    never = SimulatedPod("chat-4", 4, "l40s", 1, 0.0, 0.0, 100.0, 50.0, 50.0)
     pods = [pod(3, 0.0, 200.0, 230.0), never, pod(1, 0.0), pod(2, 100.0)]
     assert worth(pods, at=[0.0, 99.0, 100.0, 199.0, 200.0, 500.0]) == [2.0, 2.0, 3.0, 3.0, 2.0, 2.0]
     assert worth([], at=[0.0, 10.0]) == [0.0, 0.0]

@@ -11,7 +11,7 @@ from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import Placement, Replica, ReplicaPhase
 from holdfast.domain.decision import Action, ConditionValue, Decision, PlacementTarget, SloView, Verdict
-from holdfast.observe.cluster import Deployed, ServiceParts
+from holdfast.observe.cluster import ObservedDeployment, ServiceParts
 from holdfast.observe.spec import to_spec
 from holdfast.render import context
 from holdfast.render.live import Live
@@ -44,7 +44,7 @@ def parts(
         for number in range(count)
     )
     deployed = tuple(
-        Deployed(Placement(accelerator, size, deployment=f"{service.metadata.name}-{accelerator}"))
+        ObservedDeployment(Placement(accelerator, size, deployment=f"{service.metadata.name}-{accelerator}"))
         for accelerator, size in (sizes or {}).items()
     )
     return ServiceParts(service, to_spec(service), replicas, deployed)

@@ -23,7 +23,7 @@ from holdfast.domain.engine import EngineState, PluginMode
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.observe.cluster import Invalid
-from holdfast.observe.engines import Engine, limits_from
+from holdfast.observe.engines import EnginePod, limits_from
 from holdfast.render import RenderSettings
 from holdfast.render.names import LIMITS_ANNOTATION
 from tests.control.parts import as_watched, body, decision, llmservice, parts
@@ -622,7 +622,7 @@ def _requests_of_each(api: FakeApi) -> Counter[str]:
 async def test_engines_are_told_their_limits_and_status_shows_what_they_work_with() -> None:
     api, part = cluster(), parts(sizes={"h100": 1}, ready={"h100": 1})
     pod = api.put_object("/api/v1/namespaces/prod/pods/h100-0", {"metadata": {"name": "h100-0"}})
-    part = replace(part, engines=(Engine("h100-0", pod["metadata"]["uid"], "h100"),))
+    part = replace(part, engines=(EnginePod("h100-0", pod["metadata"]["uid"], "h100"),))
     acting, hold = actuator(api), decision(part, Action.HOLD, h100=1)
     await acting.act([part], [hold], [], [], now=0.0)
     told = limits_from(api.objects["/api/v1/namespaces/prod/pods/h100-0"]["metadata"]["annotations"][LIMITS_ANNOTATION])
@@ -642,7 +642,7 @@ async def test_engines_are_told_their_limits_and_status_shows_what_they_work_wit
 async def test_engines_are_told_though_no_decision_could_be_made() -> None:
     api, part = cluster(), parts(sizes={"h100": 1}, ready={"h100": 1})
     pod = api.put_object("/api/v1/namespaces/prod/pods/h100-0", {"metadata": {"name": "h100-0"}})
-    part = replace(part, engines=(Engine("h100-0", pod["metadata"]["uid"], "h100"),))
+    part = replace(part, engines=(EnginePod("h100-0", pod["metadata"]["uid"], "h100"),))
     await actuator(api).act([part], [], [], [], now=0.0)
     assert api.writes() == [("PATCH", "/api/v1/namespaces/prod/pods/h100-0")]
 
@@ -657,7 +657,7 @@ async def test_engines_that_cannot_be_told_hold_up_nobody() -> None:
 
     api, told, part = Hanging(), Told(), parts()
     api.put_object(f"{SERVICES}/chat", body())
-    part = replace(part, engines=(Engine("h100-0", "uid", "h100"),))
+    part = replace(part, engines=(EnginePod("h100-0", "uid", "h100"),))
     await actuator(api, told).act([part], [decision(part, Action.CREATE, h100=2)], [], [], now=0.0)
     assert f"{DEPLOYMENTS}/chat-h100" in api.objects
     assert told.errors == ["act"]
@@ -665,7 +665,7 @@ async def test_engines_that_cannot_be_told_hold_up_nobody() -> None:
 
 async def test_limits_that_cannot_be_worked_out_leave_the_rest_alone() -> None:
     api, told, bad, good = cluster("bad", "good"), Told(), parts(llmservice("bad")), parts(llmservice("good"))
-    broken = replace(bad, engines=(Engine("h100-0", "uid", "h100", told="no limits"),))  # type: ignore[arg-type]
+    broken = replace(bad, engines=(EnginePod("h100-0", "uid", "h100", told="no limits"),))  # type: ignore[arg-type]
     decisions = [decision(part, Action.CREATE, h100=1) for part in (broken, good)]
     await actuator(api, told).act([broken, good], decisions, [], [], now=0.0)
     assert f"{DEPLOYMENTS}/good-h100" in api.objects

@@ -13,7 +13,7 @@ from holdfast.control.benchmarks import Benchmarks
 from holdfast.domain.benchmark import EngineKind
 from holdfast.domain.cluster import Placement
 from holdfast.observe.benchmarks import Benchmark, benchmark_from_object
-from holdfast.observe.cluster import Deployed, ServiceParts
+from holdfast.observe.cluster import ObservedDeployment, ServiceParts
 from holdfast.render import RenderSettings
 from tests.api.benchmark_refusals import RECORDED, benchmark
 from tests.builders import NOW
@@ -144,7 +144,7 @@ class Play:
     def deploy(self, ready: int = 0, **spec: Any) -> None:
         """The service has a Deployment on h100."""
         service = llmservice("chat", **spec)
-        deployed = Deployed(Placement("h100", 1, deployment="chat-h100"), rendered=live(chat_h100(service)))
+        deployed = ObservedDeployment(Placement("h100", 1, deployment="chat-h100"), rendered=live(chat_h100(service)))
         self.services = [replace(parts(service, ready={"h100": ready}), deployed=(deployed,))]
 
 
@@ -212,7 +212,7 @@ async def test_an_engine_that_cannot_be_started_is_told(tune: dict[str, Any], re
 
 async def test_engines_without_the_plugin_are_not_tuned_live(tuning: Play) -> None:
     service = llmservice("chat", engine={"plugin": "Off"})
-    deployed = Deployed(Placement("h100", 1, deployment="chat-h100"), rendered=live(chat_h100(service)))
+    deployed = ObservedDeployment(Placement("h100", 1, deployment="chat-h100"), rendered=live(chat_h100(service)))
     tuning.services = [replace(parts(service), deployed=(deployed,))]
     await tuning.tick()
     assert tuning.told() == ("Pending", "TargetNotReady")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.control import decision_record
-from holdfast.control.decision_record import Record, Unreadable, decided_again, read, record_of, written
+from holdfast.control.decision_record import DecisionRecord, Unreadable, decided_again, read, record_of, written
 from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import ServiceKey
@@ -27,7 +27,7 @@ OTHER = service("other").with_accelerators(accelerator("h100"))
 SETTINGS = PolicySettings()
 
 
-def day(rates: list[float], state: SignalState = SignalState.FRESH) -> list[tuple[Record, Decision]]:
+def day(rates: list[float], state: SignalState = SignalState.FRESH) -> list[tuple[DecisionRecord, Decision]]:
     """The records of a service's decisions under such loads, a minute each, with what was decided."""
     memory, made = Memory(), []
     for minute, rate in enumerate(rates):

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.control.decision_record import Record, decided_again, read, record_of, written
+from holdfast.control.decision_record import DecisionRecord, decided_again, read, record_of, written
 from holdfast.domain.service import AcceleratorOption, ServiceKey
 from holdfast.policy import FleetContext, decide, decide_alone
 from tests.builders import ServiceBuilder, accelerator, service
@@ -23,7 +23,7 @@ MODEL = FixedRates(dict.fromkeys([*KINDS, *SAME], RATE_RPS))
 class Recorded(Contest):
     """A contest that replays the record of every service at every tick; `records` are those of decisions."""
 
-    records: list[Record]
+    records: list[DecisionRecord]
 
     def run(self, seconds: float) -> None:
         self.records = getattr(self, "records", [])

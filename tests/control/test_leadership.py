@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.act.api import ApiUnreachable
-from holdfast.control.leadership import Elector, LeadershipLost, LeaseTiming, LeaseView, Step, next_step
+from holdfast.control.leadership import Elector, LeadershipLost, LeaseStep, LeaseTiming, LeaseView, next_step
 from tests.fakes import FakeApi, ManualClock
 
 TIMING = LeaseTiming(duration_seconds=15, renew_deadline_seconds=10, retry_seconds=2)
@@ -16,18 +16,22 @@ LEASE = "/apis/coordination.k8s.io/v1/namespaces/ops/leases/holdfast"
 @pytest.mark.parametrize(
     ("lease", "renewed_at", "now", "expected"),
     [
-        pytest.param(None, None, 0, Step.ACQUIRE, id="no lease yet is acquired"),
-        pytest.param(LeaseView("", "1", 0), None, 0, Step.ACQUIRE, id="a released lease is acquired at once"),
-        pytest.param(LeaseView("b", "1", 0), None, 14.9, Step.WAIT, id="a lease that may be alive is waited for"),
-        pytest.param(LeaseView("b", "1", 0), None, 15, Step.ACQUIRE, id="a lease unchanged for its duration is taken"),
-        pytest.param(LeaseView("a", "1", 0), None, 0, Step.ACQUIRE, id="our own lease from before a restart is ours"),
-        pytest.param(LeaseView("a", "1", 0), 0, 9.9, Step.RENEW, id="a leader renews"),
-        pytest.param(LeaseView("a", "1", 0), 0, 10, Step.LOST, id="a leader that could not renew gives up first"),
-        pytest.param(LeaseView("b", "1", 0), 0, 1, Step.LOST, id="a leader whose lease was taken gives up"),
-        pytest.param(None, 0, 1, Step.RENEW, id="a deleted lease is written again by its leader"),
+        pytest.param(None, None, 0, LeaseStep.ACQUIRE, id="no lease yet is acquired"),
+        pytest.param(LeaseView("", "1", 0), None, 0, LeaseStep.ACQUIRE, id="a released lease is acquired at once"),
+        pytest.param(LeaseView("b", "1", 0), None, 14.9, LeaseStep.WAIT, id="a lease that may be alive is waited for"),
+        pytest.param(
+            LeaseView("b", "1", 0), None, 15, LeaseStep.ACQUIRE, id="a lease unchanged for its duration is taken"
+        ),
+        pytest.param(
+            LeaseView("a", "1", 0), None, 0, LeaseStep.ACQUIRE, id="our own lease from before a restart is ours"
+        ),
+        pytest.param(LeaseView("a", "1", 0), 0, 9.9, LeaseStep.RENEW, id="a leader renews"),
+        pytest.param(LeaseView("a", "1", 0), 0, 10, LeaseStep.LOST, id="a leader that could not renew gives up first"),
+        pytest.param(LeaseView("b", "1", 0), 0, 1, LeaseStep.LOST, id="a leader whose lease was taken gives up"),
+        pytest.param(None, 0, 1, LeaseStep.RENEW, id="a deleted lease is written again by its leader"),
     ],
 )
-def test_next_step(lease: LeaseView | None, renewed_at: float | None, now: float, expected: Step) -> None:
+def test_next_step(lease: LeaseView | None, renewed_at: float | None, now: float, expected: LeaseStep) -> None:
     assert next_step(lease, "a", renewed_at, now, TIMING) is expected
 
 
@@ -125,7 +129,7 @@ async def test_a_lost_race_on_the_lease_does_not_make_a_leader() -> None:
     body = await candidate._read()
     api.put_object(LEASE, {"metadata": {"name": "holdfast"}, "spec": {"holderIdentity": "b"}})
     assert body is not None
-    await candidate._write(body, Step.ACQUIRE)
+    await candidate._write(body, LeaseStep.ACQUIRE)
     assert not candidate.leading
 
 

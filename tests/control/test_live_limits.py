@@ -15,7 +15,7 @@ from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.engine import EngineState, PluginMode
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.observe.cluster import ServiceParts
-from holdfast.observe.engines import Engine, limits_from
+from holdfast.observe.engines import EnginePod, limits_from
 from holdfast.render.engine_limits import engine_limits
 from holdfast.render.names import LIMITS_ANNOTATION
 from holdfast_engine.rules import Limits
@@ -57,7 +57,7 @@ class World:
         """What the watches show now."""
         found = {path.removeprefix(f"{PODS}/"): body["metadata"] for path, body in self.api.objects.items()}
         engines = [
-            Engine(name, meta["uid"], meta["labels"]["holdfast.dev/accelerator"], self.annotation(name))
+            EnginePod(name, meta["uid"], meta["labels"]["holdfast.dev/accelerator"], self.annotation(name))
             for name, meta in found.items()
         ]
         pods = [Replica(each.pod, each.accelerator, ReplicaPhase.READY, 0.0) for each in engines]

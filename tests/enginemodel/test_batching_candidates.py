@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.domain.service import Slo
-from holdfast.enginemodel.batching import LEAST_TOKENS, Candidate, best, candidates
+from holdfast.enginemodel.batching import LEAST_TOKENS, LimitsCandidate, best, candidates
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import EnginePrior, engine_prior
@@ -22,7 +22,7 @@ L40S = engine_prior("Qwen/Qwen3-8B", "l40s")
 SLO = Slo(2.0, 0.1, 0.95, 3600)
 
 
-def tried(prior: EnginePrior, mix: LengthMix, slo: Slo = SLO) -> tuple[Candidate, ...]:
+def tried(prior: EnginePrior, mix: LengthMix, slo: Slo = SLO) -> tuple[LimitsCandidate, ...]:
     start = BatchLimits(prior.max_num_seqs_default, prior.max_num_batched_tokens_default)
     return candidates(prior, start, mix, slo)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.domain.service import Slo
-from holdfast.enginemodel.capacity import BatchLimits, Bound, Capacity, capacity, predicted_attainment
+from holdfast.enginemodel.capacity import BatchLimits, Bottleneck, OperatingPoint, capacity, predicted_attainment
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.replay import Arrival, replay
@@ -27,7 +27,7 @@ H100 = engine_prior("Qwen/Qwen3-8B", "h100")
 
 def chat_capacity(
     slo: Slo = SLO, limits: BatchLimits = LIMITS, kv_tokens: float = 395_000, mix: LengthMix = CHAT
-) -> Capacity:
+) -> OperatingPoint:
     return capacity(H100.law, mix, limits, kv_tokens, slo)
 
 
@@ -49,31 +49,31 @@ slos = st.builds(Slo, st.floats(0.001, 60), st.floats(0.0005, 2), st.floats(0.5,
 def test_a_usual_service_is_bound_by_tpot() -> None:
     found = chat_capacity()
     assert found.feasible
-    assert found.bound_by is Bound.TPOT
+    assert found.bound_by is Bottleneck.TPOT
     assert 10 < found.rate_rps < 25
     assert found.attainment >= SLO.objective
 
 
 def test_a_tight_ttft_binds() -> None:
     found = chat_capacity(Slo(0.1, 0.5, 0.99, 3600))
-    assert found.bound_by is Bound.TTFT
+    assert found.bound_by is Bottleneck.TTFT
 
 
 def test_an_end_to_end_objective_leaves_less() -> None:
     bounded = chat_capacity(replace(SLO, e2e_seconds=15.0))
     assert 0 < bounded.rate_rps < chat_capacity().rate_rps
-    assert bounded.bound_by is Bound.TPOT
+    assert bounded.bound_by is Bottleneck.TPOT
 
 
 def test_few_sequences_bind() -> None:
     found = chat_capacity(Slo(2.0, 0.1, 0.99, 3600), BatchLimits(16, 8192))
-    assert found.bound_by is Bound.SEQUENCES
+    assert found.bound_by is Bottleneck.SEQUENCES
     assert found.sequences < 16
 
 
 def test_a_small_kv_cache_binds() -> None:
     found = chat_capacity(Slo(2.0, 0.1, 0.99, 3600), kv_tokens=40_000)
-    assert found.bound_by is Bound.KV_CACHE
+    assert found.bound_by is Bottleneck.KV_CACHE
     assert found.kv_tokens < 40_000
 
 
@@ -81,13 +81,13 @@ def test_a_tpot_below_the_lone_step_is_infeasible() -> None:
     found = chat_capacity(replace(SLO, tpot_seconds=H100.law.c0 / 2))
     assert not found.feasible
     assert found.rate_rps == 0
-    assert found.bound_by is Bound.TPOT
+    assert found.bound_by is Bottleneck.TPOT
 
 
 def test_a_ttft_below_the_lone_prefill_is_infeasible() -> None:
     found = chat_capacity(replace(SLO, ttft_seconds=0.005))
     assert not found.feasible
-    assert found.bound_by is Bound.TTFT
+    assert found.bound_by is Bottleneck.TTFT
 
 
 @pytest.mark.parametrize("kv_tokens", [0, -5, 500, math.nan])
@@ -95,7 +95,7 @@ def test_without_room_for_one_prompt_there_is_no_capacity(kv_tokens: float) -> N
     found = chat_capacity(kv_tokens=kv_tokens)
     assert found.rate_rps == 0
     assert not found.feasible
-    assert found.bound_by is Bound.KV_CACHE
+    assert found.bound_by is Bottleneck.KV_CACHE
 
 
 @pytest.mark.parametrize("law", [StepLaw(0.0, 7e-6, 0.0, 0.0, 0.0), StepLaw(0.0, 0.0, 0.0, 0.0, 1e-9)])

@@ -5,9 +5,9 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast_engine.admission import Lengths, Transit, decide, sends_away, terms_of
-from holdfast_engine.prompts import Prompts
-from holdfast_engine.rules import Refused
+from holdfast_engine.admission import PromptLengthEstimator, Transit, decide, sends_away, terms_of
+from holdfast_engine.prompts import PromptAverages
+from holdfast_engine.rules import RejectionReason
 from holdfast_engine.stats_fields import FIELDS, RECORD_SECONDS, Mode
 
 
@@ -27,7 +27,7 @@ def record(**numbers: float) -> dict[str, float]:
 
 
 def test_a_record_says_who_would_be_late() -> None:
-    assert decide(record(), 10).refused is Refused.LATE
+    assert decide(record(), 10).refused is RejectionReason.LATE
     assert decide(record(waiting_fresh_tokens=500.0), 10).admitted
     assert decide(record(limit_reject=0.0), 10).admitted
 
@@ -38,7 +38,7 @@ def test_tokens_from_the_prefix_cache_cost_no_time() -> None:
 
 def test_all_lanes_count_for_the_depth() -> None:
     lanes = {"waiting_front": 1.0, "waiting_fresh": 1.0, "waiting_late": 1.0}
-    assert decide(record(**lanes, limit_reject=0.0, limit_max_queued_requests=3.0), 1).refused is Refused.FULL
+    assert decide(record(**lanes, limit_reject=0.0, limit_max_queued_requests=3.0), 1).refused is RejectionReason.FULL
     assert decide(record(**lanes, limit_reject=0.0, limit_max_queued_requests=4.0), 1).admitted
     assert decide(record(**lanes, limit_reject=0.0, limit_max_queued_requests=4.0), 1, more_requests=1).refused
 
@@ -89,7 +89,7 @@ def test_a_request_with_an_answer_is_on_its_way_no_longer_however_long_a_step_is
 
 
 def test_longer_requests_have_more_tokens_in_proportion() -> None:
-    lengths = Lengths()
+    lengths = PromptLengthEstimator()
     assert lengths.tokens(400, 100.0) == 0.0
     lengths.learn(400)
     lengths.learn(0)
@@ -100,7 +100,7 @@ def test_longer_requests_have_more_tokens_in_proportion() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 10**6), st.integers(0, 10**6)), min_size=1, max_size=200))
 def test_the_share_of_computed_tokens_is_a_share(prompts: list[tuple[int, int]]) -> None:
-    found = Prompts()
+    found = PromptAverages()
     for tokens, cached in prompts:
         found.arrive(tokens)
         found.start(tokens, cached)

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast_engine.arithmetic import Law
-from holdfast_engine.fastloop import Capacity, FastLoop
+from holdfast_engine.fastloop import FastLoop, StartLimits
 from holdfast_engine.limits import LimitsFiles
-from holdfast_engine.rules import Limits, Objectives, Verdict
+from holdfast_engine.rules import Limits, Objectives, RequestVerdict
 from holdfast_engine.stats_fields import FIELDS, Mode
 
 LAW = Law(0.004, 1e-4, 5e-4, 1e-7, 0.0)
@@ -68,7 +68,7 @@ class ToyEngine:
         self.files = LimitsFiles([])
         self.files.current = limits
         self.loop = FastLoop(
-            Capacity(active, tokens), self.files, clock=lambda: self.now, wall_clock=lambda: self.now + 1e9
+            StartLimits(active, tokens), self.files, clock=lambda: self.now, wall_clock=lambda: self.now + 1e9
         )
         if limits is not None:
             self.loop._take(limits)
@@ -212,9 +212,9 @@ def test_a_waiting_request_is_bad_from_the_moment_its_first_token_is_late() -> N
     engine.arrive(output=1000)
     waiting = engine.arrive()
     engine.run(1.1)
-    assert engine.loop.ledger.bad[Verdict.TTFT] == 1
+    assert engine.loop.ledger.bad[RequestVerdict.TTFT] == 1
     engine.abort(waiting)
-    assert engine.loop.ledger.bad[Verdict.TTFT] == 1
+    assert engine.loop.ledger.bad[RequestVerdict.TTFT] == 1
     assert engine.loop.ledger.withdrawn == 0
     assert_conserved(engine.loop)
 
@@ -223,7 +223,7 @@ def test_the_time_until_the_engine_counts_for_ttft() -> None:
     engine = ToyEngine()
     engine.arrive(transit=1.5)
     engine.run(1.0)
-    assert engine.loop.ledger.bad[Verdict.TTFT] == 1
+    assert engine.loop.ledger.bad[RequestVerdict.TTFT] == 1
 
 
 @pytest.mark.parametrize("jump", [-1e6, 1e6])
@@ -292,11 +292,11 @@ def test_tokens_keep_their_pace_where_the_engine_is_busy_between_its_steps_as_we
     engine.gap_seconds = 0.02
     ledger, fit = engine.loop.ledger, engine.loop.fit
     offer(engine, rate=40.0, seconds=20.0)
-    while_learning = ledger.bad[Verdict.TPOT]
+    while_learning = ledger.bad[RequestVerdict.TPOT]
     offer(engine, rate=40.0, seconds=20.0, seed=2)
     assert fit.law is not None
     assert fit.law.seconds(100, 10, 3000, 0) == pytest.approx(LAW.seconds(100, 10, 3000, 0) + 0.02, rel=0.1)
-    assert ledger.bad[Verdict.TPOT] - while_learning < 0.02 * ledger.good
+    assert ledger.bad[RequestVerdict.TPOT] - while_learning < 0.02 * ledger.good
 
 
 def test_an_idle_engine_is_no_slow_engine() -> None:
@@ -536,7 +536,7 @@ def test_only_what_waits_for_too_long_is_too_old() -> None:
     assert engine.loop.too_old() == []
     engine.run(2.5)
     assert engine.loop.too_old() == [later]
-    assert engine.loop.ledger.bad[Verdict.TTFT] == 3
+    assert engine.loop.ledger.bad[RequestVerdict.TTFT] == 3
 
 
 def test_the_record_tells_of_room_while_sequences_are_free() -> None:

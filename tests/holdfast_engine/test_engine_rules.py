@@ -16,8 +16,8 @@ from holdfast_engine.rules import (
     LimitsError,
     Objectives,
     Overload,
-    Refused,
-    Verdict,
+    RejectionReason,
+    RequestVerdict,
     parse_limits,
 )
 
@@ -30,44 +30,46 @@ coefficient = st.floats(0.0, 1.0)
 laws = st.builds(Law, coefficient, coefficient, coefficient, coefficient, coefficient)
 
 
-def judged(ending: Ending, ttft: float | None, e2e: float, tokens: int) -> Verdict:
+def judged(ending: Ending, ttft: float | None, e2e: float, tokens: int) -> RequestVerdict:
     return rules.judge(BOUNDS, ending, ttft_seconds=ttft, e2e_seconds=e2e, output_tokens=tokens)
 
 
 def test_a_request_inside_its_bounds_is_good() -> None:
-    assert judged(Ending.FINISHED, 1.0, 1.0 + 0.05 * 9, 10) is Verdict.GOOD
+    assert judged(Ending.FINISHED, 1.0, 1.0 + 0.05 * 9, 10) is RequestVerdict.GOOD
 
 
 def test_one_token_has_no_time_per_token() -> None:
-    assert judged(Ending.FINISHED, 0.5, 0.9, 1) is Verdict.GOOD
+    assert judged(Ending.FINISHED, 0.5, 0.9, 1) is RequestVerdict.GOOD
 
 
 @pytest.mark.parametrize(
     ("ttft", "e2e", "tokens", "cause"),
     [
-        (1.1, 1.2, 10, Verdict.TTFT),
-        (0.5, 2.5, 10, Verdict.TPOT),
-        (0.5, 10.5, 1000, Verdict.E2E),
-        (math.nan, 1.0, 10, Verdict.TTFT),
-        (0.5, math.nan, 10, Verdict.TPOT),
+        (1.1, 1.2, 10, RequestVerdict.TTFT),
+        (0.5, 2.5, 10, RequestVerdict.TPOT),
+        (0.5, 10.5, 1000, RequestVerdict.E2E),
+        (math.nan, 1.0, 10, RequestVerdict.TTFT),
+        (0.5, math.nan, 10, RequestVerdict.TPOT),
     ],
 )
-def test_a_bad_request_names_the_first_bound_it_broke(ttft: float, e2e: float, tokens: int, cause: Verdict) -> None:
+def test_a_bad_request_names_the_first_bound_it_broke(
+    ttft: float, e2e: float, tokens: int, cause: RequestVerdict
+) -> None:
     assert judged(Ending.FINISHED, ttft, e2e, tokens) is cause
 
 
 def test_a_request_aborted_in_time_before_its_first_token_is_withdrawn() -> None:
-    assert judged(Ending.ABORTED, None, 0.9, 0) is Verdict.WITHDRAWN
-    assert judged(Ending.ABORTED, None, 1.1, 0) is Verdict.TTFT
+    assert judged(Ending.ABORTED, None, 0.9, 0) is RequestVerdict.WITHDRAWN
+    assert judged(Ending.ABORTED, None, 1.1, 0) is RequestVerdict.TTFT
 
 
 def test_a_request_aborted_later_is_judged_by_what_it_got() -> None:
-    assert judged(Ending.ABORTED, 0.5, 0.6, 5) is Verdict.GOOD
-    assert judged(Ending.ABORTED, 0.5, 1.5, 5) is Verdict.TPOT
+    assert judged(Ending.ABORTED, 0.5, 0.6, 5) is RequestVerdict.GOOD
+    assert judged(Ending.ABORTED, 0.5, 1.5, 5) is RequestVerdict.TPOT
 
 
 def test_a_failed_request_is_an_error_whatever_its_times() -> None:
-    assert judged(Ending.FAILED, 0.1, 0.2, 5) is Verdict.ERROR
+    assert judged(Ending.FAILED, 0.1, 0.2, 5) is RequestVerdict.ERROR
 
 
 def test_limits_survive_the_way_through_json() -> None:
@@ -219,7 +221,7 @@ def backlog(tokens: float, requests: float = 1.0, tps: float = 1000.0, step: flo
 
 def test_a_request_that_would_be_late_is_refused_until_the_queue_is_gone() -> None:
     refused = rules.admission(REJECT, backlog(5000), 100)
-    assert refused.refused is Refused.LATE
+    assert refused.refused is RejectionReason.LATE
     assert refused.retry_after_seconds == math.ceil(5.1 + 0.05 - 1.0)
     assert rules.admission(REJECT, backlog(500), 100).admitted
 
@@ -243,7 +245,7 @@ def test_what_is_late_even_alone_is_taken_where_nothing_waits() -> None:
 def test_beyond_the_depth_everybody_is_refused(overload: Overload) -> None:
     terms = rules.Terms(1.0, overload, most_queued=3)
     assert rules.admission(terms, backlog(0, requests=2), 10).admitted
-    assert rules.admission(terms, backlog(0, requests=3), 10) == rules.Admission(Refused.FULL, 1)
+    assert rules.admission(terms, backlog(0, requests=3), 10) == rules.Admission(RejectionReason.FULL, 1)
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf])

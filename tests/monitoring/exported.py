@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from holdfast.activator.counts import Counts
+from holdfast.activator.counts import RequestCounts
 from holdfast.emulator.families import FAMILIES, MetricType
 from holdfast.monitoring.rules import recordings
 from holdfast.observe.queries import TPOT_BEFORE_0_11
@@ -42,7 +42,7 @@ def exported(folder: Path) -> set[str]:
     vllm = {name for family in FAMILIES for name in _samples(family.name, family.type.value)}
     recorded = {recording.record for recording in recordings()}
     holdfast = _of_registry(_plugin(folder)) | _of_registry(Telemetry().registry)
-    return vllm | holdfast | _of_registry(Counts(time.monotonic).registry) | recorded
+    return vllm | holdfast | _of_registry(RequestCounts(time.monotonic).registry) | recorded
 
 
 def _plugin(folder: Path) -> CollectorRegistry:

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.observe import histogram_edges, queries
-from holdfast.observe.samples import Answer, Sample
+from holdfast.observe.samples import QueryResult, Sample
 from holdfast.observe.traffic import TrafficRequest
 
 NOW = 1_700_000_000.0
@@ -37,9 +37,9 @@ def row(value: float | str, **labels: str) -> dict[str, Any]:
     return {"metric": group | labels, "value": [NOW, str(value)]}
 
 
-def answers(**samples: list[Sample]) -> dict[str, Answer]:
+def answers(**samples: list[Sample]) -> dict[str, QueryResult]:
     """All fast answers; those not named are empty."""
-    return {name: Answer(tuple(samples.get(name, ()))) for name in {*FAST, *samples}}
+    return {name: QueryResult(tuple(samples.get(name, ()))) for name in {*FAST, *samples}}
 
 
 def known_queries(slo: Slo = SLO) -> dict[str, str]:

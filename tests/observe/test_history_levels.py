@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from holdfast.domain.signals import HeldSample, History
 from holdfast.observe import history
-from holdfast.observe.history import Level
+from holdfast.observe.history import HistoryLevel
 from holdfast.observe.samples import Series
 from tests.observe.observe_builders import CHAT, NOW, SLO, request
 
 HOUR = 3600.0
-LEVEL = Level(60.0, HOUR, 0.0)
+LEVEL = HistoryLevel(60.0, HOUR, 0.0)
 
 
 def series(*values: float, **labels: str) -> Series:
@@ -37,7 +37,7 @@ def test_levels_meet_stay_inside_the_window_and_are_few(window: float, scrape: f
 
 
 def test_the_first_point_covers_the_oldest_step_and_the_last_ends_where_the_level_ends() -> None:
-    assert Level(60.0, 3600.0, 0.0).bounds(NOW) == (NOW - 3540.0, NOW)
+    assert HistoryLevel(60.0, 3600.0, 0.0).bounds(NOW) == (NOW - 3540.0, NOW)
 
 
 def test_outcomes_become_arrivals_good_and_bad() -> None:

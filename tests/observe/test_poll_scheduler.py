@@ -18,7 +18,7 @@ from holdfast.observe import combined_queries, queries
 from holdfast.observe.client import PrometheusAddress
 from holdfast.observe.poll_scheduler import MOST_ENGINES, MOST_PRESSING, Pulse, Rota, read_pulses
 from holdfast.observe.prometheus import MOST_QUERIES, PrometheusSource
-from holdfast.observe.samples import Answer
+from holdfast.observe.samples import QueryResult
 from holdfast.observe.traffic import TrafficRequest
 from tests.fakes import FakePrometheus
 from tests.observe.observe_builders import CHAT, FAST, NOW, WINDOW, ready, request, row, sample
@@ -155,7 +155,7 @@ BUNDLED = [
 
 
 def test_rows_of_queries_that_were_asked_as_one_are_told_apart() -> None:
-    found = combined_queries.unbundled({"all": Answer(tuple(BUNDLED), ("store-3 is down",))})
+    found = combined_queries.unbundled({"all": QueryResult(tuple(BUNDLED), ("store-3 is down",))})
     assert {name: [row.label("metric") for row in answer.samples] for name, answer in found.items()} == {
         "requests": ["request_success_total", "num_requests_running"],
         "tokens": [],
@@ -169,7 +169,10 @@ def test_rows_of_queries_that_were_asked_as_one_are_told_apart() -> None:
 
 
 def test_what_was_asked_alone_stays_as_it_is_beside_what_was_asked_as_one() -> None:
-    alone, both = Answer((BUNDLED[0],), ("a part is missing",)), Answer((BUNDLED[1], BUNDLED[2]), ("another",))
+    alone, both = (
+        QueryResult((BUNDLED[0],), ("a part is missing",)),
+        QueryResult((BUNDLED[1], BUNDLED[2]), ("another",)),
+    )
     found = combined_queries.unbundled({"requests": alone, "gauges+engines": both})
     assert found["requests"].samples == (BUNDLED[0], BUNDLED[1])
     assert found["engines"].samples == (BUNDLED[2],)

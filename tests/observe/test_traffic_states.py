@@ -16,7 +16,7 @@ from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import AcceleratorTraffic, LatencyQuantiles, SignalState, Traffic
 from holdfast.observe import traffic
 from holdfast.observe.queries import Edges, newcomer_query
-from holdfast.observe.samples import Answer, Sample
+from holdfast.observe.samples import QueryResult, Sample
 from holdfast.observe.slow_queries import SlowSignals
 from holdfast.observe.traffic import TrafficRequest
 from tests.observe.observe_builders import CHAT, FAST, NOW, SLO, WINDOW, answers, ready, request, sample
@@ -143,7 +143,7 @@ def test_only_some_engines_scraped_twice_weigh_as_they_are() -> None:
 def test_engines_without_a_past_are_new_or_incomplete() -> None:
     pods = {"new": NOW - 20, "late": NOW - 500, "odd": math.nan, "silent": None}
     anomalies = [sample(1.0, metric="newcomer", pod=pod) for pod in pods]
-    assert traffic.newcomers(Answer((*anomalies, sample(1.0, metric="gappy", pod="x")))) == ({"prod"}, set(pods))
+    assert traffic.newcomers(QueryResult((*anomalies, sample(1.0, metric="gappy", pod="x")))) == ({"prod"}, set(pods))
     born = [sample(birth, metric="born", pod=pod) for pod, birth in pods.items() if birth is not None]
     seen = judged(*map(ready, pods), engines=reporting(*pods), anomalies=anomalies, newcomers=born)
     assert seen.state is SignalState.PARTIAL
@@ -284,7 +284,7 @@ def test_fresh_means_that_every_engine_reported_lately(table: dict[str, list[Sam
 
 
 def test_the_query_about_newcomers_stays_small_however_many_there_are() -> None:
-    anomalies = Answer(tuple(sample(1.0, metric="newcomer", pod=f"chat-{number:05}") for number in range(20_000)))
+    anomalies = QueryResult(tuple(sample(1.0, metric="newcomer", pod=f"chat-{number:05}") for number in range(20_000)))
     namespaces, pods = traffic.newcomers(anomalies)
     edges = Edges(ttft=(0.5, 1.0), tpot=(0.03, 0.04), e2e=(30.0,))
     assert len(pods) == traffic.MOST_NEWCOMERS

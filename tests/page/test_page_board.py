@@ -8,12 +8,12 @@ from typing import Any
 
 from holdfast.domain.decision import Action
 from holdfast.observe.cluster import Invalid
-from holdfast.page.board import MOST_CHANGES, Answer, Board
+from holdfast.page.board import MOST_CHANGES, Board, JsonResponse
 from holdfast.page.history import SPAN_SECONDS
 from tests.page.scenes import NOW, board, fleet, scene
 
 
-def read(answer: Answer | None) -> dict[str, Any]:
+def read(answer: JsonResponse | None) -> dict[str, Any]:
     assert answer is not None
     assert gzip.decompress(answer.zipped) == answer.body
     found: dict[str, Any] = json.loads(answer.body)

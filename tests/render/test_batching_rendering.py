@@ -18,7 +18,7 @@ from holdfast.policy.placement.node_inventory import Inventory
 from holdfast.render.batching import TRIAL_SECONDS, Tuned, with_limits
 from holdfast.render.names import Manifest
 from holdfast.render.pod_template import revision
-from tests.control.parts import Deployed, decision, parts
+from tests.control.parts import ObservedDeployment, decision, parts
 from tests.render.scenes import chat_h100, context, engine, live, service
 
 OFF = {"engine": {"plugin": "Off"}}
@@ -94,7 +94,7 @@ def test_limits_leave_open_what_they_do_not_name() -> None:
 
 def planned(of: LLMService, target: BatchingTarget | None, manifest: Manifest) -> Tuned | None:
     part = parts(of, sizes={"h100": 2})
-    part = replace(part, deployed=(Deployed(placement_from_deployment(manifest), rendered=live(manifest)),))
+    part = replace(part, deployed=(ObservedDeployment(placement_from_deployment(manifest), rendered=live(manifest)),))
     decided = replace(decision(part, Action.HOLD, h100=2), batching=target)
     changes = plan(part, decided, Inventory(()), pod_monitor=False, admission=lambda *_: 7)
     return changes.context.facts("h100").tuned
@@ -154,7 +154,7 @@ def test_limits_of_an_accelerator_that_is_being_left_stay_those_of_its_pods() ->
 def test_pods_that_are_to_go_are_kept_as_they_are(edit: dict[str, Any], rolling: bool, kept: bool) -> None:
     part = parts(service({**LEFT, **edit}), sizes={"h100": 2})
     placement = replace(placement_from_deployment(FIRST), rolling_out=rolling)
-    part = replace(part, deployed=(Deployed(placement, rendered=live(FIRST)),))
+    part = replace(part, deployed=(ObservedDeployment(placement, rendered=live(FIRST)),))
     hold = decision(part, Action.HOLD, h100=2)
     changes = plan(part, hold, Inventory(()), pod_monitor=False, admission=lambda *_: 7)
     assert changes.context.facts("h100").kept is kept

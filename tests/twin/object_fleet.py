@@ -18,7 +18,7 @@ from holdfast.enginemodel.scheduler import Sequence as Request
 from holdfast.enginemodel.scheduler import SequenceStatus, StepPlan
 from holdfast.enginemodel.steplaw import StepTimer
 from holdfast.twin import engines
-from holdfast.twin.fleet import EngineKind, Fleet, Routing, Workload
+from holdfast.twin.fleet import EngineFleet, EngineSpec, Routing, Workload
 from holdfast.twin.state_arrays import (
     EXACT,
     LEAST_OUTSTANDING,
@@ -60,11 +60,11 @@ class _Engine:
     numbers: dict[Request, int] = field(default_factory=dict)
 
 
-class ObjectFleet(Fleet):
+class ObjectFleet(EngineFleet):
     """A fleet of emulated engines; `told` are the limits for each kind."""
 
     def __init__(
-        self, workload: Workload, kinds: Sequence[EngineKind], slo: Slo, routing: Routing, told: Sequence[Limits]
+        self, workload: Workload, kinds: Sequence[EngineSpec], slo: Slo, routing: Routing, told: Sequence[Limits]
     ) -> None:
         super().__init__(workload, kinds, slo, routing, told)
         self._told = tuple(told)

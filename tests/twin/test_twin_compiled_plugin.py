@@ -14,7 +14,7 @@ from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.twin import engines as engines_module
 from holdfast.twin import state_arrays
 from holdfast.twin.compiled import SOURCES
-from holdfast.twin.fleet import ROUTERS, EngineKind, Fleet, Routing, Workload
+from holdfast.twin.fleet import ROUTERS, EngineFleet, EngineSpec, Routing, Workload
 from holdfast_engine.arithmetic import Law
 from holdfast_engine.rules import Limits, Objectives, Overload
 from tests.twin.object_fleet import ObjectFleet
@@ -52,10 +52,11 @@ asked = st.builds(
 
 def _pair(
     load: Workload, limits: SchedulerLimits, told: Limits, router: str = "round-robin", count: int = 1
-) -> tuple[Fleet, Fleet]:
+) -> tuple[EngineFleet, EngineFleet]:
     """The same engines, on arrays and as objects."""
     made = [
-        kind(load, [EngineKind(LAW, limits)], SLO, Routing(router, seed=1), [told]) for kind in (Fleet, ObjectFleet)
+        kind(load, [EngineSpec(LAW, limits)], SLO, Routing(router, seed=1), [told])
+        for kind in (EngineFleet, ObjectFleet)
     ]
     for fleet in made:
         for _ in range(count):
@@ -63,7 +64,7 @@ def _pair(
     return made[0], made[1]
 
 
-def assert_same(ours: Fleet, theirs: Fleet, engines: range) -> None:
+def assert_same(ours: EngineFleet, theirs: EngineFleet, engines: range) -> None:
     """What became of every request, and what every engine counted."""
     mine, yours = ours.requests, theirs.requests
     for name in ("state", "engine", "first_at", "last_at"):

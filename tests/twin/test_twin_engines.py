@@ -20,7 +20,7 @@ from holdfast.enginemodel.replay import Arrival, replay
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steplaw import StepTimer
 from holdfast.twin import compiled, state_arrays
-from holdfast.twin.fleet import ROUTERS, EngineKind, Fleet, Routing, Workload
+from holdfast.twin.fleet import ROUTERS, EngineFleet, EngineSpec, Routing, Workload
 from holdfast_engine.rules import Limits, Objectives
 from tests.twin.twin_builders import LAW, LIMITS, SLO, drawn_workload
 
@@ -31,9 +31,11 @@ REQUEST = st.tuples(
 )  # gap, prompt, output, cached
 
 
-def _both(load: Workload, limits: SchedulerLimits, timer: StepTimer) -> tuple[Fleet, list[tuple[float, float, int]]]:
+def _both(
+    load: Workload, limits: SchedulerLimits, timer: StepTimer
+) -> tuple[EngineFleet, list[tuple[float, float, int]]]:
     """The fleet after everything, and what the Scheduler makes of the same: first token, last token, preemptions."""
-    fleet = Fleet(load, [EngineKind(timer, limits)], SLO, Routing("round-robin"))
+    fleet = EngineFleet(load, [EngineSpec(timer, limits)], SLO, Routing("round-robin"))
     fleet.add()
     fleet.advance(math.inf)
     columns = (load.at, load.prompt_tokens, load.output_tokens, load.cached_tokens)
@@ -71,7 +73,7 @@ def test_every_time_is_that_of_the_scheduler_loop_to_the_last_bit(
 def test_requests_and_blocks_are_conserved_while_engines_come_and_go(
     requests: list[tuple[float, int, int, int]], limits: SchedulerLimits, router: str, stops: list[float], engines: int
 ) -> None:
-    fleet = Fleet(drawn_workload(requests), [EngineKind(LAW, limits)], SLO, Routing(router, seed=1))
+    fleet = EngineFleet(drawn_workload(requests), [EngineSpec(LAW, limits)], SLO, Routing(router, seed=1))
     alive = [fleet.add() for _ in range(engines)]
     for number, stop in enumerate(sorted(stops)):
         fleet.advance(stop)
@@ -94,8 +96,8 @@ def test_requests_and_blocks_are_conserved_while_engines_come_and_go(
 
 def test_stopping_in_between_changes_nothing() -> None:
     load = drawn_workload([(0.05, 300 + number, 20, 0) for number in range(200)])
-    kind = EngineKind(LAW, SchedulerLimits(16, 2048, 20_000))
-    whole, parts = (Fleet(load, [kind], SLO, Routing(seed=3)) for _ in range(2))
+    kind = EngineSpec(LAW, SchedulerLimits(16, 2048, 20_000))
+    whole, parts = (EngineFleet(load, [kind], SLO, Routing(seed=3)) for _ in range(2))
     for fleet in (whole, parts):
         fleet.add()
         fleet.add()
@@ -108,10 +110,10 @@ def test_stopping_in_between_changes_nothing() -> None:
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_others() -> None:
     load = drawn_workload([(0.02, 200, 30, 0) for _ in range(300)])
-    kind = EngineKind(LAW, SchedulerLimits(16, 2048, 20_000))
+    kind = EngineSpec(LAW, SchedulerLimits(16, 2048, 20_000))
 
     def run(seed: int) -> bytes:
-        fleet = Fleet(load, [kind], SLO, Routing(seed=seed))
+        fleet = EngineFleet(load, [kind], SLO, Routing(seed=seed))
         for _ in range(5):
             fleet.add()
         fleet.advance(math.inf)
@@ -123,7 +125,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others() -> None:
 def test_engines_count_what_became_of_their_requests() -> None:
     load = drawn_workload([(0.05, 100 + 7 * number, 1 + number % 40, 32) for number in range(100)])
     slo = Slo(0.012, 0.0046, 0.99, 3600.0, e2e_seconds=0.4)
-    fleet = Fleet(load, [EngineKind(LAW, SchedulerLimits(8, 512, 20_000, max_num_queued_reqs=9))], slo, Routing())
+    fleet = EngineFleet(load, [EngineSpec(LAW, SchedulerLimits(8, 512, 20_000, max_num_queued_reqs=9))], slo, Routing())
     fleet.add()
     fleet.advance(math.inf)
     found = fleet.requests[fleet.requests["state"] == state_arrays.FINISHED]
@@ -147,7 +149,7 @@ def test_engines_count_what_became_of_their_requests() -> None:
 
 def test_a_closed_engine_finishes_what_it_has_and_gets_nothing_new() -> None:
     load = drawn_workload([(0.1, 400, 50, 0) for _ in range(50)])
-    fleet = Fleet(load, [EngineKind(LAW, SchedulerLimits(16, 2048, 20_000))], SLO, Routing("round-robin"))
+    fleet = EngineFleet(load, [EngineSpec(LAW, SchedulerLimits(16, 2048, 20_000))], SLO, Routing("round-robin"))
     leaving, staying = fleet.add(), fleet.add()
     fleet.advance(1.0)
     fleet.close(leaving)
@@ -160,8 +162,8 @@ def test_a_closed_engine_finishes_what_it_has_and_gets_nothing_new() -> None:
 
 
 def test_a_request_that_meets_no_engine_is_unserved() -> None:
-    fleet = Fleet(
-        drawn_workload([(1.0, 10, 10, 0)] * 3), [EngineKind(LAW, SchedulerLimits(4, 64, 960))], SLO, Routing()
+    fleet = EngineFleet(
+        drawn_workload([(1.0, 10, 10, 0)] * 3), [EngineSpec(LAW, SchedulerLimits(4, 64, 960))], SLO, Routing()
     )
     fleet.advance(1.5)
     fleet.add()
@@ -171,7 +173,7 @@ def test_a_request_that_meets_no_engine_is_unserved() -> None:
 
 def test_clients_keep_their_connections_until_these_close() -> None:
     load = drawn_workload([(0.01, 10, 2, 0)] * 4000)
-    fleet = Fleet(load, [EngineKind(LAW, SchedulerLimits(64, 2048, 20_000))], SLO, Routing(close_share=0.0))
+    fleet = EngineFleet(load, [EngineSpec(LAW, SchedulerLimits(64, 2048, 20_000))], SLO, Routing(close_share=0.0))
     first = fleet.add()
     fleet.advance(20.0)
     second = fleet.add()
@@ -185,7 +187,7 @@ def test_clients_keep_their_connections_until_these_close() -> None:
 def test_clients_close_connections_that_were_idle_for_long() -> None:
     load = drawn_workload([(0.01, 10, 2, 0)] * 4000)
     routing = Routing(close_share=0.0, keep_seconds=5.0)
-    fleet = Fleet(load, [EngineKind(LAW, SchedulerLimits(64, 2048, 20_000))], SLO, routing)
+    fleet = EngineFleet(load, [EngineSpec(LAW, SchedulerLimits(64, 2048, 20_000))], SLO, routing)
     first = fleet.add()
     fleet.advance(20.0)
     second = fleet.add()
@@ -209,9 +211,9 @@ print(here.digest())
 def digest() -> str:
     """What became of some requests that compete for memory, without and with the plugin, as a hash."""
     load = drawn_workload([(0.01, 50 + 37 * number % 400, 1 + number % 30, 0) for number in range(60)])
-    kinds, found = [EngineKind(PRIOR.timer, SchedulerLimits(8, 256, 2000))], hashlib.sha256()
+    kinds, found = [EngineSpec(PRIOR.timer, SchedulerLimits(8, 256, 2000))], hashlib.sha256()
     for told in ((), (Limits(1, Objectives(0.3, 0.01)),)):
-        fleet = Fleet(load, kinds, SLO, Routing(seed=1), told)
+        fleet = EngineFleet(load, kinds, SLO, Routing(seed=1), told)
         fleet.add()
         fleet.add()
         fleet.advance(math.inf)

@@ -13,7 +13,7 @@ from holdfast.enginemodel.replay import Arrival, ReplayClock, replay_on
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.twin import state_arrays
-from holdfast.twin.fleet import EngineKind, Fleet, Routing, Workload
+from holdfast.twin.fleet import EngineFleet, EngineSpec, Routing, Workload
 from holdfast_engine.arithmetic import Law
 from holdfast_engine.rules import Limits, Objectives, Overload
 from tests.twin.object_fleet import GivenLimits
@@ -38,14 +38,14 @@ def _told(overload: Overload = Overload.QUEUE, most_seconds: float | None = None
     return Limits(1, objectives, overload=overload, max_queued_seconds=most_seconds, prior=law)
 
 
-def _fleet(load: Workload, told: Limits, engines: int = 1) -> Fleet:
-    fleet = Fleet(load, [EngineKind(LAW, ENGINE)], SLO, Routing("round-robin"), [told])
+def _fleet(load: Workload, told: Limits, engines: int = 1) -> EngineFleet:
+    fleet = EngineFleet(load, [EngineSpec(LAW, ENGINE)], SLO, Routing("round-robin"), [told])
     for _ in range(engines):
         fleet.add()
     return fleet
 
 
-def _good(fleet: Fleet) -> int:
+def _good(fleet: EngineFleet) -> int:
     found = fleet.requests
     tpot = (found["last_at"] - found["first_at"]) / np.maximum(found["output"] - 1, 1)
     in_time = (found["first_at"] - found["at"] <= SLO.ttft_seconds) & (tpot <= SLO.tpot_seconds)
@@ -74,7 +74,7 @@ def test_every_time_is_that_of_the_emulators_scheduler(rate: float, overload: Ov
 
 def test_overload_costs_less_with_the_fast_loop() -> None:
     load = _load(16.0)
-    plain = Fleet(load, [EngineKind(LAW, ENGINE)], SLO, Routing("round-robin"))
+    plain = EngineFleet(load, [EngineSpec(LAW, ENGINE)], SLO, Routing("round-robin"))
     plain.add()
     plain.advance(math.inf)
     fast = _fleet(load, _told())
@@ -102,7 +102,7 @@ def test_what_waits_for_longer_than_told_is_ended() -> None:
 
 def test_clients_of_an_engine_in_overload_soon_meet_a_new_one() -> None:
     load = _load(16.0, seconds=20.0)
-    fleet = Fleet(load, [EngineKind(LAW, ENGINE)], SLO, Routing(close_share=0.0), [_told()])
+    fleet = EngineFleet(load, [EngineSpec(LAW, ENGINE)], SLO, Routing(close_share=0.0), [_told()])
     fleet.add()
     fleet.advance(10.0)
     new = fleet.add()

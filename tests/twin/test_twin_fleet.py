@@ -18,7 +18,7 @@ from holdfast.tools.reports import table
 from holdfast.twin.policies import Apart, Holdfast, Static
 from holdfast.twin.policy_port import Move
 from holdfast.twin.results import good, summary
-from holdfast.twin.run import Change, Finished
+from holdfast.twin.run import Finished, SizeChange
 from holdfast.twin.scenario import Scenario
 from tests.twin.twin_builders import play, small_scenario
 
@@ -107,7 +107,7 @@ def turns(run: Finished, place: int) -> int:
     return sum((before > 0) != (after > 0) for before, after in pairwise(steps))
 
 
-def changes(run: Finished, service: str, reason: str) -> list[Change]:
+def changes(run: Finished, service: str, reason: str) -> list[SizeChange]:
     return [change for change in run.changes if (change.service, change.reason) == (service, reason)]
 
 

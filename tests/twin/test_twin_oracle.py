@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from holdfast.cli.simulate import declare
-from holdfast.twin.oracle import Needs, Schedule, oracle, schedules
+from holdfast.twin.oracle import Needs, SizePlan, oracle, schedules
 from holdfast.twin.peak import static_peak
 from holdfast.twin.results import attains, gpu_hours
 from holdfast.twin.run import Finished, simulate
@@ -59,7 +59,7 @@ def test_a_lower_replica_goes_only_after_those_above_it() -> None:
 
 
 def test_replicas_are_ordered_a_cold_start_ahead_and_left_at_once() -> None:
-    ordered = Schedule(np.array([1, 1, 1, 3, 1, 1]), lead_seconds=20.0)
+    ordered = SizePlan(np.array([1, 1, 1, 3, 1, 1]), lead_seconds=20.0)
     assert ordered._ordered == [1, 3, 3, 3, 1, 1]
     assert ordered.start == 1
 

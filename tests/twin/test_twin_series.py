@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.enginemodel.scheduler import SchedulerLimits
-from holdfast.twin.fleet import EngineKind, Fleet, Routing
-from holdfast.twin.series import COLUMNS, Series, gained, rows_of, usage_of
+from holdfast.twin.fleet import EngineFleet, EngineSpec, Routing
+from holdfast.twin.series import COLUMNS, EngineSeries, gained, rows_of, usage_of
 from tests.twin.twin_builders import LAW, SLO, drawn_workload
 
 FINISHED, REJECTED, OUTPUT, RUNNING = (
@@ -20,22 +20,22 @@ FINISHED, REJECTED, OUTPUT, RUNNING = (
 )
 
 
-def sampled(*samples: tuple[float, float], born_at: float = 0.0, column: int = FINISHED) -> Series:
+def sampled(*samples: tuple[float, float], born_at: float = 0.0, column: int = FINISHED) -> EngineSeries:
     """An engine whose counter had these values at these moments."""
-    series = Series("h100", born_at)
+    series = EngineSeries("h100", born_at)
     for at, value in samples:
         take(series, at, {column: value})
     return series
 
 
-def take(series: Series, at: float, values: dict[int, float], usage: float = 0.5, hangs: bool = False) -> None:
+def take(series: EngineSeries, at: float, values: dict[int, float], usage: float = 0.5, hangs: bool = False) -> None:
     row = np.zeros(len(COLUMNS))
     for column, value in values.items():
         row[column] = value
     series.scrape(at, None, row, usage, hangs)
 
 
-def finished(series: Series, start: float, end: float) -> float:
+def finished(series: EngineSeries, start: float, end: float) -> float:
     return float(gained([series], start, end)[0, FINISHED])
 
 
@@ -75,7 +75,7 @@ def test_of_many_engines_each_gains_what_it_gains_alone(values: list[list[float]
 
 
 def test_an_engine_hangs_that_holds_requests_and_moves_nowhere_for_long_enough() -> None:
-    series = Series("h100", 0.0)
+    series = EngineSeries("h100", 0.0)
     for at, tokens in ((5.0, 10.0), (10.0, 20.0), (15.0, 20.0), (20.0, 20.0)):
         take(series, at, {RUNNING: 3.0, OUTPUT: tokens})
     assert series.looks_hung(since=8.0, least=3)
@@ -84,14 +84,14 @@ def test_an_engine_hangs_that_holds_requests_and_moves_nowhere_for_long_enough()
 
 
 def test_an_idle_engine_does_not_hang() -> None:
-    series = Series("h100", 0.0)
+    series = EngineSeries("h100", 0.0)
     for at in (5.0, 10.0, 15.0):
         take(series, at, {RUNNING: 3.0 * (at != 10.0), OUTPUT: 20.0})
     assert not series.looks_hung(since=0.0, least=3)
 
 
 def test_of_an_engine_that_hangs_only_the_refused_go_on() -> None:
-    series = Series("h100", 0.0)
+    series = EngineSeries("h100", 0.0)
     take(series, 5.0, {FINISHED: 1.0}, hangs=True)
     take(series, 10.0, {FINISHED: 2.0, REJECTED: 4.0}, usage=0.9, hangs=True)
     assert (series.rows[-1][FINISHED], series.rows[-1][REJECTED], series.usage[-1]) == (1.0, 4.0, 0.5)
@@ -107,7 +107,7 @@ def test_the_newest_sample_before_what_is_asked_for_is_kept() -> None:
 
 def test_a_row_has_every_column_of_an_engine() -> None:
     load = drawn_workload([(0.05, 300, 50, 0) for _ in range(20)])
-    fleet = Fleet(load, [EngineKind(LAW, SchedulerLimits(16, 2048, 20_000))], SLO, Routing("round-robin"))
+    fleet = EngineFleet(load, [EngineSpec(LAW, SchedulerLimits(16, 2048, 20_000))], SLO, Routing("round-robin"))
     fleet.add()
     fleet.add()
     fleet.advance(1.0)

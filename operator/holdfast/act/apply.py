@@ -43,7 +43,7 @@ class Due(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _AppliedObject:
     manifest: str  # its digest
     state: str  # what became of it, by the API server's answer
     at: float
@@ -55,7 +55,7 @@ class Applier:
 
     def __init__(self, api: ApiPort) -> None:
         self._api = api
-        self._written: dict[str, _Written] = {}
+        self._written: dict[str, _AppliedObject] = {}
 
     def due(self, manifest: Manifest, shown: Live | None, now: float) -> Due | None:
         """Return why a manifest must be written now, None if it need not be.
@@ -156,7 +156,7 @@ class Applier:
 
     def _remember(self, path: str, manifest: Manifest, answer: Body, now: float) -> None:
         state = Live.of(manifest["kind"], answer).state
-        self._written[path] = _Written(_digest(manifest), state, now)
+        self._written[path] = _AppliedObject(_digest(manifest), state, now)
 
 
 def _sized(manifest: Manifest, replicas: int) -> Body:

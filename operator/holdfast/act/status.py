@@ -30,7 +30,7 @@ _NEWS_FIELDS = ("observedGeneration", "url", "selector", "replicas")
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _WrittenStatus:
     status: Mapping[str, Any]
     at: float
     seen: bool = False  # whether the watch has shown it since
@@ -43,7 +43,7 @@ class StatusWriter:
 
     def __init__(self, api: ApiPort) -> None:
         self._api = api
-        self._written: dict[ServiceKey, _Written] = {}
+        self._written: dict[ServiceKey, _WrittenStatus] = {}
         self._found_at: dict[ServiceKey, float] = {}
         self._later = Later()
 
@@ -70,8 +70,8 @@ class StatusWriter:
             self._later.put(key, partial(self._send, key, uid, status, now))
         return due_at if last.edited_at is None else -math.inf
 
-    def _last(self, key: ServiceKey, observed: Mapping[str, Any]) -> _Written:
-        return self._written.get(key) or _Written(observed, self._found_at[key] + _UNTIL_ALL_IS_ASKED_SECONDS)
+    def _last(self, key: ServiceKey, observed: Mapping[str, Any]) -> _WrittenStatus:
+        return self._written.get(key) or _WrittenStatus(observed, self._found_at[key] + _UNTIL_ALL_IS_ASKED_SECONDS)
 
     def _look(self, key: ServiceKey, observed: Mapping[str, Any], now: float) -> None:
         last = self._written.get(key)
@@ -88,7 +88,7 @@ class StatusWriter:
         """Wait for the writes under way."""
         await self._later.settle()
 
-    async def _take_away(self, key: ServiceKey, uid: str, last: _Written, left: tuple[Body, ...]) -> None:
+    async def _take_away(self, key: ServiceKey, uid: str, last: _WrittenStatus, left: tuple[Body, ...]) -> None:
         """Take away what others wrote in our parts; where the status has changed meanwhile, the watch will show it."""
         body = [{"op": "test", "path": "/metadata/uid", "value": uid}, *left]
         try:
@@ -108,7 +108,7 @@ class StatusWriter:
         }
         if await apply_status(self._api, service_path(key), body, LLMServiceStatus):
             last = self._written.get(key)
-            self._written[key] = _Written(status, now, taken=last.taken if last else ())
+            self._written[key] = _WrittenStatus(status, now, taken=last.taken if last else ())
 
     def last(self, key: ServiceKey, observed: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the newest status known: our own last write, else what the object says."""

@@ -14,7 +14,7 @@ from holdfast.domain.activator import WAIT_EDGES
 FORWARDED, GONE, TURNED_AWAY = "forwarded", "gone", "turned_away"
 
 
-class Counts:
+class RequestCounts:
     """Requests in hand, and what became of all others, since the process started."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -31,14 +31,14 @@ class Door:
         self._server = server
         self._most = most
         self._head_seconds = head_seconds
-        self._open: set[Connection] = set()
-        self._asking: dict[Connection, None] = {}  # the oldest first
+        self._open: set[ClientConnection] = set()
+        self._asking: dict[ClientConnection, None] = {}  # the oldest first
         self._piece = bytearray(_READ_BYTES)  # emptied before the next connection is read
 
-    def __call__(self) -> Connection:
-        return Connection(self, self._server(), self._piece, self._head_seconds)
+    def __call__(self) -> ClientConnection:
+        return ClientConnection(self, self._server(), self._piece, self._head_seconds)
 
-    def enter(self, connection: Connection) -> bool:
+    def enter(self, connection: ClientConnection) -> bool:
         """Whether there is room for one more."""
         if len(self._open) >= self._most:
             oldest = next(iter(self._asking), None)
@@ -50,16 +50,16 @@ class Door:
         self._asking[connection] = None
         return True
 
-    def asked(self, connection: Connection) -> None:
+    def asked(self, connection: ClientConnection) -> None:
         """Its request is whole: it keeps its place."""
         self._asking.pop(connection, None)
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: ClientConnection) -> None:
         self._open.discard(connection)
         self.asked(connection)
 
 
-class Connection(asyncio.BufferedProtocol):
+class ClientConnection(asyncio.BufferedProtocol):
     """Stands between a socket and aiohttp, which stops reading, and so misses a client that leaves, once much waits."""
 
     def __init__(self, door: Door, behind: asyncio.Protocol, piece: bytearray, head_seconds: float) -> None:
@@ -127,10 +127,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport = None
 
 
-def connection(request: web.BaseRequest) -> Connection | None:
+def connection(request: web.BaseRequest) -> ClientConnection | None:
     """Return the connection of a request; None where it is gone already."""
     protocol = None if request.transport is None else request.transport.get_protocol()
-    return protocol if isinstance(protocol, Connection) else None
+    return protocol if isinstance(protocol, ClientConnection) else None
 
 
 @web.middleware

@@ -18,7 +18,7 @@ from aiohttp import web
 from prometheus_client import generate_latest
 from yarl import URL
 
-from holdfast.activator.counts import FORWARDED, GONE, Counts
+from holdfast.activator.counts import FORWARDED, GONE, RequestCounts
 from holdfast.activator.listener import connection, in_time, listening
 from holdfast.activator.upstream import Gone, NotThere, Upstream, answer_headers
 
@@ -64,7 +64,7 @@ class TooSlow(Exception):
     """The client did not send what it announced."""
 
 
-class Room:
+class BodyBudget:
     """Bytes of the requests in hand, over all of them."""
 
     def __init__(self, most_bytes: int) -> None:
@@ -101,11 +101,11 @@ class ActivatorServer:
         self._in_hand: set[int] = set()
         self._placed: set[int] = set()  # those in hand that are whole
         self._arriving: dict[int, asyncio.Timeout] = {}  # deadlines of bodies, the oldest first
-        self._room = Room(options.most_bytes)
+        self._room = BodyBudget(options.most_bytes)
         self._emptied = asyncio.Event()
         self._emptied.set()
         self._asked = asyncio.Event()
-        self.counts = Counts(clock)
+        self.counts = RequestCounts(clock)
 
     def app(self) -> web.Application:
         """What clients reach; a client that leaves frees its place (run it with handler_cancellation)."""

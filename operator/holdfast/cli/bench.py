@@ -28,7 +28,7 @@ from holdfast.tools.bench.endpoint import NoEndpoint, served_model
 from holdfast.tools.bench.engine import Reported
 from holdfast.tools.bench.load_generator import CannotGenerate, ClientTooSlow, Endpoint, Generator, Load, Run
 from holdfast.tools.bench.results import as_json, measure
-from holdfast.tools.bench.trials import CLIENT_REMEDY, Trials, sweep_load, watched
+from holdfast.tools.bench.trials import CLIENT_REMEDY, SweepRunner, sweep_load, watched
 from holdfast.tools.reports import page
 from holdfast.twin.scenario import BadInput
 
@@ -105,7 +105,7 @@ async def _sweep(arguments: argparse.Namespace, endpoint: Endpoint) -> int:
     endpoint = replace(endpoint, model=await served_model(endpoint))
     load = replace(load, model=endpoint.model)
     told = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
-    found = await Trials(arguments, endpoint, told.print).sweep()
+    found = await SweepRunner(arguments, endpoint, told.print).sweep()
     title = f"{endpoint.model} at {endpoint.url}: {len(found.trials)} rates"
     _write_json(arguments, sweeppage.as_json(found, title, load))
     if arguments.plot:

@@ -29,7 +29,7 @@ from holdfast.tools.plan.plan import offers
 from holdfast.tools.plan.rows import Offer, Point, pareto
 from holdfast.tools.plan.spec_bounds import most_replicas
 from holdfast.tools.reports import page
-from holdfast.twin.capacity import Lengths, lognormal_lengths
+from holdfast.twin.capacity import LengthPairs, lognormal_lengths
 from holdfast.twin.fleet import Workload
 from holdfast.twin.scenario import BadInput
 from holdfast.twin.traces import FORMATS
@@ -117,7 +117,7 @@ class _Load:
     """Requests per second, lengths to draw from, and where they come from; of a trace the busiest part as it came."""
 
     rate_rps: float
-    lengths: Lengths
+    lengths: LengthPairs
     told: str
     recorded: Workload | None = None
 
@@ -141,7 +141,7 @@ def _load(arguments: argparse.Namespace, window_seconds: float) -> _Load:
             f"the busiest minute of {arguments.trace}, {busiest.begins_seconds / 60:.4g} min after its first of "
             f"{busiest.requests} requests"
         )
-        lengths = Lengths(busiest.prompt_tokens, busiest.output_tokens)
+        lengths = LengthPairs(busiest.prompt_tokens, busiest.output_tokens)
         return _Load(busiest.rate_rps, lengths, told, busiest.recorded)
     if prompt is None or output is None:
         raise BadInput("--rate needs --prompt-tokens and --output-tokens: give the mean lengths")

@@ -29,13 +29,13 @@ from holdfast.tools.bench.load_generator import CannotGenerate, Endpoint
 from holdfast.tools.bench.report import drawn
 from holdfast.tools.reports import page
 from holdfast.tools.tune import report
-from holdfast.tools.tune.engine_port import CannotTry, ClientTooSlow, Requests, Trials, Tried
+from holdfast.tools.tune.engine_port import CannotTry, TrialEndpoint, TrialRequests, Tried, UnusableTrial
 from holdfast.tools.tune.limits import LimitsFile, LiveOrRestarted, Restart
 from holdfast.tools.tune.live import Asked, LiveTrials
 from holdfast.tools.tune.options import (
     Believed,
     Told,
-    Wanted,
+    TuningGoal,
     add_arguments,
     believed,
     check,
@@ -45,7 +45,7 @@ from holdfast.tools.tune.options import (
     wanted_of,
 )
 from holdfast.tools.tune.report import Report
-from holdfast.tools.tune.search import Search, Tuned
+from holdfast.tools.tune.search import LimitsSearch, TuningResult
 from holdfast.tools.tune.setting import Setting, grid
 from holdfast.tools.tune.summary import of_search
 from holdfast.tools.tune.twin import TwinModel, TwinTrials
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
         return no_result("tune", arguments, Failed.INVALID, str(problem), 2)
     except NoEndpoint as problem:
         return no_result("tune", arguments, Failed.UNREACHABLE, str(problem))
-    except ClientTooSlow as problem:
+    except UnusableTrial as problem:
         return no_result("tune", arguments, Failed.REFUSED, str(problem))
     except (CannotGenerate, CannotTry) as problem:
         return no_result("tune", arguments, Failed.FAILED, str(problem))
@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
         return no_result("tune", arguments, Failed.FAILED, unwritten(problem))
 
 
-async def _found(arguments: argparse.Namespace, service: ServiceSpec | None, wanted: Wanted) -> int:
+async def _found(arguments: argparse.Namespace, service: ServiceSpec | None, wanted: TuningGoal) -> int:
     if arguments.url is not None:
         found = await _live(arguments, service, wanted)
         code = _tell(arguments, [found])
@@ -112,7 +112,7 @@ async def _found(arguments: argparse.Namespace, service: ServiceSpec | None, wan
 
 
 async def _simulated(
-    arguments: argparse.Namespace, service: ServiceSpec, option: AcceleratorOption, wanted: Wanted
+    arguments: argparse.Namespace, service: ServiceSpec, option: AcceleratorOption, wanted: TuningGoal
 ) -> Report:
     """The twin as the endpoint: no engine is asked."""
     known = believed(service.model_uri, option, service.quantization)
@@ -121,20 +121,20 @@ async def _simulated(
     title = f"{service.model_uri} on {option.name}: {wanted.told}. Simulated: no engine was asked."
     if not len(lengths.prompt_tokens):
         note = f"{option.name}: its memory has no room for one of these requests beside the model's weights"
-        return Report(title, option.name, wanted, Tuned(None, 0.0, float("inf"), ()), True, (note,))
-    requests = Requests(lengths, counted_of(arguments, wanted), cv=arguments.cv, seed=arguments.seed)
+        return Report(title, option.name, wanted, TuningResult(None, 0.0, float("inf"), ()), True, (note,))
+    requests = TrialRequests(lengths, counted_of(arguments, wanted), cv=arguments.cv, seed=arguments.seed)
     found = await _search(arguments, TwinTrials(known.engine, wanted.slo, most), known, wanted, requests, most)
     return Report(title, option.name, wanted, found, True, _notes(known))
 
 
-async def _live(arguments: argparse.Namespace, service: ServiceSpec | None, wanted: Wanted) -> Report:
+async def _live(arguments: argparse.Namespace, service: ServiceSpec | None, wanted: TuningGoal) -> Report:
     allow_connections()
     endpoint = options.endpoint_of(arguments, os.environ)
     endpoint = replace(endpoint, model=await served_model(endpoint))
     known = await _known(arguments, service, endpoint)
     knobs = _knobs(arguments, service, endpoint, wanted, known.defaults)
     lengths = loads.lengths_of(arguments)
-    requests = Requests(lengths, counted_of(arguments, wanted), cv=arguments.cv, seed=arguments.seed)
+    requests = TrialRequests(lengths, counted_of(arguments, wanted), cv=arguments.cv, seed=arguments.seed)
     asked = Asked(wanted.bounds, wanted.slo.objective, arguments.max_client_lag, arguments.drain)
     try:
         with _ended_in_order():
@@ -170,7 +170,7 @@ def _knobs(
     arguments: argparse.Namespace,
     service: ServiceSpec | None,
     endpoint: Endpoint,
-    wanted: Wanted,
+    wanted: TuningGoal,
     defaults: Setting,
 ) -> LiveOrRestarted:
     file = LimitsFile(arguments.limits_file, endpoint, wanted.bounds) if arguments.limits_file is not None else None
@@ -213,10 +213,15 @@ async def _leave(leaving: Awaitable[object]) -> None:
 
 
 async def _search(
-    arguments: argparse.Namespace, trials: Trials, known: Believed, wanted: Wanted, requests: Requests, most: Setting
-) -> Tuned:
+    arguments: argparse.Namespace,
+    trials: TrialEndpoint,
+    known: Believed,
+    wanted: TuningGoal,
+    requests: TrialRequests,
+    most: Setting,
+) -> TuningResult:
     model = TwinModel(known.engine, wanted.slo, requests)
-    search = Search(
+    search = LimitsSearch(
         trials,
         model,
         model.lasting(grid(most)),

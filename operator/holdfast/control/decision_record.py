@@ -39,7 +39,7 @@ class Unreadable(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class DecisionRecord:
     """One service's part of a snapshot, what was remembered of it before, and its allocation.
 
     Of competing services it has only the sentence of the allocation, which names none of other namespaces. Of nodes it
@@ -54,14 +54,14 @@ class Record:
 
 def record_of(
     key: ServiceKey, snapshot: Snapshot, memory: Memory, settings: PolicySettings, context: FleetContext
-) -> Record:
+) -> DecisionRecord:
     """Return what this service's decision was made from; KeyError where the snapshot lacks it."""
     own = tuple(service for service in snapshot.services if service.spec.key == key)
     if not own:
         raise KeyError(key)
     nodes = tuple(_offers(snapshot.nodes, own[0].spec))
     remembered = memory.services.get(key, ServiceMemory())
-    return Record(replace(snapshot, services=own, nodes=nodes), remembered, settings, context)
+    return DecisionRecord(replace(snapshot, services=own, nodes=nodes), remembered, settings, context)
 
 
 def _offers(nodes: Iterable[NodeOffer], spec: ServiceSpec) -> Iterator[NodeOffer]:
@@ -88,7 +88,7 @@ def _told(taint: Taint, spec: ServiceSpec) -> Taint:
     return taint if any(map(is_named, spec.accelerators)) else Taint("", "", taint.effect)
 
 
-def written(record: Record) -> str:
+def written(record: DecisionRecord) -> str:
     """Return it as text; empty where it would be too long for an Event, as with thousands of nodes."""
     plain = json.dumps(_adapter().dump_python(record, mode="json"), separators=(",", ":"))
     text = base64.b64encode(zlib.compress(plain.encode(), 9)).decode()
@@ -100,7 +100,7 @@ def nothing(key: ServiceKey) -> str:
     return ""
 
 
-def read(text: str) -> Record:
+def read(text: str) -> DecisionRecord:
     """Return the record of a text; raises Unreadable."""
     plain = _unpacked(text)
     try:
@@ -125,7 +125,7 @@ def _unpacked(text: str) -> bytes:
     return plain
 
 
-def decided_again(record: Record, model: EngineModel = STEP_LAW) -> Decision | None:
+def decided_again(record: DecisionRecord, model: EngineModel = STEP_LAW) -> Decision | None:
     """Return what this code decides from the record: the GPUs are shared out as they were then.
 
     None where this code would not have decided yet.
@@ -135,6 +135,6 @@ def decided_again(record: Record, model: EngineModel = STEP_LAW) -> Decision | N
 
 
 @cache
-def _adapter() -> TypeAdapter[Record]:
+def _adapter() -> TypeAdapter[DecisionRecord]:
     """Made when first needed: most ticks change nothing."""
-    return TypeAdapter(Record)
+    return TypeAdapter(DecisionRecord)

@@ -41,7 +41,7 @@ class LeaseView:
     unchanged_since: float
 
 
-class Step(enum.Enum):
+class LeaseStep(enum.Enum):
     ACQUIRE = "acquire"
     RENEW = "renew"
     WAIT = "wait"
@@ -50,7 +50,7 @@ class Step(enum.Enum):
 
 def next_step(
     lease: LeaseView | None, identity: str, renewed_at: float | None, now: float, timing: LeaseTiming
-) -> Step:
+) -> LeaseStep:
     """Decide what to do with the Lease.
 
     | leading | holder  | our last renewal | step    |
@@ -64,10 +64,10 @@ def next_step(
     if renewed_at is not None:
         expired = now - renewed_at >= timing.renew_deadline_seconds
         taken = lease is not None and lease.holder not in ("", identity)
-        return Step.LOST if expired or taken else Step.RENEW
+        return LeaseStep.LOST if expired or taken else LeaseStep.RENEW
     if lease is None or lease.holder in ("", identity):
-        return Step.ACQUIRE
-    return Step.ACQUIRE if now - lease.unchanged_since >= timing.duration_seconds else Step.WAIT
+        return LeaseStep.ACQUIRE
+    return LeaseStep.ACQUIRE if now - lease.unchanged_since >= timing.duration_seconds else LeaseStep.WAIT
 
 
 class LeadershipLost(Exception):
@@ -144,10 +144,10 @@ class Elector:
     async def _round(self) -> None:
         body = await self._read()
         step = next_step(self._seen, self._identity, self._renewed_at, self._monotonic(), self._timing)
-        if step is Step.LOST:
+        if step is LeaseStep.LOST:
             self._renewed_at = None
             raise LeadershipLost(f"lease {self._name}: not renewed in time, or taken by {_holder(self._seen)}")
-        if step is not Step.WAIT and body is not None:
+        if step is not LeaseStep.WAIT and body is not None:
             await self._write(body, step)
 
     async def _read(self) -> Body | None:
@@ -171,7 +171,7 @@ class Elector:
         if self._seen is None or (self._seen.holder, self._seen.renewals) != (holder, renewals):
             self._seen = LeaseView(holder, renewals, self._monotonic())
 
-    async def _write(self, body: Body, step: Step) -> None:
+    async def _write(self, body: Body, step: LeaseStep) -> None:
         started_at = self._monotonic()
         try:
             if body:
@@ -183,17 +183,17 @@ class Elector:
             _LOG.warning("lease not %sd: %s", step.value, error)
             return
         self._renewed_at = started_at
-        if step is Step.ACQUIRE:
+        if step is LeaseStep.ACQUIRE:
             _LOG.info("leading as %s", self._identity)
             self._acquired.set()
 
     def _new_lease(self) -> Body:
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self._name}}
 
-    def _claimed(self, body: Body, step: Step) -> Body:
+    def _claimed(self, body: Body, step: LeaseStep) -> Body:
         spec = dict(body.get("spec", {}))
         now = self._stamp()
-        if step is Step.ACQUIRE:
+        if step is LeaseStep.ACQUIRE:
             spec["acquireTime"] = now
             spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + 1
         spec.update(

@@ -21,7 +21,7 @@ from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.observe.cluster import ServiceParts
-from holdfast.observe.engines import Engine
+from holdfast.observe.engines import EnginePod
 from holdfast.policy.batching.applied import (
     NOTHING_APPLIED,
     Applied,
@@ -46,7 +46,7 @@ Contents = Callable[[LLMService, Accelerator], Limits | None]
 
 
 @dataclass(slots=True)
-class _Kept:
+class _LimitsState:
     """What is remembered of one service: it can be lost at any time, at the price of a grace period."""
 
     uid: str
@@ -63,7 +63,7 @@ class _Kept:
 @dataclass(frozen=True, slots=True)
 class _Write:
     key: ServiceKey
-    engine: Engine
+    engine: EnginePod
     limits: Limits
     tried_at: float
 
@@ -78,7 +78,7 @@ class LiveLimits:
         self._api = api
         self._contents = contents
         self._scrape_seconds = scrape_seconds
-        self._kept: dict[ServiceKey, _Kept] = {}
+        self._kept: dict[ServiceKey, _LimitsState] = {}
 
     def forget_all_but(self, uids: Mapping[ServiceKey, str]) -> None:
         """Drop services that are gone, also where another one has their name now."""
@@ -148,14 +148,16 @@ class LiveLimits:
             if last != limits or abs(now - at) >= WATCH_LAG_SECONDS:
                 yield _Write(part.spec.key, engine, limits, at)
 
-    def _numbered(self, kept: _Kept, part: ServiceParts, accelerator: str, traffic: Traffic, now: float) -> Limits:
+    def _numbered(
+        self, kept: _LimitsState, part: ServiceParts, accelerator: str, traffic: Traffic, now: float
+    ) -> Limits:
         engines = [engine for engine in part.engines if engine.accelerator == accelerator]
         stands = [kept.wanted.get(accelerator), dict(part.limits).get(accelerator), *(each.told for each in engines)]
         pods = {engine.pod for engine in engines}
         reported = [state.limits_version for state in traffic.plugins if state.pod in pods and state.limits_version]
         return numbered(kept.contents[accelerator], [limits for limits in stands if limits], reported, now)
 
-    def _judge(self, kept: _Kept, part: ServiceParts, traffic: Traffic, now: float) -> None:
+    def _judge(self, kept: _LimitsState, part: ServiceParts, traffic: Traffic, now: float) -> None:
         if not part.engines:
             # Between two pods of a service with one replica nothing is known anew.
             kept.told = NOTHING_APPLIED if part.replicas else kept.told
@@ -174,8 +176,8 @@ class LiveLimits:
         found = ((accelerator.name, self._contents(service, accelerator)) for accelerator in service.spec.accelerators)
         return {name: limits for name, limits in found if limits is not None}
 
-    def _of(self, part: ServiceParts) -> _Kept:
+    def _of(self, part: ServiceParts) -> _LimitsState:
         kept = self._kept.get(part.spec.key)
         if kept is None or kept.uid != part.spec.uid:
-            kept = self._kept[part.spec.key] = _Kept(part.spec.uid)
+            kept = self._kept[part.spec.key] = _LimitsState(part.spec.uid)
         return kept

@@ -57,7 +57,7 @@ class Work:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _ObjectsState:
     """What is remembered of one service."""
 
     uid: str
@@ -76,7 +76,7 @@ class Objects:
     def __init__(self, api: ApiPort, settings: RenderSettings) -> None:
         self._api = api
         self._settings = settings
-        self._kept: dict[ServiceKey, _Kept] = {}
+        self._kept: dict[ServiceKey, _ObjectsState] = {}
 
     def problems(self, part: ServiceParts) -> tuple[ClusterProblem, ...]:
         """Return what stood in the way of the last writes for a service; the next decision's conditions name it.
@@ -245,7 +245,7 @@ class Objects:
                 return ClusterProblem(Reason.APPLY_FAILED, f"{live.kind} {live.name} was refused: {error.message}")
         return None
 
-    async def _prune(self, kept: _Kept, part: ServiceParts, leftovers: tuple[Live, ...], now: float) -> None:
+    async def _prune(self, kept: _ObjectsState, part: ServiceParts, leftovers: tuple[Live, ...], now: float) -> None:
         """Delete pod files of earlier revisions that no ReplicaSet and no pod names any more."""
         key = part.spec.key
         named = await named_config_maps(self._api, key, [live.name for live in leftovers])
@@ -254,10 +254,10 @@ class Objects:
                 await delete(self._api, live_path(key.namespace, live.kind, live.name), live.uid)
         kept.pruned = (_old_files(part), now)
 
-    def _of(self, part: ServiceParts) -> _Kept:
+    def _of(self, part: ServiceParts) -> _ObjectsState:
         kept = self._kept.get(part.spec.key)
         if kept is None or kept.uid != part.spec.uid:
-            kept = self._kept[part.spec.key] = _Kept(part.spec.uid, Applier(self._api))
+            kept = self._kept[part.spec.key] = _ObjectsState(part.spec.uid, Applier(self._api))
         if kept.generation != part.spec.generation:
             kept.generation, kept.problems = part.spec.generation, ()
         return kept
@@ -273,7 +273,7 @@ def _told(manifest: Manifest, error: ApiError) -> str:
     return f"{error.message}: delete the {kind}{pods} and it is made anew: {command}"
 
 
-def _not_rendered(kept: _Kept, part: ServiceParts, error: Exception) -> ClusterProblem:
+def _not_rendered(kept: _ObjectsState, part: ServiceParts, error: Exception) -> ClusterProblem:
     told = (
         f"its objects cannot be rendered ({type(error).__name__}: {error}); what runs goes on as it is. Look in "
         "spec.template and accelerators[].template for a list, an object or a text that stands in place of another"
@@ -284,13 +284,15 @@ def _not_rendered(kept: _Kept, part: ServiceParts, error: Exception) -> ClusterP
     return problem
 
 
-def _due(kept: _Kept, part: ServiceParts, manifests: Iterable[Manifest], now: float) -> Iterable[tuple[Manifest, Due]]:
+def _due(
+    kept: _ObjectsState, part: ServiceParts, manifests: Iterable[Manifest], now: float
+) -> Iterable[tuple[Manifest, Due]]:
     for manifest in manifests:
         if why := kept.applier.due(manifest, part.shown(manifest["kind"], manifest["metadata"]["name"]), now):
             yield manifest, why
 
 
-async def _create(kept: _Kept, deployment: Manifest, size: int, now: float) -> None:
+async def _create(kept: _ObjectsState, deployment: Manifest, size: int, now: float) -> None:
     await kept.applier.create_deployment(deployment, size, now)
     kept.created[deployment["metadata"]["name"]] = now
 
@@ -316,7 +318,7 @@ def _of_activator(part: ServiceParts) -> set[tuple[str, str]]:
     return {("Service", activator_name(name)), ("Service", engines_name(name))}
 
 
-def _leftovers_due(kept: _Kept, part: ServiceParts, now: float) -> tuple[Live, ...]:
+def _leftovers_due(kept: _ObjectsState, part: ServiceParts, now: float) -> tuple[Live, ...]:
     """The pod files to look after now: none while replicas are replaced or drain, or soon after the last look."""
     if any(placement.rolling_out or not placement.observed for placement in part.placements):
         kept.pruned = ((), -math.inf)

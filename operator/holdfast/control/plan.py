@@ -12,7 +12,7 @@ from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.decision import Decision, PlacementTarget
 from holdfast.domain.service import AcceleratorOption, BatchingLimits
-from holdfast.observe.cluster import Deployed, ServiceParts
+from holdfast.observe.cluster import ObservedDeployment, ServiceParts
 from holdfast.policy.estimate.demand import MOST_REPLICAS
 from holdfast.policy.placement.node_inventory import Inventory
 from holdfast.render import AcceleratorFacts, RenderContext, deployment_name
@@ -134,7 +134,9 @@ def _size(targets: Mapping[str, PlacementTarget], name: str) -> int:
 
 
 def _resized(
-    targets: Mapping[str, PlacementTarget], deployed: Mapping[str, Deployed], which: Callable[[int, int], bool]
+    targets: Mapping[str, PlacementTarget],
+    deployed: Mapping[str, ObservedDeployment],
+    which: Callable[[int, int], bool],
 ) -> list[tuple[str, PlacementTarget]]:
     return [
         (item.placement.deployment, targets[name])
@@ -144,7 +146,7 @@ def _resized(
 
 
 def _retired(
-    part: ServiceParts, decision: Decision, deployed: Mapping[str, Deployed]
+    part: ServiceParts, decision: Decision, deployed: Mapping[str, ObservedDeployment]
 ) -> list[tuple[str, PlacementTarget]]:
     """Empty Deployments whose accelerator left the spec, as soon as the listed ones serve the decided size."""
     ready = sum(
@@ -164,7 +166,7 @@ def _retired(
     ]
 
 
-def _emptied(part: ServiceParts, deployed: Mapping[str, Deployed]) -> list[str]:
+def _emptied(part: ServiceParts, deployed: Mapping[str, ObservedDeployment]) -> list[str]:
     running = {replica.accelerator for replica in part.replicas}
     return [
         item.placement.deployment
@@ -221,7 +223,7 @@ def _fact(
     part: ServiceParts,
     decision: Decision,
     name: str,
-    deployed: Deployed | None,
+    deployed: ObservedDeployment | None,
     inventory: Inventory,
     admission_tokens: int | None,
     tuned: Tuned | None,
@@ -241,7 +243,7 @@ def _fact(
     )
 
 
-def _is_kept(part: ServiceParts, accelerator: Accelerator, deployed: Deployed | None) -> bool:
+def _is_kept(part: ServiceParts, accelerator: Accelerator, deployed: ObservedDeployment | None) -> bool:
     """Whether pods stay as they are whatever is edited, for all of them are to go.
 
     Not in the middle of a rollout, which may be of pods that never serve. Nor where clients and Prometheus are about

@@ -14,7 +14,7 @@ from holdfast.enginemodel.roofline import StepWork
 from holdfast.enginemodel.scheduler import Refusal, RejectReason, Scheduler, Sequence, SequenceStatus, StepPlan
 from holdfast.enginemodel.steplaw import StepTimer
 from holdfast_engine.admission import CAPS
-from holdfast_engine.rules import Refused
+from holdfast_engine.rules import RejectionReason
 
 LONGEST_LAG_SECONDS = 1.0
 """How far behind the clock the steps may be and still catch up; a host that stalls longer loses the rest."""
@@ -79,7 +79,7 @@ class EmulatedEngine:
         refusal = self.scheduler.refuse(prompt_tokens)
         if refusal is not None:
             late = refusal.reason is RejectReason.TTFT
-            cap = CAPS[Refused.LATE] if late else refusal.reason.value
+            cap = CAPS[RejectionReason.LATE] if late else refusal.reason.value
             self.metrics.add("vllm:admission_rejections", 1, cap)
         return refusal
 

@@ -25,16 +25,16 @@ from holdfast.enginemodel.scheduler import (
 from holdfast.enginemodel.scheduler import Sequence as Request
 from holdfast_engine import VERSION
 from holdfast_engine.admission import backlog_of, decide, sends_away, terms_of
-from holdfast_engine.fastloop import Capacity, FastLoop
+from holdfast_engine.fastloop import FastLoop, StartLimits
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.metrics import EngineCollector, Identity
-from holdfast_engine.rules import RETRY_AFTER_SECONDS, Refused, retry_after_seconds
+from holdfast_engine.rules import RETRY_AFTER_SECONDS, RejectionReason, retry_after_seconds
 from holdfast_engine.stats_fields import FIELDS
 
 SCHEDULER_CLASS = "holdfast_engine.scheduler.HoldfastScheduler"
 """The value of `--scheduler-cls` that turns the fast loop on, in vLLM as here."""
 
-_REASONS = {Refused.FULL: RejectReason.REQUESTS, Refused.LATE: RejectReason.TTFT}
+_REASONS = {RejectionReason.FULL: RejectReason.REQUESTS, RejectionReason.LATE: RejectReason.TTFT}
 
 
 class FastLoopScheduler(Scheduler):
@@ -47,7 +47,7 @@ class FastLoopScheduler(Scheduler):
         super().__init__(limits)
         self.rejected = 0
         self.steps = 0
-        self.loop = FastLoop(Capacity(self.active_sequences, self.tokens_per_step), files, clock, clock)
+        self.loop = FastLoop(StartLimits(self.active_sequences, self.tokens_per_step), files, clock, clock)
         self.loop.look()
         self.waiting = cast(WaitingQueue, self.loop.queue)
         self._names = itertools.count(1)

@@ -150,7 +150,7 @@ def _integer(given: dict[str, Any], name: str, least: int, default: int | None) 
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Completion:
     """The JSON of one answer; every chunk but the first and the last is the same bytes."""
 
     id: str

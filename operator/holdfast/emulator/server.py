@@ -16,7 +16,7 @@ from aiohttp import web
 
 from holdfast.emulator.engine import EmulatedEngine, Job
 from holdfast.emulator.fast_loop import FastLoopMetrics, FastLoopScheduler
-from holdfast.emulator.openai import Answer, BadRequest, CompletionRequest, parse_request
+from holdfast.emulator.openai import BadRequest, Completion, CompletionRequest, parse_request
 from holdfast.emulator.options import EmulatorOptions, EngineSetup, set_up
 from holdfast.emulator.stream import Collector, TokenStream
 from holdfast.enginemodel.scheduler import Refusal, RejectReason, Sequence
@@ -125,7 +125,7 @@ class EmulatorServer:
         asked = parse_request(await request.read(), request.headers, chat=chat, max_model_len=self.setup.max_model_len)
         self._admit(asked)
         prefix = "chatcmpl" if chat else "cmpl"
-        answer = Answer(f"{prefix}-{next(self._ids):016x}", int(time.time()), asked.model or self._name, asked)
+        answer = Completion(f"{prefix}-{next(self._ids):016x}", int(time.time()), asked.model or self._name, asked)
         sequence = Sequence(asked.prompt_tokens, asked.max_tokens, arrived_at, asked.cached_tokens)
         if asked.stream:
             return await self._stream(request, answer, sequence)
@@ -133,7 +133,7 @@ class EmulatorServer:
         await self._run_job(Job(sequence, collector, asked.max_tokens, answer.finish_reason), collector)
         return web.Response(body=answer.body(), content_type="application/json")
 
-    async def _stream(self, request: web.Request, answer: Answer, sequence: Sequence) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, answer: Completion, sequence: Sequence) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8", **self._named})
         if self._closes(request):
             response.force_close()

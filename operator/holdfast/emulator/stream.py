@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 from aiohttp import HttpVersion11, web
 
-from holdfast.emulator.openai import Answer, BadRequest
+from holdfast.emulator.openai import BadRequest, Completion
 
 
 class Collector:
@@ -41,7 +41,7 @@ class TokenStream:
     has to wake for a token: the engine writes while it delivers a step.
     """
 
-    def __init__(self, request: web.Request, response: web.StreamResponse, answer: Answer) -> None:
+    def __init__(self, request: web.Request, response: web.StreamResponse, answer: Completion) -> None:
         self._request = request
         self._response = response
         self._answer = answer

@@ -24,7 +24,7 @@ FALLEN = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class LimitsCandidate:
     """Limits and what an engine carries within them."""
 
     limits: BatchLimits
@@ -35,7 +35,7 @@ class Candidate:
         return self.point.capacity.rate_rps
 
 
-def candidates(prior: EnginePrior, start: BatchLimits, mix: LengthMix, slo: Slo) -> tuple[Candidate, ...]:
+def candidates(prior: EnginePrior, start: BatchLimits, mix: LengthMix, slo: Slo) -> tuple[LimitsCandidate, ...]:
     """Limits worth considering, `start` (as a rule vLLM's defaults) first; some 10 ms each, seven at most."""
     tried = partial(_tried, prior, mix, slo)
     found = [tried(start)]
@@ -48,10 +48,10 @@ def candidates(prior: EnginePrior, start: BatchLimits, mix: LengthMix, slo: Slo)
     return tuple(found)
 
 
-def best(found: tuple[Candidate, ...] | list[Candidate]) -> Candidate:
+def best(found: tuple[LimitsCandidate, ...] | list[LimitsCandidate]) -> LimitsCandidate:
     """The one that carries most, of equals the first."""
     return max(found, key=lambda candidate: candidate.rate_rps)
 
 
-def _tried(prior: EnginePrior, mix: LengthMix, slo: Slo, limits: BatchLimits) -> Candidate:
-    return Candidate(limits, working_point(prior.timer, mix, limits, prior.kv_tokens, slo, start=prior.law))
+def _tried(prior: EnginePrior, mix: LengthMix, slo: Slo, limits: BatchLimits) -> LimitsCandidate:
+    return LimitsCandidate(limits, working_point(prior.timer, mix, limits, prior.kv_tokens, slo, start=prior.law))

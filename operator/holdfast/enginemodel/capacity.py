@@ -20,7 +20,7 @@ FINE = np.arange(0.0, 21.0) / 20.0 / 40.0
 """Shares of the unstable rate that are looked at: a lone request and coarse steps, then within one of these."""
 
 
-class Bound(enum.StrEnum):
+class Bottleneck(enum.StrEnum):
     """What keeps a replica from carrying more; an end-to-end objective counts as TPOT."""
 
     TTFT = "TTFT"
@@ -30,7 +30,7 @@ class Bound(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class OperatingPoint:
     """The largest rate that attains the objective, and the steady state at it.
 
     `feasible` is False, and `rate_rps` 0, where not even a lone request would meet the objectives often enough;
@@ -38,7 +38,7 @@ class Capacity:
     """
 
     rate_rps: float
-    bound_by: Bound
+    bound_by: Bottleneck
     feasible: bool
     attainment: float
     utilisation: float
@@ -58,7 +58,7 @@ class BatchLimits:
 
 def capacity(
     law: StepLaw, mix: LengthMix, limits: BatchLimits, kv_tokens: float, slo: Slo, arrival_cv: float = 1.0
-) -> Capacity:
+) -> OperatingPoint:
     """The capacity of one replica by the closed form; about a millisecond, never raises.
 
     The share of misses is at most the sum of those of TTFT, TPOT and the wait for a slot, so the result errs low. The
@@ -101,7 +101,7 @@ class _Misses:
 
     steady: Steady
     ttft_seconds: Array
-    by_bound: dict[Bound, Array]
+    by_bound: dict[Bottleneck, Array]
     total: Array
 
     def within(self, slo: Slo) -> int:
@@ -109,10 +109,10 @@ class _Misses:
         over = ~(self.total <= slo.budget_share)
         return int(over.argmax()) if over.any() else len(over)
 
-    def described(self, index: int, *, feasible: bool) -> Capacity:
+    def described(self, index: int, *, feasible: bool) -> OperatingPoint:
         """The capacity that one of the rates is."""
         steady = self.steady
-        return Capacity(
+        return OperatingPoint(
             rate_rps=float(steady.rates[index]) if feasible else 0.0,
             bound_by=max(self.by_bound, key=lambda bound: float(self.by_bound[bound][index])),
             feasible=feasible,
@@ -131,12 +131,12 @@ def _misses(engine: Engine, rates: Array, slo: Slo) -> _Misses:
     residence = engine.mix.output_tokens * steady.step_seconds
     left = np.maximum(slo.ttft_seconds - ttft_seconds, 0.0)
     by_bound = {
-        Bound.TTFT: ttft,
-        Bound.TPOT: tpot_misses(engine, steady, ttft_seconds, slo.tpot_seconds, slo.e2e_seconds),
-        Bound.SEQUENCES: slot_misses(steady, residence, left, float(engine.max_num_seqs), 1.0),
-        Bound.KV_CACHE: slot_misses(steady, residence, left, engine.kv_sequences, 1.0 + engine.kv_spread),
+        Bottleneck.TTFT: ttft,
+        Bottleneck.TPOT: tpot_misses(engine, steady, ttft_seconds, slo.tpot_seconds, slo.e2e_seconds),
+        Bottleneck.SEQUENCES: slot_misses(steady, residence, left, float(engine.max_num_seqs), 1.0),
+        Bottleneck.KV_CACHE: slot_misses(steady, residence, left, engine.kv_sequences, 1.0 + engine.kv_spread),
     }
     return _Misses(steady, ttft_seconds, by_bound, np.asarray(sum(by_bound.values())))
 
 
-_NOTHING = Capacity(0.0, Bound.KV_CACHE, False, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+_NOTHING = OperatingPoint(0.0, Bottleneck.KV_CACHE, False, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)

@@ -21,7 +21,7 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReplayedRequest:
     """What became of a request, in seconds; infinite for a rejected one. TPOT of a single token is 0."""
 
     arrival: Arrival
@@ -49,12 +49,14 @@ class ReplayClock:
         return self.now
 
 
-def replay(arrivals: Iterable[Arrival], limits: SchedulerLimits, timer: StepTimer) -> list[Outcome]:
+def replay(arrivals: Iterable[Arrival], limits: SchedulerLimits, timer: StepTimer) -> list[ReplayedRequest]:
     """Every request's outcome, in order of arrival, on a scheduler with these limits."""
     return replay_on(Scheduler(limits), arrivals, timer, ReplayClock())
 
 
-def replay_on(scheduler: Scheduler, arrivals: Iterable[Arrival], timer: StepTimer, clock: ReplayClock) -> list[Outcome]:
+def replay_on(
+    scheduler: Scheduler, arrivals: Iterable[Arrival], timer: StepTimer, clock: ReplayClock
+) -> list[ReplayedRequest]:
     """Every request's outcome, in order of arrival. A step takes in whoever arrived before it began.
 
     Whether a request is admitted is decided the moment it arrives, as vLLM's API server does: prompts that the step
@@ -90,11 +92,11 @@ def _admitted(scheduler: Scheduler, arrival: Arrival) -> Sequence | None:
     return sequence
 
 
-def _outcome(arrival: Arrival, sequence: Sequence | None) -> Outcome:
+def _outcome(arrival: Arrival, sequence: Sequence | None) -> ReplayedRequest:
     if sequence is None or sequence.first_token_at is None or sequence.last_token_at is None:
-        return Outcome(arrival, REJECTED_SECONDS, REJECTED_SECONDS, REJECTED_SECONDS)
+        return ReplayedRequest(arrival, REJECTED_SECONDS, REJECTED_SECONDS, REJECTED_SECONDS)
     decoding = sequence.last_token_at - sequence.first_token_at
-    return Outcome(
+    return ReplayedRequest(
         arrival,
         ttft_seconds=sequence.first_token_at - arrival.at,
         tpot_seconds=decoding / (sequence.generated - 1) if sequence.generated > 1 else 0.0,

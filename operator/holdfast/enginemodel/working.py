@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast.domain.service import Slo
-from holdfast.enginemodel.capacity import BatchLimits, Capacity, capacity
+from holdfast.enginemodel.capacity import BatchLimits, OperatingPoint, capacity
 from holdfast.enginemodel.fit import SampleStep, fit_law
 from holdfast.enginemodel.mix import LengthMix, lognormal_nodes
 from holdfast.enginemodel.steadystate import Engine, steady_state
@@ -36,7 +36,7 @@ class WorkingPoint:
     """A capacity, and the law it was computed with."""
 
     law: StepLaw
-    capacity: Capacity
+    capacity: OperatingPoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from requests.auth import AuthBase
 
 from holdfast.observe import samples
 from holdfast.observe.queries import Query
-from holdfast.observe.samples import Answer, QueryError, Series
+from holdfast.observe.samples import QueryError, QueryResult, Series
 
 MOST_CONNECTIONS = 16
 
@@ -68,10 +68,12 @@ class PrometheusClient:
         self._timeout_seconds = address.timeout_seconds
         self._matchers = address.matchers
 
-    def instant(self, query: Query, at: float) -> Answer:
+    def instant(self, query: Query, at: float) -> QueryResult:
         """Evaluate at `at` (seconds since the epoch)."""
         result = self._ask(query, self._timeout_seconds, {"time": f"{at:.3f}"})
-        return Answer(_named(query, samples.parse_vector, result), samples.partial_warnings(self._session.warnings))
+        return QueryResult(
+            _named(query, samples.parse_vector, result), samples.partial_warnings(self._session.warnings)
+        )
 
     def range(
         self, query: Query, start: float, end: float, step_seconds: float, timeout_seconds: float

@@ -21,7 +21,7 @@ from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.domain.snapshot import Recalled
 from holdfast.observe import body_pruning, mapping
 from holdfast.observe.benchmarks import Benchmark, benchmark_from_object
-from holdfast.observe.engines import Engine, engine_from_pod, limits_from_config_map
+from holdfast.observe.engines import EnginePod, engine_from_pod, limits_from_config_map
 from holdfast.observe.recall import recalled
 from holdfast.observe.spec import to_spec
 from holdfast.render import context
@@ -86,7 +86,7 @@ class Invalid:
 
 
 @dataclass(frozen=True, slots=True)
-class Deployed:
+class ObservedDeployment:
     """One Deployment of ours: its size, its trouble, and what it remembers of its own rendering."""
 
     placement: Placement
@@ -106,10 +106,10 @@ class ServiceParts:
     service: LLMService
     spec: ServiceSpec
     replicas: tuple[Replica, ...] = ()
-    deployed: tuple[Deployed, ...] = ()
+    deployed: tuple[ObservedDeployment, ...] = ()
     live: tuple[Live, ...] = ()
     watched: frozenset[str] = frozenset()
-    engines: tuple[Engine, ...] = ()
+    engines: tuple[EnginePod, ...] = ()
     limits: tuple[tuple[str, Limits], ...] = ()
     born: str = ""
 
@@ -168,14 +168,14 @@ class Pod(NamedTuple):
 
     replica: Replica
     gpus: tuple[tuple[str, int], ...]
-    engine: Engine | None
+    engine: EnginePod | None
 
 
 class _Shown(NamedTuple):
     """What the indices hold of one service."""
 
     declared: tuple[object, ...]
-    deployments: tuple[Deployed, ...]
+    deployments: tuple[ObservedDeployment, ...]
     live: tuple[Live, ...]
     pods: tuple[Pod, ...]
     limits: LimitsByAccelerator
@@ -189,7 +189,7 @@ class ClusterView:
         self._watched: frozenset[str] = frozenset()
         self._services: Mapping[ServiceKey, Iterable[Declared | Invalid]] = {}
         self._pods: Mapping[ServiceKey, Iterable[Pod]] = {}
-        self._deployments: Mapping[ServiceKey, Iterable[Deployed]] = {}
+        self._deployments: Mapping[ServiceKey, Iterable[ObservedDeployment]] = {}
         self._live: Mapping[ServiceKey, Iterable[Live]] = {}
         self._limits: Mapping[ServiceKey, Iterable[LimitsByAccelerator]] = {}
         self._nodes: Mapping[str, Iterable[NodeOffer]] = {}
@@ -331,8 +331,8 @@ async def _index_pod(body: kopf.Body, **_: Any) -> dict[ServiceKey, Pod]:
     return {_owner(body): Pod(mapping.replica_from_pod(body), mapping.requested_gpus(body), engine_from_pod(body))}
 
 
-async def _index_deployment(body: kopf.Body, **_: Any) -> dict[ServiceKey, Deployed]:
-    deployed = Deployed(
+async def _index_deployment(body: kopf.Body, **_: Any) -> dict[ServiceKey, ObservedDeployment]:
+    deployed = ObservedDeployment(
         mapping.placement_from_deployment(body),
         mapping.problems_from_deployment(body),
         context.Deployed.read(body),
@@ -360,7 +360,7 @@ async def _index_node(body: kopf.Body, **_: Any) -> dict[str, NodeOffer]:
     return {} if offer is None else {offer.name: offer}
 
 
-def _is_ours(deployed: Deployed, spec: ServiceSpec) -> bool:
+def _is_ours(deployed: ObservedDeployment, spec: ServiceSpec) -> bool:
     """Whether a Deployment may be sized and deleted: anybody can write our labels, and copies carry them along."""
     placement, live = deployed.placement, deployed.live
     named = placement.deployment == deployment_name(spec.key.name, placement.accelerator)

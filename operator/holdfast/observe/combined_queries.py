@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.observe import queries
 from holdfast.observe.queries import Query
-from holdfast.observe.samples import Answer, Sample
+from holdfast.observe.samples import QueryResult, Sample
 
 SAMPLED_AT = "sampled_at"
 
@@ -29,17 +29,17 @@ def bundled(asked: Iterable[Query], bundles: Sequence[Sequence[str]]) -> tuple[Q
     return tuple(Query("+".join(names), _any([promql[name] for name in names])) for names in bundles)
 
 
-def unbundled(answers: Mapping[str, Answer]) -> dict[str, Answer]:
+def unbundled(answers: Mapping[str, QueryResult]) -> dict[str, QueryResult]:
     """Return the answers by the names of the fast queries; counts that were asked for together come as `requests`."""
-    found = {name: answers.get(name, Answer()) for name in ALL_IN_ONE[0]}
+    found = {name: answers.get(name, QueryResult()) for name in ALL_IN_ONE[0]}
     together = [answer for name, answer in answers.items() if name not in found]
     rows: dict[str, list[Sample]] = {"requests": []}
     for answer in together:
         for sample in answer.samples:
             rows.setdefault(_query_of(sample.label("metric")), []).append(sample)
     warnings = tuple(text for answer in together for text in answer.warnings)
-    more = {name: Answer((*found[name].samples, *samples), found[name].warnings) for name, samples in rows.items()}
-    return found | more | {"requests": Answer(more["requests"].samples, more["requests"].warnings + warnings)}
+    more = {name: QueryResult((*found[name].samples, *samples), found[name].warnings) for name, samples in rows.items()}
+    return found | more | {"requests": QueryResult(more["requests"].samples, more["requests"].warnings + warnings)}
 
 
 def _query_of(metric: str) -> str:

@@ -15,7 +15,7 @@ _FIELD = f"metadata.annotations['{LIMITS_ANNOTATION}']"
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EnginePod:
     """A pod whose engine reads its limits from the annotation; `told` is None where that says nothing usable."""
 
     pod: str
@@ -24,14 +24,14 @@ class Engine:
     told: Limits | None = None
 
 
-def engine_from_pod(pod: Object) -> Engine | None:
+def engine_from_pod(pod: Object) -> EnginePod | None:
     """Return the engine in a pod, None where it reads no limits or is about to end."""
     meta = pod["metadata"]
     if meta.get("deletionTimestamp") or not any(_reads(source) for source in _downward(pod)):
         return None
     text = (meta.get("annotations") or {}).get(LIMITS_ANNOTATION, "")
     labels = meta.get("labels") or {}
-    return Engine(meta["name"], str(meta.get("uid", "")), labels.get(ACCELERATOR_LABEL, ""), limits_from(text))
+    return EnginePod(meta["name"], str(meta.get("uid", "")), labels.get(ACCELERATOR_LABEL, ""), limits_from(text))
 
 
 def limits_from_config_map(body: Object) -> tuple[tuple[str, Limits], ...] | None:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from holdfast.domain.service import Slo
-from holdfast.observe.queries import Edges, Tier
+from holdfast.observe.queries import Edges, EdgeTier
 from holdfast.render import buckets
 
 # vLLM 0.33, vllm/v1/metrics/buckets.py (seconds)
@@ -25,7 +25,7 @@ MOST_TIERS = 8
 """Different sets of edges that are asked for one by one."""
 
 
-def tiers(objectives: Iterable[tuple[str, Slo]]) -> tuple[Tier, ...]:
+def tiers(objectives: Iterable[tuple[str, Slo]]) -> tuple[EdgeTier, ...]:
     """Return the edges of each service by its name, where a few sets of them do for all; else nothing.
 
     A name stands for all services that bear it, in whatever namespace.
@@ -41,7 +41,7 @@ def tiers(objectives: Iterable[tuple[str, Slo]]) -> tuple[Tier, ...]:
     found: dict[Edges, list[str]] = defaultdict(list)
     for those, names in alike.items():
         found[around(those)] += names
-    return tuple(Tier(edges, tuple(names)) for edges, names in found.items()) if len(found) <= MOST_TIERS else ()
+    return tuple(EdgeTier(edges, tuple(names)) for edges, names in found.items()) if len(found) <= MOST_TIERS else ()
 
 
 def around(slos: Iterable[Slo], grids: Sequence[Edges] = (RENDERED, VLLM_DEFAULT)) -> Edges:

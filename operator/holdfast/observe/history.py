@@ -31,7 +31,7 @@ _EXACT = frozenset({queries.COVERED, queries.ARRIVED, queries.GOOD, queries.BAD}
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class HistoryLevel:
     """Points every `step_seconds` whose intervals lie between two ages, in seconds before now."""
 
     step_seconds: float
@@ -43,21 +43,21 @@ class Level:
         return now - self.oldest_age_seconds + self.step_seconds, now - self.newest_age_seconds
 
 
-def levels(window_seconds: float, scrape_seconds: float) -> tuple[Level, ...]:
+def levels(window_seconds: float, scrape_seconds: float) -> tuple[HistoryLevel, ...]:
     """Return the levels that cover the window, newest first; they meet without overlapping."""
-    found: list[Level] = []
+    found: list[HistoryLevel] = []
     covered = 0.0
     for reach, step in _STEPS:
         step = max(step, 2 * scrape_seconds)
         steps = int((min(reach, window_seconds) - covered) // step)
         if steps > 0:
-            found.append(Level(step, covered + steps * step, covered))
+            found.append(HistoryLevel(step, covered + steps * step, covered))
             covered += steps * step
     return tuple(found)
 
 
 def read(
-    rows: Sequence[Series], level: Level, requests: Sequence[TrafficRequest]
+    rows: Sequence[Series], level: HistoryLevel, requests: Sequence[TrafficRequest]
 ) -> dict[ServiceKey, tuple[RateSample, ...]]:
     """Return the samples of one level, oldest first; NaN and infinite points are left out."""
     wanted = {request.key: request.slo for request in requests}
@@ -87,7 +87,7 @@ def read_held(rows: Sequence[Series], requests: Sequence[TrafficRequest]) -> dic
     return {key: tuple(_held(at, found[at]) for at in sorted(found)) for key, found in counts.items()}
 
 
-def oldest(rows: Iterable[Series], level: Level) -> float:
+def oldest(rows: Iterable[Series], level: HistoryLevel) -> float:
     """Return when the oldest step of any series begins, infinity where there is none; NaN says nothing."""
     ends = (next((at for at, value in row.points if usable(value)), math.inf) for row in rows)
     return min(ends, default=math.inf) - level.step_seconds
@@ -142,7 +142,7 @@ def good_lower_bound(finished: float, within: Sequence[float]) -> float:
     return max(0.0, finished - missed)
 
 
-def _samples(series: Sequence[Series], level: Level, slo: Slo) -> tuple[RateSample, ...]:
+def _samples(series: Sequence[Series], level: HistoryLevel, slo: Slo) -> tuple[RateSample, ...]:
     counts: dict[float, dict[str, float]] = defaultdict(dict)
     for row in series:
         column = _column(row, slo)

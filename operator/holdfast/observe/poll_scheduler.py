@@ -40,7 +40,7 @@ class Pulse:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _PolledService:
     at: float
     request: TrafficRequest
     pulse: Pulse
@@ -55,7 +55,7 @@ class Rota:
     def __init__(self, most_turns: int, trust_seconds: float) -> None:
         self._most_turns = max(1, most_turns)
         self._trust_seconds = trust_seconds
-        self._asked: dict[ServiceKey, _Asked] = {}
+        self._asked: dict[ServiceKey, _PolledService] = {}
 
     def turns(self, requests: Iterable[TrafficRequest]) -> int:
         """In how many ticks everybody has had a turn."""
@@ -91,7 +91,7 @@ class Rota:
     ) -> None:
         """Remember who was asked about with success, and forget who is gone."""
         for request in requests:
-            self._asked[request.key] = _Asked(at, request, pulses.get(request.key, Pulse()))
+            self._asked[request.key] = _PolledService(at, request, pulses.get(request.key, Pulse()))
         for gone in self._asked.keys() - {request.key for request in everybody}:
             del self._asked[gone]
 

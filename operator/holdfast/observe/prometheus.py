@@ -18,10 +18,10 @@ from holdfast.domain.signals import HeldSample, History, RateSample, RevisionTra
 from holdfast.observe import combined_queries, histogram_edges, history, poll_scheduler, queries, slow_queries, traffic
 from holdfast.observe.client import PrometheusAddress, PrometheusClient
 from holdfast.observe.foreign_engines import Strangers
-from holdfast.observe.history import Level
+from holdfast.observe.history import HistoryLevel
 from holdfast.observe.poll_scheduler import Pulse, Rota
 from holdfast.observe.queries import Edges, Query
-from holdfast.observe.samples import Answer, QueryError, usable
+from holdfast.observe.samples import QueryError, QueryResult, usable
 from holdfast.observe.traffic import TrafficRequest
 from holdfast.observe.trials import read_trials
 
@@ -152,7 +152,7 @@ class PrometheusSource:
         asked: Sequence[TrafficRequest],
         some: bool,
         now: float,
-        ask: Callable[[Sequence[Query], float], Awaitable[dict[str, Answer]]],
+        ask: Callable[[Sequence[Query], float], Awaitable[dict[str, QueryResult]]],
         together: Sequence[Sequence[str]],
     ) -> dict[ServiceKey, Traffic]:
         """Ask about these services, or about all of them; `together` names the queries that are asked as one."""
@@ -226,7 +226,7 @@ class PrometheusSource:
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
-    async def _ask_all(self, asked: Sequence[Query], now: float) -> dict[str, Answer]:
+    async def _ask_all(self, asked: Sequence[Query], now: float) -> dict[str, QueryResult]:
         """Ask at once; the first failure ends the wait, since a part of the signals would mislead."""
         self._asked += len(asked)
         calls = (self._in_thread(functools.partial(self._client.instant, query, now)) for query in asked)
@@ -237,15 +237,15 @@ class PrometheusSource:
             raise QueryError(f"Prometheus did not answer all queries within {self._deadline_seconds:g} s") from error
         return {query.name: answer for query, answer in zip(asked, answers, strict=True)}
 
-    async def _ask_in_turn(self, asked: Sequence[Query], now: float) -> dict[str, Answer]:
+    async def _ask_in_turn(self, asked: Sequence[Query], now: float) -> dict[str, QueryResult]:
         """Ask one question after the other: each of them costs Prometheus a core, which others need too."""
-        answers: dict[str, Answer] = {}
+        answers: dict[str, QueryResult] = {}
         for query in asked:
             answers |= await self._ask_all([query], now)
         return answers
 
     async def _read_level(
-        self, level: Level, requests: Sequence[TrafficRequest], some: bool, now: float
+        self, level: HistoryLevel, requests: Sequence[TrafficRequest], some: bool, now: float
     ) -> tuple[dict[ServiceKey, tuple[RateSample, ...]], dict[ServiceKey, tuple[HeldSample, ...]], float]:
         query = queries.history_query(level.step_seconds, _edges_of(requests))
         query = queries.narrowed(query, [request.key for request in requests]) if some else query

@@ -77,7 +77,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class QueryWindow:
     """The interval that counts are taken over, and the scrape interval behind it, in seconds."""
 
     interval_seconds: float
@@ -108,10 +108,10 @@ class Window:
         return 3 * self.scrape_seconds
 
 
-def window(tick_seconds: float, scrape_seconds: float) -> Window:
+def window(tick_seconds: float, scrape_seconds: float) -> QueryWindow:
     """Return the shortest whole number of scrapes that holds three, and one more than a tick."""
     scrapes = max(3, -(-tick_seconds // scrape_seconds) + 1)
-    return Window(scrapes * scrape_seconds, scrape_seconds)
+    return QueryWindow(scrapes * scrape_seconds, scrape_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +128,14 @@ class Edges:
 
 
 @dataclass(frozen=True, slots=True)
-class Tier:
+class EdgeTier:
     """The edges that the objectives of some services need, by the services' names."""
 
     edges: Edges
     names: tuple[str, ...]
 
 
-def fast_queries(span: Window, edges: Edges, tiers: Sequence[Tier] = ()) -> tuple[Query, ...]:
+def fast_queries(span: QueryWindow, edges: Edges, tiers: Sequence[EdgeTier] = ()) -> tuple[Query, ...]:
     """Return what every tick asks: seven queries, whatever the number of services.
 
     `tiers`, where given, name all services that are asked about: each is asked for its own edges only, since buckets
@@ -152,7 +152,7 @@ def fast_queries(span: Window, edges: Edges, tiers: Sequence[Tier] = ()) -> tupl
     )
 
 
-def newcomer_query(span: Window, edges: Edges, namespaces: Iterable[str], pods: Iterable[str]) -> Query:
+def newcomer_query(span: QueryWindow, edges: Edges, namespaces: Iterable[str], pods: Iterable[str]) -> Query:
     """Return the births of engines without a past, and what increase() leaves out of those born lately: to be added.
 
     Of an engine older than the interval, the part of its life that lies inside is taken. All metrics are put together
@@ -185,14 +185,14 @@ def newcomer_query(span: Window, edges: Edges, namespaces: Iterable[str], pods: 
     return Query("newcomers", f"{born} or (sum by ({by}) ({missed}) != 0)")
 
 
-def pulse_query(span: Window) -> Query:
+def pulse_query(span: QueryWindow) -> Query:
     """Return what is asked about everybody where services take turns: how much was begun, and what waits, if any."""
     begun = f"(sum by ({SERVICE}) (increase(vllm:{TTFT}_count{{{OURS}}}[{_interval(span)}])) > 0)"
     waiting = f"(sum by ({SERVICE}) (vllm:num_requests_waiting{{{OURS}}}) > 0)"
     return Query("pulse", f"{named(begun, 'metric', 'started')} or {named(waiting, 'metric', 'waiting')}")
 
 
-def trial_query(span: Window, edges: Edges, keys: Iterable[ServiceKey]) -> Query:
+def trial_query(span: QueryWindow, edges: Edges, keys: Iterable[ServiceKey]) -> Query:
     """Return what is asked beside about services of which one revision is on trial: misses by revision."""
     interval, by = _interval(span), f"{GROUP}, holdfast_revision"
     counts = (REJECTIONS, f"{TTFT}_count", f"{TPOT}_count", f"{TPOT_BEFORE_0_11}_count")
@@ -262,20 +262,20 @@ def running_by_pod_query(keys: Iterable[ServiceKey]) -> Query:
     return Query("running_by_pod", f"sum by ({SERVICE}, pod) ({each})")
 
 
-def _counters(span: Window, metrics: Iterable[str]) -> str:
+def _counters(span: QueryWindow, metrics: Iterable[str]) -> str:
     interval = _interval(span)
     terms = (_summed(metric, f"increase(vllm:{metric}{{{OURS}}}[{interval}])", "finished_reason") for metric in metrics)
     return " or ".join(terms)
 
 
-def _begun(span: Window) -> str:
+def _begun(span: QueryWindow) -> str:
     """How evenly load lies on replicas: what all of them began, and the one that began most."""
     begun = f"increase(vllm:{TTFT}_count{{{OURS}}}[{duration(span.look_seconds)}])"
     most = named(f"(max by ({GROUP}) (sum by ({GROUP}, pod) ({begun})) != 0)", "metric", MOST_BEGUN)
     return f"{_summed(BEGUN, begun)} or {most}"
 
 
-def _edges(span: Window, edges: Edges, tiers: Sequence[Tier]) -> str:
+def _edges(span: QueryWindow, edges: Edges, tiers: Sequence[EdgeTier]) -> str:
     interval = _interval(span)
     groups = [(f'holdfast_service=~"{any_of(tier.names)}"', tier.edges) for tier in tiers] or [(OURS, edges)]
     terms = [
@@ -288,14 +288,14 @@ def _edges(span: Window, edges: Edges, tiers: Sequence[Tier]) -> str:
     return " or ".join(terms)
 
 
-def _gauges(span: Window) -> str:
+def _gauges(span: QueryWindow) -> str:
     terms = [_summed(gauge, f"vllm:{gauge}{{{OURS}}}") for gauge in IN_FLIGHT]
     terms += [_summed(f"{gauge}_growth", f"delta(vllm:{gauge}{{{OURS}}}[{_interval(span)}])") for gauge in IN_FLIGHT]
     usage = f"avg by ({GROUP}) (vllm:kv_cache_usage_perc{{{OURS}}} or vllm:gpu_cache_usage_perc{{{OURS}}})"
     return " or ".join((*terms, named(usage, "metric", "kv_usage")))
 
 
-def _anomalies(span: Window) -> str:
+def _anomalies(span: QueryWindow) -> str:
     """Rows only for engines that need attention, and why (`metric`).
 
     copies: scraped more than once, the value says how often. newcomer: no sample an interval ago, so that its counts
@@ -312,7 +312,7 @@ def _anomalies(span: Window) -> str:
     return " or ".join(named(vector, "metric", name) for name, vector in kinds.items())
 
 
-def _plugins(span: Window) -> str:
+def _plugins(span: QueryWindow) -> str:
     """What the plugin counted and by which objectives, what it waits with, and what is in force in each engine.
 
     mode: rows only for plugins that are not at work; those that are have a row for each limit.
@@ -345,7 +345,7 @@ def _births(matchers: str, by: str) -> str:
     return f"({created} or max by ({by}) (process_start_time_seconds{{{matchers}}}))"
 
 
-def _hung(span: Window) -> str:
+def _hung(span: QueryWindow) -> str:
     """Engines that held requests at every look, while nothing moved in them."""
     still = duration(span.still_seconds)
     least = fewest_looks(span.still_seconds, span.scrape_seconds)
@@ -355,7 +355,7 @@ def _hung(span: Window) -> str:
     return f"max by ({GROUP}, pod, instance) ({held} > 0 and on ({ENGINE}) {looks} unless on ({ENGINE}) ({moved}))"
 
 
-def _late(span: Window) -> str:
+def _late(span: QueryWindow) -> str:
     """Late requests of engines in which few others are: whether their peers fare as badly, the sums of all tell.
 
     Costs the increase() of four counters of each engine with the plugin, and nothing of the others.
@@ -391,5 +391,5 @@ def _summed(metric: str, vector: str, *also_by: str) -> str:
     return named(f"(sum by ({by}) ({vector}) != 0)", "metric", metric)
 
 
-def _interval(span: Window) -> str:
+def _interval(span: QueryWindow) -> str:
     return duration(span.interval_seconds)

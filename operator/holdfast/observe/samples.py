@@ -34,7 +34,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QueryResult:
     """What one query returned, and the warnings that make it partial."""
 
     samples: tuple[Sample, ...] = ()

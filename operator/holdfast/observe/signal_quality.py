@@ -9,11 +9,11 @@ from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState
 from holdfast.observe import foreign_engines
 from holdfast.observe.counts import Counts
-from holdfast.observe.queries import Window
+from holdfast.observe.queries import QueryWindow
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class SignalFacts:
     """What the checks judge, per service."""
 
     cells: Mapping[str, Counts]
@@ -23,7 +23,7 @@ class Facts:
     starting: bool
     unlabelled: str
     warnings: tuple[str, ...]
-    span: Window
+    span: QueryWindow
     now: float
 
     def newest(self) -> float | None:
@@ -37,7 +37,7 @@ class Facts:
         return tuple(pod for pod, at in values.sampled_at.items() if at >= fresh_since) if values else ()
 
 
-def judge(facts: Facts) -> tuple[SignalState, str]:
+def judge(facts: SignalFacts) -> tuple[SignalState, str]:
     """Return what is most wrong with the signals, in words too; fresh ones need none."""
     return next(filter(None, (check(facts) for check in _CHECKS)), (SignalState.FRESH, ""))
 
@@ -61,7 +61,7 @@ def _some(pods: Sequence[str]) -> str:
 _Judgement = tuple[SignalState, str] | None
 
 
-def _some_series(facts: Facts) -> _Judgement:
+def _some_series(facts: SignalFacts) -> _Judgement:
     if facts.newest() is not None:
         return None
     if facts.unlabelled:
@@ -73,12 +73,12 @@ def _some_series(facts: Facts) -> _Judgement:
     return SignalState.ABSENT, "Prometheus has no vllm:num_requests_running for this service: is it scraped?"
 
 
-def _numbers_make_sense(facts: Facts) -> _Judgement:
+def _numbers_make_sense(facts: SignalFacts) -> _Judgement:
     unusable = sorted({name for values in facts.cells.values() for name in values.unusable})
     return (SignalState.INVALID, f"NaN, infinite or negative: {', '.join(unusable)}") if unusable else None
 
 
-def _recent(facts: Facts) -> _Judgement:
+def _recent(facts: SignalFacts) -> _Judgement:
     newest = facts.newest()
     if newest is None or facts.now - newest <= facts.span.stale_seconds:
         return None
@@ -86,7 +86,7 @@ def _recent(facts: Facts) -> _Judgement:
     return SignalState.STALE, f"the newest sample is {age:.0f} s old, scrapes come every {period:g} s"
 
 
-def _labelled(facts: Facts) -> _Judgement:
+def _labelled(facts: SignalFacts) -> _Judgement:
     if "" in facts.cells:
         return SignalState.PARTIAL, "some engines lack the label holdfast_accelerator: relabel them"
     if any("" in values.sampled_at for values in facts.cells.values()):
@@ -94,7 +94,7 @@ def _labelled(facts: Facts) -> _Judgement:
     return None
 
 
-def _every_engine(facts: Facts) -> _Judgement:
+def _every_engine(facts: SignalFacts) -> _Judgement:
     missing = sorted(pod for name, pods in facts.expected.items() for pod in pods if pod not in facts.reporting(name))
     if not missing:
         return None
@@ -102,17 +102,17 @@ def _every_engine(facts: Facts) -> _Judgement:
     return SignalState.PARTIAL, f"{len(missing)} of {expected} ready replicas do not report: {_some(missing)}"
 
 
-def _once_each(facts: Facts) -> _Judgement:
+def _once_each(facts: SignalFacts) -> _Judgement:
     if not any(values.copies for values in facts.cells.values()):
         return None
     return SignalState.DUPLICATE, "engines are scraped more than once: counts are divided by the number of copies"
 
 
-def _only_ours(facts: Facts) -> _Judgement:
+def _only_ours(facts: SignalFacts) -> _Judgement:
     return (SignalState.FOREIGN, foreign_engines.told(facts.foreign)) if facts.foreign else None
 
 
-def _whole_counts(facts: Facts) -> _Judgement:
+def _whole_counts(facts: SignalFacts) -> _Judgement:
     """Of an engine that has gone nothing more will come: it is no gap to wait for."""
     pods = sorted(facts.there.intersection(pod for values in facts.cells.values() for pod in values.incomplete))
     if not pods:
@@ -120,11 +120,11 @@ def _whole_counts(facts: Facts) -> _Judgement:
     return SignalState.PARTIAL, f"too few samples in this interval to count all of: {_some(pods)}"
 
 
-def _complete_answers(facts: Facts) -> _Judgement:
+def _complete_answers(facts: SignalFacts) -> _Judgement:
     return (SignalState.PARTIAL, f"Prometheus warns: {facts.warnings[0][:200]}") if facts.warnings else None
 
 
-_CHECKS: tuple[Callable[[Facts], _Judgement], ...] = (
+_CHECKS: tuple[Callable[[SignalFacts], _Judgement], ...] = (
     _some_series,
     _numbers_make_sense,
     _recent,

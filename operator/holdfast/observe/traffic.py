@@ -13,9 +13,9 @@ from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic, bu
 from holdfast.observe import plugins, queries
 from holdfast.observe.counts import Counts, number
 from holdfast.observe.foreign_engines import Strangers
-from holdfast.observe.queries import Window
-from holdfast.observe.samples import Answer, Sample, usable
-from holdfast.observe.signal_quality import Facts, judge, unlabelled_detail
+from holdfast.observe.queries import QueryWindow
+from holdfast.observe.samples import QueryResult, Sample, usable
+from holdfast.observe.signal_quality import SignalFacts, judge, unlabelled_detail
 from holdfast.observe.slow_queries import SlowSignals, service_key
 
 GROWTH = tuple(f"{gauge}_growth" for gauge in queries.IN_FLIGHT)
@@ -48,7 +48,7 @@ MOST_NEWCOMERS = 200
 """Engines that one query asks about: it names each a hundred times, and Prometheus takes no query above 10 MB."""
 
 
-def newcomers(anomalies: Answer) -> tuple[set[str], set[str]]:
+def newcomers(anomalies: QueryResult) -> tuple[set[str], set[str]]:
     """Return namespaces and pods of the engines of which more must be read, because they have no past.
 
     Those beyond `MOST_NEWCOMERS` count in part until they have a past, an interval later.
@@ -64,9 +64,9 @@ def newcomers(anomalies: Answer) -> tuple[set[str], set[str]]:
 
 def assemble(
     requests: Sequence[TrafficRequest],
-    answers: Mapping[str, Answer],
+    answers: Mapping[str, QueryResult],
     slow: SlowSignals,
-    span: Window,
+    span: QueryWindow,
     now: float,
     strangers: Strangers | None = None,
 ) -> dict[ServiceKey, Traffic]:
@@ -79,7 +79,7 @@ def assemble(
     return {key: _in_time(traffic, slow.ahead_seconds.get(key, 0.0), span) for key, traffic in seen.items()}
 
 
-def _in_time(traffic: Traffic, ahead_seconds: float, span: Window) -> Traffic:
+def _in_time(traffic: Traffic, ahead_seconds: float, span: QueryWindow) -> Traffic:
     """Samples from the future are seen too late, those of new engines not at all: before any other finding."""
     if ahead_seconds <= max(span.scrape_seconds, LEAST_SKEW_SECONDS):
         return traffic
@@ -105,7 +105,7 @@ def _with_slow(traffic: Traffic, slow: SlowSignals, key: ServiceKey) -> Traffic:
 class _Table:
     """All answers of one tick, sorted by service and accelerator once."""
 
-    def __init__(self, answers: Mapping[str, Answer], span: Window, now: float, strangers: Strangers) -> None:
+    def __init__(self, answers: Mapping[str, QueryResult], span: QueryWindow, now: float, strangers: Strangers) -> None:
         self._strangers = strangers
         self._span = span
         self._now = now
@@ -136,7 +136,7 @@ class _Table:
             lagging=tuple(sorted(_lagging(cells, request.slo, facts))),
         )
 
-    def _facts(self, request: TrafficRequest, cells: Mapping[str, Counts]) -> Facts:
+    def _facts(self, request: TrafficRequest, cells: Mapping[str, Counts]) -> SignalFacts:
         settled = self._now - self._span.birth_grace_seconds
         pods = [replica.name for replica in request.replicas]
         sampled_at = {pod: at for values in cells.values() for pod, at in values.sampled_at.items()}
@@ -145,7 +145,7 @@ class _Table:
         for replica in ready:
             if replica.ready_at is not None and replica.ready_at <= settled:
                 expected[replica.accelerator] = (*expected.get(replica.accelerator, ()), replica.name)
-        return Facts(
+        return SignalFacts(
             cells,
             frozenset(pods),
             expected,
@@ -157,7 +157,7 @@ class _Table:
             self._now,
         )
 
-    def _read(self, answers: Mapping[str, Answer]) -> None:
+    def _read(self, answers: Mapping[str, QueryResult]) -> None:
         for name in ("requests", "tokens", "edges", "gauges"):
             for sample in answers[name].samples:
                 self._read_gained(sample)
@@ -221,7 +221,7 @@ class _Table:
         return values
 
 
-def _lagging(cells: Mapping[str, Counts], slo: Slo, facts: Facts) -> Iterator[str]:
+def _lagging(cells: Mapping[str, Counts], slo: Slo, facts: SignalFacts) -> Iterator[str]:
     """Pods that are late alone, of those whose peers are all judged by the plugin."""
     for name, values in cells.items():
         engines = len(facts.reporting(name)) if values.late else 0

@@ -30,7 +30,7 @@ Shown = Mapping[ServiceKey, tuple[ServiceParts, Decision]]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class JsonResponse:
     """JSON as it is sent; the tag names the tick."""
 
     tag: str
@@ -38,7 +38,7 @@ class Answer:
     zipped: bytes
 
     @classmethod
-    def of(cls, tag: str, told: Mapping[str, Any]) -> Answer:
+    def of(cls, tag: str, told: Mapping[str, Any]) -> JsonResponse:
         body = json.dumps(told, allow_nan=False, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
         return cls(tag, body, gzip.compress(body, compresslevel=4))
 
@@ -51,8 +51,8 @@ class _Tick:
     at: float
     services: Shown = field(default_factory=dict)
     invalid: Sequence[Invalid] = ()
-    fleet: asyncio.Task[Answer] | None = None
-    pages: dict[ServiceKey, Answer] = field(default_factory=dict)
+    fleet: asyncio.Task[JsonResponse] | None = None
+    pages: dict[ServiceKey, JsonResponse] = field(default_factory=dict)
 
 
 class Board:
@@ -92,7 +92,7 @@ class Board:
             return
         changes.append(change)
 
-    async def fleet(self) -> Answer | None:
+    async def fleet(self) -> JsonResponse | None:
         """Return all services; None before the first tick. Whoever asks meanwhile waits for the same answer."""
         tick = self._tick
         if tick is None:
@@ -103,7 +103,7 @@ class Board:
             tick.fleet = asyncio.create_task(asyncio.to_thread(_fleet, tick, missed, self._since))
         return await asyncio.shield(tick.fleet)
 
-    def service(self, key: ServiceKey) -> Answer | None:
+    def service(self, key: ServiceKey) -> JsonResponse | None:
         """Return one service; None where it is not decided on here."""
         tick = self._tick
         found = None if tick is None else tick.services.get(key)
@@ -115,13 +115,13 @@ class Board:
             tick.pages[key] = self._page(tick, key, *found)
         return tick.pages[key]
 
-    def _page(self, tick: _Tick, key: ServiceKey, part: ServiceParts, decision: Decision) -> Answer:
+    def _page(self, tick: _Tick, key: ServiceKey, part: ServiceParts, decision: Decision) -> JsonResponse:
         track, changes = self._tracks[key].until(tick.at), tuple(self._changes.get(key, ()))
-        return Answer.of(tick.tag, model.service(part, decision, track, changes, tick.at, self._since))
+        return JsonResponse.of(tick.tag, model.service(part, decision, track, changes, tick.at, self._since))
 
 
-def _fleet(tick: _Tick, missed: Mapping[ServiceKey, Halves], since: float) -> Answer:
-    return Answer.of(tick.tag, model.fleet(tick.services, tick.invalid, missed, tick.at, since))
+def _fleet(tick: _Tick, missed: Mapping[ServiceKey, Halves], since: float) -> JsonResponse:
+    return JsonResponse.of(tick.tag, model.fleet(tick.services, tick.invalid, missed, tick.at, since))
 
 
 def _same(one: Change, other: Change) -> bool:

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from holdfast.domain.service import ServiceKey
 from holdfast.page.access import Token, known_host
-from holdfast.page.board import Answer, Board
+from holdfast.page.board import Board, JsonResponse
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -109,7 +109,7 @@ def _refusal(request: web.Request, token: Token | None, hosts: Collection[str]) 
     return None
 
 
-def _sent(request: web.Request, answer: Answer | None, kind: str, unless: str = NOBODY) -> web.Response:
+def _sent(request: web.Request, answer: JsonResponse | None, kind: str, unless: str = NOBODY) -> web.Response:
     if answer is None:
         return web.json_response({"message": unless}, status=HTTPStatus.NOT_FOUND)
     zipped = "gzip" in request.headers.get("Accept-Encoding", "").lower()
@@ -127,14 +127,14 @@ def _text(status: int, told: str) -> web.Response:
     return web.Response(status=status, text=told + "\n")
 
 
-def _file(kind: str, answer: Answer) -> Handler:
+def _file(kind: str, answer: JsonResponse) -> Handler:
     async def send(request: web.Request) -> web.StreamResponse:
         return _sent(request, answer, kind)
 
     return send
 
 
-def _files() -> list[tuple[str, str, Answer]]:
+def _files() -> list[tuple[str, str, JsonResponse]]:
     """Name, type and content of every file of the page; read once, nothing of the disk is served afterwards."""
     found = []
     for file in (resources.files("holdfast.page") / "static").iterdir():
@@ -142,6 +142,10 @@ def _files() -> list[tuple[str, str, Answer]]:
         if kind is not None:
             body = file.read_bytes()
             found.append(
-                (file.name, kind, Answer(hashlib.sha256(body).hexdigest()[:16], body, gzip.compress(body, mtime=0)))
+                (
+                    file.name,
+                    kind,
+                    JsonResponse(hashlib.sha256(body).hexdigest()[:16], body, gzip.compress(body, mtime=0)),
+                )
             )
     return found

@@ -31,7 +31,7 @@ Rows = Iterable[tuple[tuple[str, ...], float | None]]
 """Values of the labels beside namespace and service, and the figure; None or NaN where there is none."""
 
 
-class Change(NamedTuple):
+class LastChange(NamedTuple):
     """The last change of a service: what and why, and when, in seconds since the epoch."""
 
     action: str
@@ -59,12 +59,12 @@ class Figure:
     rows: Callable[[ServiceParts, Decision], Rows]
 
 
-class Figures(Collector):
+class ServiceGauges(Collector):
     """Gauges by service of the newest picture; a scrape may come from another thread than the tick."""
 
     def __init__(self) -> None:
         self.picture = Picture()
-        self._changes: dict[ServiceKey, Change] = {}
+        self._changes: dict[ServiceKey, LastChange] = {}
 
     def show(self, picture: Picture) -> None:
         """Answer with this picture from now on; changes of services that are in it no more are forgotten."""
@@ -72,7 +72,7 @@ class Figures(Collector):
         for gone in self._changes.keys() - picture.services.keys() - picture.invalid.keys():
             del self._changes[gone]
 
-    def note(self, key: ServiceKey, change: Change) -> None:
+    def note(self, key: ServiceKey, change: LastChange) -> None:
         """Remember the last change of a service; one that is decided again before it is seen is the same one."""
         last = self._changes.get(key)
         if last is None or last[:2] != change[:2] or change.at - last.at > _SAME_CHANGE_SECONDS:

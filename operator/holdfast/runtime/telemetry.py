@@ -21,7 +21,7 @@ from holdfast.domain.decision import Action, Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.observe.cluster import Invalid, ServiceParts
 from holdfast.page.board import Board
-from holdfast.runtime.figures import Change, Figures, Picture
+from holdfast.runtime.figures import LastChange, Picture, ServiceGauges
 
 _LOG = logging.getLogger(__name__)
 _TICK_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -38,7 +38,7 @@ class Telemetry:
         self._wall = wall
         self._board = board
         self.registry = CollectorRegistry()
-        self._figures = Figures()
+        self._figures = ServiceGauges()
         self.registry.register(self._figures)
         prometheus_client.ProcessCollector(registry=self.registry)
         self._phase = Histogram(
@@ -92,7 +92,7 @@ class Telemetry:
             action, reason = verdict.action.value, str(verdict.reason)
             self._decisions.labels(*key, action, reason).inc()
             at = self._wall()
-            self._figures.note(key, Change(action, reason, at))
+            self._figures.note(key, LastChange(action, reason, at))
             self._on_board(lambda board: board.decided(decision, at))
 
     def _on_board(self, put: Callable[[Board], None]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from holdfast.domain.service import Slo
 from holdfast.twin import state_arrays
-from holdfast.twin.fleet import EngineKind, Fleet, Routing, Workload
+from holdfast.twin.fleet import EngineFleet, EngineSpec, Routing, Workload
 from holdfast.twin.timers import Floats, Integers
 
 WARM_UP = 0.2
@@ -37,7 +37,7 @@ NEAR_STRIDE = 1.03
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class LengthPairs:
     """Pairs of prompt and output tokens to draw from."""
 
     prompt_tokens: Integers
@@ -85,7 +85,7 @@ class Bench:
     """The same requests at any rate: Poisson moments at one per second, stretched."""
 
     def __init__(
-        self, kind: EngineKind, slo: Slo, lengths: Lengths, draws: int = DRAWS, horizon: Horizon = SHORT
+        self, kind: EngineSpec, slo: Slo, lengths: LengthPairs, draws: int = DRAWS, horizon: Horizon = SHORT
     ) -> None:
         self._kind = kind
         self._slo = slo
@@ -140,7 +140,7 @@ class Bench:
 
 
 def _counted(
-    kind: EngineKind, slo: Slo, sample: Workload, rate: float, replicas: int = 1, routing: Routing = ALONE
+    kind: EngineSpec, slo: Slo, sample: Workload, rate: float, replicas: int = 1, routing: Routing = ALONE
 ) -> state_arrays.Records:
     """The requests after the warm-up."""
     requests = played(kind, slo, replace(sample, at=sample.at / rate), replicas, routing)
@@ -148,10 +148,10 @@ def _counted(
 
 
 def played(
-    kind: EngineKind, slo: Slo, load: Workload, replicas: int = 1, routing: Routing = ALONE
+    kind: EngineSpec, slo: Slo, load: Workload, replicas: int = 1, routing: Routing = ALONE
 ) -> state_arrays.Records:
     """All requests of a load, after so many replicas are through with it."""
-    fleet = Fleet(load, [kind], slo, routing)
+    fleet = EngineFleet(load, [kind], slo, routing)
     for _ in range(replicas):
         fleet.add()
     fleet.advance(math.inf)
@@ -202,14 +202,14 @@ def bisected(holds: Callable[[float], bool], guess: float, stride: float = FIRST
     return low
 
 
-def sample_of(lengths: Lengths, seed: int, count: int) -> Workload:
+def sample_of(lengths: LengthPairs, seed: int, count: int) -> Workload:
     """So many Poisson requests, one per second on average."""
     draw = np.random.default_rng([seed, 3])
     prompts, outputs = lengths.draw(count, draw)
     return Workload(np.cumsum(draw.exponential(1.0, count)), prompts, outputs, np.zeros(count, np.int64))
 
 
-def lognormal_lengths(prompt_tokens: float, output_tokens: float, cv: float, most_tokens: int) -> Lengths:
+def lognormal_lengths(prompt_tokens: float, output_tokens: float, cv: float, most_tokens: int) -> LengthPairs:
     """Independent lognormal lengths with these means, where no trace is known; at least 1 and at most `most_tokens`."""
     draw = np.random.default_rng(4)
     sigma = math.sqrt(math.log1p(cv * cv))
@@ -223,15 +223,15 @@ def lognormal_lengths(prompt_tokens: float, output_tokens: float, cv: float, mos
             scale *= mean / found.mean()
         return found.astype(np.int64)
 
-    return Lengths(column(prompt_tokens), column(output_tokens))
+    return LengthPairs(column(prompt_tokens), column(output_tokens))
 
 
-def fitting(lengths: Lengths, most_tokens: int) -> Lengths:
+def fitting(lengths: LengthPairs, most_tokens: int) -> LengthPairs:
     """Those that an engine can hold at all."""
     inside = lengths.prompt_tokens + lengths.output_tokens <= most_tokens
-    return Lengths(lengths.prompt_tokens[inside], lengths.output_tokens[inside])
+    return LengthPairs(lengths.prompt_tokens[inside], lengths.output_tokens[inside])
 
 
-def pairs(lengths: Lengths) -> Sequence[tuple[float, float]]:
+def pairs(lengths: LengthPairs) -> Sequence[tuple[float, float]]:
     """As numbers, for the engine model's length mix."""
     return list(zip(lengths.prompt_tokens.tolist(), lengths.output_tokens.tolist(), strict=True))

@@ -11,7 +11,7 @@ import numpy as np
 from holdfast.domain.cluster import NodeOffer, Placement, Replica, ReplicaPhase
 from holdfast.domain.decision import PlacementTarget
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
-from holdfast.twin.fleet import Fleet
+from holdfast.twin.fleet import EngineFleet
 
 EPOCH_SECONDS = 1_800_000_000.0
 """What the wall clock shows when a run begins, where the scenario does not say: 2027-01-15, a Friday, 08:00 UTC."""
@@ -30,7 +30,7 @@ class Hardware:
 
 
 @dataclass(slots=True, eq=False)
-class Pod:
+class SimulatedPod:
     """One replica, `number` in order of creation; `ready_at` is known once it has a node, `engine` once it is ready."""
 
     name: str
@@ -68,15 +68,15 @@ class Service:
     """One service: its requests, its engines, its pods and the sizes of its Deployments."""
 
     spec: ServiceSpec
-    fleet: Fleet
+    fleet: EngineFleet
     drain_seconds: float
-    pods: list[Pod] = field(default_factory=list)
-    gone: list[Pod] = field(default_factory=list)
+    pods: list[SimulatedPod] = field(default_factory=list)
+    gone: list[SimulatedPod] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
     actions: int = 0
 
     @property
-    def everything(self) -> Sequence[Pod]:
+    def everything(self) -> Sequence[SimulatedPod]:
         """Pods that are or were."""
         return [*self.gone, *self.pods]
 
@@ -198,11 +198,11 @@ class Cluster:
                 elif pod.ready_at is not None and pod.engine is None:
                     yield pod.ready_at
 
-    def _create(self, service: Service, accelerator: str, at: float) -> Pod:
+    def _create(self, service: Service, accelerator: str, at: float) -> SimulatedPod:
         option = service.option(accelerator)
         number = next(self._numbers)
         name = f"{service.spec.key.name}-{accelerator}-{number}"
-        pod = Pod(name, number, accelerator, option.gpus_per_replica, at)
+        pod = SimulatedPod(name, number, accelerator, option.gpus_per_replica, at)
         service.pods.append(pod)
         return pod
 
@@ -214,7 +214,7 @@ class Cluster:
         for pod in sorted(waiting, key=lambda pod: (pod.created_at, pod.number)):
             self._place(pod)
 
-    def _place(self, pod: Pod) -> bool:
+    def _place(self, pod: SimulatedPod) -> bool:
         """Give a pod its GPUs if there are any."""
         if self._free[pod.accelerator] < pod.gpus:
             return False
@@ -231,14 +231,14 @@ class Cluster:
                 if due and pod.engine is None and pod.leaving_at is None:
                     pod.engine = service.fleet.add(service.kind(pod.accelerator))
 
-    def _ranked(self, service: Service, pods: Sequence[Pod], target: PlacementTarget) -> list[Pod]:
+    def _ranked(self, service: Service, pods: Sequence[SimulatedPod], target: PlacementTarget) -> list[SimulatedPod]:
         """Pods in the order in which they are removed: without a node, then not ready, then those with the least work.
 
         What `lost` ones hold counts for nothing, as in `act`.
         """
         order = {name: place for place, name in enumerate(target.remove_first)}
 
-        def rank(pod: Pod) -> tuple[bool, bool, int, int]:
+        def rank(pod: SimulatedPod) -> tuple[bool, bool, int, int]:
             place = order.get(pod.name, len(order))
             if pod.engine is None:
                 return pod.placed_at is not None, False, 0, place
@@ -248,21 +248,21 @@ class Cluster:
 
         return sorted(pods, key=rank)
 
-    def _leave(self, service: Service, pod: Pod) -> None:
+    def _leave(self, service: Service, pod: SimulatedPod) -> None:
         pod.leaving_at = self.now
         if pod.engine is None:
             self._remove(service, pod, self.now)
         else:
             service.fleet.close(pod.engine)
 
-    def _remove_drained(self, service: Service, pod: Pod) -> None:
+    def _remove_drained(self, service: Service, pod: SimulatedPod) -> None:
         assert pod.engine is not None
         assert pod.leaving_at is not None
         idle, deadline = service.fleet.idle_since(pod.engine), pod.leaving_at + service.drain_seconds
         if idle is not None or self.now >= deadline:
             self._remove(service, pod, deadline if idle is None else max(idle, pod.leaving_at))
 
-    def _remove(self, service: Service, pod: Pod, at: float) -> None:
+    def _remove(self, service: Service, pod: SimulatedPod, at: float) -> None:
         if pod.engine is not None:
             service.fleet.remove(pod.engine)
         if pod.placed_at is not None:

@@ -12,7 +12,7 @@ from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS, SchedulerLimits
 from holdfast.enginemodel.steptable import StepTable, step_tables
 from holdfast.render.admission import admission_tokens
-from holdfast.twin.fleet import EngineKind, Workload
+from holdfast.twin.fleet import EngineSpec, Workload
 from holdfast.twin.scenario import AcceleratorEntry, BadInput, Scenario
 
 
@@ -49,7 +49,7 @@ def _with_table(spec: ServiceSpec, gpus: int) -> str:
     return f"take another system: {', '.join(systems)}"
 
 
-def engine_kind(each: Declared, option: AcceleratorOption, entry: AcceleratorEntry, admission: bool) -> EngineKind:
+def engine_kind(each: Declared, option: AcceleratorOption, entry: AcceleratorEntry, admission: bool) -> EngineSpec:
     """A replica as it really is in the twin: the step table of model and system, and vLLM's limits."""
     spec = each.spec
     prior = engine_prior(spec.model_uri, entry.system, None, option.gpus_per_replica, spec.quantization)
@@ -69,4 +69,4 @@ def engine_kind(each: Declared, option: AcceleratorOption, entry: AcceleratorEnt
         kv_tokens=prior.kv_tokens,
         max_num_queued_tokens=cap,
     )
-    return EngineKind(table.with_overhead(entry.overhead), limits)
+    return EngineSpec(table.with_overhead(entry.overhead), limits)

@@ -49,7 +49,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineKind:
+class EngineSpec:
     """What every engine of one accelerator is: its timer and limits."""
 
     timer: StepTimer
@@ -66,7 +66,7 @@ class Routing:
     seed: int = 0
 
 
-class Fleet:
+class EngineFleet:
     """Engines that come and go; `engine` numbers are given to later engines after `remove`.
 
     With limits `told`, one for each kind, the engines have the plugin: they order, limit and judge by themselves.
@@ -75,7 +75,7 @@ class Fleet:
     def __init__(
         self,
         workload: Workload,
-        kinds: Sequence[EngineKind],
+        kinds: Sequence[EngineSpec],
         slo: Slo,
         routing: Routing,
         told: Sequence[Limits] = (),

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from holdfast.domain.decision import PlacementTarget
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
-from holdfast.twin.capacity import Bench, Lengths
+from holdfast.twin.capacity import Bench, LengthPairs
 from holdfast.twin.cluster import EPOCH_SECONDS
 from holdfast.twin.declared_service import Declared, engine_kind
-from holdfast.twin.fleet import EngineKind, Workload
+from holdfast.twin.fleet import EngineSpec, Workload
 from holdfast.twin.policy_port import Move
 from holdfast.twin.results import attainment, attains, gpu_hours
 from holdfast.twin.run import Finished, simulate
@@ -48,7 +48,7 @@ BUDGETS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0)
 """Work left undone, as multiples of the misses that the objective allows."""
 
 
-class Schedule:
+class SizePlan:
     """Sizes by slot, ordered so early that they are ready when they are needed."""
 
     name = ORACLE
@@ -93,7 +93,7 @@ def oracle(
     needs = _needs(scenario, each, kind, entry)
     lead = entry.cold_start * (1.0 + entry.cold_start_jitter)
     search = _Search(
-        lambda sizes: Schedule(sizes, lead, scenario.begins.timestamp()),
+        lambda sizes: SizePlan(sizes, lead, scenario.begins.timestamp()),
         lambda tried: simulate(scenario, declared, tried, seed, progress),
     )
     for load, slots in itertools.product(LOADS, SMOOTH_SLOTS):
@@ -106,7 +106,7 @@ def oracle(
 class _Search:
     """The best run so far; no schedule is played that is planned for as much as it or more."""
 
-    def __init__(self, ordered: Callable[[Integers], Schedule], play: Callable[[Schedule], Finished]) -> None:
+    def __init__(self, ordered: Callable[[Integers], SizePlan], play: Callable[[SizePlan], Finished]) -> None:
         self.best: Finished | None = None
         self._planned_slots = math.inf
         self._ordered = ordered
@@ -123,10 +123,10 @@ class _Search:
             low, high = (middle + 1, high) if is_enough else (low, middle)
             middle = (low + high) // 2
 
-    def _is_leaner(self, tried: Schedule) -> bool:
+    def _is_leaner(self, tried: SizePlan) -> bool:
         return tried.planned_slots < self._planned_slots
 
-    def _attains(self, tried: Schedule) -> bool:
+    def _attains(self, tried: SizePlan) -> bool:
         found = self._play(tried)
         if self.best is None or _better(found, self.best):
             self.best = found
@@ -140,11 +140,11 @@ def _better(found: Finished, best: Finished) -> bool:
     return attainment(found, found.services[0]) > attainment(best, best.services[0])
 
 
-def _needs(scenario: Scenario, each: Declared, kind: EngineKind, entry: AcceleratorEntry) -> Needs:
+def _needs(scenario: Scenario, each: Declared, kind: EngineSpec, entry: AcceleratorEntry) -> Needs:
     """Work by slot in replicas: requests weighted by their tokens, over what a replica carries of them."""
     load, seconds = each.workload, work_seconds(each.workload, kind)
     slots = int(np.ceil(scenario.duration / SLOT_SECONDS))
-    rate = Bench(kind, each.spec.slo, Lengths(load.prompt_tokens, load.output_tokens)).rate(1.0 / seconds.mean())
+    rate = Bench(kind, each.spec.slo, LengthPairs(load.prompt_tokens, load.output_tokens)).rate(1.0 / seconds.mean())
     weights = seconds / seconds.mean()
     arrived = np.bincount((load.at / SLOT_SECONDS).astype(np.int64), weights, slots)[:slots]
     carried = max(rate.rate_rps, 1e-3) * SLOT_SECONDS
@@ -153,7 +153,7 @@ def _needs(scenario: Scenario, each: Declared, kind: EngineKind, entry: Accelera
     return Needs(arrived / carried, max(1, each.spec.min_replicas), each.spec.max_replicas, restart)
 
 
-def work_seconds(load: Workload, kind: EngineKind) -> Floats:
+def work_seconds(load: Workload, kind: EngineSpec) -> Floats:
     """Seconds of an engine that each request takes: its prompt in full steps, its answer among decodes."""
     size = kind.limits.max_num_batched_tokens
     context = float(load.prompt_tokens.mean() + 0.5 * load.output_tokens.mean())

@@ -12,7 +12,7 @@ from holdfast.domain.snapshot import Snapshot
 from holdfast.twin.peer_metrics import Sight
 
 
-class Look(Protocol):
+class ObservedEngines(Protocol):
     """What can be seen of the engines of a service; None while nothing can.
 
     Percentiles of latencies cost as much as all the rest, and are left out unless they are asked for.
@@ -52,7 +52,7 @@ class Policy(Protocol):
 class Watching(Protocol):
     """A policy that looks at single engines, which a snapshot does not tell apart; its snapshots have no histograms."""
 
-    def watch(self, look: Look) -> None:
+    def watch(self, look: ObservedEngines) -> None:
         """Called once, before the run."""
         ...
 

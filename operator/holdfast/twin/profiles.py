@@ -26,7 +26,7 @@ _EACH_LAYER = {
 _ONCE = ("embedding", "final_layernorm")
 
 Times = Mapping[int, float]
-Row = Mapping[str, str]
+ProfileRow = Mapping[str, str]
 
 
 def profiled_table(archive: Path, hardware: str, model: ModelShape, tensor_parallel: int) -> StepTable:
@@ -61,7 +61,7 @@ def _rows(packed: tarfile.TarFile, name: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.TextIOWrapper(found, "utf-8")))
 
 
-def _body_seconds(rows: Iterable[Row], layers: int) -> Times:
+def _body_seconds(rows: Iterable[ProfileRow], layers: int) -> Times:
     """Everything but attention and heads, by tokens in the step."""
     seconds: dict[int, float] = defaultdict(float)
     for row in rows:
@@ -70,7 +70,7 @@ def _body_seconds(rows: Iterable[Row], layers: int) -> Times:
     return seconds
 
 
-def _head_seconds(rows: Iterable[Row]) -> Times:
+def _head_seconds(rows: Iterable[ProfileRow]) -> Times:
     """Heads and sampling, by sequences."""
     seconds: dict[int, float] = defaultdict(float)
     for row in rows:
@@ -84,7 +84,7 @@ def _curve(body: Times, heads: Times) -> Curve:
     return Curve(tuple(map(float, xs)), tuple(body[x] + float(more) for x, more in zip(xs, per_sequence, strict=True)))
 
 
-def _surface(rows: Iterable[Row], layers: int, x: str, y: str, without: str) -> Surface:
+def _surface(rows: Iterable[ProfileRow], layers: int, x: str, y: str, without: str) -> Surface:
     alone = {(int(row[x]), int(row[y])): float(row["time_us"]) for row in rows if row[without] == "0" and row[x] != "0"}
     xs, ys = (sorted({point[axis] for point in alone}) for axis in (0, 1))
     values = tuple(layers * alone[a, b] * 1e-6 for a in xs for b in ys)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from holdfast.twin import state_arrays
 from holdfast.twin.cluster import Service
-from holdfast.twin.fleet import Fleet
+from holdfast.twin.fleet import EngineFleet
 from holdfast.twin.run import Finished
 from holdfast.twin.timers import Floats
 
@@ -27,7 +27,7 @@ class Latencies:
     e2e: Floats
 
 
-def latencies(fleet: Fleet) -> Latencies:
+def latencies(fleet: EngineFleet) -> Latencies:
     """What clients measured. An answer that was not finished has no TPOT and no end."""
     requests = fleet.requests
     ended = requests["state"] == state_arrays.FINISHED

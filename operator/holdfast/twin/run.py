@@ -11,13 +11,13 @@ from holdfast.domain.service import AcceleratorOption, ServiceKey, ServiceSpec
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
 from holdfast.render.engine_limits import engine_limits
-from holdfast.twin.cluster import NODE_LABEL, Cluster, Hardware, Pod, Service
+from holdfast.twin.cluster import NODE_LABEL, Cluster, Hardware, Service, SimulatedPod
 from holdfast.twin.declared_service import Declared, engine_kind
-from holdfast.twin.fleet import EngineKind, Fleet, Routing
+from holdfast.twin.fleet import EngineFleet, EngineSpec, Routing
 from holdfast.twin.peer_metrics import EngineGauges, EngineShape, Sight, p90_seconds
 from holdfast.twin.policy_port import BadPolicy, Foreknown, Move, Policy, Provisioned, Scheduling, Watching
 from holdfast.twin.scenario import BadInput, Fault, Scenario
-from holdfast.twin.view import View
+from holdfast.twin.view import SimulatedObserver
 
 LOOK_SECONDS = 5.0
 """How often sizes are noted for the report."""
@@ -32,7 +32,7 @@ HUNG = 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SizeChange:
     """A size that a policy changed, `at` seconds into the run."""
 
     at: float
@@ -43,7 +43,7 @@ class Change:
 
 
 @dataclass(slots=True)
-class Sizes:
+class SizeHistory:
     """Replicas of one service over time, every `LOOK_SECONDS`, and the GPUs that they hold."""
 
     at: list[float] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Sizes:
     draining: list[int] = field(default_factory=list)
     gpus: list[int] = field(default_factory=list)
 
-    def note(self, at: float, pods: Sequence[Pod]) -> None:
+    def note(self, at: float, pods: Sequence[SimulatedPod]) -> None:
         """Add the replicas by phase."""
         phases = [pod.phase(at) for pod in pods]
         self.at.append(at)
@@ -79,8 +79,8 @@ class Finished:
     policy: str
     seed: int
     services: tuple[Service, ...]
-    changes: tuple[Change, ...]
-    sizes: tuple[Sizes, ...]
+    changes: tuple[SizeChange, ...]
+    sizes: tuple[SizeHistory, ...]
     ended_at: float
     absent: tuple[Absent, ...] = ()
 
@@ -118,10 +118,10 @@ class _Run:
         hardware = [Hardware(name, kind.gpus, kind.cold_start, kind.cold_start_jitter) for name, kind in kinds]
         self.cluster = Cluster(hardware, self.services, seed)
         histograms = not isinstance(policy, Watching)
-        self.views = [View(service, self.timing, histograms) for service in self.services]
+        self.views = [SimulatedObserver(service, self.timing, histograms) for service in self.services]
         self.reads = not isinstance(policy, Foreknown)
-        self.sizes = [Sizes() for _ in self.services]
-        self.changes: list[Change] = []
+        self.sizes = [SizeHistory() for _ in self.services]
+        self.changes: list[SizeChange] = []
         self.absent: list[Absent] = []
         self.faults = sorted(_fault_events(scenario.faults), key=lambda event: event[0])
         self.next_tick = self.next_scrape = self.next_look = 0.0
@@ -188,7 +188,7 @@ class _Run:
         self.cluster.scale(service, move.targets)
         if service.sizes != before:
             self.changes.append(
-                Change(now, service.spec.key.name, sum(service.sizes.values()), move.reason, move.message)
+                SizeChange(now, service.spec.key.name, sum(service.sizes.values()), move.reason, move.message)
             )
 
     def _snapshot(self, now: float) -> Snapshot:
@@ -288,12 +288,12 @@ def _service(scenario: Scenario, each: Declared, policy: Policy, seed: int) -> S
     _check_possible(each.spec, kinds)
     routing = Routing(scenario.cluster.router, seed=seed)
     told = [engine_limits(each.service, declared) for declared in each.service.spec.accelerators]
-    fleet = Fleet(each.workload, kinds, each.spec.slo, routing, told if policy.fast_loop else ())
+    fleet = EngineFleet(each.workload, kinds, each.spec.slo, routing, told if policy.fast_loop else ())
     spec = replace(each.spec, accelerators=tuple(_labelled(option) for option in each.spec.accelerators))
     return Service(spec, fleet, each.service.spec.engine.shutdown_timeout_seconds)
 
 
-def _check_possible(spec: ServiceSpec, kinds: Sequence[EngineKind]) -> None:
+def _check_possible(spec: ServiceSpec, kinds: Sequence[EngineSpec]) -> None:
     """Refuse objectives that no engine meets even when it is empty."""
     slo = spec.slo
     tpot = min(kind.timer.step_seconds((), 1, 1.0) for kind in kinds)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from holdfast.domain.service import Slo
-from holdfast.twin.capacity import REQUESTS, WARM_UP, Horizon, Lengths, played, sample_of
-from holdfast.twin.fleet import EngineKind, Workload
+from holdfast.twin.capacity import REQUESTS, WARM_UP, Horizon, LengthPairs, played, sample_of
+from holdfast.twin.fleet import EngineSpec, Workload
 
 STAYS = 20.0
 """A trial takes so many times what a request stays: sequences gather for a few of these before a queue can grow."""
@@ -41,7 +41,7 @@ class Saturation:
         return Horizon(max(LONG_SECONDS, STAYS * stay), MOST_REQUESTS, min(LONG_SECONDS, SPREAD_STAYS * stay))
 
 
-def saturation(kind: EngineKind, lengths: Lengths) -> Saturation:
+def saturation(kind: EngineSpec, lengths: LengthPairs) -> Saturation:
     """Measured while an endless queue waits, so that no objective has to do with it, for as long as trials take."""
     count = REQUESTS
     found, seconds = _endless(kind, sample_of(lengths, 0, count))
@@ -51,7 +51,7 @@ def saturation(kind: EngineKind, lengths: Lengths) -> Saturation:
     return found
 
 
-def _endless(kind: EngineKind, sample: Workload) -> tuple[Saturation, float]:
+def _endless(kind: EngineSpec, sample: Workload) -> tuple[Saturation, float]:
     """Between the warm-up and the end of the queue, and how many seconds that was."""
     requests = played(kind, NO_SLO, replace(sample, at=np.zeros(len(sample))))
     last = float(requests["first_at"].max())

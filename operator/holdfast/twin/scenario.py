@@ -83,7 +83,7 @@ def _count(*values: object) -> int:
     return sum(value is not None for value in values)
 
 
-class Arrivals(ApiModel):
+class ArrivalProcess(ApiModel):
     """When requests come: one of poisson, trace and rates; `ramp` goes from step to step in straight lines."""
 
     rules = (
@@ -116,7 +116,7 @@ class FixedLengths(ApiModel):
     output_tokens: Tokens
 
 
-class Lengths(ApiModel):
+class RequestLengths(ApiModel):
     """How long requests are: one of trace (pairs drawn with replacement) and fixed."""
 
     rules = (
@@ -138,8 +138,8 @@ class WorkloadFile(ApiModel):
         ),
     )
 
-    arrivals: Arrivals
-    lengths: Lengths | None = None
+    arrivals: ArrivalProcess
+    lengths: RequestLengths | None = None
 
 
 class ServiceEntry(ApiModel):

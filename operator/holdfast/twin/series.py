@@ -36,7 +36,7 @@ def usage_of(engines: Records) -> Floats:
 
 
 @dataclass(slots=True)
-class Series:
+class EngineSeries:
     """Samples of one engine, oldest first: when, the columns, and the share of its KV cache in use.
 
     `record` is what the newest sample was read from, None before the first one.
@@ -81,7 +81,7 @@ class Series:
         del self.times[:count], self.rows[:count], self.usage[:count]
 
 
-def gained(series: Sequence[Series], start: float, end: float, columns: slice = EVERY) -> Floats:
+def gained(series: Sequence[EngineSeries], start: float, end: float, columns: slice = EVERY) -> Floats:
     """A row for each engine: its gains in (start, end]; all it ever counted where it has no sample from before."""
     found = np.zeros((len(series), columns.stop - columns.start))
     known = []
@@ -97,7 +97,7 @@ def gained(series: Sequence[Series], start: float, end: float, columns: slice = 
 
 
 def _extrapolated(
-    series: Sequence[Series], known: Sequence[tuple[int, int, int]], start: float, end: float, columns: slice
+    series: Sequence[EngineSeries], known: Sequence[tuple[int, int, int]], start: float, end: float, columns: slice
 ) -> Floats:
     """Prometheus's increase(): what lies between the samples, stretched to the interval they were looked for in."""
     earliest = np.array([series[number].times[first] for number, first, _ in known])

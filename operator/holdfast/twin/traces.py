@@ -20,7 +20,7 @@ from holdfast.twin.fleet import Workload
 from holdfast.twin.scenario import BadInput
 from holdfast.twin.timers import Floats
 
-Row = tuple[float, int, int]
+TraceRow = tuple[float, int, int]
 """Seconds, prompt tokens, output tokens."""
 
 LONGEST_TOKENS = 10_000_000
@@ -47,7 +47,7 @@ def read_trace(path: Path, format_name: str, until_seconds: float = math.inf) ->
     return Workload(*columns, np.zeros(len(at), np.int64))
 
 
-def requests(path: Path, format_name: str) -> Iterator[Row]:
+def requests(path: Path, format_name: str) -> Iterator[TraceRow]:
     """Line by line, checked, the first one at 0 s; at least one."""
     last = first = -float("inf")
     with _text(path) as file:
@@ -106,7 +106,7 @@ def _opened(path: Path) -> IO[str]:
         raise BadInput(f"{path}: {error.strerror}: check the path, or name its folder with --data") from None
 
 
-def _csv(path: Path, file: Iterator[str]) -> Iterator[tuple[int, Row]]:
+def _csv(path: Path, file: Iterator[str]) -> Iterator[tuple[int, TraceRow]]:
     for line, values in _columns(path, file, ("arrival_seconds", "prompt_tokens", "output_tokens")):
         at, prompt, output = (_number(path, line, value) for value in values)
         if at < 0.0:
@@ -114,7 +114,7 @@ def _csv(path: Path, file: Iterator[str]) -> Iterator[tuple[int, Row]]:
         yield line, (at, _whole(path, line, prompt), _whole(path, line, output))
 
 
-def _azure(path: Path, file: Iterator[str]) -> Iterator[tuple[int, Row]]:
+def _azure(path: Path, file: Iterator[str]) -> Iterator[tuple[int, TraceRow]]:
     start: datetime | None = None
     for line, (moment, prompt, output) in _columns(path, file, ("TIMESTAMP", "ContextTokens", "GeneratedTokens")):
         try:
@@ -127,7 +127,7 @@ def _azure(path: Path, file: Iterator[str]) -> Iterator[tuple[int, Row]]:
         yield line, ((at - start).total_seconds(), prompts, outputs)
 
 
-def _mooncake(path: Path, file: Iterator[str]) -> Iterator[tuple[int, Row]]:
+def _mooncake(path: Path, file: Iterator[str]) -> Iterator[tuple[int, TraceRow]]:
     for line, text in enumerate(file, start=1):
         if not text.strip():
             continue
@@ -144,7 +144,7 @@ def _mooncake(path: Path, file: Iterator[str]) -> Iterator[tuple[int, Row]]:
         yield line, (numbers[0] / 1000.0, _whole(path, line, numbers[1]), _whole(path, line, numbers[2]))
 
 
-FORMATS: dict[str, Callable[[Path, Iterator[str]], Iterator[tuple[int, Row]]]] = {
+FORMATS: dict[str, Callable[[Path, Iterator[str]], Iterator[tuple[int, TraceRow]]]] = {
     "azure": _azure,
     "csv": _csv,
     "mooncake": _mooncake,

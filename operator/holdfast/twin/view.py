@@ -27,9 +27,9 @@ from holdfast.domain.signals import (
 )
 from holdfast.domain.snapshot import Timing
 from holdfast.enginemodel.mix import LENGTH_EDGES
-from holdfast.twin.cluster import Pod, Service
+from holdfast.twin.cluster import Service, SimulatedPod
 from holdfast.twin.peer_metrics import EngineGauges, gauges
-from holdfast.twin.series import COLUMNS, IN_FLIGHT, Series, gained, rows_of, usage_of
+from holdfast.twin.series import COLUMNS, IN_FLIGHT, EngineSeries, gained, rows_of, usage_of
 from holdfast.twin.state_arrays import EXACT, STEPS, hang
 from holdfast.twin.timers import Floats, Integers
 
@@ -45,7 +45,7 @@ _LATE = [COLUMNS.index(f"judged_bad_{cause}") for cause in ("ttft", "tpot", "e2e
 _STEPS = slice(COLUMNS.index(STEPS[0]), COLUMNS.index(STEPS[-1]) + 1)
 
 
-class View:
+class SimulatedObserver:
     """Scrapes one service and answers as holdfast.observe would; `blind` while Prometheus is gone.
 
     Lengths are counted in `histograms` where anybody looks at them.
@@ -55,7 +55,7 @@ class View:
         self._service = service
         self._timing = timing
         self._histograms = histograms
-        self._series: dict[Pod, Series] = {}
+        self._series: dict[SimulatedPod, EngineSeries] = {}
         self._finished: deque[tuple[float, int]] = deque([(0.0, 0)])
         self._lengths = (LengthHistogram(), LengthHistogram())
         self._steps: tuple[tuple[str, StepSums], ...] = ()
@@ -88,7 +88,7 @@ class View:
         records = self._service.fleet.states(list(serving.values()))
         samples = zip(serving, records, rows_of(records), usage_of(records).tolist(), hang(records, now), strict=True)
         for pod, *sample in samples:
-            self._series.setdefault(pod, Series(pod.accelerator, pod.ready_at or 0.0)).scrape(now, *sample)
+            self._series.setdefault(pod, EngineSeries(pod.accelerator, pod.ready_at or 0.0)).scrape(now, *sample)
 
     def traffic(self, now: float) -> Traffic:
         """All that is known of the service at this time."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from holdfast.twin.fleet import Workload
-from holdfast.twin.scenario import Arrivals, BadInput, Lengths, RatesFile, TraceFile, WorkloadFile
+from holdfast.twin.scenario import ArrivalProcess, BadInput, RatesFile, RequestLengths, TraceFile, WorkloadFile
 from holdfast.twin.timers import Floats, Integers
 from holdfast.twin.traces import read_rates, read_trace
 
@@ -36,7 +36,7 @@ def make_workload(given: WorkloadFile, duration_seconds: float, folder: Path, se
     return found
 
 
-def _moments(given: Arrivals, duration: float, folder: Path, draw: np.random.Generator) -> Floats:
+def _moments(given: ArrivalProcess, duration: float, folder: Path, draw: np.random.Generator) -> Floats:
     if given.rates is not None:
         times, rates = _recorded(given.rates, duration, folder)
         return renewals(*_steps(times, rates, duration), given.rates.cv, draw)
@@ -126,7 +126,7 @@ def _taken(trace: Workload, at: Floats, rows: Integers) -> Workload:
     return Workload(at, trace.prompt_tokens[rows], trace.output_tokens[rows], trace.cached_tokens[rows])
 
 
-def _lengths(given: Lengths, count: int, folder: Path, draw: np.random.Generator) -> tuple[Integers, Integers]:
+def _lengths(given: RequestLengths, count: int, folder: Path, draw: np.random.Generator) -> tuple[Integers, Integers]:
     if given.fixed is not None:
         fixed = given.fixed
         return np.full(count, fixed.prompt_tokens, np.int64), np.full(count, fixed.output_tokens, np.int64)

@@ -6,15 +6,18 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.tools.bench.records import Outcome, Record
+from holdfast.tools.bench.records import RequestOutcome, RequestRecord
 
 PNG = b"\x89PNG\r\n\x1a\n"
 """How every such file begins."""
 
 
 def record(
-    tokens_at: Sequence[float] = (0.5, 0.6, 0.7), outcome: Outcome = Outcome.FINISHED, at: float = 0.0, **more: Any
-) -> Record:
+    tokens_at: Sequence[float] = (0.5, 0.6, 0.7),
+    outcome: RequestOutcome = RequestOutcome.FINISHED,
+    at: float = 0.0,
+    **more: Any,
+) -> RequestRecord:
     """A request sent at `at`; `tokens_at` counts from there."""
     moments = array("d", [at + moment for moment in tokens_at])
     known: dict[str, Any] = {
@@ -29,9 +32,9 @@ def record(
         "counted": True,
         "asked_tokens": len(moments),
     }
-    return Record(**{**known, **more})
+    return RequestRecord(**{**known, **more})
 
 
-def steady(count: int, gap: float = 0.1, **more: Any) -> list[Record]:
+def steady(count: int, gap: float = 0.1, **more: Any) -> list[RequestRecord]:
     """So many alike, one after another."""
     return [record(at=gap * number, index=number, **more) for number in range(count)]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast.tools.bench.client import OwnGenerator, delay_exceeded
-from holdfast.tools.bench.load_generator import Api, Endpoint, Load, Planned, Prompts, Run
-from holdfast.tools.bench.records import Outcome, Record
+from holdfast.tools.bench.load_generator import Api, Endpoint, Load, Planned, PromptKind, Run
+from holdfast.tools.bench.records import RequestOutcome, RequestRecord
 from tests.fakes import RawServer
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -52,7 +52,7 @@ async def send(url: str, planned: Iterable[Planned], load: dict[str, Any] | None
 
 async def ask(
     *script: Sequence[bytes], count: int = 1, load: dict[str, Any] | None = None, **endpoint: Any
-) -> list[Record]:
+) -> list[RequestRecord]:
     """So many requests, one after another."""
     async with RawServer(*script) as server:
         run = await send(server.url, [Planned(0.0, 4, 3)] * count, {"concurrency": 1, **(load or {})}, **endpoint)
@@ -61,14 +61,14 @@ async def ask(
 
 async def test_a_stream_is_timed_event_by_event_and_counted_by_its_usage() -> None:
     (one,) = await ask(stream(ROLE, token(), token(""), token(), USAGE, DONE))
-    assert (one.outcome, len(one.token_at), one.output_tokens, one.prompt_tokens) == (Outcome.FINISHED, 2, 7, 33)
+    assert (one.outcome, len(one.token_at), one.output_tokens, one.prompt_tokens) == (RequestOutcome.FINISHED, 2, 7, 33)
     assert one.counted
     assert one.sent_at <= one.token_at[0] <= one.token_at[1] <= one.ended_at
 
 
 async def test_without_usage_events_are_counted_and_it_is_told() -> None:
     (one,) = await ask(stream(token(), token(), DONE))
-    assert (one.outcome, one.output_tokens, one.counted, one.prompt_tokens) == (Outcome.FINISHED, 2, False, 4)
+    assert (one.outcome, one.output_tokens, one.counted, one.prompt_tokens) == (RequestOutcome.FINISHED, 2, False, 4)
 
 
 @pytest.mark.parametrize(
@@ -85,56 +85,56 @@ async def test_without_usage_events_are_counted_and_it_is_told() -> None:
 )
 async def test_streams_as_servers_write_them_are_read(events: list[bytes]) -> None:
     (one,) = await ask(stream(*events))
-    assert (one.outcome, len(one.token_at), one.error) == (Outcome.FINISHED, 1, "")
+    assert (one.outcome, len(one.token_at), one.error) == (RequestOutcome.FINISHED, 1, "")
 
 
 async def test_text_that_is_cut_in_the_midst_of_a_character_is_read() -> None:
     event = b'data: {"choices":[{"text":"\xc5\xbeluva"}]}\n\n'
     (one,) = await ask(stream(event[:28], event[28:], DONE))
-    assert (one.outcome, len(one.token_at)) == (Outcome.FINISHED, 1)
+    assert (one.outcome, len(one.token_at)) == (RequestOutcome.FINISHED, 1)
 
 
 async def test_a_stream_that_names_no_type_is_a_stream_all_the_same() -> None:
     head = b"HTTP/1.1 200 OK\r\n\r\n"
     (one,) = await ask([head, token(), DONE, RawServer.CLOSE])
-    assert (one.outcome, len(one.token_at)) == (Outcome.FINISHED, 1)
+    assert (one.outcome, len(one.token_at)) == (RequestOutcome.FINISHED, 1)
 
 
-FAILURES: list[tuple[list[bytes], Outcome, str]] = [
-    (stream(DONE), Outcome.EMPTY, "without any text"),
-    (stream(ROLE, USAGE, DONE), Outcome.EMPTY, "without any text"),
-    (plain("429 Too Many", b"slow down", b"Retry-After: 7"), Outcome.RATE_LIMITED, "status 429: slow down"),
-    (plain("503 Busy", b'{"error": "full"}'), Outcome.OVERLOADED, "full"),
-    (plain("500 Oh", b"a\n b"), Outcome.HTTP_ERROR, "status 500: a b"),
-    (plain("400 Bad", b"ignore_eos is unknown"), Outcome.HTTP_ERROR, "ignore_eos is unknown"),
-    (plain("307 Moved", b"", b"Location: http://x:99999999/"), Outcome.HTTP_ERROR, "status 307"),
-    (plain("302 Found", b"", b"Location: https://x/"), Outcome.HTTP_ERROR, "sends to https://x/"),
+FAILURES: list[tuple[list[bytes], RequestOutcome, str]] = [
+    (stream(DONE), RequestOutcome.EMPTY, "without any text"),
+    (stream(ROLE, USAGE, DONE), RequestOutcome.EMPTY, "without any text"),
+    (plain("429 Too Many", b"slow down", b"Retry-After: 7"), RequestOutcome.RATE_LIMITED, "status 429: slow down"),
+    (plain("503 Busy", b'{"error": "full"}'), RequestOutcome.OVERLOADED, "full"),
+    (plain("500 Oh", b"a\n b"), RequestOutcome.HTTP_ERROR, "status 500: a b"),
+    (plain("400 Bad", b"ignore_eos is unknown"), RequestOutcome.HTTP_ERROR, "ignore_eos is unknown"),
+    (plain("307 Moved", b"", b"Location: http://x:99999999/"), RequestOutcome.HTTP_ERROR, "status 307"),
+    (plain("302 Found", b"", b"Location: https://x/"), RequestOutcome.HTTP_ERROR, "sends to https://x/"),
     (
         stream(token(), b'data: {"error": {"message": "the engine died"}}\n\n', DONE),
-        Outcome.STREAM_ERROR,
+        RequestOutcome.STREAM_ERROR,
         "engine died",
     ),
-    (stream(token()), Outcome.TRUNCATED, "without [DONE]"),
-    ([HEAD, chunk(token()), RawServer.CLOSE], Outcome.TRUNCATED, "in the midst"),
-    ([HEAD, chunk(token()), RawServer.RESET], Outcome.TRUNCATED, "in the midst"),
-    ([HEAD, chunk(token() + token()[:20]), END], Outcome.TRUNCATED, "without [DONE]"),
-    ([RawServer.CLOSE], Outcome.UNREACHABLE, "before an answer"),
-    ([b"HTTP/1.1 200 O", RawServer.CLOSE], Outcome.UNREACHABLE, "before an answer"),
-    (stream(b"data: hello\n\n"), Outcome.GARBAGE, "no JSON"),
-    (stream(b'data: {"hello": 1}\n\n'), Outcome.GARBAGE, "without choices"),
-    ([b"220 mail ready\r\n"], Outcome.GARBAGE, "not an HTTP/1.1 answer"),
-    ([HEAD, b"zz\r\n"], Outcome.GARBAGE, "chunk's size"),
-    (plain("200 OK", b"<html>Welcome"), Outcome.GARBAGE, "Welcome"),
-    (plain("200 OK", b""), Outcome.GARBAGE, "no stream"),
-    (plain("200 OK", b'{"choices": [{"text": "a"}]}'), Outcome.NOT_STREAMED, "at once"),
-    ([HEAD, chunk(token()), RawServer.HOLD], Outcome.TIMED_OUT, "not complete after"),
-    ([RawServer.HOLD], Outcome.TIMED_OUT, "not complete after"),
+    (stream(token()), RequestOutcome.TRUNCATED, "without [DONE]"),
+    ([HEAD, chunk(token()), RawServer.CLOSE], RequestOutcome.TRUNCATED, "in the midst"),
+    ([HEAD, chunk(token()), RawServer.RESET], RequestOutcome.TRUNCATED, "in the midst"),
+    ([HEAD, chunk(token() + token()[:20]), END], RequestOutcome.TRUNCATED, "without [DONE]"),
+    ([RawServer.CLOSE], RequestOutcome.UNREACHABLE, "before an answer"),
+    ([b"HTTP/1.1 200 O", RawServer.CLOSE], RequestOutcome.UNREACHABLE, "before an answer"),
+    (stream(b"data: hello\n\n"), RequestOutcome.GARBAGE, "no JSON"),
+    (stream(b'data: {"hello": 1}\n\n'), RequestOutcome.GARBAGE, "without choices"),
+    ([b"220 mail ready\r\n"], RequestOutcome.GARBAGE, "not an HTTP/1.1 answer"),
+    ([HEAD, b"zz\r\n"], RequestOutcome.GARBAGE, "chunk's size"),
+    (plain("200 OK", b"<html>Welcome"), RequestOutcome.GARBAGE, "Welcome"),
+    (plain("200 OK", b""), RequestOutcome.GARBAGE, "no stream"),
+    (plain("200 OK", b'{"choices": [{"text": "a"}]}'), RequestOutcome.NOT_STREAMED, "at once"),
+    ([HEAD, chunk(token()), RawServer.HOLD], RequestOutcome.TIMED_OUT, "not complete after"),
+    ([RawServer.HOLD], RequestOutcome.TIMED_OUT, "not complete after"),
 ]
 
 
 @pytest.mark.parametrize(("script", "outcome", "error"), FAILURES)
-async def test_every_failure_is_counted_as_what_it_is(script: list[bytes], outcome: Outcome, error: str) -> None:
-    (one,) = await ask(script, timeout_seconds=0.4 if outcome is Outcome.TIMED_OUT else 60.0)
+async def test_every_failure_is_counted_as_what_it_is(script: list[bytes], outcome: RequestOutcome, error: str) -> None:
+    (one,) = await ask(script, timeout_seconds=0.4 if outcome is RequestOutcome.TIMED_OUT else 60.0)
     assert one.outcome is outcome
     assert error in one.error
     assert one.ended_at >= one.sent_at
@@ -143,14 +143,14 @@ async def test_every_failure_is_counted_as_what_it_is(script: list[bytes], outco
 async def test_what_an_endpoint_says_of_retrying_is_kept_and_nothing_is_retried() -> None:
     first, second = await ask(plain("429 Too Many", b"", b"Retry-After: 7"), GOOD, count=2)
     assert (first.retry_after, first.http_status) == ("7", 429)
-    assert second.outcome is Outcome.FINISHED
+    assert second.outcome is RequestOutcome.FINISHED
 
 
 async def test_nobody_listening_is_unreachable() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         run = await send(f"http://127.0.0.1:{silent.getsockname()[1]}", [Planned(0.0, 4, 3)])
-    assert run.records[0].outcome is Outcome.UNREACHABLE
+    assert run.records[0].outcome is RequestOutcome.UNREACHABLE
     assert "no connection to 127.0.0.1" in run.records[0].error
 
 
@@ -160,14 +160,14 @@ async def test_a_connection_is_used_again_and_repeated_once_where_it_was_closed_
         assert server.connections == 2
     first, second = run.records
     assert (first.new_connection, second.new_connection, second.retried) == (True, True, True)
-    assert (first.outcome, second.outcome) == (Outcome.FINISHED, Outcome.FINISHED)
+    assert (first.outcome, second.outcome) == (RequestOutcome.FINISHED, RequestOutcome.FINISHED)
 
 
 async def test_a_server_that_closes_every_time_is_not_asked_for_ever() -> None:
     async with RawServer(GOOD, [RawServer.CLOSE]) as server:
         run = await send(server.url, [Planned(0.0, 4, 3)] * 2, {"concurrency": 1})
         assert len(server.heads) == 3
-    assert run.records[1].outcome is Outcome.UNREACHABLE
+    assert run.records[1].outcome is RequestOutcome.UNREACHABLE
 
 
 async def test_a_redirect_that_keeps_the_post_is_followed_without_handing_the_key_to_others() -> None:
@@ -179,13 +179,13 @@ async def test_a_redirect_that_keeps_the_post_is_followed_without_handing_the_ke
         assert other.heads[0].startswith("POST /elsewhere HTTP/1.1")
         assert "secret" not in other.heads[0]
         assert other.bodies == server.bodies
-    assert (run.records[0].outcome, run.records[0].http_status) == (Outcome.FINISHED, 200)
+    assert (run.records[0].outcome, run.records[0].http_status) == (RequestOutcome.FINISHED, 200)
 
 
 async def test_redirects_without_end_are_an_error() -> None:
     async with RawServer(plain("308 Moved", b"", b"Location: /again")) as server:
         run = await send(server.url, [Planned(0.0, 4, 3)])
-    assert run.records[0].outcome is Outcome.HTTP_ERROR
+    assert run.records[0].outcome is RequestOutcome.HTTP_ERROR
 
 
 async def test_requests_leave_when_they_are_due_however_slow_answers_are() -> None:
@@ -193,7 +193,7 @@ async def test_requests_leave_when_they_are_due_however_slow_answers_are() -> No
     async with RawServer(held) as server:
         planned = [Planned(0.01 * number, 4, 3) for number in range(10)]
         run = await send(server.url, planned, {"drain_seconds": 0.2}, timeout_seconds=60.0)
-    assert [record.outcome for record in run.records] == [Outcome.UNFINISHED] * 10
+    assert [record.outcome for record in run.records] == [RequestOutcome.UNFINISHED] * 10
     assert [record.index for record in run.records] == list(range(10))
     assert all(record.sent_at >= record.scheduled_at for record in run.records)
     assert len({record.scheduled_at for record in run.records}) == 10
@@ -215,7 +215,7 @@ async def test_a_closed_loop_keeps_so_many_under_way_and_no_more() -> None:
     async with Counting(GOOD) as server:
         run = await send(server.url, [Planned(0.0, 4, 3)] * 20, {"concurrency": 3})
     assert len(run.records) == 20
-    assert {record.outcome for record in run.records} == {Outcome.FINISHED}
+    assert {record.outcome for record in run.records} == {RequestOutcome.FINISHED}
     assert most <= 3 + 1  # a connection that is used again waits for its next request
 
 
@@ -224,7 +224,7 @@ async def test_a_closed_loop_ends_with_its_time_even_where_nothing_answers() -> 
         endless = iter(lambda: Planned(0.0, 4, 3), None)
         limits = {"concurrency": 2, "stop_after_seconds": 0.3, "drain_seconds": 0.1}
         run = await send(server.url, endless, limits, timeout_seconds=60.0)
-    assert [record.outcome for record in run.records] == [Outcome.UNFINISHED] * 2
+    assert [record.outcome for record in run.records] == [RequestOutcome.UNFINISHED] * 2
 
 
 async def test_batches_leave_together_when_the_last_one_has_ended() -> None:
@@ -237,7 +237,7 @@ async def test_batches_leave_together_when_the_last_one_has_ended() -> None:
 
 async def test_what_is_asked_for_has_the_wanted_length_in_either_api() -> None:
     async with RawServer(GOOD) as server:
-        await send(server.url + "/v1/", [Planned(0.0, 40, 9)], prompts=Prompts.IDS)
+        await send(server.url + "/v1/", [Planned(0.0, 40, 9)], prompts=PromptKind.IDS)
         await send(server.url + "/v1", [Planned(0.0, 40, 9)], api=Api.CHAT, ignore_eos=False)
     ids, chat = map(json.loads, server.bodies)
     assert len(ids["prompt"]) == 40

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.cli.main import build_parser, main
 from holdfast.tools.bench import records
-from holdfast.tools.bench.records import Outcome
+from holdfast.tools.bench.records import RequestOutcome
 from tests.emulator.emulator_builders import MODEL, engine
 from tests.fakes import RawServer
 from tests.tools.bench.bench_builders import PNG, record, steady
@@ -162,7 +162,7 @@ async def test_what_an_endpoint_says_moves_no_cursor_and_makes_no_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     raw, nasty = tmp_path / "raw.jsonl", "\x1b[2J\x1b]0;x\x07calm\r100 of 100 requests good\u202e\x9b"
-    records.write(raw, [record((), Outcome.HTTP_ERROR, error=nasty)])
+    records.write(raw, [record((), RequestOutcome.HTTP_ERROR, error=nasty)])
     assert await bench("--from", str(raw)) == 1
     models = json.dumps({"data": [{"id": nasty}, {"id": "\n"}]}).encode()
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(models)

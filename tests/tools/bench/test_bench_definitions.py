@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 
 from holdfast.enginemodel.catalog import find_model
 from holdfast.tools.bench import definitions
-from holdfast.tools.bench.definitions import Slo
-from holdfast.tools.bench.records import Outcome, Record, impossible
+from holdfast.tools.bench.definitions import LatencyBounds
+from holdfast.tools.bench.records import RequestOutcome, RequestRecord, impossible
 from tests.tools.bench.bench_builders import record
 
 NUMBERS = st.floats(-1e3, 1e3) | st.sampled_from([math.nan, math.inf, -math.inf])
 RECORDS = st.builds(
-    Record,
+    RequestRecord,
     index=st.integers(0, 5),
     scheduled_at=NUMBERS,
     sent_at=NUMBERS,
     ended_at=NUMBERS,
-    outcome=st.sampled_from(list(Outcome)),
+    outcome=st.sampled_from(list(RequestOutcome)),
     token_at=st.lists(NUMBERS, max_size=5).map(lambda values: array("d", values)),
     prompt_tokens=st.integers(-2, 100),
     output_tokens=st.integers(-2, 100),
@@ -60,26 +60,26 @@ def test_an_answer_without_text_has_no_times() -> None:
 
 
 def test_one_token_cannot_miss_the_time_per_token() -> None:
-    assert definitions.verdict(record([0.5]), Slo(ttft_seconds=1.0, tpot_seconds=1e-9)) == "good"
+    assert definitions.verdict(record([0.5]), LatencyBounds(ttft_seconds=1.0, tpot_seconds=1e-9)) == "good"
 
 
 @pytest.mark.parametrize(
     ("slo", "cause"),
     [
-        (Slo(), "good"),
-        (Slo(ttft_seconds=0.5, tpot_seconds=0.1000001, e2e_seconds=0.7), "good"),
-        (Slo(ttft_seconds=0.4, tpot_seconds=0.01, e2e_seconds=0.1), "late_ttft"),
-        (Slo(tpot_seconds=0.01, e2e_seconds=0.1), "late_tpot"),
-        (Slo(e2e_seconds=0.1), "late_e2e"),
+        (LatencyBounds(), "good"),
+        (LatencyBounds(ttft_seconds=0.5, tpot_seconds=0.1000001, e2e_seconds=0.7), "good"),
+        (LatencyBounds(ttft_seconds=0.4, tpot_seconds=0.01, e2e_seconds=0.1), "late_ttft"),
+        (LatencyBounds(tpot_seconds=0.01, e2e_seconds=0.1), "late_tpot"),
+        (LatencyBounds(e2e_seconds=0.1), "late_e2e"),
     ],
 )
-def test_a_request_has_one_cause_the_first(slo: Slo, cause: str) -> None:
+def test_a_request_has_one_cause_the_first(slo: LatencyBounds, cause: str) -> None:
     assert definitions.verdict(record(), slo) == cause
 
 
-@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.FINISHED])
-def test_what_did_not_finish_is_never_good_however_fast(outcome: Outcome) -> None:
-    assert definitions.verdict(record(outcome=outcome), Slo()) == outcome
+@pytest.mark.parametrize("outcome", [outcome for outcome in RequestOutcome if outcome is not RequestOutcome.FINISHED])
+def test_what_did_not_finish_is_never_good_however_fast(outcome: RequestOutcome) -> None:
+    assert definitions.verdict(record(outcome=outcome), LatencyBounds()) == outcome
 
 
 @pytest.mark.parametrize(
@@ -93,13 +93,13 @@ def test_what_did_not_finish_is_never_good_however_fast(outcome: Outcome) -> Non
         record(output_tokens=-1),
     ],
 )
-def test_times_that_cannot_be_are_a_cause_of_their_own_and_enter_no_percentile(broken: Record) -> None:
-    assert definitions.verdict(broken, Slo()) == "impossible_times"
+def test_times_that_cannot_be_are_a_cause_of_their_own_and_enter_no_percentile(broken: RequestRecord) -> None:
+    assert definitions.verdict(broken, LatencyBounds()) == "impossible_times"
     assert definitions.timed([broken, record()]) == [record()]
 
 
-@given(st.lists(RECORDS, max_size=8), st.builds(Slo, *[st.none() | st.floats(0.0, 10.0)] * 3))
-def test_every_request_counts_once_whatever_it_looks_like(records: list[Record], slo: Slo) -> None:
+@given(st.lists(RECORDS, max_size=8), st.builds(LatencyBounds, *[st.none() | st.floats(0.0, 10.0)] * 3))
+def test_every_request_counts_once_whatever_it_looks_like(records: list[RequestRecord], slo: LatencyBounds) -> None:
     counts = definitions.verdicts(records, slo)
     assert counts.total() == len(records)
     assert not records or 0.0 <= definitions.attainment(counts) <= 1.0

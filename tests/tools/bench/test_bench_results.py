@@ -14,23 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.tools.bench import page, records, report, window
-from holdfast.tools.bench.definitions import Slo
-from holdfast.tools.bench.engine import Sample, reported
+from holdfast.tools.bench.definitions import LatencyBounds
+from holdfast.tools.bench.engine import EngineSample, reported
 from holdfast.tools.bench.load_generator import Client
-from holdfast.tools.bench.records import Outcome, Record
+from holdfast.tools.bench.records import RequestOutcome, RequestRecord
 from holdfast.tools.bench.results import as_json, measure
 from holdfast.twin.scenario import BadInput
 from tests.tools.bench.bench_builders import record, steady
 
 
-def warming(count: int = 200, slow: int = 40) -> list[Record]:
+def warming(count: int = 200, slow: int = 40) -> list[RequestRecord]:
     """The first answers take five times as long."""
     return [record([1.0] if number < slow else [0.2], at=0.1 * number, index=number) for number in range(count)]
 
 
 def test_a_run_without_a_token_tells_no_price_of_one() -> None:
-    refused = [record((), Outcome.OVERLOADED, at=0.1 * number, index=number) for number in range(60)]
-    found = measure(refused, Slo(), dollars_per_hour=2.0)
+    refused = [record((), RequestOutcome.OVERLOADED, at=0.1 * number, index=number) for number in range(60)]
+    found = measure(refused, LatencyBounds(), dollars_per_hour=2.0)
     assert "a dollar" not in dict(report.rates(found))
 
 
@@ -65,7 +65,7 @@ def test_the_search_cuts_half_at_most(values: list[float]) -> None:
 
 
 def test_rates_of_a_whole_run_are_vllms() -> None:
-    found = measure(steady(100), Slo(), 0.0, 0.0)
+    found = measure(steady(100), LatencyBounds(), 0.0, 0.0)
     seconds = 9.9 + 0.7
     assert found.request_rps == pytest.approx(100 / seconds)
     assert found.output_tokens_per_second == pytest.approx(300 / seconds)
@@ -75,7 +75,7 @@ def test_rates_of_a_whole_run_are_vllms() -> None:
 def test_rates_of_a_cut_run_are_of_what_was_finished_in_it_and_not_of_what_arrived() -> None:
     """Ten arrive a second, and each takes 0.1 s longer than the one before: five a second are finished."""
     behind = [record([0.1 * number, 0.1 * number + 0.01], at=0.1 * number, index=number) for number in range(200)]
-    found = measure(behind, Slo(ttft_seconds=1.0), 4.0, 4.0)
+    found = measure(behind, LatencyBounds(ttft_seconds=1.0), 4.0, 4.0)
     assert found.arrival_rps == pytest.approx(10.0, rel=0.02)
     assert found.request_rps == pytest.approx(5.0, rel=0.05)
     assert found.output_tokens_per_second == pytest.approx(2 * found.request_rps, rel=0.05)
@@ -85,23 +85,23 @@ def test_rates_of_a_cut_run_are_of_what_was_finished_in_it_and_not_of_what_arriv
 
 @pytest.mark.parametrize(("looks", "told"), [(1, True), (2, False)])
 def test_one_look_at_an_engine_is_told_not_to_be_its_peaks(looks: int, told: bool) -> None:
-    seen = [Sample(0.0, 0.0, 0.0, 0.0, 1000.0)] * looks
-    notes = report.notes(replace(measure(steady(3), Slo()), engine=reported(seen)))
+    seen = [EngineSample(0.0, 0.0, 0.0, 0.0, 1000.0)] * looks
+    notes = report.notes(replace(measure(steady(3), LatencyBounds()), engine=reported(seen)))
     assert any("looked at once" in note for note in notes) == told
 
 
 def test_a_server_that_refuses_most_does_not_look_good() -> None:
-    given = [*steady(10), *steady(90, outcome=Outcome.OVERLOADED, tokens_at=(), http_status=503)]
-    found = measure(given, Slo(ttft_seconds=1.0), 0.0, 0.0)
+    given = [*steady(10), *steady(90, outcome=RequestOutcome.OVERLOADED, tokens_at=(), http_status=503)]
+    found = measure(given, LatencyBounds(ttft_seconds=1.0), 0.0, 0.0)
     assert found.attainment == pytest.approx(0.1)
     assert found.ttft.count == 10
     assert "90 refused with 503 (90.00 %)" in report.badput(found)
     assert not found.attains(0.99)
 
 
-@pytest.mark.parametrize("given", [[record(outcome=Outcome.UNREACHABLE, tokens_at=())], [record([math.nan])]])
-def test_nothing_to_measure_is_unknown_and_no_crash(given: list[Record], tmp_path: Path) -> None:
-    found = measure(given, Slo(ttft_seconds=1.0))
+@pytest.mark.parametrize("given", [[record(outcome=RequestOutcome.UNREACHABLE, tokens_at=())], [record([math.nan])]])
+def test_nothing_to_measure_is_unknown_and_no_crash(given: list[RequestRecord], tmp_path: Path) -> None:
+    found = measure(given, LatencyBounds(ttft_seconds=1.0))
     assert found.attainment == 0.0
     assert math.isnan(found.ttft.p50)
     told = as_json(found, "x", "holdfast", 0.99, "")
@@ -111,13 +111,13 @@ def test_nothing_to_measure_is_unknown_and_no_crash(given: list[Record], tmp_pat
 
 
 def test_every_cause_has_words() -> None:
-    causes = {*(str(outcome) for outcome in Outcome), "late_ttft", "late_tpot", "late_e2e", "impossible_times"}
+    causes = {*(str(outcome) for outcome in RequestOutcome), "late_ttft", "late_tpot", "late_e2e", "impossible_times"}
     assert causes - {"finished"} == set(report.CAUSES)
 
 
 def test_the_page_needs_nothing_else_and_escapes_what_servers_say(tmp_path: Path) -> None:
-    given = [*steady(60), record(outcome=Outcome.HTTP_ERROR, tokens_at=(), error="<script>alert(1)</script>")]
-    found = measure(given, Slo(ttft_seconds=1.0), dollars_per_hour=2.0)
+    given = [*steady(60), record(outcome=RequestOutcome.HTTP_ERROR, tokens_at=(), error="<script>alert(1)</script>")]
+    found = measure(given, LatencyBounds(ttft_seconds=1.0), dollars_per_hour=2.0)
     page.write([tmp_path / "page.html"], found, given, "<b>", 0.99)
     text = (tmp_path / "page.html").read_text()
     assert "<script" not in text
@@ -142,12 +142,12 @@ def test_a_client_that_is_late_refuses_its_own_result(client: Client, told: str)
 
 
 def test_a_refused_result_has_no_figures() -> None:
-    told = as_json(measure(steady(3), Slo()), "x", "holdfast", 0.99, "too slow")
+    told = as_json(measure(steady(3), LatencyBounds()), "x", "holdfast", 0.99, "too slow")
     assert (told["results"], told["refused"], told["attained"]) == (None, "too slow", False)
 
 
 def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
-    given = [*steady(3), record((), Outcome.TIMED_OUT, index=3, error="späť")]
+    given = [*steady(3), record((), RequestOutcome.TIMED_OUT, index=3, error="späť")]
     records.write(tmp_path / "r.jsonl", given)
     assert records.read(tmp_path / "r.jsonl") == given
 

@@ -10,8 +10,8 @@ import pytest
 from holdfast.cli.main import main
 from holdfast.enginemodel.catalog import AcceleratorShape, find_accelerator
 from holdfast.tools.bench import report, roofline
-from holdfast.tools.bench.definitions import Slo
-from holdfast.tools.bench.engine import Sample, read_sample, reported
+from holdfast.tools.bench.definitions import LatencyBounds
+from holdfast.tools.bench.engine import EngineSample, read_sample, reported
 from holdfast.tools.bench.results import Results, as_json, measure
 from holdfast.tools.bench.roofline import GpuWork
 from holdfast.tools.bench.summary import of_run
@@ -28,12 +28,12 @@ vllm:estimated_write_bytes_per_gpu_total{engine="1"} 2e+9
 """
 
 
-def look(flops: float, memory_bytes: float, at: float) -> Sample:
+def look(flops: float, memory_bytes: float, at: float) -> EngineSample:
     """One look at an engine that has done so much."""
-    return Sample(0.5, 1.0, 0.0, 0.0, 1000.0, flops, memory_bytes, at)
+    return EngineSample(0.5, 1.0, 0.0, 0.0, 1000.0, flops, memory_bytes, at)
 
 
-def seen(*looks: Sample) -> GpuWork | None:
+def seen(*looks: EngineSample) -> GpuWork | None:
     """The work between these looks."""
     found = reported(list(looks))
     assert found is not None
@@ -44,7 +44,7 @@ def results(work: GpuWork | None, accelerator: AcceleratorShape | None = L40S) -
     """A run during which an engine did this."""
     engine = reported([look(0.0, 0.0, 0.0)])
     assert engine is not None
-    return replace(measure(steady(100), Slo()), engine=replace(engine, work=work), accelerator=accelerator)
+    return replace(measure(steady(100), LatencyBounds()), engine=replace(engine, work=work), accelerator=accelerator)
 
 
 def test_work_is_counted_per_gpu_of_all_engines_of_a_server() -> None:
@@ -77,7 +77,7 @@ def test_beyond_the_ridge_compute_binds_and_below_it_memory(flops: float, bound:
         look(5.0, 5.0, 0.0),
     ],
 )
-def test_an_engine_that_does_not_count_or_began_anew_has_no_position(last: Sample) -> None:
+def test_an_engine_that_does_not_count_or_began_anew_has_no_position(last: EngineSample) -> None:
     assert seen(look(0.0, 0.0, 0.0), last) is None
     assert "roofline" not in dict(report.rates(results(None)))
     assert as_json(results(None), "", "", 0.99, "")["results"]["compute_bound"] is None

@@ -17,19 +17,19 @@ from hypothesis import strategies as st
 from holdfast.cli.main import build_parser, main
 from holdfast.enginemodel.catalog import find_accelerator
 from holdfast.tools.bench import sweeppage
-from holdfast.tools.bench.definitions import Slo
+from holdfast.tools.bench.definitions import LatencyBounds
 from holdfast.tools.bench.engine import Reported, Resource, read_sample, reported
 from holdfast.tools.bench.load_generator import ClientTooSlow, Endpoint, Planned
-from holdfast.tools.bench.records import Outcome, Record
+from holdfast.tools.bench.records import RequestOutcome, RequestRecord
 from holdfast.tools.bench.results import measure
 from holdfast.tools.bench.roofline import GpuWork
 from holdfast.tools.bench.sweep import (
     KEEPS_UP,
     OverSaturation,
-    Search,
-    Sweep,
+    RateTrial,
+    SaturationSearch,
     SweepLoad,
-    Trial,
+    SweepResult,
     kept_up,
     rises,
     saturation,
@@ -38,20 +38,20 @@ from holdfast.tools.bench.trials import sweep_load
 from tests.emulator.emulator_builders import MODEL, engine
 from tests.tools.bench.bench_builders import PNG, record, steady
 
-GOOD = measure(steady(100), Slo(ttft_seconds=1.0), 0.0, 0.0)
-BAD = measure(steady(100), Slo(ttft_seconds=0.1), 0.0, 0.0)
+GOOD = measure(steady(100), LatencyBounds(ttft_seconds=1.0), 0.0, 0.0)
+BAD = measure(steady(100), LatencyBounds(ttft_seconds=0.1), 0.0, 0.0)
 LOAD = SweepLoad("m", "http://x:8000", "chat", 2.0, 512.0, 0.0, 128.4, 1.25, "azure.csv", 30.0, 50)
 
 
-async def search(carries: float, attains: float, start: float, **more: float) -> tuple[Sweep, list[float]]:
+async def search(carries: float, attains: float, start: float, **more: float) -> tuple[SweepResult, list[float]]:
     """An endpoint that saturates at one rate, and is good up to another."""
     tried: list[float] = []
 
-    async def run(rate: float) -> Trial:
+    async def run(rate: float) -> RateTrial:
         tried.append(rate)
-        return Trial(rate, GOOD if rate <= attains else BAD, "" if rate <= carries else "too much")
+        return RateTrial(rate, GOOD if rate <= attains else BAD, "" if rate <= carries else "too much")
 
-    return await Search(run, 0.99, **more).sweep(start), tried  # type: ignore[arg-type]
+    return await SaturationSearch(run, 0.99, **more).sweep(start), tried  # type: ignore[arg-type]
 
 
 @given(st.floats(0.5, 500.0), st.floats(0.3, 1.5), st.floats(0.2, 4.0))
@@ -78,12 +78,12 @@ async def test_a_search_ends_where_nothing_saturates_and_where_everything_does()
 @given(st.floats(1.0, 500.0), st.floats(0.01, 500.0))
 @settings(deadline=None)
 def test_what_was_measured_outlives_a_client_that_becomes_too_slow(client: float, attains: float) -> None:
-    async def run(rate: float) -> Trial:
+    async def run(rate: float) -> RateTrial:
         if rate > client:
             raise ClientTooSlow(f"refused at {rate:.3g} req/s")
-        return Trial(rate, GOOD if rate <= attains else BAD, "")
+        return RateTrial(rate, GOOD if rate <= attains else BAD, "")
 
-    found = asyncio.run(Search(run, 0.99).sweep(1.0))
+    found = asyncio.run(SaturationSearch(run, 0.99).sweep(1.0))
     assert found.refused is not None
     assert found.carried_rps == found.trials[-1].rate_rps <= client < found.refused.rate_rps
     assert found.at_objective_rps <= attains
@@ -95,12 +95,12 @@ def test_what_was_measured_outlives_a_client_that_becomes_too_slow(client: float
 
 
 async def test_a_client_too_slow_between_two_rates_ends_the_search_and_keeps_the_bracket() -> None:
-    async def run(rate: float) -> Trial:
+    async def run(rate: float) -> RateTrial:
         if 8.0 < rate < 16.0:
             raise ClientTooSlow("a stall")
-        return Trial(rate, GOOD, "" if rate <= 8.0 else "too much")
+        return RateTrial(rate, GOOD, "" if rate <= 8.0 else "too much")
 
-    found = await Search(run, 0.99).sweep(8.0)
+    found = await SaturationSearch(run, 0.99).sweep(8.0)
     assert (found.carried_rps, found.saturates_rps, found.at_objective_rps) == (8.0, 16.0, 8.0)
     assert sweeppage.told(found)[-1] == "a stall"
 
@@ -108,23 +108,23 @@ async def test_a_client_too_slow_between_two_rates_ends_the_search_and_keeps_the
 async def test_a_rate_that_a_neighbour_disturbed_once_is_tried_again() -> None:
     tried: list[float] = []
 
-    async def run(rate: float) -> Trial:
+    async def run(rate: float) -> RateTrial:
         tried.append(rate)
         if tried.count(rate) == 1:
             raise ClientTooSlow("a neighbour")
-        return Trial(rate, GOOD, "" if rate <= 8.0 else "too much")
+        return RateTrial(rate, GOOD, "" if rate <= 8.0 else "too much")
 
-    found = await Search(run, 0.99).sweep(8.0)
+    found = await SaturationSearch(run, 0.99).sweep(8.0)
     assert (found.carried_rps, found.refused) == (8.0, None)
     assert all(tried.count(rate) == 2 for rate in tried)
 
 
 async def test_a_client_too_slow_for_the_first_rate_has_measured_nothing() -> None:
-    async def run(_: float) -> Trial:
+    async def run(_: float) -> RateTrial:
         raise ClientTooSlow("refused")
 
     with pytest.raises(ClientTooSlow):
-        await Search(run, 0.99).sweep(1.0)
+        await SaturationSearch(run, 0.99).sweep(1.0)
 
 
 def slopes(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
@@ -161,10 +161,10 @@ def test_what_is_finished_slower_than_it_arrives_is_saturated() -> None:
     behind = [record([0.2 + 0.4 * number * 0.1], at=0.1 * number, index=number) for number in range(300)]
     assert kept_up(steady(300)) == 1.0
     assert kept_up(behind) < 0.95
-    assert "as fast as" in saturation(measure(behind, Slo()), behind, False)
+    assert "as fast as" in saturation(measure(behind, LatencyBounds()), behind, False)
 
 
-def served(rate: float, seconds: float, seed: int, servers: int = 8, takes: float = 0.6) -> list[Record]:
+def served(rate: float, seconds: float, seed: int, servers: int = 8, takes: float = 0.6) -> list[RequestRecord]:
     """Poisson arrivals at servers of which each takes one at a time: 13.3 requests/s are carried."""
     draw, free, answers = np.random.default_rng(seed), [0.0] * servers, []
     arrivals = np.cumsum(draw.exponential(1.0 / rate, int(rate * seconds)))
@@ -187,33 +187,37 @@ def test_a_quarter_more_than_is_carried_is_saturated_even_in_a_short_trial_and_a
 
 @pytest.mark.parametrize(
     ("outcome", "told"),
-    [(Outcome.OVERLOADED, "refused"), (Outcome.RATE_LIMITED, "refused"), (Outcome.UNFINISHED, "unfinished")],
+    [
+        (RequestOutcome.OVERLOADED, "refused"),
+        (RequestOutcome.RATE_LIMITED, "refused"),
+        (RequestOutcome.UNFINISHED, "unfinished"),
+    ],
 )
-def test_refused_and_unfinished_requests_are_saturation(outcome: Outcome, told: str) -> None:
+def test_refused_and_unfinished_requests_are_saturation(outcome: RequestOutcome, told: str) -> None:
     given_up = [record((), outcome, at=0.1 * number, index=number) for number in range(10)]
-    records: list[Record] = [*steady(90), *given_up]
-    assert told in saturation(measure(records, Slo(), 0.0, 0.0), records, False)
+    records: list[RequestRecord] = [*steady(90), *given_up]
+    assert told in saturation(measure(records, LatencyBounds(), 0.0, 0.0), records, False)
     assert saturation(GOOD, steady(100), False) == ""
 
 
-def sweep_of(*trials: Trial) -> Sweep:
-    return Sweep(trials, 0.99, 2.0, 4.0, 1.0)
+def sweep_of(*trials: RateTrial) -> SweepResult:
+    return SweepResult(trials, 0.99, 2.0, 4.0, 1.0)
 
 
 def test_the_front_holds_what_nothing_beats_in_both() -> None:
-    def trial(rate: float, tokens: float, user: float) -> Trial:
+    def trial(rate: float, tokens: float, user: float) -> RateTrial:
         spread = replace(GOOD.interactivity, p50=user)
-        return Trial(rate, replace(GOOD, output_tokens_per_second=tokens, interactivity=spread), "")
+        return RateTrial(rate, replace(GOOD, output_tokens_per_second=tokens, interactivity=spread), "")
 
     found = sweep_of(trial(1.0, 100.0, 50.0), trial(2.0, 200.0, 40.0), trial(4.0, 190.0, 10.0), trial(5.0, 200.0, 40.0))
     assert [each.rate_rps for each in found.front] == [1.0, 2.0, 5.0]
 
 
 def test_a_page_tells_what_was_sent_what_was_wanted_and_why_requests_were_lost() -> None:
-    slo = Slo(0.6, 0.03, 20.0)
-    refused = [record((), Outcome.OVERLOADED, at=0.1 * number, index=number) for number in range(10)]
+    slo = LatencyBounds(0.6, 0.03, 20.0)
+    refused = [record((), RequestOutcome.OVERLOADED, at=0.1 * number, index=number) for number in range(10)]
     lost = measure([*steady(90), *refused], slo, 0.0, 0.0)
-    found = sweep_of(Trial(1.0, measure(steady(100), slo, 0.0, 0.0), ""), Trial(4.0, lost, "too much"))
+    found = sweep_of(RateTrial(1.0, measure(steady(100), slo, 0.0, 0.0), ""), RateTrial(4.0, lost, "too much"))
     page = sweeppage.document(found, "m", LOAD, b"")
     for told in (
         *("http://x:8000 (chat)", "finished, TTFT ≤ 600 ms, TPOT ≤ 30 ms, E2E ≤ 20000 ms", "99 % good"),
@@ -229,7 +233,7 @@ def test_a_page_tells_what_was_sent_what_was_wanted_and_why_requests_were_lost()
 
 
 def test_without_bounds_nothing_is_said_of_an_objective() -> None:
-    found = sweep_of(Trial(1.0, measure(steady(100), Slo(), 0.0, 0.0), ""))
+    found = sweep_of(RateTrial(1.0, measure(steady(100), LatencyBounds(), 0.0, 0.0), ""))
     assert dict(sweeppage.asked(found, LOAD))["objective"] == "none: --slo gives bounds"
     assert not any("good" in line for line in sweeppage.told(found))
 
@@ -252,7 +256,7 @@ def test_lengths_are_told_as_they_are_drawn(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lengths.csv").write_text("arrival_seconds,prompt_tokens,output_tokens\n0,20,4\n1,40,4\n")
     arguments = build_parser(["bench"]).parse_args(["bench", "--url", "http://x", "--sweep", *given])
-    told = dict(sweeppage.asked(sweep_of(Trial(1.0, GOOD, "")), sweep_load(arguments, Endpoint("http://x", "m"))))
+    told = dict(sweeppage.asked(sweep_of(RateTrial(1.0, GOOD, "")), sweep_load(arguments, Endpoint("http://x", "m"))))
     assert (told["prompts"], told["answers"]) == (prompts, answers)
 
 
@@ -307,8 +311,8 @@ def test_what_an_engine_ran_out_of_is_told_in_words_and_in_json(
 ) -> None:
     engine = Reported(3, kv_usage, 1000.0, 7.0, waiting, preemptions, peak_sequences_share=share)
     assert engine.binds is bound
-    below = Trial(2.0, GOOD, "", replace(engine, peak_kv_usage=1.0))
-    found = sweep_of(below, Trial(4.0, BAD, "too much"), Trial(5.0, BAD, "too much", engine))
+    below = RateTrial(2.0, GOOD, "", replace(engine, peak_kv_usage=1.0))
+    found = sweep_of(below, RateTrial(4.0, BAD, "too much"), RateTrial(5.0, BAD, "too much", engine))
     assert f"bound by {sweeppage.BOUND[bound]}" in sweeppage.told(found)[-1]
     assert sweeppage.as_json(found, "", LOAD)["binds"] == bound.value
     assert sweeppage.as_json(sweep_of(below), "", LOAD)["binds"] is None
@@ -317,8 +321,8 @@ def test_what_an_engine_ran_out_of_is_told_in_words_and_in_json(
 @pytest.mark.parametrize(("flops", "bound"), [(1e12, "memory"), (1e15, "compute")])
 def test_what_binds_beyond_saturation_is_told_with_its_place_under_the_roofline(flops: float, bound: str) -> None:
     engine = Reported(3, 0.5, 1000.0, 7.0, 3.0, 0.0, work=GpuWork(flops, 1e11, 10.0))
-    saturated = Trial(4.0, replace(BAD, accelerator=find_accelerator("l40s")), "too much", engine)
-    lines = sweeppage.told(sweep_of(Trial(2.0, GOOD, ""), saturated))
+    saturated = RateTrial(4.0, replace(BAD, accelerator=find_accelerator("l40s")), "too much", engine)
+    lines = sweeppage.told(sweep_of(RateTrial(2.0, GOOD, ""), saturated))
     assert lines[-1].startswith(f"{bound}-bound on l40s: {flops / 1e11:.3g} FLOP a byte of memory traffic")
     uncounted = replace(saturated, engine=replace(engine, work=None))
     assert sweeppage.told(sweep_of(uncounted))[-1].startswith("bound by ")

@@ -14,15 +14,15 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.tools.bench import report
-from holdfast.tools.bench.definitions import Slo
-from holdfast.tools.bench.load_generator import Api, CannotGenerate, Endpoint, Load, Planned, Rate
-from holdfast.tools.bench.records import Outcome, Record
+from holdfast.tools.bench.definitions import LatencyBounds
+from holdfast.tools.bench.load_generator import Api, ArrivalRate, CannotGenerate, Endpoint, Load, Planned
+from holdfast.tools.bench.records import RequestOutcome, RequestRecord
 from holdfast.tools.bench.results import measure
 from holdfast.tools.bench.vllm import VllmGenerator, arguments, records_of
 from holdfast.twin.scenario import BadInput
 from tests.emulator.emulator_builders import engine
 
-RATE = Rate(5.0, 2.0, 100, 20)
+RATE = ArrivalRate(5.0, 2.0, 100, 20)
 
 
 def detailed(count: int = 200) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def summary_by_vllm(result: dict[str, Any]) -> dict[str, float]:
 
 def test_our_figures_of_vllms_records_are_vllms() -> None:
     result = detailed()
-    found = measure(records_of(result), Slo(), 0.0, 0.0)
+    found = measure(records_of(result), LatencyBounds(), 0.0, 0.0)
     ours = {"output": found.output_tokens_per_second}
     for name in ("ttft", "tpot", "itl", "e2e"):
         spread = getattr(found, name)
@@ -65,26 +65,26 @@ def test_our_figures_of_vllms_records_are_vllms() -> None:
 
 
 def test_the_report_says_that_nobody_knows_whether_vllms_client_kept_up() -> None:
-    found = measure(records_of(detailed(3)), Slo(), 0.0, 0.0)
+    found = measure(records_of(detailed(3)), LatencyBounds(), 0.0, 0.0)
     assert any("does not tell whether it kept up" in line for line in report.told(found, 0.99))
 
 
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
-        ("Service Unavailable", Outcome.OVERLOADED),
-        ("Too Many Requests", Outcome.RATE_LIMITED),
-        ("Internal Server Error", Outcome.HTTP_ERROR),
-        ("...aiohttp.ClientConnectorError: Cannot connect to host x", Outcome.UNREACHABLE),
-        ("Never received a valid chunk to calculate TTFT.", Outcome.EMPTY),
+        ("Service Unavailable", RequestOutcome.OVERLOADED),
+        ("Too Many Requests", RequestOutcome.RATE_LIMITED),
+        ("Internal Server Error", RequestOutcome.HTTP_ERROR),
+        ("...aiohttp.ClientConnectorError: Cannot connect to host x", RequestOutcome.UNREACHABLE),
+        ("Never received a valid chunk to calculate TTFT.", RequestOutcome.EMPTY),
     ],
 )
-def test_requests_that_failed_are_kept_with_what_can_be_told(error: str, outcome: Outcome) -> None:
+def test_requests_that_failed_are_kept_with_what_can_be_told(error: str, outcome: RequestOutcome) -> None:
     result = detailed(3)
     result["errors"][1], result["latencies"][1], result["ttfts"][1], result["itls"][1] = error, 0.0, 0.0, []
     found = records_of(result)
-    assert [record.outcome for record in found] == [Outcome.FINISHED, outcome, Outcome.FINISHED]
-    assert measure(found, Slo(), 0.0, 0.0).requests == 3
+    assert [record.outcome for record in found] == [RequestOutcome.FINISHED, outcome, RequestOutcome.FINISHED]
+    assert measure(found, LatencyBounds(), 0.0, 0.0).requests == 3
 
 
 @pytest.mark.parametrize("broken", [{}, {"ttfts": [1.0]}, {"ttfts": None}, {"start_times": ["x"] * 200}])
@@ -111,7 +111,7 @@ def fake_vllm(folder: Path, script: str) -> str:
     return str(path)
 
 
-async def run(command: str, load: Load) -> list[Record]:
+async def run(command: str, load: Load) -> list[RequestRecord]:
     generator = VllmGenerator("m", (command,))
     return list((await generator.run(Endpoint("http://x", "m"), load, lambda record: None)).records)
 

@@ -25,13 +25,13 @@ from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.tools.plan.busiest_minute import read_busiest
 from holdfast.tools.plan.plan import _beside, _least
 from holdfast.tools.plan.rows import Offer, Point, pareto
-from holdfast.twin.capacity import Bench, Horizon, Lengths, SimulatedRate, lognormal_lengths
-from holdfast.twin.fleet import EngineKind
+from holdfast.twin.capacity import Bench, Horizon, LengthPairs, SimulatedRate, lognormal_lengths
+from holdfast.twin.fleet import EngineSpec
 from holdfast.twin.saturation import saturation
 
 SLO = Slo(1.0, 0.05, 0.95, 3600.0)
-KIND = EngineKind(StepLaw(0.008, 4e-5, 2e-4, 4e-8, 4e-9), SchedulerLimits(64, 2048, 60_000))
-LENGTHS = Lengths(np.full(10, 600), np.full(10, 100))
+KIND = EngineSpec(StepLaw(0.008, 4e-5, 2e-4, 4e-8, 4e-9), SchedulerLimits(64, 2048, 60_000))
+LENGTHS = LengthPairs(np.full(10, 600), np.full(10, 100))
 
 
 def _manifest(
@@ -74,8 +74,8 @@ def test_what_cannot_be_met_at_all_has_no_rate() -> None:
 
 
 def test_a_rate_that_only_short_trials_keep_is_not_carried() -> None:
-    many = EngineKind(StepLaw(0.006, 1.5e-5, 4e-5, 3e-8, 1e-9), SchedulerLimits(1024, 8192, 500_000))
-    slo, lengths = Slo(5.0, 0.1, 0.95, 3600.0), Lengths(np.full(10, 500), np.full(10, 1000))
+    many = EngineSpec(StepLaw(0.006, 1.5e-5, 4e-5, 3e-8, 1e-9), SchedulerLimits(1024, 8192, 500_000))
+    slo, lengths = Slo(5.0, 0.1, 0.95, 3600.0), LengthPairs(np.full(10, 500), np.full(10, 1000))
     full = saturation(many, lengths)
     hours = Horizon(4 * 3600.0, 100_000, 0.0)
     short, carried = Bench(many, slo, lengths, 2).rate(full.rate_rps), 0.0
@@ -94,7 +94,7 @@ def test_an_endless_queue_leaves_a_replica_at_the_rate_beyond_which_queues_grow(
 
 
 def test_requests_that_an_engine_refuses_are_bad_in_its_trials_and_leave_the_others_feasible() -> None:
-    tenth = Lengths(np.full(20, 600), np.array([100] * 18 + [60_000] * 2))
+    tenth = LengthPairs(np.full(20, 600), np.array([100] * 18 + [60_000] * 2))
     bench = Bench(KIND, replace(SLO, objective=0.8), tenth, 2)
     assert bench.attainment(0.5) == pytest.approx(0.9, abs=0.02)
     assert max(bench.feasible(0.5)) < 60.0

@@ -20,19 +20,19 @@ from holdfast.cli import tune as command
 from holdfast.cli.main import build_parser, main
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.steplaw import StepLaw
-from holdfast.tools.bench.definitions import Slo as Bounds
+from holdfast.tools.bench.definitions import LatencyBounds as Bounds
 from holdfast.tools.bench.load_generator import Client, Endpoint, Run
-from holdfast.tools.bench.records import Outcome
-from holdfast.tools.tune.engine_port import CannotTry, ClientTooSlow, Figures, Requests, Tried
+from holdfast.tools.bench.records import RequestOutcome
+from holdfast.tools.tune.engine_port import CannotTry, TrialFigures, TrialRequests, Tried, UnusableTrial
 from holdfast.tools.tune.limits import LimitsFile, Restart, arguments, reported_limits
 from holdfast.tools.tune.live import Asked, LiveTrials
-from holdfast.tools.tune.options import Wanted
+from holdfast.tools.tune.options import TuningGoal
 from holdfast.tools.tune.report import Report, impossible
-from holdfast.tools.tune.search import Search, Tuned
+from holdfast.tools.tune.search import LimitsSearch, TuningResult
 from holdfast.tools.tune.setting import Setting, grid
 from holdfast.tools.tune.summary import of_search
-from holdfast.tools.tune.twin import Engine, TwinModel, TwinTrials
-from holdfast.twin.capacity import Lengths
+from holdfast.tools.tune.twin import TwinEngine, TwinModel, TwinTrials
+from holdfast.twin.capacity import LengthPairs
 from holdfast_engine.rules import Limits, Objectives, Overload, parse_limits
 from tests.emulator.emulator_builders import engine
 from tests.fakes import FakeKnobs, RawServer
@@ -40,7 +40,7 @@ from tests.tools.bench.bench_builders import PNG, record
 
 LAW = StepLaw(0.008, 4e-5, 2e-4, 4e-8, 4e-9)
 SLO = Slo(1.0, 0.03, 0.95, 3600.0)
-BELIEVED = Engine(LAW, LAW, lambda _: 60_000)
+BELIEVED = TwinEngine(LAW, LAW, lambda _: 60_000)
 MOST = Setting(32, 1024)
 CALM = ("--max-client-lag", "60s")
 
@@ -57,10 +57,10 @@ def manifest(folder: Path, **slo: str) -> str:
     return str(path)
 
 
-def tuned(real: Engine, seed: int = 1) -> Tuned:
-    lengths = Lengths(np.array([200, 600, 1500, 3000]), np.array([10, 15, 5, 20]))
-    requests = Requests(lengths, 100, seed=seed)
-    search = Search(TwinTrials(real, SLO, MOST), TwinModel(BELIEVED, SLO, requests), requests)
+def tuned(real: TwinEngine, seed: int = 1) -> TuningResult:
+    lengths = LengthPairs(np.array([200, 600, 1500, 3000]), np.array([10, 15, 5, 20]))
+    requests = TrialRequests(lengths, 100, seed=seed)
+    search = LimitsSearch(TwinTrials(real, SLO, MOST), TwinModel(BELIEVED, SLO, requests), requests)
     return asyncio.run(search.tune(grid(MOST)))
 
 
@@ -75,9 +75,11 @@ def test_an_engine_that_is_slower_than_believed_is_tuned_with_few_trials_and_the
     assert not any(tried.restarted for tried in found.trials)
 
 
-@pytest.mark.parametrize("real", [replace(BELIEVED, stretch=1.5), Engine(LAW.parted(1.4, 0.7), LAW, lambda _: 60_000)])
-def test_a_model_learns_the_steps_of_an_engine_from_one_trial(real: Engine) -> None:
-    requests = Requests(Lengths(np.array([200, 600, 1500]), np.array([50, 20, 30])), 100)
+@pytest.mark.parametrize(
+    "real", [replace(BELIEVED, stretch=1.5), TwinEngine(LAW.parted(1.4, 0.7), LAW, lambda _: 60_000)]
+)
+def test_a_model_learns_the_steps_of_an_engine_from_one_trial(real: TwinEngine) -> None:
+    requests = TrialRequests(LengthPairs(np.array([200, 600, 1500]), np.array([50, 20, 30])), 100)
     model, truth = TwinModel(BELIEVED, SLO, requests), TwinModel(real, SLO, requests)
     load = requests.at(2.0, 1.0)
     tried = asyncio.run(TwinTrials(real, SLO, MOST).run(MOST, 2.0, load))
@@ -185,14 +187,14 @@ async def test_an_endpoint_that_answers_nothing_that_counts_ends_the_search(scri
     async with RawServer(script) as server:
         trials = LiveTrials(Endpoint(server.url, "m"), FakeKnobs(MOST), Asked(Bounds(), 0.9, max_client_lag=60.0))
         with pytest.raises(CannotTry, match=rf"no request finished: \d+ {told}"):
-            await trials.run(MOST, 200.0, Requests(Lengths(np.array([5]), np.array([3])), 20).at(200.0, 0.0))
+            await trials.run(MOST, 200.0, TrialRequests(LengthPairs(np.array([5]), np.array([3])), 20).at(200.0, 0.0))
 
 
 async def test_an_engine_that_ends_nothing_in_time_has_missed_but_one_that_is_stuck_cannot_be_tuned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("holdfast.tools.tune.live.LONE_SECONDS", 0.1)
-    requests = Requests(Lengths(np.array([5]), np.array([3])), 20)
+    requests = TrialRequests(LengthPairs(np.array([5]), np.array([3])), 20)
     asked = Asked(Bounds(ttft_seconds=1.0), 0.9, max_client_lag=60.0, drain_seconds=0.1)
     async with RawServer([RawServer.HOLD]) as server:
         trials = LiveTrials(Endpoint(server.url, "m"), FakeKnobs(MOST), asked)
@@ -204,8 +206,8 @@ async def test_an_engine_that_ends_nothing_in_time_has_missed_but_one_that_is_st
 
 
 def test_what_a_trial_gave_up_itself_is_not_told_as_what_the_endpoint_did() -> None:
-    failed = [record(index=number, outcome=Outcome.HTTP_ERROR) for number in range(3)]
-    given_up = [record(index=number, outcome=Outcome.UNFINISHED) for number in range(3, 8)]
+    failed = [record(index=number, outcome=RequestOutcome.HTTP_ERROR) for number in range(3)]
+    given_up = [record(index=number, outcome=RequestOutcome.UNFINISHED) for number in range(3, 8)]
     trials = LiveTrials(Endpoint("http://a", "m"), FakeKnobs(MOST), Asked(Bounds(), 0.9))
     with pytest.raises(CannotTry, match="no request finished: 3 failed with another status: check"):
         trials._check(Run((*failed, *given_up), None, "holdfast"), 0, 200.0, given_up=True)
@@ -218,7 +220,7 @@ def test_a_client_is_judged_by_the_requests_that_count_and_not_by_the_crowd_befo
     client = Client(lateness_p99_seconds=0.08, lag_p99_seconds=0.0, lag_most_seconds=0.0, cpu_share=0.1)
     trials._check(Run((*crowd, *counted), client, "holdfast"), 200, 50.0)
     late = [record(index=number, scheduled_at=-0.01) for number in range(200, 600)]
-    with pytest.raises(ClientTooSlow, match=r"refused at 50 req/s.*10\.0 ms late"):
+    with pytest.raises(UnusableTrial, match=r"refused at 50 req/s.*10\.0 ms late"):
         trials._check(Run((*crowd, *late), client, "holdfast"), 200, 50.0)
 
 
@@ -297,9 +299,9 @@ def test_bad_usage_is_told_in_one_line(given: tuple[str, ...], told: str, capsys
 def test_a_file_that_cannot_be_written_takes_nothing_along_of_what_was_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    last = Tried(MOST, 2.0, True, 20, 0, 9.0, figures=Figures(0.1, 0.02))
-    best = Tuned(MOST, 2.0, 3.0, (last,), confirmed=True)
-    found = Report("a title", "h100", Wanted.of(Bounds(ttft_seconds=1.0), 0.95), best, False)
+    last = Tried(MOST, 2.0, True, 20, 0, 9.0, figures=TrialFigures(0.1, 0.02))
+    best = TuningResult(MOST, 2.0, 3.0, (last,), confirmed=True)
+    found = Report("a title", "h100", TuningGoal.of(Bounds(ttft_seconds=1.0), 0.95), best, False)
     for option in ("--json", "--plot"):
         given = build_parser(["tune"]).parse_args(["tune", option, str(tmp_path / "nowhere" / "out.html")])
         with pytest.raises(FileNotFoundError):
@@ -308,14 +310,16 @@ def test_a_file_that_cannot_be_written_takes_nothing_along_of_what_was_found(
 
 
 def test_requests_that_fail_are_not_told_to_be_too_slow() -> None:
-    figures = Figures(0.1, 0.02, (0.2, 0.03, 1.0))
+    figures = TrialFigures(0.1, 0.02, (0.2, 0.03, 1.0))
     failed = Tried(MOST, 0.0, False, 20, 3, 9.0, figures=figures, causes=[("failed with another status", 3)])
-    asked = Wanted.of(Bounds(ttft_seconds=1.0, tpot_seconds=0.05), 0.95)
-    first, last = impossible(Report("a title", "h100", asked, Tuned(None, 0.0, math.inf, (), alone=failed), False))
+    asked = TuningGoal.of(Bounds(ttft_seconds=1.0, tpot_seconds=0.05), 0.95)
+    first, last = impossible(
+        Report("a title", "h100", asked, TuningResult(None, 0.0, math.inf, (), alone=failed), False)
+    )
     assert first.endswith("of 20 requests sent one by one 3 missed, 3 failed with another status")
     assert last == "see with holdfast bench what comes of these requests"
-    strict = Wanted.of(Bounds(ttft_seconds=0.1, tpot_seconds=0.05), 0.95)
-    found = impossible(Report("a title", "h100", strict, Tuned(None, 0.0, math.inf, (), alone=failed), False))
+    strict = TuningGoal.of(Bounds(ttft_seconds=0.1, tpot_seconds=0.05), 0.95)
+    found = impossible(Report("a title", "h100", strict, TuningResult(None, 0.0, math.inf, (), alone=failed), False))
     assert found[-1].endswith("--slo ttft=200ms,tpot=30ms")
 
 
@@ -344,7 +348,7 @@ def test_an_endpoint_that_nobody_answers_at_is_told(tmp_path: Path, capsys: pyte
 
 def test_what_was_found_is_left_with_every_trial() -> None:
     found = tuned(replace(BELIEVED, stretch=1.3))
-    wanted = Wanted.of(Bounds(ttft_seconds=1.0, tpot_seconds=0.03), 0.95)
+    wanted = TuningGoal.of(Bounds(ttft_seconds=1.0, tpot_seconds=0.03), 0.95)
     left = of_search(Report("a title", "h100", wanted, found, False, mean_tokens=(1325.0, 12.5)))
     assert Summary.read(left.to_json()) == left
     assert left.tune is not None
@@ -357,8 +361,8 @@ def test_what_was_found_is_left_with_every_trial() -> None:
 
 
 def test_what_no_limits_meet_is_left_with_what_would_be_possible() -> None:
-    found = Tuned(None, 0.0, float("inf"), ())
-    left = of_search(Report("a title", "h100", Wanted.of(Bounds(ttft_seconds=1.0), 0.95), found, False))
+    found = TuningResult(None, 0.0, float("inf"), ())
+    left = of_search(Report("a title", "h100", TuningGoal.of(Bounds(ttft_seconds=1.0), 0.95), found, False))
     assert Summary.read(left.to_json()) == left
     assert left.tune is not None
     assert left.tune.rate_rps is None

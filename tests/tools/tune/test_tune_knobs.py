@@ -14,12 +14,12 @@ import pytest
 
 from holdfast.cli import tune as command
 from holdfast.cli.main import build_parser
-from holdfast.tools.bench.definitions import Slo as Bounds
+from holdfast.tools.bench.definitions import LatencyBounds as Bounds
 from holdfast.tools.bench.endpoint import NoEndpoint
 from holdfast.tools.bench.load_generator import Endpoint
 from holdfast.tools.tune.engine_port import CannotStart, CannotTry
 from holdfast.tools.tune.limits import LimitsFile, LiveOrRestarted, Restart
-from holdfast.tools.tune.options import Wanted
+from holdfast.tools.tune.options import TuningGoal
 from holdfast.tools.tune.setting import Setting
 from holdfast_engine.rules import Limits, Objectives, parse_limits
 from tests.fakes import FakeFailingRestart, FakeLimitsEngine
@@ -31,7 +31,7 @@ def live(path: Path, engine: FakeLimitsEngine, *given: str) -> LiveOrRestarted:
     """The knobs of a command line with a limits file."""
     asked = ("--url", engine.url, "--limits-file", str(path), "--slo", "ttft=1s", *given)
     arguments = build_parser(["tune"]).parse_args(["tune", *asked])
-    wanted = Wanted.of(arguments.slo, 0.9)
+    wanted = TuningGoal.of(arguments.slo, 0.9)
     return command._knobs(arguments, None, Endpoint(engine.url, "m"), wanted, Setting(1024, 8192))
 
 

@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.tools.tune.engine_port import ClientTooSlow, Requests, enough
+from holdfast.tools.tune.engine_port import TrialRequests, UnusableTrial, enough
 from holdfast.tools.tune.race import Race, interval
-from holdfast.tools.tune.search import STEP, Search, Tuned
+from holdfast.tools.tune.search import STEP, LimitsSearch, TuningResult
 from holdfast.tools.tune.setting import Setting, grid
-from holdfast.twin.capacity import Lengths
+from holdfast.twin.capacity import LengthPairs
 from tests.fakes import EngineOfLittleMemory, EngineWithoutResult, FakeEngine
 
 MOST = Setting(256, 2048)
 SETTINGS = grid(MOST)
-REQUESTS = Requests(Lengths(np.full(4, 100), np.full(4, 10)), 50)
+REQUESTS = TrialRequests(LengthPairs(np.full(4, 100), np.full(4, 10)), 50)
 TRUTH = {each: 4.0 + 3.0 * math.exp(-(math.log2(each.max_num_batched_tokens / 1024) ** 2)) for each in SETTINGS}
 
 
-def search(engine: FakeEngine, more: tuple[Setting, ...] = (), **limits: float) -> Tuned:
-    return asyncio.run(Search(engine, engine, REQUESTS, **limits).tune(SETTINGS, more))  # type: ignore[arg-type]
+def search(engine: FakeEngine, more: tuple[Setting, ...] = (), **limits: float) -> TuningResult:
+    return asyncio.run(LimitsSearch(engine, engine, REQUESTS, **limits).tune(SETTINGS, more))  # type: ignore[arg-type]
 
 
 def test_the_grid_holds_the_powers_of_two_below_what_the_engine_takes_and_itself() -> None:
@@ -61,7 +61,7 @@ def test_a_miss_where_nearly_all_was_good_is_followed_by_a_rate_little_below_wha
     def stride(good_beyond: float) -> float:
         engine = FakeEngine(TRUTH, {each: 1.25 * rate for each, rate in TRUTH.items()}, learns=-1.0)
         engine.good_beyond = good_beyond
-        first, second = asyncio.run(Search(engine, engine, REQUESTS, most_trials=2).tune([MOST])).trials[:2]
+        first, second = asyncio.run(LimitsSearch(engine, engine, REQUESTS, most_trials=2).tune([MOST])).trials[:2]
         assert not first.held
         return second.rate_rps / first.rate_rps
 
@@ -73,7 +73,7 @@ def test_a_miss_where_nearly_all_was_good_is_followed_by_a_rate_little_below_wha
 def test_requests_that_are_bad_at_any_rate_do_not_hold_the_search_up() -> None:
     engine = FakeEngine(dict.fromkeys(SETTINGS, 1.0), dict.fromkeys(SETTINGS, 10.0), learns=-0.5)
     engine.good_beyond = 0.94
-    found = asyncio.run(Search(engine, engine, REQUESTS).tune([MOST]))
+    found = asyncio.run(LimitsSearch(engine, engine, REQUESTS).tune([MOST]))
     assert found.best is not None
     assert len(found.trials) < 15
 
@@ -139,7 +139,7 @@ def test_a_client_that_stalls_once_loses_nothing_that_was_found() -> None:
     assert found.confirmed
     assert found.ended_early == "refused at 9 req/s"
     assert search(EngineWithoutResult(TRUTH, TRUTH)).confirmed, "what was refused is sent again"
-    with pytest.raises(ClientTooSlow):
+    with pytest.raises(UnusableTrial):
         search(EngineWithoutResult(dict.fromkeys(TRUTH, 0.0), TRUTH))
 
 
@@ -163,7 +163,7 @@ def test_time_and_trials_that_run_out_are_told() -> None:
 
 async def test_a_search_that_waits_for_nothing_can_be_ended_between_two_trials() -> None:
     engine = FakeEngine(TRUTH, {each: 3.0 * rate for each, rate in TRUTH.items()})
-    searching = asyncio.create_task(Search(engine, engine, REQUESTS).tune(SETTINGS))
+    searching = asyncio.create_task(LimitsSearch(engine, engine, REQUESTS).tune(SETTINGS))
     while not engine.rates:
         await asyncio.sleep(0)
     searching.cancel()

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from holdfast.tools.bench import loads, trials
-from holdfast.tools.bench.load_generator import Api, Prompts
+from holdfast.tools.bench.load_generator import Api, PromptKind
 from holdfast.twin.scenario import BadInput
 
 LOADS = ("rate", "steps", "trace", "concurrency", "latency", "throughput")
@@ -41,7 +41,7 @@ def check(arguments: argparse.Namespace) -> None:
     if arguments.requests is not None and arguments.duration is not None:
         raise BadInput("--requests and --duration: give one of them")
     check_lengths(arguments)
-    if arguments.api is Api.CHAT and arguments.prompts is Prompts.IDS:
+    if arguments.api is Api.CHAT and arguments.prompts is PromptKind.IDS:
         raise BadInput("--prompts ids does not go with --api chat: give --api completions")
 
 

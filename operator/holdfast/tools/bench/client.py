@@ -18,8 +18,8 @@ from holdfast.tools.bench.connections import Connections, Origin
 from holdfast.tools.bench.definitions import percentile
 from holdfast.tools.bench.flight import Flight
 from holdfast.tools.bench.load_generator import Client, Endpoint, Load, Planned, Run
-from holdfast.tools.bench.records import Outcome, Record
-from holdfast.tools.bench.requests import Requests
+from holdfast.tools.bench.records import RequestOutcome, RequestRecord
+from holdfast.tools.bench.requests import RequestBuilder
 
 MOST_REDIRECTS = 5
 LAG_SECONDS = 0.02
@@ -29,7 +29,7 @@ LAG_SECONDS = 0.02
 class OwnGenerator:
     """Behind the load port; one core, no threads."""
 
-    async def run(self, endpoint: Endpoint, load: Load, ended: Callable[[Record], None]) -> Run:
+    async def run(self, endpoint: Endpoint, load: Load, ended: Callable[[RequestRecord], None]) -> Run:
         """Send all of it and wait for the answers."""
         with _few_collections():
             sender = _Sender(endpoint, load, ended)
@@ -48,12 +48,12 @@ class OwnGenerator:
         return Run(tuple(records), client, "holdfast")
 
 
-def as_recorded(records: Sequence[Record]) -> Client:
+def as_recorded(records: Sequence[RequestRecord]) -> Client:
     """What records still tell of the client that made them: how late requests left, not how late events were read."""
     return Client(lateness_p99_seconds(records), math.nan, math.nan, math.nan)
 
 
-def lateness_p99_seconds(records: Iterable[Record]) -> float:
+def lateness_p99_seconds(records: Iterable[RequestRecord]) -> float:
     """Seconds by which 1 % of requests left late; what has no time on one clock says nothing of the client."""
     late = [record.lateness_seconds for record in records]
     return percentile(np.array([seconds for seconds in late if math.isfinite(seconds)], np.float64), 0.99)
@@ -91,17 +91,17 @@ class _LagWatch:
 class _Sender:
     """One run."""
 
-    def __init__(self, endpoint: Endpoint, load: Load, ended: Callable[[Record], None]) -> None:
+    def __init__(self, endpoint: Endpoint, load: Load, ended: Callable[[RequestRecord], None]) -> None:
         self._endpoint, self._load, self._ended = endpoint, load, ended
-        self._requests = Requests(endpoint)
+        self._requests = RequestBuilder(endpoint)
         self._connections = Connections(endpoint.ca_file)
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count()
-        self._records: list[Record] = []
+        self._records: list[RequestRecord] = []
         self._flights: set[Flight] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def run(self) -> list[Record]:
+    async def run(self) -> list[RequestRecord]:
         """Send, drain, and return the records in the order of their numbers."""
         load = self._load
         if load.batches:
@@ -178,7 +178,7 @@ class _Sender:
             await asyncio.wait(tuple(self._tasks), timeout=self._load.drain_seconds)
         for flight in tuple(self._flights):
             flight.now = self._loop.time()
-            flight.fail(Outcome.UNFINISHED, "under way at the end of the run")
+            flight.fail(RequestOutcome.UNFINISHED, "under way at the end of the run")
         left = tuple(self._tasks)
         for task in left:
             task.cancel()
@@ -205,13 +205,13 @@ class _Sender:
             reused = await self._send(flight, url, body, fresh)
             if target := _target(url, flight):
                 url = target
-            elif reused and flight.outcome is Outcome.UNREACHABLE and not flight.retried:
+            elif reused and flight.outcome is RequestOutcome.UNREACHABLE and not flight.retried:
                 # An idle connection may be closed as a request is written to it; every HTTP client repeats that.
                 flight.retried = fresh = True
             else:
                 return
             flight.restart(self._loop.create_future())
-        flight.fail(Outcome.HTTP_ERROR, f"more than {MOST_REDIRECTS} redirects")
+        flight.fail(RequestOutcome.HTTP_ERROR, f"more than {MOST_REDIRECTS} redirects")
 
     async def _send(self, flight: Flight, url: str, body: bytes, fresh: bool) -> bool:
         """One try; whether it went over a connection that had been used before."""
@@ -223,25 +223,25 @@ class _Sender:
                 connection = await self._connections.connect(origin)
             except (OSError, UnicodeError) as problem:
                 flight.now = self._loop.time()
-                flight.fail(Outcome.UNREACHABLE, f"no connection to {origin.host}:{origin.port}: {problem}")
+                flight.fail(RequestOutcome.UNREACHABLE, f"no connection to {origin.host}:{origin.port}: {problem}")
                 return False
         if flight.done.done():
             connection.close()
             return False
         connection.ask(flight, self._requests.framed(url, flight.index, body))
         await flight.done
-        if flight.outcome in (Outcome.TIMED_OUT, Outcome.UNFINISHED):
+        if flight.outcome in (RequestOutcome.TIMED_OUT, RequestOutcome.UNFINISHED):
             connection.close()
         return not flight.new_connection
 
     def _time_out(self, flight: Flight) -> None:
         flight.now = self._loop.time()
-        flight.fail(Outcome.TIMED_OUT, f"not complete after {self._endpoint.timeout_seconds:g} s")
+        flight.fail(RequestOutcome.TIMED_OUT, f"not complete after {self._endpoint.timeout_seconds:g} s")
 
 
 def _target(url: str, flight: Flight) -> str:
     """Where an answer sends its request, empty where it does not, or to nowhere."""
-    if not flight.redirect or flight.outcome is not Outcome.HTTP_ERROR:
+    if not flight.redirect or flight.outcome is not RequestOutcome.HTTP_ERROR:
         return ""
     try:
         target = urljoin(url, flight.redirect)

@@ -23,16 +23,16 @@ import numpy.typing as npt
 
 from holdfast.domain.benchmark import tokens_per_dollar as tokens_per_dollar  # the operator asks for it too
 from holdfast.enginemodel.catalog import ModelShape
-from holdfast.tools.bench.records import Outcome, Record, impossible
+from holdfast.tools.bench.records import RequestOutcome, RequestRecord, impossible
 
 Floats = npt.NDArray[np.float64]
-Figure = Callable[[Record], float]
+Figure = Callable[[RequestRecord], float]
 """A figure of one request; NaN where it has none."""
 
 GOOD = "good"
 
 
-class Missed(StrEnum):
+class MissCause(StrEnum):
     """Why a finished request is not good."""
 
     TTFT = "late_ttft"
@@ -42,7 +42,7 @@ class Missed(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Slo:
+class LatencyBounds:
     """Bounds in seconds that a good request keeps, each of them; None is no bound."""
 
     ttft_seconds: float | None = None
@@ -52,10 +52,10 @@ class Slo:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is asked for but an answer."""
-        return self == Slo()
+        return self == LatencyBounds()
 
 
-def ttft_seconds(record: Record) -> float:
+def ttft_seconds(record: RequestRecord) -> float:
     """Time to first token: from sending to the first event that carries text.
 
     Sending includes the connection where a new one is opened, as in vLLM's `bench serve` and AIPerf. Events without
@@ -64,7 +64,7 @@ def ttft_seconds(record: Record) -> float:
     return record.token_at[0] - record.sent_at if record.token_at else math.nan
 
 
-def itl_seconds(record: Record) -> Floats:
+def itl_seconds(record: RequestRecord) -> Floats:
     """Inter-token latencies: every gap between events with text, as in vLLM's `bench serve` and Inference Perf.
 
     One figure per gap, not one per request. An event with several tokens makes one gap, which is what a reader sees.
@@ -72,12 +72,12 @@ def itl_seconds(record: Record) -> Floats:
     return np.diff(np.asarray(record.token_at, np.float64))
 
 
-def e2e_seconds(record: Record) -> float:
+def e2e_seconds(record: RequestRecord) -> float:
     """End-to-end latency: from sending to the last event with text, as in vLLM's `bench serve`."""
     return record.token_at[-1] - record.sent_at if record.token_at else math.nan
 
 
-def tpot_seconds(record: Record) -> float:
+def tpot_seconds(record: RequestRecord) -> float:
     """Time per output token: (E2E - TTFT) / (tokens - 1), as in vLLM's `bench serve`, AIPerf and Inference Perf.
 
     NaN for an answer of one token. GuideLLM divides by all tokens from sending on, so that its figure holds the TTFT.
@@ -87,31 +87,31 @@ def tpot_seconds(record: Record) -> float:
     return (record.token_at[-1] - record.token_at[0]) / (record.output_tokens - 1)
 
 
-def interactivity(record: Record) -> float:
+def interactivity(record: RequestRecord) -> float:
     """Output tokens per second that one user sees once the answer flows: 1 / TPOT (AIPerf, InferenceMAX)."""
     tpot = tpot_seconds(record)
     return 1.0 / tpot if tpot > 0.0 else math.nan
 
 
-def verdict(record: Record, slo: Slo) -> str:
+def verdict(record: RequestRecord, slo: LatencyBounds) -> str:
     """`good`, or the one cause that this request is badput for.
 
     Good: finished, and each bound of the SLO kept (TTFT <= a, TPOT <= b, E2E <= c). An answer of one token has no TPOT
     and cannot miss it (as in vLLM's `bench serve`). The first cause counts: how it ended, then TTFT, TPOT, E2E.
     """
-    if record.outcome is not Outcome.FINISHED:
+    if record.outcome is not RequestOutcome.FINISHED:
         return record.outcome
     if impossible(record) or not record.token_at:
-        return Missed.IMPOSSIBLE
+        return MissCause.IMPOSSIBLE
     bounds = (
-        (Missed.TTFT, ttft_seconds(record), slo.ttft_seconds),
-        (Missed.TPOT, tpot_seconds(record), slo.tpot_seconds),
-        (Missed.E2E, e2e_seconds(record), slo.e2e_seconds),
+        (MissCause.TTFT, ttft_seconds(record), slo.ttft_seconds),
+        (MissCause.TPOT, tpot_seconds(record), slo.tpot_seconds),
+        (MissCause.E2E, e2e_seconds(record), slo.e2e_seconds),
     )
     return next((missed for missed, seconds, bound in bounds if bound is not None and seconds > bound), GOOD)
 
 
-def verdicts(records: Iterable[Record], slo: Slo) -> Counter[str]:
+def verdicts(records: Iterable[RequestRecord], slo: LatencyBounds) -> Counter[str]:
     """Requests by `good` and by cause of badput; they add up to ALL requests, refused and failed ones included."""
     return Counter(str(verdict(record, slo)) for record in records)
 
@@ -125,16 +125,16 @@ def attainment(counts: Mapping[str, int]) -> float:
     return counts.get(GOOD, 0) / total if total else math.nan
 
 
-def timed(records: Iterable[Record]) -> list[Record]:
+def timed(records: Iterable[RequestRecord]) -> list[RequestRecord]:
     """The requests that latencies are told of: finished, and possible on one clock."""
     return [
         record
         for record in records
-        if record.outcome is Outcome.FINISHED and record.token_at and not impossible(record)
+        if record.outcome is RequestOutcome.FINISHED and record.token_at and not impossible(record)
     ]
 
 
-def span_seconds(records: Sequence[Record]) -> float:
+def span_seconds(records: Sequence[RequestRecord]) -> float:
     """From the first sending to the last event of any request: what rates of a whole run are divided by.
 
     vLLM's `bench serve` divides by the same wall time of the run.
@@ -145,7 +145,7 @@ def span_seconds(records: Sequence[Record]) -> float:
     return max(record.ended_at for record in sane) - min(record.sent_at for record in sane)
 
 
-def tokens_within(records: Iterable[Record], begin: float, end: float) -> float:
+def tokens_within(records: Iterable[RequestRecord], begin: float, end: float) -> float:
     """Output tokens that arrived in [begin, end), of any request however it ended.
 
     Where events carry several tokens, each stands for an equal share of its answer's.
@@ -158,17 +158,17 @@ def tokens_within(records: Iterable[Record], begin: float, end: float) -> float:
     return total
 
 
-def prompt_tokens_within(records: Iterable[Record], begin: float, end: float) -> int:
+def prompt_tokens_within(records: Iterable[RequestRecord], begin: float, end: float) -> int:
     """Prompt tokens of answered requests whose first token came in [begin, end): by then the prompt was computed."""
     return sum(record.prompt_tokens for record in timed(records) if begin <= record.token_at[0] < end)
 
 
-def finished_within(records: Iterable[Record], begin: float, end: float) -> int:
+def finished_within(records: Iterable[RequestRecord], begin: float, end: float) -> int:
     """Requests whose answer was complete in [begin, end), whenever they arrived: what an endpoint carries.
 
     Counted by arrival, answers that overload puts off until after its end would look as if they had been in time.
     """
-    return sum(record.outcome is Outcome.FINISHED and begin <= record.ended_at < end for record in records)
+    return sum(record.outcome is RequestOutcome.FINISHED and begin <= record.ended_at < end for record in records)
 
 
 def kv_bytes_per_token(model: ModelShape) -> float:
@@ -176,7 +176,7 @@ def kv_bytes_per_token(model: ModelShape) -> float:
     return model.kv_bytes_per_token
 
 
-def peak_resident_tokens(records: Iterable[Record]) -> float:
+def peak_resident_tokens(records: Iterable[RequestRecord]) -> float:
     """The most tokens in the KV cache at once, seen from outside: prompts and answers so far of open answers.
 
     A prompt counts from its first token on and an answer until its end, so this is what an engine at least held;

@@ -45,7 +45,7 @@ class Resource(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class EngineSample:
     """One look at an engine's metrics; shares, requests, and what a counter stood at; on a clock that never jumps."""
 
     kv_usage: float
@@ -90,7 +90,7 @@ class Reported:
         return self.peak_kv_usage * self.kv_capacity_tokens
 
 
-def read_sample(text: str, looked_at: float = 0.0) -> Sample | None:
+def read_sample(text: str, looked_at: float = 0.0) -> EngineSample | None:
     """What vLLM's /metrics says, sums over its engines (usage: the fullest); None where it is no vLLM's."""
     values: dict[str, list[float]] = {}
     for name, value in _VALUE.findall(text):
@@ -99,7 +99,7 @@ def read_sample(text: str, looked_at: float = 0.0) -> Sample | None:
     usage = values.get("kv_cache_usage_perc") or values.get("gpu_cache_usage_perc")
     if not usage:
         return None
-    return Sample(
+    return EngineSample(
         kv_usage=max(usage),
         running=sum(values.get("num_requests_running", [])),
         waiting=sum(values.get("num_requests_waiting", [])),
@@ -113,7 +113,7 @@ def read_sample(text: str, looked_at: float = 0.0) -> Sample | None:
     )
 
 
-def reported(samples: list[Sample]) -> Reported | None:
+def reported(samples: list[EngineSample]) -> Reported | None:
     """The peaks; None without a sample."""
     if not samples:
         return None
@@ -131,7 +131,7 @@ def reported(samples: list[Sample]) -> Reported | None:
     )
 
 
-def _work(first: Sample, last: Sample) -> GpuWork | None:
+def _work(first: EngineSample, last: EngineSample) -> GpuWork | None:
     """Between two looks; None where the engine does not count it, or began anew."""
     work = GpuWork(
         flops=last.gpu_flops - first.gpu_flops,
@@ -168,7 +168,7 @@ class EngineWatch:
     def __init__(self, endpoint: Endpoint) -> None:
         self._url = metrics_url(endpoint)
         self._ca_file = endpoint.ca_file
-        self._samples: list[Sample] = []
+        self._samples: list[EngineSample] = []
 
     @property
     def reported(self) -> Reported | None:

@@ -8,14 +8,14 @@ from array import array
 
 from holdfast.tools.bench.http1 import BadHttp, Head
 from holdfast.tools.bench.load_generator import Planned
-from holdfast.tools.bench.records import Outcome, Record
+from holdfast.tools.bench.records import RequestOutcome, RequestRecord
 from holdfast.tools.bench.sse import DONE, Alike, BadStream, EventReader, read_event
 
 LARGEST_PLAIN = 2**20
 REDIRECTS = frozenset({307, 308})
 """Redirects that repeat a POST as it is; 301 to 303 make a GET of it."""
 
-_STATUS_OUTCOMES = {429: Outcome.RATE_LIMITED, 503: Outcome.OVERLOADED}
+_STATUS_OUTCOMES = {429: RequestOutcome.RATE_LIMITED, 503: RequestOutcome.OVERLOADED}
 _EVENT_STARTS = (b"data:", b":", b"event:", b"id:", b"retry:")
 
 
@@ -48,7 +48,7 @@ class Flight:
         self.index, self.planned, self.scheduled_at, self.done = index, planned, scheduled_at, done
         self.sent_at = self.now = scheduled_at
         self.token_at: array[float] = array("d")
-        self.outcome: Outcome | None = None
+        self.outcome: RequestOutcome | None = None
         self.error = ""
         self.head_seen: Head | None = None
         self.prompt_tokens: int | None = None
@@ -91,7 +91,7 @@ class Flight:
             self._refused()
         self._settled()
 
-    def fail(self, outcome: Outcome, error: str) -> None:
+    def fail(self, outcome: RequestOutcome, error: str) -> None:
         """It ends here; the first reason stays."""
         if self.outcome is None:
             self.outcome, self.error = outcome, error
@@ -101,16 +101,16 @@ class Flight:
         """The connection ended in the midst of the answer, or before one."""
         told = f": {error}" if error else ""
         if self.head_seen is None:
-            self.fail(Outcome.UNREACHABLE, f"the connection ended before an answer{told}")
+            self.fail(RequestOutcome.UNREACHABLE, f"the connection ended before an answer{told}")
         elif self.head_seen.status != 200:
             self._refused()
             self._settled()
         else:
-            self.fail(Outcome.TRUNCATED, f"the connection ended in the midst of the answer{told}")
+            self.fail(RequestOutcome.TRUNCATED, f"the connection ended in the midst of the answer{told}")
 
     def garbled(self, problem: BadHttp | BadStream) -> None:
         """The answer cannot be read."""
-        self.fail(Outcome.GARBAGE, str(problem))
+        self.fail(RequestOutcome.GARBAGE, str(problem))
 
     @property
     def redirect(self) -> str:
@@ -118,16 +118,16 @@ class Flight:
         head = self.head_seen
         return head.fields.get("location", "") if head is not None and head.status in REDIRECTS else ""
 
-    def record(self) -> Record:
+    def record(self) -> RequestRecord:
         """The raw record."""
-        counted = bool(self.output_tokens) and self.outcome is Outcome.FINISHED
+        counted = bool(self.output_tokens) and self.outcome is RequestOutcome.FINISHED
         head = self.head_seen
-        return Record(
+        return RequestRecord(
             index=self.index,
             scheduled_at=self.scheduled_at,
             sent_at=self.sent_at,
             ended_at=self.now,
-            outcome=self.outcome or Outcome.UNFINISHED,
+            outcome=self.outcome or RequestOutcome.UNFINISHED,
             token_at=self.token_at,
             prompt_tokens=self.planned.prompt_tokens if self.prompt_tokens is None else self.prompt_tokens,
             output_tokens=self.output_tokens if counted and self.output_tokens else len(self.token_at),
@@ -156,7 +156,7 @@ class Flight:
             return
         said = read_event(data)
         if said.error and self.outcome is None:
-            self.outcome, self.error = Outcome.STREAM_ERROR, said.error
+            self.outcome, self.error = RequestOutcome.STREAM_ERROR, said.error
         if said.has_text:
             self.token_at.append(self.now)
             if not said.ended and said.output_tokens is None:
@@ -176,11 +176,14 @@ class Flight:
             self._is_done = self._ended = False
         if self.outcome is None:
             if not (self._is_done or self._ended):
-                self.outcome, self.error = Outcome.TRUNCATED, "the stream ended without [DONE] and without a reason"
+                self.outcome, self.error = (
+                    RequestOutcome.TRUNCATED,
+                    "the stream ended without [DONE] and without a reason",
+                )
             elif self.token_at:
-                self.outcome = Outcome.FINISHED
+                self.outcome = RequestOutcome.FINISHED
             else:
-                self.outcome, self.error = Outcome.EMPTY, "a complete answer without any text"
+                self.outcome, self.error = RequestOutcome.EMPTY, "a complete answer without any text"
 
     def _end_of_plain(self) -> None:
         try:
@@ -188,10 +191,10 @@ class Flight:
         except (ValueError, RecursionError):
             whole = None
         if isinstance(whole, dict) and whole.get("choices"):
-            self.fail(Outcome.NOT_STREAMED, "the endpoint answered at once though a stream was asked for")
+            self.fail(RequestOutcome.NOT_STREAMED, "the endpoint answered at once though a stream was asked for")
         else:
             shown = self._plain[:120].decode(errors="replace")
-            self.fail(Outcome.GARBAGE, f"an answer that is no stream of completions: {shown!r}")
+            self.fail(RequestOutcome.GARBAGE, f"an answer that is no stream of completions: {shown!r}")
 
     def _refused(self) -> None:
         assert self.head_seen is not None
@@ -199,7 +202,7 @@ class Flight:
         told = " ".join(self._plain.decode(errors="replace").split())[:200]
         if 301 <= status <= 303:
             told = f"sends to {place}, where a POST becomes a GET: give that address as --url"
-        outcome = _STATUS_OUTCOMES.get(status, Outcome.HTTP_ERROR)
+        outcome = _STATUS_OUTCOMES.get(status, RequestOutcome.HTTP_ERROR)
         if self.outcome is None:
             self.outcome, self.error = outcome, f"status {status}: {told}"
 

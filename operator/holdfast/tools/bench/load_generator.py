@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from holdfast.tools.bench.records import Record
+from holdfast.tools.bench.records import RequestRecord
 
 
 class Api(StrEnum):
@@ -18,7 +18,7 @@ class Api(StrEnum):
     CHAT = "chat"
 
 
-class Prompts(StrEnum):
+class PromptKind(StrEnum):
     """What prompts are made of: common words, about one token each, or token ids, for engines that take them."""
 
     WORDS = "words"
@@ -33,7 +33,7 @@ class Endpoint:
     model: str
     api: Api = Api.COMPLETIONS
     api_key: str = ""
-    prompts: Prompts = Prompts.WORDS
+    prompts: PromptKind = PromptKind.WORDS
     ignore_eos: bool = True
     timeout_seconds: float = 600.0
     ca_file: str = ""
@@ -52,7 +52,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class ArrivalRate:
     """Arrivals of one mean rate, for generators that make their own: requests/s, CV of the gaps, fixed lengths."""
 
     rps: float
@@ -83,7 +83,7 @@ class Load:
     stop_after_seconds: float = math.inf
     drain_seconds: float = 60.0
     seed: int = 1
-    rate: Rate | None = None
+    rate: ArrivalRate | None = None
     stopped: Callable[[], bool] = never
 
 
@@ -114,7 +114,7 @@ class Client:
 class Run:
     """What came of a load: raw records, and what the client says of itself (None where a tool does not tell)."""
 
-    records: tuple[Record, ...]
+    records: tuple[RequestRecord, ...]
     client: Client | None
     generator: str
 
@@ -130,5 +130,5 @@ class ClientTooSlow(CannotGenerate):
 class Generator(Protocol):
     """Sends a load to an endpoint."""
 
-    async def run(self, endpoint: Endpoint, load: Load, ended: Callable[[Record], None]) -> Run:
+    async def run(self, endpoint: Endpoint, load: Load, ended: Callable[[RequestRecord], None]) -> Run:
         """Send all of it; `ended` hears of each request that ended. CannotGenerate before anything is sent."""

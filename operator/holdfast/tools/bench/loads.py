@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from holdfast.tools.bench import report, workload
 from holdfast.tools.bench.client import OwnGenerator
-from holdfast.tools.bench.load_generator import Generator, Load, Planned, Rate
+from holdfast.tools.bench.load_generator import ArrivalRate, Generator, Load, Planned
 from holdfast.tools.bench.vllm import VllmGenerator
-from holdfast.tools.bench.workload import Step
-from holdfast.twin.capacity import Lengths
+from holdfast.tools.bench.workload import LoadStep
+from holdfast.twin.capacity import LengthPairs
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 512, 128
 DURATION_SECONDS = 60.0
@@ -40,7 +40,7 @@ def load_of(arguments: argparse.Namespace) -> Chosen:
 
 def at_rate(arguments: argparse.Namespace, rps: float, seconds: float, seed: int) -> Load:
     """Arrivals of one rate for so long, lengths as asked for: one trial of a sweep."""
-    steps = (Step(0.0, rps),)
+    steps = (LoadStep(0.0, rps),)
     planned = workload.at_rate(steps, False, arguments.cv, seconds, lengths_of(arguments), seed)
     return _open(arguments, planned, _rate(arguments, rps))
 
@@ -59,8 +59,8 @@ def _recorded(arguments: argparse.Namespace) -> Chosen:
     return Chosen(_open(arguments, planned, None), told)
 
 
-def _at_rate(arguments: argparse.Namespace, lengths: Lengths) -> Chosen:
-    steps = arguments.steps or (Step(0.0, arguments.rate),)
+def _at_rate(arguments: argparse.Namespace, lengths: LengthPairs) -> Chosen:
+    steps = arguments.steps or (LoadStep(0.0, arguments.rate),)
     seconds = arguments.duration or DURATION_SECONDS
     if arguments.requests is not None:
         # Long enough for all of them, however the gaps fall.
@@ -77,7 +77,7 @@ def _at_rate(arguments: argparse.Namespace, lengths: Lengths) -> Chosen:
     return Chosen(_open(arguments, planned, rate), f"{len(planned)} arrivals, {shown} ({report.gaps(arguments.cv)})")
 
 
-def _closed(arguments: argparse.Namespace, lengths: Lengths) -> Chosen:
+def _closed(arguments: argparse.Namespace, lengths: LengthPairs) -> Chosen:
     count = arguments.requests
     batches, size, stop = False, arguments.concurrency, math.inf
     if arguments.throughput:
@@ -95,11 +95,11 @@ def _closed(arguments: argparse.Namespace, lengths: Lengths) -> Chosen:
     return Chosen(load, told)
 
 
-def _open(arguments: argparse.Namespace, planned: Sequence[Planned], rate: Rate | None) -> Load:
+def _open(arguments: argparse.Namespace, planned: Sequence[Planned], rate: ArrivalRate | None) -> Load:
     return Load(planned, len(planned), drain_seconds=arguments.drain, seed=arguments.seed, rate=rate)
 
 
-def lengths_of(arguments: argparse.Namespace) -> Lengths:
+def lengths_of(arguments: argparse.Namespace) -> LengthPairs:
     """Prompt and output lengths as the options ask for them; BadInput where a file cannot be used."""
     if arguments.lengths is not None:
         return workload.recorded(arguments.lengths, arguments.format)
@@ -120,11 +120,11 @@ def spreads_of(arguments: argparse.Namespace) -> tuple[tuple[float, float], tupl
     return prompts, outputs
 
 
-def _rate(arguments: argparse.Namespace, rps: float) -> Rate | None:
+def _rate(arguments: argparse.Namespace, rps: float) -> ArrivalRate | None:
     """For a generator that makes its own arrivals, where all requests are alike."""
     if arguments.lengths is not None or arguments.length_cv:
         return None
-    return Rate(rps, arguments.cv, *_means(arguments))
+    return ArrivalRate(rps, arguments.cv, *_means(arguments))
 
 
 def _means(arguments: argparse.Namespace) -> tuple[int, int]:

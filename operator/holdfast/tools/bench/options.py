@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 from holdfast.api.quantities import parse_duration_seconds, parse_percent
 from holdfast.enginemodel.catalog import ACCELERATORS, AcceleratorShape, ModelShape, find_accelerator, find_model
-from holdfast.tools.bench.definitions import Slo
-from holdfast.tools.bench.load_generator import Api, Endpoint, Prompts
-from holdfast.tools.bench.workload import MOST_REQUESTS, MOST_TOKENS, Step
+from holdfast.tools.bench.definitions import LatencyBounds
+from holdfast.tools.bench.load_generator import Api, Endpoint, PromptKind
+from holdfast.tools.bench.workload import MOST_REQUESTS, MOST_TOKENS, LoadStep
 from holdfast.twin.scenario import BadInput
 from holdfast.twin.traces import FORMATS
 
@@ -35,9 +35,9 @@ def add_endpoint(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--timeout", type=some_time_option, default=600.0, help="of one request (default 600s)")
     where.add_argument(
         "--prompts",
-        type=Prompts,
-        choices=list(Prompts),
-        default=Prompts.WORDS,
+        type=PromptKind,
+        choices=list(PromptKind),
+        default=PromptKind.WORDS,
         help="words or token ids (default words)",
     )
     where.add_argument(
@@ -123,7 +123,7 @@ def add_lengths(load: argparse._ArgumentGroup) -> None:
 def _add_counting(parser: argparse.ArgumentParser) -> None:
     counting = parser.add_argument_group("what counts")
     counting.add_argument(
-        "--slo", type=slo_option, default=Slo(), metavar="ttft=500ms,tpot=30ms,e2e=20s", help="a good request"
+        "--slo", type=slo_option, default=LatencyBounds(), metavar="ttft=500ms,tpot=30ms,e2e=20s", help="a good request"
     )
     counting.add_argument(
         "--objective", type=percent_option, default=0.99, help="share of good ones wanted (default 99%%)"
@@ -201,11 +201,11 @@ def _url(text: str) -> str:
     return text
 
 
-def _steps(text: str) -> tuple[Step, ...]:
+def _steps(text: str) -> tuple[LoadStep, ...]:
     remedy = f"{text!r}: give moments and rates as 0s=2,60s=10, the first at 0s, each later than the one before"
     try:
         pairs = [part.split("=") for part in text.split(",")]
-        steps = tuple(Step(parse_duration_seconds(at), float(rps)) for at, rps in pairs)
+        steps = tuple(LoadStep(parse_duration_seconds(at), float(rps)) for at, rps in pairs)
     except ValueError:
         raise argparse.ArgumentTypeError(remedy) from None
     moments = [step.at_seconds for step in steps]
@@ -216,7 +216,7 @@ def _steps(text: str) -> tuple[Step, ...]:
     return steps
 
 
-def slo_option(text: str) -> Slo:
+def slo_option(text: str) -> LatencyBounds:
     """Bounds as ttft=500ms,tpot=30ms,e2e=20s."""
     remedy = f"{text!r}: give bounds as ttft=500ms,tpot=30ms,e2e=20s, at least one, each above 0"
     bounds: dict[str, float] = {}
@@ -230,7 +230,7 @@ def slo_option(text: str) -> Slo:
             raise ValueError
     except ValueError:
         raise argparse.ArgumentTypeError(remedy) from None
-    return Slo(**{f"{name}_seconds": seconds for name, seconds in bounds.items()})
+    return LatencyBounds(**{f"{name}_seconds": seconds for name, seconds in bounds.items()})
 
 
 def duration_option(text: str) -> float:

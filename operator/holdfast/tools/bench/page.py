@@ -8,12 +8,14 @@ from pathlib import Path
 
 from holdfast.tools.bench import report
 from holdfast.tools.bench.picture import picture
-from holdfast.tools.bench.records import Record
+from holdfast.tools.bench.records import RequestRecord
 from holdfast.tools.bench.results import Results
 from holdfast.tools.reports import page
 
 
-def write(paths: Sequence[Path], found: Results, records: Sequence[Record], title: str, objective: float) -> None:
+def write(
+    paths: Sequence[Path], found: Results, records: Sequence[RequestRecord], title: str, objective: float
+) -> None:
     """HTML pages, or PNGs where a name ends so."""
     drawn = picture(found, records)
     held = "held" if found.attains(objective) else "missed"

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from holdfast.tools.bench import definitions
 from holdfast.tools.bench.definitions import Floats
-from holdfast.tools.bench.records import Record
+from holdfast.tools.bench.records import RequestRecord
 from holdfast.tools.bench.results import Results
 from holdfast.tools.reports import page
 from holdfast.tools.reports.page import GOOD, INK, MISSED, STARTING
@@ -23,7 +23,7 @@ MOST_POINTS = 20_000
 """Dots drawn: more cannot be told apart."""
 
 
-def picture(results: Results, records: Sequence[Record]) -> bytes:
+def picture(results: Results, records: Sequence[RequestRecord]) -> bytes:
     """A PNG."""
 
     def draw(figure: Figure) -> None:
@@ -42,7 +42,7 @@ def picture(results: Results, records: Sequence[Record]) -> bytes:
 def _over_time(
     panel: Axes,
     name: str,
-    records: Sequence[Record],
+    records: Sequence[RequestRecord],
     figure: definitions.Figure,
     origin: float,
     results: Results,
@@ -68,7 +68,7 @@ def _inside(arrivals: Floats, results: Results) -> npt.NDArray[np.bool_]:
     return (arrivals >= results.window.begin) & (arrivals < results.window.end)
 
 
-def _spread(panel: Axes, records: Sequence[Record]) -> None:
+def _spread(panel: Axes, records: Sequence[RequestRecord]) -> None:
     """The share of requests (ITL: of gaps) that are faster than so many milliseconds."""
     gaps = [definitions.itl_seconds(record) for record in records]
     series = (
@@ -89,7 +89,7 @@ def _spread(panel: Axes, records: Sequence[Record]) -> None:
     page.plain(panel, "both")
 
 
-def _under_way(panel: Axes, records: Sequence[Record], origin: float) -> None:
+def _under_way(panel: Axes, records: Sequence[RequestRecord], origin: float) -> None:
     at = np.array([record.sent_at for record in records] + [record.ended_at for record in records]) - origin
     change = np.repeat([1, -1], len(records))
     order = np.argsort(at, kind="stable")

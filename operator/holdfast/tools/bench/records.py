@@ -16,7 +16,7 @@ from typing import Any
 from holdfast.twin.scenario import BadInput
 
 
-class Outcome(StrEnum):
+class RequestOutcome(StrEnum):
     """How a request ended; only `FINISHED` can be good."""
 
     FINISHED = "finished"
@@ -45,7 +45,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RequestRecord:
     """One request as its client saw it; every time in seconds of one monotonic clock.
 
     `token_at` has the arrival of each event that carried text. An event may carry several tokens: `output_tokens` is
@@ -57,7 +57,7 @@ class Record:
     scheduled_at: float
     sent_at: float
     ended_at: float
-    outcome: Outcome
+    outcome: RequestOutcome
     token_at: array[float] = field(default_factory=lambda: array("d"))
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -75,7 +75,7 @@ class Record:
         return self.sent_at - self.scheduled_at
 
 
-def impossible(record: Record) -> str:
+def impossible(record: RequestRecord) -> str:
     """Why this cannot have happened on one clock, or an empty text: such a record is counted, and never timed."""
     times = (record.scheduled_at, record.sent_at, *record.token_at, record.ended_at)
     if not all(map(math.isfinite, times)):
@@ -88,7 +88,7 @@ def impossible(record: Record) -> str:
     return ""
 
 
-_NAMES = tuple(each.name for each in fields(Record))
+_NAMES = tuple(each.name for each in fields(RequestRecord))
 _TIMES = ("scheduled_at", "sent_at", "ended_at")
 _COUNTS = ("index", "prompt_tokens", "output_tokens", "asked_tokens")
 _KINDS: dict[str, tuple[type, ...]] = (
@@ -102,7 +102,7 @@ MOST_COUNT = 2**40
 """More tokens or requests than any run has: what is read as floats later keeps its digits."""
 
 
-def write(path: Path, records: Iterable[Record]) -> None:
+def write(path: Path, records: Iterable[RequestRecord]) -> None:
     """Write one JSON line per request."""
     with path.open("w", encoding="utf-8") as lines:
         for record in records:
@@ -111,10 +111,10 @@ def write(path: Path, records: Iterable[Record]) -> None:
             lines.write(json.dumps(row, separators=(",", ":")) + "\n")
 
 
-def read(path: Path) -> list[Record]:
+def read(path: Path) -> list[RequestRecord]:
     """Read what `write` wrote; BadInput names file, line and remedy."""
     seen: dict[int, int] = {}
-    found: list[Record] = []
+    found: list[RequestRecord] = []
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
@@ -133,18 +133,18 @@ def read(path: Path) -> list[Record]:
     return found
 
 
-def _record(path: Path, number: int, line: str) -> Record:
+def _record(path: Path, number: int, line: str) -> RequestRecord:
     try:
         row = json.loads(line)
         row["token_at"] = array("d", row["token_at"])
-        row["outcome"] = Outcome(row["outcome"])
-        return _sane(Record(**row))
+        row["outcome"] = RequestOutcome(row["outcome"])
+        return _sane(RequestRecord(**row))
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as problem:
         told = " ".join(str(problem).split())[:200]
         raise BadInput(f"{path}:{number}: not a record of a request: {told}: remove the line") from None
 
 
-def _sane(record: Record) -> Record:
+def _sane(record: RequestRecord) -> RequestRecord:
     """The record with times as floats; TypeError, ValueError or OverflowError where `write` writes no such value."""
     for name, kinds in _KINDS.items():
         value = getattr(record, name)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from holdfast.tools.bench import definitions, roofline
-from holdfast.tools.bench.definitions import Slo
+from holdfast.tools.bench.definitions import LatencyBounds
 from holdfast.tools.bench.engine import Reported
 from holdfast.tools.bench.results import Results, Spread
 
@@ -36,14 +36,14 @@ CAUSES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LatencyRow:
     """A line of the table of latencies, in the unit that is easiest to read."""
 
     name: str
     cells: tuple[str, ...]
 
 
-def latencies(results: Results) -> list[Row]:
+def latencies(results: Results) -> list[LatencyRow]:
     """TTFT, ITL, TPOT, E2E and tokens per second of a user."""
     slo = results.slo
     rows = [
@@ -98,12 +98,12 @@ def verdict(results: Results, objective: float) -> str:
     return f"{good} of {total} requests good, {_percent(results.attainment)}{against}: {good_request(results.slo)}"
 
 
-def good_request(slo: Slo) -> str:
+def good_request(slo: LatencyBounds) -> str:
     """What a good request is."""
     return "finished" + "".join(f", {bound}" for bound in bounds(slo))
 
 
-def bounds(slo: Slo) -> list[str]:
+def bounds(slo: LatencyBounds) -> list[str]:
     """Those that are given, each in words."""
     named = (("TTFT", slo.ttft_seconds), ("TPOT", slo.tpot_seconds), ("E2E", slo.e2e_seconds))
     return [f"{name} ≤ {1000 * bound:g} ms" for name, bound in named if bound is not None]
@@ -146,10 +146,10 @@ def notes(results: Results) -> list[str]:
     return told + [f"error: {error}" for error in results.errors]
 
 
-def _row(name: str, spread: Spread, factor: float, bound: float | None) -> Row:
+def _row(name: str, spread: Spread, factor: float, bound: float | None) -> LatencyRow:
     values = (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99, spread.most)
     cells = tuple(_number(value * factor) for value in values)
-    return Row(name, (*cells, "" if bound is None else f"≤ {_number(bound * factor)}"))
+    return LatencyRow(name, (*cells, "" if bound is None else f"≤ {_number(bound * factor)}"))
 
 
 def _percent(share: float) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast.tools.bench.connections import Origin
-from holdfast.tools.bench.load_generator import Api, Endpoint, Planned, Prompts
+from holdfast.tools.bench.load_generator import Api, Endpoint, Planned, PromptKind
 
 # Each is one token, with the space before it, in the vocabularies of the model families that are served today.
 _WORDS = """
@@ -23,7 +23,7 @@ FIRST_ID, IDS = 1, 250
 """Token ids that even the smallest vocabularies have; 0 is often the padding."""
 
 
-class Requests:
+class RequestBuilder:
     """Builds the requests of a run. No two prompts begin alike, whatever the seed of lengths and arrivals.
 
     An engine keeps what it computed of a prompt: who sends one again, in the next trial or in the next run, measures
@@ -55,7 +55,7 @@ class Requests:
             fields["ignore_eos"] = True
         if endpoint.api is Api.CHAT:
             fields["messages"] = [{"role": "user", "content": self._words(planned.prompt_tokens)}]
-        elif endpoint.prompts is Prompts.IDS:
+        elif endpoint.prompts is PromptKind.IDS:
             fields["prompt"] = [FIRST_ID + self._draw.randrange(IDS) for _ in range(planned.prompt_tokens)]
         else:
             fields["prompt"] = self._words(planned.prompt_tokens)

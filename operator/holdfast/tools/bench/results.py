@@ -12,12 +12,12 @@ import numpy as np
 
 from holdfast.enginemodel.catalog import AcceleratorShape, ModelShape
 from holdfast.tools.bench import definitions, window
-from holdfast.tools.bench.definitions import Floats, Slo
+from holdfast.tools.bench.definitions import Floats, LatencyBounds
 from holdfast.tools.bench.engine import Reported
 from holdfast.tools.bench.load_generator import Client
-from holdfast.tools.bench.records import Record
+from holdfast.tools.bench.records import RequestRecord
 from holdfast.tools.bench.roofline import is_compute_bound
-from holdfast.tools.bench.window import Window
+from holdfast.tools.bench.window import MeasurementWindow
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
@@ -48,8 +48,8 @@ class Spread:
 class Results:
     """Every figure of a run; rates are per second of the window, attainment is over all its arrivals."""
 
-    slo: Slo
-    window: Window
+    slo: LatencyBounds
+    window: MeasurementWindow
     requests: int
     left_out: int
     verdicts: Mapping[str, int]
@@ -106,8 +106,8 @@ class Results:
 
 
 def measure(
-    records: Sequence[Record],
-    slo: Slo,
+    records: Sequence[RequestRecord],
+    slo: LatencyBounds,
     warm_up: float | None = None,
     cool_down: float | None = None,
     dollars_per_hour: float | None = None,
@@ -197,7 +197,7 @@ def _commonest(counts: Counter[str]) -> dict[str, int]:
     return dict(counts.most_common())
 
 
-def _each(records: Sequence[Record], figure: definitions.Figure) -> Floats:
+def _each(records: Sequence[RequestRecord], figure: definitions.Figure) -> Floats:
     return np.array([figure(record) for record in records], np.float64)
 
 
@@ -209,13 +209,13 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
-def _peak_in_flight(records: Sequence[Record]) -> int:
+def _peak_in_flight(records: Sequence[RequestRecord]) -> int:
     sane = [record for record in records if math.isfinite(record.sent_at) and math.isfinite(record.ended_at)]
     changes = sorted([(record.sent_at, 1) for record in sane] + [(record.ended_at, -1) for record in sane])
     return int(max(np.cumsum([change for _, change in changes]), default=0))
 
 
-def _errors(records: Sequence[Record], most: int = 5) -> tuple[str, ...]:
+def _errors(records: Sequence[RequestRecord], most: int = 5) -> tuple[str, ...]:
     """The commonest errors, with how often each."""
     told = Counter(record.error for record in records if record.error)
     return tuple(f"{count} x {error}" for error, count in told.most_common(most))

@@ -8,7 +8,7 @@ from pathlib import Path
 from holdfast.api.benchmark_summary import RunFigures, Summary, SweepFigures, figure
 from holdfast.tools.bench import definitions
 from holdfast.tools.bench.results import Results
-from holdfast.tools.bench.sweep import Sweep, Trial
+from holdfast.tools.bench.sweep import RateTrial, SweepResult
 
 
 def of_run(results: Results) -> Summary:
@@ -16,7 +16,7 @@ def of_run(results: Results) -> Summary:
     return Summary(run=_figures(results))
 
 
-def of_sweep(found: Sweep) -> Summary:
+def of_sweep(found: SweepResult) -> Summary:
     """A sweep: its borders, every trial in a row, and the trial at the objective's border (else the lowest) whole."""
     shown = next((trial for trial in found.trials if trial.rate_rps == found.at_objective_rps), found.trials[0])
     missing = [
@@ -65,7 +65,7 @@ def _figures(results: Results) -> RunFigures:
     )
 
 
-def _row(trial: Trial) -> tuple[float | None, ...]:
+def _row(trial: RateTrial) -> tuple[float | None, ...]:
     """In the order of `TRIAL_COLUMNS`."""
     results = trial.results
     values = (

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from holdfast.tools.bench import definitions
-from holdfast.tools.bench.definitions import Floats, Slo
+from holdfast.tools.bench.definitions import Floats, LatencyBounds
 from holdfast.tools.bench.engine import Reported
 from holdfast.tools.bench.load_generator import ClientTooSlow, Planned
-from holdfast.tools.bench.records import Record
+from holdfast.tools.bench.records import RequestRecord
 from holdfast.tools.bench.results import Results
 
 KEEPS_UP = 0.95
@@ -34,7 +34,7 @@ CONFIDENT = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class RateTrial:
     """One rate. `saturated` says why it is beyond what the endpoint carries, empty where it is not."""
 
     rate_rps: float
@@ -65,7 +65,7 @@ class SweepLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedRate:
     """A rate that the client itself was too slow for, so that nothing is known of it, and why."""
 
     rate_rps: float
@@ -73,21 +73,21 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class SweepResult:
     """All trials, lowest rate first, and what they bracket; `saturates_rps` is None where none saturated.
 
     `refused` is the lowest rate that the client was too slow for: the search went no higher.
     """
 
-    trials: tuple[Trial, ...]
+    trials: tuple[RateTrial, ...]
     objective: float
     carried_rps: float
     saturates_rps: float | None
     at_objective_rps: float
-    refused: Refused | None = None
+    refused: RefusedRate | None = None
 
     @property
-    def slo(self) -> Slo:
+    def slo(self) -> LatencyBounds:
         """What a good request is, the same in every trial."""
         return self.trials[0].results.slo
 
@@ -97,7 +97,7 @@ class Sweep:
         return RANGE[0] * self.carried_rps, RANGE[1] * self.carried_rps
 
     @property
-    def front(self) -> tuple[Trial, ...]:
+    def front(self) -> tuple[RateTrial, ...]:
         """Trials that none beats both in output tokens/s and in tokens/s of a user (median)."""
         known = [trial for trial in self.trials if math.isfinite(trial.results.interactivity.p50)]
         return tuple(trial for trial in known if not any(_beats(other.results, trial.results) for other in known))
@@ -109,11 +109,11 @@ def _beats(one: Results, other: Results) -> bool:
     return first != second and all(mine >= theirs for mine, theirs in zip(first, second, strict=True))
 
 
-Run = Callable[[float], Awaitable[Trial]]
+Run = Callable[[float], Awaitable[RateTrial]]
 
 
 @dataclass(slots=True)
-class Search:
+class SaturationSearch:
     """Finds both borders with few trials: doubles until saturated, then halves the brackets (geometrically)."""
 
     run: Run
@@ -121,20 +121,20 @@ class Search:
     resolution: float = 1.1
     most_trials: int = 16
     lowest_rps: float = 0.1
-    _trials: dict[float, Trial] = field(default_factory=dict)
-    _refused: Refused | None = None
+    _trials: dict[float, RateTrial] = field(default_factory=dict)
+    _refused: RefusedRate | None = None
 
-    async def sweep(self, start_rps: float) -> Sweep:
+    async def sweep(self, start_rps: float) -> SweepResult:
         """Begin at a rate that is thought to be low. ClientTooSlow where the client is so at the first one."""
         carried, saturates = await self._border(start_rps, lambda trial: not trial.saturated)
         attains, _ = await self._border(start_rps, self._attains)
         tried = tuple(self._trials[rate] for rate in sorted(self._trials))
-        return Sweep(tried, self.objective, carried, saturates, attains, self._refused)
+        return SweepResult(tried, self.objective, carried, saturates, attains, self._refused)
 
-    def _attains(self, trial: Trial) -> bool:
+    def _attains(self, trial: RateTrial) -> bool:
         return not trial.saturated and trial.results.attains(self.objective)
 
-    async def _border(self, start: float, holds: Callable[[Trial], bool]) -> tuple[float, float | None]:
+    async def _border(self, start: float, holds: Callable[[RateTrial], bool]) -> tuple[float, float | None]:
         """The highest rate found that holds (0: none), and the lowest found that does not (None: none)."""
         while True:
             failing = [rate for rate, trial in self._trials.items() if not holds(trial)]
@@ -156,7 +156,7 @@ class Search:
                 if refusals == REFUSALS and not self._trials:
                     raise
                 why = str(problem)
-        self._refused = Refused(rate, why)
+        self._refused = RefusedRate(rate, why)
         return False
 
     def _next(self, start: float, low: float, high: float | None) -> float | None:
@@ -181,7 +181,7 @@ class OverSaturation:
         self._next_look = LEAST_SECONDS
         self.found = False
 
-    def ended(self, record: Record) -> None:
+    def ended(self, record: RequestRecord) -> None:
         """One more request ended."""
         if math.isnan(self._begin):
             self._begin = record.scheduled_at - self._due[min(record.index, len(self._due) - 1)]
@@ -213,7 +213,7 @@ def rises(at: Floats, values: Floats) -> bool:
     return error == 0.0 or slope / error > CONFIDENT
 
 
-def saturation(results: Results, records: Sequence[Record], stopped: bool) -> str:
+def saturation(results: Results, records: Sequence[RequestRecord], stopped: bool) -> str:
     """Why this load is beyond what the endpoint carries; empty where it is not."""
     if stopped:
         return "requests under way and TTFT kept rising"
@@ -227,7 +227,7 @@ def saturation(results: Results, records: Sequence[Record], stopped: bool) -> st
     return f"finished {100 * share:.0f} % as fast as requests arrived" if share < KEEPS_UP else ""
 
 
-def kept_up(records: Sequence[Record]) -> float:
+def kept_up(records: Sequence[RequestRecord]) -> float:
     """The rate of finishing / the rate of arriving over the last three quarters of the arrivals; 1 where not known.
 
     What is under way at the beginning of that time is under way at its end too, as long as the endpoint keeps up, but

@@ -13,7 +13,7 @@ from holdfast.tools.bench.engine import Reported, Resource
 from holdfast.tools.bench.page import figures as figures_of
 from holdfast.tools.bench.page import table
 from holdfast.tools.bench.results import figures, without_nan
-from holdfast.tools.bench.sweep import Sweep, SweepLoad, Trial
+from holdfast.tools.bench.sweep import RateTrial, SweepLoad, SweepResult
 from holdfast.tools.reports import page
 from holdfast.tools.reports.page import GOOD, INK, MISSED, STARTING
 
@@ -32,7 +32,7 @@ BOUND = {
 }
 
 
-def asked(found: Sweep, load: SweepLoad) -> list[tuple[str, str]]:
+def asked(found: SweepResult, load: SweepLoad) -> list[tuple[str, str]]:
     """What was sent, and what was wanted of it: without these no figure says anything."""
     return [
         ("model", load.model),
@@ -51,7 +51,7 @@ def _lengths(mean: float, cv: float, trace: str | None) -> str:
     return f"{mean:.4g} tokens (CV {cv:.2g}){origin}" if cv else f"{mean:g} tokens each{origin}"
 
 
-def told(found: Sweep) -> list[str]:
+def told(found: SweepResult) -> list[str]:
     """What was found, in sentences."""
     low, high = found.operating_range_rps
     refused = [found.refused.why] if found.refused is not None else []
@@ -69,7 +69,7 @@ def told(found: Sweep) -> list[str]:
     return [*lines, *_attains(found), *binds(found), *refused]
 
 
-def _attains(found: Sweep) -> list[str]:
+def _attains(found: SweepResult) -> list[str]:
     """What is carried within the objective; nothing where no bounds were given, for then there is none."""
     if found.slo.is_empty:
         return []
@@ -78,7 +78,7 @@ def _attains(found: Sweep) -> list[str]:
     return [f"at {100 * found.objective:g} % good requests it carries {found.at_objective_rps:.3g} req/s"]
 
 
-def binds(found: Sweep) -> list[str]:
+def binds(found: SweepResult) -> list[str]:
     """What the engine had run out of at the lowest rate beyond saturation, as far as it tells."""
     if (beyond := _beyond(found)) is None:
         return []
@@ -92,22 +92,22 @@ def binds(found: Sweep) -> list[str]:
     return [bound, position] if position else [bound]
 
 
-def _beyond(found: Sweep) -> tuple[Trial, Reported] | None:
+def _beyond(found: SweepResult) -> tuple[RateTrial, Reported] | None:
     """The lowest rate beyond saturation at which the engine told something, and what."""
     told = ((trial, trial.engine) for trial in found.trials if trial.saturated and trial.engine is not None)
     return next(told, None)
 
 
-def rows(found: Sweep) -> list[tuple[str, ...]]:
+def rows(found: SweepResult) -> list[tuple[str, ...]]:
     """One per trial."""
     return [_row(trial, trial in found.front) for trial in found.trials]
 
 
-def latencies(found: Sweep) -> list[tuple[str, ...]]:
+def latencies(found: SweepResult) -> list[tuple[str, ...]]:
     """One per trial: median and p99 of every latency, and what it lost requests to."""
     shown = [report.HEADS.index(name) - 1 for name in ("p50", "p99")]
 
-    def row(trial: Trial) -> tuple[str, ...]:
+    def row(trial: RateTrial) -> tuple[str, ...]:
         cells = {each.name: each.cells for each in report.latencies(trial.results)}
         spreads = [" / ".join(cells[name][at] for at in shown) for name in LATENCY_HEADS[1:-1]]
         return f"{trial.rate_rps:.3g}", *spreads, "; ".join(report.badput(trial.results))
@@ -115,7 +115,7 @@ def latencies(found: Sweep) -> list[tuple[str, ...]]:
     return [row(trial) for trial in found.trials]
 
 
-def as_json(found: Sweep, title: str, load: SweepLoad) -> dict[str, Any]:
+def as_json(found: SweepResult, title: str, load: SweepLoad) -> dict[str, Any]:
     """Everything, with null for what is not known."""
     told = {
         "title": title,
@@ -136,13 +136,13 @@ def as_json(found: Sweep, title: str, load: SweepLoad) -> dict[str, Any]:
     return without_nan(told)  # type: ignore[no-any-return]
 
 
-def write(paths: Sequence[Path], found: Sweep, title: str, load: SweepLoad) -> None:
+def write(paths: Sequence[Path], found: SweepResult, title: str, load: SweepLoad) -> None:
     """HTML pages, or PNGs where a name ends so."""
     drawn = picture(found)
     page.write(paths, document(found, title, load, drawn), drawn)
 
 
-def document(found: Sweep, title: str, load: SweepLoad, drawn: bytes) -> str:
+def document(found: SweepResult, title: str, load: SweepLoad, drawn: bytes) -> str:
     """A page that is read alone."""
     parts = [
         f'<p class="lead">{html.escape(title)}</p><ul>',
@@ -160,13 +160,13 @@ def document(found: Sweep, title: str, load: SweepLoad, drawn: bytes) -> str:
     return page.document("Saturation", parts)
 
 
-def _whole(trial: Trial, objective: float) -> list[str]:
+def _whole(trial: RateTrial, objective: float) -> list[str]:
     """A trial as the page of a run tells it, folded."""
     verdict = f"{trial.rate_rps:.3g} req/s: {report.verdict(trial.results, objective)}"
     return [f"<details><summary>{html.escape(verdict)}</summary>", *figures_of(trial.results), "</details>"]
 
 
-def picture(found: Sweep) -> bytes:
+def picture(found: SweepResult) -> bytes:
     """A PNG."""
 
     def draw(figure: Figure) -> None:
@@ -180,7 +180,7 @@ def picture(found: Sweep) -> bytes:
     return page.picture(10.0, 6.4, draw)
 
 
-def _attainment(panel: Axes, found: Sweep, rates: Sequence[float]) -> None:
+def _attainment(panel: Axes, found: SweepResult, rates: Sequence[float]) -> None:
     low, high = found.operating_range_rps
     panel.axvspan(low, high, color=GOOD, alpha=0.12, linewidth=0)
     if found.saturates_rps is not None:
@@ -193,7 +193,7 @@ def _attainment(panel: Axes, found: Sweep, rates: Sequence[float]) -> None:
     page.plain(panel)
 
 
-def _latency(panel: Axes, found: Sweep, rates: Sequence[float]) -> None:
+def _latency(panel: Axes, found: SweepResult, rates: Sequence[float]) -> None:
     for name, values, colour in (
         ("TTFT p99", [1000.0 * trial.results.ttft.p99 for trial in found.trials], INK),
         ("TTFT p50", [1000.0 * trial.results.ttft.p50 for trial in found.trials], STARTING),
@@ -211,7 +211,7 @@ def _latency(panel: Axes, found: Sweep, rates: Sequence[float]) -> None:
     page.plain(panel, "both")
 
 
-def _front(panel: Axes, found: Sweep) -> None:
+def _front(panel: Axes, found: SweepResult) -> None:
     """Throughput against interactivity: what all get, and what one gets."""
     for trial in found.trials:
         results = trial.results
@@ -243,7 +243,7 @@ def _front(panel: Axes, found: Sweep) -> None:
     page.plain(panel, "both")
 
 
-def _carried(panel: Axes, found: Sweep, rates: Sequence[float]) -> None:
+def _carried(panel: Axes, found: SweepResult, rates: Sequence[float]) -> None:
     panel.plot(rates, rates, color=STARTING, linewidth=1.0, label="arriving")
     panel.plot(
         rates, [trial.results.request_rps for trial in found.trials], "o-", color=INK, markersize=3, label="finished"
@@ -257,7 +257,7 @@ def _carried(panel: Axes, found: Sweep, rates: Sequence[float]) -> None:
     page.plain(panel)
 
 
-def _row(trial: Trial, on_front: bool) -> tuple[str, ...]:
+def _row(trial: RateTrial, on_front: bool) -> tuple[str, ...]:
     results = trial.results
     return (
         f"{trial.rate_rps:.3g}",

@@ -12,9 +12,9 @@ from holdfast.tools.bench import loads
 from holdfast.tools.bench.client import OwnGenerator
 from holdfast.tools.bench.engine import EngineWatch
 from holdfast.tools.bench.load_generator import ClientTooSlow, Endpoint, Generator, Load, Run
-from holdfast.tools.bench.records import Record
+from holdfast.tools.bench.records import RequestRecord
 from holdfast.tools.bench.results import measure
-from holdfast.tools.bench.sweep import OverSaturation, Search, Sweep, SweepLoad, Trial, saturation
+from holdfast.tools.bench.sweep import OverSaturation, RateTrial, SaturationSearch, SweepLoad, SweepResult, saturation
 
 CLIENT_REMEDY = (
     "lower the load, give the client a core of its own, or raise --max-client-lag where such an error is small beside "
@@ -46,7 +46,7 @@ def sweep_load(arguments: argparse.Namespace, endpoint: Endpoint) -> SweepLoad:
 
 
 async def watched(
-    generator: Generator, endpoint: Endpoint, load: Load, ended: Callable[[Record], None]
+    generator: Generator, endpoint: Endpoint, load: Load, ended: Callable[[RequestRecord], None]
 ) -> tuple[Run, EngineWatch]:
     """Send a load, and look at the engine's metrics meanwhile."""
     watch = EngineWatch(endpoint)
@@ -58,21 +58,21 @@ async def watched(
         await asyncio.gather(looking, return_exceptions=True)
 
 
-class Trials:
+class SweepRunner:
     """All trials of a sweep; `tell` hears a line before and after each."""
 
     def __init__(self, arguments: argparse.Namespace, endpoint: Endpoint, tell: Callable[[str], None]) -> None:
         self._arguments, self._endpoint, self._tell = arguments, endpoint, tell
         self._tried = 0
 
-    async def sweep(self) -> Sweep:
+    async def sweep(self) -> SweepResult:
         """Find the borders, from --rate on. ClientTooSlow where the client itself is too slow for the first rate."""
         start = self._arguments.rate or START_RPS
         most = self._arguments.sweep_trials
-        search = Search(self._trial, self._arguments.objective, most_trials=most, lowest_rps=start / 8.0)
+        search = SaturationSearch(self._trial, self._arguments.objective, most_trials=most, lowest_rps=start / 8.0)
         return await search.sweep(start)
 
-    async def _trial(self, rate: float) -> Trial:
+    async def _trial(self, rate: float) -> RateTrial:
         given = self._arguments
         seconds = max(given.duration or SECONDS, LEAST_REQUESTS / rate)
         self._tried += 1
@@ -91,4 +91,4 @@ class Trials:
         self._tell(f"  {100 * results.attainment:.1f} % good{', saturated: ' + beyond if beyond else ''}")
         kv_model = given.kv_model or find_model(self._endpoint.model)
         results = replace(results, engine=watch.reported, accelerator=given.accelerator, kv_model=kv_model)
-        return Trial(rate, results, beyond, watch.reported)
+        return RateTrial(rate, results, beyond, watch.reported)

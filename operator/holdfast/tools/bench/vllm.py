@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.tools.bench.load_generator import Api, CannotGenerate, Endpoint, Load, Rate, Run
-from holdfast.tools.bench.records import Outcome, Record
+from holdfast.tools.bench.load_generator import Api, ArrivalRate, CannotGenerate, Endpoint, Load, Run
+from holdfast.tools.bench.records import RequestOutcome, RequestRecord
 from holdfast.twin.scenario import BadInput
 
 _COLUMNS = ("start_times", "ttfts", "itls", "latencies", "input_lens", "output_lens", "errors")
@@ -34,7 +34,7 @@ class VllmGenerator:
         self._environment = dict(os.environ if environment is None else environment)
         self.summary: dict[str, Any] = {}
 
-    async def run(self, endpoint: Endpoint, load: Load, ended: Callable[[Record], None]) -> Run:
+    async def run(self, endpoint: Endpoint, load: Load, ended: Callable[[RequestRecord], None]) -> Run:
         """Wait for its end; all records come at once. `summary` is then what vLLM itself made of them."""
         if load.rate is None or load.batches or not load.expected:
             raise BadInput(
@@ -52,7 +52,7 @@ class VllmGenerator:
             ended(record)
         return Run(records, None, "vllm bench serve")
 
-    async def _result(self, endpoint: Endpoint, load: Load, rate: Rate, folder: Path) -> dict[str, Any]:
+    async def _result(self, endpoint: Endpoint, load: Load, rate: ArrivalRate, folder: Path) -> dict[str, Any]:
         # The key goes by the environment: arguments are seen by everybody on the machine.
         environment = self._environment | ({"OPENAI_API_KEY": endpoint.api_key} if endpoint.api_key else {})
         process = await asyncio.create_subprocess_exec(
@@ -75,7 +75,7 @@ class VllmGenerator:
 
 
 def arguments(
-    command: Sequence[str], tokenizer: str, endpoint: Endpoint, load: Load, rate: Rate, folder: Path
+    command: Sequence[str], tokenizer: str, endpoint: Endpoint, load: Load, rate: ArrivalRate, folder: Path
 ) -> list[str]:
     """The command line of `vllm bench serve`, 0.32."""
     chat = endpoint.api is Api.CHAT
@@ -96,7 +96,7 @@ def arguments(
     return [*given, "--ignore-eos"] if endpoint.ignore_eos else given
 
 
-def records_of(result: Mapping[str, Any], rate: Rate | None = None) -> list[Record]:
+def records_of(result: Mapping[str, Any], rate: ArrivalRate | None = None) -> list[RequestRecord]:
     """The raw records in a file that `--save-detailed` wrote; CannotGenerate where it has none.
 
     vLLM keeps no moment at which a request was due, and no reason of a failure but a text.
@@ -110,20 +110,20 @@ def records_of(result: Mapping[str, Any], rate: Rate | None = None) -> list[Reco
         ) from None
 
 
-def _record(index: int, row: Sequence[Any], rate: Rate | None) -> Record:
+def _record(index: int, row: Sequence[Any], rate: ArrivalRate | None) -> RequestRecord:
     start, ttft, gaps, latency, prompt, output, error = row
     answered = not error and latency > 0.0
     moments = array("d", [start + ttft] if answered else [])
     for gap in gaps if answered else ():
         moments.append(moments[-1] + gap)
     ended = start + max(latency, ttft, 0.0)
-    return Record(
+    return RequestRecord(
         index=index,
         scheduled_at=start,
         sent_at=start,
         # Summed gaps and the latency differ in their last digits.
         ended_at=max(ended, moments[-1]) if moments else ended,
-        outcome=Outcome.FINISHED if answered else _outcome(str(error)),
+        outcome=RequestOutcome.FINISHED if answered else _outcome(str(error)),
         token_at=moments,
         prompt_tokens=int(prompt),
         output_tokens=int(output),
@@ -133,14 +133,14 @@ def _record(index: int, row: Sequence[Any], rate: Rate | None) -> Record:
     )
 
 
-def _outcome(error: str) -> Outcome:
+def _outcome(error: str) -> RequestOutcome:
     """What can be told from the text of an error: the reason phrase of a status, or a traceback."""
     known = (
-        ("Too Many Requests", Outcome.RATE_LIMITED),
-        ("Service Unavailable", Outcome.OVERLOADED),
-        ("Cannot connect", Outcome.UNREACHABLE),
-        ("Never received a valid chunk", Outcome.EMPTY),
-        ("TimeoutError", Outcome.TIMED_OUT),
-        ("Payload", Outcome.TRUNCATED),
+        ("Too Many Requests", RequestOutcome.RATE_LIMITED),
+        ("Service Unavailable", RequestOutcome.OVERLOADED),
+        ("Cannot connect", RequestOutcome.UNREACHABLE),
+        ("Never received a valid chunk", RequestOutcome.EMPTY),
+        ("TimeoutError", RequestOutcome.TIMED_OUT),
+        ("Payload", RequestOutcome.TRUNCATED),
     )
-    return next((outcome for text, outcome in known if text in error), Outcome.HTTP_ERROR)
+    return next((outcome for text, outcome in known if text in error), RequestOutcome.HTTP_ERROR)

@@ -10,7 +10,7 @@ import numpy as np
 
 from holdfast.tools.bench import definitions
 from holdfast.tools.bench.definitions import Floats
-from holdfast.tools.bench.records import Record
+from holdfast.tools.bench.records import RequestRecord
 
 BATCH = 5
 """Requests whose mean is one value of the search for a steady state (MSER-5: White, Cobb and Spratt 2000)."""
@@ -23,7 +23,7 @@ LEAST_REQUESTS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class MeasurementWindow:
     """Arrivals in [begin, end) of the records' clock count. `whole`: nothing is cut, drain included."""
 
     begin: float
@@ -36,7 +36,7 @@ class Window:
         """Its length."""
         return self.end - self.begin
 
-    def of(self, records: Sequence[Record]) -> list[Record]:
+    def of(self, records: Sequence[RequestRecord]) -> list[RequestRecord]:
         """The requests that count; those whose arrival is no number count too, as what they are."""
         if self.whole:
             return list(records)
@@ -45,7 +45,7 @@ class Window:
         ]
 
 
-def choose(records: Sequence[Record], warm_up: float | None, cool_down: float | None) -> Window:
+def choose(records: Sequence[RequestRecord], warm_up: float | None, cool_down: float | None) -> MeasurementWindow:
     """Cut `warm_up` seconds of arrivals at the beginning and `cool_down` at the end; None looks for them.
 
     The beginning is found where the E2E latency becomes stationary, by arrival (MSER-5). The end is one median E2E
@@ -53,7 +53,7 @@ def choose(records: Sequence[Record], warm_up: float | None, cool_down: float | 
     """
     arrivals = np.sort([record.scheduled_at for record in records if math.isfinite(record.scheduled_at)])
     if not len(arrivals):
-        return Window(math.nan, math.nan, True, False)
+        return MeasurementWindow(math.nan, math.nan, True, False)
     steady = True
     if warm_up is None:
         warm_up, steady = _warm_up(records, float(arrivals[0]))
@@ -61,11 +61,11 @@ def choose(records: Sequence[Record], warm_up: float | None, cool_down: float | 
         cool_down = _cool_down(records, float(arrivals[-1] - arrivals[0]))
     if warm_up <= 0.0 and cool_down <= 0.0:
         begin = min((record.sent_at for record in records if math.isfinite(record.sent_at)), default=math.nan)
-        return Window(begin, begin + definitions.span_seconds(records), True, steady)
-    return Window(float(arrivals[0]) + warm_up, float(arrivals[-1]) - cool_down + 1e-9, False, steady)
+        return MeasurementWindow(begin, begin + definitions.span_seconds(records), True, steady)
+    return MeasurementWindow(float(arrivals[0]) + warm_up, float(arrivals[-1]) - cool_down + 1e-9, False, steady)
 
 
-def _warm_up(records: Sequence[Record], first: float) -> tuple[float, bool]:
+def _warm_up(records: Sequence[RequestRecord], first: float) -> tuple[float, bool]:
     timed = sorted(definitions.timed(records), key=lambda record: record.scheduled_at)
     if len(timed) < LEAST_REQUESTS:
         return 0.0, len(timed) > 0
@@ -96,7 +96,7 @@ def stationary_from(values: Floats) -> int:
     return int(np.argmin(spread / left**2))
 
 
-def _cool_down(records: Sequence[Record], arrivals_seconds: float) -> float:
+def _cool_down(records: Sequence[RequestRecord], arrivals_seconds: float) -> float:
     timed = definitions.timed(records)
     if len(timed) < LEAST_REQUESTS:
         return 0.0

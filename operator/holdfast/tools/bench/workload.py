@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from holdfast.tools.bench.load_generator import Planned
-from holdfast.twin.capacity import Lengths, lognormal_lengths
+from holdfast.twin.capacity import LengthPairs, lognormal_lengths
 from holdfast.twin.fleet import Workload
 from holdfast.twin.scenario import BadInput
 from holdfast.twin.timers import Floats, Integers
@@ -23,31 +23,31 @@ MOST_REQUESTS = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LoadStep:
     """From `at_seconds` on, this rate."""
 
     at_seconds: float
     rps: float
 
 
-def fixed(prompt_tokens: int, output_tokens: int) -> Lengths:
+def fixed(prompt_tokens: int, output_tokens: int) -> LengthPairs:
     """All requests alike."""
-    return Lengths(np.array([prompt_tokens], np.int64), np.array([output_tokens], np.int64))
+    return LengthPairs(np.array([prompt_tokens], np.int64), np.array([output_tokens], np.int64))
 
 
-def spread(prompt_tokens: float, output_tokens: float, cv: float) -> Lengths:
+def spread(prompt_tokens: float, output_tokens: float, cv: float) -> LengthPairs:
     """Lengths around these means, lognormal, with this deviation / mean of both."""
     return lognormal_lengths(prompt_tokens, output_tokens, cv, MOST_TOKENS)
 
 
-def recorded(path: Path, format_name: str) -> Lengths:
+def recorded(path: Path, format_name: str) -> LengthPairs:
     """The pairs of a trace, to draw from."""
     trace = read_trace(path, format_name)
-    return Lengths(trace.prompt_tokens, trace.output_tokens)
+    return LengthPairs(trace.prompt_tokens, trace.output_tokens)
 
 
 def at_rate(
-    steps: Sequence[Step], ramp: bool, cv: float, duration: float, lengths: Lengths, seed: int
+    steps: Sequence[LoadStep], ramp: bool, cv: float, duration: float, lengths: LengthPairs, seed: int
 ) -> list[Planned]:
     """Arrivals whose rate steps, or goes in straight lines, from step to step; `cv` of the gaps is 1 for Poisson."""
     draw = np.random.default_rng([seed, 0])
@@ -73,7 +73,7 @@ def from_trace(path: Path, format_name: str, duration: float, scale: float, begi
     return _planned(chosen.at[kept], chosen.prompt_tokens[kept], chosen.output_tokens[kept])
 
 
-def endless(lengths: Lengths, seed: int, count: int | None = None) -> Iterator[Planned]:
+def endless(lengths: LengthPairs, seed: int, count: int | None = None) -> Iterator[Planned]:
     """Requests one after another for a closed loop; `count` of them, else without end."""
     draw = np.random.default_rng([seed, 0])
     left = math.inf if count is None else count
@@ -92,7 +92,7 @@ def _planned(moments: Floats, prompts: Integers, outputs: Integers) -> list[Plan
     return list(itertools.starmap(Planned, zip(moments.tolist(), prompts.tolist(), outputs.tolist(), strict=True)))
 
 
-def _expected(steps: Sequence[Step], ramp: bool, duration: float) -> tuple[Floats, Floats]:
+def _expected(steps: Sequence[LoadStep], ramp: bool, duration: float) -> tuple[Floats, Floats]:
     """Moments, and how many arrivals are expected by each: straight lines between them."""
     times = np.array([step.at_seconds for step in steps])
     rates = np.array([step.rps for step in steps])

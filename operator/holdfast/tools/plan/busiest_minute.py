@@ -11,7 +11,7 @@ import numpy as np
 
 from holdfast.twin.fleet import Workload
 from holdfast.twin.timers import Integers
-from holdfast.twin.traces import Row, requests
+from holdfast.twin.traces import TraceRow, requests
 
 MINUTE = 60.0
 
@@ -75,12 +75,12 @@ class _Stretch:
 
     seconds: float
     room: int
-    recent: deque[Row] = field(default_factory=deque)
+    recent: deque[TraceRow] = field(default_factory=deque)
     middle: float = 0.0
     missing: int = 0
-    rows: list[Row] = field(default_factory=list)
+    rows: list[TraceRow] = field(default_factory=list)
 
-    def add(self, row: Row) -> None:
+    def add(self, row: TraceRow) -> None:
         """The next request; what is around the minute is kept once enough have followed."""
         self.recent.append(row)
         if len(self.recent) > self.room:

@@ -15,7 +15,7 @@ import numpy as np
 
 from holdfast.domain.service import AcceleratorOption, ServiceSpec, Slo
 from holdfast.enginemodel import batching
-from holdfast.enginemodel.batching import Candidate
+from holdfast.enginemodel.batching import LimitsCandidate
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import EnginePrior, engine_prior
@@ -25,14 +25,14 @@ from holdfast.tools.plan.rows import LEAST_LOAD, Offer, Point
 from holdfast.tools.plan.spec_bounds import dollars, floor, no_room, ruled_out, too_long
 from holdfast.twin.capacity import (
     Bench,
-    Lengths,
+    LengthPairs,
     SimulatedRate,
     fitting,
     good,
     pairs,
     played,
 )
-from holdfast.twin.fleet import EngineKind, Routing, Workload
+from holdfast.twin.fleet import EngineSpec, Routing, Workload
 from holdfast.twin.saturation import saturation
 from holdfast.twin.timers import Integers
 
@@ -63,7 +63,7 @@ Told = TypeVar("Told")
 def offers(
     spec: ServiceSpec,
     rate_rps: float,
-    lengths: Lengths,
+    lengths: LengthPairs,
     progress: Progress = lambda share: None,
     recorded: Workload | None = None,
 ) -> tuple[Offer, ...]:
@@ -117,7 +117,7 @@ def _spread(sized: _Sized, objective: float) -> Offer:
 
 
 def _choices(
-    spec: ServiceSpec, option: AcceleratorOption, rate: float, lengths: Lengths, recorded: Workload | None
+    spec: ServiceSpec, option: AcceleratorOption, rate: float, lengths: LengthPairs, recorded: Workload | None
 ) -> list[Callable[[], _Sized]]:
     """What is to be simulated of an accelerator."""
     prior = engine_prior(
@@ -144,27 +144,32 @@ def _choices(
     asked = replace(lengths, prompt_tokens=prompts(lengths.prompt_tokens, lengths.output_tokens))
     if recorded is not None:
         recorded = replace(recorded, prompt_tokens=prompts(recorded.prompt_tokens, recorded.output_tokens))
-    load = _Load(rate, asked, held, refused, mix, recorded)
+    load = _PlannedLoad(rate, asked, held, refused, mix, recorded)
     return [partial(_offer, spec, option, prior, load, each, each is tried[0]) for each in wanted]
 
 
 @dataclass(frozen=True, slots=True)
-class _Load:
+class _PlannedLoad:
     """Requests per second, lengths of all and of those that an engine holds with their mix, and the others' share."""
 
     rate_rps: float
-    lengths: Lengths
-    held: Lengths
+    lengths: LengthPairs
+    held: LengthPairs
     refused_share: float
     mix: LengthMix
     recorded: Workload | None
 
 
 def _offer(
-    spec: ServiceSpec, option: AcceleratorOption, prior: EnginePrior, load: _Load, found: Candidate, default: bool
+    spec: ServiceSpec,
+    option: AcceleratorOption,
+    prior: EnginePrior,
+    load: _PlannedLoad,
+    found: LimitsCandidate,
+    default: bool,
 ) -> _Sized:
     limits = SchedulerLimits(found.limits.max_num_seqs, found.limits.max_num_batched_tokens, prior.kv_tokens)
-    kind, served = EngineKind(prior.timer, limits), 1.0 - load.refused_share
+    kind, served = EngineSpec(prior.timer, limits), 1.0 - load.refused_share
     full = saturation(kind, load.held)
     saturated = full.rate_rps / served
     bench = Bench(kind, spec.slo, load.lengths, LONG_DRAWS, full.horizon)
@@ -189,12 +194,12 @@ def _offer(
     return _Sized(_sized(offer, bench, option, load, spec), partial(dollars, spec, option), spread)
 
 
-def _recorded_attainment(kind: EngineKind, slo: Slo, recorded: Workload, replicas: int) -> float:
+def _recorded_attainment(kind: EngineSpec, slo: Slo, recorded: Workload, replicas: int) -> float:
     """Good share of requests as they came, where each connection meets a replica at random."""
     return float(good(played(kind, slo, recorded, replicas, Routing()), slo).mean())
 
 
-def _sized(offer: Offer, bench: Bench, option: AcceleratorOption, load: _Load, spec: ServiceSpec) -> Offer:
+def _sized(offer: Offer, bench: Bench, option: AcceleratorOption, load: _PlannedLoad, spec: ServiceSpec) -> Offer:
     """The offer with the least replicas that attain the objective, their cost, and the sizes around them."""
     slo, fewest = spec.slo, floor(spec, option)
     rate, idle = load.rate_rps, IDLE * offer.saturation_rps
@@ -225,7 +230,7 @@ def _least(holds: Callable[[int], bool], least: int, most: int) -> int | None:
     return sizes[bisect_left(sizes, True, key=holds)]
 
 
-def _tokens_per_hour(load: _Load) -> float:
+def _tokens_per_hour(load: _PlannedLoad) -> float:
     """Of prompts and answers, of those that an engine can hold."""
     return 3600.0 * load.rate_rps * (1.0 - load.refused_share) * (load.mix.prompt_tokens + load.mix.output_tokens)
 

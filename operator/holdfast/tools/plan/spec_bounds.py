@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.enginemodel.prior import EnginePrior
 from holdfast.policy.placement.on_demand_pair import Pair, affordable, is_barred, keepers
-from holdfast.twin.capacity import Lengths
+from holdfast.twin.capacity import LengthPairs
 
 
 def floor(spec: ServiceSpec, option: AcceleratorOption) -> int:
@@ -65,7 +65,7 @@ def too_long(option: AcceleratorOption, most: int, refused: float) -> str:
     )
 
 
-def no_room(option: AcceleratorOption, prior: EnginePrior, lengths: Lengths, refused: float) -> str:
+def no_room(option: AcceleratorOption, prior: EnginePrior, lengths: LengthPairs, refused: float) -> str:
     """Most requests are refused for want of KV cache."""
     shortest = int((lengths.prompt_tokens + lengths.output_tokens).min())
     which = f"the shortest of these requests takes {shortest}"

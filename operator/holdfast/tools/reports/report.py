@@ -15,7 +15,7 @@ from holdfast.tools.reports import page
 from holdfast.tools.reports.page import DRAINING, GOOD, INK, MISSED, MUTED, STARTING
 from holdfast.twin.cluster import Service
 from holdfast.twin.results import budget_left, cost_dollars, good, latencies
-from holdfast.twin.run import Finished, Sizes
+from holdfast.twin.run import Finished, SizeHistory
 from holdfast.twin.timers import Floats
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def _budget(panel: Axes, service: Service, edges: Floats) -> None:
     panel.set_ylim(LEAST_BUDGET - 4.0, 104.0)
 
 
-def _sizes(replicas: Axes, hours: Axes, sizes: Sizes) -> None:
+def _sizes(replicas: Axes, hours: Axes, sizes: SizeHistory) -> None:
     """Pods by what they do, and the GPU time of all of them so far."""
     times = np.array(sizes.at) / 60.0
     below = np.zeros(len(times))

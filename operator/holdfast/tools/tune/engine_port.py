@@ -12,7 +12,7 @@ import numpy as np
 
 from holdfast.tools.tune.race import interval
 from holdfast.tools.tune.setting import Setting
-from holdfast.twin.capacity import Lengths
+from holdfast.twin.capacity import LengthPairs
 from holdfast.twin.fleet import Workload
 from holdfast.twin.timers import Floats, Integers
 
@@ -30,7 +30,7 @@ LEAST_SECONDS = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class TrialLoad:
     """What a trial sends; requests from number `first` on count."""
 
     requests: Workload
@@ -43,25 +43,25 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Requests:
+class TrialRequests:
     """The same requests at any rate, so that settings differ by what they are and not by chance.
 
     `counted` of them count, after a warm-up; `cv` is that of the gaps, 1 for Poisson arrivals. They are drawn by
     quantiles: few requests drawn at random would be a tenth more work, or less, than those that they stand for.
     """
 
-    lengths: Lengths
+    lengths: LengthPairs
     counted: int
     warm_up: int = 0
     cv: float = 1.0
     seed: int = 1
 
-    def lasting(self, in_engine: float) -> Requests:
+    def lasting(self, in_engine: float) -> TrialRequests:
         """As many as an engine needs to show its steady state that has so many requests in it at a time."""
         counted, warm_up = (math.ceil(share * in_engine) for share in (COUNTED, WARM_UP))
         return replace(self, counted=max(self.counted, counted), warm_up=max(self.warm_up, warm_up))
 
-    def at(self, rate_rps: float, residence_seconds: float) -> Load:
+    def at(self, rate_rps: float, residence_seconds: float) -> TrialLoad:
         """A load that begins as if it had been going on for long: with those that would be in the engine by then.
 
         Without them an engine that is beyond what it carries looks well for as long as it takes to fill up.
@@ -75,15 +75,15 @@ class Requests:
             np.concatenate([first_outputs, outputs]),
             np.zeros(resident + len(gaps), np.int64),
         )
-        return Load(load, resident + self.warm_up)
+        return TrialLoad(load, resident + self.warm_up)
 
-    def alone(self) -> Load:
+    def alone(self) -> TrialLoad:
         """Few that meet nobody else."""
         gaps, prompts, outputs = self._drawn
         at, none = np.cumsum(gaps[:LONE_REQUESTS]) / LONE_RPS, np.zeros(LONE_REQUESTS, np.int64)
-        return Load(Workload(at, prompts[:LONE_REQUESTS], outputs[:LONE_REQUESTS], none[: len(at)]), 0)
+        return TrialLoad(Workload(at, prompts[:LONE_REQUESTS], outputs[:LONE_REQUESTS], none[: len(at)]), 0)
 
-    def others(self) -> Requests:
+    def others(self) -> TrialRequests:
         """As many of the same kind, drawn anew."""
         return replace(self, seed=self.seed + 1_000_003)
 
@@ -118,7 +118,7 @@ def _spaced(count: int, draw: np.random.Generator, stride: float) -> Integers:
     return ((np.arange(count) + draw.random(count)) * stride).astype(np.int64)
 
 
-def _by_both(lengths: Lengths, count: int) -> Integers:
+def _by_both(lengths: LengthPairs, count: int) -> Integers:
     """The pairs in an order whose parts are alike in both lengths: by prompt in parts, in each of them by answer."""
     by_prompt = np.argsort(lengths.prompt_tokens, kind="stable")
     parts = np.empty(len(by_prompt), np.int64)
@@ -132,7 +132,7 @@ def enough(objective: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class TrialFigures:
     """Medians of finished requests in seconds, and TTFT, TPOT and E2E that the objective's share of them keeps.
 
     `thirds` are geometric means of the lowest, middle and highest third of TTFT, then of TPOT.
@@ -144,13 +144,13 @@ class Figures:
     thirds: tuple[float, ...] = ()
 
 
-def figures(ttft: Floats, tpot: Floats, e2e: Floats, objective: float) -> Figures:
+def figures(ttft: Floats, tpot: Floats, e2e: Floats, objective: float) -> TrialFigures:
     """Of finished requests, one value of each per request, in seconds; NaN is left out."""
     known = [each[np.isfinite(each)] for each in (ttft, tpot, e2e)]
     medians = [float(np.median(each)) if len(each) else math.nan for each in known]
     tail = [float(np.quantile(each, objective, method="higher")) if len(each) else math.nan for each in known]
     thirds = tuple(_mean(third) for each in known[:2] for third in np.array_split(np.sort(each), 3))
-    return Figures(medians[0], medians[1], (tail[0], tail[1], tail[2]), thirds)
+    return TrialFigures(medians[0], medians[1], (tail[0], tail[1], tail[2]), thirds)
 
 
 def _mean(seconds: Floats) -> float:
@@ -176,7 +176,7 @@ class Tried:
     load_seconds: float = math.nan
     ended: bool = False
     restarted: bool = False
-    figures: Figures = Figures()
+    figures: TrialFigures = TrialFigures()
     memory_full: bool = False
     causes: Sequence[tuple[str, int]] = ()
 
@@ -200,21 +200,21 @@ class CannotStart(CannotTry):
     """An engine that does not start with a setting; others it may start with."""
 
 
-class ClientTooSlow(CannotTry):
+class UnusableTrial(CannotTry):
     """The client itself was so late that its figures say nothing."""
 
 
-class Trials(Protocol):
+class TrialEndpoint(Protocol):
     """An endpoint, live or on the twin's clock."""
 
-    async def run(self, setting: Setting, rate_rps: float, load: Load) -> Tried:
+    async def run(self, setting: Setting, rate_rps: float, load: TrialLoad) -> Tried:
         """Set the limits and send a load of this rate; ended early where it cannot attain. CannotTry."""
 
-    async def alone(self, setting: Setting, load: Load) -> Tried:
+    async def alone(self, setting: Setting, load: TrialLoad) -> Tried:
         """One request at a time: what an engine keeps that has nothing else to do."""
 
 
-class Model(Protocol):
+class EndpointModel(Protocol):
     """What is believed of the endpoint."""
 
     @property
@@ -233,5 +233,5 @@ class Model(Protocol):
     def sustained(self, setting: Setting) -> float:
         """Share of what a trial carries that lasts: trials are short, and their requests come evenly."""
 
-    def learn(self, tried: Tried, load: Load) -> bool:
+    def learn(self, tried: Tried, load: TrialLoad) -> bool:
         """Correct the model by a trial; whether that changed what it says."""

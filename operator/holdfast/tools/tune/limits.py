@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from holdfast.tools.bench.definitions import Slo
+from holdfast.tools.bench.definitions import LatencyBounds
 from holdfast.tools.bench.endpoint import NoEndpoint, fetch
 from holdfast.tools.bench.engine import metrics_url
 from holdfast.tools.bench.load_generator import Endpoint
@@ -48,7 +48,9 @@ class Knobs(Protocol):
 class LimitsFile:
     """The file of `holdfast_engine` (docs/engine.md): written in one piece, and believed once the engine reports it."""
 
-    def __init__(self, path: Path, endpoint: Endpoint, slo: Slo, taken_seconds: float = TAKEN_SECONDS) -> None:
+    def __init__(
+        self, path: Path, endpoint: Endpoint, slo: LatencyBounds, taken_seconds: float = TAKEN_SECONDS
+    ) -> None:
         self._path, self._endpoint, self._taken_seconds = path, endpoint, taken_seconds
         bounds = slo.ttft_seconds or NO_BOUND_SECONDS, slo.tpot_seconds or NO_BOUND_SECONDS
         self._objectives = Objectives(*bounds, slo.e2e_seconds)

@@ -14,14 +14,14 @@ import numpy as np
 
 from holdfast.tools.bench import definitions, load_generator
 from holdfast.tools.bench.client import OwnGenerator, lateness_p99_seconds
-from holdfast.tools.bench.definitions import GOOD, Figure, Slo
+from holdfast.tools.bench.definitions import GOOD, Figure, LatencyBounds
 from holdfast.tools.bench.engine import FULL, Reported
 from holdfast.tools.bench.load_generator import Endpoint, Planned, Run
-from holdfast.tools.bench.records import Outcome, Record
+from holdfast.tools.bench.records import RequestOutcome, RequestRecord
 from holdfast.tools.bench.report import CAUSES
 from holdfast.tools.bench.results import Spread
 from holdfast.tools.bench.trials import CLIENT_REMEDY, MOST_SETTLE_SECONDS, SETTLE_SHARE, watched
-from holdfast.tools.tune.engine_port import CannotTry, ClientTooSlow, Figures, Load, Tried, figures
+from holdfast.tools.tune.engine_port import CannotTry, TrialFigures, TrialLoad, Tried, UnusableTrial, figures
 from holdfast.tools.tune.limits import Knobs
 from holdfast.tools.tune.race import Race
 from holdfast.tools.tune.setting import Setting
@@ -35,7 +35,7 @@ LONE_SECONDS = 600.0
 class Asked:
     """What a good request is, how many of them are wanted, and how late the client itself may be, in seconds."""
 
-    slo: Slo
+    slo: LatencyBounds
     objective: float
     max_client_lag: float = 0.005
     drain_seconds: float = 60.0
@@ -47,7 +47,7 @@ class LiveTrials:
     def __init__(self, endpoint: Endpoint, knobs: Knobs, asked: Asked) -> None:
         self._endpoint, self._knobs, self._asked = endpoint, knobs, asked
 
-    async def run(self, setting: Setting, rate_rps: float, load: Load) -> Tried:
+    async def run(self, setting: Setting, rate_rps: float, load: TrialLoad) -> Tried:
         """One trial; CannotTry where no request finishes, or the client is too slow for this rate."""
         began = asyncio.get_running_loop().time()
         restarted = await self._knobs.apply(setting)
@@ -80,7 +80,7 @@ class LiveTrials:
             causes=_causes(counted, self._asked.slo, given_up=lost is not None),
         )
 
-    async def alone(self, setting: Setting, load: Load) -> Tried:
+    async def alone(self, setting: Setting, load: TrialLoad) -> Tried:
         """So many one after another."""
         began = asyncio.get_running_loop().time()
         restarted = await self._knobs.apply(setting)
@@ -90,7 +90,7 @@ class LiveTrials:
         sent = load_generator.Load(planned, len(planned), 1, stop_after_seconds=stop, drain_seconds=drain)
         run, _ = await self._sent(sent, _Judge(planned, len(planned), self._asked))
         self._check(run, 0, math.nan)
-        ended = [record for record in run.records if record.outcome is not Outcome.UNFINISHED]
+        ended = [record for record in run.records if record.outcome is not RequestOutcome.UNFINISHED]
         race = Race(len(ended), self._asked.objective)
         race.bad = sum(definitions.verdict(record, self._asked.slo) != GOOD for record in ended)
         return Tried(
@@ -112,9 +112,9 @@ class LiveTrials:
     def _check(self, run: Run, first: int, rate_rps: float, given_up: bool = False) -> None:
         timed = definitions.timed(run.records)
         # Who is asked for far more than it carries ends nothing in time: that is a miss, and no fault.
-        beyond = not math.isnan(rate_rps) and all(each.outcome is Outcome.UNFINISHED for each in run.records)
+        beyond = not math.isnan(rate_rps) and all(each.outcome is RequestOutcome.UNFINISHED for each in run.records)
         if not timed and not beyond:
-            told = ", ".join(f"{count} {what}" for what, count in _causes(run.records, Slo(), given_up))
+            told = ", ".join(f"{count} {what}" for what, count in _causes(run.records, LatencyBounds(), given_up))
             error = next((record.error for record in run.records if record.error), "")
             raise CannotTry(
                 f"{self._endpoint.url}: no request finished: {told}{': ' + error if error else ''}: check "
@@ -127,9 +127,9 @@ class LiveTrials:
         slow = client.overloaded(self._asked.max_client_lag, gaps.p50) if client is not None else ""
         if slow:
             at = "" if math.isnan(rate_rps) else f" at {rate_rps:.3g} req/s"
-            raise ClientTooSlow(f"refused{at}, the client was too slow: {slow}: {CLIENT_REMEDY}")
+            raise UnusableTrial(f"refused{at}, the client was too slow: {slow}: {CLIENT_REMEDY}")
 
-    def _figures(self, records: Sequence[Record]) -> Figures:
+    def _figures(self, records: Sequence[RequestRecord]) -> TrialFigures:
         timed = definitions.timed(records)
 
         def each(figure: Figure) -> definitions.Floats:
@@ -147,7 +147,7 @@ class _Judge:
         self._due = [each.at_seconds for each in planned]
         self._warm_up, self._slo = warm_up, asked.slo
 
-    def ended(self, record: Record) -> None:
+    def ended(self, record: RequestRecord) -> None:
         """One more."""
         if self.race.lost_after is not None or record.index < self._warm_up:
             return
@@ -165,10 +165,10 @@ def _planned(load: Workload) -> list[Planned]:
     return list(itertools.starmap(Planned, zip(*columns, strict=True)))
 
 
-def _causes(records: Sequence[Record], slo: Slo, given_up: bool) -> list[tuple[str, int]]:
+def _causes(records: Sequence[RequestRecord], slo: LatencyBounds, given_up: bool) -> list[tuple[str, int]]:
     """Why requests were bad, the commonest first, in words; without those that the trial itself gave up."""
     told = Counter(definitions.verdict(record, slo) for record in records)
     del told[GOOD]
     if given_up:
-        del told[str(Outcome.UNFINISHED)]
+        del told[str(RequestOutcome.UNFINISHED)]
     return [(CAUSES[cause], count) for cause, count in told.most_common()]

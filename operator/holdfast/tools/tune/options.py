@@ -17,7 +17,7 @@ from holdfast.tools.bench.manifest import read_service
 from holdfast.tools.tune.engine_port import enough
 from holdfast.tools.tune.limits import NO_BOUND_SECONDS, holds_something_else
 from holdfast.tools.tune.setting import Setting
-from holdfast.tools.tune.twin import Engine
+from holdfast.tools.tune.twin import TwinEngine
 from holdfast.twin.scenario import BadInput
 from holdfast.twin.traces import FORMATS
 
@@ -131,14 +131,14 @@ def _check_knobs(arguments: argparse.Namespace) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TuningGoal:
     """What a good request is, and how many of them are wanted; a bound nobody gave is an hour."""
 
     slo: Slo
-    bounds: definitions.Slo
+    bounds: definitions.LatencyBounds
 
     @classmethod
-    def of(cls, bounds: definitions.Slo, objective: float) -> Wanted:
+    def of(cls, bounds: definitions.LatencyBounds, objective: float) -> TuningGoal:
         """From bounds of which each may be None."""
         ttft, tpot = bounds.ttft_seconds or NO_BOUND_SECONDS, bounds.tpot_seconds or NO_BOUND_SECONDS
         return cls(Slo(ttft, tpot, objective, 3600.0, bounds.e2e_seconds), bounds)
@@ -154,15 +154,15 @@ def service_of(arguments: argparse.Namespace) -> ServiceSpec | None:
     return None if arguments.filename is None else read_service(arguments.filename)
 
 
-def wanted_of(arguments: argparse.Namespace, service: ServiceSpec | None) -> Wanted:
+def wanted_of(arguments: argparse.Namespace, service: ServiceSpec | None) -> TuningGoal:
     """The manifest's objectives, else --slo and --objective."""
     if service is None:
-        return Wanted.of(arguments.slo, arguments.objective or OBJECTIVE)
+        return TuningGoal.of(arguments.slo, arguments.objective or OBJECTIVE)
     slo = service.slo
-    return Wanted(slo, definitions.Slo(slo.ttft_seconds, slo.tpot_seconds, slo.e2e_seconds))
+    return TuningGoal(slo, definitions.LatencyBounds(slo.ttft_seconds, slo.tpot_seconds, slo.e2e_seconds))
 
 
-def counted_of(arguments: argparse.Namespace, wanted: Wanted) -> int:
+def counted_of(arguments: argparse.Namespace, wanted: TuningGoal) -> int:
     """Requests that count in a trial."""
     return arguments.requests or (SIMULATED_REQUESTS if arguments.url is None else enough(wanted.slo.objective))
 
@@ -180,7 +180,7 @@ class Believed:
 
     accelerator: str
     source: PriorSource
-    engine: Engine
+    engine: TwinEngine
     defaults: Setting
 
 
@@ -203,7 +203,7 @@ def believed(
     first = prior(None)
     defaults = Setting(first.max_num_seqs_default, first.max_num_batched_tokens_default)
     return Believed(
-        option.name, first.source, Engine(first.table or roofline_table(first.law), first.law, tokens), defaults
+        option.name, first.source, TwinEngine(first.table or roofline_table(first.law), first.law, tokens), defaults
     )
 
 

@@ -16,8 +16,8 @@ from holdfast.tools.bench.results import without_nan
 from holdfast.tools.reports import page
 from holdfast.tools.reports.page import GOOD, MISSED
 from holdfast.tools.tune.engine_port import Tried
-from holdfast.tools.tune.options import Wanted
-from holdfast.tools.tune.search import Tuned
+from holdfast.tools.tune.options import TuningGoal
+from holdfast.tools.tune.search import TuningResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,8 +34,8 @@ class Report:
 
     title: str
     accelerator: str
-    wanted: Wanted
-    found: Tuned
+    wanted: TuningGoal
+    found: TuningResult
     simulated: bool
     notes: tuple[str, ...] = ()
     mean_tokens: tuple[float, float] | None = None
@@ -61,7 +61,7 @@ def told(report: Report) -> list[str]:
     ]
 
 
-def _confirmation(found: Tuned) -> str:
+def _confirmation(found: TuningResult) -> str:
     last = found.trials[-1]
     if not found.confirmed and found.ended_early:
         return "not confirmed: measure with holdfast bench"
@@ -103,7 +103,7 @@ def _rounded_up(seconds: float) -> str:
     return f"{math.ceil(milliseconds / unit) * unit:.10g}ms"
 
 
-def rows(found: Tuned) -> list[tuple[str, ...]]:
+def rows(found: TuningResult) -> list[tuple[str, ...]]:
     """One per trial, in the order they were made."""
     return [_row(str(number), tried) for number, tried in enumerate(found.trials, start=1)]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.tools.bench.endpoint import NoEndpoint
-from holdfast.tools.tune.engine_port import CannotTry, Model, Requests, Trials, Tried
+from holdfast.tools.tune.engine_port import CannotTry, EndpointModel, TrialEndpoint, TrialRequests, Tried
 from holdfast.tools.tune.setting import Setting
 
 STEP = 0.02
@@ -41,7 +41,7 @@ CONFIRMATIONS, BACK = 3, 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
+class TuningResult:
     """What was found. `rate_rps` is what the best trial carried, less what does not last; 0 for none.
 
     `confirmed`: other requests kept the objective at it.
@@ -76,12 +76,12 @@ class _Candidate:
 
 
 @dataclass(slots=True)
-class Search:
+class LimitsSearch:
     """One search; `told` hears of each trial."""
 
-    trials: Trials
-    model: Model
-    requests: Requests
+    trials: TrialEndpoint
+    model: EndpointModel
+    requests: TrialRequests
     most_trials: int = 60
     most_seconds: float = math.inf
     told: Callable[[Tried], None] = lambda tried: None
@@ -89,7 +89,7 @@ class Search:
     _known: dict[Setting, _Candidate] = field(default_factory=dict)
     _alone: Tried | None = None
 
-    async def tune(self, settings: Sequence[Setting], with_more_memory: Sequence[Setting] = ()) -> Tuned:
+    async def tune(self, settings: Sequence[Setting], with_more_memory: Sequence[Setting] = ()) -> TuningResult:
         """The best of `settings`; of those with more memory only where that is what the best one lacks."""
         ended_early = await self._raced(settings)
         best = self._best()
@@ -100,10 +100,10 @@ class Search:
             ended_early = await self._raced(more)
             best = self._best()
         if best is None:
-            return Tuned(None, 0.0, math.inf, tuple(self._tried), alone=self._alone, exhausted=self._spent())
+            return TuningResult(None, 0.0, math.inf, tuple(self._tried), alone=self._alone, exhausted=self._spent())
         exhausted = self._spent()
         rate, confirmed, problem = await self._confirmed(best)
-        return Tuned(
+        return TuningResult(
             best.setting,
             rate,
             best.missed_rps,

@@ -21,13 +21,13 @@ from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.enginemodel.steptable import StepTable
 from holdfast.enginemodel.working import SlowedTimer, WorkingPoint, working_point
-from holdfast.tools.tune.engine_port import Figures, Load, Requests, Tried, figures
+from holdfast.tools.tune.engine_port import TrialFigures, TrialLoad, TrialRequests, Tried, figures
 from holdfast.tools.tune.fit import least_squares
 from holdfast.tools.tune.race import Race
 from holdfast.tools.tune.setting import Setting
 from holdfast.twin import state_arrays
 from holdfast.twin.capacity import Bench, bisected, good, latencies, pairs
-from holdfast.twin.fleet import EngineKind, Fleet, Routing, Workload
+from holdfast.twin.fleet import EngineFleet, EngineSpec, Routing, Workload
 from holdfast.twin.state_arrays import Records
 from holdfast.twin.timers import Floats
 
@@ -60,7 +60,7 @@ PartedTimer = StepTable | StepLaw
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class TwinEngine:
     """An engine whose steps take `stretch` times what the timer says; its KV cache depends on the setting."""
 
     timer: PartedTimer
@@ -68,7 +68,7 @@ class Engine:
     kv_tokens: KvTokens
     stretch: float = 1.0
 
-    def corrected(self, logarithms: Floats) -> Engine:
+    def corrected(self, logarithms: Floats) -> TwinEngine:
         """With the factors of the parts of a step that these are the logarithms of."""
         gain, fixed, prompt = np.exp(logarithms).tolist()
         timer, law = self.timer.parted(fixed, prompt), self.law.parted(fixed, prompt)
@@ -77,7 +77,7 @@ class Engine:
     def play(self, setting: Setting, load: Workload, slo: Slo) -> tuple[Records, bool]:
         """Every request's record, and whether the KV cache was too small for them."""
         limits = SchedulerLimits(setting.max_num_seqs, setting.max_num_batched_tokens, self.kv_tokens(setting))
-        fleet = Fleet(load, [EngineKind(self.timer, limits)], slo, Routing("round-robin"))
+        fleet = EngineFleet(load, [EngineSpec(self.timer, limits)], slo, Routing("round-robin"))
         number = fleet.add()
         fleet.stretch(number, self.stretch)
         fleet.advance(math.inf)
@@ -90,11 +90,11 @@ class TwinTrials:
     `started` is what the engine runs with at first; beyond it, or with other memory, it has to be restarted.
     """
 
-    def __init__(self, engine: Engine, slo: Slo, started: Setting, restart_seconds: float = 60.0) -> None:
+    def __init__(self, engine: TwinEngine, slo: Slo, started: Setting, restart_seconds: float = 60.0) -> None:
         self._engine, self._slo = engine, slo
         self._started, self._restart_seconds = started, restart_seconds
 
-    async def run(self, setting: Setting, rate_rps: float, load: Load) -> Tried:
+    async def run(self, setting: Setting, rate_rps: float, load: TrialLoad) -> Tried:
         """Play a load; what comes after the race is lost is as if it had never been sent."""
         restarted = self._apply(setting)
         records, full = self._engine.play(setting, load.requests, self._slo)
@@ -116,7 +116,7 @@ class TwinTrials:
             figures=_figures(seen, self._slo),
         )
 
-    async def alone(self, setting: Setting, load: Load) -> Tried:
+    async def alone(self, setting: Setting, load: TrialLoad) -> Tried:
         """One request at a time."""
         restarted = self._apply(setting)
         records, full = self._engine.play(setting, load.requests, self._slo)
@@ -143,16 +143,16 @@ class TwinTrials:
 class TwinModel:
     """The proposing port: closed form for a short list, then the twin with the requests of the trials themselves."""
 
-    def __init__(self, engine: Engine, slo: Slo, requests: Requests) -> None:
+    def __init__(self, engine: TwinEngine, slo: Slo, requests: TrialRequests) -> None:
         self._prior = self._engine = engine
         self._slo, self._requests = slo, requests
         self._learned, self.doubt = np.zeros(PARTS), 0.0
-        self._seen: deque[tuple[Tried, Load]] = deque(maxlen=LAST_TRIALS)
+        self._seen: deque[tuple[Tried, TrialLoad]] = deque(maxlen=LAST_TRIALS)
         self._mix = LengthMix.from_pairs(pairs(requests.lengths)[:MOST_PAIRS])
         self._rates: dict[Setting, float] = {}
         self._points: dict[Setting, WorkingPoint] = {}
 
-    def lasting(self, settings: Sequence[Setting]) -> Requests:
+    def lasting(self, settings: Sequence[Setting]) -> TrialRequests:
         """As many requests as show the steady state of the best of these, by the closed form; used from now on."""
         points = [self._point(setting).capacity for setting in settings]
         self._requests = self._requests.lasting(max(points, key=lambda point: point.rate_rps).sequences)
@@ -198,10 +198,10 @@ class TwinModel:
         slo, gain = self._slo, self.gain
         e2e = None if slo.e2e_seconds is None else slo.e2e_seconds / gain
         slo = replace(slo, ttft_seconds=slo.ttft_seconds / gain, tpot_seconds=slo.tpot_seconds / gain, e2e_seconds=e2e)
-        bench = Bench(EngineKind(self._engine.timer, limits), slo, self._requests.lengths, LONG_DRAWS)
+        bench = Bench(EngineSpec(self._engine.timer, limits), slo, self._requests.lengths, LONG_DRAWS)
         return min(1.0, max(LEAST_SUSTAINED, bench.rate(short * gain).rate_rps / gain / short))
 
-    def learn(self, tried: Tried, load: Load) -> bool:
+    def learn(self, tried: Tried, load: TrialLoad) -> bool:
         """Fit the parts of a step to the thirds of TTFT and TPOT of the last trials."""
         if not tried.figures.tpot_seconds > 0.0:
             return False
@@ -226,7 +226,7 @@ class TwinModel:
         engine = self._prior.corrected(logarithms)
         return np.concatenate([SURE * logarithms, *(self._off(engine, *each) for each in self._seen)])
 
-    def _off(self, engine: Engine, tried: Tried, load: Load) -> Floats:
+    def _off(self, engine: TwinEngine, tried: Tried, load: TrialLoad) -> Floats:
         """Logarithms of the twin's thirds / a trial's; where the twin ends nothing in that time, it is too slow."""
         records, _ = engine.play(tried.setting, load.requests, self._slo)
         counted = records[load.first :]
@@ -249,7 +249,7 @@ class TwinModel:
 
         return bisected(holds, point.capacity.rate_rps or trickle) or trickle
 
-    def _load(self, setting: Setting, rate: float) -> Load:
+    def _load(self, setting: Setting, rate: float) -> TrialLoad:
         return self._requests.at(rate, self.residence_seconds(setting, rate))
 
     def _closed_form(self, setting: Setting, law: StepLaw) -> steadystate.Engine:
@@ -287,7 +287,7 @@ def _ended(records: Records) -> Floats:
     return np.asarray(np.where(records["state"] == state_arrays.FINISHED, records["last_at"], records["at"]))
 
 
-def _figures(records: Records, slo: Slo) -> Figures:
+def _figures(records: Records, slo: Slo) -> TrialFigures:
     done = records[records["state"] == state_arrays.FINISHED]
     ttft, tpot, e2e = latencies(done)
     return figures(ttft, np.where(done["output"] > 1, tpot, math.nan), e2e, slo.objective)

@@ -17,7 +17,7 @@ MOST_CACHED = 0.95
 """No larger share of prompt tokens is taken to be cached."""
 
 
-class _Planner(Peer):
+class _DynamoPlanner(Peer):
     """One replica at a time, and nothing while one starts."""
 
     behavior = None
@@ -39,7 +39,7 @@ class _Planner(Peer):
         """Whether one less would do."""
 
 
-class DynamoSla(_Planner):
+class DynamoSla(_DynamoPlanner):
     """Up where every worker's estimated mean TTFT, or ITL, is above its target; down where one less keeps 80 %.
 
     The knob is the targets' share of the objectives.
@@ -114,7 +114,7 @@ def _step(seen: Sight, prompts: int, engine: EngineGauges) -> float:
     return seen.shape.timer.step_seconds(chunks, decodes, engine.kv_tokens / max(1.0, engine.running))
 
 
-class DynamoLatency(_Planner):
+class DynamoLatency(_DynamoPlanner):
     """Easy mode, latency: up where any worker's load is above 0.4 of its KV cache, down where all are below 0.1.
 
     The load is KV tokens in use and prompt tokens that wait (_agg_easy_decision); the rule of an empty queue is for

@@ -13,7 +13,7 @@ from holdfast.domain.signals import Traffic
 from holdfast.domain.snapshot import Snapshot
 from holdfast.twin.peer_metrics import Sight
 from holdfast.twin.peers.behavior import Behavior, Governor
-from holdfast.twin.policy_port import BadPolicy, Look, Move
+from holdfast.twin.policy_port import BadPolicy, Move, ObservedEngines
 
 SETTLE_SECONDS = 60.0
 """Nobody acts before: a run begins with empty engines, which a service that runs for long never shows."""
@@ -34,11 +34,11 @@ class Peer(ABC):
     sees_percentiles = False
 
     def __init__(self) -> None:
-        self._look: Look = _nothing
+        self._look: ObservedEngines = _nothing
         self._governors: dict[ServiceKey, Governor] = {}
         self._began: float | None = None
 
-    def watch(self, look: Look) -> None:
+    def watch(self, look: ObservedEngines) -> None:
         """Called before the run with what shows single engines."""
         self._look = look
 
