@@ -16,7 +16,7 @@ from holdfast.api.conditions import ConditionType
 from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
 from holdfast.control.actuator import Actuator
-from holdfast.control.unchanged import Rest
+from holdfast.control.unchanged import SettledService
 from holdfast.domain.decision import Action, BatchingTarget, CapacityView, ConditionValue, Decision, SloView
 from holdfast.domain.service import BatchingLimits
 from holdfast.domain.signals import LatencyQuantiles
@@ -214,7 +214,7 @@ def test_rests_that_began_together_do_not_end_in_one_tick() -> None:
     ended: list[int] = []
     for part in known:
         held = decision(part, Action.HOLD, h100=1)
-        rest = Rest(held, (), written, 0.0, math.inf)
+        rest = SettledService(held, (), written, 0.0, math.inf)
         ended.append(next(tick for tick in range(100) if not rest.holds(part, held, (), written, 5.0 * tick)))
     assert min(ended) >= 30
     assert max(ended) <= 60

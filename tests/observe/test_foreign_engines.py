@@ -13,7 +13,7 @@ from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.observe import traffic
 from holdfast.observe.client import PrometheusAddress
-from holdfast.observe.foreign_engines import LEAST_TAIL_SECONDS, Strangers, told
+from holdfast.observe.foreign_engines import LEAST_TAIL_SECONDS, ForeignEngineTracker, told
 from holdfast.observe.prometheus import PrometheusSource
 from holdfast.observe.samples import Sample
 from holdfast.observe.slow_queries import SlowSignals
@@ -27,7 +27,9 @@ DISCOVERY_SECONDS = 10.0
 """Prometheus hears of a pod that is gone, and stops scraping it, within this time."""
 
 
-def looks(strangers: Strangers, seconds: float, *pods: str, reporting: str = "twin-0", since: float = NOW) -> list[str]:
+def looks(
+    strangers: ForeignEngineTracker, seconds: float, *pods: str, reporting: str = "twin-0", since: float = NOW
+) -> list[str]:
     """Look every five seconds while an engine is scraped all the time; return what was found at each look."""
     return [
         ",".join(strangers.found(CHAT, pods, {reporting: since + 5.0 * look - 3.0}, since + 5.0 * look))
@@ -36,14 +38,14 @@ def looks(strangers: Strangers, seconds: float, *pods: str, reporting: str = "tw
 
 
 def test_an_engine_without_a_pod_is_told_after_a_while_and_for_as_long_as_it_reports() -> None:
-    found = looks(Strangers(SCRAPE), 600.0, "chat-0")
+    found = looks(ForeignEngineTracker(SCRAPE), 600.0, "chat-0")
     first = found.index("twin-0")
     assert TAIL < 5.0 * first <= TAIL + 10.0
     assert set(found[first:]) == {"twin-0"}
 
 
 def test_an_engine_that_falls_silent_is_no_longer_told_once_its_samples_are_stale() -> None:
-    strangers = Strangers(SCRAPE)
+    strangers = ForeignEngineTracker(SCRAPE)
     last = NOW + 200.0
     assert looks(strangers, 200.0)[-1] == "twin-0"
     assert strangers.found(CHAT, (), {"twin-0": last}, last + WINDOW.stale_seconds - 5.0) == ("twin-0",)
@@ -51,25 +53,25 @@ def test_an_engine_that_falls_silent_is_no_longer_told_once_its_samples_are_stal
 
 
 def test_a_pod_that_was_there_at_an_earlier_look_is_never_foreign() -> None:
-    strangers = Strangers(SCRAPE)
+    strangers = ForeignEngineTracker(SCRAPE)
     strangers.found(CHAT, ["chat-0"], {"chat-0": NOW - 3.0}, NOW)
     assert set(looks(strangers, 600.0, reporting="chat-0", since=NOW + 5.0)) == {""}
 
 
 def test_what_a_pod_reported_before_it_was_missed_says_nothing_whatever_time_passes() -> None:
-    strangers = Strangers(SCRAPE)
+    strangers = ForeignEngineTracker(SCRAPE)
     assert not any(strangers.found(CHAT, (), {"chat-0": NOW - 3.0}, NOW + 5.0 * look) for look in range(60))
 
 
 def test_time_in_which_nobody_looked_is_no_time_in_which_a_pod_was_missed() -> None:
-    strangers = Strangers(SCRAPE)
+    strangers = ForeignEngineTracker(SCRAPE)
     assert looks(strangers, 0.0) == [""]
     assert looks(strangers, 0.0, since=NOW + 3600.0) == [""]
     assert looks(strangers, 0.0, since=NOW - 3600.0) == [""], "the clock was set back"
 
 
 def test_services_are_told_apart_by_namespace_and_forgotten_when_they_are_gone() -> None:
-    strangers, other = Strangers(SCRAPE), ServiceKey("test", "chat")
+    strangers, other = ForeignEngineTracker(SCRAPE), ServiceKey("test", "chat")
     for look in range(40):
         now = NOW + 5.0 * look
         strangers.found(CHAT, ["a"], {"a": now, "twin": now}, now)
@@ -81,13 +83,13 @@ def test_services_are_told_apart_by_namespace_and_forgotten_when_they_are_gone()
     assert strangers.found(CHAT, ["a"], {"a": now, "twin": now}, now) == ()
 
 
-def judged(strangers: Strangers, now: float, engines: list[Sample], *replicas: Replica) -> Traffic:
+def judged(strangers: ForeignEngineTracker, now: float, engines: list[Sample], *replicas: Replica) -> Traffic:
     rows = answers(engines=engines)
     return traffic.assemble([request(*replicas)], rows, SlowSignals(), WINDOW, now, strangers)[CHAT]
 
 
 def test_the_signal_says_who_and_what_to_do_and_is_never_fresh() -> None:
-    strangers = Strangers(SCRAPE)
+    strangers = ForeignEngineTracker(SCRAPE)
     for look in range(30):
         now = NOW + 5.0 * look
         engines = [sample(now - 3, pod=pod) for pod in ("chat-0", "twin-0", "twin-1")]
@@ -115,7 +117,7 @@ async def test_the_source_remembers_from_tick_to_tick_and_forgets_services_that_
 
 
 def test_replicas_that_do_not_report_are_told_first() -> None:
-    strangers = Strangers(SCRAPE)
+    strangers = ForeignEngineTracker(SCRAPE)
     for look in range(30):
         now = NOW + 5.0 * look
         seen = judged(strangers, now, [sample(now - 3, pod="twin-0")], ready("chat-0"))
@@ -180,10 +182,10 @@ def test_no_pod_of_this_cluster_is_taken_for_a_foreign_one(
     for scrape in range(-20, 42):
         for pod in cluster:
             pod.scrape(NOW + SCRAPE * scrape + 1.0, clock)
-    strangers, now, pending = Strangers(SCRAPE), NOW, sorted(NOW + at for at in starts)
+    strangers, now, pending = ForeignEngineTracker(SCRAPE), NOW, sorted(NOW + at for at in starts)
     while now < NOW + 600.0:
         if pending and now >= pending[0]:
-            strangers, pending = Strangers(SCRAPE), pending[1:]
+            strangers, pending = ForeignEngineTracker(SCRAPE), pending[1:]
         if not any(NOW + begin <= now < NOW + begin + length for begin, length in unseen):
             known = [pod.name for pod in cluster if pod.made + watch_straggler <= now < pod.gone]
             sampled = {pod.name: at for pod in cluster if (at := pod.newest(now)) is not None}
@@ -198,7 +200,7 @@ def test_no_pod_of_this_cluster_is_taken_for_a_foreign_one(
 def test_a_twin_is_always_found_and_from_then_on_at_every_look(
     cluster: list[Pod], clock: float, tick: float, offset: float, begins: float
 ) -> None:
-    strangers, now = Strangers(SCRAPE), NOW
+    strangers, now = ForeignEngineTracker(SCRAPE), NOW
     known = [pod.name for pod in cluster]
     found_at = None
     while now < NOW + 600.0:
@@ -213,7 +215,7 @@ def test_a_twin_is_always_found_and_from_then_on_at_every_look(
 
 
 def test_a_replica_of_any_phase_is_a_pod_of_the_service() -> None:
-    strangers = Strangers(SCRAPE)
+    strangers = ForeignEngineTracker(SCRAPE)
     replicas = [Replica(f"chat-{phase.value}", "h100", phase, created_at=NOW - 600.0) for phase in ReplicaPhase]
     states = set()
     for look in range(40):

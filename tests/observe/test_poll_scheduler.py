@@ -16,7 +16,7 @@ from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState
 from holdfast.observe import combined_queries, queries
 from holdfast.observe.client import PrometheusAddress
-from holdfast.observe.poll_scheduler import MOST_ENGINES, MOST_PRESSING, Pulse, Rota, read_pulses
+from holdfast.observe.poll_scheduler import MOST_ENGINES, MOST_PRESSING, PollScheduler, Pulse, read_pulses
 from holdfast.observe.prometheus import MOST_QUERIES, PrometheusSource
 from holdfast.observe.samples import QueryResult
 from holdfast.observe.traffic import TrafficRequest
@@ -37,7 +37,7 @@ class Ticks:
     """One rota, and the ticks of a loop: who presses is asked about, then whose turn it is."""
 
     def __init__(self) -> None:
-        self.rota, self.now = Rota(3, TRUST), NOW
+        self.rota, self.now = PollScheduler(3, TRUST), NOW
 
     def look(
         self,
@@ -64,8 +64,8 @@ def ticks() -> Ticks:
 
 
 def test_few_services_take_no_turns() -> None:
-    assert Rota(3, TRUST).turns([request(ready("chat-0"))]) == 1
-    assert Rota(3, TRUST).turns(MANY) == 3
+    assert PollScheduler(3, TRUST).turns([request(ready("chat-0"))]) == 1
+    assert PollScheduler(3, TRUST).turns(MANY) == 3
 
 
 def test_many_services_take_equal_turns_within_one_scrape_and_nobody_presses(ticks: Ticks) -> None:
@@ -105,7 +105,7 @@ def test_a_rise_of_everybody_presses_in_bounded_portions_the_steepest_first(tick
 
 def test_one_service_may_press_however_large_it_is() -> None:
     huge = request(*(ready(f"huge-{pod}") for pod in range(3 * MOST_PRESSING)), key=ServiceKey("prod", "huge"))
-    rota, everybody = Rota(3, TRUST), [huge, *MANY]
+    rota, everybody = PollScheduler(3, TRUST), [huge, *MANY]
     rota.answered(everybody, EVEN, everybody, NOW)
     assert rota.pressing(everybody, EVEN | {huge.key: Pulse(500.0)}, NOW + 5) == [huge]
 

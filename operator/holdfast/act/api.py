@@ -19,13 +19,13 @@ APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 PATCH = "application/json-patch+json"
 JSON = "application/json"
-# What stands in no text of YAML, or ends a line there; half a pair of UTF-16 stands in no text at all.
+# Characters that YAML forbids or treats as line breaks, and lone UTF-16 surrogates, which no text may contain.
 _ESCAPED = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029, 0xFEFF, 0xFFFE, 0xFFFF)}
 _ESCAPED |= dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}")
 
 
 class ApiError(Exception):
-    """The API server refused: `status` is its HTTP code, the text its own message, `causes` are words for programs."""
+    """The API server refused: `status` is the HTTP code, the text its message, `causes` are machine-readable."""
 
     def __init__(self, status: int, message: str, causes: frozenset[str] = frozenset()) -> None:
         super().__init__(f"{status}: {message}")
@@ -35,12 +35,12 @@ class ApiError(Exception):
 
     @property
     def is_invalid(self) -> bool:
-        """Whether what would stand there then breaks a rule of its kind."""
+        """Whether the resulting object would be invalid for its kind."""
         return self.status == 422
 
     @property
     def namespace_ends(self) -> bool:
-        """Whether the namespace is being deleted: nothing can be made there, and nothing need be."""
+        """Whether the namespace is being deleted: nothing can be created there, and nothing needs to be."""
         return self.status == 403 and "NamespaceTerminating" in self.causes
 
 
@@ -49,11 +49,11 @@ class ApiUnreachable(Exception):
 
 
 class NoCluster(Exception):
-    """There is nothing to connect to: no kubeconfig and no service account, or one that cannot be read."""
+    """There is no cluster to connect to: no kubeconfig and no service account, or an unreadable one."""
 
 
 class NotLeading(Exception):
-    """A write was held back, because by the time it arrives another operator may lead."""
+    """A write was suppressed, because another operator may lead by the time it arrives."""
 
 
 class ApiPort(Protocol):
@@ -74,7 +74,7 @@ class ApiPort(Protocol):
 
 
 class WhileLeading:
-    """An ApiPort that asks before every single write: a process may be stopped between two writes of one decision."""
+    """An ApiPort that checks leadership before every write: it may end between two writes of a decision."""
 
     def __init__(self, api: ApiPort, may_write: Callable[[], bool]) -> None:
         self._api = api
@@ -112,7 +112,7 @@ class KubernetesApi:
     ) -> Body:
         sent: Body | Sequence[Body] | str | None = body
         if content_type == APPLY and body is not None:
-            sent, content_type = as_yaml(body), f"{APPLY}; charset=utf-8"  # with it the client sends a text as it is
+            sent, content_type = as_yaml(body), f"{APPLY}; charset=utf-8"  # then the client sends text unchanged
         _, url, headers, _, _ = await self._client.param_serialize(
             method,
             path,
@@ -129,7 +129,7 @@ class KubernetesApi:
 
 
 def as_yaml(body: Body | Sequence[Body]) -> str:
-    """JSON that means the same as YAML, which does not know the pairs of escapes that JSON has beyond U+FFFF."""
+    """JSON that is also valid YAML: YAML does not know JSON's surrogate pairs of escapes beyond U+FFFF."""
     return json.dumps(body, ensure_ascii=False).translate(_ESCAPED)
 
 
@@ -150,9 +150,9 @@ def _decoded(status: int, text: bytes) -> Body:
 
 @asynccontextmanager
 async def connect(kubeconfig: Path | None = None) -> AsyncIterator[KubernetesApi]:
-    """Connect as the pod's service account, or outside a cluster (or with a path) as the kubeconfig says.
+    """Connect with the pod's service account, or outside a cluster (or with a path) with the kubeconfig.
 
-    Raises NoCluster where neither of them is there, or makes sense.
+    Raises NoCluster if neither exists or is valid.
     """
     configuration = Configuration()
     try:
@@ -161,7 +161,7 @@ async def connect(kubeconfig: Path | None = None) -> AsyncIterator[KubernetesApi
             await config.load_kube_config(config_file=path, client_configuration=configuration)
         else:
             config.load_incluster_config(client_configuration=configuration)
-    except Exception as error:  # a file that is no kubeconfig fails in as many ways as there are files
+    except Exception as error:  # an invalid kubeconfig can raise almost any exception
         raise NoCluster(f"no cluster: {error}; set KUBECONFIG or --kubeconfig") from error
     async with ApiClient(configuration) as client:
         client.user_agent = "holdfast"

@@ -1,8 +1,8 @@
-"""Server-side apply of rendered manifests: only what differs, never over somebody else's object.
+"""Server-side apply of rendered manifests: only differences, never over a foreign object.
 
-What was written is compared with what the watch shows by the fields the API server says are ours (`render.live`).
-Another writer's fields therefore never cause a request, nor does the event that our own write raises: it shows the
-state that the answer to that write has already told.
+Written and watched objects are compared by the fields that the API server lists as ours (`render.live`). So another
+writer's fields never cause a request. Neither does the watch event of our own write: it shows the state that the
+response to that write already contained.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Manifest = Mapping[str, Any]
 
 
 class ForeignObject(Exception):
-    """An object of the wanted name exists and belongs to somebody else."""
+    """An object of this name exists and has another owner."""
 
     def __init__(self, manifest: Manifest) -> None:
         kind, meta = manifest["kind"], manifest["metadata"]
@@ -38,20 +38,20 @@ class ForeignObject(Exception):
 class Due(enum.Enum):
     """Why a manifest has to be written."""
 
-    RENDERED = "rendered"  # never yet, or it says something else now
-    DRIFTED = "drifted"  # somebody else changed or deleted the object
+    RENDERED = "rendered"  # never written, or its content changed
+    DRIFTED = "drifted"  # another client changed or deleted the object
 
 
 @dataclass(frozen=True, slots=True)
 class _AppliedObject:
     manifest: str  # its digest
-    state: str  # what became of it, by the API server's answer
+    state: str  # digest of the object in the API server's response
     at: float
     seen: bool = False  # whether the watch has shown it since
 
 
 class Applier:
-    """Applies the manifests of one service and remembers what it wrote: what is unchanged costs no request."""
+    """Applies the manifests of one service and remembers what it wrote: unchanged manifests cost no request."""
 
     def __init__(self, api: ApiPort) -> None:
         self._api = api
@@ -60,8 +60,8 @@ class Applier:
     def due(self, manifest: Manifest, shown: Live | None, now: float) -> Due | None:
         """Return why a manifest must be written now, None if it need not be.
 
-        `shown` is the live object by the watch (`Live.absent` when it is not there), None where nobody watches: then
-        only a change of the manifest counts. The watch has some seconds to show what was just written.
+        `shown` is the live object by the watch (`Live.absent` if it does not exist), None if its kind is not watched:
+        then only a change of the manifest counts. The watch has some seconds to show the last write.
         """
         path = object_path(manifest)
         last = self._written.get(path)
@@ -80,14 +80,14 @@ class Applier:
         return last is not None and (shown is None or shown.state == last.state)
 
     def forget(self, path: str) -> None:
-        """An object was deleted because it is no longer wanted: when it is again, nobody else has deleted it."""
+        """Forget an object that we deleted: when it is needed again, its absence must not count as drift."""
         self._written.pop(path, None)
 
     async def apply(self, manifest: Manifest, shown: Live | None = None, now: float = 0.0) -> None:
         """Apply one manifest with the rendering manager.
 
-        Raises ForeignObject when the name is taken, ApiError and ApiUnreachable as they come. A Deployment that has
-        vanished is left to `create_deployment`: born here it would get the default size.
+        Raises ForeignObject if the name is taken, and passes on ApiError and ApiUnreachable. A missing Deployment is
+        left to `create_deployment`: created here it would get the default size.
         """
         path = object_path(manifest)
         uid = _checked(manifest, shown.owners, shown.uid) if shown and shown.uid else await self._look(path, manifest)
@@ -96,13 +96,13 @@ class Applier:
         except ApiError as error:
             if error.status != 409:
                 raise
-            # Deleted, and perhaps made again by somebody, since it was looked at.
+            # Deleted, and perhaps recreated by another client, since it was read.
             answer = await self._render(path, manifest, await self._look(path, manifest))
         if answer is not None:
             self._remember(path, manifest, answer, now)
 
     async def ask_for_creation(self, manifest: Manifest, replicas: int) -> None:
-        """Have the API server try the creation of a Deployment; raises as `create_deployment` would, and makes nothing.
+        """Create a Deployment as a dry run; raises as `create_deployment` would.
 
         A dry run passes admission as the write does (Kubernetes API concepts, "Dry-run").
         """
@@ -134,7 +134,7 @@ class Applier:
         return await self._let_go(path, manifest, answer) if Live.of("Deployment", answer).half_made else answer
 
     async def _let_go(self, path: str, manifest: Manifest, live: Body) -> Body:
-        """Make the last of the three applies of a creation that was cut short; only if the size is still as read."""
+        """Finish an interrupted creation with the last of its three applies, only if the size is still as read."""
         kept = _identity(manifest)
         kept["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"]
         return await self._apply(path, {**kept, "spec": {"replicas": live["spec"]["replicas"]}}, SCALING)
@@ -164,10 +164,10 @@ def _sized(manifest: Manifest, replicas: int) -> Body:
 
 
 async def adopt(api: ApiPort, path: str, kind: str, owner: Manifest, born: str) -> None:
-    """Make the orphan of an earlier service of the owner's name its own, and change nothing else of it.
+    """Adopt the orphan of an earlier service of the owner's name; nothing else of it changes.
 
-    It is looked at once more, and written only as it was seen then: what has an owner by now, or is gone, stays so.
-    Raises ApiError (409 where somebody else was faster) and ApiUnreachable.
+    It is read once more and written with that resourceVersion; an object that is gone or has an owner is skipped.
+    Raises ApiError (409 if another client was faster) and ApiUnreachable.
     """
     try:
         meta = (found := await api.request("GET", path))["metadata"]
@@ -184,9 +184,9 @@ async def adopt(api: ApiPort, path: str, kind: str, owner: Manifest, born: str) 
 
 
 async def delete(api: ApiPort, path: str, uid: str = "", *, after_its_pods: bool = False) -> None:
-    """Delete an object, with `uid` only that very one; its absence is success.
+    """Delete an object, with `uid` only exactly that one; its absence is success.
 
-    `after_its_pods`: a Deployment is seen until the last of its pods has gone.
+    `after_its_pods`: the Deployment exists until the last of its pods is gone.
     """
     policy = "Foreground" if after_its_pods else "Background"
     body: Body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": policy}
@@ -212,7 +212,7 @@ def _identity(manifest: Manifest) -> Body:
 
 
 def _pinned(manifest: Manifest, uid: str) -> Body:
-    """The manifest for this very object: the API server answers 409 if it is another one, or gone."""
+    """The manifest with this uid: the API server answers 409 if the object is another one, or gone."""
     return {**manifest, "metadata": {**manifest["metadata"], **({"uid": uid} if uid else {})}}
 
 

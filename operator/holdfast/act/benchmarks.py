@@ -1,4 +1,4 @@
-"""Writes for benchmarks: Jobs are made once and never changed, status is applied whole."""
+"""Writes for benchmarks: Jobs are created once and never changed, status is applied as a whole."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.render.benchmark import RUN_LABEL
 
 
 async def create_job(api: ApiPort, manifest: Body) -> JobState:
-    """Make a Job: ACTIVE once it is there, else LEAVING or FOREIGN by the one that has its name. Raises ApiError."""
+    """Create a Job: ACTIVE once it exists, else LEAVING or FOREIGN by the existing Job of its name. Raises ApiError."""
     meta = manifest["metadata"]
     try:
         await api.request("POST", collection_path("batch/v1", "Job", meta["namespace"]), body=manifest)
@@ -30,7 +30,7 @@ async def create_job(api: ApiPort, manifest: Body) -> JobState:
 
 
 def _standing(found: Body, owner: Body) -> JobState:
-    """Whose a Job is; that of an earlier benchmark of the same name is collected soon, for its owner is gone."""
+    """State of an existing Job by its owner; the Job of a deleted benchmark of this name is garbage collected soon."""
     if found["metadata"].get("deletionTimestamp"):
         return JobState.LEAVING
     if owner["uid"] in _owners(found):
@@ -41,9 +41,9 @@ def _standing(found: Body, owner: Body) -> JobState:
 
 
 async def read_job(api: ApiPort, namespace: str, name: str, run: str) -> tuple[Body, list[Body]] | None:
-    """Return a Job and its own pods, where there is something to be read of them; None where the Job is gone.
+    """Return a Job and, if they are of interest, its own pods; None if the Job is gone.
 
-    Another benchmark with the same spec has the same label of the run.
+    Pods are filtered by owner: another benchmark with the same spec has the same run label.
     """
     try:
         found = await api.request("GET", job_path(namespace, name))
@@ -53,14 +53,14 @@ async def read_job(api: ApiPort, namespace: str, name: str, run: str) -> tuple[B
         raise
     status = found.get("status") or {}
     if status.get("ready") and not status.get("conditions"):
-        return found, []  # at work
+        return found, []  # running
     pods = await api.request("GET", pods_path(namespace), query={"labelSelector": f"{RUN_LABEL}={run}"})
     uid = str(found["metadata"].get("uid", ""))
     return found, [pod for pod in pods.get("items") or () if uid in _owners(pod)]
 
 
 async def remove_job(api: ApiPort, namespace: str, name: str, owner: str) -> None:
-    """End a run: the Job goes with its pod. One of another owner stays."""
+    """End a run: delete the Job with its pod, unless it has another owner."""
     if not name:
         return
     try:
@@ -74,7 +74,7 @@ async def remove_job(api: ApiPort, namespace: str, name: str, owner: str) -> Non
 
 
 async def missing_key(api: ApiPort, namespace: str, name: str, key: str) -> str:
-    """What is missing of a ConfigMap, with the remedy; empty where it has the key."""
+    """What is missing of a ConfigMap, with the remedy; empty if it has the key."""
     try:
         found = await api.request("GET", live_path(namespace, "ConfigMap", name))
     except ApiError as error:
@@ -87,7 +87,7 @@ async def missing_key(api: ApiPort, namespace: str, name: str, key: str) -> str:
 
 
 async def write_status(api: ApiPort, key: ServiceKey, uid: str, status: dict[str, Any]) -> bool:
-    """Apply a status; False where the object is gone or its name belongs to another. Raises ApiError."""
+    """Apply a status; False if the object is gone or another one has its name. Raises ApiError."""
     body = {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -100,7 +100,7 @@ async def write_status(api: ApiPort, key: ServiceKey, uid: str, status: dict[str
 async def post(
     api: ApiPort, key: ServiceKey, uid: str, reason: str, message: str, *, warning: bool, now: float, turn: str
 ) -> None:
-    """An Event on the benchmark, once for each turn."""
+    """Post an Event on the benchmark, once per phase change."""
     await _post_once(
         api, event_body(key, uid, reason=reason, message=message, warning=warning, now=now, kind=KIND, turn=turn)
     )
@@ -109,12 +109,12 @@ async def post(
 async def post_on_service(
     api: ApiPort, key: ServiceKey, uid: str, reason: str, message: str, *, now: float, turn: str
 ) -> None:
-    """An Event on the service that is measured, once for each turn."""
+    """Post an Event on the measured service, once per phase change."""
     await _post_once(api, event_body(key, uid, reason=reason, message=message, warning=False, now=now, turn=turn))
 
 
 async def _post_once(api: ApiPort, event: Body) -> None:
-    """Post an Event unless it is there, or refused by rights or a quota: status says the same."""
+    """Post an Event unless it exists; a refusal by rights or a quota is ignored, because status says the same."""
     try:
         await post_event(api, event)
     except ApiError as error:

@@ -1,8 +1,8 @@
-"""Whether a status says something else, or the same within the noise of its numbers.
+"""Whether a status changed beyond the noise of its numbers.
 
-What is estimated from requests that arrive at random never stands still. A number counts as moved when it has changed
-by more than a tenth since it was written, a percentage when what is missing of 100 % has; so do those in sentences.
-Counts, times and words count as moved when they differ at all.
+Estimates from random arrivals never stand still. A number counts as changed if it moved by more than a tenth since it
+was written; a percentage if its distance from 100 % did. The same holds for numbers in sentences. Counts, times and
+words count as changed if they differ at all.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT")
 
 
 def same(old: Any, new: Any) -> bool:
-    """Whether two statuses, or parts of them, say the same."""
+    """Whether two statuses, or parts of them, are equal within the deadband."""
     if old == new:
         return True
     if isinstance(old, str) and isinstance(new, str):
         return _same_text(old, new)
-    if isinstance(old, float) or isinstance(new, float):  # the API server gives 2.0 back as 2
+    if isinstance(old, float) or isinstance(new, float):  # the API server returns 2.0 as 2
         return _is_number(old) and _is_number(new) and _close(old, new)
-    if isinstance(old, Mapping) and isinstance(new, Mapping):  # after what is asked most and told faster
+    if isinstance(old, Mapping) and isinstance(new, Mapping):  # after the more frequent and cheaper checks
         return old.keys() == new.keys() and all(same(value, new[name]) for name, value in old.items())
     if isinstance(old, list | tuple) and isinstance(new, list | tuple):
         return len(old) == len(new) and all(map(same, old, new))
@@ -41,7 +41,7 @@ def _same_text(old: str, new: str) -> bool:
 
 def _same_figure(old: tuple[str, str], new: tuple[str, str]) -> bool:
     (before, unit), (after, other) = old, new
-    if unit in _SECONDS and other in _SECONDS:  # 980ms and 1s
+    if unit in _SECONDS and other in _SECONDS:  # such as 980ms and 1s
         return _close(float(before) * _SECONDS[unit], float(after) * _SECONDS[other])
     if unit != other:
         return False

@@ -16,12 +16,12 @@ _OURS = f"/apis/{GROUP}/{VERSION}"
 
 
 async def has_pod_monitors(api: ApiPort) -> bool:
-    """Return whether PodMonitors can be made; raises ApiUnreachable when nobody answers."""
+    """Return whether the PodMonitor API exists; raises ApiUnreachable without an answer."""
     return await _serves(api, _POD_MONITORS, "podmonitors")
 
 
 async def has_benchmarks(api: ApiPort) -> bool:
-    """Return whether the API server knows LLMBenchmarks: an operator may be newer than the CRDs beside it."""
+    """Return whether the LLMBenchmark API exists: an operator may be newer than the installed CRDs."""
     found = await _serves(api, _OURS, llmbenchmark.PLURAL)
     if not found:
         _LOG.warning(
@@ -33,7 +33,7 @@ async def has_benchmarks(api: ApiPort) -> bool:
 
 
 async def our_own_api(api: ApiPort, every_seconds: float = 5.0) -> None:
-    """Return once the API server knows LLMServices: a watch of what it does not know would stay empty for ever."""
+    """Return once the LLMService API exists: a watch of an unknown kind would stay empty forever."""
     told = False
     while not await _answers(api):
         if not told:
@@ -43,7 +43,7 @@ async def our_own_api(api: ApiPort, every_seconds: float = 5.0) -> None:
 
 
 async def readable(api: ApiPort, namespaces: Iterable[str]) -> tuple[str, ...]:
-    """Return in which of these namespaces LLMServices may be listed: one that is deleted takes its Role along."""
+    """Return the namespaces in which LLMServices may be listed: a deleted namespace loses its Role."""
     return tuple([namespace for namespace in namespaces if await _may_list(api, namespace)])
 
 
@@ -53,7 +53,7 @@ async def _may_list(api: ApiPort, namespace: str) -> bool:
     except ApiError as error:
         return error.status != 403
     except ApiUnreachable:
-        return True  # nothing is known
+        return True  # unknown: assume it is readable
     return True
 
 

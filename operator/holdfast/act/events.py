@@ -18,7 +18,7 @@ _MESSAGE_LIMIT = 1024  # the API server refuses longer ones
 
 
 async def post_event(api: ApiPort, body: Body) -> None:
-    """Post one Event; the caller decides that it is news. Where one has its name it was told in this very moment."""
+    """Post one Event; the caller decides that it is news. An existing Event of this name is the same one."""
     try:
         await api.request("POST", collection_path("v1", "Event", body["metadata"]["namespace"]), body=body)
     except ApiError as error:
@@ -40,7 +40,7 @@ def event_body(
 ) -> Body:
     """Return the Event object; its name is unique per service, reason, message and `turn`, else time.
 
-    `notes` travel as annotations: the whole decision, and what it was made from, for `holdfast explain --at`.
+    `notes` become annotations: the whole decision and its inputs, for `holdfast explain --at`.
     """
     stamp = datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     digest = hashlib.sha256(f"{uid}{reason}{message}{turn or now}".encode()).hexdigest()[:16]

@@ -10,7 +10,7 @@ LIMITS = "holdfast-limits"
 
 
 async def tell_engine(api: ApiPort, namespace: str, pod: str, uid: str, text: str) -> None:
-    """Apply the limits of one pod; one that is gone, or has become another, needs none."""
+    """Apply the limits of one pod; a pod that is gone or was replaced needs none."""
     meta = {"name": pod, "namespace": namespace, "uid": uid, "annotations": {LIMITS_ANNOTATION: text}}
     body: Body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta}
     query = {"fieldManager": LIMITS, "force": "true"}

@@ -13,9 +13,9 @@ _USERS = ("/apis/apps/v1/namespaces/{}/replicasets", "/api/v1/namespaces/{}/pods
 
 
 async def named_config_maps(api: ApiPort, key: ServiceKey, names: Collection[str]) -> set[str]:
-    """Return which of these ConfigMaps any ReplicaSet or pod of a service still names: two lists.
+    """Return which of these ConfigMaps a ReplicaSet or pod of a service still uses; costs two lists.
 
-    A ReplicaSet without pods counts, for a rollout that is undone uses it again; so does a pod that is terminating.
+    A ReplicaSet without pods counts, because undoing a rollout uses it again; so does a terminating pod.
     """
     found: set[str] = set()
     for path in _USERS:

@@ -1,4 +1,4 @@
-"""Sizes: written through /scale only, and only if the object still is as the decision saw it."""
+"""Sizes: written through /scale only, and only if the object still has the observed size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
 class StaleDecision(Exception):
-    """The size changed between observation and writing; the next tick decides on what is true then."""
+    """The size changed between observation and writing; the next tick decides on the new state."""
 
 
 async def scale(
@@ -27,7 +27,7 @@ async def scale(
 ) -> None:
     """Set the size of a Deployment if it still has the observed one; raises StaleDecision otherwise.
 
-    `remove_first` are marked just before: marks of a decision that is dropped would steer the next one.
+    Pods in `remove_first` are marked just before: marks of a dropped decision would affect the next one.
     """
     path = f"{deployment_path(namespace, deployment)}/scale"
     for attempt in range(_CONFLICT_RETRIES):
@@ -44,7 +44,7 @@ async def scale(
             await api.request("PATCH", path, query={"fieldManager": SCALING}, body=body, content_type=MERGE)
             return
         except ApiError as error:
-            # A status update of the Deployment moves resourceVersion too: look again, the size decides.
+            # A status update of the Deployment changes resourceVersion too: read again and compare the size.
             if error.status != 409 or attempt == _CONFLICT_RETRIES - 1:
                 raise
 
@@ -54,13 +54,13 @@ def removal_order(
 ) -> tuple[str, ...]:
     """Order replicas by the work their removal would disturb: fewest running requests first, ties as given.
 
-    Nothing is disturbed of what is `lost` with those replicas or without.
+    Requests of `lost` replicas do not count: they are lost in any case.
     """
     return tuple(sorted(remove_first, key=lambda pod: 0.0 if pod in lost else running.get(pod, 0.0)))
 
 
 async def prefer_removal(api: ApiPort, namespace: str, pods: Sequence[str]) -> None:
-    """Tell Kubernetes which pods to remove first; a pod that is gone already is no error."""
+    """Mark the pods that Kubernetes should remove first; a pod that is gone already is no error."""
     for rank, pod in enumerate(pods):
         body = {"metadata": {"annotations": {DELETION_COST: str(rank - len(pods))}}}
         try:

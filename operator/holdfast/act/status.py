@@ -1,6 +1,6 @@
-"""Status is written on change only: at once when it is news, at most once a minute when only numbers moved.
+"""Status is written only on change: immediately if it is news, at most once a minute if only numbers changed.
 
-Numbers of a thousand services may fall due in the same tick, so they are written beside the ticks.
+Numbers of a thousand services may be due in the same tick, so they are written in the background.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from holdfast.act.api import APPLY, MERGE, PATCH, ApiError, ApiPort, Body
 from holdfast.act.deadband import same
 from holdfast.act.resources import service_path
 from holdfast.act.unowned_status import leftovers
-from holdfast.act.write_queue import Later
+from holdfast.act.write_queue import WriteQueue
 from holdfast.api.llmservice import GROUP, KIND, VERSION
 from holdfast.api.status import LLMServiceStatus, StatusPart
 from holdfast.domain.service import ServiceKey
 
 STATUS = "holdfast-status"
 _NUMBERS_EVERY_SECONDS = 60.0
-# More for a status that was there before us, as after a restart: what is asked once a minute, in turns of a scrape
-# interval, is unknown at first, and figures would be taken away only to be put back.
+# Longer for a status from before our start: slow queries, sent once a minute in turns, have no answers at first, and
+# figures would be removed only to be restored.
 _UNTIL_ALL_IS_ASKED_SECONDS = 30.0
 _WATCH_LAG_SECONDS = 10.0
 _NEWS_FIELDS = ("observedGeneration", "url", "selector", "replicas")
@@ -34,26 +34,26 @@ class _WrittenStatus:
     status: Mapping[str, Any]
     at: float
     seen: bool = False  # whether the watch has shown it since
-    edited_at: float | None = None  # since when it shows something else
-    taken: tuple[Body, ...] = ()  # what was taken away beside ours: what comes back is not taken away again
+    edited_at: float | None = None  # since when the watch shows another status
+    taken: tuple[Body, ...] = ()  # foreign parts that were removed: if they come back, they are not removed again
 
 
 class StatusWriter:
-    """Remembers what every service's status says, so that a quiet service causes no writes."""
+    """Remembers the written status of every service, so that an unchanged service causes no writes."""
 
     def __init__(self, api: ApiPort) -> None:
         self._api = api
         self._written: dict[ServiceKey, _WrittenStatus] = {}
         self._found_at: dict[ServiceKey, float] = {}
-        self._later = Later()
+        self._later = WriteQueue()
 
     async def write(self, key: ServiceKey, uid: str, status: Body, observed: Mapping[str, Any], now: float) -> float:
-        """Write the status if it is due; `observed` is what the object says, by the watch.
+        """Write the status if it is due; `observed` is the status by the watch.
 
-        What somebody else wrote over ours is put right as soon as it cannot be the watch that is behind.
+        Edits of other clients are overwritten as soon as watch delay cannot explain the difference.
 
-        Returns when the status will be due, if all but its figures stays as it is: infinite where what stands there
-        says the same, minus infinite where news or somebody's edit wait.
+        Returns when the status will be due if only its figures change: infinite if the written status is equal, minus
+        infinite if news or a foreign edit is pending.
         """
         self._found_at.setdefault(key, now)
         self._look(key, observed, now)
@@ -89,7 +89,7 @@ class StatusWriter:
         await self._later.settle()
 
     async def _take_away(self, key: ServiceKey, uid: str, last: _WrittenStatus, left: tuple[Body, ...]) -> None:
-        """Take away what others wrote in our parts; where the status has changed meanwhile, the watch will show it."""
+        """Remove foreign fields from our parts; if the status has changed meanwhile, the watch will show it."""
         body = [{"op": "test", "path": "/metadata/uid", "value": uid}, *left]
         try:
             await self._api.request("PATCH", f"{service_path(key)}/status", body=body, content_type=PATCH)
@@ -99,7 +99,7 @@ class StatusWriter:
         self._written[key] = replace(last, taken=left)
 
     async def _send(self, key: ServiceKey, uid: str, status: Body, now: float) -> None:
-        """Write it; where the object is gone or its name belongs to another, there is nobody to tell."""
+        """Write it; nothing to do if the object is gone or another one has its name."""
         body = {
             "apiVersion": f"{GROUP}/{VERSION}",
             "kind": KIND,
@@ -116,7 +116,7 @@ class StatusWriter:
         return written.status if written else observed
 
     def forget(self, keys: Iterable[ServiceKey]) -> None:
-        """Drop services that are gone."""
+        """Drop deleted services."""
         for key in keys:
             self._later.drop(key)
             self._written.pop(key, None)
@@ -124,9 +124,9 @@ class StatusWriter:
 
 
 async def apply_status(api: ApiPort, path: str, body: Body, parts: type[StatusPart]) -> bool:
-    """Write the status of the object at `path`; False where that is gone or its name belongs to another.
+    """Write the status of the object at `path`; False if it is gone or another one has its name.
 
-    Raises ApiError where the API server refuses it.
+    Raises ApiError if the API server refuses it.
     """
     try:
         await _apply_or_replace(api, f"{path}/status", body, parts)
@@ -138,11 +138,11 @@ async def apply_status(api: ApiPort, path: str, body: Body, parts: type[StatusPa
 
 
 async def _apply_or_replace(api: ApiPort, path: str, body: Body, parts: type[StatusPart]) -> None:
-    """Apply the status; where that makes none that is valid, take away what stands there, and apply it again.
+    """Apply the status; if the result is invalid, remove the existing status and apply again.
 
-    What somebody else wrote as well, as a restored backup does, stays in part where an apply leaves it out, and such a
-    part, a recommendation without its time, would keep every further status from being written. What is taken away has
-    no owner; what a merge put there in its place would have one beside the applies, which could never take it away.
+    Fields with a second writer, as after restoring a backup, survive an apply that omits them. Such a remnant (a
+    recommendation without its time) would make every later status invalid. A removal leaves no owner behind; a merge
+    patch would create another field owner, and later applies could not remove its fields.
     """
     manager = {"fieldManager": STATUS}
 
@@ -168,7 +168,7 @@ def least_age_seconds(old: Mapping[str, Any], new: Mapping[str, Any]) -> float:
 
 
 def has_moved(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether a status says something else than noise; confidence, which creeps towards one, is no reason to write."""
+    """Whether a status changed beyond noise; confidence, which creeps towards one, is no reason to write."""
     return not same(_without_creeping(old), _without_creeping(new)) or _headroom_moved(old, new)
 
 
@@ -178,7 +178,7 @@ def _without_creeping(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _headroom_moved(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether more than what is sized for comes twice as often by now, or half as often."""
+    """Whether the expected frequency of exceeding the sized load doubled or halved."""
     before, now = (status.get("slo", {}).get("quantile") for status in (old, new))
     if before is None or now is None:
         return now is not None
@@ -198,7 +198,7 @@ def news(status: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _holds(observed: Any, written: Any) -> bool:
-    """Whether everything written is there; what others add, such as a condition of their own, is theirs."""
+    """Whether all written fields are present; additions of other clients, such as their own conditions, are ignored."""
     if isinstance(written, Mapping):
         return isinstance(observed, Mapping) and all(
             field in observed and _holds(observed[field], value) for field, value in written.items()

@@ -1,6 +1,6 @@
-"""What stands in a status beside ours, in fields and conditions that only the operator writes: a restored backup, say.
+"""Foreign values in status fields and conditions that only the operator should write, such as from a restored backup.
 
-An apply takes away what its own manager left out, and nothing that another one wrote, too.
+An apply removes fields that its own manager omitted, but not if another manager wrote them too.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _TYPES = frozenset(map(str, ConditionType))
 
 
 def leftovers(observed: Mapping[str, Any], written: Mapping[str, Any]) -> tuple[Body, ...]:
-    """The JSON Patch that takes away what was never written, whole fields at a time: who wrote it owns it no more."""
+    """Return the JSON Patch that removes foreign fields as a whole, with their ownership."""
     fields = (name for name in observed if name in _OURS and _has_more(observed[name], written.get(name)))
     removed = ({"op": "remove", "path": f"/status/{name}"} for name in fields)
     return (*removed, *_conditions(observed.get(CONDITIONS), written.get(CONDITIONS, ())))
 
 
 def _conditions(observed: Any, written: Any) -> Iterator[Body]:
-    """Conditions of our types that were not written, the last first, for each one that goes moves those behind it."""
+    """Foreign conditions of our types, the last first, because each removal shifts the later ones."""
     if not isinstance(observed, list):
         return
     kept = {condition["type"] for condition in written}
@@ -37,7 +37,7 @@ def _conditions(observed: Any, written: Any) -> Iterator[Body]:
 
 
 def _has_more(observed: Any, written: Any) -> bool:
-    """Whether a field or an item stands there that was not written."""
+    """Whether a field or an item exists that we did not write."""
     if isinstance(observed, Mapping) and isinstance(written, Mapping):
         return any(name not in written or _has_more(value, written[name]) for name, value in observed.items())
     if isinstance(observed, list) and isinstance(written, list):

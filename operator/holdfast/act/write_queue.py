@@ -1,4 +1,4 @@
-"""Writes that nobody waits for: a tick does not take longer because many of them fall due at once."""
+"""Background writes: a tick does not take longer if many of them are due at once."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _LOG = logging.getLogger(__name__)
 Write = Callable[[], Awaitable[None]]
 
 
-class Later:
-    """Makes writes one after the other; a newer one for the same service takes the place of an older one.
+class WriteQueue:
+    """Runs writes one after the other; a newer write for the same service replaces an older one.
 
-    What fails is only logged: whoever wanted it finds it missing at the next look, and asks again.
+    A failure is only logged: the caller finds the write missing at its next check, and queues it again.
     """
 
     def __init__(self) -> None:
@@ -27,17 +27,17 @@ class Later:
         self._worker: asyncio.Task[None] | None = None
 
     def put(self, key: ServiceKey, write: Write) -> None:
-        """Make this write soon."""
+        """Queue this write."""
         self._waiting[key] = write
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
 
     def drop(self, key: ServiceKey) -> None:
-        """Forget what waits for a service."""
+        """Drop the queued write of a service."""
         self._waiting.pop(key, None)
 
     async def displace(self, key: ServiceKey) -> None:
-        """Forget what waits for a service, and let what is under way for it end: nothing older comes after this."""
+        """Drop the queued write of a service and wait for the one in progress: no older write follows this call."""
         self.drop(key)
         if self._under_way == key:
             async with self._writing:

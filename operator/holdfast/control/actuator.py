@@ -1,4 +1,4 @@
-"""Carries decisions out: the object is looked at again, then manifests and sizes; what was decided is told last."""
+"""Carries out decisions: reads the object once more, writes manifests and sizes, and publishes the status last."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from holdfast.control.decision_record import Records
 from holdfast.control.live_limits import UNSEEN, LiveLimits
 from holdfast.control.objects import Objects, Work
 from holdfast.control.plan import Plan, fingerprint, plan
-from holdfast.control.status_publisher import Teller
-from holdfast.control.unchanged import Rest
-from holdfast.control.write_backoff import Refusals
+from holdfast.control.status_publisher import StatusPublisher
+from holdfast.control.unchanged import SettledService
+from holdfast.control.write_backoff import WriteBackoff
 from holdfast.domain.cluster import ClusterProblem, NodeOffer
 from holdfast.domain.decision import Action, Decision, PlacementTarget
 from holdfast.domain.service import ServiceKey
@@ -40,16 +40,16 @@ from holdfast.render.engine_limits import engine_limits
 _LOG = logging.getLogger(__name__)
 _CONCURRENCY = 16
 _DISCOVERY_SECONDS = 300.0
-# Of one tick; the rest is carried out by the next ones. A thousand new services take minutes, in which the load of
-# those that run already must not go unseen.
+# Time limit per tick; later ticks carry out the rest. A thousand new services take minutes, and meanwhile the load of
+# running services must still be observed.
 _ACT_SECONDS = 10.0
-_HOLD_SECONDS = 2.5  # where no size changes: of what a thousand services have to tell, most can wait for a tick
-_PAUSE_AFTER = 50  # services at rest: each takes some ten microseconds
-_URGENCY = {Action.HOLD: 1, Action.CREATE: 2}  # before them: sizes of what runs
+_HOLD_SECONDS = 2.5  # time limit if no size changes: most status writes of a thousand services can wait for a tick
+_PAUSE_AFTER = 50  # unchanged services: each takes some ten microseconds
+_URGENCY = {Action.HOLD: 1, Action.CREATE: 2}  # lower value first: sizes of running services precede both
 
 
 class ActTelemetry(Protocol):
-    """What is told about acting."""
+    """Metrics of acting."""
 
     def pictured(
         self,
@@ -65,7 +65,7 @@ class ActTelemetry(Protocol):
 
 
 class Actuator:
-    """Writes for all services, each on its own: one that fails leaves the others alone."""
+    """Writes for all services, each independently: a failure of one does not affect another."""
 
     def __init__(
         self,
@@ -82,21 +82,21 @@ class Actuator:
         self._may_write = may_write
         self._objects = Objects(self._api, render_settings)
         self._live = LiveLimits(self._api, engine_limits, scrape_seconds)
-        self._teller = Teller(self._api)
+        self._teller = StatusPublisher(self._api)
         self._uids: dict[ServiceKey, str] = {}
-        self._rests: dict[ServiceKey, Rest] = {}
-        self._refusals = Refusals()
+        self._rests: dict[ServiceKey, SettledService] = {}
+        self._refusals = WriteBackoff()
         self._limits: dict[tuple[str, str], tuple[object, int | None]] = {}
         self._reached: dict[ServiceKey, float] = {}
         self._pod_monitor = False
         self._discovered_at: float | None = None
 
     def problems(self, part: ServiceParts) -> tuple[ClusterProblem, ...]:
-        """Return what stood in the way of the last writes for a service; the next decision's conditions name it."""
+        """Return the problems of the last writes for a service; the next decision's conditions name them."""
         return self._objects.problems(part)
 
     def holding(self, key: ServiceKey) -> bool:
-        """Return whether clients of a service are led to its activator by now."""
+        """Return whether clients of a service are routed to its activator now."""
         return self._objects.holding(key)
 
     async def act(
@@ -109,7 +109,7 @@ class Actuator:
         traffic: Mapping[ServiceKey, Traffic] = MappingProxyType({}),
         records: Records = decision_record.nothing,
     ) -> None:
-        """Carry out the decisions of one tick, the most urgent first, for as long as a tick may take."""
+        """Carry out the decisions of one tick, the most urgent first, within the time limit."""
         self._telemetry.pictured(services, decisions, invalid, nodes)
         await self._discover(now)
         self._forget_all_but(
@@ -120,7 +120,7 @@ class Actuator:
         running = await self._metrics.running_by_pod(shrinking, now) if shrinking else {}
         for part in services:
             self._look(part, traffic.get(part.spec.key, UNSEEN), now)
-        # Of equal urgency, who has waited longest comes first: so everybody has a turn, however slow the API server is.
+        # With equal urgency the longest waiting comes first: so every service gets a turn, even with a slow API server.
         turn = {d.key: (_URGENCY.get(d.verdict.action, 0), self._reached.get(d.key, -math.inf)) for d in decisions}
         started_at = asyncio.get_running_loop().time()
         until, holding_until = started_at + _ACT_SECONDS, started_at + _HOLD_SECONDS
@@ -131,7 +131,7 @@ class Actuator:
             for place, d in enumerate(sorted(decisions, key=lambda d: turn[d.key])):
                 if self._stays_as_it_is(parts[d.key], d, inventory, now):
                     if place % _PAUSE_AFTER == 0:
-                        yield asyncio.sleep(0.0)  # thousands at rest would hold the event loop up
+                        yield asyncio.sleep(0.0)  # thousands of unchanged services would block the event loop
                     continue
                 one = self._one(parts[d.key], d, inventory, running.get(d.key, {}), now, records)
                 yield self._guarded(one, d.key, now, holding_until if d.verdict.action is Action.HOLD else until)
@@ -147,7 +147,7 @@ class Actuator:
             _LOG.exception("%s: its limits cannot be worked out, engines keep those they have", part.spec.key)
 
     async def _write_limits(self, services: Sequence[ServiceParts], now: float) -> None:
-        """Tell engines their limits, beside everything else and also where no decision could be made."""
+        """Write limits to engines, concurrently with everything else, and also if there is no decision."""
         try:
             async with asyncio.timeout(_ACT_SECONDS):
                 await self._live.write(services, now)
@@ -192,24 +192,24 @@ class Actuator:
             limits=self._live.wanted(part),
             activator=self._objects.has_activator(part),
         )
-        # What was decided and why is told in any case, and tried again.
+        # The decision and its reason are published in any case, and the write is retried.
         failure: Exception | None = None
         try:
             made = await self._carry_out(part, decision, changes, running, now)
         except (ApiError, scale.StaleDecision) as error:
             failure, made = error, False
         except ApiUnreachable as error:
-            failure, made = error, True  # nobody knows; the next tick may find it made, and decide no change
+            failure, made = error, True  # unknown; the next tick may find the write done and decide no change
         if made:
             self._telemetry.decided(decision)
         due_at = await self._teller.tell(part, decision, changes, self._live.applied(part), now, records)
         if failure is not None:
             raise failure
         if due_at > now and not changes.moves and self._objects.is_settled(part, changes):
-            self._rests[decision.key] = Rest(decision, seen, self._teller.written(part), now, due_at)
+            self._rests[decision.key] = SettledService(decision, seen, self._teller.written(part), now, due_at)
 
     def _stays_as_it_is(self, part: ServiceParts, decision: Decision, inventory: Inventory, now: float) -> bool:
-        """Whether nothing is left to do; what goes wrong in finding out is told of when the service is acted on."""
+        """Whether there is nothing to do; an error in this check is reported when the service is acted on."""
         try:
             rests = self._is_at_rest(part, decision, self._seen(part, inventory), now)
         except Exception:
@@ -220,11 +220,11 @@ class Actuator:
         return rests
 
     def _seen(self, part: ServiceParts, inventory: Inventory) -> tuple[object, ...]:
-        """Everything but the decision that writes depend on."""
+        """Everything that writes depend on, except the decision."""
         return (part, self._live.wanted(part), self._live.applied(part), _rooms(part, inventory), self._pod_monitor)
 
     def _is_at_rest(self, part: ServiceParts, decision: Decision, seen: tuple[object, ...], now: float) -> bool:
-        """Whether there is nothing to do; where there is, rest must be found anew."""
+        """Whether there is nothing to do; if there is, the shortcut must be established anew."""
         rest = self._rests.pop(decision.key, None)
         if rest is None or not rest.holds(part, decision, seen, self._teller.written(part), now):
             return False
@@ -234,7 +234,7 @@ class Actuator:
     async def _carry_out(
         self, part: ServiceParts, decision: Decision, changes: Plan, running: Mapping[str, float], now: float
     ) -> bool:
-        """Write all of it, but for what was refused just now; whether all Deployments that sizes need are there."""
+        """Write all objects except those refused just now; return whether all Deployments to scale exist."""
         key, what = decision.key, (fingerprint(part, changes), part.live, changes)
         work = self._objects.work(part, changes, now)
         if not self._refusals.is_due(key, what, now):
@@ -258,7 +258,7 @@ class Actuator:
         running: Mapping[str, float],
         now: float,
     ) -> bool:
-        """Apply, shrink, create, grow, delete; raises what a size was refused for once all else is done."""
+        """Apply, shrink, create, grow, delete; after all of it, raises the error that a size was refused with."""
         births = await self._objects.apply(part, work, now)
         if changes.shrink:
             births = await self._objects.acceptable(part, births, changes.births)
@@ -268,7 +268,7 @@ class Actuator:
             refused += await self._resize(part, changes.shrink, running)
             unmoved = [target for target, _ in refused]
         else:
-            unmoved = [target for _, target in changes.shrink]  # nothing goes for what cannot be created
+            unmoved = [target for _, target in changes.shrink]  # no replica is removed for one that cannot be created
         coming = changes.beside(unmoved)
         await self._objects.create(part, births, coming.births, now)
         refused += await self._resize(part, coming.grow, running)
@@ -283,7 +283,7 @@ class Actuator:
     async def _resize(
         self, part: ServiceParts, sizes: Iterable[tuple[str, PlacementTarget]], running: Mapping[str, float]
     ) -> list[tuple[PlacementTarget, ApiError | scale.StaleDecision]]:
-        """Set the sizes of Deployments, each on its own; return those that stay as they are, and why."""
+        """Set the sizes of Deployments, each independently; return the unchanged ones with the error."""
         failed: list[tuple[PlacementTarget, ApiError | scale.StaleDecision]] = []
         for deployment, target in sizes:
             try:
@@ -295,7 +295,7 @@ class Actuator:
     async def _scale(
         self, part: ServiceParts, deployment: str, target: PlacementTarget, running: Mapping[str, float]
     ) -> None:
-        """Set the size of one Deployment; what a rule of the cluster refuses, the next conditions name."""
+        """Set the size of one Deployment; a refusal by a rule of the cluster appears in the next conditions."""
         try:
             await scale.scale(
                 self._api,
@@ -306,13 +306,13 @@ class Actuator:
                 remove_first=scale.removal_order(target.remove_first, running, target.lost),
             )
         except ApiError as error:
-            if error.status not in (404, 409) and not error.namespace_ends:  # those: the next tick sees why
+            if error.status not in (404, 409) and not error.namespace_ends:  # for these the next tick sees the cause
                 told = f"Deployment {deployment} was not set to {target.replicas} replicas: {error.message}"
                 self._objects.refused(part, told)
             raise
 
     def _admission(self, service: LLMService, accelerator: Accelerator, deployed: Deployed | None) -> int | None:
-        """Return the admission limit of a rollout that starts now, worked out once a generation."""
+        """Return the admission limit of a rollout that starts now, computed once per generation."""
         key, asked = (service.metadata.uid, accelerator.name), (service.metadata.generation, service.spec.batching)
         known = self._limits.get(key)
         if known is None or known[0] != asked:
@@ -320,7 +320,7 @@ class Actuator:
         return known[1]
 
     async def _discover(self, now: float) -> None:
-        """Look now and then whether the cluster knows PodMonitors."""
+        """Check now and then whether the cluster has PodMonitors."""
         if self._discovered_at is not None and now - self._discovered_at < _DISCOVERY_SECONDS:
             return
         try:
@@ -330,7 +330,7 @@ class Actuator:
         self._discovered_at = now
 
     async def _still_wanted(self, decision: Decision) -> bool:
-        """Look at the object once more just before writing: it may be gone, edited or being deleted."""
+        """Read the object once more just before writing: it may be gone, edited or being deleted."""
         try:
             meta = (await self._api.request("GET", service_path(decision.key)))["metadata"]
         except ApiError as error:
@@ -340,7 +340,7 @@ class Actuator:
         return meta.get("generation") == decision.generation and "deletionTimestamp" not in meta
 
     def _forget_all_but(self, uids: Mapping[ServiceKey, str]) -> None:
-        """Drop what is remembered of services that are gone, also where another one has their name now."""
+        """Drop the state of deleted services, even if a new service has the same name."""
         gone = {key: uid for key, uid in self._uids.items() if uids.get(key) != uid}
         self._uids = dict(uids)
         self._objects.forget_all_but(uids)
@@ -355,9 +355,9 @@ class Actuator:
 
 
 async def _in_turn(waiting: Iterable[Coroutine[None, None, None]]) -> None:
-    """Do what is next until nothing is left: of several beside each other, and no task for each of a thousand.
+    """Worker: run the next item until none is left. Several workers run concurrently instead of a thousand tasks.
 
-    Work may end without having waited: without a pause, much of it would hold the event loop up.
+    Work may end without having waited: without a pause, much of it would block the event loop.
     """
     for work in waiting:
         await work

@@ -1,4 +1,4 @@
-"""Where a benchmark stands, as its status tells it."""
+"""The status of an LLMBenchmark in each phase."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ _MOST_SENTENCE = 1024
 
 
 def waiting(entry: Benchmark, old: Old, step: Progress, now: float) -> Body:
-    """Not begun: what an earlier run found of a replica stands."""
+    """Status of a run that has not begun; the capacity found by an earlier run is retained."""
     return {**_kept(old, "capacity", "configMap"), **_told(entry, old, step, now), "target": _declared_target(entry)}
 
 
 def invalid(entry: Benchmark, old: Old, step: Progress, now: float) -> Body:
-    """Not understood."""
+    """Status of an invalid benchmark."""
     return {**_kept(old, "capacity", "configMap", "result"), **_told(entry, old, step, now)}
 
 
 def begun(
     entry: Benchmark, old: Old, step: Progress, of: Measurand, engines: Engines | None, job: str, now: float
 ) -> Body:
-    """A run begins (or could not, for its name is taken)."""
+    """Status when a run begins (or could not begin, because its name is taken)."""
     found = LLMBenchmarkStatus(
         target=of.name,
         run=entry.run,
@@ -59,14 +59,14 @@ def begun(
 def running(
     entry: Benchmark, old: Old, step: Progress, engines: Engines | None, moved: str, words: str, now: float
 ) -> Body:
-    """The run goes on; where its pod waits for something, that is told."""
+    """Status while the run goes on, with what its pod waits for."""
     said = Progress(step.phase, step.reason, f"its pod waits: {words}") if words else step
     shown = {} if engines is None else {"engines": _engines(engines, moved).to_dict()}
     return {**old, **shown, **_told(entry, old, said, now)}
 
 
 def ended(entry: Benchmark, old: Old, step: Progress, now: float) -> Body:
-    """The run ended without a result."""
+    """Status of a run that ended without a result."""
     return {**old, **_told(entry, old, step, now), "finishedAt": iso(now)}
 
 
@@ -80,7 +80,7 @@ def measured(
     moved: str,
     now: float,
 ) -> Body:
-    """The run ended with a result; what it says of one replica, or why it says nothing, stands in the message too."""
+    """Status of a run that ended with a result; the message has the capacity of one replica, or why there is none."""
     assert step.summary is not None
     assert entry.declared is not None
     found: PerReplica | str = per_replica(step.summary, engines, moved)
@@ -100,7 +100,7 @@ def measured(
 
 
 def used(entry: Benchmark, old: Old, use: ConditionValue | None, now: float) -> Body | None:
-    """Whether sizing starts from what it found; None where that stands there."""
+    """Status with whether sizing uses the result; None if the status already says so."""
     before, kept = _condition(old, CAPACITY_IN_USE), _condition(old, COMPLETE)
     new = None if use is None else condition_of(use, entry.generation)
     if (new and (new.status, new.reason, new.message)) == (before and (before.status, before.reason, before.message)):
@@ -193,7 +193,7 @@ def _capacity(
     engines: Engines,
     now: float,
 ) -> MeasuredCapacity | None:
-    """What one replica carries; None where lengths or objectives are not known."""
+    """What one replica carries; None if lengths or objectives are unknown."""
     run, option = summary.run, part.spec.accelerator(engines.accelerator)
     assert run is not None
     assert entry.declared is not None

@@ -1,4 +1,4 @@
-"""Which of the results that benchmarks found size services now, by what this tick was decided from."""
+"""Which benchmark results size services now, by the snapshot of this tick."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def uses(
     pictured: Sequence[ServiceSnapshot],
     decisions: Sequence[Decision],
 ) -> dict[ServiceKey, ConditionValue | None]:
-    """Return the condition of each benchmark, None of one without a result; `results` by namespace.
+    """Return the condition of each benchmark, None for one without a result; `results` by namespace.
 
-    Left out are those whose services were not all decided on in this tick: what was told of them stays.
+    Benchmarks whose services were not all decided on in this tick are omitted: their condition stays unchanged.
     """
     found: dict[ServiceKey, ConditionValue | None] = dict.fromkeys(statuses)
     if not results:
@@ -52,7 +52,7 @@ def uses(
 
 
 def _taking(pictured: Iterable[ServiceSnapshot], but: Set[ServiceKey] = frozenset()) -> Names:
-    """The services that have an engine as was measured, by benchmark, less some."""
+    """The services with an engine like the measured one, by benchmark, except `but`."""
     found = defaultdict(list)
     for service in pictured:
         for result in service.measured if service.spec.key not in but else ():
@@ -61,7 +61,7 @@ def _taking(pictured: Iterable[ServiceSnapshot], but: Set[ServiceKey] = frozense
 
 
 def _refusing(decisions: Iterable[Decision]) -> Names:
-    """Those of them that could not be sized from it."""
+    """The services that could not be sized from the result."""
     found = defaultdict(list)
     for decision in decisions:
         for result in decision.implausible:
@@ -70,7 +70,7 @@ def _refusing(decisions: Iterable[Decision]) -> Names:
 
 
 def _edited(namespace: str, capacity: Mapping[str, Any], parts: Mapping[ServiceKey, ServiceParts]) -> str:
-    """The service that was measured, where its engine is another one by now."""
+    """The measured service, if its engine has changed since."""
     measured, name = capacity.get("build"), str(capacity.get("service", ""))
     part = parts.get(ServiceKey(namespace, name))
     now = "" if part is None or not measured else engine_digest(part, str(capacity.get("accelerator")))

@@ -1,7 +1,7 @@
-"""Runs benchmarks: a Job for each spec, once, one at a time for each target; what it left becomes status and ConfigMap.
+"""Runs benchmarks: one Job per spec, one at a time per target; its result becomes status and a ConfigMap.
 
-Jobs have names that follow from the spec and its generation, and are asked for one by one while they run: nothing has
-to be watched, and what was begun is found again after a restart. A benchmark that has ended costs no request.
+The name of a Job follows from the spec and its generation, and running Jobs are read one by one. So nothing is watched,
+and a Job is found again after a restart. An ended benchmark costs no request.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from holdfast.render.tuning import OwnEngine
 
 _LOG = logging.getLogger(__name__)
 _ACT_SECONDS = 5.0
-_ECHO_SECONDS = 120.0  # after it a load that ended is no longer seen among the service's arrivals
+_ECHO_SECONDS = 120.0  # after it, a finished load is no longer part of the observed arrivals
 _ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED})
-_REFUSALS = frozenset({400, 403, 422})  # by a quota, admission or rights: trying again every tick changes nothing
+_REFUSALS = frozenset({400, 403, 422})  # by a quota, admission or rights: a retry at every tick does not help
 
 
 class BenchmarkTelemetry(Protocol):
-    """What is told about acting."""
+    """Metrics of acting."""
 
     def error(self, phase: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One benchmark in one tick: what it says, what is remembered of it, and the service it is about."""
+    """One benchmark in one tick: its spec, its recorded run, and the service it measures."""
 
     entry: Benchmark
     status: Mapping[str, Any]
@@ -69,14 +69,14 @@ class _Case:
 
     @property
     def engine(self) -> OwnEngine | str | None:
-        """The engine that a run that tunes starts for itself, in words why it cannot; None for all other runs."""
+        """The engine that a tuning run starts, or the reason why it cannot; None for all other runs."""
         declared = self.entry.declared
         tune = None if declared is None else declared.spec.tune
         return None if tune is None or self.part is None else engine_to_start(self.part, tune)
 
     @property
     def lacks(self) -> str:
-        """What is not there of the service that is referred to; empty where all is."""
+        """What is missing of the referenced service; empty if nothing is."""
         reference = self.entry.declared.spec.target.service_ref if self.entry.declared else None
         if reference is not None and self.part is None:
             return f"there is no valid LLMService {reference.name} in this namespace"
@@ -87,30 +87,30 @@ class _Case:
 
     @property
     def engines(self) -> Engines | None:
-        """Whom the load is to meet."""
+        """The engines that receive the load."""
         engine = self.engine
         return self._as_now(engine.accelerator if isinstance(engine, OwnEngine) else None)
 
     def moved(self, before: Engines) -> str:
-        """What has changed of the engines since."""
+        """What has changed about the engines since."""
         return policy.moved(before, self._as_now(before.accelerator if before.own else None))
 
     def price_of(self, engines: Engines | None) -> float | None:
-        """Dollars per hour of one of the replicas, as the service says now; None where it does not."""
+        """Dollars per hour of one replica, from the service's present spec; None if it has no price."""
         if self.part is None or engines is None:
             return None
         option = self.part.spec.accelerator(engines.accelerator)
         return None if option is None else option.cost_per_replica_hour
 
     def _as_now(self, own: str | None) -> Engines | None:
-        """The replicas that serve, or the engine of its own on an accelerator, by what the service says now."""
+        """The serving replicas, or the run's own engine on an accelerator, from the service's present spec."""
         if self.part is None or self.of is None:
             return None
         return engines_of(self.part, self.of.slo) if own is None else own_engine(self.part, own, self.of.slo)
 
 
 class Benchmarks:
-    """Every dependency comes in through the constructor; what status says is all that is remembered."""
+    """All dependencies are constructor arguments; the only persistent state is status."""
 
     def __init__(
         self, api: ApiPort, settings: RenderSettings, telemetry: BenchmarkTelemetry, may_write: Callable[[], bool]
@@ -125,7 +125,7 @@ class Benchmarks:
         self._loaded_at: dict[str, float] = {}
 
     def results(self, entries: Sequence[Benchmark]) -> dict[str, list[Measured]]:
-        """Return what is known of replicas, by namespace: nobody's results size another namespace's services."""
+        """Return the measured capacities by namespace: results never size services of another namespace."""
         found: dict[str, list[Measured]] = {}
         for entry in entries:
             measured = measured_by(entry.key, self._status(entry))
@@ -141,7 +141,7 @@ class Benchmarks:
         decisions: Sequence[Decision],
         now: float,
     ) -> None:
-        """Write at each result whether sizing starts from it, where that has changed; before a tick acts on results."""
+        """Write for each result whether sizing uses it, if that has changed; runs before a tick acts on results."""
         statuses = {entry.key: self._status(entry) for entry in entries}
         uses = benchmark_use.uses(self.results(entries), statuses, services, pictured, decisions)
         async with self._in_time():
@@ -153,7 +153,7 @@ class Benchmarks:
                     await self._guarded(entry, self._write(entry, told))
 
     async def act(self, entries: Sequence[Benchmark], services: Sequence[ServiceParts], now: float) -> None:
-        """Take every benchmark one step further; one that fails leaves the others alone."""
+        """Advance every benchmark by one step; a failure of one does not affect another."""
         self._forget_but({entry.key for entry in entries})
         self._loaded_at = {url: at for url, at in self._loaded_at.items() if self._echoes(url, now)}
         waiting = [entry for entry in entries if not self._is_at_rest(entry)]
@@ -182,14 +182,14 @@ class Benchmarks:
                 del remembered_by_key[gone]
 
     def _turn(self, case: _Case) -> tuple[bool, float]:
-        """Runs first, then by age; after a tick too short for all of them those first that it left out."""
+        """Order: running first, then by age; benchmarks that the last tick had no time for come first."""
         return case.known.phase is not Phase.RUNNING, self._looked_at.get(case.entry.key, -math.inf)
 
     def _cases(self, entries: Iterable[Benchmark], parts: Mapping[ServiceKey, ServiceParts]) -> Iterator[_Case]:
         for entry in entries:
             try:
                 yield self._case(entry, parts)
-            except Exception:  # one that makes no sense ends no tick
+            except Exception:  # an invalid benchmark must not abort the tick
                 self._telemetry.error("act")
                 _LOG.exception("%s: benchmark not understood", entry.key)
 
@@ -202,7 +202,7 @@ class Benchmarks:
         )
 
     def _status(self, entry: Benchmark) -> Mapping[str, Any]:
-        """What it says by our own last write, which the watch may not have shown yet."""
+        """Its status by our own last write, which the watch may not show yet."""
         uid, written = self._written.get(entry.key, ("", entry.status))
         return written if uid == entry.uid else entry.status
 
@@ -246,7 +246,7 @@ class Benchmarks:
             await self._follow(case, now)
         elif not known.phase.ended or known.run != entry.run:
             await self._begin(case, busy, now)
-        else:  # an edit that changed nothing of what is run
+        else:  # an edit that does not affect the run
             await self._write(entry, {**case.status, "observedGeneration": entry.generation})
 
     async def _begin(self, case: _Case, busy: set[str], now: float) -> None:
@@ -276,7 +276,7 @@ class Benchmarks:
         await self._tell(case, step, benchmark_report.begun(case.entry, case.status, step, of, engines, name, now), now)
 
     async def _obstacle(self, case: _Case, busy: set[str], now: float) -> Obstacle | None:
-        """Why a run cannot begin now; what is asked of the API server comes last."""
+        """Why a run cannot begin now; checks that need the API server come last."""
         entry, declared = case.entry, case.entry.declared
         if declared is None:
             return Obstacle(Reason.INVALID, entry.problem)
@@ -301,23 +301,23 @@ class Benchmarks:
             self._loaded_at[case.of.url] = now
 
     def _echoes(self, url: str, now: float) -> bool:
-        """Whether a sweep would take the load of another benchmark for that of users."""
+        """Whether a sweep would mistake the load of another benchmark for user traffic."""
         return 0.0 <= now - self._loaded_at.get(url, -math.inf) < _ECHO_SECONDS
 
     async def _follow(self, case: _Case, now: float) -> None:
-        """Look at the Job of a run that was begun, and at whether its engines stay the same."""
+        """Read the Job of a running benchmark, and check that its engines are unchanged."""
         entry, declared = case.entry, case.entry.declared
         assert declared is not None
         found = await acting.read_job(self._api, entry.key.namespace, str(case.status.get("job", "")), entry.run)
         seen = JobSeen(JobState.ABSENT) if found is None else job_seen(*found, entry.uid)
-        if seen.state is not JobState.ACTIVE:  # of a pod that is gone what was heard last
+        if seen.state is not JobState.ACTIVE:  # of a pod that is gone, the last known state
             seen = replace(seen, last_words=seen.last_words or self._words.get(entry.key, ""))
         self._words[entry.key] = seen.last_words
         engines, moved = engines_remembered(case.status, own=declared.spec.tune is not None)
-        unseen = case.part is None and seen.state is JobState.ACTIVE  # an edit that is not valid may be undone
+        unseen = case.part is None and seen.state is JobState.ACTIVE  # an invalid edit may be undone
         if engines is not None and not moved and not unseen:
             moved = case.moved(engines)
-        if seen.state is JobState.BROKEN:  # it would hold its GPUs until time is up
+        if seen.state is JobState.BROKEN:  # it would hold its GPUs until the time limit
             await acting.remove_job(self._api, entry.key.namespace, str(case.status.get("job", "")), entry.uid)
         target = str(case.status.get("target", ""))
         step = policy.look(seen, target, engines, declared.spec.timeout)
@@ -338,7 +338,7 @@ class Benchmarks:
         await self._tell(case, step, status, now)
 
     async def _keep(self, entry: Benchmark, step: Progress) -> str:
-        """The result as a ConfigMap, or why there is none: it stands in status all the same."""
+        """Write the result as a ConfigMap, or return why not: status has the result in any case."""
         assert entry.declared is not None
         assert step.summary is not None
         manifest = config_map(entry.declared, step.summary)
@@ -354,14 +354,14 @@ class Benchmarks:
         return ""
 
     async def _tell(self, case: _Case, step: Progress, status: dict[str, Any], now: float) -> None:
-        """Write status where it says something else, after an Event of each turn: one that could not be told is told
-        with the next try, for status still says what was before."""
+        """Write status if it changed, after an Event for each phase change. A failed Event is posted at the next try,
+        because status still has the previous phase."""
         if _reason(case.status) != str(step.reason) or case.known.phase is not step.phase:
             await self._announce(case, step, now)
         await self._write(case.entry, status)
 
     async def _announce(self, case: _Case, step: Progress, now: float) -> None:
-        """Tell of a turn in an Event; on the service too, for its load."""
+        """Post an Event for a phase change; on the service too, because of the load."""
         entry, warning, reason, turn = case.entry, step.phase is Phase.FAILED, str(step.reason), repr(case.status)
         _LOG.info("%s: %s/%s: %s", entry.key, step.phase, reason, step.message)
         if case.part is not None and (step.phase is Phase.RUNNING or _ends_load(case, step)):

@@ -1,4 +1,4 @@
-"""What a decision was made from, small enough for the Event of a change: so that it can be made again by later code."""
+"""Inputs of a decision, small enough for the Event of a change, so that later code can replay the decision."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ MOST_TEXT = 64 * 1024
 """Characters of a record; an object may carry 256 KiB of annotations, and etcd keeps Events for an hour."""
 
 _Value = TypeVar("_Value")
-_MOST_JSON = 4 * 1024 * 1024  # what a few characters may unpack to
+_MOST_JSON = 4 * 1024 * 1024  # limit of the decompressed size
 
 
 Records = Callable[[ServiceKey], str]
-"""The record of one service's decision, made when asked for: most ticks change nothing."""
+"""The record of one service's decision, built on demand: most ticks change nothing."""
 
 
 class Unreadable(ValueError):
@@ -40,10 +40,10 @@ class Unreadable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DecisionRecord:
-    """One service's part of a snapshot, what was remembered of it before, and its allocation.
+    """One service's part of a snapshot, its memory before the tick, and its allocation.
 
-    Of competing services it has only the sentence of the allocation, which names none of other namespaces. Of nodes it
-    has what decides: whoever may read the Events of a namespace need not know the labels of all nodes.
+    Of competing services it holds only the sentence of the allocation, which names none of other namespaces. It holds
+    only the relevant parts of nodes: readers of a namespace's Events need not see the labels of all nodes.
     """
 
     snapshot: Snapshot
@@ -55,7 +55,7 @@ class DecisionRecord:
 def record_of(
     key: ServiceKey, snapshot: Snapshot, memory: Memory, settings: PolicySettings, context: FleetContext
 ) -> DecisionRecord:
-    """Return what this service's decision was made from; KeyError where the snapshot lacks it."""
+    """Return the inputs of this service's decision. Raises KeyError if the snapshot lacks it."""
     own = tuple(service for service in snapshot.services if service.spec.key == key)
     if not own:
         raise KeyError(key)
@@ -65,7 +65,7 @@ def record_of(
 
 
 def _offers(nodes: Iterable[NodeOffer], spec: ServiceSpec) -> Iterator[NodeOffer]:
-    """The nodes with resources of the service's accelerators: those, labels that it selects by, and taints."""
+    """The nodes with the service's accelerators, reduced to these resources, the selected labels, and taints."""
     resources = {option.resource for option in spec.accelerators}
     selected = {name for option in spec.accelerators for name, _ in option.node_selector}
 
@@ -79,7 +79,7 @@ def _offers(nodes: Iterable[NodeOffer], spec: ServiceSpec) -> Iterator[NodeOffer
 
 
 def _told(taint: Taint, spec: ServiceSpec) -> Taint:
-    """A taint, by its name only where the service names and tolerates it; what tolerates all does so either way."""
+    """A taint, with its name only if the service tolerates it by name; a wildcard tolerates it either way."""
 
     def is_named(option: AcceleratorOption) -> bool:
         named = [each for each in option.tolerations if each.key == taint.key]
@@ -89,7 +89,7 @@ def _told(taint: Taint, spec: ServiceSpec) -> Taint:
 
 
 def written(record: DecisionRecord) -> str:
-    """Return it as text; empty where it would be too long for an Event, as with thousands of nodes."""
+    """Serialize the record; empty if it is too long for an Event, as with thousands of nodes."""
     plain = json.dumps(_adapter().dump_python(record, mode="json"), separators=(",", ":"))
     text = base64.b64encode(zlib.compress(plain.encode(), 9)).decode()
     return text if len(text) <= MOST_TEXT else ""
@@ -126,9 +126,9 @@ def _unpacked(text: str) -> bytes:
 
 
 def decided_again(record: DecisionRecord, model: EngineModel = STEP_LAW) -> Decision | None:
-    """Return what this code decides from the record: the GPUs are shared out as they were then.
+    """Replay the record with this code, under the allocation of that moment.
 
-    None where this code would not have decided yet.
+    None if this code would not decide yet.
     """
     decision, _ = policy.decide_alone(record.snapshot, record.memory, record.context, record.settings, model)
     return decision
@@ -136,5 +136,5 @@ def decided_again(record: DecisionRecord, model: EngineModel = STEP_LAW) -> Deci
 
 @cache
 def _adapter() -> TypeAdapter[DecisionRecord]:
-    """Made when first needed: most ticks change nothing."""
+    """Built when first needed: most ticks change nothing."""
     return TypeAdapter(DecisionRecord)

@@ -1,4 +1,4 @@
-"""A decision as people read it, whole: in status, in the Event of a change, and at the operator's own endpoint."""
+"""A complete decision for people: in status, in the Event of a change, and at the operator's own endpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.domain.decision import Candidate, Decision, Verdict
 def explained(verdict: Verdict, decision: Decision, stamp: str) -> status.DecisionStatus:
     """Return a verdict of the decision with its inputs, the accelerators considered, and the guards.
 
-    What people decided themselves (pinned, mode Recommend) follows from no inputs: there the recommendation has them.
+    A size that people set (pinned, mode Recommend) has no inputs: there the recommendation has them.
     """
     plain = status.DecisionStatus(
         time=stamp, action=verdict.action.value, reason=str(verdict.reason), message=verdict.message[:1024]

@@ -1,4 +1,4 @@
-"""kopf handlers: each a line or two, all decisions are made in the loop."""
+"""kopf handlers of one or two lines each; the loop makes all decisions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.api.llmservice import GROUP, PLURAL, VERSION
 
 
 def register(registry: kopf.OperatorRegistry, wake: Callable[[], None], *, benchmarks: bool = False) -> None:
-    """Wake the loop when an LLMService or an LLMBenchmark comes, goes or is edited."""
+    """Wake the loop when an LLMService or an LLMBenchmark is created, deleted or edited."""
 
     async def on_service(type: str | None, body: kopf.Body, **_: Any) -> None:
         if is_news(type, body):
@@ -23,7 +23,7 @@ def register(registry: kopf.OperatorRegistry, wake: Callable[[], None], *, bench
 
 
 def is_news(event: str | None, body: Any) -> bool:
-    """Whether an event says more than that our own status was written."""
+    """Whether an event is more than the echo of our own status write."""
     seen = (body.get("status") or {}).get("observedGeneration")
     return event in (None, "ADDED", "DELETED") or seen != body["metadata"].get("generation")
 
@@ -36,6 +36,6 @@ def settings() -> kopf.OperatorSettings:
     result.peering.standalone = True
     result.networking.request_timeout = 30
     result.networking.connect_timeout = 5
-    result.watching.chunk_size = 200  # objects that are in memory twice, as text and taken apart
-    result.queueing.idle_timeout = 1.0  # for so long the last body of every object is kept
+    result.watching.chunk_size = 200  # objects of one page are in memory twice, as text and parsed
+    result.queueing.idle_timeout = 1.0  # kopf retains the last body of every object for this long
     return result

@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LeaseTiming:
-    """Seconds; retry < renew_deadline < duration, so that a leader stops before anybody else may start."""
+    """Seconds; retry < renew_deadline < duration, so that a leader stops before another candidate may start."""
 
     duration_seconds: float = 15.0
     renew_deadline_seconds: float = 10.0
@@ -101,7 +101,7 @@ class Elector:
 
     @property
     def leading(self) -> bool:
-        """Whether a write that starts now ends before anybody else may lead."""
+        """Whether a write that starts now ends before another candidate may lead."""
         margin = self._timing.retry_seconds
         return (
             self._renewed_at is not None
@@ -122,7 +122,7 @@ class Elector:
             await asyncio.shield(self._release())
 
     def pause_seconds(self) -> float:
-        """Return the time to the next look; one who waits looks again at the moment the Lease runs out."""
+        """Return the time until the next read; a waiting candidate reads again when the Lease expires."""
         retry = self._timing.retry_seconds
         if self._renewed_at is not None or self._seen is None:
             return retry
@@ -130,7 +130,7 @@ class Elector:
         return min(retry, left) if left > 0.0 else retry
 
     async def _round_in_time(self) -> None:
-        """A leader does not wait for an answer beyond its own deadline: others may lead soon after."""
+        """A leader does not wait for an answer beyond its own deadline: another may lead soon after."""
         patience = None
         if self._renewed_at is not None:
             patience = max(0.0, self._renewed_at + self._timing.renew_deadline_seconds - self._monotonic())
@@ -151,14 +151,14 @@ class Elector:
             await self._write(body, step)
 
     async def _read(self) -> Body | None:
-        """Read the Lease, an empty dict when there is none, None when the API server gave no answer."""
+        """Read the Lease, an empty dict if there is none, None if the API server did not answer."""
         try:
             body = await self._api.request("GET", f"{self._path}/{self._name}")
         except ApiError as error:
             if error.status != 404:
                 _LOG.warning("lease cannot be read: %s", error)
                 return None
-            # `_seen` stays: whoever held a Lease that somebody deletes still leads, until it would have run out.
+            # `_seen` stays: the holder of a deleted Lease still leads until the Lease would have expired.
             return {}
         except ApiUnreachable as error:
             _LOG.warning("lease cannot be read: %s", error)

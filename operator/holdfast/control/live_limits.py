@@ -1,8 +1,8 @@
-"""The live path: what each engine is asked, brought to it while it serves, and whether it does so.
+"""Live limits: sends limits to running engines, and checks whether they are in force.
 
-Two ways lead to an engine. A ConfigMap per service, rendered with the other objects, is there for pods that start while
-no operator runs; its changes take a minute. The annotation of a pod is in its file within a second, and is written for
-every pod whose annotation says something else. Nothing is written while both say what they should.
+There are two paths to an engine. A ConfigMap per service, rendered with the other objects, serves pods that start while
+no operator runs; its changes take a minute. The annotation of a pod reaches its file within a second, and is written
+for every pod whose annotation differs. Nothing is written while both are correct.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from holdfast_engine.rules import Limits
 
 _LOG = logging.getLogger(__name__)
 MOST_WRITES = 200
-"""Annotations written in one tick; the rest follows in the next ones."""
+"""Maximum annotations written in one tick; later ticks write the rest."""
 _CONCURRENCY = 8
 
 UNSEEN = Traffic(SignalState.UNREACHABLE)
@@ -47,7 +47,7 @@ Contents = Callable[[LLMService, Accelerator], Limits | None]
 
 @dataclass(slots=True)
 class _LimitsState:
-    """What is remembered of one service: it can be lost at any time, at the price of a grace period."""
+    """State of one service. It may be lost at any time; then the grace period starts again."""
 
     uid: str
     generation: int = -1
@@ -56,8 +56,8 @@ class _LimitsState:
     sent: dict[str, tuple[Limits, float]] = field(default_factory=dict)  # by uid of the pod
     watched: Mapping[str, Watched] = field(default_factory=dict)  # by pod
     told: Applied = NOTHING_APPLIED
-    at_rest: object = None  # what was seen when the last look changed nothing
-    rests_until: float = -math.inf  # when time alone will change something: an engine is told to lack its limits
+    at_rest: object = None  # inputs of the last tick that changed nothing
+    rests_until: float = -math.inf  # when time alone changes the result: an engine is then reported to lack its limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class _Write:
 class LiveLimits:
     """Numbers the limits of every service, writes them to pods, and reads back what is in force.
 
-    `contents` says what is wanted of the engines of one accelerator, None for nothing; its version means nothing.
+    `contents` returns the desired limits for one accelerator, None for none; their version is ignored.
     """
 
     def __init__(self, api: ApiPort, contents: Contents, scrape_seconds: float) -> None:
@@ -81,20 +81,20 @@ class LiveLimits:
         self._kept: dict[ServiceKey, _LimitsState] = {}
 
     def forget_all_but(self, uids: Mapping[ServiceKey, str]) -> None:
-        """Drop services that are gone, also where another one has their name now."""
+        """Drop deleted services, even if a new service has the same name."""
         for key in [key for key, kept in self._kept.items() if uids.get(key) != kept.uid]:
             del self._kept[key]
 
     def wanted(self, part: ServiceParts) -> Mapping[str, Limits]:
-        """Return the limits by accelerator as of the last look."""
+        """Return the desired limits by accelerator, as of the last tick."""
         return self._of(part).wanted
 
     def applied(self, part: ServiceParts) -> Applied:
-        """Return what the engines showed at the last look."""
+        """Return the limits that the engines reported at the last tick."""
         return self._of(part).told
 
     def look(self, part: ServiceParts, traffic: Traffic, now: float) -> None:
-        """Work out what is wanted under which version, and what is in force."""
+        """Compute the desired limits with their version, and the limits in force."""
         kept = self._of(part)
         seen = (part.spec.generation, part.engines, part.limits, part.replicas, can_see(traffic), traffic.plugins)
         if seen == kept.at_rest and now < kept.rests_until:
@@ -109,10 +109,10 @@ class LiveLimits:
             kept.rests_until = stands_until(kept.watched.values(), self._scrape_seconds, now)
 
     async def write(self, parts: Sequence[ServiceParts], now: float) -> None:
-        """Write the annotation of every pod that does not have its limits, `MOST_WRITES` of them at most.
+        """Write the annotation of every pod that lacks its limits, at most `MOST_WRITES` of them.
 
         Raises NotLeading and ApiUnreachable, both of which end the writing. A write that the API server refuses is
-        only logged: the pod is told again later, and meanwhile found not to have applied its limits.
+        only logged: it is retried later, and meanwhile the pod is reported as not having applied its limits.
         """
         due = sorted((write for part in parts for write in self._due(part, now)), key=lambda write: write.tried_at)
         slots = asyncio.Semaphore(_CONCURRENCY)
@@ -136,7 +136,7 @@ class LiveLimits:
             self._kept[key].sent[engine.uid] = (limits, now)
 
     def _due(self, part: ServiceParts, now: float) -> Iterator[_Write]:
-        """Pods to be written now: the watch has some seconds to show what was just written."""
+        """Pods to write now; the watch has some seconds to show the last write."""
         kept = self._of(part)
         here = {engine.uid for engine in part.engines}
         kept.sent = {uid: sent for uid, sent in kept.sent.items() if uid in here}
@@ -159,7 +159,7 @@ class LiveLimits:
 
     def _judge(self, kept: _LimitsState, part: ServiceParts, traffic: Traffic, now: float) -> None:
         if not part.engines:
-            # Between two pods of a service with one replica nothing is known anew.
+            # Between two pods of a service with one replica there is no new information.
             kept.told = NOTHING_APPLIED if part.replicas else kept.told
             kept.watched = {}
             return

@@ -1,4 +1,4 @@
-"""The slow loop: one table of contents per tick, for all services on one snapshot."""
+"""The slow loop: the steps of one tick, for all services on one snapshot."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STUCK_AFTER_TICKS = 12
 
 
 class LoopTelemetry(Protocol):
-    """What the loop tells about itself."""
+    """Metrics of the loop."""
 
     def phase(self, name: str, seconds: float) -> None: ...
 
@@ -44,7 +44,7 @@ class LoopTelemetry(Protocol):
 
 
 class Loop:
-    """Observes, decides and acts once per tick; every dependency comes in through the constructor."""
+    """Observes, decides and acts once per tick; all dependencies are constructor arguments."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Loop:
         self._monotonic = monotonic
         self._wall = wall
         self._activators = activators or NoActivators()
-        # Of our own: where DNS does not answer, lookups occupy every thread of the event loop's pool for minutes.
+        # Our own pool: if DNS does not answer, lookups occupy every thread of the event loop's pool for minutes.
         self._thinking = ThreadPoolExecutor(1, "decide")
         self._benchmarks = benchmarks
         self._memory = policy.Memory()
@@ -78,17 +78,17 @@ class Loop:
         self._finished_at: float | None = None
 
     def wake(self) -> None:
-        """Tick soon: somebody changed an LLMService."""
+        """Tick soon: an LLMService changed."""
         self._wake.set()
 
     def alive(self) -> bool:
-        """Whether a tick came to its end recently; a process that does not lead has none and is well."""
+        """Whether a tick finished recently; a process that does not lead has no ticks and is healthy."""
         if self._finished_at is None:
             return True
         return self._monotonic() - self._finished_at < max(60.0, _STUCK_AFTER_TICKS * self._timing.tick_seconds)
 
     async def run(self) -> None:
-        """Tick for ever; a failed tick is logged and counted, and the next one starts from what is true then."""
+        """Tick forever; a failed tick is logged and counted, and the next one starts from the state at that time."""
         self._finished_at = self._monotonic()
         while True:
             started_at = self._monotonic()
@@ -102,7 +102,7 @@ class Loop:
             await self._pause(started_at)
 
     async def run_once(self) -> None:
-        """Read, picture, decide, write."""
+        """Read, take a snapshot, decide, write."""
         started_at, now = self._monotonic(), self._wall()
         with self._phase("cluster"):
             services = self._cluster.services()
@@ -117,7 +117,7 @@ class Loop:
             snapshot = self._picture(services, traffic, history, held, measured, now)
             failed: dict[ServiceKey, Exception] = {}
             contexts: dict[ServiceKey, policy.FleetContext] = {}
-            # On a thread: meanwhile the lease is renewed, watches are read and slow queries are on their way.
+            # On a thread: meanwhile the event loop renews the lease, reads watches and runs slow queries.
             decide = functools.partial(
                 policy.decide,
                 snapshot,
@@ -143,7 +143,7 @@ class Loop:
         _LOG.error("accelerators could not be shared out: all keep what was granted before", exc_info=error)
 
     def _undecided(self, services: Sequence[ServiceParts], failed: Mapping[ServiceKey, Exception]) -> Iterator[Invalid]:
-        """Tell of each service that could not be decided on: it is our fault, and no other service's trouble."""
+        """Report each service for which the decision failed: a bug of ours, which does not affect other services."""
         for part in services:
             error = failed.get(part.spec.key)
             if error is not None:
@@ -178,12 +178,12 @@ class Loop:
         return Snapshot(now=now, services=pictured, nodes=self._cluster.nodes(), timing=self._timing)
 
     def _activator(self, key: ServiceKey, held: Mapping[ServiceKey, Activator]) -> Activator | None:
-        """What the activator told, and whether clients are led to it."""
+        """State of the activator, with whether clients are routed to it."""
         told = held.get(key)
         return None if told is None else dataclasses.replace(told, leads=self._actuator.holding(key))
 
     async def _history_once(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, History]:
-        """Read the windows back after a start; asked again each tick until Prometheus has answered."""
+        """Read the SLO windows back after a start; retried at each tick until Prometheus has answered."""
         if self._history_loaded or not requests:
             return {}
         history = await self._metrics.history(requests, now)
@@ -211,7 +211,7 @@ def _record(
     contexts: Mapping[ServiceKey, policy.FleetContext],
     key: ServiceKey,
 ) -> str:
-    """What a change was decided from; a change is told whether or not that can be written down."""
+    """Record of a change's inputs; the change is published even if the record cannot be written."""
     try:
         return decision_record.written(decision_record.record_of(key, snapshot, memory, settings, contexts[key]))
     except Exception:
@@ -220,7 +220,7 @@ def _record(
 
 
 def _may_be_held(part: ServiceParts) -> bool:
-    """Requests of it may be held: it may rest, or did a moment ago and its activator is still there."""
+    """Whether its requests may be held: it may scale to zero, or did until recently and its activator still exists."""
     if not part.spec.min_replicas:
         return True
     shown = part.shown("Deployment", activator_name(part.spec.key.name))

@@ -1,8 +1,8 @@
-"""Keeps what every service should have: applied when it says something else, put right when somebody changed it.
+"""Owned objects of every service: applied when the rendering changes, repaired when another client changed them.
 
-The kinds a service owns are watched by label, and each object is kept as a digest of what is ours (`render.live`): less
-than 2 kB with all that kopf keeps. That costs no request at rest and heals within a tick; lists at a slow cadence would
-cost the API server five thousand objects each time, for a thousand services, and heal later.
+The kinds a service owns are watched by label, and each object is stored as a digest of our fields (`render.live`): less
+than 2 kB, including kopf's overhead. This costs no request without changes and repairs within a tick. The alternative,
+periodic lists, would cost five thousand objects per list for a thousand services, and repair later.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from holdfast.render.names import activator_name, engines_name, limits_name, own
 
 _LOG = logging.getLogger(__name__)
 _IMMUTABLE = "field is immutable"  # validation.FieldImmutableErrorMsg of Kubernetes
-_PRUNE_AGAIN_SECONDS = 300.0  # old ReplicaSets may keep files alive for long; nobody tells when they go
+_PRUNE_AGAIN_SECONDS = 300.0  # old ReplicaSets may use files for long, and their removal is not watched
 
 Manifest = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What has to be written for one service now; mostly nothing.
+    """Pending writes for one service; mostly none.
 
-    `due`: manifests to apply, with the reason. `births`: Deployments to create. `unwanted`: objects the service had
-    and no longer should, such as a PodDisruptionBudget at one replica. `leftovers`: pod files of earlier revisions that
-    might be unused. `orphans`: what an earlier service of this name left behind; all else waits until it is ours.
-    `problem`: why it is not known.
+    `due`: manifests to apply, with the reason. `births`: Deployments to create. `unwanted`: objects the service should
+    no longer have, such as a PodDisruptionBudget at one replica. `leftovers`: pod files of earlier revisions, maybe
+    unused. `orphans`: objects of an earlier service of this name; all other writes wait until they are adopted.
+    `problem`: why the pending writes are unknown.
     """
 
     due: tuple[tuple[Manifest, Due], ...] = ()
@@ -58,20 +58,20 @@ class Work:
 
 @dataclass(slots=True)
 class _ObjectsState:
-    """What is remembered of one service."""
+    """State of one service."""
 
     uid: str
     applier: Applier
-    generation: int = 0  # of the spec that was last worked on
+    generation: int = 0  # of the spec that was last processed
     problems: tuple[ClusterProblem, ...] = ()
-    settled: object = None  # the fingerprint under which everything was found as it should be
-    holding: bool = False  # clients are led to the activator, as the API server has it
+    settled: object = None  # the fingerprint at which all objects were found correct
+    holding: bool = False  # clients are routed to the activator, by the API server's state
     created: dict[str, float] = field(default_factory=dict)  # Deployments by name
     pruned: tuple[tuple[Live, ...], float] = ((), -math.inf)
 
 
 class Objects:
-    """Compares what is rendered with what lives, and writes the difference."""
+    """Compares rendered with live objects, and writes the difference."""
 
     def __init__(self, api: ApiPort, settings: RenderSettings) -> None:
         self._api = api
@@ -79,14 +79,14 @@ class Objects:
         self._kept: dict[ServiceKey, _ObjectsState] = {}
 
     def problems(self, part: ServiceParts) -> tuple[ClusterProblem, ...]:
-        """Return what stood in the way of the last writes for a service; the next decision's conditions name it.
+        """Return the problems of the last writes for a service; the next decision's conditions name them.
 
-        An edit may be what mends them: what another generation of the spec could not be written for is no news of this.
+        An edit may fix them: problems of another generation of the spec are not returned.
         """
         return self._of(part).problems
 
     def refused(self, part: ServiceParts, message: str) -> None:
-        """Another write for a service was refused: a problem beside those of its objects, until the next ones."""
+        """Record that another write for a service was refused: an additional problem until the next writes."""
         kept = self._of(part)
         kept.problems = (*kept.problems, ClusterProblem(Reason.APPLY_FAILED, refusal_told(message)))
 
@@ -105,7 +105,7 @@ class Objects:
             del self._kept[key]
 
     def work(self, part: ServiceParts, changes: Plan, now: float) -> Work:
-        """Return what must be written; costs no rendering while neither the service nor its objects change."""
+        """Return the pending writes; renders nothing while neither the service nor its objects change."""
         kept = self._of(part)
         pruning = _leftovers_due(kept, part, now)
         current = (fingerprint(part, changes), part.live)
@@ -118,7 +118,7 @@ class Objects:
             return Work(orphans=orphans)
         try:
             manifests = render(part.service, changes.accelerators, self._settings, changes.context)
-        except Exception as error:  # of a template that the API server took, and no pod is like
+        except Exception as error:  # a template that the API server accepted but that cannot be rendered
             return Work(problem=_not_rendered(kept, part, error))
         births = [m for m in manifests if m["kind"] == "Deployment" and m["metadata"]["name"] in changes.births]
         work = Work(
@@ -134,13 +134,13 @@ class Objects:
         return work
 
     def is_settled(self, part: ServiceParts, changes: Plan) -> bool:
-        """Whether everything was found as it should be, for what the service and its objects are now."""
+        """Whether all objects were found correct for the present service and objects."""
         return self._of(part).settled == (fingerprint(part, changes), part.live)
 
     async def apply(self, part: ServiceParts, work: Work, now: float) -> tuple[Manifest, ...]:
-        """Write what is there already or has no size; return the Deployments that may be created then.
+        """Write objects that exist or have no size; return the Deployments that may be created after that.
 
-        What is refused becomes a problem that the next decision names, and is tried again.
+        A refused write becomes a problem that the next decision names, and is retried.
         """
         kept = self._of(part)
         if work.problem is not None:
@@ -153,7 +153,7 @@ class Objects:
         identity_taken = False
         for manifest, why in work.due:
             if identity_taken and manifest["kind"] == "Deployment":
-                continue  # its pods would run with the rights of somebody else's ServiceAccount
+                continue  # its pods would run with the rights of a foreign ServiceAccount
             shown = part.shown(manifest["kind"], manifest["metadata"]["name"])
             problem = await self._write(part, manifest, why, kept.applier.apply(manifest, shown, now))
             problems += [problem] if problem else []
@@ -165,7 +165,7 @@ class Objects:
     async def acceptable(
         self, part: ServiceParts, births: Iterable[Manifest], sizes: Mapping[str, int]
     ) -> tuple[Manifest, ...]:
-        """Return those of some new Deployments that the API server would take; why not the others is a problem."""
+        """Return the new Deployments that the API server would accept; each refusal becomes a problem."""
         kept = self._of(part)
         found: list[Manifest] = []
 
@@ -181,7 +181,7 @@ class Objects:
     async def create(
         self, part: ServiceParts, births: Iterable[Manifest], sizes: Mapping[str, int], now: float
     ) -> None:
-        """Create those Deployments that have a size, which is their first; what is refused is a problem as well."""
+        """Create the Deployments with a first size; each refusal becomes a problem."""
         kept = self._of(part)
         for manifest in births:
             if size := sizes.get(manifest["metadata"]["name"], 0):
@@ -190,7 +190,7 @@ class Objects:
                 kept.problems += (problem,) if problem else ()
 
     def was_created(self, part: ServiceParts, deployment: str, now: float) -> bool:
-        """Whether a Deployment is there though the watch may show it a tick late: it must not be created again."""
+        """Whether a Deployment was just created; the watch may show it a tick late, and it must not be made twice."""
         return abs(now - self._of(part).created.get(deployment, -math.inf)) < WATCH_LAG_SECONDS
 
     async def clear_away(self, part: ServiceParts, work: Work, now: float) -> None:
@@ -216,12 +216,12 @@ class Objects:
             if error.namespace_ends:
                 raise
             if error.status == 409:
-                # Somebody wrote or deleted it at the same moment: the next tick sees what has become of it.
+                # Another client wrote or deleted it at the same moment: the next tick sees the result.
                 _LOG.info("%s: %s %s: %s", part.spec.key, kind, name, error)
                 return None
             shown = part.shown(kind, name)
             if error.is_invalid and _IMMUTABLE in error.message and shown is not None and manifest.get("immutable"):
-                # What somebody put in the place of ours can only be made anew; pods that mount it wait for that.
+                # An immutable object that replaced ours can only be recreated; pods that mount it wait for that.
                 _LOG.warning(
                     "%s: %s %s is not as it was made, and cannot be changed: deleted", part.spec.key, kind, name
                 )
@@ -233,7 +233,7 @@ class Objects:
         return None
 
     async def _adopt(self, part: ServiceParts, live: Live) -> ClusterProblem | None:
-        """Deployments keep their size and their pods: what differs is written once the watch shows them as ours."""
+        """Adopt an orphan. Size and pods stay; differences are written once the watch shows our ownership."""
         key, owner = part.spec.key, owner_reference(part.service)
         _LOG.info("%s: %s %s was left behind by an earlier LLMService of this name: adopted", key, live.kind, live.name)
         try:
@@ -246,7 +246,7 @@ class Objects:
         return None
 
     async def _prune(self, kept: _ObjectsState, part: ServiceParts, leftovers: tuple[Live, ...], now: float) -> None:
-        """Delete pod files of earlier revisions that no ReplicaSet and no pod names any more."""
+        """Delete pod files of earlier revisions to which no ReplicaSet and no pod refers any more."""
         key = part.spec.key
         named = await named_config_maps(self._api, key, [live.name for live in leftovers])
         for live in leftovers:
@@ -264,7 +264,7 @@ class Objects:
 
 
 def _told(manifest: Manifest, error: ApiError) -> str:
-    """Why a write was refused, with what to do where what is there can never become what is declared."""
+    """Why a write was refused, with the remedy if the existing object can never become the declared one."""
     if not (error.is_invalid and _IMMUTABLE in error.message):
         return refusal_told(error.message)
     kind, meta = manifest["kind"], manifest["metadata"]
@@ -298,7 +298,7 @@ async def _create(kept: _ObjectsState, deployment: Manifest, size: int, now: flo
 
 
 def _unwanted(part: ServiceParts, manifests: Iterable[Manifest]) -> Iterable[Live]:
-    """What comes and goes while a service lives; engines go by the plan, pod files when nobody mounts them."""
+    """Optional objects that should not exist now; Deployments are removed by the plan, pod files when unused."""
     rendered = _identities(manifests)
     named = {("ConfigMap", limits_name(part.spec.key.name)), *_of_activator(part)}
     for live in part.live:
@@ -308,7 +308,7 @@ def _unwanted(part: ServiceParts, manifests: Iterable[Manifest]) -> Iterable[Liv
 
 
 def _of_activator(part: ServiceParts) -> set[tuple[str, str]]:
-    """What of an activator may go now: its Services last, for what it holds is passed on through one of them."""
+    """Objects of an activator that may be deleted now: its Services last, because held requests leave through one."""
     name = part.spec.key.name
     deployment = ("Deployment", activator_name(name))
     if any(placement.deployment == activator_name(name) for placement in part.placements):
@@ -319,7 +319,7 @@ def _of_activator(part: ServiceParts) -> set[tuple[str, str]]:
 
 
 def _leftovers_due(kept: _ObjectsState, part: ServiceParts, now: float) -> tuple[Live, ...]:
-    """The pod files to look after now: none while replicas are replaced or drain, or soon after the last look."""
+    """The pod files to check now: none while replicas are replaced or drain, or soon after the last check."""
     if any(placement.rolling_out or not placement.observed for placement in part.placements):
         kept.pruned = ((), -math.inf)
         return ()
@@ -331,7 +331,7 @@ def _leftovers_due(kept: _ObjectsState, part: ServiceParts, now: float) -> tuple
 
 
 def _old_files(part: ServiceParts) -> tuple[Live, ...]:
-    """Pod files that no Deployment of the service names; without a Deployment nothing is known to be old."""
+    """Pod files to which no Deployment of the service refers; without a Deployment none counts as old."""
     templates = [item.rendered.template_json if item.rendered else "" for item in part.deployed]
     if not templates or "" in templates:
         return ()

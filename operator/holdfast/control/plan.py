@@ -1,4 +1,4 @@
-"""What a decision means for the objects of a service: pure, so that it can be tested without an API server."""
+"""Writes that follow from a decision. Pure, so that it can be tested without an API server."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from holdfast_engine.rules import Limits
 class Plan:
     """The writes that follow from a decision.
 
-    `accelerators` are rendered; `create` maps new Deployments to their first size, `activator` does so for one that
-    holds requests; `shrink`, `grow` and `delete` name existing ones.
+    `accelerators` are rendered; `create` maps new Deployments to their first size, `activator` does the same for the
+    activator; `shrink`, `grow` and `delete` name existing Deployments.
 
-    What shrinks is written before anything is created or grows: sizes that are written one by one never sum up to more
-    than the larger of what was and what is decided, though the operator die in between. `spare` more replicas are
-    allowed than decided; None under a budget, where replicas do not tell what is allowed.
+    Shrinking precedes creating and growing. So the sum of sizes never exceeds the larger of the previous and the
+    decided sum, even if the operator dies in between. `spare` more replicas than decided are allowed; None under a
+    budget, which does not limit replicas.
     """
 
     accelerators: tuple[str, ...]
@@ -52,11 +52,11 @@ class Plan:
 
     @property
     def moves(self) -> bool:
-        """Whether sizes change: then the object is looked at once more before anything is written."""
+        """Whether sizes change: then the object is read once more before any write."""
         return bool(self.births or self.shrink or self.grow or self.delete)
 
     def beside(self, unmoved: Iterable[PlacementTarget]) -> Plan:
-        """Return the same with what may come beside those that did not shrink: so many fewer as have no place then."""
+        """Return the plan with creations and growth reduced by the size that `unmoved` did not give up."""
         still = sum(_before(target) - target.replicas for target in unmoved)
         places = max(0, still - self.spare) if self.spare is not None else MOST_REPLICAS if still else 0
         create, grow = {}, []
@@ -87,9 +87,9 @@ def plan(
     limits: Mapping[str, Limits] = MappingProxyType({}),
     activator: bool = False,
 ) -> Plan:
-    """Compare what is decided with what is deployed.
+    """Compare the decision with the Deployments.
 
-    `admission` gives the limit a rollout starting now would get, `limits` what running engines are told by accelerator.
+    `admission` gives the limit for a rollout that starts now, `limits` the limits of running engines by accelerator.
     `activator`: the service should have one.
     """
     targets = {target.accelerator: target for target in decision.verdict.targets}
@@ -124,7 +124,7 @@ def _spare(part: ServiceParts, decided: int) -> int | None:
 
 
 def _missing(part: ServiceParts, deployment: str) -> dict[str, int]:
-    """A Deployment of one pod, unless it is there or nobody would see it."""
+    """A Deployment of one pod, unless it exists or Deployments are not watched."""
     shown = part.shown("Deployment", deployment)
     return {deployment: 1} if shown is not None and not shown.uid else {}
 
@@ -148,7 +148,7 @@ def _resized(
 def _retired(
     part: ServiceParts, decision: Decision, deployed: Mapping[str, ObservedDeployment]
 ) -> list[tuple[str, PlacementTarget]]:
-    """Empty Deployments whose accelerator left the spec, as soon as the listed ones serve the decided size."""
+    """Drained Deployments whose accelerator was removed from the spec, once the listed ones serve the decided size."""
     ready = sum(
         replica.phase is ReplicaPhase.READY and part.spec.accelerator(replica.accelerator) is not None
         for replica in part.replicas
@@ -203,7 +203,7 @@ def _facts(
 def _tuned(
     part: ServiceParts, decision: Decision, accelerator: Accelerator, deployed: Remembered | None, kept: bool
 ) -> Tuned | None:
-    """Batching limits beside those declared: as decided, else as deployed while the engines are the same."""
+    """Batching limits that override the declared ones: as decided, else as deployed while the engines are unchanged."""
     target, old = decision.batching, deployed.tuned if deployed else None
     if kept:
         return old
@@ -244,10 +244,10 @@ def _fact(
 
 
 def _is_kept(part: ServiceParts, accelerator: Accelerator, deployed: ObservedDeployment | None) -> bool:
-    """Whether pods stay as they are whatever is edited, for all of them are to go.
+    """Whether pods keep their template despite edits, because all of them will be removed.
 
-    Not in the middle of a rollout, which may be of pods that never serve. Nor where clients and Prometheus are about
-    to call all pods another way.
+    Not during a rollout, whose new pods may never serve. Nor if clients and Prometheus are about to select all pods
+    differently.
     """
     if not accelerator.is_left or deployed is None or deployed.rendered is None or deployed.placement.rolling_out:
         return False
@@ -259,9 +259,9 @@ def _has_room(option: AcceleratorOption, inventory: Inventory) -> bool:
 
 
 def _gives_way(part: ServiceParts, option: AcceleratorOption, inventory: Inventory) -> bool:
-    """Whether the next replica could have the place of one that serves.
+    """Whether the next replica could use the GPUs of a serving one.
 
-    Not on nodes that are cordoned or silent, or that have got a taint which it does not tolerate.
+    Not on nodes that are cordoned or not ready, or that have a new taint which it does not tolerate.
     """
     serving = [replica for replica in part.replicas if replica.accelerator == option.name]
     homes = {replica.node for replica in serving if replica.phase is ReplicaPhase.READY and replica.node}
@@ -273,6 +273,6 @@ def _unplaced(part: ServiceParts, name: str) -> bool:
 
 
 def fingerprint(part: ServiceParts, changes: Plan) -> Any:
-    """Return what the rendered objects depend on: equal fingerprints, equal objects."""
+    """Return everything that rendered objects depend on: equal fingerprints mean equal objects."""
     meta = part.service.metadata
     return (meta.uid, meta.generation, tuple(sorted(meta.labels.items())), changes.accelerators, changes.context)

@@ -1,4 +1,4 @@
-"""Decision and observation to status: the one place that says what people read."""
+"""Decision and observation -> status: the only module that formats status."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def status_of(
 ) -> dict[str, Any]:
     """Return the whole status of a service; times of conditions and the last decision are carried over.
 
-    `remarks` are what people should know about the pods as rendered: they stand in the condition Ready. `found` are
-    conditions beside those of the decision.
+    `remarks` are notes about the rendered pods; they appear in the condition Ready. `found` are conditions in addition
+    to those of the decision.
     """
     stamp = iso(now)
     values = (*with_remarks(decision.conditions, remarks), *found)
@@ -58,7 +58,7 @@ def status_of(
 
 
 def figures(part: ServiceParts, decision: Decision) -> dict[str, Any]:
-    """Return those parts of the status that move with every scrape, as `status_of` does."""
+    """Return the parts of the status that move with every scrape, as `status_of` does."""
     capacity, cost = decision.capacity, _cost(part, decision)
     told = {
         "slo": status.SLOStatus.figures(_slo(part, decision)),
@@ -79,7 +79,7 @@ def with_remarks(values: Sequence[ConditionValue], remarks: Sequence[str]) -> tu
 
 
 def invalid_status(entry: Invalid, old: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """Return the status of an object that was accepted but cannot be acted on: what ran goes on running."""
+    """Return the status of an invalid object: its engines keep running unchanged."""
     ready = False if entry.reason is Reason.INVALID else None
     values = (
         ConditionValue(ConditionType.READY, ready, entry.reason, entry.message),
@@ -92,7 +92,7 @@ def invalid_status(entry: Invalid, old: Mapping[str, Any], now: float) -> dict[s
 
 
 def condition_news(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the conditions whose status or reason changed, as Events tell them; transient ones are no news."""
+    """Return the conditions whose status or reason changed, for Events; transient ones are skipped."""
     before = {item["type"]: (item["status"], item["reason"]) for item in old.get("conditions", ())}
     return [
         item
@@ -102,7 +102,7 @@ def condition_news(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[dict[
 
 
 def is_warning(item: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
-    """Whether news of a condition is worth a Warning: what every first replica lacks for a while is not."""
+    """Whether a changed condition deserves a Warning; conditions that every first replica fails for a while do not."""
     begins = not old.get("replicas", {}).get("ready") and item["reason"] in _BEGINNINGS
     return item["status"] == "False" and not begins
 
@@ -121,7 +121,7 @@ def _conditions(
 
 
 def condition_of(value: ConditionValue, generation: int) -> Condition:
-    """What was decided, as a condition of an object of that generation."""
+    """A decided condition as a condition of an object of that generation."""
     word = Status.UNKNOWN if value.status is None else Status.TRUE if value.status else Status.FALSE
     return Condition(value.type, word, str(value.reason), value.message, generation)
 
@@ -190,7 +190,7 @@ def _placements(part: ServiceParts, decision: Decision) -> tuple[status.Placemen
 
 
 def cost_per_hour(part: ServiceParts) -> float | None:
-    """Return dollars per hour of every replica that holds a GPU now; None where there is none, or a price unknown."""
+    """Return dollars per hour of all replicas with a GPU now; None without any, or with an unknown price."""
     listed = {option.name: option.cost_per_replica_hour for option in part.spec.accelerators}
     prices = [
         listed.get(replica.accelerator) for replica in part.replicas if replica.phase is not ReplicaPhase.UNSCHEDULABLE
@@ -218,9 +218,9 @@ def _per(dollars_per_hour: float, per_second: float | None, unit: float) -> floa
 
 
 def _last_decision(decision: Decision, old: Mapping[str, Any] | None, stamp: str) -> dict[str, Any]:
-    """Return the newest decision that changed something; a hold is shown before the first change only.
+    """Return the newest decision that changed something; a hold is shown only before the first change.
 
-    Why the size is held now stands in the condition ScalingActive.
+    The condition ScalingActive says why the size is held now.
     """
     verdict = decision.verdict
     if old is not None and (_same(verdict, old) if verdict.action is not Action.HOLD else _outlives(old, verdict)):
@@ -234,16 +234,16 @@ def _same(verdict: Verdict, old: Mapping[str, Any]) -> bool:
 
 
 def _outlives(old: Mapping[str, Any], hold: Verdict) -> bool:
-    """Whether what is shown stays in spite of a hold; numbers alone do not renew a hold, so that it writes nothing.
+    """Whether the shown decision stays despite a hold; a hold that differs only in numbers writes nothing.
 
-    A pin that is gone is no reason any more, though the last change of size was made for it.
+    A removed pin is no longer shown as the reason, even if it caused the last change of size.
     """
     same = old.get("reason") == str(hold.reason)
     return same or (old.get("action") != Action.HOLD.value and old.get("reason") != str(Reason.PINNED))
 
 
 def _recommendation(decision: Decision, old: Mapping[str, Any] | None, stamp: str) -> status.DecisionStatus | None:
-    """Return what would be done, with the time since when it has been so."""
+    """Return the recommended decision, with the time since when it is unchanged."""
     verdict = decision.recommendation
     if verdict is None:
         return None

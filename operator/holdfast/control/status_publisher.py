@@ -1,4 +1,4 @@
-"""Tells what was decided and why: in the service's status, in Events and in the log, each thing once."""
+"""Publishes decisions with their reason in the service's status, in Events and in the log, each once."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _LOG = logging.getLogger(__name__)
 _REPEAT_EVENT_AFTER_SECONDS = 60.0
 
 
-class Teller:
-    """Remembers per service what has been told, so that nothing is written that stands there already."""
+class StatusPublisher:
+    """Remembers per service what was published, so that nothing is written twice."""
 
     def __init__(self, api: ApiPort) -> None:
         self._api = api
@@ -41,11 +41,11 @@ class Teller:
         self._unwritable: dict[ServiceKey, Invalid] = {}
 
     def written(self, part: ServiceParts) -> Mapping[str, Any]:
-        """Return what a service's status says, as far as is known."""
+        """Return the last known status of a service."""
         return self._status.last(part.spec.key, part.service.status)
 
     def forget(self, gone: Collection[ServiceKey]) -> None:
-        """Drop what is remembered of services that are gone."""
+        """Drop the state of deleted services."""
         self._status.forget(gone)
         for key in gone:
             self._changes.pop(key, None)
@@ -61,9 +61,9 @@ class Teller:
         now: float,
         records: Records = decision_record.nothing,
     ) -> float:
-        """Write status if it says something else than before, and an Event for each change. Raises ApiError.
+        """Write status if it changed, and an Event for each change. Raises ApiError.
 
-        Returns when there will be something to write though nothing but figures moves (see `StatusWriter.write`).
+        Returns the time of the next write if only figures change (see `StatusWriter.write`).
         """
         old = self.written(part)
         used = [target.accelerator for target in decision.verdict.targets if target.replicas]
@@ -79,9 +79,10 @@ class Teller:
         return due_at
 
     async def tell_invalid(self, entry: Invalid, now: float) -> None:
-        """Write the status of a service that nobody can run as it is, and an Event. Raises ApiError.
+        """Write the status of an invalid service, and an Event. Raises ApiError.
 
-        Of an object that is older than the rule it breaks, the API server may take no status either: the Event remains.
+        If the object is older than the rule it breaks, the API server may refuse its status too: then only the Event
+        exists.
         """
         old = self._status.last(entry.key, entry.status)
         new = invalid_status(entry, old, now)
@@ -137,7 +138,7 @@ class Teller:
         await events.post_event(self._api, body)
 
     def _is_new_change(self, decision: Decision, now: float) -> bool:
-        """Whether a change is decided for the first time: the watch may show our own write a tick late."""
+        """Whether a change is new: the watch may show our own write a tick late."""
         verdict = decision.verdict
         if verdict.action is Action.HOLD:
             return False
@@ -150,7 +151,7 @@ class Teller:
 
 
 def _batching(part: ServiceParts, changes: Plan, applied: Applied) -> BatchingStatus:
-    """What engines show to be in force, else what they were started with.
+    """Limits in force by the engines' report, else the limits they were started with.
 
     The admission limit is that of the first accelerator in use; engines with the plugin have none.
     """
@@ -168,6 +169,6 @@ def _batching(part: ServiceParts, changes: Plan, applied: Applied) -> BatchingSt
 
 
 def _rounded(bound: float | None) -> int | None:
-    """Two digits of a bound that an engine moves from step to step."""
+    """Round a bound to two digits, because the engine changes it at every step."""
     rounded = None if bound is None else two_digits(bound)
     return None if rounded is None else round(rounded)

@@ -1,7 +1,7 @@
-"""Services at rest: nothing is left to do for them or to tell, and a tick costs little more than seeing that.
+"""Shortcut for unchanged services: nothing to write or publish, so that a tick costs little more than this check.
 
-Decisions are made anew with each scrape and their figures never stand still, so hardly one equals the last. What
-counts is whether carrying one out would write anything.
+Each scrape changes the figures of a decision, so hardly one equals the last. The question is therefore whether
+carrying it out would write anything.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from holdfast.domain.service import ServiceKey
 from holdfast.observe.cluster import ServiceParts
 
 _LEAST_SECONDS = 150.0
-"""What only time brings up is looked after this often, or up to half as often: not of all services in one tick.
+"""Time-driven work is checked this often, or up to half as often, so that not all services fall into one tick.
 
-That is files of earlier pods, which are looked for every 300 s (`objects`); figures have a time of their own, `until`.
+Such work is the removal of old pod files, every 300 s (`objects`); figures have their own time, `until`.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
-    """Nothing was left to do for a service at a time, by a decision on it and all else that was seen.
+class SettledService:
+    """A service had nothing to do at a time, given its decision and all other inputs.
 
-    `written` is what its status says. `until` is when figures that have moved since are written, infinite where none
-    has.
+    `written` is its status. `until` is when changed figures are written, infinite if none changed.
     """
 
     decision: Decision
@@ -43,7 +42,7 @@ class Rest:
     def holds(
         self, part: ServiceParts, decision: Decision, seen: tuple[object, ...], written: Mapping[str, Any], now: float
     ) -> bool:
-        """Whether nothing is left to do still."""
+        """Whether there is still nothing to do."""
         if not 0.0 <= now - self.since < _LEAST_SECONDS * (1.0 + _share(decision.key)) or now >= self.until:
             return False
         if written is not self.written or seen != self.seen:
@@ -55,7 +54,7 @@ class Rest:
         )
 
     def _figures_stand(self, part: ServiceParts, decision: Decision) -> bool:
-        """Whether status says these figures but for noise: compared with what is written, so that no drift is lost."""
+        """Whether status has these figures within the deadband; written ones are compared, to notice drift."""
         if has_moved({name: self.written[name] for name in FIGURES & self.written.keys()}, figures(part, decision)):
             return False
         messages = {shown["type"]: shown["message"] for shown in self.written.get("conditions", ())}
@@ -66,12 +65,12 @@ class Rest:
 
 
 def _share(key: ServiceKey) -> float:
-    """Between 0 and 1, the same for a service at any time and in any process."""
+    """A fixed fraction in [0, 1) per service, the same in every process."""
     return crc32(str(key).encode()) / 2**32
 
 
 def _hold_alike(one: Decision, other: Decision) -> bool:
-    """Whether both keep everything as it is, and differ in nothing but figures and in what is not shown."""
+    """Whether both are holds and differ only in figures and in fields that are not shown."""
     return (
         one.verdict.action is other.verdict.action is Action.HOLD
         and _words(one) == _words(other)

@@ -1,4 +1,4 @@
-"""What the activator of a service tells: the requests that came while no replica served, and that it holds."""
+"""State of a service's activator: requests that arrived while no replica served, and those it holds now."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import math
 from holdfast.domain.value import value
 
 WAIT_EDGES = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, math.inf)
-"""Upper edges in seconds of the classes in which waits are counted."""
+"""Upper edges in seconds of the histogram of waits."""
 
 Waits = tuple[int, ...]
-"""Requests by how long they waited, one number per class of `WAIT_EDGES`."""
+"""Requests by waiting time, one number per bucket of `WAIT_EDGES`."""
 
 NO_WAITS: Waits = (0,) * len(WAIT_EDGES)
 
 
 @value
 class Activator:
-    """One look at it; everything but `leads` is meaningless unless it `answers`.
+    """One reading; everything but `leads` is meaningless unless it `answers`.
 
-    `leads`: the Service of the LLMService leads to it, as the API server has shown. `waiting` requests are held now,
-    the oldest since `oldest_seconds`; `quiet_seconds` ago the last one came. The rest counts from the start of the
-    process, which `boot` names: requests that were `forwarded` to an engine, those whose client was `gone` before, by
-    how long each had waited, and those `turned_away` because there was no room or they had waited for too long.
+    `leads`: the LLMService's Service routes to it, by the API server. `waiting` requests are held now, the oldest since
+    `oldest_seconds`; the last one arrived `quiet_seconds` ago. The counters start with the process, which `boot`
+    identifies: requests `forwarded` to an engine and requests whose client was `gone` before, both by waiting time, and
+    requests `turned_away` because the buffer was full or they had waited too long.
     """
 
     answers: bool = False
@@ -40,5 +40,5 @@ SILENT = Activator()
 
 
 def longer_than(waits: Waits, seconds: float) -> int:
-    """Requests that waited for longer; those of the class in which the limit lies count as if all had."""
+    """Requests that waited longer; all requests in the bucket that contains the limit count."""
     return sum(count for edge, count in zip(WAIT_EDGES, waits, strict=True) if edge > seconds * (1.0 + 1e-9))

@@ -1,4 +1,4 @@
-"""A benchmark as decisions see it: what it is to measure, where its run stands, and what it found of one replica."""
+"""A benchmark for decisions: what it measures, the state of its run, and the measured capacity of one replica."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from holdfast.domain.value import value
 
 
 def tokens_per_dollar(tokens_per_second: float, dollars_per_hour: float) -> float:
-    """Tokens that a dollar buys at this rate: rate x 3600 / price of an hour; NaN where the price is not positive."""
+    """Tokens per dollar at this rate: rate x 3600 / price of an hour; NaN if the price is not positive."""
     return tokens_per_second * 3600.0 / dollars_per_hour if dollars_per_hour > 0.0 else math.nan
 
 
 class Phase(enum.StrEnum):
-    """Where a benchmark stands."""
+    """Phase of a benchmark."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -33,16 +33,16 @@ class Phase(enum.StrEnum):
 
 @value
 class Remembered:
-    """What status says of the newest run; `run` is the digest of the spec that it was made from."""
+    """The newest run as recorded in status; `run` is the digest of its spec."""
 
     phase: Phase = Phase.PENDING
     run: str = ""
 
 
 class JobState(enum.Enum):
-    """The Job of a run, as the API server has it; one that is `LEAVING` has to go before another has its name.
+    """State of a run's Job in the API server. A `LEAVING` Job must be gone before its name can be reused.
 
-    `BROKEN`: the engine that it has for itself ends again and again, and nothing was measured.
+    `BROKEN`: the run's own engine crash-loops, and nothing was measured.
     """
 
     ABSENT = "absent"
@@ -56,7 +56,7 @@ class JobState(enum.Enum):
 
 @value
 class JobSeen:
-    """A Job, and once it ended what its container left: the termination message, and how it went in words."""
+    """A Job, and after its end the termination message of its container and a description of the outcome."""
 
     state: JobState
     message: str = ""
@@ -65,10 +65,10 @@ class JobSeen:
 
 @value
 class Engines:
-    """The replicas of a service that is measured, by accelerator, and what arrives there besides.
+    """The measured replicas of a service by accelerator, and the user traffic they receive besides.
 
-    `own`: not those that serve, but one that the run has started for itself. `digest` changes with what their figure
-    depends on: engine, limits and objectives; empty where there are several accelerators or none.
+    `own`: not the serving replicas, but an engine that the run started. `digest` changes with everything the result
+    depends on: engine, limits and objectives; empty if there are several accelerators or none.
     """
 
     replicas: tuple[tuple[str, int], ...]
@@ -83,13 +83,13 @@ class Engines:
 
     @property
     def accelerator(self) -> str:
-        """The accelerator of all of them; empty where there are several or none."""
+        """The accelerator of all of them; empty if there are several or none."""
         return self.replicas[0][0] if len(self.replicas) == 1 else ""
 
 
 @value
 class EngineKind:
-    """What makes two replicas alike: model, quantization and accelerator; limits and lengths are told beside it."""
+    """What makes two replicas comparable: model, quantization and accelerator. Limits and lengths are separate."""
 
     model_uri: str
     quantization: str | None

@@ -1,4 +1,4 @@
-"""What the API server shows of one service, and of the nodes."""
+"""State of one service, and of the nodes, in the API server."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Replica:
     created_at: float
     scheduled_at: float | None = None
     ready_at: float | None = None
-    reason: str = ""  # what Kubernetes says about it, e.g. ImagePullBackOff
+    reason: str = ""  # reason given by Kubernetes, such as ImagePullBackOff
     detail: str = ""
     revision: str = ""  # pod-template-hash
     node: str = ""
-    unready_at: float | None = None  # since when it is not Ready, as its node tells
+    unready_at: float | None = None  # since when it is not Ready, as reported by its node
 
 
 @value
@@ -46,16 +46,16 @@ class Placement:
     observed: bool = True  # status.observedGeneration has caught up
     rolling_out: bool = False  # replicas of more than one revision, or fewer updated than wanted
     deployment: str = ""
-    revision: str = ""  # of what its pods can carry, as a label of their series
-    batching: BatchingLimits = field(default_factory=BatchingLimits)  # beside those of the spec
+    revision: str = ""  # of the engine configuration; a label of the pods' series
+    batching: BatchingLimits = field(default_factory=BatchingLimits)  # override those of the spec
     batching_before: BatchingLimits | None = None  # what these replace, while they are on trial
     paused: bool = False  # by a person: a rollout waits until it is resumed
-    sized_by: str = ""  # who set `replicas`, where it was not Holdfast
+    sized_by: str = ""  # the field manager that set `replicas`, if not Holdfast
 
 
 @value
 class NodeOffer:
-    """How many GPUs of one resource a node offers to new replicas, its labels, and the taints that close it to some."""
+    """GPUs of each resource that a node offers to new replicas, its labels and its taints."""
 
     name: str
     labels: tuple[tuple[str, str], ...]
@@ -66,7 +66,7 @@ class NodeOffer:
 
 @value
 class ClusterProblem:
-    """A fact only the operator can see (secret missing, name taken, ...): a Reason and a sentence."""
+    """A problem that only the operator can see (secret missing, name taken, ...): a Reason and a message."""
 
     reason: str
     message: str

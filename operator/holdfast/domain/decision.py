@@ -1,4 +1,4 @@
-"""What was decided, as data, with the reason that travels unchanged to condition, Event, log line and metric."""
+"""Decisions as data, with the reason that reaches condition, Event, log line and metric unchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.domain.value import value
 
 @value
 class ConditionValue:
-    """One condition as decided now; `status` None means Unknown, `type` is one of holdfast.api.conditions."""
+    """One condition as decided now; `status` None means Unknown, `type` is defined in holdfast.api.conditions."""
 
     type: str
     status: bool | None
@@ -33,11 +33,11 @@ class Action(enum.Enum):
 
 @value
 class PlacementTarget:
-    """How many replicas of one accelerator shall run.
+    """Desired replicas of one accelerator.
 
-    `remove_first` names replicas whose removal costs least, best first: Kubernetes is told by pod-deletion-cost.
-    Those among them with fewer requests come first, but for `lost` ones: what these hold is lost or late anyway.
-    `observed_replicas` is the size the decision was made on: act writes only if it still stands.
+    `remove_first` names the replicas to remove first, the best first; Kubernetes learns it through pod-deletion-cost.
+    Replicas with fewer requests precede, except for `lost` ones, whose requests are lost or late anyway.
+    `observed_replicas` is the size the decision was based on: act writes only if it is unchanged.
     """
 
     accelerator: str
@@ -49,7 +49,7 @@ class PlacementTarget:
 
 @value
 class Verdict:
-    """Action, reason and a message that says what a person needs to know."""
+    """Action, reason and a message for people."""
 
     action: Action
     reason: Reason
@@ -65,8 +65,8 @@ class Verdict:
 class BadByCause:
     """Requests per second outside the objectives, over the last counting interval; `e2e_rps` None without an objective.
 
-    `exact`: each counts once, at the objective that it missed first, as plugins judged it. Else vLLM's histograms tell:
-    who missed two objectives counts at both, and whom its client gave up at none.
+    `exact`: the plugin counts each request once, at the objective it missed first. Otherwise vLLM's histograms are the
+    source: a request that missed two objectives counts twice, and an aborted one does not count.
     """
 
     ttft_rps: float
@@ -79,7 +79,7 @@ class BadByCause:
 
 @value
 class SloView:
-    """What status shows of the objective; None where too little is known to say."""
+    """The objective as shown in status; None for unknown values."""
 
     attainment: float | None = None
     budget_remaining: float | None = None
@@ -95,9 +95,9 @@ class SloView:
 
 @value
 class CapacityView:
-    """What one replica of the accelerator in use carries, and what binds it; `measured` is what that started from.
+    """Capacity of one replica of the accelerator in use, its limiting factor, and the benchmark it started from.
 
-    As observed it carries `learned_gain` times that, and steps take `learned_slowness` times as long as the model says.
+    Observation corrects the model: capacity by the factor `learned_gain`, step time by `learned_slowness`.
     """
 
     accelerator: str
@@ -111,7 +111,7 @@ class CapacityView:
 
 @value
 class Candidate:
-    """One accelerator that was considered, and why it lost (empty for the one taken)."""
+    """One accelerator that was considered, and why it was rejected (empty for the chosen one)."""
 
     accelerator: str
     replicas: int
@@ -122,7 +122,7 @@ class Candidate:
 
 @value
 class Explanation:
-    """The inputs behind a verdict, for `holdfast explain`."""
+    """The inputs of a verdict, for `holdfast explain`."""
 
     forecast_rps: float | None = None
     quantile: float | None = None
@@ -135,9 +135,9 @@ class Explanation:
 
 @value
 class BatchingTarget:
-    """Limits for the engines of one accelerator; on trial, on one replica, while `before` says what they replace.
+    """Limits for the engines of one accelerator; on trial on one replica while `before` has the replaced limits.
 
-    `reason` and `message` are set in the tick in which that changes.
+    `reason` and `message` are set only in the tick of a change.
     """
 
     accelerator: str
@@ -149,11 +149,11 @@ class BatchingTarget:
 
 @value
 class Decision:
-    """Everything that follows for one service from one tick.
+    """The complete result of one tick for one service.
 
-    `verdict` is what will be done; `recommendation` is set where it is only published (Recommend mode, pinned).
-    `holding`: requests go to the activator, which holds them until a replica serves. `implausible` are results of
-    benchmarks that capacity could not start from, for the engine model cannot be scaled to them.
+    `verdict` will be carried out; `recommendation` is set if it is only published (Recommend mode, pinned).
+    `holding`: requests go to the activator, which holds them until a replica serves. `implausible` are benchmark
+    results that were not used, because the engine model cannot be scaled to them.
     """
 
     key: ServiceKey

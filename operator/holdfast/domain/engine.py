@@ -1,4 +1,4 @@
-"""What the plugin inside an engine tells of itself, as read back from Prometheus."""
+"""State of the plugin inside an engine, as read back from Prometheus."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from holdfast.domain.value import value
 class PluginMode(enum.Enum):
     """What the plugin does in an engine; the names are those of `holdfast:plugin_info`."""
 
-    OFF = "off"  # turned itself off: the engine serves as stock vLLM
+    OFF = "off"  # disabled itself: the engine behaves like stock vLLM
     WAITING = "waiting"  # no limits have reached it yet
     ACTIVE = "active"
 
 
 @value
 class EngineState:
-    """One replica's plugin at its last scrape; None where it did not say."""
+    """One replica's plugin at its last scrape; None for values that it did not report."""
 
     pod: str
     mode: PluginMode
@@ -28,7 +28,7 @@ class EngineState:
 
 @value
 class StepSums:
-    """What the engine steps of some minutes computed, and how long they took in all.
+    """Work of the engine steps of some minutes, and their total duration.
 
     Prompt tokens computed, decoding sequences, KV tokens read by them, attention pairs of prompt tokens: the terms of
     the step law.
@@ -44,9 +44,9 @@ class StepSums:
 
 @value
 class ExactCounts:
-    """Requests judged by all objectives together, gained over the interval of the traffic they are part of.
+    """Requests judged by all objectives together, gained over the interval of the Traffic that contains them.
 
-    arrived = good + all bad + withdrawn + the growth of those not judged yet.
+    arrived = good + all bad + withdrawn + the growth of requests not judged yet.
     """
 
     arrived: float = 0.0

@@ -1,4 +1,4 @@
-"""What a user declared, reduced to what decisions need."""
+"""A declared service, reduced to what decisions need."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class BatchingLimits:
 class AcceleratorOption:
     """One candidate for placement, in the order the user listed them.
 
-    `revision` changes with the model, image and arguments of its engines: with what a replica can carry; `pods` with
-    whatever the user owns of its pods: with where a replica can run.
+    `revision` changes with the model, image and arguments of its engines, which determine a replica's capacity. `pods`
+    changes with every pod field that the user sets, which determine where a replica can run.
     """
 
     name: str
@@ -70,10 +70,10 @@ class AcceleratorOption:
 
 @value
 class Schedule:
-    """A floor under the replicas, from `start_minute` to `end_minute` of the local days that begin it (Monday is 0).
+    """A minimum of replicas from `start_minute` to `end_minute`, starting on the given local days (Monday is 0).
 
-    Minutes count from midnight by the clock on the wall, past 1,440 on the next day. `zone` is None where nobody knows
-    the time zone of that name.
+    Minutes count from midnight in local time; beyond 1,440 they lie on the next day. `zone` is None if the time zone is
+    unknown.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Schedule:
 class ServiceSpec:
     """The part of an LLMService that decides sizes; `generation` is the one it was read at.
 
-    While any replica runs, `min_on_demand` of them do so on accelerators that are not spot.
+    While any replica runs, `min_on_demand` of them run on accelerators that are not spot.
     """
 
     key: ServiceKey
@@ -112,5 +112,5 @@ class ServiceSpec:
     quantization: str | None = None
 
     def accelerator(self, name: str) -> AcceleratorOption | None:
-        """Return the candidate of that name, None when it is not (or no longer) listed."""
+        """Return the candidate of that name; None if it is not (or no longer) listed."""
         return next((option for option in self.accelerators if option.name == name), None)

@@ -1,4 +1,4 @@
-"""What Prometheus showed of one service, with the state of every signal beside its value.
+"""Signals of one service from Prometheus: each value comes with its state.
 
 A missing number is a state and never a zero: `value` is None unless `state` is usable.
 """
@@ -14,22 +14,22 @@ from holdfast.domain.value import value
 
 
 class SignalState(enum.Enum):
-    """Why a signal can or cannot be believed; only FRESH may ever lower anything."""
+    """Whether a signal can be trusted, and why not; only FRESH may ever lower a size."""
 
     FRESH = "fresh"
     UNREACHABLE = "unreachable"  # Prometheus down, slow, or answering 4xx, 5xx or garbage
     ABSENT = "absent"  # no series at all
     STALE = "stale"  # the newest sample is older than three scrape intervals
-    SKEWED = "skewed"  # samples carry times in the future
+    SKEWED = "skewed"  # samples have timestamps in the future
     PARTIAL = "partial"  # fewer engines report than replicas are ready
-    FOREIGN = "mixed"  # engines that are no pods of this cluster are counted with it
+    FOREIGN = "mixed"  # the counts include engines that are no pods of this cluster
     DUPLICATE = "duplicate"  # one engine reports more than once: sums would count it twice
     INVALID = "invalid"  # NaN, infinite or negative where that makes no sense
 
 
 @value
 class LatencyQuantiles:
-    """Seconds; None where too little was observed to say."""
+    """Seconds; None with too few observations."""
 
     p50_seconds: float | None = None
     p95_seconds: float | None = None
@@ -37,34 +37,34 @@ class LatencyQuantiles:
 
 
 LEAST_LOOK_SECONDS = 30.0
-"""Capacity is not judged by less. Who is busiest is told over that and an interval: over what one judgement sees."""
+"""Shortest interval for judging capacity. The busiest replica is determined over this plus one counting interval."""
 
 LEAST_STILL_SECONDS = 60.0
-"""An engine that holds requests and makes nothing of them may be slow, or compile a kernel, for less than that."""
+"""An engine that holds requests without progress for less than this may be slow or compiling a kernel."""
 
 
 def still_seconds(interval_seconds: float) -> float:
-    """How long an engine that holds requests must have made nothing of them to be hung: no less than one look."""
+    """How long an engine with requests must make no progress to count as stalled: at least one evidence window."""
     return max(LEAST_STILL_SECONDS, interval_seconds + LEAST_LOOK_SECONDS)
 
 
 def fewest_looks(seconds: float, scrape_seconds: float) -> int:
-    """Samples in so many seconds that tell of an engine standing still; a few may be lost."""
+    """Minimum samples in this interval that prove an engine stalled; a few may be lost."""
     return max(3, int(0.7 * seconds / scrape_seconds) + 1)
 
 
 LEAST_LATE, LATE_PER_GOOD = 8.0, 4.0
-"""An engine that lags has at least so many late requests, and more than so many for each one in time."""
+"""A straggler has at least LEAST_LATE late requests, and more than LATE_PER_GOOD for each one in time."""
 
 MOST_LATE_SHARE, MOST_LOAD = 0.1, 2.0
-"""Of what others judge at most this share is late, and the engine had at most so many times their mean load."""
+"""A straggler's peers have at most this share of late requests, and its load is at most this multiple of theirs."""
 
 
 def lags(late: float, late_of_all: float, good_of_all: float, engines: int) -> bool:
-    """Whether an engine that makes next to nothing in time, with so many `late`, is alone with that among `engines`.
+    """Whether an engine with `late` late requests and almost none in time is a straggler among `engines`.
 
-    What it made in time all the same is not known but for its bound, which is reckoned as its own load and left out of
-    what others judged. Late because of too many requests is another matter: the more work is no fault of its own.
+    Its requests in time are unknown except for their upper bound; that bound counts as its own load and not as its
+    peers' requests. An engine that is late because it received too many requests is no straggler.
     """
     own = (1.0 + 1.0 / LATE_PER_GOOD) * late
     by_others = late_of_all + good_of_all - own
@@ -91,9 +91,9 @@ class AcceleratorTraffic:
     (the first value of a new engine counts whole). Gauges are sums over engines at the evaluation time.
     """
 
-    finished: float = 0.0  # ended by stop, length or repetition
+    finished: float = 0.0  # finished by stop, length or repetition
     failed: float = 0.0  # ended by an engine error
-    aborted: float = 0.0  # given up by the client
+    aborted: float = 0.0  # aborted by the client
     rejected: float = 0.0  # refused by admission
     prompt_tokens: float = 0.0
     cached_prompt_tokens: float = 0.0
@@ -108,21 +108,21 @@ class AcceleratorTraffic:
     tpot_within: float = 0.0  # TPOT <= objective
     tpot_sum_seconds: float = 0.0
     e2e_count: float = 0.0
-    e2e_within: float = 0.0  # equals e2e_count where no e2e objective is set
+    e2e_within: float = 0.0  # equals e2e_count without an e2e objective
     running: float = 0.0
     waiting: float = 0.0
-    waiting_late: float = 0.0  # of those waiting, the ones that plugins know to be late: they start after all others
+    waiting_late: float = 0.0  # waiting requests that plugins know to be late: they start after all others
     in_flight_growth: float = 0.0  # running + waiting, now less then
     kv_usage: float = 0.0  # mean over engines, 0..1
     engines: int = 0  # engines that reported
-    busiest: float = 0.0  # load of the busiest replica relative to the mean one's, beyond chance; 0 if unknown
-    exact: ExactCounts | None = None  # None unless every engine that reported has the plugin at work
+    busiest: float = 0.0  # load of the busiest replica relative to the mean, beyond chance; 0 if unknown
+    exact: ExactCounts | None = None  # None unless the plugin is active in every engine that reported
 
 
 def busiest_share(begun: float, most: float, engines: int) -> float:
     """Load of the busiest of several engines relative to the mean: `most` of the requests `begun`; 0 where unknown.
 
-    Where n engines have m requests each but for chance, the busiest has up to sqrt(2 m ln n) more: that counts as even.
+    With n engines and m requests each on average, chance gives the busiest up to sqrt(2 m ln n) more: that is balanced.
     """
     if begun <= 0.0 or most <= 0.0 or engines < 1:
         return 0.0
@@ -133,7 +133,7 @@ def busiest_share(begun: float, most: float, engines: int) -> float:
 
 @value
 class RevisionTraffic:
-    """Requests of one revision of a service's pods, gained over the interval of the traffic they are part of."""
+    """Requests of one revision of a service's pods, gained over the interval of the Traffic that contains them."""
 
     accelerator: str
     revision: str
@@ -148,8 +148,8 @@ class RevisionTraffic:
 class Traffic:
     """Everything observed of one service at one evaluation time.
 
-    Even in a degraded state `by_accelerator` carries what is still visible: it may raise a size, never lower one.
-    `detail` says in words what is missing, for the condition.
+    Even in a degraded state `by_accelerator` has the visible part: it may raise a size, never lower one.
+    `detail` is the text for the condition: what is missing.
     """
 
     state: SignalState
@@ -164,9 +164,9 @@ class Traffic:
     output_lengths: LengthHistogram = LengthHistogram()
     plugins: tuple[EngineState, ...] = ()
     steps: tuple[tuple[str, StepSums], ...] = ()  # by accelerator, where plugins report them
-    revisions: tuple[RevisionTraffic, ...] = ()  # only where one revision is on trial beside another
-    hung: tuple[str, ...] = ()  # pods that held requests at every look and made nothing of them, in order of names
-    lagging: tuple[str, ...] = ()  # pods that make nearly nothing in time while their peers do, in order of names
+    revisions: tuple[RevisionTraffic, ...] = ()  # only while a revision is on trial
+    hung: tuple[str, ...] = ()  # stalled pods: they held requests at every sample without progress; sorted
+    lagging: tuple[str, ...] = ()  # stragglers: pods with almost nothing in time while their peers are in time; sorted
 
     @property
     def fresh(self) -> bool:
@@ -186,7 +186,7 @@ class RateSample:
 
 @value
 class HeldSample:
-    """What an activator counted in the step that ended at `at`: requests passed on late, and those lost."""
+    """Counts of an activator in the step that ended at `at`: requests forwarded late, and requests lost."""
 
     at: float
     late: float
@@ -195,11 +195,10 @@ class HeldSample:
 
 @value
 class History:
-    """Read back once after a start, oldest first; empty where Prometheus has none.
+    """Read back once after a start, oldest first; empty if Prometheus has none.
 
-    `held` is None where it has no series of an activator: nobody knows what was held. Prometheus remembers back to
-    `since`, whatever was scraped then; None where it remembers nothing. Not `whole`: it was not answered for all of the
-    window.
+    `held` is None without series of an activator: held requests are unknown. Prometheus has data since `since`,
+    whatever was scraped then; None if it has none. Not `whole`: queries for a part of the window failed.
     """
 
     samples: tuple[RateSample, ...] = field(default=())

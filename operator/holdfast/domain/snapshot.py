@@ -12,10 +12,10 @@ from holdfast.domain.value import value
 
 @value
 class Recalled:
-    """What status tells of the time before a restart or a takeover of leadership; None where it tells nothing.
+    """Learned values in status from before a restart or a takeover of leadership; None for missing values.
 
-    `quantile` is the headroom's. On hardware as that of `accelerator` `gain` times as much is carried as is believed
-    without observation, and steps take `slowness` times as long; it is empty where that was another spec's.
+    `quantile` is the headroom's. On the hardware of `accelerator`, a replica carries `gain` times the modelled load and
+    steps take `slowness` times as long; `accelerator` is empty if the values belong to another spec.
     """
 
     cold_start_seconds: float | None = None
@@ -27,12 +27,12 @@ class Recalled:
 
 @value
 class ServiceSnapshot:
-    """One service: what is wanted, what runs, what it was seen to do.
+    """One service: its spec, its replicas, and its observed signals.
 
     `history` is present only in the first snapshot after a start or a takeover of leadership.
-    `recalled` is what status remembered from before that. `activator` holds requests while no replica serves; None
-    where the service has none. `measured`: what benchmarks found of engines like its own, at most one result for an
-    accelerator. `born_at` is when it was made, None where that is unknown.
+    `recalled` are learned values in status from before that. `activator` holds requests while no replica serves; None
+    if the service has none. `measured`: benchmark results of engines like its own, at most one per accelerator.
+    `born_at` is its creation time, None if unknown.
     """
 
     spec: ServiceSpec
@@ -49,7 +49,7 @@ class ServiceSnapshot:
 
 @value
 class Timing:
-    """Periods of the loop, in seconds: they enter the lead time."""
+    """Periods of the loop, in seconds; they are part of the lead time."""
 
     tick_seconds: float = 5.0
     scrape_seconds: float = 15.0

@@ -1,4 +1,4 @@
-"""Which nodes are closed to whom, by Kubernetes' own rules (component-helpers/scheduling/corev1, ToleratesTaint)."""
+"""Taints and tolerations by Kubernetes' own rules (component-helpers/scheduling/corev1, ToleratesTaint)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from holdfast.domain.value import value
 
 CLOSING = frozenset({"NoSchedule", "NoExecute"})
-"""Effects of taints that keep new pods away; the others are wishes."""
+"""Taint effects that repel new pods; PreferNoSchedule is only a preference."""
 
 
 @value
 class Taint:
-    """What a node keeps pods away by."""
+    """A taint of a node."""
 
     key: str
     value: str
@@ -21,7 +21,7 @@ class Taint:
 
 @value
 class Toleration:
-    """Taints that a pod takes no notice of; an empty key or effect stands for any."""
+    """A toleration of a pod; an empty key or effect matches any."""
 
     key: str = ""
     operator: str = "Equal"
@@ -29,7 +29,7 @@ class Toleration:
     effect: str = ""
 
     def covers(self, taint: Taint) -> bool:
-        """Whether the taint keeps no pod away that has this."""
+        """Whether this toleration tolerates the taint."""
         if self.effect not in ("", taint.effect) or self.key not in ("", taint.key):
             return False
         return self.operator == "Exists" or (self.operator == "Equal" and self.value == taint.value)
@@ -38,8 +38,8 @@ class Toleration:
 def are_tolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration], resource: str) -> bool:
     """Whether pods that ask for an extended resource may run on a node with these taints.
 
-    A taint of the resource's own name keeps nobody away who asks for it: clusters that use it tolerate it themselves
-    (admission plugin ExtendedResourceToleration).
+    A taint with the resource's own name does not repel pods that request the resource: such clusters add the toleration
+    themselves (admission plugin ExtendedResourceToleration).
     """
     given = tuple(tolerations)
     return all(taint.key == resource or any(each.covers(taint) for each in given) for taint in taints)

@@ -1,4 +1,4 @@
-"""Values: what decisions read and say, made by the hundred for each service, and never changed."""
+"""Immutable values for decisions, created by the hundred for each service."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _Class = TypeVar("_Class")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def value(cls: type[_Class]) -> type[_Class]:
-    """Make a slotted dataclass that the type checker lets nobody change.
+    """Make a slotted dataclass that is frozen for the type checker only.
 
-    To freeze it at run time as well would make each one six times as dear: fields then are set through a guard.
+    Freezing at run time would make each construction six times as expensive: every field is set through a guard.
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)

@@ -1,4 +1,4 @@
-"""Asks activators what they hold: at each tick, for a scrape would come seconds later and a request waits meanwhile."""
+"""Asks activators what they hold. It asks at each tick: a scrape would come seconds later, while a request waits."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _MOST = 10**12
 
 
 class ActivatorSource(Protocol):
-    """Where looks at activators come from. One that does not answer is a state: no method raises because of it."""
+    """Source of activator states. An activator that does not answer is a state: no method raises because of it."""
 
     async def look(self, keys: Sequence[ServiceKey]) -> Mapping[ServiceKey, Activator]:
-        """Return what the activator of each service tells; services that have none are left out."""
+        """Return what the activator of each service reports; services without an activator are omitted."""
         ...
 
 
 class NoActivators:
-    """The operator was given no image for them."""
+    """Used when the operator has no activator image."""
 
     async def look(self, keys: Sequence[ServiceKey]) -> Mapping[ServiceKey, Activator]:
         return {}
 
 
 class ActivatorClient:
-    """Asks them over HTTP, at the Service of each."""
+    """Asks each activator over HTTP, through its Service."""
 
     def __init__(self, address: Callable[[str, str], str] = activator_url) -> None:
         self._address = address
@@ -47,14 +47,14 @@ class ActivatorClient:
         return dict(zip(keys, await asyncio.gather(*map(self._ask, keys)), strict=True)) if keys else {}
 
     async def close(self) -> None:
-        """Ask no more."""
+        """Close the HTTP session."""
         if self._session is not None:
             await self._session.close()
 
     async def _ask(self, key: ServiceKey) -> Activator:
         if self._session is None:
-            # A connection for each question: one that is kept would go on leading to a pod that is being replaced.
-            # The places bound how many: who waits for one has not been asked yet, and is not silent.
+            # A new connection for each question: a kept-alive one would still lead to a pod that is being replaced.
+            # The semaphore bounds how many. An activator that waits for it was not asked yet, so it is not silent.
             connector = aiohttp.TCPConnector(limit=0, force_close=True)
             self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
         try:
@@ -71,7 +71,7 @@ class ActivatorClient:
 
 
 def read(told: Any) -> Activator:
-    """Return what an activator says of itself; ValueError where that makes no sense."""
+    """Parse what an activator reports. Raises ValueError if that makes no sense."""
     try:
         if told["edges_seconds"] != [edge for edge in WAIT_EDGES if math.isfinite(edge)]:
             raise ValueError("it counts by other edges: another version, about to be replaced")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _MOST_WORDS = 700
 _MOST_CRASHES = 4
-"""After so many a container is not thought to start any more: about three minutes of waiting between them."""
+"""After this many crashes a container is given up; Kubernetes waits about three minutes between all of them."""
 
 _INITIALIZING = "PodInitializing"
 _MOST_RPS, _MOST_SECONDS = 1e9, 86_400.0
@@ -38,7 +38,7 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """One LLMBenchmark; without `declared` it is not understood, and `problem` says why."""
+    """One LLMBenchmark. If `declared` is None it could not be parsed, and `problem` says why."""
 
     key: ServiceKey
     uid: str
@@ -51,7 +51,7 @@ class Benchmark:
 
 
 def benchmark_from_object(body: Object) -> Benchmark | None:
-    """Return what a watch shows of an LLMBenchmark; None for one that is being deleted."""
+    """Return an LLMBenchmark as the watch shows it; None if it is being deleted."""
     meta = body["metadata"]
     if meta.get("deletionTimestamp"):
         return None
@@ -73,7 +73,7 @@ def benchmark_from_object(body: Object) -> Benchmark | None:
 
 
 def remembered(status: Object) -> Remembered:
-    """Return what a status says of the newest run; nothing where it makes no sense."""
+    """Return the newest run as recorded in status; empty if the status makes no sense."""
     try:
         return Remembered(Phase(status.get("phase", "Pending")), str(status.get("run", "")))
     except ValueError:
@@ -92,7 +92,7 @@ def job_seen(job: Object, pods: Iterable[Object], owner: str) -> JobSeen:
     }
     newest = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""), default=None)
     message, words = ("", "") if newest is None else _left(newest.get("status") or {})
-    # Of a pod on a lost node nobody hears that it ended: its Job says FailureTarget for ever, and never Failed.
+    # A pod on a lost node never reports its end: its Job stays at FailureTarget forever and never becomes Failed.
     if "DeadlineExceeded" in (ended.get("Failed"), ended.get("FailureTarget")):
         return JobSeen(JobState.TIMED_OUT, message, words)
     state = JobState.ENDED if ended.keys() & {"Complete", "Failed"} else JobState.ACTIVE
@@ -105,7 +105,7 @@ def job_seen(job: Object, pods: Iterable[Object], owner: str) -> JobSeen:
 
 
 def _left(status: Object) -> tuple[str, str]:
-    """Termination message and last words of a pod."""
+    """Termination message of a pod, and the reason of its end."""
     state = _of_client(status)
     ended, waits = state.get("terminated") or {}, state.get("waiting") or {}
     waits = _held_up(status) if waits.get("reason") == _INITIALIZING else waits
@@ -120,13 +120,13 @@ def _left(status: Object) -> tuple[str, str]:
 
 
 def _of_client(status: Object) -> Object:
-    """The state of the container that measures."""
+    """State of the container that runs the load client."""
     shown = [each for each in status.get("containerStatuses") or () if each.get("name") == CONTAINER]
     return (shown[0].get("state") or {}) if shown else {}
 
 
 def _to_come(status: Object) -> list[Object]:
-    """Containers that have to start before, and have not: the engine of a run that tunes."""
+    """Containers that must start first and have not: the engine of a tuning run."""
     return [
         each
         for each in status.get("initContainerStatuses") or ()
@@ -135,13 +135,13 @@ def _to_come(status: Object) -> list[Object]:
 
 
 def _never_starts(status: Object) -> bool:
-    """Whether one of them ends again and again: until time is up it would do nothing but hold its GPUs."""
+    """Whether one of them crash-loops: it would only hold its GPUs until the time limit."""
     initializes = (_of_client(status).get("waiting") or {}).get("reason") == _INITIALIZING
     return initializes and any(each.get("restartCount", 0) >= _MOST_CRASHES for each in _to_come(status))
 
 
 def _held_up(status: Object) -> Object:
-    """What the first of them waits for, or died of."""
+    """What the first of them waits for, or why it terminated."""
     for each in _to_come(status):
         waits = (each.get("state") or {}).get("waiting") or {"reason": "Starting"}
         died = (each.get("lastState") or {}).get("terminated") or {}
@@ -150,7 +150,7 @@ def _held_up(status: Object) -> Object:
 
 
 def _conditions(status: Object, kind: str, word: str) -> list[str]:
-    """What a condition of the pod says, where it says this of itself."""
+    """Message of a condition of the pod, if the condition has this status."""
     return [
         _told(each.get("reason"), each.get("message"))
         for each in status.get("conditions") or ()
@@ -163,7 +163,7 @@ def _told(reason: object, message: object) -> str:
 
 
 def engines_of(part: ServiceParts, slo: Objectives | None) -> Engines:
-    """Return the replicas of a service that serve, by accelerator, and what arrives there now; `slo` judges the run."""
+    """Return the serving replicas by accelerator, and their present arrivals; `slo` judges the run."""
     ready = [replica.accelerator for replica in part.replicas if replica.phase is ReplicaPhase.READY]
     arriving = (part.service.status.get("slo") or {}).get("arrivalRps")
     found = Engines(
@@ -175,33 +175,33 @@ def engines_of(part: ServiceParts, slo: Objectives | None) -> Engines:
 
 
 def _told_live(part: ServiceParts) -> Object:
-    """What replicas with the plugin are told while they run, and follow; defaults are left out, as in the engine's."""
+    """Limits that replicas with the plugin receive while they run; defaults are omitted, as in the engine's."""
     slo = part.spec.slo
     told = part.service.spec.model_dump(mode="json", include={"batching", "overload"}, exclude_defaults=True)
     return {**told, "slo": [slo.ttft_seconds, slo.tpot_seconds, slo.e2e_seconds]}
 
 
 def own_engine(part: ServiceParts, accelerator: str, slo: Objectives | None) -> Engines:
-    """Return the engine of a run that tunes, as the service has it now: its limits are those of the run."""
+    """Return the engine of a tuning run, as the service declares it now; its limits are the limits of the run."""
     digest = _digest(part, accelerator, slo, None)
     return Engines(((accelerator, 1),), part.spec.generation, own=True, digest=digest)
 
 
 def engine_digest(part: ServiceParts, accelerator: str) -> str:
-    """Return what stands for the engine of a service on one of its accelerators; empty where it does not list that."""
+    """Return a digest of the service's engine on one of its accelerators; empty if the service does not list it."""
     found = next((each for each in part.service.spec.accelerators if each.name == accelerator), None)
     return "" if found is None else engine_inputs(part.service, found)
 
 
 def _digest(part: ServiceParts, accelerator: str, slo: Objectives | None, limits: Object | None) -> str:
-    """What the figure of a run depends on; empty where the service does not list the accelerator."""
+    """Digest of everything that the result of a run depends on; empty if the accelerator is not listed."""
     made = engine_digest(part, accelerator)
     bounds = slo and [slo.ttft_seconds, slo.tpot_seconds, slo.e2e_seconds, slo.objective_share]
     return short_hash([made, limits, bounds]) if made else ""
 
 
 def engine_to_start(part: ServiceParts, tune: Tune) -> OwnEngine | str:
-    """Return what a run that tunes starts for itself, as replicas of the service are started now; else why not."""
+    """Return the engine that a tuning run starts, built as replicas are built now; else the reason why it cannot."""
     named = [option.name for option in part.spec.accelerators]
     name, service = tune.accelerator, part.spec.key.name
     if name is not None and name not in named:
@@ -216,7 +216,7 @@ def engine_to_start(part: ServiceParts, tune: Tune) -> OwnEngine | str:
 
 
 def _cannot_start(part: ServiceParts, deployed: Deployed, engine: OwnEngine) -> str:
-    """Why it would not run, or not as the service says; empty where it does."""
+    """Why the engine would not run, or not as declared; empty if it would."""
     service, name = part.spec.key.name, engine.accelerator
     (accelerator,) = [each for each in part.service.spec.accelerators if each.name == name]
     if deployed.inputs != inputs(part.service, accelerator):
@@ -236,7 +236,7 @@ def _cannot_start(part: ServiceParts, deployed: Deployed, engine: OwnEngine) -> 
 
 
 def engines_remembered(status: Object, *, own: bool = False) -> tuple[Engines | None, str]:
-    """Return the replicas when a run began, by its status, and what has changed since."""
+    """Return the replicas at the start of a run, from its status, and what has changed since."""
     try:
         kept = BenchmarkEngines.model_validate(status["engines"])
     except (KeyError, pydantic.ValidationError):
@@ -247,7 +247,7 @@ def engines_remembered(status: Object, *, own: bool = False) -> tuple[Engines | 
 
 
 def measured_by(key: ServiceKey, status: Object) -> Measured | None:
-    """Return what a benchmark says of one replica; None where it says nothing, or what cannot be true."""
+    """Return the measured capacity of one replica; None if the status has none or it cannot be true."""
     told = status.get("capacity")
     if not isinstance(told, Mapping):
         return None

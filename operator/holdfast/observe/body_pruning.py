@@ -1,7 +1,7 @@
-"""Lets go of what a watch showed and nobody reads again.
+"""Frees the parts of watched objects that are not read again.
 
-At the start kopf holds the body of every object until all kinds are listed, and each for a while more. With a thousand
-services those are ten thousand bodies of 50 kB, of which the indices keep a hundredth.
+At the start kopf holds the body of every object until all kinds are listed, and each for a while longer. A thousand
+services have ten thousand bodies of 50 kB; the indices need one hundredth of that.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Index = Callable[..., Awaitable[T]]
 
 
 def after(index: Index[T], *parts: str) -> Index[T]:
-    """Return the index that empties these parts of a body, and the bookkeeping of its fields, once it has read it.
+    """Return an index that, after reading a body, removes these parts of it and the managed fields.
 
-    Not after an error: then the same body may be read again.
+    It removes nothing after an error, because the same body may be read again.
     """
 
     async def reading(body: kopf.Body, **known: Any) -> T:

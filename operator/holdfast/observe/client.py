@@ -1,4 +1,4 @@
-"""Asks Prometheus, through prometheus-api-client: every way to fail ends in one QueryError with a sentence.
+"""Queries Prometheus through prometheus-api-client. Every failure becomes a QueryError with one sentence.
 
 The client is synchronous; callers run it in threads.
 """
@@ -31,7 +31,7 @@ MOST_CONNECTIONS = 16
 
 @dataclass(frozen=True, slots=True)
 class PrometheusAddress:
-    """Where Prometheus is and how to be let in.
+    """Address of Prometheus and the credentials for it.
 
     `headers` carries what multi-tenant stores need (X-Scope-OrgID), `matchers` the labels by which a store of several
     clusters tells this one. `insecure` switches certificate checks off.
@@ -62,7 +62,7 @@ class PrometheusClient:
             timeout=address.timeout_seconds,
             method="POST",  # long regular expressions do not fit into every proxy's URL
         )
-        # One connection for every thread: the client's own pool holds ten and throws the others away.
+        # One connection per thread: the client's own pool holds ten and discards the rest.
         adapter = requests.adapters.HTTPAdapter(max_retries=0, pool_maxsize=MOST_CONNECTIONS)
         self._session.mount(address.url.rstrip("/"), adapter)
         self._timeout_seconds = address.timeout_seconds
@@ -92,7 +92,7 @@ class PrometheusClient:
         params: dict[str, str],
         times: tuple[datetime, datetime, str] | None = None,
     ) -> object:
-        # Prometheus gives up at `timeout` too, so that a question nobody waits for costs it nothing more.
+        # Prometheus cancels at `timeout` too, so that an abandoned query costs it nothing more.
         params = params | {"timeout": f"{timeout_seconds:g}s"}
         promql = matching(query.promql, self._matchers)
         try:
@@ -114,7 +114,7 @@ class PrometheusClient:
 
 
 def matching(promql: str, matchers: Iterable[tuple[str, str]]) -> str:
-    """Ask about series with these labels only: every selector of ours has braces, and nothing else has."""
+    """Restrict a query to series with these labels. Every selector of ours has braces, and nothing else has."""
     given = "".join(f"{name}={json.dumps(value, ensure_ascii=False)}, " for name, value in matchers)
     return promql.replace("{", f"{{{given}")
 
@@ -142,7 +142,7 @@ class BearerFromFile(AuthBase):
 
 
 class _BoundedSession(requests.Session):
-    """Bounds answers in bytes and in total time, sends parameters in the body, and keeps warnings.
+    """Bounds responses in bytes and in total time, sends parameters in the body, and retains warnings.
 
     requests' own timeout restarts with every received byte, and prometheus-api-client drops the warnings.
     """
@@ -165,7 +165,7 @@ class _BoundedSession(requests.Session):
 
     @property
     def refusal(self) -> str:
-        """What this thread's last answer said where it was an error."""
+        """Error text of this thread's last answer."""
         return getattr(self._seen, "refusal", "")
 
     def request(self, method: str | bytes, url: str | bytes, *args: Any, **kwargs: Any) -> requests.Response:
@@ -209,7 +209,7 @@ def _named(query: Query, parse: Callable[[object], T], result: object) -> T:
 
 
 def _json(content: bytes) -> Any:
-    """Read an answer at half the cost; what the fast parser refuses is read, or refused, as requests does it."""
+    """Parse an answer at half the cost; what the fast parser rejects is left to the parser of `requests`."""
     try:
         return pydantic_core.from_json(content)
     except ValueError:
@@ -228,7 +228,7 @@ def _warnings_of(content: bytes) -> object:
 
 
 def _why(content: bytes) -> str:
-    """What Prometheus says is wrong; of a proxy that stands before it, the beginning of its page."""
+    """Prometheus' own error text; for an error page of a proxy, the beginning of the page."""
     try:
         return str(json.loads(content)["error"])
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""kopf indices -> what runs: each index keeps small frozen values, never whole objects."""
+"""kopf indices -> what runs. Each index holds small frozen values, never whole objects."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from holdfast_engine.rules import Limits
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """An object the API server accepted and we do not understand, or that is being deleted: what runs goes on."""
+    """An object that we cannot interpret, or that is being deleted; its engines keep running unchanged."""
 
     key: ServiceKey
     generation: int
@@ -43,14 +43,14 @@ class Invalid:
 
     @classmethod
     def of(cls, key: ServiceKey, body: Mapping[str, Any], told: str, reason: Reason = Reason.INVALID) -> Self:
-        """The object as the watch shows it, with what is told of it."""
+        """Build from the object as watched, with the message for the user."""
         meta = body["metadata"]
         status = dict(body.get("status") or {})
         return cls(key, int(meta.get("generation", 0)), told, status, str(meta.get("uid", "")), reason)
 
     @classmethod
     def leaving(cls, key: ServiceKey, body: Mapping[str, Any]) -> Self | None:
-        """A service whose deletion waits for somebody; None where Kubernetes is at it."""
+        """A service whose deletion waits for a finalizer; None if Kubernetes itself deletes it."""
         meta = body["metadata"]
         held = [name for name in meta.get("finalizers") or () if name not in _KUBERNETES_OWN]
         if not held:
@@ -64,7 +64,7 @@ class Invalid:
 
     @classmethod
     def oversized(cls, key: ServiceKey, body: Mapping[str, Any]) -> Self | None:
-        """A service too large to run, which would take ten times as much of the memory that all share; else None."""
+        """A service whose spec is too large (it would use ten times its size in the operator's memory); else None."""
         length = len(json.dumps(body.get("spec"), default=dict))
         if length <= _MOST_SPEC_CHARACTERS:
             return None
@@ -76,7 +76,7 @@ class Invalid:
 
     @classmethod
     def undecidable(cls, service: LLMService, error: Exception) -> Self:
-        """A valid object that the operator cannot work out."""
+        """A valid object for which the operator could not compute a decision."""
         meta = service.metadata
         told = (
             f"it cannot be worked out ({type(error).__name__}: {error}); what runs goes on as it is. "
@@ -87,7 +87,7 @@ class Invalid:
 
 @dataclass(frozen=True, slots=True)
 class ObservedDeployment:
-    """One Deployment of ours: its size, its trouble, and what it remembers of its own rendering."""
+    """One Deployment of ours: its size, its problems, and what its annotations record of its rendering."""
 
     placement: Placement
     problems: tuple[ClusterProblem, ...] = ()
@@ -99,8 +99,8 @@ class ObservedDeployment:
 class ServiceParts:
     """One service as declared and as it runs.
 
-    `live` are its objects beside pods, as far as `watched` names their kinds. `engines` are the pods that read limits,
-    `limits` those that its ConfigMap holds, by accelerator. `born` is when the API server made the service (RFC 3339).
+    `live` are its objects other than pods, of the kinds in `watched`. `engines` are the pods that read limits.
+    `limits` are the limits in its ConfigMap, by accelerator. `born` is the creation time of the service (RFC 3339).
     """
 
     service: LLMService
@@ -114,7 +114,7 @@ class ServiceParts:
     born: str = ""
 
     def shown(self, kind: str, name: str) -> Live | None:
-        """Return what the watch shows of an object, None where nobody watches its kind."""
+        """Return an object as the watch shows it; None if its kind is not watched."""
         if kind not in self.watched:
             return None
         return next((live for live in self.live if (live.kind, live.name) == (kind, name)), Live.absent(kind, name))
@@ -129,7 +129,7 @@ class ServiceParts:
 
     @property
     def recalled(self) -> Recalled:
-        """What status remembers from before a restart of the operator."""
+        """What status recorded before the operator restarted."""
         return recalled(self.service.status, self.spec.generation)
 
 
@@ -150,7 +150,7 @@ _MOST_SPEC_CHARACTERS = 512 * 1024
 _KUBERNETES_OWN = ("foregroundDeletion", "orphan")
 _LOG = logging.getLogger(__name__)
 
-# The kinds that a service owns beside Deployments and their pods.
+# The kinds that a service owns in addition to Deployments and their pods.
 _OWNED = {
     "ConfigMap": ("", "v1", "configmaps"),
     "PodDisruptionBudget": ("policy", "v1", "poddisruptionbudgets"),
@@ -172,7 +172,7 @@ class Pod(NamedTuple):
 
 
 class _Shown(NamedTuple):
-    """What the indices hold of one service."""
+    """All index entries of one service."""
 
     declared: tuple[object, ...]
     deployments: tuple[ObservedDeployment, ...]
@@ -206,7 +206,7 @@ class ClusterView:
     ) -> None:
         """Add the indices; all but services and nodes are filtered by label at the API server.
 
-        `pod_monitors`, `benchmarks`: whether that API exists, for kopf would complain of a kind that does not.
+        `pod_monitors`, `benchmarks`: whether that API exists; kopf logs an error for a kind that does not.
         """
         kopf.index(GROUP, VERSION, PLURAL, id="services", registry=registry)(body_pruning.after(self._index_service))
         for group, version, plural, name, function in (
@@ -257,19 +257,19 @@ class ClusterView:
             return {key: Invalid(key, service.metadata.generation, told, service.status, service.metadata.uid)}
         try:
             return {key: (service, to_spec(service), str(meta.get("creationTimestamp") or ""))}
-        except Exception as error:  # without this, kopf would know nothing of the service, and nobody be told
+        except Exception as error:  # otherwise the index would lack the service, and no condition would say why
             _LOG.exception("%s: the spec cannot be worked out", key)
             return {key: Invalid.undecidable(service, error)}
 
     def services(self) -> tuple[ServiceParts, ...]:
-        """Return every service that is understood, in order of keys."""
+        """Return every valid service, in order of keys."""
         found = {key: entry for key, entry in self._entries() if not isinstance(entry, Invalid)}
         for gone in self._made.keys() - found.keys():
             del self._made[gone]
         return tuple(self._parts(key, *declared) for key, declared in found.items())
 
     def _parts(self, key: ServiceKey, service: LLMService, spec: ServiceSpec, born: str) -> ServiceParts:
-        """Return one service; the very same as before where nothing has changed, so that others see it at a glance."""
+        """Return one service; the identical object if nothing changed, so that callers can compare by identity."""
         shown = _Shown(
             (service, spec, born, self._watched),
             tuple(self._deployments.get(key, ())),
@@ -302,7 +302,7 @@ class ClusterView:
         )
 
     def invalid(self) -> tuple[Invalid, ...]:
-        """Return every service that is not understood."""
+        """Return every invalid service."""
         return tuple(entry for _, entry in self._entries() if isinstance(entry, Invalid))
 
     def nodes(self) -> tuple[NodeOffer, ...]:
@@ -315,7 +315,7 @@ class ClusterView:
         return mapping.with_usage((node for nodes in list(self._nodes.values()) for node in nodes), used)
 
     def benchmarks(self) -> tuple[Benchmark, ...]:
-        """Return every LLMBenchmark, those first that were made first."""
+        """Return every LLMBenchmark, oldest first."""
         found = (benchmark for key in list(self._benchmarks) for benchmark in self._benchmarks[key])
         return tuple(sorted(found, key=lambda benchmark: (benchmark.created, benchmark.key)))
 
@@ -361,7 +361,7 @@ async def _index_node(body: kopf.Body, **_: Any) -> dict[str, NodeOffer]:
 
 
 def _is_ours(deployed: ObservedDeployment, spec: ServiceSpec) -> bool:
-    """Whether a Deployment may be sized and deleted: anybody can write our labels, and copies carry them along."""
+    """Whether a Deployment may be scaled and deleted: labels alone prove nothing, because anybody can write them."""
     placement, live = deployed.placement, deployed.live
     named = placement.deployment == deployment_name(spec.key.name, placement.accelerator)
     return named and live is not None and spec.uid in live.owners

@@ -1,7 +1,7 @@
-"""Several of the fast queries asked as one, and their rows told apart again by what they bear as `metric`.
+"""Several fast queries combined into one; the label `metric` separates their rows again.
 
-Prometheus spends one core on a query: apart they are answered sooner, together they are fewer. So they are bundled
-where services are few, or where nobody waits.
+Prometheus uses one core per query: separate queries finish sooner, combined ones are fewer. They are combined if
+there are few services, or if no tick waits for the answer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ANOMALIES = frozenset({"copies", "newcomer", "gappy", "unlabelled", queries.HUN
 _PLUGINS = frozenset({*queries.JUDGED, queries.COVERED, queries.WAITING_LATE, "objective", "limit", "mode"})
 
 ALL_IN_ONE = (("requests", "tokens", "edges", "gauges", "engines", "anomalies", "plugins"),)
-"""For few services that are waited for."""
+"""For few services, when a tick waits for the answer."""
 
 WHERE_NOBODY_WAITS = (("requests",), ("tokens",), ("edges",), ("gauges", "engines"), ("anomalies", "plugins"))
 
@@ -30,7 +30,7 @@ def bundled(asked: Iterable[Query], bundles: Sequence[Sequence[str]]) -> tuple[Q
 
 
 def unbundled(answers: Mapping[str, QueryResult]) -> dict[str, QueryResult]:
-    """Return the answers by the names of the fast queries; counts that were asked for together come as `requests`."""
+    """Return the answers by the names of the fast queries; counts of combined queries are returned as `requests`."""
     found = {name: answers.get(name, QueryResult()) for name in ALL_IN_ONE[0]}
     together = [answer for name, answer in answers.items() if name not in found]
     rows: dict[str, list[Sample]] = {"requests": []}
@@ -57,7 +57,7 @@ def _told_apart(query: Query) -> str:
 
 
 def _any(vectors: Sequence[str]) -> str:
-    """The union in halves of halves: each `or` goes through all rows of both its sides."""
+    """Build the union as a balanced tree: each `or` scans all rows of both its sides."""
     if len(vectors) == 1:
         return vectors[0]
     middle = (len(vectors) + 1) // 2

@@ -1,4 +1,4 @@
-"""What was counted of one service on one accelerator, with everything that makes the counts doubtful."""
+"""Counts of one service on one accelerator, with every reason to doubt them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from holdfast.observe.plugins import PluginCounts
 
 @dataclass(slots=True)
 class Counts:
-    """Everything seen of one service on one accelerator."""
+    """Counts and findings of one service on one accelerator."""
 
     counts: dict[str, float] = field(default_factory=dict)
     within: dict[str, dict[float, float]] = field(default_factory=lambda: defaultdict(dict))
     sampled_at: dict[str, float] = field(default_factory=dict)  # pod -> newest sample
-    copies: dict[str, float] = field(default_factory=dict)  # pod -> how often it is scraped, where more than once
-    incomplete: set[str] = field(default_factory=set)  # pods whose counts are known in part
-    hung: set[str] = field(default_factory=set)  # pods that hold requests and stand still
-    late: dict[str, float] = field(default_factory=dict)  # pod -> late requests, where next to none is in time
+    copies: dict[str, float] = field(default_factory=dict)  # pod -> how many times it is scraped, if more than once
+    incomplete: set[str] = field(default_factory=set)  # pods whose counts are incomplete
+    hung: set[str] = field(default_factory=set)  # pods that hold requests and make no progress
+    late: dict[str, float] = field(default_factory=dict)  # pod -> late requests, if almost none is in time
     unusable: set[str] = field(default_factory=set)
     plugins: PluginCounts = field(default_factory=PluginCounts)
 
     def add(self, name: str, value: float, may_be_negative: bool = False) -> None:
-        """Add to a count; a value or a sum that makes no sense is remembered by name and not counted."""
+        """Add to a count; an invalid value or sum is recorded by name and not counted."""
         total = self.counts.get(name, 0.0) + value
         if math.isfinite(total) and (may_be_negative or value >= 0.0):
             self.counts[name] = total
@@ -41,7 +41,7 @@ class Counts:
             self.within[family][edge] = total
 
     def get(self, *names: str) -> float:
-        """Value of the first of these names that is there: metrics were renamed over vLLM versions."""
+        """Value of the first of these names that exists: metrics were renamed between vLLM versions."""
         return next((self.counts[name] for name in names if name in self.counts), 0.0)
 
     def mean_copies(self) -> float:
@@ -50,7 +50,7 @@ class Counts:
         return 1.0 + surplus / max(1, len(self.sampled_at))
 
     def within_objective(self, objective_seconds: float, *families: str) -> float:
-        """Return a lower bound of the observations within the objective.
+        """Return a lower bound on the observations within the objective.
 
         Each edge at or below it is one; pods of an older revision may lack the exact edge, so the largest is taken.
         """
@@ -60,7 +60,7 @@ class Counts:
 
 
 def number(text: str) -> float:
-    """The number that a label holds; NaN where it holds none."""
+    """The number in a label; NaN if it is not a number."""
     try:
         return float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Pods and ConfigMaps -> the limits that engines were told."""
+"""Pods and ConfigMaps -> the limits that were sent to engines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FIELD = f"metadata.annotations['{LIMITS_ANNOTATION}']"
 
 @dataclass(frozen=True, slots=True)
 class EnginePod:
-    """A pod whose engine reads its limits from the annotation; `told` is None where that says nothing usable."""
+    """A pod whose engine reads its limits from the annotation; `told` is None if the annotation is unusable."""
 
     pod: str
     uid: str
@@ -25,7 +25,7 @@ class EnginePod:
 
 
 def engine_from_pod(pod: Object) -> EnginePod | None:
-    """Return the engine in a pod, None where it reads no limits or is about to end."""
+    """Return the engine in a pod; None if it reads no limits or is terminating."""
     meta = pod["metadata"]
     if meta.get("deletionTimestamp") or not any(_reads(source) for source in _downward(pod)):
         return None
@@ -35,7 +35,7 @@ def engine_from_pod(pod: Object) -> EnginePod | None:
 
 
 def limits_from_config_map(body: Object) -> tuple[tuple[str, Limits], ...] | None:
-    """Return the limits by accelerator that a service's ConfigMap holds, None for any other ConfigMap."""
+    """Return the limits by accelerator from a service's ConfigMap; None for any other ConfigMap."""
     meta = body["metadata"]
     if meta["name"] != limits_name(meta["labels"][SERVICE_LABEL]):
         return None
@@ -44,7 +44,7 @@ def limits_from_config_map(body: Object) -> tuple[tuple[str, Limits], ...] | Non
 
 
 def limits_from(text: object) -> Limits | None:
-    """Return the limits a text holds, None for anything that an engine would leave out of account."""
+    """Parse limits; None for anything that an engine would ignore."""
     try:
         return parse_limits(str(text))
     except LimitsError:

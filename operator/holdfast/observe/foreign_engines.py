@@ -1,9 +1,9 @@
-"""Engines that report as a service's and are no pods of it here: twins in another cluster whose series land here too.
+"""Engines that report as a service's but are not its pods here: another cluster writes to the same Prometheus.
 
-A pod that reports although the API server shows none of its name may also be one just deleted, whose last samples are
-still there, or a new one that the watch has yet to show. So an engine counts as foreign only by samples from later than
-a while after it was first looked for in vain, and never if the cluster had that pod at an earlier look. What is
-remembered can be lost at any time, at the price of that while.
+A reporting pod that the API server does not show may also have just been deleted, while its last samples remain, or be
+so new that the watch does not show it yet. So an engine is foreign only if it has samples from later than a grace
+period after the first failed lookup, and never if the cluster had that pod earlier. This state may be lost at any
+time: then the grace period starts again.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from holdfast.domain.service import ServiceKey
 
 LEAST_TAIL_SECONDS = 60.0
-"""So long a pod that is gone may still be scraped, a watch be late, and two clocks differ; a scrape comes on top."""
+"""Grace period: covers scrapes of deleted pods, watch delay and clock skew. One scrape interval is added."""
 
 MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One service at its last look: the pods it has, or had while they report, and since when others do."""
+    """One service at the last tick: its pods, past pods that still report, and since when unknown pods report."""
 
     at: float
     ours: frozenset[str] = frozenset()
@@ -31,8 +31,8 @@ class _Seen:
 _NOTHING = _Seen(0.0)
 
 
-class Strangers:
-    """Remembers the pods of each service, and since when pods report that are none of them."""
+class ForeignEngineTracker:
+    """Remembers the pods of each service, and since when unknown pods report."""
 
     def __init__(self, scrape_seconds: float) -> None:
         self._tail_seconds = LEAST_TAIL_SECONDS + scrape_seconds
@@ -42,10 +42,10 @@ class Strangers:
     def found(
         self, key: ServiceKey, pods: Collection[str], sampled_at: Mapping[str, float], now: float
     ) -> tuple[str, ...]:
-        """Return the foreign engines among those sampled, by names in order; `pods` are those the service has."""
+        """Return the names of the foreign engines among the sampled ones, sorted; `pods` are the service's own."""
         before = self._seen.get(key, _NOTHING)
         ours = before.ours.intersection(sampled_at).union(pods)
-        unseen = not 0.0 <= now - before.at <= self._tail_seconds  # nobody looked, or a clock was set
+        unseen = not 0.0 <= now - before.at <= self._tail_seconds  # there was a gap between ticks, or the clock was set
         since = {} if unseen else before.unknown_since
         unknown = {pod: since.get(pod, now) for pod in sampled_at if pod and pod not in ours}
         self._seen[key] = _Seen(now, ours, unknown)
@@ -56,12 +56,12 @@ class Strangers:
 
     def forget_all_but(self, keys: Collection[ServiceKey]) -> None:
         """Drop services that are gone."""
-        for gone in set(list(self._seen)).difference(keys):  # a list: another thread may look meanwhile
+        for gone in set(list(self._seen)).difference(keys):  # a list: another thread may change the dict meanwhile
             self._seen.pop(gone, None)
 
 
 def told(pods: tuple[str, ...]) -> str:
-    """Say whose engines these may be, and the remedy."""
+    """Message: whose engines these may be, and the remedy."""
     named = ", ".join(pods[:MOST_NAMED]) + (", ..." if len(pods) > MOST_NAMED else "")
     who = "an engine reports" if len(pods) == 1 else f"{len(pods)} engines report"
     return (

@@ -1,7 +1,7 @@
-"""Which histogram edges are worth asking for: each objective, and the nearest edge below it of every known grid.
+"""Histogram edges to query: each objective, and the nearest edge below it of every known grid.
 
-Edges are fixed when a pod starts. After an objective was edited, or where an engine runs with vLLM's own buckets, no
-edge equals it: the nearest one below then gives a lower bound of what was within.
+Edges are fixed when a pod starts. After an edit of an objective, or with vLLM's own buckets, no edge equals it. The
+nearest edge below then gives a lower bound on the requests within the objective.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ VLLM_DEFAULT = Edges(
 RENDERED = Edges(ttft=buckets.TTFT_SECONDS, tpot=buckets.TPOT_SECONDS, e2e=buckets.E2E_SECONDS)
 
 MOST_TIERS = 8
-"""Different sets of edges that are asked for one by one."""
+"""Maximum number of distinct edge sets that are queried one by one."""
 
 
 def tiers(objectives: Iterable[tuple[str, Slo]]) -> tuple[EdgeTier, ...]:
-    """Return the edges of each service by its name, where a few sets of them do for all; else nothing.
+    """Return the edges of each service by its name, if a few sets suffice for all; else nothing.
 
-    A name stands for all services that bear it, in whatever namespace.
+    A name stands for all services with that name, in every namespace.
     """
     by_name: dict[str, set[Slo]] = defaultdict(set)
     for name, slo in objectives:
@@ -36,7 +36,7 @@ def tiers(objectives: Iterable[tuple[str, Slo]]) -> tuple[EdgeTier, ...]:
     alike: dict[frozenset[Slo], list[str]] = defaultdict(list)
     for name, slos in sorted(by_name.items()):
         alike[frozenset(slos)].append(name)
-    if len(alike) > 4 * MOST_TIERS:  # other windows alone make no other edges
+    if len(alike) > 4 * MOST_TIERS:  # objectives that differ only in the window have the same edges
         return ()
     found: dict[Edges, list[str]] = defaultdict(list)
     for those, names in alike.items():

@@ -1,6 +1,6 @@
-"""Range queries -> History: read once after a start, so that no database is needed.
+"""Range queries -> History. It is read once after a start, so that no database is needed.
 
-Resolution falls with age, which bounds the points per service (400 over 30 days) and still shows the last hour closely.
+Resolution falls with age. This bounds the points per service (400 over 30 days) and keeps the last hour detailed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def levels(window_seconds: float, scrape_seconds: float) -> tuple[HistoryLevel, 
 def read(
     rows: Sequence[Series], level: HistoryLevel, requests: Sequence[TrafficRequest]
 ) -> dict[ServiceKey, tuple[RateSample, ...]]:
-    """Return the samples of one level, oldest first; NaN and infinite points are left out."""
+    """Return the samples of one level, oldest first; NaN and infinite points are omitted."""
     wanted = {request.key: request.slo for request in requests}
     by_service: dict[ServiceKey, list[Series]] = defaultdict(list)
     for row in rows:
@@ -70,9 +70,9 @@ def read(
 
 
 def read_held(rows: Sequence[Series], requests: Sequence[TrafficRequest]) -> dict[ServiceKey, tuple[HeldSample, ...]]:
-    """Return what activators counted in one level, oldest first; services without such series are left out.
+    """Return the counts of activators in one level, oldest first; services without such series are omitted.
 
-    Who was given up is lost if it had waited for too long, who was turned away is so however long it had.
+    A request whose client gave up is lost if it had waited too long; a rejected request is always lost.
     """
     limits = {request.key: request.slo.ttft_seconds for request in requests}
     counts: dict[ServiceKey, dict[float, dict[str, float]]] = {}
@@ -88,7 +88,7 @@ def read_held(rows: Sequence[Series], requests: Sequence[TrafficRequest]) -> dic
 
 
 def oldest(rows: Iterable[Series], level: HistoryLevel) -> float:
-    """Return when the oldest step of any series begins, infinity where there is none; NaN says nothing."""
+    """Return when the oldest step of any series begins, infinity if there is none; NaN points are ignored."""
     ends = (next((at for at, value in row.points if usable(value)), math.inf) for row in rows)
     return min(ends, default=math.inf) - level.step_seconds
 
@@ -100,7 +100,7 @@ def joined(
     since: float = math.inf,
     whole: bool = True,
 ) -> dict[ServiceKey, History]:
-    """Join levels into one History per service, oldest first; `keys` have one even if Prometheus knows nothing."""
+    """Join levels into one History per service, oldest first; `keys` have one even if Prometheus has no data."""
     samples, kept = _by_time(parts), _by_time(held)
     reach = since if math.isfinite(since) else None
     return {
@@ -118,7 +118,7 @@ def _by_time(parts: Iterable[Mapping[ServiceKey, tuple[Timed, ...]]]) -> dict[Se
 
 
 def _held_column(row: Series, ttft_seconds: float) -> str:
-    """Name what a series of an activator counts; empty where it says nothing about who was late."""
+    """Name what a series of an activator counts; empty if it is irrelevant for lateness."""
     outcome, le = row.label("outcome"), row.label("le")
     if row.label("metric") == queries.HELD:
         return outcome if outcome == _TURNED_AWAY else ""
@@ -154,7 +154,7 @@ def _samples(series: Sequence[Series], level: HistoryLevel, slo: Slo) -> tuple[R
 
 
 def _column(row: Series, slo: Slo) -> str:
-    """Name what a series counts; empty where it is an edge beyond this service's objective."""
+    """Name what a series counts; empty if it is an edge above this service's objective."""
     name = row.label("metric").removesuffix("_bucket")
     if name == queries.SUCCESS:
         return FINISHED_REASONS.get(row.label("finished_reason"), "finished")
@@ -168,7 +168,7 @@ def _column(row: Series, slo: Slo) -> str:
 
 
 def _sample(at: float, counts: Mapping[str, float], step_seconds: float, slo: Slo) -> RateSample:
-    """What the plugins counted, where they were at work in every engine; else bounds, as for the newest interval."""
+    """Counts of the plugins if they were active in every engine; else bounds, as for the newest interval."""
     if counts.keys() >= _EXACT:
         return RateSample(at, step_seconds, counts[queries.ARRIVED], counts[queries.GOOD], counts[queries.BAD])
     finished, failed = counts.get("finished", 0.0), counts.get("failed", 0.0)

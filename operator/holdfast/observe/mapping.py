@@ -1,4 +1,4 @@
-"""Kubernetes objects -> domain values: pure, and the only place that knows their fields."""
+"""Kubernetes objects -> domain values. Pure; the only module that knows the fields of these objects."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from holdfast.render.batching import Tuned
 from holdfast.render.live import SCALING
 from holdfast.render.names import ACCELERATOR_LABEL, BATCHING_ANNOTATION, METRIC_REVISION_LABEL
 
-# An engine that ended twice, the last time this soon, will not become capacity by waiting: it crashes while starting.
-# So does one that ended once and said what is missing.
+# An engine that ended twice, the last time this soon, crashes while starting: waiting does not make it ready.
+# The same holds for an engine that ended once and reported what is missing.
 _CRASHES = 2
 _SHORT_RUN_SECONDS = 600.0
 
 _MOST_WORDS = 600
-_HIGHEST_OWN_EXIT = 128  # beyond it stands a signal
+_HIGHEST_OWN_EXIT = 128  # a larger code means a signal
 
-# What a container waits for that no waiting will bring.
+# Waiting reasons that do not resolve by themselves.
 _HOPELESS = frozenset(
     {
         "CrashLoopBackOff",
@@ -39,7 +39,7 @@ _HOPELESS = frozenset(
     }
 )
 
-# What an engine or the kubelet says, and what it stands for; the first that fits.
+# Messages of an engine or the kubelet and their Reason; the first match counts.
 _TELLING = (
     (re.compile(r"image unsupported:"), Reason.IMAGE_UNSUPPORTED),
     (re.compile(r'(secret ".*" not found|couldn\'t find key .* in Secret)'), Reason.SECRET_MISSING),
@@ -49,27 +49,27 @@ _TELLING = (
                 r"Cannot find any model weights with)"), Reason.MODEL_NOT_FOUND),
 )  # fmt: skip
 
-# Taints that keep every pod of ours away: nodes that an autoscaler is about to remove, and those that Kubernetes itself
-# closes (pressure, network, shutdown). Pods tolerate of these at most that a node is not ready, and only to stay.
+# Taints that repel all our pods: an autoscaler is about to remove the node, or Kubernetes itself closed it (pressure,
+# network, shutdown). Of these, pods tolerate at most not-ready, and only to keep running.
 _LEAVING = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption"})
 _ILL = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 _TOLERATED = "node.kubernetes.io/memory-pressure"  # by all pods that request something
 
-# What an engine says that cannot write to its cache volume.
+# Messages of an engine that cannot write to its cache volume.
 _NOT_WRITABLE = re.compile(r"(Permission denied|Read-only file system): '?/cache\b")
 
 Object = Mapping[str, Any]
 
 
 def epoch(text: str | None) -> float | None:
-    """Return a time of the API server in seconds since the epoch, None where there is none."""
+    """Return a time of the API server in seconds since the epoch; None if there is none."""
     return None if not text else datetime.datetime.fromisoformat(text).timestamp()
 
 
 def is_replica(pod: Object) -> bool:
-    """Whether a pod stands for a replica: one that a ReplicaSet made, for anybody can write our labels.
+    """Whether a pod is a replica. A ReplicaSet must own it, because anybody can write our labels.
 
-    An evicted one stays as a record while another takes its place.
+    An evicted pod does not count: it remains as a record while a new pod replaces it.
     """
     owners = pod["metadata"].get("ownerReferences") or ()
     made = any(owner.get("controller") and owner.get("kind") == "ReplicaSet" for owner in owners)
@@ -77,14 +77,14 @@ def is_replica(pod: Object) -> bool:
 
 
 def replica_from_pod(pod: Object) -> Replica:
-    """Return the replica that a pod stands for."""
+    """Return a pod as a replica."""
     meta, status = pod["metadata"], pod.get("status", {})
     labels = meta.get("labels", {})
     conditions = {item["type"]: item for item in status.get("conditions", ())}
     phase, reason, detail = _phase(meta, status, conditions, bool(pod.get("spec", {}).get("readinessGates")))
     if phase is ReplicaPhase.STARTING and conditions.get("PodReadyToStartContainers", {}).get("status") == "False":
         detail = f"its volumes or its network are not there yet: {_remedy(pod, 'kubectl describe pod says more')}"
-    elif _NOT_WRITABLE.search(detail):  # before the words, which may be long
+    elif _NOT_WRITABLE.search(detail):  # before the message, which may be long
         detail = f"{_remedy(pod, 'model.cache must be writable for the user of the pod')}: {end_of(detail)}"
     else:
         detail = end_of(detail)
@@ -104,12 +104,12 @@ def replica_from_pod(pod: Object) -> Replica:
 
 
 def end_of(words: str) -> str:
-    """The end of long words: a traceback says last what was wrong, and conditions have room for 1024 characters."""
+    """The end of a long message: a traceback ends with the cause, and a condition holds 1024 characters."""
     return words if len(words) <= _MOST_WORDS else f"…{words[-_MOST_WORDS:]}"
 
 
 def _remedy(pod: Object, otherwise: str) -> str:
-    """What to do about a volume that cannot be mounted or written; a folder of the node's needs the most care."""
+    """What to do about a volume that cannot be mounted or written; a hostPath needs the most care."""
     spec = pod.get("spec", {})
     folders = [volume["hostPath"]["path"] for volume in spec.get("volumes", ()) if volume.get("hostPath")]
     if not folders:
@@ -124,7 +124,7 @@ def _remedy(pod: Object, otherwise: str) -> str:
 def _phase(
     meta: Object, status: Object, conditions: Mapping[str, Object], gated: bool
 ) -> tuple[ReplicaPhase, str, str]:
-    """Return phase, reason and words; `gated` pods have conditions of other people's before they are Ready."""
+    """Return phase, reason and message; `gated` pods have readiness gates of other controllers."""
     if meta.get("deletionTimestamp"):
         return ReplicaPhase.DRAINING, "", ""
     if _is(conditions, "Ready"):
@@ -135,7 +135,7 @@ def _phase(
             return ReplicaPhase.FAILING, *told
         return ReplicaPhase.UNSCHEDULABLE, str(scheduled.get("reason", "")), str(scheduled.get("message", ""))
     if conditions.get("Ready", {}).get("status") == "False" and _is(conditions, "ContainersReady") and not gated:
-        # Nobody but the control plane says that of a pod whose kubelet has last said the contrary.
+        # Only the control plane sets this on a pod whose kubelet last reported the opposite.
         return ReplicaPhase.FAILING, Reason.NODE_LOST.value, "its node does not answer: kubectl get nodes says more"
     failure = next(filter(None, map(_failure, _containers(status))), None)
     if failure is None:
@@ -144,9 +144,9 @@ def _phase(
 
 
 def _told(words: str) -> tuple[str, str] | None:
-    """Return the Reason that words stand for, and the words from the line on that says so last; None for any others.
+    """Return the Reason of a message, and the message from the last matching line on; None if nothing matches.
 
-    What vLLM says of a folder without a model is longer than a condition has room for, and names the folder first.
+    vLLM's message for a folder without a model is longer than a condition can hold, and names the folder first.
     """
     for pattern, reason in _TELLING:
         for found in reversed(list(pattern.finditer(words))):
@@ -161,10 +161,10 @@ def _containers(status: Object) -> Iterator[Object]:
 
 
 def _failure(container: Object) -> tuple[str, str] | None:
-    """Return reason and last words of a container that will not start.
+    """Return reason and last message of a container that will not start.
 
-    Between two waits of a crash loop the container runs for a while: it is still the same crash loop. One crash may go
-    by, and the next start take minutes; not one that says what is missing: the next ends the same way.
+    Between two back-offs of a crash loop the container runs for a while: it is still the same crash loop. A single
+    crash is tolerated, because the next start may succeed, unless its message says what is missing.
     """
     waiting = container.get("state", {}).get("waiting", {})
     ended = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated") or {}
@@ -182,9 +182,9 @@ def _was_short(ended: Object) -> bool:
 
 
 def last_words(ended: Object, waiting: Object) -> str:
-    """What the engine said last (terminationMessagePolicy), else what Kubernetes says.
+    """Last message of the engine (terminationMessagePolicy), else that of Kubernetes.
 
-    Who is killed, as for want of memory, does not say so: then the exit is told beside the words.
+    A killed engine, such as after OOM, does not report that: then the exit is added to the message.
     """
     said = str(ended.get("message") or waiting.get("message") or ended.get("reason") or "").strip()
     if "exitCode" not in ended or (ended.get("message") and ended["exitCode"] <= _HIGHEST_OWN_EXIT):
@@ -202,7 +202,7 @@ def _since(conditions: Mapping[str, Object], name: str, status: str = "True") ->
 
 
 def placement_from_deployment(deployment: Object) -> Placement:
-    """Return the placement a Deployment is."""
+    """Return a Deployment as a placement."""
     meta, spec, status = deployment["metadata"], deployment.get("spec", {}), deployment.get("status", {})
     wanted = int(spec.get("replicas", 1))
     observed = int(status.get("observedGeneration", 0)) >= int(meta.get("generation", 0))
@@ -224,7 +224,7 @@ def placement_from_deployment(deployment: Object) -> Placement:
 
 
 def _sized_by(meta: Object) -> str:
-    """Return the field manager of `replicas` by the API server's own account, nothing where that is ours."""
+    """Return the field manager that owns `replicas` in managedFields; empty if that is ours."""
     owners = [
         str(entry.get("manager", ""))
         for entry in meta.get("managedFields") or ()
@@ -234,7 +234,7 @@ def _sized_by(meta: Object) -> str:
 
 
 def problems_from_deployment(deployment: Object) -> tuple[ClusterProblem, ...]:
-    """Return why a Deployment cannot create its pods (quota, admission), or gets no further with a rollout."""
+    """Return why a Deployment cannot create its pods (quota, admission), or why its rollout is stuck."""
     conditions = deployment.get("status", {}).get("conditions", ())
     found = ((_deployment_reason(condition), condition.get("message", "")) for condition in conditions)
     name = deployment["metadata"]["name"]
@@ -279,7 +279,7 @@ def _taints(node: Object) -> Sequence[Object]:
 
 
 def _is_closed_by(taint: Object) -> bool:
-    """Whether a taint says that the node is ill or about to go; what others mean, and who tolerates them, differs."""
+    """Whether a taint means that the node is unhealthy or about to be removed; other taints depend on tolerations."""
     key = str(taint.get("key", ""))
     told = key in _LEAVING or (key.startswith(_ILL) and key != _TOLERATED)
     return told and taint.get("effect") != "PreferNoSchedule"
@@ -300,9 +300,9 @@ def requested_gpus(pod: Object) -> tuple[tuple[str, int], ...]:
 
 
 def with_usage(nodes: Iterable[NodeOffer], used: Mapping[str, Mapping[str, int]]) -> tuple[NodeOffer, ...]:
-    """Return the nodes with what our own pods hold.
+    """Return the nodes with the GPUs that our own pods use.
 
-    What other people's pods hold is not watched: that would cost a watch of every pod in the cluster. Where it
-    matters, the scheduler's own verdict (Unschedulable) says so.
+    GPUs of other pods are not counted: that would need a watch of every pod in the cluster. If they matter, the
+    scheduler reports it (Unschedulable).
     """
     return tuple(replace(node, used=tuple(sorted(used.get(node.name, {}).items()))) for node in nodes)

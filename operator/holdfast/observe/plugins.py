@@ -1,4 +1,4 @@
-"""Rows about the plugin inside the engines -> what it counted, and what is in force in each engine."""
+"""Rows about the plugin inside the engines -> its counts, and the limits in force in each engine."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _MODES = {mode.value: mode for mode in PluginMode}
 
 @dataclass(slots=True)
 class PluginCounts:
-    """What the plugins of one service on one accelerator counted.
+    """Counts of the plugins of one service on one accelerator.
 
-    `covered`: they were at work in all its engines, at every scrape of the interval. `objectives` are those in force,
-    as (name, seconds).
+    `covered`: the plugin was active in all engines, at every scrape of the interval. `objectives` are the ones in
+    force, as (name, seconds).
     """
 
     covered: bool = False
@@ -37,7 +37,7 @@ class PluginCounts:
     nonsense: bool = False
 
     def add(self, sample: Sample, may_be_negative: bool = False) -> None:
-        """Add a count; one that makes no sense leaves all of them out."""
+        """Add a count; one invalid count discards all of them."""
         column = _column(sample)
         total = self.counts.get(column, 0.0) + sample.value
         if math.isfinite(total) and (may_be_negative or sample.value >= 0.0):
@@ -46,13 +46,13 @@ class PluginCounts:
             self.nonsense = True
 
     def exact(self, slo: Slo, engines: int, copies: float) -> ExactCounts | None:
-        """The counts where they can stand for all requests; every engine was scraped `copies` times on average."""
+        """The counts, if they cover all requests; every engine was scraped `copies` times on average."""
         if not self.covered or self.nonsense or not self._judged_by(slo):
             return None
         return ExactCounts(engines=engines, **{name: max(0.0, value) / copies for name, value in self.counts.items()})
 
     def _judged_by(self, slo: Slo) -> bool:
-        """Every engine has these objectives and no others: not for a moment after they were edited."""
+        """Whether every engine has exactly these objectives; false for a moment after an edit."""
         declared = {"ttft_seconds": slo.ttft_seconds, "tpot_seconds": slo.tpot_seconds, "e2e_seconds": slo.e2e_seconds}
         wanted = {(name, seconds) for name, seconds in declared.items() if seconds is not None}
         return self.objectives == wanted
@@ -64,7 +64,7 @@ def counted(metric: str) -> bool:
 
 
 def _column(sample: Sample) -> str:
-    """Name the field of ExactCounts; a cause that is not known here still tells of a bad request."""
+    """Name the field of ExactCounts; an unknown cause still counts as a bad request."""
     metric = sample.label("metric")
     if metric != queries.BAD:
         return metric.removesuffix("_total").removeprefix("requests_")

@@ -1,9 +1,9 @@
-"""Which services are asked about in a tick: all of them while they are few, else each once in a scrape interval.
+"""Which services a tick queries: all of them if they are few, else each once per scrape interval.
 
-Engines are scraped more rarely than decisions are made, and what was not scraped anew has nothing new to say. Of many
-services a tick waits only for those that press: new ones, and those whose pulse shows more load than when they were
-last asked about, so that a rise is seen in the tick after its scrape however many services there are. All others are
-asked about in turns between the ticks, and decided on in the next one.
+Engines are scraped less often than decisions are made, and without a new scrape there is nothing new to read. With
+many services, a tick waits only for the pressing ones: new services, and services whose pulse shows more load than at
+their last query. So a rise is seen in the tick after its scrape, however many services there are. All other services
+are queried in turns between the ticks, and the next tick decides on them.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from holdfast.observe.slow_queries import service_key
 from holdfast.observe.traffic import TrafficRequest
 
 MOST_ENGINES = 500
-"""Engines that one tick asks about without taking turns."""
+"""Engines that one tick queries without taking turns."""
 
 MOST_PRESSING = 200
-"""Engines of services whose load has risen that one tick waits for: those of the others have the next turn."""
+"""Maximum engines of services with risen load that one tick waits for; the remaining services get the next turn."""
 
 RISE = 2.0
-"""Standard deviations of Poisson noise above which a pulse counts as risen: less than any decision asks for."""
+"""Standard deviations of Poisson noise above which a pulse counts as risen: less than any decision requires."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """First tokens of one service over the counting interval, and requests that wait now."""
+    """First tokens of one service over the counting interval, and requests waiting now."""
 
     started: float = 0.0
     waiting: float = 0.0
@@ -46,10 +46,10 @@ class _PolledService:
     pulse: Pulse
 
 
-class Rota:
-    """Remembers who was asked about when.
+class PollScheduler:
+    """Remembers when each service was queried.
 
-    `most_turns` are the ticks of one scrape interval, `trust_seconds` how long an answer may stand for a service.
+    `most_turns` is the number of ticks in one scrape interval, `trust_seconds` how long an answer stays valid.
     """
 
     def __init__(self, most_turns: int, trust_seconds: float) -> None:
@@ -58,13 +58,13 @@ class Rota:
         self._asked: dict[ServiceKey, _PolledService] = {}
 
     def turns(self, requests: Iterable[TrafficRequest]) -> int:
-        """In how many ticks everybody has had a turn."""
+        """Number of ticks in which every service gets one turn."""
         return min(self._most_turns, max(1, math.ceil(engines(requests) / MOST_ENGINES)))
 
     def pressing(
         self, requests: Iterable[TrafficRequest], pulses: Mapping[ServiceKey, Pulse], now: float
     ) -> list[TrafficRequest]:
-        """Return who is new or was last seen too long ago, and those whose load rose the most."""
+        """Return services that are new or whose answer is too old, and those whose load rose the most."""
         unknown, rises = [], []
         for request in requests:
             last = self._asked.get(request.key)
@@ -76,7 +76,7 @@ class Rota:
         return unknown + _up_to(MOST_PRESSING, [request for _, request in rises])
 
     def due(self, requests: Sequence[TrafficRequest], pressing: Collection[TrafficRequest]) -> list[TrafficRequest]:
-        """Return whose turn it is beside those that press: who has changed, then who was asked about longest ago."""
+        """Return services due besides the pressing ones: changed services first, then those queried longest ago."""
         asked = {request.key for request in pressing}
         waiting = [request for request in requests if request.key not in asked]
         share = math.ceil(len(requests) / self.turns(requests))
@@ -89,14 +89,14 @@ class Rota:
         everybody: Iterable[TrafficRequest],
         at: float,
     ) -> None:
-        """Remember who was asked about with success, and forget who is gone."""
+        """Record successful queries, and forget deleted services."""
         for request in requests:
             self._asked[request.key] = _PolledService(at, request, pulses.get(request.key, Pulse()))
         for gone in self._asked.keys() - {request.key for request in everybody}:
             del self._asked[gone]
 
     def is_newer(self, key: ServiceKey, at: float) -> bool:
-        """Whether a service has been asked about since then."""
+        """Whether the service was queried after that time."""
         last = self._asked.get(key)
         return last is not None and last.at > at
 
@@ -111,7 +111,7 @@ def engines(requests: Iterable[TrafficRequest]) -> int:
 
 
 def read_pulses(samples: Iterable[Sample]) -> dict[ServiceKey, Pulse]:
-    """Return the pulse of every service that has one; what makes no sense is left out."""
+    """Return the pulse of every service that has one; invalid samples are omitted."""
     found: dict[ServiceKey, dict[str, float]] = {}
     for sample in samples:
         if usable(sample.value):
@@ -120,7 +120,7 @@ def read_pulses(samples: Iterable[Sample]) -> dict[ServiceKey, Pulse]:
 
 
 def _up_to(most: int, requests: Sequence[TrafficRequest]) -> list[TrafficRequest]:
-    """The first of these services that have no more engines together; one at least."""
+    """The first of these services with at most this many engines in total; at least one service."""
     taken: list[TrafficRequest] = []
     total = 0
     for request in requests:

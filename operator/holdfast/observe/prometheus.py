@@ -1,4 +1,4 @@
-"""The port to metrics, and its adapter for anything that speaks Prometheus's HTTP API."""
+"""The port to metrics, and its adapter for every store with Prometheus' HTTP API."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import HeldSample, History, RateSample, RevisionTraffic, Traffic
 from holdfast.observe import combined_queries, histogram_edges, history, poll_scheduler, queries, slow_queries, traffic
 from holdfast.observe.client import PrometheusAddress, PrometheusClient
-from holdfast.observe.foreign_engines import Strangers
+from holdfast.observe.foreign_engines import ForeignEngineTracker
 from holdfast.observe.history import HistoryLevel
-from holdfast.observe.poll_scheduler import Pulse, Rota
+from holdfast.observe.poll_scheduler import PollScheduler, Pulse
 from holdfast.observe.queries import Edges, Query
 from holdfast.observe.samples import QueryError, QueryResult, usable
 from holdfast.observe.traffic import TrafficRequest
@@ -40,28 +40,28 @@ T = TypeVar("T")
 
 
 class MetricsSource(Protocol):
-    """Where Traffic comes from. Missing data is a state in the answer: no method raises because of it."""
+    """Source of Traffic. Missing data is a state in the answer: no method raises because of it."""
 
     async def observe(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, Traffic]:
         """Return one Traffic per request, all evaluated at `now` (seconds since the epoch)."""
         ...
 
     async def history(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, History]:
-        """Return what is known of each service's SLO window; nothing while Prometheus does not answer."""
+        """Return the history of each service's SLO window; empty while Prometheus does not answer."""
         ...
 
     async def running_by_pod(self, keys: Iterable[ServiceKey], now: float) -> Mapping[ServiceKey, Mapping[str, float]]:
-        """Return requests in flight by pod name; what is not known is left out."""
+        """Return requests in flight by pod name; unknown pods are omitted."""
         ...
 
     def catch_up(self) -> None:
-        """Ask beside what the last look did not wait for: a tick is over, and the next one is some seconds away."""
+        """Start the queries that the last tick did not wait for: the next tick is some seconds away."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """What one tick asked about, and whom it waited for."""
+class _PolledTick:
+    """The services that one tick had to query, and those it waited for."""
 
     requests: Sequence[TrafficRequest]
     pressing: Sequence[TrafficRequest]
@@ -70,10 +70,10 @@ class _Look:
 
 
 class PrometheusSource:
-    """Asks a constant number of questions per tick, whatever the number of services.
+    """Sends a constant number of queries per tick, whatever the number of services.
 
-    Many services take turns between the ticks (`observe.poll_scheduler`): what was last seen of them stands for them.
-    Slow queries run in the background and are never waited for; their answers serve for five minutes.
+    Many services take turns between the ticks (`observe.poll_scheduler`): meanwhile their last answer stays valid.
+    Slow queries run in the background and no tick waits for them; their answers are valid for five minutes.
     """
 
     def __init__(self, address: PrometheusAddress, tick_seconds: float = 5.0, scrape_seconds: float = 15.0) -> None:
@@ -83,13 +83,13 @@ class PrometheusSource:
         self._deadline_seconds = address.timeout_seconds + 1.0
         self._slow_queries = {query.name: query for query in queries.slow_queries()}
         self._slow = slow_queries.SlowCache(tuple(self._slow_queries), _SLOW_PERIOD_SECONDS, _SLOW_TRUST_SECONDS)
-        self._rota = Rota(int(scrape_seconds // tick_seconds), self.window.stale_seconds)
-        self._strangers = Strangers(scrape_seconds)
+        self._rota = PollScheduler(int(scrape_seconds // tick_seconds), self.window.stale_seconds)
+        self._strangers = ForeignEngineTracker(scrape_seconds)
         self._known: dict[ServiceKey, Traffic] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._catching_up: asyncio.Task[None] | None = None
-        self._look: _Look | None = None  # the last one, where turns were taken
-        self._asked = 0  # queries of this tick that were waited for
+        self._look: _PolledTick | None = None  # of the last tick, if services take turns
+        self._asked = 0  # queries that this tick waited for
 
     async def observe(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, Traffic]:
         self._look = None
@@ -104,12 +104,12 @@ class PrometheusSource:
             return {request.key: traffic.unreachable(str(error)) for request in requests}
         finally:
             if not in_turn:
-                self._start_slow_queries(requests, now)  # nobody waits for them: not beside those waited for
+                self._start_slow_queries(requests, now)  # in the background, after the tick's own queries
         self._rota.answered(asked, pulses, requests, now)
         self._strangers.forget_all_but({request.key for request in requests})
         self._known = {request.key: fresh.get(request.key) or self._known[request.key] for request in requests}
         if in_turn:
-            self._look = _Look(requests, asked, pulses, now)
+            self._look = _PolledTick(requests, asked, pulses, now)
         return self._known
 
     def catch_up(self) -> None:
@@ -118,8 +118,8 @@ class PrometheusSource:
             return
         self._catching_up = self._start(self._take_turns(look, self._asked))
 
-    async def _take_turns(self, look: _Look, asked: int) -> None:
-        """Ask one question after the other about those whose turn it is, then slow ones: a tick may begin meanwhile."""
+    async def _take_turns(self, look: _PolledTick, asked: int) -> None:
+        """Query the due services one query at a time, then run slow queries; a tick may begin meanwhile."""
         due = self._rota.due(look.requests, look.pressing) if _are_few(look.pressing) else []
         left = min(_MOST_SLOW_IN_TURN, MOST_QUERIES - asked - _MOST_IN_TURN)
         slow_turns = self._slow_turns(look.requests, look.now, left)
@@ -143,7 +143,7 @@ class PrometheusSource:
     async def _observe_pressing(
         self, asked: Sequence[TrafficRequest], some: bool, now: float
     ) -> dict[ServiceKey, Traffic]:
-        """Ask all at once, and of few services in one question."""
+        """Send all queries at once; combine them if there are few services."""
         together = combined_queries.ALL_IN_ONE if some and _are_few(asked) else ()
         return await self._observe(asked, some, now, self._ask_all, together)
 
@@ -155,7 +155,7 @@ class PrometheusSource:
         ask: Callable[[Sequence[Query], float], Awaitable[dict[str, QueryResult]]],
         together: Sequence[Sequence[str]],
     ) -> dict[ServiceKey, Traffic]:
-        """Ask about these services, or about all of them; `together` names the queries that are asked as one."""
+        """Query these services, or all of them; `together` names the queries to combine into one."""
         wanted, keys = _edges_of(asked), [request.key for request in asked]
         tiers = histogram_edges.tiers((request.key.name, request.slo) for request in asked) if some else ()
         fast = queries.fast_queries(self.window, wanted, tiers)
@@ -171,7 +171,7 @@ class PrometheusSource:
             answers |= await ask([query], now)
         signals = self._slow.signals(now)
         read = functools.partial(traffic.assemble, asked, answers, signals, self.window, now, self._strangers)
-        seen = await self._in_thread(read)  # ten thousand rows: not while the event loop waits
+        seen = await self._in_thread(read)  # ten thousand rows: parsing must not block the event loop
         return seen | {key: dataclasses.replace(seen[key], revisions=found) for key, found in compared.items()}
 
     async def _compare(
@@ -216,18 +216,18 @@ class PrometheusSource:
         return running
 
     async def settle(self) -> None:
-        """Wait for the queries under way that nobody waits for."""
+        """Wait for the background queries under way."""
         await asyncio.gather(*self._background)
 
     async def close(self) -> None:
-        """Stop asking; queries under way end by their own timeout."""
+        """Send no more queries; those under way end by their own timeout."""
         for task in self._background:
             task.cancel()
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
     async def _ask_all(self, asked: Sequence[Query], now: float) -> dict[str, QueryResult]:
-        """Ask at once; the first failure ends the wait, since a part of the signals would mislead."""
+        """Send all at once; the first failure ends the wait, because part of the signals would mislead."""
         self._asked += len(asked)
         calls = (self._in_thread(functools.partial(self._client.instant, query, now)) for query in asked)
         try:
@@ -238,7 +238,7 @@ class PrometheusSource:
         return {query.name: answer for query, answer in zip(asked, answers, strict=True)}
 
     async def _ask_in_turn(self, asked: Sequence[Query], now: float) -> dict[str, QueryResult]:
-        """Ask one question after the other: each of them costs Prometheus a core, which others need too."""
+        """Send one query at a time: each one uses a core of Prometheus, which other clients need too."""
         answers: dict[str, QueryResult] = {}
         for query in asked:
             answers |= await self._ask_all([query], now)
@@ -264,7 +264,7 @@ class PrometheusSource:
     def _slow_turns(
         self, requests: Sequence[TrafficRequest], now: float, most: int
     ) -> list[tuple[str, Sequence[ServiceKey], bool]]:
-        """Return the slow queries that are due by name, with whom to ask about, and whether these are not all."""
+        """Return the due slow queries by name, the services to query, and whether these are only a part."""
         ordered, parts = sorted(requests, key=lambda request: request.key), self._rota.turns(requests)
         turns = ((name, ordered[part]) for name, part in self._slow.due(now, parts, most))
         concerned = ((name, _concerned(name, part)) for name, part in turns)
@@ -298,7 +298,7 @@ def _are_few(requests: Sequence[TrafficRequest]) -> bool:
 
 
 def _concerned(name: str, requests: Iterable[TrafficRequest]) -> list[ServiceKey]:
-    """Whom a slow query is about: end-to-end latencies are told of services with an objective for them."""
+    """Services that a slow query covers: end-to-end latencies are read only for services with that objective."""
     everyone = name != queries.E2E_BUCKETS
     return [request.key for request in requests if everyone or request.slo.e2e_seconds is not None]
 

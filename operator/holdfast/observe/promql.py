@@ -1,4 +1,4 @@
-"""Pieces of PromQL text that know nothing of what is asked."""
+"""Building blocks of PromQL text, independent of the metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 
 def named(vector: str, label: str, value: str) -> str:
-    """The vector with one label more."""
+    """The vector with one more label."""
     return f'label_replace({vector}, "{label}", "{value}", "", "")'
 
 
@@ -19,7 +19,7 @@ def any_edge(edges_seconds: Sequence[float]) -> str:
 def any_of(texts: Iterable[str]) -> str:
     """A regular expression that matches exactly these texts, quoted for a PromQL string.
 
-    Dashes stay as they are: they mean nothing here, and plain alternatives are looked up without a regular expression.
+    Dashes are not escaped: they have no meaning here, and Prometheus looks up plain alternatives without a regex.
     """
     quoted = {re.escape(text).replace(r"\-", "-") for text in texts}
     return "|".join(sorted(quoted)).replace("\\", "\\\\")

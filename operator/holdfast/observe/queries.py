@@ -51,7 +51,7 @@ LATE_CAUSES = ("ttft", "tpot", "e2e")
 
 HELD, HELD_BUCKET = "holdfast_activator_requests_total", "holdfast_activator_wait_seconds_bucket"
 """What an activator counts, by outcome."""
-_GAP = "10m"  # a counter that was not scraped for longer begins anew: all that it ever counted is no burst
+_GAP = "10m"  # a counter that was not scraped for longer starts anew: its whole past count is no burst
 
 WAITING_LATE = "requests_waiting_late"
 HUNG, LATE = "hung", "late"
@@ -62,7 +62,7 @@ PROGRESS = (
     "vllm:gpu_cache_usage_perc",
     "holdfast:plugin_steps_total",
 )
-"""What moves while an engine works: a prompt counts with its first token only, its chunks fill the KV cache before."""
+"""Metrics that move while an engine works. A prompt counts at its first token; before, its chunks fill the KV cache."""
 
 BEGUN, MOST_BEGUN, COVERED = "begun", "most_begun", "covered"
 E2E_BUCKETS = "e2e_buckets"  # asked only of services with an e2e objective
@@ -90,17 +90,17 @@ class QueryWindow:
 
     @property
     def newborn_seconds(self) -> float:
-        """Age up to which an engine that was not seen an interval ago is new, rather than lost sight of."""
+        """Age up to which an engine without a sample an interval ago is new, rather than unscraped."""
         return self.interval_seconds + self.birth_grace_seconds
 
     @property
     def look_seconds(self) -> float:
-        """What the busiest replica is found over."""
+        """Interval over which the busiest replica is determined."""
         return self.interval_seconds + LEAST_LOOK_SECONDS
 
     @property
     def still_seconds(self) -> float:
-        """How long an engine that holds requests must have made nothing of them to be hung."""
+        """How long an engine that holds requests must make no progress to count as stalled."""
         return still_seconds(self.interval_seconds)
 
     @property
@@ -116,7 +116,7 @@ def window(tick_seconds: float, scrape_seconds: float) -> QueryWindow:
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """The bucket edges worth asking for, in seconds: those that equal or neighbour some service's objective."""
+    """The bucket edges to query, in seconds: edges equal to, or next below, some service's objective."""
 
     ttft: tuple[float, ...] = ()
     tpot: tuple[float, ...] = ()
@@ -136,10 +136,10 @@ class EdgeTier:
 
 
 def fast_queries(span: QueryWindow, edges: Edges, tiers: Sequence[EdgeTier] = ()) -> tuple[Query, ...]:
-    """Return what every tick asks: seven queries, whatever the number of services.
+    """Return the queries of every tick: seven, whatever the number of services.
 
-    `tiers`, where given, name all services that are asked about: each is asked for its own edges only, since buckets
-    are the dearest of all. vLLM's counters are asked for in two, of like cost: Prometheus spends one core on a query.
+    `tiers`, if given, name all services to query: each is queried for its own edges only, because buckets cost the
+    most. vLLM's counters are split into two queries of similar cost: Prometheus uses one core per query.
     """
     return (
         Query("requests", f"{_counters(span, REQUESTS if edges.e2e else REQUESTS[:-1])} or {_begun(span)}"),
@@ -153,12 +153,12 @@ def fast_queries(span: QueryWindow, edges: Edges, tiers: Sequence[EdgeTier] = ()
 
 
 def newcomer_query(span: QueryWindow, edges: Edges, namespaces: Iterable[str], pods: Iterable[str]) -> Query:
-    """Return the births of engines without a past, and what increase() leaves out of those born lately: to be added.
+    """Return the start times of engines without a past, and the counts that increase() misses for new engines.
 
-    Of an engine older than the interval, the part of its life that lies inside is taken. All metrics are put together
-    first: pods are many, and each selector names them all.
+    For an engine older than the interval, the count is scaled to the part of its life inside the interval. All metrics
+    are joined first, because each selector names many pods.
     """
-    # Not what brings a label called metric along: two of them would become one here, and the question fail for all.
+    # Skip series that have their own label `metric`: two of them would collide here and fail the whole query.
     these = f'{OURS}, metric="", namespace=~"{any_of(namespaces)}", pod=~"{any_of(pods)}"'
     births = _births(these, ENGINE)
     interval = span.interval_seconds
@@ -186,14 +186,14 @@ def newcomer_query(span: QueryWindow, edges: Edges, namespaces: Iterable[str], p
 
 
 def pulse_query(span: QueryWindow) -> Query:
-    """Return what is asked about everybody where services take turns: how much was begun, and what waits, if any."""
+    """Return the query for all services when they take turns: requests started, and requests waiting."""
     begun = f"(sum by ({SERVICE}) (increase(vllm:{TTFT}_count{{{OURS}}}[{_interval(span)}])) > 0)"
     waiting = f"(sum by ({SERVICE}) (vllm:num_requests_waiting{{{OURS}}}) > 0)"
     return Query("pulse", f"{named(begun, 'metric', 'started')} or {named(waiting, 'metric', 'waiting')}")
 
 
 def trial_query(span: QueryWindow, edges: Edges, keys: Iterable[ServiceKey]) -> Query:
-    """Return what is asked beside about services of which one revision is on trial: misses by revision."""
+    """Return the extra query for services with a revision on trial: misses by revision."""
     interval, by = _interval(span), f"{GROUP}, holdfast_revision"
     counts = (REJECTIONS, f"{TTFT}_count", f"{TPOT}_count", f"{TPOT_BEFORE_0_11}_count")
     terms = [named(f"sum by ({by}) (increase(vllm:{name}{{{OURS}}}[{interval}]))", "metric", name) for name in counts]
@@ -204,15 +204,15 @@ def trial_query(span: QueryWindow, edges: Edges, keys: Iterable[ServiceKey]) -> 
 
 
 def narrowed(query: Query, keys: Iterable[ServiceKey]) -> Query:
-    """Return the same question about some services only; those of the same name elsewhere come along."""
+    """Return the same query for some services only; services of the same name in other namespaces are included."""
     these = any_of(key.name for key in keys)
     return Query(query.name, query.promql.replace(OURS, f'holdfast_service=~"{these}"'))
 
 
 def slow_queries() -> tuple[Query, ...]:
-    """Return what is asked about once a minute: latencies over 5 min, lengths over 10 min, engine steps over 3 min.
+    """Return the once-a-minute queries: latencies over 5 min, lengths over 10 min, engine steps over 3 min.
 
-    ahead: the newest sample of the next five minutes, which is there where Prometheus' clock is ahead of ours.
+    ahead: the newest sample of the next five minutes; it exists only if Prometheus' clock is ahead of ours.
     """
     return (
         Query("ttft_buckets", _latencies(TTFT)),
@@ -226,7 +226,7 @@ def slow_queries() -> tuple[Query, ...]:
 
 
 def history_query(step_seconds: float, edges: Edges) -> Query:
-    """Return the range query behind History: requests by outcome, by edge and by verdict, gained in each step."""
+    """Return the range query for History: requests per step by outcome, by edge and by verdict."""
     step = duration(step_seconds)
     terms = [
         named(f"count(count_over_time(holdfast_leader{{}}[{step}]))", "metric", "remembered"),  # also at no replicas
@@ -245,7 +245,7 @@ def history_query(step_seconds: float, edges: Edges) -> Query:
 
 
 def _jumps(counter: str, step: str) -> str:
-    """Gain of a counter that jumps now and then: increase() misses a jump between two steps, and scales others."""
+    """Gain of a counter that jumps rarely: increase() misses a jump between two steps, and scales the rest."""
     last = f"last_over_time({counter}[{step}])"
     before = f"last_over_time({counter}[{_GAP}] offset {step}) or min_over_time({counter}[{step}])"
     return f"{last} - ({before}) >= 0 or {last}"
@@ -269,7 +269,7 @@ def _counters(span: QueryWindow, metrics: Iterable[str]) -> str:
 
 
 def _begun(span: QueryWindow) -> str:
-    """How evenly load lies on replicas: what all of them began, and the one that began most."""
+    """Load balance of replicas: requests started by all of them, and by the busiest one."""
     begun = f"increase(vllm:{TTFT}_count{{{OURS}}}[{duration(span.look_seconds)}])"
     most = named(f"(max by ({GROUP}) (sum by ({GROUP}, pod) ({begun})) != 0)", "metric", MOST_BEGUN)
     return f"{_summed(BEGUN, begun)} or {most}"
@@ -296,12 +296,12 @@ def _gauges(span: QueryWindow) -> str:
 
 
 def _anomalies(span: QueryWindow) -> str:
-    """Rows only for engines that need attention, and why (`metric`).
+    """Rows only for engines that need attention, with the reason in `metric`.
 
-    copies: scraped more than once, the value says how often. newcomer: no sample an interval ago, so that its counts
-    are incomplete. gappy: too few samples inside the interval to count anything. unlabelled: engines that lack a label
-    of ours, by those they have. hung: engines that hold requests and stand still. late: how many requests were late in
-    engines that have next to none in time.
+    copies: scraped more than once; the value is how often. newcomer: no sample an interval ago, so its counts are
+    incomplete. gappy: too few samples inside the interval to count anything. unlabelled: engines without one of our
+    labels. hung: engines that hold requests and make no progress. late: number of late requests in engines with
+    almost none in time.
     """
     by, interval = f"{GROUP}, pod, instance", _interval(span)
     copies = f"max by ({by}) (count by ({by}, engine, model_name) ({_engine()}) > 1)"
@@ -313,9 +313,9 @@ def _anomalies(span: QueryWindow) -> str:
 
 
 def _plugins(span: QueryWindow) -> str:
-    """What the plugin counted and by which objectives, what it waits with, and what is in force in each engine.
+    """Counts of the plugin and their objectives, its waiting late requests, and the limits in force in each engine.
 
-    mode: rows only for plugins that are not at work; those that are have a row for each limit.
+    mode: rows only for plugins that are not active; active plugins have a row for each limit.
     """
     interval = _interval(span)
     terms = [_summed(metric, f"increase(holdfast:{metric}{{{OURS}}}[{interval}])", "cause") for metric in JUDGED]
@@ -330,7 +330,7 @@ def _plugins(span: QueryWindow) -> str:
 
 
 def covered(by: str, interval: str) -> str:
-    """Return rows where every sample of every engine in the interval shows the plugin at work: its counts are whole."""
+    """Return rows if every sample of every engine in the interval shows an active plugin: its counts are complete."""
     at_work = f'sum by ({by}) (count_over_time(holdfast:plugin_info{{{OURS}, mode="active"}}[{interval}]))'
     return f"{at_work} == sum by ({by}) (count_over_time({_engine()}[{interval}]))"
 
@@ -340,13 +340,13 @@ def _covered(by: str, interval: str) -> str:
 
 
 def _births(matchers: str, by: str) -> str:
-    """When each engine began to count: its counters' own birth (after the model was loaded), else its process's."""
+    """When each engine began to count: creation of its counters (after model loading), else start of its process."""
     created = f'max by ({by}) (vllm:request_success_created{{{matchers}, finished_reason="stop"}})'
     return f"({created} or max by ({by}) (process_start_time_seconds{{{matchers}}}))"
 
 
 def _hung(span: QueryWindow) -> str:
-    """Engines that held requests at every look, while nothing moved in them."""
+    """Engines that held requests at every sample, while none of their counters moved."""
     still = duration(span.still_seconds)
     least = fewest_looks(span.still_seconds, span.scrape_seconds)
     held = " + ".join(f"min_over_time(vllm:{gauge}{{{OURS}}}[{still}])" for gauge in IN_FLIGHT)
@@ -356,9 +356,9 @@ def _hung(span: QueryWindow) -> str:
 
 
 def _late(span: QueryWindow) -> str:
-    """Late requests of engines in which few others are: whether their peers fare as badly, the sums of all tell.
+    """Late requests of engines with few requests in time; the sums of all engines show whether their peers do as badly.
 
-    Costs the increase() of four counters of each engine with the plugin, and nothing of the others.
+    Costs the increase() of four counters per engine with the plugin, and nothing for the remaining engines.
     """
     by, interval = f"sum by ({GROUP}, pod)", _interval(span)
     late = f'{by} (increase(holdfast:{BAD}{{{OURS}, cause=~"{"|".join(LATE_CAUSES)}"}}[{interval}]))'
@@ -372,7 +372,7 @@ def _unlabelled() -> str:
 
 
 def _latencies(*families: str) -> str:
-    """Buckets, from which quantiles are worked out here: histogram_quantile would sum them once for each quantile."""
+    """Buckets; quantiles are computed here, because histogram_quantile would sum the buckets once per quantile."""
     return " or ".join(f"sum by ({SERVICE}, le) (rate(vllm:{family}_bucket{{{OURS}}}[5m]))" for family in families)
 
 
@@ -386,7 +386,7 @@ def _engine() -> str:
 
 
 def _summed(metric: str, vector: str, *also_by: str) -> str:
-    """Sum per service and accelerator. `!= 0` leaves out what did not move and keeps NaN, which must be seen."""
+    """Sum per service and accelerator. `!= 0` drops unchanged series and keeps NaN, which must be seen."""
     by = ", ".join((GROUP, *also_by))
     return named(f"(sum by ({by}) ({vector}) != 0)", "metric", metric)
 

@@ -1,4 +1,4 @@
-"""Status -> what it tells of the time before a restart, as far as that can be true."""
+"""Status -> learned values from before a restart, if they are plausible."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from holdfast.domain.snapshot import Recalled
 
 MOST_COLD_START_SECONDS = 86_400.0
 MOST_TIMES = 4.0
-"""Nothing is believed that was so many times more or less than the engine model says; the policy bounds it closer."""
+"""A value that differs from the engine model by more than this factor is rejected; the policy's bound is closer."""
 
 
 def recalled(status: Mapping[str, Any], generation: int) -> Recalled:
-    """Read a status back; what was learned of replicas holds for the generation of the spec that they were of."""
+    """Read a status back; learned values are valid only for their generation of the spec."""
     capacity, slo = _part(status, "capacity"), _part(status, "slo")
     accelerator = capacity.get("accelerator")
     told = Recalled(
@@ -36,7 +36,7 @@ def _part(status: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _number(found: object, above: float, most: float) -> float | None:
-    """The number, None where there is none that can be true."""
+    """The number; None if there is none or it is implausible."""
     if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
         return None
     return float(found) if above < found <= most else None

@@ -1,4 +1,4 @@
-"""Answers of Prometheus's HTTP API as typed rows; whatever has another shape is refused with a sentence."""
+"""Answers of Prometheus' HTTP API as typed rows; any other shape raises QueryError."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 
 class QueryError(Exception):
-    """Prometheus could not be asked, or its answer cannot be understood; the text says what and names no secret."""
+    """A query failed, or its answer cannot be parsed; the message says what and contains no secret."""
 
 
 class Sample(NamedTuple):
-    """One series at one instant; the value may be NaN or infinite: judging it is the reader's part."""
+    """One series at one instant; the value may be NaN or infinite: the reader must check it."""
 
     labels: Mapping[str, str]
     value: float
@@ -52,7 +52,7 @@ def parse_matrix(result: object) -> tuple[Series, ...]:
 
 
 def partial_warnings(warnings: object) -> tuple[str, ...]:
-    """Keep the warnings that mean missing data; PromQL's own remarks on style and buckets do not."""
+    """Keep the warnings that mean missing data; PromQL's hints on style and buckets are dropped."""
     texts = [str(text) for text in warnings] if isinstance(warnings, list) else []
     return tuple(text for text in texts if not text.startswith("PromQL "))
 
@@ -80,7 +80,7 @@ def _labels(item: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def _all_of(kind: type, values: Iterable[object]) -> bool:
-    """Whether all are of a type, as JSON gives it: looked at ten thousand times a tick."""
+    """Whether all values have exactly this JSON type; called ten thousand times per tick."""
     return set(map(type, values)) <= {kind}
 
 
@@ -93,5 +93,5 @@ def _point(pair: Sequence[Any] | None) -> tuple[float, float]:
 
 
 def usable(value: float) -> bool:
-    """Say whether a count, a gauge or an age makes sense."""
+    """Return whether a count, a gauge or an age is valid."""
     return math.isfinite(value) and value >= 0.0

@@ -1,4 +1,4 @@
-"""How far the samples of a service can be believed: the state of its signals, and what is wrong in words."""
+"""Signal quality: the state of a service's signals, and a message that says what is wrong."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from holdfast.observe.queries import QueryWindow
 
 @dataclass(frozen=True, slots=True)
 class SignalFacts:
-    """What the checks judge, per service."""
+    """Input of the checks, per service."""
 
     cells: Mapping[str, Counts]
     there: frozenset[str]  # pods that the cluster has
     expected: Mapping[str, tuple[str, ...]]  # accelerator -> pods that should report by now
-    foreign: tuple[str, ...]  # pods that report and are none of this cluster
+    foreign: tuple[str, ...]  # pods that report but do not belong to this cluster
     starting: bool
     unlabelled: str
     warnings: tuple[str, ...]
@@ -38,12 +38,12 @@ class SignalFacts:
 
 
 def judge(facts: SignalFacts) -> tuple[SignalState, str]:
-    """Return what is most wrong with the signals, in words too; fresh ones need none."""
+    """Return the worst state of the signals with a message; fresh signals have none."""
     return next(filter(None, (check(facts) for check in _CHECKS)), (SignalState.FRESH, ""))
 
 
 def unlabelled_detail(key: ServiceKey, groups: Iterable[Mapping[str, str]]) -> str:
-    """Name the label that engines of this namespace (or of no namespace) lack."""
+    """Name the label that is missing on engines of this namespace (or of no namespace)."""
     for labels in groups:
         if labels.get("namespace", "") not in ("", key.namespace):
             continue
@@ -113,7 +113,7 @@ def _only_ours(facts: SignalFacts) -> _Judgement:
 
 
 def _whole_counts(facts: SignalFacts) -> _Judgement:
-    """Of an engine that has gone nothing more will come: it is no gap to wait for."""
+    """An engine that is gone will send no more samples: its gap is not waited for."""
     pods = sorted(facts.there.intersection(pod for values in facts.cells.values() for pod in values.incomplete))
     if not pods:
         return None

@@ -1,4 +1,4 @@
-"""Answers of the once-a-minute queries, and how long they may be believed: quantiles and length histograms."""
+"""Answers of the once-a-minute queries and their validity: quantiles and length histograms."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from holdfast_engine.leastsquares import TERMS, UNITS
 QUANTILES = (0.5, 0.95, 0.99)
 
 AT_ONCE = 4
-"""Queries that fall due together, at the first tick, are asked so many at a time."""
+"""Maximum number of due queries sent at once; at the first tick all of them are due."""
 
 RARELY = frozenset({"prompt_lengths", "output_lengths"})
-"""Asked half as often as the others where services are many: lengths over ten minutes, and the dearest of all."""
+"""Sent half as often if there are many services: lengths over ten minutes are the most expensive queries."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowSignals:
-    """What the slow queries showed, by service; empty until their first answers arrive."""
+    """Results of the slow queries by service; empty until the first answers arrive."""
 
     ttft: Mapping[ServiceKey, LatencyQuantiles] = field(default_factory=dict)
     tpot: Mapping[ServiceKey, LatencyQuantiles] = field(default_factory=dict)
@@ -39,11 +39,11 @@ class SlowSignals:
 
 
 class SlowCache:
-    """Remembers when each slow query was last asked and what it said.
+    """Remembers when each slow query was last sent, and its answer.
 
-    The queries take turns: after the first round one falls due every `period / number of queries` seconds, so that
-    no tick carries them all. Where services are many, each query is asked in parts that take turns likewise, from the
-    first round on, and some are asked `RARELY`. A failed query is asked again at its next turn.
+    The queries take turns: after the first round one is due every `period / number of queries` seconds, so that no
+    tick carries them all. With many services, each query is split into parts that take turns too, from the first
+    round on, and some are sent `RARELY`. A failed query is sent again at its next turn.
     """
 
     def __init__(self, names: Sequence[str], period_seconds: float, trust_seconds: float) -> None:
@@ -55,11 +55,11 @@ class SlowCache:
         self._read: dict[str, dict[ServiceKey, tuple[float, Any]]] = {name: {} for name in names}
 
     def due(self, now: float, parts: int = 1, most: int = AT_ONCE) -> tuple[tuple[str, slice], ...]:
-        """Return the queries to ask now, each with the services to ask about in order, and count them as asked.
+        """Return the queries to send now, each with its slice of the services, and count them as sent.
 
-        No more than `most` of them, those that wait longest first.
+        Returns at most `most` queries, the longest overdue first.
         """
-        if parts > self._parts:  # never back: services around the limit must not begin anew all the time
+        if parts > self._parts:  # never reduced: a service count around the limit must not restart the rounds
             self._plan(now, parts)
         waiting = [turn for turn, due_at in self._due_at.items() if due_at <= now]
         turns = sorted(waiting, key=self._due_at.__getitem__)[: max(0, min(most, AT_ONCE))]
@@ -83,7 +83,7 @@ class SlowCache:
     def store(
         self, name: str, samples: Sequence[Sample], at: float, others: Callable[[ServiceKey], bool] | None = None
     ) -> None:
-        """Keep the answer of query `name`, evaluated at `at`; `others` says of whom nothing was asked."""
+        """Store the answer of query `name`, evaluated at `at`; `others` matches the services that it did not cover."""
         kept = {key: seen for key, seen in self._read[name].items() if others and others(key)}
         self._read[name] = kept | {key: (at, answer) for key, answer in READERS[name](samples).items()}
 
@@ -108,7 +108,7 @@ def service_key(sample: Sample) -> ServiceKey:
 
 
 def quantiles(samples: Sequence[Sample]) -> dict[ServiceKey, LatencyQuantiles]:
-    """Read p50, p95 and p99 off cumulative histograms; services without observations are left out."""
+    """Read p50, p95 and p99 off cumulative histograms; services without observations are omitted."""
     return {
         key: LatencyQuantiles(*(_quantile(*cumulative, share) for share in QUANTILES))
         for key, cumulative in _cumulative(samples).items()
@@ -128,12 +128,12 @@ def _quantile(edges: Sequence[float], cumulative: Sequence[float], share: float)
 
 
 def lengths(samples: Sequence[Sample]) -> dict[ServiceKey, LengthHistogram]:
-    """Read cumulative histograms; services that saw no request, or whose buckets make no sense, are left out."""
+    """Read cumulative histograms; services without requests or with invalid buckets are omitted."""
     return {key: LengthHistogram(*cumulative) for key, cumulative in _cumulative(samples).items()}
 
 
 def step_sums(samples: Sequence[Sample]) -> dict[ServiceKey, tuple[tuple[str, StepSums], ...]]:
-    """Read the plugin's sums over steps by accelerator; one that makes no sense leaves out all of its accelerator."""
+    """Read the plugin's sums over steps by accelerator; one invalid sum discards its accelerator."""
     units = dict(zip(TERMS, UNITS, strict=True))
     seen: dict[ServiceKey, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for sample in samples:
@@ -144,7 +144,7 @@ def step_sums(samples: Sequence[Sample]) -> dict[ServiceKey, tuple[tuple[str, St
 
 
 def ahead_seconds(samples: Sequence[Sample]) -> dict[ServiceKey, float]:
-    """Read how far samples lie in the future, as the operator's clock has it."""
+    """Read how far samples lie in the future by the operator's clock."""
     return {service_key(sample): sample.value for sample in samples if usable(sample.value)}
 
 

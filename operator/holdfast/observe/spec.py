@@ -1,4 +1,4 @@
-"""LLMService as declared -> what decisions need of it."""
+"""LLMService as declared -> the domain's ServiceSpec."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _schedule(schedule: scaling.Schedule) -> Schedule:
 
 
 def _zone(name: str) -> ZoneInfo | None:
-    """The time zone of that name; None where the system's database has none, or something else, of that name."""
+    """The time zone of that name; None if the system's database has no valid entry for it."""
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
@@ -80,7 +80,7 @@ def _option(service: LLMService, accelerator: llmservice.Accelerator) -> Acceler
 
 
 def _tolerations(accelerator: llmservice.Accelerator, template: PodTemplate | None) -> Iterator[Toleration]:
-    """Those of its pods, as far as Kubernetes would take them."""
+    """The tolerations of its pods that Kubernetes would accept."""
     pods: dict[str, Any] = {"tolerations": accelerator.tolerations}
     for overlay in (template, accelerator.template):
         given = (overlay or {}).get("spec")

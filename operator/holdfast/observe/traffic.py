@@ -12,7 +12,7 @@ from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic, busiest_share, lags
 from holdfast.observe import plugins, queries
 from holdfast.observe.counts import Counts, number
-from holdfast.observe.foreign_engines import Strangers
+from holdfast.observe.foreign_engines import ForeignEngineTracker
 from holdfast.observe.queries import QueryWindow
 from holdfast.observe.samples import QueryResult, Sample, usable
 from holdfast.observe.signal_quality import SignalFacts, judge, unlabelled_detail
@@ -27,7 +27,7 @@ FINISHED_REASONS = {"error": "failed", "abort": "aborted"}
 class TrafficRequest:
     """One service to be observed: its objectives, and the replicas whose engines should report.
 
-    `on_trial`: one revision of it is compared with the others.
+    `on_trial`: one of its revisions is compared with the current one.
     """
 
     key: ServiceKey
@@ -42,16 +42,16 @@ def unreachable(detail: str) -> Traffic:
 
 
 LEAST_SKEW_SECONDS = 10.0
-"""Below it a scrape may have come between the time of a question and its answer."""
+"""A smaller skew may come from a scrape between the query's evaluation time and its answer."""
 
 MOST_NEWCOMERS = 200
-"""Engines that one query asks about: it names each a hundred times, and Prometheus takes no query above 10 MB."""
+"""Maximum engines per query: it names each one a hundred times, and Prometheus rejects queries above 10 MB."""
 
 
 def newcomers(anomalies: QueryResult) -> tuple[set[str], set[str]]:
-    """Return namespaces and pods of the engines of which more must be read, because they have no past.
+    """Return namespaces and pods of the engines without a past, for which more must be read.
 
-    Those beyond `MOST_NEWCOMERS` count in part until they have a past, an interval later.
+    Engines beyond `MOST_NEWCOMERS` are counted in part until they have a past, one interval later.
     """
     rows = {
         (sample.label("namespace"), sample.label("pod"))
@@ -68,19 +68,19 @@ def assemble(
     slow: SlowSignals,
     span: QueryWindow,
     now: float,
-    strangers: Strangers | None = None,
+    strangers: ForeignEngineTracker | None = None,
 ) -> dict[ServiceKey, Traffic]:
     """Return Traffic for every request; `answers` holds all fast queries by name, and `newcomers` where asked.
 
-    `strangers` remembers from look to look which engines are no pods of this cluster; without it none is told.
+    `strangers` remembers between ticks which engines are no pods of this cluster; without it none is reported.
     """
-    table = _Table(answers, span, now, strangers or Strangers(span.scrape_seconds))
+    table = _Table(answers, span, now, strangers or ForeignEngineTracker(span.scrape_seconds))
     seen = {request.key: _with_slow(table.traffic(request), slow, request.key) for request in requests}
     return {key: _in_time(traffic, slow.ahead_seconds.get(key, 0.0), span) for key, traffic in seen.items()}
 
 
 def _in_time(traffic: Traffic, ahead_seconds: float, span: QueryWindow) -> Traffic:
-    """Samples from the future are seen too late, those of new engines not at all: before any other finding."""
+    """Clock skew overrides every other finding: samples from the future are read late, those of new engines never."""
     if ahead_seconds <= max(span.scrape_seconds, LEAST_SKEW_SECONDS):
         return traffic
     detail = (
@@ -105,12 +105,14 @@ def _with_slow(traffic: Traffic, slow: SlowSignals, key: ServiceKey) -> Traffic:
 class _Table:
     """All answers of one tick, sorted by service and accelerator once."""
 
-    def __init__(self, answers: Mapping[str, QueryResult], span: QueryWindow, now: float, strangers: Strangers) -> None:
+    def __init__(
+        self, answers: Mapping[str, QueryResult], span: QueryWindow, now: float, strangers: ForeignEngineTracker
+    ) -> None:
         self._strangers = strangers
         self._span = span
         self._now = now
         self._cells: dict[ServiceKey, dict[str, Counts]] = defaultdict(lambda: defaultdict(Counts))
-        self._by_group: dict[tuple[str | None, ...], Counts] = {}  # the same, found with one look: rows are many
+        self._by_group: dict[tuple[str | None, ...], Counts] = {}  # the same, with a single lookup per row
         self._unlabelled: list[Mapping[str, str]] = []
         self._engines = plugins.engine_states(answers["plugins"].samples)
         self._warnings = tuple(text for answer in answers.values() for text in answer.warnings)
@@ -129,7 +131,7 @@ class _Table:
             by_accelerator=tuple(
                 (name, _accelerator_traffic(cells[name], request.slo, facts.reporting(name)))
                 for name in sorted(cells)
-                if name  # what carries no accelerator's name cannot be sized by
+                if name  # a row without an accelerator cannot be used for sizing
             ),
             plugins=self._engines.get(request.key, ()),
             hung=tuple(sorted(pod for values in cells.values() for pod in values.hung)),
@@ -222,7 +224,7 @@ class _Table:
 
 
 def _lagging(cells: Mapping[str, Counts], slo: Slo, facts: SignalFacts) -> Iterator[str]:
-    """Pods that are late alone, of those whose peers are all judged by the plugin."""
+    """Stragglers: pods that are late while their peers are not; all peers must be judged by the plugin."""
     for name, values in cells.items():
         engines = len(facts.reporting(name)) if values.late else 0
         exact = values.plugins.exact(slo, engines, 1.0) if engines else None

@@ -1,4 +1,4 @@
-"""Rows by revision -> what each revision of a service did, while one of them is on trial on a single replica."""
+"""Rows by revision -> results of each revision of a service, while one is on trial on a single replica."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _OLDER = {queries.TPOT_BEFORE_0_11: queries.TPOT}
 
 @dataclass(slots=True)
 class _Counts:
-    """Counts of one revision, and those at or below each edge by family."""
+    """Counts of one revision, and cumulative counts by edge and metric family."""
 
     counts: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     within: dict[str, dict[float, float]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
 
     def traffic(self, accelerator: str, revision: str, slo: Slo) -> RevisionTraffic:
-        """A request counts as within where the largest edge at or below the objective says so."""
+        """A request counts as within the objective by the largest edge at or below the objective."""
         return RevisionTraffic(
             accelerator,
             revision,
@@ -43,7 +43,7 @@ class _Counts:
 def read_trials(
     samples: Iterable[Sample], objectives: Mapping[ServiceKey, Slo]
 ) -> dict[ServiceKey, tuple[RevisionTraffic, ...]]:
-    """Return what was gained by service; series without a revision, and values that make no sense, are left out."""
+    """Return the gained counts by service; series without a revision and invalid values are omitted."""
     found: dict[tuple[ServiceKey, str, str], _Counts] = defaultdict(_Counts)
     for sample in samples:
         key, revision = service_key(sample), sample.label("holdfast_revision")

@@ -1,1 +1,1 @@
-"""Settings and the one place where things are built."""
+"""Settings, telemetry, and the wiring of the operator."""

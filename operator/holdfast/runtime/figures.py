@@ -1,4 +1,4 @@
-"""What the operator knows of each service, as metrics: worked out when Prometheus asks, never within a tick."""
+"""Metrics about each service: computed when Prometheus scrapes, never within a tick."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _WAITING = frozenset({ReplicaPhase.STARTING, ReplicaPhase.UNSCHEDULABLE, Replica
 _STATUS = {True: "True", False: "False", None: "Unknown"}
 
 Rows = Iterable[tuple[tuple[str, ...], float | None]]
-"""Values of the labels beside namespace and service, and the figure; None or NaN where there is none."""
+"""Label values in addition to namespace and service, and the figure; None or NaN if there is none."""
 
 
 class LastChange(NamedTuple):
-    """The last change of a service: what and why, and when, in seconds since the epoch."""
+    """The last change of a service: action, reason, and time in seconds since the epoch."""
 
     action: str
     reason: str
@@ -41,7 +41,7 @@ class LastChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Services with their newest decisions, at one time; those that nobody can act on, and why; the nodes."""
+    """Services with their newest decisions at one time; the invalid services with reasons; the nodes."""
 
     services: Mapping[ServiceKey, tuple[ServiceParts, Decision]] = field(default_factory=dict)
     invalid: Mapping[ServiceKey, str] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One gauge by service."""
+    """One gauge per service."""
 
     name: str
     about: str
@@ -60,20 +60,20 @@ class Figure:
 
 
 class ServiceGauges(Collector):
-    """Gauges by service of the newest picture; a scrape may come from another thread than the tick."""
+    """Gauges per service from the newest picture; scrapes and ticks may run on different threads."""
 
     def __init__(self) -> None:
         self.picture = Picture()
         self._changes: dict[ServiceKey, LastChange] = {}
 
     def show(self, picture: Picture) -> None:
-        """Answer with this picture from now on; changes of services that are in it no more are forgotten."""
+        """Serve this picture from now on; changes of services that it no longer contains are dropped."""
         self.picture = picture
         for gone in self._changes.keys() - picture.services.keys() - picture.invalid.keys():
             del self._changes[gone]
 
     def note(self, key: ServiceKey, change: LastChange) -> None:
-        """Remember the last change of a service; one that is decided again before it is seen is the same one."""
+        """Remember the last change of a service; the same change decided again before it is seen is not new."""
         last = self._changes.get(key)
         if last is None or last[:2] != change[:2] or change.at - last.at > _SAME_CHANGE_SECONDS:
             self._changes[key] = change
@@ -134,7 +134,7 @@ def _edges(part: ServiceParts, _: Decision) -> Rows:
 
 @lru_cache(maxsize=8192)
 def _edge_labels(slo: Slo) -> tuple[tuple[str, str], ...]:
-    """Latency and `le` of the buckets that say what was in time, spelt as vLLM's client does."""
+    """Metric and `le` of the buckets at the objectives, formatted as vLLM's client does."""
     edges = around((slo,))
     families = (("ttft", edges.ttft), ("tpot", edges.tpot), ("e2e", edges.e2e))
     return tuple((name, _spelt(edge)) for name, seconds in families for edge in seconds)
@@ -145,14 +145,14 @@ def _spelt(edge: float) -> str:
 
 
 def _replicas(part: ServiceParts, decision: Decision) -> Rows:
-    """What is wanted of each accelerator, and its replicas by phase; a phase without any is left out."""
+    """Desired replicas per accelerator, and its replicas by phase; empty phases are omitted."""
     wanted = (((target.accelerator, "desired"), float(target.replicas)) for target in decision.verdict.targets)
     counted = Counter((replica.accelerator, replica.phase.value) for replica in part.replicas)
     return chain(wanted, ((labels, float(count)) for labels, count in counted.items()))
 
 
 def _waits_since(part: ServiceParts, _: Decision) -> Rows:
-    """The oldest of each accelerator and phase; while it flips between two phases its age goes on."""
+    """Age of the oldest replica per accelerator and phase; a flip between two phases does not reset it."""
     oldest: dict[tuple[str, str], float] = {}
     for replica in part.replicas:
         if replica.phase in _WAITING:
@@ -171,7 +171,7 @@ def _limits(part: ServiceParts, _: Decision) -> Rows:
 
 
 def _batching(part: ServiceParts, _: Decision) -> Rows:
-    """What engines of each accelerator were started with; None where that is vLLM's own default."""
+    """Batching limits at engine start per accelerator; None for vLLM's own default."""
     declared, found = part.spec.batching, dict[tuple[str, str], float | None]()
     for placement in part.placements:
         name, kept = placement.accelerator, placement.batching
@@ -310,7 +310,7 @@ FIGURES = (
 
 
 def _node_gpus(nodes: Sequence[NodeOffer]) -> Metric:
-    """GPUs that nodes have, by product; `used` by replicas of LLMServices, who else holds some is not known."""
+    """GPUs that nodes have, by product; `used` counts replicas of LLMServices only; other users are unknown."""
     counted: Counter[tuple[str, str, str]] = Counter()
     for node in nodes:
         labels, used = dict(node.labels), dict(node.used)

@@ -1,4 +1,4 @@
-"""What the allocator and the garbage collector are told about an operator that holds much and changes little."""
+"""Settings of the allocator and the garbage collector for a process that holds much memory and changes little of it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import gc
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 _LARGE_BYTES = 256 * 1024
 _ARENAS = 2
-# A tick with a thousand services makes more objects than this and lets most of them go again. Looked at every 700, the
-# default, they pass for long-lived while they are used, and every other tick the collector goes through all there are.
-# The older generations follow sooner than by default, so that what goes in circles is not kept for many ticks.
+# A tick with a thousand services allocates more objects than this and frees most of them. With the default of 700 they
+# are promoted while in use, and every other tick the collector scans all objects.
+# The older generations are collected sooner than by default, so that cycles do not survive many ticks.
 _COLLECTED_AT = (50_000, 5, 2)
 
 
 def frugal_allocation() -> None:
     """Give large blocks back as soon as they are free, and share heaps between threads.
 
-    An answer of Prometheus is megabytes for a moment, read on one of a dozen threads; by default each of them keeps a
-    heap as large as its largest answer. Does nothing where the C library is another than glibc.
+    An answer of Prometheus takes megabytes for a moment, on one of a dozen threads; by default each thread retains a
+    heap as large as its largest answer. Does nothing if the C library is not glibc.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
@@ -28,9 +28,9 @@ def frugal_allocation() -> None:
 
 
 def settle() -> None:
-    """Once everything is read: give back what reading took, and spare the collector all that stays.
+    """After the initial read: return free memory, and exclude the surviving objects from collection.
 
-    From then on the collector comes rarely: what goes in circles is little, all else is freed when nobody needs it.
+    From then on the collector runs rarely: there are few cycles, and reference counting frees everything else.
     """
     gc.collect()
     gc.freeze()

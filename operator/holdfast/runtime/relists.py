@@ -1,10 +1,9 @@
-"""Tells kopf of objects that went while no watch was there to see it.
+"""Reports to kopf objects that were deleted while no watch was open.
 
-Where a watch cannot go on from where it broke off (410 Gone: the API server was started anew, or its history is
-shorter than the pause), kopf 1.45 lists the kind again. What it finds is indexed again; of what has gone meanwhile the
-indices keep the last they heard, for as long as the process lives: a pod that serves nobody counts as a replica, and a
-service that was deleted is decided on. Here the objects of each watch are remembered by name, and those that a later
-list lacks are told as deleted.
+If a watch cannot resume (410 Gone: the API server restarted, or its history is shorter than the pause), kopf 1.45 lists
+the kind again and indexes what it finds. Objects deleted meanwhile would stay in the indices for the life of the
+process: a deleted pod would count as a replica, and a deleted service would be decided on. So the objects of each
+watch are remembered by name, and an object that is missing from a later list is reported as deleted.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from typing import Any
 
 from kopf._cogs.clients import watching
 
-Event = Any  # a raw event of the API server's, or a bookmark of kopf's
+Event = Any  # a raw event of the API server, or a bookmark of kopf
 Watch = Callable[..., Any]
 
 
 class CompleteWatch:
-    """A watch of kopf's that tells what has gone between two lists of the same kind and place."""
+    """A kopf watch that reports deletions between two lists of the same kind and namespace."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -39,7 +38,7 @@ class CompleteWatch:
 
 
 def _note(known: dict[str, dict[str, Any]], event: Event) -> str:
-    """Remember an object by what an index finds it by, for as long as it is there; return its uid."""
+    """Remember the identifying parts of an object while it exists; return its uid."""
     body, meta = event["object"], event["object"]["metadata"]
     uid = str(meta.get("uid", ""))
     if event["type"] == "DELETED":
@@ -51,5 +50,5 @@ def _note(known: dict[str, dict[str, Any]], event: Event) -> str:
 
 
 def complete_watches() -> None:
-    """Let every watch that kopf starts in this process tell what has gone."""
+    """Make every watch that kopf starts in this process report such deletions."""
     watching.continuous_watch = CompleteWatch(watching.continuous_watch)

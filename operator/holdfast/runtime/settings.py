@@ -27,7 +27,7 @@ TEMPLATE_ALLOWANCES = ("hostPath", "hostNetwork", "hostPID", "hostIPC", "privile
 
 
 class SettingsError(ValueError):
-    """One line: which flag, what is wrong, what to do instead."""
+    """An invalid setting; the message is one line: the flag, the problem, the remedy."""
 
 
 def _duration(text: str) -> str:
@@ -81,7 +81,7 @@ ObjectName = Annotated[str, AfterValidator(_object_name)]
 
 
 class Settings(BaseModel):
-    """Everything an operator process can be told; durations as in the API (`500ms`, `5s`, `1h`)."""
+    """All settings of an operator process; durations as in the API (`500ms`, `5s`, `1h`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -198,7 +198,7 @@ class Settings(BaseModel):
 
     @property
     def own_namespace(self) -> str:
-        """Namespace of the Lease: as told, else where the pod runs, else `default`."""
+        """Namespace of the Lease: as configured, else the pod's own, else `default`."""
         if self.lease_namespace:
             return self.lease_namespace
         return _IN_CLUSTER_NAMESPACE.read_text().strip() if _IN_CLUSTER_NAMESPACE.is_file() else "default"

@@ -1,4 +1,4 @@
-"""The operator's own health endpoints and metrics; both replicas serve them, leader or not."""
+"""The operator's own health endpoints and metrics; every replica of the operator serves them, leader or not."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _TICK_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 class Telemetry:
     """Counters and gauges of one operator process, on a registry of its own, and the newest decisions.
 
-    What is behind a decision is no metric: messages and candidates are text. It is answered service by service, to
-    `holdfast explain`.
+    The explanation of a decision is text (messages, candidates) and therefore no metric: `holdfast explain` reads it
+    per service.
     """
 
     def __init__(self, wall: Callable[[], float] = time.time, board: Board | None = None) -> None:
@@ -77,7 +77,7 @@ class Telemetry:
         invalid: Sequence[Invalid],
         nodes: Sequence[NodeOffer],
     ) -> None:
-        """Show what was decided in a tick and on what; a service that is in none of these is shown no more."""
+        """Publish the decisions of a tick with their inputs; a service that is missing here is no longer shown."""
         parts = {part.spec.key: part for part in services}
         known = {decision.key: (parts[decision.key], decision) for decision in decisions}
         unusable = {entry.key: str(entry.reason) for entry in invalid}
@@ -86,7 +86,7 @@ class Telemetry:
         self._on_board(lambda board: board.pictured(known, invalid, at))
 
     def decided(self, decision: Decision) -> None:
-        """Count a change; holding is not counted."""
+        """Count a change; holds are not counted."""
         verdict, key = decision.verdict, decision.key
         if verdict.action is not Action.HOLD:
             action, reason = verdict.action.value, str(verdict.reason)
@@ -96,7 +96,7 @@ class Telemetry:
             self._on_board(lambda board: board.decided(decision, at))
 
     def _on_board(self, put: Callable[[Board], None]) -> None:
-        """Show something on the status page, if there is one; what goes wrong there keeps nobody from acting."""
+        """Update the status page, if there is one; a failure there must not stop the operator from acting."""
         if self._board is None:
             return
         try:
@@ -106,7 +106,7 @@ class Telemetry:
             _LOG.exception("the status page shows less than it should")
 
     def decision(self, namespace: str, service: str) -> dict[str, Any] | None:
-        """Return the newest decision of a service with all that is behind it, holds included; None where none is."""
+        """Return the newest decision of a service with its explanation, holds included; None if there is none."""
         picture = self._figures.picture
         found = picture.services.get(ServiceKey(namespace, service))
         if found is None:
@@ -130,7 +130,7 @@ def http_application(telemetry: Telemetry, alive: Callable[[], bool]) -> aiohttp
     async def metrics(request: aiohttp.web.Request) -> aiohttp.web.Response:
         names = request.query.getall("name[]", [])
         asked = telemetry.registry.restricted_registry(names) if names else telemetry.registry
-        # On a thread: figures of thousands of services take longer than a lease's renewal should wait.
+        # On a thread: metrics of thousands of services take longer than the renewal of the Lease may wait.
         body = await asyncio.to_thread(prometheus_client.generate_latest, asked)
         return aiohttp.web.Response(body=body, headers={"Content-Type": prometheus_client.CONTENT_TYPE_LATEST})
 

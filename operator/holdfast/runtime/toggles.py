@@ -1,10 +1,9 @@
-"""Lets kopf start in time and memory that grow with the number of objects, and not for all of them at once.
+"""Makes kopf's start linear in the number of objects instead of quadratic.
 
-Until every kind is listed and indexed, kopf keeps one waiting task per object, with all it holds of the object, and
-every object that is listed or indexed wakes all of them to ask whether that was the last one (`ToggleSet` of kopf
-1.45). With 1,000 services that were some 10^8 wake-ups, during which nothing was decided, and twice the memory that the
-operator needs. Here no object waits for the others: no handler of ours reads an index, and the loop is told when all of
-them are complete.
+Until every kind is listed and indexed, kopf holds one waiting task per object, with the object. Every object that is
+listed or indexed wakes all of these tasks to check whether it was the last one (`ToggleSet` of kopf 1.45). With 1,000
+services this took some 10^8 wake-ups without any decision, and twice the memory that the operator needs. Here no
+object waits for another: our handlers read no index, and the loop is notified when all indices are complete.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from kopf._cogs.aiokits import aiotoggles
 
 
 class CalmToggles(aiotoggles.ToggleSet):
-    """A ToggleSet that wakes those who wait when it turns on or off, rather than at each of its members.
+    """A ToggleSet that wakes its waiters when it turns on or off, rather than at each of its members.
 
-    By a set of `all` kopf asks whether everything is indexed: for that nobody waits, and `indexed` is called.
+    kopf uses a set with `all` for "everything is indexed": no task waits for that here; `indexed` is called instead.
     """
 
     def __init__(self, fn: Callable[[Iterable[bool]], bool], indexed: Callable[[], None]) -> None:
@@ -51,7 +50,7 @@ class CalmToggles(aiotoggles.ToggleSet):
 
 
 def calm_toggles(indexed: Callable[[], None]) -> None:
-    """Let every operator that kopf starts in this process use them; `indexed` once all indices are complete."""
+    """Install it for every operator that kopf starts in this process; complete indices call `indexed`."""
 
     class Toggles(CalmToggles):
         def __init__(self, fn: Callable[[Iterable[bool]], bool]) -> None:

@@ -1,4 +1,4 @@
-"""The only place where things are built and tied together."""
+"""Builds and connects all parts of the operator; no other module does."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ from holdfast.runtime.toggles import calm_toggles
 _LOG = logging.getLogger(__name__)
 _SETTLE_SECONDS = 15.0
 _NAMESPACE_AGAIN_SECONDS = 30.0
-_MOST_LEVELS = 20_000  # API servers take JSON of 10,000; one that kopf could not read would end the watch for everybody
-_IDLE_SECONDS = 75.0  # a connection that asks nothing is closed; aiohttp's own default is an hour
-_FAREWELL_SECONDS = 2.0  # for answers under way at the end: whoever reads slowly must not delay the next leader
+_MOST_LEVELS = 20_000  # API servers accept 10,000 levels of JSON; one unparsable object would end the watch
+_IDLE_SECONDS = 75.0  # idle connections are closed; aiohttp's own default is an hour
+_FAREWELL_SECONDS = 2.0  # for responses in progress at shutdown: a slow client must not delay the next leader
 
 
 def run(settings: Settings) -> int:
@@ -62,7 +62,7 @@ def run(settings: Settings) -> int:
         _LOG.error("%s", none.exceptions[0])
         code = 2
     except* LeadershipLost as lost:
-        # Crash-only: a process that led and lost must not hold anything it believed while leading.
+        # Crash-only: a process that lost leadership must not retain state from the time it led.
         _LOG.error("leadership lost, ending: %s", lost.exceptions[0])
         code = 1
     return code
@@ -123,7 +123,7 @@ async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> N
             tasks.create_task(elector.run())
             await elector.acquired()
             telemetry.leading(True)
-            # The loop starts before kopf: kopf cancels every task that was born after it.
+            # The loop starts before kopf: kopf cancels every task that was created after its own start.
             watching, synced = asyncio.Event(), asyncio.Event()
             tasks.create_task(_after(synced, control_loop))
             tasks.create_task(_settle_memory(synced))
@@ -138,14 +138,14 @@ async def _after(synced: asyncio.Event, control_loop: Loop) -> None:
 
 
 async def _settle_memory(synced: asyncio.Event) -> None:
-    """Once the bodies that kopf held are gone and the first ticks are over."""
+    """Settle memory once kopf has freed the bodies and the first ticks are over."""
     await synced.wait()
     await asyncio.sleep(_SETTLE_SECONDS)
     memory.settle()
 
 
 async def _take_signals_back(watching: asyncio.Event, stop_on_signals: Callable[[], None]) -> None:
-    """kopf puts handlers of its own over ours when it starts; what ends by them looks like a watch that broke off."""
+    """Restore our signal handlers: kopf replaces them at its start, and its shutdown would look like a broken watch."""
     await watching.wait()
     stop_on_signals()
 
@@ -183,7 +183,7 @@ async def _watch(
 
 
 async def _namespaces(settings: Settings, api: KubernetesApi) -> tuple[str, ...]:
-    """Leave out namespaces that cannot be read: kopf would end at each of them, and nobody look after the others."""
+    """Skip unreadable namespaces: kopf would end at each of them and leave the remaining ones unmanaged."""
     while True:
         found = await readable(api, settings.namespace)
         for name in sorted(set(settings.namespace) - set(found)):
@@ -194,7 +194,7 @@ async def _namespaces(settings: Settings, api: KubernetesApi) -> tuple[str, ...]
 
 
 async def _end_when_readable(api: KubernetesApi, left_out: set[str]) -> None:
-    """Start anew once a namespace that was left out can be read."""
+    """Restart the process once a skipped namespace becomes readable."""
     while left_out:
         await asyncio.sleep(_NAMESPACE_AGAIN_SECONDS)
         back = await readable(api, sorted(left_out))
