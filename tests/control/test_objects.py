@@ -419,7 +419,7 @@ async def test_nothing_is_pruned_where_no_deployment_is_known(world: World) -> N
 
 async def test_services_that_are_gone_are_forgotten(world: World) -> None:
     world.objects.forget_all_but({})
-    assert world.objects._kept == {}
+    assert world.objects._states == {}
 
 
 def rolling(part: ServiceParts) -> ServiceParts:

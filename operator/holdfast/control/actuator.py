@@ -128,9 +128,9 @@ class Actuator:
         def work() -> Iterator[Coroutine[None, None, None]]:
             for entry in invalid:
                 yield self._guarded(self._teller.tell_invalid(entry, now), entry.key, now, until)
-            for place, d in enumerate(sorted(decisions, key=lambda d: turn[d.key])):
+            for index, d in enumerate(sorted(decisions, key=lambda d: turn[d.key])):
                 if self._stays_as_it_is(parts[d.key], d, inventory, now):
-                    if place % _PAUSE_AFTER == 0:
+                    if index % _PAUSE_AFTER == 0:
                         yield asyncio.sleep(0.0)  # thousands of unchanged services would block the event loop
                     continue
                 one = self._one(parts[d.key], d, inventory, running.get(d.key, {}), now, records)
@@ -307,8 +307,8 @@ class Actuator:
             )
         except ApiError as error:
             if error.status not in (404, 409) and not error.namespace_ends:  # for these the next tick sees the cause
-                told = f"Deployment {deployment} was not set to {target.replicas} replicas: {error.message}"
-                self._objects.refused(part, told)
+                message = f"Deployment {deployment} was not set to {target.replicas} replicas: {error.message}"
+                self._objects.refused(part, message)
             raise
 
     def _admission(self, service: LLMService, accelerator: Accelerator, deployed: Deployed | None) -> int | None:

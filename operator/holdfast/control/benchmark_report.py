@@ -101,19 +101,19 @@ def measured(
 
 def used(entry: Benchmark, old: Old, use: ConditionValue | None, now: float) -> Body | None:
     """Status with whether sizing uses the result; None if the status already says so."""
-    before, kept = _condition(old, CAPACITY_IN_USE), _condition(old, COMPLETE)
+    before, complete = _condition(old, CAPACITY_IN_USE), _condition(old, COMPLETE)
     new = None if use is None else condition_of(use, entry.generation)
     if (new and (new.status, new.reason, new.message)) == (before and (before.status, before.reason, before.message)):
         return None
-    return {**old, "conditions": _conditions(old, (kept, new), now)}
+    return {**old, "conditions": _conditions(old, (complete, new), now)}
 
 
 def _told(entry: Benchmark, old: Old, step: Progress, now: float) -> Body:
     """Phase, generation and condition."""
     word = _WORDS.get(step.phase, Status.UNKNOWN)
     new = Condition(COMPLETE, word, str(step.reason), step.message, entry.generation)
-    told = _conditions(old, (new, _condition(old, CAPACITY_IN_USE)), now)
-    return {"observedGeneration": entry.generation, "phase": str(step.phase), "conditions": told}
+    conditions = _conditions(old, (new, _condition(old, CAPACITY_IN_USE)), now)
+    return {"observedGeneration": entry.generation, "phase": str(step.phase), "conditions": conditions}
 
 
 def _condition(status: Old, kind: str) -> Condition | None:

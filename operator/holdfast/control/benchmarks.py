@@ -148,9 +148,9 @@ class Benchmarks:
             for entry in entries:
                 if entry.key not in uses:
                     continue
-                told = benchmark_report.used(entry, statuses[entry.key], uses[entry.key], now)
-                if told is not None:
-                    await self._guarded(entry, self._write(entry, told))
+                body = benchmark_report.used(entry, statuses[entry.key], uses[entry.key], now)
+                if body is not None:
+                    await self._guarded(entry, self._write(entry, body))
 
     async def act(self, entries: Sequence[Benchmark], services: Sequence[ServiceParts], now: float) -> None:
         """Advance every benchmark by one step; a failure of one does not affect another."""
@@ -176,8 +176,8 @@ class Benchmarks:
             _LOG.warning("not all benchmarks were looked at, more at the next tick: slow answers")
 
     def _forget_but(self, keys: Set[ServiceKey]) -> None:
-        kept: tuple[dict[ServiceKey, Any], ...] = (self._written, self._words, self._looked_at)
-        for remembered_by_key in kept:
+        memories: tuple[dict[ServiceKey, Any], ...] = (self._written, self._words, self._looked_at)
+        for remembered_by_key in memories:
             for gone in remembered_by_key.keys() - keys:
                 del remembered_by_key[gone]
 
@@ -365,8 +365,8 @@ class Benchmarks:
         entry, warning, reason, turn = case.entry, step.phase is Phase.FAILED, str(step.reason), repr(case.status)
         _LOG.info("%s: %s/%s: %s", entry.key, step.phase, reason, step.message)
         if case.part is not None and (step.phase is Phase.RUNNING or _ends_load(case, step)):
-            of, told = case.part.spec, f"benchmark {entry.key.name}: {step.message}"
-            await acting.post_on_service(self._api, of.key, of.uid, reason, told, now=now, turn=turn)
+            of, message = case.part.spec, f"benchmark {entry.key.name}: {step.message}"
+            await acting.post_on_service(self._api, of.key, of.uid, reason, message, now=now, turn=turn)
         await acting.post(self._api, entry.key, entry.uid, reason, step.message, warning=warning, now=now, turn=turn)
 
     async def _write(self, entry: Benchmark, status: dict[str, Any]) -> None:
@@ -381,5 +381,5 @@ def _ends_load(case: _Case, step: Progress) -> bool:
 
 
 def _reason(status: Mapping[str, Any]) -> str:
-    told = (each for each in status.get("conditions") or () if each.get("type") == COMPLETE)
-    return next((str(each.get("reason")) for each in told), "")
+    conditions = (each for each in status.get("conditions") or () if each.get("type") == COMPLETE)
+    return next((str(each.get("reason")) for each in conditions), "")

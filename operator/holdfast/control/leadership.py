@@ -126,8 +126,8 @@ class Elector:
         retry = self._timing.retry_seconds
         if self._renewed_at is not None or self._seen is None:
             return retry
-        left = self._seen.unchanged_since + self._timing.duration_seconds - self._monotonic()
-        return min(retry, left) if left > 0.0 else retry
+        remaining = self._seen.unchanged_since + self._timing.duration_seconds - self._monotonic()
+        return min(retry, remaining) if remaining > 0.0 else retry
 
     async def _round_in_time(self) -> None:
         """A leader does not wait for an answer beyond its own deadline: another may lead soon after."""

@@ -78,12 +78,12 @@ class LiveLimits:
         self._api = api
         self._contents = contents
         self._scrape_seconds = scrape_seconds
-        self._kept: dict[ServiceKey, _LimitsState] = {}
+        self._states: dict[ServiceKey, _LimitsState] = {}
 
     def forget_all_but(self, uids: Mapping[ServiceKey, str]) -> None:
         """Drop deleted services, even if a new service has the same name."""
-        for key in [key for key, kept in self._kept.items() if uids.get(key) != kept.uid]:
-            del self._kept[key]
+        for key in [key for key, state in self._states.items() if uids.get(key) != state.uid]:
+            del self._states[key]
 
     def wanted(self, part: ServiceParts) -> Mapping[str, Limits]:
         """Return the desired limits by accelerator, as of the last tick."""
@@ -95,18 +95,18 @@ class LiveLimits:
 
     def look(self, part: ServiceParts, traffic: Traffic, now: float) -> None:
         """Compute the desired limits with their version, and the limits in force."""
-        kept = self._of(part)
+        state = self._of(part)
         seen = (part.spec.generation, part.engines, part.limits, part.replicas, can_see(traffic), traffic.plugins)
-        if seen == kept.at_rest and now < kept.rests_until:
+        if seen == state.at_rest and now < state.rests_until:
             return
-        before, kept.at_rest = (kept.wanted, kept.watched, kept.told), None
-        if kept.generation != part.spec.generation:
-            kept.generation, kept.contents = part.spec.generation, self._contents_of(part.service)
-        kept.wanted = {name: self._numbered(kept, part, name, traffic, now) for name in kept.contents}
-        self._judge(kept, part, traffic, now)
-        if before == (kept.wanted, kept.watched, kept.told):
-            kept.at_rest = seen
-            kept.rests_until = stands_until(kept.watched.values(), self._scrape_seconds, now)
+        before, state.at_rest = (state.wanted, state.watched, state.told), None
+        if state.generation != part.spec.generation:
+            state.generation, state.contents = part.spec.generation, self._contents_of(part.service)
+        state.wanted = {name: self._numbered(state, part, name, traffic, now) for name in state.contents}
+        self._judge(state, part, traffic, now)
+        if before == (state.wanted, state.watched, state.told):
+            state.at_rest = seen
+            state.rests_until = stands_until(state.watched.values(), self._scrape_seconds, now)
 
     async def write(self, parts: Sequence[ServiceParts], now: float) -> None:
         """Write the annotation of every pod that lacks its limits, at most `MOST_WRITES` of them.
@@ -133,51 +133,51 @@ class LiveLimits:
                     _LOG.warning("%s: %s was not told its limits: %s", key, engine.pod, refused)
             else:
                 _LOG.info("%s: limits of version %d told to %s", key, limits.version, engine.pod)
-            self._kept[key].sent[engine.uid] = (limits, now)
+            self._states[key].sent[engine.uid] = (limits, now)
 
     def _due(self, part: ServiceParts, now: float) -> Iterator[_Write]:
         """Pods to write now; the watch has some seconds to show the last write."""
-        kept = self._of(part)
+        state = self._of(part)
         here = {engine.uid for engine in part.engines}
-        kept.sent = {uid: sent for uid, sent in kept.sent.items() if uid in here}
+        state.sent = {uid: sent for uid, sent in state.sent.items() if uid in here}
         for engine in part.engines:
-            limits = kept.wanted.get(engine.accelerator)
+            limits = state.wanted.get(engine.accelerator)
             if limits is None or engine.told == limits:
                 continue
-            last, at = kept.sent.get(engine.uid, (None, -math.inf))
+            last, at = state.sent.get(engine.uid, (None, -math.inf))
             if last != limits or abs(now - at) >= WATCH_LAG_SECONDS:
                 yield _Write(part.spec.key, engine, limits, at)
 
     def _numbered(
-        self, kept: _LimitsState, part: ServiceParts, accelerator: str, traffic: Traffic, now: float
+        self, state: _LimitsState, part: ServiceParts, accelerator: str, traffic: Traffic, now: float
     ) -> Limits:
         engines = [engine for engine in part.engines if engine.accelerator == accelerator]
-        stands = [kept.wanted.get(accelerator), dict(part.limits).get(accelerator), *(each.told for each in engines)]
+        known = [state.wanted.get(accelerator), dict(part.limits).get(accelerator), *(each.told for each in engines)]
         pods = {engine.pod for engine in engines}
         reported = [state.limits_version for state in traffic.plugins if state.pod in pods and state.limits_version]
-        return numbered(kept.contents[accelerator], [limits for limits in stands if limits], reported, now)
+        return numbered(state.contents[accelerator], [limits for limits in known if limits], reported, now)
 
-    def _judge(self, kept: _LimitsState, part: ServiceParts, traffic: Traffic, now: float) -> None:
+    def _judge(self, state: _LimitsState, part: ServiceParts, traffic: Traffic, now: float) -> None:
         if not part.engines:
             # Between two pods of a service with one replica there is no new information.
-            kept.told = NOTHING_APPLIED if part.replicas else kept.told
-            kept.watched = {}
+            state.told = NOTHING_APPLIED if part.replicas else state.told
+            state.watched = {}
             return
         if not can_see(traffic):
-            kept.told = unseen(kept.told)
+            state.told = unseen(state.told)
             return
         ready = {replica.name for replica in part.replicas if replica.phase is ReplicaPhase.READY}
-        asked = {engine.pod: kept.wanted.get(engine.accelerator) for engine in part.engines if engine.pod in ready}
+        asked = {engine.pod: state.wanted.get(engine.accelerator) for engine in part.engines if engine.pod in ready}
         versions = {pod: limits.version for pod, limits in asked.items() if limits is not None}
-        kept.watched = watch(kept.watched, versions, traffic.plugins, now)
-        kept.told = applied(kept.watched, kept.told, self._scrape_seconds, now)
+        state.watched = watch(state.watched, versions, traffic.plugins, now)
+        state.told = applied(state.watched, state.told, self._scrape_seconds, now)
 
     def _contents_of(self, service: LLMService) -> dict[str, Limits]:
         found = ((accelerator.name, self._contents(service, accelerator)) for accelerator in service.spec.accelerators)
         return {name: limits for name, limits in found if limits is not None}
 
     def _of(self, part: ServiceParts) -> _LimitsState:
-        kept = self._kept.get(part.spec.key)
-        if kept is None or kept.uid != part.spec.uid:
-            kept = self._kept[part.spec.key] = _LimitsState(part.spec.uid)
-        return kept
+        state = self._states.get(part.spec.key)
+        if state is None or state.uid != part.spec.uid:
+            state = self._states[part.spec.key] = _LimitsState(part.spec.uid)
+        return state

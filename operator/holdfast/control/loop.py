@@ -179,8 +179,8 @@ class Loop:
 
     def _activator(self, key: ServiceKey, held: Mapping[ServiceKey, Activator]) -> Activator | None:
         """State of the activator, with whether clients are routed to it."""
-        told = held.get(key)
-        return None if told is None else dataclasses.replace(told, leads=self._actuator.holding(key))
+        activator = held.get(key)
+        return None if activator is None else dataclasses.replace(activator, leads=self._actuator.holding(key))
 
     async def _history_once(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, History]:
         """Read the SLO windows back after a start; retried at each tick until Prometheus has answered."""

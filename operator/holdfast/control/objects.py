@@ -76,7 +76,7 @@ class Objects:
     def __init__(self, api: ApiPort, settings: RenderSettings) -> None:
         self._api = api
         self._settings = settings
-        self._kept: dict[ServiceKey, _ObjectsState] = {}
+        self._states: dict[ServiceKey, _ObjectsState] = {}
 
     def problems(self, part: ServiceParts) -> tuple[ClusterProblem, ...]:
         """Return the problems of the last writes for a service; the next decision's conditions name them.
@@ -87,8 +87,8 @@ class Objects:
 
     def refused(self, part: ServiceParts, message: str) -> None:
         """Record that another write for a service was refused: an additional problem until the next writes."""
-        kept = self._of(part)
-        kept.problems = (*kept.problems, ClusterProblem(Reason.APPLY_FAILED, refusal_told(message)))
+        state = self._of(part)
+        state.problems = (*state.problems, ClusterProblem(Reason.APPLY_FAILED, refusal_told(message)))
 
     def has_activator(self, part: ServiceParts) -> bool:
         """Whether a service should have an activator."""
@@ -96,20 +96,20 @@ class Objects:
 
     def holding(self, key: ServiceKey) -> bool:
         """Whether clients of a service are led to its activator by now."""
-        kept = self._kept.get(key)
-        return kept is not None and kept.holding
+        state = self._states.get(key)
+        return state is not None and state.holding
 
     def forget_all_but(self, uids: Mapping[ServiceKey, str]) -> None:
         """Drop services that are gone, also where another one has their name now."""
-        for key in [key for key, kept in self._kept.items() if uids.get(key) != kept.uid]:
-            del self._kept[key]
+        for key in [key for key, state in self._states.items() if uids.get(key) != state.uid]:
+            del self._states[key]
 
     def work(self, part: ServiceParts, changes: Plan, now: float) -> Work:
         """Return the pending writes; renders nothing while neither the service nor its objects change."""
-        kept = self._of(part)
-        pruning = _leftovers_due(kept, part, now)
+        state = self._of(part)
+        pruning = _leftovers_due(state, part, now)
         current = (fingerprint(part, changes), part.live)
-        if kept.settled == current and not changes.births and not pruning:
+        if state.settled == current and not changes.births and not pruning:
             return Work()
         orphans = tuple(
             live for live in part.live if live.orphan and live.orphan.falls_to(part.spec.key.name, part.born)
@@ -119,18 +119,18 @@ class Objects:
         try:
             manifests = render(part.service, changes.accelerators, self._settings, changes.context)
         except Exception as error:  # a template that the API server accepted but that cannot be rendered
-            return Work(problem=_not_rendered(kept, part, error))
+            return Work(problem=_not_rendered(state, part, error))
         births = [m for m in manifests if m["kind"] == "Deployment" and m["metadata"]["name"] in changes.births]
         work = Work(
-            due=tuple(_due(kept, part, (manifest for manifest in manifests if manifest not in births), now)),
+            due=tuple(_due(state, part, (manifest for manifest in manifests if manifest not in births), now)),
             births=tuple(m for m in births if not self.was_created(part, m["metadata"]["name"], now)),
             unwanted=tuple(_unwanted(part, manifests)),
             leftovers=tuple(live for live in pruning if (live.kind, live.name) not in _identities(manifests)),
         )
-        settled = all(kept.applier.is_settled(m, part.shown(m["kind"], m["metadata"]["name"])) for m in manifests)
+        settled = all(state.applier.is_settled(m, part.shown(m["kind"], m["metadata"]["name"])) for m in manifests)
         if settled and not work.due and not work.unwanted:
-            kept.settled, kept.problems = current, ()
-        kept.holding = changes.context.holding and kept.settled == current
+            state.settled, state.problems = current, ()
+        state.holding = changes.context.holding and state.settled == current
         return work
 
     def is_settled(self, part: ServiceParts, changes: Plan) -> bool:
@@ -142,12 +142,12 @@ class Objects:
 
         A refused write becomes a problem that the next decision names, and is retried.
         """
-        kept = self._of(part)
+        state = self._of(part)
         if work.problem is not None:
-            kept.problems = (work.problem,)
+            state.problems = (work.problem,)
             return ()
         if work.orphans:
-            kept.problems = tuple([problem for live in work.orphans if (problem := await self._adopt(part, live))])
+            state.problems = tuple([problem for live in work.orphans if (problem := await self._adopt(part, live))])
             return ()
         problems: list[ClusterProblem] = []
         identity_taken = False
@@ -155,39 +155,39 @@ class Objects:
             if identity_taken and manifest["kind"] == "Deployment":
                 continue  # its pods would run with the rights of a foreign ServiceAccount
             shown = part.shown(manifest["kind"], manifest["metadata"]["name"])
-            problem = await self._write(part, manifest, why, kept.applier.apply(manifest, shown, now))
+            problem = await self._write(part, manifest, why, state.applier.apply(manifest, shown, now))
             problems += [problem] if problem else []
             taken = problem is not None and problem.reason is Reason.NAME_CONFLICT
             identity_taken |= taken and manifest["kind"] == "ServiceAccount"
-        kept.problems = tuple(problems)
+        state.problems = tuple(problems)
         return () if identity_taken else work.births
 
     async def acceptable(
         self, part: ServiceParts, births: Iterable[Manifest], sizes: Mapping[str, int]
     ) -> tuple[Manifest, ...]:
         """Return the new Deployments that the API server would accept; each refusal becomes a problem."""
-        kept = self._of(part)
+        state = self._of(part)
         found: list[Manifest] = []
 
         async def ask(manifest: Manifest) -> None:
-            await kept.applier.ask_for_creation(manifest, sizes[manifest["metadata"]["name"]])
+            await state.applier.ask_for_creation(manifest, sizes[manifest["metadata"]["name"]])
             found.append(manifest)
 
         for manifest in births:
             problem = await self._write(part, manifest, Due.RENDERED, ask(manifest))
-            kept.problems += (problem,) if problem else ()
+            state.problems += (problem,) if problem else ()
         return tuple(found)
 
     async def create(
         self, part: ServiceParts, births: Iterable[Manifest], sizes: Mapping[str, int], now: float
     ) -> None:
         """Create the Deployments with a first size; each refusal becomes a problem."""
-        kept = self._of(part)
+        state = self._of(part)
         for manifest in births:
             if size := sizes.get(manifest["metadata"]["name"], 0):
-                creating = _create(kept, manifest, size, now)
+                creating = _create(state, manifest, size, now)
                 problem = await self._write(part, manifest, Due.RENDERED, creating)
-                kept.problems += (problem,) if problem else ()
+                state.problems += (problem,) if problem else ()
 
     def was_created(self, part: ServiceParts, deployment: str, now: float) -> bool:
         """Whether a Deployment was just created; the watch may show it a tick late, and it must not be made twice."""
@@ -195,13 +195,13 @@ class Objects:
 
     async def clear_away(self, part: ServiceParts, work: Work, now: float) -> None:
         """Delete what is no longer wanted."""
-        kept = self._of(part)
+        state = self._of(part)
         for live in work.unwanted:
             path = live_path(part.spec.key.namespace, live.kind, live.name)
             await delete(self._api, path, live.uid, after_its_pods=live.kind == "Deployment")
-            kept.applier.forget(path)
+            state.applier.forget(path)
         if work.leftovers:
-            await self._prune(kept, part, work.leftovers, now)
+            await self._prune(state, part, work.leftovers, now)
 
     async def _write(
         self, part: ServiceParts, manifest: Manifest, why: Due, writing: Awaitable[None]
@@ -245,22 +245,22 @@ class Objects:
                 return ClusterProblem(Reason.APPLY_FAILED, f"{live.kind} {live.name} was refused: {error.message}")
         return None
 
-    async def _prune(self, kept: _ObjectsState, part: ServiceParts, leftovers: tuple[Live, ...], now: float) -> None:
+    async def _prune(self, state: _ObjectsState, part: ServiceParts, leftovers: tuple[Live, ...], now: float) -> None:
         """Delete pod files of earlier revisions to which no ReplicaSet and no pod refers any more."""
         key = part.spec.key
         named = await named_config_maps(self._api, key, [live.name for live in leftovers])
         for live in leftovers:
             if live.name not in named:
                 await delete(self._api, live_path(key.namespace, live.kind, live.name), live.uid)
-        kept.pruned = (_old_files(part), now)
+        state.pruned = (_old_files(part), now)
 
     def _of(self, part: ServiceParts) -> _ObjectsState:
-        kept = self._kept.get(part.spec.key)
-        if kept is None or kept.uid != part.spec.uid:
-            kept = self._kept[part.spec.key] = _ObjectsState(part.spec.uid, Applier(self._api))
-        if kept.generation != part.spec.generation:
-            kept.generation, kept.problems = part.spec.generation, ()
-        return kept
+        state = self._states.get(part.spec.key)
+        if state is None or state.uid != part.spec.uid:
+            state = self._states[part.spec.key] = _ObjectsState(part.spec.uid, Applier(self._api))
+        if state.generation != part.spec.generation:
+            state.generation, state.problems = part.spec.generation, ()
+        return state
 
 
 def _told(manifest: Manifest, error: ApiError) -> str:
@@ -273,28 +273,28 @@ def _told(manifest: Manifest, error: ApiError) -> str:
     return f"{error.message}: delete the {kind}{pods} and it is made anew: {command}"
 
 
-def _not_rendered(kept: _ObjectsState, part: ServiceParts, error: Exception) -> ClusterProblem:
-    told = (
+def _not_rendered(state: _ObjectsState, part: ServiceParts, error: Exception) -> ClusterProblem:
+    message = (
         f"its objects cannot be rendered ({type(error).__name__}: {error}); what runs goes on as it is. Look in "
         "spec.template and accelerators[].template for a list, an object or a text that stands in place of another"
     )
-    problem = ClusterProblem(Reason.INVALID, told)
-    if problem not in kept.problems:
-        _LOG.error("%s: %s", part.spec.key, told, exc_info=error)
+    problem = ClusterProblem(Reason.INVALID, message)
+    if problem not in state.problems:
+        _LOG.error("%s: %s", part.spec.key, message, exc_info=error)
     return problem
 
 
 def _due(
-    kept: _ObjectsState, part: ServiceParts, manifests: Iterable[Manifest], now: float
+    state: _ObjectsState, part: ServiceParts, manifests: Iterable[Manifest], now: float
 ) -> Iterable[tuple[Manifest, Due]]:
     for manifest in manifests:
-        if why := kept.applier.due(manifest, part.shown(manifest["kind"], manifest["metadata"]["name"]), now):
+        if why := state.applier.due(manifest, part.shown(manifest["kind"], manifest["metadata"]["name"]), now):
             yield manifest, why
 
 
-async def _create(kept: _ObjectsState, deployment: Manifest, size: int, now: float) -> None:
-    await kept.applier.create_deployment(deployment, size, now)
-    kept.created[deployment["metadata"]["name"]] = now
+async def _create(state: _ObjectsState, deployment: Manifest, size: int, now: float) -> None:
+    await state.applier.create_deployment(deployment, size, now)
+    state.created[deployment["metadata"]["name"]] = now
 
 
 def _unwanted(part: ServiceParts, manifests: Iterable[Manifest]) -> Iterable[Live]:
@@ -318,15 +318,15 @@ def _of_activator(part: ServiceParts) -> set[tuple[str, str]]:
     return {("Service", activator_name(name)), ("Service", engines_name(name))}
 
 
-def _leftovers_due(kept: _ObjectsState, part: ServiceParts, now: float) -> tuple[Live, ...]:
+def _leftovers_due(state: _ObjectsState, part: ServiceParts, now: float) -> tuple[Live, ...]:
     """The pod files to check now: none while replicas are replaced or drain, or soon after the last check."""
     if any(placement.rolling_out or not placement.observed for placement in part.placements):
-        kept.pruned = ((), -math.inf)
+        state.pruned = ((), -math.inf)
         return ()
     if any(replica.phase is ReplicaPhase.DRAINING for replica in part.replicas):
         return ()
     files = _old_files(part)
-    seen, at = kept.pruned
+    seen, at = state.pruned
     return files if files != seen or abs(now - at) >= _PRUNE_AGAIN_SECONDS else ()
 
 

@@ -58,14 +58,14 @@ class Plan:
     def beside(self, unmoved: Iterable[PlacementTarget]) -> Plan:
         """Return the plan with creations and growth reduced by the size that `unmoved` did not give up."""
         still = sum(_before(target) - target.replicas for target in unmoved)
-        places = max(0, still - self.spare) if self.spare is not None else MOST_REPLICAS if still else 0
+        slots = max(0, still - self.spare) if self.spare is not None else MOST_REPLICAS if still else 0
         create, grow = {}, []
         for name, size in self.create.items():
-            create[name] = max(0, size - places)
-            places -= size - create[name]
+            create[name] = max(0, size - slots)
+            slots -= size - create[name]
         for name, target in self.grow:
-            size = max(_before(target), target.replicas - places)
-            places -= target.replicas - size
+            size = max(_before(target), target.replicas - slots)
+            slots -= target.replicas - size
             grow.append((name, replace(target, replicas=size)))
         return replace(self, create=create, grow=tuple(grow))
 
@@ -181,9 +181,9 @@ def _facts(
     deployed = {item.placement.accelerator: item for item in part.deployed}
     declared = {accelerator.name: accelerator for accelerator in part.service.spec.accelerators}
     remembered = {name: item.rendered for name, item in deployed.items()}
-    kept = {name for name in names if name in declared and _is_kept(part, declared[name], deployed.get(name))}
+    retained = {name for name in names if name in declared and _is_kept(part, declared[name], deployed.get(name))}
     tuned = {
-        name: _tuned(part, decision, declared[name], remembered.get(name), name in kept)
+        name: _tuned(part, decision, declared[name], remembered.get(name), name in retained)
         for name in names
         if name in declared
     }
@@ -194,18 +194,20 @@ def _facts(
     return tuple(
         (
             name,
-            _fact(part, decision, name, deployed.get(name), inventory, limits.get(name), tuned.get(name), name in kept),
+            _fact(
+                part, decision, name, deployed.get(name), inventory, limits.get(name), tuned.get(name), name in retained
+            ),
         )
         for name in sorted(names)
     )
 
 
 def _tuned(
-    part: ServiceParts, decision: Decision, accelerator: Accelerator, deployed: Remembered | None, kept: bool
+    part: ServiceParts, decision: Decision, accelerator: Accelerator, deployed: Remembered | None, retained: bool
 ) -> Tuned | None:
     """Batching limits that override the declared ones: as decided, else as deployed while the engines are unchanged."""
     target, old = decision.batching, deployed.tuned if deployed else None
-    if kept:
+    if retained:
         return old
     if part.service.spec.batching.mode == "Fixed" or (target is None and old is None):
         return None
@@ -227,7 +229,7 @@ def _fact(
     inventory: Inventory,
     admission_tokens: int | None,
     tuned: Tuned | None,
-    kept: bool,
+    retained: bool,
 ) -> AcceleratorFacts:
     option = part.spec.accelerator(name)
     remembered = deployed.rendered if deployed else None
@@ -239,7 +241,7 @@ def _fact(
         admission_tokens=admission_tokens,
         deployed=remembered,
         tuned=tuned,
-        kept=kept,
+        kept=retained,
     )
 
 

@@ -60,12 +60,12 @@ def status_of(
 def figures(part: ServiceParts, decision: Decision) -> dict[str, Any]:
     """Return the parts of the status that move with every scrape, as `status_of` does."""
     capacity, cost = decision.capacity, _cost(part, decision)
-    told = {
+    parts = {
         "slo": status.SLOStatus.figures(_slo(part, decision)),
         "capacity": status.CapacityStatus.figures(_capacity(capacity)) if capacity else {},
         "cost": status.CostStatus.figures(cost) if cost else {},
     }
-    return {name: said for name, said in told.items() if said}
+    return {name: said for name, said in parts.items() if said}
 
 
 def with_remarks(values: Sequence[ConditionValue], remarks: Sequence[str]) -> tuple[ConditionValue, ...]:
@@ -85,10 +85,10 @@ def invalid_status(entry: Invalid, old: Mapping[str, Any], now: float) -> dict[s
         ConditionValue(ConditionType.READY, ready, entry.reason, entry.message),
         ConditionValue(ConditionType.STALLED, True, entry.reason, entry.message),
     )
-    told = _conditions(values, entry.generation, old, iso(now))
-    kept = {key: value for key, value in old.items() if key not in ("conditions", "observedGeneration")}
-    changed = {"observedGeneration": entry.generation, "conditions": [condition.to_dict() for condition in told]}
-    return {**kept, **changed}
+    conditions = _conditions(values, entry.generation, old, iso(now))
+    unchanged = {key: value for key, value in old.items() if key not in ("conditions", "observedGeneration")}
+    changed = {"observedGeneration": entry.generation, "conditions": [condition.to_dict() for condition in conditions]}
+    return {**unchanged, **changed}
 
 
 def condition_news(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -229,8 +229,8 @@ def _last_decision(decision: Decision, old: Mapping[str, Any] | None, stamp: str
 
 
 def _same(verdict: Verdict, old: Mapping[str, Any]) -> bool:
-    told = (old.get("action"), old.get("reason"), old.get("message"))
-    return told == (verdict.action.value, str(verdict.reason), verdict.message[:1024])
+    shown = (old.get("action"), old.get("reason"), old.get("message"))
+    return shown == (verdict.action.value, str(verdict.reason), verdict.message[:1024])
 
 
 def _outlives(old: Mapping[str, Any], hold: Verdict) -> bool:

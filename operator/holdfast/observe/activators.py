@@ -70,28 +70,28 @@ class ActivatorClient:
             return SILENT
 
 
-def read(told: Any) -> Activator:
+def read(reported: Any) -> Activator:
     """Parse what an activator reports. Raises ValueError if that makes no sense."""
     try:
-        if told["edges_seconds"] != [edge for edge in WAIT_EDGES if math.isfinite(edge)]:
+        if reported["edges_seconds"] != [edge for edge in WAIT_EDGES if math.isfinite(edge)]:
             raise ValueError("it counts by other edges: another version, about to be replaced")
-        quiet = told["quiet_seconds"]
+        quiet = reported["quiet_seconds"]
         return Activator(
             answers=True,
-            boot=str(told["boot"])[:64],
-            waiting=_count(told["waiting"]),
-            oldest_seconds=_seconds(told["oldest_seconds"]),
+            boot=str(reported["boot"])[:64],
+            waiting=_count(reported["waiting"]),
+            oldest_seconds=_seconds(reported["oldest_seconds"]),
             quiet_seconds=math.inf if quiet is None else _seconds(quiet),
-            forwarded=_waits(told["forwarded"]),
-            gone=_waits(told["gone"]),
-            turned_away=_count(told["turned_away"]),
+            forwarded=_waits(reported["forwarded"]),
+            gone=_waits(reported["gone"]),
+            turned_away=_count(reported["turned_away"]),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"no answer of an activator: {error!r}") from error
 
 
-def _waits(told: Sequence[Any]) -> Waits:
-    counts = tuple(map(_count, told))
+def _waits(reported: Sequence[Any]) -> Waits:
+    counts = tuple(map(_count, reported))
     if len(counts) != len(WAIT_EDGES):
         raise ValueError("as many counts as edges are wanted")
     return counts

@@ -177,8 +177,8 @@ def engines_of(part: ServiceParts, slo: Objectives | None) -> Engines:
 def _told_live(part: ServiceParts) -> Object:
     """Limits that replicas with the plugin receive while they run; defaults are omitted, as in the engine's."""
     slo = part.spec.slo
-    told = part.service.spec.model_dump(mode="json", include={"batching", "overload"}, exclude_defaults=True)
-    return {**told, "slo": [slo.ttft_seconds, slo.tpot_seconds, slo.e2e_seconds]}
+    limits = part.service.spec.model_dump(mode="json", include={"batching", "overload"}, exclude_defaults=True)
+    return {**limits, "slo": [slo.ttft_seconds, slo.tpot_seconds, slo.e2e_seconds]}
 
 
 def own_engine(part: ServiceParts, accelerator: str, slo: Objectives | None) -> Engines:
@@ -238,51 +238,51 @@ def _cannot_start(part: ServiceParts, deployed: Deployed, engine: OwnEngine) -> 
 def engines_remembered(status: Object, *, own: bool = False) -> tuple[Engines | None, str]:
     """Return the replicas at the start of a run, from its status, and what has changed since."""
     try:
-        kept = BenchmarkEngines.model_validate(status["engines"])
+        recorded = BenchmarkEngines.model_validate(status["engines"])
     except (KeyError, pydantic.ValidationError):
         return None, ""
-    replicas = ((kept.accelerator, kept.replicas),) if kept.accelerator else ()
-    engines = Engines(replicas, kept.generation, kept.other_rps or 0.0, own, kept.digest or "")
-    return engines, kept.moved or ""
+    replicas = ((recorded.accelerator, recorded.replicas),) if recorded.accelerator else ()
+    engines = Engines(replicas, recorded.generation, recorded.other_rps or 0.0, own, recorded.digest or "")
+    return engines, recorded.moved or ""
 
 
 def measured_by(key: ServiceKey, status: Object) -> Measured | None:
     """Return the measured capacity of one replica; None if the status has none or it cannot be true."""
-    told = status.get("capacity")
-    if not isinstance(told, Mapping):
+    capacity = status.get("capacity")
+    if not isinstance(capacity, Mapping):
         return None
     try:
-        return _measured(key, told)
+        return _measured(key, capacity)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
-def _measured(key: ServiceKey, told: Object) -> Measured:
-    measured_at = epoch(str(told["measuredAt"]))
+def _measured(key: ServiceKey, capacity: Object) -> Measured:
+    measured_at = epoch(str(capacity["measuredAt"]))
     if measured_at is None:
         raise ValueError("no time")
-    share = parse_percent(told["objective"])
+    share = parse_percent(capacity["objective"])
     if not 0.5 < share < 1.0:
         raise ValueError(f"{share!r} is no objective")
-    e2e, cv = told.get("e2e"), told.get("lengthCv")
+    e2e, cv = capacity.get("e2e"), capacity.get("lengthCv")
     return Measured(
         benchmark=key.name,
-        engine=str(told["engine"]),
-        accelerator=str(told["accelerator"]),
-        rate_rps=_positive(told["perReplicaRps"], _MOST_RPS),
-        standard_error_rps=_positive(told["standardErrorRps"], _MOST_RPS),
+        engine=str(capacity["engine"]),
+        accelerator=str(capacity["accelerator"]),
+        rate_rps=_positive(capacity["perReplicaRps"], _MOST_RPS),
+        standard_error_rps=_positive(capacity["standardErrorRps"], _MOST_RPS),
         measured_at=measured_at,
         slo=Slo(
-            _positive(parse_duration_seconds(told["ttft"]), _MOST_SECONDS),
-            _positive(parse_duration_seconds(told["tpot"]), _MOST_SECONDS),
+            _positive(parse_duration_seconds(capacity["ttft"]), _MOST_SECONDS),
+            _positive(parse_duration_seconds(capacity["tpot"]), _MOST_SECONDS),
             share,
             0.0,
             None if e2e is None else _positive(parse_duration_seconds(e2e), _MOST_SECONDS),
         ),
-        prompt_tokens=_positive(told["promptTokens"], 1e7),
-        output_tokens=_positive(told["outputTokens"], 1e7),
+        prompt_tokens=_positive(capacity["promptTokens"], 1e7),
+        output_tokens=_positive(capacity["outputTokens"], 1e7),
         length_cv=None if cv is None else min(100.0, max(0.0, float(cv))),
-        batching=BatchingLimits(_whole(told.get("maxNumSeqs")), _whole(told.get("maxNumBatchedTokens"))),
+        batching=BatchingLimits(_whole(capacity.get("maxNumSeqs")), _whole(capacity.get("maxNumBatchedTokens"))),
     )
 
 

@@ -42,11 +42,11 @@ class Invalid:
     reason: Reason = Reason.INVALID
 
     @classmethod
-    def of(cls, key: ServiceKey, body: Mapping[str, Any], told: str, reason: Reason = Reason.INVALID) -> Self:
+    def of(cls, key: ServiceKey, body: Mapping[str, Any], message: str, reason: Reason = Reason.INVALID) -> Self:
         """Build from the object as watched, with the message for the user."""
         meta = body["metadata"]
         status = dict(body.get("status") or {})
-        return cls(key, int(meta.get("generation", 0)), told, status, str(meta.get("uid", "")), reason)
+        return cls(key, int(meta.get("generation", 0)), message, status, str(meta.get("uid", "")), reason)
 
     @classmethod
     def leaving(cls, key: ServiceKey, body: Mapping[str, Any]) -> Self | None:
@@ -55,12 +55,12 @@ class Invalid:
         held = [name for name in meta.get("finalizers") or () if name not in _KUBERNETES_OWN]
         if not held:
             return None
-        told = (
+        message = (
             f"it is being deleted since {meta['deletionTimestamp']} and held by the finalizer {', '.join(held)}: "
             "whoever put it there has to take it off. Until then nothing of it is sized or repaired, and what runs "
             "goes on; Kubernetes deletes that as soon as the object is gone"
         )
-        return cls.of(key, body, told, Reason.DELETION_HELD)
+        return cls.of(key, body, message, Reason.DELETION_HELD)
 
     @classmethod
     def oversized(cls, key: ServiceKey, body: Mapping[str, Any]) -> Self | None:
@@ -68,21 +68,21 @@ class Invalid:
         length = len(json.dumps(body.get("spec"), default=dict))
         if length <= _MOST_SPEC_CHARACTERS:
             return None
-        told = (
+        message = (
             f"its spec takes {length} characters of JSON, and {_MOST_SPEC_CHARACTERS} are the most: shorten "
             "spec.template, engine.env, and those of accelerators, or mount a ConfigMap; what runs goes on as it is"
         )
-        return cls.of(key, body, told)
+        return cls.of(key, body, message)
 
     @classmethod
     def undecidable(cls, service: LLMService, error: Exception) -> Self:
         """A valid object for which the operator could not compute a decision."""
         meta = service.metadata
-        told = (
+        message = (
             f"it cannot be worked out ({type(error).__name__}: {error}); what runs goes on as it is. "
             "Look for an extreme number in the spec, and please report it with the operator's log"
         )
-        return cls(ServiceKey(meta.namespace, meta.name), meta.generation, told, service.status, meta.uid)
+        return cls(ServiceKey(meta.namespace, meta.name), meta.generation, message, service.status, meta.uid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +253,8 @@ class ClusterView:
             return {key: Invalid.of(key, body, "its spec is nested too deeply to be read: look in the templates")}
         refused = refused_privileges(service.spec, self._allowed)
         if refused:
-            told = "; ".join(refused)
-            return {key: Invalid(key, service.metadata.generation, told, service.status, service.metadata.uid)}
+            message = "; ".join(refused)
+            return {key: Invalid(key, service.metadata.generation, message, service.status, service.metadata.uid)}
         try:
             return {key: (service, to_spec(service), str(meta.get("creationTimestamp") or ""))}
         except Exception as error:  # otherwise the index would lack the service, and no condition would say why

@@ -101,11 +101,11 @@ def joined(
     whole: bool = True,
 ) -> dict[ServiceKey, History]:
     """Join levels into one History per service, oldest first; `keys` have one even if Prometheus has no data."""
-    samples, kept = _by_time(parts), _by_time(held)
+    samples, held_by_key = _by_time(parts), _by_time(held)
     reach = since if math.isfinite(since) else None
     return {
-        key: History(samples.get(key, ()), kept.get(key), reach, whole)
-        for key in samples.keys() | kept.keys() | set(keys)
+        key: History(samples.get(key, ()), held_by_key.get(key), reach, whole)
+        for key in samples.keys() | held_by_key.keys() | set(keys)
     }
 
 

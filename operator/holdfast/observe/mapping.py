@@ -131,8 +131,8 @@ def _phase(
         return ReplicaPhase.READY, "", ""
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False":
-        if (told := _told(str(scheduled.get("message", "")))) is not None:
-            return ReplicaPhase.FAILING, *told
+        if (matched := _told(str(scheduled.get("message", "")))) is not None:
+            return ReplicaPhase.FAILING, *matched
         return ReplicaPhase.UNSCHEDULABLE, str(scheduled.get("reason", "")), str(scheduled.get("message", ""))
     if conditions.get("Ready", {}).get("status") == "False" and _is(conditions, "ContainersReady") and not gated:
         # Only the control plane sets this on a pod whose kubelet last reported the opposite.
@@ -150,8 +150,8 @@ def _told(words: str) -> tuple[str, str] | None:
     """
     for pattern, reason in _TELLING:
         for found in reversed(list(pattern.finditer(words))):
-            told = words[words.rfind("\n", 0, found.start()) + 1 :].lstrip()
-            return reason.value, told if len(told) <= _MOST_WORDS else f"{told[:_MOST_WORDS]}…"
+            excerpt = words[words.rfind("\n", 0, found.start()) + 1 :].lstrip()
+            return reason.value, excerpt if len(excerpt) <= _MOST_WORDS else f"{excerpt[:_MOST_WORDS]}…"
     return None
 
 
@@ -197,8 +197,8 @@ def _is(conditions: Mapping[str, Object], name: str) -> bool:
 
 
 def _since(conditions: Mapping[str, Object], name: str, status: str = "True") -> float | None:
-    told = conditions.get(name, {})
-    return epoch(told.get("lastTransitionTime")) if told.get("status") == status else None
+    condition = conditions.get(name, {})
+    return epoch(condition.get("lastTransitionTime")) if condition.get("status") == status else None
 
 
 def placement_from_deployment(deployment: Object) -> Placement:
@@ -281,8 +281,8 @@ def _taints(node: Object) -> Sequence[Object]:
 def _is_closed_by(taint: Object) -> bool:
     """Whether a taint means that the node is unhealthy or about to be removed; other taints depend on tolerations."""
     key = str(taint.get("key", ""))
-    told = key in _LEAVING or (key.startswith(_ILL) and key != _TOLERATED)
-    return told and taint.get("effect") != "PreferNoSchedule"
+    closes = key in _LEAVING or (key.startswith(_ILL) and key != _TOLERATED)
+    return closes and taint.get("effect") != "PreferNoSchedule"
 
 
 def _node_ready(node: Object) -> bool:

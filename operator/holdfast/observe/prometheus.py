@@ -88,11 +88,11 @@ class PrometheusSource:
         self._known: dict[ServiceKey, Traffic] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._catching_up: asyncio.Task[None] | None = None
-        self._look: _PolledTick | None = None  # of the last tick, if services take turns
+        self._polled: _PolledTick | None = None  # of the last tick, if services take turns
         self._asked = 0  # queries that this tick waited for
 
     async def observe(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, Traffic]:
-        self._look = None
+        self._polled = None
         if not requests:
             return {}
         self._asked, in_turn = 0, self._rota.turns(requests) > 1
@@ -109,32 +109,34 @@ class PrometheusSource:
         self._strangers.forget_all_but({request.key for request in requests})
         self._known = {request.key: fresh.get(request.key) or self._known[request.key] for request in requests}
         if in_turn:
-            self._look = _PolledTick(requests, asked, pulses, now)
+            self._polled = _PolledTick(requests, asked, pulses, now)
         return self._known
 
     def catch_up(self) -> None:
-        look, self._look = self._look, None
-        if look is None or (self._catching_up and not self._catching_up.done()):
+        polled, self._polled = self._polled, None
+        if polled is None or (self._catching_up and not self._catching_up.done()):
             return
-        self._catching_up = self._start(self._take_turns(look, self._asked))
+        self._catching_up = self._start(self._take_turns(polled, self._asked))
 
-    async def _take_turns(self, look: _PolledTick, asked: int) -> None:
+    async def _take_turns(self, polled: _PolledTick, asked: int) -> None:
         """Query the due services one query at a time, then run slow queries; a tick may begin meanwhile."""
-        due = self._rota.due(look.requests, look.pressing) if _are_few(look.pressing) else []
-        left = min(_MOST_SLOW_IN_TURN, MOST_QUERIES - asked - _MOST_IN_TURN)
-        slow_turns = self._slow_turns(look.requests, look.now, left)
+        due = self._rota.due(polled.requests, polled.pressing) if _are_few(polled.pressing) else []
+        remaining = min(_MOST_SLOW_IN_TURN, MOST_QUERIES - asked - _MOST_IN_TURN)
+        slow_turns = self._slow_turns(polled.requests, polled.now, remaining)
         seen: Mapping[ServiceKey, Traffic] = {}
         try:
             if due:
-                seen = await self._observe(due, True, look.now, self._ask_in_turn, combined_queries.WHERE_NOBODY_WAITS)
-                self._rota.answered(self._not_newer(due, look.now), look.pulses, look.requests, look.now)
+                seen = await self._observe(
+                    due, True, polled.now, self._ask_in_turn, combined_queries.WHERE_NOBODY_WAITS
+                )
+                self._rota.answered(self._not_newer(due, polled.now), polled.pulses, polled.requests, polled.now)
         except QueryError as error:
             _LOG.warning("%d services could not be asked about in turn: %s", len(due), error)
             seen = {request.key: traffic.unreachable(str(error)) for request in due}
-        wanted = {request.key for request in self._not_newer(due, look.now)}
+        wanted = {request.key for request in self._not_newer(due, polled.now)}
         self._known = self._known | {key: found for key, found in seen.items() if key in wanted}
         for name, keys, some in slow_turns:
-            await self._ask_slow(name, keys, some, look.now)
+            await self._ask_slow(name, keys, some, polled.now)
 
     async def _pulses(self, now: float) -> dict[ServiceKey, Pulse]:
         query = queries.pulse_query(self.window)

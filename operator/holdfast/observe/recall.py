@@ -17,7 +17,7 @@ def recalled(status: Mapping[str, Any], generation: int) -> Recalled:
     """Read a status back; learned values are valid only for their generation of the spec."""
     capacity, slo = _part(status, "capacity"), _part(status, "slo")
     accelerator = capacity.get("accelerator")
-    told = Recalled(
+    known = Recalled(
         cold_start_seconds=_number(status.get("coldStartSeconds"), 0.0, MOST_COLD_START_SECONDS),
         quantile=_number(slo.get("quantile"), 0.0, 1.0),
     )
@@ -26,8 +26,8 @@ def recalled(status: Mapping[str, Any], generation: int) -> Recalled:
     )
     same = status.get("observedGeneration") == generation and isinstance(accelerator, str)
     if not same or gain is None or slowness is None:
-        return told
-    return Recalled(told.cold_start_seconds, told.quantile, str(accelerator), gain, slowness)
+        return known
+    return Recalled(known.cold_start_seconds, known.quantile, str(accelerator), gain, slowness)
 
 
 def _part(status: Mapping[str, Any], name: str) -> Mapping[str, Any]:

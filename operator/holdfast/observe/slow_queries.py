@@ -84,8 +84,8 @@ class SlowCache:
         self, name: str, samples: Sequence[Sample], at: float, others: Callable[[ServiceKey], bool] | None = None
     ) -> None:
         """Store the answer of query `name`, evaluated at `at`; `others` matches the services that it did not cover."""
-        kept = {key: seen for key, seen in self._read[name].items() if others and others(key)}
-        self._read[name] = kept | {key: (at, answer) for key, answer in READERS[name](samples).items()}
+        retained = {key: seen for key, seen in self._read[name].items() if others and others(key)}
+        self._read[name] = retained | {key: (at, answer) for key, answer in READERS[name](samples).items()}
 
     def signals(self, now: float) -> SlowSignals:
         """Return all answers that are not too old."""
