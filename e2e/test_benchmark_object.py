@@ -129,7 +129,7 @@ def test_tuning_finds_limits_on_an_engine_that_no_user_can_reach(swept: Json, pl
     assert (found["status"]["phase"], _reason(found)) == ("Succeeded", "Measured"), found["status"]
     result = found["status"]["result"]
     assert 0 < result["maxNumSeqs"] <= 8, result
-    confirmed = "confirmed by other requests" in condition(found, "Complete")["message"]
+    confirmed = "confirmed with new requests" in condition(found, "Complete")["message"]
     assert ("atObjectiveRps" in result) == confirmed, result
     kept = place.get_json("configmap", found["status"]["configMap"])["data"]
     assert len(kept["trials.csv"].splitlines()) == 1 + result["trials"]

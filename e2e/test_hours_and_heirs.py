@@ -146,7 +146,7 @@ def test_a_floor_is_kept_from_its_hour_on(services: Kubectl, opens_at: float) ->
     assert times[1] >= opens_at - _EARLIEST_SECONDS, "and are not paid for long before"
     told = services.get_json("llms", "office")
     assert told["status"]["lastDecision"]["reason"] == "ScheduledFloor"
-    assert "schedule office keeps at least 3" in condition(told, "ScalingActive")["message"]
+    assert "schedule office requires at least 3" in condition(told, "ScalingActive")["message"]
 
 
 def test_the_floor_ends_with_its_window(services: Kubectl, opens_at: float) -> None:

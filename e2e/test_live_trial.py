@@ -70,8 +70,8 @@ def test_one_replica_tries_the_limits_and_holds_up_the_rest(story: Story) -> Non
 
 def test_the_replica_that_misses_more_goes_back_and_an_event_says_why(story: Story) -> None:
     said = re.fullmatch(
-        r"the l40s replica with 16 tokens per step and 8 sequences goes back to vLLM's own limits: "
-        r"of (\d+) requests it missed more than the other replicas",
+        r"the l40s replica with 16 tokens per step and 8 sequences returns to vLLM's own limits: "
+        r"in (\d+) requests it missed the objectives more often than the other replicas",
         story.told,
     )
     assert said is not None, story.told

@@ -47,7 +47,7 @@ def woken(asleep: Json, place: Kubectl) -> list[tuple[int, dict[str, str], bytes
 def test_a_service_that_rests_says_so_and_what_a_wake_up_takes(asleep: Json, place: Kubectl) -> None:
     ready = condition(asleep, "Ready")
     assert (ready["status"], ready["reason"]) == ("True", "Idle")
-    assert "the next request is held about" in ready["message"]
+    assert "the next request waits about" in ready["message"]
     assert asleep["status"]["coldStartSeconds"] > 0
     assert asleep["status"]["lastDecision"]["reason"] == "Idle"
     assert condition(asleep, "Reconciling") == {}
@@ -122,7 +122,7 @@ def test_who_waits_for_a_service_that_is_deleted_is_told_so(operator: None, plac
     place.wait_until(lambda: _is_healthy(url), 60, "clients to be led to the activator")
     with ThreadPoolExecutor(1) as one:
         asked = one.submit(_ask, url)
-        held = "requests are held until one serves"
+        held = "the activator holds requests until one is ready"
         place.wait_for("llms", "doomed", lambda found: held in condition(found, "Ready").get("message", ""), 60, held)
         place.delete("llms", "doomed", wait=False)
         with pytest.raises(urllib.error.HTTPError, match="503") as told:

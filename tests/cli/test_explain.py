@@ -31,7 +31,7 @@ CHANGE = {
     "time": "2026-11-01T10:00:00Z",
     "action": "ScaleUp",
     "reason": "ForecastAboveCapacity",
-    "message": "29.0 req/s expected (q=0.97) in the next 45 s; 2 -> 4 replicas",
+    "message": "29.0 req/s forecast (quantile 0.97) in the next 45 s; 2 -> 4 replicas",
     "inputs": {
         "arrivalRps": 26.1,
         "forecastRps": 29.0,
@@ -50,7 +50,7 @@ CHANGE = {
         {"accelerator": "l40s", "replicas": 10, "perReplicaRps": 3.0, "costPerHour": 15.0, "lostBecause": "dearer"},
     ],
 }
-HOLD = {**CHANGE, "action": "Hold", "reason": "DownHold", "guards": ["DownHold: fewer must do for 75 s"]}
+HOLD = {**CHANGE, "action": "Hold", "reason": "DownHold", "guards": ["DownHold: fewer replicas must suffice for 75 s"]}
 
 
 class Cluster:
@@ -108,7 +108,7 @@ def change(at: str, made_from: str = "", **more: Any) -> dict[str, Any]:
 async def test_the_leader_tells_of_the_newest_decision_also_when_it_is_a_hold() -> None:
     text = await told(Cluster(**{DECISIONS: HOLD}), "prod/chat")
     assert "Decision    Hold/DownHold (now, " in text
-    assert "DownHold: fewer must do for 75 s" in text
+    assert "DownHold: fewer replicas must suffice for 75 s" in text
 
 
 async def test_inputs_candidates_and_guards_are_told_with_their_units() -> None:

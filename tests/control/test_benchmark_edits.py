@@ -91,7 +91,7 @@ async def test_an_edit_of_what_the_figure_depends_on_leaves_no_capacity_and_says
     assert not await measured(sweeping, ENGINE_CHANGES[name], SUMMARY)
     assert not await measured(tuning, ENGINE_CHANGES[name], TUNED)
     for play in (sweeping, tuning):
-        assert "engine, limits or objectives of the service were edited while they were measured" in play.message()
+        assert "engine, limits or objectives of the service were edited during the run" in play.message()
 
 
 @pytest.mark.parametrize("name", LIMITS)
@@ -143,7 +143,7 @@ async def test_a_service_that_is_gone_at_the_end_leaves_no_capacity(tuning: Play
     await tuning.tick()
     assert tuning.told() == ("Succeeded", "Measured")
     assert "capacity" not in tuning.status()
-    assert "the service went" in tuning.message()
+    assert "the service was deleted" in tuning.message()
 
 
 async def test_what_was_measured_is_remembered_over_a_restart(tuning: Play) -> None:

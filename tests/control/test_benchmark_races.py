@@ -54,7 +54,7 @@ async def test_who_is_deleted_and_made_again_waits_until_its_old_job_is_collecte
     play.api.objects[f"{ROOT}/sweep"]["metadata"]["uid"] = "uid-another"
     await play.tick(CALM_SECONDS)
     assert play.told() == ("Pending", "Queued")
-    assert "has not gone yet" in play.message()
+    assert "still being deleted" in play.message()
     del play.api.objects[job]
     await play.tick()
     assert play.told() == ("Running", "BenchmarkRunning")
@@ -91,7 +91,7 @@ async def test_a_pod_that_has_begun_is_no_longer_said_to_wait(play: Play) -> Non
     job = play.api.objects[play.jobs()[0]]
     job["status"] = {"active": 1, "ready": 1}
     await play.tick()
-    assert play.message() == "chat (1 replicas) is loaded and measured"
+    assert play.message() == "the benchmark sends load to chat (1 replicas)"
     job["status"] = {"conditions": [{"type": "Failed", "status": "True", "reason": "DeadlineExceeded"}]}
     play.api.put_object(PODS, {"items": []})
     await play.tick()

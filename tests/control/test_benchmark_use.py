@@ -106,7 +106,7 @@ async def test_a_result_that_sizes_services_says_which(world: World) -> None:
     await world.measure()
     assert world.told() == ("Succeeded", "Measured")
     assert world.use() == ("True", "InForce")
-    assert world.why() == "sizing of chat, code starts from it"
+    assert world.why() == "sizing of chat, code starts from this result"
     assert world.status()["capacity"]["service"] == "chat"
 
 
@@ -114,7 +114,7 @@ async def test_a_newer_result_of_the_same_engine_takes_the_place_of_an_older_one
     await world.measure("old")
     await world.measure("new")
     assert world.use("old") == ("False", "Superseded")
-    assert "new has measured such an engine since" in world.why("old")
+    assert "benchmark new has a newer result for this engine" in world.why("old")
     assert world.use("new") == ("True", "InForce")
     del world.api.objects[f"{ROOT}/new"]
     await world.tick()
@@ -127,7 +127,7 @@ async def test_a_newer_run_that_finds_no_capacity_leaves_the_older_one_in_force_
     await world.measure(left=FAILURE, generation=2)
     assert world.told() == ("Failed", "TargetUnreachable")
     assert world.use() == ("True", "InForce")
-    assert "an earlier run found it, not the newest" in world.why()
+    assert "the result is of an earlier run, not of the newest" in world.why()
     assert world.status()["conditions"][1]["lastTransitionTime"] == since
 
 
@@ -172,7 +172,7 @@ async def test_a_result_that_the_model_cannot_be_scaled_to_is_not_called_in_forc
     await world.measure_what_cannot_be()
     await world.tick()
     assert world.use() == ("False", "Implausible")
-    assert "chat: sized from the model alone" in world.why()
+    assert "chat: sized from the engine model alone" in world.why()
 
 
 async def test_what_stands_there_stays_while_a_service_is_not_decided_on(

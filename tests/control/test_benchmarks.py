@@ -166,7 +166,7 @@ async def test_tuning_starts_an_engine_of_its_own_and_its_limits_stand_in_status
     await tuning.tick()
     assert tuning.told() == ("Running", "BenchmarkRunning")
     assert shown(tuning) == {"accelerator": "h100", "replicas": 1, "generation": 1}
-    assert "none that serves is loaded" in tuning.message()
+    assert "serving replicas get no load" in tuning.message()
     pod = tuning.api.objects[tuning.jobs()[0]]["spec"]["template"]["spec"]
     assert [each["name"] for each in pod["initContainers"]] == ["vllm"]
     tuning.deploy(ready=3)  # what happens to replicas that serve is none of its business
@@ -321,7 +321,7 @@ async def test_who_took_the_place_of_a_run_is_told(tuning: Play) -> None:
     pod["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True", **told}]
     await tuning.tick()
     assert tuning.told() == ("Failed", "BenchmarkFailed")
-    assert "left no result: PreemptionByScheduler: preempting to accommodate a higher priority pod" in tuning.message()
+    assert "wrote no result: PreemptionByScheduler: preempting to accommodate a higher priority pod" in tuning.message()
 
 
 async def test_a_result_of_tuning_that_nobody_asked_for_says_nothing_of_a_replica(play: Play) -> None:
@@ -712,4 +712,4 @@ async def test_arrivals_besides_are_kept_from_the_beginning_of_the_run(play: Pla
     await play.tick()
     play.end(SUMMARY)
     await play.tick()
-    assert "0.9 req/s arrived besides" in play.message()
+    assert "other traffic of 0.9 req/s arrived" in play.message()

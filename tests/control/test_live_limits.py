@@ -280,7 +280,7 @@ async def test_an_annotation_that_cannot_be_overruled_is_told_and_spares_the_oth
     told = live.applied(world.part).condition
     assert told is not None
     assert (told.status, str(told.reason)) == (False, "LimitsNotApplied")
-    assert "not in force in a" in told.message
+    assert "not taken effect in a" in told.message
 
 
 async def test_a_fight_over_an_annotation_costs_a_write_in_ten_seconds_at_most(world: World) -> None:

@@ -61,9 +61,9 @@ FEW, MISSED = group(2, starting=replicas(2, ReplicaPhase.STARTING)), SloState(0.
 TABLE: dict[str, tuple[Status | None, str, str]] = {
     "nobody looked yet": (None, "Progressing", "waiting for Holdfast"),
     "a status without conditions": ({"observedGeneration": 1}, "Progressing", "waiting for Holdfast"),
-    "all serve": (status(view()), "Healthy", "4 of 4 replicas serve"),
-    "the objective is missed": (status(view(slo=MISSED)), "Healthy", "4 of 4 replicas serve"),
-    "more are starting": (status(view(group=FEW, starting=True)), "Healthy", "2 of 4 replicas serve"),
+    "all serve": (status(view()), "Healthy", "4 of 4 replicas are ready"),
+    "the objective is missed": (status(view(slo=MISSED)), "Healthy", "4 of 4 replicas are ready"),
+    "more are starting": (status(view(group=FEW, starting=True)), "Healthy", "2 of 4 replicas are ready"),
     "the first are starting": (
         status(view(group=group(0, starting=replicas(4, ReplicaPhase.STARTING)), starting=True)),
         "Progressing",

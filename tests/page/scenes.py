@@ -44,7 +44,7 @@ BEHIND = Explanation(
     backlog_requests=0.0,
     wanted_replicas=5,
     candidates=(Candidate("h100", 4, 8.9, 12.0), Candidate("l40s", 10, 3.0, 15.0, "dearer")),
-    guards=("DownHold: fewer must do for 75 s",),
+    guards=("DownHold: fewer replicas must suffice for 75 s",),
 )
 
 

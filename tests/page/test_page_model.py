@@ -84,7 +84,7 @@ def test_a_service_is_told_with_its_time_axis_changes_and_reasons() -> None:
     assert found["series"]["times"][-1] <= NOW < found["series"]["times"][-1] + SPAN_SECONDS
     assert found["changes"] == [change._asdict()]
     assert found["decision"]["inputs"]["forecastRps"] == 29.0
-    assert found["decision"]["guards"] == ["DownHold: fewer must do for 75 s"]
+    assert found["decision"]["guards"] == ["DownHold: fewer replicas must suffice for 75 s"]
     assert found["slo"]["ttft_seconds"] == 1.0
 
 

@@ -133,7 +133,7 @@ class Attacked:
         kept = {chosen.name, *(twin.name for twin in twins(spec, chosen))}
         if spec.pinned_replicas is not None:
             kept = {option.name for option in spec.accelerators if option.max_replicas != 0}
-            if sum(sizes.values()) != spec.pinned_replicas and "leave room for" not in told.verdict.message:
+            if sum(sizes.values()) != spec.pinned_replicas and "allow only" not in told.verdict.message:
                 self._tell("the pinned size is not kept")
         if any(size and name not in kept for name, size in sizes.items()):
             self._tell(f"something is left beside {chosen.name}")

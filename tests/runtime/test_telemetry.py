@@ -21,7 +21,7 @@ BEHIND = Explanation(
     backlog_requests=0.0,
     wanted_replicas=4,
     candidates=(Candidate("h100", 4, 8.912, 11.8), Candidate("l40s", 10, 3.0, 15.0, "dearer")),
-    guards=("DownHold: fewer must do for 75 s",),
+    guards=("DownHold: fewer replicas must suffice for 75 s",),
 )
 
 
@@ -81,7 +81,7 @@ async def test_the_newest_decision_is_answered_whole() -> None:
                     "lostBecause": "dearer",
                 },
             ],
-            "guards": ["DownHold: fewer must do for 75 s"],
+            "guards": ["DownHold: fewer replicas must suffice for 75 s"],
         }
 
 

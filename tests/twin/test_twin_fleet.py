@@ -130,7 +130,7 @@ def test_while_gpus_are_short_the_higher_priority_is_served_and_the_lower_keeps_
 def test_who_gives_way_is_told_what_one_more_gpu_would_give_and_who_has_them(short: Finished) -> None:
     (told,) = changes(short, "batch", "CapacityLimited")
     assert "GPUs went to simulated/chat (priority 10)" in told.message
-    assert "one more GPU would give" in told.message
+    assert "one more GPU would add" in told.message
     assert told.replicas == 1
 
 

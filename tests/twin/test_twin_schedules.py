@@ -26,7 +26,7 @@ def scheduled(**more: object) -> dict[str, Any]:
 def test_a_floor_is_kept_from_its_hour_on_by_the_scenarios_clock(tmp_path: Path) -> None:
     finished = play(scheduled(), tmp_path, Holdfast(fast_loop=False))
     assert ready(finished, 125.0) == 3
-    assert any("schedule office keeps at least 3" in change.message for change in finished.changes)
+    assert any("schedule office requires at least 3" in change.message for change in finished.changes)
 
 
 def test_at_another_hour_there_is_no_floor(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_reclaimed_nodes_are_replaced_within_a_cold_start_and_two_ticks(tmp_path
     assert [ready(finished, at) for at in (115.0, 125.0, 165.0)] == [2, 1, 2]
     assert finished.services[0].sizes == {"h100-spot": 0, "h100": 2}
     (moved,) = finished.changes
-    assert "h100-spot could not be had" in moved.message
+    assert "h100-spot was unavailable" in moved.message
 
 
 def test_nodes_that_are_given_back_wait_for_the_pause_to_end(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from holdfast.policy.placement.options import Option
 LEAST_HELD_SECONDS = 15.0
 """Shortest time over which the rate of held requests is computed."""
 
-NO_ACTIVATOR = "scaling.min is 0, but nothing would hold requests: start the operator with --activator-image"
+NO_ACTIVATOR = "scaling.min is 0, but no activator runs to hold requests; start the operator with --activator-image"
 
 
 class Least(NamedTuple):
@@ -163,11 +163,15 @@ class View:
         if self.service.activator is None:
             return Least(1, Reason.ACTIVATOR_SILENT, NO_ACTIVATOR)
         if self.learned.idle.silent(self.now):
-            return Least(1, Reason.ACTIVATOR_SILENT, "its activator does not answer, a replica takes requests itself")
+            return Least(
+                1, Reason.ACTIVATOR_SILENT, "the activator does not answer, so one replica stays up to serve requests"
+            )
         if self.held:
-            return Least(1, Reason.REQUESTS_HELD, "requests are held until a replica serves")
+            return Least(1, Reason.REQUESTS_HELD, "the activator holds requests until a replica is ready")
         spell = format_duration(float(round(self.idle_seconds)))
-        return Least(1, Reason.AT_MINIMUM, f"scaling.min is 0: the last replica goes once no request came for {spell}")
+        return Least(
+            1, Reason.AT_MINIMUM, f"scaling.min is 0: the last replica is removed after {spell} without a request"
+        )
 
     @property
     def schedule_rules(self) -> bool:

@@ -71,7 +71,10 @@ def test_who_hands_over_where_another_lacks_what_must_run_gives_up_nothing() -> 
     allocations = allocated([MOVING, LACKING], FULL)
     assert allocations["moving"] == Allocation(
         3,
-        "6 wanted, each place given up would go to prod/lacking (priority -5), short of what must run there",
+        (
+            "6 replicas wanted; the migration is paused: "
+            "freed GPUs would go to prod/lacking (priority -5), still below their minimum"
+        ),
         most=7,
         paused=True,
     )
@@ -213,8 +216,8 @@ def test_the_loser_is_told_what_one_more_gpu_would_give_and_who_has_them() -> No
     requests = [a_claim("chat", 8, priority=10), a_claim("batch", 4, option=WIDE, rate_rps=10.0, least=0)]
     allocations, _ = allocate({request.key: request for request in requests}, Fleet(), ONE_NODE, NOW, SETTINGS)
     sentence = (
-        "4 wanted, 0 left for priority 0, GPUs went to prod/chat (priority 10);"
-        " one more GPU would give 2.5 req/s, 6.2% of what it is sized for"
+        "the fleet allocation gives 0 of 4 wanted replicas at priority 0; GPUs went to prod/chat (priority 10);"
+        " one more GPU would add 2.5 req/s, 6.2% of its sized load; add nodes or raise spec.priority"
     )
     assert allocations == {ServiceKey("prod", "batch"): Allocation(0, sentence)}
 
@@ -222,7 +225,7 @@ def test_the_loser_is_told_what_one_more_gpu_would_give_and_who_has_them() -> No
 def test_the_loser_is_told_who_gives_up_no_more() -> None:
     requests = [a_claim("chat", 8, priority=10), a_claim("low", 4, least=2), a_claim("batch", 4, least=0)]
     allocations, _ = allocate({request.key: request for request in requests}, Fleet(), ONE_NODE, NOW, SETTINGS)
-    told = "GPUs went to prod/chat (priority 10), prod/low (priority 0, which gives up no more);"
+    told = "GPUs went to prod/chat (priority 10), prod/low (priority 0, at its minimum);"
     assert told in allocations[ServiceKey("prod", "batch")].sentence
 
 
@@ -231,7 +234,7 @@ def test_the_loser_is_told_who_gives_up_no_more() -> None:
     [
         ({"prod/a": 1}, "prod/a (priority 1)"),
         ({"prod/a": 1, "team/secret": 2}, "prod/a (priority 1) and 1 more"),
-        ({"team/secret": 2, "team/other": 3}, "2 of other namespaces"),
+        ({"team/secret": 2, "team/other": 3}, "2 services in other namespaces"),
         (
             dict.fromkeys(["prod/a", "prod/b", "prod/c", "prod/d"], 1),
             "prod/a (priority 1), prod/b (priority 1), prod/c (priority 1) and 1 more",
@@ -245,7 +248,7 @@ def test_services_of_other_namespaces_are_counted_and_not_named(holders: dict[st
     ]
     requests = {request.key: request for request in (a_claim("batch", 4), *others)}
     allocations, _ = allocate(requests, Fleet(), Inventory((node("n1", 8 * len(others)),)), NOW, SETTINGS)
-    assert f", GPUs went to {told}; one more" in allocations[ServiceKey("prod", "batch")].sentence
+    assert f"; GPUs went to {told}; one more" in allocations[ServiceKey("prod", "batch")].sentence
 
 
 def test_a_shortage_lasts_without_further_proof_and_is_put_to_the_test_ever_more_rarely() -> None:
@@ -351,7 +354,7 @@ def test_a_service_of_higher_priority_gets_the_gpus_of_a_lower_one_and_both_are_
     assert condition(loser, "CapacityAvailable") == (False, "CapacityLimited")
     assert condition(contest.last["chat"], "CapacityAvailable") == (True, "AllPlaced")
     told = next(value.message for value in loser.conditions if value.type == "CapacityAvailable")
-    assert "GPUs went to prod/chat (priority 10); one more GPU would give " in told
+    assert "GPUs went to prod/chat (priority 10); one more GPU would add " in told
     assert contest.gave_way == ["batch"]
 
 

@@ -93,7 +93,7 @@ def test_nothing_is_given_up_that_another_would_get_who_lacks_what_must_run(
         assert contest.running("moving") == size
     told = next(each.message for each in contest.last["moving"].conditions if each.type == "CapacityAvailable")
     assert told.startswith(
-        f"{size} wanted, each place given up would go to prod/other (priority 0), short of what must"
+        f"{size} replicas wanted; the migration is paused: freed GPUs would go to prod/other (priority 0), still"
     )
     contest.offered["h100"] += 1
     contest.run(300.0)

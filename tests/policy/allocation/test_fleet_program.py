@@ -58,7 +58,7 @@ def test_a_lower_priority_moves_to_where_there_is_room_instead_of_shrinking() ->
     batch = movable(a_claim("batch", 4, running=4, short=False), on("b"), 5, 3.5)
     requests = {request.key: request for request in (a_claim("chat", 8, priority=10), batch)}
     allocations, _ = allocate(requests, Fleet(), NODES, NOW, SETTINGS)
-    assert allocations == {batch.key: Allocation(5, "its GPUs go to prod/chat (priority 10)", "a", "b")}
+    assert allocations == {batch.key: Allocation(5, "its GPUs are allocated to prod/chat (priority 10)", "a", "b")}
 
 
 def test_accelerators_that_cost_nothing_are_moved_to_as_well() -> None:

@@ -80,7 +80,7 @@ def test_an_engine_that_does_not_apply_its_limits_is_named_until_it_does() -> No
     told = watcher.look({"a": 8, "b": 8}, state("a", 8), state("b", 7), seconds=PATIENCE + 10.0)
     assert said(told) == (False, "LimitsNotApplied")
     assert told.condition is not None
-    assert "not in force in b" in told.condition.message
+    assert "not taken effect in b" in told.condition.message
     assert told.live is False
     assert said(watcher.look({"a": 8, "b": 8}, state("a", 8), state("b", 8))) == (True, "LimitsApplied")
 
@@ -112,7 +112,7 @@ def test_a_plugin_that_is_off_is_told_with_what_serves_instead() -> None:
     told = Watcher().look({"a": 7, "b": 7}, off, state("b"), seconds=PATIENCE + 10.0)
     assert said(told) == (False, "PluginOff")
     assert told.condition is not None
-    assert "vLLM's own scheduling serves, in a " in told.condition.message
+    assert "the plugin is off in a," in told.condition.message
     assert told.active_sequences == 96
 
 
@@ -120,7 +120,7 @@ def test_an_engine_that_never_shows_the_plugin_is_named() -> None:
     told = Watcher().look({"a": 7, "b": 7}, state("b"), seconds=PATIENCE + 10.0)
     assert said(told) == (False, "LimitsNotApplied")
     assert told.condition is not None
-    assert told.condition.message.startswith("no metrics of the plugin come from a:")
+    assert told.condition.message.startswith("no plugin metrics from a:")
     assert told.live is False
 
 

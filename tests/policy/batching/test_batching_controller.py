@@ -91,7 +91,8 @@ def test_the_message_says_what_is_expected_of_what() -> None:
     while chat.last.reason is None:
         chat.tick()
     assert chat.last.message == (
-        "one l40s replica tries 1024 tokens per step: 4.0 req/s per replica expected, 2.0 with vLLM's own limits"
+        "canary: one l40s replica runs with 1024 tokens per step; "
+        "expected 4.0 req/s per replica, 2.0 req/s with vLLM's own limits"
     )
 
 

@@ -140,7 +140,7 @@ def test_what_people_hold_themselves_is_left_alone(of: ServiceBuilder) -> None:
     made = chat.run(2.0 * 3600.0)
     assert (chat.told, chat.seen_limits) == ([], {0})
     told = "" if made.recommendation is None else made.recommendation.message
-    said = "with 1024 tokens per step it would carry 5.2 req/s per h100 replica instead of 2.6"
+    said = "with 1024 tokens per step, one h100 replica would carry 5.2 req/s instead of 2.6"
     assert told.endswith(said) == (of is not BUSY)
 
 

@@ -135,14 +135,14 @@ def test_few_requests_make_it_less_sure() -> None:
         (tuned(confirmed=False), OWN, "", "not confirmed"),
         (tuned(missed_rps=None), OWN, "", "raise tune.maxTrials"),
         (tuned(missed_rps=3.0), OWN, "", "raise tune.maxTrials"),
-        (sweep(), None, "", "of an address"),
+        (sweep(), None, "", "the target is an address"),
         (sweep(), ONE, "replicas went", "pin spec.replicas"),
         (sweep(), Engines((("h100", 1), ("l40s", 1)), 1), "", "several accelerators"),
         (sweep(), Engines((), 1), "", "several accelerators"),
-        (sweep(0.0), ONE, "", "begin lower"),
-        (sweep(misses=None), ONE, "", "begin higher"),
-        (sweep(3.5, 3.5), ONE, "", "begin higher"),
-        (sweep(), Engines((("h100", 1),), 1, other_rps=0.5), "", "arrived besides"),
+        (sweep(0.0), ONE, "", "lower sweep.startRps"),
+        (sweep(misses=None), ONE, "", "raise sweep.startRps"),
+        (sweep(3.5, 3.5), ONE, "", "raise sweep.startRps"),
+        (sweep(), Engines((("h100", 1),), 1, other_rps=0.5), "", "other traffic of 0.5 req/s"),
     ],
 )
 def test_what_says_nothing_of_one_replica_says_why(
@@ -162,7 +162,7 @@ def test_what_changed_of_the_engines_is_told() -> None:
     assert "edited" in moved(ONE, replace(ONE, digest="c"))
     assert "edited" in moved(OWN, replace(OWN, digest="")), "the accelerator is no longer listed"
     assert moved(replace(ONE, digest=""), ONE) == "", "begun by a version that did not remember it"
-    assert moved(ONE, None) == "the service went"
+    assert moved(ONE, None) == "the service was deleted"
 
 
 def test_of_several_accelerators_nothing_is_remembered_that_could_change() -> None:
@@ -190,7 +190,7 @@ def test_tokens_cost_what_all_replicas_that_answered_cost() -> None:
         (None, "", 3.6),
         (replace(TWO, replicas=(("h100", 1), ("l40s", 1))), "", 3.6),
         (replace(TWO, replicas=()), "", 3.6),
-        (TWO, "replicas went from 2 h100 to 3 h100 while they were measured", 3.6),
+        (TWO, "replicas changed from 2 h100 to 3 h100 during the run", 3.6),
         (replace(TWO, other_rps=0.6), "", 3.6),
         (TWO, "", None),
         (TWO, "", 0.0),

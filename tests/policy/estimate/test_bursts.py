@@ -121,7 +121,7 @@ def test_bursts_that_return_find_replicas_and_nobody_pays_for_them_once_they_sta
     cluster = FluidCluster(service("chat").with_replicas_between(1, 20), rate, {"h100": 4.0}).run(ends)
     assert cluster.attainment(1200, ends) >= 0.99 > 0.6 > cluster.attainment(0, 600)
     assert cluster.replicas() >= 7  # three minutes after the last burst
-    assert "(q=1.00: bursts like the last 9)" in cluster.last().verdict.message
+    assert "(quantile 1.00: covers bursts like the last 9)" in cluster.last().verdict.message
     cluster.run(1500)
     assert cluster.replicas() <= 2
     assert "bursts" not in cluster.last().verdict.message

@@ -42,9 +42,9 @@ def said(decision: Decision) -> str:
 
 def test_a_retention_shorter_than_the_window_is_told_with_the_remedy() -> None:
     decision, _ = started(TWO_DAYS)
-    told = "requests before 2027-01-13 08:00 UTC are not in it: Prometheus remembered none of them when the operator"
+    told = "requests before 2027-01-13 08:00 UTC are not counted: Prometheus had no data for them when the operator"
     assert told in said(decision)
-    assert said(decision).endswith("keep its retention at 30d or more")
+    assert said(decision).endswith("set its retention to 30d or more")
 
 
 def test_what_is_missing_changes_no_decision_and_no_status() -> None:
@@ -74,7 +74,7 @@ def test_a_prometheus_that_remembers_nothing_of_an_old_service_is_told_too() -> 
 
 def test_a_question_that_was_not_answered_is_no_matter_of_retention() -> None:
     told = said(started(replace(TWO_DAYS, whole=False))[0])
-    assert "Prometheus did not answer for them" in told
+    assert "Prometheus did not return them" in told
     assert "retention" not in told
 
 
@@ -82,8 +82,8 @@ def test_a_question_that_was_not_answered_is_no_matter_of_retention() -> None:
 def test_samples_that_make_no_sense_leave_the_rest_of_what_is_told(nonsense: float) -> None:
     broken = tuple(replace(sample, good=nonsense, bad=nonsense) for sample in RECALLED)
     told = said(started(replace(TWO_DAYS, samples=broken))[0])
-    assert told.startswith("fewer than 100 requests were judged in the last 30d")
-    assert "requests before 2027-01-13 08:00 UTC are not in it" in told
+    assert told.startswith("too few requests to judge: fewer than 100 in the last 30d")
+    assert "requests before 2027-01-13 08:00 UTC are not counted" in told
 
 
 def test_the_words_stay_the_same_until_the_window_is_whole_and_do_not_come_back() -> None:

@@ -277,8 +277,8 @@ def test_after_a_pin_at_zero_it_rests_and_claims_nothing_about_requests_that_nob
     world.of = CHAT
     decision = world.run(TICK)
     assert (world.size, decision.holding) == (0, True)
-    assert "no request came" not in decision.verdict.message
-    assert "the next request is held" in decision.verdict.message
+    assert "no request arrived" not in decision.verdict.message
+    assert "the next request waits" in decision.verdict.message
 
 
 def test_pinned_to_zero_is_told_as_such() -> None:

@@ -175,7 +175,7 @@ def test_nothing_changes_before_the_moment_that_is_foretold(
 @pytest.mark.parametrize("seconds", [0.0, -5.0, 1e12, math.inf])
 def test_absurd_lead_times_are_bounded(seconds: float) -> None:
     found = scheduled_minimums([a_schedule()], at("2026-06-15T12:00:00"), seconds, seconds)
-    assert found.now == ScheduledMinimum(5, "schedule office keeps at least 5 until 18:00 Europe/Berlin")
+    assert found.now == ScheduledMinimum(5, "schedule office requires at least 5 replicas until 18:00 Europe/Berlin")
 
 
 def test_a_time_zone_that_nobody_knows_silences_its_own_floor_only() -> None:
@@ -190,8 +190,8 @@ def test_a_time_zone_that_nobody_knows_silences_its_own_floor_only() -> None:
 @pytest.mark.parametrize(
     ("time", "sentence"),
     [
-        ("07:59:00", "schedule office keeps at least 5 from 08:00 Europe/Berlin"),
-        ("12:00:00", "schedule office keeps at least 5 until 18:00 Europe/Berlin"),
+        ("07:59:00", "schedule office requires at least 5 replicas from 08:00 Europe/Berlin"),
+        ("12:00:00", "schedule office requires at least 5 replicas until 18:00 Europe/Berlin"),
     ],
 )
 def test_a_floor_says_who_asks_for_it_and_until_when(time: str, sentence: str) -> None:
@@ -320,7 +320,7 @@ def test_without_metrics_the_floor_is_reached_all_the_same() -> None:
 
 
 def test_reason_message_guards_and_condition_name_the_schedule() -> None:
-    sentence = "schedule office keeps at least 5 until 24:00 Europe/Berlin"
+    sentence = "schedule office requires at least 5 replicas until 24:00 Europe/Berlin"
     up = decided(ServiceView(CHAT.with_schedules(WHOLE_DAY), traffic(2.0), replicas(2)))
     held = decided(ServiceView(CHAT.with_schedules(WHOLE_DAY), traffic(2.0), replicas(5)), looks=3)
     for decision in (up, held):

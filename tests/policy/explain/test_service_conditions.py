@@ -167,8 +167,8 @@ def test_the_decision_says_what_a_person_needs_to_know() -> None:
     assert (verdict.action, verdict.reason) == (Action.SCALE_UP, "ForecastAboveCapacity")
     expected = decision.explanation
     assert verdict.message == (
-        f"{expected.forecast_rps:.1f} req/s expected (q={expected.quantile:.2f}) in the next 45 s, "
-        f"8.9 req/s per h100 replica bound by TPOT; 3 -> {verdict.replicas} replicas, "
+        f"{expected.forecast_rps:.1f} req/s forecast (quantile {expected.quantile:.2f}) in the next 45 s, "
+        f"8.9 req/s per h100 replica (bound by TPOT); 3 -> {verdict.replicas} replicas, "
         f"${(verdict.replicas - 3) * 2.95:.2f}/h more"
     )
 
@@ -301,7 +301,7 @@ def test_another_autoscaler_on_the_deployment_is_told() -> None:
     decision = decided(ServiceView(CHAT, QUIET, replicas(2), sized))
     assert condition(decision, "ScalingActive") == (True, "FollowingSLO")
     message = next(c.message for c in decision.conditions if c.type == "ScalingActive")
-    assert "kube-controller-manager set the size of chat-h100 last" in message
+    assert "kube-controller-manager set the size of Deployment chat-h100 last" in message
 
 
 def test_what_fails_beside_replicas_that_serve_is_told() -> None:

@@ -320,7 +320,7 @@ def test_people_who_hold_the_size_are_told_the_name(of: ServiceBuilder) -> None:
     (laggard,) = fleet.hung_since
     message = next(c.message for c in fleet.last().conditions if c.type == "Ready")
     assert laggard in names_of(fleet)
-    assert message.endswith(f"answers late what others answer in time: kubectl delete pod -n prod {laggard}")
+    assert message.endswith(f"while its peers meet them; replace it: kubectl delete pod -n prod {laggard}")
 
 
 def test_a_lag_teaches_nothing_about_what_a_replica_carries() -> None:

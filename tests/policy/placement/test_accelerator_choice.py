@@ -202,8 +202,8 @@ def test_one_that_may_have_fewer_than_there_must_be_serves_while_the_others_are_
 def test_bounds_that_leave_too_few_replicas_are_named() -> None:
     _, found = considered(NONE, ONE, SLOW, least=2, rates=WITH_ONE)
     assert [candidate.lost_because for candidate in candidates(found, "slow", 0.99)] == [
-        "its max or budget.maxCostPerHour allows no replica",
-        "its max or budget.maxCostPerHour allows 1 of at least 2 replicas",
+        "its max or budget.maxCostPerHour allows no replica; raise the limit",
+        "its max or budget.maxCostPerHour allows only 1 of the 2 replicas that must run; raise the limit",
         "",
     ]
 
@@ -211,9 +211,11 @@ def test_bounds_that_leave_too_few_replicas_are_named() -> None:
 def test_the_prices_that_were_compared_are_told() -> None:
     _, found = considered(FAST, SLOW)
     dear = candidates(found, "slow", 0.99)[0].lost_because
-    assert dear == "$8.00/h for the same load, slow $5.00/h: not a tenth less"
+    assert dear == "$8.00/h for the same load, slow $5.00/h: less than 10 % cheaper, so no migration"
     told = candidates(found, "fast", 0.99)[1].lost_because
-    assert told == "$5.00/h for the same load, fast $8.00/h: not for long enough yet, or no room to run both meanwhile"
+    assert told == (
+        "$5.00/h for the same load, fast $8.00/h: cheaper too recently, or no room to run both during a migration"
+    )
 
 
 def test_every_accelerator_that_lost_says_why() -> None:
@@ -225,7 +227,7 @@ def test_every_accelerator_that_lost_says_why() -> None:
     lost = {candidate.accelerator: candidate.lost_because for candidate in candidates(found, "slow", 0.99)}
     assert lost["slow"] == ""
     assert "0/4 nodes are available" in lost["fast"]
-    assert lost["full"] == "only 1 of 5 replicas can be had"
+    assert lost["full"] == "only 1 of 5 replicas can be placed"
     assert "even without load" in lost["bad"]
 
 

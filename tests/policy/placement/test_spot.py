@@ -93,7 +93,7 @@ def test_the_floor_runs_off_spot_and_all_else_on_the_cheaper_nodes() -> None:
     assert regular == 2
     assert spot >= 2
     assert cluster.attainment(120, 300) >= 0.99
-    assert "scaling.minOnDemand keeps 2 off spot" in cluster.last().verdict.message
+    assert "scaling.minOnDemand requires 2 on-demand replicas" in cluster.last().verdict.message
 
 
 def test_without_a_floor_all_run_on_the_cheaper_nodes() -> None:
@@ -117,7 +117,7 @@ def test_spot_on_other_hardware_is_no_candidate_where_a_floor_must_be_kept() -> 
     mixed = CHAT.with_accelerators(OTHER, REGULAR)
     cluster = FluidCluster(mixed.with_on_demand(1), steps((0, 14.0)), RATES).run(60)
     assert cluster.replicas("l40s-spot") == 0
-    assert "same hardware" in str(cluster.last().explanation.candidates)
+    assert "same resource and count" in str(cluster.last().explanation.candidates)
     free = FluidCluster(mixed.with_on_demand(0), steps((0, 14.0)), RATES).run(60)
     assert free.replicas("h100") == 0
 
@@ -133,7 +133,7 @@ def test_reclaimed_spot_nodes_are_replaced_by_regular_ones_at_once_and_the_floor
     assert least_regular(cluster) == 2
     switch = next(d for at, d in cluster.decisions if at >= 300 and d.verdict.action is Action.SWITCH)
     assert switch.verdict.reason == "AcceleratorUnavailable"
-    assert "h100-spot could not be had" in switch.verdict.message
+    assert "h100-spot was unavailable" in switch.verdict.message
 
 
 def test_one_reclaimed_node_takes_only_its_own_replica_to_the_dearer_nodes() -> None:

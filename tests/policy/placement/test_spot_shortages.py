@@ -60,7 +60,7 @@ def test_spot_stands_in_for_regular_nodes_that_are_gone_until_they_are_back() ->
     cluster.reclaim("h100")
     cluster.run(90)
     assert running(cluster) == (spot + 2, 2)
-    assert cluster.last().verdict.message.endswith("2 of them in place of those that cannot serve")
+    assert cluster.last().verdict.message.endswith("2 of them replace replicas that cannot serve")
     assert "AcceleratorUnavailable" in {str(decision.verdict.reason) for _, decision in cluster.decisions}
     cluster.give_back("h100")
     for pod in cluster.pods:

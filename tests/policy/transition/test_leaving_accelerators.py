@@ -213,7 +213,7 @@ def test_a_pin_that_finds_no_room_is_told_by_the_decision_and_the_condition() ->
     cluster = FluidCluster(of(one, least=1).pinned_to(3), steps((0, 1.0)), RATES).run(100)
     told = next(c for c in cluster.last().conditions if c.type == "ScalingActive")
     assert told.reason == Reason.PINNED
-    assert "leave room for 1 of them" in told.message
+    assert "allow only 1;" in told.message
 
 
 def test_a_pin_at_none_from_the_start_creates_nothing_again_and_again() -> None:

@@ -239,11 +239,16 @@ def test_what_holds_the_new_ones_back_is_told_as_the_spec_says_it() -> None:
     cluster = FluidCluster(of(H100, most=6), steps((0, 23.0)), RATES).run(300)
     cluster.with_spec(of(L40S, most=8))
     cluster.run(5)
-    assert "6 wanted, scaling.max is 8 beside 6 that are to be replaced" in cluster.last().verdict.message
+    assert (
+        "6 replicas wanted, scaling.max is 8 together with 6 source replicas that still serve"
+    ) in cluster.last().verdict.message
     cluster = FluidCluster(of(H100, dollars=12.0), steps((0, 18.0)), RATES).run(300)
     cluster.with_spec(of(replace(H100, max_replicas=0), replace(L40S, cost_per_gpu_hour=2.5), dollars=9.0))
     cluster.run(5)
-    assert "budget.maxCostPerHour $9 pays for 1 beside 3 that are to be replaced" in cluster.last().verdict.message
+    assert (
+        "budget.maxCostPerHour $9 pays for 1 together with 3 source replicas that still serve"
+        in cluster.last().verdict.message
+    )
 
 
 BATCH = service("batch").with_accelerators(on("h100")).with_replicas_between(1, 20).with_priority(10)

@@ -153,11 +153,11 @@ class _Holders:
         named = ", ".join(f"{other.key} (priority {other.priority}{self._must(other)})" for other in near)
         more = self.count - len(near) - bool(replicas)
         if not near:
-            return f"{more} of other namespaces" if more else ""
+            return f"{more} {'service' if more == 1 else 'services'} in other namespaces" if more else ""
         return f"{named} and {more} more" if more else named
 
     def _must(self, request: CapacityRequest) -> str:
-        return ", which gives up no more" if request.key in self.least else ""
+        return ", at its minimum" if request.key in self.least else ""
 
 
 def _first(requests: Iterable[CapacityRequest]) -> dict[str, list[CapacityRequest]]:
@@ -182,12 +182,13 @@ def _holders(pools: Iterable[CapacityPool], allocated: Mapping[ServiceKey, int])
 def _grant(request: CapacityRequest, replicas: int, holders: _Holders) -> Allocation:
     """Say what one more GPU would give, and who has those that there are."""
     others = holders.others(request, replicas)
-    went = f", GPUs went to {others}" if others else ""
+    went = f"; GPUs went to {others}" if others else ""
     gain = request.worth(replicas + 1) / request.option.gpus_per_replica
-    share = f", {gain / request.demand_rps:.1%} of what it is sized for" if gain > 0.0 else ""
-    left = f"{request.want} wanted, {replicas} left for priority {request.priority}"
+    share = f", {gain / request.demand_rps:.1%} of its sized load" if gain > 0.0 else ""
+    left = f"the fleet allocation gives {replicas} of {request.want} wanted replicas at priority {request.priority}"
+    remedy = "add nodes or raise spec.priority"
     most = replicas + _besides(request) if request.migration else None
-    return Allocation(replicas, f"{left}{went}; one more GPU would give {gain:.2g} req/s{share}", most=most)
+    return Allocation(replicas, f"{left}{went}; one more GPU would add {gain:.2g} req/s{share}; {remedy}", most=most)
 
 
 def _besides(request: CapacityRequest) -> int:
@@ -227,14 +228,17 @@ def _stopped(request: CapacityRequest, allocated: Allocation | None, rivals: _Ho
     now = request.migration or MigrationProgress()
     replicas = request.want if allocated is None else allocated.replicas
     others = rivals.others(request, int(request.running < request.least))
-    taken = f"each place given up would go to {others}, short of what must run there"
+    taken = f"the migration is paused: freed GPUs would go to {others}, still below their minimum"
     most = replicas + _besides(request) - now.surplus + now.coming
-    return Allocation(now.size, f"{request.want} wanted, {taken}", most=most, paused=True)
+    return Allocation(now.size, f"{request.want} replicas wanted; {taken}", most=most, paused=True)
 
 
 def _moved(request: CapacityRequest, to: CapacityRequest, holders: _Holders) -> Allocation:
     """Say who has the GPUs that are left."""
     others = holders.others(request, 0)
     return Allocation(
-        to.want, f"its GPUs go to {others}" if others else "its GPUs are short", request.option.name, to.option.name
+        to.want,
+        f"its GPUs are allocated to {others}" if others else "its GPUs are fully allocated",
+        request.option.name,
+        to.option.name,
     )

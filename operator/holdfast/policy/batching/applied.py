@@ -120,8 +120,8 @@ def _condition(overdue: Mapping[str, Watched], any_at_work: bool, before: Condit
         return _overdue_condition(overdue)
     kind = ConditionType.FAST_LOOP_ACTIVE
     if any_at_work or (before is not None and before.status):
-        return ConditionValue(kind, True, Reason.LIMITS_APPLIED, "engines work with the limits last written")
-    return ConditionValue(kind, None, Reason.LIMITS_PENDING, "no engine has shown yet that it works with its limits")
+        return ConditionValue(kind, True, Reason.LIMITS_APPLIED, "engines run with the last written limits")
+    return ConditionValue(kind, None, Reason.LIMITS_PENDING, "no engine has reported its limits yet")
 
 
 def _overdue_condition(overdue: Mapping[str, Watched]) -> ConditionValue:
@@ -130,9 +130,15 @@ def _overdue_condition(overdue: Mapping[str, Watched]) -> ConditionValue:
     silent = [pod for pod, engine in overdue.items() if engine.state is None]
     late = [pod for pod in overdue if pod not in off and pod not in silent]
     said = (
-        (off, "the plugin is off, and vLLM's own scheduling serves, in {} (the log says why)"),
-        (late, f"limits written more than {APPLY_SECONDS:.0f} s ago are not in force in {{}}"),
-        (silent, "no metrics of the plugin come from {}: its vLLM runs without it, or is not scraped"),
+        (off, "the plugin is off in {}, so vLLM's own scheduler runs; see the engine log"),
+        (late, f"limits written more than {APPLY_SECONDS:.0f} s ago have not taken effect in {{}}"),
+        (
+            silent,
+            (
+                "no plugin metrics from {}: vLLM runs without the plugin or is not scraped; "
+                "check the engine log and the scrape targets"
+            ),
+        ),
     )
     text = "; ".join(words.format(_some(pods)) for pods, words in said if pods)
     reason = Reason.PLUGIN_OFF if off else Reason.LIMITS_NOT_APPLIED

@@ -193,8 +193,8 @@ def _begin(memory: Batching, situation: Situation) -> tuple[Batching, NextLimits
         return memory, stay
     trial = Trial(situation.accelerator, situation.limits, wanted.limits, situation.now)
     message = (
-        f"one {situation.accelerator} replica tries {words(wanted.limits)}: "
-        f"{wanted.rate_rps:.1f} req/s per replica expected, {situation.rate_rps:.1f} with {words(situation.limits)}"
+        f"canary: one {situation.accelerator} replica runs with {words(wanted.limits)}; "
+        f"expected {wanted.rate_rps:.1f} req/s per replica, {situation.rate_rps:.1f} req/s with {words(situation.limits)}"
     )
     return replace(memory, trial=trial, better=None), NextLimits(
         wanted.limits, situation.limits, Reason.BATCHING_TRIAL, message
@@ -235,7 +235,7 @@ def _in_backoff(memory: Batching, situation: Situation, limits: BatchingLimits) 
 def _continue(memory: Batching, trial: Trial, situation: Situation) -> tuple[Batching, NextLimits]:
     """Continue a trial."""
     if not situation.free:
-        return _end(memory, trial, situation, Outcome.RETURN, "its limits are no longer to be chosen")
+        return _end(memory, trial, situation, Outcome.RETURN, "Holdfast may no longer choose the limits")
     if situation.limits != trial.after:
         if trial.applied:  # an edit of the model or image has invalidated them
             return replace(memory, trial=None), NextLimits(situation.limits, situation.before)
@@ -244,7 +244,7 @@ def _continue(memory: Batching, trial: Trial, situation: Situation) -> tuple[Bat
     if situation.canary_fails or (
         trial.serves_since is None and situation.now - trial.began_at >= LONGEST_START_SECONDS
     ):
-        return _end(memory, trial, situation, Outcome.RETURN, "it does not come up, or fails")
+        return _end(memory, trial, situation, Outcome.RETURN, "it fails or does not become ready")
     since = trial.serves_since
     if since is None:
         since = situation.now if situation.canary_serves else None
@@ -254,7 +254,10 @@ def _continue(memory: Batching, trial: Trial, situation: Situation) -> tuple[Bat
     outcome = evidence.outcome(situation.now - since)
     if outcome is Outcome.OPEN:
         return replace(memory, trial=trial), NextLimits(trial.after, trial.before)
-    said = f"of {evidence.judged:.0f} requests it missed {'more' if outcome is Outcome.RETURN else 'no more'}"
+    said = (
+        f"in {evidence.judged:.0f} requests it missed the objectives "
+        f"{'more' if outcome is Outcome.RETURN else 'no more'} often"
+    )
     return _end(memory, trial, situation, outcome, f"{said} than the other replicas")
 
 
@@ -272,7 +275,7 @@ def _end(
     delay = RETRY_SECONDS if last is None else min(2.0 * last.delay_seconds, LONGEST_RETRY_SECONDS)
     returned = Returned(trial.accelerator, trial.after, situation.now + delay, delay)
     others = tuple(r for r in memory.returned if r is not last)
-    message = f"the {trial.accelerator} replica with {words(trial.after)} goes back to {words(trial.before)}: {why}"
+    message = f"the {trial.accelerator} replica with {words(trial.after)} returns to {words(trial.before)}: {why}"
     return replace(memory, returned=(*others, returned)), NextLimits(
         trial.before, None, Reason.BATCHING_RETURNED, message
     )

@@ -15,7 +15,7 @@ _REASONS = {
     Failed.INVALID: Reason.INVALID,
     Failed.FAILED: Reason.BENCHMARK_FAILED,
 }
-_EXHAUSTED = "trials or time ran out before the search was over: raise tune.maxTrials or timeout"
+_EXHAUSTED = "the search ran out of trials or time; raise tune.maxTrials or timeout"
 MOST_OTHER_SHARE = 0.1
 """Share of the measured load: where more other traffic arrives, the result says too little about a replica."""
 
@@ -56,10 +56,10 @@ def waiting(obstacle: Obstacle) -> Progress:
 def begun(target: str, engines: Engines | None) -> Progress:
     """Return the progress of a run that has begun."""
     if engines is not None and engines.own:
-        text = f"limits are tried on an engine of its own, as {target} has them on {engines.accelerator}"
-        return Progress(Phase.RUNNING, Reason.BENCHMARK_RUNNING, f"{text}: none that serves is loaded")
+        text = f"limits are tested on a separate engine, configured like {target} on {engines.accelerator}"
+        return Progress(Phase.RUNNING, Reason.BENCHMARK_RUNNING, f"{text}; serving replicas get no load from it")
     what = f" ({engines.count} replicas)" if engines else ""
-    return Progress(Phase.RUNNING, Reason.BENCHMARK_RUNNING, f"{target}{what} is loaded and measured")
+    return Progress(Phase.RUNNING, Reason.BENCHMARK_RUNNING, f"the benchmark sends load to {target}{what}")
 
 
 def look(job: JobSeen, target: str, engines: Engines | None, timeout: str) -> Progress:
@@ -68,17 +68,26 @@ def look(job: JobSeen, target: str, engines: Engines | None, timeout: str) -> Pr
         case JobState.ACTIVE:
             return begun(target, engines)
         case JobState.BROKEN:
-            text = f"its engine does not start: {job.last_words}; change spec.revision to run it again"
+            text = (
+                f"the benchmark engine does not start: {job.last_words}; fix it, then change spec.revision to run again"
+            )
             return _failed(Reason.BENCHMARK_FAILED, text)
         case JobState.ABSENT:
-            return _failed(Reason.BENCHMARK_FAILED, "its Job was deleted: change spec.revision to run it again")
+            return _failed(Reason.BENCHMARK_FAILED, "the Job was deleted; change spec.revision to run again")
         case JobState.LEAVING:
-            return waiting(Obstacle(Reason.QUEUED, "the Job of an earlier benchmark of this name has not gone yet"))
+            return waiting(
+                Obstacle(Reason.QUEUED, "the Job of an earlier benchmark with this name is still being deleted")
+            )
         case JobState.FOREIGN:
-            return _failed(Reason.NAME_CONFLICT, "a Job of that name exists and is not this benchmark's: rename one")
+            return _failed(
+                Reason.NAME_CONFLICT,
+                "a Job with that name exists and does not belong to this benchmark; rename one of them",
+            )
         case JobState.TIMED_OUT:
             text = f": {job.last_words}" if job.last_words else ""
-            return _failed(Reason.TIMED_OUT, f"not done within {timeout}{text}; raise spec.timeout or shorten the load")
+            return _failed(
+                Reason.TIMED_OUT, f"not finished within {timeout}{text}; raise spec.timeout or shorten the load"
+            )
         case JobState.ENDED:
             return _ended(job)
 
@@ -87,8 +96,8 @@ def _ended(job: JobSeen) -> Progress:
     """Return the progress of a run whose Job has ended."""
     summary = Summary.read(job.message)
     if summary is None:
-        words = job.last_words or "its pod is gone"
-        return _failed(Reason.BENCHMARK_FAILED, f"it left no result: {words}; its log may say more")
+        words = job.last_words or "its pod is deleted"
+        return _failed(Reason.BENCHMARK_FAILED, f"the benchmark wrote no result: {words}; see the log of its pod")
     if summary.failure is not None:
         return _failed(_REASONS[summary.failure.why], summary.failure.message)
     assert summary.run is not None
@@ -96,9 +105,9 @@ def _ended(job: JobSeen) -> Progress:
     if summary.tune is not None:
         return Progress(Phase.SUCCEEDED, Reason.MEASURED, _tuned(summary.tune), summary)
     if not run.requests:
-        return _failed(Reason.BENCHMARK_FAILED, "no request was counted: make the load longer")
+        return _failed(Reason.BENCHMARK_FAILED, "no request was counted; make the load longer")
     if run.bad.get("unreachable", 0) >= run.requests:
-        return _failed(Reason.TARGET_UNREACHABLE, f"none of {run.requests} requests was answered")
+        return _failed(Reason.TARGET_UNREACHABLE, f"none of {run.requests} requests was answered; check spec.target")
     return Progress(Phase.SUCCEEDED, Reason.MEASURED, _measured(summary), summary)
 
 
@@ -108,16 +117,16 @@ def _measured(summary: Summary) -> str:
     assert run is not None
     good = "unknown" if run.attainment is None else f"{100 * run.attainment:.4g} %"
     if sweep is None:
-        return f"{good} of {run.requests} requests good at {_rps(run.arrival_rps)}"
+        return f"{good} of {run.requests} requests were good at {_rps(run.arrival_rps)}"
     if not sweep.carried_rps:
-        return "saturated at every rate that was tried: begin lower (sweep.startRps)"
+        return "saturated at every tested rate; lower sweep.startRps"
     if sweep.saturates_rps is None:
-        first = f"not saturated at {_rps(sweep.carried_rps)}, the highest rate tried"
+        first = f"not saturated at {_rps(sweep.carried_rps)}, the highest tested rate"
     else:
         first = f"saturates between {_rps(sweep.carried_rps)} and {_rps(sweep.saturates_rps)}"
     objective = f"{100 * sweep.objective:g} %"
     if not sweep.attains_rps:
-        return f"{first}; at no rate that was tried {objective} of requests were good"
+        return f"{first}; no tested rate had {objective} good requests"
     return f"{first}; {objective} of requests are good up to {_rps(sweep.attains_rps)}"
 
 
@@ -129,10 +138,10 @@ def _tuned(found: TuneFigures) -> str:
     limits = f"{found.max_num_seqs} sequences and {found.max_num_batched_tokens} tokens per step"
     carried = f"{_rps(found.rate_rps)} with {100 * found.objective:g} % good"
     if found.confirmed:
-        text = f"{limits} carry {carried}, confirmed by other requests"
+        text = f"{limits} carry {carried}, confirmed with new requests"
     else:
-        why = "" if found.note else ": other requests missed it"
-        text = f"{limits} are the best that were found, but {carried} is not confirmed{why}"
+        why = "" if found.note else ": new requests missed the objective"
+        text = f"{limits} are the best limits found, but {carried} is not confirmed{why}"
     early = f"; {_EXHAUSTED}" if found.exhausted else ""
     note = f"; the search ended early: {found.note}" if found.note else ""
     return f"{text}; {found.made} trials{early}{note}"
@@ -169,19 +178,19 @@ def _of_sweep(summary: Summary, engines: Engines | None, moved: str) -> PerRepli
     """
     sweep, run = summary.sweep, summary.run
     if sweep is None or run is None:
-        return "only a sweep or tuning finds what a replica carries"
+        return "only a sweep or a tuning run measures the capacity of a replica"
     if engines is None:
-        return "of an address it is not known which engines answer"
+        return "the target is an address, so the engines that answered are unknown"
     if moved:
-        return f"{moved}: pin spec.replicas of the service for a capacity"
+        return f"{moved}; pin spec.replicas of the service and run again"
     if not engines.accelerator or engines.count < 1:
-        return "replicas of several accelerators answered: leave the service one for a capacity"
+        return "replicas on several accelerators answered; run the service on one accelerator and measure again"
     if not sweep.attains_rps:
-        return "no rate that was tried attains the objective: begin lower for a capacity"
+        return "no tested rate attains the objective; lower sweep.startRps"
     if sweep.misses_rps is None or not sweep.misses_rps > sweep.attains_rps:
-        return "no rate that was tried misses the objective: begin higher or allow more trials for a capacity"
+        return "every tested rate attains the objective; raise sweep.startRps or sweep.maxTrials"
     if engines.other_rps > MOST_OTHER_SHARE * sweep.attains_rps:
-        return f"{_rps(engines.other_rps)} arrived besides: measure while nobody else asks for a capacity"
+        return f"other traffic of {_rps(engines.other_rps)} arrived at the start; measure without other traffic"
     rate = math.sqrt(sweep.attains_rps * sweep.misses_rps) / engines.count
     return PerReplica(rate, _error(rate, sweep.attains_rps, sweep.misses_rps, run.requests))
 
@@ -189,13 +198,13 @@ def _of_sweep(summary: Summary, engines: Engines | None, moved: str) -> PerRepli
 def _of_own_engine(tune: TuneFigures, run: RunFigures, moved: str) -> PerReplica | str:
     """Return the rate of a dedicated engine at its best limits, as confirmed by further requests."""
     if moved:
-        return f"{moved}: change spec.revision to run it again"
+        return f"{moved}; change spec.revision to run again"
     if not tune.rate_rps:
         return "no limits attain the objective"
     if not tune.confirmed:
-        return "the rate is not confirmed: run a sweep with these limits for a capacity"
+        return "the rate is not confirmed; run a sweep with these limits"
     if tune.missed_rps is None or not tune.missed_rps > tune.rate_rps:
-        return "no rate that was tried misses the objective: raise tune.maxTrials for a capacity"
+        return "every tested rate attains the objective; raise tune.maxTrials"
     return PerReplica(tune.rate_rps, _error(tune.rate_rps, tune.rate_rps, tune.missed_rps, run.requests))
 
 
@@ -240,12 +249,12 @@ def moved(before: Engines, now: Engines | None) -> str:
     Engines on several accelerators are not recorded, because their result says nothing about one replica anyway.
     """
     if now is None:
-        return "the service went"
+        return "the service was deleted"
     if before.accelerator and now.replicas != before.replicas:
-        return f"replicas went from {_counts(before)} to {_counts(now)} while they were measured"
+        return f"replicas changed from {_counts(before)} to {_counts(now)} during the run"
     known = now.digest == before.digest if before.digest else now.generation == before.generation
     if before.accelerator and not known:  # a run begun by an older operator has no digest
-        return "engine, limits or objectives of the service were edited while they were measured"
+        return "engine, limits or objectives of the service were edited during the run"
     return ""
 
 

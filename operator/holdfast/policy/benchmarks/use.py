@@ -32,26 +32,33 @@ class Standing:
 def use_of(known: Standing) -> ConditionValue:
     """Return the condition that reports the use of a result."""
     status, reason, message = _use_of(known)
-    remark = "; an earlier run found it, not the newest" if known.by_earlier_run else ""
+    remark = "; the result is of an earlier run, not of the newest" if known.by_earlier_run else ""
     return ConditionValue(CAPACITY_IN_USE, status, reason, message + remark)
 
 
 def _use_of(known: Standing) -> tuple[bool, Reason, str]:
     if known.newer:
-        return False, Reason.SUPERSEDED, f"{known.newer} has measured such an engine since"
+        return False, Reason.SUPERSEDED, f"benchmark {known.newer} has a newer result for this engine"
     if not known.services:
         return (
             False,
             Reason.NO_SUCH_ENGINE,
-            "no LLMService here has the engine measured: model, quantization, accelerator, its count and nodeSelector",
+            "no LLMService in this namespace has the measured model, quantization, accelerator, count and nodeSelector",
         )
     taking = tuple(name for name in known.services if name not in known.refusing)
     if not taking:
-        why = "the engine model is off from it by more than twenty times, or holds its objectives for impossible"
-        return False, Reason.IMPLAUSIBLE, f"{_names(known.services)}: sized from the model alone, for {why}: {_AGAIN}"
-    text = f"sizing of {_names(taking)} starts from it"
+        why = (
+            "the result differs from the engine model by more than twenty times, or the model cannot meet "
+            "its objectives"
+        )
+        return (
+            False,
+            Reason.IMPLAUSIBLE,
+            f"{_names(known.services)}: sized from the engine model alone, because {why}; {_AGAIN}",
+        )
+    text = f"sizing of {_names(taking)} starts from this result"
     if known.edited:
-        return True, Reason.OLDER_ENGINE, f"{text}, but the engine of {known.edited} was edited since: {_AGAIN}"
+        return True, Reason.OLDER_ENGINE, f"{text}, but the engine of {known.edited} was edited since; {_AGAIN}"
     return True, Reason.IN_FORCE, text
 
 

@@ -100,9 +100,9 @@ def unknown_timezone(schedules: Iterable[Schedule]) -> str:
     found = [f"scaling.schedules[{each.name}].timezone: {each.timezone}" for each in schedules if each.zone is None]
     if not found:
         return ""
-    text = "is no time zone the operator knows, this floor does not hold: write an IANA name"
+    text = "is an unknown time zone, so this schedule has no effect; use an IANA name"
     if len(found) > 1:
-        text = "are no time zones the operator knows, these floors do not hold: write IANA names"
+        text = "are unknown time zones, so these schedules have no effect; use IANA names"
     return f"{', '.join(found)} {text}, such as Europe/Berlin"
 
 
@@ -117,7 +117,8 @@ def _highest(holding: Sequence[Window], now: float) -> ScheduledMinimum | None:
         holding, key=lambda each: (each.schedule.min_replicas, each.opens_at <= now, each.closes_at, each.schedule.name)
     )
     when = f"until {_clock(schedule.end_minute)}" if opens_at <= now else f"from {_clock(schedule.start_minute)}"
-    sentence = f"schedule {schedule.name} keeps at least {schedule.min_replicas} {when} {schedule.timezone}"
+    least = f"{schedule.min_replicas} {'replica' if schedule.min_replicas == 1 else 'replicas'}"
+    sentence = f"schedule {schedule.name} requires at least {least} {when} {schedule.timezone}"
     return ScheduledMinimum(schedule.min_replicas, sentence)
 
 

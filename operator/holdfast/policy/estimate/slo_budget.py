@@ -38,9 +38,9 @@ A service's first start and the step of the history leave such gaps.
 class Gap(StrEnum):
     """Why requests of the window are missing from its verdicts."""
 
-    FORGOTTEN = "Prometheus remembered none of them when the operator started, keep its retention at {window} or more"
-    UNANSWERED = "Prometheus did not answer for them when the operator started, whose log says why"
-    EDITED = "slo.window was edited then"
+    FORGOTTEN = "Prometheus had no data for them when the operator started; set its retention to {window} or more"
+    UNANSWERED = "Prometheus did not return them when the operator started; see the operator's log"
+    EDITED = "slo.window was changed then"
 
 
 @value

@@ -26,30 +26,31 @@ def _lost_because(option: Option, taken: Option, objective: float) -> str:
     if option is taken:
         return ""
     if taken.pair is not None and option.name == taken.pair.accelerator:
-        return f"serves beside {taken.name}"
+        return f"runs the on-demand replicas next to {taken.name}"
     return _hindered(option, objective) or _not_preferred(option, taken)
 
 
 def _hindered(option: Option, objective: float) -> str:
     """What stands against it, in the order of `Option.hindrance`."""
     if option.barred:
-        return "scaling.minOnDemand needs an accelerator of the same hardware beside it that is not spot"
+        return "scaling.minOnDemand needs an on-demand accelerator with the same resource and count; list one"
     if option.allowed < 1:
-        return "its max or budget.maxCostPerHour allows no replica"
+        return "its max or budget.maxCostPerHour allows no replica; raise the limit"
     if option.backoff is not None:
-        return f"unavailable ({option.backoff.reason}: {option.backoff.detail}), tried again later"
+        return f"unavailable ({option.backoff.reason}: {option.backoff.detail}), retried later"
     if not option.belief.feasible:
         bound = option.belief.rate.bound_by
-        return f"cannot meet the objectives for {objective:.2%} of requests even without load ({bound})"
+        return f"cannot meet the objectives for {objective:.2%} of requests even without load (bound by {bound})"
     if option.allowed < option.least:
-        return f"its max or budget.maxCostPerHour allows {option.allowed} of at least {option.least} replicas"
-    return "" if option.fits else f"only {option.most} of {option.replicas} replicas can be had"
+        least = f"{option.allowed} of the {option.least} replicas that must run"
+        return f"its max or budget.maxCostPerHour allows only {least}; raise the limit"
+    return "" if option.fits else f"only {option.most} of {option.replicas} replicas can be placed"
 
 
 def _not_preferred(option: Option, taken: Option) -> str:
     if option.cost_per_hour is None or taken.cost_per_hour is None:
-        return "listed later, not preferred for long enough, or no room for both"
+        return "listed later in spec.accelerators; or preferred too recently; or no room to run both during a migration"
     costs = f"${option.cost_per_hour:.2f}/h for the same load, {taken.name} ${taken.cost_per_hour:.2f}/h"
     if not is_cheaper(option, taken):
-        return f"{costs}: not a tenth less"
-    return f"{costs}: not for long enough yet, or no room to run both meanwhile"
+        return f"{costs}: less than 10 % cheaper, so no migration"
+    return f"{costs}: cheaper too recently, or no room to run both during a migration"

@@ -41,12 +41,12 @@ METRICS_REASONS = {
     SignalState.INVALID: Reason.METRICS_PARTIAL,
 }
 
-ALL_FRESH = ConditionValue(ConditionType.METRICS_AVAILABLE, True, Reason.METRICS_FRESH, "every signal is fresh")
+ALL_FRESH = ConditionValue(ConditionType.METRICS_AVAILABLE, True, Reason.METRICS_FRESH, "all metrics are fresh")
 ALL_PLACED = ConditionValue(
-    ConditionType.CAPACITY_AVAILABLE, True, Reason.ALL_PLACED, "every wanted replica could be placed"
+    ConditionType.CAPACITY_AVAILABLE, True, Reason.ALL_PLACED, "every desired replica has a node"
 )
-SETTLED = ConditionValue(ConditionType.RECONCILING, False, Reason.STEADY, "what runs is what was decided")
-NOT_STUCK = ConditionValue(ConditionType.STALLED, False, Reason.STEADY, "nothing is stuck")
+SETTLED = ConditionValue(ConditionType.RECONCILING, False, Reason.STEADY, "the cluster matches the last decision")
+NOT_STUCK = ConditionValue(ConditionType.STALLED, False, Reason.STEADY, "nothing is stalled")
 """What most services have most of the time."""
 
 CAPACITY_PROBLEMS = frozenset({Reason.QUOTA_EXCEEDED, Reason.INSUFFICIENT_GPUS, Reason.NO_MATCHING_NODES})
@@ -79,11 +79,11 @@ def ready(view: View) -> ConditionValue:
     if told := ailing(view):
         return ConditionValue(kind, *_hanging(view, told))
     if serving:
-        wanted = f"{serving} of {view.size} replicas serve"
-        more = f"{serving} replicas serve, {view.size} wanted"
+        wanted = f"{serving} of {view.size} replicas are ready"
+        more = f"{serving} replicas are ready, {view.size} desired"
         return ConditionValue(kind, True, Reason.SERVING, wanted if serving <= view.size else more)
     if view.at_zero and not view.left_at_zero:
-        return ConditionValue(kind, True, Reason.IDLE, f"no replica runs: {rests(view)}")
+        return ConditionValue(kind, True, Reason.IDLE, f"no replica runs; {rests(view)}")
     broken = _broken(view)
     if broken is not None:
         return ConditionValue(kind, False, *broken)
@@ -97,7 +97,7 @@ def _hanging(view: View, told: str) -> tuple[bool | None, Reason, str]:
     """Ready as far as others serve; unknown where it is in doubt whether any does."""
     if view.learned.stalls.doubted:
         return None, ailing_reason(view), told
-    return view.ready > 0, ailing_reason(view), f"{view.ready} of {view.size} replicas serve; {told}"
+    return view.ready > 0, ailing_reason(view), f"{view.ready} of {view.size} replicas serve normally; {told}"
 
 
 def _broken(view: View) -> tuple[Reason, str] | None:
@@ -114,7 +114,7 @@ def _broken(view: View) -> tuple[Reason, str] | None:
 def _awaited(view: View) -> str:
     """What the first replica is waited for by; without passing time, so that waiting writes nothing."""
     if view.left_at_zero:
-        return f"{_left_at_zero(view)}; requests that are held wait for that" if view.held else _left_at_zero(view)
+        return f"{_left_at_zero(view)}; held requests wait until then" if view.held else _left_at_zero(view)
     if not view.size:
         return "the first replicas are being created"
     starting = [replica for group in view.groups for replica in group.starting]
@@ -124,18 +124,18 @@ def _awaited(view: View) -> str:
     late = next((r for r in starting if r.detail and view.now - r.created_at >= LATE_SECONDS), stuck)
     parts = (
         f"{len(starting)} of {view.size} replicas are starting" if starting else "",
-        f"which takes about {usual:.0f} s" if starting and usual is not None else "",
+        f"a start takes about {usual:.0f} s" if starting and usual is not None else "",
         f"{unplaced} of {view.size} replicas wait for a node" if unplaced else "",
-        f"{late.name} does not become ready: {late.detail or 'its log says more'}" if late else "",
-        "requests are held until one serves" if view.held else "",
+        f"{late.name} does not become ready: {late.detail or 'see its log'}" if late else "",
+        "the activator holds requests until one is ready" if view.held else "",
     )
-    return ", ".join(filter(None, parts)) or f"none of {view.size} wanted replicas has a pod yet"
+    return "; ".join(filter(None, parts)) or f"none of {view.size} desired replicas has a pod yet"
 
 
 def _left_at_zero(view: View) -> str:
     if view.spec.pinned_replicas == 0:
-        return "spec.replicas is 0: no replica runs until it is changed or removed"
-    return "mode is Recommend and no replica runs: none is started until it is Auto, or a Deployment is given a size"
+        return "spec.replicas is 0, so no replica runs; change or remove it"
+    return "no replica runs and mode is Recommend, so none is started; set mode to Auto, or scale a Deployment yourself"
 
 
 def slo_met(view: View, sizes: Sizes) -> ConditionValue:
@@ -144,16 +144,16 @@ def slo_met(view: View, sizes: Sizes) -> ConditionValue:
     if not any(option.belief.feasible for option in view.considered):
         names = ", ".join(option.name for option in view.considered)
         remedy = "relax slo.ttft or slo.tpot, or list a faster accelerator"
-        text = f"not even a lone request meets the objectives on {names}: {remedy}"
+        text = f"not even a single request meets the objectives on {names}; {remedy}"
         return ConditionValue(kind, False, Reason.SLO_INFEASIBLE, text)
     window = format_duration(slo.window_seconds)
     if state.attainment is None:
-        text = f"fewer than {1.0 / slo.budget_share:.0f} requests were judged in the last {window}: too few to say"
+        text = f"too few requests to judge: fewer than {1.0 / slo.budget_share:.0f} in the last {window}"
         return ConditionValue(kind, None, Reason.WARMING_UP, f"{text}{_missing(view)}")
     good, objective = status.attainment(state.attainment), status.attainment(slo.objective)
-    text = f"{good} of the requests of the last {window} were good, objective {objective}{_missing(view)}"
+    text = f"{good} of requests in the last {window} were good, objective {objective}{_missing(view)}"
     if view.learned.activator_misses.incomplete(slo.window_seconds, view.now):
-        text = f"{text}; requests held before the operator started are not in it: let Prometheus scrape the activator"
+        text = f"{text}; requests held before the operator started are not counted; let Prometheus scrape the activator"
     if state.attainment >= slo.objective:
         return ConditionValue(kind, True, Reason.OBJECTIVE_MET, text)
     reason, cause = _missed_because(view, sizes)
@@ -166,7 +166,9 @@ def _missing(view: View) -> str:
     if known.since is None or not known.incomplete(view.service.born_at, view.now):
         return ""
     since = datetime.datetime.fromtimestamp(known.since, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return f"; requests before {since} are not in it: {known.gap.format(window=format_duration(known.window_seconds))}"
+    return (
+        f"; requests before {since} are not counted: {known.gap.format(window=format_duration(known.window_seconds))}"
+    )
 
 
 def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
@@ -176,13 +178,13 @@ def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
         return limited.reason, limited.sentence
     more = f"one more {view.chosen.name} replica would carry {rate(view.belief.rate_rps)} req/s"
     if view.own.short:
-        short = f"{len(view.own.short)} of {view.group.size} replicas find no free {view.chosen.name}"
-        return Reason.CAPACITY_LIMITED, f"{short}, {more}"
+        short = f"{len(view.own.short)} of {view.group.size} replicas wait for a free {view.chosen.name}"
+        return Reason.CAPACITY_LIMITED, f"{short}; {more}; add a node or list another accelerator"
     if told := ailing(view):
         return ailing_reason(view), told
     failing = sum(len(group.failing) for group in view.groups)
     if failing:
-        return Reason.ENGINE_FAILING, f"{failing} of {view.size} replicas fail, their logs say why"
+        return Reason.ENGINE_FAILING, f"{failing} of {view.size} replicas fail; see their logs"
     if view.starting:
         return Reason.COLD_START, f"{max(0, view.size - view.ready)} of {view.size} replicas are still starting"
     return _missed_at_rest(view)
@@ -193,22 +195,24 @@ def _missed_at_rest(view: View) -> tuple[Reason, str]:
     if told := passed_over(view):
         return Reason.ENGINE_LAGGING, told
     if not view.slo.burning:
-        return Reason.COLD_START, "at present it is kept: requests were lost earlier, as a rule while replicas started"
+        text = "the objective is met at present; earlier requests missed it, usually while replicas started"
+        return Reason.COLD_START, text
     forecast, carried = view.forecast, len(view.group.ready) * view.belief.rate_rps
     if forecast is not None and forecast.level_rps <= carried:
         return _missed_within_capacity(view, forecast.level_rps, carried)
-    return Reason.BELOW_CAPACITY, f"more arrives than the {rate(carried)} req/s that {view.ready} replicas carry"
+    return Reason.BELOW_CAPACITY, f"the load exceeds the {rate(carried)} req/s that {view.ready} replicas carry"
 
 
 def _missed_within_capacity(view: View, arriving: float, carried: float) -> tuple[Reason, str]:
     """Why replicas miss that are believed to carry what arrives."""
-    load = f"{rate(arriving)} req/s arrive and {view.ready} replicas should carry {rate(carried)}"
+    load = f"{rate(arriving)} req/s arrive and {view.ready} replicas should carry {rate(carried)} req/s"
     busiest = view.seen.total.busiest
     if view.learned.evidence.before.bad_share <= view.spec.slo.budget_share:
-        return Reason.COLD_START, "what was late began before replicas and load came to rest"
+        return Reason.COLD_START, "the late requests arrived before replicas and load were stable"
     if busiest > 1.0 + MATERIAL and arriving * busiest > carried:
-        return Reason.LOAD_IMBALANCED, f"{load}, but the busiest has {busiest:.1f} times the mean load"
-    return Reason.ENGINE_SLOW, f"{load}: look at the engines and their nodes"
+        uneven = f"the busiest has {busiest:.1f} times the mean load; spread requests evenly over the replicas"
+        return Reason.LOAD_IMBALANCED, f"{load}, but {uneven}"
+    return Reason.ENGINE_SLOW, f"{load}, but requests are late; check the engines and their nodes"
 
 
 def scaling_active(view: View, sizes: Sizes) -> ConditionValue:
@@ -218,16 +222,17 @@ def scaling_active(view: View, sizes: Sizes) -> ConditionValue:
         given = sum(pinned_goal(view, spec.pinned_replicas).values())
         return ConditionValue(kind, False, Reason.PINNED, pinned_sentence(spec.pinned_replicas, given))
     if spec.recommend_only:
-        return ConditionValue(kind, False, Reason.RECOMMEND, "mode is Recommend: see status.recommendation")
+        text = "mode is Recommend, so sizes do not change; see status.recommendation"
+        return ConditionValue(kind, False, Reason.RECOMMEND, text)
     if not view.seen.fresh and not view.asleep:
         detail = view.seen.detail or "see MetricsAvailable"
-        text = f"nothing is lowered while metrics are {view.seen.state.value}: {detail}"
+        text = f"the size does not shrink while metrics are {view.seen.state.value}: {detail}"
         return ConditionValue(kind, False, Reason.METRICS_HOLD, text)
     floor = view.scheduled.now
     text = "sizes follow the SLO" if floor is None else f"sizes follow the SLO; {floor.sentence}"
     if sizes.action is Action.HOLD:
         held = reason_for(view, sizes)
-        text = f"{text}; held at {view.size} now, {held}: {held.meaning}"
+        text = f"{text}; the size stays at {view.size} now ({held}): {held.meaning}"
     return ConditionValue(kind, True, Reason.FOLLOWING_SLO, f"{text}{_sized_by_others(view)}")
 
 
@@ -236,7 +241,7 @@ def _sized_by_others(view: View) -> str:
     found = next((placement for placement in view.service.placements if placement.sized_by), None)
     if found is None:
         return ""
-    return f"; {found.sized_by} set the size of {found.deployment} last: if that is an autoscaler, remove it"
+    return f"; {found.sized_by} set the size of Deployment {found.deployment} last; if that is an autoscaler, remove it"
 
 
 def metrics_available(view: View) -> ConditionValue:
@@ -245,7 +250,7 @@ def metrics_available(view: View) -> ConditionValue:
     if seen.fresh:
         return ALL_FRESH
     if view.at_zero:
-        held = "" if view.left_at_zero else "; requests would be held and counted"
+        held = "" if view.left_at_zero else "; the activator holds and counts requests"
         return ConditionValue(kind, True, Reason.METRICS_FRESH, f"no replica runs{held}")
     return ConditionValue(kind, False, METRICS_REASONS[seen.state], seen.detail or f"metrics are {seen.state.value}")
 
@@ -267,7 +272,7 @@ def capacity_available(view: View, sizes: Sizes) -> ConditionValue:
             return ConditionValue(kind, False, _shortage(view, group.accelerator), text)
     backoff = _setback(view)
     if backoff is not None:
-        text = f"{backoff.accelerator} is out ({backoff.detail}), tried again at {_clock(backoff.until)}"
+        text = f"{backoff.accelerator} is in backoff until {_clock(backoff.until)}: {backoff.detail}"
         return ConditionValue(kind, False, Reason.ACCELERATOR_UNAVAILABLE, text)
     refused, pinned = _problem(view, capacity=False), view.spec.pinned_replicas
     wanted = sizes.after if pinned is None else pinned
@@ -288,9 +293,9 @@ def reconciling(view: View) -> ConditionValue:
     """What was decided is not yet what runs (kstatus)."""
     kind = ConditionType.RECONCILING
     if view.edited:
-        return ConditionValue(kind, True, Reason.SPEC_NOT_OBSERVED, "what the edited spec asks for is being written")
+        return ConditionValue(kind, True, Reason.SPEC_NOT_OBSERVED, "the changes of the edited spec are being applied")
     if not all(group.observed for group in view.groups):
-        return ConditionValue(kind, True, Reason.SPEC_NOT_OBSERVED, "Kubernetes has not taken up the last change yet")
+        return ConditionValue(kind, True, Reason.SPEC_NOT_OBSERVED, "Kubernetes has not observed the last change yet")
     broken = _broken(view)
     if broken is not None:
         reason, text = broken
@@ -307,7 +312,7 @@ def _rollout(view: View, paused: str) -> str:
     if not paused:
         return "replicas are being replaced"
     resume = f"kubectl rollout resume -n {view.spec.key.namespace} deployment/{paused}"
-    return f"replicas are to be replaced once {paused} is no longer paused: {resume}"
+    return f"the rollout of Deployment {paused} is paused; resume it to replace the replicas: {resume}"
 
 
 def _paused(view: View) -> str:

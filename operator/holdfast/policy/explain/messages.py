@@ -42,15 +42,17 @@ def ailing(view: View) -> str:
     """Which replicas hang, or which one lags, and what becomes of them; without times, which would change each tick."""
     stalls, straggler = view.learned.stalls, view.learned.straggler
     if straggler.sure:
-        return f"{straggler.name} answers late what others answer in time: {_removed(view, (straggler.name,))}"
+        return f"{_straggler(straggler.name)}; {_removed(view, (straggler.name,))}"
     if not stalls.found:
         return ""
     one, named = len(stalls.found) == 1, stalls.found[:MOST_NAMED]
     more = ", ..." if len(stalls.found) > MOST_NAMED else ""
-    told = f"{', '.join(named)}{more} {'holds' if one else 'hold'} requests and {'makes' if one else 'make'} no token"
+    subject = f"{'replica' if one else 'replicas'} {', '.join(named)}{more} {'is' if one else 'are'} stalled"
+    told = f"{subject}: {'it holds' if one else 'they hold'} requests and {'produces' if one else 'produce'} no tokens"
     if stalls.doubted:
-        return f"{told}, as most do: look for what they share (driver, storage, network, metrics), none is replaced"
-    return f"{told}: {_removed(view, named)}"
+        shared = "check what they share: driver, storage, network, metrics"
+        return f"{told}; most replicas are affected, so none is replaced; {shared}"
+    return f"{told}; {_removed(view, named)}"
 
 
 def passed_over(view: View) -> str:
@@ -59,8 +61,13 @@ def passed_over(view: View) -> str:
     name = next((each for each in view.service.traffic.lagging if each in ready and each != straggler.name), "")
     if not name or not view.seen.fresh or not straggler.quiet(view.now):
         return ""
-    soon = "too soon after another, or after a start of the operator, to be replaced"
-    return f"{name} answers late what others answer in time, {soon}: look at its node, or {_command(view, (name,))}"
+    soon = "not replaced yet, because another replacement or an operator start was recent (cooldown)"
+    remedy = f"check its node, or replace it now: {_command(view, (name,))}"
+    return f"{_straggler(name)}; {soon}; {remedy}"
+
+
+def _straggler(name: str) -> str:
+    return f"replica {name} is a straggler: it misses the objectives while its peers meet them"
 
 
 def ailing_reason(view: View) -> Reason:
@@ -69,11 +76,13 @@ def ailing_reason(view: View) -> Reason:
 
 
 def _removed(view: View, names: Sequence[str]) -> str:
-    removed = "it is removed" if len(names) == 1 else "they are removed"
+    it, is_removed = ("it", "it is") if len(names) == 1 else ("them", "they are")
     command = _command(view, names)
     if view.ailing_to_let_go:
-        return removed
-    return command if view.held_by_people else f"{removed} once others serve, or by {command}"
+        return f"{is_removed} being removed"
+    if view.held_by_people:
+        return f"replace {it}: {command}"
+    return f"{is_removed} removed once a replacement is ready; to remove {it} now: {command}"
 
 
 def _command(view: View, names: Sequence[str]) -> str:
@@ -88,10 +97,10 @@ def rests(view: View) -> str:
     if not view.asleep:
         return ""
     usual = view.learned.cold_starts.p90_seconds
-    held = f"held {'' if usual is None else f'about {usual:.0f} s '}while a replica starts"
+    held = f"waits {'' if usual is None else f'about {usual:.0f} s '}while a replica starts"
     if not view.size:
-        return f"the next request is {held}"
-    return f"no request came for {format_duration(float(round(view.idle_seconds)))}, the next one is {held}"
+        return f"the next request {held}"
+    return f"no request arrived for {format_duration(float(round(view.idle_seconds)))}; the next request {held}"
 
 
 def rate(rps: float) -> str:
@@ -105,26 +114,26 @@ def _load(view: View) -> str:
     """What sizes are made for; with budget to spare that may be less than what arrives, which is then said."""
     forecast = view.forecast
     if forecast is None:
-        return "no load seen yet"
+        return "no traffic observed yet"
     level, wanted, ahead = forecast.level_rps, forecast.wanted_rps, f"in the next {forecast.lead_seconds:.0f} s"
     if not math.isfinite(wanted):
-        return "the load to expect is unknown"
+        return "the load forecast is not a finite number"
     if max(level, wanted) < LEAST_SHOWN_RPS:
         return f"no requests arrive and none are expected {ahead}"
     if forecast.bursts.rises:
-        known = f"(q={forecast.quantile:.2f}: bursts like the last {forecast.bursts.rises})"
-        return f"{rate(wanted)} req/s are sized for {ahead} {known}"
+        known = f"(quantile {forecast.quantile:.2f}: covers bursts like the last {forecast.bursts.rises})"
+        return f"sized for {rate(wanted)} req/s {ahead} {known}"
     if wanted >= level:
-        return f"{rate(wanted)} req/s expected (q={forecast.quantile:.2f}) {ahead}"
-    lenient = f"(q={forecast.quantile:.2f}: the error budget has room)"
-    return f"{rate(level)} req/s arrive, {rate(wanted)} req/s are sized for {ahead} {lenient}"
+        return f"{rate(wanted)} req/s forecast (quantile {forecast.quantile:.2f}) {ahead}"
+    lenient = f"(quantile {forecast.quantile:.2f}: error budget to spare)"
+    return f"{rate(level)} req/s arrive, sized for {rate(wanted)} req/s {ahead} {lenient}"
 
 
 def _backlog(view: View) -> str:
     forecast, late = view.forecast, math.ceil(view.backlog_requests) if math.isfinite(view.backlog_requests) else 0
     if forecast is None or view.demand_rps is None or not view.demand_rps > forecast.wanted_rps:
         return ""
-    return f"{late} {'request' if late == 1 else 'requests'} waiting too long"
+    return f"{late} {'request' if late == 1 else 'requests'} queued beyond what slo.ttft allows"
 
 
 def _capacity(view: View) -> str:
@@ -132,8 +141,8 @@ def _capacity(view: View) -> str:
     if not belief.feasible:
         return f"{view.chosen.name} cannot meet the objectives even without load"
     if not math.isfinite(belief.rate_rps):
-        return f"what one {view.chosen.name} replica carries is not a finite number"
-    return f"{rate(belief.rate_rps)} req/s per {view.chosen.name} replica bound by {belief.rate.bound_by}"
+        return f"the capacity of one {view.chosen.name} replica is not a finite number"
+    return f"{rate(belief.rate_rps)} req/s per {view.chosen.name} replica (bound by {belief.rate.bound_by})"
 
 
 def _change(view: View, sizes: Sizes) -> str:
@@ -178,16 +187,16 @@ def _cause_of_switch(view: View, sizes: Sizes) -> str:
         return f"{old.accelerator} is no longer listed"
     backoff = view.learned.backoffs.last(option.name)
     if backoff is not None:
-        return f"{option.name} could not be had ({backoff.detail})"
+        return f"{option.name} was unavailable ({backoff.detail})"
     if not option.belief.feasible:
         return f"{option.name} cannot meet the objectives even without load"
     if option.bounded:
-        return f"the spec allows {option.allowed} of the {option.replicas} {option.name} replicas that it takes"
+        return f"the load needs {option.replicas} {option.name} replicas, but the spec allows only {option.allowed}"
     if not option.fits:
-        return f"only {option.most} of the {option.replicas} {option.name} replicas that it takes can be had"
+        return f"the load needs {option.replicas} {option.name} replicas, but only {option.most} can be placed"
     costs = view.chosen.cost_per_hour, option.cost_per_hour
     if costs[0] is None or costs[1] is None:
-        return f"{view.chosen.name} is listed before {option.name}"
+        return f"{view.chosen.name} is listed before {option.name} in spec.accelerators"
     return f"for the same load {view.chosen.name} costs ${costs[0]:.2f}/h, {option.name} ${costs[1]:.2f}/h"
 
 
@@ -196,14 +205,14 @@ def _regular(view: View, sizes: Sizes) -> str:
     pair, floor = view.chosen.pair, view.spec.min_on_demand
     if pair is None or not view.chosen.belief.option.spot or not _target(sizes, pair.accelerator):
         return ""
-    return f"scaling.minOnDemand keeps {floor} off spot"
+    return f"scaling.minOnDemand requires {floor} on-demand {'replica' if floor == 1 else 'replicas'}"
 
 
 def _replacements(view: View) -> str:
     spare = view.spare
     if not spare or view.demand_rps is None or not view.belief.feasible:
         return ""
-    return f"{spare} of them in place of {'one' if spare == 1 else 'those'} that cannot serve"
+    return f"{spare} of them {'replaces a replica' if spare == 1 else 'replace replicas'} that cannot serve"
 
 
 def _floor(view: View, sizes: Sizes) -> str:
@@ -221,14 +230,15 @@ def _caution(view: View, sizes: Sizes) -> str:
     kept = needed < sizes.wanted <= view.group.baseline and not view.ailing_to_let_go
     if view.forecast is None or not view.belief.feasible or not kept:
         return ""
-    return f"{needed} would carry that, {sizes.wanted} also what the forecast may be wrong by"
+    carry = "replica carries" if needed == 1 else "replicas carry"
+    return f"{needed} {carry} the forecast, {sizes.wanted} also cover its error"
 
 
 def _doubt(view: View, sizes: Sizes) -> str:
     at_zero = not view.spec.min_replicas and not view.size
     if at_zero or view.seen.fresh or Reason.METRICS_HOLD in sizes.limits or view.forecast is None:
         return ""
-    return f"metrics are {view.seen.state.value}: what is visible may raise the size, nothing lowers it"
+    return f"metrics are {view.seen.state.value}: the size can rise on visible load but does not shrink"
 
 
 def _needed(view: View) -> int:

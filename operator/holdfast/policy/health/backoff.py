@@ -133,7 +133,7 @@ def _reclaimed(group: Group, places: dict[str, int]) -> tuple[Reason, str] | Non
     waiting = (*group.pending, *group.short)
     if not waiting or placed >= placed_before or group.rolling_out:
         return None
-    return Reason.INSUFFICIENT_GPUS, _words(waiting[0]) or "the nodes of spot replicas have gone"
+    return Reason.INSUFFICIENT_GPUS, _words(waiting[0]) or "the nodes of the spot replicas were reclaimed"
 
 
 def _is_given_up(backoff: Backoff | None, group: Group, now: float, spot: bool) -> bool:

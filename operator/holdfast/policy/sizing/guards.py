@@ -57,20 +57,24 @@ def prediction_is_finite(proposal: Proposal) -> Bound | None:
     numbers = (rate,) if forecast is None else (rate, forecast.wanted_rps, forecast.releasable_rps)
     if all(map(math.isfinite, numbers)):
         return None
-    return Bound(proposal.before, Reason.PREDICTION_NOT_FINITE, "a prediction is not a finite number, the size is held")
+    return Bound(
+        proposal.before,
+        Reason.PREDICTION_NOT_FINITE,
+        "a prediction is not a finite number, so the size does not change",
+    )
 
 
 def size_is_observed(proposal: Proposal) -> Bound | None:
     if all(group.observed for group in proposal.view.groups):
         return None
-    return Bound(proposal.before, Reason.SPEC_NOT_OBSERVED, "the last change has not been taken up by Kubernetes yet")
+    return Bound(proposal.before, Reason.SPEC_NOT_OBSERVED, "Kubernetes has not observed the last change yet")
 
 
 def metrics_are_fresh(proposal: Proposal) -> Bound | None:
     seen = proposal.view.seen
     if seen.fresh or not proposal.lowers:
         return None
-    sentence = f"nothing is lowered while metrics are {seen.state.value}: {seen.detail or 'see MetricsAvailable'}"
+    sentence = f"the size does not shrink while metrics are {seen.state.value}: {seen.detail or 'see MetricsAvailable'}"
     return Bound(proposal.before, Reason.METRICS_HOLD, sentence)
 
 
@@ -78,25 +82,27 @@ def most_replicas_move(proposal: Proposal) -> Bound | None:
     """What hung engines are asked is not seen, and where most look hung the picture may be wrong as well."""
     if not proposal.lowers or not proposal.view.learned.stalls.doubted:
         return None
-    return Bound(proposal.before, Reason.ENGINE_HUNG, "nothing is lowered while most replicas seem to hang")
+    return Bound(proposal.before, Reason.ENGINE_HUNG, "the size does not shrink while most replicas seem stalled")
 
 
 def no_rollout_runs(proposal: Proposal) -> Bound | None:
     if not proposal.lowers or not any(group.rolling_out for group in proposal.view.groups):
         return None
-    return Bound(proposal.before, Reason.ROLLOUT_UNDER_WAY, "nothing is lowered while replicas are being replaced")
+    return Bound(proposal.before, Reason.ROLLOUT_UNDER_WAY, "the size does not shrink during a rollout")
 
 
 def nothing_starts(proposal: Proposal) -> Bound | None:
     if not proposal.lowers or not proposal.view.starting:
         return None
-    return Bound(proposal.before, Reason.REPLICAS_STARTING, "nothing is lowered while replicas are starting")
+    return Bound(proposal.before, Reason.REPLICAS_STARTING, "the size does not shrink while replicas start")
 
 
 def nothing_burns(proposal: Proposal) -> Bound | None:
     if not proposal.lowers or not proposal.view.slo.burning:
         return None
-    return Bound(proposal.before, Reason.BUDGET_BURNING, "nothing is lowered while the error budget burns")
+    return Bound(
+        proposal.before, Reason.BUDGET_BURNING, "the size does not shrink while the error budget burns too fast"
+    )
 
 
 def held_long_enough(proposal: Proposal) -> Bound | None:
@@ -107,11 +113,14 @@ def held_long_enough(proposal: Proposal) -> Bound | None:
     peaks, hold = view.peaks, view.hold_seconds
     covered = peaks.covered_seconds(view.now)
     if covered < hold:
-        return Bound(proposal.before, Reason.DOWN_HOLD, f"fewer must do for {hold:.0f} s, watched for {covered:.0f} s")
+        sentence = f"fewer replicas must suffice for {hold:.0f} s before a scale-down, observed for {covered:.0f} s"
+        return Bound(proposal.before, Reason.DOWN_HOLD, sentence)
     needed = replicas_for(peaks.rate_rps, view.belief.rate_rps) + view.spare
     if needed <= proposal.after:
         return None
-    sentence = f"up to {peaks.rate_rps:.1f} req/s were reckoned with in the last {hold:.0f} s"
+    sentence = (
+        f"the forecast peaked at {peaks.rate_rps:.1f} req/s in the last {hold:.0f} s, and the size must cover that"
+    )
     return Bound(min(proposal.before, needed), Reason.DOWN_HOLD, sentence)
 
 
@@ -130,7 +139,9 @@ def direction_is_steady(proposal: Proposal) -> Bound | None:
     flapping = [at for at in view.flapping.at if view.now - at <= view.forecast.lead_seconds]
     if len(flapping) < MOST_TURNS:
         return None
-    sentence = f"the size changed direction {len(flapping)} times within one lead time"
+    sentence = (
+        f"the size changed direction {len(flapping)} times within one lead time (flapping), so it does not shrink"
+    )
     return Bound(proposal.before, Reason.FLAP_LIMITED, sentence)
 
 
@@ -139,7 +150,7 @@ def step_is_bounded(proposal: Proposal) -> Bound | None:
     most = max(2 * total, total + 4) - proposal.elsewhere
     if proposal.after <= most:
         return None
-    return Bound(most, Reason.STEP_LIMITED, f"{proposal.after} wanted, {most} at most in one step")
+    return Bound(most, Reason.STEP_LIMITED, f"{proposal.after} replicas wanted, one step allows at most {most}")
 
 
 def accelerators_can_be_had(proposal: Proposal) -> Bound | None:
@@ -148,7 +159,8 @@ def accelerators_can_be_had(proposal: Proposal) -> Bound | None:
     if not short or proposal.after <= proposal.before:
         return None
     gain = view.belief.rate_rps
-    sentence = f"{short} of those wanted find no free {view.chosen.name}, one more would carry {gain:.1f} req/s"
+    waits = f"{short} {'replica waits' if short == 1 else 'replicas wait'} for a free {view.chosen.name}"
+    sentence = f"{waits}, so no more are added; one more would carry {gain:.1f} req/s"
     return Bound(proposal.before, Reason.CAPACITY_LIMITED, sentence)
 
 
@@ -175,7 +187,9 @@ def at_most_the_maximum(proposal: Proposal) -> Bound | None:
     most = proposal.view.spec.max_replicas
     if proposal.after <= most:
         return None
-    return Bound(most, Reason.AT_MAXIMUM, f"{proposal.after} wanted, scaling.max is {most}")
+    return Bound(
+        most, Reason.AT_MAXIMUM, f"{proposal.after} replicas wanted, scaling.max is {most}; raise it to scale further"
+    )
 
 
 def within_the_accelerators_maximum(proposal: Proposal) -> Bound | None:
@@ -184,7 +198,10 @@ def within_the_accelerators_maximum(proposal: Proposal) -> Bound | None:
     if option.max_replicas is None or own <= option.max_replicas:
         return None
     most = option.max_replicas if pair is None else pair.total(option.max_replicas)
-    sentence = f"{own} wanted, {option.name} may have {option.max_replicas}"
+    sentence = (
+        f"{own} replicas wanted, the max of accelerator {option.name} is {option.max_replicas}; "
+        "raise it to scale further"
+    )
     return Bound(min(proposal.after, most), Reason.AT_MAXIMUM, sentence)
 
 
@@ -195,7 +212,10 @@ def within_the_budget(proposal: Proposal) -> Bound | None:
     most = affordable(chosen.belief.option, chosen.pair, spec.max_cost_per_hour)
     if most is None or proposal.after <= most:
         return None
-    sentence = f"{proposal.after} wanted, budget.maxCostPerHour ${spec.max_cost_per_hour:g} pays for {most}"
+    sentence = (
+        f"{proposal.after} replicas wanted, budget.maxCostPerHour ${spec.max_cost_per_hour:g} pays for "
+        f"{most}; raise it to scale further"
+    )
     return Bound(most, Reason.BUDGET_LIMITED, sentence)
 
 

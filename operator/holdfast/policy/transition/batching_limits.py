@@ -61,8 +61,8 @@ def advice(memory: Batching, view: View) -> str:
     found, rate_rps = memory.considered, view.belief.rate_rps
     if found is None or not rate_rps > 0.0 or not found.wanted.rate_rps >= HYSTERESIS * rate_rps:
         return ""
-    carried = f"{found.wanted.rate_rps:.1f} req/s per {view.chosen.name} replica instead of {rate_rps:.1f}"
-    return f"with {words(found.wanted.limits)} it would carry {carried}"
+    carried = f"one {view.chosen.name} replica would carry {found.wanted.rate_rps:.1f} req/s instead of {rate_rps:.1f}"
+    return f"with {words(found.wanted.limits)}, {carried}"
 
 
 def _situation(memory: Batching, view: View, placement: Placement, passed_seconds: float) -> Situation:

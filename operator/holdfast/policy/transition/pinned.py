@@ -32,7 +32,7 @@ def pinned_verdict(view: View, pinned: int) -> Verdict:
         if replicas or view.group_of(name).size
     )
     beyond = any(replicas > goal.get(name, 0) for name, replicas in sizes.items())
-    waits = "those that serve elsewhere go as others come" if beyond else ""
+    waits = "source replicas are removed as target replicas become ready" if beyond else ""
     message = "; ".join(filter(None, (_change(targets), told, waits)))
     return Verdict(_action(view, sizes), Reason.PINNED, message, targets)
 
@@ -100,7 +100,7 @@ def recommend_verdict(view: View) -> Verdict:
 
     What that one has no room for, by its max or the budget, the next one takes.
     """
-    message = "mode is Recommend, nothing is moved: see status.recommendation"
+    message = "mode is Recommend, so sizes do not change; see status.recommendation"
     if any(group.exists for group in view.groups):
         return Verdict(Action.HOLD, Reason.RECOMMEND, message, current_targets(view))
     first = share_out(view.spec, {}, view.spec.accelerators, view.least.replicas)
@@ -115,5 +115,5 @@ def current_targets(view: View) -> tuple[PlacementTarget, ...]:
 
 def pinned_sentence(pinned: int, given: int) -> str:
     """Who holds the size, and how many of so many replicas can be had."""
-    fewer = "" if given == pinned else f"; the accelerators' max and the budget leave room for {given} of them"
-    return f"spec.replicas pins the size at {pinned}, remove it to resume SLO scaling{fewer}"
+    fewer = "" if given == pinned else f"; the max of the accelerators and the budget allow only {given}"
+    return f"spec.replicas pins the size at {pinned}{fewer}; remove it to resume SLO scaling"

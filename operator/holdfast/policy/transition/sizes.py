@@ -68,13 +68,15 @@ def _held_back(
     given = sum(sizes.values()) - stay
     if given >= wanted:
         return ()
-    beside = f" beside {stay} that are to be replaced" if stay else ""
+    beside = f" together with {stay} source replicas that still serve" if stay else ""
     if sum(sizes.values()) >= spec.max_replicas:
-        return (Bound(given, Reason.AT_MAXIMUM, f"{wanted} wanted, scaling.max is {spec.max_replicas}{beside}"),)
+        return (
+            Bound(given, Reason.AT_MAXIMUM, f"{wanted} replicas wanted, scaling.max is {spec.max_replicas}{beside}"),
+        )
     if view.allocation is not None and sum(sizes.values()) >= most_granted(view):
         return (Bound(given, Reason.CAPACITY_LIMITED, view.allocation.sentence),)
     limit = f"budget.maxCostPerHour ${spec.max_cost_per_hour:g} pays for {given}"
-    return (Bound(given, Reason.BUDGET_LIMITED, f"{wanted} wanted, {limit}{beside}"),)
+    return (Bound(given, Reason.BUDGET_LIMITED, f"{wanted} replicas wanted, {limit}{beside}"),)
 
 
 def target(view: View, group: Group, replicas: int) -> PlacementTarget:
