@@ -49,12 +49,16 @@ def _refused(sentence: str, spec: dict[str, Any], at: str, remedy: str, server: 
     return RefusedBenchmark(sentence, spec, at, remedy, server, name)
 
 
-ADDRESS = "url must be the address of a server without user and password"
+ADDRESS = "url must be the address of a server, without user and password"
 REFUSED: tuple[RefusedBenchmark, ...] = (
-    _refused("no target", {"target": {"serviceRef": None}}, "target", "target takes one of serviceRef and url"),
-    _refused("two targets", {"target": {"url": "http://a"}}, "target", "target takes one of serviceRef and url"),
-    _refused("no load", {"sweep": None}, "spec", "give one load: one of sweep, rate, concurrency, trace"),
-    _refused("two loads", {"concurrency": 3}, "spec", "give one load"),
+    _refused(
+        "no target", {"target": {"serviceRef": None}}, "target", ("target must have exactly one of serviceRef and url")
+    ),
+    _refused(
+        "two targets", {"target": {"url": "http://a"}}, "target", "target must have exactly one of serviceRef and url"
+    ),
+    _refused("no load", {"sweep": None}, "spec", "set exactly one load of sweep, rate, concurrency, trace"),
+    _refused("two loads", {"concurrency": 3}, "spec", "set exactly one load"),
     _refused("a url with a password", _url("http://me:secret@host:8000"), "url", ADDRESS),
     _refused("a url of another scheme", _url("file:///etc/passwd"), "url", ADDRESS),
     _refused("a url with a query", _url("http://host/v1?a=b"), "url", ADDRESS),
@@ -62,18 +66,18 @@ REFUSED: tuple[RefusedBenchmark, ...] = (
     _refused("a url with a variable", _url("http://$(HOME)/v1"), "url", ADDRESS),
     _refused("a port that is none", _url("http://host:65536"), "url", ADDRESS),
     _refused("a port of six digits", _url("http://host:655350"), "url", ADDRESS),
-    _refused("a model with a NUL", {"target": {"model": "chat\0"}}, "target.model", "no control characters"),
+    _refused("a model with a NUL", {"target": {"model": "chat\0"}}, "target.model", "must not have control characters"),
     _refused(
         "lengths beside a trace",
         {"sweep": None, "trace": RECORDED, "lengths": {"promptTokens": 3}},
         "lengths",
-        "leave lengths out",
+        "remove lengths",
     ),
     _refused(
         "lengths both drawn and made",
         {"lengths": {"promptTokens": 3, "trace": RECORDED}},
         "lengths",
-        "leave promptTokens, outputTokens and cv out, or trace",
+        "remove trace or the other fields",
     ),
     _refused("a duration of nothing", {"duration": "0s"}, "duration", DURATION),
     _refused("a duration without a unit", {"duration": "60"}, "duration", DURATION),
@@ -91,7 +95,7 @@ REFUSED: tuple[RefusedBenchmark, ...] = (
     _refused("less than no rate", {"sweep": {"startRps": -1}}, "startRps", "greater than 0", "greater than 0"),
     _refused("one trial", {"sweep": {"maxTrials": 1}}, "maxTrials", "greater than or equal to 2", "equal to 2"),
     _refused("tuning what an address leads to", {**_url("http://a"), "sweep": None, "tune": {}}, "tune", "serviceRef"),
-    _refused("a duration of tuning", {"sweep": None, "tune": {}, "duration": "1m"}, "duration", "leave it out"),
+    _refused("a duration of tuning", {"sweep": None, "tune": {}, "duration": "1m"}, "duration", "remove duration"),
     _refused(
         "fewer tokens than sequences to look for",
         {"sweep": None, "tune": {"maxNumSeqs": 512, "maxNumBatchedTokens": 256}},

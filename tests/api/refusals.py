@@ -129,7 +129,7 @@ _MODEL = (
         "spec.model.maxModelLen",
         "greater than or equal to 1",
     ),
-    Refusal("two caches", {"model": {"cache": {"pvc": "a", "emptyDir": {}}}}, "spec.model.cache", "keep one of them"),
+    Refusal("two caches", {"model": {"cache": {"pvc": "a", "emptyDir": {}}}}, "spec.model.cache", "remove the others"),
     Refusal(
         "a relative host path", {"model": {"cache": {"hostPath": "x"}}}, "spec.model.cache.hostPath", "absolute path"
     ),
@@ -194,7 +194,7 @@ _ACCELERATORS = (
         "costs for some accelerators only",
         _accelerators({**H100, "costPerHour": 3}, L40S),
         "spec.accelerators",
-        "add the missing ones or remove the others",
+        "add the missing prices or remove the others",
     ),
     Refusal(
         "an image with a space",
@@ -223,7 +223,7 @@ _SIZES = (
         "zero replicas behind TLS",
         {"scaling": {"min": 0}, "engine": {"tlsSecretRef": {"name": "tls"}}},
         "spec.scaling",
-        "end TLS at a gateway",
+        "terminate TLS at a gateway",
     ),
     Refusal(
         "zero replicas of an accelerator with the activator's name",
@@ -300,9 +300,9 @@ _SIZES = (
     ),
     Refusal("replicas below min", {"replicas": 1, "scaling": {"min": 2}}, "spec.replicas", "remove it to resume"),
     Refusal("negative replicas", {"replicas": -1}, "spec.replicas", "greater than or equal to 0"),
-    Refusal("Fixed batching without values", {"batching": {"mode": "Fixed"}}, "spec.batching", "give both"),
+    Refusal("Fixed batching without values", {"batching": {"mode": "Fixed"}}, "spec.batching", "set both"),
     Refusal(
-        "Fixed batching with one value", {"batching": {"mode": "Fixed", "maxNumSeqs": 8}}, "spec.batching", "give both"
+        "Fixed batching with one value", {"batching": {"mode": "Fixed", "maxNumSeqs": 8}}, "spec.batching", "set both"
     ),
     Refusal(
         "fewer batched tokens than sequences",
@@ -320,7 +320,10 @@ _SIZES = (
     Refusal("an unknown way with overload", {"overload": "Drop"}, "spec.overload", "Reject"),
     Refusal("an unknown mode", {"mode": "Manual"}, "spec.mode", "Recommend"),
     Refusal(
-        "a budget without costs", {"budget": {"maxCostPerHour": 9}}, "spec.budget", "add the costs or remove the budget"
+        "a budget without costs",
+        {"budget": {"maxCostPerHour": 9}},
+        "spec.budget",
+        "add the prices or remove the budget",
     ),
     Refusal(
         "a budget below the minimum",
@@ -485,7 +488,7 @@ _TEMPLATE = (
     Refusal("a command", _container(command=["x"]), "spec.template.spec.containers", "command of the container vllm"),
     Refusal("arguments", _container(args=["x"]), "spec.template.spec.containers", "use engine.args"),
     Refusal("an image", _container(image="x"), "spec.template.spec.containers", "use engine.image"),
-    Refusal("ports", _container(ports=[{"containerPort": 1}]), "spec.template.spec.containers", "listens on 8000"),
+    Refusal("ports", _container(ports=[{"containerPort": 1}]), "spec.template.spec.containers", "listens on port 8000"),
     Refusal("a liveness probe", _container(livenessProbe={}), "spec.template.spec.containers", "livenessProbe"),
     Refusal("a readiness probe", _container(readinessProbe={}), "spec.template.spec.containers", "readinessProbe"),
     Refusal("a startup probe", _container(startupProbe={}), "spec.template.spec.containers", "startupProbe"),
@@ -500,19 +503,19 @@ _TEMPLATE = (
         "a restart policy",
         {"template": {"spec": {"restartPolicy": "Never"}}},
         "spec.template.spec.restartPolicy",
-        "always restarted",
+        "replicas always restart",
     ),
     Refusal(
         "a label of the operator",
         {"template": {"metadata": {"labels": {"holdfast.dev/service": "x"}}}},
         "spec.template.metadata.labels",
-        "use a prefix of your own",
+        "use another prefix",
     ),
     Refusal(
         "an annotation of the operator",
         {"template": {"metadata": {"annotations": {"holdfast.dev/x": "x"}}}},
         "spec.template.metadata.annotations",
-        "use a prefix of your own",
+        "use another prefix",
     ),
 )
 _NAMES = (

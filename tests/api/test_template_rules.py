@@ -74,5 +74,5 @@ def test_harmless_or_odd_templates_are_no_problem(template: dict[str, Any]) -> N
 
 
 def test_an_unknown_allowance_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="'root' is no allowance: use one of serviceAccountName, hostPath"):
+    with pytest.raises(ValueError, match="'root' is not a known privilege: use one of serviceAccountName, hostPath"):
         allowances(["root"])

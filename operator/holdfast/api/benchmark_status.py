@@ -26,109 +26,109 @@ Name = Annotated[str, StringConstraints(max_length=512)]
 class BenchmarkResult(StatusPart):
     """What was measured; in a sweep, latencies and attainment at the highest rate that attains the objective.
 
-    Of a run that tunes, those of other requests at the rate that was found.
+    In a tuning run, those of the confirming requests at the best rate.
     """
 
     model_config = ConfigDict(alias_generator=lambda name: to_camel(name.removesuffix("_seconds")))
 
     saturation_rps: Figure | None = None
-    """Highest rate tried that the target carries without falling behind, in requests per second."""
+    """Highest tested rate, in requests per second, that the target serves without a growing queue."""
     at_objective_rps: Figure | None = None
-    """Highest rate tried at which the objective is attained; of a run that tunes, with the best limits, where
-    other requests confirmed it.
+    """Highest tested rate, in requests per second, at which the objective is attained. In a tuning run, with the best
+    limits, confirmed with new requests.
     """
     limits: Word | None = None
-    """Sequences / tokens per step that carry most, of a run that tunes."""
+    """Best batching limits of a tuning run, as sequences / tokens per engine step."""
     max_num_seqs: Count | None = None
-    """The first of them."""
+    """Best limit of sequences in one engine step, of a tuning run."""
     max_num_batched_tokens: Count | None = None
-    """The second of them."""
+    """Best limit of tokens in one engine step, of a tuning run."""
     vllm_flags: Sentence | None = None
-    """The same as vLLM takes it."""
+    """The best limits as flags of vllm serve."""
     patch: Sentence | None = None
-    """The same as a merge patch of the LLMService."""
+    """The best limits as a JSON merge patch of the LLMService."""
     trials: Count | None = None
-    """Loads that were sent to find them."""
+    """Number of trials of the tuning run."""
     operating_range: Word | None = None
-    """50 to 70 % of saturation, where a target is best run."""
+    """Recommended operating range in requests per second: 50 to 70 % of saturation."""
     attainment: Attainment | None = None
-    """Good requests of all."""
+    """Share of all requests that met all objectives, such as 99.5%."""
     goodput_rps: Figure | None = None
-    """Good requests per second."""
+    """Requests per second that met all objectives."""
     output_tokens_per_second: Figure | None = None
     """Output tokens per second, of all requests together."""
     ttft_p50_seconds: Seconds | None = None
-    """Median time to first token."""
+    """Median (50th percentile) time to first token."""
     ttft_p95_seconds: Seconds | None = None
     """95th percentile of the time to first token."""
     ttft_p99_seconds: Seconds | None = None
     """99th percentile of the time to first token."""
     tpot_p50_seconds: Seconds | None = None
-    """Median time per output token."""
+    """Median (50th percentile) time per output token."""
     tpot_p95_seconds: Seconds | None = None
     """95th percentile of the time per output token."""
     tpot_p99_seconds: Seconds | None = None
     """99th percentile of the time per output token."""
     requests: Count | None = None
-    """Requests that were counted."""
+    """Number of requests that were counted."""
     bad: Sentence | None = None
-    """Requests that were not good, by cause."""
+    """Numbers of requests that were not good, by cause."""
 
 
 class BenchmarkEngines(StatusPart):
-    """The replicas of the service while it is measured."""
+    """Replicas of the service during the run."""
 
     accelerator: Word | None = None
-    """Accelerator of all of them; absent where there are several."""
+    """Accelerator of the replicas. Absent: they ran on several accelerators."""
     replicas: Count = 0
-    """Replicas that served when the run began."""
+    """Number of ready replicas when the run began."""
     generation: Count = 0
-    """Generation of the service."""
+    """metadata.generation of the service when the run began."""
     digest: Word | None = None
-    """Of what the result depends on: engine, limits and objectives; other edits of the service leave it as it is."""
+    """Digest of everything that the result depends on: engine, limits and objectives of the service."""
     other_rps: Figure | None = None
-    """Requests per second that arrived besides, when the run began."""
+    """Requests per second of other traffic when the run began."""
     moved: Sentence | None = None
-    """What changed while it ran; the result then says nothing of one replica."""
+    """What changed during the run; the result then gives no per-replica capacity."""
 
 
 class MeasuredCapacity(StatusPart):
-    """What one replica carries within the objectives; services with the same engine start from it."""
+    """Measured capacity of one replica within the objectives; services with the same engine are sized from it."""
 
     model_config = ConfigDict(alias_generator=lambda name: to_camel(name.removesuffix("_seconds")))
 
     model: Name
-    """The model."""
+    """The model, as in spec.model.uri of the service."""
     accelerator: Word
-    """The accelerator."""
+    """Name of the accelerator."""
     engine: Word
-    """Digest of model, quantization and accelerator: services of this namespace with the same take this result."""
+    """Digest of model, quantization and accelerator: services in this namespace with the same use this result."""
     service: Name | None = None
-    """The service that was measured."""
+    """Name of the measured service."""
     build: Word | None = None
-    """Digest of all that makes its engine but limits, such as image and arguments."""
+    """Digest of the engine without its limits: image, arguments and pod template."""
     per_replica_rps: Figure
-    """Requests per second of one replica."""
+    """Most requests per second that one replica serves within the objectives."""
     standard_error_rps: Figure
-    """Its standard error."""
+    """Standard error of perReplicaRps, in requests per second."""
     measured_at: Timestamp
     """When it was measured."""
     replicas: Count
-    """Replicas that were measured together."""
+    """Number of replicas that were measured together."""
     ttft_seconds: ExactSeconds
-    """Bound of a good request."""
+    """Objective of the run: time to first token."""
     tpot_seconds: ExactSeconds
-    """Bound of a good request."""
+    """Objective of the run: time per output token."""
     e2e: ExactSeconds | None = Field(default=None, alias="e2e")
-    """Bound of a good request."""
+    """Objective of the run: end-to-end time."""
     objective: Attainment
-    """Share of good requests that was attained."""
+    """Share of good requests that the run aimed at."""
     prompt_tokens: Figure
-    """Tokens of the mean prompt."""
+    """Mean length of the prompts in tokens."""
     output_tokens: Figure
-    """Tokens of the mean answer."""
+    """Mean length of the answers in tokens."""
     length_cv: Figure | None = None
-    """Deviation / mean of both; absent where lengths were drawn from a trace."""
+    """Coefficient of variation (standard deviation / mean) of both lengths. Absent: lengths came from a trace."""
     max_num_seqs: Count | None = None
     """Most sequences in one engine step; vLLM's own default when absent."""
     max_num_batched_tokens: Count | None = None
@@ -136,33 +136,33 @@ class MeasuredCapacity(StatusPart):
 
 
 class LLMBenchmarkStatus(StatusPart):
-    """What is; written by the operator only."""
+    """Observed state; written by the operator only."""
 
     observed_generation: Count = 0
-    """Newest generation of the spec that the operator has seen."""
+    """Newest metadata.generation of the spec that the operator has seen."""
     phase: Phase = "Pending"
-    """Pending, Running, Succeeded or Failed."""
+    """Phase of the run: Pending, Running, Succeeded or Failed."""
     conditions: Annotated[tuple[ConditionStatus, ...], Field(max_length=8, json_schema_extra=map_keyed_by("type"))] = ()
-    """Complete: True once measured, False where that failed, Unknown until then. CapacityInUse: whether sizing starts
-    from capacity.
+    """Conditions. Complete: True once measured, False if the run failed, Unknown until then. CapacityInUse: whether
+    sizing starts from status.capacity.
     """
     target: Name | None = None
-    """Name of the service, or the address."""
+    """Name of the target service, or the target URL."""
     run: Word | None = None
-    """Digest of the spec that was run: the same never runs again."""
+    """Digest of the spec that was run. The same spec never runs twice."""
     job: Word | None = None
-    """The Job of this run; its log holds the full report for a day."""
+    """Name of the Job of this run; its log has the full report for a day."""
     config_map: Name | None = None
     """ConfigMap with the result: summary.json, and trials.csv of a sweep."""
     started_at: Timestamp | None = None
-    """When the Job was made."""
+    """When the Job was created."""
     finished_at: Timestamp | None = None
-    """When its end was seen."""
+    """When the operator saw that the Job ended."""
     engines: BenchmarkEngines | None = None
-    """The replicas of the service while it is measured."""
+    """Replicas of the service during the run."""
     result: BenchmarkResult | None = None
-    """What was measured."""
+    """Measurements of the run."""
     capacity: MeasuredCapacity | None = None
-    """What one replica carries within the objectives: of a sweep that found it with engines that stayed the same, or
-    of a run that tunes.
+    """Measured capacity of one replica within the objectives. Present after a tuning run, or after a sweep during which
+    the engines did not change.
     """

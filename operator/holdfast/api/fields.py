@@ -76,7 +76,8 @@ ModelUri = Annotated[str, StringConstraints(max_length=512), Checked(_MODEL_URI)
 
 ShortText = Annotated[str, StringConstraints(min_length=1, max_length=253)]
 PrintableText = Annotated[
-    ShortText, Checked(matches("^[^\\x00-\\x1f\\x7f]*$", "must have no control characters: write printable ones"))
+    ShortText,
+    Checked(matches("^[^\\x00-\\x1f\\x7f]*$", "must not have control characters: remove them")),
 ]
 LongText = Annotated[str, StringConstraints(max_length=4096)]
 ImageReference = Annotated[
@@ -142,7 +143,7 @@ Endpoint = Annotated[
     Checked(
         matches(
             f"^https?://[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?(:({_PORT}))?(/[-A-Za-z0-9._~%/]*)?$",
-            "url must be the address of a server without user and password, such as http://10.0.0.7:8000",
+            "url must be the address of a server, without user and password, such as http://10.0.0.7:8000",
         )
     ),
 ]
@@ -157,7 +158,7 @@ FreeForm = dict[str, Any]
 _OPEN: dict[str, Any] = {"type": "object", PRESERVE: True}
 _NAMED = Rule(
     "has(self.name) && self.name.size() > 0",
-    "name is required: give the variable a name",
+    "name is required: set the name of the variable",
     lambda item: bool(item.get("name")),
 )
 

@@ -35,30 +35,30 @@ class ServiceReference(ApiModel):
 
 _ONE_TARGET = Rule(
     "has(self.serviceRef) != has(self.url)",
-    "target takes one of serviceRef and url: name an LLMService of this namespace, or an address",
+    "target must have exactly one of serviceRef and url: name an LLMService of this namespace, or an address",
     lambda target: (target.service_ref is None) != (target.url is None),
 )
 
 
 class Target(ApiModel):
-    """What is measured, and how it is asked."""
+    """The target of the benchmark, and how requests are sent."""
 
     rules = (_ONE_TARGET,)
 
     service_ref: ServiceReference | None = None
     """An LLMService of this namespace."""
     url: fields.Endpoint | None = None
-    """Any OpenAI-compatible server, such as http://10.0.0.7:8000."""
+    """Address of any OpenAI-compatible server, such as http://10.0.0.7:8000."""
     model: fields.PrintableText | None = None
-    """Name to ask for; that of the service, or the only one served, when absent."""
+    """Model name to send in requests. Default: that of the service, or the only model that the server has."""
     api: Literal["Completions", "Chat"] = "Completions"
-    """Completions or Chat: which of the two ways to ask for text."""
+    """API to use: Completions (/v1/completions) or Chat (/v1/chat/completions)."""
     ignore_eos: bool = True
-    """Whether answers are held to their length; false where the server does not know ignore_eos."""
+    """Whether answers are forced to the given length. Set false if the server does not support ignore_eos."""
     api_key_secret_ref: SecretKeyReference | None = None
-    """Secret with the API key; that of the service when absent."""
+    """Secret with the API key. Default: that of the service."""
     ca_secret_ref: SecretKeyReference | None = None
-    """Secret with the certificates to trust, for https."""
+    """Secret with the CA certificates to trust, for https."""
 
 
 class ConfigMapKey(ApiModel):
@@ -77,36 +77,36 @@ class Recording(ApiModel):
     """A recorded trace."""
 
     config_map_key_ref: ConfigMapKey
-    """Where it is."""
+    """ConfigMap key with the trace."""
     format: TraceFormat = "csv"
-    """azure, mooncake, or csv (arrival_seconds,prompt_tokens,output_tokens)."""
+    """Format of the trace: azure, mooncake, or csv (arrival_seconds,prompt_tokens,output_tokens)."""
 
 
 class Trace(Recording):
-    """Arrivals and lengths as they were recorded."""
+    """Replay the arrivals and lengths of a recorded trace."""
 
     speed: Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)] = 1.0
-    """Play it so many times as fast."""
+    """Factor of the replay speed: 2 replays twice as fast."""
     start: fields.LoadDuration | None = None
-    """Begin so far into it."""
+    """Start the replay at this offset into the trace."""
 
 
 class Sweep(ApiModel):
-    """Rates that bracket saturation, and what is carried at the objective."""
+    """Test rates until saturation and the highest rate within the objective are known."""
 
     start_rps: Rps = 1.0
-    """Where to begin: a rate that is thought to be low."""
+    """First rate to test, in requests per second; choose a low one."""
     max_trials: Annotated[int, Field(ge=2, le=32)] = 16
-    """Most rates that are tried."""
+    """Maximum number of rates to test."""
 
 
 class Rate(ApiModel):
-    """Requests that leave when they are due, however slow answers are."""
+    """Open loop: requests are sent at a fixed mean rate, however slow answers are."""
 
     rps: Rps
     """Requests per second."""
     cv: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] = 1.0
-    """Deviation / mean of the gaps: 1 for Poisson, above it gamma."""
+    """Coefficient of variation (standard deviation / mean) of the gaps: 1 is Poisson, above 1 is burstier."""
 
 
 _TOKENS_COVER_SEQUENCES = Rule(
@@ -122,106 +122,110 @@ _TOKENS_COVER_SEQUENCES = Rule(
 
 
 class Tune(ApiModel):
-    """Batching limits that carry most, looked for on an engine of the run's own."""
+    """Find the batching limits with the highest rate within the objective, on a separate engine."""
 
     rules = (_TOKENS_COVER_SEQUENCES,)
 
     accelerator: fields.AcceleratorName | None = None
-    """One of the service's accelerators; the first of them that it has a Deployment on when absent."""
+    """Name of an accelerator of the service. Default: the first one that the service has a Deployment on."""
     max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] | None = None
-    """Most sequences in one engine step to look for; what replicas are started with when absent."""
+    """Upper limit of the search for sequences in one engine step. Default: what the replicas are started with."""
     max_num_batched_tokens: Annotated[int, Field(ge=1, le=4_194_304)] | None = None
-    """Most tokens in one engine step to look for; what replicas are started with when absent."""
+    """Upper limit of the search for tokens in one engine step. Default: what the replicas are started with."""
     max_trials: Annotated[int, Field(ge=2, le=200)] = 60
-    """Most loads that are sent to find them; up to three more confirm the best."""
+    """Maximum number of trials of the search; up to three more trials confirm the best limits."""
     requests: Annotated[int, Field(ge=20, le=100_000)] | None = None
-    """Requests that count in one of them; when absent as many as the objective needs, 400 for 99%."""
+    """Number of counted requests per trial. Default: as many as the objective needs, such as 400 for 99%."""
 
 
 _DRAWN_OR_MADE = Rule(
     "!has(self.trace) || !(has(self.promptTokens) || has(self.outputTokens) || has(self.cv))",
-    "lengths are drawn from a trace or made: leave promptTokens, outputTokens and cv out, or trace",
+    "lengths come from a trace, or from promptTokens, outputTokens and cv: remove trace or the other fields",
     lambda lengths: lengths.trace is None or (lengths.prompt_tokens, lengths.output_tokens, lengths.cv) == (None,) * 3,
 )
 
 
 class Lengths(ApiModel):
-    """How long prompts and answers are; 512 and 128 tokens when nothing is said."""
+    """Lengths of prompts and answers. Default: 512 and 128 tokens."""
 
     rules = (_DRAWN_OR_MADE,)
 
     prompt_tokens: Tokens | None = None
-    """Tokens of the mean prompt."""
+    """Mean length of the prompts in tokens."""
     output_tokens: Tokens | None = None
-    """Tokens of the mean answer."""
+    """Mean length of the answers in tokens."""
     cv: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
-    """Deviation / mean of both, lognormal; all alike when absent."""
+    """Coefficient of variation (standard deviation / mean) of both lengths, lognormal. Default: all equal."""
     trace: Recording | None = None
-    """A trace to draw pairs of lengths from."""
+    """A trace from which pairs of lengths are drawn."""
 
 
 LOADS = ("sweep", "rate", "concurrency", "trace", "tune")
 _ONE_LOAD = Rule(
     " + ".join(f"(has(self.{name}) ? 1 : 0)" for name in LOADS) + " == 1",
-    f"give one load: one of {', '.join(LOADS)}",
+    f"set exactly one load of {', '.join(LOADS)}",
     lambda spec: sum(getattr(spec, name) is not None for name in LOADS) == 1,
 )
 _TRACE_HAS_LENGTHS = Rule(
     "!has(self.trace) || !has(self.lengths)",
-    "lengths do not go with trace, which has its own: leave lengths out",
+    "lengths cannot be combined with trace, which has its own: remove lengths",
     lambda spec: spec.trace is None or spec.lengths is None,
     ".lengths",
 )
 _TUNE_NEEDS_SERVICE = Rule(
     "!has(self.tune) || has(self.target.serviceRef)",
-    "tune starts an engine as a service has it: name an LLMService with target.serviceRef, or run holdfast tune --url"
-    " beside the engine",
+    "tune starts an engine configured like a service: set target.serviceRef, or run holdfast tune --url"
+    " next to the engine",
     lambda spec: spec.tune is None or spec.target.service_ref is not None,
     ".tune",
 )
 _TUNE_HAS_NO_DURATION = Rule(
     "!has(self.tune) || !has(self.duration)",
-    "duration does not go with tune, whose trials end when they have said enough: leave it out, or set tune.requests",
+    (
+        "duration cannot be combined with tune, whose trials end by number of requests: "
+        "remove duration, or set tune.requests"
+    ),
     lambda spec: spec.tune is None or spec.duration is None,
     ".duration",
 )
 
 
 class LLMBenchmarkSpec(ApiModel):
-    """A load, and what it is to measure. Any change of it runs it again; the same runs once."""
+    """A load and its target. Each change of the spec runs the benchmark again; the same spec runs once."""
 
     rules = (_ONE_LOAD, _TRACE_HAS_LENGTHS, _TUNE_NEEDS_SERVICE, _TUNE_HAS_NO_DURATION)
 
     target: Target
-    """What is measured, and how it is asked."""
+    """The target of the benchmark, and how requests are sent."""
     sweep: Sweep | None = None
-    """Find saturation and what is carried at the objective; its result sizes services."""
+    """Find saturation and the highest rate within the objective. Its result is used to size services."""
     rate: Rate | None = None
-    """One rate."""
+    """Load with one mean rate."""
     concurrency: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    """So many requests at a time: the next leaves when one ends."""
+    """Closed loop: number of concurrent requests; the next one is sent when one ends."""
     trace: Trace | None = None
-    """Arrivals and lengths as they were recorded."""
+    """Replay the arrivals and lengths of a recorded trace."""
     tune: Tune | None = None
-    """Find the batching limits that carry most at the objective, on an engine of its own; its result sizes services."""
+    """Find the batching limits with the highest rate within the objective, on a separate engine. Its result is used to
+    size services."""
     lengths: Lengths | None = None
-    """How long prompts and answers are."""
+    """Lengths of prompts and answers."""
     duration: fields.LoadDuration | None = None
-    """Of arrivals, of each rate in a sweep: 1m, 30s in a sweep, and a whole trace when absent."""
+    """Duration of the arrivals; in a sweep, of each rate. Default: 1m, 30s in a sweep, or the whole trace."""
     slo: Objectives | None = None
-    """What a good request is; the service's objectives when absent."""
+    """Objectives of a good request. Default: those of the service."""
     max_client_lag: fields.ClientLag = "5ms"
-    """A result is refused where the client itself was later than this: above 0."""
+    """Maximum delay of the client itself; a result with a larger delay is rejected. Above 0."""
     timeout: fields.Timeout = "1h"
-    """The run is ended after this, waiting for a node included."""
+    """Maximum duration of the run, including the wait for a node."""
     revision: fields.Revision | None = None
-    """Any number or word; a change runs the benchmark again."""
+    """Any number or word. Change it to run the benchmark again."""
     resources: fields.Resources = Field(default_factory=dict)
-    """Requests and limits of the client; it wants a core of its own for thousands of streams."""
+    """Resource requests and limits of the client; give it one CPU core of its own for thousands of streams."""
     image_pull_secrets: Annotated[
         tuple[SecretReference, ...], Field(max_length=16, json_schema_extra=fields.map_keyed_by("name"))
     ] = ()
-    """Secrets for pulling the operator's image; those of the service when absent."""
+    """Secrets for pulling the operator's image. Default: those of the service."""
 
     @property
     def timeout_seconds(self) -> float:
@@ -237,14 +241,14 @@ class LLMBenchmarkSpec(ApiModel):
 
 NAME_FITS = Rule(
     f"self.metadata.name.size() <= {MAX_NAME_LENGTH} && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
-    "metadata.name becomes that of a Job: use lower-case letters, digits and '-',"
+    "metadata.name is also the name of a Job: use lower-case letters, digits and '-',"
     f" at most {MAX_NAME_LENGTH} characters",
     lambda benchmark: len(benchmark.metadata.name) <= MAX_NAME_LENGTH and fields.is_label(benchmark.metadata.name),
 )
 
 
 class LLMBenchmark(ApiModel):
-    """A measurement of an LLMService or of any OpenAI-compatible server, made by a Job in the cluster."""
+    """A benchmark of an LLMService or of any OpenAI-compatible server, run by a Job in the cluster."""
 
     model_config = ConfigDict(extra="ignore")
     rules = (NAME_FITS,)

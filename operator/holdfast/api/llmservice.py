@@ -46,18 +46,18 @@ class EmptyDirCache(ApiModel):
     """A cache that lives as long as its pod."""
 
     size_limit: fields.Quantity | None = None
-    """Most the cache may hold, such as 200Gi."""
+    """Maximum size of the cache, such as 200Gi."""
 
 
 _ONE_CACHE = Rule(
     "(has(self.pvc) ? 1 : 0) + (has(self.hostPath) ? 1 : 0) + (has(self.emptyDir) ? 1 : 0) <= 1",
-    "cache takes one of pvc, hostPath and emptyDir: keep one of them",
+    "cache must have at most one of pvc, hostPath and emptyDir: remove the others",
     lambda cache: sum(kind is not None for kind in (cache.pvc, cache.host_path, cache.empty_dir)) <= 1,
 )
 
 
 class Cache(ApiModel):
-    """Where weights and vLLM's compile cache are kept: the largest lever on cold start. Default: emptyDir."""
+    """Where weights and vLLM's compile cache are stored. A volume shortens cold starts most. Default: emptyDir."""
 
     rules = (_ONE_CACHE,)
 
@@ -66,7 +66,7 @@ class Cache(ApiModel):
     host_path: fields.HostPath | None = None
     """Absolute path of a directory on the node."""
     empty_dir: EmptyDirCache | None = None
-    """A directory of the pod, lost with it."""
+    """A directory of the pod, deleted with the pod."""
 
 
 class Model(ApiModel):
@@ -75,19 +75,19 @@ class Model(ApiModel):
     uri: fields.ModelUri
     """Hugging Face id, absolute path in the image, pvc://claim/path or oci://image (an image volume)."""
     served_name: fields.ShortText | None = None
-    """Name that clients use for the model; the uri when absent."""
+    """Model name that clients send in requests. Default: uri."""
     revision: fields.ShortText | None = None
     """Branch, tag or commit of a Hugging Face model."""
     max_model_len: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
-    """Longest context in tokens; the model's own when absent."""
+    """Maximum context length in tokens (vLLM --max-model-len). Default: the limit of the model."""
     dtype: fields.ShortText | None = None
-    """Data type of weights and activations, as vLLM names it."""
+    """Data type of weights and activations (vLLM --dtype)."""
     quantization: fields.ShortText | None = None
-    """Quantization method, as vLLM names it."""
+    """Quantization method (vLLM --quantization)."""
     token_secret_ref: SecretKeyReference | None = None
     """Secret with the Hugging Face token."""
     cache: Cache = Cache()
-    """Where weights and vLLM's compile cache are kept: the largest lever on cold start. Default: emptyDir."""
+    """Where weights and vLLM's compile cache are stored. A volume shortens cold starts most. Default: emptyDir."""
 
     @property
     def served_model_name(self) -> str:
@@ -96,12 +96,12 @@ class Model(ApiModel):
 
 
 class SLO(Objectives):
-    """What a good request is, and which share of requests must be good."""
+    """Objectives of a good request, and the share of requests that must be good."""
 
     objective: fields.Objective = "99%"
-    """Share of judged requests in the window that must be good; above 50% and below 100%."""
+    """Share of the judged requests in the window that must meet all objectives; above 50% and below 100%."""
     window: fields.Window = "1h"
-    """Rolling window of the error budget, 5m to 30d."""
+    """Rolling window of attainment and error budget, 5m to 30d."""
 
     @property
     def window_seconds(self) -> float:
@@ -110,30 +110,30 @@ class SLO(Objectives):
 
 
 class Accelerator(ApiModel):
-    """A kind of GPU that replicas may run on."""
+    """A type of GPU node that replicas may run on."""
 
     name: fields.AcceleratorName
-    """Name of the candidate, such as h100."""
+    """Name of this accelerator, such as h100."""
     resource: fields.ResourceName = "nvidia.com/gpu"
-    """Extended resource that a replica requests."""
+    """Extended resource that the pods request, such as nvidia.com/gpu."""
     count: Annotated[int, Field(ge=1, le=64)] = 1
-    """GPUs of one replica, which is also its tensor parallel size."""
+    """Number of GPUs per replica; also the tensor parallel size."""
     node_selector: fields.NodeSelector = Field(default_factory=dict)
-    """Labels of the nodes that carry this accelerator."""
+    """Labels of the nodes that have this accelerator."""
     tolerations: fields.Tolerations = ()
-    """Tolerations of its pods."""
+    """Tolerations of the pods on this accelerator."""
     cost_per_hour: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None = None
-    """Price of one GPU for an hour, for all accelerators or for none; without it their order is the preference."""
+    """Dollars per hour of one GPU. Set it for all accelerators or for none; without prices the list order decides."""
     max: Annotated[int, Field(ge=0, le=10_000)] | None = None
-    """Most replicas on this accelerator."""
+    """Maximum number of replicas on this accelerator. 0 drains it."""
     spot: StrictBool = False
-    """Its nodes may be reclaimed at any time; scaling.minOnDemand replicas stay on other accelerators."""
+    """Whether these are spot nodes, which may be reclaimed at any time. See scaling.minOnDemand."""
     image: fields.ImageReference | None = None
-    """Image in place of engine.image, such as one for ROCm."""
+    """Engine image for this accelerator instead of engine.image, such as one for ROCm."""
     args: AcceleratorArguments = ()
-    """vLLM arguments after those of engine.args."""
+    """Additional vLLM arguments for this accelerator, after those of engine.args."""
     env: fields.EnvironmentVariables = ()
-    """Environment variables; one of engine.env with the same name is replaced."""
+    """Environment variables for this accelerator; they override those of engine.env with the same name."""
     template: PodTemplate | None = None
     """Pod template overlay for this accelerator, merged after spec.template."""
 
@@ -150,7 +150,7 @@ class Accelerator(ApiModel):
 
 _FIXED_NEEDS_VALUES = Rule(
     "self.mode != 'Fixed' || (has(self.maxNumSeqs) && has(self.maxNumBatchedTokens))",
-    "batching.mode Fixed needs maxNumSeqs and maxNumBatchedTokens: give both, or leave mode out",
+    "batching.mode Fixed needs maxNumSeqs and maxNumBatchedTokens: set both, or remove mode",
     lambda batching: (
         batching.mode != "Fixed" or (batching.max_num_seqs is not None and batching.max_num_batched_tokens is not None)
     ),
@@ -168,38 +168,38 @@ _TOKENS_COVER_SEQUENCES = Rule(
 
 
 class Batching(ApiModel):
-    """Limits of vLLM's scheduler."""
+    """Batching limits of vLLM's scheduler."""
 
     rules = (_FIXED_NEEDS_VALUES, _TOKENS_COVER_SEQUENCES)
 
     mode: Literal["Auto", "Fixed"] = "Auto"
-    """Auto: fitted to the objectives while the engine serves, up to the values below; Fixed: the values as given."""
+    """Auto: fit the limits to the objectives at run time, up to the values below. Fixed: use exactly these values."""
     max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] | None = None
-    """Most sequences in one engine step; vLLM's own default when absent."""
+    """Maximum number of sequences in one engine step (vLLM --max-num-seqs). Default: vLLM's default."""
     max_num_batched_tokens: Annotated[int, Field(ge=1, le=4_194_304)] | None = None
-    """Most tokens in one engine step; vLLM's own default when absent."""
+    """Maximum number of tokens in one engine step (vLLM --max-num-batched-tokens). Default: vLLM's default."""
 
 
 class Budget(ApiModel):
-    """Bound on spend."""
+    """Limit of the cost."""
 
     max_cost_per_hour: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
-    """Most dollars per hour; needs costPerHour on every accelerator."""
+    """Maximum cost of the service in dollars per hour; needs costPerHour on every accelerator."""
 
 
 class Engine(ApiModel):
-    """The vLLM container."""
+    """Settings of the vLLM container."""
 
     image: fields.ImageReference = DEFAULT_ENGINE_IMAGE
-    """Image with vLLM."""
+    """Container image with vLLM."""
     args: EngineArguments = ()
-    """Further vLLM arguments."""
+    """Additional vLLM arguments."""
     env: fields.EnvironmentVariables = ()
     """Environment variables, as in a container."""
     resources: fields.Resources = Field(default_factory=dict)
-    """Requests and limits of the container; the accelerator's resource is added."""
+    """Resource requests and limits of the container; the GPUs of the accelerator are added."""
     shutdown_timeout: fields.ShutdownTimeout = "2m"
-    """Time that running requests have to finish when a replica goes, 1s to 1h."""
+    """Time for running requests to finish when a replica is removed (drain), 1s to 1h."""
     image_pull_secrets: Annotated[
         tuple[SecretReference, ...], Field(max_length=16, json_schema_extra=fields.map_keyed_by("name"))
     ] = ()
@@ -209,9 +209,9 @@ class Engine(ApiModel):
     tls_secret_ref: SecretReference | None = None
     """Secret of type kubernetes.io/tls; the engine then serves HTTPS."""
     plugin: Literal["Auto", "Off"] = "Auto"
-    """Auto: the fast loop inside vLLM where its version is supported, plain flags elsewhere; "Off": plain flags."""
+    """Auto: run the fast loop inside vLLM if its version is supported, else plain flags. "Off": always plain flags."""
     plugin_revision: fields.Revision | None = None
-    """Any number or word; a change replaces the engines by some with the operator's present plugin."""
+    """Any number or word. Change it to restart the engines with the plugin version of the running operator."""
 
     @property
     def shutdown_timeout_seconds(self) -> float:
@@ -223,42 +223,43 @@ class Rollout(ApiModel):
     """How replicas are replaced when the spec changes."""
 
     max_surge: fields.MaxSurge = "Auto"
-    """Further replicas during a rollout: Auto (1 where a GPU is free, else 0), 0 (at one replica: downtime) or 1."""
+    """Extra replicas during a rollout: Auto (1 if a GPU is free, else 0), 0 (downtime at one replica) or 1."""
 
 
 class LLMServiceSpec(ApiModel):
-    """A model, the objectives it must keep, and where it may run."""
+    """Desired state: a model, its objectives, and the accelerators that it may run on."""
 
     rules = SPEC_RULES
 
     model: Model
     """The model to serve."""
     slo: SLO
-    """What a good request is, and which share of requests must be good."""
+    """Objectives of a good request, and the share of requests that must be good."""
     accelerators: Annotated[
         tuple[Accelerator, ...], Field(min_length=1, max_length=16, json_schema_extra=fields.map_keyed_by("name"))
     ]
-    """Candidates for placement, 1 to 16; in order of preference when no costs are given."""
+    """Accelerators that replicas may run on, 1 to 16. Without costPerHour, they are listed in order of preference."""
     scaling: Scaling = Scaling()
-    """Bounds on the number of replicas over all accelerators."""
+    """Limits of the number of replicas over all accelerators."""
     replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
-    """Pins the number of replicas and pauses SLO scaling until it is removed; set by people or kubectl scale only."""
+    """Pins the number of replicas and pauses SLO scaling; remove it to resume. Only people and kubectl scale set it."""
     batching: Batching = Batching()
-    """Limits of vLLM's scheduler."""
+    """Batching limits of vLLM's scheduler."""
     overload: Literal["Queue", "Reject"] = "Queue"
-    """Requests that can no longer meet ttft: served after the others, or refused with a 503 and Retry-After."""
+    """What happens to requests that can no longer meet ttft. Queue: serve them after the others. Reject: 503 with
+    Retry-After."""
     mode: Literal["Auto", "Recommend"] = "Auto"
-    """Auto acts; Recommend publishes the decision and moves neither replicas, batching nor placement."""
+    """Auto: apply decisions. Recommend: only publish them in status.recommendation."""
     priority: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)] = 0
-    """Who gives way when GPUs run out: the lower number first, never below scaling.min."""
+    """Priority when services compete for GPUs: services with a lower one give up GPUs first, but keep scaling.min."""
     budget: Budget = Budget()
-    """Bound on spend."""
+    """Limit of the cost."""
     engine: Engine = Engine()
-    """The vLLM container."""
+    """Settings of the vLLM container."""
     rollout: Rollout = Rollout()
     """How replicas are replaced when the spec changes."""
     template: PodTemplate | None = None
-    """Pod template overlay, merged strategically; the engine's container is called vllm."""
+    """Pod template overlay (strategic merge patch); the name of the engine container is vllm."""
 
 
 class ObjectMeta(ApiModel):
@@ -279,7 +280,7 @@ class ObjectMeta(ApiModel):
 
 NAME_IS_LABEL = Rule(
     "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-    "metadata.name becomes a Service: use lower-case letters, digits and '-', starting with a letter",
+    "metadata.name is also the name of a Service: use lower-case letters, digits and '-', starting with a letter",
     lambda service: fields.is_service_name(service.metadata.name),
 )
 NAMES_FIT = Rule(

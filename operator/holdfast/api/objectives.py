@@ -9,25 +9,25 @@ from holdfast.api.rules import ApiModel, Rule, cel_seconds, is_duration
 _E2E_ABOVE_TTFT = Rule(
     f"!has(self.e2e) || !{is_duration('self.e2e')} || !{is_duration('self.ttft')}"
     f" || {cel_seconds('self.e2e')} > {cel_seconds('self.ttft')}",
-    "e2e must be longer than ttft: raise e2e, lower ttft, or leave e2e out",
+    "e2e must be longer than ttft: raise e2e, lower ttft, or remove e2e",
     lambda slo: slo.e2e is None or slo.e2e_seconds > slo.ttft_seconds,
     ".e2e",
 )
 
 
 class Objectives(ApiModel):
-    """What a good request is, and which share of requests must be good."""
+    """Objectives of a good request, and the share of requests that must be good."""
 
     rules = (_E2E_ABOVE_TTFT,)
 
     ttft: fields.LatencyBound
-    """Time to first token of a good request, such as 500ms."""
+    """Maximum time to first token of a good request, such as 500ms."""
     tpot: fields.LatencyBound
-    """Time per output token of a good request, such as 30ms."""
+    """Maximum time per output token, mean over the request, of a good request, such as 30ms."""
     e2e: fields.LatencyBound | None = Field(default=None, alias="e2e")
-    """End-to-end time of a good request; longer than ttft."""
+    """Maximum end-to-end time of a good request; longer than ttft."""
     objective: fields.Objective = "99%"
-    """Share of all requests that must be good; above 50% and below 100%."""
+    """Share of the requests that must meet all objectives; above 50% and below 100%."""
 
     @property
     def ttft_seconds(self) -> float:

@@ -23,7 +23,7 @@ def parsed(model: type[Parsed], body: Mapping[str, Any], invalid: type[InvalidOb
     except pydantic.ValidationError as error:
         raise invalid("; ".join(sorted(problems(error)))) from None
     except RecursionError:
-        raise invalid("an alias stands inside what it names, or it is nested too deeply: write it out") from None
+        raise invalid("a YAML alias contains itself, or the object is nested too deeply: remove aliases") from None
 
 
 def problems(error: pydantic.ValidationError) -> list[str]:

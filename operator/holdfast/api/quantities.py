@@ -29,7 +29,7 @@ def parse_duration_seconds(text: str) -> float:
 def format_duration(seconds: float) -> str:
     """The shortest exact duration in the API's grammar; ValueError where there is none (negative, NaN, infinite)."""
     if not math.isfinite(seconds) or seconds < 0:
-        raise ValueError(f"{seconds} seconds cannot be written as a duration: it must be finite and not negative")
+        raise ValueError(f"{seconds} seconds is not a duration: it must be finite and not negative")
     if 0 < seconds < 1:
         return f"{_plain(seconds * 1000.0)}ms"
     for unit in ("d", "h", "m"):

@@ -56,7 +56,7 @@ _START_IS_NOT_END = Rule(
 
 
 class Schedule(ApiModel):
-    """A floor under the number of replicas at certain hours; replicas are asked for early enough to serve at start."""
+    """A minimum number of replicas at certain hours; replicas are started early enough to serve from start on."""
 
     rules = (_START_IS_NOT_END,)
 
@@ -65,17 +65,17 @@ class Schedule(ApiModel):
     timezone: Timezone
     """IANA time zone of start, end and days, such as Europe/Berlin."""
     start: StartTime
-    """Time of day at which the replicas serve, such as 08:00."""
+    """Time of day from which the replicas serve, such as 08:00."""
     end: EndTime
-    """Time of day up to which they are kept, such as 18:00; one before start is on the next day."""
+    """Time of day until which the minimum holds, such as 18:00. An end before start is on the next day."""
     days: Annotated[
         tuple[Annotated[Day, WithJsonSchema({"type": "string", "enum": list(DAYS), "maxLength": 3})], ...],
         Field(min_length=1, max_length=len(DAYS), json_schema_extra={"x-kubernetes-list-type": "set"}),
         Checked(_DISTINCT_DAYS),
     ] = DAYS
-    """Days on which it starts, of Mon, Tue, Wed, Thu, Fri, Sat and Sun; every day when absent."""
+    """Days on which the schedule starts: Mon, Tue, Wed, Thu, Fri, Sat, Sun. Default: every day."""
     min: Annotated[int, Field(ge=1, le=10_000)]
-    """Fewest replicas from start to end; at most scaling.max. Where several hold, the highest rules."""
+    """Minimum number of replicas from start to end, at most scaling.max. Of overlapping schedules the highest holds."""
 
     @property
     def start_minute(self) -> int:
@@ -123,20 +123,20 @@ _ON_DEMAND_BELOW_MAX = Rule(
 
 
 class Scaling(ApiModel):
-    """Bounds on the number of replicas over all accelerators."""
+    """Limits of the number of replicas over all accelerators."""
 
     rules = (_MIN_BELOW_MAX, _DISTINCT_SCHEDULES, _FLOORS_BELOW_MAX, _ON_DEMAND_BELOW_MAX)
 
     min: Annotated[int, Field(ge=0, le=10_000)] = 1
-    """Fewest replicas; with 0 none runs while no request comes, and the next request is held until one serves."""
+    """Minimum number of replicas. With 0, none runs while no requests arrive; the next request waits for a start."""
     max: Annotated[int, Field(ge=1, le=10_000)] = 10
-    """Most replicas."""
+    """Maximum number of replicas."""
     min_on_demand: Annotated[int, Field(ge=0, le=10_000)] = 0
-    """Fewest replicas on accelerators that are not spot, while any runs."""
+    """Minimum number of replicas on on-demand accelerators (spot: false) while any replica runs."""
     schedules: Annotated[
         tuple[Schedule, ...], Field(max_length=MOST_SCHEDULES, json_schema_extra=fields.map_keyed_by("name"))
     ] = ()
-    """Floors above min at certain hours, at most 16; the highest of those that hold rules."""
+    """Higher minimums at certain hours, at most 16 schedules. If several are active, the highest one holds."""
 
     @property
     def highest_floor(self) -> int:

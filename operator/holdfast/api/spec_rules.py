@@ -85,26 +85,26 @@ DISTINCT_ACCELERATORS = Rule(
 )
 COSTS_ALL_OR_NONE = Rule(
     "self.accelerators.all(a, has(a.costPerHour)) || !self.accelerators.exists(a, has(a.costPerHour))",
-    "costPerHour must be given for all accelerators or for none: add the missing ones or remove the others",
+    "costPerHour must be set for all accelerators or for none: add the missing prices or remove the others",
     lambda spec: len(set(_costs(spec))) == 1,
     ".accelerators",
 )
 BUDGET_NEEDS_COSTS = Rule(
     f"{_NO_BUDGET} || self.accelerators.all(a, has(a.costPerHour))",
-    "budget.maxCostPerHour needs costPerHour on every accelerator: add the costs or remove the budget",
+    "budget.maxCostPerHour needs costPerHour on every accelerator: add the prices or remove the budget",
     lambda spec: spec.budget.max_cost_per_hour is None or all(_costs(spec)),
     ".budget",
 )
 MINIMUM_CAN_RUN = Rule(
     _cel_may_run(_LEAST),
-    "no accelerator's max, with budget.maxCostPerHour, allows scaling.min replicas, or one at least:"
+    "scaling.min replicas, at least one, must fit within the max of an accelerator and budget.maxCostPerHour:"
     " raise a max or the budget, or lower min",
     lambda spec: _may_run(spec, max(1, spec.scaling.min)),
     ".accelerators",
 )
 SCHEDULES_CAN_RUN = Rule(
     f"{_NO_SCHEDULES} || self.scaling.schedules.all(s, {_cel_may_run('s.min')})",
-    "no accelerator's max, with budget.maxCostPerHour, allows as many replicas as the min of a schedule:"
+    "the min of each schedule must fit within the max of an accelerator and budget.maxCostPerHour:"
     " raise a max or the budget, or lower the schedule's min",
     lambda spec: _may_run(spec, spec.scaling.highest_floor),
     ".accelerators",
@@ -117,28 +117,28 @@ REPLICAS_WITHIN_BOUNDS = Rule(
 )
 REPLICAS_CAN_RUN = Rule(
     f"!has(self.replicas) || {_cel_may_run('self.replicas')}",
-    "no accelerator's max, with budget.maxCostPerHour, allows as many replicas:"
+    "replicas must fit within the max of an accelerator and budget.maxCostPerHour:"
     " raise a max or the budget, lower replicas, or remove it to resume SLO scaling",
     lambda spec: spec.replicas is None or _may_run(spec, spec.replicas),
     ".replicas",
 )
 FLOOR_CAN_RUN = Rule(
     f"{_NO_FLOOR} || {_cel_may_run('self.scaling.minOnDemand', on_demand=True)}",
-    "scaling.minOnDemand needs an accelerator that is not spot, with a max and a budget for that many replicas:"
+    "scaling.minOnDemand needs an on-demand accelerator, with a max and a budget for that many replicas:"
     " list one, raise its max or the budget, or lower minOnDemand",
     lambda spec: not spec.scaling.min_on_demand or _may_run(spec, spec.scaling.min_on_demand, on_demand=True),
     ".scaling",
 )
 ZERO_WITHOUT_TLS = Rule(
     "self.scaling.min > 0 || !has(self.engine) || !has(self.engine.tlsSecretRef)",
-    "scaling.min 0 and engine.tlsSecretRef exclude each other, for what holds requests has no certificate:"
-    " raise scaling.min, or end TLS at a gateway",
+    "scaling.min 0 and engine.tlsSecretRef exclude each other, because the activator has no certificate:"
+    " raise scaling.min, or terminate TLS at a gateway",
     lambda spec: spec.scaling.min > 0 or spec.engine.tls_secret_ref is None,
     ".scaling",
 )
 ACTIVATOR_IS_TAKEN = Rule(
     "self.scaling.min > 0 || !self.accelerators.exists(a, a.name == 'activator')",
-    "with scaling.min 0 no accelerator may be called activator, which is what holds requests: rename it",
+    "with scaling.min 0 no accelerator may have the name activator, which the operator uses: rename it",
     lambda spec: spec.scaling.min > 0 or all(a.name != "activator" for a in spec.accelerators),
     ".accelerators",
 )

@@ -109,66 +109,72 @@ class ReplicaCounts(StatusPart):
     """Replicas by state, over all accelerators."""
 
     desired: Count = 0
-    """Replicas that should run."""
+    """Number of replicas that should run."""
     ready: Count = 0
-    """Replicas that have served a token and take requests."""
+    """Number of replicas that have served a token and accept requests."""
     starting: Count = 0
-    """Replicas on their way."""
+    """Number of replicas that are scheduled or start and do not accept requests yet."""
     draining: Count = 0
-    """Replicas that finish their last requests."""
+    """Number of replicas that are being removed and finish their running requests."""
 
 
 class SLOStatus(StatusPart):
-    """What was measured over the window."""
+    """Measurements over the window: attainment of the objective, rates and latencies."""
 
     # to_camel would spell the percentiles `ttftP95Seconds`; outside, the unit stands in the value.
     model_config = ConfigDict(alias_generator=lambda name: to_camel(name.removesuffix("_seconds")))
 
     attainment: Attainment | None = None
-    """Share of judged requests in the window that were good."""
+    """Share of the judged requests in the window that met all objectives, such as 99.5%. Compare with slo.objective."""
     budget_remaining: Percent | None = None
-    """What is left of the error budget; below 0% the objective is missed."""
+    """Remaining share of the error budget (the bad requests that slo.objective allows in the window). 100%: no bad
+    request; 0%: all used; below 0%: the objective is missed."""
     good_rps: Rate | None = None
-    """Good requests per second."""
+    """Requests per second that met all objectives."""
     arrival_rps: Rate | None = None
-    """Requests that arrive per second."""
+    """Requests per second that arrive now."""
     ttft_p50_seconds: Seconds | None = None
-    """Median time to first token."""
+    """Median (50th percentile) time to first token."""
     ttft_p95_seconds: Seconds | None = None
     """95th percentile of the time to first token."""
     ttft_p99_seconds: Seconds | None = None
     """99th percentile of the time to first token."""
     tpot_p50_seconds: Seconds | None = None
-    """Median time per output token."""
+    """Median (50th percentile) time per output token."""
     tpot_p95_seconds: Seconds | None = None
     """95th percentile of the time per output token."""
     tpot_p99_seconds: Seconds | None = None
     """99th percentile of the time per output token."""
     quantile: Quantile | None = None
-    """Of what may arrive within the lead time: what sizes are made for. The error budget moves it."""
+    """Safety level of the forecast, from 0 to 1: the size covers the load of the next lead time with this probability.
+    It rises while the error budget burns too fast and falls while budget is to spare."""
     window_seconds: ExactSeconds | None = None
-    """Window over which attainment and budget are measured."""
+    """Length of the rolling window of attainment and error budget; slo.window of the spec."""
     source: Literal["exact", "bounds"] | None = None
-    """exact: every request was judged; bounds: the lower bound that the histograms allow."""
+    """How attainment was measured. exact: each request was judged by its own latencies. bounds: only the histograms of
+    vLLM are known, so attainment is a lower bound and the real value may be higher."""
 
 
 class CapacityStatus(StatusPart):
-    """What one replica carries within the objectives."""
+    """Estimated capacity: what one replica carries within the objectives."""
 
     accelerator: Word | None = None
-    """The accelerator in use."""
+    """Name of the accelerator that the estimate is for: the one in use."""
     per_replica_rps: Rate | None = None
-    """Requests per second of one replica."""
+    """Most requests per second that one replica serves within the objectives."""
     bound_by: Literal["TTFT", "TPOT", "KVCache", "Sequences"] | None = None
-    """What binds it."""
+    """What limits perReplicaRps. TTFT or TPOT: that objective is the first to be missed. KVCache: the GPU memory for
+    the KV cache is full. Sequences: the limit of sequences per engine step is reached."""
     confidence: Rate | None = None
-    """From 0 (prior only) to 1."""
+    """How much observation is behind the estimate, from 0 (engine model only) to 1 (measured)."""
     source: Sentence | None = None
-    """The benchmark that it started from; the engine model alone when absent."""
+    """The benchmark that the estimate started from. Absent: it started from the engine model alone."""
     learned_gain: Figure | None = None
-    """So many times that is carried, by what was observed."""
+    """Correction learned from live traffic, a factor on the predicted capacity: 1 means as predicted, 1.2 means 20 %
+    more is carried, 0.8 means 20 % less."""
     learned_slowness: Figure | None = None
-    """So many times as long as the engine model says steps take, by what was observed."""
+    """Correction learned from live traffic, a factor on the predicted time of an engine step: 1 means as predicted, 1.2
+    means steps take 20 % longer."""
 
 
 class PlacementStatus(StatusPart):
@@ -177,103 +183,106 @@ class PlacementStatus(StatusPart):
     accelerator: Word
     """Name of the accelerator."""
     desired: Count = 0
-    """Replicas that should run on it."""
+    """Number of replicas that should run on this accelerator."""
     ready: Count = 0
-    """Replicas that take requests."""
+    """Number of replicas on this accelerator that accept requests."""
     cost_per_hour: Dollars | None = None
-    """Dollars per hour of its replicas."""
+    """Dollars per hour of all replicas on this accelerator."""
 
 
 class BatchingStatus(StatusPart):
-    """Limits with which the engines run."""
+    """Batching limits that the engines run with."""
 
     max_num_seqs: Count | None = None
-    """Most sequences in one engine step, as engines with the plugin show it."""
+    """Most sequences in one engine step: as engines with the plugin report it, else as they were started."""
     max_num_batched_tokens: Count | None = None
-    """Most tokens in one engine step, as engines with the plugin show it."""
+    """Most tokens in one engine step: as engines with the plugin report it, else as they were started."""
     admission: Count | None = None
-    """Most queued prompt tokens before a request is refused with 503."""
+    """Most prompt tokens in the queue of an engine; further requests are rejected with 503."""
     applied_live: bool | None = None
-    """Whether every engine seen shows the limits last written; absent while none is seen."""
+    """Whether all engines report the last written limits. Absent: no engine reports limits."""
 
 
 class CostStatus(StatusPart):
-    """What the service costs."""
+    """Cost of the service, from costPerHour of the accelerators."""
 
     per_hour: Dollars | None = None
-    """Dollars per hour."""
+    """Dollars per hour of all replicas that hold a GPU."""
     per_million_tokens: Dollars | None = None
-    """Dollars per million tokens, prompt and output."""
+    """Dollars per million tokens, prompt and output tokens together."""
     per_thousand_good_requests: Dollars | None = None
-    """Dollars per thousand good requests."""
+    """Dollars per thousand requests that met all objectives."""
 
 
 class DecisionInputs(StatusPart):
-    """What a decision was made on."""
+    """Inputs of a decision."""
 
     model_config = ConfigDict(alias_generator=lambda name: to_camel(name.removesuffix("_seconds")))
 
     arrival_rps: Figure | None = None
-    """Requests per second that arrive."""
+    """Requests per second that arrived at the time of the decision."""
     forecast_rps: Figure | None = None
-    """Requests per second that the size is made for."""
+    """Requests per second that the size was chosen for."""
     quantile: Quantile | None = None
-    """Of what may arrive within the lead time: the forecast. The error budget moves it."""
+    """Safety level of the forecast, from 0 to 1: forecastRps covers the load of the next lead time with this
+    probability. The error budget moves it."""
     lead_time_seconds: Seconds | None = None
-    """From a change of the load until a replica ordered for it serves."""
+    """Lead time: from a change of the load until a new replica serves it. The forecast looks this far ahead."""
     backlog_requests: Figure | None = None
-    """Requests that wait too long already."""
+    """Number of queued requests beyond what can start within slo.ttft; 0 while the queue is short enough."""
     accelerator: Word | None = None
-    """The accelerator taken."""
+    """Name of the chosen accelerator."""
     per_replica_rps: Figure | None = None
-    """What one of its replicas carries within the objectives, in requests per second."""
+    """Most requests per second that one replica on this accelerator serves within the objectives."""
     bound_by: Word | None = None
-    """What binds it."""
+    """What limits perReplicaRps: the objective TTFT or TPOT, memory for the KVCache, or Sequences per engine step."""
     capacity_source: Sentence | None = None
-    """The benchmark that it started from; the engine model alone when absent."""
+    """The benchmark that the capacity estimate started from. Absent: it started from the engine model alone."""
     learned_gain: Figure | None = None
-    """So many times that is carried, by what was observed."""
+    """Correction learned from live traffic, a factor on the predicted capacity: 1 means as predicted, 1.2 means 20 %
+    more is carried, 0.8 means 20 % less."""
     learned_slowness: Figure | None = None
-    """So many times as long as the engine model says steps take, by what was observed."""
+    """Correction learned from live traffic, a factor on the predicted time of an engine step: 1 means as predicted, 1.2
+    means steps take 20 % longer."""
     wanted_replicas: Count | None = None
-    """Replicas proposed, before guards."""
+    """Number of replicas for the load, before limits and guards."""
 
 
 class CandidateStatus(StatusPart):
-    """An accelerator that was considered."""
+    """An accelerator that the decision considered."""
 
     accelerator: Word
     """Name of the accelerator."""
     replicas: Count = 0
-    """Replicas that the load would take."""
+    """Number of replicas that the load would need on it."""
     per_replica_rps: Figure | None = None
-    """Requests per second that one of them carries."""
+    """Most requests per second that one of these replicas serves within the objectives."""
     cost_per_hour: Dollars | None = None
-    """Dollars per hour of all of them."""
+    """Dollars per hour of all these replicas."""
     lost_because: Sentence | None = None
-    """Why it was not taken; absent for the one that was."""
+    """Why it was not chosen. Absent: it was chosen."""
 
 
 class DecisionStatus(StatusPart):
-    """A decision and why it was taken."""
+    """A decision and its reasons."""
 
     time: Timestamp
-    """When it was taken."""
+    """When the decision was made."""
     action: Word
-    """What it does: Create, ScaleUp, ScaleDown, Switch or Hold."""
+    """What the decision does: Create, ScaleUp, ScaleDown, Switch (to another accelerator) or Hold."""
     reason: Word
-    """Why, in a word."""
+    """Reason code; docs/operations.md lists all of them."""
     message: Sentence
-    """Why, with the numbers."""
+    """Why, as sentences with numbers."""
     inputs: DecisionInputs | None = None
-    """What it was made on; absent where people hold the size."""
+    """Inputs of the decision. Absent: people hold the size (spec.replicas or mode Recommend)."""
     candidates: (
         Annotated[tuple[CandidateStatus, ...], Field(max_length=16, json_schema_extra=map_keyed_by("accelerator"))]
         | None
     ) = None
-    """The accelerators considered, and why each lost."""
+    """Accelerators that were considered, and why each was not chosen."""
     guards: Annotated[tuple[Sentence, ...], Field(max_length=32)] | None = None
-    """What bounded the size, in the order in which it was asked."""
+    """Limits and guards that changed the size, in the order of evaluation."""
 
 
 class ConditionStatus(StatusPart):
@@ -282,15 +291,15 @@ class ConditionStatus(StatusPart):
     type: Word
     """Name of the condition."""
     status: Literal["True", "False", "Unknown"]
-    """Whether it holds."""
+    """Whether the condition is True, False or Unknown."""
     reason: Word
-    """Why, in a word."""
+    """Reason code; docs/operations.md lists all of them with what to do."""
     message: Sentence
-    """Why, in a sentence."""
+    """What is true, why, and what to do."""
     observed_generation: Count = 0
-    """Generation of the spec that was judged."""
+    """metadata.generation of the spec that the condition is about."""
     last_transition_time: Timestamp
-    """When its status last changed."""
+    """When the status of the condition last changed."""
 
     @classmethod
     def of(cls, condition: Condition) -> "ConditionStatus":
@@ -299,39 +308,39 @@ class ConditionStatus(StatusPart):
 
 
 class LLMServiceStatus(StatusPart):
-    """What is; written by the operator only."""
+    """Observed state; written by the operator only."""
 
     observed_generation: Count = 0
-    """Newest generation of the spec that the operator has seen."""
+    """Newest metadata.generation of the spec that the operator has seen."""
     conditions: Annotated[
         tuple[ConditionStatus, ...], Field(max_length=16, json_schema_extra=map_keyed_by("type"))
     ] = ()
-    """Ready, SLOMet, ScalingActive, MetricsAvailable, CapacityAvailable; FastLoopActive where engines have the plugin;
-    Reconciling and Stalled while true."""
+    """Conditions: Ready, SLOMet, ScalingActive, MetricsAvailable, CapacityAvailable. Engines with the plugin add
+    FastLoopActive. Reconciling and Stalled are present only while True."""
     url: Annotated[str, StringConstraints(max_length=512)] | None = None
-    """Where clients send requests."""
+    """URL in the cluster where clients send requests."""
     replicas: ReplicaCounts = ReplicaCounts()
-    """Replicas by state, over all accelerators."""
+    """Number of replicas by state, over all accelerators."""
     selector: Annotated[str, StringConstraints(max_length=512)] | None = None
     """Label selector of the pods, for kubectl scale."""
     slo: SLOStatus | None = None
-    """What was measured over the window."""
+    """Measurements over the window: attainment of the objective, rates and latencies."""
     capacity: CapacityStatus | None = None
-    """What one replica carries within the objectives, on the accelerator in use."""
+    """Estimated capacity of one replica within the objectives, on the accelerator in use."""
     placements: Annotated[
         tuple[PlacementStatus, ...], Field(max_length=16, json_schema_extra=map_keyed_by("accelerator"))
     ] = ()
-    """Replicas by accelerator, the one with most replicas first."""
+    """Number of replicas by accelerator, the one with most replicas first."""
     batching: BatchingStatus | None = None
-    """Limits with which the engines run."""
+    """Batching limits that the engines run with."""
     cold_start_seconds: Rate | None = None
-    """Time from a pod's scheduling to its first token."""
+    """Cold start in seconds, 90th percentile: from the scheduling of a pod until it is ready."""
     cost: CostStatus | None = None
-    """What the service costs; absent where costs are unknown."""
+    """Cost of the service. Absent: the spec has no costPerHour."""
     last_decision: DecisionStatus | None = None
-    """The last decision that was carried out."""
+    """The last decision that changed something."""
     recommendation: DecisionStatus | None = None
-    """What Holdfast would do, in mode Recommend or while replicas is set."""
+    """What Holdfast would do now; present in mode Recommend or while spec.replicas is set."""
 
 
 def _pruned(value: Any) -> Any:

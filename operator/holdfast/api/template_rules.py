@@ -11,18 +11,18 @@ from holdfast.api.rules import Checked, Rule
 LABEL_PREFIX = "holdfast.dev/"
 ENGINE_CONTAINER = "vllm"
 OWNED_POD_FIELDS = {
-    "terminationGracePeriodSeconds": "set engine.shutdownTimeout, it follows that",
-    "restartPolicy": "remove it, replicas are always restarted",
+    "terminationGracePeriodSeconds": "set engine.shutdownTimeout, from which it is computed",
+    "restartPolicy": "remove it; replicas always restart",
 }
 OWNED_CONTAINER_FIELDS = {
-    "command": "the operator starts vLLM through its launcher",
+    "command": "remove it; the operator starts vLLM through its launcher",
     "args": "use engine.args",
     "image": "use engine.image",
-    "ports": "the engine listens on 8000",
-    "livenessProbe": "the operator sets the probes",
-    "readinessProbe": "the operator sets the probes",
-    "startupProbe": "the operator sets the probes",
-    "lifecycle": "the operator drains replicas through it",
+    "ports": "remove it; the engine listens on port 8000",
+    "livenessProbe": "remove it; the operator sets the probes",
+    "readinessProbe": "remove it; the operator sets the probes",
+    "startupProbe": "remove it; the operator sets the probes",
+    "lifecycle": "remove it; the operator drains replicas through it",
 }
 
 
@@ -52,7 +52,7 @@ def allowances(names: Collection[str]) -> TemplateAllowances:
     """The allowances named as in a pod template, such as hostPath; ValueError names an unknown one."""
     unknown = sorted(set(names) - set(_ALLOWANCE_FIELDS))
     if unknown:
-        raise ValueError(f"{unknown[0]!r} is no allowance: use one of {', '.join(_ALLOWANCE_FIELDS)}")
+        raise ValueError(f"{unknown[0]!r} is not a known privilege: use one of {', '.join(_ALLOWANCE_FIELDS)}")
     return TemplateAllowances(**{_ALLOWANCE_FIELDS[name]: True for name in names})
 
 
@@ -106,7 +106,9 @@ def _raised_privileges(security: Mapping[str, Any]) -> Iterator[str]:
 
 def refusal(field: str, privilege: str) -> str:
     """The problem of a field that needs a privilege, with both remedies."""
-    return f"{field}: this operator does not allow it; remove it, or run the operator with --allow-template={privilege}"
+    return (
+        f"{field}: the operator does not allow it; remove it, or start the operator with --allow-template={privilege}"
+    )
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -121,7 +123,7 @@ def _own_prefix(field: str) -> Rule:
     path = f"self.metadata.{field}"
     return Rule(
         f"!has(self.metadata) || !has({path}) || {path}.all(key, !key.startsWith('{LABEL_PREFIX}'))",
-        f"metadata.{field} starting with {LABEL_PREFIX} belong to the operator: use a prefix of your own",
+        f"metadata.{field} with the prefix {LABEL_PREFIX} are reserved for the operator: use another prefix",
         lambda template: (
             not any(key.startswith(LABEL_PREFIX) for key in _mapping(_mapping(template.get("metadata")).get(field)))
         ),
@@ -132,7 +134,7 @@ def _own_prefix(field: str) -> Rule:
 def _pod_field(field: str, remedy: str) -> Rule:
     return Rule(
         f"!has(self.spec) || !has(self.spec.{field})",
-        f"spec.{field} belongs to the operator: {remedy}",
+        f"spec.{field} is set by the operator: {remedy}",
         lambda template: field not in _mapping(template.get("spec")),
         f".spec.{field}",
     )
@@ -142,7 +144,7 @@ def _container_field(field: str, remedy: str) -> Rule:
     return Rule(
         f"!has(self.spec) || !has(self.spec.containers)"
         f" || self.spec.containers.all(c, c.name != '{ENGINE_CONTAINER}' || !has(c.{field}))",
-        f"{field} of the container {ENGINE_CONTAINER} belongs to the operator: {remedy}",
+        f"field {field} of the container {ENGINE_CONTAINER} is set by the operator: {remedy}",
         lambda template: (
             not any(
                 field in container
