@@ -161,7 +161,9 @@ def test_a_trace_comes_from_a_config_map_once_it_is_there(swept: Json, place: Ku
     recorded = {"configMapKeyRef": {"name": "recorded", "key": "trace.csv"}}
     place.wait_for("llmb", "queued", _ended, 120, "the target to be free")
     place.apply(benchmark("replay", {"serviceRef": {"name": "sized"}}, trace=recorded))
-    place.wait_for("llmb", "replay", lambda found: "there is no ConfigMap" in _message(found), 30, "the remedy")
+    place.wait_for(
+        "llmb", "replay", lambda found: "does not exist in this namespace" in _message(found), 30, "the remedy"
+    )
     place.apply(
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "recorded"}, "data": {"trace.csv": _TRACE}}
     )

@@ -29,7 +29,7 @@ async def test_nothing_is_watched_before_the_cluster_knows_what_an_llmservice_is
     api.put_object(OURS, {"resources": [{"name": "llmservices"}]})
     await waiting
     assert [record.getMessage() for record in caplog.records] == [
-        "the cluster has no CRD llmservices.holdfast.dev: waiting until it is applied (holdfast crd)"
+        "the cluster has no CRD llmservices.holdfast.dev; apply it (holdfast crd), the operator waits for it"
     ]
 
 

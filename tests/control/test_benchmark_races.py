@@ -79,7 +79,7 @@ async def test_a_pod_of_another_benchmark_with_the_same_spec_says_nothing_of_thi
     pod["metadata"]["ownerReferences"] = [{"uid": "uid-of-another-job"}]
     await play.tick()
     assert play.told() == ("Failed", "BenchmarkFailed")
-    assert "its pod is gone" in play.message()
+    assert "its pod is deleted" in play.message()
 
 
 async def test_a_pod_that_has_begun_is_no_longer_said_to_wait(play: Play) -> None:
@@ -87,7 +87,7 @@ async def test_a_pod_that_has_begun_is_no_longer_said_to_wait(play: Play) -> Non
     await play.tick()
     play.pod({"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]})
     await play.tick()
-    assert play.message() == "its pod waits: Unschedulable"
+    assert play.message() == "the pod of the benchmark waits: Unschedulable"
     job = play.api.objects[play.jobs()[0]]
     job["status"] = {"active": 1, "ready": 1}
     await play.tick()
@@ -126,7 +126,7 @@ async def test_a_result_that_may_not_be_kept_in_a_config_map_is_told_and_stands_
     use(play, RefusingApi("configmaps", 403))
     await play.tick()
     assert play.told() == ("Succeeded", "Measured")
-    assert "no ConfigMap sweep-benchmark: exceeded quota" in play.message()
+    assert "result not stored in ConfigMap sweep-benchmark: exceeded quota" in play.message()
     assert "configMap" not in play.status()
     assert play.status()["capacity"]["replicas"] == 1
 
@@ -136,7 +136,7 @@ async def test_a_config_map_of_somebody_else_is_not_named_as_the_result(play: Pl
     play.api.put_object(path, {"metadata": {"name": "sweep-benchmark"}, "data": {"mine": "kept"}})
     await run(play)
     assert play.told() == ("Succeeded", "Measured")
-    assert "sweep-benchmark exists and is not this benchmark's" in play.message()
+    assert "sweep-benchmark exists and does not belong to this benchmark" in play.message()
     assert "configMap" not in play.status()
     assert play.api.objects[path]["data"] == {"mine": "kept"}
 
@@ -219,5 +219,5 @@ async def test_a_sweep_waits_until_the_load_of_another_is_no_longer_taken_for_th
     play.declare({"sweep": None, "rate": {"rps": 1}}, name="rate")
     await play.tick()
     assert play.told("second") == ("Pending", "Queued")
-    assert "still counts" in play.message("second")
+    assert "waits until the load of the previous benchmark" in play.message("second")
     assert play.told("rate") == ("Running", "BenchmarkRunning"), "it finds no capacity: nothing is mistaken"

@@ -198,7 +198,7 @@ async def test_limits_that_were_found_are_where_the_capacity_of_a_replica_holds(
 @pytest.mark.parametrize(
     ("tune", "remedy"),
     [
-        ({"accelerator": "a100"}, "chat does not list the accelerator a100: name one of h100, l40s"),
+        ({"accelerator": "a100"}, "chat does not list the accelerator a100; set one of h100, l40s"),
         ({"accelerator": "l40s"}, "chat has no Deployment on l40s yet"),
     ],
 )
@@ -225,7 +225,7 @@ async def test_an_engine_of_a_service_that_was_just_edited_is_not_started_as_it_
     tuning.services = [replace(parts(edited), deployed=before.deployed)]
     await tuning.tick()
     assert tuning.told() == ("Pending", "TargetNotReady")
-    assert tuning.message() == "the Deployment of chat on h100 is not yet as the service was edited"
+    assert tuning.message() == "the Deployment of chat on h100 does not match the edited service yet"
     tuning.deploy(model={"uri": "Qwen/Qwen3-32B"})
     await tuning.tick()
     assert tuning.told() == ("Running", "BenchmarkRunning")
@@ -289,10 +289,10 @@ async def test_an_engine_that_does_not_start_is_told_with_what_it_died_of(tuning
     await tuning.tick()
     tuning.pod(crashed("CUDA out of memory"))
     await tuning.tick()
-    assert tuning.message() == "its pod waits: vllm: CrashLoopBackOff: CUDA out of memory"
+    assert tuning.message() == "the pod of the benchmark waits: vllm: CrashLoopBackOff: CUDA out of memory"
     tuning.pod(crashed(f"{'Traceback ' * 200}CUDA out of memory"))
     await tuning.tick()
-    assert tuning.message().startswith("its pod waits: vllm: CrashLoopBackOff: …")
+    assert tuning.message().startswith("the pod of the benchmark waits: vllm: CrashLoopBackOff: …")
     assert tuning.message().endswith("CUDA out of memory"), "a traceback says last what was wrong"
 
 
@@ -301,7 +301,9 @@ async def test_an_engine_that_never_starts_gives_its_gpus_back_before_the_timeou
     tuning.pod(crashed("CUDA out of memory", restarts=4))
     await tuning.tick()
     assert tuning.told() == ("Failed", "BenchmarkFailed")
-    assert "does not start: vllm: CrashLoopBackOff: CUDA out of memory; change spec.revision" in tuning.message()
+    assert (
+        "does not start: vllm: CrashLoopBackOff: CUDA out of memory; fix it, then change spec.revision"
+    ) in tuning.message()
     assert tuning.jobs() == []
 
 
@@ -490,7 +492,7 @@ async def test_a_service_that_is_not_there_or_serves_nobody_is_waited_for(play: 
     assert "no valid LLMService chat" in play.message()
     play.resize()
     await play.tick()
-    assert "no replica of chat serves" in play.message()
+    assert "no replica of chat is ready" in play.message()
     play.resize(h100=1)
     await play.tick()
     assert play.told() == ("Running", "BenchmarkRunning")
@@ -501,7 +503,7 @@ async def test_a_trace_that_is_not_there_is_named_and_waited_for(play: Play) -> 
     play.declare({"sweep": None, "trace": RECORDED})
     await play.tick()
     assert play.told() == ("Pending", "Invalid")
-    assert "there is no ConfigMap trace" in play.message()
+    assert "ConfigMap trace does not exist" in play.message()
     play.api.put_object(path, {"metadata": {"name": "trace"}, "data": {"other.csv": ""}})
     await play.tick()
     assert "has no key azure.csv" in play.message()
@@ -618,7 +620,7 @@ async def test_a_pod_that_waits_is_told_and_still_known_when_time_is_up(play: Pl
     waits = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
     play.pod({"containerStatuses": [{"name": "bench", "state": waits}]})
     await play.tick()
-    assert play.message() == "its pod waits: ImagePullBackOff: no such image"
+    assert play.message() == "the pod of the benchmark waits: ImagePullBackOff: no such image"
     job = play.api.objects[play.jobs()[0]]
     job["status"] = {"conditions": [{"type": "Failed", "status": "True", "reason": "DeadlineExceeded"}]}
     play.api.put_object(PODS, {"items": []})

@@ -132,7 +132,7 @@ def test_a_record_of_a_version_that_knew_no_allocation_is_unreadable() -> None:
 
 def test_a_record_of_no_service_is_unreadable() -> None:
     kept, _ = day([5.0])[0]
-    with pytest.raises(Unreadable, match="one service"):
+    with pytest.raises(Unreadable, match="not of a single service"):
         read(written(replace(kept, snapshot=a_snapshot())))
 
 

@@ -175,6 +175,6 @@ async def test_a_leader_whose_api_server_hangs_ends_at_its_deadline_and_not_with
         monotonic=clock,
         wall=clock,
     )
-    with pytest.raises(LeadershipLost, match="no answer in time"):
+    with pytest.raises(LeadershipLost, match="did not answer in time"):
         await candidate.run()
     assert not candidate.leading

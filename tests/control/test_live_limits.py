@@ -300,7 +300,7 @@ async def test_a_plugin_that_is_off_in_one_pod_is_told(world: World) -> None:
     told = live.applied(world.part)
     assert told.condition is not None
     assert str(told.condition.reason) == "PluginOff"
-    assert " in b " in told.condition.message
+    assert " in b," in told.condition.message
     assert told.live is False
 
 

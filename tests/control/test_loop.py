@@ -111,7 +111,7 @@ async def test_a_service_that_cannot_be_decided_on_is_told_and_leaves_the_others
     acting, telemetry = Acting(), Telemetry()
     await a_loop(NoMetrics(), acting, telemetry).run_once()
     assert acting.decided == ["chat"]
-    assert "it cannot be worked out (AttributeError" in acting.invalid["broken"]
+    assert "processing the spec failed (AttributeError" in acting.invalid["broken"]
     assert telemetry.errors == ["decide"]
 
 

@@ -250,7 +250,9 @@ async def test_a_cluster_without_image_volumes_is_told_with_the_remedy() -> None
     world = World(api=api)
     await world.tick()
     told = {problem.message for problem in world.objects.problems(world.part)}
-    assert f"Deployment chat-h100 was refused: {said}: this cluster has no image volumes: use pvc://" in " ".join(told)
+    assert (
+        f"the API server rejected Deployment chat-h100: {said}: this cluster has no image volumes: use pvc://"
+    ) in " ".join(told)
 
 
 async def test_a_policy_that_denies_a_write_costs_no_pod_files() -> None:
@@ -278,14 +280,14 @@ async def test_a_policy_that_denies_a_write_costs_no_pod_files() -> None:
         (
             "deployments",
             ApiError(422, "spec.selector: Invalid value: {}: field is immutable"),
-            "whose pods end with it",
+            "delete the Deployment and its pods",
         ),
         (
             "services",
             ApiError(422, "spec.clusterIP: field is immutable"),
-            "made anew: kubectl -n prod delete service chat",
+            "the operator creates it again: kubectl -n prod delete service chat",
         ),
-        ("services", ApiError(422, "spec.ports: no"), "was refused: spec.ports: no"),
+        ("services", ApiError(422, "spec.ports: no"), "rejected Service chat: spec.ports: no"),
     ],
 )
 async def test_what_can_never_become_ours_is_told_with_the_remedy(kind: str, error: ApiError, words: str) -> None:

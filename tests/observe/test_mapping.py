@@ -165,8 +165,8 @@ def on_hostpath(**status: Any) -> dict[str, Any]:
 
 
 REMEDY = (
-    "/var/cache/models must be a directory on node gpu-1 that uid 2000 can write to "
-    "(there: mkdir -p, chown 2000)"
+    "/var/cache/models must be a directory on node gpu-1 that uid 2000 can write to; "
+    "create it there (mkdir -p, chown 2000)"
 )  # fmt: skip
 
 
@@ -175,9 +175,9 @@ def test_a_pod_that_waits_for_its_volumes_names_the_remedy() -> None:
     replica = mapping.replica_from_pod(on_hostpath(**not_yet))
     assert (replica.phase, replica.detail) == (
         ReplicaPhase.STARTING,
-        f"its volumes or its network are not there yet: {REMEDY}",
+        f"its volumes or network are not ready; {REMEDY}",
     )
-    assert mapping.replica_from_pod(pod(**not_yet)).detail.endswith("kubectl describe pod says more")
+    assert mapping.replica_from_pod(pod(**not_yet)).detail.endswith("see kubectl describe pod")
     pulling = on_hostpath(conditions=[condition("PodReadyToStartContainers", "True")])
     assert mapping.replica_from_pod(pulling).detail == ""
 

@@ -162,13 +162,13 @@ async def test_a_label_that_is_no_text_is_told_and_harms_no_service(
     traffic = await observed(fake)
     assert (traffic.state, traffic.detail) == (
         SignalState.UNREACHABLE,
-        "requests: Prometheus answered a label that is no text",
+        "requests: the answer of Prometheus has a label that is not text",
     )
 
 
 async def test_a_whole_number_beyond_floating_point_is_told(fake: FakePrometheus) -> None:
     fake.rows["requests"] = [{**row(1), "value": [NOW, 10**400]}]
-    assert "a sample that is no number" in (await observed(fake)).detail
+    assert "a sample that is not a number" in (await observed(fake)).detail
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -192,8 +192,8 @@ def result(value: object) -> str:
             respond(400, '{"status":"error","errorType":"bad_data","error":"parse error"}'),
             "rejected the query (HTTP 400): parse error",
         ),
-        (respond(401, "who are you"), "refused the credentials (HTTP 401)"),
-        (respond(403, "no"), "refused the credentials (HTTP 403)"),
+        (respond(401, "who are you"), "rejected the credentials (HTTP 401)"),
+        (respond(403, "no"), "rejected the credentials (HTTP 403)"),
         (respond(404, "not\n found"), "rejected the query (HTTP 404): not found"),
         (respond(422, "too many samples"), "rejected the query (HTTP 422)"),
         (respond(429, "slow down"), "rejected the query (HTTP 429)"),
@@ -203,22 +203,22 @@ def result(value: object) -> str:
             respond(503, '{"status":"error","errorType":"timeout"}'),
             'cannot serve the query (HTTP 503): {"status":"error"',
         ),
-        (respond(200, "<html>please log in</html>", "text/html"), "no JSON"),
-        (respond(200, ""), "no JSON"),
-        (respond(200, '{"status":"success","data":'), "no JSON"),
-        (respond(200, "[" * 200_000), "JSON that nobody can read"),
-        (respond(200, f'{{"data":{{"result":[{{"metric":{{}},"value":[1,{"9" * 5000}]}}]}}}}'), "nobody can read"),
-        (respond(200, "[]"), "lacks data.result"),
-        (respond(200, "null"), "lacks data.result"),
-        (respond(200, "{}"), "lacks data.result"),
-        (respond(200, '{"data": null}'), "lacks data.result"),
-        (respond(200, '{"data": {"result": null}}'), "something else than a list"),
-        (respond(200, '{"data": {"result": [1, 2]}}'), "something else than a list"),
+        (respond(200, "<html>please log in</html>", "text/html"), "the answer is not JSON"),
+        (respond(200, ""), "the answer is not JSON"),
+        (respond(200, '{"status":"success","data":'), "the answer is not JSON"),
+        (respond(200, "[" * 200_000), "JSON of the answer cannot be parsed"),
+        (respond(200, f'{{"data":{{"result":[{{"metric":{{}},"value":[1,{"9" * 5000}]}}]}}}}'), "cannot be parsed"),
+        (respond(200, "[]"), "has no data.result"),
+        (respond(200, "null"), "has no data.result"),
+        (respond(200, "{}"), "has no data.result"),
+        (respond(200, '{"data": null}'), "has no data.result"),
+        (respond(200, '{"data": {"result": null}}'), "is not a list of series"),
+        (respond(200, '{"data": {"result": [1, 2]}}'), "is not a list of series"),
         (respond(200, result([{"value": [1, "2"]}])), "without labels"),
-        (respond(200, result([{"metric": {}, "values": [[1, "2"]]}])), "no number"),
-        (respond(200, result([{"metric": {}, "value": [1, "two"]}])), "no number"),
-        (respond(200, result([{"metric": {}, "value": [1]}])), "no number"),
-        (respond(200, result([{"metric": {}, "value": [1, None]}])), "no number"),
+        (respond(200, result([{"metric": {}, "values": [[1, "2"]]}])), "is not a number"),
+        (respond(200, result([{"metric": {}, "value": [1, "two"]}])), "is not a number"),
+        (respond(200, result([{"metric": {}, "value": [1]}])), "is not a number"),
+        (respond(200, result([{"metric": {}, "value": [1, None]}])), "is not a number"),
     ],
 )
 async def test_every_answer_that_is_no_data_says_what_it_is(fake: FakePrometheus, handler: Handler, words: str) -> None:

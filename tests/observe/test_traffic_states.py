@@ -51,7 +51,7 @@ def test_an_idle_engine_is_fresh_and_counts_nothing() -> None:
 def test_nothing_at_all_is_absent() -> None:
     seen = judged(ready("chat-0"))
     assert (seen.state, seen.by_accelerator, seen.sample_age_seconds) == (SignalState.ABSENT, (), None)
-    assert "is it scraped?" in seen.detail
+    assert "check that its pods are scraped" in seen.detail
 
 
 def test_before_the_first_replica_is_ready_absence_says_so() -> None:
@@ -60,7 +60,7 @@ def test_before_the_first_replica_is_ready_absence_says_so() -> None:
 
 
 def test_absence_asks_for_no_scrape_of_a_replica_that_is_only_just_ready() -> None:
-    assert "became ready a moment ago" in judged(ready("chat-0", at=NOW - 1)).detail
+    assert "became ready just now" in judged(ready("chat-0", at=NOW - 1)).detail
 
 
 def test_other_peoples_engines_in_the_namespace_are_no_hint_while_ours_report() -> None:
@@ -85,7 +85,7 @@ def test_a_replica_that_became_ready_just_now_is_not_missed_yet() -> None:
 def test_a_draining_engine_that_reports_does_not_stand_in_for_a_ready_one_that_does_not() -> None:
     draining = Replica("old", "h100", ReplicaPhase.DRAINING, created_at=0.0)
     seen = judged(ready("chat-0"), draining, engines=[sample(NOW - 3, pod="old")])
-    assert (seen.state, seen.detail) == (SignalState.PARTIAL, "1 of 1 ready replicas do not report: chat-0")
+    assert (seen.state, seen.detail) == (SignalState.PARTIAL, "1 of 1 ready replicas report no metrics: chat-0")
 
 
 def test_one_stale_engine_among_fresh_ones_is_partial() -> None:

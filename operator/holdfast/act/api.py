@@ -162,7 +162,7 @@ async def connect(kubeconfig: Path | None = None) -> AsyncIterator[KubernetesApi
         else:
             config.load_incluster_config(client_configuration=configuration)
     except Exception as error:  # an invalid kubeconfig can raise almost any exception
-        raise NoCluster(f"no cluster: {error}; set KUBECONFIG or --kubeconfig") from error
+        raise NoCluster(f"no cluster configuration: {error}; set KUBECONFIG or --kubeconfig") from error
     async with ApiClient(configuration) as client:
         client.user_agent = "holdfast"
         yield KubernetesApi(client)

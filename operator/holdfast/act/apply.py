@@ -29,7 +29,7 @@ class ForeignObject(Exception):
     def __init__(self, manifest: Manifest) -> None:
         kind, meta = manifest["kind"], manifest["metadata"]
         self.message = (
-            f"{kind} {meta['namespace']}/{meta['name']} exists and is not owned by this LLMService: "
+            f"{kind} {meta['namespace']}/{meta['name']} exists and is not owned by this LLMService; "
             f"delete or rename it, or rename the LLMService"
         )
         super().__init__(self.message)

@@ -79,11 +79,11 @@ async def missing_key(api: ApiPort, namespace: str, name: str, key: str) -> str:
         found = await api.request("GET", live_path(namespace, "ConfigMap", name))
     except ApiError as error:
         if error.status == 404:
-            return f"there is no ConfigMap {name} in this namespace: create it"
+            return f"ConfigMap {name} does not exist in this namespace; create it"
         raise
     if key in (found.get("data") or {}) or key in (found.get("binaryData") or {}):
         return ""
-    return f"the ConfigMap {name} has no key {key}: add it, or name another"
+    return f"ConfigMap {name} has no key {key}; add it or correct the key"
 
 
 async def write_status(api: ApiPort, key: ServiceKey, uid: str, status: dict[str, Any]) -> bool:

@@ -25,7 +25,7 @@ async def has_benchmarks(api: ApiPort) -> bool:
     found = await _serves(api, _OURS, llmbenchmark.PLURAL)
     if not found:
         _LOG.warning(
-            "the cluster has no CRD %s.%s: benchmarks are not looked at; apply it (holdfast crd) and restart",
+            "the cluster has no CRD %s.%s, so benchmarks are ignored; apply it (holdfast crd) and restart",
             llmbenchmark.PLURAL,
             GROUP,
         )
@@ -37,7 +37,9 @@ async def our_own_api(api: ApiPort, every_seconds: float = 5.0) -> None:
     told = False
     while not await _answers(api):
         if not told:
-            _LOG.warning("the cluster has no CRD %s.%s: waiting until it is applied (holdfast crd)", PLURAL, GROUP)
+            _LOG.warning(
+                ("the cluster has no CRD %s.%s; apply it (holdfast crd), the operator waits for it"), PLURAL, GROUP
+            )
             told = True
         await asyncio.sleep(every_seconds)
 

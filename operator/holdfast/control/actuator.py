@@ -144,7 +144,9 @@ class Actuator:
             self._live.look(part, traffic, now)
         except Exception:
             self._telemetry.error("act")
-            _LOG.exception("%s: its limits cannot be worked out, engines keep those they have", part.spec.key)
+            _LOG.exception(
+                ("%s: computing its batching limits failed; engines continue with the current ones"), part.spec.key
+            )
 
     async def _write_limits(self, services: Sequence[ServiceParts], now: float) -> None:
         """Write limits to engines, concurrently with everything else, and also if there is no decision."""
@@ -153,7 +155,10 @@ class Actuator:
                 await self._live.write(services, now)
         except (NotLeading, ApiUnreachable, TimeoutError) as stopped:
             self._telemetry.error("act")
-            _LOG.warning("not all engines were told their limits, more at the next tick: %s", stopped or "slow answers")
+            _LOG.warning(
+                "not all engines got their limits in this tick, the rest follows in the next: %s",
+                stopped or "slow answers",
+            )
 
     async def _guarded(self, work: Coroutine[None, None, None], key: ServiceKey, now: float, until: float) -> None:
         if not self._may_write() or asyncio.get_running_loop().time() > until:
@@ -163,7 +168,7 @@ class Actuator:
         try:
             await work
         except NotLeading as held_back:
-            _LOG.warning("%s: leadership ends, not written: %s", key, held_back)
+            _LOG.warning("%s: not written because leadership ended: %s", key, held_back)
         except (ApiError, ApiUnreachable, scale.StaleDecision) as error:
             if isinstance(error, ApiError) and error.namespace_ends:
                 return
@@ -171,7 +176,7 @@ class Actuator:
             _LOG.warning("%s: %s", key, error)
         except Exception:
             self._telemetry.error("act")
-            _LOG.exception("%s: acting failed", key)
+            _LOG.exception("%s: applying the decision failed", key)
 
     async def _one(
         self,

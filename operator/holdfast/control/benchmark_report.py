@@ -60,7 +60,7 @@ def running(
     entry: Benchmark, old: Old, step: Progress, engines: Engines | None, moved: str, words: str, now: float
 ) -> Body:
     """Status while the run goes on, with what its pod waits for."""
-    said = Progress(step.phase, step.reason, f"its pod waits: {words}") if words else step
+    said = Progress(step.phase, step.reason, f"the pod of the benchmark waits: {words}") if words else step
     shown = {} if engines is None else {"engines": _engines(engines, moved).to_dict()}
     return {**old, **shown, **_told(entry, old, said, now)}
 
@@ -90,7 +90,7 @@ def measured(
     if isinstance(found, PerReplica):
         remark = f"{found.rate_rps:.3g} ± {found.standard_error_rps:.2g} req/s per replica"
     else:
-        remark = f"no capacity of a replica: {found}"
+        remark = f"no per-replica capacity: {found}"
     said = Progress(step.phase, step.reason, f"{step.message}; {remark}")
     whole = LLMBenchmarkStatus(
         config_map=result_name(entry.declared), finished_at=iso(now), result=_result(step.summary), capacity=capacity

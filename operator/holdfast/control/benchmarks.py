@@ -79,11 +79,15 @@ class _Case:
         """What is missing of the referenced service; empty if nothing is."""
         reference = self.entry.declared.spec.target.service_ref if self.entry.declared else None
         if reference is not None and self.part is None:
-            return f"there is no valid LLMService {reference.name} in this namespace"
+            return f"no valid LLMService {reference.name} in this namespace; create it or correct serviceRef"
         if isinstance(self.engine, str):
             return self.engine
         serves_nobody = self.part is not None and self.engine is None and not engines_of(self.part, None).count
-        return f"no replica of {self.part.spec.key.name} serves" if self.part and serves_nobody else ""
+        return (
+            (f"no replica of {self.part.spec.key.name} is ready; see its condition Ready")
+            if self.part and serves_nobody
+            else ""
+        )
 
     @property
     def engines(self) -> Engines | None:
@@ -173,7 +177,10 @@ class Benchmarks:
                 yield
         except TimeoutError:
             self._telemetry.error("act")
-            _LOG.warning("not all benchmarks were looked at, more at the next tick: slow answers")
+            _LOG.warning(
+                "not all benchmarks were checked in this tick because the API server is slow; "
+                "the rest follows in the next"
+            )
 
     def _forget_but(self, keys: Set[ServiceKey]) -> None:
         memories: tuple[dict[ServiceKey, Any], ...] = (self._written, self._words, self._looked_at)
@@ -191,7 +198,7 @@ class Benchmarks:
                 yield self._case(entry, parts)
             except Exception:  # an invalid benchmark must not abort the tick
                 self._telemetry.error("act")
-                _LOG.exception("%s: benchmark not understood", entry.key)
+                _LOG.exception("%s: reading the benchmark failed", entry.key)
 
     def _is_at_rest(self, entry: Benchmark) -> bool:
         status = self._status(entry)
@@ -221,7 +228,7 @@ class Benchmarks:
         try:
             await work
         except NotLeading as held_back:
-            _LOG.warning("%s: leadership ends, not written: %s", entry.key, held_back)
+            _LOG.warning("%s: not written because leadership ended: %s", entry.key, held_back)
         except (ApiError, ApiUnreachable) as error:
             if isinstance(error, ApiError) and error.namespace_ends:
                 return
@@ -231,7 +238,7 @@ class Benchmarks:
             raise
         except Exception:
             self._telemetry.error("act")
-            _LOG.exception("%s: benchmark failed", entry.key)
+            _LOG.exception("%s: processing the benchmark failed", entry.key)
 
     async def _one(self, case: _Case, busy: set[str], now: float) -> None:
         entry, known = case.entry, case.known
@@ -253,7 +260,7 @@ class Benchmarks:
         entry, of = case.entry, case.of
         obstacle = await self._obstacle(case, busy, now)
         if obstacle is not None or of is None or entry.declared is None:
-            step = policy.waiting(obstacle or Obstacle(Reason.TARGET_NOT_READY, "the service is not there"))
+            step = policy.waiting(obstacle or Obstacle(Reason.TARGET_NOT_READY, "the service does not exist"))
             await self._tell(case, step, benchmark_report.waiting(entry, case.status, step, now), now)
             return
         engine = case.engine if isinstance(case.engine, OwnEngine) else None
@@ -264,7 +271,7 @@ class Benchmarks:
         except ApiError as error:
             if error.namespace_ends or error.status == 409:
                 raise
-            step = policy.waiting(Obstacle(Reason.APPLY_FAILED, f"the Job was refused: {error.message}"))
+            step = policy.waiting(Obstacle(Reason.APPLY_FAILED, f"the API server rejected the Job: {error.message}"))
             await self._tell(case, step, benchmark_report.waiting(entry, case.status, step, now), now)
             return
         busy.add(of.url)
@@ -281,14 +288,17 @@ class Benchmarks:
         if declared is None:
             return Obstacle(Reason.INVALID, entry.problem)
         if not self._image:
-            return Obstacle(Reason.NO_IMAGE, "the operator does not know its own image: set --activator-image")
+            return Obstacle(Reason.NO_IMAGE, "the operator does not know its own image; set --activator-image")
         lacks = case.lacks
         if lacks:
             return Obstacle(Reason.TARGET_NOT_READY, lacks)
         if case.of is not None and case.of.url in busy:
-            return Obstacle(Reason.QUEUED, f"another benchmark of {case.of.name} runs")
+            return Obstacle(Reason.QUEUED, f"waits until another benchmark of {case.of.name} ends")
         if case.of is not None and declared.spec.sweep is not None and self._echoes(case.of.url, now):
-            return Obstacle(Reason.QUEUED, f"the benchmark before it still counts among what arrives at {case.of.name}")
+            return Obstacle(
+                Reason.QUEUED,
+                f"waits until the load of the previous benchmark of {case.of.name} is no longer in its metrics",
+            )
         for recording in declared.spec.recordings:
             wanted = recording.config_map_key_ref
             missing = await acting.missing_key(self._api, entry.key.namespace, wanted.name, wanted.key)
@@ -346,11 +356,13 @@ class Benchmarks:
         try:
             await self._applier.apply(manifest)
         except ForeignObject:
-            return f"no ConfigMap: {name} exists and is not this benchmark's"
+            return (
+                f"result not stored: ConfigMap {name} exists and does not belong to this benchmark; rename or delete it"
+            )
         except ApiError as error:
             if error.status not in _REFUSALS or error.namespace_ends:
                 raise
-            return f"no ConfigMap {name}: {error.message}"
+            return f"result not stored in ConfigMap {name}: {error.message}"
         return ""
 
     async def _tell(self, case: _Case, step: Progress, status: dict[str, Any], now: float) -> None:

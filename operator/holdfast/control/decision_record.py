@@ -106,11 +106,11 @@ def read(text: str) -> DecisionRecord:
     try:
         found = _adapter().validate_python(json.loads(plain))
     except ValidationError as error:
-        raise Unreadable("another version of Holdfast wrote it") from error
+        raise Unreadable("another version of Holdfast wrote the record") from error
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"it is no record: {error}") from error
+        raise Unreadable(f"not a decision record: {error}") from error
     if len(found.snapshot.services) != 1:
-        raise Unreadable("it is not of one service")
+        raise Unreadable("the record is not of a single service")
     return found
 
 
@@ -119,9 +119,9 @@ def _unpacked(text: str) -> bytes:
     try:
         plain = unpack.decompress(base64.b64decode(text, validate=True), _MOST_JSON)
     except (ValueError, zlib.error) as error:
-        raise Unreadable(f"it is no record: {error}") from error
+        raise Unreadable(f"not a decision record: {error}") from error
     if not unpack.eof:
-        raise Unreadable("it is cut short, or too long")
+        raise Unreadable("the record is truncated or too long")
     return plain
 
 

@@ -139,14 +139,14 @@ class Elector:
                 await self._round()
         except TimeoutError:
             self._renewed_at = None
-            raise LeadershipLost(f"lease {self._name}: no answer in time") from None
+            raise LeadershipLost(f"lease {self._name}: the API server did not answer in time") from None
 
     async def _round(self) -> None:
         body = await self._read()
         step = next_step(self._seen, self._identity, self._renewed_at, self._monotonic(), self._timing)
         if step is LeaseStep.LOST:
             self._renewed_at = None
-            raise LeadershipLost(f"lease {self._name}: not renewed in time, or taken by {_holder(self._seen)}")
+            raise LeadershipLost(f"lease {self._name}: not renewed in time, or acquired by {_holder(self._seen)}")
         if step is not LeaseStep.WAIT and body is not None:
             await self._write(body, step)
 
@@ -156,12 +156,12 @@ class Elector:
             body = await self._api.request("GET", f"{self._path}/{self._name}")
         except ApiError as error:
             if error.status != 404:
-                _LOG.warning("lease cannot be read: %s", error)
+                _LOG.warning("reading the lease failed: %s", error)
                 return None
             # `_seen` stays: the holder of a deleted Lease still leads until the Lease would have expired.
             return {}
         except ApiUnreachable as error:
-            _LOG.warning("lease cannot be read: %s", error)
+            _LOG.warning("reading the lease failed: %s", error)
             return None
         self._notice(body.get("spec", {}))
         return body
@@ -184,7 +184,7 @@ class Elector:
             return
         self._renewed_at = started_at
         if step is LeaseStep.ACQUIRE:
-            _LOG.info("leading as %s", self._identity)
+            _LOG.info("this process leads as %s", self._identity)
             self._acquired.set()
 
     def _new_lease(self) -> Body:
@@ -212,7 +212,7 @@ class Elector:
         try:
             await self._api.request("PUT", f"{self._path}/{self._name}", body=body)
         except (ApiError, ApiUnreachable) as error:
-            _LOG.warning("lease not released: %s", error)
+            _LOG.warning("releasing the lease failed: %s", error)
 
     def _stamp(self) -> str:
         moment = datetime.datetime.fromtimestamp(self._wall(), datetime.UTC)

@@ -130,9 +130,9 @@ class LiveLimits:
                 await tell_engine(self._api, key.namespace, engine.pod, engine.uid, limits.to_json())
             except ApiError as refused:
                 if not refused.namespace_ends:
-                    _LOG.warning("%s: %s was not told its limits: %s", key, engine.pod, refused)
+                    _LOG.warning("%s: writing the limits of pod %s failed: %s", key, engine.pod, refused)
             else:
-                _LOG.info("%s: limits of version %d told to %s", key, limits.version, engine.pod)
+                _LOG.info("%s: limits of version %d written to pods %s", key, limits.version, engine.pod)
             self._states[key].sent[engine.uid] = (limits, now)
 
     def _due(self, part: ServiceParts, now: float) -> Iterator[_Write]:

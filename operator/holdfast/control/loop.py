@@ -140,7 +140,7 @@ class Loop:
 
     def _unshared(self, error: Exception) -> None:
         self._telemetry.error("decide")
-        _LOG.error("accelerators could not be shared out: all keep what was granted before", exc_info=error)
+        _LOG.error("the fleet allocation failed; all services keep their last allocation", exc_info=error)
 
     def _undecided(self, services: Sequence[ServiceParts], failed: Mapping[ServiceKey, Exception]) -> Iterator[Invalid]:
         """Report each service for which the decision failed: a bug of ours, which does not affect other services."""
@@ -148,7 +148,7 @@ class Loop:
             error = failed.get(part.spec.key)
             if error is not None:
                 self._telemetry.error("decide")
-                _LOG.error("%s: no decision", part.spec.key, exc_info=error)
+                _LOG.error("%s: deciding failed", part.spec.key, exc_info=error)
                 yield Invalid.undecidable(part.service, error)
 
     def _picture(
@@ -215,7 +215,7 @@ def _record(
     try:
         return decision_record.written(decision_record.record_of(key, snapshot, memory, settings, contexts[key]))
     except Exception:
-        _LOG.exception("%s: what its decision was made from cannot be recorded", key)
+        _LOG.exception("%s: recording the decision failed", key)
         return ""
 
 

@@ -223,26 +223,33 @@ class Objects:
             if error.is_invalid and _IMMUTABLE in error.message and shown is not None and manifest.get("immutable"):
                 # An immutable object that replaced ours can only be recreated; pods that mount it wait for that.
                 _LOG.warning(
-                    "%s: %s %s is not as it was made, and cannot be changed: deleted", part.spec.key, kind, name
+                    "%s: %s %s was changed by someone else and is immutable; deleted, so that it is created again",
+                    part.spec.key,
+                    kind,
+                    name,
                 )
                 await delete(self._api, live_path(part.spec.key.namespace, kind, name), shown.uid)
                 return None
-            return ClusterProblem(Reason.APPLY_FAILED, f"{kind} {name} was refused: {_told(manifest, error)}")
+            return ClusterProblem(
+                Reason.APPLY_FAILED, (f"the API server rejected {kind} {name}: {_told(manifest, error)}")
+            )
         if why is Due.DRIFTED:
-            _LOG.warning("%s: %s %s was changed or deleted by somebody else: applied again", part.spec.key, kind, name)
+            _LOG.warning("%s: %s %s was changed or deleted by someone else; applied again", part.spec.key, kind, name)
         return None
 
     async def _adopt(self, part: ServiceParts, live: Live) -> ClusterProblem | None:
         """Adopt an orphan. Size and pods stay; differences are written once the watch shows our ownership."""
         key, owner = part.spec.key, owner_reference(part.service)
-        _LOG.info("%s: %s %s was left behind by an earlier LLMService of this name: adopted", key, live.kind, live.name)
+        _LOG.info("%s: adopted %s %s of an earlier LLMService with this name", key, live.kind, live.name)
         try:
             await adopt(self._api, live_path(key.namespace, live.kind, live.name), live.kind, owner, part.born)
         except ApiError as error:
             if error.namespace_ends:
                 raise
             if error.status != 409:
-                return ClusterProblem(Reason.APPLY_FAILED, f"{live.kind} {live.name} was refused: {error.message}")
+                return ClusterProblem(
+                    Reason.APPLY_FAILED, f"the API server rejected {live.kind} {live.name}: {error.message}"
+                )
         return None
 
     async def _prune(self, state: _ObjectsState, part: ServiceParts, leftovers: tuple[Live, ...], now: float) -> None:
@@ -268,15 +275,15 @@ def _told(manifest: Manifest, error: ApiError) -> str:
     if not (error.is_invalid and _IMMUTABLE in error.message):
         return refusal_told(error.message)
     kind, meta = manifest["kind"], manifest["metadata"]
-    pods = ", whose pods end with it," if kind == "Deployment" else ""
+    pods = " and its pods" if kind == "Deployment" else ""
     command = f"kubectl -n {meta['namespace']} delete {kind.lower()} {meta['name']}"
-    return f"{error.message}: delete the {kind}{pods} and it is made anew: {command}"
+    return f"{error.message}; delete the {kind}{pods}, and the operator creates it again: {command}"
 
 
 def _not_rendered(state: _ObjectsState, part: ServiceParts, error: Exception) -> ClusterProblem:
     message = (
-        f"its objects cannot be rendered ({type(error).__name__}: {error}); what runs goes on as it is. Look in "
-        "spec.template and accelerators[].template for a list, an object or a text that stands in place of another"
+        f"rendering its objects failed ({type(error).__name__}: {error}), so the running objects do not change. "
+        "Check spec.template and accelerators[].template for a list, an object or a text of the wrong type"
     )
     problem = ClusterProblem(Reason.INVALID, message)
     if problem not in state.problems:

@@ -29,7 +29,7 @@ _LONGEST_WAKING = duration(STARTS * LONGEST_SECONDS)
 _NEVER_SECONDS = 1800
 _NAME = "{{ $labels.namespace }}/{{ $labels.holdfast_service }}"
 _LLMS = "llms -n {{ $labels.namespace }} {{ $labels.holdfast_service }}"
-_EXPLAIN = f"`holdfast explain {_NAME}` shows what is known and done"
+_EXPLAIN = f"`holdfast explain {_NAME}` shows the measurements, the decision and its reasons"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ def _burning() -> Iterator[Alert]:
                 after,
                 severity,
                 f"{_NAME}: {{{{ $value | humanizePercentage }}}} of its requests are bad, over {spans}",
-                "The dashboard's top row says why: a condition that is not as it should be, and bad requests by cause. "
-                "`ttft` and `tpot` want more replicas (are they coming? scaling.max, budget.maxCostPerHour, "
-                "accelerators), `rejected` is overload, `error` is the engine (kubectl logs of its pods). "
-                f"{_EXPLAIN}. Without a remedy in reach, relax slo.ttft, slo.tpot or slo.objective.",
+                "Check the top row of the dashboard: conditions, and bad requests by cause. `ttft`, `tpot`: more "
+                "replicas are needed; check whether they start, scaling.max, budget.maxCostPerHour and accelerators. "
+                "`rejected`: overload. `error`: the engine fails; see kubectl logs of its pods. "
+                f"{_EXPLAIN}. If nothing else helps, relax slo.ttft, slo.tpot or slo.objective.",
                 (("burn", burn), ("tier", tier.name)),
             )
 
@@ -99,9 +99,9 @@ def _services() -> Iterator[Alert]:
         f" and on ({SERVICE}) (sum by ({SERVICE}) ({of(series.REPLICAS, state='desired')}) > 0)",
         "1m",
         "critical",
-        f"{_NAME} serves nobody: {{{{ $labels.reason }}}}",
-        f"`kubectl describe {_LLMS}`: the message of Ready names the field and the remedy (spec.model.uri, "
-        "engine.image, a Secret, a volume, GPUs), and carries the engine's last words.",
+        f"{_NAME} has no ready replica: {{{{ $labels.reason }}}}",
+        f"Run `kubectl describe {_LLMS}`: the message of Ready names the field and the fix (spec.model.uri, "
+        "engine.image, a Secret, a volume, GPUs), and has the last output of the engine.",
     )
     yield from _turned_away()
     yield Alert(
@@ -110,8 +110,9 @@ def _services() -> Iterator[Alert]:
         "15m",
         "warning",
         f"{_NAME}: {{{{ $value | humanizePercentage }}}} of requests were good over slo.window, below slo.objective",
-        f"`kubectl describe {_LLMS}`: the reason of SLOMet says whether capacity is coming (BelowCapacity, ColdStart), "
-        "cannot be had (CapacityLimited, AtMaximum, BudgetLimited), or would not help (SLOInfeasible, EngineSlow).",
+        f"Run `kubectl describe {_LLMS}`: the reason of SLOMet says whether capacity is starting (BelowCapacity, "
+        "ColdStart), is limited (CapacityLimited, AtMaximum, BudgetLimited: raise the limit or add nodes), or would "
+        "not help (SLOInfeasible, EngineSlow: relax the objectives or check the engines).",
     )
     yield Alert(
         "HoldfastMetricsMissing",
@@ -120,20 +121,20 @@ def _services() -> Iterator[Alert]:
         f" or {_lasting(ConditionType.METRICS_AVAILABLE, _LONGEST_WAKING)}",
         "1m",
         "warning",
-        f"{_NAME} is sized in the dark: {{{{ $labels.reason }}}}",
-        f"`kubectl describe {_LLMS}`: the message of MetricsAvailable names the label or pod that is missing. Until it "
-        "is there, nothing is lowered. Look at Prometheus' targets, at settings.prometheusUrl and "
-        "settings.scrapeInterval, and at the labels that docs/operations.md asks for.",
+        f"{_NAME} is sized without complete metrics: {{{{ $labels.reason }}}}",
+        f"The size does not shrink meanwhile. Run `kubectl describe {_LLMS}`: the message of MetricsAvailable names "
+        "the missing label or pod. Check the targets in Prometheus, settings.prometheusUrl, settings.scrapeInterval, "
+        "and the labels that docs/operations.md requires.",
     )
     yield Alert(
         "HoldfastServiceUnknown",
         f"count by ({SERVICE}) (vllm:num_requests_running{{{OURS}}}) unless on ({SERVICE}) {of(series.OBJECTIVE)}",
         "15m",
         "warning",
-        f"{_NAME} has engines, and the operator shows nothing of it: no alert watches its objective",
-        "Either Prometheus does not scrape the operator (monitoring.podMonitor or monitoring.scrapeAnnotations of the "
-        "chart), or the operator does not watch the namespace (watchNamespaces), or the LLMService is gone and its "
-        "Deployments were orphaned: kubectl get llms,deploy -n {{ $labels.namespace }}.",
+        f"{_NAME} has engines but no metrics of the operator, so no alert watches its objective",
+        "Check that Prometheus scrapes the operator (monitoring.podMonitor or monitoring.scrapeAnnotations of the "
+        "chart), that the operator watches the namespace (watchNamespaces), and that the LLMService still exists and "
+        "its Deployments are not orphaned: kubectl get llms,deploy -n {{ $labels.namespace }}.",
     )
 
 
@@ -147,11 +148,12 @@ def _turned_away() -> Iterator[Alert]:
             f"{lately} {many} and on ({SERVICE}) {of(series.OBJECTIVE)}",
             "0m",
             severity,
-            f"{_NAME}: its activator turned {{{{ $value }}}} requests away within {_LASTING}, with a 503",
-            "No replica came in time, or more requests wait than it holds (holdfast_activator_waiting_requests; 512 "
-            f"requests, 64 MiB, 15 minutes). `kubectl describe {_LLMS}`: the message of Ready says what the replica "
-            "waits for. If the wake-up is as it always is, it is too long for these clients: scaling.min: 1, a floor "
-            "under scaling.schedules, or a model.cache on a volume.",
+            f"{_NAME}: its activator rejected {{{{ $value }}}} requests with 503 within {_LASTING}",
+            "No replica was ready in time, or more requests waited than the activator holds "
+            "(holdfast_activator_waiting_requests; 512 requests, 64 MiB, 15 minutes). "
+            f"Run `kubectl describe {_LLMS}`: the message of Ready says what the replica waits for. If cold starts are "
+            "generally too long for these clients, set scaling.min: 1, add a schedule under scaling.schedules, or put "
+            "model.cache on a volume.",
         )
 
 
@@ -162,35 +164,35 @@ def _capacity() -> Iterator[Alert]:
         f" ({_lasting(ConditionType.SLO_MET)} and {_condition(ConditionType.SLO_MET, Reason.CAPACITY_LIMITED)})",
         "1m",
         "warning",
-        f"{_NAME} wants more accelerators than can be had: {{{{ $labels.reason }}}}",
-        f"`kubectl describe {_LLMS}`: the message of CapacityAvailable says what one more would give. Add nodes, list "
-        "a further entry under spec.accelerators, raise a ResourceQuota, or raise spec.priority above others'.",
+        f"{_NAME} needs more accelerators than are available: {{{{ $labels.reason }}}}",
+        f"Run `kubectl describe {_LLMS}`: the message of CapacityAvailable says what one more would add. Add nodes, "
+        "list another entry under spec.accelerators, raise a ResourceQuota, or raise spec.priority.",
     )
     yield Alert(
         "HoldfastSizeLimited",
         _condition(ConditionType.SLO_MET, Reason.AT_MAXIMUM, Reason.BUDGET_LIMITED),
         "10m",
         "warning",
-        f"{_NAME} misses its objective at the largest size it may have: {{{{ $labels.reason }}}}",
+        f"{_NAME} misses its objective at its maximum size: {{{{ $labels.reason }}}}",
         "AtMaximum: raise spec.scaling.max, or the max of an accelerator. BudgetLimited: raise "
-        "spec.budget.maxCostPerHour. Or relax slo.objective.",
+        "spec.budget.maxCostPerHour. Otherwise relax slo.objective.",
     )
     yield Alert(
         "HoldfastObjectiveInfeasible",
         _condition(ConditionType.SLO_MET, Reason.SLO_INFEASIBLE),
         "10m",
         "warning",
-        f"{_NAME}: no number of replicas keeps its objectives",
+        f"{_NAME}: its objectives cannot be met with any number of replicas",
         "Relax spec.slo.ttft or spec.slo.tpot, or list a faster accelerator or a higher count under "
-        "spec.accelerators; `holdfast plan` says what would be possible.",
+        "spec.accelerators; run `holdfast plan` to see what is possible.",
     )
     yield Alert(
         "HoldfastPinned",
         _condition(ConditionType.SCALING_ACTIVE, Reason.PINNED),
         "1d",
         "info",
-        f"{_NAME} has been pinned to one size for a day: it does not follow its objective",
-        "Remove spec.replicas where that was forgotten: kubectl patch "
+        f"{_NAME} has been pinned to one size for a day, so it does not follow its objective",
+        "If the pin is no longer needed, remove spec.replicas: kubectl patch "
         f'{_LLMS} --type=json -p \'[{{"op":"remove","path":"/spec/replicas"}}]\'.',
     )
 
@@ -201,18 +203,18 @@ def _replicas() -> Iterator[Alert]:
         f"max by ({SERVICE}) ({of(series.CONDITION, reason=str(Reason.ENGINE_HUNG))})",
         "2m",
         "warning",
-        f"{_NAME}: Ready replicas hold requests and make no token",
-        f"`kubectl describe {_LLMS}` names them. The operator replaces them where it may (not while spec.replicas or "
-        "mode: Recommend holds the size); if most hang, look for what they share: driver, storage, network.",
+        f"{_NAME}: Ready replicas hold requests but produce no tokens",
+        f"`kubectl describe {_LLMS}` names them. The operator replaces them, except with spec.replicas or mode: "
+        "Recommend: then delete their pods. If most are stalled, check what they share: driver, storage, network.",
     )
     yield Alert(
         "HoldfastEngineLagging",
         f"max by ({SERVICE}) ({of(series.CONDITION, reason=str(Reason.ENGINE_LAGGING))})",
         "2m",
         "warning",
-        f"{_NAME}: a Ready replica answers late what others answer in time",
-        f"`kubectl describe {_LLMS}` names it. The operator replaces it where it may (not while spec.replicas or mode: "
-        "Recommend holds the size); if the next one on that node lags as well, look at its GPU (throttled, shared).",
+        f"{_NAME}: a Ready replica is a straggler: it misses the objectives while its peers meet them",
+        f"`kubectl describe {_LLMS}` names it. The operator replaces it, except with spec.replicas or mode: Recommend: "
+        "then delete its pod. If its replacement on that node is slow as well, check the GPU (throttled, shared).",
     )
     yield Alert(
         "HoldfastReplicasNeverReady",
@@ -222,26 +224,29 @@ def _replicas() -> Iterator[Alert]:
         "warning",
         f"{_NAME}: a {{{{ $labels.holdfast_accelerator }}}} replica is {{{{ $labels.state }}}} and has not been Ready "
         "for {{ $value | humanizeDuration }}",
-        "unschedulable: no node fits accelerators[].nodeSelector and tolerations, or none is free. failing: kubectl "
-        "logs of the pod; usual causes are model.maxModelLen above what the GPU's memory holds, and engine.args. "
-        "starting: a model.cache on a volume keeps weights and compiled kernels.",
+        "unschedulable: no free node matches accelerators[].nodeSelector and tolerations; add nodes. failing: see "
+        "kubectl logs of the pod; usual causes are model.maxModelLen too large for the GPU memory, and engine.args. "
+        "starting: put model.cache on a volume, so that weights and compiled kernels are loaded faster.",
     )
     yield Alert(
         "HoldfastStalled",
         f"{of(series.CONDITION, type=str(ConditionType.STALLED), status='True')}",
         "10m",
         "warning",
-        f"{_NAME} cannot be brought to what its spec says: {{{{ $labels.reason }}}}",
-        f"`kubectl describe {_LLMS}`: the message of Stalled names the field and the remedy; what ran before goes on.",
+        f"{_NAME}: its spec cannot be applied: {{{{ $labels.reason }}}}",
+        (
+            f"Existing replicas run on. Run `kubectl describe {_LLMS}`: "
+            "the message of Stalled names the field and the fix."
+        ),
     )
     yield Alert(
         "HoldfastFastLoopOff",
         f"{of(series.PLUGINS_OFF)} > 0",
         "10m",
         "warning",
-        f"{_NAME}: {{{{ $value }}}} engines run without the fast loop, which had to turn itself off",
-        "They serve on with vLLM's own scheduling, and lose goodput in overload. The pod's log says why (`holdfast: "
-        'off`); delete the pod to start it anew, or set spec.engine.plugin to "Off".',
+        f"{_NAME}: {{{{ $value }}}} engines run without the fast loop, which turned itself off",
+        "They serve with vLLM's own scheduler and lose goodput in overload. See the pod log for the cause (`holdfast: "
+        'off`). Delete the pod to restart it, or set spec.engine.plugin to "Off".',
     )
 
 
@@ -251,18 +256,21 @@ def _operator() -> Iterator[Alert]:
         f"absent({of('holdfast_leader')})",
         "5m",
         "critical",
-        "No Holdfast operator is seen: services keep their last size",
-        "Does it run (kubectl get pods -A -l app.kubernetes.io/name=holdfast), and does Prometheus scrape it "
-        "(monitoring.podMonitor.enabled or monitoring.scrapeAnnotations of the chart)?",
+        "No metrics of a Holdfast operator; if none runs, services keep their last size",
+        "Check that it runs (kubectl get pods -A -l app.kubernetes.io/name=holdfast), and that Prometheus scrapes it "
+        "(monitoring.podMonitor.enabled or monitoring.scrapeAnnotations of the chart).",
     )
     yield Alert(
         "HoldfastNobodyLeads",
         f"sum by (namespace) ({of('holdfast_leader')}) != 1",
         "2m",
         "critical",
-        "{{ $value }} operators lead in {{ $labels.namespace }}: services keep their last size, or two may write",
-        "kubectl get lease -n {{ $labels.namespace }}, then the operator's logs: it says whether it cannot reach the "
-        "API server or may not renew (settings.leaseName, settings.leaseNamespace and their Role).",
+        (
+            "{{ $value }} operators lead in {{ $labels.namespace }} instead of 1: "
+            "services keep their last size, or two may write"
+        ),
+        "Run kubectl get lease -n {{ $labels.namespace }} and see the operator's logs. Check that it reaches the API "
+        "server and may renew the Lease (settings.leaseName, settings.leaseNamespace and their Role).",
     )
     yield Alert(
         "HoldfastNotDeciding",
@@ -270,9 +278,9 @@ def _operator() -> Iterator[Alert]:
         f" and on (namespace) (max by (namespace) ({of('holdfast_leader')}) == 1)",
         "2m",
         "critical",
-        "The operator in {{ $labels.namespace }} leads and decides nothing",
-        "Its log says what a tick waits for: Prometheus (settings.prometheusUrl) or the API server. /healthz restarts "
-        "a process whose loop is stuck.",
+        "The operator in {{ $labels.namespace }} leads but makes no decisions",
+        "See its log for what a tick waits for: Prometheus (settings.prometheusUrl) or the API server. A process with "
+        "a stuck loop fails /healthz and is restarted.",
     )
     yield Alert(
         "HoldfastTicksSlow",
@@ -280,10 +288,10 @@ def _operator() -> Iterator[Alert]:
         f" > {_SLOW_TICK_SECONDS}",
         "15m",
         "warning",
-        "One tick in a hundred of the operator in {{ $labels.namespace }} takes {{ $value | humanizeDuration }}",
-        "holdfast_tick_phase_seconds says in which phase. metrics: a slower settings.scrapeInterval or a larger "
-        "Prometheus; act: the API server throttles; decide: raise the operator's CPU, or split the cluster "
-        "(watchNamespaces).",
+        "The p99 tick of the operator in {{ $labels.namespace }} takes {{ $value | humanizeDuration }}",
+        "Check holdfast_tick_phase_seconds for the slow phase. metrics: raise settings.scrapeInterval or give "
+        "Prometheus more resources. act: the API server throttles requests. decide: raise the operator's CPU, or split "
+        "the cluster (watchNamespaces).",
     )
     yield Alert(
         "HoldfastErrors",
@@ -291,8 +299,8 @@ def _operator() -> Iterator[Alert]:
         "5m",
         "warning",
         "The operator in {{ $labels.namespace }} keeps failing in the phase {{ $labels.phase }}",
-        "Its log has each failure with the service it belongs to; the condition Stalled of that service repeats what "
-        "the API server refused.",
+        "See its log: each failure names its service. The condition Stalled of that service has the answer of the API "
+        "server.",
     )
 
 

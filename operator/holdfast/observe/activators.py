@@ -74,7 +74,7 @@ def read(reported: Any) -> Activator:
     """Parse what an activator reports. Raises ValueError if that makes no sense."""
     try:
         if reported["edges_seconds"] != [edge for edge in WAIT_EDGES if math.isfinite(edge)]:
-            raise ValueError("it counts by other edges: another version, about to be replaced")
+            raise ValueError("its histogram has other buckets: the activator of another version, about to be replaced")
         quiet = reported["quiet_seconds"]
         return Activator(
             answers=True,
@@ -87,23 +87,23 @@ def read(reported: Any) -> Activator:
             turned_away=_count(reported["turned_away"]),
         )
     except (KeyError, TypeError) as error:
-        raise ValueError(f"no answer of an activator: {error!r}") from error
+        raise ValueError(f"not a valid answer of an activator: {error!r}") from error
 
 
 def _waits(reported: Sequence[Any]) -> Waits:
     counts = tuple(map(_count, reported))
     if len(counts) != len(WAIT_EDGES):
-        raise ValueError("as many counts as edges are wanted")
+        raise ValueError("the number of counts differs from the number of buckets")
     return counts
 
 
 def _count(value: Any) -> int:
     if not isinstance(value, int) or not 0 <= value < _MOST:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a count")
     return value
 
 
 def _seconds(value: Any) -> float:
     if not isinstance(value, int | float) or not 0.0 <= value < _MOST:
-        raise ValueError(f"{value!r} is no time")
+        raise ValueError(f"{value!r} is not a time")
     return float(value)

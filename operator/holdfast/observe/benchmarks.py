@@ -98,7 +98,7 @@ def job_seen(job: Object, pods: Iterable[Object], owner: str) -> JobSeen:
     state = JobState.ENDED if ended.keys() & {"Complete", "Failed"} else JobState.ACTIVE
     if state is JobState.ACTIVE and newest is None and not (job.get("status") or {}).get("ready"):
         name = job["metadata"].get("name")
-        words = f"not made yet: kubectl describe job/{name} says what refuses it, such as a quota"
+        words = f"not created yet; run kubectl describe job/{name} for the cause, such as a quota"
     if state is JobState.ACTIVE and newest is not None and _never_starts(newest.get("status") or {}):
         state = JobState.BROKEN
     return JobSeen(state, message, words)
@@ -205,12 +205,12 @@ def engine_to_start(part: ServiceParts, tune: Tune) -> OwnEngine | str:
     named = [option.name for option in part.spec.accelerators]
     name, service = tune.accelerator, part.spec.key.name
     if name is not None and name not in named:
-        return f"{service} does not list the accelerator {name}: name one of {', '.join(named)}"
+        return f"{service} does not list the accelerator {name}; set one of {', '.join(named)}"
     shown = {item.placement.accelerator: item.rendered for item in part.deployed if item.rendered is not None}
     found = next((each for each in named if each in shown and name in (None, each)), None)
     if found is None:
         where = "" if name is None else f" on {name}"
-        return f"{service} has no Deployment{where} yet, as which an engine could be started"
+        return f"{service} has no Deployment{where} yet from which the benchmark engine could be started"
     engine = OwnEngine(part.service, found, shown[found].template_json, tune)
     return _cannot_start(part, shown[found], engine) or engine
 
@@ -220,16 +220,16 @@ def _cannot_start(part: ServiceParts, deployed: Deployed, engine: OwnEngine) -> 
     service, name = part.spec.key.name, engine.accelerator
     (accelerator,) = [each for each in part.service.spec.accelerators if each.name == name]
     if deployed.inputs != inputs(part.service, accelerator):
-        return f"the Deployment of {service} on {name} is not yet as the service was edited"
+        return f"the Deployment of {service} on {name} does not match the edited service yet"
     if not has_plugin(deployed):
         return (
-            f"engines of {service} on {name} run without the plugin, so that no limits can be changed while they"
-            " serve: run holdfast tune with --restart-command"
+            f"engines of {service} on {name} run without the plugin, so their limits cannot change while they"
+            " serve; run holdfast tune with --restart-command"
         )
     sequences, tokens = largest(engine)
     if sequences is not None and tokens is not None and tokens < sequences:
         return (
-            f"{tokens} tokens per step are fewer than {sequences} sequences, with which vLLM does not start: set both"
+            f"{tokens} tokens per step are fewer than {sequences} sequences, so vLLM does not start; set both"
             " tune.maxNumSeqs and tune.maxNumBatchedTokens"
         )
     return ""

@@ -104,13 +104,17 @@ class PrometheusClient:
         except (requests.Timeout, TimeoutError) as error:
             raise QueryError(f"{query.name}: Prometheus did not answer in time") from error
         except requests.JSONDecodeError as error:
-            raise QueryError(f"{query.name}: the address answers, but not as Prometheus does (no JSON)") from error
+            raise QueryError(
+                f"{query.name}: the answer is not JSON; check that the address is that of Prometheus"
+            ) from error
         except (KeyError, TypeError, AttributeError) as error:
-            raise QueryError(f"{query.name}: the answer lacks data.result") from error
+            raise QueryError(f"{query.name}: the answer has no data.result") from error
         except (requests.RequestException, OSError) as error:
             raise QueryError(f"{query.name}: Prometheus cannot be reached ({type(error).__name__})") from error
         except (ValueError, RecursionError) as error:
-            raise QueryError(f"{query.name}: the answer is JSON that nobody can read") from error
+            raise QueryError(
+                f"{query.name}: the JSON of the answer cannot be parsed: too deep, or numbers too large"
+            ) from error
 
 
 def matching(promql: str, matchers: Iterable[tuple[str, str]]) -> str:
@@ -237,6 +241,6 @@ def _why(content: bytes) -> str:
 
 def _refusal(status: int, error: str) -> str:
     if status in (401, 403):
-        return f"Prometheus refused the credentials (HTTP {status})"
+        return f"Prometheus rejected the credentials (HTTP {status}); check the token"
     kind = "cannot serve the query" if status >= 500 else "rejected the query"
     return f"Prometheus {kind} (HTTP {status}): {error[:200]}"

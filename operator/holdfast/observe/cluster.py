@@ -56,9 +56,9 @@ class Invalid:
         if not held:
             return None
         message = (
-            f"it is being deleted since {meta['deletionTimestamp']} and held by the finalizer {', '.join(held)}: "
-            "whoever put it there has to take it off. Until then nothing of it is sized or repaired, and what runs "
-            "goes on; Kubernetes deletes that as soon as the object is gone"
+            f"the object is being deleted since {meta['deletionTimestamp']} and waits for the finalizer "
+            f"{', '.join(held)}; remove that finalizer to finish the deletion. Until then its replicas run on, but "
+            "Holdfast neither sizes nor repairs them; Kubernetes deletes them together with the object"
         )
         return cls.of(key, body, message, Reason.DELETION_HELD)
 
@@ -69,8 +69,8 @@ class Invalid:
         if length <= _MOST_SPEC_CHARACTERS:
             return None
         message = (
-            f"its spec takes {length} characters of JSON, and {_MOST_SPEC_CHARACTERS} are the most: shorten "
-            "spec.template, engine.env, and those of accelerators, or mount a ConfigMap; what runs goes on as it is"
+            f"the spec has {length} characters of JSON, the limit is {_MOST_SPEC_CHARACTERS}; running objects do not "
+            "change. Shorten spec.template, engine.env and those of accelerators, or mount a ConfigMap"
         )
         return cls.of(key, body, message)
 
@@ -79,8 +79,8 @@ class Invalid:
         """A valid object for which the operator could not compute a decision."""
         meta = service.metadata
         message = (
-            f"it cannot be worked out ({type(error).__name__}: {error}); what runs goes on as it is. "
-            "Look for an extreme number in the spec, and please report it with the operator's log"
+            f"processing the spec failed ({type(error).__name__}: {error}); running objects do not change. "
+            "Check the spec for an extreme number, and please report this with the operator's log"
         )
         return cls(ServiceKey(meta.namespace, meta.name), meta.generation, message, service.status, meta.uid)
 
@@ -250,7 +250,7 @@ class ClusterView:
         except InvalidLLMService as error:
             return {key: Invalid.of(key, body, str(error))}
         except RecursionError:
-            return {key: Invalid.of(key, body, "its spec is nested too deeply to be read: look in the templates")}
+            return {key: Invalid.of(key, body, "the spec is nested too deeply; check the templates")}
         refused = refused_privileges(service.spec, self._allowed)
         if refused:
             message = "; ".join(refused)
@@ -258,7 +258,7 @@ class ClusterView:
         try:
             return {key: (service, to_spec(service), str(meta.get("creationTimestamp") or ""))}
         except Exception as error:  # otherwise the index would lack the service, and no condition would say why
-            _LOG.exception("%s: the spec cannot be worked out", key)
+            _LOG.exception("%s: processing the spec failed", key)
             return {key: Invalid.undecidable(service, error)}
 
     def services(self) -> tuple[ServiceParts, ...]:

@@ -65,7 +65,7 @@ def told(pods: tuple[str, ...]) -> str:
     named = ", ".join(pods[:MOST_NAMED]) + (", ..." if len(pods) > MOST_NAMED else "")
     who = "an engine reports" if len(pods) == 1 else f"{len(pods)} engines report"
     return (
-        f"{who} under the name of this service beside its pods in this cluster: {named}. Such load is counted with its"
-        " own; where clusters share a Prometheus, name the label that only this one's series have:"
-        " --prometheus-matcher cluster=prod-eu (chart: settings.prometheusMatcher)"
+        f"{who} under the name of this service but {'is no pod' if len(pods) == 1 else 'are not pods'} of this"
+        f" cluster: {named}. Their load is counted as load of the service. If clusters share a Prometheus, set the"
+        " label of this cluster: --prometheus-matcher cluster=prod-eu (chart: settings.prometheusMatcher)"
     )

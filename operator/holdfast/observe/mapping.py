@@ -83,7 +83,7 @@ def replica_from_pod(pod: Object) -> Replica:
     conditions = {item["type"]: item for item in status.get("conditions", ())}
     phase, reason, detail = _phase(meta, status, conditions, bool(pod.get("spec", {}).get("readinessGates")))
     if phase is ReplicaPhase.STARTING and conditions.get("PodReadyToStartContainers", {}).get("status") == "False":
-        detail = f"its volumes or its network are not there yet: {_remedy(pod, 'kubectl describe pod says more')}"
+        detail = f"its volumes or network are not ready; {_remedy(pod, 'see kubectl describe pod')}"
     elif _NOT_WRITABLE.search(detail):  # before the message, which may be long
         detail = f"{_remedy(pod, 'model.cache must be writable for the user of the pod')}: {end_of(detail)}"
     else:
@@ -116,8 +116,8 @@ def _remedy(pod: Object, otherwise: str) -> str:
         return otherwise
     user = spec.get("securityContext", {}).get("runAsUser", "0")
     return (
-        f"{', '.join(folders)} must be a directory on node {spec.get('nodeName', '')} that uid {user} can write to "
-        f"(there: mkdir -p, chown {user})"
+        f"{', '.join(folders)} must be a directory on node {spec.get('nodeName', '')} that uid {user} can write to; "
+        f"create it there (mkdir -p, chown {user})"
     )
 
 
@@ -136,7 +136,7 @@ def _phase(
         return ReplicaPhase.UNSCHEDULABLE, str(scheduled.get("reason", "")), str(scheduled.get("message", ""))
     if conditions.get("Ready", {}).get("status") == "False" and _is(conditions, "ContainersReady") and not gated:
         # Only the control plane sets this on a pod whose kubelet last reported the opposite.
-        return ReplicaPhase.FAILING, Reason.NODE_LOST.value, "its node does not answer: kubectl get nodes says more"
+        return ReplicaPhase.FAILING, Reason.NODE_LOST.value, "its node does not respond; see kubectl get nodes"
     failure = next(filter(None, map(_failure, _containers(status))), None)
     if failure is None:
         return ReplicaPhase.STARTING, "", ""

@@ -131,7 +131,7 @@ class PrometheusSource:
                 )
                 self._rota.answered(self._not_newer(due, polled.now), polled.pulses, polled.requests, polled.now)
         except QueryError as error:
-            _LOG.warning("%d services could not be asked about in turn: %s", len(due), error)
+            _LOG.warning("Prometheus queries of %d services failed: %s", len(due), error)
             seen = {request.key: traffic.unreachable(str(error)) for request in due}
         wanted = {request.key for request in self._not_newer(due, polled.now)}
         self._known = self._known | {key: found for key, found in seen.items() if key in wanted}
@@ -196,7 +196,7 @@ class PrometheusSource:
                     held.append(waits)
                     since = min(since, oldest)
             except QueryError as error:  # older levels cost more: they would fail too
-                _LOG.warning("history before the last %.0f s is unknown: %s", level.newest_age_seconds, error)
+                _LOG.warning("reading the history before the last %.0f s failed: %s", level.newest_age_seconds, error)
                 if not parts:
                     return {}
                 whole = False
@@ -208,7 +208,7 @@ class PrometheusSource:
         try:
             answer = (await self._ask_all([query], now))[query.name]
         except QueryError as error:
-            _LOG.warning("the least loaded replicas are unknown: %s", error)
+            _LOG.warning("finding the least loaded replicas failed: %s", error)
             return {}
         running: dict[ServiceKey, dict[str, float]] = defaultdict(dict)
         for sample in answer.samples:
@@ -280,7 +280,7 @@ class PrometheusSource:
             others: Callable[[ServiceKey], bool] | None = (lambda key: key not in asked) if some else None
             await self._in_thread(functools.partial(self._slow.store, name, answer.samples, now, others))
         except QueryError as error:
-            _LOG.warning("slow query failed, its last answer serves for %.0f s: %s", _SLOW_TRUST_SECONDS, error)
+            _LOG.warning("a slow query failed, its last answer is used for %.0f s: %s", _SLOW_TRUST_SECONDS, error)
 
     def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -60,22 +60,22 @@ def partial_warnings(warnings: object) -> tuple[str, ...]:
 def _items(result: object) -> list[dict[str, Any]]:
     items = _items_of(result)
     if not _all_of(dict, items):
-        raise QueryError("Prometheus answered something else than a list of series")
+        raise QueryError("the answer of Prometheus is not a list of series")
     return items
 
 
 def _items_of(value: object) -> list[Any]:
     if not isinstance(value, list):
-        raise QueryError("Prometheus answered something else than a list of series")
+        raise QueryError("the answer of Prometheus is not a list of series")
     return value
 
 
 def _labels(item: Mapping[str, Any]) -> Mapping[str, str]:
     labels = item.get("metric")
     if not isinstance(labels, dict):
-        raise QueryError("Prometheus answered a series without labels")
+        raise QueryError("the answer of Prometheus has a series without labels")
     if not _all_of(str, labels.values()):
-        raise QueryError("Prometheus answered a label that is no text")
+        raise QueryError("the answer of Prometheus has a label that is not text")
     return labels
 
 
@@ -89,7 +89,7 @@ def _point(pair: Sequence[Any] | None) -> tuple[float, float]:
         at, value = pair  # type: ignore[misc]  # any shape may arrive: the except clause is the check
         return float(at), float(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise QueryError(f"Prometheus answered a sample that is no number: {str(pair)[:80]}") from error
+        raise QueryError(f"the answer of Prometheus has a sample that is not a number: {str(pair)[:80]}") from error
 
 
 def usable(value: float) -> bool:

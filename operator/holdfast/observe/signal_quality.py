@@ -50,7 +50,9 @@ def unlabelled_detail(key: ServiceKey, groups: Iterable[Mapping[str, str]]) -> s
         if labels.get("holdfast_service", "") not in ("", key.name):
             continue
         lacking = [name for name in ("namespace", "holdfast_service", "holdfast_accelerator") if not labels.get(name)]
-        return f"engines report vllm:num_requests_running without the label {' and '.join(lacking)}: relabel them"
+        return (
+            f"engines report vllm:num_requests_running without the label {' and '.join(lacking)}; add it by relabeling"
+        )
     return ""
 
 
@@ -69,8 +71,11 @@ def _some_series(facts: SignalFacts) -> _Judgement:
     if facts.starting:
         return SignalState.ABSENT, "no replica is ready yet"
     if not facts.expected:
-        return SignalState.ABSENT, "the first replica became ready a moment ago, and was not scraped since"
-    return SignalState.ABSENT, "Prometheus has no vllm:num_requests_running for this service: is it scraped?"
+        return SignalState.ABSENT, "the first replica became ready just now and was not scraped yet"
+    return (
+        SignalState.ABSENT,
+        "Prometheus has no vllm:num_requests_running for this service; check that its pods are scraped",
+    )
 
 
 def _numbers_make_sense(facts: SignalFacts) -> _Judgement:
@@ -83,14 +88,14 @@ def _recent(facts: SignalFacts) -> _Judgement:
     if newest is None or facts.now - newest <= facts.span.stale_seconds:
         return None
     age, period = facts.now - newest, facts.span.scrape_seconds
-    return SignalState.STALE, f"the newest sample is {age:.0f} s old, scrapes come every {period:g} s"
+    return SignalState.STALE, f"the newest sample is {age:.0f} s old, the scrape interval is {period:g} s"
 
 
 def _labelled(facts: SignalFacts) -> _Judgement:
     if "" in facts.cells:
-        return SignalState.PARTIAL, "some engines lack the label holdfast_accelerator: relabel them"
+        return SignalState.PARTIAL, "some engines have no label holdfast_accelerator; add it by relabeling"
     if any("" in values.sampled_at for values in facts.cells.values()):
-        return SignalState.PARTIAL, "some engines lack the label pod: relabel them"
+        return SignalState.PARTIAL, "some engines have no label pod; add it by relabeling"
     return None
 
 
@@ -99,13 +104,13 @@ def _every_engine(facts: SignalFacts) -> _Judgement:
     if not missing:
         return None
     expected = sum(map(len, facts.expected.values()))
-    return SignalState.PARTIAL, f"{len(missing)} of {expected} ready replicas do not report: {_some(missing)}"
+    return SignalState.PARTIAL, f"{len(missing)} of {expected} ready replicas report no metrics: {_some(missing)}"
 
 
 def _once_each(facts: SignalFacts) -> _Judgement:
     if not any(values.copies for values in facts.cells.values()):
         return None
-    return SignalState.DUPLICATE, "engines are scraped more than once: counts are divided by the number of copies"
+    return SignalState.DUPLICATE, "engines are scraped more than once; counts are divided by the number of copies"
 
 
 def _only_ours(facts: SignalFacts) -> _Judgement:
@@ -117,11 +122,11 @@ def _whole_counts(facts: SignalFacts) -> _Judgement:
     pods = sorted(facts.there.intersection(pod for values in facts.cells.values() for pod in values.incomplete))
     if not pods:
         return None
-    return SignalState.PARTIAL, f"too few samples in this interval to count all of: {_some(pods)}"
+    return SignalState.PARTIAL, f"too few samples in this interval to count all requests of: {_some(pods)}"
 
 
 def _complete_answers(facts: SignalFacts) -> _Judgement:
-    return (SignalState.PARTIAL, f"Prometheus warns: {facts.warnings[0][:200]}") if facts.warnings else None
+    return (SignalState.PARTIAL, f"warning of Prometheus: {facts.warnings[0][:200]}") if facts.warnings else None
 
 
 _CHECKS: tuple[Callable[[SignalFacts], _Judgement], ...] = (

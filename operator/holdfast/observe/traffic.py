@@ -84,8 +84,8 @@ def _in_time(traffic: Traffic, ahead_seconds: float, span: QueryWindow) -> Traff
     if ahead_seconds <= max(span.scrape_seconds, LEAST_SKEW_SECONDS):
         return traffic
     detail = (
-        f"Prometheus writes samples about {ahead_seconds:.0f} s in the future: its clock is ahead of the operator's; "
-        "set the nodes of both by NTP"
+        f"samples of Prometheus are about {ahead_seconds:.0f} s in the future: its clock is ahead of the operator's; "
+        "synchronize the nodes of both by NTP"
     )
     return dataclasses.replace(traffic, state=SignalState.SKEWED, detail=detail)
 

@@ -93,7 +93,7 @@ class ServiceGauges(Collector):
 
     def _last_changes(self) -> Metric:
         labels = ("namespace", "service", "action", "reason")
-        about = "When the service was last changed, in seconds since the epoch."
+        about = "Time of the last change of the service, in seconds since the epoch."
         family = GaugeMetricFamily("holdfast_service_last_change_timestamp_seconds", about, labels=labels)
         for key, change in tuple(self._changes.items()):
             family.add_metric((*key, change.action, change.reason), change.at)
@@ -111,7 +111,10 @@ def _family(figure: Figure, services: Mapping[ServiceKey, tuple[ServiceParts, De
 
 def _condition_family(picture: Picture) -> Metric:
     conditions = Figure(
-        "holdfast_service_condition", "Conditions: 1 for what each is now.", ("type", "status", "reason"), _conditions
+        "holdfast_service_condition",
+        ("Conditions: 1 for the current status and reason of each."),
+        ("type", "status", "reason"),
+        _conditions,
     )
     family = _family(conditions, picture.services)
     for key, reason in picture.invalid.items():
@@ -206,7 +209,7 @@ def _gpu_peaks(name: str, node_selector: tuple[tuple[str, str], ...]) -> tuple[f
 FIGURES = (
     Figure(
         "holdfast_slo_attainment_ratio",
-        "Share of judged requests that were good over the window; absent while too few were judged.",
+        "Share of the judged requests in the window that were good; absent while too few were judged.",
         (),
         _one(lambda _, decision: decision.slo.attainment),
     ),
@@ -214,12 +217,17 @@ FIGURES = (
     Figure("holdfast_slo_window_seconds", "spec.slo.window.", (), _one(lambda part, _: part.spec.slo.window_seconds)),
     Figure(
         "holdfast_slo_budget_remaining_ratio",
-        "Share of the error budget that is left; below 0 the objective is missed.",
+        "Remaining share of the error budget; below 0 the objective is missed.",
         (),
         _one(lambda _, decision: decision.slo.budget_remaining),
     ),
     Figure("holdfast_slo_bound_seconds", "spec.slo.ttft, tpot and e2e.", ("latency",), _bounds),
-    Figure("holdfast_slo_edge", "Edges of vLLM's buckets that bound what was in time.", ("latency", "le"), _edges),
+    Figure(
+        "holdfast_slo_edge",
+        "Bucket edges of vLLM's histograms that bound the requests in time.",
+        ("latency", "le"),
+        _edges,
+    ),
     Figure(
         "holdfast_service_replicas",
         "Replicas by accelerator and state: desired, and the phases ready, starting, unschedulable, failing, draining.",
@@ -228,19 +236,19 @@ FIGURES = (
     ),
     Figure(
         "holdfast_service_replica_waits_since_timestamp_seconds",
-        "Since when the replica that is not Ready for longest is not, by accelerator and state.",
+        "Since when the longest waiting replica is not Ready, by accelerator and state, in seconds since the epoch.",
         ("accelerator", "state"),
         _waits_since,
     ),
     Figure(
         "holdfast_service_cold_start_seconds",
-        "What nine of ten starts took at most, from the node to Ready; absent where none was seen.",
+        "90th percentile of cold starts, from scheduling to Ready, in seconds; absent before the first one.",
         (),
         _one(lambda _, decision: decision.cold_start_seconds),
     ),
     Figure(
         "holdfast_service_holding",
-        "1 while clients are led to the activator; absent where scaling.min is not 0.",
+        "1 while the Service routes clients to the activator; absent unless scaling.min is 0.",
         (),
         _one(lambda part, decision: None if part.spec.min_replicas else float(decision.holding)),
     ),
@@ -248,49 +256,49 @@ FIGURES = (
     Figure("holdfast_service_gpus_per_replica", "accelerators[].count.", ("accelerator",), _gpus),
     Figure(
         "holdfast_service_forecast_rps",
-        "Requests per second that the size is made for.",
+        "Requests per second that the size is chosen for.",
         (),
         _one(lambda _, decision: decision.explanation.forecast_rps),
     ),
     Figure(
         "holdfast_service_forecast_quantile_ratio",
-        "Which quantile of what may arrive within the lead time the forecast is; the error budget moves it.",
+        "Quantile of the forecast for the lead time, from 0 to 1; the error budget moves it.",
         (),
         _one(lambda _, decision: decision.explanation.quantile),
     ),
     Figure(
         "holdfast_service_lead_time_seconds",
-        "From a change of the load until a replica ordered for it serves.",
+        "Lead time in seconds: from a change of the load until a new replica serves it.",
         (),
         _one(lambda _, decision: decision.explanation.lead_time_seconds),
     ),
     Figure(
         "holdfast_service_backlog_requests",
-        "Requests that wait too long already.",
+        "Queued requests beyond what can start within slo.ttft.",
         (),
         _one(lambda _, decision: decision.explanation.backlog_requests),
     ),
     Figure(
         "holdfast_service_wanted_replicas",
-        "Replicas proposed, before guards.",
+        "Replicas for the load, before limits and guards.",
         (),
         _one(lambda _, decision: decision.explanation.wanted_replicas),
     ),
     Figure(
         "holdfast_service_batching_limit",
-        "Sequences and tokens per step that engines were started with; absent where vLLM's default applies.",
+        "Limits of sequences and tokens per step that engines were started with; absent for vLLM's default.",
         ("accelerator", "name"),
         _batching,
     ),
     Figure(
         "holdfast_service_capacity_rps",
-        "Requests per second that one replica carries within the objectives, and what binds it.",
+        "Requests per second that one replica carries within the objectives, and what limits it (bound_by).",
         ("accelerator", "bound_by"),
         _capacity,
     ),
     Figure(
         "holdfast_service_cost_dollars_per_hour",
-        "Dollars per hour of all replicas that hold a GPU; absent where a price is unknown.",
+        "Dollars per hour of all replicas that hold a GPU; absent if a price is unknown.",
         (),
         _one(lambda part, _: cost_per_hour(part)),
     ),

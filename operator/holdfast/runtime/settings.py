@@ -51,7 +51,7 @@ def _header(text: str) -> str:
 def _matcher(text: str) -> str:
     name, _, value = text.partition("=")
     if not _METRIC_LABEL_NAME.fullmatch(name) or not value or not text.isprintable():
-        raise ValueError("must be NAME=VALUE with a label of Prometheus', such as cluster=prod-eu")
+        raise ValueError("must be NAME=VALUE with a Prometheus label, such as cluster=prod-eu")
     return text
 
 
@@ -72,7 +72,7 @@ def _label(text: str) -> str:
     if not separator or not _LABEL_NAME.fullmatch(name) or not _LABEL_VALUE.fullmatch(value):
         raise ValueError("must be NAME=VALUE with a valid label, such as release=kube-prometheus-stack")
     if name.startswith(f"{GROUP}/"):
-        raise ValueError(f"{name} is a label of Holdfast's own; choose another one")
+        raise ValueError(f"label {name} is reserved for Holdfast; choose another one")
     return text
 
 
@@ -86,53 +86,67 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     prometheus_url: Annotated[str, AfterValidator(_http_url)] = Field(
-        description="anything that speaks the Prometheus HTTP API, such as http://prometheus.monitoring:9090"
+        description="address of a server with the Prometheus HTTP API, such as http://prometheus.monitoring:9090"
     )
-    prometheus_token_file: Path | None = Field(None, description="file with a bearer token, read again when it changes")
-    prometheus_ca_file: Path | None = Field(None, description="certificate authority of an https Prometheus")
+    prometheus_token_file: Path | None = Field(
+        None, description=("file with a bearer token for Prometheus; reloaded when it changes")
+    )
+    prometheus_ca_file: Path | None = Field(None, description="file with the CA certificate of an https Prometheus")
     prometheus_header: tuple[Annotated[str, AfterValidator(_header)], ...] = Field(
-        (), description="extra header NAME=VALUE, may repeat (tenants: X-Scope-OrgID=team-a)"
+        (), description="extra header NAME=VALUE of Prometheus requests, such as X-Scope-OrgID=team-a; may be repeated"
     )
     prometheus_matcher: tuple[Annotated[str, AfterValidator(_matcher)], ...] = Field(
-        (), description="label NAME=VALUE of this cluster's series where a store holds several clusters, may repeat"
+        (),
+        description=(
+            "label NAME=VALUE that only the series of this cluster have, if Prometheus stores several "
+            "clusters; may be repeated"
+        ),
     )
     prometheus_insecure: bool = Field(False, description="do not verify the certificate of an https Prometheus")
-    scrape_interval: Duration = Field("15s", description="how often Prometheus scrapes the engines")
-    tick: Duration = Field("5s", description="how often all services are decided on")
+    scrape_interval: Duration = Field("15s", description="scrape interval of the engines in Prometheus")
+    tick: Duration = Field("5s", description="interval of the decisions for all services")
     node_provisioning_time: Duration = Field(
-        "5m", description="how long a pod may wait for a node before the next accelerator is tried"
+        "5m", description="maximum wait of a pod for a node; then another accelerator is used"
     )
     startup_timeout: Duration = Field(
-        "30m", description="how long an engine may take to start before the next accelerator is tried"
+        "30m", description="maximum start time of an engine; then another accelerator is used"
     )
     pod_monitor_label: tuple[Annotated[str, AfterValidator(_label)], ...] = Field(
-        (), description="label NAME=VALUE of every PodMonitor, may repeat, by which a Prometheus selects them"
+        (), description="label NAME=VALUE of every PodMonitor, by which Prometheus selects them; may be repeated"
     )
-    namespace: tuple[ObjectName, ...] = Field((), description="watch only this namespace, may repeat (default: all)")
-    lease_namespace: ObjectName = Field("", description="namespace of the leader Lease (default: the operator's own)")
-    lease_name: ObjectName = Field("holdfast", description="name of the leader Lease: one per shard")
-    lease_duration: Duration = Field("15s", description="how long a silent leader blocks the next one")
-    identity: str = Field("", description="name in the Lease (default: host name)")
+    namespace: tuple[ObjectName, ...] = Field(
+        (), description="watch only this namespace; may be repeated (default: all)"
+    )
+    lease_namespace: ObjectName = Field("", description="namespace of the leader Lease (default: that of the operator)")
+    lease_name: ObjectName = Field("holdfast", description="name of the leader Lease; use one name per shard")
+    lease_duration: Duration = Field(
+        "15s", description="time after which another process may take over from a silent leader"
+    )
+    identity: str = Field("", description="name of this process in the Lease (default: host name)")
     idle_time: Duration = Field(
-        "10m", description="without a request, before the last replica goes where scaling.min is 0 and pauses unknown"
+        "10m",
+        description=(
+            "idle time before the last replica is removed, if scaling.min is 0 and no traffic pauses are known yet"
+        ),
     )
     activator_image: str = Field(
-        "", description="image of this program, for what holds requests where scaling.min is 0, and for benchmarks"
+        "", description="image of this program, for activators (scaling.min 0) and benchmark clients"
     )
     allow_template: tuple[Literal[TEMPLATE_ALLOWANCES], ...] = Field(  # type: ignore[valid-type]
-        (), description=f"let templates use this, may repeat: {', '.join(TEMPLATE_ALLOWANCES)}"
+        (), description=f"privilege that pod templates may use; may be repeated: {', '.join(TEMPLATE_ALLOWANCES)}"
     )
-    http_port: int = Field(8080, ge=0, le=65535, description="health and metrics of the operator itself")
-    status_port: int = Field(0, ge=0, le=65535, description="port of the status page for people (default: off)")
+    http_port: int = Field(8080, ge=0, le=65535, description="port for health and metrics of the operator")
+    status_port: int = Field(0, ge=0, le=65535, description="port of the status page (default: off)")
     status_token_file: Path | None = Field(
-        None, description="file with the token that the status page asks for, read again at each look"
+        None, description="file with the token of the status page; read at each request"
     )
     status_host: tuple[Annotated[str, AfterValidator(_host)], ...] = Field(
-        (), description="name under which the status page may be asked for beside addresses and localhost, may repeat"
+        (),
+        description="allowed host name of the status page, in addition to IP addresses and localhost; may be repeated",
     )
     kubeconfig: Path | None = Field(None, description="run outside a cluster with this kubeconfig")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
-    log_format: Literal["text", "json"] = Field("text", description="text or json, one record a line")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="lowest level that is logged")
+    log_format: Literal["text", "json"] = Field("text", description="log format: text or json, one record per line")
 
     @model_validator(mode="after")
     def _files_exist(self) -> Self:
@@ -141,11 +155,13 @@ class Settings(BaseModel):
             if path is not None and not path.is_file():
                 raise ValueError(f"{_flag(flag)}: no such file: {path}; mount it or correct the path")
         if self.tick_seconds < 1:
-            raise ValueError("--tick: must be at least 1s; 5s to 10s suit most clusters")
+            raise ValueError("--tick: must be at least 1s; use 5s to 10s for most clusters")
         if self.scrape_seconds < 1:
-            raise ValueError("--scrape-interval: must be at least 1s; it is what your Prometheus does, 15s by default")
+            raise ValueError(
+                "--scrape-interval: must be at least 1s; set the scrape interval of your Prometheus, 15s by default"
+            )
         if self.startup_seconds < 10:
-            raise ValueError("--startup-timeout: must be at least 10s; 30m suits large models from a slow registry")
+            raise ValueError("--startup-timeout: must be at least 10s; use 30m for large models from a slow registry")
         if self.lease_duration_seconds < 5:
             raise ValueError("--lease-duration: must be at least 5s; 15s is the default")
         return self
@@ -153,7 +169,9 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _page_is_safe(self) -> Self:
         if self.status_port and self.status_port == self.http_port:
-            raise ValueError(f"--status-port: {self.status_port} is --http-port already; 8090 is a common choice")
+            raise ValueError(
+                f"--status-port: {self.status_port} is already --http-port; choose another port, such as 8090"
+            )
         if self.status_token_file is not None and not Token(self.status_token_file).usable:
             least = f"{LEAST_TOKEN_CHARACTERS} characters"
             raise ValueError(f"--status-token-file: must hold at least {least}, such as `openssl rand -hex 24` prints")

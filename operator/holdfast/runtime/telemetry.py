@@ -42,20 +42,22 @@ class Telemetry:
         self.registry.register(self._figures)
         prometheus_client.ProcessCollector(registry=self.registry)
         self._phase = Histogram(
-            "holdfast_tick_phase_seconds", "Time of one phase of one tick.", ["phase"],
+            "holdfast_tick_phase_seconds", "Duration of one phase of a tick.", ["phase"],
             buckets=_TICK_BUCKETS, registry=self.registry,
         )  # fmt: skip
         self._tick = Histogram(
-            "holdfast_tick_seconds", "Time of one tick over all services.",
+            "holdfast_tick_seconds", "Duration of a tick over all services.",
             buckets=_TICK_BUCKETS, registry=self.registry,
         )  # fmt: skip
         self._leader = Gauge("holdfast_leader", "1 while this process leads.", registry=self.registry)
-        self._services = Gauge("holdfast_services", "LLMServices under control.", registry=self.registry)
+        self._services = Gauge(
+            "holdfast_services", ("Number of LLMServices that the operator controls."), registry=self.registry
+        )
         self._decisions = Counter(
-            "holdfast_decisions", "Decisions that changed something.",
+            "holdfast_decisions", "Number of decisions that changed something.",
             ["namespace", "service", "action", "reason"], registry=self.registry,
         )  # fmt: skip
-        self._errors = Counter("holdfast_errors", "Failures by where they happened.", ["phase"], registry=self.registry)
+        self._errors = Counter("holdfast_errors", "Number of failures by phase.", ["phase"], registry=self.registry)
 
     def leading(self, value: bool) -> None:
         self._leader.set(value)
@@ -103,7 +105,7 @@ class Telemetry:
             put(self._board)
         except Exception:
             self.error("page")
-            _LOG.exception("the status page shows less than it should")
+            _LOG.exception("updating the status page failed")
 
     def decision(self, namespace: str, service: str) -> dict[str, Any] | None:
         """Return the newest decision of a service with its explanation, holds included; None if there is none."""
@@ -138,7 +140,9 @@ def http_application(telemetry: Telemetry, alive: Callable[[], bool]) -> aiohttp
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         found = telemetry.decision(namespace, name)
         if found is None:
-            message = f"no decision on {namespace}/{name} here: only the leader decides, from its first tick on"
+            message = (
+                f"no decision on {namespace}/{name} in this process: only the leader decides, from its first tick on"
+            )
             return aiohttp.web.json_response({"message": message}, status=404)
         return aiohttp.web.json_response(found)
 

@@ -63,7 +63,7 @@ def run(settings: Settings) -> int:
         code = 2
     except* LeadershipLost as lost:
         # Crash-only: a process that lost leadership must not retain state from the time it led.
-        _LOG.error("leadership lost, ending: %s", lost.exceptions[0])
+        _LOG.error("leadership lost, the process ends: %s", lost.exceptions[0])
         code = 1
     return code
 
@@ -187,7 +187,7 @@ async def _namespaces(settings: Settings, api: KubernetesApi) -> tuple[str, ...]
     while True:
         found = await readable(api, settings.namespace)
         for name in sorted(set(settings.namespace) - set(found)):
-            _LOG.warning("namespace %s is left out: it is gone, or its Role is (chart: watchNamespaces)", name)
+            _LOG.warning("namespace %s is not watched: it or its Role was deleted (chart: watchNamespaces)", name)
         if found or not settings.namespace:
             return found
         await asyncio.sleep(_NAMESPACE_AGAIN_SECONDS)
@@ -199,7 +199,7 @@ async def _end_when_readable(api: KubernetesApi, left_out: set[str]) -> None:
         await asyncio.sleep(_NAMESPACE_AGAIN_SECONDS)
         back = await readable(api, sorted(left_out))
         if back:
-            raise RuntimeError(f"namespace {back[0]} can be read now: starting anew")
+            raise RuntimeError(f"namespace {back[0]} can be read again; the process restarts")
 
 
 def _elector(settings: Settings, api: KubernetesApi) -> Elector:

@@ -275,7 +275,7 @@ NO_NODE = "0/9 nodes are available: 9 Insufficient nvidia.com/gpu"
 OUT = Backoff("h100", NOW + 600.0, 600.0, Reason.INSUFFICIENT_GPUS, NO_NODE)
 WAITING = replicas(1, ReplicaPhase.UNSCHEDULABLE, age=5.0, detail=NO_NODE)
 COMING = replicas(1, ReplicaPhase.STARTING)
-STALE = judge(no_traffic(SignalState.STALE, "the newest sample is 61 s old, scrapes come every 15 s"))
+STALE = judge(no_traffic(SignalState.STALE, "the newest sample is 61 s old, the scrape interval is 15 s"))
 FREE = {"demand_rps": 9.0, "forecast": Forecast(9.0, 9.0, 14.0, 0.9, 45.0)}
 
 
@@ -376,7 +376,7 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Ready, no such claim": (READY, unplaced('persistentvolumeclaim "models" not found')),
     "Ready, name taken": (READY, stopped_by(Reason.NAME_CONFLICT, "Service chat belongs to someone else", 2)),
     "Ready, pods refused": (READY, stopped_by(Reason.PODS_FORBIDDEN, "chat-h100: violates PodSecurity")),
-    "Ready, write refused": (READY, stopped_by(Reason.APPLY_FAILED, "Service chat was refused: port is taken")),
+    "Ready, write refused": (READY, stopped_by(Reason.APPLY_FAILED, "the API server rejected Service chat: port is taken")),
     "Ready, not understood": (invalid, view()),
     "Ready, held by a finalizer": (leaving, view()),
     "SLOMet": (SLO_MET, view()),
@@ -408,7 +408,10 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "MetricsAvailable, no answer": (METRICS, unseen(SignalState.UNREACHABLE)),
     "MetricsAvailable, absent": (METRICS, unseen(SignalState.ABSENT, "no replica is ready yet")),
     "MetricsAvailable, stale": (METRICS, view(seen=STALE)),
-    "MetricsAvailable, partial": (METRICS, unseen(SignalState.PARTIAL, "1 of 2 ready replicas do not report: chat-a")),
+    "MetricsAvailable, partial": (
+        METRICS,
+        unseen(SignalState.PARTIAL, ("1 of 2 ready replicas report no metrics: chat-a")),
+    ),
     "MetricsAvailable, foreign": (
         METRICS,
         unseen(SignalState.FOREIGN, foreign_engines.told(("chat-h100-x7k2p", "chat-h100-zzp4q"))),
@@ -545,10 +548,10 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "batching, broken": (batching(ON_TRIAL, canary_fails=True), view()),
     "batching, now fixed": (batching(ON_TRIAL, free=False), view()),
     "benchmark, runs": benchmark(begun("chat", Engines((("h100", 2),), 1))),
-    "benchmark, queued": benchmark(waiting(Obstacle(Reason.QUEUED, "another benchmark of chat runs"))),
-    "benchmark, not ready": benchmark(waiting(Obstacle(Reason.TARGET_NOT_READY, "no replica of chat serves"))),
+    "benchmark, queued": benchmark(waiting(Obstacle(Reason.QUEUED, "waits until another benchmark of chat ends"))),
+    "benchmark, not ready": benchmark(waiting(Obstacle(Reason.TARGET_NOT_READY, "no replica of chat is ready"))),
     "benchmark, no image": benchmark(
-        waiting(Obstacle(Reason.NO_IMAGE, "the operator does not know its own image: set --activator-image"))
+        waiting(Obstacle(Reason.NO_IMAGE, "the operator does not know its own image; set --activator-image"))
     ),
     "benchmark, one rate": benchmark(run_ended(Summary(run=GOOD_RUN))),
     "benchmark, saturation": benchmark(run_ended(Summary(run=GOOD_RUN, sweep=SWEEP))),
