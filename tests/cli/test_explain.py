@@ -210,7 +210,7 @@ async def test_a_past_decision_among_competing_services_is_made_again_with_its_a
 
 @pytest.mark.parametrize(
     ("made_from", "why"),
-    [("", "its Event does not hold what it was made from"), ("%", "it is no record: ")],
+    [("", "its Event does not hold what it was made from"), ("%", "not a decision record: ")],
 )
 async def test_why_a_past_decision_cannot_be_made_again_is_told(made_from: str, why: str) -> None:
     text = await at_nine(made_from)
@@ -224,7 +224,7 @@ async def test_why_a_past_decision_cannot_be_made_again_is_told(made_from: str, 
         ([], "no Event of a change before that time is left"),
         ([change("2026-11-01T11:00:00Z")], "no Event of a change before that time is left"),
         ([change("2026-11-01T09:00:00Z")], "its Event does not hold what it was made from"),
-        ([change("2026-11-01T09:00:00Z", "%")], "it is no record: "),
+        ([change("2026-11-01T09:00:00Z", "%")], "not a decision record: "),
     ],
     ids=["no Event", "a later one", "no record", "no such record"],
 )

@@ -19,7 +19,7 @@ def test_a_file_that_is_no_kubeconfig_is_told_in_one_line(
     file = tmp_path / "config"
     file.write_text(text)
     assert main([*command, f"--kubeconfig={file}"]) == 1
-    assert f"holdfast {command[0]}: no cluster: " in capsys.readouterr().err
+    assert f"holdfast {command[0]}: no cluster configuration: " in capsys.readouterr().err
 
 
 @pytest.mark.slow
