@@ -376,7 +376,10 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Ready, no such claim": (READY, unplaced('persistentvolumeclaim "models" not found')),
     "Ready, name taken": (READY, stopped_by(Reason.NAME_CONFLICT, "Service chat belongs to someone else", 2)),
     "Ready, pods refused": (READY, stopped_by(Reason.PODS_FORBIDDEN, "chat-h100: violates PodSecurity")),
-    "Ready, write refused": (READY, stopped_by(Reason.APPLY_FAILED, "the API server rejected Service chat: port is taken")),
+    "Ready, write refused": (
+        READY,
+        stopped_by(Reason.APPLY_FAILED, "the API server rejected Service chat: port is taken"),
+    ),
     "Ready, not understood": (invalid, view()),
     "Ready, held by a finalizer": (leaving, view()),
     "SLOMet": (SLO_MET, view()),

@@ -194,7 +194,8 @@ def _begin(memory: Batching, situation: Situation) -> tuple[Batching, NextLimits
     trial = Trial(situation.accelerator, situation.limits, wanted.limits, situation.now)
     message = (
         f"canary: one {situation.accelerator} replica runs with {words(wanted.limits)}; "
-        f"expected {wanted.rate_rps:.1f} req/s per replica, {situation.rate_rps:.1f} req/s with {words(situation.limits)}"
+        f"expected {wanted.rate_rps:.1f} req/s per replica, {situation.rate_rps:.1f} req/s "
+        f"with {words(situation.limits)}"
     )
     return replace(memory, trial=trial, better=None), NextLimits(
         wanted.limits, situation.limits, Reason.BATCHING_TRIAL, message
