@@ -102,8 +102,8 @@ def test_scale_outside_the_bounds_is_refused_with_the_remedy(api: Kubectl, names
 
 def test_explain_says_what_a_field_is_for(api: Kubectl) -> None:
     explained = api.run("explain", "llms.spec.slo", "--api-version", "holdfast.dev/v1alpha1")
-    assert "Time to first token of a good request" in explained
-    assert "Rolling window of the error budget" in explained
+    assert "Maximum time to first token of a good request" in explained
+    assert "Rolling window of attainment and error budget" in explained
 
 
 STATUS: dict[str, Any] = {

@@ -113,7 +113,7 @@ async def test_a_life_long_counter_that_prometheus_sees_for_the_first_time_is_no
     Engine(tsdb).scraped(scrapes(NOW - 30, NOW), request_success_total=steady(1.0), running=lambda _: 9.0)
     traffic = await reader.observe(tsdb, ready("chat-0"))
     assert traffic.state is SignalState.PARTIAL
-    assert traffic.detail == "too few samples in this interval to count all of: chat-0"
+    assert traffic.detail == "too few samples in this interval to count all requests of: chat-0"
     assert 15.0 <= on_h100(traffic).finished <= 45.0
     assert on_h100(traffic).in_flight_growth == 0.0
 

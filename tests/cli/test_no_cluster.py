@@ -31,4 +31,4 @@ def test_an_operator_without_a_cluster_ends_and_says_so(tmp_path: Path) -> None:
     done = subprocess.run([*command, f"--kubeconfig={file}"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert "no cluster: " in line
+    assert "no cluster configuration: " in line

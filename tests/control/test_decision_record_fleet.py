@@ -141,7 +141,7 @@ def test_a_record_names_no_service_of_another_namespace() -> None:
     fleet.run(150.0)
     records = [record for record in fleet.records if record.snapshot.services[0].spec.key == here.spec.key]
     assert any(
-        record.context.allocation and "1 of other namespaces" in record.context.allocation.sentence
+        record.context.allocation and "1 service in other namespaces" in record.context.allocation.sentence
         for record in records
     )
     assert not any(name in str(record) for record in records for name in ("secret", "finance"))

@@ -81,5 +81,5 @@ def test_a_floor_in_no_time_zone_is_told_as_one_that_does_not_hold(
     floors = [{**OFFICE, "timezone": "Europe/Atlantis"}, {**OFFICE, "name": "night", "timezone": "Mars/Olympus"}]
     content["services"][0]["spec"]["scaling"]["schedules"] = floors
     assert main(["simulate", str(scenario_file(tmp_path, content)), "--policy", "holdfast-slow"]) == 0
-    told = "schedules[office].timezone: Europe/Atlantis, scaling.schedules[night].timezone: Mars/Olympus are no time"
+    told = "schedules[office].timezone: Europe/Atlantis, scaling.schedules[night].timezone: Mars/Olympus are unknown"
     assert told in capsys.readouterr().err

@@ -87,7 +87,7 @@ def test_a_pinned_size_beyond_a_max_runs_on_the_next_accelerator_too() -> None:
     dear = replace(L40S, cost_per_gpu_hour=4.0)
     cluster = pinned(service().with_accelerators(ONE, dear).with_replicas_between(1, 9), 3)
     assert (cluster.replicas("h100"), cluster.replicas("l40s")) == (1, 2)
-    assert "leave room" not in cluster.last().verdict.message
+    assert "allow only" not in cluster.last().verdict.message
 
 
 def test_a_recommended_service_begins_where_the_first_accelerator_may_have_replicas() -> None:

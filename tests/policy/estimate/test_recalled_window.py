@@ -50,7 +50,7 @@ def test_a_retention_shorter_than_the_window_is_told_with_the_remedy() -> None:
 def test_what_is_missing_changes_no_decision_and_no_status() -> None:
     short, _ = started(TWO_DAYS)
     whole, _ = started(replace(TWO_DAYS, since=NOW - 30 * DAY))
-    assert "not in it" not in said(whole)
+    assert "not counted" not in said(whole)
     assert said(short).startswith(said(whole))
     assert (short.verdict, short.slo) == (whole.verdict, whole.slo)
     assert [(c.type, c.status, c.reason) for c in short.conditions] == [
@@ -60,7 +60,7 @@ def test_what_is_missing_changes_no_decision_and_no_status() -> None:
 
 @pytest.mark.parametrize("age", [0.0, 600.0, DAY, 2 * DAY + HOUR])
 def test_of_a_service_younger_than_the_history_nothing_is_missing(age: float) -> None:
-    assert "not in it" not in said(started(TWO_DAYS, age=age)[0])
+    assert "not counted" not in said(started(TWO_DAYS, age=age)[0])
 
 
 def test_of_a_service_of_unknown_age_nothing_is_told() -> None:
@@ -69,7 +69,7 @@ def test_of_a_service_of_unknown_age_nothing_is_told() -> None:
 
 def test_a_prometheus_that_remembers_nothing_of_an_old_service_is_told_too() -> None:
     assert "requests before 2027-01-15 08:00 UTC" in said(started(History())[0])
-    assert "not in it" not in said(started(History(), age=60.0)[0])
+    assert "not counted" not in said(started(History(), age=60.0)[0])
 
 
 def test_a_question_that_was_not_answered_is_no_matter_of_retention() -> None:
