@@ -124,10 +124,10 @@ async def test_what_a_change_was_decided_from_is_recorded_and_a_failure_to_do_so
 
 
 async def test_gpus_that_cannot_be_shared_out_keep_nobody_from_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise RuntimeError("the solver is ill")
 
-    monkeypatch.setattr(sys.modules["holdfast.policy.decide"], "_share", fail)
+    monkeypatch.setattr(sys.modules["holdfast.policy.decide"], "allocate", fail)
     acting, telemetry = Acting(), Telemetry()
     await a_loop(NoMetrics(), acting, telemetry).run_once()
     assert acting.decided == ["chat"]

@@ -65,10 +65,10 @@ def test_where_gpus_cannot_be_shared_out_all_keep_what_was_granted(monkeypatch: 
     contest.run(300.0)
     before, failures = contest.memory, list[Exception]()
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise RuntimeError("the solver is ill")
 
-    monkeypatch.setattr(sys.modules["holdfast.policy.decide"], "_share", fail)
+    monkeypatch.setattr(sys.modules["holdfast.policy.decide"], "allocate", fail)
     model = FixedRates({"h100": RATE_RPS})
     decisions, after = decide(contest.snapshot(), before, SETTINGS, model, unshared=failures.append)
     assert len(decisions) == 2
