@@ -39,7 +39,8 @@ def counted() -> Iterator[Counter[tuple[str, str]]]:
 
 def name_of(first: Any) -> str:
     """The service that a step is asked about: its snapshot, what was learned of it, or its proposal."""
-    shown = getattr(first, "learning", first)
+    learned = getattr(first, "learning", first)
+    shown = getattr(learned, "observed", learned)
     return str(getattr(shown, "service", shown).spec.key.name)
 
 

@@ -1,4 +1,4 @@
-"""What one more look at a service teaches, before anything is decided."""
+"""What one more tick teaches about a service, before anything is decided."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from holdfast.policy.estimate.replica_capacity import Capacity
 from holdfast.policy.estimate.retries import learn_retries
 from holdfast.policy.estimate.slo_budget import Budget, SloState, Verdicts
 from holdfast.policy.estimate.traffic import Seen, judge
-from holdfast.policy.health.backoff import watch_backoffs
+from holdfast.policy.health.backoff import Backoffs, watch_backoffs
 from holdfast.policy.health.replicas import Group, anything_starting, group_replicas
 from holdfast.policy.health.stalled import Stalls, watch_stalls
 from holdfast.policy.health.stragglers import Straggler, watch_straggler
@@ -40,8 +40,8 @@ THE_SPECS = BatchingLimits()
 
 
 @value
-class Learning:
-    """What one tick taught about a service.
+class Observation:
+    """What one tick shows of a service.
 
     `known` is what was remembered of it before, Prometheus' history included. `starting`: capacity is on its way.
     """
@@ -50,7 +50,23 @@ class Learning:
     known: ServiceMemory
     seen: Seen
     groups: tuple[Group, ...]
+    stalls: Stalls
+    straggler: Straggler
     starting: bool
+
+    @property
+    def engine_fault(self) -> bool:
+        """Requests are lost to a broken engine: more headroom would not help."""
+        seen = self.seen
+        broken = any(group.failing or group.ailing for group in self.groups)
+        return seen.failed > seen.late + seen.refused or broken
+
+
+@value
+class Learning:
+    """What one tick taught about a service, and where its objective stands."""
+
+    observed: Observation
     learned: Learned
     slo: SloState
 
@@ -62,15 +78,18 @@ def learn(
 
     `promise`: other services give up GPUs for this one.
     """
+    observed = _observe(service, known, tick)
+    return _learned(observed, _awaited(known, promise, tick), tick, model)
+
+
+def _observe(service: ServiceSnapshot, known: ServiceMemory, tick: Tick) -> Observation:
     now, seen = tick.now, judge(service.traffic)
     stalls = watch_stalls(known.learned.stalls, service.traffic.hung, service.replicas, seen, now, tick.timing)
     # After a start of the operator nobody knows which replica was replaced last.
     before = known.learned.straggler if known.decided_at is not None else Straggler(last_at=now)
     straggler = watch_straggler(before, service, stalls, seen, now, tick.timing)
     groups = group_replicas(service, now, tick.settings, stalls.believed | straggler.believed)
-    starting, awaited = anything_starting(groups), _awaited(known, promise, tick)
-    learned, slo = _learned(known, service, seen, groups, stalls, straggler, starting, awaited, tick, model)
-    return Learning(service, known, seen, groups, starting, learned, slo)
+    return Observation(service, known, seen, groups, stalls, straggler, anything_starting(groups))
 
 
 def _awaited(known: ServiceMemory, promise: Promise | None, tick: Tick) -> str:
@@ -80,41 +99,24 @@ def _awaited(known: ServiceMemory, promise: Promise | None, tick: Tick) -> str:
     return name if not asked or (promise is not None and promise.holds(name, tick.now, tick.settings)) else ""
 
 
-def _learned(
-    known: ServiceMemory,
-    service: ServiceSnapshot,
-    seen: Seen,
-    groups: tuple[Group, ...],
-    stalls: Stalls,
-    straggler: Straggler,
-    starting: bool,
-    awaited: str,
-    tick: Tick,
-    model: EngineModel,
-) -> tuple[Learned, SloState]:
-    """Return what is known after this tick, and where the objective stands.
-
-    `awaited` is the accelerator that other services may still give up some of.
-    """
-    now, timing, settings = tick.now, tick.timing, tick.settings
-    old, spec = known.learned, service.spec
+def _learned(observed: Observation, awaited: str, tick: Tick, model: EngineModel) -> Learning:
+    """Update every estimate; other services may still give up some of the `awaited` accelerator."""
+    now, service, seen, groups = tick.now, observed.service, observed.seen, observed.groups
+    old, spec = observed.known.learned, service.spec
     ready = tuple(replica for group in groups for replica in group.ready)
     started = ready + tuple(replica for group in groups for replica in group.ailing)
     cold_starts = cold_start.watch_cold_starts(old.cold_starts, started, service.recalled.cold_start_seconds)
-    interval = seen.interval_seconds or 2.0 * max(timing.scrape_seconds, 0.0)
-    lead = cold_start.lead_seconds(cold_starts, timing, interval, settings)
+    interval = seen.interval_seconds or 2.0 * max(tick.timing.scrape_seconds, 0.0)
+    lead = cold_start.lead_seconds(cold_starts, tick.timing, interval, tick.settings)
     arrived = arrived_requests(seen, old.retries.share)
     arrivals = observe_arrivals(old.arrivals, seen, arrived, now, lead, _strained(seen, spec.slo))
     lengths = length_mix.observe_lengths(old.lengths, seen, now)
     verdicts = slo_budget.account(old.budget, seen, spec.slo, now)
-    held, judged = activator_misses.account(old.activator_misses, service.activator, verdicts, spec.slo, now)
-    state = slo_budget.slo_state(judged, spec.slo, now)
+    misses, judged = activator_misses.account(old.activator_misses, service.activator, verdicts, spec.slo, now)
+    slo = slo_budget.slo_state(judged, spec.slo, now)
     loops = watch_fast_loops(old.fast_loops, seen, now)
-    beliefs, evidence = _compare(
-        known, old, loops, service, seen, groups, starting, lengths, arrived, arrivals, verdicts.latest, now, model
-    )
-    before = known.spec or spec
-    backoffs = old.backoffs if before.generation == spec.generation else old.backoffs.after_edit(before, spec)
+    beliefs = _believe(observed, lengths, loops, model)
+    beliefs, evidence = _compare(observed, beliefs, arrived, arrivals, verdicts.latest, now, model)
     learned = Learned(
         lead_seconds=lead,
         cold_starts=cold_starts,
@@ -123,17 +125,24 @@ def _learned(
         retries=learn_retries(old.retries, seen, len(ready), now),
         lengths=lengths,
         budget=judged,
-        headroom=_headroom(known, old.headroom, service, seen, groups, starting, arrivals, verdicts, state),
+        headroom=_headroom(observed, arrivals, verdicts, slo),
         capacity=beliefs,
         evidence=evidence,
         fast_loops=loops,
-        backoffs=watch_backoffs(backoffs, groups, now, settings, awaited, _spot(spec)),
-        stalls=stalls,
-        straggler=straggler,
+        backoffs=watch_backoffs(_backoffs(observed), groups, now, tick.settings, awaited, _spot(spec)),
+        stalls=observed.stalls,
+        straggler=observed.straggler,
         idle=scale_to_zero.watch(old.idle, service, seen, now),
-        activator_misses=held,
+        activator_misses=misses,
     )
-    return learned, state
+    return Learning(observed, learned, slo)
+
+
+def _backoffs(observed: Observation) -> Backoffs:
+    """The backoffs that an edit of the spec, if there was one, leaves in force."""
+    old, spec = observed.known.learned.backoffs, observed.service.spec
+    before = observed.known.spec or spec
+    return old if before.generation == spec.generation else old.after_edit(before, spec)
 
 
 def with_history(known: ServiceMemory, service: ServiceSnapshot, tick: Tick) -> ServiceMemory:
@@ -164,33 +173,18 @@ def _spot(spec: ServiceSpec) -> frozenset[str]:
     return frozenset(option.name for option in spec.accelerators if option.spot)
 
 
-def _headroom(
-    known: ServiceMemory,
-    old: Headroom,
-    service: ServiceSnapshot,
-    seen: Seen,
-    groups: tuple[Group, ...],
-    starting: bool,
-    arrivals: Arrivals,
-    verdicts: Budget,
-    state: SloState,
-) -> Headroom:
-    old = headroom.recalled(service.recalled.quantile) if known.decided_at is None else old
+def _headroom(observed: Observation, arrivals: Arrivals, verdicts: Budget, state: SloState) -> Headroom:
+    known, service, slo = observed.known, observed.service, observed.service.spec.slo
+    old = headroom.recalled(service.recalled.quantile) if known.decided_at is None else known.learned.headroom
     level = arrivals.line.level_rps if arrivals.line else 0.0
-    frozen = known.limited or bool(service.traffic.lagging) or _engine_fault(seen, groups)
-    slo = service.spec.slo
+    frozen = known.limited or bool(service.traffic.lagging) or observed.engine_fault
     adapted = headroom.adapt(old, verdicts, state, slo, level * slo.window_seconds, frozen, known.short)
-    return headroom.in_force(adapted, starting)
+    return headroom.in_force(adapted, observed.starting)
 
 
 def _strained(seen: Seen, slo: Slo) -> bool:
     """More requests are refused or get their first token too late than the objective allows."""
     return seen.late + seen.refused > 1.0 + slo.budget_share * (seen.started + seen.refused)
-
-
-def _engine_fault(seen: Seen, groups: tuple[Group, ...]) -> bool:
-    """Requests are lost to a broken engine: more headroom would not help."""
-    return seen.failed > seen.late + seen.refused or any(group.failing or group.ailing for group in groups)
 
 
 def _tuned(service: ServiceSnapshot) -> dict[str, BatchingLimits]:
@@ -202,15 +196,25 @@ def _tuned(service: ServiceSnapshot) -> dict[str, BatchingLimits]:
     return {name: limits for name, limits in in_force.items() if limits != THE_SPECS}
 
 
+def _believe(observed: Observation, lengths: Lengths, loops: FastLoops, model: EngineModel) -> Capacity:
+    """What replicas are believed to carry, before what they did with their load is compared."""
+    service = observed.service
+    return replica_capacity.believe(
+        observed.known.learned.capacity,
+        service.spec,
+        lengths,
+        observed.seen,
+        model,
+        loops.accelerators,
+        _tuned(service),
+        service.measured,
+        service.recalled,
+    )
+
+
 def _compare(
-    known: ServiceMemory,
-    old: Learned,
-    loops: FastLoops,
-    service: ServiceSnapshot,
-    seen: Seen,
-    groups: tuple[Group, ...],
-    starting: bool,
-    lengths: Lengths,
+    observed: Observation,
+    beliefs: Capacity,
     arrived: float,
     arrivals: Arrivals,
     verdicts: Verdicts,
@@ -218,28 +222,19 @@ def _compare(
     model: EngineModel,
 ) -> tuple[Capacity, EvidenceWindow]:
     """Beliefs about capacity, corrected where one kind of hardware served alone and undisturbed for long enough."""
-    beliefs = replica_capacity.believe(
-        old.capacity,
-        service.spec,
-        lengths,
-        seen,
-        model,
-        loops.accelerators,
-        _tuned(service),
-        service.measured,
-        service.recalled,
-    )
+    service, known, seen, groups = observed.service, observed.known, observed.seen, observed.groups
     used = [group for group in groups if group.size > 0]
     whole = not any(g.draining or g.useless for g in groups) and not (service.traffic.hung or service.traffic.lagging)
-    undisturbed = _alike(service.spec, used) and not starting and whole
+    undisturbed = _alike(service.spec, used) and not observed.starting and whole
     since = now - seen.interval_seconds if known.decided_at is None else known.decided_at
     passed = min(max(0.0, now - since), seen.interval_seconds)
     serving = sum(len(group.ready) for group in used) if undisturbed else 0
-    evidence = watch(old.evidence, seen, arrived, verdicts, serving, passed, now, arrivals.steady_since)
+    evidence = watch(known.learned.evidence, seen, arrived, verdicts, serving, passed, now, arrivals.steady_since)
     if not undisturbed or not is_due(evidence, service.spec.key, now):
         return beliefs, evidence
+    is_least = known.learned.headroom.is_least
     for name in (group.accelerator for group in used):
-        beliefs = replica_capacity.correct(beliefs, evidence, name, model, seen.steps_on(name), old.headroom.is_least)
+        beliefs = replica_capacity.correct(beliefs, evidence, name, model, seen.steps_on(name), is_least)
     return beliefs, EvidenceWindow(since=now, before=evidence.verdicts)
 
 

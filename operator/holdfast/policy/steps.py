@@ -44,7 +44,7 @@ def propose(learning: Learning, tick: Tick, model: EngineModel) -> Proposal | No
 
 def _proposal(learning: Learning, tick: Tick, model: EngineModel, moves_to: str = "") -> Proposal:
     view = view_of(learning, tick, moves_to)
-    sizes, known = decide_sizes(view), learning.known
+    sizes, known = decide_sizes(view), learning.observed.known
     passed = view.seen.interval_seconds if known.decided_at is None else max(0.0, tick.now - known.decided_at)
     batching, limits = tune(known.batching, view, passed, model)
     return Proposal(learning, view, sizes, request_of(view, sizes), batching, limits)
@@ -118,7 +118,7 @@ class ServicePass:
         self._service = service
         self._before = self.memory
         self._tick = tick
-        self._facts: Facts = facts(service)
+        self._facts: Facts
         self._proposal: Proposal | None = None
         self._unchanged = False
         self.failed = False
@@ -130,7 +130,7 @@ class ServicePass:
 
     def propose(self) -> None:
         """Learn and propose, unless the last decision still holds."""
-        last, tick = self._before.last, self._tick
+        last, tick, self._facts = self._before.last, self._tick, facts(self._service)
         if self._service.history is None and still_holds(last, self._facts, tick.now, tick.timing):
             self._unchanged = True
         else:

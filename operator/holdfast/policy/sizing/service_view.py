@@ -26,20 +26,21 @@ from holdfast.policy.view import View
 
 def view_of(learning: Learning, tick: Tick, moves_to: str = "") -> View:
     """Forecast the demand and choose the accelerator, unless the allocation moves the service to another one."""
-    service, known, learned, now = learning.service, learning.known, learning.learned, tick.now
-    spec, lead, seen, groups = service.spec, learned.lead_seconds, learning.seen, learning.groups
+    observed, learned, now = learning.observed, learning.learned, tick.now
+    service, known, seen, groups = observed.service, observed.known, observed.seen, observed.groups
+    spec, lead = service.spec, learned.lead_seconds
     expected = forecast.forecast(
         learned.arrivals, learned.residuals, learned.headroom.sizing, lead, seen.interval_seconds
     )
     hopeful = seen.total.waiting - seen.total.waiting_late  # late ones wait behind all that can still be good
     waiting = demand.backlog(hopeful, expected, spec.slo.ttft_seconds)
-    demand_rps = demand.demand_rps(expected, waiting, spec.slo.ttft_seconds, learning.starting)
+    demand_rps = demand.demand_rps(expected, waiting, spec.slo.ttft_seconds, observed.starting)
     cycle = demand.hold_seconds(lead, tick.settings.drain_seconds)
     compared = known.learned.capacity.spec
     renewed = compared is not None and not same_engines(compared, spec)  # nobody knows what these carry
     scheduled = _scheduled(spec, learned, now, cycle, tick.settings)
     least_idle = scale_to_zero.idle_seconds(learned.idle, cycle, tick.settings.idle_seconds)
-    slumber = scale_to_zero.slumber(learned.idle, service, seen, learning.starting, scheduled, least_idle, now)
+    slumber = scale_to_zero.slumber(learned.idle, service, seen, observed.starting, scheduled, least_idle, now)
     fallback = max((group.baseline for group in groups), default=0)
     beliefs, least = learned.capacity.beliefs, raised(_awake(spec), scheduled)
     considered = describe_options(least, beliefs, groups, learned.backoffs, tick.inventory, demand_rps, fallback, now)
@@ -57,7 +58,7 @@ def view_of(learning: Learning, tick: Tick, moves_to: str = "") -> View:
         groups=groups,
         group=group,
         others=others,
-        starting=learning.starting,
+        starting=observed.starting,
         learned=learned,
         peaks=demand.remember_peak(known.peaks, expected, demand_rps, now, hold, seen.fresh and not renewed),
         choice=choice,
