@@ -52,6 +52,13 @@ def test_the_source_root_is_no_package() -> None:
     assert not (ROOT / "operator" / "__init__.py").exists(), "it would hide the standard library's operator module"
 
 
+def test_every_folder_of_modules_is_a_package_so_that_the_wheel_has_it() -> None:
+    """The competitors' policies, say: `holdfast simulate --policy hpa` works without a checkout."""
+    folders = {file.parent for file in SOURCE.rglob("*.py")} - {SOURCE / "render" / "pod"}  # files for engine pods
+    assert SOURCE / "twin" / "peers" in folders
+    assert [folder for folder in folders if not (folder / "__init__.py").is_file()] == []
+
+
 def test_tests_are_no_packages() -> None:
     assert list((ROOT / "tests").rglob("__init__.py")) == []
 
