@@ -150,7 +150,9 @@ def test_a_service_that_is_gone_is_told_and_the_console_is_heard(driver: webdriv
     driver.get("about:blank")
     driver.get(f"{url}#/prod/gone")
     trouble = driver.find_element(By.ID, "trouble")
-    WebDriverWait(driver, 60).until(lambda _: trouble.text.startswith("prod/gone: no such LLMService"))
+    WebDriverWait(driver, 60).until(
+        lambda _: trouble.text.startswith("prod/gone: this operator decides on no LLMService with this name")
+    )
     assert any("404" in each for each in complaints(driver))
 
 

@@ -147,7 +147,7 @@ async def test_what_comes_beyond_the_bound_is_told_to_come_back() -> None:
         await it.holding(2)
         status, body, headers = await it.post()
         assert (status, headers["Retry-After"]) == (503, "10")
-        assert b"2 requests wait already" in body
+        assert b"the queue is full: 2 requests wait" in body
         assert (await it.told()).turned_away == 1
         await it.engine.start()
         assert [status for status, _, _ in await asyncio.gather(*waiting)] == [200, 200]
@@ -223,7 +223,7 @@ async def test_nobody_waits_for_ever() -> None:
     async with running(longest_seconds=0.2) as it:
         status, body, headers = await it.post()
         assert (status, headers["Retry-After"]) == (503, "10")
-        assert b"no replica served within 0.2 s" in body
+        assert b"no replica was ready within 0.2 s" in body
         told = await it.holding(0)
         assert (told.turned_away, sum(told.forwarded)) == (1, 0)
 

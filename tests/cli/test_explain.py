@@ -116,15 +116,15 @@ async def test_inputs_candidates_and_guards_are_told_with_their_units() -> None:
     for line in (
         "Objective   99% of requests with TTFT <= 1s and TPOT <= 50ms",
         "Inputs      arrivals    26.1 req/s",
-        "            forecast    29.0 req/s: quantile 0.9712 of what may arrive in the lead time",
+        "            forecast    29.0 req/s: quantile 0.9712 of the load in the lead time",
         "            lead time   45s from a change of load to a replica that serves it",
-        "            backlog     0.0 requests wait too long",
+        "            backlog     0.0 requests queued beyond what slo.ttft allows",
         "            capacity    8.9 req/s per h100 replica, bound by TPOT",
-        "                        observed: 1.08 times that is carried, steps take 0.97 times the model's",
+        "                        learned from traffic: capacity x 1.08, step time x 0.97 of the model",
         "            wanted      4 replicas, before guards",
         "Candidates  h100: 4 replicas of 8.9 req/s for $11.80/h; taken",
         "            l40s: 10 replicas of 3.0 req/s for $15.00/h; lost: dearer",
-        "Guards      none bounded it",
+        "Guards      none",
     ):
         assert line in text.splitlines()
 
@@ -142,13 +142,13 @@ async def test_inputs_candidates_and_guards_are_told_with_their_units() -> None:
 )
 async def test_without_the_leader_the_last_change_comes_from_status(answers: dict[str, Any]) -> None:
     text = await told(Cluster(**answers), "prod/chat")
-    assert "Decision    ScaleUp/ForecastAboveCapacity (the last change; the operator says no more: " in text
+    assert "Decision    ScaleUp/ForecastAboveCapacity (the last change; no newer decision of the operator: " in text
 
 
 async def test_a_service_nobody_looked_at_yet_says_so() -> None:
     bare = {"metadata": {"name": "chat", "namespace": "prod"}, "spec": {"slo": {"ttft": "1s", "tpot": "50ms"}}}
     text = await told(Cluster(**{SERVICE: bare}), "prod/chat")
-    assert "no status yet: is the operator running?" in text
+    assert "no status yet; check that the operator runs" in text
     assert "Decision    none" in text
 
 
@@ -175,7 +175,7 @@ async def test_a_past_decision_is_told_from_its_event_and_later_ones_are_left_ou
     assert "11:00:00Z" not in text
     assert not any("proxy" in path for path, _ in cluster.asked)
     early = await told(cluster, "prod/chat", "--at", "2026-11-01T08:00:00Z")
-    assert "no Event of a change before that time is left" in early
+    assert "no Event of a change before that time exists" in early
 
 
 async def at_nine(made_from: str, **more: Any) -> str:
@@ -191,7 +191,7 @@ async def test_a_past_decision_is_made_again_from_what_it_was_made_from() -> Non
     other = await at_nine(made_from)
     assert f"{decision.verdict.action.value}/{decision.verdict.reason} (this version, from the same inputs" in other
     same = explained(decision.verdict, decision, "2026-11-01T09:00:00Z").to_dict()
-    assert "this version decides the same from the same inputs and memory" in await at_nine(made_from, **same)
+    assert "this version makes the same decision from the same inputs and memory" in await at_nine(made_from, **same)
 
 
 async def test_a_past_decision_among_competing_services_is_made_again_with_its_allocation() -> None:
@@ -205,25 +205,25 @@ async def test_a_past_decision_among_competing_services_is_made_again_with_its_a
     assert "ScaleDown/CapacityLimited (this version, from the same inputs and memory" in text
     assert "GPUs went to prod/other (priority 10)" in text
     same = explained(decision.verdict, decision, "2026-11-01T09:00:00Z").to_dict()
-    assert "this version decides the same from the same inputs and memory" in await at_nine(made_from, **same)
+    assert "this version makes the same decision from the same inputs and memory" in await at_nine(made_from, **same)
 
 
 @pytest.mark.parametrize(
     ("made_from", "why"),
-    [("", "its Event does not hold what it was made from"), ("%", "not a decision record: ")],
+    [("", "its Event has no decision record"), ("%", "not a decision record: ")],
 )
 async def test_why_a_past_decision_cannot_be_made_again_is_told(made_from: str, why: str) -> None:
     text = await at_nine(made_from)
-    assert f"Today       not known: {why}" in text
+    assert f"Today       unknown: {why}" in text
     assert "Candidates  h100" in text
 
 
 @pytest.mark.parametrize(
     ("events", "why"),
     [
-        ([], "no Event of a change before that time is left"),
-        ([change("2026-11-01T11:00:00Z")], "no Event of a change before that time is left"),
-        ([change("2026-11-01T09:00:00Z")], "its Event does not hold what it was made from"),
+        ([], "no Event of a change before that time exists"),
+        ([change("2026-11-01T11:00:00Z")], "no Event of a change before that time exists"),
+        ([change("2026-11-01T09:00:00Z")], "its Event has no decision record"),
         ([change("2026-11-01T09:00:00Z", "%")], "not a decision record: "),
     ],
     ids=["no Event", "a later one", "no record", "no such record"],
@@ -275,7 +275,7 @@ async def test_a_record_that_no_operator_ever_had_ends_nothing(monkeypatch: pyte
 
     monkeypatch.setattr("holdfast.control.decision_record.read", lambda _: None)
     monkeypatch.setattr("holdfast.control.decision_record.decided_again", fail)
-    assert "Today       not known: this version cannot decide from it: ZeroDivisionError" in await at_nine("any")
+    assert "Today       unknown: this version cannot replay the record: ZeroDivisionError" in await at_nine("any")
 
 
 async def test_what_others_write_moves_no_cursor_and_makes_no_lines() -> None:
@@ -343,4 +343,4 @@ def test_the_annotation_belongs_to_our_group() -> None:
 def test_what_names_no_service_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main.main(["explain", name])
-    assert "write NAME or NAMESPACE/NAME" in capsys.readouterr().err
+    assert "give NAME or NAMESPACE/NAME" in capsys.readouterr().err

@@ -103,7 +103,7 @@ async def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_a_service_that_nobody_knows_is_named() -> None:
     async with client(board(scene())) as page:
         told = (await (await page.get("/api/services/prod/chta")).json())["message"]
-        assert told.startswith("prod/chta: no such LLMService")
+        assert told.startswith("prod/chta: this operator decides on no LLMService with this name")
 
 
 async def test_what_users_write_is_sent_as_data_only() -> None:

@@ -44,7 +44,7 @@ def _edited(place: str, value: object) -> dict[str, Any]:
         ("colour", "red", "colour: unknown field"),
         ("services.0.spec.slo.ttft", "fast", "services[0].spec.slo.ttft: must be a duration"),
         ("services.0.workload.arrivals.poisson.0.rps", -1, "services[0].workload.arrivals.poisson[0].rps"),
-        ("services.0.workload.arrivals.poisson.0.rps", True, "poisson[0].rps: true is not a number: write one"),
+        ("services.0.workload.arrivals.poisson.0.rps", True, "poisson[0].rps: true is not a number: give one"),
         ("services.0.workload.lengths.fixed.outputTokens", True, "outputTokens: true is not a number"),
         ("services.0.initialReplicas.h100", False, "initialReplicas.h100: false is not a number"),
         ("cluster.accelerators.h100.gpus", True, "cluster.accelerators.h100.gpus: true is not a number"),
@@ -69,16 +69,16 @@ def _edited(place: str, value: object) -> dict[str, Any]:
         ("duration", "NaN", "duration: 'NaN' is not a duration"),
         ("warmup", "9h", "warmup: warmup must be shorter"),
         ("faults", [{"at": "1s", "kind": "node-loss", "service": "none"}], "faults[0].service: no service 'none'"),
-        ("faults", [{"at": "1s", "kind": "spot-reclaim"}], "faults[0].accelerator: accelerator names whose nodes"),
-        ("faults", [{"at": "1s", "kind": "node-loss", "accelerator": "h100"}], "give it there, and nowhere else"),
+        ("faults", [{"at": "1s", "kind": "spot-reclaim"}], "faults[0].accelerator: accelerator is the one whose nodes"),
+        ("faults", [{"at": "1s", "kind": "node-loss", "accelerator": "h100"}], "give it for spot-reclaim only"),
         (
             "faults",
             [{"at": "3m", "kind": "node-loss"}],
             "faults[0].at: 3m is not before the end of duration: give less",
         ),
         ("faults", [{"at": "1s", "kind": "node-loss"}, {"at": "9h", "kind": "metrics-gone"}], "faults[1].at: 9h is"),
-        ("faults", [{"at": "1s", "kind": "metrics-gone", "for": "0s"}], "faults[0].for: a fault of no length changes"),
-        ("faults", [{"at": "1s", "kind": "metrics-gone", "for": 0}], "faults[0].for: a fault of no length changes"),
+        ("faults", [{"at": "1s", "kind": "metrics-gone", "for": "0s"}], "faults[0].for: a fault of 0s has no effect"),
+        ("faults", [{"at": "1s", "kind": "metrics-gone", "for": 0}], "faults[0].for: a fault of 0s has no effect"),
         ("faults", [{"at": "1s", "kind": "spot-reclaim", "accelerator": "x"}], "faults[0].accelerator: no accelerator"),
     ],
 )
@@ -104,17 +104,17 @@ def test_what_is_no_scenario_at_all_is_refused(text: str, tmp_path: Path) -> Non
     ("content", "told"),
     [
         ("", "empty"),
-        (HEADER, "no requests in it"),
+        (HEADER, "the trace has no requests"),
         ("arrival_seconds,prompt_tokens\n1,2\n", ":1: no column 'output_tokens'"),
         (HEADER + "0,5,5\n-1,5,5\n", ":3: arrival_seconds -1 is negative"),
         (HEADER + "1,5,5\n0.5,5,5\n", ":3: time goes back"),
         (HEADER + "1,0,5\n", ":2: 0 prompt and 5 output tokens"),
-        (HEADER + "1,5,10000001\n", ":2: 5 prompt and 10000001 output tokens: from 1 to 10,000,000"),
+        (HEADER + "1,5,10000001\n", ":2: 5 prompt and 10000001 output tokens: each must be from 1 to 10,000,000"),
         (HEADER + "1,5,2.5\n", ":2: 2.5 tokens: give whole numbers"),
-        (HEADER + "1,5,nan\n", ":2: 'nan' is no number"),
-        (HEADER + "inf,5,5\n", ":2: 'inf' is no number"),
+        (HEADER + "1,5,nan\n", ":2: 'nan' is not a number"),
+        (HEADER + "inf,5,5\n", ":2: 'inf' is not a number"),
         (HEADER + "1,5\n", ":2: fewer columns"),
-        (HEADER + "1,5,x\n", ":2: 'x' is no number"),
+        (HEADER + "1,5,x\n", ":2: 'x' is not a number"),
     ],
 )
 def test_a_bad_trace_is_refused_with_file_and_line(content: str, told: str, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_missing_or_broken_file_is_refused(tmp_path: Path) -> None:
         read_trace(tmp_path / "none.csv", "csv")
     broken = tmp_path / "broken.csv.gz"
     broken.write_bytes(b"nothing compressed")
-    with pytest.raises(BadInput, match="cannot be read"):
+    with pytest.raises(BadInput, match="not a text file"):
         read_trace(broken, "csv")
 
 
@@ -283,7 +283,7 @@ def test_a_policy_or_a_knob_that_does_not_exist_is_refused(tmp_path: Path, capsy
         (["--policy", f"static:{'9' * 5000}"], "static needs a size"),
         (
             ["--policy", "static:7"],
-            "static:7: the GPUs of cluster.accelerators.h100 hold 6 replicas of chat: take static:6",
+            "static:7: the GPUs of cluster.accelerators.h100 hold 6 replicas of chat: use static:6",
         ),
         (["--policy", "hpa", "--knob", "waiting=0"], "must be a positive number"),
         (["--policy", "hpa", "--knob", "colour=3"], "these policies have waiting"),
@@ -315,7 +315,7 @@ def test_a_report_that_is_no_page_is_refused(capsys: pytest.CaptureFixture[str])
         with pytest.raises(SystemExit) as refused:
             main(["simulate", "scenario.yaml", "--plot", name])
         assert refused.value.code == 2
-        assert f"argument --plot/--html: {name!r}: name a file that ends with .html" in capsys.readouterr().err
+        assert f"argument --plot/--html: {name!r}: give a file name that ends with .html" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("flag", "name"), [("--json", "out.json"), ("--plot", "page.html")])
@@ -325,7 +325,7 @@ def test_results_that_could_not_be_written_are_refused_before_anything_runs(
     monkeypatch.delattr("holdfast.cli.simulate.simulate")
     path = str(scenario_file(tmp_path, small_scenario()))
     for place, told in (
-        (tmp_path / "none" / name, "there is no such folder: make it first"),
+        (tmp_path / "none" / name, "the folder does not exist: create it first"),
         (tmp_path, "is a folder"),
     ):
         assert main(["simulate", path, flag, str(place)]) == 2
@@ -363,7 +363,7 @@ def test_a_fault_of_a_replica_that_is_not_there_is_told(tmp_path: Path, capsys: 
     assert main(words) == 0
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("holdfast simulate: faults[1].replica: 99: chat had 2 ready replicas at 1m under static:2")
-    assert said.endswith("another was struck, name one below 2")
+    assert said.endswith("another one was hit; give a number below 2")
 
 
 def test_paths_start_from_the_data_folder_that_was_named_else_from_the_environments(tmp_path: Path) -> None:

@@ -28,10 +28,10 @@ class RequestCounts:
         """Something was counted since the operator last asked."""
         self.registry = CollectorRegistry()
         self._requests = Counter(
-            "holdfast_activator_requests", "Requests by what became of them.", ["outcome"], registry=self.registry
+            "holdfast_activator_requests", "Number of requests by outcome.", ["outcome"], registry=self.registry
         )
         self._seconds = Histogram(
-            "holdfast_activator_wait_seconds", "Time from a request's arrival until it was passed on, or given up.",
+            "holdfast_activator_wait_seconds", "Time from the arrival of a request until it was forwarded or rejected.",
             ["outcome"], buckets=WAIT_EDGES, registry=self.registry,
         )  # fmt: skip
         # Told as 0 from the start: Prometheus takes a first value for no increase.
@@ -39,7 +39,7 @@ class RequestCounts:
             self._requests.labels(outcome)
         for outcome in (FORWARDED, GONE):
             self._seconds.labels(outcome)
-        waiting = Gauge("holdfast_activator_waiting_requests", "Requests held now.", registry=self.registry)
+        waiting = Gauge("holdfast_activator_waiting_requests", "Number of requests held now.", registry=self.registry)
         waiting.set_function(lambda: float(len(self._since)))
 
     def came(self, number: int) -> float:

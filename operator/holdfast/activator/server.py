@@ -77,7 +77,7 @@ class BodyBudget:
 
     def take(self, size: int) -> None:
         if not self.has(size):
-            raise TurnedAway(f"requests of {self._most} bytes wait already")
+            raise TurnedAway(f"the queue is full: {self._most} bytes of requests wait")
         self._taken += size
 
     def give_back(self, size: int) -> None:
@@ -151,8 +151,8 @@ class ActivatorServer:
         except TooSlow:
             return _refusal(HTTPStatus.REQUEST_TIMEOUT, "the request did not arrive in time")
         except aiohttp.ClientError as error:
-            _LOG.warning("the engine broke off: %s", error)
-            return _refusal(HTTPStatus.BAD_GATEWAY, "the engine broke off before it answered")
+            _LOG.warning("the engine closed the connection: %s", error)
+            return _refusal(HTTPStatus.BAD_GATEWAY, "the engine closed the connection before it answered")
         finally:
             self._in_hand.discard(number)
             self._placed.discard(number)
@@ -201,7 +201,7 @@ class ActivatorServer:
             async with asyncio.timeout_at(deadline):
                 await self._upstream.there()
         except TimeoutError:
-            raise TurnedAway(f"no replica served within {self._options.longest_seconds:g} s") from None
+            raise TurnedAway(f"no replica was ready within {self._options.longest_seconds:g} s") from None
         except Gone:
             raise TurnedAway("the service was deleted") from None
 
@@ -226,7 +226,7 @@ class ActivatorServer:
 
     def _place(self) -> None:
         if len(self._placed) >= self._options.most_requests:
-            raise TurnedAway(f"{self._options.most_requests} requests wait already")
+            raise TurnedAway(f"the queue is full: {self._options.most_requests} requests wait")
 
     async def _read(self, request: web.Request, number: int) -> bytearray:
         """Return the body; its room is the caller's to give back, unless this fails.
@@ -295,7 +295,7 @@ async def _relay(request: web.Request, answer: aiohttp.ClientResponse, waited_se
             async for chunk in answer.content.iter_any():
                 await response.write(chunk)
         except aiohttp.ClientError as error:
-            _LOG.warning("an answer broke off: %s", error)
+            _LOG.warning("an answer was cut off: %s", error)
             _break_off(request)
         await response.write_eof()
         return response
@@ -304,7 +304,7 @@ async def _relay(request: web.Request, answer: aiohttp.ClientResponse, waited_se
 def _break_off(request: web.Request) -> NoReturn:
     if request.transport is not None:
         request.transport.abort()
-    raise ConnectionResetError("the engine broke off")
+    raise ConnectionResetError("the engine closed the connection")
 
 
 def _refusal(status: HTTPStatus, message: str) -> web.Response:

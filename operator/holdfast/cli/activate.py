@@ -19,18 +19,43 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the command."""
     parser = subparsers.add_parser(
         "activate",
-        help="hold the requests of a service without replicas until one serves",
+        help="hold requests of a service without replicas until one is ready",
         epilog="example: holdfast activate --upstream http://chat-engines.prod.svc:8000",
     )
-    parser.add_argument("--upstream", type=_address, required=True, help="the engines; nothing else is connected to")
-    parser.add_argument("--model", action="append", default=[], help="name told at /v1/models meanwhile, may repeat")
-    parser.add_argument("--port", type=_whole, default=DEFAULTS.port, help="for clients (default %(default)s)")
     parser.add_argument(
-        "--admin-port", type=_whole, default=DEFAULTS.admin_port, help="for /held, /metrics, /healthz (%(default)s)"
+        "--upstream",
+        type=_address,
+        required=True,
+        help="address of the engines; the only address that is connected to",
     )
-    parser.add_argument("--most-requests", type=_whole, default=DEFAULTS.most_requests, help="held (%(default)s)")
-    parser.add_argument("--most-bytes", type=_whole, default=DEFAULTS.most_bytes, help="of them (%(default)s)")
-    parser.add_argument("--longest", type=_seconds, default=DEFAULTS.longest_seconds, help="seconds (%(default)s)")
+    parser.add_argument(
+        "--model", action="append", default=[], help="model name shown at /v1/models meanwhile; may be repeated"
+    )
+    parser.add_argument("--port", type=_whole, default=DEFAULTS.port, help="port for clients (default %(default)s)")
+    parser.add_argument(
+        "--admin-port",
+        type=_whole,
+        default=DEFAULTS.admin_port,
+        help="port for /held, /metrics and /healthz (default %(default)s)",
+    )
+    parser.add_argument(
+        "--most-requests",
+        type=_whole,
+        default=DEFAULTS.most_requests,
+        help="maximum number of held requests (default %(default)s)",
+    )
+    parser.add_argument(
+        "--most-bytes",
+        type=_whole,
+        default=DEFAULTS.most_bytes,
+        help="maximum bytes of held requests (default %(default)s)",
+    )
+    parser.add_argument(
+        "--longest",
+        type=_seconds,
+        default=DEFAULTS.longest_seconds,
+        help="maximum seconds that a request is held (default %(default)s)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -61,7 +86,7 @@ def _address(text: str) -> URL:
     except ValueError:
         bare = False
     if not bare or address.scheme != "http":
-        raise argparse.ArgumentTypeError(f"{text!r}: give http://HOST:PORT and no more")
+        raise argparse.ArgumentTypeError(f"{text!r}: give http://HOST:PORT without a path")
     return address
 
 

@@ -40,8 +40,8 @@ EXAMPLE = """examples:
   holdfast bench --url http://10.0.0.7:8000 --throughput --requests 1000
   holdfast bench --from records.jsonl --slo ttft=300ms
 
-Exit 0: measured, and the objective of --slo is attained. 1: it is not, nobody answered, or the result is refused
-because the client itself was too slow. 2: bad usage or input."""
+Exit 0: measured, and the objective of --slo is attained. 1: the objective is missed, the endpoint did not answer, or
+the result is rejected because the client itself was too slow. 2: bad usage or input."""
 FILES = 65_536
 """Open connections that a run may need."""
 
@@ -138,19 +138,19 @@ def _tell(arguments: argparse.Namespace, done: Run, title: str, model: str, engi
     if arguments.records is not None:
         records.write(arguments.records, done.records)
     if not done.records:
-        raise CannotGenerate("no request was sent: raise --duration")
+        raise CannotGenerate("no request was sent; raise --duration")
     cuts = arguments.warm_up, arguments.cool_down
     if arguments.latency or arguments.throughput:
         cuts = arguments.warm_up or 0.0, arguments.cool_down or 0.0
     found = measure(done.records, arguments.slo, *cuts, arguments.cost_per_hour, done.client)
     if not found.requests:
-        raise BadInput(f"--warm-up and --cool-down leave out all {found.left_out} requests: lower them")
+        raise BadInput(f"--warm-up and --cool-down exclude all {found.left_out} requests; lower them")
     kv_model = arguments.kv_model or find_model(model)
     found = replace(found, kv_model=kv_model, engine=engine, accelerator=arguments.accelerator)
     refused = found.client.overloaded(arguments.max_client_lag, found.itl.p50) if found.client is not None else ""
     _write_json(arguments, as_json(found, title, done.generator, arguments.objective, refused))
     if refused:
-        raise ClientTooSlow(f"refused, the client was too slow: {refused}: {CLIENT_REMEDY}")
+        raise ClientTooSlow(f"result rejected, the client was too slow: {refused}; {CLIENT_REMEDY}")
     if arguments.json != "-":
         rows = [(row.name, *row.cells) for row in report.latencies(found)]
         _print(title, report.drawn(report.HEADS, rows), report.told(found, arguments.objective))

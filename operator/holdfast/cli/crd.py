@@ -13,7 +13,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "crd", help="print the CRDs generated from the types", epilog="example: holdfast crd | kubectl apply -f -"
     )
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write a file for each")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder to write one file per CRD to")
     parser.add_argument("--json", action="store_true", help="one JSON list instead of YAML documents")
     parser.set_defaults(run=run)
 

@@ -14,9 +14,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "dashboards", help="print the dashboards for Grafana", epilog="example: holdfast dashboards --out ./dashboards"
     )
-    parser.add_argument("name", nargs="?", choices=_NAMES, help="print this one")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write a file for each")
-    parser.add_argument("--json", action="store_true", help="accepted for likeness: they are JSON in any case")
+    parser.add_argument("name", nargs="?", choices=_NAMES, help="name of the dashboard to print")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder to write one file per dashboard to")
+    parser.add_argument("--json", action="store_true", help="accepted for consistency; the output is always JSON")
     parser.set_defaults(run=run)
 
 
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
         wanted = {name: text for name, text in wanted.items() if name == f"holdfast-{arguments.name}.json"}
     if arguments.out is None:
         if len(wanted) > 1:
-            print(f"holdfast dashboards: name one of {', '.join(_NAMES)}, or a folder with --out", file=sys.stderr)
+            print(f"holdfast dashboards: give one of {', '.join(_NAMES)}, or a folder with --out", file=sys.stderr)
             return 2
         print("".join(wanted.values()), end="")
         return 0

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         options, ignored = parse_options(arguments.engine_arguments, os.environ)
         if ignored:
-            print(f"holdfast emulate: without effect here: {' '.join(ignored)}", file=sys.stderr)
+            print(f"holdfast emulate: flags without effect: {' '.join(ignored)}", file=sys.stderr)
         asyncio.run(serve(options, _announce))
     except (BadOptions, BadBuckets) as problem:
         print(f"holdfast emulate: {problem}", file=sys.stderr)
@@ -57,7 +57,7 @@ def parse_options(given: Sequence[str], environment: Mapping[str, str]) -> tuple
     parsed, ignored = _parser(environment).parse_known_args(arguments)
     model = parsed.model or parsed.model_flag
     if not model:
-        raise BadOptions("--model is missing; name a model, e.g. --model Qwen/Qwen3-8B")
+        raise BadOptions("--model is missing; give a model, such as --model Qwen/Qwen3-8B")
     keys = parsed.api_key or ([environment["VLLM_API_KEY"]] if environment.get("VLLM_API_KEY") else [])
     options = EmulatorOptions(
         model=model,
@@ -131,20 +131,32 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
 def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     engine = parser.add_argument_group("flags of vllm serve")
     count, tokens = _whole(1), _tokens
-    engine.add_argument("--served-model-name", nargs="+", help="names clients use; the first labels the metrics")
-    engine.add_argument("--host", default="0.0.0.0", help="address to serve on")  # noqa: S104 - a pod's address
-    engine.add_argument("--port", type=_port, default=8000, help="port to serve on, 0 for any")
-    engine.add_argument("--api-key", nargs="+", help="keys clients must show (VLLM_API_KEY)")
-    engine.add_argument("--tensor-parallel-size", "-tp", type=count, default=1, help="GPUs of the engine")
-    engine.add_argument("--quantization", "-q", help="e.g. fp8: takes the table of the quantized model")
+    engine.add_argument(
+        "--served-model-name", nargs="+", help="model names that clients use; the first one is the label of metrics"
+    )
+    engine.add_argument("--host", default="0.0.0.0", help="address to listen on")  # noqa: S104 - a pod's address
+    engine.add_argument("--port", type=_port, default=8000, help="port to listen on, 0 for any free one")
+    engine.add_argument("--api-key", nargs="+", help="API keys that clients must send (VLLM_API_KEY)")
+    engine.add_argument("--tensor-parallel-size", "-tp", type=count, default=1, help="number of GPUs of the engine")
+    engine.add_argument(
+        "--quantization", "-q", help="quantization, such as fp8: uses the timing table of the quantized model"
+    )
     engine.add_argument("--max-model-len", type=tokens, help="context length in tokens")
-    engine.add_argument("--max-num-seqs", type=count, help="sequences running at once")
-    engine.add_argument("--max-num-batched-tokens", type=tokens, help="tokens computed in a step")
-    engine.add_argument("--max-num-active-seqs", type=count, help="sequences admitted to run at once")
-    engine.add_argument("--max-num-queued-tokens", type=_tokens_or_zero, help="prompt tokens waiting; beyond it 503")
-    engine.add_argument("--max-num-queued-reqs", type=_whole(0), help="requests in the engine; beyond it 503")
-    engine.add_argument("--long-prefill-token-threshold", type=_whole(0), default=0, help="largest chunk of a prompt")
-    engine.add_argument("--custom-histogram-buckets", type=_buckets, default={}, help="JSON: edges by family")
+    engine.add_argument("--max-num-seqs", type=count, help="maximum number of running sequences")
+    engine.add_argument("--max-num-batched-tokens", type=tokens, help="maximum number of tokens per step")
+    engine.add_argument("--max-num-active-seqs", type=count, help="maximum number of sequences admitted to run")
+    engine.add_argument(
+        "--max-num-queued-tokens", type=_tokens_or_zero, help="maximum number of queued prompt tokens; above it 503"
+    )
+    engine.add_argument(
+        "--max-num-queued-reqs", type=_whole(0), help="maximum number of requests in the engine; above it 503"
+    )
+    engine.add_argument(
+        "--long-prefill-token-threshold", type=_whole(0), default=0, help="maximum size of a prompt chunk in tokens"
+    )
+    engine.add_argument(
+        "--custom-histogram-buckets", type=_buckets, default={}, help="JSON: bucket edges by metric family"
+    )
     engine.add_argument(
         "--enable-mfu-metrics",
         action=argparse.BooleanOptionalAction,
@@ -169,10 +181,10 @@ def _add_emulator_flags(parser: argparse.ArgumentParser, environment: Mapping[st
         environment.get("HOLDFAST_ACCELERATOR", "h100"),
         "GPU whose timing is emulated, by name or product label",
     )
-    add("--kv-tokens", _tokens, None, "size of the KV cache in tokens; by default what the GPU's memory leaves")
+    add("--kv-tokens", _tokens, None, "size of the KV cache in tokens (default: what fits into the GPU memory)")
     add("--cold-start", _seconds, "0", "seconds before the server listens")
     add("--overhead", _seconds, "0.0015", "seconds of host time per step")
-    add("--speed", _positive, "1", "factor by which every step is faster")
+    add("--speed", _positive, "1", "factor by which every step runs faster")
     add(
         "--engine-limits",
         str,
@@ -180,7 +192,7 @@ def _add_emulator_flags(parser: argparse.ArgumentParser, environment: Mapping[st
         f"file with the fast loop's limits, which it turns on ({LIMITS_VARIABLE} names it too)",
     )
     close_share = environment.get("HOLDFAST_CONNECTION_CLOSE_SHARE", "0")
-    add("--connection-close-share", _share, close_share, "share of answers that end their connection")
+    add("--connection-close-share", _share, close_share, "share of answers that close their connection")
 
 
 def _dashed(argument: str) -> str:

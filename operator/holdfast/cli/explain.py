@@ -23,12 +23,12 @@ from holdfast.control.explanation import explained
 from holdfast.control.report import iso
 from holdfast.page.model import finite
 
-_GONE = "no Event of a change before that time is left: clusters keep Events for an hour by default (--event-ttl)"
+_GONE = "no Event of a change before that time exists; clusters keep Events for one hour by default (--event-ttl)"
 EXAMPLE = """examples:
   holdfast explain prod/chat
   holdfast explain prod/chat --at 2026-01-31T12:00:00Z --json
 
-Exit 0: a decision is told. 1: there is none, or the cluster does not answer. 2: bad usage."""
+Exit 0: a decision is printed. 1: there is none, or the cluster does not answer. 2: bad usage."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -44,7 +44,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--at",
         type=_time,
         default=None,
-        help="the change before this time (ISO 8601): as long as its Event is kept, an hour by default",
+        help="explain the last change before this time (ISO 8601); its Event must still exist, for one hour by default",
     )
     reading.add_connection(parser)
     reading.add_operator(parser)
@@ -100,7 +100,9 @@ async def _decision(
     try:
         return await operator.ask(api, f"decisions/{meta['namespace']}/{meta['name']}"), "now"
     except (ApiError, ApiUnreachable) as error:
-        return service.get("status", {}).get("lastDecision", {}), f"the last change; the operator says no more: {error}"
+        return service.get("status", {}).get("lastDecision", {}), (
+            f"the last change; no newer decision of the operator: {error}"
+        )
 
 
 def past_decision(events: Iterable[Body], at: datetime.datetime) -> Body:
@@ -119,7 +121,7 @@ def made_again(events: Iterable[Body], at: datetime.datetime) -> tuple[Body, str
         return {}, _GONE
     text = notes.get(RECORD_ANNOTATION)
     if not text:
-        return {}, "its Event does not hold what it was made from"
+        return {}, "its Event has no decision record"
     try:
         made_from = decision_record.read(text)
     except decision_record.Unreadable as problem:
@@ -127,9 +129,9 @@ def made_again(events: Iterable[Body], at: datetime.datetime) -> tuple[Body, str
     try:
         decision = decision_record.decided_again(made_from)
     except Exception as problem:  # of values that no operator ever had
-        return {}, f"this version cannot decide from it: {type(problem).__name__}"
+        return {}, f"this version cannot replay the record: {type(problem).__name__}"
     if decision is None:
-        return {}, "this version would not have decided yet"
+        return {}, "this version would not have made a decision yet"
     shown: Body = explained(decision.verdict, decision, iso(made_from.snapshot.now)).to_dict()
     return shown, ""
 
@@ -148,12 +150,12 @@ def present(service: Body) -> list[str]:
     """Return what holds now, as lines."""
     status, slo = service.get("status", {}), service["spec"]["slo"]
     if not status:
-        return ["no status yet: is the operator running?", ""]
+        return ["no status yet; check that the operator runs", ""]
     seen, replicas = status.get("slo", {}), status.get("replicas", {})
     return [
         f"Objective   {slo.get('objective', '99%')} of requests with {_bounds(slo)}",
         f"Measured    attainment {seen.get('attainment', 'unknown')} over {seen.get('window', slo.get('window'))}, "
-        f"budget left {seen.get('budgetRemaining', 'unknown')}, {seen.get('arrivalRps', '?')} req/s arriving",
+        f"budget remaining {seen.get('budgetRemaining', 'unknown')}, {seen.get('arrivalRps', '?')} req/s arriving",
         f"Replicas    {replicas.get('ready', 0)} ready, {replicas.get('starting', 0)} starting, "
         f"{replicas.get('draining', 0)} draining, {replicas.get('desired', 0)} wanted",
         "",
@@ -182,7 +184,7 @@ def present_decision(decision: Body, source: str) -> list[str]:
         *_present_candidates(decision.get("candidates", ())),
     ]
     if "inputs" in decision:
-        lines += _block("Guards", decision.get("guards") or ["none bounded it"])
+        lines += _block("Guards", decision.get("guards") or ["none"])
     recommendation = decision.get("recommendation")
     return [*lines, "", *present_decision(recommendation, "recommended")] if recommendation else lines
 
@@ -198,11 +200,11 @@ def _shown(decision: Body, source: str) -> list[str]:
 def _compared(decision: Body, again: Body, why: str) -> list[str]:
     """What this version would decide beside what was decided; nothing where there is nothing to compare."""
     if why:
-        return [] if not decision else ["", f"Today       not known: {why}"]
+        return [] if not decision else ["", f"Today       unknown: {why}"]
     if not again:
         return []
     if (again["action"], again["message"]) == (decision.get("action"), decision.get("message")):
-        return ["", "Today       this version decides the same from the same inputs and memory"]
+        return ["", "Today       this version makes the same decision from the same inputs and memory"]
     return ["", *present_decision(again, "this version, from the same inputs and memory")]
 
 
@@ -214,9 +216,9 @@ def _present_inputs(inputs: Body) -> list[str]:
         "Inputs",
         [
             f"arrivals    {inputs.get('arrivalRps', '?')} req/s",
-            f"forecast    {inputs.get('forecastRps', '?')} req/s: quantile {share} of what may arrive in the lead time",
+            f"forecast    {inputs.get('forecastRps', '?')} req/s: quantile {share} of the load in the lead time",
             f"lead time   {inputs.get('leadTime', '?')} from a change of load to a replica that serves it",
-            f"backlog     {inputs.get('backlogRequests', '?')} requests wait too long",
+            f"backlog     {inputs.get('backlogRequests', '?')} requests queued beyond what slo.ttft allows",
             f"capacity    {inputs.get('perReplicaRps', '?')} req/s per {inputs.get('accelerator', '')} replica, "
             f"bound by {inputs.get('boundBy', '?')}",
             *([f"            from {inputs['capacitySource']}"] if "capacitySource" in inputs else []),
@@ -228,9 +230,7 @@ def _present_inputs(inputs: Body) -> list[str]:
 
 def _learned(inputs: Body) -> str:
     slowness = inputs.get("learnedSlowness", "?")
-    return (
-        f"            observed: {inputs['learnedGain']} times that is carried, steps take {slowness} times the model's"
-    )
+    return f"            learned from traffic: capacity x {inputs['learnedGain']}, step time x {slowness} of the model"
 
 
 def _present_candidates(candidates: Iterable[Body]) -> list[str]:
@@ -262,7 +262,7 @@ def history(events: list[Body], until: datetime.datetime | None) -> list[Body]:
 
 def _told(events: list[Body]) -> list[str]:
     lines = [f"  {event['time']}  {event['reason']}: {event['message']}" for event in events]
-    return ["What was decided and seen, newest last:", *lines] if lines else ["No Events are left."]
+    return ["Decisions and observations, newest last:", *lines] if lines else ["No Events exist."]
 
 
 def _stamp(at: datetime.datetime) -> str:
@@ -272,7 +272,7 @@ def _stamp(at: datetime.datetime) -> str:
 def _name(text: str) -> str:
     parts = text.split("/")
     if not all(parts) or len(parts) > 2:
-        raise argparse.ArgumentTypeError(f"{text!r} names no service: write NAME or NAMESPACE/NAME")
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a service: give NAME or NAMESPACE/NAME")
     return text
 
 
@@ -281,5 +281,5 @@ def _time(text: str) -> datetime.datetime:
         found = datetime.datetime.fromisoformat(text)
         _stamp(found)
     except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: write it as 2026-01-31T12:00:00Z") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time: give it as 2026-01-31T12:00:00Z") from None
     return found

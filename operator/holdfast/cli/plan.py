@@ -38,7 +38,7 @@ EXAMPLE = """examples:
   holdfast plan -f examples/chat.yaml --rate 20 --prompt-tokens 1155 --output-tokens 211
   holdfast plan -f examples/chat.yaml --trace examples/traces/azure-conv-excerpt.csv --plot plan.html
 
-Exit 0: a size that the spec allows attains the objective. 1: none does; what would be possible is told."""
+Exit 0: a size within the spec attains the objective. 1: none does; the output says what would be possible."""
 MOST_TOKENS = 1_000_000
 HEADS = (
     "accelerator",
@@ -56,7 +56,7 @@ HEADS = (
     "$/M\ntokens",
     "M tokens\n/$",
 )
-FRONT = "Cost against attainment of random requests at that rate, spread evenly: what nothing cheaper reaches"
+FRONT = "Cost and attainment with random requests at that rate, spread evenly (Pareto front)"
 PICTURES = (".html", ".png")
 
 
@@ -68,18 +68,24 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-f", "--filename", type=Path, required=True, metavar="FILE", help="an LLMService manifest")
-    load = parser.add_mutually_exclusive_group(required=True)
-    load.add_argument("--trace", type=Path, help="recorded requests; planned for its busiest minute")
-    load.add_argument("--rate", type=_positive, metavar="RPS", help="requests per second; needs both lengths")
-    parser.add_argument("--format", choices=sorted(FORMATS), default="csv", help="of the trace (default csv)")
-    parser.add_argument("--prompt-tokens", type=_positive, help="mean prompt")
-    parser.add_argument("--output-tokens", type=_positive, help="mean answer")
     parser.add_argument(
-        "--cv", type=_positive, default=1.0, help="spread of both lengths: deviation / mean (default 1)"
+        "-f", "--filename", type=Path, required=True, metavar="FILE", help="file with an LLMService manifest"
     )
-    parser.add_argument("--json", action="store_true", help="for machines")
-    parser.add_argument("--plot", type=_picture, default=None, metavar="FILE.html|.png", help="write a picture")
+    load = parser.add_mutually_exclusive_group(required=True)
+    load.add_argument("--trace", type=Path, help="file with recorded requests; the plan is for their busiest minute")
+    load.add_argument(
+        "--rate", type=_positive, metavar="RPS", help="requests per second; needs --prompt-tokens and --output-tokens"
+    )
+    parser.add_argument("--format", choices=sorted(FORMATS), default="csv", help="format of the trace (default csv)")
+    parser.add_argument("--prompt-tokens", type=_positive, help="mean length of prompts")
+    parser.add_argument("--output-tokens", type=_positive, help="mean length of answers")
+    parser.add_argument(
+        "--cv", type=_positive, default=1.0, help="coefficient of variation of both lengths (default 1)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--plot", type=_picture, default=None, metavar="FILE.html|.png", help="write a chart to this file"
+    )
     parser.set_defaults(run=run)
 
 
@@ -214,7 +220,7 @@ def _draw(path: Path, spec: ServiceSpec, load: _Load, found: Sequence[Offer]) ->
     heads = "".join(f"<th>{html.escape(head)}</th>" for head in HEADS)
     parts = [
         f'<p class="lead">{html.escape(_lead(spec, load))}</p>',
-        page.image(drawn, "Cost against attainment, and what a replica of each choice carries"),
+        page.image(drawn, "Cost and attainment, and what one replica of each choice carries"),
         f"<h2>Choices</h2><table><tr>{heads}</tr>{''.join(rows)}</table>",
         *(f"<p>{html.escape(note)}</p>" for note in notes(spec, found, load.recorded is not None)),
         f"<h2>{FRONT}</h2><ul>",
@@ -262,5 +268,5 @@ def _positive(text: str) -> float:
 def _picture(text: str) -> Path:
     path = Path(text)
     if path.suffix not in PICTURES:
-        raise argparse.ArgumentTypeError(f"{text!r}: name a file that ends with {' or '.join(PICTURES)}")
+        raise argparse.ArgumentTypeError(f"{text!r}: give a file name that ends with {' or '.join(PICTURES)}")
     return path

@@ -16,7 +16,7 @@ DEFAULT, GUESSED = "*", "?"
 def notes(spec: ServiceSpec, found: Sequence[Offer], recorded: bool) -> list[str]:
     """Lines below the table; sizes were played with `recorded` requests, or with random ones."""
     return [
-        f"{DEFAULT} as the spec has it; best run at 50 to 70 % of saturation, as far as that keeps the objectives",
+        f"{DEFAULT} as in the spec; run it at 50 to 70 % of saturation, if the objectives are met there",
         *_guesses(found),
         *_limits(spec, found),
         *_refusals(spec, found),
@@ -30,7 +30,7 @@ def _guesses(found: Sequence[Offer]) -> Iterator[str]:
     guessed = {offer.accelerator: offer.source for offer in found if offer.source != PriorSource.TABLE}
     for name, source in guessed.items():
         why = "computed from data sheets" if source == PriorSource.ROOFLINE else "guessed: model or accelerator unknown"
-        yield f"{GUESSED} {name}: step times are not measured but {why}"
+        yield f"{GUESSED} {name}: step times are not measured, but {why}"
 
 
 def _limits(spec: ServiceSpec, found: Sequence[Offer]) -> Iterator[str]:
@@ -42,28 +42,30 @@ def _limits(spec: ServiceSpec, found: Sequence[Offer]) -> Iterator[str]:
             continue
         least = min(sized, key=lambda offer: offer.replicas or 0)
         if (least.replicas or 0) > most:
-            yield f"{option.name}: {least.replicas} replicas are needed, and {field} allows {most}: raise it"
+            yield f"{option.name}: {least.replicas} replicas are needed, but {field} allows {most}; raise it"
         if least.carriers < (least.replicas or 0) <= floor(spec, option):
-            yield f"{option.name}: the load alone asks for {least.carriers}, the spec keeps {least.replicas}"
+            yield f"{option.name}: the load alone needs {least.carriers}, the spec requires {least.replicas}"
         pair = on_demand_beside(spec, option)
         if pair is not None:
             told = f"{pair.most} replicas are on {pair.accelerator} (scaling.minOnDemand)"
-            yield f"{option.name}: {told}, and the price is of both"
+            yield f"{option.name}: {told}; the price includes both"
 
 
 def _refusals(spec: ServiceSpec, found: Sequence[Offer]) -> Iterator[str]:
-    limit = "need more KV cache than it has" + (", or are longer than model.maxModelLen" if spec.max_model_len else "")
+    limit = "need more KV cache than the engine has" + (
+        ", or are longer than model.maxModelLen" if spec.max_model_len else ""
+    )
     refused = {offer.accelerator: offer.refused_share for offer in found if offer.replicas}
     for name, share in refused.items():
         if share > 0.0:
-            yield f"{name}: {100 * share:.3g} % of these requests {limit}: refused, so bad"
+            yield f"{name}: {100 * share:.3g} % of these requests {limit}; they are rejected and count as bad"
 
 
 def _unplayed(found: Sequence[Offer]) -> Iterator[str]:
     if any((offer.replicas or 0) > MOST_SPREAD_REPLICAS for offer in found):
         yield (
-            f"Sizes above {MOST_SPREAD_REPLICAS} replicas are not played behind a plain Service, which spreads "
-            "requests unevenly and takes more of them: count on these with a router that spreads evenly"
+            f"Sizes above {MOST_SPREAD_REPLICAS} replicas are not simulated behind a plain Service, which spreads "
+            "requests unevenly and needs more replicas; use a router that spreads requests evenly"
         )
 
 
@@ -71,12 +73,12 @@ def _spread(offer: Offer, recorded: bool) -> str:
     """That requests which fall unevenly on replicas, or come in bursts, take more of them."""
     price = "" if offer.spread_cost_per_hour is None else f" for ${offer.spread_cost_per_hour:.2f}/h"
     enough = (
-        "twice as many miss the objective too"
+        "twice as many replicas miss the objective too"
         if offer.spread_replicas is None
         else f"the objective needs {offer.spread_replicas}{price}"
     )
     share = 100.0 * (offer.spread_attainment or 0.0)
-    how = ", with the requests as they came" if recorded else ""
+    how = ", with the recorded requests" if recorded else ""
     return (
         f"{offer.accelerator}, {offer.limits.max_num_batched_tokens} tokens/step: behind a plain Service, which "
         f"spreads requests unevenly{how}: {share:.2f} % good with {offer.replicas}; {enough}"

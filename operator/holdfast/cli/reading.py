@@ -21,15 +21,17 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     """Add the flags that every reading command takes."""
     parser.add_argument("-n", "--namespace", default="default", help="namespace of the service (default: default)")
     parser.add_argument("--kubeconfig", type=Path, default=None, help="kubeconfig file (default: KUBECONFIG)")
-    parser.add_argument("--json", action="store_true", help="JSON for machines")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def add_operator(parser: argparse.ArgumentParser) -> None:
     """Add the flags that say where the operator runs."""
-    place = parser.add_argument_group("where the operator runs")
-    place.add_argument("--operator-namespace", default="holdfast-system", help="default: holdfast-system")
-    place.add_argument("--lease-name", default="holdfast", help="its leader Lease (default: holdfast)")
-    place.add_argument("--operator-port", type=int, default=8080, help="its --http-port (default: 8080)")
+    place = parser.add_argument_group("operator")
+    place.add_argument(
+        "--operator-namespace", default="holdfast-system", help="namespace of the operator (default: holdfast-system)"
+    )
+    place.add_argument("--lease-name", default="holdfast", help="name of the leader Lease (default: holdfast)")
+    place.add_argument("--operator-port", type=int, default=8080, help="--http-port of the operator (default: 8080)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Operator:
         # The holder is called after its host and process; a pod's host has the pod's name.
         pod = str(lease.get("spec", {}).get("holderIdentity") or "").rpartition("_")[0]
         if not pod:
-            raise ApiUnreachable("nobody leads")
+            raise ApiUnreachable("no operator leads")
         return await api.request("GET", f"/api/v1/namespaces/{self.namespace}/pods/{pod}:{self.port}/proxy/{path}")
 
 

@@ -25,19 +25,24 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--prometheus-rule", metavar="NAME", help="as a PrometheusRule of that name")
+    parser.add_argument("--prometheus-rule", metavar="NAME", help="print a PrometheusRule object with this name")
     parser.add_argument(
         "--label", action="append", default=[], type=_pair(_OBJECT_LABEL), metavar="NAME=VALUE",
-        help="label of that object, may repeat",
+        help="label NAME=VALUE of that object; may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--scrape-interval", default=15.0, type=_seconds, metavar="DURATION", help="of the engines (default: 15s)"
+        "--scrape-interval",
+        default=15.0,
+        type=_seconds,
+        metavar="DURATION",
+        help="scrape interval of the engines (default: 15s)",
     )
     parser.add_argument(
         "--prometheus-matcher", action="append", default=[], type=_pair(_LABEL), metavar="NAME=VALUE",
-        help="label that only this cluster's series have, where a store holds several clusters; may repeat",
+        help="label NAME=VALUE that only the series of this cluster have, if Prometheus stores several clusters; "
+        "may be repeated",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="JSON instead of YAML")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of YAML")
     parser.set_defaults(run=run)
 
 
@@ -56,7 +61,7 @@ def _pair(name_like: re.Pattern[str]) -> Callable[[str], tuple[str, str]]:
     def pair(text: str) -> tuple[str, str]:
         name, _, value = text.partition("=")
         if not name_like.fullmatch(name) or not value or not text.isprintable():
-            raise argparse.ArgumentTypeError(f"{text!r} is no label: write NAME=VALUE, such as cluster=prod-eu")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a label: give NAME=VALUE, such as cluster=prod-eu")
         return name, value
 
     return pair

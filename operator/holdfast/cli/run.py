@@ -13,7 +13,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the command and one flag per setting."""
     parser = subparsers.add_parser(
         "run",
-        help="the operator, in a cluster or against a kubeconfig",
+        help="run the operator, in a cluster or with a kubeconfig",
         epilog="example: holdfast run --prometheus-url http://prometheus.monitoring:9090",
     )
     settings.add_arguments(parser)

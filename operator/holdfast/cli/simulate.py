@@ -61,22 +61,26 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the command."""
     parser = subparsers.add_parser(
         "simulate",
-        help="the digital twin: scenarios under policies, without a GPU",
+        help="simulate scenarios under policies (digital twin), without a GPU",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("scenario", type=Path, metavar="SCENARIO.yaml", help="what arrives, where it runs, what breaks")
+    parser.add_argument(
+        "scenario", type=Path, metavar="SCENARIO.yaml", help="scenario file: load, cluster, services and faults"
+    )
     parser.add_argument(
         "--policy",
         action="append",
         metavar="NAME",
-        help=f"{', '.join((*POLICIES, *ALIASES, *SEARCHED))} (static:4 is a size), or {ALL}: every one that can play "
-        f"the scenario, but static; may be repeated; default {DEFAULT_POLICY}",
+        help=f"{', '.join((*POLICIES, *ALIASES, *SEARCHED))} (static:4 is a fixed size), or {ALL}: all that support "
+        f"the scenario, except static; may be repeated; default {DEFAULT_POLICY}",
     )
     knobs = parser.add_mutually_exclusive_group()
-    knobs.add_argument("--knob", action="append", default=[], metavar="NAME=VALUE", help="a policy's own setting")
+    knobs.add_argument("--knob", action="append", default=[], metavar="NAME=VALUE", help="setting of a policy")
     knobs.add_argument(
-        "--sweep-knob", action="store_true", help="each policy's knob from a quarter to four times what is shipped"
+        "--sweep-knob",
+        action="store_true",
+        help="vary the main knob of each policy from a quarter to four times its default",
     )
     parser.add_argument(
         "--seeds",
@@ -89,10 +93,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         type=Path,
         default=None,
         metavar="DIR",
-        help=f"what paths in the scenario start from; default {DATA_VARIABLE} where they are there, else its folder",
+        help=(
+            "base folder of paths in the scenario; default: "
+            f"{DATA_VARIABLE} if the files are there, else the folder of the scenario"
+        ),
     )
-    parser.add_argument("--json", default=None, metavar="FILE", help="write all results as JSON; - is standard output")
-    parser.add_argument("--plot", "--html", type=_page, default=None, metavar="FILE.html", help="write a report")
+    parser.add_argument(
+        "--json", default=None, metavar="FILE", help="file for all results as JSON; - is standard output"
+    )
+    parser.add_argument(
+        "--plot", "--html", type=_page, default=None, metavar="FILE.html", help="file for an HTML report"
+    )
     parser.set_defaults(run=run)
 
 
@@ -184,7 +195,7 @@ def _tell_of_absent(run: Finished) -> None:
     """A fault of a replica that is not there strikes another one: who reads the results must know."""
     for each in run.absent:
         place, at = run.scenario.faults.index(each.fault), format_duration(each.fault.at)
-        remedy = f"another was struck, name one below {each.ready}" if each.ready else "nobody was struck"
+        remedy = f"another one was hit; give a number below {each.ready}" if each.ready else "no replica was hit"
         print(
             f"holdfast simulate: faults[{place}].replica: {each.fault.replica}: {each.service} had {each.ready} ready "
             f"replicas at {at} under {run.policy} (seed {run.seed}), counted from 0: {remedy}",
@@ -241,7 +252,7 @@ def _check(entrant: _Entrant, scenario: Scenario) -> None:
     if entrant.name not in SEARCHED:
         make_policy(entrant.name, entrant.knobs, SEARCHED)
     elif len(scenario.services) > 1:
-        raise BadPolicy(f"{entrant.name} is for scenarios of one service: name sizes with static:N")
+        raise BadPolicy(f"{entrant.name} supports one service only: give sizes with static:N")
 
 
 def _check_sizes(entrants: Sequence[_Entrant], scenario: Scenario, declared: Sequence[Declared]) -> None:
@@ -254,7 +265,7 @@ def _check_sizes(entrants: Sequence[_Entrant], scenario: Scenario, declared: Seq
                 place = (
                     f"the GPUs of cluster.accelerators.{accelerator} hold {fits} replicas of {service.spec.key.name}"
                 )
-                raise BadPolicy(f"{name}: {place}: {f'take static:{fits}, or ' if fits else ''}raise its gpus")
+                raise BadPolicy(f"{name}: {place}: {f'use static:{fits}, or ' if fits else ''}raise its gpus")
 
 
 def declare(scenario: Scenario, entry: ServiceEntry, path: Path, folder: Path, seed: int) -> Declared:
@@ -266,7 +277,7 @@ def declare(scenario: Scenario, entry: ServiceEntry, path: Path, folder: Path, s
         raise BadInput(f"{path}: services {entry.name}: no accelerator {missing[0]!r} in cluster.accelerators: add it")
     strange = [name for name in entry.initial_replicas if spec.accelerator(name) is None]
     if strange:
-        raise BadInput(f"{path}: services {entry.name}: initialReplicas.{strange[0]} is no accelerator of its spec")
+        raise BadInput(f"{path}: services {entry.name}: initialReplicas.{strange[0]} is not an accelerator of its spec")
     try:
         workload = make_workload(entry.workload, scenario.duration, folder, seed)
     except BadInput as problem:
@@ -285,7 +296,7 @@ def _service(entry: ServiceEntry, path: Path) -> LLMService:
         content = read_yaml(manifest.read_text(encoding="utf-8"))
         return LLMService.parse({"metadata": metadata, "spec": content["spec"]})
     except (OSError, yaml.YAMLError, UnicodeDecodeError, TypeError, KeyError, InvalidLLMService) as problem:
-        raise BadInput(f"{manifest}: no LLMService: {' '.join(str(problem).split())}") from None
+        raise BadInput(f"{manifest}: not an LLMService: {' '.join(str(problem).split())}") from None
 
 
 def _knobs(given: Sequence[str], names: Sequence[str]) -> dict[str, float]:
@@ -315,7 +326,7 @@ def _page(text: str) -> Path:
     path = Path(text)
     # A folder is told as what it is, with those of the other options.
     if path.suffix != PAGE and not path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r}: name a file that ends with {PAGE}")
+        raise argparse.ArgumentTypeError(f"{text!r}: give a file name that ends with {PAGE}")
     return path
 
 

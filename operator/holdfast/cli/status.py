@@ -33,9 +33,11 @@ COLUMNS = (
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
-        "status", help="services, attainment, budget, replicas, last decision", epilog="example: holdfast status -A"
+        "status",
+        help="list services with attainment, budget, replicas and last decision",
+        epilog="example: holdfast status -A",
     )
-    parser.add_argument("-A", "--all-namespaces", action="store_true", help="services of all namespaces")
+    parser.add_argument("-A", "--all-namespaces", action="store_true", help="list services of all namespaces")
     reading.add_connection(parser)
     parser.set_defaults(run=run)
 

@@ -59,14 +59,14 @@ EXAMPLE = """examples:
   holdfast tune --url http://10.0.0.7:8000 --accelerator l40s --slo ttft=2s,tpot=100ms \\
     --restart-command './restart.sh {max_num_seqs} {max_num_batched_tokens}'
 
-Exit 0: limits were found. 1: none meet the objectives, or no trial could be made. 2: bad usage or input."""
+Exit 0: limits were found. 1: no limits meet the objectives, or no trial was possible. 2: bad usage or input."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "tune",
-        help="the batching limits that carry most within an SLO: of a live endpoint, or simulated",
+        help="find the batching limits with the highest rate within an SLO, on a live endpoint or simulated",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         return asyncio.run(_found(arguments, service, wanted_of(arguments, service)))
     except asyncio.CancelledError:
         # Without a summary: who sends a signal to a pod tells its reason there.
-        print("holdfast tune: ended by a signal before the search was over: no limits were found", file=sys.stderr)
+        print("holdfast tune: stopped by a signal before the search ended; no limits were found", file=sys.stderr)
         return 128 + signal.SIGTERM
     except BadInput as problem:
         return no_result("tune", arguments, Failed.INVALID, str(problem), 2)
@@ -118,9 +118,9 @@ async def _simulated(
     known = believed(service.model_uri, option, service.quantization)
     most = most_of(arguments, service, known.defaults)
     lengths = fitting(loads.lengths_of(arguments), known.engine.kv_tokens(most))
-    title = f"{service.model_uri} on {option.name}: {wanted.told}. Simulated: no engine was asked."
+    title = f"{service.model_uri} on {option.name}: {wanted.told}. Simulated, without an engine."
     if not len(lengths.prompt_tokens):
-        note = f"{option.name}: its memory has no room for one of these requests beside the model's weights"
+        note = f"{option.name}: its memory cannot hold one of these requests in addition to the model weights"
         return Report(title, option.name, wanted, TuningResult(None, 0.0, float("inf"), ()), True, (note,))
     requests = TrialRequests(lengths, counted_of(arguments, wanted), cv=arguments.cv, seed=arguments.seed)
     found = await _search(arguments, TwinTrials(known.engine, wanted.slo, most), known, wanted, requests, most)
@@ -209,7 +209,7 @@ async def _leave(leaving: Awaitable[object]) -> None:
     try:
         await leaving
     except (CannotTry, NoEndpoint) as problem:
-        print(printable(f"holdfast tune: the engine keeps its last limits: {problem}"), file=sys.stderr)
+        print(printable(f"holdfast tune: the engine still has its last limits: {problem}"), file=sys.stderr)
 
 
 async def _search(
@@ -251,7 +251,7 @@ def _notes(known: Believed) -> tuple[str, ...]:
     if known.source is PriorSource.TABLE:
         return ()
     why = "of data sheets" if known.source is PriorSource.ROOFLINE else "guessed: model or accelerator is unknown"
-    return (f"step times that limits were proposed by are {why}",)
+    return (f"the step times behind the proposed limits are {why}",)
 
 
 def _tell(arguments: argparse.Namespace, reports: Sequence[Report]) -> int:

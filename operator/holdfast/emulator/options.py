@@ -115,7 +115,7 @@ def set_up(options: EmulatorOptions) -> EngineSetup:
     if kv_tokens < BLOCK_TOKENS:
         raise BadOptions(
             f"--model {options.model}: its weights leave no KV cache on {options.tensor_parallel_size} x "
-            f"{options.accelerator}; raise --tensor-parallel-size or take a larger --accelerator"
+            f"{options.accelerator}; raise --tensor-parallel-size or use a larger --accelerator"
         )
     limits = SchedulerLimits(
         max_num_seqs=options.max_num_seqs or prior.max_num_seqs_default,

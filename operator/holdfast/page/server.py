@@ -38,10 +38,13 @@ _TYPES = {
 }
 _READING = ("GET", "HEAD")
 NOBODY = (
-    "Nothing has been decided here: either this replica does not lead, or its first tick is not over. Only the leader "
-    "shows anything; the Lease says which: kubectl -n holdfast-system get lease holdfast"
+    "No decisions in this process: it does not lead, or its first tick has not ended. Only the leader has data; "
+    "find it with kubectl -n holdfast-system get lease holdfast"
 )
-UNKNOWN = "no such LLMService is decided on here; one whose spec is invalid stands in the list of all services"
+UNKNOWN = (
+    "this operator decides on no LLMService with this name; "
+    "services with an invalid spec are in the list of all services"
+)
 
 SEND_SECONDS = 30.0
 """Who has not taken an answer by then is cut off: what waits for a reader is kept in the operator's memory."""
@@ -96,14 +99,16 @@ async def _taken(request: web.Request, response: web.StreamResponse) -> web.Stre
 
 def _refusal(request: web.Request, token: Token | None, hosts: Collection[str]) -> web.Response | None:
     if request.method not in _READING:
-        refused = _text(HTTPStatus.METHOD_NOT_ALLOWED, "this page is for reading only")
+        refused = _text(HTTPStatus.METHOD_NOT_ALLOWED, "this page is read-only")
         refused.headers["Allow"] = ", ".join(_READING)
         return refused
     if not known_host(request.headers.get("Host", ""), hosts):
-        told = "this page is not known by that name: ask for it by address or as localhost, or name it by --status-host"
+        told = "this host name is not allowed: use an IP address or localhost, or set --status-host"
         return _text(HTTPStatus.MISDIRECTED_REQUEST, told)
     if token is not None and not token.admits(request.headers.get("Authorization", "")):
-        refused = _text(HTTPStatus.UNAUTHORIZED, "a token is needed: as the password of any user, or as a bearer token")
+        refused = _text(
+            HTTPStatus.UNAUTHORIZED, "a token is required: as the password of any user, or as a bearer token"
+        )
         refused.headers["WWW-Authenticate"] = 'Basic realm="Holdfast", charset="UTF-8"'
         return refused
     return None

@@ -40,7 +40,7 @@ def _moment(value: Any) -> Any:
 def _no_flag(value: Any) -> Any:
     # pydantic would take true for 1.
     if isinstance(value, bool):
-        raise ValueError(f"{str(value).lower()} is not a number: write one")
+        raise ValueError(f"{str(value).lower()} is not a number: give one")
     return value
 
 
@@ -94,7 +94,7 @@ class ArrivalProcess(ApiModel):
         ),
         Rule(
             "",
-            "the first step must be at 0s, and each later than the one before",
+            "the first step must be at 0s, and each step later than the previous one",
             lambda arrivals: arrivals.poisson is None or _ascending([step.at for step in arrivals.poisson]),
         ),
     )
@@ -133,7 +133,7 @@ class WorkloadFile(ApiModel):
     rules = (
         Rule(
             "",
-            "lengths are missing: give fixed ones or a trace, unless arrivals come from a trace",
+            "lengths are missing: give fixed lengths or a trace, unless arrivals come from a trace",
             lambda workload: workload.lengths is not None or workload.arrivals.trace is not None,
         ),
     )
@@ -181,13 +181,13 @@ class Fault(ApiModel):
     rules = (
         Rule(
             "",
-            "accelerator names whose nodes a spot-reclaim takes: give it there, and nowhere else",
+            "accelerator is the one whose nodes a spot-reclaim removes: give it for spot-reclaim only",
             lambda fault: (fault.kind == "spot-reclaim") == (fault.accelerator is not None),
             ".accelerator",
         ),
         Rule(
             "",
-            "a fault of no length changes nothing: give more than 0s, or leave it out where it lasts to the end",
+            "a fault of 0s has no effect: give more than 0s, or remove the field for a fault until the end",
             lambda fault: fault.lasts is None or fault.lasts > 0.0,
             ".for",
         ),

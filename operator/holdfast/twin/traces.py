@@ -53,14 +53,14 @@ def requests(path: Path, format_name: str) -> Iterator[TraceRow]:
     with _text(path) as file:
         for line, (moment, prompt, output) in FORMATS[format_name](path, file):
             if not moment >= last:
-                raise BadInput(f"{path}:{line}: time goes back: sort the trace by arrival")
+                raise BadInput(f"{path}:{line}: time goes backwards: sort the trace by arrival")
             if not (1 <= prompt <= LONGEST_TOKENS and 1 <= output <= LONGEST_TOKENS):
-                told = f"{prompt} prompt and {output} output tokens: from 1 to {LONGEST_TOKENS:,} of each are read"
+                told = f"{prompt} prompt and {output} output tokens: each must be from 1 to {LONGEST_TOKENS:,}"
                 raise BadInput(f"{path}:{line}: {told}: remove the line")
             last, first = moment, moment if first == -float("inf") else first
             yield moment - first, prompt, output
     if first == -float("inf"):
-        raise BadInput(f"{path}: no requests in it: give a trace with at least one")
+        raise BadInput(f"{path}: the trace has no requests: give at least one")
 
 
 def read_rates(path: Path) -> tuple[Floats, Floats]:
@@ -70,11 +70,11 @@ def read_rates(path: Path) -> tuple[Floats, Floats]:
         for line, values in _columns(path, file, ("t_s", "rate_rps")):
             time, rate = (_number(path, line, value) for value in values)
             if rate < 0.0 or (times and time <= times[-1]):
-                raise BadInput(f"{path}:{line}: times must rise and rates must not be negative")
+                raise BadInput(f"{path}:{line}: times must increase and rates must not be negative: correct the line")
             times.append(time)
             rates.append(rate)
     if not times:
-        raise BadInput(f"{path}: no rates in it")
+        raise BadInput(f"{path}: the file has no rates: give at least one")
     return np.array(times), np.array(rates)
 
 
@@ -85,7 +85,7 @@ def _text(path: Path) -> Iterator[Iterator[str]]:
         try:
             yield _lines(path, file)
         except _UNREADABLE as error:
-            raise BadInput(f"{path}: cannot be read as text: {error}") from None
+            raise BadInput(f"{path}: not a text file: {error}") from None
 
 
 def _lines(path: Path, file: IO[str]) -> Iterator[str]:
@@ -93,7 +93,7 @@ def _lines(path: Path, file: IO[str]) -> Iterator[str]:
     while line := file.readline(LONGEST_LINE):
         number += 1
         if len(line) >= LONGEST_LINE:
-            raise BadInput(f"{path}:{number}: a line of {LONGEST_LINE:,} characters and more is no request: remove it")
+            raise BadInput(f"{path}:{number}: the line has {LONGEST_LINE:,} characters or more: remove it")
         yield line
 
 
@@ -103,7 +103,7 @@ def _opened(path: Path) -> IO[str]:
             return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
         return path.open(encoding="utf-8-sig", newline="")  # spreadsheets begin a CSV with a byte order mark
     except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}: check the path, or name its folder with --data") from None
+        raise BadInput(f"{path}: {error.strerror}: check the path, or give its folder with --data") from None
 
 
 def _csv(path: Path, file: Iterator[str]) -> Iterator[tuple[int, TraceRow]]:
@@ -120,7 +120,9 @@ def _azure(path: Path, file: Iterator[str]) -> Iterator[tuple[int, TraceRow]]:
         try:
             at = datetime.fromisoformat(moment)
         except ValueError:
-            raise BadInput(f"{path}:{line}: TIMESTAMP {moment!r} is no time such as 2023-11-16 18:15:46.68") from None
+            raise BadInput(
+                f"{path}:{line}: TIMESTAMP {moment!r} is not a time such as 2023-11-16 18:15:46.68"
+            ) from None
         at = at if at.tzinfo else at.replace(tzinfo=UTC)
         start = start or at
         prompts, outputs = (_whole(path, line, _number(path, line, value)) for value in (prompt, output))
@@ -156,7 +158,7 @@ def _columns(path: Path, file: Iterator[str], names: tuple[str, ...]) -> Iterato
     rows = csv.reader(file)
     header = next(rows, None)
     if header is None:
-        raise BadInput(f"{path}: empty: a header with {', '.join(names)} is expected")
+        raise BadInput(f"{path}: the file is empty: it needs a header with {', '.join(names)}")
     missing = [name for name in names if name not in header]
     if missing:
         raise BadInput(f"{path}:1: no column {missing[0]!r}: the columns {', '.join(names)} are needed")
@@ -175,7 +177,7 @@ def _number(path: Path, line: int, text: str) -> float:
     except ValueError:
         value = float("nan")
     if not abs(value) < 1e15:
-        raise BadInput(f"{path}:{line}: {text!r} is no number")
+        raise BadInput(f"{path}:{line}: {text!r} is not a number")
     return value
 
 

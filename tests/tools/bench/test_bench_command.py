@@ -140,7 +140,7 @@ async def test_a_client_that_is_too_slow_refuses_its_result(tmp_path: Path, caps
         assert await bench(*given, "--json", str(tmp_path / "out.json")) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert "refused, the client was too slow" in shown.err
+    assert "result rejected, the client was too slow" in shown.err
     assert json.loads((tmp_path / "out.json").read_text())["results"] is None
 
 
@@ -153,7 +153,7 @@ def test_records_of_a_client_that_was_too_slow_are_refused_again(
         raw, [record(at=10.0 + number, index=number, scheduled_at=10.0 + number - late) for number in range(9)]
     )
     assert main(["bench", "--from", str(raw)]) == 1
-    assert "refused, the client was too slow: requests left" in capsys.readouterr().err
+    assert "result rejected, the client was too slow: requests left" in capsys.readouterr().err
     assert main(["bench", "--from", str(raw), "--max-client-lag", "2000000000s"]) == 0
     assert "records tell how late requests left, not how late" in capsys.readouterr().out
 
@@ -181,7 +181,7 @@ def test_cuts_that_leave_no_request_are_told(tmp_path: Path, capsys: pytest.Capt
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == (
         "",
-        "holdfast bench: --warm-up and --cool-down leave out all 9 requests: lower them\n",
+        "holdfast bench: --warm-up and --cool-down exclude all 9 requests; lower them\n",
     )
 
 
@@ -245,28 +245,28 @@ async def test_a_model_that_is_not_served_and_an_endpoint_that_is_not_there_are_
         (("--rate", "1", "--objective", "0.9"), "argument --objective"),
         (("--rate", "1", "--duration", "5"), "argument --duration"),
         (("--rate", "1", "--duration", "5s", "--requests", "5"), "give one of them"),
-        (("--from", "x.jsonl", "--cv", "2"), "--cv does not go with --from"),
-        (("--rate", "1", "--json", "/"), "--json /: is a folder: name a file in it"),
-        (("--rate", "1", "--duration", "1h", "--warm-up", "1h"), "leave nothing of 3600 s: lower them or raise"),
-        (("--throughput", "--duration", "5s"), "--duration does not go with --throughput"),
-        (("--rate", "1", "--ramp"), "--ramp does not go with --rate: leave it out, it is heeded with --steps"),
-        (("--rate", "1", "--speed", "2"), "--speed does not go with --rate"),
-        (("--sweep", "--trace-start", "5s"), "--trace-start does not go with --sweep"),
-        (("--concurrency", "2", "--cv", "2"), "--cv does not go with --concurrency"),
-        (("--trace", "x.csv", "--prompt-tokens", "5"), "--prompt-tokens does not go with --trace"),
-        (("--trace", "x.csv", "--length-cv", "1"), "--length-cv does not go with --trace"),
-        (("--trace", "missing.csv"), "--trace missing.csv: there is no such file"),
-        (("--trace", "."), "--trace .: there is no such file"),
-        (("--rate", "1", "--lengths", "missing.csv"), "--lengths missing.csv: there is no such file"),
+        (("--from", "x.jsonl", "--cv", "2"), "--cv cannot be combined with --from"),
+        (("--rate", "1", "--json", "/"), "--json /: is a folder: give a file"),
+        (("--rate", "1", "--duration", "1h", "--warm-up", "1h"), "exclude all of 3600 s: lower them or raise"),
+        (("--throughput", "--duration", "5s"), "--duration cannot be combined with --throughput"),
+        (("--rate", "1", "--ramp"), "--ramp cannot be combined with --rate: omit it, it is used with --steps"),
+        (("--rate", "1", "--speed", "2"), "--speed cannot be combined with --rate"),
+        (("--sweep", "--trace-start", "5s"), "--trace-start cannot be combined with --sweep"),
+        (("--concurrency", "2", "--cv", "2"), "--cv cannot be combined with --concurrency"),
+        (("--trace", "x.csv", "--prompt-tokens", "5"), "--prompt-tokens cannot be combined with --trace"),
+        (("--trace", "x.csv", "--length-cv", "1"), "--length-cv cannot be combined with --trace"),
+        (("--trace", "missing.csv"), "--trace missing.csv: the file does not exist"),
+        (("--trace", "."), "--trace .: the file does not exist"),
+        (("--rate", "1", "--lengths", "missing.csv"), "--lengths missing.csv: the file does not exist"),
         (("--rate", "1", "--duration", "0s"), "argument --duration: '0s': give a duration above 0"),
         (("--rate", "1", "--duration", f"{'9' * 400}s"), "give a duration above 0"),
         (("--rate", "1", "--timeout", "0s"), "argument --timeout: '0s': give a duration above 0"),
-        (("--sweep", "--warm-up", "20s", "--cool-down", "10s"), "leave nothing of 30 s: lower them or raise"),
+        (("--sweep", "--warm-up", "20s", "--cool-down", "10s"), "exclude all of 30 s: lower them or raise"),
         (("--rate", "1", "--api-key-file", "missing"), "--api-key-file missing: cannot be read"),
         (("--rate", "1", "--ca-file", "missing"), "--ca-file missing: cannot be read"),
-        (("--rate", "1", "--json", "no/such/x.json"), "--json no/such/x.json: there is no such folder"),
+        (("--rate", "1", "--json", "no/such/x.json"), "--json no/such/x.json: the folder does not exist"),
         (("--rate", "1", "--plot", "x.pdf"), "argument --plot"),
-        (("--rate", "1", "--plot", "x.html", "--plot", "no/x.png"), "--plot no/x.png: there is no such folder"),
+        (("--rate", "1", "--plot", "x.html", "--plot", "no/x.png"), "--plot no/x.png: the folder does not exist"),
         (("--rate", "1", "--kv-model", "nobody/knows"), "argument --kv-model"),
         (("--rate", "1", "--api", "chat", "--prompts", "ids"), "give --api completions"),
         (("--rate", "1", "--prompt-tokens", "0"), "argument --prompt-tokens"),

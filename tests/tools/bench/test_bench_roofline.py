@@ -91,4 +91,4 @@ def test_an_unknown_accelerator_is_refused_with_those_that_are_known(capsys: pyt
     with pytest.raises(SystemExit) as ended:
         main(["bench", "--url", "http://x", "--rate", "1", "--accelerator", "abacus"])
     assert ended.value.code == 2
-    assert "'abacus' is not known here: give one of" in capsys.readouterr().err
+    assert "'abacus' is unknown: give one of" in capsys.readouterr().err

@@ -172,4 +172,4 @@ def test_a_failure_says_why_in_the_summary_too(
 
 def test_a_folder_that_is_not_there_is_said_before_anything_is_sent(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_bench("--url=http://127.0.0.1:9", "--rate=1", "--summary=/nowhere/at/all") == 2
-    assert "--summary /nowhere/at/all: there is no such folder" in capsys.readouterr().err
+    assert "--summary /nowhere/at/all: the folder does not exist" in capsys.readouterr().err

@@ -72,7 +72,7 @@ async def test_a_search_ends_where_nothing_saturates_and_where_everything_does()
     assert "not saturated" in sweeppage.told(found)[0]
     found, tried = await search(0.0, 0.0, 1.0)
     assert (found.carried_rps, found.at_objective_rps, len(tried)) == (0.0, 0.0, 4)
-    assert "saturated at every rate" in sweeppage.told(found)[0]
+    assert "saturated at every tested rate" in sweeppage.told(found)[0]
 
 
 @given(st.floats(1.0, 500.0), st.floats(0.01, 500.0))

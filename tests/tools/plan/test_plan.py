@@ -167,7 +167,10 @@ def test_requests_that_do_not_fit_the_memory_are_bad_and_told(
 ) -> None:
     words = ["plan", "-f", str(_manifest(tmp_path)), "--trace", _too_long(tmp_path, 50)]
     assert main(words) == 0
-    assert "h100: 2 % of these requests need more KV cache than it has: refused, so bad" in capsys.readouterr().out
+    assert (
+        "h100: 2 % of these requests need more KV cache than the engine has; they are rejected and count as bad"
+        in capsys.readouterr().out
+    )
     assert main([*words, "--json"]) == 0
     offer = json.loads(capsys.readouterr().out)["offers"][0]
     assert max(point["attainment"] for point in offer["front"]) == pytest.approx(0.98, abs=0.005)
@@ -261,7 +264,7 @@ def test_a_trace_that_is_not_there_is_told_with_a_remedy_that_plan_has(
 ) -> None:
     for trace in (tmp_path / "none.csv", tmp_path):
         assert main(["plan", "-f", str(_manifest(tmp_path)), "--trace", str(trace)]) == 2
-        told = "there is no such file, or it cannot be read: check the path"
+        told = "the file does not exist or cannot be read: check the path"
         assert capsys.readouterr().err == f"holdfast plan: --trace {trace}: {told}\n"
 
 
@@ -272,7 +275,7 @@ HEADER = "arrival_seconds,prompt_tokens,output_tokens\n"
     ("content", "told"),
     [
         ("", "empty"),
-        (HEADER, "no requests in it"),
+        (HEADER, "the trace has no requests"),
         ("arrival_seconds,prompt_tokens\n1,2\n", ":1: no column 'output_tokens'"),
         (HEADER + "-1,5,5\n", ":2: arrival_seconds -1 is negative"),
         (HEADER + "1,5,5\n0.5,5,5\n", ":3: time goes back"),
@@ -353,7 +356,7 @@ def test_the_picture_is_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert 'src="http' not in written
     assert "M tokens" in written
     assert main([*words, "--plot", str(tmp_path / "none" / "plan.png")]) == 2
-    assert "there is no such folder: make it first" in capsys.readouterr().err
+    assert "the folder does not exist: create it first" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -369,14 +372,16 @@ def test_a_picture_of_another_kind_is_refused(tmp_path: Path, capsys: pytest.Cap
     with pytest.raises(SystemExit) as refused:
         main([*words, "--plot", "plan.gif"])
     assert refused.value.code == 2
-    assert "name a file that ends with .html or .png" in capsys.readouterr().err
+    assert "give a file name that ends with .html or .png" in capsys.readouterr().err
 
 
 def test_a_size_too_small_behind_a_plain_service_is_told_with_one_that_is_not() -> None:
     offer = replace(_offer("a"), replicas=9, spread_attainment=0.931, spread_replicas=11)
     assert not offer.spread_holds
     assert _spread(offer, False).endswith("unevenly: 93.10 % good with 9; the objective needs 11")
-    assert _spread(replace(offer, spread_replicas=None), False).endswith("twice as many miss the objective too")
+    assert _spread(replace(offer, spread_replicas=None), False).endswith(
+        "twice as many replicas miss the objective too"
+    )
     assert replace(offer, spread_replicas=9).spread_holds
     assert replace(offer, spread_attainment=None, spread_replicas=None).spread_holds
 

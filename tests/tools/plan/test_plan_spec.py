@@ -132,7 +132,7 @@ def test_a_size_that_the_spec_forbids_is_no_answer_and_says_which_field_does(
 ) -> None:
     path = manifest(tmp_path, accelerator, **spec)
     assert main(["plan", "-f", str(path), "--rate", "200", *SMALL]) == 1
-    assert f"replicas are needed, and {field}: raise it" in capsys.readouterr().out
+    assert f"replicas are needed, but {field}; raise it" in capsys.readouterr().out
 
 
 def spot_and(regular: str, **of_regular: Any) -> list[dict[str, Any]]:
@@ -150,15 +150,15 @@ def test_regular_replicas_beside_spot_are_kept_and_priced(tmp_path: Path, capsys
     }
     assert main(["plan", "-f", str(path), "--rate", "1", *SMALL]) == 0
     told = capsys.readouterr().out
-    assert "h100-spot: 2 replicas are on h100 (scaling.minOnDemand), and the price is of both" in told
-    assert "h100: the load alone asks for 1, the spec keeps 2" in told
+    assert "h100-spot: 2 replicas are on h100 (scaling.minOnDemand); the price includes both" in told
+    assert "h100: the load alone needs 1, the spec requires 2" in told
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("accelerators", "budget", "told"),
     [
-        (spot_and("l40s", max=2), {}, "h100-spot: no regular accelerator beside it can keep scaling.minOnDemand"),
+        (spot_and("l40s", max=2), {}, "h100-spot: no on-demand accelerator can run scaling.minOnDemand next to it"),
         (spot_and("h100", costPerHour=10.0, max=2), {"maxCostPerHour": 21}, "budget.maxCostPerHour allows 3"),
     ],
 )
@@ -242,7 +242,7 @@ def test_empty_lines_of_a_trace_are_passed_over(name: str, text: str, tmp_path: 
 def test_a_line_without_an_end_is_not_read_to_it(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(HEADER + "0,5,5\n" + LONGEST_LINE * "0")
-    with pytest.raises(BadInput, match=r"trace\.csv:3: a line of 1,000,000 characters"):
+    with pytest.raises(BadInput, match=r"trace\.csv:3: the line has 1,000,000 characters"):
         read_trace(path, "csv")
 
 

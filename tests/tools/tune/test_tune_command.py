@@ -99,7 +99,7 @@ def test_a_manifest_alone_gives_flags_and_a_snippet_that_the_api_takes(
     given = ("--prompt-tokens", "900", "--output-tokens", "20", "--requests", "50")
     assert main(["tune", "-f", manifest(tmp_path), *given, "--json", str(out), *plots]) == 0
     shown = capsys.readouterr()
-    assert "Simulated: no engine was asked" in shown.out
+    assert "Simulated, without an engine" in shown.out
     assert "--max-num-batched-tokens=" in shown.out
     assert "trial 1: " in shown.err
     told = json.loads(out.read_text())["results"][0]
@@ -220,7 +220,7 @@ def test_a_client_is_judged_by_the_requests_that_count_and_not_by_the_crowd_befo
     client = Client(lateness_p99_seconds=0.08, lag_p99_seconds=0.0, lag_most_seconds=0.0, cpu_share=0.1)
     trials._check(Run((*crowd, *counted), client, "holdfast"), 200, 50.0)
     late = [record(index=number, scheduled_at=-0.01) for number in range(200, 600)]
-    with pytest.raises(UnusableTrial, match=r"refused at 50 req/s.*10\.0 ms late"):
+    with pytest.raises(UnusableTrial, match=r"result rejected at 50 req/s.*10\.0 ms late"):
         trials._check(Run((*crowd, *late), client, "holdfast"), 200, 50.0)
 
 
@@ -251,7 +251,7 @@ def test_a_file_that_holds_something_else_is_not_overwritten(
     path = tmp_path / "service.yaml"
     path.write_bytes(text)
     assert main(["tune", *URL, "--limits-file", str(path), "--slo", "ttft=1s"]) == 2
-    assert "holds something else than limits" in capsys.readouterr().err
+    assert "the file does not contain limits" in capsys.readouterr().err
     assert path.read_bytes() == text
 
 
@@ -270,7 +270,7 @@ WAY = ("--limits-file", "limits")
         ((*URL, *WAY, "--slo", "ttft=1s", "--objective", "nan"), "--objective"),
         ((*URL, *WAY, "--slo", "ttft=1s", "--seed", "-1"), "--seed"),
         ((*URL, *WAY, "--slo", "ttft=1s", "--cv", "1e8"), "--cv"),
-        ((*URL, "--slo", "ttft=1s", "--limits-file", "/nonexistent/x"), "there is no such folder"),
+        ((*URL, "--slo", "ttft=1s", "--limits-file", "/nonexistent/x"), "the folder does not exist"),
         ((*URL, "--slo", "ttft=1s", "--plot", "x.html", "--plot", "/nonexistent/x.png"), "--plot /nonexistent/x.png"),
         ((*URL, *WAY, "--slo", "ttft=1s", "--gpu-memory-utilization", "0.9"), "cannot be changed live"),
         ((*URL, *WAY, "--slo", "ttft=1s", "--gpu-memory-utilization", "0.9,7"), "give shares from"),
@@ -279,8 +279,8 @@ WAY = ("--limits-file", "limits")
         (("-f", "/nonexistent.yaml"), "no LLMService"),
         (("-f", "x.yaml", *WAY), "need --url"),
         (("-f", "x.yaml", "--summary", "/nonexistent/left"), "--summary needs --url"),
-        (("-f", "x.yaml", "--objective", "90%"), "does not go with -f"),
-        (("-f", "x.yaml", "--lengths", "x", "--prompt-tokens", "3"), "leave --prompt-tokens"),
+        (("-f", "x.yaml", "--objective", "90%"), "cannot be combined with -f"),
+        (("-f", "x.yaml", "--lengths", "x", "--prompt-tokens", "3"), "omit --prompt-tokens"),
     ],
 )
 def test_bad_usage_is_told_in_one_line(given: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -317,7 +317,7 @@ def test_requests_that_fail_are_not_told_to_be_too_slow() -> None:
         Report("a title", "h100", asked, TuningResult(None, 0.0, math.inf, (), alone=failed), False)
     )
     assert first.endswith("of 20 requests sent one by one 3 missed, 3 failed with another status")
-    assert last == "see with holdfast bench what comes of these requests"
+    assert last == "run holdfast bench to see how these requests fail"
     strict = TuningGoal.of(Bounds(ttft_seconds=0.1, tpot_seconds=0.05), 0.95)
     found = impossible(Report("a title", "h100", strict, TuningResult(None, 0.0, math.inf, (), alone=failed), False))
     assert found[-1].endswith("--slo ttft=200ms,tpot=30ms")
@@ -366,4 +366,4 @@ def test_what_no_limits_meet_is_left_with_what_would_be_possible() -> None:
     assert Summary.read(left.to_json()) == left
     assert left.tune is not None
     assert left.tune.rate_rps is None
-    assert "at no rate that was tried" in left.tune.note
+    assert "at no tested rate" in left.tune.note

@@ -42,13 +42,13 @@ def check(arguments: argparse.Namespace) -> None:
         raise BadInput("--requests and --duration: give one of them")
     check_lengths(arguments)
     if arguments.api is Api.CHAT and arguments.prompts is PromptKind.IDS:
-        raise BadInput("--prompts ids does not go with --api chat: give --api completions")
+        raise BadInput("--prompts ids cannot be combined with --api chat: give --api completions")
 
 
 def check_lengths(arguments: argparse.Namespace) -> None:
     """BadInput where lengths are to be read and to be drawn."""
     if arguments.lengths is not None and (arguments.prompt_tokens or arguments.output_tokens or arguments.length_cv):
-        raise BadInput("--lengths: leave --prompt-tokens, --output-tokens and --length-cv out")
+        raise BadInput("--lengths: omit --prompt-tokens, --output-tokens and --length-cv")
 
 
 def check_files(arguments: argparse.Namespace, *names: str) -> None:
@@ -56,7 +56,7 @@ def check_files(arguments: argparse.Namespace, *names: str) -> None:
     for name in names:
         path = getattr(arguments, name)
         if path is not None and (not os.access(path, os.R_OK) or path.is_dir()):
-            raise BadInput(f"--{name} {path}: there is no such file, or it cannot be read: check the path")
+            raise BadInput(f"--{name} {path}: the file does not exist or cannot be read: check the path")
 
 
 def _check_goes_with(arguments: argparse.Namespace, given: str) -> None:
@@ -64,7 +64,7 @@ def _check_goes_with(arguments: argparse.Namespace, given: str) -> None:
     for name, (default, kinds) in _GOES_WITH.items():
         if getattr(arguments, name) != default and kind not in kinds:
             flag, needed = name.replace("_", "-"), ", ".join(f"--{each}" for each in kinds)
-            raise BadInput(f"--{flag} does not go with --{given}: leave it out, it is heeded with {needed}")
+            raise BadInput(f"--{flag} cannot be combined with --{given}: omit it, it is used with {needed}")
 
 
 def _check_cuts(arguments: argparse.Namespace, kind: str) -> None:
@@ -72,7 +72,7 @@ def _check_cuts(arguments: argparse.Namespace, kind: str) -> None:
     cut = (arguments.warm_up or 0.0) + (arguments.cool_down or 0.0)
     seconds = arguments.duration or (trials.SECONDS if arguments.sweep else loads.DURATION_SECONDS)
     if kind in ("rate", "steps", "concurrency") and arguments.requests is None and cut >= seconds:
-        raise BadInput(f"--warm-up and --cool-down leave nothing of {seconds:g} s: lower them or raise --duration")
+        raise BadInput(f"--warm-up and --cool-down exclude all of {seconds:g} s: lower them or raise --duration")
 
 
 def check_folders(arguments: argparse.Namespace, *names: str) -> None:
@@ -83,9 +83,9 @@ def check_folders(arguments: argparse.Namespace, *names: str) -> None:
             if path in (None, "-"):
                 continue
             if Path(path).is_dir():
-                raise BadInput(f"--{name} {path}: is a folder: name a file in it")
+                raise BadInput(f"--{name} {path}: is a folder: give a file")
             if not Path(path).absolute().parent.is_dir():
-                raise BadInput(f"--{name} {path}: there is no such folder: make it first")
+                raise BadInput(f"--{name} {path}: the folder does not exist: create it first")
 
 
 def _kind(arguments: argparse.Namespace) -> str:
@@ -103,9 +103,9 @@ def _kind(arguments: argparse.Namespace) -> str:
 
 def _check_sweep(arguments: argparse.Namespace, chosen: list[str]) -> None:
     if chosen not in ([], ["rate"]):
-        raise BadInput("--sweep sets the rates itself: of the loads give --rate alone, to begin with, or none")
+        raise BadInput("--sweep sets the rates itself: give only --rate as the first rate, or no load")
     for name in ("requests", "records"):
         if getattr(arguments, name) is not None:
-            raise BadInput(f"--{name} does not go with --sweep")
+            raise BadInput(f"--{name} cannot be combined with --sweep")
     if arguments.generator != "holdfast":
-        raise BadInput("--sweep ends trials early, which --generator vllm cannot: leave it out")
+        raise BadInput("--sweep ends trials early, which --generator vllm cannot do: omit it")

@@ -26,14 +26,14 @@ async def served_model(endpoint: Endpoint) -> str:
     names = _names(body)
     if wanted:
         if names and wanted not in names:
-            raise NoEndpoint(f"{url} does not serve {wanted!r} but {', '.join(names)}: name one of these with --model")
+            raise NoEndpoint(f"{url} does not serve {wanted!r} but {', '.join(names)}: give one of these with --model")
         return wanted
     if len(names) != 1:
         if names:
-            raise NoEndpoint(f"{url} serves {', '.join(names)}: name one with --model")
+            raise NoEndpoint(f"{url} serves {', '.join(names)}: give one with --model")
         raise NoEndpoint(
-            f"{url} does not tell its models (status {status}): give the server's address as --url, as "
-            "http://host:8000 or up to /v1, or name a model with --model"
+            f"{url} does not list its models (status {status}): give the server's address as --url, as "
+            "http://host:8000 or up to /v1, or give a model with --model"
         )
     return names[0]
 

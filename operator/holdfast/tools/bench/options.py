@@ -27,21 +27,23 @@ _BOUNDS = ("ttft", "tpot", "e2e")
 def add_endpoint(parser: argparse.ArgumentParser) -> None:
     """Add where requests go and how they are put: what `endpoint_of` reads."""
     where = parser.add_argument_group("endpoint")
-    where.add_argument("--url", type=_url, help="of an OpenAI-compatible server, with or without /v1")
-    where.add_argument("--model", default="", help="name to ask for (default: the one that is served)")
+    where.add_argument("--url", type=_url, help="address of an OpenAI-compatible server, with or without /v1")
+    where.add_argument("--model", default="", help="model name (default: the one that is served)")
     where.add_argument("--api", type=Api, choices=list(Api), default=Api.COMPLETIONS, help="default: completions")
     where.add_argument("--api-key-file", type=Path, help=f"file with the key (default: from {' or '.join(KEYS)})")
-    where.add_argument("--ca-file", type=Path, help="certificates to trust for https")
-    where.add_argument("--timeout", type=some_time_option, default=600.0, help="of one request (default 600s)")
+    where.add_argument("--ca-file", type=Path, help="file with CA certificates to trust for https")
+    where.add_argument("--timeout", type=some_time_option, default=600.0, help="timeout of one request (default 600s)")
     where.add_argument(
         "--prompts",
         type=PromptKind,
         choices=list(PromptKind),
         default=PromptKind.WORDS,
-        help="words or token ids (default words)",
+        help="prompts of words or of token ids (default words)",
     )
     where.add_argument(
-        "--no-ignore-eos", action="store_true", help="let the model end its answers; needed where ignore_eos is unknown"
+        "--no-ignore-eos",
+        action="store_true",
+        help="let the model end its answers; needed if the server does not support ignore_eos",
     )
 
 
@@ -52,7 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_counting(parser)
     out = parser.add_argument_group("what is written")
     out.add_argument(
-        "--json", nargs="?", const="-", metavar="FILE", help="all figures; without FILE to standard output"
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="file for all figures as JSON; without FILE, standard output",
     )
     add_plot(out)
     out.add_argument(
@@ -62,62 +68,93 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the result, or why there is none, in 4 KiB of JSON; exit 0 then says that it was measured",
     )
     out.add_argument(
-        "--records", type=Path, metavar="FILE.jsonl", help="what came of each request, with every token's time"
+        "--records",
+        type=Path,
+        metavar="FILE.jsonl",
+        help="file for the outcome of each request, with the time of each token",
     )
 
 
 def add_plot(out: argparse._ArgumentGroup) -> None:
     """Add --plot, a list of files that is empty where it is not given."""
-    told = "a page, or its picture alone; may be repeated, for both"
+    told = "file for an HTML page or a picture; may be repeated"
     out.add_argument("--plot", type=picture_option, action="append", default=[], metavar="FILE.html|.png", help=told)
 
 
 def _add_load(parser: argparse.ArgumentParser) -> None:
-    load = parser.add_argument_group("load: one of the first eight")
+    load = parser.add_argument_group("load: give one of the first eight")
     load.add_argument("--rate", type=positive_option, metavar="RPS", help="requests per second")
-    load.add_argument("--steps", type=_steps, metavar="0s=2,60s=10", help="requests per second from each moment on")
-    load.add_argument("--trace", type=Path, metavar="FILE", help="arrivals and lengths as recorded")
-    load.add_argument("--concurrency", type=whole_option, metavar="N", help="so many at a time: the next when one ends")
+    load.add_argument(
+        "--steps", type=_steps, metavar="0s=2,60s=10", help="steps of requests per second, each from a given time on"
+    )
+    load.add_argument("--trace", type=Path, metavar="FILE", help="file with recorded arrivals and lengths to replay")
+    load.add_argument(
+        "--concurrency",
+        type=whole_option,
+        metavar="N",
+        help="number of concurrent requests; the next one is sent when one ends",
+    )
     load.add_argument(
         "--latency", type=whole_option, metavar="BATCH", help="offline: one batch after another, as vLLM's latency"
     )
     load.add_argument("--throughput", action="store_true", help="offline: all at once, as vLLM's throughput")
     load.add_argument("--sweep", action="store_true", help="find saturation and operating range, from --rate on")
     load.add_argument(
-        "--sweep-trials", type=whole_option, default=16, metavar="N", help="rates tried at most (default 16)"
+        "--sweep-trials",
+        type=whole_option,
+        default=16,
+        metavar="N",
+        help="maximum number of rates to test (default 16)",
     )
-    load.add_argument("--from", dest="source", type=Path, metavar="FILE.jsonl", help="no load: figures of --records")
-    load.add_argument("--cv", type=cv_option, default=1.0, help="of the gaps: 1 Poisson, above it gamma (default 1)")
-    load.add_argument("--ramp", action="store_true", help="straight lines between the steps")
-    load.add_argument("--format", choices=sorted(FORMATS), default="csv", help="of the trace (default csv)")
-    load.add_argument("--speed", type=positive_option, default=1.0, help="play the trace so many times as fast")
     load.add_argument(
-        "--trace-start", type=duration_option, default=0.0, metavar="DURATION", help="begin so far into the trace"
+        "--from", dest="source", type=Path, metavar="FILE.jsonl", help="file of --records to evaluate, without a load"
+    )
+    load.add_argument(
+        "--cv",
+        type=cv_option,
+        default=1.0,
+        help="coefficient of variation of the gaps: 1 is Poisson, above 1 is gamma (default 1)",
+    )
+    load.add_argument("--ramp", action="store_true", help="change the rate linearly between the steps")
+    load.add_argument("--format", choices=sorted(FORMATS), default="csv", help="format of the trace (default csv)")
+    load.add_argument("--speed", type=positive_option, default=1.0, help="factor of the replay speed")
+    load.add_argument(
+        "--trace-start",
+        type=duration_option,
+        default=0.0,
+        metavar="DURATION",
+        help="start the replay at this offset into the trace",
     )
     add_lengths(load)
-    load.add_argument("--duration", type=some_time_option, metavar="DURATION", help="of arrivals (default 60s)")
-    load.add_argument("--requests", type=requests_option, metavar="N", help="end after so many")
     load.add_argument(
-        "--drain", type=duration_option, default=60.0, help="wait so long for the last answers (default 60s)"
+        "--duration", type=some_time_option, metavar="DURATION", help="duration of the arrivals (default 60s)"
     )
-    load.add_argument("--seed", type=seed_option, default=1, help="repeats lengths and moments; prompts are always new")
+    load.add_argument("--requests", type=requests_option, metavar="N", help="number of requests to send")
+    load.add_argument(
+        "--drain", type=duration_option, default=60.0, help="time to wait for the last answers (default 60s)"
+    )
+    load.add_argument(
+        "--seed", type=seed_option, default=1, help="random seed of lengths and arrival times; prompts are always new"
+    )
     load.add_argument(
         "--generator",
         choices=("holdfast", "vllm"),
         default="holdfast",
-        help="who sends: this client, or vllm bench serve",
+        help="load generator: this client, or vllm bench serve",
     )
     load.add_argument("--tokenizer", default="", help="--generator vllm: a model's name or folder (default: the model)")
 
 
 def add_lengths(load: argparse._ArgumentGroup) -> None:
     """Add what `loads.lengths_of` reads; --format is that of the trace."""
-    load.add_argument("--prompt-tokens", type=tokens_option, help="mean prompt (default 512)")
-    load.add_argument("--output-tokens", type=tokens_option, help="mean answer (default 128)")
+    load.add_argument("--prompt-tokens", type=tokens_option, help="mean length of prompts (default 512)")
+    load.add_argument("--output-tokens", type=tokens_option, help="mean length of answers (default 128)")
     load.add_argument(
-        "--length-cv", type=_share_or_more, default=0.0, help="spread of both: deviation / mean (default 0)"
+        "--length-cv", type=_share_or_more, default=0.0, help="coefficient of variation of both lengths (default 0)"
     )
-    load.add_argument("--lengths", type=Path, metavar="FILE", help="draw lengths from a trace of --format")
+    load.add_argument(
+        "--lengths", type=Path, metavar="FILE", help="file with a trace of --format from which lengths are drawn"
+    )
 
 
 def _add_counting(parser: argparse.ArgumentParser) -> None:
@@ -126,24 +163,40 @@ def _add_counting(parser: argparse.ArgumentParser) -> None:
         "--slo", type=slo_option, default=LatencyBounds(), metavar="ttft=500ms,tpot=30ms,e2e=20s", help="a good request"
     )
     counting.add_argument(
-        "--objective", type=percent_option, default=0.99, help="share of good ones wanted (default 99%%)"
+        "--objective", type=percent_option, default=0.99, help="share of requests that must be good (default 99%%)"
     )
-    counting.add_argument("--warm-up", type=_cut, default=None, help="left out at the beginning: auto (default) or 30s")
-    counting.add_argument("--cool-down", type=_cut, default=None, help="left out at the end: auto (default) or 30s")
+    counting.add_argument(
+        "--warm-up",
+        type=_cut,
+        default=None,
+        help="excluded time at the start: auto (default) or a duration such as 30s",
+    )
+    counting.add_argument(
+        "--cool-down",
+        type=_cut,
+        default=None,
+        help="excluded time at the end: auto (default) or a duration such as 30s",
+    )
     counting.add_argument(
         "--max-client-lag",
         type=duration_option,
         default=0.005,
-        help="refuse the result of a slower client (default 5ms)",
+        help="reject the result of a slower client (default 5ms)",
     )
     counting.add_argument(
-        "--cost-per-hour", type=positive_option, metavar="DOLLARS", help="of the endpoint: tokens per dollar"
+        "--cost-per-hour",
+        type=positive_option,
+        metavar="DOLLARS",
+        help="dollars per hour of the endpoint, for tokens per dollar",
     )
     counting.add_argument(
-        "--accelerator", type=_accelerator, metavar="NAME", help="of the endpoint: compute- or memory-bound (h100, ...)"
+        "--accelerator",
+        type=_accelerator,
+        metavar="NAME",
+        help="accelerator of the endpoint (h100, ...), to find out whether compute or memory limits it",
     )
     counting.add_argument(
-        "--kv-model", type=_kv_model, metavar="MODEL", help="bytes of its KV cache (default: --model)"
+        "--kv-model", type=_kv_model, metavar="MODEL", help="model for the bytes of the KV cache (default: --model)"
     )
 
 
@@ -170,11 +223,11 @@ def _api_key(path: Path | None, environment: Mapping[str, str]) -> str:
         try:
             key = path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError):
-            raise BadInput(f"{told}: cannot be read: name a file with the key alone") from None
+            raise BadInput(f"{told}: cannot be read: give a file with only the key") from None
         if not key:
             raise BadInput(f"{told}: empty: put the key into it")
     if not (key.isascii() and key.isprintable()):
-        raise BadInput(f"{told}: the key has characters that no HTTP header holds")
+        raise BadInput(f"{told}: the key has characters that are not allowed in an HTTP header")
     return key
 
 
@@ -182,7 +235,7 @@ def _readable(path: Path | None) -> str:
     if path is None:
         return ""
     if not os.access(path, os.R_OK):
-        raise BadInput(f"--ca-file {path}: cannot be read: name a file with certificates")
+        raise BadInput(f"--ca-file {path}: cannot be read: give a file with certificates")
     return str(path)
 
 
@@ -191,18 +244,18 @@ def _url(text: str) -> str:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no address: give one as http://host:8000") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not an address: give one such as http://host:8000") from None
     if "@" in parts.netloc:
         raise argparse.ArgumentTypeError("an address with a user or password: give the key with --api-key-file")
     host = parts.hostname or ""
     writable = text.isascii() and text.isprintable() and " " not in text
     if parts.scheme not in ("http", "https") or not host or port == 0 or not writable:
-        raise argparse.ArgumentTypeError(f"{text!r} is no address: give one as http://host:8000")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an address: give one such as http://host:8000")
     return text
 
 
 def _steps(text: str) -> tuple[LoadStep, ...]:
-    remedy = f"{text!r}: give moments and rates as 0s=2,60s=10, the first at 0s, each later than the one before"
+    remedy = f"{text!r}: give moments and rates as 0s=2,60s=10, the first at 0s, each later than the previous one"
     try:
         pairs = [part.split("=") for part in text.split(",")]
         steps = tuple(LoadStep(parse_duration_seconds(at), float(rps)) for at, rps in pairs)
@@ -299,7 +352,7 @@ def picture_option(text: str) -> Path:
     """A file that is a page or a picture."""
     path = Path(text)
     if path.suffix not in PICTURES:
-        raise argparse.ArgumentTypeError(f"{text!r}: name a file that ends with {' or '.join(PICTURES)}")
+        raise argparse.ArgumentTypeError(f"{text!r}: give a file name that ends with {' or '.join(PICTURES)}")
     return path
 
 
@@ -307,12 +360,12 @@ def _accelerator(text: str) -> AcceleratorShape:
     shape = find_accelerator(text)
     if shape is None:
         known = ", ".join(shape.system for _, shape in ACCELERATORS)
-        raise argparse.ArgumentTypeError(f"{text!r} is not known here: give one of {known}, or leave --accelerator out")
+        raise argparse.ArgumentTypeError(f"{text!r} is unknown: give one of {known}, or omit --accelerator")
     return shape
 
 
 def _kv_model(text: str) -> ModelShape:
     shape = find_model(text)
     if shape is None:
-        raise argparse.ArgumentTypeError(f"{text!r}: the shape of this model is not known here: leave --kv-model out")
+        raise argparse.ArgumentTypeError(f"{text!r}: the shape of this model is unknown: omit --kv-model")
     return shape

@@ -125,9 +125,9 @@ def notes(results: Results) -> list[str]:
     told: list[str] = []
     cut = results.window
     if not cut.whole:
-        told.append(f"counted: arrivals of {cut.seconds:.1f} s; {results.left_out} of warm-up and cool-down left out")
+        told.append(f"counted: arrivals of {cut.seconds:.1f} s; {results.left_out} of warm-up and cool-down excluded")
     if not cut.steady and results.ttft.count:
-        told.append("no steady state was found: latencies still change; run longer, or at a lower rate")
+        told.append("no steady state was found, latencies still change; run longer, or at a lower rate")
     if results.client is None:
         told.append("its client does not tell whether it kept up: what it was late itself counts as the endpoint's")
     elif math.isnan(results.client.lag_p99_seconds):

@@ -28,7 +28,7 @@ BOUND = {
     Resource.SEQUENCES: "sequences (requests wait while there is room in the KV cache)",
     Resource.TOKENS_PER_STEP: "tokens per step (requests wait while sequences and KV cache have room)",
     Resource.SEQUENCES_OR_TOKENS: "sequences or tokens per step (requests wait while there is room in the KV cache)",
-    Resource.NONE: "something else than the engine's queue: nothing waits there",
+    Resource.NONE: "something outside the engine: its queue is empty",
 }
 
 
@@ -56,11 +56,11 @@ def told(found: SweepResult) -> list[str]:
     low, high = found.operating_range_rps
     refused = [found.refused.why] if found.refused is not None else []
     if not found.carried_rps:
-        lines = ["saturated at every rate that was tried: begin lower, with --rate"]
+        lines = ["saturated at every tested rate; start lower, with --rate"]
     elif found.saturates_rps is None and refused:
-        lines = [f"not saturated up to {found.carried_rps:.3g} req/s, the highest rate measured: see the last line"]
+        lines = [f"not saturated up to {found.carried_rps:.3g} req/s, the highest measured rate; see the last line"]
     elif found.saturates_rps is None:
-        lines = [f"not saturated at {found.carried_rps:.3g} req/s, the highest rate tried: begin higher, with --rate"]
+        lines = [f"not saturated at {found.carried_rps:.3g} req/s, the highest tested rate; start higher, with --rate"]
     else:
         lines = [
             f"saturates between {found.carried_rps:.3g} and {found.saturates_rps:.3g} req/s",
@@ -74,7 +74,7 @@ def _attains(found: SweepResult) -> list[str]:
     if found.slo.is_empty:
         return []
     if not found.at_objective_rps:
-        return [f"at no rate that was tried {100 * found.objective:g} % of requests were good"]
+        return [f"at no tested rate {100 * found.objective:g} % of requests were good"]
     return [f"at {100 * found.objective:g} % good requests it carries {found.at_objective_rps:.3g} req/s"]
 
 

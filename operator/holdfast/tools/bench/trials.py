@@ -85,8 +85,10 @@ class SweepRunner:
         slow = run.client.overloaded(given.max_client_lag, results.itl.p50) if run.client is not None else ""
         await asyncio.sleep(min(MOST_SETTLE_SECONDS, SETTLE_SHARE * seconds))
         if slow:
-            self._tell(f"  left out, the client was too slow: {slow}")
-            raise ClientTooSlow(f"refused at {rate:.3g} req/s, the client was too slow: {slow}: {CLIENT_REMEDY}")
+            self._tell(f"  excluded, the client was too slow: {slow}")
+            raise ClientTooSlow(
+                f"result rejected at {rate:.3g} req/s, the client was too slow: {slow}; {CLIENT_REMEDY}"
+            )
         beyond = saturation(results, run.records, stop.found)
         self._tell(f"  {100 * results.attainment:.1f} % good{', saturated: ' + beyond if beyond else ''}")
         kv_model = given.kv_model or find_model(self._endpoint.model)

@@ -48,7 +48,7 @@ def most_replicas(spec: ServiceSpec, accelerator: str) -> tuple[int, str]:
 def ruled_out(spec: ServiceSpec, option: AcceleratorOption, room: int) -> str:
     """Why no replica would ever serve there, if that is so."""
     if is_barred(spec, option):
-        return f"{option.name}: no regular accelerator beside it can keep scaling.minOnDemand: it is never chosen"
+        return f"{option.name}: no on-demand accelerator can run scaling.minOnDemand next to it, so it is never chosen"
     if spec.max_model_len is not None and room < spec.max_model_len:
         return (
             f"{option.name}: model.maxModelLen is {spec.max_model_len}, and its KV cache holds {room} tokens: vLLM "

@@ -127,7 +127,7 @@ class LiveTrials:
         slow = client.overloaded(self._asked.max_client_lag, gaps.p50) if client is not None else ""
         if slow:
             at = "" if math.isnan(rate_rps) else f" at {rate_rps:.3g} req/s"
-            raise UnusableTrial(f"refused{at}, the client was too slow: {slow}: {CLIENT_REMEDY}")
+            raise UnusableTrial(f"result rejected{at}, the client was too slow: {slow}; {CLIENT_REMEDY}")
 
     def _figures(self, records: Sequence[RequestRecord]) -> TrialFigures:
         timed = definitions.timed(records)

@@ -32,34 +32,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add all of them."""
     options.add_endpoint(parser)
     parser.add_argument(
-        "-f", "--filename", type=Path, metavar="FILE", help="an LLMService manifest; without --url no engine is asked"
+        "-f",
+        "--filename",
+        type=Path,
+        metavar="FILE",
+        help="file with an LLMService manifest; without --url no engine is used",
     )
     engine = parser.add_argument_group("how limits are set")
     engine.add_argument(
-        "--limits-file", type=Path, metavar="FILE", help="the file from which the engine's plugin takes limits live"
+        "--limits-file",
+        type=Path,
+        metavar="FILE",
+        help="the file from which the plugin of the engine reads limits at run time",
     )
     engine.add_argument(
         "--restart-command",
         type=_command,
         metavar="COMMAND",
-        help="starts the engine anew, without a shell; {max_num_seqs}, {max_num_batched_tokens} and "
+        help="command that restarts the engine, run without a shell; {max_num_seqs}, {max_num_batched_tokens} and "
         "{gpu_memory_utilization} stand for the limits",
     )
     engine.add_argument("--restart-timeout", type=options.some_time_option, default=600.0, help="default 600s")
-    engine.add_argument("--max-num-seqs", type=options.whole_option, metavar="N", help="most sequences to look for")
     engine.add_argument(
-        "--max-num-batched-tokens", type=options.tokens_option, metavar="N", help="most tokens per step"
+        "--max-num-seqs", type=options.whole_option, metavar="N", help="maximum number of sequences to test"
+    )
+    engine.add_argument(
+        "--max-num-batched-tokens",
+        type=options.tokens_option,
+        metavar="N",
+        help="maximum number of tokens per step to test",
     )
     engine.add_argument(
         "--gpu-memory-utilization",
         type=_shares,
         default=(),
         metavar="0.92,0.95",
-        help="shares of memory to try where the KV cache is what lacks; each is a restart",
+        help="shares of GPU memory to test if the KV cache is the limit; each needs a restart",
     )
     model = parser.add_argument_group("the model that proposes")
-    model.add_argument("--accelerator", default="", metavar="NAME", help="that the endpoint runs on, e.g. h100")
-    model.add_argument("--gpus", type=options.whole_option, default=1, metavar="N", help="of one engine (default 1)")
+    model.add_argument(
+        "--accelerator", default="", metavar="NAME", help="accelerator that the endpoint runs on, such as h100"
+    )
+    model.add_argument(
+        "--gpus", type=options.whole_option, default=1, metavar="N", help="number of GPUs of one engine (default 1)"
+    )
     _add_load(parser)
     out = parser.add_argument_group("what is written")
     out.add_argument("--json", nargs="?", const="-", metavar="FILE", help="without FILE to standard output")
@@ -75,24 +91,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_load(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("requests, and when they are good")
     load.add_argument("--slo", type=options.slo_option, metavar="ttft=500ms,tpot=30ms,e2e=20s", help="a good request")
-    load.add_argument("--objective", type=options.percent_option, help="share of good ones wanted (default 99%%)")
-    options.add_lengths(load)
-    load.add_argument("--format", choices=sorted(FORMATS), default="csv", help="of --lengths (default csv)")
-    load.add_argument("--cv", type=options.cv_option, default=1.0, help="of the gaps (default 1: Poisson)")
     load.add_argument(
-        "--requests", type=options.requests_option, metavar="N", help="that count in a trial (default: by --objective)"
+        "--objective", type=options.percent_option, help="share of requests that must be good (default 99%%)"
+    )
+    options.add_lengths(load)
+    load.add_argument("--format", choices=sorted(FORMATS), default="csv", help="format of --lengths (default csv)")
+    load.add_argument(
+        "--cv",
+        type=options.cv_option,
+        default=1.0,
+        help="coefficient of variation of the gaps between requests (default 1: Poisson)",
     )
     load.add_argument(
-        "--seed", type=options.seed_option, default=1, help="repeats lengths and moments; prompts are always new"
+        "--requests",
+        type=options.requests_option,
+        metavar="N",
+        help="number of counted requests per trial (default: by --objective)",
+    )
+    load.add_argument(
+        "--seed",
+        type=options.seed_option,
+        default=1,
+        help="random seed of lengths and arrival times; prompts are always new",
     )
     load.add_argument("--most-trials", type=options.whole_option, default=60, metavar="N", help="default 60")
-    load.add_argument("--time-limit", type=options.some_time_option, help="begin no trial after so long")
-    load.add_argument("--drain", type=options.duration_option, default=60.0, help="for the last answers (default 60s)")
+    load.add_argument("--time-limit", type=options.some_time_option, help="start no trial after this time")
+    load.add_argument(
+        "--drain", type=options.duration_option, default=60.0, help="time to wait for the last answers (default 60s)"
+    )
     load.add_argument(
         "--max-client-lag",
         type=options.duration_option,
         default=0.005,
-        help="refuse what a slower client measures (default 5ms)",
+        help="reject results of a slower client (default 5ms)",
     )
 
 
@@ -101,14 +132,14 @@ def check(arguments: argparse.Namespace) -> None:
     if arguments.url is None and arguments.filename is None:
         raise BadInput("--url or -f is missing: give the address of an endpoint, or an LLMService manifest")
     if arguments.url is None and (arguments.limits_file is not None or arguments.restart_command is not None):
-        raise BadInput("--limits-file and --restart-command need --url: -f alone asks no engine")
+        raise BadInput("--limits-file and --restart-command need --url: -f alone uses no engine")
     if (arguments.slo is None) == (arguments.filename is None):
         raise BadInput("--slo or -f: give one of them, an LLMService has its own objectives")
     if arguments.filename is not None and arguments.objective is not None:
-        raise BadInput("--objective does not go with -f, which has its own")
+        raise BadInput("--objective cannot be combined with -f, which has its own")
     check_lengths(arguments)
     if arguments.url is None and arguments.summary is not None:
-        raise BadInput("--summary needs --url: -f alone asks no engine")
+        raise BadInput("--summary needs --url: -f alone uses no engine")
     check_folders(arguments, "json", "plot", "summary")
     _check_knobs(arguments)
 
@@ -123,10 +154,13 @@ def _check_knobs(arguments: argparse.Namespace) -> None:
         raise BadInput("--gpu-memory-utilization cannot be changed live: give --restart-command")
     folder = None if arguments.limits_file is None else arguments.limits_file.absolute().parent
     if folder is not None and not folder.is_dir():
-        raise BadInput(f"--limits-file {arguments.limits_file}: there is no such folder: name the engine's file")
+        raise BadInput(
+            f"--limits-file {arguments.limits_file}: the folder does not exist: give the limits file of the engine"
+        )
     if folder is not None and holds_something_else(arguments.limits_file):
         raise BadInput(
-            f"--limits-file {arguments.limits_file}: holds something else than limits: name the engine's file"
+            f"--limits-file {arguments.limits_file}: the file does not contain limits: "
+            "give the limits file of the engine"
         )
 
 

@@ -45,7 +45,7 @@ def told(report: Report) -> list[str]:
     """What was found, in sentences; then flags and manifest."""
     found, lines = report.found, list(report.notes)
     if found.exhausted:
-        lines.append("trials or time ran out before the search was over: raise --most-trials or --time-limit")
+        lines.append("the search ran out of trials or time; raise --most-trials or --time-limit")
     if found.ended_early:
         lines.append(f"the search ended early: {found.ended_early}")
     if found.best is None:
@@ -64,12 +64,15 @@ def told(report: Report) -> list[str]:
 def _confirmation(found: TuningResult) -> str:
     last = found.trials[-1]
     if not found.confirmed and found.ended_early:
-        return "not confirmed: measure with holdfast bench"
+        return "not confirmed; measure with holdfast bench"
     if not found.confirmed:
-        return f"not confirmed: other requests missed at {last.rate_rps:.3g} req/s: measure with holdfast bench"
+        return (
+            f"not confirmed: new requests missed the objective at {last.rate_rps:.3g} req/s; "
+            "measure with holdfast bench"
+        )
     low, high = last.attainment_interval
     return (
-        f"{100 * last.attainment:.2f} % of {last.judged} other requests were good at it (95 % interval "
+        f"{100 * last.attainment:.2f} % of {last.judged} new requests were good with it (95 % interval "
         f"{100 * low:.2f} to {100 * high:.2f} %)"
     )
 
@@ -78,7 +81,7 @@ def impossible(report: Report) -> list[str]:
     """Why no limits were found, and what an idle engine would keep."""
     alone, objective = report.found.alone, 100 * report.wanted.slo.objective
     if alone is None or alone.held:
-        return [f"{objective:g} % of requests were good at no rate that was tried"]
+        return [f"{objective:g} % of requests were good at no tested rate"]
     causes = "".join(f", {count} {what}" for what, count in alone.causes)
     told = [
         "the objectives cannot be met with any limits: "
@@ -91,7 +94,7 @@ def impossible(report: Report) -> list[str]:
         if bounds[f"{name}_seconds"] and math.isfinite(seconds)
     ]
     if not any(seconds > bound for _, seconds, bound in tail):  # too many failed, and not for being late
-        return [*told, "see with holdfast bench what comes of these requests"]
+        return [*told, "run holdfast bench to see how these requests fail"]
     possible = ",".join(f"{name}={_rounded_up(seconds)}" for name, seconds, _ in tail)
     return [*told, f"possible for an idle engine, for {objective:g} % of these requests: --slo {possible}"]
 
