@@ -32,7 +32,7 @@ UNTRIED = {
     "order.DeadlineOrder.by_arrival": "what the queue falls back on",
     "order.DeadlineOrder.__contains__": "for tests",
     "ledger.Ledger.__len__": "for tests",
-    "pace.Pace.__len__": "for tests",
+    "tpot_slack.Pace.__len__": "for tests",
     "statsfile.StatsWriter.close": "for tests",
     "steplaw.StepLawFit.confident": "for tests",
     "fastloop.FastLoop.too_old": "for the emulator",
