@@ -123,7 +123,7 @@ class FleetContext:
     """What the decision about one service depends on, besides the service itself and the nodes.
 
     `allocation` is None where it may have as much as it wants, `promise` is what other services give up for it.
-    `unanswered` are the numbers, from 0, of its questions to the engine model that exceeded the limit of the tick.
+    `unanswered` are the numbers, from 0, of its questions to the engine model that had no answer in that tick.
     """
 
     allocation: Allocation | None = None

@@ -26,8 +26,11 @@ from holdfast.policy.view import View
 
 
 @value
-class Proposal:
-    """What a service would do if it were alone: sizes, batching limits, and the request that follows from these."""
+class ServicePlan:
+    """What a service is to do: as if it were alone when proposed, within its allocation after the transition.
+
+    `request` is what it asks of the fleet, which follows from the sizes that it would have alone.
+    """
 
     learning: Learning
     view: View
@@ -37,20 +40,20 @@ class Proposal:
     limits: BatchingTarget | None
 
 
-def propose(learning: Learning, tick: Tick, model: EngineModel) -> Proposal | None:
+def propose(learning: Learning, tick: Tick, model: EngineModel) -> ServicePlan | None:
     """Return the proposal of a service; None where its capacity is not known yet."""
     return _proposal(learning, tick, model) if learning.learned.capacity.beliefs else None
 
 
-def _proposal(learning: Learning, tick: Tick, model: EngineModel, moves_to: str = "") -> Proposal:
+def _proposal(learning: Learning, tick: Tick, model: EngineModel, moves_to: str = "") -> ServicePlan:
     view = view_of(learning, tick, moves_to)
     sizes, known = decide_sizes(view), learning.observed.known
     passed = view.seen.interval_seconds if known.decided_at is None else max(0.0, tick.now - known.decided_at)
     batching, limits = tune(known.batching, view, passed, model)
-    return Proposal(learning, view, sizes, request_of(view, sizes), batching, limits)
+    return ServicePlan(learning, view, sizes, request_of(view, sizes), batching, limits)
 
 
-def transition(proposal: Proposal, allocation: Allocation | None, tick: Tick, model: EngineModel) -> Proposal:
+def transition(proposal: ServicePlan, allocation: Allocation | None, tick: Tick, model: EngineModel) -> ServicePlan:
     """Return what the service does within its allocation; None allocates all that it requests."""
     if allocation is None:
         return proposal
@@ -68,7 +71,7 @@ def _moved(learning: Learning, allocation: Allocation, tick: Tick) -> Learning:
     return replace(learning, learned=replace(learned, backoffs=backoffs))
 
 
-def explain(plan: Proposal) -> Decision:
+def explain(plan: ServicePlan) -> Decision:
     """Return the decision with its reason, message, conditions and inputs."""
     return decision_of(plan.view, plan.sizes, plan.batching, plan.limits)
 
@@ -82,7 +85,7 @@ NOT_OF_THE_LOAD = frozenset({Reason.SCHEDULED_FLOOR, Reason.CAPACITY_LIMITED}) |
 """Reasons of changes that the load did not cause: they are no flapping."""
 
 
-def remembered(plan: Proposal, last: Last) -> ServiceMemory:
+def remembered(plan: ServicePlan, last: Last) -> ServiceMemory:
     """Return what the next tick needs to know of a service."""
     view, verdict = plan.view, last.decision.verdict
     level = 0.0 if view.forecast is None else view.forecast.level_rps
@@ -119,8 +122,8 @@ class ServicePass:
         self._before = self.memory
         self._tick = tick
         self._facts: Facts
-        self._proposal: Proposal | None = None
-        self._unchanged = False
+        self._proposal: ServicePlan | None = None
+        self._held: Last | None = None
         self.failed = False
 
     @property
@@ -132,22 +135,21 @@ class ServicePass:
         """Learn and propose, unless the last decision still holds."""
         last, tick, self._facts = self._before.last, self._tick, facts(self._service)
         if self._service.history is None and still_holds(last, self._facts, tick.now, tick.timing):
-            self._unchanged = True
+            self._held = last
         else:
             self._learn_and_propose()
 
     def _learn_and_propose(self) -> None:
-        self._unchanged = False
         self.memory = with_history(self._before, self._service, self._tick)
         learning = learn(self._service, self.memory, self.promise, self._tick, self.model)
         self._proposal = propose(learning, self._tick, self.model)
 
     def conclude(self, allocation: Allocation | None) -> None:
         """Decide within the allocation."""
-        if self._unchanged and allocation == self._before.allocation:
-            self.decision = None if self._before.last is None else self._before.last.decision
-            return
-        if self._unchanged:
+        if self._held is not None:
+            if allocation == self._before.allocation:
+                self.decision = self._held.decision
+                return
             self._learn_and_propose()
         if self._proposal is None:
             return
