@@ -83,6 +83,13 @@ def add_plot(out: argparse._ArgumentGroup) -> None:
 
 def _add_load(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("load: give one of the first eight")
+    _add_kinds_of_load(load)
+    _add_arrivals(load)
+    add_lengths(load)
+    _add_extent(load)
+
+
+def _add_kinds_of_load(load: argparse._ArgumentGroup) -> None:
     load.add_argument("--rate", type=positive_option, metavar="RPS", help="requests per second")
     load.add_argument(
         "--steps", type=_steps, metavar="0s=2,60s=10", help="steps of requests per second, each from a given time on"
@@ -109,6 +116,9 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--from", dest="source", type=Path, metavar="FILE.jsonl", help="file of --records to evaluate, without a load"
     )
+
+
+def _add_arrivals(load: argparse._ArgumentGroup) -> None:
     load.add_argument(
         "--cv",
         type=cv_option,
@@ -125,7 +135,9 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
         metavar="DURATION",
         help="start the replay at this offset into the trace",
     )
-    add_lengths(load)
+
+
+def _add_extent(load: argparse._ArgumentGroup) -> None:
     load.add_argument(
         "--duration", type=some_time_option, metavar="DURATION", help="duration of the arrivals (default 60s)"
     )
