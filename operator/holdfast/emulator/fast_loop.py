@@ -51,7 +51,7 @@ class FastLoopScheduler(Scheduler):
         self.loop.look()
         self.waiting = cast(WaitingQueue, self.loop.queue)
         self._names = itertools.count(1)
-        self._output = _Output()
+        self._outputs: dict[StepPlan, _Output] = {}
 
     def refuse(self, prompt_tokens: int) -> Refusal | None:
         """Why a request of this length that comes now is turned away, counted; None lets it in."""
@@ -73,8 +73,10 @@ class FastLoopScheduler(Scheduler):
         self.active_sequences = limits.active_sequences
         self.tokens_per_step = limits.tokens_per_step
         plan = super().step(now)
-        self._output = _output_of(plan)
-        self.loop.scheduled(self._output)
+        output = _output_of(plan)
+        self.loop.scheduled(output)
+        if output.total_num_scheduled_tokens:
+            self._outputs[plan] = output
         return plan
 
     def complete(self, plan: StepPlan, now: float) -> list[Request]:
@@ -82,7 +84,7 @@ class FastLoopScheduler(Scheduler):
         emitted = super().complete(plan, now)
         self.steps += 1
         finished = [each.request_id for each in emitted if each.status is SequenceStatus.FINISHED]
-        self.loop.updated(self._output, finished)
+        self.loop.updated(self._outputs.pop(plan, _NOTHING), finished)
         return emitted
 
     def abort(self, sequence: Request) -> None:
@@ -157,6 +159,9 @@ class _Output:
     scheduled_cached_reqs: _Cached = field(default_factory=_Cached)
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
     total_num_scheduled_tokens: int = 0
+
+
+_NOTHING = _Output()
 
 
 def _output_of(plan: StepPlan) -> _Output:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.domain.service import Slo
+from holdfast.enginemodel.enginetimer import host_of
+from holdfast.enginemodel.frontdesk import FrontDesk
+from holdfast.enginemodel.pipeline import Pipeline
 from holdfast.enginemodel.scheduler import Scheduler, SchedulerLimits, Sequence
 from holdfast.enginemodel.steplaw import StepTimer
 
@@ -57,49 +62,55 @@ def replay(arrivals: Iterable[Arrival], limits: SchedulerLimits, timer: StepTime
 def replay_on(
     scheduler: Scheduler, arrivals: Iterable[Arrival], timer: StepTimer, clock: ReplayClock
 ) -> list[ReplayedRequest]:
-    """Every request's outcome, in order of arrival. A step takes in whoever arrived before it began.
+    """Every request's outcome as its client saw it, in order of arrival. A step takes in whoever came before it began.
 
-    Whether a request is admitted is decided the moment it arrives, as vLLM's API server does: prompts that the step
-    under way computes still count as queued.
+    Whether a request is admitted is decided when the API server has read it, as in vLLM: prompts that the step under
+    way computes still count as queued.
     """
-    queue = sorted(arrivals, key=lambda arrival: arrival.at)
-    sequences: list[Sequence | None] = []
+    queue = deque(sorted(arrivals, key=lambda arrival: arrival.at))
+    served: list[tuple[Arrival, Sequence]] = []
+    entering: deque[tuple[float, Sequence]] = deque()
+    pipeline, desk = Pipeline(timer), FrontDesk(host_of(timer).front_end)
+    while queue or entering or pipeline.due < math.inf:
+        enters_at = entering[0][0] if entering else math.inf
+        if queue and queue[0].at <= min(enters_at, pipeline.due):
+            arrival = queue.popleft()
+            read_at, enters_at = desk.read(arrival.at, arrival.prompt_tokens)
+            sequence = Sequence(arrival.prompt_tokens, arrival.output_tokens, read_at, arrival.cached_tokens)
+            served.append((arrival, sequence))
+            entering.append((enters_at, sequence))
+        elif enters_at <= pipeline.due:
+            clock.now = max(clock.now, enters_at)
+            if _enters(scheduler, entering.popleft()[1]):
+                pipeline.wake(clock.now)
+        else:
+            clock.now = pipeline.due
+            if pipeline.ending:
+                desk.write(pipeline.end(scheduler, clock.now), clock.now)
+                for sequence in scheduler.too_old():
+                    scheduler.abort(sequence)
+            pipeline.begin(scheduler, clock.now)
+    return [_outcome(arrival, sequence) for arrival, sequence in served]
 
-    def arrive(until: float) -> None:
-        while len(sequences) < len(queue) and queue[len(sequences)].at <= until:
-            clock.now = max(clock.now, queue[len(sequences)].at)
-            sequences.append(_admitted(scheduler, queue[len(sequences)]))
-        clock.now = until
 
-    while len(sequences) < len(queue) or scheduler.unfinished:
-        if not scheduler.unfinished:
-            arrive(max(clock.now, queue[len(sequences)].at))
-        if scheduler.unfinished:
-            plan = scheduler.step(clock.now)
-            arrive(clock.now + plan.seconds(timer))
-            scheduler.complete(plan, clock.now)
-    return [_outcome(arrival, sequence) for arrival, sequence in zip(queue, sequences, strict=True)]
-
-
-def _admitted(scheduler: Scheduler, arrival: Arrival) -> Sequence | None:
-    """The queued sequence, None where an admission cap or the size of the KV cache refuses it."""
-    if scheduler.refuse(arrival.prompt_tokens) is not None or not scheduler.fits(
-        arrival.prompt_tokens, arrival.output_tokens
+def _enters(scheduler: Scheduler, sequence: Sequence) -> bool:
+    """Queue a request; False where an admission cap or the size of the KV cache refuses it."""
+    if scheduler.refuse(sequence.prompt_tokens) is not None or not scheduler.fits(
+        sequence.prompt_tokens, sequence.output_tokens
     ):
-        return None
-    sequence = Sequence(arrival.prompt_tokens, arrival.output_tokens, arrival.at, arrival.cached_tokens)
+        return False
     scheduler.add(sequence)
-    return sequence
+    return True
 
 
-def _outcome(arrival: Arrival, sequence: Sequence | None) -> ReplayedRequest:
-    if sequence is None or sequence.first_token_at is None or sequence.last_token_at is None:
+def _outcome(arrival: Arrival, sequence: Sequence) -> ReplayedRequest:
+    if sequence.first_seen_at is None or sequence.last_seen_at is None or sequence.generated < sequence.output_tokens:
         return ReplayedRequest(arrival, REJECTED_SECONDS, REJECTED_SECONDS, REJECTED_SECONDS)
-    decoding = sequence.last_token_at - sequence.first_token_at
+    decoding = sequence.last_seen_at - sequence.first_seen_at
     return ReplayedRequest(
         arrival,
-        ttft_seconds=sequence.first_token_at - arrival.at,
+        ttft_seconds=sequence.first_seen_at - arrival.at,
         tpot_seconds=decoding / (sequence.generated - 1) if sequence.generated > 1 else 0.0,
-        e2e_seconds=sequence.last_token_at - arrival.at,
+        e2e_seconds=sequence.last_seen_at - arrival.at,
         preemptions=sequence.preemptions,
     )

@@ -2,8 +2,9 @@
 
 Running sequences first, in order; then waiting ones within the token budget. Prompts are computed in chunks, KV cache
 is taken in blocks of 16 tokens, a sequence that finds no block preempts the youngest one, whose tokens are computed
-again later. Nothing here knows a clock: `step` plans at a time it is told, `complete` applies the plan. As in vLLM, the
-waiting queue and the limits of the next step may be exchanged while it runs.
+again later. Nothing here knows a clock: `step` plans at a time it is told, `complete` applies the plan. As in vLLM's
+AsyncScheduler, a step may be planned before the one before it is complete: the token that a sequence gets from a step
+in flight counts as there. As in vLLM, the waiting queue and the limits of the next step may be exchanged while it runs.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ class SequenceStatus(enum.Enum):
     FINISHED_ABORTED = "aborted"
 
 
+_ALIVE = (SequenceStatus.WAITING, SequenceStatus.RUNNING)
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
     """Limits by vLLM's names, None where vLLM has none by default; `kv_tokens` is the size of the KV cache."""
@@ -59,8 +63,10 @@ class SchedulerLimits:
 class Sequence:
     """One request inside the engine; times in seconds, the rest in tokens and blocks.
 
-    `cached_tokens` of the prompt are found in the prefix cache at the first admission. A prompt plus answer that
-    exceeds the KV cache is refused by `Scheduler.add`. Properties have the names of vLLM's Request.
+    `cached_tokens` of the prompt are found in the prefix cache at the first admission. `in_flight` tokens come from
+    steps that are planned and not complete. The engine has a token at `..._token_at`, its client at `..._seen_at`. A
+    prompt plus answer that exceeds the KV cache is refused by `Scheduler.add`. Properties have the names of vLLM's
+    Request.
     """
 
     prompt_tokens: int
@@ -70,11 +76,14 @@ class Sequence:
     status: SequenceStatus = SequenceStatus.WAITING
     computed: int = 0
     generated: int = 0
+    in_flight: int = 0
     blocks: int = 0
     preemptions: int = 0
     scheduled_at: float | None = None
     first_token_at: float | None = None
     last_token_at: float | None = None
+    first_seen_at: float | None = None
+    last_seen_at: float | None = None
     request_id: str = ""
 
     @property
@@ -95,8 +104,8 @@ class Sequence:
 
     @property
     def tokens(self) -> int:
-        """Prompt and generated tokens."""
-        return self.prompt_tokens + self.generated
+        """Prompt and generated tokens, those in flight included."""
+        return self.prompt_tokens + self.generated + self.in_flight
 
     @property
     def prefilling(self) -> bool:
@@ -104,13 +113,14 @@ class Sequence:
         return self.generated == 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StepPlan:
-    """What one step computes; `prefills` are (sequence, chunk, tokens before it)."""
+    """What one step computes; `prefills` are (sequence, chunk, tokens before it), `emits` get a token from it."""
 
     prefills: tuple[tuple[Sequence, int, int], ...]
     decodes: tuple[Sequence, ...]
     decode_kv_tokens: int
+    emits: tuple[Sequence, ...] = ()
     admitted: tuple[Sequence, ...] = ()
     preempted: tuple[Sequence, ...] = ()
 
@@ -122,6 +132,11 @@ class StepPlan:
     def tokens(self) -> int:
         """Tokens computed in the step."""
         return len(self.decodes) + sum(chunk for _, chunk, _ in self.prefills)
+
+    @property
+    def sequences(self) -> int:
+        """Sequences that the step computes something for."""
+        return len(self.decodes) + len(self.prefills)
 
     def seconds(self, timer: StepTimer) -> float:
         """How long the step takes."""
@@ -224,6 +239,10 @@ class Scheduler:
             return
         self._leave(sequence, SequenceStatus.FINISHED_ABORTED)
 
+    def too_old(self) -> list[Sequence]:
+        """Requests that have waited for longer than any may: here none."""
+        return []
+
     def step(self, now: float) -> StepPlan:
         """Plan the next step and take the KV blocks it needs; every planned token counts as computed from here on."""
         planner = _Planner(self, now)
@@ -233,12 +252,19 @@ class Scheduler:
         return planner.plan()
 
     def complete(self, plan: StepPlan, now: float) -> list[Sequence]:
-        """Apply a step that ended now; returns the sequences that got a token, finished ones included, oldest first."""
-        emitted = [sequence for sequence in self.running if sequence.computed == sequence.tokens]
+        """Apply a step that ended now; returns the sequences that got a token, finished ones included, oldest first.
+
+        Steps are completed in the order of their planning. A sequence that was preempted meanwhile gets its token.
+        """
+        emitted = [sequence for sequence in plan.emits if sequence.status in _ALIVE]
         finished = False
         for sequence in emitted:
+            waited = sequence.status is SequenceStatus.WAITING
             self._emit(sequence, now)
-            finished = finished or sequence.status is SequenceStatus.FINISHED
+            if sequence.status is SequenceStatus.FINISHED:
+                finished = True
+                if waited:
+                    self.waiting.remove_requests((sequence,))
         if finished:
             self.running = [sequence for sequence in self.running if sequence.status is SequenceStatus.RUNNING]
         return emitted
@@ -257,7 +283,7 @@ class Scheduler:
         """Send the youngest running sequence back to the head of the queue, without its KV cache."""
         victim = self.running.pop()
         self.free_blocks += victim.blocks
-        victim.blocks = victim.computed = victim.cached_tokens = 0
+        victim.blocks = victim.computed = victim.cached_tokens = victim.in_flight = 0
         victim.preemptions += 1
         victim.status = SequenceStatus.WAITING
         self.waiting.prepend_request(victim)
@@ -290,6 +316,7 @@ class Scheduler:
         if sequence.prefilling:
             self.queued_prompt_tokens -= sequence.prompt_tokens
             sequence.first_token_at = now
+        sequence.in_flight = max(0, sequence.in_flight - 1)
         sequence.generated += 1
         sequence.last_token_at = now
         if sequence.generated >= sequence.output_tokens:
@@ -315,6 +342,7 @@ class _Planner:
         self.prefills: list[tuple[Sequence, int, int]] = []
         self.decodes: list[Sequence] = []
         self.decode_kv_tokens = 0
+        self.emits: list[Sequence] = []
         self.admitted: list[Sequence] = []
         self.preempted: list[Sequence] = []
 
@@ -323,6 +351,9 @@ class _Planner:
         running, position = self.scheduler.running, 0
         while position < len(running) and self.budget > 0:
             sequence = running[position]
+            if sequence.generated + sequence.in_flight >= sequence.output_tokens:
+                position += 1  # the last token is in flight
+                continue
             tokens = self.scheduler.chunk(sequence, self.budget)
             if not self._make_room(sequence, sequence.computed + tokens):
                 break
@@ -345,6 +376,7 @@ class _Planner:
             prefills=tuple(self.prefills),
             decodes=tuple(self.decodes),
             decode_kv_tokens=self.decode_kv_tokens,
+            emits=tuple(self.emits),
             admitted=tuple(self.admitted),
             preempted=tuple(self.preempted),
         )
@@ -359,13 +391,17 @@ class _Planner:
         return True
 
     def _schedule(self, sequence: Sequence, tokens: int) -> None:
-        if tokens == 1 and sequence.generated > 0 and sequence.computed >= sequence.prompt_tokens:
+        answering = sequence.generated + sequence.in_flight > 0
+        if tokens == 1 and answering and sequence.computed >= sequence.prompt_tokens:
             self.decodes.append(sequence)
             self.decode_kv_tokens += sequence.computed + 1
         else:
             self.prefills.append((sequence, tokens, sequence.computed))
         sequence.computed += tokens
         self.budget -= tokens
+        if sequence.computed == sequence.tokens:
+            sequence.in_flight += 1
+            self.emits.append(sequence)
 
 
 def _blocks(tokens: int) -> int:

@@ -18,6 +18,14 @@ class StepTimer(Protocol):
         ...
 
 
+class PartedTimer(StepTimer, Protocol):
+    """A timer of which the fixed part and the prompts' part can be made longer or shorter."""
+
+    def parted(self, fixed: float, prompt: float) -> StepTimer:
+        """With so many times the seconds of every step, and of prompt tokens; what decodes add stays."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class StepLaw:
     """Coefficients in seconds; all are >= 0.
