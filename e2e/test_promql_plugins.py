@@ -193,7 +193,7 @@ async def test_sums_over_steps_arrive_with_the_next_ticks(reader: Reader) -> Non
     one = engine(tsdb)
     sums = {"one": 100.0, "prefill": 2.0, "decodes": 24.0, "kv": 10.0, "pairs": 3.0, "seconds": 0.9}  # per second
     for name, rate in sums.items():
-        one.add("step_moments_total", TIMES, steady(rate), of="holdfast", x="one", y=name)
+        one.add("step_sums_total", TIMES, steady(rate), of="holdfast", term=name)
     source = reader.open(tsdb)
     request = TrafficRequest(CHAT, SLO, (ready("chat-0"),))
     for _ in range(2):

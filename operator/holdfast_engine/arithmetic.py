@@ -23,10 +23,13 @@ KEPT, LATE, SLOW, LONG = range(4)
 
 
 class Law(NamedTuple):
-    """Seconds of one engine step: c0 + c1 prefill + c2 decodes + c3 kv + c4 pairs; every coefficient >= 0.
+    """Seconds of one engine step: the GPU's c0 + c1 prefill + c2 decodes + c3 kv + c4 pairs, but no less than the
+    engine's thread needs to launch it; every coefficient >= 0.
 
     `prefill` prompt tokens computed, `decodes` decoding sequences, `kv` tokens in their KV caches, `pairs` the sum of
-    chunk x (tokens before it + chunk / 2) over the prompt chunks.
+    chunk x (tokens before it + chunk / 2) over the prompt chunks. A launch takes `launch_decodes` seconds for decodes
+    alone, `launch_mixed` with prompt tokens, and `launch_large` for more than `edge_tokens` tokens, for which no CUDA
+    graph was captured; 0 where it is not known.
     """
 
     c0: float
@@ -34,6 +37,10 @@ class Law(NamedTuple):
     c2: float
     c3: float
     c4: float
+    launch_decodes: float = 0.0
+    launch_mixed: float = 0.0
+    launch_large: float = 0.0
+    edge_tokens: float = math.inf
 
     def seconds(self, prefill: float, decodes: float, kv: float, pairs: float) -> float:
         """How long such a step takes."""
@@ -49,8 +56,20 @@ class Mix(NamedTuple):
 
 
 def step_seconds(law: Law, prefill: float, decodes: float, kv: float, pairs: float) -> float:
-    """How long a step takes by a law."""
+    """How long a step takes by a law, among steps like it."""
+    return max(linear_seconds(law, prefill, decodes, kv, pairs), launch_seconds(law, prefill, decodes))
+
+
+def linear_seconds(law: Law, prefill: float, decodes: float, kv: float, pairs: float) -> float:
+    """How long the GPU works on a step."""
     return law.c0 + law.c1 * prefill + law.c2 * decodes + law.c3 * kv + law.c4 * pairs
+
+
+def launch_seconds(law: Law, prefill: float, decodes: float) -> float:
+    """How long the engine's thread takes to launch a step."""
+    if prefill + decodes > law.edge_tokens:
+        return law.launch_large
+    return law.launch_mixed if prefill > 0.0 else law.launch_decodes
 
 
 def tokens_per_step(
@@ -71,11 +90,29 @@ def tokens_per_step(
     if decodes <= 0 or decodes >= most:
         return most
     planned = TPOT_MARGIN * tpot_seconds
-    if step_seconds(law, 0.0, 1.0, kv_tokens / decodes, 0.0) > planned:
+    if linear_seconds(law, 0.0, 1.0, kv_tokens / decodes, 0.0) > planned:
         return most
-    room = planned + TPOT_MARGIN * spare_seconds - step_seconds(law, 0.0, decodes, kv_tokens, 0.0)
+    allowed = planned + TPOT_MARGIN * spare_seconds
+    room = allowed - linear_seconds(law, 0.0, decodes, kv_tokens, 0.0)
     prefill = ratio(room, law.c1 + law.c4 * pairs_per_prefill)
-    return decodes + int(min(max(prefill, LEAST_PREFILL_TOKENS), most - decodes))
+    prefill = min(max(prefill, LEAST_PREFILL_TOKENS), most - decodes)
+    return decodes + int(within_graphs(law, prefill, decodes, kv_tokens, pairs_per_prefill, allowed))
+
+
+def within_graphs(
+    law: Law, prefill: float, decodes: int, kv_tokens: float, pairs_per_prefill: float, allowed_seconds: float
+) -> float:
+    """Prompt tokens of a step: not more than the largest CUDA graph holds, where launching more kernels takes longer
+    than allowed, or where the graph computes more of them per second.
+    """
+    at_edge = law.edge_tokens - decodes
+    if at_edge < LEAST_PREFILL_TOKENS or prefill <= at_edge:
+        return prefill
+    if law.launch_large > allowed_seconds:
+        return at_edge
+    beyond = step_seconds(law, prefill, decodes, kv_tokens, prefill * pairs_per_prefill)
+    within = step_seconds(law, at_edge, decodes, kv_tokens, at_edge * pairs_per_prefill)
+    return at_edge if at_edge * beyond > prefill * within else prefill
 
 
 def balanced_sequences(law: Law, tpot_seconds: float, mix: Mix, most: int) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from holdfast_engine import arithmetic, rules
+from holdfast_engine import arithmetic, rules, steptimes
 from holdfast_engine.features import Features, Output, step_features
 from holdfast_engine.ledger import Ledger
 from holdfast_engine.limits import LimitsFiles
@@ -20,7 +20,7 @@ from holdfast_engine.order import Place
 from holdfast_engine.prompts import PromptAverages
 from holdfast_engine.request import Request, ending_of, is_warm_up
 from holdfast_engine.rules import Limits, Overload
-from holdfast_engine.stats_fields import RECORD_SECONDS, Mode
+from holdfast_engine.stats_fields import LAW, RECORD_SECONDS, Mode
 from holdfast_engine.steplaw import StepLawFit
 from holdfast_engine.tpot_slack import Pace
 from holdfast_engine.waiting import DeadlineQueue
@@ -30,6 +30,22 @@ LONGEST_TRANSIT_SECONDS = 10.0
 FIT_SECONDS = 1.0
 FIT_STEPS = 16
 _NONE = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Graphs:
+    """The CUDA graphs of an engine: steps of up to `edge_tokens` tokens were captured, infinite where that is unknown.
+
+    Whether one graph holds a whole step of decodes alone, and one with prompt tokens: launching it takes no time then.
+    """
+
+    edge_tokens: float = math.inf
+    whole_decodes: bool = True
+    whole_mixed: bool = False
+
+    def replays(self, kind: int) -> bool:
+        """Whether one graph holds a step of this kind (see steptimes)."""
+        return (self.whole_decodes, self.whole_mixed, False)[kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +59,7 @@ class StartLimits:
     tokens_per_step: int
     chunks: bool = True
     drafts: int = 0
+    graphs: Graphs = Graphs()
 
 
 class StepLimits(NamedTuple):
@@ -61,7 +78,7 @@ class Outlook(NamedTuple):
 
 class _Pending(NamedTuple):
     output: Output
-    begun: float
+    launched_at: float
     features: Features
 
 
@@ -79,7 +96,7 @@ class FastLoop:
         self.others: Sized = ()
         """Those that wait in a queue of vLLM's own: where its policy is another one, the order is left alone."""
         self.ledger = Ledger()
-        self.fit = StepLawFit()
+        self.fit = StepLawFit(edge_tokens=capacity.graphs.edge_tokens)
         self.limits: Limits | None = None
         self.failure: Exception | None = None
         self.step_limits = StepLimits(capacity.active_sequences, capacity.tokens_per_step)
@@ -94,6 +111,7 @@ class FastLoop:
         self._prompts = PromptAverages()
         self._last = Features(0, 0, 0, 0.0)
         self._last_update = clock()
+        self._results_at: float | None = None
         self._next_fit = float("-inf")
         self._next_record = float("-inf")
         self._emptied = False
@@ -149,15 +167,22 @@ class FastLoop:
             return
         self._last = step_features(output, self._capacity.drafts)
         self._free_sequences = self._free_after(output)
+        now = self._clock()
         # Whoever decodes waits from one step to the next, whatever the engine does in between.
-        begun = self._last_update if self._running else self._clock()
-        self._pending.append(_Pending(output, begun, self._last))
+        if not self._running and not self._pending:
+            self._last_update = now
+            self.fit.begin(now)
+        self._pending.append(_Pending(output, now, self._last))
         for new in output.scheduled_new_reqs:
             request = self._known.get(new.req_id)
             if request is not None and not request.num_output_tokens:
                 self._starting[new.req_id] = request
                 if not request.num_preemptions:
                     self._prompts.start(request.num_prompt_tokens, new.num_computed_tokens)
+
+    def came(self) -> None:
+        """The engine has the results of a step, and begins to take them."""
+        self._results_at = self._clock()
 
     def updated(self, output: Output, finished: Iterable[str]) -> None:
         """The results of a step came: time it, note first tokens, judge what has finished.
@@ -209,7 +234,7 @@ class FastLoop:
         """The numbers of record.FIELDS after those of the plugin's own cost."""
         ledger, law, ahead = self.ledger, self.fit.law, self._look_ahead()
         self._told_of_waiting = self._any_waits
-        coefficients = [_NONE] * 5 if law is None else [law.c0, law.c1, law.c2, law.c3, law.c4]
+        coefficients = [_NONE] * len(LAW) if law is None else list(law)
         return [
             self.mode,
             ledger.unjudged,
@@ -223,7 +248,7 @@ class FastLoop:
             *coefficients,
             self.fit.error,
             *self._limits_record(),
-            *self.fit.totals,
+            *self.fit.sums,
         ]
 
     def counts(self) -> list[float]:
@@ -350,11 +375,17 @@ class FastLoop:
         return max(0, self.step_limits.active_sequences - self._running - len(output.scheduled_new_reqs))
 
     def _time_step(self, output: Output, now: float) -> None:
-        """A step lasts from the end of the one before it, or from its own beginning where the engine had been idle."""
+        """Count the time since the step before, and find what it says of this step and of those launched ahead."""
+        came_at, self._results_at = now if self._results_at is None else self._results_at, None
         if not any(step.output is output for step in self._pending):
             return
         while (step := self._pending.popleft()).output is not output:
             pass  # vLLM gave it up: results come in the order of steps
-        found = step.features
-        self.fit.observe(found.prefill, found.decodes, found.kv, found.pairs, now - max(step.begun, self._last_update))
+        self.fit.observe(*step.features, now - self._last_update)
         self._last_update = now
+        graphs, ahead, launched_at = self._capacity.graphs, -1, step.launched_at
+        if self._pending:
+            newest = self._pending[-1]
+            ahead = steptimes.kind_of(newest.features.prefill, newest.features.decodes, graphs.edge_tokens)
+            launched_at = newest.launched_at
+        self.fit.came(step.features, ahead, ahead < 0 or graphs.replays(ahead), launched_at, came_at)

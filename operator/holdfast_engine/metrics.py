@@ -11,7 +11,8 @@ from pathlib import Path
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from holdfast_engine.stats_fields import FIELDS, LIMITS, MOMENTS, Mode
+from holdfast_engine.leastsquares import TERMS
+from holdfast_engine.stats_fields import FIELDS, LAW, LIMITS, Mode
 from holdfast_engine.statsfile import read_stats
 
 _CAUSES = ("ttft", "tpot", "e2e", "error")
@@ -90,13 +91,12 @@ class EngineCollector(Collector):
         rejected = {engine: float(self.rejected if engine == first else 0) for engine in engines}
         arrived = self._counter("requests_arrived", "Requests that reached the engine, or were turned away by it.")
         bad = self._counter("requests_bad", "Requests outside the objectives, by the bound they broke.", "cause")
-        moments = self._counter(
-            "step_moments",
-            "Sums over engine steps of the product of two terms, in thousands of prompt tokens computed (prefill), "
-            "hundreds of decoding sequences (decodes), 100k tokens of KV cache read (kv), millions of attention pairs "
-            "(pairs) and seconds; one x one is the number of steps.",
-            "x",
-            "y",
+        steps = self._counter(
+            "step_sums",
+            "Sums over engine steps, in thousands of prompt tokens computed (prefill), hundreds of decoding sequences "
+            "(decodes), 100k tokens of KV cache read (kv), millions of attention pairs (pairs) and seconds; one is the "
+            "number of steps.",
+            "term",
         )
         for engine, numbers in engines.items():
             label = [self._identity.model_name, engine]
@@ -104,9 +104,9 @@ class EngineCollector(Collector):
             for cause in _CAUSES:
                 bad.add_metric([*label, cause], numbers[f"bad_{cause}"])
             bad.add_metric([*label, "rejected"], rejected[engine])
-            for x, y in MOMENTS:
-                moments.add_metric([*label, x, y], numbers[f"moment_{x}_{y}"])
-        yield from (arrived, bad, moments)
+            for term in TERMS:
+                steps.add_metric([*label, term], numbers[f"steps_{term}"])
+        yield from (arrived, bad, steps)
         yield self._plain("requests_good", "Requests inside all objectives.", "good", engines)
         yield self._plain("requests_withdrawn", "Requests aborted in time before a first token.", "withdrawn", engines)
         yield self._plain("good_tokens", "Output tokens of good requests.", "good_tokens", engines)
@@ -117,10 +117,11 @@ class EngineCollector(Collector):
         limits = self._gauge("limits", "Objectives and limits in force.", engines, "name", LIMITS, "limit_")
         law = self._gauge(
             "step_law",
-            "Seconds per step (c0), prompt token, decoding sequence, KV token and attention pair; error is relative.",
+            "Seconds per step (c0), prompt token, decoding sequence, KV token and attention pair, and of launches by "
+            "kind of step; edge_tokens is the size of the largest CUDA graph, error is relative.",
             engines,
             "coefficient",
-            ("c0", "c1", "c2", "c3", "c4", "error"),
+            (*LAW, "error"),
             "law_",
         )
         waiting = self._gauge("requests_waiting", "Waiting requests by lane.", engines, "lane", _LANES, "waiting_")

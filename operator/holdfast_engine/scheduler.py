@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import math
 import os
 import threading
 import time
@@ -27,7 +28,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from holdfast_engine import VERSION, stats_fields
-from holdfast_engine.fastloop import FastLoop, StartLimits
+from holdfast_engine.fastloop import FastLoop, Graphs, StartLimits
 from holdfast_engine.limits import DEFAULT_LIMITS, LIMITS_VARIABLE, LimitsFiles
 from holdfast_engine.statsfile import StatsWriter
 from holdfast_engine.versions import is_supported
@@ -90,6 +91,9 @@ class HoldfastScheduler(AsyncScheduler):
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
         """Let vLLM take the results of a step, then time, count and publish."""
+        if self._loop is not None:
+            with self._guard:
+                self._loop.came()
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
         if self._loop is not None:
             with self._guard:
@@ -172,7 +176,8 @@ class HoldfastScheduler(AsyncScheduler):
             and not model.supports_multimodal_inputs
             and not self.need_mamba_block_aligned_split
         )
-        return StartLimits(self._stock_active, self._stock_tokens, chunks, self.num_spec_tokens)
+        graphs = graphs_of(self.vllm_config.compilation_config)
+        return StartLimits(self._stock_active, self._stock_tokens, chunks, self.num_spec_tokens, graphs)
 
     def _publish(self, loop: FastLoop) -> None:
         if self._writer is not None:
@@ -201,6 +206,17 @@ def _other_stock_class(config: Any) -> type[Any] | None:
         return found
     drafts = config.speculative_config is not None
     return Scheduler if drafts and not config.scheduler_config.async_scheduling else None
+
+
+def graphs_of(compilation: Any) -> Graphs:
+    """The CUDA graphs that vLLM has captured; the default where it does not tell."""
+    mode, edge = getattr(compilation, "cudagraph_mode", None), getattr(compilation, "max_cudagraph_capture_size", None)
+    if mode is None:
+        return Graphs() if edge is None else Graphs(float(edge))
+    decodes, mixed = mode.decode_mode().name, mode.mixed_mode().name
+    if decodes == mixed == "NONE":
+        return Graphs(0.0, whole_decodes=False)
+    return Graphs(math.inf if edge is None else float(edge), decodes == "FULL", mixed == "FULL")
 
 
 class _Guard:

@@ -9,7 +9,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast_engine.leastsquares import PRODUCTS, TERMS
+from holdfast_engine.arithmetic import Law
+from holdfast_engine.leastsquares import TERMS
 
 # A record costs as much as the rest of a step's bookkeeping: it is written this often, or after every longer step.
 RECORD_SECONDS = 0.05
@@ -52,13 +53,9 @@ GAUGES = (
     "burst_tps",
     "mean_prompt_tokens",
     "computed_share",
-    "law_c0",
-    "law_c1",
-    "law_c2",
-    "law_c3",
-    "law_c4",
-    "law_error",
 )
+LAW = Law._fields
+"""The numbers of the step law, in its order."""
 LIMITS = (
     "version",
     "ttft_seconds",
@@ -70,17 +67,17 @@ LIMITS = (
     "max_queued_seconds",
     "reject",
 )
-MOMENTS = tuple((TERMS[row], TERMS[column]) for row, column in PRODUCTS)
 FIELDS: tuple[str, ...] = (
     *COUNTS,
     *GAUGES,
+    *(f"law_{name}" for name in (*LAW, "error")),
     *(f"limit_{name}" for name in LIMITS),
-    *(f"moment_{row}_{column}" for row, column in MOMENTS),
+    *(f"steps_{name}" for name in TERMS),
 )
 """One number each, NaN where there is none."""
 
 
-_SUMS = frozenset((*COUNTS, *(f"moment_{row}_{column}" for row, column in MOMENTS)))
+_SUMS = frozenset((*COUNTS, *(f"steps_{name}" for name in TERMS)))
 
 
 def nothing_yet() -> list[float]:

@@ -1,94 +1,137 @@
-"""The engine's own step law, fitted while it serves from sums over its steps."""
+"""The engine's own step law, fitted while it serves from windows of its steps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import reduce
-from operator import add, mul
 
-from holdfast_engine import leastsquares
-from holdfast_engine.arithmetic import Law, Mix
-from holdfast_engine.leastsquares import FEATURES, PRODUCTS, TERMS, UNITS
+from holdfast_engine import leastsquares, steptimes
+from holdfast_engine.arithmetic import Law, Mix, linear_seconds
+from holdfast_engine.leastsquares import FEATURES, PRODUCTS, STRATA, TERMS, UNITS
 
-# A stalled step must not bend the law; a lasting change still does, by this factor at a time.
-OUTLIER = 4.0
 LARGEST_ERROR = 0.5
+_NO_LAUNCHES = (0.0, 0.0, 0.0, math.inf)
 
 
 class StepLawFit:
-    """Least squares with forgetting over (prefill, decodes, kv, pairs, seconds) of steps.
+    """Non-negative least squares over windows of steps, each kind of which keeps its own share of the evidence.
 
-    `law` is None until there is a prior or enough steps; `error` is the root mean square of what the law leaves
-    unexplained, relative to that of the step times.
+    `law` is None until there is a prior or enough steps; `error` is the root mean square of the share by which the law
+    misses the windows. `edge_tokens` are the most for which a CUDA graph was captured.
     """
 
-    def __init__(self, prior: Law | None = None) -> None:
-        self.law = prior
+    def __init__(self, prior: Law | None = None, edge_tokens: float = math.inf) -> None:
         self.error = math.inf
-        self.totals = [0.0] * len(PRODUCTS)
+        self.sums = [0.0] * len(TERMS)
+        """Of the terms of all steps."""
+        self.pending_steps = 0
+        """Steps since the last `update`."""
+        self.times = [0.0] * steptimes.PLACES
+        """A row of steptimes."""
+        self._edge_tokens = edge_tokens
         self._prior = prior
         self._measured = False
-        self._steps: list[tuple[float, ...]] = []
-        self._recent = [0.0] * len(PRODUCTS)
+        self._found: Law | None = prior
+        self._strata = [[0.0] * len(PRODUCTS) for _ in range(STRATA)]
+        self._lags = [0.0, 0.0]
+        self._recent = [0.0] * len(TERMS)
+        self._block = [0.0] * len(TERMS)
+        self.law = self._with_launches()
 
     @property
     def confident(self) -> bool:
         """Whether the law comes from this engine's own steps and explains them."""
         return self._measured
 
-    @property
-    def pending_steps(self) -> int:
-        """Steps since the last `update`."""
-        return len(self._steps)
-
     def take_prior(self, prior: Law | None) -> None:
         """Use another prior from the next update on."""
         self._prior = prior
         if not self._measured:
-            self.law = prior
+            self._found = prior
+            self.law = self._with_launches()
 
     def observe(self, prefill: float, decodes: float, kv: float, pairs: float, seconds: float) -> None:
-        """Add one step."""
+        """Add a step to the sums, with the seconds between its results and those of the step before."""
         if not 0.0 < seconds < math.inf:
             return
-        if self._measured and self.law is not None:
-            seconds = min(seconds, OUTLIER * self.law.seconds(prefill, decodes, kv, pairs))
-        self._steps.append((1.0, prefill / UNITS[1], decodes / UNITS[2], kv / UNITS[3], pairs / UNITS[4], seconds))
+        self.pending_steps += 1
+        for place, term in enumerate((*_terms(prefill, decodes, kv, pairs), seconds)):
+            self._block[place] += term
+
+    def begin(self, now: float) -> None:
+        """An idle engine begins a step."""
+        steptimes.begin(self.times, now)
+
+    def came(self, step: Sequence[float], ahead: int, replayed: bool, launched_at: float, now: float) -> None:
+        """Results of a step came: see steptimes.came; `step` is its prefill, decodes, kv and pairs."""
+        terms = _terms(*step)
+        expected = math.inf if self._found is None else linear_seconds(self._found, *step)
+        if steptimes.came(self.times, terms, expected, ahead, replayed, launched_at, now):
+            self._learn()
 
     def update(self) -> None:
-        """Fit the law to the steps so far: a small solve, for a few times per second."""
-        columns = list(zip(*self._steps, strict=True)) or [()] * len(TERMS)
-        self._steps.clear()
-        block = [_dot(columns[row], columns[column]) for row, column in PRODUCTS]
-        self.totals = list(map(add, self.totals, block))
-        keep = leastsquares.kept_share(block[0], self.totals[0])
-        self._recent = [keep * old + new for old, new in zip(self._recent, block, strict=True)]
-        if leastsquares.enough(self._recent):
-            self._fit()
-            if leastsquares.is_to_begin_anew(self._measured, self.totals[0]):
-                self._recent = block
+        """Fit the law to the windows so far: a small solve, for a few times per second."""
+        self.sums = [known + new for known, new in zip(self.sums, self._block, strict=True)]
+        keep = leastsquares.kept_share(self._block[0], self.sums[0], leastsquares.MIX_HALF_LIFE_STEPS)
+        self._recent = [keep * known + new for known, new in zip(self._recent, self._block, strict=True)]
+        self._block = [0.0] * len(TERMS)
+        self.pending_steps = 0
+        total = [0.0] * len(PRODUCTS)
+        leastsquares.total(self._strata, total)
+        if leastsquares.enough(total):
+            self._fit(total)
+        self.law = self._with_launches()
 
     def mix(self) -> Mix | None:
         """What the recent steps were made of; None before both prefill and decodes were seen."""
         return leastsquares.mix_of(self._recent) if leastsquares.has_mix(self._recent) else None
 
-    def _fit(self) -> None:
+    def _learn(self) -> None:
+        """Add the window that has just closed to its stratum."""
+        row, law = self.times, self._found
+        terms, seconds = row[steptimes.WINDOW : steptimes.WINDOW_SECONDS], row[steptimes.WINDOW_SECONDS]
+        sums = self._strata[leastsquares.stratum_of(row[steptimes.LARGEST_PREFILL], terms[2] / terms[0])]
+        weight = 1.0
+        if law is not None:
+            work = (term * unit for term, unit in zip(terms[1:], UNITS[1:], strict=False))
+            expected = law.c0 * (terms[0] - 1.0) + linear_seconds(law, *work)
+            seconds = leastsquares.plausible_seconds(seconds, expected, self._measured)
+            if self._measured:
+                weight = leastsquares.window_weight(seconds, expected)
+                self._follow(leastsquares.lag(sums, law, seconds, expected))
+        leastsquares.add_window(sums, terms, seconds, weight)
+
+    def _follow(self, lag: float) -> None:
+        """Follow the speed of the whole engine: what was learned of steps stays, with other seconds."""
+        factor = leastsquares.moved_lag(self._lags, lag)
+        if factor != 1.0:
+            leastsquares.stretch(self._strata, factor)
+
+    def _fit(self, total: list[float]) -> None:
         rows, scratch = _zeros(), _zeros()
         solution, found = [0.0] * FEATURES, [0.0] * FEATURES
-        leastsquares.equations(self._recent, rows)
+        leastsquares.equations(total, rows)
         if self._prior is not None:
-            leastsquares.add_prior(self._recent, self._prior, rows)
+            leastsquares.add_prior(self._prior, leastsquares.prior_scale(total, self._prior), rows)
         leastsquares.solve(rows, scratch, [0] * FEATURES, found, solution)
-        self.error = leastsquares.unexplained(self._recent, solution)
+        self.error = leastsquares.unexplained(total, solution)
         self._measured = self.error <= LARGEST_ERROR
-        measured = Law(*(value / unit for value, unit in zip(solution, UNITS, strict=False)))
-        self.law = measured if self._measured else self._prior
+        self._found = self._prior
+        if self._measured:
+            self._found = Law._make(
+                [*(found / unit for found, unit in zip(solution, UNITS, strict=False)), *_NO_LAUNCHES]
+            )
+
+    def _with_launches(self) -> Law | None:
+        """The law, with what launching a step takes."""
+        if self._found is None:
+            return None
+        launches = self.times[steptimes.LAUNCHES : steptimes.LAUNCHES + steptimes.KINDS]
+        return Law._make([*self._found[:FEATURES], *launches, self._edge_tokens])
 
 
-def _dot(left: Sequence[float], right: Sequence[float]) -> float:
-    """Summed up one after the other: since 3.12 Python's own sum is more exact, and not what the simulator does."""
-    return reduce(add, map(mul, left, right), 0.0)
+def _terms(prefill: float, decodes: float, kv: float, pairs: float) -> tuple[float, ...]:
+    return 1.0, prefill / UNITS[1], decodes / UNITS[2], kv / UNITS[3], pairs / UNITS[4]
 
 
 def _zeros() -> list[list[float]]:

@@ -361,7 +361,7 @@ def test_a_record_has_a_number_for_every_field() -> None:
         assert found["mode"] == engine.loop.mode
         assert found["arrived"] == engine.loop.ledger.arrived
         assert found["limit_active_sequences"] == 64
-        assert found["moment_one_one"] == engine.loop.fit.totals[0]
+        assert found["steps_one"] == engine.loop.fit.sums[0]
 
 
 def test_who_waits_in_another_order_than_ours_counts_for_the_door_as_well() -> None:

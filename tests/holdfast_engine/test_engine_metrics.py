@@ -42,13 +42,13 @@ def scrape(tmp_path: Path) -> Scrape:
 
 
 def test_counters_appear_with_the_labels_of_vllm(scrape: Scrape) -> None:
-    scrape.write(mode=Mode.ACTIVE, arrived=10, good=7, bad_ttft=1, bad_tpot=1, withdrawn=1, moment_prefill_seconds=2.5)
+    scrape.write(mode=Mode.ACTIVE, arrived=10, good=7, bad_ttft=1, bad_tpot=1, withdrawn=1, steps_prefill=2.5)
     assert scrape.value("requests_arrived_total") == 10
     assert scrape.value("requests_good_total") == 7
     assert scrape.value("requests_bad_total", cause="ttft") == 1
     assert scrape.value("requests_bad_total", cause="e2e") == 0
     assert scrape.value("requests_withdrawn_total") == 1
-    assert scrape.value("step_moments_total", x="prefill", y="seconds") == 2.5
+    assert scrape.value("step_sums_total", term="prefill") == 2.5
     assert scrape.value("plugin_info", version="0.1.0", vllm_version="0.32.0", mode="active") == 1
 
 
@@ -69,7 +69,7 @@ def test_an_engine_that_stood_down_keeps_its_counts_and_claims_no_limits(scrape:
     off = dict(zip(FIELDS, stats_fields.off(list(before.values())), strict=True))
     scrape.write(**off)
     assert scrape.value("requests_arrived_total") == 5
-    assert scrape.value("step_moments_total", x="one", y="one") == 1
+    assert scrape.value("step_sums_total", term="one") == 1
     assert scrape.value("plugin_info", version="0.1.0", vllm_version="0.32.0", mode="off") == 1
     assert "holdfast:limits{" not in scrape.text
 

@@ -70,13 +70,13 @@ def test_who_may_ask_only_one_at_a_time_lets_each_have_its_turn() -> None:
 
 def test_sums_over_steps_come_in_the_units_of_the_step_law() -> None:
     sums = {"one": 1000.0, "prefill": 50.0, "decodes": 120.0, "kv": 150.0, "pairs": 30.0, "seconds": 9.0}
-    rows = [sample(value, y=name) for name, value in sums.items()]
+    rows = [sample(value, term=name) for name, value in sums.items()]
     whole = ("h100", StepSums(1000.0, 50_000.0, 12_000.0, 15e6, 30e6, 9.0))
     assert slow_queries.step_sums(rows)[CHAT] == (whole,)
     assert slow_queries.step_sums(rows[:-1])[CHAT] == ()
     for nonsense in (math.nan, math.inf, -1.0):
-        odd = sample(nonsense, y="kv", holdfast_accelerator="l40s")
-        others = [sample(value, y=name, holdfast_accelerator="l40s") for name, value in sums.items() if name != "kv"]
+        odd = sample(nonsense, term="kv", holdfast_accelerator="l40s")
+        others = [sample(value, term=name, holdfast_accelerator="l40s") for name, value in sums.items() if name != "kv"]
         assert slow_queries.step_sums([*rows, *others, odd])[CHAT] == (whole,)
 
 

@@ -32,7 +32,7 @@ from holdfast.twin.state_arrays import (
     WAITING,
 )
 from holdfast.twin.timers import Floats
-from holdfast_engine.leastsquares import UNITS, place
+from holdfast_engine.leastsquares import UNITS
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.rules import Limits
 
@@ -185,8 +185,7 @@ class ObjectFleet(EngineFleet):
             record[name] = value
         fit = scheduler.loop.fit
         for term, name in enumerate(STEPS):
-            pending = sum(step[term] for step in fit._steps)
-            record[name] = UNITS[term] * (fit.totals[place(0, term)] + pending)
+            record[name] = UNITS[term] * (fit.sums[term] + fit._block[term])
 
 
 def _found_in_cache(plan: StepPlan) -> int:

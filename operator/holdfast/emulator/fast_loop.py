@@ -81,6 +81,7 @@ class FastLoopScheduler(Scheduler):
 
     def complete(self, plan: StepPlan, now: float) -> list[Request]:
         """Apply the step, then time it and judge what has finished."""
+        self.loop.came()
         emitted = super().complete(plan, now)
         self.steps += 1
         finished = [each.request_id for each in emitted if each.status is SequenceStatus.FINISHED]

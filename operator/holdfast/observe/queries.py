@@ -219,7 +219,7 @@ def slow_queries() -> tuple[Query, ...]:
         Query("tpot_buckets", _latencies(TPOT, TPOT_BEFORE_0_11)),
         Query("prompt_lengths", _lengths(PROMPT_LENGTH)),
         Query("output_lengths", _lengths(OUTPUT_LENGTH)),
-        Query("steps", f'sum by ({GROUP}, y) (increase(holdfast:step_moments_total{{{OURS}, x="one"}}[3m]))'),
+        Query("steps", f"sum by ({GROUP}, term) (increase(holdfast:step_sums_total{{{OURS}}}[3m]))"),
         Query("ahead", f"max by ({SERVICE}) (timestamp({_engine()} offset -5m)) - time() > 0"),
         Query(E2E_BUCKETS, _latencies(E2E)),
     )

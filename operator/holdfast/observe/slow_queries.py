@@ -137,9 +137,9 @@ def step_sums(samples: Sequence[Sample]) -> dict[ServiceKey, tuple[tuple[str, St
     units = dict(zip(TERMS, UNITS, strict=True))
     seen: dict[ServiceKey, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for sample in samples:
-        if sample.label("y") in units:
+        if sample.label("term") in units:
             sums = seen[service_key(sample)][sample.label("holdfast_accelerator")]
-            sums[sample.label("y")] = sample.value * units[sample.label("y")]
+            sums[sample.label("term")] = sample.value * units[sample.label("term")]
     return {key: _whole_sums(found) for key, found in seen.items()}
 
 

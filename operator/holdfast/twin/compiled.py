@@ -33,7 +33,7 @@ SOURCES = {
         "timers",
     ),
     "holdfast.enginemodel": ("scheduler",),
-    "holdfast_engine": ("arithmetic", "fastloop", "leastsquares", "order", "steplaw", "tpot_slack"),
+    "holdfast_engine": ("arithmetic", "fastloop", "leastsquares", "order", "steplaw", "steptimes", "tpot_slack"),
 }
 """Modules that compiled functions and their constants come from, by package."""
 

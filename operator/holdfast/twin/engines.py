@@ -185,7 +185,7 @@ def _begin_step(world: World, where: int, now: float) -> float:
         fast_loop.before_step(loop, engine, world.fits[where], row, world.places, world.requests, now)
     seconds = _begin(world, where)
     if plugin:
-        fast_loop.scheduled(loop, engine, world.chunks, world.plan[0], now)
+        fast_loop.scheduled(loop, engine, world.fits[where], world.chunks, world.plan[0], now)
     return seconds
 
 

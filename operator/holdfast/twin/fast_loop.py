@@ -11,16 +11,17 @@ import math
 
 from holdfast.twin import law_fit, queue_lanes
 from holdfast.twin.compiled import compile_with, inner
-from holdfast.twin.fast_loop_arrays import RECENT
+from holdfast.twin.fast_loop_arrays import RECENT, TIMES
 from holdfast.twin.state_arrays import LOST, NOBODY, WAITING, Record, Records, World
 from holdfast.twin.timers import Floats, Integers
-from holdfast_engine import arithmetic, leastsquares
+from holdfast_engine import arithmetic, leastsquares, steptimes
 from holdfast_engine.arithmetic import KEPT, LATE, LONG, MEAN_COUNT, SLOW
 from holdfast_engine.fastloop import FIT_SECONDS, FIT_STEPS
 from holdfast_engine.tpot_slack import ANSWERS, LEARN_EVERY, MOST_STEPS, SHORT_SHARE, SMOOTHING
 
 compile_with(arithmetic)
 compile_with(leastsquares)
+compile_with(steptimes)
 
 
 @inner
@@ -184,7 +185,7 @@ def admitted(loop: Record, request: Record) -> None:
 
 
 @inner
-def scheduled(loop: Record, engine: Record, chunks: Integers, plan: Record, now: float) -> None:
+def scheduled(loop: Record, engine: Record, fits: Floats, chunks: Integers, plan: Record, now: float) -> None:
     """A step was planned: chunks, of which so many are of requests that ran before, and decodes with their tokens."""
     going_on, count, decodes, kv_tokens = plan["going_on"], plan["chunks"], plan["decodes"], plan["kv_tokens"]
     tokens, prefill, pairs = decodes, 0, 0.0
@@ -205,14 +206,18 @@ def scheduled(loop: Record, engine: Record, chunks: Integers, plan: Record, now:
     loop["free_sequences"] = max(0, engine["active"] - loop["ran"] - (count - going_on))
     if engine["waiting"] > 0 and tokens < engine["tokens"]:
         loop["free_sequences"] = 0
-    loop["begun"] = loop["updated"] if loop["ran"] else now
+    loop["begun"] = now
+    if not loop["ran"]:
+        loop["updated"] = now
+        steptimes.begin(fits[TIMES], now)
 
 
 @inner
 def step_ended(loop: Record, engine: Record, fits: Floats, now: float) -> None:
     """Time a step whose results have come."""
     if loop["computes"]:
-        law_fit.observe(loop, engine, fits, now - max(loop["begun"], loop["updated"]))
+        law_fit.observe(loop, engine, fits, now - loop["updated"])
+        law_fit.came(loop, fits, -1, True, loop["begun"], now)
         loop["updated"], loop["computes"] = now, 0
     loop["steps"] += 1
     seconds, known = now - loop["last_step"], loop["usual_seconds"]

@@ -10,7 +10,8 @@ import numpy as np
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.twin.state_arrays import NOBODY, Record, Records, fields_of
 from holdfast.twin.timers import Floats
-from holdfast_engine.leastsquares import FEATURES, PRODUCTS
+from holdfast_engine.arithmetic import Law
+from holdfast_engine.leastsquares import FEATURES, PRODUCTS, STRATA
 from holdfast_engine.rules import Limits, Overload, longest_wait_seconds
 
 PLACE = np.dtype(
@@ -52,9 +53,12 @@ LOOP = np.dtype(
 )
 """An engine: times in seconds, the rest in tokens, sequences and steps; requests by number."""
 
-RECENT, BLOCK, TERMS, PRIOR, LAW, SOLUTION, FOUND, ORDER, ROWS, SCRATCH = (*range(9), 8 + FEATURES)
-"""Rows of what an engine's law is found from: sums of products with forgetting, those of the steps since the last fit,
-the terms of the last step, the coefficients of the prior and those of the law; then room to solve equations in."""
+TIMES, TOTAL, TERMS, RECENT, BLOCK, LAGS, PRIOR, LAW, SOLUTION, FOUND, ORDER = range(STRATA, STRATA + 11)
+ROWS = ORDER + 1
+SCRATCH = ROWS + FEATURES
+"""Rows of what an engine's law is found from: first the strata; then the row of steptimes, the sum of the strata, the
+terms of the last step, their sums over recent steps and those since the last fit, the lags, the prior and the law; then
+room to solve equations in."""
 
 
 def loops_of(told: Sequence[Limits], stock: Sequence[SchedulerLimits]) -> Records:
@@ -90,5 +94,5 @@ def fits_of(told: Sequence[Limits]) -> Floats:
     found = np.zeros((len(told), SCRATCH + FEATURES, len(PRODUCTS)))
     for number, asked in enumerate(told):
         if asked.prior is not None:
-            found[number, (PRIOR, LAW), :FEATURES] = asked.prior
+            found[number, (PRIOR, LAW), : len(Law._fields)] = asked.prior
     return found

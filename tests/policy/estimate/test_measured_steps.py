@@ -32,7 +32,7 @@ def measured(name: str, rate_rps: float, slowness: float) -> StepSums:
     scheduler = FastLoopScheduler(limits, GivenLimits(Limits(1, Objectives(0.5, 0.03))), clock)
     replay_on(scheduler, arrivals, SlowedTimer(prior.timer, slowness), clock)
     numbers = scheduler.numbers()
-    return StepSums(*(numbers[f"moment_one_{term}"] * unit for term, unit in zip(TERMS, UNITS, strict=True)))
+    return StepSums(*(numbers[f"steps_{term}"] * unit for term, unit in zip(TERMS, UNITS, strict=True)))
 
 
 @pytest.mark.parametrize("slowness", [0.8, 1.0, 1.4])
