@@ -26,11 +26,12 @@ import numpy as np
 
 from holdfast.enginemodel.prior import engine_prior
 from holdfast_engine.arithmetic import Law, launch_seconds, linear_seconds
-from holdfast_engine.fastloop import FastLoop, Graphs, StartLimits
+from holdfast_engine.captured_graphs import CapturedGraphs
+from holdfast_engine.fastloop import FastLoop, StartLimits
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.rules import Limits, Objectives
 
-GRAPHS = Graphs(512.0)
+GRAPHS = CapturedGraphs(512.0)
 OVERLOADED = ("1.25", "1.5", "2.0")
 
 
@@ -120,7 +121,7 @@ def _step(row: dict[str, str]) -> LoggedStep:
 class LoggedEngine:
     """A fast loop that has seen the steps it was given."""
 
-    def __init__(self, prior: Law, folder: Path, graphs: Graphs = GRAPHS) -> None:
+    def __init__(self, prior: Law, folder: Path, graphs: CapturedGraphs = GRAPHS) -> None:
         self.now = 0.0
         path = folder / "engine-limits"
         path.write_text(Limits(1, Objectives(0.5, 0.03), prior=prior).to_json())

@@ -39,7 +39,7 @@ UNTRIED = {
     "order.DeadlineOrder.older_than": "for the emulator",
     "rules.Limits.to_json": "for the operator",
     "steptimes.kind_of": "vLLM on CPUs launches no step ahead",
-    "fastloop.Graphs.replays": "vLLM on CPUs launches no step ahead",
+    "captured_graphs.CapturedGraphs.replays": "vLLM on CPUs launches no step ahead",
     "leastsquares.stretch": "for an engine that becomes slower or faster",
 }
 """Not called inside vLLM, or all that is left when everything else fails: held by tests of their own."""

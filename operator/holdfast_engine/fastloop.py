@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from holdfast_engine import arithmetic, rules, steptimes
+from holdfast_engine.captured_graphs import UNKNOWN_GRAPHS, CapturedGraphs
 from holdfast_engine.features import Features, Output, step_features
 from holdfast_engine.ledger import Ledger
 from holdfast_engine.limits import LimitsFiles
@@ -33,22 +34,6 @@ _NONE = math.nan
 
 
 @dataclass(frozen=True, slots=True)
-class Graphs:
-    """The CUDA graphs of an engine: steps of up to `edge_tokens` tokens were captured, infinite where that is unknown.
-
-    Whether one graph holds a whole step of decodes alone, and one with prompt tokens: launching it takes no time then.
-    """
-
-    edge_tokens: float = math.inf
-    whole_decodes: bool = True
-    whole_mixed: bool = False
-
-    def replays(self, kind: int) -> bool:
-        """Whether one graph holds a step of this kind (see steptimes)."""
-        return (self.whole_decodes, self.whole_mixed, False)[kind]
-
-
-@dataclass(frozen=True, slots=True)
 class StartLimits:
     """What the engine was started with: no limit goes above it.
 
@@ -59,7 +44,7 @@ class StartLimits:
     tokens_per_step: int
     chunks: bool = True
     drafts: int = 0
-    graphs: Graphs = Graphs()
+    graphs: CapturedGraphs = UNKNOWN_GRAPHS
 
 
 class StepLimits(NamedTuple):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
-import math
 import os
 import threading
 import time
@@ -28,7 +27,8 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from holdfast_engine import VERSION, stats_fields
-from holdfast_engine.fastloop import FastLoop, Graphs, StartLimits
+from holdfast_engine.captured_graphs import captured_graphs
+from holdfast_engine.fastloop import FastLoop, StartLimits
 from holdfast_engine.limits import DEFAULT_LIMITS, LIMITS_VARIABLE, LimitsFiles
 from holdfast_engine.statsfile import StatsWriter
 from holdfast_engine.versions import is_supported
@@ -176,7 +176,7 @@ class HoldfastScheduler(AsyncScheduler):
             and not model.supports_multimodal_inputs
             and not self.need_mamba_block_aligned_split
         )
-        graphs = graphs_of(self.vllm_config.compilation_config)
+        graphs = captured_graphs(self.vllm_config.compilation_config)
         return StartLimits(self._stock_active, self._stock_tokens, chunks, self.num_spec_tokens, graphs)
 
     def _publish(self, loop: FastLoop) -> None:
@@ -206,17 +206,6 @@ def _other_stock_class(config: Any) -> type[Any] | None:
         return found
     drafts = config.speculative_config is not None
     return Scheduler if drafts and not config.scheduler_config.async_scheduling else None
-
-
-def graphs_of(compilation: Any) -> Graphs:
-    """The CUDA graphs that vLLM has captured; the default where it does not tell."""
-    mode, edge = getattr(compilation, "cudagraph_mode", None), getattr(compilation, "max_cudagraph_capture_size", None)
-    if mode is None:
-        return Graphs() if edge is None else Graphs(float(edge))
-    decodes, mixed = mode.decode_mode().name, mode.mixed_mode().name
-    if decodes == mixed == "NONE":
-        return Graphs(0.0, whole_decodes=False)
-    return Graphs(math.inf if edge is None else float(edge), decodes == "FULL", mixed == "FULL")
 
 
 class _Guard:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from benchmarks.step_law import GRAPHS, LoggedStep
 from holdfast_engine.arithmetic import Law, linear_seconds
-from holdfast_engine.fastloop import FastLoop, Graphs, StartLimits
+from holdfast_engine.captured_graphs import CapturedGraphs
+from holdfast_engine.fastloop import FastLoop, StartLimits
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.rules import Limits, Objectives
 
@@ -29,7 +30,7 @@ class PipelinedEngine:
     prior: Law | None = None
     depth: int = 2
     edge_tokens: float = 512.0
-    graphs: Graphs = GRAPHS
+    graphs: CapturedGraphs = GRAPHS
     kv_per_decode: int = 600
     noise: float = 0.03
     seed: int = 1

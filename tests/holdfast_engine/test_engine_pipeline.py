@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import enum
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast_engine import steptimes
+from holdfast_engine import arithmetic, steptimes
 from holdfast_engine.arithmetic import Law, linear_seconds
-from holdfast_engine.fastloop import Graphs
+from holdfast_engine.captured_graphs import CapturedGraphs, captured_graphs
 from tests.holdfast_engine.pipelined_engine import Load, PipelinedEngine, scaled
 
 TRUTH = Law(0.0042, 20e-6, 42e-6, 2e-8, 0.0)
@@ -67,7 +69,7 @@ def test_launches_are_a_floor_and_no_part_of_the_gpus_time(tmp_path: Path) -> No
 
 
 def test_an_engine_without_graphs_is_bound_by_its_launches(tmp_path: Path) -> None:
-    eager = Graphs(0.0, whole_decodes=False)
+    eager = CapturedGraphs(0.0, whole_decodes=False)
     engine = PipelinedEngine(TRUTH, (0.02, 0.02, 0.02), tmp_path, TRUTH, edge_tokens=0.0, graphs=eager)
     law = engine.run(60.0, chat(0.3))
     assert law.seconds(*STEPS["decodes"]) == pytest.approx(0.0205, rel=0.1)
@@ -75,7 +77,7 @@ def test_an_engine_without_graphs_is_bound_by_its_launches(tmp_path: Path) -> No
 
 
 def test_where_the_edge_is_not_reported_there_is_none(tmp_path: Path) -> None:
-    law = PipelinedEngine(TRUTH, (0.001, 0.0095, 0.0095), tmp_path, graphs=Graphs()).run(60.0, chat(0.3))
+    law = PipelinedEngine(TRUTH, (0.001, 0.0095, 0.0095), tmp_path, graphs=CapturedGraphs()).run(60.0, chat(0.3))
     assert law.launch_large == 0.0
     assert_right(law)
 
@@ -107,6 +109,72 @@ def test_a_stalled_step_does_not_bend_the_law(tmp_path: Path) -> None:
     engine.run(60.0, chat(0.3))
     engine.now += 60.0
     assert_right(engine.run(5.0, chat(0.3)))
+
+
+class Mode(enum.Enum):
+    """vLLM's CUDAGraphMode as far as the plugin asks it."""
+
+    NONE = ("NONE", "NONE")
+    PIECEWISE = ("PIECEWISE", "PIECEWISE")
+    FULL = ("FULL", "FULL")
+    FULL_DECODE_ONLY = ("FULL", "NONE")
+    FULL_AND_PIECEWISE = ("FULL", "PIECEWISE")
+
+    def decode_mode(self) -> Mode:
+        return Mode[self.value[0]]
+
+    def mixed_mode(self) -> Mode:
+        return Mode[self.value[1]]
+
+
+@pytest.mark.parametrize(
+    ("mode", "edge", "found"),
+    [
+        (Mode.FULL_AND_PIECEWISE, 512, CapturedGraphs(512.0)),
+        (Mode.FULL_DECODE_ONLY, 256, CapturedGraphs(256.0)),
+        (Mode.FULL, 512, CapturedGraphs(512.0, whole_mixed=True)),
+        (Mode.PIECEWISE, 512, CapturedGraphs(512.0, whole_decodes=False)),
+        (Mode.NONE, 0, CapturedGraphs(0.0, whole_decodes=False)),
+        (Mode.FULL_AND_PIECEWISE, None, CapturedGraphs()),
+        (None, 512, CapturedGraphs(512.0)),
+        (None, None, CapturedGraphs()),
+    ],
+)
+def test_graphs_are_those_of_vllms_configuration(mode: Mode | None, edge: int | None, found: CapturedGraphs) -> None:
+    assert captured_graphs(SimpleNamespace(cudagraph_mode=mode, max_cudagraph_capture_size=edge)) == found
+    assert captured_graphs(object()) == CapturedGraphs()
+
+
+EDGED = Law(0.0046, 20e-6, 18e-6, 3.5e-8, 0.0, 0.0, 0.0095, 0.024, 512.0)
+"""Qwen3-8B on an H200, with its launches."""
+
+
+def tokens(law: Law, tpot_seconds: float, most: int = 8192) -> int:
+    return arithmetic.tokens_per_step(law, tpot_seconds, decodes=64, kv_tokens=38_400, pairs_per_prefill=0.0, most=most)
+
+
+def test_a_step_stays_within_the_largest_graph_where_more_kernels_take_too_long_to_launch() -> None:
+    assert tokens(EDGED, 0.025) == 512  # 22.5 ms would be enough for 800 tokens, but their launch takes 24 ms
+    assert tokens(EDGED._replace(launch_large=0.0), 0.025) > 512
+
+
+def test_a_step_goes_beyond_the_largest_graph_where_that_computes_more_per_second() -> None:
+    assert tokens(EDGED, 0.040) > 1024
+    # 26.1 ms would be enough for 980 tokens, 38 a millisecond; a graph of 512 computes 33.
+    assert tokens(EDGED, 0.029) > 900
+    # A slower host: with 40 ms for the launch 1,700 tokens take no less.
+    slow = EDGED._replace(launch_large=0.040)
+    assert tokens(slow, 0.029) == 512
+    assert tokens(slow, 0.050) > 1024
+
+
+@given(tpot=st.floats(0.001, 1.0), decodes=st.integers(1, 2000), edge=st.floats(0, 10_000), launch=st.floats(0, 1.0))
+def test_the_edge_never_takes_prefill_below_its_least_nor_beyond_the_limit(
+    tpot: float, decodes: int, edge: float, launch: float
+) -> None:
+    law = EDGED._replace(edge_tokens=edge, launch_large=launch)
+    found = arithmetic.tokens_per_step(law, tpot, decodes, 600.0 * decodes, 0.0, 8192)
+    assert min(8192, decodes + arithmetic.LEAST_PREFILL_TOKENS) <= found <= 8192
 
 
 MOMENTS = st.floats(allow_nan=True, allow_infinity=True)

@@ -58,7 +58,7 @@ _LAUNCHES: dict[GraphMode, tuple[Launch, Launch]] = {
     GraphMode.FULL_DECODE_ONLY: (Launch.WHOLE_GRAPH, Launch.KERNELS),
     GraphMode.FULL_AND_PIECEWISE: (Launch.WHOLE_GRAPH, Launch.LAYER_GRAPHS),
 }
-"""Up to the edge: steps of decodes alone, and steps with prompt tokens. Source: vLLM's docs/design/cuda_graphs.md."""
+"""Up to the edge: steps of decodes alone, and steps with prompt tokens. Source: vLLM's page "CUDA Graphs"."""
 
 
 def capture_edge(max_num_seqs: int, max_num_batched_tokens: int, largest: int = CAPTURE_EDGE) -> int:
