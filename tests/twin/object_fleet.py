@@ -5,6 +5,7 @@ One object per request and step, so a hundred times slower than the compiled loo
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,13 +14,16 @@ import numpy as np
 
 from holdfast.domain.service import Slo
 from holdfast.emulator.fast_loop import FastLoopScheduler
+from holdfast.enginemodel.enginetimer import host_of
+from holdfast.enginemodel.frontdesk import FrontDesk
+from holdfast.enginemodel.pipeline import Pipeline
 from holdfast.enginemodel.replay import ReplayClock
 from holdfast.enginemodel.scheduler import Sequence as Request
 from holdfast.enginemodel.scheduler import SequenceStatus, StepPlan
-from holdfast.enginemodel.steplaw import StepTimer
-from holdfast.twin import engines
+from holdfast.twin import arrivals, step_end
 from holdfast.twin.fleet import EngineFleet, EngineSpec, Routing, Workload
 from holdfast.twin.state_arrays import (
+    ENTERING,
     EXACT,
     LEAST_OUTSTANDING,
     LOST,
@@ -55,8 +59,9 @@ class GivenLimits(LimitsFiles):
 class _Engine:
     scheduler: FastLoopScheduler
     clock: ReplayClock
-    timer: StepTimer
-    plan: StepPlan | None = None
+    pipeline: Pipeline
+    desk: FrontDesk
+    entering: deque[tuple[float, float, int]] = field(default_factory=deque)
     numbers: dict[Request, int] = field(default_factory=dict)
 
 
@@ -73,8 +78,10 @@ class ObjectFleet(EngineFleet):
     def add(self, kind: int = 0) -> int:
         number = super().add(kind)
         clock, engine = ReplayClock(self.now), self.kinds[kind]
-        scheduler = FastLoopScheduler(engine.limits, GivenLimits(self._told[kind]), clock)
-        self._engines[number] = _Engine(scheduler, clock, engine.timer)
+        graphs = host_of(engine.timer).graphs.captured
+        scheduler = FastLoopScheduler(engine.limits, GivenLimits(self._told[kind]), clock, graphs)
+        desk = FrontDesk(host_of(engine.timer).front_end)
+        self._engines[number] = _Engine(scheduler, clock, Pipeline(engine.timer), desk)
         return number
 
     def remove(self, engine: int) -> int:
@@ -89,12 +96,12 @@ class ObjectFleet(EngineFleet):
             at = float(requests[number]["at"])
             if book["router"] == LEAST_OUTSTANDING:
                 self._advance_all(at)
-            where = int(engines.route(world, number))
+            where = int(arrivals.route(world, number))
             if where == NOBODY:
                 requests[number]["state"] = UNSERVED
             else:
                 self._advance(where, at)
-                self._arrive(number, where, at)
+                self._read(number, where, at)
             number += 1
         book["next_request"] = number
         self._advance_all(until)
@@ -111,31 +118,45 @@ class ObjectFleet(EngineFleet):
             self._advance(number, until)
 
     def _advance(self, number: int, until: float) -> None:
-        engine, record = self._engines[number], self._world.engines[number]
-        if not record["due"] < until:
-            return
-        scheduler, due = engine.scheduler, float(record["due"])
-        while due < until:
-            engine.clock.now = due
-            if engine.plan is not None:
-                self._complete(number, engine, due)
-            if scheduler.unfinished:
-                engine.plan = scheduler.step(due)
-                record["cached_tokens"] += _found_in_cache(engine.plan)
-                record["preemptions"] += len(engine.plan.preempted)
-                for sequence in (*engine.plan.admitted, *engine.plan.preempted):
-                    running = sequence.status is SequenceStatus.RUNNING
-                    self._world.requests[engine.numbers[sequence]]["state"] = RUNNING if running else WAITING
-                due += float(record["stretch"]) * engine.plan.seconds(engine.timer)
+        engine = self._engines[number]
+        pipeline, entering = engine.pipeline, engine.entering
+        while True:
+            if entering and entering[0][0] <= pipeline.due and entering[0][0] < until:
+                self._enter(number, engine, *entering.popleft())
+            elif pipeline.due < until:
+                self._turn(number, engine, pipeline.due)
             else:
-                engine.plan, record["idle_at"], due = None, due, NEVER
-        record["due"] = due
+                break
         self._note(number, engine)
 
-    def _arrive(self, number: int, where: int, at: float) -> None:
-        engine, record, request = self._engines[where], self._world.engines[where], self._world.requests[number]
-        request["engine"] = where
-        engine.clock.now = max(engine.clock.now, at)
+    def _turn(self, number: int, engine: _Engine, now: float) -> None:
+        scheduler, pipeline, record = engine.scheduler, engine.pipeline, self._world.engines[number]
+        engine.clock.now, pipeline.stretch = now, float(record["stretch"])
+        if pipeline.ending:
+            self._complete(number, engine, now)
+        plan = pipeline.begin(scheduler, now)
+        if plan is not None:
+            record["cached_tokens"] += _found_in_cache(plan)
+            record["preemptions"] += len(plan.preempted)
+            for sequence in (*plan.admitted, *plan.preempted):
+                running = sequence.status is SequenceStatus.RUNNING
+                self._world.requests[engine.numbers[sequence]]["state"] = RUNNING if running else WAITING
+        if pipeline.due == NEVER:
+            record["idle_at"] = now
+
+    def _read(self, number: int, where: int, at: float) -> None:
+        engine, request = self._engines[where], self._world.requests[number]
+        request["engine"], request["state"] = where, ENTERING
+        read_at, enters_at = engine.desk.read(at, int(request["prompt"]))
+        if enters_at <= at and not engine.entering:
+            self._enter(where, engine, enters_at, read_at, number)
+        else:
+            engine.entering.append((enters_at, read_at, number))
+        self._note(where, engine)
+
+    def _enter(self, where: int, engine: _Engine, now: float, read_at: float, number: int) -> None:
+        record, request = self._world.engines[where], self._world.requests[number]
+        engine.clock.now = max(engine.clock.now, now)
         if engine.scheduler.sends_away():
             # The headers of a stream go out before it waits: its client comes over another connection next time.
             self._world.connections[request["connection"]]["engine"] = NOBODY
@@ -144,40 +165,39 @@ class ObjectFleet(EngineFleet):
             request["state"] = REJECTED
             record["rejected"] += 1
             return
-        sequence = Request(prompt, output, at, int(request["cached"]))
+        sequence = Request(prompt, output, read_at, int(request["cached"]))
         engine.scheduler.add(sequence)
         engine.numbers[sequence] = number
         request["state"] = WAITING
         record["outstanding_tokens"] += prompt
-        if record["due"] == NEVER:
-            record["due"] = at
-        self._note(where, engine)
+        engine.pipeline.wake(now)
 
     def _complete(self, where: int, engine: _Engine, now: float) -> None:
         """Apply a step that ended, and write down what clients saw of it."""
-        assert engine.plan is not None
-        emitted = engine.scheduler.complete(engine.plan, now)
+        emitted = engine.pipeline.end(engine.scheduler, now)
+        engine.desk.write(emitted, now)
         self._world.engines[where]["output_tokens"] += len(emitted)
         for sequence in emitted:
             if sequence.generated == 1:
-                engines.start_answer(self._world, where, engine.numbers[sequence], now)
+                step_end.start_answer(self._world, where, engine.numbers[sequence], now, sequence.first_seen_at)
             if sequence.status is SequenceStatus.FINISHED:
-                self._finish(where, engine, sequence, now)
+                self._finish(where, engine, sequence)
         for sequence in engine.scheduler.too_old():
             engine.scheduler.abort(sequence)
             self._world.requests[engine.numbers.pop(sequence)]["state"] = LOST
             self._world.engines[where]["outstanding_tokens"] -= sequence.prompt_tokens
 
-    def _finish(self, where: int, engine: _Engine, sequence: Request, now: float) -> None:
+    def _finish(self, where: int, engine: _Engine, sequence: Request) -> None:
         number = engine.numbers.pop(sequence)
         request = self._world.requests[number]
         request["generated"], request["preemptions"] = sequence.generated, sequence.preemptions
         # The scheduler has freed the blocks already; the record says so after the step.
-        engines.finish(self._world, where, number, now)
+        step_end.finish(self._world, where, number, sequence.last_seen_at)
 
     def _note(self, number: int, engine: _Engine) -> None:
         """Write down what /metrics would show now."""
         record, scheduler = self._world.engines[number], engine.scheduler
+        record["due"], record["enters_at"] = engine.pipeline.due, engine.entering[0][0] if engine.entering else NEVER
         record["running"], record["waiting"] = len(scheduler.running), len(scheduler.waiting)
         record["free_blocks"], record["queued_tokens"] = scheduler.free_blocks, scheduler.queued_prompt_tokens
         record["waiting_late"] = scheduler.loop.queue.order.sizes[2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.enginemodel.enginetimer import EngineTimer
+from holdfast.enginemodel.host import NO_HOST, USUAL_FRONT_END, Host, usual_host
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.twin import engines as engines_module
 from holdfast.twin import state_arrays
@@ -18,7 +21,7 @@ from holdfast.twin.fleet import ROUTERS, EngineFleet, EngineSpec, Routing, Workl
 from holdfast_engine.arithmetic import Law
 from holdfast_engine.rules import Limits, Objectives, Overload
 from tests.twin.object_fleet import ObjectFleet
-from tests.twin.twin_builders import LAW, LIMITS, SLO, drawn_workload, workload
+from tests.twin.twin_builders import HOSTS, LAW, LIMITS, SLO, drawn_workload, workload
 
 FIELDS = (
     *state_arrays.COUNTS,
@@ -51,11 +54,16 @@ asked = st.builds(
 
 
 def _pair(
-    load: Workload, limits: SchedulerLimits, told: Limits, router: str = "round-robin", count: int = 1
+    load: Workload,
+    limits: SchedulerLimits,
+    told: Limits,
+    router: str = "round-robin",
+    count: int = 1,
+    host: Host = NO_HOST,
 ) -> tuple[EngineFleet, EngineFleet]:
     """The same engines, on arrays and as objects."""
     made = [
-        kind(load, [EngineSpec(LAW, limits)], SLO, Routing(router, seed=1), [told])
+        kind(load, [EngineSpec(EngineTimer(LAW, host), limits)], SLO, Routing(router, seed=1), [told])
         for kind in (EngineFleet, ObjectFleet)
     ]
     for fleet in made:
@@ -90,6 +98,7 @@ def test_every_time_and_count_is_that_of_the_plugin_to_the_last_bit(examples: in
         st.sampled_from(sorted(ROUTERS)),
         st.integers(1, 3),
         st.lists(st.floats(0.0, 15.0), max_size=5),
+        st.just(NO_HOST) | HOSTS,
     )
     def holds(
         made: list[tuple[float, int, int, int]],
@@ -98,8 +107,9 @@ def test_every_time_and_count_is_that_of_the_plugin_to_the_last_bit(examples: in
         router: str,
         count: int,
         stops: list[float],
+        host: Host,
     ) -> None:
-        ours, theirs = _pair(drawn_workload(made), limits, told, router, count)
+        ours, theirs = _pair(drawn_workload(made), limits, told, router, count, host)
         for stop in (*sorted(stops), math.inf):
             for fleet in (ours, theirs):
                 fleet.advance(stop)
@@ -111,11 +121,14 @@ def test_every_time_and_count_is_that_of_the_plugin_to_the_last_bit(examples: in
 
 @pytest.mark.parametrize("overload", Overload)
 @pytest.mark.parametrize("prior", [None, Law(0.008, 6e-5, 1e-4, 0.0, 0.0)])
-def test_it_stays_so_while_the_law_is_learnt_and_memory_lacks(overload: Overload, prior: Law | None) -> None:
+@pytest.mark.parametrize("host", [NO_HOST, replace(usual_host(8), front_end=USUAL_FRONT_END)], ids=["none", "usual"])
+def test_it_stays_so_while_the_law_is_learnt_and_memory_lacks(
+    overload: Overload, prior: Law | None, host: Host
+) -> None:
     draw = np.random.default_rng(3)
     load = workload(np.cumsum(draw.exponential(0.04, 500)), draw.integers(1, 1200, 500), draw.integers(1, 150, 500))
     told = Limits(1, Objectives(0.4, 0.02), overload=overload, max_queued_seconds=2.0, prior=prior)
-    ours, theirs = _pair(load, SchedulerLimits(24, 512, 9_000), told)
+    ours, theirs = _pair(load, SchedulerLimits(24, 512, 9_000), told, host=host)
     for stop in (1.0, 10.0, 30.0, math.inf):
         ours.advance(stop)
         theirs.advance(stop)

@@ -6,6 +6,7 @@ import hashlib
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.domain.service import Slo
+from holdfast.enginemodel.enginetimer import EngineTimer
+from holdfast.enginemodel.host import NO_HOST, USUAL_FRONT_END, Host, usual_host
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.replay import Arrival, replay
 from holdfast.enginemodel.scheduler import SchedulerLimits
@@ -22,7 +25,7 @@ from holdfast.enginemodel.steplaw import StepTimer
 from holdfast.twin import compiled, state_arrays
 from holdfast.twin.fleet import ROUTERS, EngineFleet, EngineSpec, Routing, Workload
 from holdfast_engine.rules import Limits, Objectives
-from tests.twin.twin_builders import LAW, LIMITS, SLO, drawn_workload
+from tests.twin.twin_builders import HOSTS, LAW, LIMITS, SLO, drawn_workload
 
 ROOT = Path(__file__).parents[2]
 PRIOR = engine_prior("meta-llama/Llama-3.1-8B", "h100")
@@ -46,11 +49,11 @@ def _both(
 @pytest.mark.slow
 @pytest.mark.parametrize("timer", [PRIOR.timer, PRIOR.law, LAW], ids=["table", "fitted law", "law"])
 @settings(max_examples=60)
-@given(requests=st.lists(REQUEST, min_size=1, max_size=40), limits=LIMITS)
+@given(requests=st.lists(REQUEST, min_size=1, max_size=40), limits=LIMITS, host=st.just(NO_HOST) | HOSTS)
 def test_every_time_is_that_of_the_scheduler_loop_to_the_last_bit(
-    timer: StepTimer, requests: list[tuple[float, int, int, int]], limits: SchedulerLimits
+    timer: StepTimer, requests: list[tuple[float, int, int, int]], limits: SchedulerLimits, host: Host
 ) -> None:
-    fleet, expected = _both(drawn_workload(requests), limits, timer)
+    fleet, expected = _both(drawn_workload(requests), limits, EngineTimer(timer, host))
     fleet.check()
     found = fleet.requests
     for each, (ttft, e2e, preemptions) in zip(found, expected, strict=True):
@@ -69,11 +72,18 @@ def test_every_time_is_that_of_the_scheduler_loop_to_the_last_bit(
     router=st.sampled_from(sorted(ROUTERS)),
     stops=st.lists(st.floats(0.0, 20.0), max_size=6),
     engines=st.integers(1, 20),
+    host=HOSTS,
 )
 def test_requests_and_blocks_are_conserved_while_engines_come_and_go(
-    requests: list[tuple[float, int, int, int]], limits: SchedulerLimits, router: str, stops: list[float], engines: int
+    requests: list[tuple[float, int, int, int]],
+    limits: SchedulerLimits,
+    router: str,
+    stops: list[float],
+    engines: int,
+    host: Host,
 ) -> None:
-    fleet = EngineFleet(drawn_workload(requests), [EngineSpec(LAW, limits)], SLO, Routing(router, seed=1))
+    spec = EngineSpec(EngineTimer(LAW, host), limits)
+    fleet = EngineFleet(drawn_workload(requests), [spec], SLO, Routing(router, seed=1))
     alive = [fleet.add() for _ in range(engines)]
     for number, stop in enumerate(sorted(stops)):
         fleet.advance(stop)
@@ -94,9 +104,10 @@ def test_requests_and_blocks_are_conserved_while_engines_come_and_go(
     ).all()
 
 
-def test_stopping_in_between_changes_nothing() -> None:
+@pytest.mark.parametrize("host", [NO_HOST, replace(usual_host(8), front_end=USUAL_FRONT_END)], ids=["none", "usual"])
+def test_stopping_in_between_changes_nothing(host: Host) -> None:
     load = drawn_workload([(0.05, 300 + number, 20, 0) for number in range(200)])
-    kind = EngineSpec(LAW, SchedulerLimits(16, 2048, 20_000))
+    kind = EngineSpec(EngineTimer(LAW, host), SchedulerLimits(16, 2048, 20_000))
     whole, parts = (EngineFleet(load, [kind], SLO, Routing(seed=3)) for _ in range(2))
     for fleet in (whole, parts):
         fleet.add()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,14 @@ from numpy.typing import ArrayLike
 
 from holdfast.cli.simulate import declare
 from holdfast.domain.service import Slo
+from holdfast.enginemodel.host import (
+    ASYNCHRONOUS,
+    NO_FRONT_END,
+    SYNCHRONOUS,
+    FrontEnd,
+    Graphs,
+    usual_host,
+)
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.twin.fleet import Workload
@@ -33,6 +42,20 @@ LIMITS = st.builds(
     long_prefill_token_threshold=st.sampled_from([0, 0, 64, 333]),
 )
 """Limits that small requests meet often."""
+
+FRONT_ENDS = st.sampled_from(
+    [NO_FRONT_END, NO_FRONT_END, FrontEnd(2e-3, 1e-6, 2e-4, 1e-3, 1e-3), FrontEnd(token_seconds=3e-3)]
+)
+HOSTS = st.builds(
+    lambda depth, edge, factor, front_end: replace(
+        usual_host(8, Graphs(edge=edge), depth).slower(factor), front_end=front_end
+    ),
+    st.sampled_from([SYNCHRONOUS, ASYNCHRONOUS, ASYNCHRONOUS]),
+    st.sampled_from([4, 100, 512, None]),
+    st.sampled_from([0.0, 0.3, 1.0, 3.0]),
+    FRONT_ENDS,
+)
+"""Hosts of engines that schedule ahead and of those that do not, from one that costs nothing on."""
 
 
 def workload(

@@ -25,6 +25,7 @@ from holdfast.enginemodel.scheduler import (
 from holdfast.enginemodel.scheduler import Sequence as Request
 from holdfast_engine import VERSION
 from holdfast_engine.admission import backlog_of, decide, sends_away, terms_of
+from holdfast_engine.captured_graphs import UNKNOWN_GRAPHS, CapturedGraphs
 from holdfast_engine.fastloop import FastLoop, StartLimits
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.metrics import EngineCollector, Identity
@@ -43,11 +44,18 @@ class FastLoopScheduler(Scheduler):
     `clock` is that of the arrivals. `rejected` are requests turned away before they reached the engine.
     """
 
-    def __init__(self, limits: SchedulerLimits, files: LimitsFiles, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        limits: SchedulerLimits,
+        files: LimitsFiles,
+        clock: Callable[[], float],
+        graphs: CapturedGraphs = UNKNOWN_GRAPHS,
+    ) -> None:
         super().__init__(limits)
         self.rejected = 0
         self.steps = 0
-        self.loop = FastLoop(StartLimits(self.active_sequences, self.tokens_per_step), files, clock, clock)
+        start = StartLimits(self.active_sequences, self.tokens_per_step, graphs=graphs)
+        self.loop = FastLoop(start, files, clock, clock)
         self.loop.look()
         self.waiting = cast(WaitingQueue, self.loop.queue)
         self._names = itertools.count(1)

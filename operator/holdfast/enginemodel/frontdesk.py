@@ -26,10 +26,10 @@ class FrontDesk:
 
     def write(self, emitted: Iterable[Sequence], now: float) -> None:
         """Write the tokens of a step that ends now, one sequence after the other, and say when clients see them."""
-        front_end = self.front_end
-        self.free_at = max(now, self.free_at)
+        front_end, begun_at, count = self.front_end, max(now, self.free_at), 0
         for sequence in emitted:
-            self.free_at += front_end.token_seconds
-            sequence.last_seen_at = self.free_at + front_end.reply_seconds
+            count += 1
+            sequence.last_seen_at = begun_at + front_end.token_seconds * count + front_end.reply_seconds
             if sequence.first_seen_at is None:
                 sequence.first_seen_at = sequence.last_seen_at
+        self.free_at = begun_at + front_end.token_seconds * count

@@ -12,7 +12,10 @@ at once: the same numbers hold for them.
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import astuple, dataclass, replace
+
+from holdfast_engine.captured_graphs import CapturedGraphs
 
 SYNCHRONOUS, ASYNCHRONOUS = 1, 2
 """Steps that vLLM has in flight at most, without and with asynchronous scheduling (the size of its batch queue)."""
@@ -84,6 +87,12 @@ class Graphs:
         if self.edge is not None and tokens > self.edge:
             return Launch.KERNELS
         return _LAUNCHES[self.mode][prompts]
+
+    @property
+    def captured(self) -> CapturedGraphs:
+        """The same as the plugin knows it."""
+        edge, (decodes, mixed) = math.inf if self.edge is None else float(self.edge), _LAUNCHES[self.mode]
+        return CapturedGraphs(edge, decodes is Launch.WHOLE_GRAPH, mixed is Launch.WHOLE_GRAPH)
 
 
 USUAL_GRAPHS = Graphs()

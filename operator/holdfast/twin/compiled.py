@@ -23,6 +23,7 @@ _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
 _INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 SOURCES = {
     "holdfast.twin": (
+        "arrivals",
         "compiled",
         "engines",
         "fast_loop",
@@ -30,9 +31,11 @@ SOURCES = {
         "law_fit",
         "queue_lanes",
         "state_arrays",
+        "step_end",
+        "step_plan",
         "timers",
     ),
-    "holdfast.enginemodel": ("scheduler",),
+    "holdfast.enginemodel": ("host", "scheduler"),
     "holdfast_engine": ("arithmetic", "fastloop", "leastsquares", "order", "steplaw", "steptimes", "tpot_slack"),
 }
 """Modules that compiled functions and their constants come from, by package."""

@@ -1,31 +1,23 @@
-"""vLLM's scheduler loop for many engines at once, on arrays: `enginemodel.scheduler.Scheduler`, step for step.
+"""vLLM's engine loop for many engines at once, on arrays: `enginemodel.pipeline.Pipeline`, event for event.
 
-That class says what a step is and stays the one to read and to change. Here is the same loop without an object per
-request, so that millions of requests take seconds; the tests hold the two to the same times, to the last bit. What the
-plugin adds is in `fastloop`.
+That class and `enginemodel.scheduler.Scheduler` say what a step is and stay those to read and to change. Here is the
+same loop without an object per request, so that millions of requests take seconds; the tests hold the two to the same
+times, to the last bit. What the plugin adds is in `fast_loop`.
 """
 
 from __future__ import annotations
 
+from holdfast.enginemodel import host as host_arithmetic
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS
-from holdfast.twin import fast_loop, queue_lanes
-from holdfast.twin.compiled import compiled, inner
-from holdfast.twin.state_arrays import (
-    FINISHED,
-    LEAST_OUTSTANDING,
-    NEVER,
-    NOBODY,
-    REJECTED,
-    ROUND_ROBIN,
-    RUNNING,
-    UNLIMITED,
-    UNSERVED,
-    WAITING,
-    Record,
-    Records,
-    World,
-)
+from holdfast.twin import fast_loop
+from holdfast.twin.arrivals import enter, read, route
+from holdfast.twin.compiled import compile_with, compiled, inner
+from holdfast.twin.state_arrays import LEAST_OUTSTANDING, MOST_IN_FLIGHT, NEVER, NOBODY, UNSERVED, World
+from holdfast.twin.step_end import complete
+from holdfast.twin.step_plan import blocks_of, plan_step
 from holdfast.twin.timers import step_seconds
+
+compile_with(host_arithmetic)
 
 
 @compiled
@@ -41,7 +33,7 @@ def run_until(world: World, until: float) -> None:
             requests[number]["state"] = UNSERVED
         else:
             _advance(world, engine, requests[number]["at"])
-            _arrive(world, number, engine)
+            read(world, number, engine)
         number += 1
     book["next_request"] = number
     _advance_all(world, until)
@@ -50,153 +42,114 @@ def run_until(world: World, until: float) -> None:
 @inner
 def _advance_all(world: World, until: float) -> None:
     for number in range(len(world.engines)):
-        if world.engines[number]["due"] < until:
+        engine = world.engines[number]
+        if engine["due"] < until or engine["enters_at"] < until:
             _advance(world, number, until)
 
 
 @inner
 def _advance(world: World, number: int, until: float) -> None:
-    """End the steps that end before a time: a step that ends at that very moment does not see who comes then."""
+    """Do what is due before a time: what is due at that very moment sees who comes then."""
     engine = world.engines[number]
-    while engine["due"] < until:
-        now = engine["due"]
-        if engine["busy"]:
-            _end_step(world, number, now)
-        if engine["running"] + engine["waiting"] > 0:
-            engine["due"] = now + engine["stretch"] * _begin_step(world, number, now)
-            engine["busy"] = 1
-            if engine["waiting"] == 0 and not world.book[0]["plugin"]:
-                _decode_on(world, number, until)
+    while True:
+        if engine["enters_at"] <= engine["due"] and engine["enters_at"] < until:
+            enter(world, number)
+        elif engine["due"] < until:
+            _turn(world, number, engine["due"], until)
         else:
-            engine["due"] = NEVER
-            engine["busy"] = 0
-            engine["idle_at"] = now
-
-
-@compiled
-def route(world: World, number: int) -> int:
-    """The engine that gets a request, NOBODY where none is open."""
-    engines, book = world.engines, world.book[0]
-    opened = 0
-    for engine in engines:
-        opened += engine["open"]
-    if opened == 0:
-        return NOBODY
-    if book["router"] == LEAST_OUTSTANDING:
-        return _least_outstanding(engines)
-    if book["router"] == ROUND_ROBIN:
-        book["turn"] += 1
-        return _nth_open(engines, book["turn"] % opened)
-    request, share = world.requests[number], book["close_share"]
-    kept, draw = world.connections[request["connection"]], request["draw"]
-    idle, kept["request"] = _idle(world, kept["request"], request["at"]), number
-    if kept["engine"] != NOBODY and draw >= share and idle <= book["keep_seconds"]:
-        engine = engines[kept["engine"]]
-        if engine["open"] and engine["born"] == kept["born"]:
-            return int(kept["engine"])
-    # What the first question leaves of the draw answers the second.
-    left = draw / share if draw < share else (draw - share) / (1.0 - share)
-    kept["engine"] = _nth_open(engines, min(int(left * opened), opened - 1))
-    kept["born"] = engines[kept["engine"]]["born"]
-    return int(kept["engine"])
+            break
 
 
 @inner
-def _idle(world: World, last: int, now: float) -> float:
-    """Seconds since the end of the last answer on a connection."""
-    if last == NOBODY or world.requests[last]["state"] != FINISHED:
-        return 0.0
-    return float(now - world.requests[last]["last_at"])
+def _turn(world: World, number: int, now: float, until: float) -> None:
+    """End a step where one is due to end, then begin one where anything can be computed, as `Pipeline` does."""
+    engine = world.engines[number]
+    if engine["ending"]:
+        _end_step(world, number, now)
+    launched = False
+    engine["host_at"] = now
+    if engine["running"] + engine["waiting"] > 0:
+        launched = _begin_step(world, number, now)
+    _look_ahead(world, number, launched, now)
+    if launched and engine["ending"] and engine["waiting"] == 0 and not world.book[0]["plugin"]:
+        _decode_on(world, number, min(until, engine["enters_at"]))
 
 
 @inner
-def _nth_open(engines: Records, wanted: int) -> int:
-    for number in range(len(engines)):
-        if engines[number]["open"]:
-            if wanted == 0:
-                return number
-            wanted -= 1
-    return NOBODY
-
-
-@inner
-def _least_outstanding(engines: Records) -> int:
-    best, least = NOBODY, UNLIMITED
-    for number in range(len(engines)):
-        if engines[number]["open"] and engines[number]["outstanding_tokens"] < least:
-            best, least = number, engines[number]["outstanding_tokens"]
-    return best
-
-
-@inner
-def _arrive(world: World, number: int, where: int) -> None:
-    """Queue a request, or refuse it as the API server does: at once."""
-    request, engine = world.requests[number], world.engines[where]
-    request["engine"] = where
-    if world.book[0]["plugin"] and fast_loop.sends_away(world.loops[where], engine, world.fits[where]):
-        # The headers of a stream go out before it waits: its client comes over another connection next time.
-        world.connections[request["connection"]]["engine"] = NOBODY
-    if _refuses(world, where, number):
-        request["state"] = REJECTED
-        engine["rejected"] += 1
-        return
-    request["state"] = WAITING
-    engine["queued_tokens"] += request["prompt"]
-    engine["outstanding_tokens"] += request["prompt"]
-    if world.book[0]["plugin"]:
-        fast_loop.arrive(world, where, number)
+def _look_ahead(world: World, number: int, launched: bool, now: float) -> None:
+    """Say what is due next."""
+    engine = world.engines[number]
+    in_flight, host = engine["launched"] - engine["ended"], world.hosts[engine["timer"]]
+    engine["ending"] = 1
+    if launched and engine["running"] + engine["waiting"] > 0 and in_flight < host["depth"]:
+        engine["ending"] = 0
+        engine["due"] = engine["host_at"]
+    elif in_flight > 0:
+        oldest = world.flights[number, (engine["ended"] + 1) % MOST_IN_FLIGHT]
+        taking = host["update"] + host["sequence"] * oldest["sequences"]
+        engine["due"] = max(engine["host_at"], oldest["done_at"]) + engine["stretch"] * taking
     else:
-        _append(world, where, number)
-    engine["waiting"] += 1
-    if engine["due"] == NEVER:
-        engine["due"] = request["at"]
+        engine["ending"] = 0
+        engine["due"] = NEVER
+        engine["idle_at"] = now
 
 
 @inner
-def _refuses(world: World, where: int, number: int) -> bool:
-    """Whether a cap, the plugin or the size of the KV cache keeps a request out."""
-    engine, request = world.engines[where], world.requests[number]
-    if engine["running"] + engine["waiting"] >= engine["most_requests"]:
-        return True
-    if engine["queued_tokens"] >= engine["most_queued"]:
-        return True
-    if world.book[0]["plugin"] and fast_loop.refuses(world.loops[where], engine, world.fits[where], request["prompt"]):
-        return True
-    return bool(blocks_of(request["prompt"] + request["output"]) > engine["blocks"])
-
-
-@inner
-def _append(world: World, where: int, number: int) -> None:
-    """Let a request wait behind all others."""
-    engine = world.engines[where]
-    if engine["waiting"] == 0:
-        engine["first_waiting"] = number
-    else:
-        world.requests[engine["last_waiting"]]["after"] = number
-    engine["last_waiting"] = number
-
-
-@inner
-def _begin_step(world: World, where: int, now: float) -> float:
-    """Begin a step with what the plugin has to do with it; returns the seconds it takes."""
+def _begin_step(world: World, where: int, now: float) -> bool:
+    """Plan a step with what the plugin has to do with it, and launch it; whether it computes anything, or is alone."""
     loop, engine, plugin = world.loops[where], world.engines[where], world.book[0]["plugin"]
     if plugin:
         row = world.running[where, : engine["running"]]
         fast_loop.before_step(loop, engine, world.fits[where], row, world.places, world.requests, now)
-    seconds = _begin(world, where)
+    plan_step(world, where)
+    plan, flight = world.plan[0], world.flights[where, (engine["launched"] + 1) % MOST_IN_FLIGHT]
+    empty = plan["chunks"] + plan["decodes"] == 0
+    if empty and engine["launched"] > engine["ended"]:
+        return False
+    flight["computes"] = 0
     if plugin:
-        fast_loop.scheduled(loop, engine, world.fits[where], world.chunks, world.plan[0], now)
-    return seconds
+        fast_loop.scheduled(loop, engine, flight, world.fits[where], world.chunks, plan, now)
+    _launch(world, where, now)
+    return True
+
+
+@inner
+def _launch(world: World, where: int, now: float) -> None:
+    """Launch the step just planned, as `Pipeline`."""
+    engine, plan, count = world.engines[where], world.plan[0], world.plan[0]["chunks"]
+    decodes, host, stretch = plan["decodes"], world.hosts[engine["timer"]], engine["stretch"]
+    tokens = decodes
+    for each in range(count):
+        tokens += world.chunks[each, 0]
+    launch_at = now + stretch * (host["schedule"] + host["sequence"] * (decodes + count))
+    launch = host["prompts"] if count else host["decodes"]
+    if tokens > host["edge"]:
+        launch = host["beyond"]
+    engine["host_at"] = launch_at + stretch * launch
+    mean_kv = plan["kv_tokens"] / decodes if decodes else 0.0
+    seconds = step_seconds(world.points, world.layout[engine["timer"]], world.chunks, count, decodes, mean_kv)
+    lead, tail = stretch * host["lead"], stretch * host["tail"]
+    engine["gpu_at"] = host_arithmetic.done_at(
+        launch_at, engine["host_at"], engine["gpu_at"], stretch * seconds, lead, tail
+    )
+    engine["launched"] += 1
+    flight = world.flights[where, engine["launched"] % MOST_IN_FLIGHT]
+    flight["done_at"], flight["sequences"] = engine["gpu_at"], decodes + count
+    # Where a chunk has room for a single token, what looks like a decode may be a part of a prompt.
+    flight["pure"] = count == 0 and decodes == engine["running"] and engine["threshold"] > 1
 
 
 @inner
 def _end_step(world: World, where: int, now: float) -> None:
     """End a step with what the plugin has to do with it."""
     loop, engine, book = world.loops[where], world.engines[where], world.book[0]
+    engine["ended"] += 1
     if book["plugin"]:
-        fast_loop.step_ended(loop, engine, world.fits[where], now)
+        flight = world.flights[where, engine["ended"] % MOST_IN_FLIGHT]
+        newest = world.flights[where, engine["launched"] % MOST_IN_FLIGHT]
+        fast_loop.step_ended(loop, engine, flight, newest, world.fits[where], now)
     finished = int(book["finished"])
-    began = _complete(world, where, now)
+    began = complete(world, where, now)
     if book["plugin"]:
         fast_loop.answers_began(loop, world.places, world.begun[:began])
         ended = world.finished[finished : book["finished"]]
@@ -205,71 +158,48 @@ def _end_step(world: World, where: int, now: float) -> None:
 
 
 @inner
-def _begin(world: World, where: int) -> float:
-    """Plan a step and take its blocks, as `Scheduler.step`; returns the seconds it takes."""
-    engine, row, chunks, plan = world.engines[where], world.running[where], world.chunks, world.plan[0]
-    budget, threshold = engine["tokens"], engine["threshold"]
-    count = decodes = kv_tokens = preempted = position = 0
-    alike = UNLIMITED
-    while position < engine["running"] and budget > 0:
-        number = row[position]
-        request = world.requests[number]
-        computed = request["computed"]
-        tokens = min(request["prompt"] + request["generated"] - computed, threshold, budget)
-        wanted = blocks_of(computed + tokens) - request["blocks"]
-        victim = NOBODY
-        while wanted > engine["free_blocks"] and victim != number:
-            victim = _preempt_last(world, where)
-            preempted += 1
-        if victim == number:
-            break
-        if wanted > 0:
-            request["blocks"] += wanted
-            engine["free_blocks"] -= wanted
-        if tokens == 1 and request["generated"] > 0 and computed >= request["prompt"]:
-            decodes += 1
-            kv_tokens += computed + 1
-        else:
-            chunks[count, 0], chunks[count, 1] = tokens, computed
-            count += 1
-        alike = min(alike, request["output"] - request["generated"] - 1)
-        request["computed"] = computed + tokens
-        budget -= tokens
-        position += 1
-    plan["going_on"], plan["decodes"], plan["kv_tokens"], plan["alike"] = count, decodes, kv_tokens, alike
-    if preempted == 0:
-        count = _start_waiting(world, where, budget, count)
-    plan["chunks"] = count
-    engine["preemptions"] += preempted
-    mean_kv = kv_tokens / decodes if decodes else 0.0
-    return step_seconds(world.points, world.layout[engine["timer"]], chunks, count, decodes, mean_kv)
-
-
-@inner
 def _decode_on(world: World, where: int, until: float) -> None:
-    """Where nobody waits: end the step just begun, and begin and end those that follow and are alike, all but the last.
+    """Where nobody waits: end the oldest step, begin the next one, and go on so while all are alike.
 
     They are alike while all decode, no answer ends and blocks are left for everybody. Times add up as step by step.
     """
-    engine, timer = world.engines[where], world.layout[world.engines[where]["timer"]]
-    running, kv_tokens = engine["running"], world.plan[0]["kv_tokens"]
-    most, taken = _steps_alike(engine, world.plan[0]), 0
-    while taken < most and engine["due"] < until:
+    engine, running = world.engines[where], world.engines[where]["running"]
+    most = _steps_alike(world, where)
+    if most <= 0 or not engine["due"] < until:
+        return
+    host, timer, stretch = world.hosts[engine["timer"]], world.layout[engine["timer"]], engine["stretch"]
+    scheduling = stretch * (host["schedule"] + host["sequence"] * running)
+    launching = stretch * (host["decodes"] if running <= host["edge"] else host["beyond"])
+    taking = stretch * (host["update"] + host["sequence"] * running)
+    lead, tail, writing = stretch * host["lead"], stretch * host["tail"], host["token"] * running
+    kv_tokens, taken, ahead, front_at = world.plan[0]["kv_tokens"], 0, host["depth"] > 1, engine["front_at"]
+    due, gpu_at, host_at = engine["due"], engine["gpu_at"], engine["host_at"]
+    while taken < most and due < until:
         kv_tokens += running
+        front_at = max(due, front_at) + writing
         seconds = step_seconds(world.points, timer, world.chunks, 0, running, kv_tokens / running)
-        engine["due"] += engine["stretch"] * seconds
+        launch_at = due + scheduling
+        host_at = launch_at + launching
+        before = gpu_at
+        gpu_at = host_arithmetic.done_at(launch_at, host_at, gpu_at, stretch * seconds, lead, tail)
+        due = max(host_at, before if ahead else gpu_at) + taking
         taken += 1
-    if taken > 0:
-        _decoded(world, where, taken)
+        newest = world.flights[where, (engine["launched"] + taken) % MOST_IN_FLIGHT]
+        newest["done_at"], newest["sequences"], newest["pure"] = gpu_at, running, 1
+    engine["due"], engine["gpu_at"], engine["host_at"], engine["front_at"] = due, gpu_at, host_at, front_at
+    _decoded(world, where, taken)
 
 
 @inner
-def _steps_alike(engine: Record, plan: Record) -> int:
-    """Steps that may follow the one just planned with nothing but one token more for each sequence."""
+def _steps_alike(world: World, where: int) -> int:
+    """Steps that may follow those in flight with nothing but one token more for each sequence."""
+    engine, plan = world.engines[where], world.plan[0]
     running = engine["running"]
-    # Where a chunk has room for a single token, what looks like a decode may be a part of a prompt.
-    if plan["chunks"] > 0 or plan["decodes"] < running or engine["threshold"] == 1 or engine["tokens"] <= running:
+    if running == 0 or engine["tokens"] <= running:
         return 0
+    for step in range(engine["ended"] + 1, engine["launched"] + 1):
+        if not world.flights[where, step % MOST_IN_FLIGHT]["pure"]:
+            return 0
     # Wherever in their last blocks they are, so many tokens of each fit into what is free.
     fitting = engine["free_blocks"] // running * BLOCK_TOKENS
     return int(min(plan["alike"], fitting))
@@ -283,156 +213,10 @@ def _decoded(world: World, where: int, steps: int) -> None:
         request = world.requests[row[position]]
         request["generated"] += steps
         request["computed"] += steps
+        request["emits"] += steps
         wanted = blocks_of(request["computed"]) - request["blocks"]
         request["blocks"] += wanted
         engine["free_blocks"] -= wanted
+    engine["launched"] += steps
+    engine["ended"] += steps
     engine["output_tokens"] += steps * engine["running"]
-
-
-@inner
-def _start_waiting(world: World, where: int, budget: int, count: int) -> int:
-    """First chunks of waiting requests until one does not fit; returns how many chunks the step then has."""
-    engine, chunks = world.engines[where], world.chunks
-    while engine["waiting"] > 0 and budget > 0:
-        number = _admit_head(world, where)
-        if number == NOBODY:
-            break
-        request = world.requests[number]
-        computed = request["computed"]
-        tokens = min(request["prompt"] + request["generated"] - computed, engine["threshold"], budget)
-        request["blocks"] = blocks_of(computed + tokens)
-        engine["free_blocks"] -= request["blocks"]
-        chunks[count, 0], chunks[count, 1] = tokens, computed
-        count += 1
-        request["computed"] = computed + tokens
-        budget -= tokens
-    return count
-
-
-@inner
-def _preempt_last(world: World, where: int) -> int:
-    """Send the youngest running request back to the head of the queue, without its KV cache."""
-    engine = world.engines[where]
-    engine["running"] -= 1
-    number = int(world.running[where, engine["running"]])
-    request = world.requests[number]
-    engine["free_blocks"] += request["blocks"]
-    request["blocks"] = 0
-    request["computed"] = 0
-    request["cached"] = 0
-    request["preemptions"] += 1
-    request["state"] = WAITING
-    if world.book[0]["plugin"]:
-        queue_lanes.put_first(world.loops[where], world.places[number], number)
-    else:
-        _prepend(world, where, number)
-    engine["waiting"] += 1
-    return number
-
-
-@inner
-def _prepend(world: World, where: int, number: int) -> None:
-    """Let a request wait before all others."""
-    engine = world.engines[where]
-    world.requests[number]["after"] = engine["first_waiting"]
-    if engine["waiting"] == 0:
-        engine["last_waiting"] = number
-    engine["first_waiting"] = number
-
-
-@inner
-def _admit_head(world: World, where: int) -> int:
-    """Start the first waiting request if a slot and blocks for all its tokens are free, else NOBODY."""
-    engine = world.engines[where]
-    if engine["running"] >= engine["active"]:
-        return NOBODY
-    plugin = world.book[0]["plugin"]
-    number = int(engine["first_waiting"])
-    if plugin:
-        number = queue_lanes.head(world.loops[where], engine, world.places, world.requests)
-    request = world.requests[number]
-    if blocks_of(request["prompt"] + request["generated"]) > engine["free_blocks"]:
-        return NOBODY
-    if plugin:
-        queue_lanes.take(world.loops[where], engine, world.places, number, request["prompt"])
-    else:
-        engine["first_waiting"] = request["after"]
-    engine["waiting"] -= 1
-    world.running[where, engine["running"]] = number
-    engine["running"] += 1
-    request["state"] = RUNNING
-    cached = max(0, min(request["cached"], request["prompt"] - 1)) // BLOCK_TOKENS * BLOCK_TOKENS
-    request["computed"] = cached
-    if request["preemptions"] == 0:
-        engine["cached_tokens"] += cached
-        if plugin:
-            fast_loop.admitted(world.loops[where], request)
-    return number
-
-
-@inner
-def _complete(world: World, where: int, now: float) -> int:
-    """Apply a step that ended, as `Scheduler.complete`: whoever has all tokens computed gets another one.
-
-    Returns how many got their first one; `world.begun` holds them.
-    """
-    engine, row = world.engines[where], world.running[where]
-    kept = emitted = began = 0
-    for position in range(engine["running"]):
-        number = row[position]
-        request = world.requests[number]
-        if request["computed"] == request["prompt"] + request["generated"]:
-            emitted += 1
-            if request["generated"] == 0:
-                start_answer(world, where, number, now)
-                world.begun[began] = number
-                began += 1
-            request["generated"] += 1
-            if request["generated"] >= request["output"]:
-                finish(world, where, number, now)
-                continue
-        row[kept] = number
-        kept += 1
-    engine["output_tokens"] += emitted
-    engine["running"] = kept
-    return began
-
-
-@compiled
-def start_answer(world: World, where: int, number: int, now: float) -> None:
-    """Count a first token."""
-    request, engine = world.requests[number], world.engines[where]
-    request["first_at"] = now
-    engine["queued_tokens"] -= request["prompt"]
-    engine["prompt_tokens"] += request["prompt"]
-    engine["ttft_count"] += 1
-    engine["ttft_within"] += now - request["at"] <= world.book[0]["ttft"]
-
-
-@compiled
-def finish(world: World, where: int, number: int, now: float) -> None:
-    """Free what a request held, and count it."""
-    request, engine, book = world.requests[number], world.engines[where], world.book[0]
-    request["last_at"] = now
-    request["state"] = FINISHED
-    engine["free_blocks"] += request["blocks"]
-    request["blocks"] = 0
-    engine["outstanding_tokens"] -= request["prompt"]
-    gaps = request["generated"] - 1
-    tpot = (now - request["first_at"]) / gaps if gaps else 0.0
-    engine["finished"] += 1
-    engine["prompt_sum"] += request["prompt"]
-    engine["output_sum"] += request["generated"]
-    engine["tpot_count"] += 1
-    engine["tpot_within"] += tpot <= book["tpot"]
-    engine["tpot_sum"] += tpot
-    engine["e2e_count"] += 1
-    engine["e2e_within"] += now - request["at"] <= book["e2e"]
-    world.finished[book["finished"]] = number
-    book["finished"] += 1
-
-
-@inner
-def blocks_of(tokens: int) -> int:
-    """Blocks that hold so many tokens."""
-    return -(-tokens // BLOCK_TOKENS)

@@ -16,7 +16,8 @@ from holdfast.twin.state_arrays import LOST, NOBODY, WAITING, Record, Records, W
 from holdfast.twin.timers import Floats, Integers
 from holdfast_engine import arithmetic, leastsquares, steptimes
 from holdfast_engine.arithmetic import KEPT, LATE, LONG, MEAN_COUNT, SLOW
-from holdfast_engine.fastloop import FIT_SECONDS, FIT_STEPS
+from holdfast_engine.fastloop import FIT_SECONDS, FIT_STEPS, LONGEST_TRANSIT_SECONDS
+from holdfast_engine.steptimes import DECODES, MIXED
 from holdfast_engine.tpot_slack import ANSWERS, LEARN_EVERY, MOST_STEPS, SHORT_SHARE, SMOOTHING
 
 compile_with(arithmetic)
@@ -57,9 +58,11 @@ def _expected_seconds(loop: Record, fits: Floats, tokens: float) -> float:
 
 
 @inner
-def arrive(world: World, where: int, number: int) -> None:
+def arrive(world: World, where: int, number: int, now: float) -> None:
     """Count a request that was let in, and let it wait in its place."""
     loop, place, request = world.loops[where], world.places[number], world.requests[number]
+    # Clocks of two processes are compared once, as the plugin does.
+    request["read_at"] = now - min(max(now - request["read_at"], 0.0), LONGEST_TRANSIT_SECONDS)
     loop["arrived_count"] = min(loop["arrived_count"] + 1, MEAN_COUNT)
     loop["arrived_tokens"] = arithmetic.moved_mean(loop["arrived_tokens"], loop["arrived_count"], request["prompt"])
     world.engines[where]["judged_arrived"] += 1
@@ -67,7 +70,7 @@ def arrive(world: World, where: int, number: int) -> None:
     _foresee(loop, world.fits[where])
     computed = request["prompt"] * _computed_share(loop)
     needed = arithmetic.first_token_seconds(computed, loop["next_prefill"], loop["next_seconds"])
-    deadline = request["at"] + loop["ttft"]
+    deadline = request["read_at"] + loop["ttft"]
     place["rank"], place["start_by"] = deadline + needed, deadline - needed
     queue_lanes.put(loop, world.places, number, request["prompt"])
 
@@ -105,7 +108,7 @@ def _expire(loop: Record, engine: Record, places: Records, requests: Records, no
     number = int(loop["next_due"])
     while number != NOBODY:
         request, place = requests[number], places[number]
-        if not request["at"] + loop["ttft"] < now:
+        if not request["read_at"] + loop["ttft"] < now:
             break
         if request["generated"] == 0 and not place["judged"]:
             place["judged"] = 1
@@ -141,9 +144,9 @@ def _bears(
     if loop["steps"] - place["first_step"] >= loop["surest_steps"]:
         place["old"] = 1
     if place["old"]:
-        ahead = arithmetic.ahead_seconds(loop["tpot"], place["first_step"], request["first_at"])
+        ahead = arithmetic.ahead_seconds(loop["tpot"], place["first_step"], request["began_at"])
         return min(least, ahead), youngest
-    return least, min(youngest, request["first_at"] + (gain - loop["tpot"]) * place["first_step"])
+    return least, min(youngest, request["began_at"] + (gain - loop["tpot"]) * place["first_step"])
 
 
 @inner
@@ -152,7 +155,7 @@ def _tokens(loop: Record, fits: Floats, spare_seconds: float) -> int:
     most, decodes = int(loop["most_tokens"]), int(loop["decoding"])
     if not loop["has_law"] or not loop["adapts"]:
         return most
-    kv_tokens, pairs = float(loop["kv"] + decodes), loop["pairs_per_prefill"]
+    kv_tokens, pairs = float(loop["last_kv"] + decodes), loop["pairs_per_prefill"]
     law = law_fit.law_of(fits)
     tokens = arithmetic.tokens_per_step(law, loop["tpot"], decodes, kv_tokens, pairs, most, spare_seconds)
     return min(most, tokens)
@@ -170,7 +173,7 @@ def _foresee(loop: Record, fits: Floats) -> None:
         pairs = prefill * loop["pairs_per_prefill"]
         loop["next_prefill"] = prefill
         law = law_fit.law_of(fits)
-        loop["next_seconds"] = arithmetic.step_seconds(law, prefill, decodes, loop["kv"] + decodes, pairs)
+        loop["next_seconds"] = arithmetic.step_seconds(law, prefill, decodes, loop["last_kv"] + decodes, pairs)
 
 
 @inner
@@ -185,7 +188,9 @@ def admitted(loop: Record, request: Record) -> None:
 
 
 @inner
-def scheduled(loop: Record, engine: Record, fits: Floats, chunks: Integers, plan: Record, now: float) -> None:
+def scheduled(
+    loop: Record, engine: Record, flight: Record, fits: Floats, chunks: Integers, plan: Record, now: float
+) -> None:
     """A step was planned: chunks, of which so many are of requests that ran before, and decodes with their tokens."""
     going_on, count, decodes, kv_tokens = plan["going_on"], plan["chunks"], plan["decodes"], plan["kv_tokens"]
     tokens, prefill, pairs = decodes, 0, 0.0
@@ -199,26 +204,36 @@ def scheduled(loop: Record, engine: Record, fits: Floats, chunks: Integers, plan
         else:
             prefill += chunk
             pairs += chunk * (before + 0.5 * chunk)
-    loop["computes"] = tokens > 0
     if tokens == 0:
         return
-    loop["prefill"], loop["decodes"], loop["kv"], loop["pairs"] = prefill, decodes, kv_tokens, pairs
+    flight["computes"], loop["last_kv"] = 1, kv_tokens
+    flight["prefill"], flight["decodes"], flight["kv"], flight["pairs"] = prefill, decodes, kv_tokens, pairs
     loop["free_sequences"] = max(0, engine["active"] - loop["ran"] - (count - going_on))
     if engine["waiting"] > 0 and tokens < engine["tokens"]:
         loop["free_sequences"] = 0
-    loop["begun"] = now
-    if not loop["ran"]:
+    flight["begun"] = now
+    if not loop["ran"] and not loop["pending"]:
         loop["updated"] = now
         steptimes.begin(fits[TIMES], now)
+    loop["pending"] += 1
 
 
 @inner
-def step_ended(loop: Record, engine: Record, fits: Floats, now: float) -> None:
+def step_ended(loop: Record, engine: Record, flight: Record, newest: Record, fits: Floats, now: float) -> None:
     """Time a step whose results have come."""
-    if loop["computes"]:
-        law_fit.observe(loop, engine, fits, now - loop["updated"])
-        law_fit.came(loop, fits, -1, True, loop["begun"], now)
-        loop["updated"], loop["computes"] = now, 0
+    if not flight["computes"]:
+        return
+    loop["prefill"], loop["decodes"] = flight["prefill"], flight["decodes"]
+    loop["kv"], loop["pairs"] = flight["kv"], flight["pairs"]
+    law_fit.observe(loop, engine, fits, now - loop["updated"])
+    loop["updated"] = now
+    loop["pending"] -= 1
+    ahead, replayed, launched_at = -1, True, flight["begun"]
+    if loop["pending"]:
+        ahead = steptimes.kind_of(newest["prefill"], newest["decodes"], law_fit.law_of(fits).edge_tokens)
+        replayed = (ahead == DECODES and loop["whole_decodes"]) or (ahead == MIXED and loop["whole_mixed"])
+        launched_at = newest["begun"]
+    law_fit.came(loop, fits, ahead, bool(replayed), launched_at, now)
     loop["steps"] += 1
     seconds, known = now - loop["last_step"], loop["usual_seconds"]
     loop["last_step"] = now
@@ -277,7 +292,7 @@ def _surest_steps(answers: Integers) -> int:
 
 @inner
 def _judge(loop: Record, engine: Record, request: Record, now: float) -> None:
-    ttft, e2e = request["first_at"] - request["at"], now - request["at"]
+    ttft, e2e = request["began_at"] - request["read_at"], now - request["read_at"]
     found = arithmetic.breach(loop["ttft"], loop["tpot"], loop["e2e"], ttft, e2e, request["generated"])
     engine["judged_bad_ttft"] += found == LATE
     engine["judged_bad_tpot"] += found == SLOW
@@ -298,7 +313,7 @@ def updated(loop: Record, engine: Record, fits: Floats, places: Records, request
     while number != NOBODY:
         request = requests[number]
         if request["state"] == WAITING and request["preemptions"] == 0:
-            if not request["at"] < before:
+            if not request["read_at"] < before:
                 break
             _end_waiting(loop, engine, places[number], request, now)
         number = int(request["after"])
@@ -331,7 +346,7 @@ def _end_waiting(loop: Record, engine: Record, place: Record, request: Record, n
     engine["outstanding_tokens"] -= request["prompt"]
     if not place["judged"]:
         place["judged"] = 1
-        in_time = now - request["at"] <= loop["ttft"]
+        in_time = now - request["read_at"] <= loop["ttft"]
         engine["judged_withdrawn"] += in_time
         engine["judged_bad_ttft"] += not in_time
 

@@ -11,6 +11,7 @@ from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.twin.state_arrays import NOBODY, Record, Records, fields_of
 from holdfast.twin.timers import Floats
 from holdfast_engine.arithmetic import Law
+from holdfast_engine.captured_graphs import CapturedGraphs
 from holdfast_engine.leastsquares import FEATURES, PRODUCTS, STRATA
 from holdfast_engine.rules import Limits, Overload, longest_wait_seconds
 
@@ -29,12 +30,13 @@ LOOP = np.dtype(
         # What it was told.
         *fields_of(np.float64, "ttft", "tpot", "e2e", "longest_wait", "most_queued"),
         *fields_of(np.int64, "adapts", "rejects", "has_prior", "most_active", "most_tokens", "stock_tokens"),
+        *fields_of(np.int64, "whole_decodes", "whole_mixed"),
         # The step law, and what follows from it.
         *fields_of(np.float64, "fitted_steps", "next_fit", "full_tps", "peak_tps", "pairs_per_prefill"),
         *fields_of(np.int64, "has_law", "measured", "unfitted", "active"),
-        # The step under way.
-        *fields_of(np.float64, "begun", "updated", "pairs"),
-        *fields_of(np.int64, "computes", "prefill", "decodes", "kv", "ran", "decoding", "free_sequences"),
+        # The step that ended last, the one planned last, and how many have not ended.
+        *fields_of(np.float64, "updated", "pairs"),
+        *fields_of(np.int64, "prefill", "decodes", "kv", "last_kv", "ran", "decoding", "free_sequences", "pending"),
         # What is expected of the next ones, once it has been asked for.
         *fields_of(np.int64, "foreseen", "next_prefill"),
         *fields_of(np.float64, "next_seconds"),
@@ -61,11 +63,13 @@ terms of the last step, their sums over recent steps and those since the last fi
 room to solve equations in."""
 
 
-def loops_of(told: Sequence[Limits], stock: Sequence[SchedulerLimits]) -> Records:
+def loops_of(told: Sequence[Limits], stock: Sequence[SchedulerLimits], graphs: Sequence[CapturedGraphs]) -> Records:
     """An engine that has just started, for each kind that is told anything."""
     found = np.zeros(len(told), LOOP)
-    for number, (asked, limits) in enumerate(zip(told, stock, strict=False)):
+    for number, (asked, limits, captured) in enumerate(zip(told, stock, graphs, strict=False)):
         _tell(found[number], asked, limits)
+        found[number]["whole_decodes"] = captured.whole_decodes
+        found[number]["whole_mixed"] = captured.whole_mixed
     for name in ("next_fit", "last_step", "now"):
         found[name] = -math.inf
     for name in ("full_tps", "peak_tps", "arrived_tokens", "started_tokens", "computed_tokens"):
@@ -89,10 +93,11 @@ def _tell(loop: Record, asked: Limits, limits: SchedulerLimits) -> None:
     loop["has_prior"] = loop["has_law"] = asked.prior is not None
 
 
-def fits_of(told: Sequence[Limits]) -> Floats:
+def fits_of(told: Sequence[Limits], graphs: Sequence[CapturedGraphs]) -> Floats:
     """What the law is found from in an engine that has just started, for each kind."""
     found = np.zeros((len(told), SCRATCH + FEATURES, len(PRODUCTS)))
-    for number, asked in enumerate(told):
+    for number, (asked, captured) in enumerate(zip(told, graphs, strict=False)):
         if asked.prior is not None:
-            found[number, (PRIOR, LAW), : len(Law._fields)] = asked.prior
+            found[number, (PRIOR, LAW), :FEATURES] = asked.prior[:FEATURES]
+        found[number, LAW, len(Law._fields) - 1] = captured.edge_tokens
     return found

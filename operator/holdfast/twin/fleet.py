@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from holdfast.domain.service import Slo
+from holdfast.enginemodel.enginetimer import host_of
+from holdfast.enginemodel.host import Host, Launch
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS, SchedulerLimits
 from holdfast.enginemodel.steplaw import StepTimer
 from holdfast.twin import engines, state_arrays
 from holdfast.twin.fast_loop_arrays import LOOP, PLACE, fits_of, loops_of
-from holdfast.twin.state_arrays import BOOK, CONNECTION, ENGINE, NEVER, NOBODY, REQUEST, Records, World
+from holdfast.twin.state_arrays import BOOK, CONNECTION, ENGINE, HOST, NEVER, NOBODY, REQUEST, Records, World
 from holdfast.twin.timers import Floats, Integers, pack
 from holdfast_engine.rules import Limits
 from holdfast_engine.tpot_slack import ANSWERS
@@ -86,7 +89,9 @@ class EngineFleet:
         self._free = list(range(_FIRST_ENGINES))
         most_sequences = max(kind.limits.max_num_seqs for kind in kinds)
         timers = pack([kind.timer for kind in kinds])
-        self._loops, self._fits = loops_of(told, [kind.limits for kind in kinds]), fits_of(told)
+        graphs = [host_of(kind.timer).graphs.captured for kind in kinds]
+        self._loops = loops_of(told, [kind.limits for kind in kinds], graphs)
+        self._fits = fits_of(told, graphs)
         self._world = World(
             requests=_requests(workload, np.random.default_rng([routing.seed, 1])),
             engines=_engines(_FIRST_ENGINES),
@@ -99,6 +104,8 @@ class EngineFleet:
             begun=np.zeros(most_sequences, np.int64),
             points=timers.points,
             layout=timers.layout,
+            hosts=_hosts([host_of(kind.timer) for kind in kinds]),
+            flights=np.zeros((_FIRST_ENGINES, state_arrays.MOST_IN_FLIGHT), state_arrays.FLIGHT),
             places=np.zeros(len(workload) if told else 0, PLACE),
             loops=np.zeros(_FIRST_ENGINES, LOOP),
             fits=np.zeros((_FIRST_ENGINES, *self._fits.shape[1:])),
@@ -124,7 +131,7 @@ class EngineFleet:
     def done(self) -> bool:
         """Whether every request has come and no engine has anything left to do."""
         everybody_came = int(self._world.book["next_request"][0]) == len(self.workload)
-        return everybody_came and not np.isfinite(self._world.engines["due"]).any()
+        return everybody_came and not _busy(self._world.engines).any()
 
     def advance(self, until: float) -> None:
         """Let time pass."""
@@ -140,7 +147,8 @@ class EngineFleet:
         self._world.engines[number] = np.zeros((), ENGINE)
         engine = self._world.engines[number]
         engine["open"], engine["born"], engine["timer"], engine["stretch"] = 1, born, kind, 1.0
-        engine["due"], engine["idle_at"] = NEVER, self.now
+        engine["due"], engine["enters_at"], engine["idle_at"] = NEVER, NEVER, self.now
+        engine["host_at"] = engine["gpu_at"] = engine["front_at"] = -math.inf
         for name, value in zip(state_arrays.LIMITS, _limits(self.kinds[kind].limits), strict=True):
             engine[name] = value
         engine["free_blocks"] = engine["blocks"]
@@ -161,21 +169,21 @@ class EngineFleet:
         """Take an engine away with whatever is in it; returns how many requests are lost."""
         requests, leaving = self._world.requests, self._world.engines[engine]
         inside = np.zeros(len(requests), bool)
-        if leaving["running"] + leaving["waiting"] > 0:
-            in_engines = np.isin(requests["state"], (state_arrays.WAITING, state_arrays.RUNNING))
+        if leaving["running"] + leaving["waiting"] > 0 or leaving["enters_at"] != NEVER:
+            in_engines = np.isin(requests["state"], _INSIDE)
             inside = in_engines & (requests["engine"] == engine)
         requests["state"][inside] = state_arrays.LOST
         requests["blocks"][inside] = 0
         born = leaving["born"]
         self._world.engines[engine] = np.zeros((), ENGINE)
-        leaving["born"], leaving["due"] = born, NEVER
+        leaving["born"], leaving["due"], leaving["enters_at"] = born, NEVER, NEVER
         self._free.append(engine)
         return int(inside.sum())
 
     def idle_since(self, engine: int) -> float | None:
         """Since when an engine has nothing to do; None where it has."""
         found = self._world.engines[engine]
-        return None if math.isfinite(found["due"]) else float(found["idle_at"])
+        return None if _busy(found) else float(found["idle_at"])
 
     def state(self, engine: int) -> Records:
         """What an engine is doing and has counted: a copy of its record of state_arrays.ENGINE."""
@@ -216,17 +224,27 @@ class EngineFleet:
         self._world = self._world._replace(
             engines=np.concatenate([self._world.engines, _engines(before)]),
             running=_doubled(self._world.running),
+            flights=_doubled(self._world.flights),
             loops=_doubled(self._world.loops),
             fits=_doubled(self._world.fits),
             answers=_doubled(self._world.answers),
         )
 
 
+_INSIDE = (state_arrays.WAITING, state_arrays.RUNNING, state_arrays.ENTERING)
+
+
+def _busy(engines: Records) -> NDArray[np.bool_]:
+    """Which engines have anything to do, or will have once an API server has read it."""
+    return np.asarray(np.isfinite(engines["due"]) | np.isfinite(engines["enters_at"]))
+
+
 def _requests(workload: Workload, draw: np.random.Generator) -> Records:
     requests = np.zeros(len(workload), REQUEST)
     requests["at"], requests["prompt"] = workload.at, workload.prompt_tokens
     requests["output"], requests["cached"] = workload.output_tokens, workload.cached_tokens
-    requests["first_at"] = requests["last_at"] = np.nan
+    for name in ("read_at", "enters_at", "began_at", "first_at", "last_at"):
+        requests[name] = np.nan
     requests["engine"] = requests["after"] = NOBODY
     requests["connection"] = draw.integers(0, CONNECTIONS, len(workload))
     requests["draw"] = draw.random(len(workload))
@@ -235,7 +253,23 @@ def _requests(workload: Workload, draw: np.random.Generator) -> Records:
 
 def _engines(count: int) -> Records:
     found = np.zeros(count, ENGINE)
-    found["due"] = NEVER
+    found["due"] = found["enters_at"] = NEVER
+    return found
+
+
+def _hosts(hosts: Sequence[Host]) -> Records:
+    """One record of each: what a step of decodes, and one with prompts, takes to launch follows from the graphs."""
+    found = np.zeros(len(hosts), HOST)
+    for record, host in zip(found, hosts, strict=True):
+        graphs = host.graphs
+        record["depth"] = min(host.depth, state_arrays.MOST_IN_FLIGHT)
+        record["edge"] = state_arrays.UNLIMITED if graphs.edge is None else graphs.edge
+        record["decodes"], record["prompts"] = (host.launch(0, prompts) for prompts in (False, True))
+        record["beyond"] = host.launch_seconds[Launch.KERNELS]
+        for name in ("schedule", "update", "sequence", "lead", "tail"):
+            record[name] = getattr(host, f"{name}_seconds")
+        for name in ("request", "prompt", "token", "transit", "reply"):
+            record[name] = getattr(host.front_end, f"{name}_seconds")
     return found
 
 

@@ -79,7 +79,7 @@ def settle(loop: Record, engine: Record, places: Records, requests: Records) -> 
         if waits:
             engine["waiting_late"] += 1.0
             loop["fresh_tokens"] -= request["prompt"]
-            place["late"], place["rank"] = 1, request["at"]
+            place["late"], place["rank"] = 1, request["read_at"]
             place["left"] = place["right"] = NOBODY
             loop["late"] = _merged(places, loop["late"], number)
     while loop["late"] != NOBODY and requests[loop["late"]]["state"] != WAITING:

@@ -17,8 +17,9 @@ NOBODY = -1
 UNLIMITED = int(np.iinfo(np.int64).max)
 NEVER = np.inf
 
-COMING, WAITING, RUNNING, FINISHED, REJECTED, UNSERVED, LOST = range(7)
-"""What a request is: still to come, in an engine, answered, refused by one, met no engine, or lost with its engine."""
+COMING, WAITING, RUNNING, FINISHED, REJECTED, UNSERVED, LOST, ENTERING = range(8)
+"""What a request is: still to come, in an engine, answered, refused by one, met no engine, lost with its engine, or on
+its way through an API server."""
 
 ROUND_ROBIN, RANDOM_PER_CONNECTION, LEAST_OUTSTANDING = range(3)
 
@@ -30,16 +31,18 @@ def fields_of(kind: type, *names: str) -> list[tuple[str, type]]:
 
 REQUEST = np.dtype(
     [
-        *fields_of(np.int64, "prompt", "output", "generated", "computed", "blocks", "state"),
-        *fields_of(np.float64, "at", "first_at", "last_at"),
+        *fields_of(np.int64, "prompt", "output", "generated", "computed", "blocks", "state", "in_flight", "emits"),
+        *fields_of(np.float64, "at", "read_at", "enters_at", "began_at", "first_at", "last_at"),
         *fields_of(np.int64, "cached", "preemptions", "engine", "after", "connection"),
         *fields_of(np.float64, "draw"),
     ]
 )
 """Times in seconds, NaN before they are known, the rest in tokens and blocks.
 
-`engine` is where a request went, `after` the one that waits behind it. `connection` and `draw` (0..1) are what chance
-decides about its way.
+The API server reads a request at `read_at`, the engine has it at `enters_at` and its first token at `began_at`; its
+client has the first and last token at `first_at` and `last_at`. Of the tokens `in_flight` the first comes from the step
+with the number `emits`. `engine` is where a request went, `after` the one that waits behind it. `connection` and `draw`
+(0..1) are what chance decides about its way.
 """
 
 LIMITS = ("active", "tokens", "threshold", "most_requests", "most_queued", "blocks")
@@ -80,16 +83,20 @@ STEPS = ("steps", "step_prefill", "step_decodes", "step_kv", "step_pairs", "step
 
 ENGINE = np.dtype(
     [
-        *fields_of(np.float64, "due"),
-        *fields_of(np.int64, "busy", "running", "waiting", "first_waiting", "last_waiting"),
+        *fields_of(np.float64, "due", "host_at", "gpu_at", "front_at", "enters_at"),
+        *fields_of(np.int64, "ending", "launched", "ended", "stale", "first_entering", "last_entering"),
+        *fields_of(np.int64, "running", "waiting", "first_waiting", "last_waiting"),
         *fields_of(np.int64, "queued_tokens", "outstanding_tokens", "free_blocks", "timer"),
         *fields_of(np.float64, "stretch"),
         *fields_of(np.int64, *LIMITS, "open", "born"),
         *fields_of(np.float64, "idle_at", "waiting_late", *COUNTS, *EXACT, *STEPS),
     ]
 )
-"""`due` is when a step ends, or begins where the engine is not `busy`; infinite for an idle one, since `idle_at`.
+"""`due` is when a step ends and the next one begins, or when one begins only where the engine is not `ending`; infinite
+for an idle one, since `idle_at`. Its thread, its GPU and its API server are free at `host_at`, `gpu_at` and `front_at`.
 
+Steps are counted as they are `launched` and `ended`; what is between is in flight. `stale` requests were preempted with
+a token in flight. The API server has read those from `first_entering` on; the engine has the first at `enters_at`.
 `open` engines get requests; `born` counts the lives of a record, so that a connection knows a successor.
 """
 
@@ -117,6 +124,29 @@ PLAN = np.dtype(fields_of(np.int64, "chunks", "going_on", "decodes", "kv_tokens"
 """One record: the chunks of the step just planned, those of requests that ran before it, and its decodes. After it,
 so many steps do not yet end anybody's answer: they are `alike`."""
 
+MOST_IN_FLIGHT = 2
+
+FLIGHT = np.dtype(
+    [
+        *fields_of(np.float64, "done_at", "begun", "pairs"),
+        *fields_of(np.int64, "sequences", "pure", "computes", "prefill", "decodes", "kv"),
+    ]
+)
+"""A step in flight: when the GPU is done with it, for how many sequences, and whether it is one token for everybody.
+
+The rest is the plugin's: since when it counts, and the terms of the step law. A step's number modulo MOST_IN_FLIGHT is
+its place among those of its engine."""
+
+HOST = np.dtype(
+    [
+        *fields_of(np.int64, "depth", "edge"),
+        *fields_of(np.float64, "decodes", "prompts", "beyond", "schedule", "update", "sequence", "lead", "tail"),
+        *fields_of(np.float64, "request", "prompt", "token", "transit", "reply"),
+    ]
+)
+"""One kind of engine's host, in seconds: to launch a step of decodes, one with prompts, and one beyond the edge in
+tokens; then as in enginemodel.host.Host and FrontEnd."""
+
 CONNECTION = np.dtype(fields_of(np.int64, "engine", "born", "request"))
 """Whom a connection leads to, and the last request on it."""
 
@@ -125,7 +155,8 @@ class World(NamedTuple):
     """Everything the loop works on; `running` has a row of requests per engine, `finished` the order of their ends.
     `plan` and `chunks` are of the step just planned, `begun` those who got their first token from the one just ended.
 
-    What comes after the timers is the plugin's (`fast_loop_arrays`): a record per request and per engine, what laws are
+    `flights` are the steps in flight by engine, `hosts` belong to the kinds of engines as the timers do.
+    What comes after these is the plugin's (`fast_loop_arrays`): a record per request and per engine, what laws are
     found from, and how many steps the last answers of an engine took.
     """
 
@@ -140,6 +171,8 @@ class World(NamedTuple):
     begun: Integers
     points: Floats
     layout: Integers
+    hosts: Records
+    flights: Records
     places: Records
     loops: Records
     fits: Floats

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.enginemodel.enginetimer import gpu_of
 from holdfast.enginemodel.steplaw import StepLaw, StepTimer
 from holdfast.enginemodel.steptable import Curve, StepTable, Surface
 from holdfast.twin.compiled import inner
@@ -39,6 +40,8 @@ def pack(timers: Sequence[StepTimer]) -> Timers:
 
 
 def _row(timer: StepTimer, points: list[float]) -> list[int]:
+    timer = gpu_of(timer)
+
     def put(values: Sequence[float]) -> int:
         points.extend(values)
         return len(points) - len(values)
