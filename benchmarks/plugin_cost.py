@@ -28,6 +28,7 @@ from holdfast_engine.fastloop import FastLoop, StartLimits
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.rules import Limits, Objectives
 from holdfast_engine.statsfile import StatsWriter
+from holdfast_engine.written_file import ReportKind, WrittenReader, WrittenWriter, name_of
 
 MOST_MICROSECONDS, MOST_SHARE, MOST_GROWTH_MIB = 50.0, 0.01, 2.0
 SEQUENCES, WAITING = 256, 1000
@@ -100,8 +101,13 @@ class Engine:
         limits = self.folder / "engine-limits"
         limits.write_text(Limits(1, Objectives(2.0, 0.1), active_sequences=SEQUENCES, adapt=True).to_json())
         self.loop = FastLoop(
-            StartLimits(SEQUENCES, TOKENS_PER_STEP), LimitsFiles([limits]), lambda: self.now, lambda: self.now
+            StartLimits(SEQUENCES, TOKENS_PER_STEP),
+            LimitsFiles([limits]),
+            lambda: self.now,
+            lambda: self.now,
+            WrittenReader(self.folder / "answers.written"),
         )
+        self.answers = WrittenWriter(self.folder / "answers.written")
         self.writer = StatsWriter(self.folder / "engine-0.stats", len(stats_fields.FIELDS))
         self.loop.look()
         self.arrived = 0
@@ -138,12 +144,18 @@ class Engine:
     def _arrive(self) -> None:
         request = Toy(f"r{next(self._names)}", self.now, self.answer_tokens + self.arrived % 7)
         self.arrived += 1
+        self._report(ReportKind.STARTED, request)
         self._of_request(self.loop.arrive, request)
         self._of_request(self.loop.queue.add_request, request)
         if self.arrived % 7 == 0:
             request.status = GONE
             self._of_request(self.loop.queue.remove_requests, [request])
             self._of_request(self.loop.finish, [request.request_id])
+            self._report(ReportKind.GONE, request)
+
+    def _report(self, kind: ReportKind, request: Toy) -> None:
+        """What the API server's process does costs the engine's nothing."""
+        self.answers.write(kind, name_of(request.request_id), self.now)
 
     def _schedule(self) -> tuple[Output, list[Toy]]:
         names = list(self.running)
@@ -164,9 +176,12 @@ class Engine:
         finished = []
         for request in self.running.values():
             request.num_output_tokens += 1
+            if request.num_output_tokens == 2:
+                self._report(ReportKind.FIRST, request)
             if request.num_output_tokens >= request.to_come:
                 request.status = DONE
                 finished.append(request.request_id)
+                self._report(ReportKind.LAST, request)
         for name in finished:
             del self.running[name]
         return finished

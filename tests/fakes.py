@@ -10,6 +10,7 @@ import math
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 from aiohttp import web
@@ -581,3 +582,40 @@ class FakeLimitsEngine:
             "tokens_per_step": told.tokens_per_step or self._most.max_num_batched_tokens,
         }
         return "".join(f'holdfast:limits{{name="{name}"}} {value}\n' for name, value in values.items())
+
+
+class FakeApiServer:
+    """vLLM's API server as an ASGI application: requests go to the engine, and events are sent as they are given.
+
+    The scope names the request, and says whether it streams and how many requests of the engine it is (`n`).
+    """
+
+    def __init__(self) -> None:
+        self.state = SimpleNamespace(engine_client=self)
+        self.output_processor = SimpleNamespace(request_states={}, add_request=self._add_request)
+        self.added: list[str] = []
+        self._events: dict[str, asyncio.Queue[bytes | None]] = {}
+
+    def give(self, name: str, *events: bytes | None) -> None:
+        """Parts of an answer; None is its end."""
+        for event in events:
+            self._events.setdefault(name, asyncio.Queue()).put_nowait(event)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        name, kind = scope["name"], "DELTA" if scope["streams"] else "FINAL_ONLY"
+        params = SimpleNamespace(output_kind=SimpleNamespace(name=kind))
+        for number in range(scope["n"]):
+            request = SimpleNamespace(request_id=f"{number}_{name}" if number else name, sampling_params=params)
+            self.output_processor.add_request(request, None, None, number, queue=None)
+        # Streams are sent by a task of their own.
+        await asyncio.create_task(self._answer(name, send))
+
+    async def _answer(self, name: str, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        events = self._events.setdefault(name, asyncio.Queue())
+        while (event := await events.get()) is not None:
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _add_request(self, request: Any, *_: Any, **__: Any) -> None:
+        self.added.append(request.request_id)

@@ -27,7 +27,9 @@ def terms_of(numbers: Numbers) -> Terms | None:
         return None
     overload = Overload.REJECT if numbers["limit_reject"] > 0.0 else Overload.QUEUE
     most = numbers["limit_max_queued_requests"]
-    return Terms(numbers["limit_ttft_seconds"], overload, math.inf if math.isnan(most) else most)
+    # The rest of TTFT is for the front end and the step that was launched ahead.
+    ttft_seconds = numbers["limit_ttft_seconds"] - numbers["front_end_lag"] - numbers["under_way_seconds"]
+    return Terms(ttft_seconds, overload, math.inf if math.isnan(most) else most)
 
 
 def backlog_of(numbers: Numbers, more_requests: int = 0, more_tokens: float = 0.0) -> Backlog:

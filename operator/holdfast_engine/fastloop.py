@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from holdfast_engine import arithmetic, rules, steptimes
 from holdfast_engine.captured_graphs import UNKNOWN_GRAPHS, CapturedGraphs
+from holdfast_engine.clienttimes import ClientTimes
 from holdfast_engine.features import Features, Output, step_features
 from holdfast_engine.ledger import Ledger
 from holdfast_engine.limits import LimitsFiles
@@ -25,6 +26,7 @@ from holdfast_engine.stats_fields import LAW, RECORD_SECONDS, Mode
 from holdfast_engine.steplaw import StepLawFit
 from holdfast_engine.tpot_slack import Pace
 from holdfast_engine.waiting import DeadlineQueue
+from holdfast_engine.written_file import WrittenReader
 
 # Clocks of two processes are compared once, when a request arrives: no more than this is believed to have passed.
 LONGEST_TRANSIT_SECONDS = 10.0
@@ -76,11 +78,13 @@ class FastLoop:
         files: LimitsFiles,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
+        written: WrittenReader | None = None,
     ) -> None:
         self.queue: DeadlineQueue[Request] = DeadlineQueue(self._place)
         self.others: Sized = ()
         """Those that wait in a queue of vLLM's own: where its policy is another one, the order is left alone."""
         self.ledger = Ledger()
+        self.client_times = ClientTimes(self.ledger, written)
         self.fit = StepLawFit(edge_tokens=capacity.graphs.edge_tokens)
         self.limits: Limits | None = None
         self.failure: Exception | None = None
@@ -92,6 +96,7 @@ class FastLoop:
         self._known: dict[str, Request] = {}
         self._starting: dict[str, Request] = {}
         self._pending: deque[_Pending] = deque()
+        self._depth = 0
         self._pace = Pace()
         self._prompts = PromptAverages()
         self._last = Features(0, 0, 0, 0.0)
@@ -125,23 +130,28 @@ class FastLoop:
         self.ledger.arrive(request.request_id, self._clock() - transit, self.limits.objectives)
         # A further part of a session comes as a request of the same name: the first one stays.
         self._known.setdefault(request.request_id, request)
+        self.client_times.arrive(request.request_id)
 
     def look(self) -> bool:
-        """Take new limits if there are any; returns whether there were."""
-        found = self._files.poll(self._clock())
+        """Take new limits and reports of written answers, judge what is overdue; returns whether anything changed."""
+        now, judged = self._clock(), self.ledger.judged
+        found = self._files.poll(now)
         if found is not None:
             self._take(found)
-        return found is not None
+        known = self.client_times.are_known
+        self.client_times.poll(now)
+        self.ledger.expire(now)
+        return found is not None or self.ledger.judged != judged or self.client_times.are_known != known
 
     def before_step(self, running: int) -> StepLimits:
-        """Take new limits, judge what is overdue, fix the time of the order; the limits for `running` sequences."""
+        """Look, and fix the time of the order; returns the limits for `running` sequences."""
         failure = self.failure or self.queue.failure
         if failure is not None:
             raise failure
         self.look()
         now = self._clock()
-        self.ledger.expire(now)
-        self.queue.advance(now)
+        # Who would be late for its client is late: the front end and the steps under way take their time as well.
+        self.queue.advance(now + self._lag_seconds + self._under_way_seconds(len(self._pending)))
         self._running = running
         self.step_limits = self._limits_for(max(0, running - len(self._starting)), now)
         return self.step_limits
@@ -158,6 +168,7 @@ class FastLoop:
             self._last_update = now
             self.fit.begin(now)
         self._pending.append(_Pending(output, now, self._last))
+        self._depth = len(self._pending)
         for new in output.scheduled_new_reqs:
             request = self._known.get(new.req_id)
             if request is not None and not request.num_output_tokens:
@@ -199,6 +210,7 @@ class FastLoop:
                 self._pace.end(name)
                 moment = self._clock() if now is None else now
                 self.ledger.end(name, ending_of(request), moment, request.num_output_tokens)
+                self.client_times.leave(name)
 
     def too_old(self) -> list[Request]:
         """Requests that have waited for longer than any may."""
@@ -232,6 +244,9 @@ class FastLoop:
             self._prompts.computed_share,
             *coefficients,
             self.fit.error,
+            self._lag_seconds,
+            self._under_way_seconds(self._depth),
+            float(self.client_times.are_known),
             *self._limits_record(),
             *self.fit.sums,
         ]
@@ -239,11 +254,29 @@ class FastLoop:
     def counts(self) -> list[float]:
         """The first numbers of record.COUNTS."""
         ledger = self.ledger
-        return [ledger.arrived, ledger.good, *ledger.bad.values(), ledger.withdrawn, ledger.good_tokens]
+        return [
+            ledger.arrived,
+            ledger.good,
+            *ledger.bad.values(),
+            ledger.withdrawn,
+            ledger.good_tokens,
+            *self.client_times.first.numbers,
+            *self.client_times.last.numbers,
+        ]
 
     @property
     def _any_waits(self) -> bool:
         return bool(self.queue) or len(self.others) > 0
+
+    @property
+    def _lag_seconds(self) -> float:
+        """What decisions set aside of TTFT for the front end."""
+        return 0.0 if self.limits is None else self.client_times.lag.within(self.limits.objectives.ttft_seconds)
+
+    def _under_way_seconds(self, steps: int) -> float:
+        """What `first_token_seconds` and `expected_seconds` lack: they count one step under way, and an engine that
+        schedules ahead has launched the next one as well."""
+        return max(0, steps - 1) * self._look_ahead().step_seconds if steps > 1 else 0.0
 
     def _waiting(self) -> tuple[float, ...]:
         """Requests at the front, in time and late, and prompt tokens of those in time.

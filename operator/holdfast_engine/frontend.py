@@ -6,25 +6,39 @@ import logging
 import time
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast_engine.admission import CAPS
 from holdfast_engine.rules import RejectionReason
 
 if TYPE_CHECKING:
+    from vllm.v1.engine import EngineCoreRequest
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.output_processor import RequestState
+
+_OWN = "holdfast_own"
 
 logger = logging.getLogger("vllm.holdfast")
 
 
 class Frontend:
-    """Counts refusals, and ends requests that have waited for too long."""
+    """Counts refusals, tells of new requests, and ends those that have waited for too long."""
 
     def __init__(self, engine: AsyncLLM, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
         self._clock = clock
         self._seen_at: dict[str, float] = {}
+
+    def follow(self, watched: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Have every new request pass `watched`, which is given vLLM's own function; one of them at a time.
+
+        It runs before the engine hears of the request, in the task of the client's request.
+        """
+        processor = self._engine.output_processor
+        add_request = getattr(processor.add_request, _OWN, processor.add_request)
+        ours = watched(add_request)
+        setattr(ours, _OWN, add_request)
+        setattr(processor, "add_request", ours)  # noqa: B010  # mypy allows no assignment to a method
 
     def count_refusal(self, refused: RejectionReason) -> None:
         """Count as vLLM counts its own; our stat logger hears of it too."""
@@ -63,6 +77,12 @@ class Frontend:
         await self._engine.abort(name, internal=True)
         message = f"The request waited {seconds:.0f} s without its turn. Please try again later."
         queue.put(GracefulHTTPError(message, HTTPStatus.SERVICE_UNAVAILABLE))
+
+
+def streams(request: EngineCoreRequest) -> bool:
+    """Whether its tokens are written as they come."""
+    params = request.sampling_params
+    return params is not None and params.output_kind.name == "DELTA"
 
 
 def _waits(state: RequestState) -> bool:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from holdfast_engine.clientlag import LAG_BUCKETS
 from holdfast_engine.leastsquares import TERMS
-from holdfast_engine.stats_fields import FIELDS, LAW, LIMITS, Mode
+from holdfast_engine.stats_fields import FIELDS, LAG_TOKENS, LAW, LIMITS, Mode
 from holdfast_engine.statsfile import read_stats
 
 _CAUSES = ("ttft", "tpot", "e2e", "error")
@@ -112,6 +114,25 @@ class EngineCollector(Collector):
         yield self._plain("good_tokens", "Output tokens of good requests.", "good_tokens", engines)
         yield self._plain("plugin_seconds", "Time spent in the plugin itself.", "plugin_seconds", engines)
         yield self._plain("plugin_steps", "Engine steps under the plugin.", "plugin_steps", engines)
+        yield self._lags(engines)
+
+    def _lags(self, engines: dict[str, dict[str, float]]) -> Metric:
+        family = HistogramMetricFamily(
+            "holdfast:front_end_lag_seconds",
+            "Time from a token leaving the engine core to its bytes being written, for the first and the last token of "
+            "an answer.",
+            labels=("model_name", "engine", "token"),
+        )
+        for engine, numbers in engines.items():
+            for token in LAG_TOKENS:
+                counts = (numbers[f"lag_{token}_{edge:g}"] for edge in LAG_BUCKETS)
+                buckets = [
+                    ("+Inf" if math.isinf(edge) else str(edge), count)
+                    for edge, count in zip(LAG_BUCKETS, itertools.accumulate(counts), strict=True)
+                ]
+                total = numbers[f"lag_{token}_sum"]
+                family.add_metric([self._identity.model_name, engine, token], buckets=buckets, sum_value=total)
+        return family
 
     def _gauges(self, engines: dict[str, dict[str, float]]) -> Iterator[Metric]:
         limits = self._gauge("limits", "Objectives and limits in force.", engines, "name", LIMITS, "limit_")
@@ -134,6 +155,9 @@ class EngineCollector(Collector):
             ("room_tokens", "room_tokens", "Prompt tokens that would find a free sequence at once."),
             ("burst_tps", "burst_tps", "Prompt tokens per second that the engine computes for them."),
             ("mean_prompt_tokens", "mean_prompt_tokens", "Mean length of the prompts that came lately."),
+            ("under_way_seconds", "under_way_seconds", "Predicted seconds of the steps that are launched ahead."),
+            ("front_end_lag_estimate_seconds", "front_end_lag", "What decisions set aside of TTFT for the front end."),
+            ("client_times", "client_times", "1 where requests are judged by the times at which bytes were written."),
             ("computed_prompt_share", "computed_share", "Share of prompt tokens that the prefix cache does not hold."),
         ):
             family = GaugeMetricFamily(f"holdfast:{name}", about, labels=("model_name", "engine"))

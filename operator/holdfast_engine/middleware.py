@@ -1,8 +1,8 @@
 """ASGI middleware for vLLM's API server: `--middleware holdfast_engine.middleware.AdmissionMiddleware`.
 
 It turns requests away before vLLM has read them, as the limits of the operator ask, and tells those that vLLM turns
-away when to come again. The answers of an engine in overload end their connections. Where anything in it fails,
-requests go to vLLM as if it were not there.
+away when to come again. The answers of an engine in overload end their connections. It reports to the scheduler when
+answers were written. Where anything in it fails, requests go to vLLM as if it were not there.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from typing import Any
 
 from holdfast_engine import rules
 from holdfast_engine.admission import GUARDED, PromptLengthEstimator, Transit, backlog_of, decide, sends_away, terms_of
-from holdfast_engine.frontend import Frontend
+from holdfast_engine.exchange import EXCHANGE, Exchange
+from holdfast_engine.frontend import Frontend, streams
 from holdfast_engine.request import WARM_UP_NAME
 from holdfast_engine.rules import Admission, RejectionReason
-from holdfast_engine.stats_fields import FIELDS, folder
+from holdfast_engine.stats_fields import FIELDS, folder, written_path
 from holdfast_engine.statsfile import read_stats
+from holdfast_engine.written_file import WrittenWriter
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -49,28 +51,34 @@ class AdmissionMiddleware:
         self._clock = clock
         self._sweeping: asyncio.Task[None] | None = None
         self._broken = False
+        self._writer: WrittenWriter | None = None
         try:
             self._records = Records(clock)
+            if is_only_server():
+                self._writer = WrittenWriter(written_path())
             self._lengths = PromptLengthEstimator()
             self._transit = Transit()
         except Exception as error:
             self._give_up(error)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        guarded, refusal = False, None
+        guarded, refusal, exchange = False, None, None
         if not self._broken:
             try:
                 guarded = is_guarded(scope)
                 refusal = self._refusal(scope) if guarded else None
+                if guarded and self._writer is not None:
+                    exchange = Exchange(self._writer, self._clock)
             except Exception as error:
                 self._give_up(error)
         if guarded:
-            send = self._advising(scope, send)
+            send = self._answering(scope, send, exchange)
         if refusal is None:
+            EXCHANGE.set(exchange)
             try:
                 await self._app(scope, receive, send)
             finally:
-                self._leave(scope)
+                self._leave(scope, exchange)
             return
         await self._take_in(receive)
         for message in refusal:
@@ -81,11 +89,13 @@ class AdmissionMiddleware:
         found = self._admit(scope)
         return None if found.refused is None else busy_answer(found.refused, found.retry_after_seconds)
 
-    def _leave(self, scope: Message) -> None:
+    def _leave(self, scope: Message, exchange: Exchange | None) -> None:
         """Who was let in has an answer, or hung up."""
         if not self._broken:
             try:
                 self._transit.remove(id(scope))
+                if exchange is not None:
+                    exchange.leave()
             except Exception as error:
                 self._give_up(error)
 
@@ -100,6 +110,7 @@ class AdmissionMiddleware:
         frontend = Frontend(scope["app"].state.engine_client)
         if self._sweeping is None:
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep(frontend))
+            frontend.follow(self._watched)
         engines = self._records.read()
         size, now = body_bytes(scope), self._clock()
         answers = [self._ask(numbers, size, now) for numbers in engines]
@@ -119,20 +130,45 @@ class AdmissionMiddleware:
         requests, tokens = self._transit.since(now, numbers["step_seconds"])
         return decide(numbers, self._lengths.tokens(size, numbers["mean_prompt_tokens"]), requests, tokens)
 
-    def _advising(self, scope: Message, send: Send) -> Send:
+    def _watched(self, add_request: Callable[..., Any]) -> Callable[..., Any]:
+        """vLLM's own way to a new request, and then the note whose answer it is part of."""
+
+        def add_and_follow(request: Any, *given: Any, **named: Any) -> Any:
+            found = add_request(request, *given, **named)
+            if not self._broken:
+                try:
+                    exchange = EXCHANGE.get()
+                    if exchange is not None:
+                        exchange.start(request.request_id, streams(request))
+                except Exception as error:
+                    self._give_up(error)
+            return found
+
+        return add_and_follow
+
+    def _answering(self, scope: Message, send: Send, exchange: Exchange | None) -> Send:
         """Tell those whom vLLM itself turns away when to come again, and all clients of an engine in overload to come
-        over another connection. Of a stream that is decided when it starts."""
+        over another connection. Of a stream that is decided when it starts. Report when tokens were written."""
         keeps = scope.get("http_version", "1.1").startswith("1")
 
-        async def send_advising(message: Message) -> None:
-            if message["type"] == "http.response.start" and not self._broken:
+        async def send_answer(message: Message) -> None:
+            awaited = False
+            if not self._broken:
                 try:
-                    message = self._advised(message, keeps)
+                    if message["type"] == "http.response.start":
+                        message = self._advised(message, keeps)
+                    elif exchange is not None:
+                        awaited = exchange.is_awaited(message)
                 except Exception as error:
                     self._give_up(error)
             await send(message)
+            if awaited and exchange is not None:
+                try:
+                    exchange.write(message)
+                except Exception as error:
+                    self._give_up(error)
 
-        return send_advising
+        return send_answer
 
     def _advised(self, message: Message, keeps: bool) -> Message:
         engines, added = self._records.read(), []
@@ -156,6 +192,9 @@ class AdmissionMiddleware:
 
     def _give_up(self, error: Exception) -> None:
         self._broken = True
+        if self._writer is not None:
+            # What is under way now is judged by the engine's times.
+            self._writer.close()
         logger.error("holdfast: no admission, requests go to vLLM as they come: %s", error, exc_info=error)
 
 
@@ -175,6 +214,11 @@ class Records:
             self._paths = sorted(folder().glob("engine-*.stats"))
         found = (read_stats(path, len(FIELDS)) for path in self._paths)
         return [dict(zip(FIELDS, numbers, strict=True)) for numbers in found if numbers is not None]
+
+
+def is_only_server() -> bool:
+    """Whether this process writes all answers; with --api-server-count their metrics lie in a folder."""
+    return "PROMETHEUS_MULTIPROC_DIR" not in os.environ
 
 
 def is_guarded(scope: Message) -> bool:

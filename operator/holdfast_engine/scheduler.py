@@ -33,6 +33,7 @@ from holdfast_engine.limits import DEFAULT_LIMITS, LIMITS_VARIABLE, LimitsFiles
 from holdfast_engine.statsfile import StatsWriter
 from holdfast_engine.versions import is_supported
 from holdfast_engine.waiting import DeadlineQueue
+from holdfast_engine.written_file import WrittenReader
 
 _WATCH_SECONDS = 1.0
 
@@ -141,7 +142,7 @@ class HoldfastScheduler(AsyncScheduler):
         if missing:
             raise TypeError(f"the waiting queue of vLLM {vllm.__version__} also wants {', '.join(sorted(missing))}")
         files = LimitsFiles(map(Path, os.environ.get(LIMITS_VARIABLE, DEFAULT_LIMITS).split(os.pathsep)))
-        loop = FastLoop(self._capacity(), files)
+        loop = FastLoop(self._capacity(), files, written=WrittenReader(stats_fields.written_path()))
         if self.policy is SchedulingPolicy.FCFS:
             self.waiting = cast(RequestQueue, loop.queue)
         else:
@@ -153,7 +154,7 @@ class HoldfastScheduler(AsyncScheduler):
         logger.info("holdfast: %s on vLLM %s", VERSION, vllm.__version__)
 
     def _watch(self) -> None:
-        """Take limits while the engine is idle: between requests there are no steps that would."""
+        """Take limits and reports while the engine is idle: between requests there are no steps that would."""
         while True:
             time.sleep(_WATCH_SECONDS)
             with self._guard.lock:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast_engine.arithmetic import Law
+from holdfast_engine.clientlag import LAG_BUCKETS
 from holdfast_engine.leastsquares import TERMS
 
 # A record costs as much as the rest of a step's bookkeeping: it is written this often, or after every longer step.
@@ -28,6 +29,9 @@ class Mode(enum.IntEnum):
     """Orders, limits and counts."""
 
 
+LAG_TOKENS = ("first", "last")
+"""The tokens whose front-end lag is counted."""
+_LAG_NUMBERS = (*(f"{edge:g}" for edge in LAG_BUCKETS), "sum")
 COUNTS = (
     "arrived",
     "good",
@@ -37,6 +41,7 @@ COUNTS = (
     "bad_error",
     "withdrawn",
     "good_tokens",
+    *(f"lag_{token}_{number}" for token in LAG_TOKENS for number in _LAG_NUMBERS),
     "plugin_seconds",
     "plugin_steps",
 )
@@ -54,6 +59,7 @@ GAUGES = (
     "mean_prompt_tokens",
     "computed_share",
 )
+FRONT_END = ("front_end_lag", "under_way_seconds", "client_times")
 LAW = Law._fields
 """The numbers of the step law, in its order."""
 LIMITS = (
@@ -71,6 +77,7 @@ FIELDS: tuple[str, ...] = (
     *COUNTS,
     *GAUGES,
     *(f"law_{name}" for name in (*LAW, "error")),
+    *FRONT_END,
     *(f"limit_{name}" for name in LIMITS),
     *(f"steps_{name}" for name in TERMS),
 )
@@ -95,6 +102,11 @@ def folder() -> Path:
     """Where the files lie: a volume that both processes of the pod may write."""
     named = os.environ.get(FOLDER_VARIABLE)
     return Path(named) if named else Path(tempfile.gettempdir()) / "holdfast-engine"
+
+
+def written_path() -> Path:
+    """The file in which the one API server says when answers were written."""
+    return folder() / "answers.written"
 
 
 def stats_path(engine_index: int) -> Path:

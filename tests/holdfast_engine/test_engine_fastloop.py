@@ -14,7 +14,8 @@ from holdfast_engine.arithmetic import Law
 from holdfast_engine.fastloop import FastLoop, StartLimits
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.rules import Limits, Objectives, RequestVerdict
-from holdfast_engine.stats_fields import FIELDS, Mode
+from holdfast_engine.stats_fields import COUNTS, FIELDS, Mode
+from holdfast_engine.written_file import WrittenReader
 
 LAW = Law(0.004, 1e-4, 5e-4, 1e-7, 0.0)
 LIMITS = Limits(1, Objectives(ttft_seconds=1.0, tpot_seconds=0.05))
@@ -63,12 +64,23 @@ class ToyOutput:
 class ToyEngine:
     """One step after another: running requests first, then waiting ones, in chunks, within the loop's limits."""
 
-    def __init__(self, limits: Limits | None = LIMITS, *, active: int = 64, tokens: int = 2048) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = LIMITS,
+        *,
+        active: int = 64,
+        tokens: int = 2048,
+        written: WrittenReader | None = None,
+    ) -> None:
         self.now = 100.0
         self.files = LimitsFiles([])
         self.files.current = limits
         self.loop = FastLoop(
-            StartLimits(active, tokens), self.files, clock=lambda: self.now, wall_clock=lambda: self.now + 1e9
+            StartLimits(active, tokens),
+            self.files,
+            clock=lambda: self.now,
+            wall_clock=lambda: self.now + 1e9,
+            written=written,
         )
         if limits is not None:
             self.loop._take(limits)
@@ -544,12 +556,12 @@ def test_the_record_tells_of_room_while_sequences_are_free() -> None:
     for _ in range(3):
         engine.arrive(prompt=100, output=100_000)
     engine.run(3.0)
-    told = dict(zip(FIELDS[10:], engine.loop.record(), strict=True))
+    told = dict(zip(FIELDS[len(COUNTS) :], engine.loop.record(), strict=True))
     assert told["room_tokens"] == pytest.approx(100.0)
     assert told["burst_tps"] > told["prefill_tps"]
     engine.arrive(prompt=100, output=100_000)
     engine.run(0.5)
-    assert dict(zip(FIELDS[10:], engine.loop.record(), strict=True))["room_tokens"] == 0.0
+    assert dict(zip(FIELDS[len(COUNTS) :], engine.loop.record(), strict=True))["room_tokens"] == 0.0
 
 
 def test_a_short_prompt_starts_before_a_long_one_that_came_just_before() -> None:

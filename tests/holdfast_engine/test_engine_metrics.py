@@ -89,7 +89,20 @@ def test_where_numbers_cannot_be_told_the_plugin_is_off_and_the_page_stays(
 def test_what_is_unknown_is_left_out(scrape: Scrape) -> None:
     scrape.write(mode=Mode.ACTIVE, law_error=math.inf, prefill_tps=math.nan, limit_e2e_seconds=math.nan)
     assert "nan" not in scrape.text.lower()
-    assert "inf" not in scrape.text.lower().replace("plugin_info", "")
+    assert "inf" not in scrape.text.lower().replace("plugin_info", "").replace('le="+inf"', "")
+
+
+def test_the_front_end_lag_is_a_histogram_for_each_token(scrape: Scrape) -> None:
+    lags = {"lag_first_0.02": 3, "lag_first_5": 1, "lag_first_inf": 1, "lag_first_sum": 20.5}
+    scrape.write(mode=Mode.ACTIVE, client_times=1, **lags)
+    name = "front_end_lag_seconds"
+    buckets = [
+        scrape.value(f"{name}_bucket", token="first", le=edge) for edge in ("0.01", "0.02", "2.0", "5.0", "+Inf")
+    ]
+    assert buckets == [0, 3, 3, 4, 5]
+    assert (scrape.value(f"{name}_count", token="first"), scrape.value(f"{name}_sum", token="first")) == (5, 20.5)
+    assert scrape.value(f"{name}_count", token="last") == 0
+    assert scrape.value("client_times") == 1
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ class FakeVllm:
         self.served = 0
         self.refusals: list[str] = []
         self.state = SimpleNamespace(engine_client=self)
-        self.output_processor = SimpleNamespace(request_states={})
+        self.output_processor = SimpleNamespace(request_states={}, add_request=lambda *_: None)
 
     def _record_admission_rejection(self, reason: str) -> None:
         self.refusals.append(reason)

@@ -1,0 +1,71 @@
+"""One HTTP request and its answer: reports when the first and the last token were written."""
+
+from __future__ import annotations
+
+import contextvars
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast_engine.written_file import ReportKind, WrittenWriter, name_of
+
+_EVENT = b"data: "
+_NO_TOKEN = (b"data: [DONE]", b'data: {"error"')
+# What vLLM's chat answers begin with, before any token.
+_ROLE, _EMPTY = b'"delta":{"role":', b'"content":""'
+
+EXCHANGE: contextvars.ContextVar[Exchange | None] = contextvars.ContextVar("holdfast_exchange", default=None)
+"""The exchange that this task works for: tasks inherit it from the one that the server began."""
+
+
+class Exchange:
+    """Follows the one request of a stream. An exchange with several (`n`, several prompts) follows none of them: its
+    events do not tell cheaply which of them a token belongs to."""
+
+    def __init__(self, writer: WrittenWriter, clock: Callable[[], float]) -> None:
+        self._writer = writer
+        self._clock = clock
+        self._name: bytes | None = None
+        self._requests = 0
+        self._waits = False
+
+    def start(self, request_id: str, streams: bool) -> None:
+        """A request goes to the engine."""
+        self._requests += 1
+        if self._requests > 1:
+            self.leave()
+        elif streams:
+            self._name = name_of(request_id)
+            self._waits = True
+            self._writer.write(ReportKind.STARTED, self._name, self._clock())
+
+    def is_awaited(self, message: Mapping[str, Any]) -> bool:
+        """Whether the time at which this part of the answer is written matters."""
+        if self._name is None or message["type"] != "http.response.body":
+            return False
+        return self._waits or not message.get("more_body")
+
+    def write(self, message: Mapping[str, Any]) -> None:
+        """A part of the answer has been written."""
+        if self._name is None:
+            return
+        now = self._clock()
+        if self._waits and has_token(message.get("body", b"")):
+            self._waits = False
+            self._writer.write(ReportKind.FIRST, self._name, now)
+        if not message.get("more_body"):
+            self._writer.write(ReportKind.LAST, self._name, now)
+            self._name = None
+
+    def leave(self) -> None:
+        """Nothing more will be reported."""
+        if self._name is not None:
+            self._writer.write(ReportKind.GONE, self._name, math.nan)
+            self._name = None
+
+
+def has_token(body: bytes) -> bool:
+    """Whether an event of a stream carries a token, not only a role, an end, an error or a sign of life."""
+    if not body.startswith(_EVENT) or body.startswith(_NO_TOKEN):
+        return False
+    return not (_ROLE in body and _EMPTY in body) or body.count(_EVENT) > 1
