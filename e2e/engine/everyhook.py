@@ -32,6 +32,8 @@ _JUMPS_SECONDS = (1e6, 5.0, -5.0, -1e6)
 _SHORT_TTFT_SECONDS = 4.0
 # So many steps apart, a request is aborted and the queue is used in ways that vLLM has for other kinds of requests.
 _ABORT_EVERY, _ABORTED = 3, 2
+# The reports of answers end while some are still computed.
+_LEAVES_EVERY, _STEPS_BEFORE_CLOSING = 3, 20
 
 
 @dataclass
@@ -79,6 +81,53 @@ class Notes(logging.Handler):
         self.lines.append(entry.getMessage())
 
 
+class ApiServer:
+    """Reports as the middleware does when answers were written; of every third request, that its client has left."""
+
+    def __init__(self, processor: Any) -> None:
+        self._writer: Any = None
+        self._names: dict[str, bytes] = {}
+        self._known: set[str] = set()
+        self._add_request = processor.add_request
+        processor.add_request = self._follow
+
+    def begin(self) -> None:
+        """With a file of its own."""
+        from holdfast_engine.stats_fields import written_path
+        from holdfast_engine.written_file import WrittenWriter
+
+        self._writer = WrittenWriter(written_path())
+
+    def write(self, name: str, ends: bool) -> None:
+        """A token of this request was written."""
+        first = name not in self._known
+        self._known.add(name)
+        if first and len(self._known) % _LEAVES_EVERY == 0:
+            self._report("GONE", name)
+        elif first:
+            self._report("FIRST", name)
+        if ends:
+            self._report("LAST", name)
+
+    def close(self) -> None:
+        """It has failed."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _follow(self, request: Any, *given: Any, **named: Any) -> None:
+        from holdfast_engine.written_file import name_of
+
+        self._add_request(request, *given, **named)
+        self._names[request.external_req_id] = name_of(request.request_id)
+        self._report("STARTED", request.external_req_id)
+
+    def _report(self, kind: str, name: str) -> None:
+        from holdfast_engine.written_file import ReportKind
+
+        if self._writer is not None:
+            self._writer.write(ReportKind[kind], self._names[name], time.monotonic())
+
+
 class Engine:
     """vLLM in this process, with too little memory for all requests at once."""
 
@@ -103,6 +152,7 @@ class Engine:
             )
         )
         self.scheduler: Any = self._engine.engine_core.engine_core.scheduler
+        self._server = ApiServer(self._engine.output_processor)
 
     def answers(self, requests: int = _REQUESTS) -> list[list[int]]:
         """Greedy answers to the same requests, the first of them empty: those are aborted on the way."""
@@ -117,6 +167,7 @@ class Engine:
         steps = 0
         while self._engine.has_unfinished_requests():
             for output in self._engine.step():
+                self._server.write(output.request_id, output.finished)
                 if output.finished and output.outputs:
                     found[output.request_id] = list(output.outputs[0].token_ids)
             steps += 1
@@ -124,11 +175,14 @@ class Engine:
             if steps % _ABORT_EVERY == 0 and aborted:
                 # The first runs by then, the last still waits.
                 self._engine.abort_request([aborted.pop(0), names[-len(aborted) - 1]])
+            if not aborted and steps == _STEPS_BEFORE_CLOSING:
+                self._server.close()
         gone = {*names[:_ABORTED], *names[-_ABORTED:]} if requests == _REQUESTS else set()
         return [[] if name in gone else found.get(name, []) for name in names]
 
     def begin(self) -> None:
         """As after a start."""
+        self._server.begin()
         scheduler = self.scheduler
         with scheduler._guard:
             scheduler._begin()

@@ -114,15 +114,24 @@ class Door:
     def crowd(self) -> list[Answer]:
         """What eight at once get; another one is always refused as by vLLM's own caps."""
         assert self.server.ask(CROWDED[0], headers={"X-Busy": "1"}).status == 503
+        streams = [number % 2 == 1 for number in range(len(CROWDED))]
         with concurrent.futures.ThreadPoolExecutor(len(CROWDED)) as pool:
-            return list(pool.map(lambda each: self.server.ask(each, temperature=0, return_token_ids=True), CROWDED))
+            return list(pool.map(self._ask, CROWDED, streams))
+
+    def _ask(self, prompt: Prompt, stream: bool) -> Answer:
+        return self.server.ask(prompt, temperature=0, return_token_ids=True, stream=stream)
 
     def _told(self, hook: str) -> Any:
         return next(each for each in json.loads(self.server.get("/faults")) if each["hook"] == hook)
 
 
 def tokens(answer: Answer) -> Any:
-    return json.loads(answer.text)["choices"][0]["token_ids"] if answer.status == 200 else None
+    if answer.status != 200:
+        return None
+    if not answer.text.startswith("data: "):
+        return json.loads(answer.text)["choices"][0]["token_ids"]
+    events = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: {")]
+    return [token for event in events for token in json.loads(event)["choices"][0]["token_ids"]]
 
 
 @pytest.fixture(scope="module")

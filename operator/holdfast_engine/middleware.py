@@ -8,6 +8,7 @@ answers were written. Where anything in it fails, requests go to vLLM as if it w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -193,8 +194,9 @@ class AdmissionMiddleware:
     def _give_up(self, error: Exception) -> None:
         self._broken = True
         if self._writer is not None:
-            # What is under way now is judged by the engine's times.
-            self._writer.close()
+            # What is under way now is judged by the engine's times. The file may be what failed.
+            with contextlib.suppress(Exception):
+                self._writer.close()
         logger.error("holdfast: no admission, requests go to vLLM as they come: %s", error, exc_info=error)
 
 
