@@ -87,6 +87,17 @@ async def test_engines_and_accelerators_are_added_up_apart(reader: Reader) -> No
     assert seen["l40s"].exact == GAINED
 
 
+async def test_one_engine_that_judges_by_its_own_times_shows(reader: Reader) -> None:
+    tsdb = Tsdb()
+    engine(tsdb, "chat-0").plugin(TIMES, **counters())
+    other = engine(tsdb, "chat-1")
+    other.plugin(TIMES[:-1], **counters())
+    other.plugin(TIMES[-1:], client_times=False, **counters())
+    exact = on_h100(await reader.observe(tsdb, ready("chat-0"), ready("chat-1"))).exact
+    assert exact is not None
+    assert (exact.arrived, exact.engines, exact.engine_timed) == (1800.0, 2, 2)
+
+
 async def test_an_engine_without_the_plugin_leaves_the_bounds_in_force(reader: Reader) -> None:
     tsdb = Tsdb()
     engine(tsdb, "chat-0").plugin(TIMES, **counters())

@@ -88,10 +88,19 @@ class Engine:
         present = {key: text for key, text in (self._labels | labels).items() if text}
         self._tsdb.add(f"{of}:{name}", present, [(at, value(at)) for at in times])
 
-    def plugin(self, times: Sequence[float], mode: str = "active", /, **counters: Callable[[float], float]) -> None:
+    def plugin(
+        self,
+        times: Sequence[float],
+        mode: str = "active",
+        /,
+        *,
+        client_times: bool = True,
+        **counters: Callable[[float], float],
+    ) -> None:
         """Record the plugin's mode, its objectives, and its counters; `bad_ttft` counts bad requests of that cause."""
         info = {"mode": mode, "version": "0.1.0", "vllm_version": "0.32.0"}
         self.add("plugin_info", times, lambda _: 1.0, of="holdfast", **info)
+        self.add("client_times", times, constant(float(client_times)), of="holdfast")
         if mode == "active":
             self.limits(times, ttft_seconds=SLO.ttft_seconds, tpot_seconds=SLO.tpot_seconds)
         for name, value in counters.items():

@@ -43,7 +43,15 @@ def test_what_is_not_known_is_left_out_and_never_zero() -> None:
 NUMBERS = st.none() | st.floats(-1e300, 1e300) | st.sampled_from([math.nan, math.inf, -math.inf])
 QUANTILES = st.builds(LatencyQuantiles, NUMBERS, NUMBERS, NUMBERS)
 SLOS = st.builds(
-    SloView, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, QUANTILES, QUANTILES, st.sampled_from(["exact", "bounds"])
+    SloView,
+    NUMBERS,
+    NUMBERS,
+    NUMBERS,
+    NUMBERS,
+    NUMBERS,
+    QUANTILES,
+    QUANTILES,
+    st.sampled_from(["exact", "engine", "bounds"]),
 )
 CAPACITIES = st.builds(
     CapacityView, st.just("h100"), st.floats(), st.sampled_from(["TTFT", "KVCache"]), st.floats(0.0, 1.0)

@@ -17,6 +17,7 @@ from tests.observe.observe_builders import CHAT, NOW, WINDOW, answers, ready, re
 
 ENGINE = sample(NOW - 3, pod="chat-0")
 COVERED = sample(3.0, metric="covered")
+CLIENT_TIMES = sample(3.0, metric="client_times")
 OBJECTIVES = [
     sample(1.0, metric="objective", name="ttft_seconds", seconds="0.5"),
     sample(1.0, metric="objective", name="tpot_seconds", seconds="0.03"),
@@ -33,7 +34,7 @@ COUNTS = [
 
 
 def seen(*plugins: Sample, objectives: list[Sample] = OBJECTIVES, **rows: list[Sample]) -> Traffic:
-    found = answers(**{"engines": [ENGINE], "plugins": [*plugins, *objectives], **rows})
+    found = answers(**{"engines": [ENGINE], "plugins": [*plugins, CLIENT_TIMES, *objectives], **rows})
     return traffic.assemble([request(ready("chat-0"))], found, SlowSignals(), WINDOW, NOW)[CHAT]
 
 
@@ -54,6 +55,14 @@ def test_counts_that_cover_every_engine_are_exact() -> None:
         good_tokens=1400.0,
         engines=1,
     )
+
+
+@pytest.mark.parametrize("told", [[], [sample(math.nan, metric="client_times")]], ids=["not told", "NaN"])
+def test_counts_by_the_times_of_the_engine_are_exact_and_it_is_known(told: list[Sample]) -> None:
+    found = answers(engines=[ENGINE], plugins=[COVERED, *COUNTS, *OBJECTIVES, *told])
+    exact = on_h100(traffic.assemble([request(ready("chat-0"))], found, SlowSignals(), WINDOW, NOW)[CHAT]).exact
+    assert exact is not None
+    assert (exact.good, exact.engines, exact.engine_timed) == (70.0, 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ class FluidCluster:
     The capacity at which the objective holds is 1 / `slack` of the one at which the queue grows.
 
     With the `plugin` nothing is refused: late requests wait behind all others, and what capacity there is stays good.
-    `exact` tells when its counts cover all engines.
+    `exact` tells when its counts cover all engines, `engine_timed` when an engine judges by its own times.
 
     `broken` accelerators start no replica, `gpus` bounds the pods that find a node.
     """
@@ -85,6 +85,7 @@ class FluidCluster:
     sight: Callable[[float], SignalState] = lambda seconds: SignalState.FRESH
     plugin: bool = False
     exact: Callable[[float], bool] = lambda seconds: True
+    engine_timed: Callable[[float], bool] = lambda seconds: False
     distort: Callable[[AcceleratorTraffic], AcceleratorTraffic] = lambda counts: counts
 
     def __post_init__(self) -> None:
@@ -264,7 +265,8 @@ class FluidCluster:
         """vLLM sees a late first token when it comes, the plugin when it is overdue."""
         arrivals, bad, overdue = (sum(second[name] for second in past) for name in ("arrivals", "bad", "overdue"))
         good = arrivals - bad
-        exact = ExactCounts(arrived=arrivals, good=good, bad_ttft=bad, engines=1)
+        own_times = int(self.engine_timed(self.clock))
+        exact = ExactCounts(arrived=arrivals, good=good, bad_ttft=bad, engines=1, engine_timed=own_times)
         return replace(
             counts,
             finished=good + overdue,

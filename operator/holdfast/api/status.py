@@ -150,9 +150,11 @@ class SLOStatus(StatusPart):
     It rises while the error budget burns too fast and falls while budget is to spare."""
     window_seconds: ExactSeconds | None = None
     """Length of the rolling window of attainment and error budget; slo.window of the spec."""
-    source: Literal["exact", "bounds"] | None = None
-    """How attainment was measured. exact: each request was judged by its own latencies. bounds: only the histograms of
-    vLLM are known, so attainment is a lower bound and the real value may be higher."""
+    source: Literal["exact", "engine", "bounds"] | None = None
+    """How attainment was measured. exact: each request was judged by the times at which its answer was written to the
+    client. engine: each request was judged by the times at which its tokens left the engine, because some answers are
+    not streamed or not watched; clients see them later. bounds: only the histograms of vLLM are known, so attainment is
+    a lower bound and the real value may be higher."""
 
 
 class CapacityStatus(StatusPart):

@@ -156,7 +156,7 @@ def _slo(part: ServiceParts, decision: Decision) -> dict[str, Any]:
         "tpot_p99_seconds": view.tpot.p99_seconds,
         "quantile": decision.explanation.quantile,
         "window_seconds": part.spec.slo.window_seconds,
-        "source": "exact" if view.source == "exact" else "bounds",
+        "source": view.source if view.source in ("exact", "engine") else "bounds",
     }
 
 

@@ -90,7 +90,7 @@ class SloView:
     tpot: LatencyQuantiles = UNKNOWN_QUANTILES
     e2e: LatencyQuantiles = UNKNOWN_QUANTILES
     bad: BadByCause | None = None
-    source: str = "bounds"
+    source: str = "bounds"  # or exact, or engine: exact but for the time that the API server takes
 
 
 @value

@@ -46,7 +46,8 @@ class StepSums:
 class ExactCounts:
     """Requests judged by all objectives together, gained over the interval of the Traffic that contains them.
 
-    arrived = good + all bad + withdrawn + the growth of requests not judged yet.
+    arrived = good + all bad + withdrawn + the growth of requests not judged yet. `engine_timed` engines may have judged
+    by the times at which tokens left the engine, not by those at which their bytes were written.
     """
 
     arrived: float = 0.0
@@ -59,6 +60,7 @@ class ExactCounts:
     withdrawn: float = 0.0
     good_tokens: float = 0.0
     engines: int = 0
+    engine_timed: float = 0.0
 
     @property
     def bad(self) -> float:

@@ -15,7 +15,9 @@ from holdfast.observe.samples import QueryResult, Sample
 SAMPLED_AT = "sampled_at"
 
 _ANOMALIES = frozenset({"copies", "newcomer", "gappy", "unlabelled", queries.HUNG, queries.LATE})
-_PLUGINS = frozenset({*queries.JUDGED, queries.COVERED, queries.WAITING_LATE, "objective", "limit", "mode"})
+_PLUGINS = frozenset(
+    {*queries.JUDGED, queries.COVERED, queries.CLIENT_TIMES, queries.WAITING_LATE, "objective", "limit", "mode"}
+)
 
 ALL_IN_ONE = (("requests", "tokens", "edges", "gauges", "engines", "anomalies", "plugins"),)
 """For few services, when a tick waits for the answer."""

@@ -27,11 +27,12 @@ _MODES = {mode.value: mode for mode in PluginMode}
 class PluginCounts:
     """Counts of the plugins of one service on one accelerator.
 
-    `covered`: the plugin was active in all engines, at every scrape of the interval. `objectives` are the ones in
-    force, as (name, seconds).
+    `covered`: the plugin was active in all engines, at every scrape of the interval. `client_times`: all of them judged
+    by the times at which bytes were written. `objectives` are the ones in force, as (name, seconds).
     """
 
     covered: bool = False
+    client_times: bool = False
     objectives: set[tuple[str, float]] = field(default_factory=set)
     counts: dict[str, float] = field(default_factory=dict)
     nonsense: bool = False
@@ -49,7 +50,8 @@ class PluginCounts:
         """The counts, if they cover all requests; every engine was scraped `copies` times on average."""
         if not self.covered or self.nonsense or not self._judged_by(slo):
             return None
-        return ExactCounts(engines=engines, **{name: max(0.0, value) / copies for name, value in self.counts.items()})
+        counts = {name: max(0.0, value) / copies for name, value in self.counts.items()}
+        return ExactCounts(engines=engines, engine_timed=0.0 if self.client_times else engines, **counts)
 
     def _judged_by(self, slo: Slo) -> bool:
         """Whether every engine has exactly these objectives; false for a moment after an edit."""

@@ -64,7 +64,7 @@ PROGRESS = (
 )
 """Metrics that move while an engine works. A prompt counts at its first token; before, its chunks fill the KV cache."""
 
-BEGUN, MOST_BEGUN, COVERED = "begun", "most_begun", "covered"
+BEGUN, MOST_BEGUN, COVERED, CLIENT_TIMES = "begun", "most_begun", "covered", "client_times"
 E2E_BUCKETS = "e2e_buckets"  # asked only of services with an e2e objective
 
 
@@ -321,7 +321,8 @@ def _plugins(span: QueryWindow) -> str:
     terms = [_summed(metric, f"increase(holdfast:{metric}{{{OURS}}}[{interval}])", "cause") for metric in JUDGED]
     objectives = f'holdfast:limits{{{OURS}, name=~"ttft_seconds|tpot_seconds|e2e_seconds"}}'
     terms.append(named(f'count_values by ({GROUP}, name) ("seconds", {objectives})', "metric", "objective"))
-    terms += [_covered(GROUP, interval), _summed(WAITING_LATE, f'holdfast:requests_waiting{{{OURS}, lane="late"}}')]
+    terms += [_covered(GROUP, interval), named(client_times(GROUP, interval), "metric", CLIENT_TIMES)]
+    terms += [_summed(WAITING_LATE, f'holdfast:requests_waiting{{{OURS}, lane="late"}}')]
     limits = f'holdfast:limits{{{OURS}, name=~"version|active_sequences|tokens_per_step"}}'
     terms.append(named(f"min by ({SERVICE}, pod, name) ({limits})", "metric", "limit"))
     modes = f'holdfast:plugin_info{{{OURS}, mode!="active"}}'
@@ -333,6 +334,15 @@ def covered(by: str, interval: str) -> str:
     """Return rows if every sample of every engine in the interval shows an active plugin: its counts are complete."""
     at_work = f'sum by ({by}) (count_over_time(holdfast:plugin_info{{{OURS}, mode="active"}}[{interval}]))'
     return f"{at_work} == sum by ({by}) (count_over_time({_engine()}[{interval}]))"
+
+
+def client_times(by: str, interval: str) -> str:
+    """Return rows if every sample of every engine in the interval says that verdicts use the times of the clients.
+
+    Plugins from before that gauge judge by the engine's times; so does an engine whose middleware is not loaded.
+    """
+    told = f"sum by ({by}) (sum_over_time(holdfast:client_times{{{OURS}}}[{interval}]))"
+    return f"{told} == sum by ({by}) (count_over_time({_engine()}[{interval}]))"
 
 
 def _covered(by: str, interval: str) -> str:

@@ -189,6 +189,8 @@ class _Table:
         metric = sample.label("metric")
         if metric == queries.COVERED:
             self._cell(sample).plugins.covered = usable(sample.value)
+        elif metric == queries.CLIENT_TIMES:
+            self._cell(sample).plugins.client_times = usable(sample.value)
         elif metric == "objective":
             self._cell(sample).plugins.objectives.add((sample.label("name"), number(sample.label("seconds"))))
         elif plugins.counted(metric) or (metric == queries.WAITING_LATE and usable(sample.value)):

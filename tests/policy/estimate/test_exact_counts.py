@@ -71,6 +71,17 @@ def test_the_source_is_told() -> None:
     assert cluster.last().slo.source == "exact"
 
 
+def test_judged_by_the_engine_is_another_source_and_changes_nothing_else() -> None:
+    clusters = [
+        FluidCluster(CHAT, steps((0, 8.0), (120, 14.0)), ONE, plugin=True, engine_timed=each).run(300)
+        for each in (lambda _: False, lambda second: second >= 200.0)
+    ]
+    assert [cluster.last().slo.source for cluster in clusters] == ["exact", "engine"]
+    first, second = ([replicas for _, _, replicas in cluster.changes(0)] for cluster in clusters)
+    assert first == second
+    assert clusters[0].attainment(0, 300) == clusters[1].attainment(0, 300)
+
+
 def seen(exact: ExactCounts | None, state: SignalState = SignalState.FRESH) -> AcceleratorTraffic:
     return judge(traffic(10.0, state=state, exact=exact)).total  # type: ignore[arg-type]
 
@@ -86,6 +97,14 @@ def test_exact_counts_of_two_accelerators_are_added() -> None:
     exact = judge(Traffic(SignalState.FRESH, "", 10.0, 1.0, pair)).total.exact
     assert exact is not None
     assert (exact.arrived, exact.bad, exact.engines) == (200.0, 36.0, 2)
+
+
+def test_one_engine_that_judges_by_its_own_times_is_one_too_many() -> None:
+    other = dataclasses.replace(EXACT, engine_timed=1)
+    pair = tuple((name, counts(5.0, exact=exact)) for name, exact in (("h100", EXACT), ("l40s", other)))  # type: ignore[arg-type]
+    look = judge(Traffic(SignalState.FRESH, "", 10.0, 1.0, pair))
+    memory = slo_budget.account(Budget(window_seconds=3600.0), look, CHAT.spec.slo, NOW)
+    assert (memory.exact, memory.engine_timed) == (True, True)
 
 
 def test_exact_verdicts_are_joint_and_arrivals_hold_the_refused() -> None:

@@ -93,7 +93,8 @@ class Budget:
     """Verdicts over the window; `older` sums all buckets but the newest.
 
     `owed`: requests already judged by their first token that have yet to finish. `latest`: the verdicts that the last
-    tick added; they are `exact` where plugins judged them. Requests before `since` are missing because of `gap`; None
+    tick added; they are `exact` where plugins judged them, and `engine_timed` where some did so by the times of the
+    engine. Requests before `since` are missing because of `gap`; None
     where none are missing.
     """
 
@@ -104,6 +105,7 @@ class Budget:
     window_seconds: float = 0.0
     latest: Verdicts = NONE
     exact: bool = False
+    engine_timed: bool = False
     since: float | None = None
     gap: Gap = Gap.FORGOTTEN
 
@@ -173,6 +175,7 @@ def account(memory: Budget, seen: Seen, slo: Slo, now: float) -> Budget:
         window_seconds=memory.window_seconds,
         latest=verdicts,
         exact=exact is not None,
+        engine_timed=exact is not None and exact.engine_timed > 0,
         since=memory.since,
         gap=memory.gap,
     )

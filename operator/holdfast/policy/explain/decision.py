@@ -88,8 +88,14 @@ def _slo_view(view: View) -> SloView:
         tpot=traffic.tpot,
         e2e=traffic.e2e,
         bad=bad_by_cause(view.seen, view.spec.slo),
-        source="exact" if view.learned.budget.exact else "bounds",
+        source=_source(view.learned.budget),
     )
+
+
+def _source(budget: slo_budget.Budget) -> str:
+    if not budget.exact:
+        return "bounds"
+    return "engine" if budget.engine_timed else "exact"
 
 
 def _good_rps(rate_rps: float, last_minute: slo_budget.Verdicts) -> float | None:
