@@ -29,7 +29,7 @@ compile_with(steptimes)
 def sends_away(loop: Record, engine: Record, fits: Floats) -> bool:
     """Whether answers of now end their connections."""
     expected = _expected_seconds(loop, fits, 0.0)
-    return bool(engine["waiting_late"] > 0.0 or expected > loop["ttft"])
+    return bool(engine["waiting_late"] > 0.0 or expected > loop["ttft"] - _under_way_seconds(loop))
 
 
 @inner
@@ -42,7 +42,14 @@ def refuses(loop: Record, engine: Record, fits: Floats, prompt: int) -> bool:
         return True
     if not loop["rejects"] or not loop["fresh_tokens"] * part > 0.0:
         return False
-    return bool(_expected_seconds(loop, fits, prompt * part) > loop["ttft"])
+    expected = _expected_seconds(loop, fits, prompt * part)
+    return bool(expected > loop["ttft"] - _under_way_seconds(loop))
+
+
+@inner
+def _under_way_seconds(loop: Record) -> float:
+    """What the steps launched ahead take, once it is known what is expected of steps."""
+    return float((loop["depth"] - 1) * loop["next_seconds"]) if loop["depth"] > 1 else 0.0
 
 
 @inner
@@ -216,6 +223,7 @@ def scheduled(
         loop["updated"] = now
         steptimes.begin(fits[TIMES], now)
     loop["pending"] += 1
+    loop["depth"] = loop["pending"]
 
 
 @inner
