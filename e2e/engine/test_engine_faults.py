@@ -83,6 +83,7 @@ class Door:
         self.server.get("/fault")
         # A machine too busy to send eight at once has nobody refused, and no hook of refusals called.
         self.server.wait_for(lambda: any(each.status == 503 for each in self.crowd()), 30.0, "crowd that is refused")
+        self.server.wait_for(lambda: any(map(is_stream, self.crowd())), 30.0, "stream")
         # Requests that have waited for too long are looked for once per second.
         self.server.wait_for(lambda: self._told("frontend.Frontend.end_older_than")["calls"] != {}, 20.0, "sweep")
         told = json.loads(self.server.get("/faults"))
@@ -114,7 +115,7 @@ class Door:
     def crowd(self) -> list[Answer]:
         """What eight at once get; another one is always refused as by vLLM's own caps."""
         assert self.server.ask(CROWDED[0], headers={"X-Busy": "1"}).status == 503
-        streams = [number % 2 == 1 for number in range(len(CROWDED))]
+        streams = [number % 4 > 0 for number in range(len(CROWDED))]
         with concurrent.futures.ThreadPoolExecutor(len(CROWDED)) as pool:
             return list(pool.map(self._ask, CROWDED, streams))
 
@@ -125,10 +126,14 @@ class Door:
         return next(each for each in json.loads(self.server.get("/faults")) if each["hook"] == hook)
 
 
+def is_stream(answer: Answer) -> bool:
+    return answer.status == 200 and answer.text.startswith("data: ")
+
+
 def tokens(answer: Answer) -> Any:
     if answer.status != 200:
         return None
-    if not answer.text.startswith("data: "):
+    if not is_stream(answer):
         return json.loads(answer.text)["choices"][0]["token_ids"]
     events = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: {")]
     return [token for event in events for token in json.loads(event)["choices"][0]["token_ids"]]

@@ -65,7 +65,8 @@ class ClientTimes:
             self._early.clear()
             self._names = {name: each for name, each in self._names.items() if self._ledger.entry(each) is not None}
         self.lag.update(now)
-        self._weigh()
+        if self._ledger.judged != self._known[0]:
+            self._weigh()
 
     def _take(self, report: Report, now: float) -> None:
         request_id = self._names.get(report.name)
@@ -111,8 +112,6 @@ class ClientTimes:
         """The share of late verdicts that used the engine's times, the last ones counting most."""
         known, self._known = self._known, (self._ledger.judged, self._ledger.engine_timed)
         judged, engine_timed = self._known[0] - known[0], self._known[1] - known[1]
-        if judged <= 0:
-            return
         total = self._weight + judged
         kept = min(1.0, _VERDICTS / total)
         self._engine_timed = (self._engine_timed + engine_timed) * kept

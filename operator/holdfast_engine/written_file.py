@@ -101,13 +101,13 @@ class WrittenReader:
 
     def poll(self, now: float) -> list[Report]:
         """The reports since the last call. To be called after every step: it reads 32 bytes where there are none."""
-        found: list[Report] = []
         if not now < self._next_look:
             self._next_look = now + self._look_seconds
             if _identity(self._path) != self._known:
                 found = self._take()
                 self._look(skip=False)
-        return [*found, *self._take()]
+                return found + self._take()
+        return self._take()
 
     def _take(self) -> list[Report]:
         self.is_open = False
