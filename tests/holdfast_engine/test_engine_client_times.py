@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast_engine.admission import terms_of
+from holdfast_engine.clientlag import LagEstimate
 from holdfast_engine.exchange import Exchange
 from holdfast_engine.middleware import AdmissionMiddleware
 from holdfast_engine.rules import Limits, Objectives, Overload, RequestVerdict
@@ -469,6 +470,20 @@ def test_a_lag_that_grows_with_the_running_streams_does_not_swing(
     assert swing < 0.25
     assert spread < 0.1
     assert statistics.fmean(good) > 0.75 * CAPACITY_RPS
+
+
+class Ignored(LagEstimate):
+    """No decision sets anything aside for the front end."""
+
+    def within(self, bound_seconds: float) -> float:
+        return 0.0
+
+
+def test_where_decisions_ignore_the_lag_hardly_any_answer_is_in_time(tmp_path: Path) -> None:
+    front = SlowFrontEnd(tmp_path / "answers.written", 0.003)
+    front.engine.loop.client_times.lag = Ignored()
+    front.run(120.0, 60.0)
+    assert statistics.fmean(front.good_rps(60)) < 0.2 * CAPACITY_RPS
 
 
 def test_after_an_overload_the_estimate_returns_to_what_the_front_end_takes(tmp_path: Path) -> None:
