@@ -247,6 +247,8 @@ class FastLoop:
             self._lag_seconds,
             self._under_way_seconds(self._depth),
             float(self.client_times.are_known),
+            *self.client_times.first.numbers,
+            *self.client_times.last.numbers,
             *self._limits_record(),
             *self.fit.sums,
         ]
@@ -254,15 +256,7 @@ class FastLoop:
     def counts(self) -> list[float]:
         """The first numbers of record.COUNTS."""
         ledger = self.ledger
-        return [
-            ledger.arrived,
-            ledger.good,
-            *ledger.bad.values(),
-            ledger.withdrawn,
-            ledger.good_tokens,
-            *self.client_times.first.numbers,
-            *self.client_times.last.numbers,
-        ]
+        return [ledger.arrived, ledger.good, *ledger.bad.values(), ledger.withdrawn, ledger.good_tokens]
 
     @property
     def _any_waits(self) -> bool:

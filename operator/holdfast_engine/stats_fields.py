@@ -31,7 +31,6 @@ class Mode(enum.IntEnum):
 
 LAG_TOKENS = ("first", "last")
 """The tokens whose front-end lag is counted."""
-_LAG_NUMBERS = (*(f"{edge:g}" for edge in LAG_BUCKETS), "sum")
 COUNTS = (
     "arrived",
     "good",
@@ -41,7 +40,6 @@ COUNTS = (
     "bad_error",
     "withdrawn",
     "good_tokens",
-    *(f"lag_{token}_{number}" for token in LAG_TOKENS for number in _LAG_NUMBERS),
     "plugin_seconds",
     "plugin_steps",
 )
@@ -73,18 +71,21 @@ LIMITS = (
     "max_queued_seconds",
     "reject",
 )
+LAGS = tuple(f"lag_{token}_{number}" for token in LAG_TOKENS for number in (*map("{:g}".format, LAG_BUCKETS), "sum"))
+"""Counts of the front-end lag by bucket, and their sum."""
 FIELDS: tuple[str, ...] = (
     *COUNTS,
     *GAUGES,
     *(f"law_{name}" for name in (*LAW, "error")),
     *FRONT_END,
+    *LAGS,
     *(f"limit_{name}" for name in LIMITS),
     *(f"steps_{name}" for name in TERMS),
 )
 """One number each, NaN where there is none."""
 
 
-_SUMS = frozenset((*COUNTS, *(f"steps_{name}" for name in TERMS)))
+_SUMS = frozenset((*COUNTS, *LAGS, *(f"steps_{name}" for name in TERMS)))
 
 
 def nothing_yet() -> list[float]:

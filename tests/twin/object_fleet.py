@@ -201,7 +201,7 @@ class ObjectFleet(EngineFleet):
         record["running"], record["waiting"] = len(scheduler.running), len(scheduler.waiting)
         record["free_blocks"], record["queued_tokens"] = scheduler.free_blocks, scheduler.queued_prompt_tokens
         record["waiting_late"] = scheduler.loop.queue.order.sizes[2]
-        for name, value in zip(EXACT, scheduler.loop.counts(), strict=False):
+        for name, value in zip(EXACT, scheduler.loop.counts(), strict=True):
             record[name] = value
         fit = scheduler.loop.fit
         for term, name in enumerate(STEPS):
