@@ -23,6 +23,8 @@ UNITS = (1.0, 1e3, 1e2, 1e5, 1e6, 1.0)
 PRODUCTS = tuple(combinations_with_replacement(range(len(TERMS)), 2))
 """The products of two terms that are summed up, as indices into TERMS."""
 FEATURES = 5
+WITH_SECONDS = (5, 10, 14, 17, 19, 20)
+"""Where the products of each term with the seconds stand."""
 SECONDS = 5
 """The place of `seconds` among the terms, and of the right-hand side in a row of the equations."""
 
@@ -92,23 +94,31 @@ def window_weight(seconds: float, expected_seconds: float) -> float:
 def add_window(sums: MatrixRow, terms: MatrixRow, seconds: float, weight: float) -> None:
     """Add a window to the sums of its stratum: its steps' terms and seconds."""
     steps = terms[0]
-    keep = kept_share(steps, sums[place(SECONDS, SECONDS)], HALF_LIFE_STEPS)
+    keep, counts = kept_share(steps, sums[WITH_SECONDS[SECONDS]], HALF_LIFE_STEPS), steps * weight
+    shares = (
+        terms[0] / seconds,
+        terms[1] / seconds,
+        terms[2] / seconds,
+        terms[3] / seconds,
+        terms[4] / seconds,
+        1.0,
+    )
     index = 0
     for row in range(FEATURES + 1):
-        left = terms[row] / seconds if row < FEATURES else 1.0
+        left = counts * shares[row]
         for column in range(row, FEATURES + 1):
-            right = terms[column] / seconds if column < FEATURES else 1.0
-            sums[index] = keep * sums[index] + steps * weight * left * right
+            sums[index] = keep * sums[index] + left * shares[column]
             index += 1
 
 
 def lag(sums: MatrixRow, solution: MatrixRow, seconds: float, expected_seconds: float) -> float:
     """How much slower a window is than the windows of its stratum were, as a logarithm; 0 before there were some."""
-    ones, mean = sums[place(SECONDS, SECONDS)], 0.0
+    ones = sums[WITH_SECONDS[SECONDS]]
     if ones < SETTLED_STEPS:
         return 0.0
-    for row in range(FEATURES):
-        mean += solution[row] * UNITS[row] * sums[place(row, SECONDS)]
+    mean = solution[0] * sums[WITH_SECONDS[0]]
+    for row in range(1, FEATURES):
+        mean += solution[row] * UNITS[row] * sums[WITH_SECONDS[row]]
     return math.log(seconds / expected_seconds * mean / ones) if mean > 0.0 else 0.0
 
 

@@ -55,8 +55,13 @@ class StepLawFit:
         if not 0.0 < seconds < math.inf:
             return
         self.pending_steps += 1
-        for place, term in enumerate((*_terms(prefill, decodes, kv, pairs), seconds)):
-            self._block[place] += term
+        block = self._block
+        block[0] += 1.0
+        block[1] += prefill / UNITS[1]
+        block[2] += decodes / UNITS[2]
+        block[3] += kv / UNITS[3]
+        block[4] += pairs / UNITS[4]
+        block[5] += seconds
 
     def begin(self, now: float) -> None:
         """An idle engine begins a step."""
@@ -64,8 +69,9 @@ class StepLawFit:
 
     def came(self, step: Sequence[float], ahead: int, replayed: bool, launched_at: float, now: float) -> None:
         """Results of a step came: see steptimes.came; `step` is its prefill, decodes, kv and pairs."""
-        terms = _terms(*step)
-        expected = math.inf if self._found is None else linear_seconds(self._found, *step)
+        prefill, decodes, kv, pairs = step
+        terms = (1.0, prefill / UNITS[1], decodes / UNITS[2], kv / UNITS[3], pairs / UNITS[4])
+        expected = math.inf if self._found is None else linear_seconds(self._found, prefill, decodes, kv, pairs)
         if steptimes.came(self.times, terms, expected, ahead, replayed, launched_at, now):
             self._learn()
 
@@ -128,10 +134,6 @@ class StepLawFit:
             return None
         launches = self.times[steptimes.LAUNCHES : steptimes.LAUNCHES + steptimes.KINDS]
         return Law._make([*self._found[:FEATURES], *launches, self._edge_tokens])
-
-
-def _terms(prefill: float, decodes: float, kv: float, pairs: float) -> tuple[float, ...]:
-    return 1.0, prefill / UNITS[1], decodes / UNITS[2], kv / UNITS[3], pairs / UNITS[4]
 
 
 def _zeros() -> list[list[float]]:

@@ -61,7 +61,7 @@ def begin(row: Row, now: float) -> None:
     """An idle engine begins a step: what was before it says nothing of its time."""
     row[ENDED_AT], row[CAME_AT] = now, now
     row[LAST_END] = math.inf  # Two launches lie before the first results: neither is measured.
-    _clear(row)
+    row[OPEN] = 0.0
 
 
 def came(
@@ -79,13 +79,7 @@ def came(
     without one. `ahead` is the kind of the step launched last, -1 where none is under way; `replayed` whether one CUDA
     graph holds that one; `launched_at` when its launch began.
     """
-    if row[OPEN] == 0.0:
-        _clear(row)
-    row[OPEN] = 1.0
-    row[STEPS] += 1.0
-    for place in range(5):
-        row[WINDOW + place] += terms[place]
-    row[LARGEST_PREFILL] = max(row[LARGEST_PREFILL], terms[1])
+    _add(row, terms)
     thread, waited = now - launched_at, ahead < 0 or replayed
     if not waited:
         waited = row[SEEN + ahead] >= LEAST_LAUNCHES and thread > WAITING_FACTOR * row[LAUNCHES + ahead]
@@ -96,6 +90,19 @@ def came(
         _learn(row, ahead, now - row[CAME_AT])
     row[CAME_AT] = now
     return _is_end(row, waited, ahead) and _close(row, ahead, thread, now)
+
+
+def _add(row: Row, terms: Row) -> None:
+    """Add a step to the window, or begin a new one with it."""
+    if row[OPEN] == 0.0:
+        row[OPEN], row[STEPS], row[LONGEST_LAUNCH], row[LARGEST_PREFILL] = 1.0, 1.0, 0.0, terms[1]
+        for place in range(5):
+            row[WINDOW + place] = terms[place]
+        return
+    row[STEPS] += 1.0
+    row[LARGEST_PREFILL] = max(row[LARGEST_PREFILL], terms[1])
+    for place in range(5):
+        row[WINDOW + place] += terms[place]
 
 
 def _is_end(row: Row, waited: bool, ahead: int) -> bool:
@@ -139,10 +146,3 @@ def _close(row: Row, ahead: int, thread: float, now: float) -> bool:
     if not 0.0 < row[WINDOW_SECONDS] < math.inf or row[STEPS] > MOST_STEPS:
         return False
     return ahead < 0 or thread >= SHORTEST_WAIT * row[LONGEST_LAUNCH]
-
-
-def _clear(row: Row) -> None:
-    """Begin a new window."""
-    for place in range(WINDOW, WINDOW + 7):
-        row[place] = 0.0
-    row[STEPS] = row[LONGEST_LAUNCH] = row[OPEN] = 0.0
