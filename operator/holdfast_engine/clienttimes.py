@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from holdfast_engine.clientlag import LagEstimate, LagHistogram
 from holdfast_engine.ledger import Ledger
-from holdfast_engine.written_file import Report, ReportKind, WrittenReader, name_of
+from holdfast_engine.written_file import Report, ReportKind, name_of
 
 # Verdicts count as the clients' while no more than this share of about the last 256 used the engine's times: a client
 # that leaves at the wrong moment does not change what all verdicts are called.
@@ -14,11 +16,19 @@ _VERDICTS = 256
 _MOST_UNKNOWN = 16384
 
 
+class Reports(Protocol):
+    """Where the API server's reports are read, such as WrittenReader."""
+
+    @property
+    def is_open(self) -> bool: ...
+    def poll(self, now: float) -> list[Report]: ...
+
+
 class ClientTimes:
     """Without a reader tokens reach clients as they leave the engine, as in the emulator: the engine's times are the
     clients'."""
 
-    def __init__(self, ledger: Ledger, reader: WrittenReader | None) -> None:
+    def __init__(self, ledger: Ledger, reader: Reports | None) -> None:
         self.lag = LagEstimate()
         self.first = LagHistogram()
         self.last = LagHistogram()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from holdfast_engine import arithmetic, rules, steptimes
 from holdfast_engine.captured_graphs import UNKNOWN_GRAPHS, CapturedGraphs
-from holdfast_engine.clienttimes import ClientTimes
+from holdfast_engine.clienttimes import ClientTimes, Reports
 from holdfast_engine.features import Features, Output, step_features
 from holdfast_engine.ledger import Ledger
 from holdfast_engine.limits import LimitsFiles
@@ -26,7 +26,6 @@ from holdfast_engine.stats_fields import LAW, RECORD_SECONDS, Mode
 from holdfast_engine.steplaw import StepLawFit
 from holdfast_engine.tpot_slack import Pace
 from holdfast_engine.waiting import DeadlineQueue
-from holdfast_engine.written_file import WrittenReader
 
 # Clocks of two processes are compared once, when a request arrives: no more than this is believed to have passed.
 LONGEST_TRANSIT_SECONDS = 10.0
@@ -78,7 +77,7 @@ class FastLoop:
         files: LimitsFiles,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
-        written: WrittenReader | None = None,
+        written: Reports | None = None,
     ) -> None:
         self.queue: DeadlineQueue[Request] = DeadlineQueue(self._place)
         self.others: Sized = ()

@@ -6,13 +6,14 @@ Nothing of holdfast_engine is copied here; `FastLoopScheduler` is to `Scheduler`
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from holdfast.emulator.client_reports import ClientReports
 from holdfast.enginemodel.scheduler import (
     Refusal,
     RejectReason,
@@ -31,6 +32,7 @@ from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.metrics import EngineCollector, Identity
 from holdfast_engine.rules import RETRY_AFTER_SECONDS, RejectionReason, retry_after_seconds
 from holdfast_engine.stats_fields import FIELDS
+from holdfast_engine.written_file import ReportKind
 
 SCHEDULER_CLASS = "holdfast_engine.scheduler.HoldfastScheduler"
 """The value of `--scheduler-cls` that turns the fast loop on, in vLLM as here."""
@@ -41,7 +43,8 @@ _REASONS = {RejectionReason.FULL: RejectReason.REQUESTS, RejectionReason.LATE: R
 class FastLoopScheduler(Scheduler):
     """A scheduler that starts requests by deadline, within limits that keep the objectives, and counts the good ones.
 
-    `clock` is that of the arrivals. `rejected` are requests turned away before they reached the engine.
+    `clock` is that of the arrivals. With `reports` it hears when clients see their tokens. `rejected` are requests
+    turned away before they reached the engine.
     """
 
     def __init__(
@@ -50,12 +53,15 @@ class FastLoopScheduler(Scheduler):
         files: LimitsFiles,
         clock: Callable[[], float],
         graphs: CapturedGraphs = UNKNOWN_GRAPHS,
+        reports: ClientReports | None = None,
     ) -> None:
         super().__init__(limits)
         self.rejected = 0
         self.steps = 0
         start = StartLimits(self.active_sequences, self.tokens_per_step, graphs=graphs)
-        self.loop = FastLoop(start, files, clock, clock)
+        self.loop = FastLoop(start, files, clock, clock, reports)
+        self._reports = reports
+        self._clock = clock
         self.loop.look()
         self.waiting = cast(WaitingQueue, self.loop.queue)
         self._names = itertools.count(1)
@@ -99,7 +105,16 @@ class FastLoopScheduler(Scheduler):
     def abort(self, sequence: Request) -> None:
         """Take a request out, and judge it by what it got."""
         super().abort(sequence)
+        self._report(ReportKind.GONE, sequence, self._clock())
         self.loop.finish([sequence.request_id])
+
+    def written(self, emitted: Iterable[Request]) -> None:
+        """These requests' tokens are written, and seen by their clients at the times that stand in them."""
+        for sequence in emitted:
+            if sequence.generated == 1 and sequence.first_seen_at is not None:
+                self._report(ReportKind.FIRST, sequence, sequence.first_seen_at)
+            if sequence.status is SequenceStatus.FINISHED and sequence.last_seen_at is not None:
+                self._report(ReportKind.LAST, sequence, sequence.last_seen_at)
 
     def numbers(self) -> dict[str, float]:
         """The record of the plugin, by name; what its own code costs is not measured here."""
@@ -121,8 +136,13 @@ class FastLoopScheduler(Scheduler):
 
     def _enqueue(self, sequence: Request) -> None:
         sequence.request_id = str(next(self._names))
+        self._report(ReportKind.STARTED, sequence, self._clock())
         self.loop.arrive(sequence)
         super()._enqueue(sequence)
+
+    def _report(self, kind: ReportKind, sequence: Request, at: float) -> None:
+        if self._reports is not None:
+            self._reports.add(kind, sequence.request_id, at)
 
 
 class FastLoopMetrics(EngineCollector):

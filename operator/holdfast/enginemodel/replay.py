@@ -86,7 +86,9 @@ def replay_on(
         else:
             clock.now = pipeline.due
             if pipeline.ending:
-                desk.write(pipeline.end(scheduler, clock.now), clock.now)
+                emitted = pipeline.end(scheduler, clock.now)
+                desk.write(emitted, clock.now)
+                scheduler.written(emitted)
                 for sequence in scheduler.too_old():
                     scheduler.abort(sequence)
             pipeline.begin(scheduler, clock.now)

@@ -269,6 +269,9 @@ class Scheduler:
             self.running = [sequence for sequence in self.running if sequence.status is SequenceStatus.RUNNING]
         return emitted
 
+    def written(self, emitted: Iterable[Sequence]) -> None:
+        """The API server has written these requests' tokens; vLLM's scheduler does not care."""
+
     def take_blocks(self, sequence: Sequence, tokens: int) -> bool:
         """Give a sequence the blocks for `tokens` tokens in all; False, and nothing changes, where they lack."""
         missing = _blocks(tokens) - sequence.blocks
