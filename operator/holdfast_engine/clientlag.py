@@ -19,6 +19,7 @@ LAG_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5
 # Sorting a thousand samples costs as much as the rest of three steps.
 _ESTIMATE_SECONDS = 0.5
 _MOST_SAMPLES = 2048
+_RECENT_SECONDS = 2.0
 
 
 class LagEstimate:
@@ -51,6 +52,12 @@ class LagEstimate:
             self.seconds *= 0.5 ** (max(0.0, passed) / HALF_LIFE_SECONDS)
         if lags:
             self.seconds = max(self.seconds, sorted(lags)[math.ceil(QUANTILE * len(lags)) - 1])
+
+    def recent(self, now: float) -> float:
+        """The median of the last two seconds; 0 where no token was written."""
+        seen = zip(self._seen_at, self._lags, strict=True)
+        lags = sorted(lag for at, lag in seen if now - _RECENT_SECONDS <= at <= now)
+        return lags[len(lags) // 2] if lags else 0.0
 
     def within(self, bound_seconds: float) -> float:
         """The part of a bound that decisions set aside for the front end."""

@@ -16,6 +16,7 @@ from holdfast_engine import arithmetic, rules, steptimes
 from holdfast_engine.captured_graphs import UNKNOWN_GRAPHS, CapturedGraphs
 from holdfast_engine.clienttimes import ClientTimes, Reports
 from holdfast_engine.features import Features, Output, step_features
+from holdfast_engine.frontendpace import FrontEndPace
 from holdfast_engine.ledger import Ledger
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.order import Place
@@ -97,6 +98,7 @@ class FastLoop:
         self._pending: deque[_Pending] = deque()
         self._depth = 0
         self._pace = Pace()
+        self._front_end = FrontEndPace()
         self._prompts = PromptAverages()
         self._last = Features(0, 0, 0, 0.0)
         self._last_update = clock()
@@ -149,6 +151,8 @@ class FastLoop:
             raise failure
         self.look()
         now = self._clock()
+        if self.limits is not None and self._front_end.is_due(now):
+            self._front_end.adjust(now, self.client_times.lag.recent(now), self.limits.objectives.ttft_seconds)
         # Who would be late for its client is late: the front end and the steps under way take their time as well.
         self.queue.advance(now + self._lag_seconds + self._under_way_seconds(len(self._pending)))
         self._running = running
@@ -160,6 +164,7 @@ class FastLoop:
         if not output.total_num_scheduled_tokens:
             return
         self._last = step_features(output, self._capacity.drafts)
+        self._front_end.computed(self._last.prefill)
         self._free_sequences = self._free_after(output)
         now = self._clock()
         # Whoever decodes waits from one step to the next, whatever the engine does in between.
@@ -343,7 +348,9 @@ class FastLoop:
         if limits is None or not limits.adapt or self.fit.law is None:
             return StepLimits(self._active, self._most_tokens)
         spare_seconds = self._pace.spare_seconds(limits.objectives.tpot_seconds, now)
-        return StepLimits(self._active, self._tokens(spare_seconds))
+        prefill = max(arithmetic.LEAST_PREFILL_TOKENS, self._front_end.tokens(now))
+        most = self._decodes * (1 + self._capacity.drafts) + prefill
+        return StepLimits(self._active, int(min(self._tokens(spare_seconds), most)))
 
     def _tokens(self, spare_seconds: float) -> int:
         """Tokens of a step that may take so much longer than the objective."""
