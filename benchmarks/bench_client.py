@@ -25,6 +25,7 @@ from holdfast.cli.bench import allow_connections
 from holdfast.emulator import server
 from holdfast.emulator.options import EmulatorOptions, set_up
 from holdfast.emulator.stream import TokenStream
+from holdfast.enginemodel.host import Host
 from holdfast.tools.bench.client import OwnGenerator
 from holdfast.tools.bench.load_generator import Endpoint, Load, Planned
 from holdfast.tools.bench.records import RequestOutcome, RequestRecord
@@ -40,7 +41,7 @@ LAG_SECONDS = 0.005
 """That `holdfast bench` allows its client."""
 
 SPEED = 1e6
-"""Of the emulated engine: its steps last as long as its overhead alone."""
+"""Of the emulated engine: its steps last as long as their launches alone."""
 
 
 class StampedStream(TokenStream):
@@ -87,7 +88,7 @@ def measure(streams: int, chunks_per_second: float, seconds: float) -> dict[str,
         max_num_seqs=streams,
         max_num_batched_tokens=65_536,
         kv_tokens=streams * 1000,
-        overhead_seconds=SPEED * step,
+        engine_host=Host(launch_seconds=(SPEED * step,) * 3),
         speed=SPEED,
         drain_file="/nonexistent/draining",
     )

@@ -91,7 +91,7 @@ def scenario(name: str, load: Load, objective: str) -> Scenario:
         "lengths": {"trace": {"path": "azure2023/AzureLLMInferenceTrace_conv.csv", "format": "azure"}},
     }
     first = {"l40s": max(1, math.ceil(rates[0][1] / 4.0))}
-    cards = {"system": "l40s", "gpus": MOST_REPLICAS, "coldStart": "90s", "coldStartJitter": 0.2, "overhead": "1.5ms"}
+    cards = {"system": "l40s", "gpus": MOST_REPLICAS, "coldStart": "90s", "coldStartJitter": 0.2}
     service = {"name": "chat", "spec": spec, "workload": workload, "initialReplicas": first}
     told: dict[str, Any] = {"name": name, "duration": f"{SECONDS}s", "warmup": "2m", "services": [service]}
     return Scenario.model_validate(told | {"cluster": {"accelerators": {"l40s": cards}}})

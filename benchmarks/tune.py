@@ -34,7 +34,6 @@ from holdfast.enginemodel.catalog import find_accelerator, find_model
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.roofline import roofline_law, roofline_table
 from holdfast.enginemodel.scheduler import SchedulerLimits
-from holdfast.enginemodel.steptable import DEFAULT_OVERHEAD_SECONDS
 from holdfast.tools.tune.engine_port import TrialRequests, Tried, enough
 from holdfast.tools.tune.search import LimitsSearch, TuningResult
 from holdfast.tools.tune.setting import Setting, grid
@@ -101,16 +100,19 @@ def lengths(mix: str, trace: Path | None) -> LengthPairs:
     return LengthPairs(column(prompt, prompt_cv), column(output, output_cv))
 
 
+SLOW_HOST = 4.0
+"""How many times the usual one's time the host of an endpoint takes."""
+
+
 def engines(endpoint: str, name: str) -> tuple[TwinEngine, TwinEngine]:
     """The endpoint, and what the model believes before the first trial."""
     prior = engine_prior(MODEL, name)
     assert prior.table is not None
-    table = prior.table.with_overhead(DEFAULT_OVERHEAD_SECONDS)
-    believed = TwinEngine(table, prior.law, lambda _: prior.kv_tokens)
+    believed = TwinEngine(prior.timer, prior.law, lambda _: prior.kv_tokens)
     if endpoint == "slower":
         return replace(believed, stretch=1.36), believed
     if endpoint == "host":
-        return replace(believed, timer=prior.table.with_overhead(DEFAULT_OVERHEAD_SECONDS + 0.003)), believed
+        return replace(believed, timer=prior.timer.with_host(prior.host.slower(SLOW_HOST))), believed
     model, accelerator = find_model(MODEL), find_accelerator(name)
     assert model is not None
     assert accelerator is not None

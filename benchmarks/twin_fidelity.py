@@ -2,8 +2,9 @@
 
     python benchmarks/twin_fidelity.py --data DIR      # DIR holds vllm_groundtruth/ and itertime/
 
-Each run has one source of step times and at most one declared number: host time per step that its table leaves out, or
-a factor on the whole table. Errors are those of the twin's mean and percentiles against the engine's own.
+Each run has one source of step times and at most one declared number, a factor on the whole table. The engines of the
+shipped tables had the usual host, and no step in flight while the next one is scheduled. Errors are those of the twin's
+mean and percentiles against the engine's own.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ import numpy as np
 
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.catalog import find_model
+from holdfast.enginemodel.enginetimer import EngineTimer
+from holdfast.enginemodel.host import SYNCHRONOUS
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.scheduler import SchedulerLimits
+from holdfast.enginemodel.steplaw import StepTimer
 from holdfast.enginemodel.steptable import StepTable
 from holdfast.twin.fleet import EngineFleet, EngineSpec, Routing, Workload
 from holdfast.twin.profiles import profiled_table
@@ -37,7 +41,7 @@ class Recorded:
 
     folder: str
     source: str
-    table: Callable[[Path], StepTable]
+    timer: Callable[[Path], StepTimer]
     limits: SchedulerLimits
 
 
@@ -52,7 +56,12 @@ def _slower(table: StepTable, factor: float) -> StepTable:
     parts = ("mixed", "decode_only", "chunk_attention", "decode_attention")
     curves = {name: getattr(table, name) for name in parts}
     scaled = {name: replace(c, values=tuple(factor * value for value in c.values)) for name, c in curves.items()}
-    return replace(table, overhead_seconds=0.0, **scaled)
+    return replace(table, **scaled)
+
+
+def _one_by_one(table: StepTable, model: str) -> EngineTimer:
+    """The usual host, without asynchronous scheduling."""
+    return EngineTimer(table, replace(engine_prior(model, "rtx_pro_6000_server").host, depth=SYNCHRONOUS))
 
 
 def _rtx4090(data: Path) -> StepTable:
@@ -70,14 +79,14 @@ RUNS = (
     ),
     Recorded(
         "RTXPRO6000_Llama-3.1-8B",
-        "shipped table + 3.0 ms per step",
-        lambda data: _LLAMA.with_overhead(0.003),
+        "shipped table",
+        lambda _: _one_by_one(_LLAMA, "meta-llama/Llama-3.1-8B"),
         SchedulerLimits(128, 2048, _LLAMA_KV),
     ),
     Recorded(
         "RTXPRO6000_Qwen3-32B",
-        "shipped table x 1.36 (two GPUs over PCIe)",
-        lambda data: _slower(_QWEN, 1.36),
+        "shipped table x 1.30 (two GPUs over PCIe)",
+        lambda _: _one_by_one(_slower(_QWEN, 1.30), "Qwen/Qwen3-32B"),
         SchedulerLimits(128, 2048, _QWEN_KV),
     ),
 )
@@ -112,7 +121,7 @@ def compare(run: Recorded, data: Path) -> Compared:
     outputs = column("output_toks").astype(np.int64)
     load = Workload(at, column("input_toks").astype(np.int64), outputs, np.zeros(len(rows), np.int64))
     fleet = EngineFleet(
-        load, [EngineSpec(run.table(data), run.limits)], Slo(1.0, 1.0, 0.9, 300.0), Routing("round-robin")
+        load, [EngineSpec(run.timer(data), run.limits)], Slo(1.0, 1.0, 0.9, 300.0), Routing("round-robin")
     )
     fleet.add()
     fleet.advance(np.inf)

@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.h200_data import Recorded, RecordedStep, read
 from holdfast.emulator.fast_loop import FastLoopScheduler
 from holdfast.enginemodel.enginetimer import EngineTimer
-from holdfast.enginemodel.host import USUAL_FRONT_END, usual_host
+from holdfast.enginemodel.host import USUAL_FRONT_END
 from holdfast.enginemodel.pipeline import Pipeline
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.replay import ReplayClock, ReplayedRequest, replay_on
@@ -33,7 +33,10 @@ from holdfast_engine.arithmetic import Law
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.rules import Limits, Objectives, Overload
 
-MODEL, ACCELERATOR, LAYERS = "Qwen/Qwen3-8B", "h200", 36
+MODEL, ACCELERATOR = "Qwen/Qwen3-8B", "h200"
+TOLD_LAW = Law(0.006303006038, 1.81495883e-05, 1.75818296e-05, 3.31587437e-08, 1.19478366e-09)
+"""What the plugin was told of the engine before it served: the prior of its time."""
+
 LIMITS = SchedulerLimits(max_num_seqs=1024, max_num_batched_tokens=8192, kv_tokens=802_880)
 TTFT, TPOT = 0.5, 0.03
 CAPACITY_RPS = 44.19
@@ -101,8 +104,7 @@ def host_factor(periods: Sequence[Sequence[RecordedStep]], gpu: EngineTimer) -> 
 def usual_timer() -> EngineTimer:
     """Step times of the engine before anything is measured: the shipped table and the usual host."""
     prior = engine_prior(MODEL, ACCELERATOR)
-    assert prior.table is not None
-    return EngineTimer(prior.table.with_overhead(0.0), replace(usual_host(LAYERS), front_end=USUAL_FRONT_END))
+    return prior.timer.with_host(replace(prior.host, front_end=USUAL_FRONT_END))
 
 
 class GivenLimits(LimitsFiles):
@@ -124,10 +126,8 @@ class GivenLimits(LimitsFiles):
 
 def plugin_limits(name: str) -> Limits:
     """What the plugin was told in a run."""
-    law = engine_prior(MODEL, ACCELERATOR).law
     overload = Overload.REJECT if "Reject" in name else Overload.QUEUE
-    prior = Law(law.c0, law.c1, law.c2, law.c3, law.c4)
-    return Limits(1, Objectives(TTFT, TPOT), overload=overload, prior=prior)
+    return Limits(1, Objectives(TTFT, TPOT), overload=overload, prior=TOLD_LAW)
 
 
 def play_stock(recorded: Recorded, name: str, timer: EngineTimer) -> list[ReplayedRequest]:

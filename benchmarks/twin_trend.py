@@ -4,7 +4,8 @@
 
 Prompts of 20,000 to 30,000 tokens arrive in phases of ten seconds; each row is one run of vLLM 0.22.1. Gaps were drawn
 from Python's generator with the row's seed, so that the same requests can be played again. None of these models has
-measured step times here: the twin takes the roofline of data sheets, which can show a trend but no milliseconds.
+measured step times here: the twin takes the roofline of data sheets, which can show a trend but no milliseconds. The
+record does not say how steps were scheduled; as in the runs of twin_fidelity.py, it is one at a time.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import csv
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
 
 from holdfast.domain.service import Slo
+from holdfast.enginemodel.host import SYNCHRONOUS
 from holdfast.enginemodel.prior import EnginePrior, engine_prior
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.twin.fleet import EngineFleet, EngineSpec, Routing, Workload
@@ -97,7 +99,13 @@ def played(row: Row, prior: EnginePrior) -> Latency:
     prompts = np.full(len(at), int(row["configured_prompt_tokens"]), np.int64)
     limits = SchedulerLimits(int(row["max_num_seqs"]), int(row["max_num_batched_tokens"]), prior.kv_tokens)
     load = Workload(at, prompts, outputs, np.zeros(len(at), np.int64))
-    fleet = EngineFleet(load, [EngineSpec(prior.timer, limits)], Slo(1.0, 1.0, 0.9, 300.0), Routing("round-robin"))
+    timer = prior.timer.with_host(replace(prior.host, depth=SYNCHRONOUS))
+    fleet = EngineFleet(
+        load,
+        [EngineSpec(timer, limits)],
+        Slo(1.0, 1.0, 0.9, 300.0),
+        Routing("round-robin"),
+    )
     fleet.add()
     fleet.advance(np.inf)
     first, last = fleet.requests["first_at"], fleet.requests["last_at"]

@@ -22,10 +22,10 @@ Change = Callable[[Workload, Scenario, Path, int], Workload]
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """What differs in one thing: host time per step, cold start (both in seconds), router, or objective."""
+    """What differs in one thing: the host's factor, cold start in seconds, router, or objective."""
 
     name: str
-    overhead: float | None = None
+    host_factor: float | None = None
     cold_start: float | None = None
     router: Router | None = None
     objective: float | None = None
@@ -38,7 +38,7 @@ class Variation:
 
     def of(self, cluster: ClusterEntry) -> ClusterEntry:
         """The cluster with that."""
-        given = {"overhead": self.overhead, "cold_start": self.cold_start}
+        given = {"host_factor": self.host_factor, "cold_start": self.cold_start}
         update = {field: value for field, value in given.items() if value is not None}
         entries = {name: entry.model_copy(update=update) for name, entry in cluster.accelerators.items()}
         return cluster.model_copy(update={"accelerators": entries, "router": self.router or cluster.router})
@@ -124,8 +124,8 @@ SUBSET = ("step", "smooth")
 """What is short enough for every change of the code."""
 
 VARIATIONS = (
-    Variation("overhead 0 ms", overhead=0.0),
-    Variation("overhead 3 ms", overhead=0.003),
+    Variation("host x 0", host_factor=0.0),
+    Variation("host x 2", host_factor=2.0),
     Variation("round-robin", router="round-robin"),
     Variation("least-outstanding", router="least-outstanding"),
     Variation("cold start 30 s", cold_start=30.0),

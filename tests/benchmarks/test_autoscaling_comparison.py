@@ -114,11 +114,11 @@ def test_a_run_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
 def test_each_scenario_on_each_cluster_has_a_file_of_its_own(tmp_path: Path) -> None:
     journal, keys = (
         Journal(tmp_path),
-        [key(1), replace(key(1), case="step, overhead 0 ms"), replace(key(2), case="hour")],
+        [key(1), replace(key(1), case="step, host x 0"), replace(key(2), case="hour")],
     )
     for number, each in enumerate(keys):
         journal.add(each, row(0.99, float(number)))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["hour.jsonl", "step-overhead-0-ms.jsonl", "step.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hour.jsonl", "step-host-x-0.jsonl", "step.jsonl"]
     again = Journal(tmp_path)
     assert [again.get(each) for each in keys] == [row(0.99, 0.0), row(0.99, 1.0), row(0.99, 2.0)]
 
@@ -176,7 +176,7 @@ def test_each_variation_changes_one_thing_and_is_another_run() -> None:
             plain, other = CASES[case.name].scenario().cluster, case.scenario().cluster
             (before,), (after,) = plain.accelerators.values(), other.accelerators.values()
             differs = {
-                "overhead": before.overhead != after.overhead,
+                "host factor": before.host_factor != after.host_factor,
                 "cold start": before.cold_start != after.cold_start,
                 "router": plain.router != other.router,
             }
@@ -396,11 +396,8 @@ def compared(
 
 def test_sensitivity_has_bars_of_its_own() -> None:
     lines = compared(varied(VARIATIONS[0]), ours_gpu_hours=1.03)
-    assert (
-        "| diurnal, overhead 0 ms: GPU-hours over the oracle's | 1.14 x, bar 1.15 x; attainment 99.50 % | met |"
-        in lines
-    )
-    bars = [line for line in lines if line.startswith("| overhead 0 ms: at equal attainment")]
+    assert "| diurnal, host x 0: GPU-hours over the oracle's | 1.14 x, bar 1.15 x; attainment 99.50 % | met |" in lines
+    bars = [line for line in lines if line.startswith("| host x 0: at equal attainment")]
     assert [bar.rpartition("bar ")[2] for bar in bars] == ["14 % | met |", "3 % | not judged |"]
     assert not any("never worse" in line for line in lines)
     oracles = [line.split(",")[0] for line in lines if "GPU-hours over the oracle's" in line]

@@ -78,10 +78,12 @@ def test_runs_of_engines_with_the_plugin_and_no_others_come_from_the_fast_loop()
     root = Path(holdfast.__file__).parent / "twin"
     modules = [f"holdfast.twin.{Path(name).stem}" for name in FAST_LOOP]
     assert {file.name for file in root.glob("*.py") if imported(file) & set(modules)} == {
+        "arrivals.py",
         "engines.py",
         "fast_loop.py",
         "fleet.py",
         "law_fit.py",
+        "step_plan.py",
     }
     for name, (knobs, _) in POLICIES.items():
         policy = make_policy(name if name != "static" else "static:3", dict.fromkeys(knobs, 1.0))

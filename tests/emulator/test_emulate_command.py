@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.cli.emulate import add_parser, parse_options, run
 from holdfast.emulator.options import BadOptions, EmulatorOptions, set_up
+from holdfast.enginemodel.host import SYNCHRONOUS, USUAL_FRONT_END, GraphMode, Host, usual_host
 
 
 def options(*arguments: str, **environment: str) -> EmulatorOptions:
@@ -39,9 +40,22 @@ def test_work_is_counted_on_demand_as_in_vllm(flags: tuple[str, ...], counts: bo
     assert not ignored
 
 
+def test_the_host_follows_from_vllms_flags_and_the_emulators_own() -> None:
+    def host(*flags: str) -> Host:
+        return set_up(options("--model=Qwen/Qwen3-8B", *flags)).timer().host
+
+    assert host() == usual_host(36)
+    assert host("--no-async-scheduling").depth == SYNCHRONOUS
+    assert host("--enforce-eager").graphs.mode is GraphMode.NONE
+    assert host("--max-cudagraph-capture-size=64").graphs.edge == 64
+    assert host("--max-num-seqs=100").graphs.edge == 200
+    assert host("--host-factor=0").launch_seconds == (0.0, 0.0, 0.0)
+    assert host("--front-end-factor=2").front_end == USUAL_FRONT_END.slower(2.0)
+
+
 def test_flags_of_vllm_without_effect_are_named() -> None:
-    given, ignored = parse_options(["serve", "m", "--enforce-eager", "--load-format=dummy", "--port=1"], {})
-    assert ignored == ["--enforce-eager", "--load-format=dummy"]
+    given, ignored = parse_options(["serve", "m", "--swap-space=4", "--load-format=dummy", "--port=1"], {})
+    assert ignored == ["--swap-space=4", "--load-format=dummy"]
     assert given.port == 1
 
 

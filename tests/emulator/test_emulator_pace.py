@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import pytest
 
 from holdfast.emulator.engine import EmulatedEngine, Job
 from holdfast.emulator.families import cache_config
 from holdfast.emulator.metrics import EngineMetrics
+from holdfast.enginemodel.enginetimer import EngineTimer
+from holdfast.enginemodel.host import ASYNCHRONOUS, NO_HOST, FrontEnd, Host
 from holdfast.enginemodel.scheduler import Scheduler, SchedulerLimits, Sequence
 from holdfast.enginemodel.steplaw import StepLaw
 
@@ -35,9 +38,12 @@ class Recorder:
 
 
 @asynccontextmanager
-async def running_engine(speed: float = 1.0, kv_tokens: int = 16_000) -> AsyncIterator[EmulatedEngine]:
+async def running_engine(
+    speed: float = 1.0, kv_tokens: int = 16_000, host: Host = NO_HOST
+) -> AsyncIterator[EmulatedEngine]:
     metrics = EngineMetrics("m", 2048, 0.0, cache_config(kv_tokens, 16, 2048, 0.92))
-    engine = EmulatedEngine(Scheduler(SchedulerLimits(8, 512, kv_tokens)), LAW, metrics, speed=speed)
+    scheduler, timer = Scheduler(SchedulerLimits(8, 512, kv_tokens)), EngineTimer(LAW, host)
+    engine = EmulatedEngine(scheduler, timer, metrics, speed=speed)
     task = asyncio.create_task(engine.run())
     try:
         yield engine
@@ -84,6 +90,50 @@ async def test_after_a_pause_the_first_step_starts_at_the_arrival() -> None:
         recorder = submitted(engine, 100, 1)
         await recorder.done.wait()
     assert recorder.times == pytest.approx([started + 0.2])
+
+
+async def test_an_engine_that_schedules_ahead_takes_a_request_into_the_step_after_the_next() -> None:
+    async with running_engine(host=Host(depth=ASYNCHRONOUS)) as engine:
+        first = submitted(engine, 100, 5)
+        await asyncio.sleep(0.25)
+        second = submitted(engine, 100, 1)
+        await first.done.wait()
+    # At 100.25 the step until 100.3 runs and the one until 100.4 is launched.
+    assert second.times == pytest.approx([100.6])
+    assert first.times == pytest.approx([100.2, 100.3, 100.4, 100.6, 100.7])
+
+
+async def test_a_launch_that_is_longer_than_the_gpu_decides_over_the_pace() -> None:
+    host = Host(depth=ASYNCHRONOUS, launch_seconds=(0.25, 0.0, 0.0))
+    async with running_engine(host=host) as engine:
+        recorder = submitted(engine, 100, 4)
+        await recorder.done.wait()
+    gaps = [later - earlier for earlier, later in pairwise(recorder.times)]
+    assert gaps[1:] == pytest.approx([0.25, 0.1], abs=0.16)
+    assert recorder.times[-1] == pytest.approx(100.75, abs=0.11)
+
+
+async def test_the_api_server_reads_before_and_writes_after_the_engine() -> None:
+    front_end = FrontEnd(request_seconds=0.02, token_seconds=0.01, transit_seconds=0.03, reply_seconds=0.04)
+    async with running_engine(host=Host(front_end=front_end)) as engine:
+        recorder = submitted(engine, 100, 2)
+        await recorder.done.wait()
+        histogram = engine.metrics.histograms["vllm:time_to_first_token_seconds"]
+    assert recorder.times == pytest.approx([100.3, 100.4])
+    assert histogram.total == pytest.approx(0.25), "the engine's own count knows nothing of what comes after it"
+
+
+async def test_who_goes_before_the_engine_has_it_leaves_nothing_behind() -> None:
+    async with running_engine(host=Host(front_end=FrontEnd(transit_seconds=1.0))) as engine:
+        recorder = Recorder()
+        job = Job(Sequence(100, 50, asyncio.get_running_loop().time()), recorder, 50)
+        engine.submit(job)
+        await asyncio.sleep(0.5)
+        engine.abort(job)
+        await asyncio.sleep(5.0)
+        assert recorder.times == []
+        assert engine.scheduler.unfinished == 0
+        await asyncio.wait_for(engine.idle(), 1.0)
 
 
 async def test_metrics_tell_the_same_times() -> None:

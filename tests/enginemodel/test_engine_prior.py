@@ -105,7 +105,7 @@ def test_a_name_without_a_size_gives_no_guess(uri: str) -> None:
 def test_a_table_is_preferred_to_the_roofline() -> None:
     prior = engine_prior("Qwen/Qwen3-8B", "h100", {}, 1)
     assert prior.source is PriorSource.TABLE
-    assert prior.timer is prior.table
+    assert prior.gpu is prior.table
     assert 350_000 < prior.kv_tokens < 450_000
     assert (prior.max_num_seqs_default, prior.max_num_batched_tokens_default) == (1024, 8192)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.enginemodel.enginetimer import EngineTimer
+from holdfast.enginemodel.enginetimer import EngineTimer, host_of, within
 from holdfast.enginemodel.host import ASYNCHRONOUS, NO_HOST, FrontEnd, GraphMode, Graphs, Host, Launch, usual_host
 from holdfast.enginemodel.replay import Arrival, replay
 from holdfast.enginemodel.scheduler import Scheduler, SchedulerLimits, Sequence, SequenceStatus
@@ -65,6 +65,26 @@ def test_a_step_costs_the_longer_of_gpu_and_host() -> None:
     assert quick.step_seconds((), 4, 100.0) == pytest.approx(0.0012 + 0.00032)
     assert quick.step_seconds(((100, 0),), 0, 0.0) == pytest.approx(0.0108 + 0.00032)
     assert quick.step_seconds(((513, 0),), 0, 0.0) == pytest.approx(0.0288 + 0.00032)
+
+
+def test_a_prompt_among_decodes_is_launched_while_the_gpu_computes_these() -> None:
+    timer = EngineTimer(LAW, replace(usual_host(36), sequence_seconds=0.0))
+    quick = timer.with_host(timer.host.slower(2.0))
+    spare = 0.01 - 2.0 * (0.0012 + 0.00032)
+    assert quick.step_seconds(((100, 0),), 8, 100.0) == pytest.approx(max(0.02, 2.0 * (0.0108 + 0.00032) - spare))
+    assert quick.step_seconds(((200, 0),), 0, 0.0) == pytest.approx(0.03)
+    beyond = timer.with_host(timer.host.slower(3.0)).step_seconds(((600, 0),), 8, 100.0)
+    assert beyond == pytest.approx(3.0 * (0.0288 + 0.00032) - (0.01 - 3.0 * (0.0012 + 0.00032)))
+
+
+def test_smaller_limits_have_smaller_graphs() -> None:
+    timer = EngineTimer(LAW, usual_host(36))
+    assert host_of(within(timer, 1024, 8192)).graphs.edge == 512
+    assert host_of(within(timer, 64, 8192)).graphs.edge == 128
+    assert host_of(within(timer, 256, 300)).graphs.edge == 300
+    unknown = EngineTimer(LAW, usual_host(36, Graphs(edge=None)))
+    assert within(unknown, 64, 8192) is unknown
+    assert within(LAW, 64, 8192) is LAW
 
 
 @pytest.mark.parametrize(

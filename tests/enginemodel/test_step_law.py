@@ -56,7 +56,7 @@ def test_a_roofline_hides_the_shorter_of_reading_weights_and_computing(
 ) -> None:
     found = roofline_table(LAW).step_seconds([(chunk, prefix)], decodes, mean_kv)
     attention = LAW.c4 * chunk * (prefix + 0.5 * chunk) + LAW.c3 * decodes * mean_kv
-    dense = 0.002 + max(LAW.c0 - 0.002, LAW.c1 * (chunk + decodes))
+    dense = max(LAW.c0, LAW.c1 * (chunk + decodes))
     assert found == pytest.approx(dense + attention, rel=0.03)
 
 
@@ -77,18 +77,13 @@ def test_a_surface_is_bilinear() -> None:
 
 
 @given(chunk_lists, st.integers(0, 1500), st.floats(1.0, 60_000.0))
-def test_table_steps_are_finite_and_at_least_the_overhead(chunks: list[Chunk], decodes: int, mean_kv: float) -> None:
+def test_table_steps_are_finite_and_take_time_where_anything_is_computed(
+    chunks: list[Chunk], decodes: int, mean_kv: float
+) -> None:
     table = step_table("Qwen/Qwen3-8B", "h100_sxm", 1)
     seconds = table.step_seconds(chunks, decodes, mean_kv)
     assert math.isfinite(seconds)
-    assert seconds >= table.overhead_seconds
-
-
-def test_overhead_is_added_once_per_step() -> None:
-    table = step_table("Qwen/Qwen3-8B", "h100_sxm", 1)
-    assert table.with_overhead(0.003).step_seconds((), 4, 100.0) == pytest.approx(
-        table.with_overhead(0.0).step_seconds((), 4, 100.0) + 0.003
-    )
+    assert seconds > 0.0 or not (chunks or decodes)
 
 
 def test_an_unknown_table_is_named() -> None:

@@ -53,9 +53,12 @@ def test_the_law_says_what_a_prompt_among_decodes_costs(phases: list[Phase]) -> 
         assert abs(error) < 0.15, name
 
 
-def test_a_run_of_the_plugin_alone_leads_no_farther_from_the_truth_than_the_prior(phases: list[Phase]) -> None:
-    believed = max(map(abs, step_law.cell_errors(PRIOR, phases).values()))
+def test_a_run_of_the_plugin_alone_leads_no_farther_from_the_truth_than_a_usual_prior(phases: list[Phase]) -> None:
+    # The GPU's table alone is within 7 %; with the 1.5 ms per step that were once added to it, 25 % off.
+    usual = PRIOR._replace(c0=PRIOR.c0 + 0.0015)
+    believed = max(map(abs, step_law.cell_errors(usual, phases).values()))
     for phase in served(phases, "0.8", *step_law.OVERLOADED):
         if not phase.stock:
-            law = played(PRIOR, [phase.steps]).law
-            assert max(map(abs, step_law.cell_errors(law, phases).values())) < believed, phase.name
+            for prior in (PRIOR, usual):
+                law = played(prior, [phase.steps]).law
+                assert max(map(abs, step_law.cell_errors(law, phases).values())) < min(0.1, believed), phase.name

@@ -78,10 +78,11 @@ class ObjectFleet(EngineFleet):
     def add(self, kind: int = 0) -> int:
         number = super().add(kind)
         clock, engine = ReplayClock(self.now), self.kinds[kind]
-        graphs = host_of(engine.timer).graphs.captured
+        timer = engine.started_timer
+        graphs = host_of(timer).graphs.captured
         scheduler = FastLoopScheduler(engine.limits, GivenLimits(self._told[kind]), clock, graphs)
-        desk = FrontDesk(host_of(engine.timer).front_end)
-        self._engines[number] = _Engine(scheduler, clock, Pipeline(engine.timer), desk)
+        desk = FrontDesk(host_of(timer).front_end)
+        self._engines[number] = _Engine(scheduler, clock, Pipeline(timer), desk)
         return number
 
     def remove(self, engine: int) -> int:

@@ -47,7 +47,7 @@ def _both(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("timer", [PRIOR.timer, PRIOR.law, LAW], ids=["table", "fitted law", "law"])
+@pytest.mark.parametrize("timer", [PRIOR.gpu, PRIOR.law, LAW], ids=["table", "fitted law", "law"])
 @settings(max_examples=60)
 @given(requests=st.lists(REQUEST, min_size=1, max_size=40), limits=LIMITS, host=st.just(NO_HOST) | HOSTS)
 def test_every_time_is_that_of_the_scheduler_loop_to_the_last_bit(

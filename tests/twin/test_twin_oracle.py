@@ -73,7 +73,7 @@ def test_the_oracle_attains_with_less_than_the_static_peak(
     content["duration"] = "10m"
     content["services"][0]["workload"]["arrivals"]["poisson"] = [
         {"at": "0s", "rps": 5},
-        {"at": "4m", "rps": 60},
+        {"at": "4m", "rps": 70},
         {"at": "6m", "rps": 5},
     ]
     path = scenario_file(tmp_path, content)

@@ -154,7 +154,7 @@ def test_the_controllers_own_policy_follows_a_step_and_lets_go_again(tmp_path: P
     content["duration"] = "25m"
     content["services"][0]["workload"]["arrivals"]["poisson"] = [
         {"at": "0s", "rps": 6},
-        {"at": "5m", "rps": 90},
+        {"at": "5m", "rps": 120},
         {"at": "12m", "rps": 6},
     ]
     run = _run(Holdfast(fast_loop=False), tmp_path, content)

@@ -80,7 +80,11 @@ def parse_options(given: Sequence[str], environment: Mapping[str, str]) -> tuple
         mfu_metrics=parsed.enable_mfu_metrics,
         shutdown_timeout_seconds=parsed.shutdown_timeout,
         cold_start_seconds=parsed.cold_start,
-        overhead_seconds=parsed.overhead,
+        async_scheduling=parsed.async_scheduling,
+        enforce_eager=parsed.enforce_eager,
+        max_cudagraph_capture_size=parsed.max_cudagraph_capture_size,
+        host_factor=parsed.host_factor,
+        front_end_factor=parsed.front_end_factor,
         speed=parsed.speed,
         connection_close_share=parsed.connection_close_share,
         drain_file=environment.get("HOLDFAST_DRAIN_FILE", DRAIN_FILE),
@@ -163,6 +167,21 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
         default=False,
         help="count estimated FLOPs and bytes moved per GPU",
     )
+    engine.add_argument(
+        "--async-scheduling",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="schedule the next step while one is computed",
+    )
+    engine.add_argument(
+        "--enforce-eager",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="launch every step kernel by kernel, without CUDA graphs",
+    )
+    engine.add_argument(
+        "--max-cudagraph-capture-size", type=count, help="tokens of the largest step that has a CUDA graph"
+    )
     engine.add_argument("--scheduler-cls", help=f"{SCHEDULER_CLASS} turns the fast loop on")
     engine.add_argument("--shutdown-timeout", type=_seconds, default=0.0, help="seconds to drain after SIGTERM")
 
@@ -183,7 +202,8 @@ def _add_emulator_flags(parser: argparse.ArgumentParser, environment: Mapping[st
     )
     add("--kv-tokens", _tokens, None, "size of the KV cache in tokens (default: what fits into the GPU memory)")
     add("--cold-start", _seconds, "0", "seconds before the server listens")
-    add("--overhead", _seconds, "0.0015", "seconds of host time per step")
+    add("--host-factor", _factor, "1", "factor on the host time of every step, 0 for none")
+    add("--front-end-factor", _factor, "0", "factor on the time of a usual API server, added to that of this one")
     add("--speed", _positive, "1", "factor by which every step runs faster")
     add(
         "--engine-limits",
@@ -251,6 +271,10 @@ def _seconds(text: str) -> float:
 
 def _positive(text: str) -> float:
     return _number(text, 1e-3, 1e6, "a number from 0.001, e.g. 2")
+
+
+def _factor(text: str) -> float:
+    return _number(text, 0.0, 100.0, "a number from 0 to 100, e.g. 1.5")
 
 
 def _share(text: str) -> float:

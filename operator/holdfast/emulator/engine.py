@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.emulator.fast_loop import FastLoopScheduler
 from holdfast.emulator.metrics import EngineMetrics
+from holdfast.enginemodel.enginetimer import host_of
+from holdfast.enginemodel.frontdesk import FrontDesk
+from holdfast.enginemodel.pipeline import Pipeline
 from holdfast.enginemodel.roofline import StepWork
 from holdfast.enginemodel.scheduler import Refusal, RejectReason, Scheduler, Sequence, SequenceStatus, StepPlan
 from holdfast.enginemodel.steplaw import StepTimer
@@ -41,12 +45,13 @@ class Sink(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A request in the engine and where its tokens go."""
+    """A request in the engine, or on its way there, and where its tokens go."""
 
     sequence: Sequence
     sink: Sink
     max_tokens: int
     finish_reason: str = "length"
+    entered: bool = True
 
 
 class EmulatedEngine:
@@ -66,8 +71,8 @@ class EmulatedEngine:
     ) -> None:
         self.scheduler = scheduler
         self.metrics = metrics
-        self._timer = timer
-        self._speed = speed
+        self._pipeline = Pipeline(timer, stretch=1.0 / speed)
+        self._desk = FrontDesk(host_of(timer).front_end.slower(1.0 / speed))
         self._jobs: dict[Sequence, Job] = {}
         self._estimate = work
         self._work = asyncio.Event()
@@ -84,16 +89,28 @@ class EmulatedEngine:
         return refusal
 
     def submit(self, job: Job) -> None:
-        """Queue a request."""
-        self.scheduler.add(job.sequence)
+        """Let a request in; it is queued once an API server would have read it."""
         self._jobs[job.sequence] = job
-        self._work.set()
         self._idle.clear()
+        loop = asyncio.get_running_loop()
+        job.sequence.arrived_at, enters_at = self._desk.read(job.sequence.arrived_at, job.sequence.prompt_tokens)
+        if enters_at <= loop.time():
+            self._enter(job)
+        else:
+            job.entered = False
+            loop.call_at(enters_at, self._enter, job)
+
+    def _enter(self, job: Job) -> None:
+        if job.sequence in self._jobs:
+            job.entered = True
+            self.scheduler.add(job.sequence)
+            self._work.set()
 
     def abort(self, job: Job) -> None:
         """Forget a request whose client went away; a finished one stays finished."""
         if self._jobs.pop(job.sequence, None) is not None:
-            self.scheduler.abort(job.sequence)
+            if job.entered:
+                self.scheduler.abort(job.sequence)
             self._settle()
 
     async def idle(self) -> None:
@@ -102,19 +119,20 @@ class EmulatedEngine:
 
     async def run(self) -> None:
         """Step for ever. A late step shortens the wait for the next one, so that lateness does not add up."""
-        loop = asyncio.get_running_loop()
-        due = loop.time()
+        loop, pipeline = asyncio.get_running_loop(), self._pipeline
         while True:
-            if not self.scheduler.unfinished:
-                await self._arrival()
-                due = loop.time()
+            if pipeline.due == math.inf:
+                if not self.scheduler.unfinished:
+                    await self._arrival()
+                pipeline.wake(loop.time())
+            await asyncio.sleep(max(0.0, pipeline.due - loop.time()))
             now = loop.time()
-            plan = self.scheduler.step(now)
-            due = max(due, now - LONGEST_LAG_SECONDS) + plan.seconds(self._timer) / self._speed
-            self._count_step(plan)
-            await asyncio.sleep(max(0.0, due - loop.time()))
-            self._deliver(plan, loop.time())
-            self._end_too_old()
+            if pipeline.ending:
+                self._deliver(pipeline.oldest, now)
+                self._end_too_old()
+            plan = pipeline.begin(self.scheduler, max(pipeline.due, now - LONGEST_LAG_SECONDS), now)
+            if plan is not None:
+                self._count_step(plan)
 
     def sends_away(self) -> bool:
         """Whether the fast loop wants clients to come over other connections."""
@@ -140,7 +158,8 @@ class EmulatedEngine:
 
     def _count_step(self, plan: StepPlan) -> None:
         metrics = self.metrics
-        metrics.observe("vllm:iteration_tokens_total", plan.tokens)
+        if not plan.empty:
+            metrics.observe("vllm:iteration_tokens_total", plan.tokens)
         if plan.preempted:
             metrics.add("vllm:num_preemptions", len(plan.preempted))
         for sequence in plan.admitted:
@@ -159,7 +178,9 @@ class EmulatedEngine:
         last = {sequence: sequence.last_token_at for sequence in plan.decodes}
         # A preempted sequence gets its next token from a step that computes its prompt again.
         last |= {sequence: sequence.last_token_at for sequence, _, _ in plan.prefills}
-        emitted = self.scheduler.complete(plan, now)
+        emitted = self._pipeline.end(self.scheduler, now)
+        self._desk.write(emitted, now)
+        self.scheduler.written(emitted)
         self.metrics.add("vllm:generation_tokens", len(emitted))
         for sequence in emitted:
             previous = last.get(sequence)
@@ -170,13 +191,21 @@ class EmulatedEngine:
             if sequence.status is SequenceStatus.FINISHED:
                 self._finish(sequence)
             else:
-                self._jobs[sequence].sink.token()
+                self._hand_out(sequence, self._jobs[sequence].sink.token, now)
 
     def _finish(self, sequence: Sequence) -> None:
         job = self._jobs.pop(sequence)
         count_finished(self.metrics, job)
-        job.sink.finish()
+        self._hand_out(sequence, job.sink.finish, sequence.last_token_at or 0.0)
         self._settle()
+
+    def _hand_out(self, sequence: Sequence, hand_out: Callable[[], None], now: float) -> None:
+        """Give the client its token when it would see it."""
+        seen_at = sequence.last_seen_at or now
+        if seen_at <= now:
+            hand_out()
+        else:
+            asyncio.get_running_loop().call_at(seen_at, hand_out)
 
     def _count_first_token(self, sequence: Sequence, now: float) -> None:
         metrics, cached = self.metrics, sequence.cached_tokens

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from holdfast.emulator.client_reports import ClientReports
 from holdfast.emulator.families import cache_config
 from holdfast.emulator.fast_loop import FastLoopScheduler
 from holdfast.emulator.metrics import EngineMetrics
+from holdfast.enginemodel.enginetimer import EngineTimer
+from holdfast.enginemodel.host import (
+    ASYNCHRONOUS,
+    NO_FRONT_END,
+    SYNCHRONOUS,
+    USUAL_FRONT_END,
+    GraphMode,
+    Graphs,
+    Host,
+    capture_edge,
+)
 from holdfast.enginemodel.prior import MEMORY_UTILIZATION, EnginePrior, assumed_model, engine_prior
 from holdfast.enginemodel.roofline import StepWork, step_work
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS, Scheduler, SchedulerLimits, StepPlan
-from holdfast.enginemodel.steplaw import StepTimer
-from holdfast.enginemodel.steptable import DEFAULT_OVERHEAD_SECONDS, StepTable
 from holdfast_engine.limits import LimitsFiles
 
 USUAL_MODEL_LEN = 32_768
@@ -31,10 +41,12 @@ class BadOptions(ValueError):
 class EmulatorOptions:
     """Flags of `holdfast emulate`; None leaves vLLM's default for the model and accelerator.
 
-    `overhead_seconds` is the host's time per step, `speed` divides every step, `cold_start_seconds` pass before the
-    server listens, `connection_close_share` of the answers end their connection, all of them once `drain_file` is
-    there. `replica` names this engine in a header of every answer. `engine_limits` are the files in which the fast loop
-    finds its limits; None leaves it out. `mfu_metrics` counts what steps compute and move, as vLLM does where asked to.
+    `speed` divides every step. `host_factor` makes the engine's host slower, 0 takes it away; `front_end_factor` does
+    so with what a usual API server adds. `engine_host` stands in for the usual host with all its facts.
+    `cold_start_seconds` pass before the server listens, `connection_close_share` of the answers end their connection,
+    all of them once `drain_file` is there. `replica` names this engine in a header of every answer. `engine_limits` are
+    the files in which the fast loop finds its limits; None leaves it out. `mfu_metrics` counts what steps compute and
+    move, as vLLM does where asked to.
     """
 
     model: str
@@ -57,7 +69,12 @@ class EmulatorOptions:
     mfu_metrics: bool = False
     shutdown_timeout_seconds: float = 0.0
     cold_start_seconds: float = 0.0
-    overhead_seconds: float = DEFAULT_OVERHEAD_SECONDS
+    async_scheduling: bool = True
+    enforce_eager: bool = False
+    max_cudagraph_capture_size: int | None = None
+    host_factor: float = 1.0
+    front_end_factor: float = 0.0
+    engine_host: Host | None = None
     speed: float = 1.0
     connection_close_share: float = 0.0
     drain_file: str = DRAIN_FILE
@@ -84,11 +101,23 @@ class EngineSetup:
         files = self.options.engine_limits
         if files is None:
             return Scheduler(self.limits)
-        return FastLoopScheduler(self.limits, LimitsFiles(map(Path, files)), clock)
+        host = self.timer().host
+        reports = None if host.front_end == NO_FRONT_END else ClientReports()
+        return FastLoopScheduler(self.limits, LimitsFiles(map(Path, files)), clock, host.graphs.captured, reports)
 
-    def timer(self) -> StepTimer:
-        timer = self.prior.timer
-        return timer.with_overhead(self.options.overhead_seconds) if isinstance(timer, StepTable) else timer
+    def timer(self) -> EngineTimer:
+        """Step times with the host that the options ask for."""
+        return self.prior.timer.with_host(self.options.engine_host or self._host())
+
+    def _host(self) -> Host:
+        options, usual = self.options, self.prior.host
+        edge = options.max_cudagraph_capture_size
+        if edge is None and usual.graphs.edge is not None:
+            edge = capture_edge(self.limits.max_num_seqs, self.limits.max_num_batched_tokens, usual.graphs.edge)
+        graphs = Graphs(GraphMode.NONE if options.enforce_eager else usual.graphs.mode, edge)
+        depth = ASYNCHRONOUS if options.async_scheduling else SYNCHRONOUS
+        front_end = USUAL_FRONT_END.slower(options.front_end_factor)
+        return replace(usual.slower(options.host_factor), depth=depth, graphs=graphs, front_end=front_end)
 
     def work(self) -> Callable[[StepPlan], StepWork] | None:
         """Estimates what a step computes and moves, if that is to be counted."""

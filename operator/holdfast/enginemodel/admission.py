@@ -29,7 +29,9 @@ def queued_tokens(point: WorkingPoint, mix: LengthMix, limits: BatchLimits, kv_t
 
     What can be prefilled within TTFT, but never so few that the queue of an ordinary moment is refused.
     """
-    engine = Engine(point.law, mix, limits.max_num_seqs, limits.max_num_batched_tokens, kv_tokens)
+    engine = Engine(
+        point.law, mix, limits.max_num_seqs, limits.max_num_batched_tokens, kv_tokens, steps_ahead=point.steps_ahead
+    )
     steady = steady_state(engine, np.array([point.capacity.rate_rps]))
     computed = lognormal_nodes(mix.computed_tokens, mix.computed_cv, TAIL_NODES)
     whole = mix.prompt_tokens / mix.computed_tokens

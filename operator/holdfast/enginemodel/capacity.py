@@ -57,7 +57,13 @@ class BatchLimits:
 
 
 def capacity(
-    law: StepLaw, mix: LengthMix, limits: BatchLimits, kv_tokens: float, slo: Slo, arrival_cv: float = 1.0
+    law: StepLaw,
+    mix: LengthMix,
+    limits: BatchLimits,
+    kv_tokens: float,
+    slo: Slo,
+    arrival_cv: float = 1.0,
+    steps_ahead: int = 0,
 ) -> OperatingPoint:
     """The capacity of one replica by the closed form; about a millisecond, never raises.
 
@@ -65,7 +71,9 @@ def capacity(
     answer is the end of the unbroken range of rates from zero on at which that sum is within the budget: monotone in
     the objectives by construction.
     """
-    engine = Engine(law, mix, limits.max_num_seqs, limits.max_num_batched_tokens, max(kv_tokens, 0.0), arrival_cv)
+    engine = Engine(
+        law, mix, limits.max_num_seqs, limits.max_num_batched_tokens, max(kv_tokens, 0.0), arrival_cv, steps_ahead
+    )
     most = engine.most_rate
     if not (0.0 < most < math.inf and kv_tokens >= mix.prompt_tokens):
         return _NOTHING

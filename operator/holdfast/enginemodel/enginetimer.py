@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from holdfast.enginemodel.host import ASYNCHRONOUS, NO_HOST, Host
+from holdfast.enginemodel.host import ASYNCHRONOUS, NO_HOST, Host, capture_edge
 from holdfast.enginemodel.steplaw import Chunk, PartedTimer, StepTimer
 
 
@@ -18,18 +18,24 @@ class EngineTimer:
     host: Host
 
     def step_seconds(self, chunks: Sequence[Chunk], decodes: int, mean_kv: float) -> float:
-        """Seconds that a step costs among its like: of the GPU's and the host's, the longer.
+        """Seconds that a step adds: of the GPU's and the host's, the longer.
 
-        An engine that schedules ahead hides the shorter one behind the longer; one that does not schedules before,
-        and takes results after, whatever takes longer.
+        An engine that schedules ahead hides the shorter one behind the longer, and launches a prompt while the GPU
+        still computes the decodes before it. One that does not schedules before, and takes results after, whatever
+        takes longer.
         """
         seconds = self.gpu.step_seconds(chunks, decodes, mean_kv)
         host, tokens = self.host, decodes + sum(chunk for chunk, _ in chunks)
         busy = host.busy_seconds(tokens, bool(chunks), decodes + len(chunks))
         if host.depth >= ASYNCHRONOUS:
-            return max(seconds, busy)
+            return max(seconds, busy - self._idle_host(decodes, mean_kv) if chunks and decodes else busy)
         launch = host.launch(tokens, bool(chunks))
         return busy - launch + max(host.lead_seconds + seconds, launch + host.tail_seconds)
+
+    def _idle_host(self, decodes: int, mean_kv: float) -> float:
+        """Seconds that the host waits for a step of these decodes alone: so much earlier it launches the next one."""
+        busy = self.host.busy_seconds(decodes, False, decodes)
+        return max(0.0, self.gpu.step_seconds((), decodes, mean_kv) - busy)
 
     def with_host(self, host: Host) -> EngineTimer:
         """The same GPU behind another host."""
@@ -38,6 +44,34 @@ class EngineTimer:
     def parted(self, fixed: float, prompt: float) -> EngineTimer:
         """With so many times the seconds of every step, and of prompt tokens; what decodes add stays."""
         return EngineTimer(cast(PartedTimer, self.gpu).parted(fixed, prompt), self.host.slower(fixed))
+
+
+@dataclass(frozen=True, slots=True)
+class SlowedTimer:
+    """An engine whose every step takes `factor` times as long."""
+
+    timer: StepTimer
+    factor: float
+
+    def step_seconds(self, chunks: Sequence[Chunk], decodes: int, mean_kv: float) -> float:
+        """Seconds of a step with these prompt chunks and `decodes` sequences of `mean_kv` KV tokens on average."""
+        return self.factor * self.timer.step_seconds(chunks, decodes, mean_kv)
+
+
+def slowed(timer: StepTimer, factor: float) -> StepTimer:
+    """The timer of an engine whose every step, host included, takes `factor` times as long."""
+    if isinstance(timer, EngineTimer):
+        return EngineTimer(SlowedTimer(timer.gpu, factor), timer.host.slower(factor))
+    return SlowedTimer(timer, factor)
+
+
+def within(timer: StepTimer, max_num_seqs: int, max_num_batched_tokens: int) -> StepTimer:
+    """The timer of an engine with these limits: vLLM captures no larger CUDA graphs than they need."""
+    if not isinstance(timer, EngineTimer) or timer.host.graphs.edge is None:
+        return timer
+    graphs = timer.host.graphs
+    edge = capture_edge(max_num_seqs, max_num_batched_tokens, timer.host.graphs.edge)
+    return timer.with_host(replace(timer.host, graphs=replace(graphs, edge=edge)))
 
 
 def gpu_of(timer: StepTimer) -> StepTimer:

@@ -72,9 +72,10 @@ def _carried(engine: Engine, steady: Steady) -> tuple[Array, Array]:
 def ttft_misses(engine: Engine, steady: Steady, ttft_seconds: float) -> tuple[Array, Array]:
     """Share of requests whose first token comes later than the objective, and the mean TTFT.
 
-    The step under way ends first (length-biased), then one step per chunk, each with the decodes, the own prompt and
-    what arrived beside it; prompts beyond the token budget wait in a queue with an exponential tail. Behind one heavy
-    prompt of work w, which is met with probability rate x w, the wait is uniform up to w: rate E[(w - spare)+] more.
+    The step under way ends first (length-biased), then those launched already, then one step per chunk, each with the
+    decodes, the own prompt and what arrived beside it; prompts beyond the token budget wait in a queue with an
+    exponential tail. Behind one heavy prompt of work w, which is met with probability rate x w, the wait is uniform up
+    to w: rate E[(w - spare)+] more.
     """
     prompts = lognormal_bins(engine.mix.computed_tokens, engine.mix.computed_cv)[:, None]
     mean, variance = first_token(engine, steady, prompts)
@@ -110,8 +111,10 @@ def first_token(engine: Engine, steady: Steady, prompts: Array) -> tuple[Array, 
     chunks = np.maximum(1.0, prompts / budget + 0.5)
     queue_mean, queue_variance = _queue(engine, steady, budget, prompts)
     own = chunks * steady.decode_step_seconds + engine.prompt_seconds(prompts)
-    mean = 0.5 * biased + own + steady.prefill_utilisation * biased + queue_mean
-    return mean, biased**2 / 12.0 + beside + steady.crowd_variance + queue_variance
+    launched = engine.steps_ahead * steady.step_seconds
+    mean = 0.5 * biased + launched + own + steady.prefill_utilisation * biased + queue_mean
+    ahead = steady.prefill_noise * launched
+    return mean, biased**2 / 12.0 + ahead + beside + steady.crowd_variance + queue_variance
 
 
 def _biased_step(steady: Steady) -> tuple[Array, Array]:

@@ -46,13 +46,21 @@ class Pipeline:
         if self.due == math.inf:
             self.due, self.ending = now, False
 
+    @property
+    def oldest(self) -> StepPlan:
+        """The step in flight that ends next."""
+        return self.in_flight[0].plan
+
     def end(self, scheduler: Scheduler, now: float) -> list[Sequence]:
         """Take the results of the oldest step, at `due`; returns who got a token."""
         return scheduler.complete(self.in_flight.popleft().plan, now)
 
-    def begin(self, scheduler: Scheduler, now: float) -> StepPlan | None:
-        """Plan and launch the next step where anything can be computed, and say what is due next."""
-        plan = scheduler.step(now) if scheduler.unfinished else None
+    def begin(self, scheduler: Scheduler, now: float, clock: float | None = None) -> StepPlan | None:
+        """Plan and launch the next step where anything can be computed, and say what is due next.
+
+        `clock` is what the scheduler reads as the time, where that is not `now`. Returns the step in flight, if any.
+        """
+        plan = scheduler.step(now if clock is None else clock) if scheduler.unfinished else None
         # With nothing in flight a plan without a token is a step all the same: it must not come again at once.
         launches = plan is not None and not (plan.empty and self.in_flight)
         if plan is not None and launches:

@@ -17,7 +17,9 @@ from holdfast.enginemodel.catalog import (
     generic_model,
     guess_model,
 )
+from holdfast.enginemodel.enginetimer import EngineTimer
 from holdfast.enginemodel.fit import fit_law
+from holdfast.enginemodel.host import CAPTURE_EDGE, Graphs, Host, capture_edge, usual_host
 from holdfast.enginemodel.roofline import roofline_law
 from holdfast.enginemodel.steplaw import StepLaw, StepTimer
 from holdfast.enginemodel.steptable import StepTable, step_tables
@@ -32,6 +34,9 @@ LEAST_KV_TOKENS = 16_384
 """Floor of a guess: nobody runs an engine that cannot hold a few requests."""
 
 DEFAULT_PARAMETERS = 8e9
+
+BLACKWELL = ("b200", "b300")
+"""Systems on which vLLM captures CUDA graphs of twice as many tokens by default."""
 
 IMPLAUSIBLE_FACTOR = 8.0
 """A table whose lone decode step takes so many times the roofline's is taken for broken."""
@@ -50,13 +55,15 @@ CONFIDENCE = {PriorSource.TABLE: 0.8, PriorSource.ROOFLINE: 0.5, PriorSource.UNK
 
 @dataclass(frozen=True, slots=True)
 class EnginePrior:
-    """One replica: its step law (and table where there is one), KV cache in tokens, and vLLM's own batching defaults.
+    """One replica: the step law of its GPU (and table where there is one), its host, its KV cache in tokens, and vLLM's
+    own batching defaults.
 
     `kv_tokens` is 0 where the weights of a known model do not fit into the memory.
     """
 
     law: StepLaw
     table: StepTable | None = field(compare=False)  # named by the rest; hashing its points would cost more than it says
+    host: Host
     kv_tokens: int
     max_num_seqs_default: int
     max_num_batched_tokens_default: int
@@ -64,9 +71,14 @@ class EnginePrior:
     confidence: float
 
     @property
-    def timer(self) -> StepTimer:
-        """The table where there is one, else the law."""
+    def gpu(self) -> StepTimer:
+        """How long the GPU takes for a step: by the table where there is one, else by the law."""
         return self.table or self.law
+
+    @property
+    def timer(self) -> EngineTimer:
+        """What a step costs, the host included."""
+        return EngineTimer(self.gpu, self.host)
 
 
 def engine_prior(
@@ -100,12 +112,15 @@ def _prior(
     table = _plausible_table(model, accelerator, gpus) if known else None
     source = PriorSource.TABLE if table else PriorSource.ROOFLINE if known else PriorSource.UNKNOWN
     kv_tokens = _kv_tokens(model, accelerator, gpus, table, memory_utilization)
+    sequences, tokens = default_max_num_seqs(accelerator), default_max_num_batched_tokens(accelerator)
+    largest = 2 * CAPTURE_EDGE if accelerator.system.startswith(BLACKWELL) else CAPTURE_EDGE
     return EnginePrior(
         law=fit_law(table) if table else roofline_law(model, accelerator, gpus),
         table=table,
+        host=usual_host(model.layers, Graphs(edge=capture_edge(sequences, tokens, largest))),
         kv_tokens=kv_tokens if known else max(kv_tokens, LEAST_KV_TOKENS),
-        max_num_seqs_default=default_max_num_seqs(accelerator),
-        max_num_batched_tokens_default=default_max_num_batched_tokens(accelerator),
+        max_num_seqs_default=sequences,
+        max_num_batched_tokens_default=tokens,
         source=source,
         confidence=CONFIDENCE[source],
     )

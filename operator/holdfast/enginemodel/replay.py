@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.domain.service import Slo
-from holdfast.enginemodel.enginetimer import host_of
+from holdfast.enginemodel.enginetimer import host_of, within
 from holdfast.enginemodel.frontdesk import FrontDesk
 from holdfast.enginemodel.pipeline import Pipeline
 from holdfast.enginemodel.scheduler import Scheduler, SchedulerLimits, Sequence
@@ -70,6 +70,8 @@ def replay_on(
     queue = deque(sorted(arrivals, key=lambda arrival: arrival.at))
     served: list[tuple[Arrival, Sequence]] = []
     entering: deque[tuple[float, Sequence]] = deque()
+    limits = scheduler.limits
+    timer = within(timer, limits.max_num_seqs, limits.max_num_batched_tokens)
     pipeline, desk = Pipeline(timer), FrontDesk(host_of(timer).front_end)
     while queue or entering or pipeline.due < math.inf:
         enters_at = entering[0][0] if entering else math.inf

@@ -12,8 +12,7 @@ from holdfast.enginemodel.steptable import Curve, StepTable, Surface
 BANDWIDTH_EFFICIENCY = 0.85
 COMPUTE_EFFICIENCY = 0.80
 ATTENTION_EFFICIENCY = 0.50
-STEP_OVERHEAD_SECONDS = 0.002
-"""Shares of the data sheet that engines reach, and host time per step: near the medians of the shipped tables."""
+"""Shares of the data sheet that engines reach: near the medians of the shipped tables."""
 
 REDUCTIONS_PER_LAYER = 2
 REDUCTION_SECONDS = 12e-6
@@ -38,7 +37,7 @@ def roofline_law(model: ModelShape, accelerator: AcceleratorShape, tensor_parall
     token = 2.0 * model.active_parameters / (peak * COMPUTE_EFFICIENCY) + exchanged_bytes / accelerator.link_bandwidth
     weights = model.parameters * model.weight_bytes / bandwidth
     return StepLaw(
-        c0=weights + STEP_OVERHEAD_SECONDS + reductions * REDUCTION_SECONDS,
+        c0=weights + reductions * REDUCTION_SECONDS,
         c1=token,
         c2=token,
         c3=model.kv_bytes_per_token / bandwidth,
@@ -51,13 +50,13 @@ def roofline_table(law: StepLaw) -> StepTable:
 
     A sum cannot tell that, and has small prompt chunks cost too much. Attention comes on top, as in the shipped tables.
     """
-    reading = max(law.c0 - STEP_OVERHEAD_SECONDS, law.c1)
+    reading = max(law.c0, law.c1)
     hidden = reading / law.c1
     dense = Curve((0.0, hidden, 2.0 * hidden), (reading, reading, 2.0 * reading))
     pairs = tuple(law.c4 * chunk * (prefix + 0.5 * chunk) for chunk in CHUNKS for prefix in PREFIXES)
     reads = tuple(law.c3 * decodes * kv for decodes in DECODES for kv in DECODES)
     chunks, decodes = Surface(CHUNKS, PREFIXES, pairs), Surface(DECODES, DECODES, reads)
-    return StepTable("", "", 1, 0.0, 0.0, dense, dense, chunks, decodes, STEP_OVERHEAD_SECONDS)
+    return StepTable("", "", 1, 0.0, 0.0, dense, dense, chunks, decodes)
 
 
 @dataclass(frozen=True, slots=True)

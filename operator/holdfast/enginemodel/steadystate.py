@@ -20,7 +20,10 @@ TAIL_NODES = 500
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One replica as formulas see it: law, lengths of its requests, limits; `arrival_cv` 1 is Poisson."""
+    """One replica as formulas see it: law, lengths of its requests, limits; `arrival_cv` 1 is Poisson.
+
+    `steps_ahead` are launched already when a request comes, besides the one under way: 1 with asynchronous scheduling.
+    """
 
     law: StepLaw
     mix: LengthMix
@@ -28,6 +31,7 @@ class Engine:
     max_num_batched_tokens: int
     kv_tokens: float
     arrival_cv: float = 1.0
+    steps_ahead: int = 0
 
     @property
     def prefill_seconds(self) -> float:

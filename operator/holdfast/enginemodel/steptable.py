@@ -12,9 +12,6 @@ from importlib import resources
 
 from holdfast.enginemodel.steplaw import Chunk
 
-DEFAULT_OVERHEAD_SECONDS = 0.0015
-"""Host time per step that the tables leave out; 0..3 ms on real engines."""
-
 
 class UnknownTable(KeyError):
     """No table for this model, system and tensor parallel size."""
@@ -69,10 +66,11 @@ def _cell(grid: tuple[float, ...], x: float) -> tuple[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class StepTable:
-    """Measured or modelled step times of one model on one accelerator; all curves in seconds.
+    """Measured or modelled GPU times of the steps of one model on one accelerator; all curves in seconds.
 
     `kv_bytes_per_token` and `weights_bytes` are per GPU. Tokens outside attention cost the same whether they belong
-    to a prompt or a decode, but a step without any prompt chunk runs from full CUDA graphs and has its own curve.
+    to a prompt or a decode, but a step without any prompt chunk runs from full CUDA graphs and has its own curve. What
+    the host needs is not in it (`enginemodel.host`).
     """
 
     model: str
@@ -84,11 +82,10 @@ class StepTable:
     decode_only: Curve
     chunk_attention: Surface
     decode_attention: Surface
-    overhead_seconds: float = DEFAULT_OVERHEAD_SECONDS
 
     def step_seconds(self, chunks: Sequence[Chunk], decodes: int, mean_kv: float) -> float:
-        """Seconds of a step with these prompt chunks and `decodes` sequences of `mean_kv` KV tokens on average."""
-        seconds = self.overhead_seconds
+        """GPU seconds of a step with these prompt chunks and `decodes` sequences of `mean_kv` KV tokens on average."""
+        seconds = 0.0
         if chunks:
             seconds += self.mixed.at(decodes + sum(chunk for chunk, _ in chunks))
             for chunk, prefix in chunks:
@@ -99,10 +96,6 @@ class StepTable:
             seconds += self.decode_attention.at(decodes, mean_kv)
         return seconds
 
-    def with_overhead(self, seconds: float) -> StepTable:
-        """The same table with another constant per step."""
-        return replace(self, overhead_seconds=seconds)
-
     def parted(self, fixed: float, prompt: float) -> StepTable:
         """With so many times the seconds of every step, and of prompt tokens; what decodes add stays."""
         return replace(
@@ -110,7 +103,6 @@ class StepTable:
             mixed=self.mixed.parted(fixed, prompt),
             decode_only=self.decode_only.parted(fixed, 1.0),
             chunk_attention=replace(self.chunk_attention, values=_times(prompt, self.chunk_attention.values)),
-            overhead_seconds=fixed * self.overhead_seconds,
         )
 
 

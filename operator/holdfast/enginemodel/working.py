@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.capacity import BatchLimits, OperatingPoint, capacity
+from holdfast.enginemodel.enginetimer import host_of, within
 from holdfast.enginemodel.fit import SampleStep, fit_law
 from holdfast.enginemodel.mix import LengthMix, lognormal_nodes
 from holdfast.enginemodel.steadystate import Engine, steady_state
@@ -33,22 +33,11 @@ CONTINUED = (0.0, 0.5, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class WorkingPoint:
-    """A capacity, and the law it was computed with."""
+    """A capacity, the law it was computed with, and how many steps the engine launches ahead."""
 
     law: StepLaw
     capacity: OperatingPoint
-
-
-@dataclass(frozen=True, slots=True)
-class SlowedTimer:
-    """An engine whose every step takes `factor` times as long."""
-
-    timer: StepTimer
-    factor: float
-
-    def step_seconds(self, chunks: Sequence[Chunk], decodes: int, mean_kv: float) -> float:
-        """Seconds of a step with these prompt chunks and `decodes` sequences of `mean_kv` KV tokens on average."""
-        return self.factor * self.timer.step_seconds(chunks, decodes, mean_kv)
+    steps_ahead: int = 0
 
 
 def working_point(
@@ -66,22 +55,23 @@ def working_point(
     anyway, a mixture of experts jumps at the first prompt token), but near one point it does. `start` is a law known
     to be near (a prior's), to begin with.
     """
-    law = start or fit_law(timer)
-    result = capacity(law, mix, limits, kv_tokens, slo, arrival_cv)
+    timer = within(timer, limits.max_num_seqs, limits.max_num_batched_tokens)
+    law, ahead = start or fit_law(timer), host_of(timer).depth - 1
+    result = capacity(law, mix, limits, kv_tokens, slo, arrival_cv, ahead)
     for _ in range(ROUNDS):
         before = result.rate_rps
         law = fit_law(timer, steps_at(result.rate_rps, result.step_seconds, result.sequences, mix, limits))
-        result = capacity(law, mix, limits, kv_tokens, slo, arrival_cv)
+        result = capacity(law, mix, limits, kv_tokens, slo, arrival_cv, ahead)
         if abs(result.rate_rps - before) <= SETTLED * before:
             break
-    return WorkingPoint(law, result)
+    return WorkingPoint(law, result, ahead)
 
 
 def law_at(
     timer: StepTimer, mix: LengthMix, limits: BatchLimits, kv_tokens: float, rate_rps: float, start: StepLaw
 ) -> StepLaw:
     """The law of the steps at a rate, by the same fits; where no steady state exists, at the busiest that does."""
-    law = start
+    timer, law = within(timer, limits.max_num_seqs, limits.max_num_batched_tokens), start
     for _ in range(ROUNDS_AT_RATE):
         engine = Engine(law, mix, limits.max_num_seqs, limits.max_num_batched_tokens, kv_tokens)
         rate = min(rate_rps, BUSIEST * engine.most_rate)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from holdfast.api.llmservice import LLMService
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.enginemodel.catalog import find_model
+from holdfast.enginemodel.host import Host
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS, SchedulerLimits
 from holdfast.enginemodel.steptable import StepTable, step_tables
@@ -69,4 +70,7 @@ def engine_kind(each: Declared, option: AcceleratorOption, entry: AcceleratorEnt
         kv_tokens=prior.kv_tokens,
         max_num_queued_tokens=cap,
     )
-    return EngineSpec(table.with_overhead(entry.overhead), limits)
+    host = prior.host.slower(entry.host_factor)
+    if entry.overhead is not None:
+        host = Host(schedule_seconds=entry.overhead)
+    return EngineSpec(prior.timer.with_host(host), limits)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.domain.service import Slo
-from holdfast.enginemodel.enginetimer import host_of
+from holdfast.enginemodel.enginetimer import host_of, within
 from holdfast.enginemodel.host import Host, Launch
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS, SchedulerLimits
 from holdfast.enginemodel.steplaw import StepTimer
@@ -58,6 +58,11 @@ class EngineSpec:
     timer: StepTimer
     limits: SchedulerLimits
 
+    @property
+    def started_timer(self) -> StepTimer:
+        """Its timer with the CUDA graphs that vLLM captures for these limits."""
+        return within(self.timer, self.limits.max_num_seqs, self.limits.max_num_batched_tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class Routing:
@@ -89,7 +94,7 @@ class EngineFleet:
         self._free = list(range(_FIRST_ENGINES))
         most_sequences = max(kind.limits.max_num_seqs for kind in kinds)
         timers = pack([kind.timer for kind in kinds])
-        graphs = [host_of(kind.timer).graphs.captured for kind in kinds]
+        graphs = [host_of(kind.started_timer).graphs.captured for kind in kinds]
         self._loops = loops_of(told, [kind.limits for kind in kinds], graphs)
         self._fits = fits_of(told, graphs)
         self._world = World(
@@ -104,7 +109,7 @@ class EngineFleet:
             begun=np.zeros(most_sequences, np.int64),
             points=timers.points,
             layout=timers.layout,
-            hosts=_hosts([host_of(kind.timer) for kind in kinds]),
+            hosts=_hosts([host_of(kind.started_timer) for kind in kinds]),
             flights=np.zeros((_FIRST_ENGINES, state_arrays.MOST_IN_FLIGHT), state_arrays.FLIGHT),
             places=np.zeros(len(workload) if told else 0, PLACE),
             loops=np.zeros(_FIRST_ENGINES, LOOP),

@@ -51,7 +51,6 @@ def profiled_table(archive: Path, hardware: str, model: ModelShape, tensor_paral
         decode_only=tokens,
         chunk_attention=_surface(attention, model.layers, "prefill_chunk", "kv_prefill", without="n_decode"),
         decode_attention=_surface(attention, model.layers, "n_decode", "kv_decode", without="prefill_chunk"),
-        overhead_seconds=0.0,
     )
 
 

@@ -155,13 +155,17 @@ class ServiceEntry(ApiModel):
 
 
 class AcceleratorEntry(ApiModel):
-    """GPUs of one kind; `system` names their step tables, `overhead` is host time per step that these leave out."""
+    """GPUs of one kind; `system` names their step tables, `hostFactor` makes their hosts slower (enginemodel.host).
+
+    `overhead` is another host in place of the usual one: it runs one step at a time, and adds so much to each.
+    """
 
     system: str
     gpus: Annotated[Whole, Field(ge=1, le=100_000)]
     cold_start: Seconds = 90.0
     cold_start_jitter: Share = 0.0
-    overhead: Annotated[Seconds, Field(le=1.0)] = 0.0015
+    host_factor: Annotated[float, Field(ge=0.0, le=100.0, allow_inf_nan=False)] = 1.0
+    overhead: Annotated[Seconds, Field(le=1.0)] | None = None
 
 
 class ClusterEntry(ApiModel):

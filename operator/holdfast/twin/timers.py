@@ -26,7 +26,7 @@ class Timers(NamedTuple):
     """Timers one after the other in `points`; a row of `layout` says where the parts of one are.
 
     A row is its kind; for each curve where xs begin, how many, where values begin; for each surface the same with its
-    ys (where, how many) after the xs; last where the constants begin.
+    ys (where, how many) after the xs; last where the constants of a law begin.
     """
 
     points: Floats
@@ -59,7 +59,7 @@ def _row(timer: StepTimer, points: list[float]) -> list[int]:
     if isinstance(timer, StepTable):
         parts = [*curve(timer.mixed), *curve(timer.decode_only)]
         parts += [*surface(timer.chunk_attention), *surface(timer.decode_attention)]
-        return [TABLE, *parts, put((timer.overhead_seconds,))]
+        return [TABLE, *parts, 0]
     raise TypeError(f"{type(timer).__name__} is neither a StepTable nor a StepLaw")
 
 
@@ -76,7 +76,7 @@ def step_seconds(points: Floats, row: Integers, chunks: Integers, count: int, de
             pairs += chunks[each, 0] * (chunks[each, 1] + 0.5 * chunks[each, 0])
         c0, c1, c2, c3 = points[constants], points[constants + 1], points[constants + 2], points[constants + 3]
         return float(c0 + c1 * tokens + (c2 + c3 * mean_kv) * decodes + points[constants + 4] * pairs)
-    seconds = points[constants]
+    seconds = 0.0
     if count:
         seconds += _curve_at(points, row[1:4], decodes + tokens)
         for each in range(count):

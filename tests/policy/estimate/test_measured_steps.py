@@ -7,11 +7,11 @@ import pytest
 
 from holdfast.domain.engine import StepSums
 from holdfast.emulator.fast_loop import FastLoopScheduler
+from holdfast.enginemodel.enginetimer import slowed
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.replay import Arrival, ReplayClock, replay_on
 from holdfast.enginemodel.scheduler import SchedulerLimits
-from holdfast.enginemodel.working import SlowedTimer
 from holdfast.policy.estimate.engine_model import StepLawModel
 from holdfast_engine.leastsquares import TERMS, UNITS
 from holdfast_engine.rules import Limits, Objectives
@@ -30,7 +30,7 @@ def measured(name: str, rate_rps: float, slowness: float) -> StepSums:
     arrivals = [Arrival(at, int(prompt), int(output)) for at, prompt, output in zip(moments, *lengths, strict=True)]
     limits = SchedulerLimits(prior.max_num_seqs_default, prior.max_num_batched_tokens_default, prior.kv_tokens)
     scheduler = FastLoopScheduler(limits, GivenLimits(Limits(1, Objectives(0.5, 0.03))), clock)
-    replay_on(scheduler, arrivals, SlowedTimer(prior.timer, slowness), clock)
+    replay_on(scheduler, arrivals, slowed(prior.timer, slowness), clock)
     numbers = scheduler.numbers()
     return StepSums(*(numbers[f"steps_{term}"] * unit for term, unit in zip(TERMS, UNITS, strict=True)))
 

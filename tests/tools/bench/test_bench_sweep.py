@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from holdfast.cli.main import build_parser, main
 from holdfast.enginemodel.catalog import find_accelerator
+from holdfast.enginemodel.host import Host
 from holdfast.tools.bench import sweeppage
 from holdfast.tools.bench.definitions import LatencyBounds
 from holdfast.tools.bench.engine import Reported, Resource, read_sample, reported
@@ -338,7 +339,9 @@ async def test_a_sweep_of_an_engine_is_told_in_a_table_a_page_and_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Four sequences at a time, four steps of 10 ms or so each: about 90 requests a second, and more are refused.
-    async with engine(max_num_seqs=4, max_num_queued_reqs=8, speed=1.0, overhead_seconds=0.005) as client:
+    async with engine(
+        max_num_seqs=4, max_num_queued_reqs=8, speed=1.0, engine_host=Host(launch_seconds=(0.01, 0.01, 0.01))
+    ) as client:
         arguments = (
             "--url",
             client.base,

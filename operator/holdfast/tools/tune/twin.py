@@ -16,11 +16,12 @@ import numpy as np
 from holdfast.domain.service import Slo
 from holdfast.enginemodel import steadystate
 from holdfast.enginemodel.capacity import BatchLimits
+from holdfast.enginemodel.enginetimer import slowed
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.enginemodel.steptable import StepTable
-from holdfast.enginemodel.working import SlowedTimer, WorkingPoint, working_point
+from holdfast.enginemodel.working import WorkingPoint, working_point
 from holdfast.tools.tune.engine_port import TrialFigures, TrialLoad, TrialRequests, Tried, figures
 from holdfast.tools.tune.fit import least_squares
 from holdfast.tools.tune.race import Race
@@ -264,7 +265,7 @@ class TwinModel:
 
     def _worked_out(self, setting: Setting) -> WorkingPoint:
         limits = BatchLimits(setting.max_num_seqs, setting.max_num_batched_tokens)
-        timer, law = SlowedTimer(self._engine.timer, self.gain), self._engine.law.scaled(self.gain)
+        timer, law = slowed(self._engine.timer, self.gain), self._engine.law.scaled(self.gain)
         kv_tokens = self._engine.kv_tokens(setting)
         return working_point(timer, self._mix, limits, kv_tokens, self._slo, start=law)
 
