@@ -28,6 +28,10 @@ def server(vllm: Environment, plugin: Path, tmp_path_factory: pytest.TempPathFac
     template.write_text("{% for message in messages %}{{ message['content'] }}{% endfor %}")
     arguments = (ADMISSION, "--middleware=e2e.engine.slowfront.SlowFront", f"--chat-template={template}")
     with Server(Settings(vllm, folder, plugin, arguments=arguments)) as found:
+        # An engine's first steps take seconds on a machine that has other work.
+        for path in ("/v1/completions", "/v1/chat/completions"):
+            found.ask_all(PROMPTS, path=path, stream=True)
+        judged(found)
         yield found
 
 

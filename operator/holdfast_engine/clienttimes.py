@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from holdfast_engine.clientlag import LagEstimate, LagHistogram
@@ -28,12 +29,13 @@ class ClientTimes:
     """Without a reader tokens reach clients as they leave the engine, as in the emulator: the engine's times are the
     clients'."""
 
-    def __init__(self, ledger: Ledger, reader: Reports | None) -> None:
+    def __init__(self, ledger: Ledger, reader: Reports | None, clock: Callable[[], float]) -> None:
         self.lag = LagEstimate()
         self.first = LagHistogram()
         self.last = LagHistogram()
         self._ledger = ledger
         self._reader = reader
+        self._clock = clock
         self._names: dict[bytes, str] = {}
         self._early: dict[bytes, None] = {}
         self._followed = False
@@ -67,14 +69,17 @@ class ClientTimes:
         """Take the reports since the last call."""
         if self._reader is None:
             return
-        for report in self._reader.poll(now):
-            self._take(report, now)
+        reports = self._reader.poll(now)
+        # A report may have been written since then, and one of the future would not be believed.
+        read_at = self._clock() if reports else now
+        for report in reports:
+            self._take(report, read_at)
         if self._followed and not self._reader.is_open:
             self._followed = False
             self._ledger.unfollow_all()
             self._early.clear()
             self._names = {name: each for name, each in self._names.items() if self._ledger.entry(each) is not None}
-        self.lag.update(now)
+        self.lag.update(read_at)
         if self._ledger.judged != self._known[0]:
             self._weigh()
 

@@ -84,7 +84,7 @@ class FastLoop:
         self.others: Sized = ()
         """Those that wait in a queue of vLLM's own: where its policy is another one, the order is left alone."""
         self.ledger = Ledger()
-        self.client_times = ClientTimes(self.ledger, written)
+        self.client_times = ClientTimes(self.ledger, written, clock)
         self.fit = StepLawFit(edge_tokens=capacity.graphs.edge_tokens)
         self.limits: Limits | None = None
         self.failure: Exception | None = None

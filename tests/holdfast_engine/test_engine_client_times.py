@@ -25,7 +25,7 @@ from holdfast_engine.exchange import Exchange
 from holdfast_engine.middleware import AdmissionMiddleware
 from holdfast_engine.rules import Limits, Objectives, Overload, RequestVerdict
 from holdfast_engine.stats_fields import COUNTS, FIELDS, LAGS
-from holdfast_engine.written_file import ReportKind, WrittenReader, WrittenWriter, name_of
+from holdfast_engine.written_file import Report, ReportKind, WrittenReader, WrittenWriter, name_of
 from tests.fakes import FakeApiServer
 from tests.holdfast_engine.test_engine_fastloop import LAW, LIMITS, Cached, ToyEngine, ToyOutput, ToyRequest
 
@@ -281,6 +281,43 @@ def test_times_that_cannot_be_are_not_believed(tmp_path: Path, at: float) -> Non
     assert (told["good"], told["unjudged"], told["client_times"]) == (1, 0, 0)
     assert told["front_end_lag"] == 0.0
     assert sum(told[name] for name in LAGS) == 0.0
+
+
+class BusyReader(WrittenReader):
+    """While it is called, the API server writes."""
+
+    def __init__(self, path: Path, writes: Callable[[], None]) -> None:
+        super().__init__(path)
+        self._writes = writes
+
+    def poll(self, now: float) -> list[Report]:
+        self._writes()
+        return super().poll(now)
+
+
+def test_a_report_that_is_written_while_reports_are_read_is_believed(tmp_path: Path) -> None:
+    writer, due = WrittenWriter(tmp_path / "answers.written"), list[tuple[ReportKind, ToyRequest]]()
+
+    def write() -> None:
+        for kind, request in due:
+            engine.now += 0.001
+            writer.write(kind, name_of(request.request_id), engine.now)
+        due.clear()
+
+    engine = ToyEngine(written=BusyReader(writer.path, write))
+    request = engine.arrive(output=2)
+    for kind in (ReportKind.STARTED, ReportKind.FIRST):
+        due.append((kind, request))
+        engine.step()
+    due.append((ReportKind.LAST, request))
+    engine.loop.look()
+    told = numbers(engine)
+    assert (told["good"], told["client_times"]) == (1, 1)
+    assert told["lag_first_sum"] == pytest.approx(0.001)
+    assert told["lag_last_sum"] == pytest.approx(0.001)
+    engine.now += 0.6
+    engine.loop.look()
+    assert numbers(engine)["front_end_lag"] == pytest.approx(0.001)
 
 
 HAPPENINGS = st.lists(
