@@ -249,7 +249,8 @@ class FastLoop:
             *coefficients,
             self.fit.error,
             self._lag_seconds,
-            self._under_way_seconds(self._depth),
+            # Told between two steps: what is launched next is as deep as the last time, unless the engine ran empty.
+            self._under_way_seconds(self._depth if self._pending else 0),
             float(self.client_times.are_known),
             *self.client_times.first.numbers,
             *self.client_times.last.numbers,
@@ -274,7 +275,8 @@ class FastLoop:
     def _under_way_seconds(self, steps: int) -> float:
         """What `first_token_seconds` and `expected_seconds` lack: they count one step under way, and an engine that
         schedules ahead has launched the next one as well."""
-        return max(0, steps - 1) * self._look_ahead().step_seconds if steps > 1 else 0.0
+        law = self.fit.law
+        return 0.0 if law is None or steps < 2 else (steps - 1) * law.seconds(*self._last)
 
     def _waiting(self) -> tuple[float, ...]:
         """Requests at the front, in time and late, and prompt tokens of those in time.
