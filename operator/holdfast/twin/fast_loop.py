@@ -29,7 +29,7 @@ compile_with(steptimes)
 def sends_away(loop: Record, engine: Record, fits: Floats) -> bool:
     """Whether answers of now end their connections."""
     expected = _expected_seconds(loop, fits, 0.0)
-    return bool(engine["waiting_late"] > 0.0 or expected > loop["ttft"] - _under_way_seconds(loop))
+    return bool(engine["waiting_late"] > 0.0 or expected > loop["ttft"] - _under_way_seconds(loop, fits))
 
 
 @inner
@@ -43,13 +43,17 @@ def refuses(loop: Record, engine: Record, fits: Floats, prompt: int) -> bool:
     if not loop["rejects"] or not loop["fresh_tokens"] * part > 0.0:
         return False
     expected = _expected_seconds(loop, fits, prompt * part)
-    return bool(expected > loop["ttft"] - _under_way_seconds(loop))
+    return bool(expected > loop["ttft"] - _under_way_seconds(loop, fits))
 
 
 @inner
-def _under_way_seconds(loop: Record) -> float:
-    """What the steps launched ahead take, once it is known what is expected of steps."""
-    return float((loop["depth"] - 1) * loop["next_seconds"]) if loop["depth"] > 1 else 0.0
+def _under_way_seconds(loop: Record, fits: Floats) -> float:
+    """What the steps take that are launched ahead of the one under way."""
+    if not loop["has_law"] or not loop["pending"] or loop["depth"] < 2:
+        return 0.0
+    law, kv = law_fit.law_of(fits), loop["last_kv"]
+    seconds = arithmetic.step_seconds(law, loop["last_prefill"], loop["last_decodes"], kv, loop["last_pairs"])
+    return float((loop["depth"] - 1) * seconds)
 
 
 @inner
@@ -213,7 +217,8 @@ def scheduled(
             pairs += chunk * (before + 0.5 * chunk)
     if tokens == 0:
         return
-    flight["computes"], loop["last_kv"] = 1, kv_tokens
+    flight["computes"], loop["last_kv"], loop["last_pairs"] = 1, kv_tokens, pairs
+    loop["last_prefill"], loop["last_decodes"] = prefill, decodes
     flight["prefill"], flight["decodes"], flight["kv"], flight["pairs"] = prefill, decodes, kv_tokens, pairs
     loop["free_sequences"] = max(0, engine["active"] - loop["ran"] - (count - going_on))
     if engine["waiting"] > 0 and tokens < engine["tokens"]:

@@ -35,9 +35,9 @@ LOOP = np.dtype(
         *fields_of(np.float64, "fitted_steps", "next_fit", "full_tps", "peak_tps", "pairs_per_prefill"),
         *fields_of(np.int64, "has_law", "measured", "unfitted", "active"),
         # The step that ended last, the one planned last, how many have not ended, and how many had not then.
-        *fields_of(np.float64, "updated", "pairs"),
+        *fields_of(np.float64, "updated", "pairs", "last_pairs"),
         *fields_of(np.int64, "prefill", "decodes", "kv", "last_kv", "ran", "decoding", "free_sequences"),
-        *fields_of(np.int64, "pending", "depth"),
+        *fields_of(np.int64, "last_prefill", "last_decodes", "pending", "depth"),
         # What is expected of the next ones, once it has been asked for.
         *fields_of(np.int64, "foreseen", "next_prefill"),
         *fields_of(np.float64, "next_seconds"),
