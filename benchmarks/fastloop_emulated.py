@@ -29,6 +29,7 @@ from statistics import fmean, median
 import numpy as np
 
 from holdfast.domain.service import Slo
+from holdfast.emulator.client_reports import ClientReports
 from holdfast.emulator.fast_loop import FastLoopScheduler
 from holdfast.enginemodel.host import USUAL_FRONT_END
 from holdfast.enginemodel.prior import engine_prior
@@ -116,8 +117,12 @@ class Replica:
         with tempfile.TemporaryDirectory() as folder:
             path, clock = Path(folder) / "engine-limits", ReplayClock()
             path.write_text(asked.to_json())
-            scheduler = FastLoopScheduler(self.stock, LimitsFiles([path]), clock)
+            graphs, files = self.timer.host.graphs.captured, LimitsFiles([path])
+            scheduler = FastLoopScheduler(self.stock, files, clock, graphs, ClientReports())
             outcomes = replay_on(scheduler, self._arrivals(rate, seed), self.timer, clock)
+            # What is on its way to clients when the last step ends.
+            clock.now = math.inf
+            scheduler.loop.look()
         ledger = scheduler.loop.ledger
         judged = ledger.good + sum(ledger.bad.values()) + ledger.withdrawn + scheduler.rejected
         assert judged == len(outcomes), f"{len(outcomes)} requests came, {judged} were judged"
