@@ -39,6 +39,8 @@ PREFILL_BOUNDS, DECODE_BOUNDS = (0.0, 0.256, 0.512, 2.048), (0.32, 1.28)
 STRATA = (len(PREFILL_BOUNDS) + 1) * (len(DECODE_BOUNDS) + 1)
 # The prior counts as this many steps, each coefficient being trusted to half of its value.
 PRIOR_STEPS = 50.0
+# The shape of a law that was told by nobody counts as fewer.
+SHAPE_STEPS = 1.0
 PRIOR_SPREAD = 0.5
 # All in all it is trusted to within this factor: what engines do overrules it, however far it is off.
 PRIOR_TRUST = 1.25
@@ -180,12 +182,12 @@ def prior_scale(sums: MatrixRow, prior: MatrixRow) -> float:
     return max(best / PRIOR_TRUST, min(1.0, best * PRIOR_TRUST))
 
 
-def add_prior(prior: MatrixRow, scale: float, rows: MatrixRows) -> None:
-    """Add a law as further observations of each coefficient."""
+def add_prior(prior: MatrixRow, scale: float, steps: float, rows: MatrixRows) -> None:
+    """Add a law as so many further observations of each coefficient."""
     for row in range(FEATURES):
         scaled = scale * prior[row] * UNITS[row]
         spread = max(PRIOR_SPREAD * scaled, 1e-9)
-        weight = PRIOR_STEPS * STEP_VARIANCE / (spread * spread)
+        weight = steps * STEP_VARIANCE / (spread * spread)
         rows[row][row] += weight
         rows[row][SECONDS] += weight * scaled
 

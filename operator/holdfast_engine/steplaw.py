@@ -7,9 +7,12 @@ from collections.abc import Sequence
 
 from holdfast_engine import leastsquares, steptimes
 from holdfast_engine.arithmetic import Law, Mix, linear_seconds
-from holdfast_engine.leastsquares import FEATURES, PRODUCTS, STRATA, TERMS, UNITS
+from holdfast_engine.leastsquares import FEATURES, PRIOR_STEPS, PRODUCTS, SHAPE_STEPS, STRATA, TERMS, UNITS
 
 LARGEST_ERROR = 0.5
+# The shape of a law where there is no prior: steps that are all alike do not tell what prompts and decodes cost apart.
+# An 8B model on an H200; its scale does not matter, see leastsquares.prior_scale.
+USUAL_SHAPE = Law(0.005, 2e-5, 2e-5, 3e-8, 1.2e-9)
 _NO_LAUNCHES = (0.0, 0.0, 0.0, math.inf)
 
 
@@ -117,8 +120,8 @@ class StepLawFit:
         rows, scratch = _zeros(), _zeros()
         solution, found = [0.0] * FEATURES, [0.0] * FEATURES
         leastsquares.equations(total, rows)
-        if self._prior is not None:
-            leastsquares.add_prior(self._prior, leastsquares.prior_scale(total, self._prior), rows)
+        prior, steps = self._prior or USUAL_SHAPE, PRIOR_STEPS if self._prior else SHAPE_STEPS
+        leastsquares.add_prior(prior, leastsquares.prior_scale(total, prior), steps, rows)
         leastsquares.solve(rows, scratch, [0] * FEATURES, found, solution)
         self.error = leastsquares.unexplained(total, solution)
         self._measured = self.error <= LARGEST_ERROR

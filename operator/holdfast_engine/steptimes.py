@@ -24,8 +24,8 @@ DECODES, MIXED, LARGE = range(3)
 """Kinds of steps by their launch: decodes alone, with prompt tokens, and more tokens than any captured graph."""
 KINDS = 3
 
-ENDED_AT, CAME_AT, STEPS, LONGEST_LAUNCH, LAST_END, OPEN, UNCERTAIN = range(7)
-WINDOW = 7
+ENDED_AT, CAME_AT, STEPS, LONGEST_LAUNCH, LAST_END, OPEN, UNCERTAIN, LAUNCHED = range(8)
+WINDOW = 8
 """Where the window stands: its steps' terms (one, prefill, decodes, kv, pairs), and its seconds."""
 WINDOW_SECONDS = WINDOW + 5
 LARGEST_PREFILL = WINDOW + 6
@@ -37,6 +37,8 @@ PLACES = SEEN + KINDS
 
 # A window with more steps than this holds chains of prompts, in which the GPU may have waited for the launches.
 MOST_STEPS = 4
+# Without a law, so many steps are a window wherever it ends.
+LAWLESS_STEPS = 16
 # Results that came so soon after a launch were there before: the GPU waited for the launch, not the thread for the GPU.
 SHORTEST_WAIT = 0.3
 # A thread was busy with a launch, and not waiting, where the GPU needed less than this share of the interval.
@@ -46,8 +48,10 @@ WAITING_FACTOR = 2.5
 # One more launch moves the typical one by this share, up or down: a median that follows a slower host in seconds.
 LAUNCH_RATE = 0.02
 LEAST_LAUNCHES = 8
-# So many steps without a certain end are taken for all steps.
+# So many steps without a certain end are taken for all steps. Then a window counts that took so many times its
+# launches.
 LONG_UNCERTAIN = 64
+GPU_BOUND = 2.0
 
 
 def kind_of(prefill: float, decodes: float, edge_tokens: float) -> int:
@@ -76,8 +80,8 @@ def came(
     """Results of a step came; returns whether they close a window, which then stands in `row` until the next call.
 
     `terms` are those of the step (one, prefill, decodes, kv, pairs); `gpu_seconds` is what the law says of it, infinite
-    without one. `ahead` is the kind of the step launched last, -1 where none is under way; `replayed` whether one CUDA
-    graph holds that one; `launched_at` when its launch began.
+    without a law. `ahead` is the kind of the step launched last, -1 where none is under way; `replayed` whether one
+    CUDA graph holds that one; `launched_at` when its launch began.
     """
     _add(row, terms)
     thread, waited = now - launched_at, ahead < 0 or replayed
@@ -89,13 +93,17 @@ def came(
     if ahead >= 0 and not replayed and busy:
         _learn(row, ahead, now - row[CAME_AT])
     row[CAME_AT] = now
-    return _is_end(row, waited, ahead) and _close(row, ahead, thread, now)
+    if ahead >= 0:
+        row[LAUNCHED] += row[LAUNCHES + ahead]
+    lawless = gpu_seconds == math.inf
+    return _is_end(row, waited, lawless, now) and _close(row, lawless, ahead, thread, now)
 
 
 def _add(row: Row, terms: Row) -> None:
     """Add a step to the window, or begin a new one with it."""
     if row[OPEN] == 0.0:
-        row[OPEN], row[STEPS], row[LONGEST_LAUNCH], row[LARGEST_PREFILL] = 1.0, 1.0, 0.0, terms[1]
+        row[OPEN], row[STEPS], row[LONGEST_LAUNCH], row[LAUNCHED] = 1.0, 1.0, 0.0, 0.0
+        row[LARGEST_PREFILL] = terms[1]
         for place in range(5):
             row[WINDOW + place] = terms[place]
         return
@@ -105,15 +113,17 @@ def _add(row: Row, terms: Row) -> None:
         row[WINDOW + place] += terms[place]
 
 
-def _is_end(row: Row, waited: bool, ahead: int) -> bool:
+def _is_end(row: Row, waited: bool, lawless: bool, now: float) -> bool:
     """Whether the window ends here: at an end that is certain, or after some steps where for long none was.
 
-    An engine that always computes prompts may have no certain end. What lies across the ends of its windows evens out.
+    An engine that always computes prompts may have no certain end. If its windows take far longer than their launches,
+    the thread waits for the GPU in any case. Without a law long windows will do: their ends weigh little.
     """
     row[UNCERTAIN] = 0.0 if waited else row[UNCERTAIN] + 1.0
-    if waited:
-        return True
-    return bool(row[UNCERTAIN] > LONG_UNCERTAIN and row[SEEN + ahead] < LEAST_LAUNCHES and row[STEPS] >= MOST_STEPS)
+    if waited or lawless:
+        return bool(waited or row[STEPS] >= LAWLESS_STEPS)
+    is_long = row[UNCERTAIN] > LONG_UNCERTAIN and row[STEPS] >= MOST_STEPS
+    return bool(is_long and now - row[ENDED_AT] > GPU_BOUND * row[LAUNCHED])
 
 
 def _follow(row: Row, gpu_seconds: float, waited: bool, now: float) -> bool:
@@ -139,10 +149,12 @@ def _learn(row: Row, kind: int, seconds: float) -> None:
     row[SEEN + kind] = seen + 1.0
 
 
-def _close(row: Row, ahead: int, thread: float, now: float) -> bool:
+def _close(row: Row, lawless: bool, ahead: int, thread: float, now: float) -> bool:
     """End the window; returns whether its time is that of its steps."""
     row[WINDOW_SECONDS] = now - row[ENDED_AT]
     row[ENDED_AT], row[OPEN] = now, 0.0
-    if not 0.0 < row[WINDOW_SECONDS] < math.inf or row[STEPS] > MOST_STEPS:
+    if not 0.0 < row[WINDOW_SECONDS] < math.inf:
         return False
-    return ahead < 0 or thread >= SHORTEST_WAIT * row[LONGEST_LAUNCH]
+    if lawless:
+        return True
+    return bool(row[STEPS] <= MOST_STEPS and (ahead < 0 or thread >= SHORTEST_WAIT * row[LONGEST_LAUNCH]))

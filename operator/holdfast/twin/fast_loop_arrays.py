@@ -14,6 +14,7 @@ from holdfast_engine.arithmetic import Law
 from holdfast_engine.captured_graphs import CapturedGraphs
 from holdfast_engine.leastsquares import FEATURES, PRODUCTS, STRATA
 from holdfast_engine.rules import Limits, Overload, longest_wait_seconds
+from holdfast_engine.steplaw import USUAL_SHAPE
 
 PLACE = np.dtype(
     [
@@ -98,7 +99,8 @@ def fits_of(told: Sequence[Limits], graphs: Sequence[CapturedGraphs]) -> Floats:
     """What the law is found from in an engine that has just started, for each kind."""
     found = np.zeros((len(told), SCRATCH + FEATURES, len(PRODUCTS)))
     for number, (asked, captured) in enumerate(zip(told, graphs, strict=False)):
+        found[number, PRIOR, :FEATURES] = (asked.prior or USUAL_SHAPE)[:FEATURES]
         if asked.prior is not None:
-            found[number, (PRIOR, LAW), :FEATURES] = asked.prior[:FEATURES]
+            found[number, LAW, :FEATURES] = asked.prior[:FEATURES]
         found[number, LAW, len(Law._fields) - 1] = captured.edge_tokens
     return found

@@ -27,7 +27,7 @@ from holdfast.twin.state_arrays import Record
 from holdfast.twin.timers import Floats
 from holdfast_engine import arithmetic, leastsquares, steptimes
 from holdfast_engine.arithmetic import Law
-from holdfast_engine.leastsquares import FEATURES, MIX_HALF_LIFE_STEPS, UNITS
+from holdfast_engine.leastsquares import FEATURES, MIX_HALF_LIFE_STEPS, PRIOR_STEPS, SHAPE_STEPS, UNITS
 from holdfast_engine.steplaw import LARGEST_ERROR
 from holdfast_engine.steptimes import KINDS, LARGEST_PREFILL, LAUNCHES, WINDOW, WINDOW_SECONDS
 
@@ -130,8 +130,8 @@ def _solve(loop: Record, fits: Floats) -> None:
     rows, scratch = fits[ROWS : ROWS + FEATURES], fits[SCRATCH : SCRATCH + FEATURES]
     solution, found, order = fits[SOLUTION], fits[FOUND], fits[ORDER]
     leastsquares.equations(total, rows)
-    if loop["has_prior"]:
-        leastsquares.add_prior(prior, leastsquares.prior_scale(total, prior), rows)
+    steps = PRIOR_STEPS if loop["has_prior"] else SHAPE_STEPS
+    leastsquares.add_prior(prior, leastsquares.prior_scale(total, prior), steps, rows)
     leastsquares.solve(rows, scratch, order, found, solution)
     measured = leastsquares.unexplained(total, solution) <= LARGEST_ERROR
     loop["measured"] = measured
