@@ -111,9 +111,10 @@ class Replica:
         """Stock vLLM."""
         return self._run(replay(self._arrivals(rate, seed), limits, self.timer))
 
-    def plugin(self, overload: Overload, rate: float, seed: int) -> Run:
-        """vLLM's default limits and the fast loop."""
-        asked = Limits(1, Objectives(self.slo.ttft_seconds, self.slo.tpot_seconds), overload=overload)
+    def plugin(self, overload: Overload, rate: float, seed: int, fixed_tokens: int | None = None) -> Run:
+        """vLLM's default limits and the fast loop, which adapts its limits where no tokens per step are given."""
+        bounds = Objectives(self.slo.ttft_seconds, self.slo.tpot_seconds)
+        asked = Limits(1, bounds, tokens_per_step=fixed_tokens, adapt=fixed_tokens is None, overload=overload)
         with tempfile.TemporaryDirectory() as folder:
             path, clock = Path(folder) / "engine-limits", ReplayClock()
             path.write_text(asked.to_json())

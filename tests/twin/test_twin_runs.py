@@ -18,7 +18,9 @@ from holdfast.domain.decision import PlacementTarget
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.snapshot import Snapshot
+from holdfast.enginemodel.enginetimer import gpu_of
 from holdfast.twin import state_arrays
+from holdfast.twin.declared_service import engine_kind
 from holdfast.twin.policies import Holdfast, Static, make_policy, without_argument
 from holdfast.twin.policy_port import Move
 from holdfast.twin.results import budget_left, cost_dollars, good, summary
@@ -295,3 +297,16 @@ def test_the_static_peak_is_of_one_service(tmp_path: Path, capsys: pytest.Captur
     content["services"].append(json.loads(json.dumps(content["services"][0])) | {"name": "code"})
     assert main(["simulate", str(scenario_file(tmp_path, content)), "--policy", "static-peak"]) == 2
     assert "one service" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("overhead_seconds", [0.0, 0.01])
+def test_a_constant_overhead_stands_in_for_the_usual_host(overhead_seconds: float, tmp_path: Path) -> None:
+    content = small_scenario()
+    content["cluster"]["accelerators"]["h100"]["overhead"] = f"{1e3 * overhead_seconds:g}ms"
+    path = scenario_file(tmp_path, content)
+    scenario = Scenario.read(path)
+    (service,) = [declare(scenario, each, path, tmp_path, 1) for each in scenario.services]
+    (option,), entry = service.spec.accelerators, scenario.cluster.accelerators["h100"]
+    timer = engine_kind(service, option, entry, admission=False).timer
+    for step in (((), 10, 500.0), (((600, 0),), 10, 500.0)):
+        assert timer.step_seconds(*step) == pytest.approx(gpu_of(timer).step_seconds(*step) + overhead_seconds)
