@@ -153,8 +153,9 @@ class FastLoop:
         now = self._clock()
         if self.limits is not None and self._front_end.is_due(now):
             self._front_end.adjust(now, self.client_times.lag.recent(now), self.limits.objectives.ttft_seconds)
-        # Who would be late for its client is late: the front end and the steps under way take their time as well.
-        self.queue.advance(now + self._lag_seconds + self._under_way_seconds(len(self._pending)))
+        # Who would be late for its client is late: the front end and the steps in flight take their time as well.
+        # `first_token_seconds` counts one step under way, too: without one to spare, any longer step makes it late.
+        self.queue.advance(now + self._lag_seconds + self._ahead_seconds(len(self._pending)))
         self._running = running
         self.step_limits = self._limits_for(max(0, running - len(self._starting)), now)
         return self.step_limits
@@ -249,8 +250,9 @@ class FastLoop:
             *coefficients,
             self.fit.error,
             self._lag_seconds,
-            # Told between two steps: what is launched next is as deep as the last time, unless the engine ran empty.
-            self._under_way_seconds(self._depth if self._pending else 0),
+            # Told between two steps: as many are in flight next as the last time, unless the engine ran empty.
+            # `expected_seconds` counts one of them.
+            self._ahead_seconds(self._depth - 1 if self._pending else 0),
             float(self.client_times.are_known),
             *self.client_times.first.numbers,
             *self.client_times.last.numbers,
@@ -272,11 +274,10 @@ class FastLoop:
         """What decisions set aside of TTFT for the front end."""
         return 0.0 if self.limits is None else self.client_times.lag.within(self.limits.objectives.ttft_seconds)
 
-    def _under_way_seconds(self, steps: int) -> float:
-        """What `first_token_seconds` and `expected_seconds` lack: they count one step under way, and an engine that
-        schedules ahead has launched the next one as well."""
+    def _ahead_seconds(self, steps: int) -> float:
+        """What so many steps take that were launched before the next one."""
         law = self.fit.law
-        return 0.0 if law is None or steps < 2 else (steps - 1) * law.seconds(*self._last)
+        return 0.0 if law is None or steps < 1 else steps * law.seconds(*self._last)
 
     def _waiting(self) -> tuple[float, ...]:
         """Requests at the front, in time and late, and prompt tokens of those in time.
@@ -349,7 +350,9 @@ class FastLoop:
         self._decodes, self._outlook = decodes, None
         if limits is None or not limits.adapt or self.fit.law is None:
             return StepLimits(self._active, self._most_tokens)
-        spare_seconds = self._pace.spare_seconds(limits.objectives.tpot_seconds, now)
+        tpot_seconds, ahead = limits.objectives.tpot_seconds, len(self._pending)
+        # The slack is that of the moment at which the steps in flight have ended.
+        spare_seconds = self._pace.spare_seconds(tpot_seconds, now) + ahead * tpot_seconds - self._ahead_seconds(ahead)
         prefill = max(arithmetic.LEAST_PREFILL_TOKENS, self._front_end.tokens(now))
         most = self._decodes * (1 + self._capacity.drafts) + prefill
         return StepLimits(self._active, int(min(self._tokens(spare_seconds), most)))

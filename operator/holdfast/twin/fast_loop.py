@@ -29,7 +29,9 @@ compile_with(steptimes)
 def sends_away(loop: Record, engine: Record, fits: Floats) -> bool:
     """Whether answers of now end their connections."""
     expected = _expected_seconds(loop, fits, 0.0)
-    return bool(engine["waiting_late"] > 0.0 or expected > loop["ttft"] - _under_way_seconds(loop, fits))
+    return bool(
+        engine["waiting_late"] > 0.0 or expected > loop["ttft"] - _ahead_seconds(loop, fits, _in_flight_besides(loop))
+    )
 
 
 @inner
@@ -43,17 +45,24 @@ def refuses(loop: Record, engine: Record, fits: Floats, prompt: int) -> bool:
     if not loop["rejects"] or not loop["fresh_tokens"] * part > 0.0:
         return False
     expected = _expected_seconds(loop, fits, prompt * part)
-    return bool(expected > loop["ttft"] - _under_way_seconds(loop, fits))
+    return bool(expected > loop["ttft"] - _ahead_seconds(loop, fits, _in_flight_besides(loop)))
 
 
 @inner
-def _under_way_seconds(loop: Record, fits: Floats) -> float:
-    """What the steps take that are launched ahead of the one under way."""
-    if not loop["has_law"] or not loop["pending"] or loop["depth"] < 2:
+def _ahead_seconds(loop: Record, fits: Floats, steps: int) -> float:
+    """What so many steps take that were launched before the next one."""
+    if not loop["has_law"] or steps < 1:
         return 0.0
     law, kv = law_fit.law_of(fits), loop["last_kv"]
-    seconds = arithmetic.step_seconds(law, loop["last_prefill"], loop["last_decodes"], kv, loop["last_pairs"])
-    return float((loop["depth"] - 1) * seconds)
+    return float(
+        steps * arithmetic.step_seconds(law, loop["last_prefill"], loop["last_decodes"], kv, loop["last_pairs"])
+    )
+
+
+@inner
+def _in_flight_besides(loop: Record) -> int:
+    """Steps that are in flight next beside the one that `expected_seconds` counts."""
+    return int(loop["depth"] - 1 if loop["pending"] else 0)
 
 
 @inner
@@ -104,13 +113,16 @@ def before_step(
 ) -> None:
     """Judge what is overdue, fix the time of the order, set the limits of a step with which those in `row` go on."""
     _expire(loop, engine, places, requests, now)
-    loop["now"] = now
+    loop["now"] = now + _ahead_seconds(loop, fits, int(loop["pending"]))
     queue_lanes.settle(loop, engine, places, requests)
     loop["ran"], loop["foreseen"] = engine["running"], 0
     loop["decoding"] = max(0, engine["running"] - loop["starting"])
     engine["active"], engine["tokens"] = loop["active"], loop["most_tokens"]
     if loop["adapts"] and loop["has_law"]:
-        engine["tokens"] = _tokens(loop, fits, _spare_seconds(loop, row, places, requests, now))
+        ahead = int(loop["pending"])
+        spare_seconds = _spare_seconds(loop, row, places, requests, now)
+        spare_seconds += ahead * loop["tpot"] - _ahead_seconds(loop, fits, ahead)
+        engine["tokens"] = _tokens(loop, fits, spare_seconds)
 
 
 @inner
