@@ -10,9 +10,13 @@ Loads are shares of the 44.2 good requests per second that stock vLLM carried on
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from statistics import fmean
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.fastloop_emulated import CELLS, MODEL, Replica, Run
 from holdfast_engine.rules import Overload

@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from benchmarks.h200_data import Recorded, RecordedStep, read
 from holdfast.emulator.fast_loop import FastLoopScheduler
 from holdfast.enginemodel.enginetimer import EngineTimer
