@@ -77,21 +77,27 @@ def read(data: Path) -> Recorded:
     lines = map(json.loads, (folder / "runs.jsonl").read_text().splitlines())
     runs = {run["run"]: run for run in lines if "variant" in run}
     requests: dict[str, list[dict[str, Any]]] = {name: [] for name in runs}
-    for row in _rows(folder / "requests.csv.xz"):
+    for row in rows_of(folder / "requests.csv.xz"):
         if row["run"] in requests:
             requests[row["run"]].append(_request(row))
     for each in requests.values():
         each.sort(key=lambda request: request["at"])
     steps = sorted(
-        (row for row in _rows(folder / "steps.csv.xz") if float(row["prompt_tokens"]) + float(row["decodes"]) > 0.0),
+        (row for row in rows_of(folder / "steps.csv.xz") if float(row["prompt_tokens"]) + float(row["decodes"]) > 0.0),
         key=lambda row: float(row["sched_begin_s"]),
     )
     return Recorded(runs, requests, {name: _periods(run, steps) for name, run in runs.items()})
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """The rows of a compressed CSV file."""
     with lzma.open(path, "rt") as file:
         return list(csv.DictReader(file))
+
+
+def span_of(run: Mapping[str, Any]) -> tuple[float, float]:
+    """Within which time (s, on the clock of the steps) a run's steps lie."""
+    return run["start_s"] - 0.5, run["start_s"] + run["took"] + 1.0
 
 
 def _request(row: Mapping[str, str]) -> dict[str, Any]:
@@ -109,7 +115,7 @@ def _request(row: Mapping[str, str]) -> dict[str, Any]:
 
 def _periods(run: Mapping[str, Any], rows: Iterable[Mapping[str, str]]) -> list[list[RecordedStep]]:
     """The steps of a run; a period begins with a step that is scheduled when all results have been taken."""
-    begin, end, periods = run["start_s"] - 0.5, run["start_s"] + run["took"] + 1.0, list[list[RecordedStep]]()
+    (begin, end), periods = span_of(run), list[list[RecordedStep]]()
     for row in rows:
         if not (float(row["sched_begin_s"]) >= begin and float(row["update_end_s"]) <= end):
             continue

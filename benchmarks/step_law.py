@@ -11,9 +11,8 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import json
-import lzma
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from itertools import pairwise
@@ -24,6 +23,9 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.h200_data import rows_of, span_of
 from holdfast.enginemodel.prior import engine_prior
 from holdfast_engine.arithmetic import Law, launch_seconds, linear_seconds
 from holdfast_engine.captured_graphs import CapturedGraphs
@@ -94,21 +96,16 @@ class Phase:
     stock: bool
     steps: list[LoggedStep]
 
-    @property
-    def overloaded(self) -> bool:
-        return self.name.endswith(OVERLOADED)
-
 
 def read_phases(folder: Path) -> list[Phase]:
     """The runs of `vllm_gpu_h200`, in order."""
-    with lzma.open(folder / "steps.csv.xz", "rt") as file:
-        steps = sorted(map(_step, csv.DictReader(file)), key=lambda step: step.scheduled_at)
+    steps = sorted(map(_step, rows_of(folder / "steps.csv.xz")), key=lambda step: step.scheduled_at)
     runs = [run for run in map(json.loads, (folder / "runs.jsonl").read_text().splitlines()) if "took" in run]
     return [Phase(run["run"][3:], run["variant"] == "stock", _steps_of(run, steps)) for run in runs]
 
 
 def _steps_of(run: dict[str, Any], steps: list[LoggedStep]) -> list[LoggedStep]:
-    begin, end = run["start_s"] - 0.5, run["start_s"] + run["took"] + 1.0
+    begin, end = span_of(run)
     return [step for step in steps if begin <= step.scheduled_at and step.updated_at <= end]
 
 

@@ -32,8 +32,8 @@ from holdfast.enginemodel.replay import ReplayClock, ReplayedRequest, replay_on
 from holdfast.enginemodel.scheduler import Scheduler, SchedulerLimits
 from holdfast.twin.timers import Floats
 from holdfast_engine.arithmetic import Law
-from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.rules import Limits, Objectives, Overload
+from tests.fakes import GivenLimits
 
 MODEL, ACCELERATOR = "Qwen/Qwen3-8B", "h200"
 TOLD_LAW = Law(0.006303006038, 1.81495883e-05, 1.75818296e-05, 3.31587437e-08, 1.19478366e-09)
@@ -107,23 +107,6 @@ def usual_timer() -> EngineTimer:
     """Step times of the engine before anything is measured: the shipped table and the usual host."""
     prior = engine_prior(MODEL, ACCELERATOR)
     return prior.timer.with_host(replace(prior.host, front_end=USUAL_FRONT_END))
-
-
-class GivenLimits(LimitsFiles):
-    """Limits that are there from the start, in place of files."""
-
-    def __init__(self, limits: Limits) -> None:
-        super().__init__(list[Path]())
-        self._given: Limits | None = limits
-
-    def poll(self, now: float) -> Limits | None:
-        given, self._given = self._given, None
-        self.current = given or self.current
-        return given
-
-    def give(self, limits: Limits) -> None:
-        """Other limits, from the next look on."""
-        self._given = limits
 
 
 def plugin_limits(name: str) -> Limits:

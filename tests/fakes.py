@@ -24,6 +24,7 @@ from holdfast.act.api import APPLY, ApiError
 from holdfast.page.board import Board, JsonResponse
 from holdfast.tools.tune.engine_port import CannotStart, TrialLoad, Tried, UnusableTrial
 from holdfast.tools.tune.setting import Setting
+from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.rules import Limits, LimitsError, Objectives, parse_limits
 
 
@@ -582,6 +583,24 @@ class FakeLimitsEngine:
             "tokens_per_step": told.tokens_per_step or self._most.max_num_batched_tokens,
         }
         return "".join(f'holdfast:limits{{name="{name}"}} {value}\n' for name, value in values.items())
+
+
+class GivenLimits(LimitsFiles):
+    """Limits that are there from the start, in place of files."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(list[Path]())
+        self._given: Limits | None = limits
+
+    def poll(self, now: float) -> Limits | None:
+        """The limits at the first look after they were given, then nothing new."""
+        given, self._given = self._given, None
+        self.current = given or self.current
+        return given
+
+    def give(self, limits: Limits) -> None:
+        """Other limits, from the next look on."""
+        self._given = limits
 
 
 class FakeApiServer:

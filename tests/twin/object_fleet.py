@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
@@ -37,22 +36,8 @@ from holdfast.twin.state_arrays import (
 )
 from holdfast.twin.timers import Floats
 from holdfast_engine.leastsquares import UNITS
-from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.rules import Limits
-
-
-class GivenLimits(LimitsFiles):
-    """Limits that are there from the start, in place of files."""
-
-    def __init__(self, limits: Limits) -> None:
-        super().__init__(list[Path]())
-        self._given: Limits | None = limits
-
-    def poll(self, now: float) -> Limits | None:
-        """The limits at the first look, then nothing new."""
-        given, self._given = self._given, None
-        self.current = given or self.current
-        return given
+from tests.fakes import GivenLimits
 
 
 @dataclass(slots=True)

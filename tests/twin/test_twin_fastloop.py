@@ -16,7 +16,7 @@ from holdfast.twin import state_arrays
 from holdfast.twin.fleet import EngineFleet, EngineSpec, Routing, Workload
 from holdfast_engine.arithmetic import Law
 from holdfast_engine.rules import Limits, Objectives, Overload
-from tests.twin.object_fleet import GivenLimits
+from tests.fakes import GivenLimits
 from tests.twin.twin_builders import workload
 
 LAW = StepLaw(0.008, 4e-5, 2e-4, 4e-8, 4e-9)

@@ -16,7 +16,7 @@ from holdfast.policy.estimate.engine_model import StepLawModel
 from holdfast_engine.leastsquares import TERMS, UNITS
 from holdfast_engine.rules import Limits, Objectives
 from tests.builders import OUTPUT_TOKENS, PROMPT_TOKENS, QWEN, accelerator, service
-from tests.twin.object_fleet import GivenLimits
+from tests.fakes import GivenLimits
 
 SECONDS = 30.0
 
