@@ -8,8 +8,12 @@ from collections import defaultdict
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from holdfast.domain.engine import EngineFacts
+from holdfast.domain.service import ServiceKey
 from holdfast.emulator.families import FAMILIES, BucketKind, bucket_edges, cache_config
 from holdfast.emulator.metrics import BadBuckets, EngineMetrics, checked_buckets
+from holdfast.observe.engine_facts import engine_facts
+from holdfast.observe.samples import Sample
 from tests.shared_data import shared_data
 
 Series = dict[str, set[frozenset[tuple[str, str]]]]
@@ -122,6 +126,15 @@ def test_custom_edges_reach_every_metric_of_their_family(family: str, names: set
 def test_bad_edges_are_refused_with_a_remedy(custom: dict[str, list[float]], complaint: str) -> None:
     with pytest.raises(BadBuckets, match=re.escape(complaint)):
         checked_buckets(custom)
+
+
+def test_the_operator_reads_its_kv_cache_off_the_labels() -> None:
+    families = text_string_to_metric_families(metrics().render().decode())
+    (info,) = (sample for family in families for sample in family.samples if sample.name == "vllm:cache_config_info")
+    of_service = {"namespace": "prod", "holdfast_service": "chat", "holdfast_accelerator": "h100"}
+    labels = dict(info.labels) | of_service | {"metric": "cache_config_info"}
+    expected = EngineFacts(kv_tokens=1600.0, block_tokens=16.0, memory_share=0.92, kv_dtype="auto")
+    assert engine_facts([Sample(labels, info.value)]) == {ServiceKey("prod", "chat"): (("h100", expected),)}
 
 
 def test_label_values_are_escaped() -> None:

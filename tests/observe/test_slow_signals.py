@@ -54,7 +54,7 @@ def cache() -> slow_queries.SlowCache:
 def test_at_first_all_are_asked_and_then_one_at_a_time_each_once_a_minute() -> None:
     turns = cache()
     assert len(turns.due(NOW)) == 4
-    assert [name for name, _ in turns.due(NOW)] == ["steps", "ahead", "e2e_buckets"]
+    assert [name for name, _ in turns.due(NOW)] == ["steps", "ahead", "e2e_buckets", "facts"]
     asked = {tick: turns.due(NOW + tick) for tick in range(5, 605, 5)}
     assert max(map(len, asked.values())) == 1
     assert 9 <= sum(map(len, asked.values())) / len(queries.slow_queries()) <= 10

@@ -1,4 +1,4 @@
-"""State of the plugin inside an engine, as read back from Prometheus."""
+"""What engines and the plugin inside them report, as read back from Prometheus."""
 
 from __future__ import annotations
 
@@ -24,6 +24,26 @@ class EngineState:
     limits_version: int | None = None
     active_sequences: float | None = None
     tokens_per_step: float | None = None
+
+
+@value
+class EngineFacts:
+    """What the engines of one accelerator say of themselves; None for what none of them said.
+
+    Of engines that differ, numbers are the least one; the other facts are those of most engines.
+    """
+
+    kv_tokens: float | None = None  # KV cache of one engine
+    block_tokens: float | None = None
+    accepted_drafts: float | None = None  # draft tokens accepted per decode step; None without speculation
+    memory_share: float | None = None  # of the GPU that vLLM may use: gpu_memory_utilization
+    kv_dtype: str | None = None  # "auto": that of the model
+    dtype: str | None = None
+    quantization: str | None = None  # "none": not quantized
+    max_model_len: int | None = None
+    parallel_gpus: int | None = None  # tensor parallel x pipeline parallel
+    graph_edge_tokens: int | None = None  # of the largest CUDA graph; 0: none is captured
+    speculative_tokens: int | None = None  # drafted per decode step; 0: no speculation
 
 
 @value

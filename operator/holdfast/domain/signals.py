@@ -9,7 +9,7 @@ import enum
 import math
 from dataclasses import field
 
-from holdfast.domain.engine import EngineState, ExactCounts, StepSums
+from holdfast.domain.engine import EngineFacts, EngineState, ExactCounts, StepSums
 from holdfast.domain.value import value
 
 
@@ -167,6 +167,7 @@ class Traffic:
     revisions: tuple[RevisionTraffic, ...] = ()  # only while a revision is on trial
     hung: tuple[str, ...] = ()  # stalled pods: they held requests at every sample without progress; sorted
     lagging: tuple[str, ...] = ()  # stragglers: pods with almost nothing in time while their peers are in time; sorted
+    facts: tuple[tuple[str, EngineFacts], ...] = ()  # by accelerator, sorted; may be a minute old
 
     @property
     def fresh(self) -> bool:

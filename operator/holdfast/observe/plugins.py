@@ -11,8 +11,7 @@ from typing import Any
 from holdfast.domain.engine import EngineState, ExactCounts, PluginMode
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.observe import queries
-from holdfast.observe.samples import Sample, usable
-from holdfast.observe.slow_queries import service_key
+from holdfast.observe.samples import Sample, service_key, usable
 
 _CAUSES = frozenset({"ttft", "tpot", "e2e", "rejected"})
 _LIMITS = {

@@ -13,8 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.domain.service import ServiceKey
-from holdfast.observe.samples import Sample, usable
-from holdfast.observe.slow_queries import service_key
+from holdfast.observe.samples import Sample, service_key, usable
 from holdfast.observe.traffic import TrafficRequest
 
 MOST_ENGINES = 500

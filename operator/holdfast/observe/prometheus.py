@@ -21,7 +21,7 @@ from holdfast.observe.foreign_engines import ForeignEngineTracker
 from holdfast.observe.history import HistoryLevel
 from holdfast.observe.poll_scheduler import PollScheduler, Pulse
 from holdfast.observe.queries import Edges, Query
-from holdfast.observe.samples import QueryError, QueryResult, usable
+from holdfast.observe.samples import QueryError, QueryResult, service_key, usable
 from holdfast.observe.traffic import TrafficRequest
 from holdfast.observe.trials import read_trials
 
@@ -212,7 +212,7 @@ class PrometheusSource:
             return {}
         running: dict[ServiceKey, dict[str, float]] = defaultdict(dict)
         for sample in answer.samples:
-            key, pod = slow_queries.service_key(sample), sample.label("pod")
+            key, pod = service_key(sample), sample.label("pod")
             if usable(sample.value):
                 running[key][pod] = sample.value
         return running

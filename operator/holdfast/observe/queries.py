@@ -64,6 +64,10 @@ PROGRESS = (
 )
 """Metrics that move while an engine works. A prompt counts at its first token; before, its chunks fill the KV cache."""
 
+CACHE_CONFIG = "cache_config_info"
+CACHE_LABELS = ("kv_cache_size_tokens", "num_gpu_blocks", "block_size", "gpu_memory_utilization", "cache_dtype")
+"""vLLM's info metric of its KV cache, and the labels that are read; its value is always 1."""
+
 BEGUN, MOST_BEGUN, COVERED, CLIENT_TIMES = "begun", "most_begun", "covered", "client_times"
 E2E_BUCKETS = "e2e_buckets"  # asked only of services with an e2e objective
 
@@ -212,7 +216,8 @@ def narrowed(query: Query, keys: Iterable[ServiceKey]) -> Query:
 def slow_queries() -> tuple[Query, ...]:
     """Return the once-a-minute queries: latencies over 5 min, lengths over 10 min, engine steps over 3 min.
 
-    ahead: the newest sample of the next five minutes; it exists only if Prometheus' clock is ahead of ours.
+    facts: what engines say of themselves. ahead: the newest sample of the next five minutes; it exists only if
+    Prometheus' clock is ahead of ours.
     """
     return (
         Query("ttft_buckets", _latencies(TTFT)),
@@ -222,6 +227,7 @@ def slow_queries() -> tuple[Query, ...]:
         Query("steps", f"sum by ({GROUP}, term) (increase(holdfast:step_sums_total{{{OURS}}}[3m]))"),
         Query("ahead", f"max by ({SERVICE}) (timestamp({_engine()} offset -5m)) - time() > 0"),
         Query(E2E_BUCKETS, _latencies(E2E)),
+        Query("facts", _facts()),
     )
 
 
@@ -388,6 +394,15 @@ def _latencies(*families: str) -> str:
 
 def _lengths(family: str) -> str:
     return f"sum by ({SERVICE}, le) (increase(vllm:{family}_bucket{{{OURS}}}[10m]))"
+
+
+def _facts() -> str:
+    """One row for all engines of an accelerator that say the same: a few rows, whatever the number of replicas.
+
+    Data-parallel engines of a pod stay apart: vLLM sums num_gpu_blocks over them.
+    """
+    by = ", ".join((GROUP, "engine", *CACHE_LABELS))
+    return named(f"count by ({by}) (vllm:{CACHE_CONFIG}{{{OURS}}})", "metric", CACHE_CONFIG)
 
 
 def _engine() -> str:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from holdfast.domain.service import ServiceKey
+
 
 class QueryError(Exception):
     """A query failed, or its answer cannot be parsed; the message says what and contains no secret."""
@@ -95,3 +97,8 @@ def _point(pair: Sequence[Any] | None) -> tuple[float, float]:
 def usable(value: float) -> bool:
     """Return whether a count, a gauge or an age is valid."""
     return math.isfinite(value) and value >= 0.0
+
+
+def service_key(sample: Sample) -> ServiceKey:
+    """Return the service that a row is about."""
+    return ServiceKey(sample.label("namespace"), sample.label("holdfast_service"))

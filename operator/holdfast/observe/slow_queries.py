@@ -1,4 +1,4 @@
-"""Answers of the once-a-minute queries and their validity: quantiles and length histograms."""
+"""Answers of the once-a-minute queries and their validity: quantiles, length histograms, facts of engines."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.domain.engine import StepSums
+from holdfast.domain.engine import EngineFacts, StepSums
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import LatencyQuantiles, LengthHistogram
+from holdfast.observe.engine_facts import engine_facts
 from holdfast.observe.queries import E2E_BUCKETS
-from holdfast.observe.samples import Sample, usable
+from holdfast.observe.samples import Sample, service_key, usable
 from holdfast_engine.leastsquares import TERMS, UNITS
 
 QUANTILES = (0.5, 0.95, 0.99)
@@ -36,6 +37,7 @@ class SlowSignals:
     output_lengths: Mapping[ServiceKey, LengthHistogram] = field(default_factory=dict)
     steps: Mapping[ServiceKey, tuple[tuple[str, StepSums], ...]] = field(default_factory=dict)
     ahead_seconds: Mapping[ServiceKey, float] = field(default_factory=dict)
+    facts: Mapping[ServiceKey, tuple[tuple[str, EngineFacts], ...]] = field(default_factory=dict)
 
 
 class SlowCache:
@@ -97,14 +99,11 @@ class SlowCache:
             output_lengths=self._trusted("output_lengths", now),
             steps=self._trusted("steps", now),
             ahead_seconds=self._trusted("ahead", now),
+            facts=self._trusted("facts", now),
         )
 
     def _trusted(self, name: str, now: float) -> Mapping[ServiceKey, Any]:
         return {key: answer for key, (at, answer) in self._read[name].items() if now - at <= self._trust_seconds}
-
-
-def service_key(sample: Sample) -> ServiceKey:
-    return ServiceKey(sample.label("namespace"), sample.label("holdfast_service"))
 
 
 def quantiles(samples: Sequence[Sample]) -> dict[ServiceKey, LatencyQuantiles]:
@@ -193,4 +192,5 @@ READERS: Mapping[str, Callable[[Sequence[Sample]], Mapping[ServiceKey, Any]]] = 
     "output_lengths": lengths,
     "steps": step_sums,
     "ahead": ahead_seconds,
+    "facts": engine_facts,
 }

@@ -14,9 +14,9 @@ from holdfast.observe import plugins, queries
 from holdfast.observe.counts import Counts, number
 from holdfast.observe.foreign_engines import ForeignEngineTracker
 from holdfast.observe.queries import QueryWindow
-from holdfast.observe.samples import QueryResult, Sample, usable
+from holdfast.observe.samples import QueryResult, Sample, service_key, usable
 from holdfast.observe.signal_quality import SignalFacts, judge, unlabelled_detail
-from holdfast.observe.slow_queries import SlowSignals, service_key
+from holdfast.observe.slow_queries import SlowSignals
 
 GROWTH = tuple(f"{gauge}_growth" for gauge in queries.IN_FLIGHT)
 _GROUP_LABELS = ("namespace", "holdfast_service", "holdfast_accelerator")
@@ -99,6 +99,7 @@ def _with_slow(traffic: Traffic, slow: SlowSignals, key: ServiceKey) -> Traffic:
         prompt_lengths=slow.prompt_lengths.get(key, traffic.prompt_lengths),
         output_lengths=slow.output_lengths.get(key, traffic.output_lengths),
         steps=slow.steps.get(key, traffic.steps),
+        facts=slow.facts.get(key, traffic.facts),
     )
 
 

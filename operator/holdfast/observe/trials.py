@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import RevisionTraffic
 from holdfast.observe import queries
-from holdfast.observe.samples import Sample, usable
-from holdfast.observe.slow_queries import service_key
+from holdfast.observe.samples import Sample, service_key, usable
 
 _OLDER = {queries.TPOT_BEFORE_0_11: queries.TPOT}
 

@@ -1,0 +1,69 @@
+"""What engines say of themselves, asked of a real Prometheus: see test_promql."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from e2e.tsdb import CHAT, LONG_AGO, NOW, SLO, Engine, Reader, Tsdb, constant, ready, scrapes, steady
+from holdfast.domain.engine import EngineFacts
+from holdfast.observe.traffic import TrafficRequest
+
+pytestmark = pytest.mark.cluster
+
+TIMES = scrapes(NOW - 900, NOW)
+GPU_CACHE = {"block_size": "16", "num_gpu_blocks": "1000", "gpu_memory_utilization": "0.92", "cache_dtype": "auto"}
+
+
+@pytest.fixture
+async def reader(tmp_path: Path) -> AsyncIterator[Reader]:
+    reader = Reader(tmp_path)
+    yield reader
+    await reader.close()
+
+
+def engine(tsdb: Tsdb, pod: str, times: list[float] = TIMES, /, **labels: str) -> Engine:
+    """An engine with the labels of a KV cache."""
+    found = Engine(tsdb, pod, LONG_AGO, holdfast_accelerator=labels.pop("holdfast_accelerator", "h100"))
+    found.scraped(times, request_success_total=steady(2.0))
+    # Prometheus renames a label of the metric that the target has too.
+    found.add("cache_config_info", times, constant(1.0), **GPU_CACHE | {"exported_pod": "x", "metric": "y"} | labels)
+    return found
+
+
+async def facts(reader: Reader, tsdb: Tsdb) -> dict[str, EngineFacts]:
+    """What is known after all slow queries had their turn."""
+    source, request = reader.open(tsdb), TrafficRequest(CHAT, SLO, (ready("chat-0"),))
+    for _ in range(2):
+        await source.observe([request], NOW)
+        await source.settle()
+    return dict((await source.observe([request], NOW))[CHAT].facts)
+
+
+async def test_the_least_kv_cache_of_each_accelerator_counts(reader: Reader) -> None:
+    tsdb = Tsdb()
+    engine(tsdb, "chat-0")
+    engine(tsdb, "chat-1", num_gpu_blocks="900")
+    engine(tsdb, "chat-2", num_gpu_blocks="None")
+    engine(tsdb, "chat-3", num_gpu_blocks="5000", kv_cache_size_tokens="70000", holdfast_accelerator="l40s")
+    assert await facts(reader, tsdb) == {
+        "h100": EngineFacts(kv_tokens=14_400.0, block_tokens=16.0, memory_share=0.92, kv_dtype="auto"),
+        "l40s": EngineFacts(kv_tokens=70_000.0, block_tokens=16.0, memory_share=0.92, kv_dtype="auto"),
+    }
+
+
+async def test_data_parallel_engines_of_a_pod_share_its_blocks(reader: Reader) -> None:
+    tsdb = Tsdb()
+    for pod in ("chat-0", "chat-1"):
+        for rank in ("0", "1"):
+            engine(tsdb, pod, engine=rank)
+    assert (await facts(reader, tsdb))["h100"].kv_tokens == 8_000.0
+
+
+async def test_an_engine_that_is_gone_says_nothing_more(reader: Reader) -> None:
+    tsdb = Tsdb()
+    engine(tsdb, "chat-0")
+    engine(tsdb, "chat-1", scrapes(NOW - 900, NOW - 400), num_gpu_blocks="10")
+    assert (await facts(reader, tsdb))["h100"].kv_tokens == 16_000.0

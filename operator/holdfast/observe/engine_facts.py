@@ -1,0 +1,81 @@
+"""Rows of the once-a-minute query `facts` -> what the engines of each accelerator say of themselves."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from holdfast.domain.engine import EngineFacts
+from holdfast.domain.service import ServiceKey
+from holdfast.observe.queries import CACHE_CONFIG
+from holdfast.observe.samples import Sample, service_key, usable
+
+Facts = tuple[tuple[str, EngineFacts], ...]
+"""By accelerator, sorted."""
+
+_MOST_TOKENS = 10**10
+"""A larger KV cache is nonsense: at 1 KiB a token, the least that models need, it would take 10 TB."""
+_MOST_LETTERS = 64
+_WHOLE = re.compile(r"[0-9]{1,11}")  # neither "None" nor "1e5" nor "16.0": vLLM writes whole numbers as they are
+_SHARE = re.compile(r"0?\.[0-9]{1,20}|1(\.0*)?")
+_NOTHING_SAID = EngineFacts()
+
+
+def engine_facts(samples: Iterable[Sample]) -> dict[ServiceKey, Facts]:
+    """Read the facts of each accelerator whose engines say any; a label that makes no sense is an unknown fact."""
+    rows: dict[ServiceKey, dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
+    for sample in samples:
+        if sample.label("holdfast_accelerator") and usable(sample.value):
+            rows[service_key(sample)][sample.label("holdfast_accelerator")].append(sample)
+    found = {key: [(name, _facts(own)) for name, own in sorted(by.items())] for key, by in rows.items()}
+    said = ((key, tuple(fact for fact in facts if fact[1] != _NOTHING_SAID)) for key, facts in found.items())
+    return {key: facts for key, facts in said if facts}
+
+
+def _facts(rows: Sequence[Sample]) -> EngineFacts:
+    caches = [row for row in rows if row.label("metric") == CACHE_CONFIG]
+    engines_of_pod = len({row.label("engine") for row in caches})
+    return EngineFacts(
+        kv_tokens=_least(_kv_tokens(row, engines_of_pod) for row in caches),
+        block_tokens=_least(_whole(row.label("block_size")) for row in caches),
+        memory_share=_least(_share(row.label("gpu_memory_utilization")) for row in caches),
+        kv_dtype=_most_said(caches, "cache_dtype"),
+    )
+
+
+def _kv_tokens(row: Sample, engines_of_pod: int) -> float | None:
+    """The KV cache of one engine.
+
+    vLLM's own count comes first: it knows that layers of hybrid models differ in what they hold per token. Older
+    versions tell only blocks, which they sum over the data-parallel engines of a pod.
+    """
+    counted = _whole(row.label("kv_cache_size_tokens"))
+    blocks, block_tokens = _whole(row.label("num_gpu_blocks")), _whole(row.label("block_size"))
+    if counted is None and blocks is not None and block_tokens is not None:
+        counted = blocks * block_tokens / engines_of_pod
+    return None if counted is None or counted > _MOST_TOKENS else counted
+
+
+def _whole(text: str) -> float | None:
+    """A positive whole number."""
+    return float(text) or None if _WHOLE.fullmatch(text) else None
+
+
+def _share(text: str) -> float | None:
+    """A number above 0 and up to 1."""
+    return float(text) or None if _SHARE.fullmatch(text) else None
+
+
+def _least(numbers: Iterable[float | None]) -> float | None:
+    return min((number for number in numbers if number is not None), default=None)
+
+
+def _most_said(rows: Iterable[Sample], label: str) -> str | None:
+    """What most engines say; of as many, the first in the alphabet."""
+    said: Counter[str] = Counter()
+    for row in rows:
+        text = row.label(label)
+        if text not in ("", "None") and len(text) <= _MOST_LETTERS:
+            said[text] += max(1, int(row.value))
+    return min(said, key=lambda text: (-said[text], text), default=None)

@@ -1,0 +1,155 @@
+"""What engines say of themselves: the KV cache of one engine, and never a number that nobody said."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.domain.engine import EngineFacts
+from holdfast.domain.service import ServiceKey
+from holdfast.observe import queries
+from holdfast.observe.client import PrometheusAddress
+from holdfast.observe.engine_facts import engine_facts
+from holdfast.observe.prometheus import PrometheusSource
+from holdfast.observe.samples import Sample
+from holdfast.observe.slow_queries import SlowCache
+from tests.fakes import FakePrometheus
+from tests.observe.observe_builders import CHAT, NOW, known_queries, ready, request, row, sample
+
+OLD = {"block_size": "16", "num_gpu_blocks": "1000", "engine": "0"}
+"""What vLLM told before it had kv_cache_size_tokens."""
+NEW = OLD | {"kv_cache_size_tokens": "15992", "gpu_memory_utilization": "0.92", "cache_dtype": "fp8"}
+
+
+def cache(engines: float = 1.0, **labels: str) -> Sample:
+    return sample(engines, metric="cache_config_info", **labels)
+
+
+def read(*rows: Sample) -> EngineFacts | None:
+    """The facts of the only accelerator; None without any."""
+    found = engine_facts(rows)
+    return found[CHAT][0][1] if found else None
+
+
+def test_the_kv_cache_is_what_vllm_counts_itself() -> None:
+    assert read(cache(**NEW)) == EngineFacts(kv_tokens=15_992.0, block_tokens=16.0, memory_share=0.92, kv_dtype="fp8")
+
+
+def test_an_older_vllm_tells_blocks_and_their_size() -> None:
+    assert read(cache(**OLD)) == EngineFacts(kv_tokens=16_000.0, block_tokens=16.0)
+
+
+def test_a_hybrid_model_is_not_measured_by_its_blocks() -> None:
+    facts = read(cache(**OLD | {"block_size": "8", "num_gpu_blocks": "320", "kv_cache_size_tokens": "463459"}))
+    assert facts is not None
+    assert facts.kv_tokens == 463_459.0
+
+
+def test_blocks_that_vllm_sums_over_data_parallel_engines_are_divided_among_them() -> None:
+    facts = read(*(cache(3.0, **OLD | {"engine": str(engine), "num_gpu_blocks": "4000"}) for engine in range(4)))
+    assert facts is not None
+    assert facts.kv_tokens == 16_000.0
+    facts = read(*(cache(3.0, **NEW | {"engine": str(engine), "num_gpu_blocks": "4000"}) for engine in range(4)))
+    assert facts is not None
+    assert facts.kv_tokens == 15_992.0
+
+
+def test_of_engines_that_differ_the_least_counts_and_the_word_of_most() -> None:
+    rows = [
+        cache(1.0, **NEW | {"kv_cache_size_tokens": "20000", "cache_dtype": "auto"}),
+        cache(2.0, **NEW | {"kv_cache_size_tokens": "18000", "gpu_memory_utilization": "0.9"}),
+        cache(1.0, **NEW | {"kv_cache_size_tokens": "19000", "block_size": "32", "cache_dtype": "auto"}),
+    ]
+    expected = EngineFacts(kv_tokens=18_000.0, block_tokens=16.0, memory_share=0.9, kv_dtype="auto")
+    assert read(*rows) == read(*reversed(rows)) == expected
+
+
+def test_an_engine_that_is_scraped_twice_changes_nothing() -> None:
+    assert read(cache(2.0, **NEW)) == read(cache(**NEW), cache(**NEW)) == read(cache(**NEW))
+
+
+NONSENSE = ["", "None", "0", "-5", "NaN", "nan", "inf", "1e5", "16.0", "1_000", "²", " 7 ", "9" * 11, "9" * 400]
+
+
+@pytest.mark.parametrize("text", NONSENSE)
+def test_a_label_that_makes_no_sense_is_unknown_and_never_zero(text: str) -> None:
+    for label in ("num_gpu_blocks", "block_size"):
+        facts = read(cache(**OLD | {label: text}), cache(**OLD | {label: text, "kv_cache_size_tokens": text}))
+        assert facts is None or facts.kv_tokens is None
+    facts = read(cache(**NEW | {"gpu_memory_utilization": text, "cache_dtype": ""}))
+    assert facts == EngineFacts(kv_tokens=15_992.0, block_tokens=16.0)
+
+
+@pytest.mark.parametrize("text", ["", "None", "0", "-5", "NaN"])
+def test_without_its_own_count_vllms_blocks_are_taken(text: str) -> None:
+    facts = read(cache(**NEW | {"kv_cache_size_tokens": text}))
+    assert facts is not None
+    assert facts.kv_tokens == 16_000.0
+
+
+def test_one_engine_with_nonsense_does_not_hide_the_facts_of_another() -> None:
+    facts = read(cache(**dict.fromkeys(NEW, "None")), cache(**NEW))
+    assert facts is not None
+    assert (facts.kv_tokens, facts.kv_dtype) == (15_992.0, "fp8")
+
+
+def test_rows_that_name_no_accelerator_or_count_no_engine_are_ignored() -> None:
+    assert engine_facts([cache(**NEW, holdfast_accelerator="")]) == {}
+    assert engine_facts([cache(math.nan, **NEW), cache(-1.0, **NEW), cache(math.inf, **NEW)]) == {}
+    assert engine_facts([sample(1.0, **NEW), sample(1.0, **NEW, metric="other"), cache()]) == {}
+
+
+def test_accelerators_and_services_are_kept_apart_and_sorted() -> None:
+    found = engine_facts(
+        [
+            cache(**OLD, holdfast_accelerator="l40s"),
+            cache(**OLD | {"num_gpu_blocks": "9000"}),
+            cache(**OLD | {"num_gpu_blocks": "7"}, namespace="test"),
+        ]
+    )
+    assert [(name, facts.kv_tokens) for name, facts in found[CHAT]] == [("h100", 144_000.0), ("l40s", 16_000.0)]
+    assert [facts.kv_tokens for _, facts in found[ServiceKey("test", "chat")]] == [112.0]
+
+
+LABELS = st.sampled_from([*NONSENSE, "16", "128", "1000", "0.5", "auto"]) | st.text(max_size=5)
+
+
+@given(st.lists(st.tuples(st.floats(), st.dictionaries(st.sampled_from(sorted(NEW)), LABELS)), max_size=5))
+def test_facts_are_positive_finite_and_the_same_in_any_order(drawn: list[tuple[float, dict[str, str]]]) -> None:
+    rows = [cache(value, **labels) for value, labels in drawn]
+    facts = read(*rows)
+    assert read(*reversed(rows)) == facts
+    for number in dataclasses.astuple(facts)[:4] if facts else ():
+        assert number is None or 0.0 < number <= 1e11
+
+
+def test_facts_are_asked_once_a_minute_in_one_query_and_not_at_every_tick() -> None:
+    (asked,) = (query.promql for query in queries.slow_queries() if queries.CACHE_CONFIG in query.promql)
+    assert set(re.findall(r"vllm:cache_config_info\{([^}]*)\}", asked)) == {queries.OURS}
+    fast = queries.fast_queries(queries.window(5.0, 15.0), queries.Edges(ttft=(0.5,)))
+    assert not any("cache_config_info" in query.promql for query in fast)
+
+
+def test_facts_outlive_a_failed_query_but_not_five_minutes() -> None:
+    kept = SlowCache(tuple(query.name for query in queries.slow_queries()), 60.0, 300.0)
+    kept.store("facts", [cache(**OLD)], NOW)
+    assert CHAT in kept.signals(NOW + 300.0).facts
+    assert kept.signals(NOW + 301.0).facts == {}
+
+
+async def test_facts_of_every_accelerator_arrive_with_the_traffic() -> None:
+    async with FakePrometheus(known_queries()) as fake:
+        fake.rows["engines"] = [row(NOW - 3, pod="chat-0")]
+        fake.rows["facts"] = [row(1, **OLD, metric="cache_config_info")]
+        source = PrometheusSource(PrometheusAddress(fake.url, timeout_seconds=30.0))
+        for _ in range(2):  # at the first tick the slow queries are sent in the background, four at a time
+            assert (await source.observe([request(ready("chat-0"))], NOW))[CHAT].facts == ()
+            await source.settle()
+        traffic = (await source.observe([request(ready("chat-0"))], NOW))[CHAT]
+        await source.close()
+    assert traffic.facts == (("h100", EngineFacts(kv_tokens=16_000.0, block_tokens=16.0)),)
