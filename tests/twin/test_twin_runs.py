@@ -15,10 +15,12 @@ from holdfast.cli.main import main
 from holdfast.cli.simulate import declare
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.decision import PlacementTarget
+from holdfast.domain.engine import EngineFacts
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.snapshot import Snapshot
 from holdfast.enginemodel.enginetimer import gpu_of
+from holdfast.enginemodel.scheduler import BLOCK_TOKENS
 from holdfast.twin import state_arrays
 from holdfast.twin.declared_service import engine_kind
 from holdfast.twin.policies import Holdfast, Static, make_policy, without_argument
@@ -87,6 +89,27 @@ def test_a_replica_serves_after_its_cold_start_and_drains_without_loss(tmp_path:
     assert told["gpu_hours"] == pytest.approx(expected)
     assert told["cost_dollars"] == pytest.approx(3.0 * expected)
     assert told["scale_actions"] == 2
+
+
+def test_engines_say_what_kv_cache_they_really_have_once_they_are_scraped(tmp_path: Path) -> None:
+    content = small_scenario() | {"faults": [{"at": "60s", "lasts": "30s", "kind": "metrics-gone"}]}
+    policy = Script({})
+    run = _run(policy, tmp_path, content)
+    held = run.services[0].fleet.kinds[0].limits.kv_tokens // BLOCK_TOKENS * BLOCK_TOKENS
+    assert policy.at(0.0)[0].facts == (("h100", EngineFacts(kv_tokens=held, block_tokens=BLOCK_TOKENS)),)
+    assert held > 100_000
+    assert policy.at(75.0)[0].facts == (), "Prometheus does not answer"
+    assert policy.at(150.0)[0].facts == policy.at(0.0)[0].facts
+
+
+def test_an_accelerator_without_a_scraped_engine_says_nothing(tmp_path: Path) -> None:
+    content = small_scenario()
+    content["services"][0]["initialReplicas"] = {"h100": 0}
+    policy = Script({30.0: 1, 65.0: 0})  # ready at 60 s, removed within 5 s
+    _run(policy, tmp_path, content | {"duration": "5m"})
+    said = [at for at, traffic, _ in policy.seen if traffic.facts]
+    assert said[0] == 60.0
+    assert said[-1] < 240.0, "what nobody says any more is asked again a minute later"
 
 
 def test_pods_beyond_the_gpus_wait_for_one(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from holdfast.domain.cluster import ReplicaPhase
-from holdfast.domain.engine import EngineState, ExactCounts, PluginMode, StepSums
+from holdfast.domain.engine import EngineFacts, EngineState, ExactCounts, PluginMode, StepSums
 from holdfast.domain.signals import (
     LATE_PER_GOOD,
     LEAST_LOOK_SECONDS,
@@ -27,6 +27,7 @@ from holdfast.domain.signals import (
 )
 from holdfast.domain.snapshot import Timing
 from holdfast.enginemodel.mix import LENGTH_EDGES
+from holdfast.enginemodel.scheduler import BLOCK_TOKENS
 from holdfast.twin.cluster import Service, SimulatedPod
 from holdfast.twin.peer_metrics import EngineGauges, gauges
 from holdfast.twin.series import COLUMNS, IN_FLIGHT, EngineSeries, gained, rows_of, usage_of
@@ -37,7 +38,7 @@ SCRAPES = 3
 LENGTHS_SECONDS = 600.0
 SUMMED_SECONDS = 180.0
 SLOW_PERIOD_SECONDS = 60.0
-"""What the operator asks once a minute: lengths, and sums over steps."""
+"""What the operator asks once a minute: lengths, sums over steps, and facts of engines."""
 
 _BEGUN = slice(COLUMNS.index("ttft_count"), COLUMNS.index("ttft_count") + 1)
 _GOOD = COLUMNS.index("judged_good")
@@ -59,6 +60,7 @@ class SimulatedObserver:
         self._finished: deque[tuple[float, int]] = deque([(0.0, 0)])
         self._lengths = (LengthHistogram(), LengthHistogram())
         self._steps: tuple[tuple[str, StepSums], ...] = ()
+        self._facts: tuple[tuple[str, EngineFacts], ...] = ()
         self._slow_due = 0.0
         self.scraped_at: float | None = None
         self.blind = False
@@ -97,7 +99,7 @@ class SimulatedObserver:
         state, detail = self._state(now)
         if now >= self._slow_due:
             self._slow_due = now + SLOW_PERIOD_SECONDS
-            self._steps = self._read_steps(now)
+            self._steps, self._facts = self._read_steps(now), self._read_facts(now)
             if self._histograms:
                 self._lengths = self._read_lengths(now)
         hung, start = self._hung(now), now - self.interval_seconds
@@ -114,6 +116,7 @@ class SimulatedObserver:
             plugins=self._plugins(),
             hung=hung,
             lagging=self._lagging(counts),
+            facts=self._facts,
         )
 
     def engines(self, now: float) -> tuple[EngineGauges, ...] | None:
@@ -210,6 +213,19 @@ class SimulatedObserver:
         for series, count in zip(known, gained(known, now - SUMMED_SECONDS, now, _STEPS), strict=True):
             sums[series.accelerator] = sums.get(series.accelerator, 0.0) + count
         return tuple((name, StepSums(*count.tolist())) for name, count in sorted(sums.items()))
+
+    def _read_facts(self, now: float) -> tuple[tuple[str, EngineFacts], ...]:
+        """What engines that are still scraped say of themselves: the KV cache that they really have."""
+        blocks: dict[str, int] = {}
+        for pod, series in self._series.items():
+            if series.record is not None and pod.gone_at is None and series.times[-1] >= self._fresh_since(now):
+                own = int(series.record["blocks"])
+                blocks[series.accelerator] = min(own, blocks.get(series.accelerator, own))
+        return tuple((name, _facts(count)) for name, count in sorted(blocks.items()))
+
+
+def _facts(blocks: int) -> EngineFacts:
+    return EngineFacts(kv_tokens=float(blocks * BLOCK_TOKENS), block_tokens=float(BLOCK_TOKENS))
 
 
 def _late_alone(peers: Mapping[str, tuple[float, float]]) -> Iterator[str]:
