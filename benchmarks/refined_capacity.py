@@ -270,8 +270,7 @@ class Refined:
     carried: Carried
     ratios: list[float] = field(default_factory=list)
 
-    tpot_seconds, steps_seconds = staticmethod(STEP_LAW.tpot_seconds), staticmethod(STEP_LAW.steps_seconds)
-    best_limits = staticmethod(STEP_LAW.best_limits)
+    law, best_limits = staticmethod(STEP_LAW.law), staticmethod(STEP_LAW.best_limits)
 
     def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate:
         """The closed form's answer with another rate, where the closed form has one to begin from."""

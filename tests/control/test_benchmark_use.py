@@ -78,10 +78,16 @@ class World(Play):
         await self.tick()
 
     async def measure_what_cannot_be(self) -> None:
-        """A result far from all that the engine model knows, which the operator has not looked at yet."""
+        """A result for prompts that fit into no KV cache of the model, which the operator has not looked at yet."""
         await self.measure()
         self.restart()
-        self.status()["capacity"]["perReplicaRps"] = 1e6
+        self.status()["capacity"]["promptTokens"] = 9e6
+
+    async def measured_at(self, rps: float) -> None:
+        """A result that somebody may have written, which the operator has not looked at yet."""
+        await self.measure()
+        self.restart()
+        self.status()["capacity"]["perReplicaRps"] = rps
 
     def use(self, name: str = "sweep") -> tuple[str, str]:
         """Status and reason of CapacityInUse; empty where it is not told."""
@@ -106,7 +112,7 @@ async def test_a_result_that_sizes_services_says_which(world: World) -> None:
     await world.measure()
     assert world.told() == ("Succeeded", "Measured")
     assert world.use() == ("True", "InForce")
-    assert world.why() == "sizing of chat, code starts from this result"
+    assert world.why().startswith("sizing of chat, code starts from this result, which is 0.074 times")
     assert world.status()["capacity"]["service"] == "chat"
 
 
@@ -173,6 +179,14 @@ async def test_a_result_that_the_model_cannot_be_scaled_to_is_not_called_in_forc
     await world.tick()
     assert world.use() == ("False", "Implausible")
     assert "chat: sized from the engine model alone" in world.why()
+
+
+@pytest.mark.parametrize("rps", [0.01, 1e4])
+async def test_a_result_far_off_the_model_counts_and_says_so(rps: float, world: World) -> None:
+    await world.measured_at(rps)
+    await world.tick()
+    assert world.use() == ("True", "InForce")
+    assert "times what the engine model says" in world.why()
 
 
 async def test_what_stands_there_stays_while_a_service_is_not_decided_on(

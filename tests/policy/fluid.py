@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.domain.cluster import NodeOffer, Placement, Replica, ReplicaPhase
 from holdfast.domain.decision import Action, Decision
-from holdfast.domain.engine import ExactCounts, StepSums
+from holdfast.domain.engine import ExactCounts
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec
 from holdfast.domain.signals import AcceleratorTraffic, History, RateSample, SignalState, Traffic
 from holdfast.domain.snapshot import Recalled, ServiceSnapshot, Snapshot, Timing
 from holdfast.enginemodel.mix import LengthMix
+from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.policy.decide import decide
 from holdfast.policy.estimate.engine_model import ReplicaRate
 from holdfast.policy.memory import Memory
@@ -22,28 +23,27 @@ from tests.builders import NOW, OUTPUT_TOKENS, PROMPT_TOKENS, ServiceBuilder
 
 @dataclass(frozen=True)
 class FixedRates:
-    """An engine model that says what the test says: requests/s per replica by accelerator."""
+    """An engine model that says what the test says: requests/s per replica by accelerator.
+
+    Where that is 0 the objectives cannot be met, and `serving` is what a replica carries all the same.
+    """
 
     rates: Mapping[str, float]
+    serving: float = 0.0
 
     def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate:
         rate = self.rates[option.name]
-        return ReplicaRate(rate, "TPOT", rate > 0.0, 0.8)
+        return ReplicaRate(rate or self.serving, "TPOT", rate > 0.0, 0.8)
 
-    def tpot_seconds(
+    def law(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, rate_rps: float
-    ) -> float | None:
+    ) -> StepLaw | None:
         return None
 
     def best_limits(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float
     ) -> BatchingLimits:
         return spec.batching
-
-    def steps_seconds(
-        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, rate_rps: float, steps: StepSums
-    ) -> float | None:
-        return None
 
 
 @dataclass

@@ -10,12 +10,13 @@ from holdfast.domain.engine import ExactCounts, StepSums
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.domain.signals import LEAST_LOOK_SECONDS, AcceleratorTraffic, Traffic, busiest_share
 from holdfast.enginemodel.mix import LengthMix
+from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.policy.estimate.engine_model import ReplicaRate
 from tests.builders import OUTPUT_TOKENS, PROMPT_TOKENS
 from tests.policy.fluid import FixedRates, FluidCluster, Pod
 
-SUMMED_SECONDS, STEP_SECONDS = 180.0, 0.01
-"""Over how long the plugins' sums are asked for, and how long a step takes."""
+SUMMED_SECONDS = 180.0
+"""Over how long the plugins' sums are asked for."""
 
 WITHIN = 0.8
 """Share of its throughput up to which a replica keeps the objectives."""
@@ -28,16 +29,10 @@ class Queueing(FixedRates):
     def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate:
         return ReplicaRate(self.rates[option.name] / slowness, "TPOT", True, 0.8)
 
-    def tpot_seconds(
+    def law(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, rate_rps: float
-    ) -> float | None:
-        used = WITHIN * rate_rps * slowness / self.rates[option.name]
-        return slowness * empty_tpot(spec) / (1.0 - used) if used < 1.0 else None
-
-    def steps_seconds(
-        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, rate_rps: float, steps: StepSums
-    ) -> float | None:
-        return steps.steps * STEP_SECONDS
+    ) -> StepLaw:
+        return StepLaw(empty_tpot(spec), WITHIN / self.rates[option.name] / mix.computed_tokens, 0.0, 0.0, 0.0)
 
 
 def empty_tpot(spec: ServiceSpec) -> float:
@@ -83,7 +78,7 @@ class RoutedCluster(FluidCluster):
         ends = self.clock // self.scrape * self.scrape
         past = [at for at in range(int(ends - SUMMED_SECONDS), int(ends)) if at >= 0]
         seconds = sum(self.slower(float(at)) for at in past)
-        sums = StepSums(steps=len(past) / STEP_SECONDS, seconds=seconds)
+        sums = StepSums(steps=len(past) / empty_tpot(self.builder.spec), seconds=seconds)
         return replace(seen, steps=tuple((name, sums) for name, _ in seen.by_accelerator)) if self.plugin else seen
 
     def _second(self) -> None:

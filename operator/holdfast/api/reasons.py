@@ -54,6 +54,11 @@ class Reason(StrEnum):
     ENGINE_SLOW = "EngineSlow", "Requests are late although the load is within the estimated capacity."
     WARMING_UP = "WarmingUp", "Too few requests to judge: one bad request would use up the error budget."
 
+    MOST_REQUESTS_BAD = (
+        "MostRequestsBad",
+        "More than half of the requests of the last minutes missed the objectives, and accelerators are free.",
+    )
+
     # ScalingActive
     FOLLOWING_SLO = "FollowingSLO", "Sizes follow the SLO."
     PINNED = "Pinned", "spec.replicas pins the size; remove it to resume SLO scaling."
@@ -147,6 +152,14 @@ class Reason(StrEnum):
     DOWN_HOLD = "DownHold", "Fewer replicas would be enough now, but not yet for the whole hold time."
     FLAP_LIMITED = "FlapLimited", "The size changed direction too often within one lead time (flapping)."
     STEP_LIMITED = "StepLimited", "One step up is limited to twice the size or four more replicas, whichever is larger."
+    CAPACITY_UNKNOWN = (
+        "CapacityUnknown",
+        "What a replica carries is a guess, so the size at most doubles after each observed start.",
+    )
+    MORE_REPLICAS_DO_NOT_HELP = (
+        "MoreReplicasDoNotHelp",
+        "Larger sizes served no larger share of the requests well, so the size returned to the cheapest such one.",
+    )
     PREDICTION_NOT_FINITE = "PredictionNotFinite", "A prediction is not a finite number, so the size does not change."
     SPEC_NOT_OBSERVED = "SpecNotObserved", "The last change is not applied or not observed by Kubernetes yet."
 
@@ -168,5 +181,5 @@ class Reason(StrEnum):
     NO_SUCH_ENGINE = "NoSuchEngine", "No LLMService in the namespace has an engine like the measured one."
     IMPLAUSIBLE = (
         "Implausible",
-        "The engine model cannot be scaled to the result, so sizing starts from the model alone.",
+        "The benchmark or the engine model found no rate that can be carried, so the result is not used.",
     )

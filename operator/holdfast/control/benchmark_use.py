@@ -35,7 +35,7 @@ def uses(
         return found
     undecided = _taking(pictured, but={decision.key for decision in decisions})
     parts = {part.spec.key: part for part in services}
-    taking, refusing = _taking(pictured), _refusing(decisions)
+    taking, factors = _taking(pictured), _factors(decisions)
     for namespace, here in results.items():
         counting = newest_by_engine(here)
         for result in here:
@@ -43,7 +43,8 @@ def uses(
             standing = Standing(
                 newer="" if counts is result else counts.benchmark,
                 services=tuple(taking.get(key, ())),
-                refusing=tuple(refusing.get(key, ())),
+                refusing=tuple(name for name, factor in factors[key] if factor is None),
+                factors=tuple(factor for _, factor in factors[key] if factor is not None),
                 edited=_edited(namespace, statuses[key]["capacity"], parts),
                 by_earlier_run=statuses[key]["capacity"].get("measuredAt") != statuses[key].get("finishedAt"),
             )
@@ -60,12 +61,12 @@ def _taking(pictured: Iterable[ServiceSnapshot], but: Set[ServiceKey] = frozense
     return found
 
 
-def _refusing(decisions: Iterable[Decision]) -> Names:
-    """The services that could not be sized from the result."""
-    found = defaultdict(list)
+def _factors(decisions: Iterable[Decision]) -> Mapping[ServiceKey, Sequence[tuple[str, float | None]]]:
+    """By which factor a result exceeds the engine model of each service, by benchmark; None where it is not used."""
+    found: dict[ServiceKey, list[tuple[str, float | None]]] = defaultdict(list)
     for decision in decisions:
-        for result in decision.implausible:
-            found[ServiceKey(decision.key.namespace, result.benchmark)].append(decision.key.name)
+        for result, factor in decision.benchmarked:
+            found[ServiceKey(decision.key.namespace, result.benchmark)].append((decision.key.name, factor))
     return found
 
 

@@ -48,7 +48,8 @@ class AcceleratorOption:
     """One candidate for placement, in the order the user listed them.
 
     `revision` changes with the model, image and arguments of its engines, which determine a replica's capacity. `pods`
-    changes with every pod field that the user sets, which determine where a replica can run.
+    changes with every pod field that the user sets, which determine where a replica can run. `kv_tokens` is the KV cache
+    of a replica as its engine reports it; None in a spec.
     """
 
     name: str
@@ -61,6 +62,7 @@ class AcceleratorOption:
     tolerations: tuple[Toleration, ...] = ()
     revision: str = ""
     pods: str = ""
+    kv_tokens: float | None = None
 
     @property
     def cost_per_replica_hour(self) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,6 +18,9 @@ LONE = 1e-6
 COARSE = np.concatenate(([LONE], np.arange(1.0, 40.0) / 40.0))
 FINE = np.arange(0.0, 21.0) / 20.0 / 40.0
 """Shares of the unstable rate that are looked at: a lone request and coarse steps, then within one of these."""
+
+MORE_MISSES = 0.05
+"""Share of requests that may miss in addition to those that miss without load, where objectives cannot be met."""
 
 
 class Bottleneck(enum.StrEnum):
@@ -35,6 +38,8 @@ class OperatingPoint:
 
     `feasible` is False, and `rate_rps` 0, where not even a lone request would meet the objectives often enough;
     `attainment` is the predicted share of good requests at the rate (at a lone request's where infeasible).
+    `serving_rps` is the rate to size for in any case: where infeasible, the largest at which nearly as many requests are
+    good as without load.
     """
 
     rate_rps: float
@@ -46,6 +51,7 @@ class OperatingPoint:
     sequences: float
     kv_tokens: float
     ttft_seconds: float
+    serving_rps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +84,13 @@ def capacity(
     if not (0.0 < most < math.inf and kv_tokens >= mix.prompt_tokens):
         return _NOTHING
     misses = _misses(engine, COARSE * most, slo)
-    within = misses.within(slo)
+    within = misses.within(slo.budget_share)
     if within == 0:
-        return misses.described(0, feasible=False)
+        serving = max(1, misses.within(float(misses.total[0]) + MORE_MISSES))
+        return replace(misses.described(0, feasible=False), serving_rps=float(misses.steady.rates[serving - 1]))
     start = COARSE[within - 1]
     misses = _misses(engine, np.clip(start + FINE, LONE, 1.0 - LONE) * most, slo)
-    return misses.described(max(0, misses.within(slo) - 1), feasible=True)
+    return misses.described(max(0, misses.within(slo.budget_share) - 1), feasible=True)
 
 
 def predicted_attainment(
@@ -112,16 +119,18 @@ class _Misses:
     by_bound: dict[Bottleneck, Array]
     total: Array
 
-    def within(self, slo: Slo) -> int:
-        """How many of the rates stand before the first one that misses too often."""
-        over = ~(self.total <= slo.budget_share)
+    def within(self, share: float) -> int:
+        """How many of the rates stand before the first one at which more than this share misses."""
+        over = ~(self.total <= share)
         return int(over.argmax()) if over.any() else len(over)
 
     def described(self, index: int, *, feasible: bool) -> OperatingPoint:
         """The capacity that one of the rates is."""
         steady = self.steady
+        rate_rps = float(steady.rates[index]) if feasible else 0.0
         return OperatingPoint(
-            rate_rps=float(steady.rates[index]) if feasible else 0.0,
+            rate_rps=rate_rps,
+            serving_rps=rate_rps,
             bound_by=max(self.by_bound, key=lambda bound: float(self.by_bound[bound][index])),
             feasible=feasible,
             attainment=min(1.0, max(0.0, 1.0 - float(self.total[index]))),

@@ -52,6 +52,12 @@ class PriorSource(enum.StrEnum):
 
 CONFIDENCE = {PriorSource.TABLE: 0.8, PriorSource.ROOFLINE: 0.5, PriorSource.UNKNOWN: 0.2}
 
+DEVIATION = {PriorSource.TABLE: 0.15, PriorSource.ROOFLINE: 0.35, PriorSource.UNKNOWN: 1.2}
+"""Standard deviation of the logarithm of (what a replica carries / what the prior says).
+
+Source: docs/designs/0021-refutable-belief.md.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class EnginePrior:

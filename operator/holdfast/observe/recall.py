@@ -9,8 +9,8 @@ from typing import Any
 from holdfast.domain.snapshot import Recalled
 
 MOST_COLD_START_SECONDS = 86_400.0
-MOST_TIMES = 4.0
-"""A value that differs from the engine model by more than this factor is rejected; the policy's bound is closer."""
+MOST_TIMES = 1e5
+"""A value that differs from the engine model by more than this factor is no value that was learned."""
 
 
 def recalled(status: Mapping[str, Any], generation: int) -> Recalled:

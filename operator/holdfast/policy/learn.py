@@ -18,9 +18,17 @@ from holdfast.policy.estimate import (
     slo_budget,
 )
 from holdfast.policy.estimate.arrivals import Arrivals, arrived_requests, observe_arrivals
+from holdfast.policy.estimate.capacity_evidence import (
+    measure_steps,
+    missed_by_far,
+    observe_load,
+    observe_saturation,
+    step_evidence,
+)
 from holdfast.policy.estimate.engine_model import EngineModel
-from holdfast.policy.estimate.evidence_window import EvidenceWindow, is_due, watch
+from holdfast.policy.estimate.evidence_window import EvidenceWindow, a_minute_ended, is_due, watch
 from holdfast.policy.estimate.fast_loops import FastLoops, watch_fast_loops
+from holdfast.policy.estimate.growth import Growth, watch_growth
 from holdfast.policy.estimate.hardware import same_hardware
 from holdfast.policy.estimate.headroom import Headroom
 from holdfast.policy.estimate.length_mix import Lengths
@@ -53,6 +61,22 @@ class Observation:
     stalls: Stalls
     straggler: Straggler
     starting: bool
+
+    @property
+    def used(self) -> tuple[Group, ...]:
+        """Accelerators that replicas run on."""
+        return tuple(group for group in self.groups if group.size > 0)
+
+    @property
+    def whole(self) -> bool:
+        """No replica is leaving, stalled or a straggler."""
+        traffic = self.service.traffic
+        return not any(g.draining or g.useless for g in self.groups) and not (traffic.hung or traffic.lagging)
+
+    @property
+    def undisturbed(self) -> bool:
+        """Replicas of one kind of hardware serve, and none starts or leaves."""
+        return self.whole and not self.starting and _alike(self.service.spec, self.used)
 
     @property
     def engine_fault(self) -> bool:
@@ -115,8 +139,9 @@ def _learned(observed: Observation, awaited: str, tick: Tick, model: EngineModel
     misses, judged = activator_misses.account(old.activator_misses, service.activator, verdicts, spec.slo, now)
     slo = slo_budget.slo_state(judged, spec.slo, now)
     loops = watch_fast_loops(old.fast_loops, seen, now)
-    beliefs = _believe(observed, lengths, loops, model)
-    beliefs, evidence = _compare(observed, beliefs, arrived, arrivals, verdicts.latest, now, model)
+    window = _window(observed, arrived, arrivals, verdicts.latest, now)
+    beliefs = _measured(observed, _believe(observed, lengths, loops, model), window, now, model)
+    beliefs, evidence, growth = _compared(observed, beliefs, window, now)
     learned = Learned(
         lead_seconds=lead,
         cold_starts=cold_starts,
@@ -128,6 +153,7 @@ def _learned(observed: Observation, awaited: str, tick: Tick, model: EngineModel
         headroom=_headroom(observed, arrivals, verdicts, slo),
         capacity=beliefs,
         evidence=evidence,
+        growth=growth,
         fast_loops=loops,
         backoffs=watch_backoffs(_backoffs(observed), groups, now, tick.settings, awaited, _spot(spec)),
         stalls=observed.stalls,
@@ -209,36 +235,55 @@ def _believe(observed: Observation, lengths: Lengths, loops: FastLoops, model: E
         _tuned(service),
         service.measured,
         service.recalled,
+        {name: facts.kv_tokens for name, facts in service.traffic.facts if facts.kv_tokens is not None},
     )
 
 
-def _compare(
-    observed: Observation,
-    beliefs: Capacity,
-    arrived: float,
-    arrivals: Arrivals,
-    verdicts: Verdicts,
-    now: float,
-    model: EngineModel,
-) -> tuple[Capacity, EvidenceWindow]:
-    """Beliefs about capacity, corrected where one kind of hardware served alone and undisturbed for long enough."""
-    service, known, seen, groups = observed.service, observed.known, observed.seen, observed.groups
-    used = [group for group in groups if group.size > 0]
-    whole = not any(g.draining or g.useless for g in groups) and not (service.traffic.hung or service.traffic.lagging)
-    undisturbed = _alike(service.spec, used) and not observed.starting and whole
+def _window(
+    observed: Observation, arrived: float, arrivals: Arrivals, verdicts: Verdicts, now: float
+) -> EvidenceWindow:
+    """What happened since capacities were compared, as far as the same replicas served undisturbed."""
+    seen, known = observed.seen, observed.known
     since = now - seen.interval_seconds if known.decided_at is None else known.decided_at
     passed = min(max(0.0, now - since), seen.interval_seconds)
-    serving = sum(len(group.ready) for group in used) if undisturbed else 0
-    evidence = watch(known.learned.evidence, seen, arrived, verdicts, serving, passed, now, arrivals.steady_since)
-    if not undisturbed or not is_due(evidence, service.spec.key, now):
-        return beliefs, evidence
-    is_least = known.learned.headroom.is_least
-    for name in (group.accelerator for group in used):
-        beliefs = replica_capacity.correct(beliefs, evidence, name, model, seen.steps_on(name), is_least)
-    return beliefs, EvidenceWindow(since=now, before=evidence.verdicts)
+    serving = [replica.name for group in observed.used for replica in group.ready] if observed.undisturbed else []
+    return watch(known.learned.evidence, seen, arrived, verdicts, serving, passed, now, arrivals.steady_since)
 
 
-def _alike(spec: ServiceSpec, used: list[Group]) -> bool:
+def _measured(
+    observed: Observation, beliefs: Capacity, window: EvidenceWindow, now: float, model: EngineModel
+) -> Capacity:
+    """Beliefs about step times after one more minute. Sums of steps count also while other replicas start."""
+    before, key = observed.known.decided_at, observed.service.spec.key
+    if not observed.whole or before is None or not a_minute_ended(key, before, now):
+        return beliefs
+    undisturbed = observed.undisturbed and window.settled(now)
+    for group in observed.used:
+        found = step_evidence(observed.seen, group.accelerator, len(group.ready), undisturbed)
+        if found is not None:
+            beliefs = measure_steps(beliefs, found, group.accelerator, model)
+            beliefs = observe_saturation(beliefs, found, group.accelerator)
+    return beliefs
+
+
+def _compared(
+    observed: Observation, beliefs: Capacity, window: EvidenceWindow, now: float
+) -> tuple[Capacity, EvidenceWindow, Growth]:
+    """Beliefs about what replicas carry, and whether more of them help, where a window is complete."""
+    old, spec = observed.known.learned, observed.service.spec
+    if not observed.undisturbed or not is_due(window, spec.key, now):
+        return beliefs, window, old.growth
+    names, size = [group.accelerator for group in observed.used], sum(len(group.ready) for group in observed.used)
+    belief, growth = beliefs.belief(names[0]), old.growth
+    if belief is not None and not belief.drifted:
+        missed = missed_by_far(spec, window)
+        growth = watch_growth(growth, names[0], size, window, belief.modelled_rps, missed)
+    for name in names:
+        beliefs = observe_load(beliefs, window, name, old.headroom.is_least, growth.useless)
+    return beliefs, EvidenceWindow(since=now, before=window.verdicts, replicas=window.replicas), growth
+
+
+def _alike(spec: ServiceSpec, used: tuple[Group, ...]) -> bool:
     """Replicas are of one accelerator, or of spot and regular nodes of the same hardware."""
     if len(used) == 1:
         return True

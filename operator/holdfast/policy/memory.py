@@ -17,6 +17,7 @@ from holdfast.policy.estimate.evidence_window import EvidenceWindow
 from holdfast.policy.estimate.fast_loops import FastLoops
 from holdfast.policy.estimate.flapping import Flapping
 from holdfast.policy.estimate.forecast import Residuals
+from holdfast.policy.estimate.growth import Growth
 from holdfast.policy.estimate.headroom import Headroom
 from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.replica_capacity import Capacity
@@ -48,6 +49,7 @@ class Learned:
     headroom: Headroom = field(default_factory=Headroom)
     capacity: Capacity = field(default_factory=Capacity)
     evidence: EvidenceWindow = field(default_factory=EvidenceWindow)
+    growth: Growth = field(default_factory=Growth)
     fast_loops: FastLoops = field(default_factory=FastLoops)
     backoffs: Backoffs = field(default_factory=Backoffs)
     stalls: Stalls = field(default_factory=Stalls)

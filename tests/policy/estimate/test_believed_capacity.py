@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
+from zlib import crc32
 
 import pytest
 
 from holdfast.domain.engine import StepSums
-from holdfast.domain.service import ServiceSpec
+from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import engine_prior
+from holdfast.enginemodel.steplaw import StepLaw
+from holdfast.policy.estimate.capacity_evidence import (
+    StepEvidence,
+    measure_steps,
+    observe_load,
+    observe_saturation,
+    step_evidence,
+)
 from holdfast.policy.estimate.engine_model import StepLawModel
 from holdfast.policy.estimate.evidence_window import EvidenceWindow, is_due, watch
 from holdfast.policy.estimate.length_mix import Lengths, length_mix, observe_lengths
-from holdfast.policy.estimate.replica_capacity import Capacity, believe, correct
+from holdfast.policy.estimate.replica_capacity import Capacity, believe
 from holdfast.policy.estimate.retries import Retries, learn_retries
 from holdfast.policy.estimate.slo_budget import Verdicts
 from holdfast.policy.estimate.traffic import judge
@@ -36,18 +45,20 @@ class Counting(FixedRates):
         return super().rate(*args)
 
 
-class Predicting(FixedRates):
-    """Predicts a TPOT of 20 ms whatever the load."""
+@dataclass(frozen=True)
+class Lawful(FixedRates):
+    """Takes every step for 20 ms, and each request for so many seconds more."""
 
-    def tpot_seconds(self, spec, option, mix: LengthMix, slowness: float, rate_rps: float) -> float:  # type: ignore[no-untyped-def]
-        return 0.02 * slowness
+    work_seconds: float = 0.0
+
+    def law(
+        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, rate_rps: float
+    ) -> StepLaw:
+        return StepLaw(0.02, self.work_seconds / mix.computed_tokens, 0.0, 0.0, 0.0)
 
 
-class Measuring(Predicting):
-    """Also takes every step for 10 ms."""
-
-    def steps_seconds(self, spec, option, mix: LengthMix, rate_rps: float, steps: StepSums) -> float:  # type: ignore[no-untyped-def]
-        return 0.01 * steps.steps
+TWO = ("chat-1", "chat-2")
+BOTH = crc32(b"chat-1 chat-2")
 
 
 def believed(model: FixedRates = MODEL) -> Capacity:
@@ -71,7 +82,7 @@ def test_nothing_is_computed_anew_until_something_material_changes() -> None:
     assert Counting.asked == asked + 2
 
 
-def minute(rate: float, bad_share: float = 0.0, tpot: float = 0.02, busiest: float = 1.0) -> EvidenceWindow:
+def minute(rate: float, bad_share: float = 0.0, busiest: float = 1.0) -> EvidenceWindow:
     """A minute of one replica at that rate, or of several whose mean it is."""
     requests = 60.0 * rate
     return EvidenceWindow(
@@ -81,9 +92,12 @@ def minute(rate: float, bad_share: float = 0.0, tpot: float = 0.02, busiest: flo
         replica_seconds=60.0,
         busiest=busiest,
         verdicts=Verdicts(requests * (1 - bad_share), requests * bad_share),
-        tpot_count=requests,
-        tpot_seconds=requests * tpot,
     )
+
+
+def tpot(seconds: float, rate: float = 3.0, busiest: float = 1.0) -> StepEvidence:
+    """What a hundred requests at that rate took per token."""
+    return StepEvidence(rate, 100.0, busiest, 100.0, 100.0 * seconds)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +106,7 @@ def minute(rate: float, bad_share: float = 0.0, tpot: float = 0.02, busiest: flo
     ids=["as believed", "misses below capacity", "keeps above capacity", "misses above", "misses idle", "chance"],
 )
 def test_the_gain_moves_only_where_load_and_verdicts_disagree(rate: float, bad_share: float, direction: int) -> None:
-    gain = correct(believed(), minute(rate, bad_share), "h100", MODEL).beliefs[0].correction.gain
+    gain = observe_load(believed(), minute(rate, bad_share), "h100").beliefs[0].correction.gain
     assert (gain > 1.0) - (gain < 1.0) == direction
 
 
@@ -105,16 +119,16 @@ def test_with_no_headroom_left_a_loaded_replica_is_tried_with_a_little_more(
     rate: float, bad_share: float, direction: int
 ) -> None:
     look = minute(rate, bad_share)
-    gain = correct(believed(), look, "h100", MODEL, headroom_is_least=True).beliefs[0].correction.gain
+    gain = observe_load(believed(), look, "h100", headroom_is_least=True).beliefs[0].correction.gain
     assert (gain > 1.0) - (gain < 1.0) == direction
-    assert gain < 1.02
+    assert gain < 1.03
 
 
 def test_what_is_tried_ends_where_replicas_are_no_longer_loaded() -> None:
     capacity = believed()
     for _ in range(500):
-        capacity = correct(capacity, minute(3.9), "h100", MODEL, headroom_is_least=True)
-    assert 3.9 / 0.9 <= capacity.beliefs[0].rate_rps < 3.9 / 0.9 * 1.02
+        capacity = observe_load(capacity, minute(3.9), "h100", headroom_is_least=True)
+    assert 3.9 / 0.9 <= capacity.beliefs[0].rate_rps < 3.9 / 0.9 * 1.03
 
 
 @pytest.mark.parametrize(
@@ -125,39 +139,53 @@ def test_what_is_tried_ends_where_replicas_are_no_longer_loaded() -> None:
 def test_misses_count_only_while_even_the_busiest_replica_has_less_than_it_should_carry(
     rate: float, busiest: float, direction: int
 ) -> None:
-    gain = correct(believed(), minute(rate, 0.3, busiest=busiest), "h100", MODEL).beliefs[0].correction.gain
+    gain = observe_load(believed(), minute(rate, 0.3, busiest=busiest), "h100").beliefs[0].correction.gain
     assert (gain > 1.0) - (gain < 1.0) == direction
 
 
-@pytest.mark.parametrize(
-    ("rate", "busiest", "tpot", "direction"),
-    [(3.0, 1.0, 0.03, 1), (3.0, 2.0, 0.03, 0), (5.0, 1.0, 0.03, 0), (3.0, 2.0, 0.01, -1), (3.0, 1.0, 0.01, -1)],
-    ids=["slow", "slow where overloaded", "overloaded", "fast where overloaded", "fast"],
-)
-def test_time_per_token_in_shortage_says_only_that_engines_are_faster(
-    rate: float, busiest: float, tpot: float, direction: int
-) -> None:
-    model = Predicting({"h100": 4.0, "l40s": 2.0})
-    look = minute(rate, tpot=tpot, busiest=busiest)
-    slowness = correct(believed(model), look, "h100", model).beliefs[0].correction.slowness
-    assert (slowness > 1.0) - (slowness < 1.0) == direction
+@pytest.mark.parametrize("factor", [0.05, 0.3, 0.8, 1.0, 1.5, 4.0, 20.0])
+@pytest.mark.parametrize("rate", [0.1, 3.0, 30.0])
+def test_time_per_token_tells_how_slow_steps_are_at_any_load_and_factor(factor: float, rate: float) -> None:
+    """Beyond its throughput an engine begins no more than it can: the queue does not matter."""
+    model = Lawful({"h100": 4.0, "l40s": 2.0}, work_seconds=0.2)
+    begun = min(rate, 0.98 / (0.2 * factor))
+    seconds = 0.02 * factor / (1.0 - begun * 0.2 * factor)
+    capacity = believed(model)
+    for _ in range(3):
+        capacity = measure_steps(capacity, tpot(seconds, begun), "h100", model)
+    assert capacity.beliefs[0].correction.slowness == pytest.approx(factor, rel=0.1)
+    assert capacity.beliefs[1].correction.slowness == 1.0
 
 
-def test_the_gain_is_bounded_whatever_is_observed_for_however_long() -> None:
+def test_an_uneven_load_makes_the_time_per_token_a_weaker_evidence() -> None:
+    model = Lawful({"h100": 4.0, "l40s": 2.0}, work_seconds=0.2)
+    even, uneven = (measure_steps(believed(model), tpot(0.06, 2.0, b), "h100", model).beliefs[0] for b in (1.0, 3.0))
+    assert uneven.correction.steps.deviation > even.correction.steps.deviation
+
+
+def test_loads_move_the_belief_without_bounds() -> None:
     low = high = believed()
-    for _ in range(200):
-        low = correct(low, minute(2.0 * low.beliefs[0].correction.gain + 0.2, 0.9), "h100", MODEL)
-        high = correct(high, minute(50.0), "h100", MODEL)
-    assert low.beliefs[0].correction.gain == pytest.approx(0.5, abs=0.2)
-    assert high.beliefs[0].correction.gain == 1.5
+    for _ in range(100):
+        low = observe_load(low, minute(0.8 * low.beliefs[0].rate_rps + 0.01, 0.9), "h100")
+        high = observe_load(high, minute(50.0), "h100")
+    assert low.beliefs[0].correction.gain < 0.1
+    assert high.beliefs[0].rate_rps == pytest.approx(50.0, rel=0.1)
     assert high.beliefs[0].confidence > 0.95
 
 
+def test_a_good_window_at_low_load_is_no_estimate() -> None:
+    capacity = believed()
+    for _ in range(100):
+        capacity = observe_load(capacity, minute(0.5), "h100")
+    assert capacity.beliefs[0].rate_rps == 4.0
+
+
 def test_slow_steps_stretch_the_step_law_and_then_the_rate_is_computed_anew() -> None:
-    model = Predicting({"h100": 4.0, "l40s": 2.0})
-    capacity = believed(model)
-    for _ in range(40):
-        capacity = correct(capacity, minute(3.0, tpot=0.03), "h100", model)
+    model = Lawful({"h100": 4.0, "l40s": 2.0})
+    capacity = measure_steps(believed(model), tpot(0.03), "h100", model)
+    assert observe_load(capacity, minute(3.0, 0.9), "h100") == capacity, "the rate is not that of these steps"
+    for _ in range(20):
+        capacity = measure_steps(capacity, tpot(0.03), "h100", model)
         capacity = believe(capacity, SPEC, Lengths(), judge(traffic(1.0)), model)
     assert capacity.beliefs[0].correction.slowness == pytest.approx(1.5, rel=0.02)
     assert capacity.beliefs[0].slowness == pytest.approx(1.5, rel=0.07)
@@ -165,24 +193,75 @@ def test_slow_steps_stretch_the_step_law_and_then_the_rate_is_computed_anew() ->
 
 
 def test_steps_as_measured_go_before_what_tpot_suggests() -> None:
-    model = Measuring({"h100": 4.0, "l40s": 2.0})
-    capacity, measured = believed(model), StepSums(steps=9000.0, seconds=9000.0 * 0.013)
-    for _ in range(40):
-        capacity = correct(capacity, minute(3.0, tpot=0.03), "h100", model, measured)
-        capacity = believe(capacity, SPEC, Lengths(), judge(traffic(1.0)), model)
+    model = Lawful({"h100": 4.0, "l40s": 2.0})
+    measured = replace(tpot(0.03), steps=StepSums(steps=9000.0, seconds=9000.0 * 0.026))
+    capacity = measure_steps(believed(model), measured, "h100", model)
+    for _ in range(10):
+        capacity = measure_steps(capacity, measured, "h100", model)
     assert capacity.beliefs[0].correction.slowness == pytest.approx(1.3, rel=0.01)
 
 
 def test_what_the_plugin_makes_of_time_per_token_says_nothing_about_how_fast_steps_are() -> None:
     """It lets answers wait up to their objective: the mean TPOT is what it chose, and the steps are as fast as ever."""
-    model = Predicting({"h100": 4.0, "l40s": 2.0})
-    seen, plugins = judge(traffic(1.0)), frozenset({"h100"})
-    capacity = believe(Capacity(), SPEC, Lengths(), seen, model, plugins)
-    for _ in range(40):
-        capacity = correct(capacity, minute(3.0, tpot=0.03), "h100", model)
-        capacity = believe(capacity, SPEC, Lengths(), seen, model, plugins)
-    assert capacity.beliefs[0].correction.slowness == 1.0
-    assert capacity.beliefs[0].correction.looks == 40
+    model = Lawful({"h100": 4.0, "l40s": 2.0})
+    capacity = believe(Capacity(), SPEC, Lengths(), judge(traffic(1.0)), model, frozenset({"h100"}))
+    assert measure_steps(capacity, tpot(0.03), "h100", model) == capacity
+
+
+def test_steps_that_refute_the_belief_take_what_was_learned_beside_it_along() -> None:
+    """Late requests had lowered what a replica carries; now it is known that steps are slow, which explains them."""
+    model = Lawful({"h100": 4.0, "l40s": 2.0})
+    capacity = believed(model)
+    for _ in range(5):
+        capacity = observe_load(capacity, minute(2.1, 0.9), "h100")
+    assert capacity.beliefs[0].correction.gain < 0.8
+    capacity = measure_steps(capacity, tpot(0.2), "h100", model)
+    assert capacity.beliefs[0].correction.gain == 1.0
+
+
+def test_saturated_replicas_show_what_they_carry_whatever_the_reason() -> None:
+    capacity = observe_saturation(believed(), StepEvidence(0.5, 100.0, saturated=True), "h100")
+    assert capacity.beliefs[0].rate_rps == pytest.approx(0.85 * 0.5, rel=0.05)
+    few = StepEvidence(0.5, 10.0, saturated=True)
+    assert observe_saturation(believed(), few, "h100") == believed()
+
+
+@pytest.mark.parametrize(
+    ("changes", "saturated"),
+    [
+        ({}, False),
+        ({"waiting": 30.0, "in_flight_growth": 60.0}, True),
+        ({"rejected": 60.0}, True),
+        ({"waiting": 30.0, "in_flight_growth": 60.0, "busiest": 2.0}, False),
+        ({"waiting": 0.0, "in_flight_growth": 60.0}, False),
+        ({"waiting": 30.0, "in_flight_growth": 2.0}, False),
+    ],
+    ids=["calm", "queue grows", "refused", "uneven", "running grows", "queue stands"],
+)
+def test_replicas_are_saturated_where_fewer_requests_begin_than_arrive(
+    changes: dict[str, float], saturated: bool
+) -> None:
+    seen = judge(traffic(8.0, **changes))
+    found = step_evidence(seen, "h100", 2, undisturbed=True)
+    assert found is not None
+    assert found.saturated is saturated
+    disturbed = step_evidence(seen, "h100", 2, undisturbed=False)
+    assert disturbed is not None
+    assert not disturbed.saturated
+
+
+def test_what_was_met_is_feasible_whatever_the_model_says() -> None:
+    never = FixedRates({"h100": 0.0, "l40s": 2.0}, serving=1.0)
+    capacity = believe(Capacity(), SPEC, Lengths(), judge(traffic(1.0)), never)
+    assert not capacity.beliefs[0].feasible
+    assert not capacity.beliefs[0].sized
+    met = observe_load(capacity, minute(3.0), "h100").beliefs[0]
+    assert met.feasible
+    assert met.rate_rps == pytest.approx(3.0, rel=0.1)
+    late = observe_load(capacity, minute(0.5, 0.4), "h100").beliefs[0]
+    assert not late.feasible
+    assert late.rate_rps == capacity.beliefs[0].rate_rps, "they are late at any load"
+    assert late.sized
 
 
 @pytest.mark.parametrize(
@@ -191,33 +270,49 @@ def test_what_the_plugin_makes_of_time_per_token_says_nothing_about_how_fast_ste
         StepSums(),
         StepSums(steps=10.0, seconds=9.0),
         StepSums(steps=math.nan, seconds=9.0),
-        StepSums(steps=math.inf, seconds=9.0),
-        StepSums(steps=9000.0, seconds=0.0),
-        StepSums(steps=9000.0, seconds=math.nan),
-        StepSums(steps=9000.0, seconds=math.inf),
     ],
 )
 def test_steps_that_say_nothing_leave_it_to_tpot(steps: StepSums) -> None:
-    model = Measuring({"h100": 4.0, "l40s": 2.0})
-    with_steps, without = (correct(believed(model), minute(3.0, tpot=0.03), "h100", model, s) for s in (steps, None))
+    model = Lawful({"h100": 4.0, "l40s": 2.0})
+    with_steps, without = (
+        measure_steps(believed(model), replace(tpot(0.03), steps=given), "h100", model) for given in (steps, None)
+    )
     assert with_steps == without
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        StepEvidence(3.0, steps=StepSums(steps=math.inf, seconds=9.0)),
+        StepEvidence(3.0, steps=StepSums(steps=9000.0, seconds=0.0)),
+        StepEvidence(3.0, steps=StepSums(steps=9000.0, seconds=math.nan)),
+        StepEvidence(3.0, steps=StepSums(steps=9000.0, seconds=math.inf)),
+        StepEvidence(math.nan, tpot_count=100.0, tpot_seconds=3.0),
+        StepEvidence(3.0, tpot_count=100.0, tpot_seconds=math.nan),
+        StepEvidence(3.0, tpot_count=100.0, tpot_seconds=0.0),
+        StepEvidence(3.0, tpot_count=3.0, tpot_seconds=3.0),
+    ],
+)
+def test_evidence_that_is_no_number_changes_nothing(evidence: StepEvidence) -> None:
+    model = Lawful({"h100": 4.0, "l40s": 2.0}, work_seconds=0.1)
+    assert measure_steps(believed(model), evidence, "h100", model) == believed(model)
 
 
 def test_the_real_engine_model_knows_how_long_its_own_steps_take() -> None:
     model, mix = StepLawModel(), LengthMix.from_means(1155.0, 211.0)
     prior = engine_prior(SPEC.model_uri, "h100").law
-    steps = StepSums(steps=1000.0, prefill_tokens=50_000.0, decodes=12_000.0, kv_tokens=15e6, pairs=30e6)
     features = (1000.0, 50_000.0, 12_000.0, 15e6, 30e6)
     expected = sum(c * f for c, f in zip(astuple(prior), features, strict=True))
-    seconds = model.steps_seconds(SPEC, H100, mix, 1.0, steps)
-    assert seconds is not None
+    law = model.law(SPEC, H100, mix, 1.0, 1.0)
+    assert law is not None
+    seconds = sum(c * f for c, f in zip(astuple(law), features, strict=True))
     assert 0.5 * expected < seconds < 2.0 * expected
-    assert model.steps_seconds(SPEC, H100, mix, math.inf, steps) is None
+    assert model.law(SPEC, H100, mix, 1.0, math.inf) is None
 
 
 def gain_after(edited: ServiceSpec, rate: float = 6.0) -> float:
     """The gain that is left of one beside 1 after an edit."""
-    corrected = correct(believed(), minute(rate), "h100", MODEL)
+    corrected = observe_load(believed(), minute(rate), "h100")
     assert corrected.beliefs[0].correction.gain != 1.0
     return believe(corrected, edited, Lengths(), judge(traffic(1.0)), MODEL).beliefs[0].correction.gain
 
@@ -251,40 +346,48 @@ def test_other_engines_start_the_correction_anew(edited: ServiceSpec) -> None:
 def test_under_another_objective_only_what_was_found_missing_is_still_believed() -> None:
     stricter = replace(SPEC, generation=2, slo=replace(SPEC.slo, tpot_seconds=SPEC.slo.tpot_seconds / 2.0))
     assert gain_after(stricter) == 1.0
-    slow = correct(believed(), minute(3.0, bad_share=0.3), "h100", MODEL)
+    slow = observe_load(believed(), minute(3.0, bad_share=0.3), "h100")
     known = slow.beliefs[0].correction.gain
     assert believe(slow, stricter, Lengths(), judge(traffic(1.0)), MODEL).beliefs[0].correction.gain == known < 1.0
 
 
-def test_a_look_begins_anew_after_a_disturbance_and_the_counting_interval() -> None:
-    seen = judge(traffic(4.0))
-    disturbed = watch(EvidenceWindow(NOW - 50.0, arrivals=100.0), seen, 40.0, Verdicts(40.0, 0.0), 0, 5.0, NOW)
-    assert disturbed == EvidenceWindow(since=NOW + 10.0, leftover=seen.total.running + seen.total.waiting)
-    assert watch(disturbed, seen, 40.0, Verdicts(40.0, 0.0), 2, 5.0, NOW + 5.0) == disturbed
-    assert watch(disturbed, seen, 40.0, Verdicts(40.0, 0.0), 2, 5.0, NOW + 10.0).arrivals == 20.0
+@pytest.mark.parametrize("serving", [(), ("chat-1",), ("chat-1", "chat-3"), ("chat-1", "chat-2", "chat-3")])
+def test_a_look_begins_anew_after_a_disturbance_and_the_counting_interval(serving: tuple[str, ...]) -> None:
+    """Other replicas are a disturbance, also where they are as many."""
+    seen, calm = judge(traffic(4.0)), Verdicts(40.0, 0.0)
+    before = EvidenceWindow(NOW - 50.0, arrivals=100.0, replicas=BOTH)
+    disturbed = watch(before, seen, 40.0, calm, serving, 5.0, NOW)
+    assert (disturbed.since, disturbed.arrivals) == (NOW + 10.0, 0.0)
+    assert disturbed.leftover == seen.total.running + seen.total.waiting
+    again = watch(disturbed, seen, 40.0, calm, TWO, 5.0, NOW + 5.0)
+    assert again.since == NOW + 15.0
+    assert watch(again, seen, 40.0, calm, TWO, 5.0, NOW + 10.0) == again
+    assert watch(again, seen, 40.0, calm, TWO, 5.0, NOW + 15.0).arrivals == 20.0
 
 
 def test_what_was_in_flight_at_a_disturbance_has_to_end_first() -> None:
     busy, calm = judge(traffic(4.0, running=45.0, waiting=15.0)), Verdicts(20.0, 0.0)
-    look = watch(EvidenceWindow(NOW - 50.0), busy, 40.0, calm, 0, 5.0, NOW)
+    look = watch(EvidenceWindow(NOW - 50.0), busy, 40.0, calm, TWO, 5.0, NOW)
     for second in range(5, 20, 5):  # 4 req/s end, 60 were in flight
-        look = watch(look, busy, 40.0, calm, 2, 5.0, NOW + second)
+        look = watch(look, busy, 40.0, calm, TWO, 5.0, NOW + second)
         assert (look.leftover, look.arrivals) == (60.0 - 4.0 * second, 0.0)
-    look = watch(look, busy, 40.0, calm, 2, 5.0, NOW + 20.0)
+    look = watch(look, busy, 40.0, calm, TWO, 5.0, NOW + 20.0)
     assert (look.since, look.leftover, look.arrivals) == (NOW + 15.0, 0.0, 20.0)
 
 
 def test_a_look_does_not_mix_two_loads() -> None:
     seen = judge(traffic(4.0))
-    look = EvidenceWindow(since=NOW - 50.0, arrivals=100.0, replica_seconds=100.0)
-    assert watch(look, seen, 40.0, Verdicts(40.0, 0.0), 2, 5.0, NOW, NOW - 60.0).arrivals == 120.0
-    assert watch(look, seen, 40.0, Verdicts(40.0, 0.0), 2, 5.0, NOW, NOW - 10.0) == EvidenceWindow(since=NOW + 10.0)
+    look = EvidenceWindow(since=NOW - 50.0, arrivals=100.0, replica_seconds=100.0, replicas=BOTH)
+    assert watch(look, seen, 40.0, Verdicts(40.0, 0.0), TWO, 5.0, NOW, NOW - 60.0).arrivals == 120.0
+    anew = watch(look, seen, 40.0, Verdicts(40.0, 0.0), TWO, 5.0, NOW, NOW - 10.0)
+    assert (anew.since, anew.arrivals) == (NOW + 10.0, 0.0)
 
 
 @pytest.mark.parametrize("busiest", [math.nan, math.inf, -1.0, 0.0, 0.3])
 def test_a_share_of_the_busiest_that_makes_no_sense_counts_as_even(busiest: float) -> None:
     seen = judge(traffic(4.0, busiest=busiest))
-    assert watch(EvidenceWindow(NOW - 5.0), seen, 40.0, Verdicts(40.0, 0.0), 2, 5.0, NOW).busiest == 1.0
+    window = EvidenceWindow(NOW - 5.0, replicas=BOTH)
+    assert watch(window, seen, 40.0, Verdicts(40.0, 0.0), TWO, 5.0, NOW).busiest == 1.0
 
 
 def test_services_are_looked_at_once_a_minute_and_not_all_at_once() -> None:
@@ -301,12 +404,9 @@ def test_the_real_engine_model_answers_for_known_and_unknown_accelerators() -> N
     assert known.feasible
     assert known.rate_rps > 1.0
     assert model.rate(SPEC, H100, mix, 1.5).rate_rps < known.rate_rps
-    slow, fast = (model.tpot_seconds(SPEC, H100, mix, 1.0, rate) for rate in (known.rate_rps, 0.1))
-    assert slow is not None
-    assert fast is not None
-    assert 0.0 < fast < slow < SPEC.slo.tpot_seconds
-    assert model.tpot_seconds(SPEC, H100, mix, 1.0, 1e6) is None
-    assert model.rate(SPEC, replace(H100, name="no-such-thing"), mix, 1.0).confidence < known.confidence
+    unknown = model.rate(SPEC, replace(H100, name="no-such-thing"), mix, 1.0)
+    assert unknown.confidence < known.confidence
+    assert unknown.deviation > known.deviation
 
 
 def test_lengths_follow_what_is_served_within_minutes() -> None:

@@ -14,6 +14,7 @@ from holdfast.enginemodel.mix import LengthMix
 from holdfast.policy.estimate.engine_model import RationedModel, StepLawModel
 from holdfast.policy.estimate.fast_loops import DOUBT_SECONDS, FastLoops, watch_fast_loops
 from holdfast.policy.estimate.length_mix import Lengths
+from holdfast.policy.estimate.normal_belief import NormalBelief
 from holdfast.policy.estimate.replica_capacity import Capacity, Correction, believe
 from holdfast.policy.estimate.traffic import Seen, judge
 from tests.builders import L40S, NOW, service, traffic
@@ -89,9 +90,10 @@ def test_limits_that_people_set_are_not_exceeded() -> None:
 
 def test_a_belief_follows_the_fast_loop_and_forgets_a_gain_that_other_limits_had() -> None:
     plain = believed(loops=frozenset())
-    gained = replace(plain, beliefs=(replace(plain.beliefs[0], correction=Correction(1.0, 1.4, 9)),))
+    learned = Correction(load=NormalBelief(math.log(1.4), 0.1), looks=9, proven=True)
+    gained = replace(plain, beliefs=(replace(plain.beliefs[0], correction=learned),))
     tuned = believe(gained, SPEC, CODE, NOTHING, MODEL, ON)
-    assert tuned.beliefs[0].correction == Correction(1.0, 1.0, 9)
+    assert tuned.beliefs[0].correction == Correction(load=NormalBelief(0.0, 0.1), looks=9)
     assert believe(tuned, SPEC, CODE, NOTHING, MODEL, ON) is tuned
     assert believe(tuned, SPEC, CODE, NOTHING, MODEL).beliefs[0].rate == plain.beliefs[0].rate
 

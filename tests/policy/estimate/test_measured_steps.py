@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,10 +14,14 @@ from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.replay import Arrival, ReplayClock, replay_on
 from holdfast.enginemodel.scheduler import SchedulerLimits
+from holdfast.policy.estimate.capacity_evidence import StepEvidence, measure_steps
 from holdfast.policy.estimate.engine_model import StepLawModel
+from holdfast.policy.estimate.length_mix import Lengths
+from holdfast.policy.estimate.replica_capacity import Capacity, believe
+from holdfast.policy.estimate.traffic import judge
 from holdfast_engine.leastsquares import TERMS, UNITS
 from holdfast_engine.rules import Limits, Objectives
-from tests.builders import OUTPUT_TOKENS, PROMPT_TOKENS, QWEN, accelerator, service
+from tests.builders import OUTPUT_TOKENS, PROMPT_TOKENS, QWEN, accelerator, service, traffic
 from tests.fakes import GivenLimits
 
 SECONDS = 30.0
@@ -42,6 +48,9 @@ def test_slowness_shows_at_any_load_and_also_where_no_time_per_token_is_predicte
 ) -> None:
     steps, option = measured(name, rate_rps, slowness), accelerator(name)
     spec, mix = service().with_accelerators(option).spec, LengthMix.from_means(PROMPT_TOKENS, OUTPUT_TOKENS)
-    expected = StepLawModel().steps_seconds(spec, option, mix, rate_rps, steps)
-    assert expected is not None
-    assert steps.seconds / expected == pytest.approx(slowness, rel=0.05)
+    model, seen = StepLawModel(), judge(traffic(rate_rps))
+    capacity = believe(Capacity(), spec, Lengths(), seen, model)
+    learned = replace(capacity, mix=mix)
+    for _ in range(5):
+        learned = measure_steps(learned, StepEvidence(rate_rps, steps=steps), name, model)
+    assert learned.beliefs[0].correction.slowness == pytest.approx(slowness, rel=0.05)

@@ -40,10 +40,12 @@ from holdfast.policy.estimate.engine_model import ReplicaRate
 from holdfast.policy.estimate.evidence_window import EvidenceWindow
 from holdfast.policy.estimate.flapping import Flapping
 from holdfast.policy.estimate.forecast import Forecast
-from holdfast.policy.estimate.replica_capacity import Belief
+from holdfast.policy.estimate.growth import Growth
+from holdfast.policy.estimate.normal_belief import NormalBelief
+from holdfast.policy.estimate.replica_capacity import Belief, Correction
 from holdfast.policy.estimate.scale_to_zero import Idle, Slumber
 from holdfast.policy.estimate.scheduled_minimum import scheduled_minimums
-from holdfast.policy.estimate.slo_budget import Budget, Gap, SloState, Verdicts
+from holdfast.policy.estimate.slo_budget import Bucket, Budget, Gap, SloState, Verdicts
 from holdfast.policy.estimate.traffic import judge
 from holdfast.policy.explain.conditions import conditions
 from holdfast.policy.explain.messages import describe, rate, reason_for
@@ -170,9 +172,11 @@ def needing(count: int, **option: object) -> dict[str, object]:
 
 
 def an_option(name: str, count: int, *, rps: float = 5.0, most: int = 10, cost: float | None = None,
-              feasible: bool = True, offering: int = 0, out: Backoff | None = None) -> Option:  # fmt: skip
+              feasible: bool = True, offering: int = 0, out: Backoff | None = None,
+              known: Correction | None = None) -> Option:  # fmt: skip
     declared = accelerator(name, cost_per_gpu_hour=cost)
-    return Option(Belief(declared, ReplicaRate(rps, "TPOT", feasible, 0.8), 1.0), 0, count, most,
+    rate = ReplicaRate(rps, "TPOT", feasible, 0.8, attainment=None if feasible else 0.873)
+    return Option(Belief(declared, rate, 1.0, known or Correction()), 0, count, most,
                   Room(0, frozenset(), offering), out)  # fmt: skip
 
 
@@ -322,6 +326,15 @@ def missed(group: Group | None = None, **more: object) -> View:
     return view(slo=MISSED, group=group or running(4), **more)
 
 
+def mostly_bad(**more: object) -> View:
+    """Replicas that seem enough, and three quarters of the requests of the last minutes are bad."""
+    lately = Budget((Bucket(int(NOW // 30.0), Verdicts(100.0, 300.0)),), judged_at=NOW, window_seconds=3600.0)
+    return missed(**{**needing(4), **load(19.0), "learned": Learned(45.0, budget=lately), **more})
+
+
+GUESS = Correction(NormalBelief(0.0, 1.2))
+SLOW, FAST = (Correction(NormalBelief(math.log(factor), 0.05), looks=3) for factor in (9.1, 0.2))
+USELESS = Learned(45.0, growth=Growth("h100", 4, 0.31, 19.0, largest=9, steps=2))
 ZERO = CHAT.with_replicas_between(0, 10)
 NOBODY = Activator(True)
 SOME = Activator(True, waiting=3, oldest_seconds=20.0)
@@ -352,6 +365,12 @@ def resting(**more: object) -> View:
 
 SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Ready, all serve": (READY, view()),
+    "Ready, most requests are bad": (READY, mostly_bad()),
+    "Ready, most requests are bad at the maximum": (
+        READY,
+        mostly_bad(of=CHAT.with_replicas_between(1, 4), **needing(9)),
+    ),
+    "ScalingActive, most requests are bad": (SCALING, mostly_bad()),
     "Ready, one is leaving": (READY, view(group=running(3, size=2))),
     "Ready, nothing there yet": (READY, unserved()),
     "Ready, on their way": (READY, on_their_way()),
@@ -443,6 +462,9 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
         unserved(learned=Learned(45.0, backoffs=Backoffs((OUT,))), **needing(1, offering=3)),
     ),
     "first size": (verdict, view(group=Group("h100"), groups=(), forecast=None, demand_rps=None, **needing(2))),
+    "up, steps take longer": (verdict, view(**needing(6, cost=2.95, known=SLOW), **load(29.0))),
+    "up, steps are faster": (verdict, view(**needing(6, known=FAST), **load(29.0))),
+    "up, nobody knows": (verdict, view(of=CHAT.with_replicas_between(1, 40), **needing(20, known=GUESS), **load(99.0))),
     "up, load": (verdict, view(**needing(6, cost=2.95), **load(29.0))),
     "up, backlog": (verdict, view(**needing(6), **{**load(19.0), "demand_rps": 29.0}, backlog_requests=41.2)),
     "up, minimum": (verdict, view(of=CHAT.with_replicas_between(6, 10), **needing(6), **load(19.0))),
@@ -453,6 +475,11 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "up, the only one hangs": (verdict, hanging(1, 1, of=CHAT.with_replicas_between(1, 10), **needing(1), **load(4.0))),
     "up, one lags": (verdict, lagging(4, **needing(4), **load(19.0))),
     "up, one step": (verdict, view(of=CHAT.with_replicas_between(1, 40), **needing(30), **load(149.0))),
+    "guard, nobody knows": (
+        last_guard,
+        view(of=CHAT.with_replicas_between(1, 40), **needing(20, known=GUESS), **load(99.0)),
+    ),
+    "guard, more did not help": (last_guard, view(learned=USELESS, **needing(9), **load(44.0))),
     "guard, one step": (last_guard, view(of=CHAT.with_replicas_between(1, 40), **needing(30), **load(149.0))),
     "down": (verdict, view(**needing(2, cost=2.95), **load(9.0))),
     "down, but not all the way": (verdict, view(**needing(2), **FREE)),

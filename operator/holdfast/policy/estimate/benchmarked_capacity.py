@@ -7,6 +7,7 @@ It is computed at the current belief about slowness, so that a correction of ste
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -15,9 +16,6 @@ from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.domain.value import value
 from holdfast.enginemodel.mix import DEFAULT_CV, LengthMix
 from holdfast.policy.estimate.engine_model import EngineModel
-
-LEAST_FACTOR, MOST_FACTOR = 0.05, 20.0
-"""Bounds of the factor: a model that is further off is not scaled, because the cause must be something else."""
 
 
 @value
@@ -67,10 +65,8 @@ def scaled(
     found = None if limits is None else model.rate(replace(engine, batching=limits), option, mix, slowness)
     if found is None:
         return None
-    factor = measured.rate_rps / found.rate_rps if found.feasible and found.rate_rps > 0.0 else 0.0
-    if not LEAST_FACTOR <= factor <= MOST_FACTOR:
-        return Scaled(measured)
-    return Scaled(measured, factor, compared=True)
+    factor = measured.rate_rps / found.rate_rps if found.rate_rps > 0.0 else 0.0
+    return Scaled(measured, factor, compared=True) if 0.0 < factor < math.inf else Scaled(measured)
 
 
 def mix_of(measured: Measured) -> LengthMix:

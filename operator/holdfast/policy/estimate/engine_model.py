@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Protocol, TypeVar
 
-import numpy as np
-
-from holdfast.domain.engine import StepSums
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceKey, ServiceSpec, Slo
 from holdfast.domain.value import value
 from holdfast.enginemodel.batching import best, candidates
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.mix import LengthMix
-from holdfast.enginemodel.prior import EnginePrior, engine_prior
-from holdfast.enginemodel.steadystate import Engine, steady_state
+from holdfast.enginemodel.prior import DEVIATION, EnginePrior, PriorSource, engine_prior
+from holdfast.enginemodel.steadystate import Engine
 from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.enginemodel.working import WorkingPoint, law_at, working_point
 
@@ -37,8 +34,10 @@ SLOWNESS_GRID, RATE_GRID = 0.05, 0.25
 class ReplicaRate:
     """Requests per second that one replica carries within the objectives, the binding constraint, and the confidence.
 
-    `confidence` is between 0 and 1. `feasible` is False, and the rate 0, where even a single request would miss the
-    objectives. `law` is the step law at that rate, if known: it gives the relative work of longer requests.
+    `confidence` is between 0 and 1, `deviation` that of the logarithm of the rate. `feasible` is False where even a
+    single request would miss the objectives; then the rate is the largest that serves nearly as many requests well as
+    no load would, and `attainment` is their share. `law` is the step law at that rate, if known: it gives the relative
+    work of longer requests.
     """
 
     rate_rps: float
@@ -46,38 +45,42 @@ class ReplicaRate:
     feasible: bool
     confidence: float
     law: StepLaw | None = None
+    deviation: float = DEVIATION[PriorSource.TABLE]
+    attainment: float | None = None
 
     def relative_work(self, before: LengthMix, after: LengthMix) -> float:
         """Return the work of the mean request of mix `after` relative to mix `before`; 1 without a step law."""
         if self.law is None:
             return 1.0
-        old, new = (Engine(self.law, mix, 1, 1, 1.0).work_seconds for mix in (before, after))
+        old, new = work_seconds(self.law, before), work_seconds(self.law, after)
         return new / old if old > 0.0 and new > 0.0 else 1.0
 
 
+def work_seconds(law: StepLaw, mix: LengthMix) -> float:
+    """Return the seconds that the mean request of a mix adds to the steps of an engine."""
+    return Engine(law, mix, 1, 1, 1.0).work_seconds
+
+
 class EngineModel(Protocol):
-    """Pure answers about one replica; `slowness` multiplies the duration of every engine step."""
+    """Pure answers about one replica; `slowness` multiplies the duration of every engine step.
+
+    An answer is None where this tick has no time left for it.
+    """
 
     def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate | None:
-        """Return the rate the replica carries; None where this tick has no time left for the answer."""
+        """Return the rate the replica carries."""
         ...
 
-    def tpot_seconds(
+    def law(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, rate_rps: float
-    ) -> float | None:
-        """Return the mean time per output token at this rate; None where the rate is unstable."""
-        ...
-
-    def steps_seconds(
-        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, rate_rps: float, steps: StepSums
-    ) -> float | None:
-        """Return the duration of these steps without slowness; the rate sets the operating point."""
+    ) -> StepLaw | None:
+        """Return the step law at this rate, without the slowness; the rate sets the operating point."""
         ...
 
     def best_limits(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float
     ) -> BatchingLimits | None:
-        """Return the limits, within those of the spec, that maximise the rate; None as for `rate`."""
+        """Return the limits, within those of the spec, that maximise the rate."""
         ...
 
 
@@ -91,33 +94,25 @@ class StepLawModel:
     def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate:
         prior, stretch = _prior(spec, option), _on_grid(slowness, SLOWNESS_GRID)
         point = _point(prior, spec.batching, mix, _rescaled(spec.slo, stretch))
-        rate = point.capacity.rate_rps / stretch
-        feasible = point.capacity.feasible and 0.0 < rate < math.inf
-        bound_by = str(point.capacity.bound_by)
-        return ReplicaRate(rate if feasible else 0.0, bound_by, feasible, prior.confidence, point.law)
+        found, rate = point.capacity, point.capacity.serving_rps / stretch
+        sound = 0.0 < rate < math.inf
+        return ReplicaRate(
+            rate if sound else 0.0,
+            str(found.bound_by),
+            found.feasible and sound,
+            prior.confidence,
+            point.law,
+            DEVIATION[prior.source],
+            found.attainment,
+        )
 
-    def tpot_seconds(
+    def law(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, rate_rps: float
-    ) -> float | None:
+    ) -> StepLaw | None:
         if not (0.0 <= rate_rps < math.inf and 0.0 < slowness < math.inf):
             return None
-        prior, rate = _prior(spec, option), rate_rps * slowness
-        limits = _limits(prior, spec.batching)
-        law = _law_at(prior, limits, mix, _on_grid(max(rate, 1e-3), RATE_GRID))
-        engine = Engine(law, mix, limits.max_num_seqs, limits.max_num_batched_tokens, prior.kv_tokens)
-        if rate >= engine.most_rate:
-            return None
-        return slowness * float(steady_state(engine, np.array([rate])).step_seconds[0])
-
-    def steps_seconds(
-        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, rate_rps: float, steps: StepSums
-    ) -> float | None:
-        if not 0.0 <= rate_rps < math.inf:
-            return None
         prior = _prior(spec, option)
-        law = _law_at(prior, _limits(prior, spec.batching), mix, _on_grid(max(rate_rps, 1e-3), RATE_GRID))
-        work = law.c1 * steps.prefill_tokens + law.c2 * steps.decodes + law.c3 * steps.kv_tokens
-        return law.c0 * steps.steps + work + law.c4 * steps.pairs
+        return _law_at(prior, _limits(prior, spec.batching), mix, _on_grid(max(rate_rps * slowness, 1e-3), RATE_GRID))
 
     def best_limits(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float
@@ -145,31 +140,19 @@ class RationedModel:
         self._served: ServiceKey | None = None
 
     def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate | None:
-        """Return the rate the replica carries; None where the quota of this tick is used."""
         question = (_engine(spec), spec.slo, option, mix, _on_grid(slowness, SLOWNESS_GRID))
         return self._model.rate(spec, option, mix, slowness) if self._granted(spec.key, question) else None
 
-    def tpot_seconds(
+    def law(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, rate_rps: float
-    ) -> float | None:
-        """Return the mean time per output token; None also where the quota of this tick is used."""
-        cell = _on_grid(max(rate_rps * slowness, 1e-3), RATE_GRID)
-        question = (_engine(spec), option, mix, cell)
+    ) -> StepLaw | None:
+        question = (_engine(spec), option, mix, _on_grid(max(rate_rps * slowness, 1e-3), RATE_GRID))
         granted = self._granted(spec.key, question)
-        return self._model.tpot_seconds(spec, option, mix, slowness, rate_rps) if granted else None
-
-    def steps_seconds(
-        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, rate_rps: float, steps: StepSums
-    ) -> float | None:
-        """Return the duration of these steps; None also where the quota of this tick is used."""
-        question = (_engine(spec), option, mix, _on_grid(max(rate_rps, 1e-3), RATE_GRID))
-        granted = self._granted(spec.key, question)
-        return self._model.steps_seconds(spec, option, mix, rate_rps, steps) if granted else None
+        return self._model.law(spec, option, mix, slowness, rate_rps) if granted else None
 
     def best_limits(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float
     ) -> BatchingLimits | None:
-        """Return the best limits; None also where the quota of this tick is used."""
         question = ("limits", _engine(spec), spec.slo, option, mix, _on_grid(slowness, SLOWNESS_GRID))
         if question not in self._answered:
             if self._searches <= 0:
@@ -208,34 +191,21 @@ class NumberedModel:
         return tuple(self._unanswered)
 
     def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate | None:
-        """Return what the replica carries."""
-        return self._noted(None if self._skips() else self._model.rate(spec, option, mix, slowness))
+        return self._noted(lambda: self._model.rate(spec, option, mix, slowness))
 
-    def tpot_seconds(
+    def law(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, rate_rps: float
-    ) -> float | None:
-        """Return the mean time per output token."""
-        skips = self._skips()
-        return self._noted(None if skips else self._model.tpot_seconds(spec, option, mix, slowness, rate_rps))
-
-    def steps_seconds(
-        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, rate_rps: float, steps: StepSums
-    ) -> float | None:
-        """Return how long these steps would take."""
-        skips = self._skips()
-        return self._noted(None if skips else self._model.steps_seconds(spec, option, mix, rate_rps, steps))
+    ) -> StepLaw | None:
+        return self._noted(lambda: self._model.law(spec, option, mix, slowness, rate_rps))
 
     def best_limits(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float
     ) -> BatchingLimits | None:
-        """Return the best limits."""
-        return self._noted(None if self._skips() else self._model.best_limits(spec, option, mix, slowness))
+        return self._noted(lambda: self._model.best_limits(spec, option, mix, slowness))
 
-    def _skips(self) -> bool:
+    def _noted(self, ask: Callable[[], _Answer | None]) -> _Answer | None:
         self._number += 1
-        return self._number in self._skipped
-
-    def _noted(self, answer: _Answer | None) -> _Answer | None:
+        answer = None if self._number in self._skipped else ask()
         if answer is None:
             self._unanswered.append(self._number)
         return answer
@@ -265,7 +235,8 @@ def _on_grid(value: float, step: float) -> float:
 
 def _prior(spec: ServiceSpec, option: AcceleratorOption) -> EnginePrior:
     labels = dict(option.node_selector)
-    return engine_prior(spec.model_uri, option.name, labels, option.gpus_per_replica, spec.quantization)
+    prior = engine_prior(spec.model_uri, option.name, labels, option.gpus_per_replica, spec.quantization)
+    return prior if option.kv_tokens is None else replace(prior, kv_tokens=int(option.kv_tokens))
 
 
 def _limits(prior: EnginePrior, batching: BatchingLimits) -> BatchLimits:

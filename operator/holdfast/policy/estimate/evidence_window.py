@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field, replace
 from zlib import crc32
 
@@ -26,7 +27,8 @@ class EvidenceWindow:
     replicas, so that new replicas idle next to overloaded ones. The results of overloaded replicas say nothing about
     the mean load.
 
-    `before`: verdicts of the previous window, if nothing disturbed the service since.
+    `before`: verdicts of the previous window, if nothing disturbed the service since. `replicas`: a checksum
+    of the names of the ready replicas.
     """
 
     since: float | None = None
@@ -38,8 +40,11 @@ class EvidenceWindow:
     verdicts: Verdicts = field(default_factory=Verdicts)
     before: Verdicts = field(default_factory=Verdicts)
     failed: float = 0.0
-    tpot_count: float = 0.0
-    tpot_seconds: float = 0.0
+    replicas: int = 0
+
+    def settled(self, now: float) -> bool:
+        """Return whether the same replicas have served for at least one counting interval."""
+        return self.since is not None and now >= self.since
 
     @property
     def rate_rps(self) -> float:
@@ -62,37 +67,38 @@ def watch(
     seen: Seen,
     arrivals: float,
     verdicts: Verdicts,
-    serving: int,
+    serving: Sequence[str],
     passed: float,
     now: float,
     steady_since: float = 0.0,
 ) -> EvidenceWindow:
-    """Add the `passed` seconds of observations of `serving` replicas to the window.
+    """Add the `passed` seconds of observations of the `serving` replicas to the window.
 
-    A disturbance restarts the window. Disturbances are stale metrics, replicas that start or stop (`serving` is then
-    0), and a load that changed at `steady_since`. The new window begins once one counting interval has passed and as
-    many requests have ended as were in flight.
+    A disturbance restarts the window, and so does the first look. Disturbances are stale metrics, replicas that start
+    or stop (none is `serving` then), other replicas than before, and a load that changed at `steady_since`. The new
+    window begins once one counting interval has passed and as many requests have ended as were in flight.
     """
     total = seen.total
-    if serving <= 0 or not seen.fresh or (window.since is not None and window.since < steady_since):
-        return EvidenceWindow(since=now + seen.interval_seconds, leftover=total.running + total.waiting)
-    if window.since is None:
-        return EvidenceWindow(since=now)
+    replicas = crc32(" ".join(sorted(serving)).encode())
+    same = serving and window.replicas == replicas
+    if window.since is None or not same or not seen.fresh or window.since < steady_since:
+        leftover = total.running + total.waiting
+        return EvidenceWindow(since=now + seen.interval_seconds, leftover=leftover, replicas=replicas)
     share = passed / seen.interval_seconds
     if now < window.since or window.leftover > 0.0:
         ended = share * (total.finished + total.failed + total.aborted)
-        return replace(window, since=max(window.since, now), leftover=max(0.0, window.leftover - ended))
+        left = max(0.0, window.leftover - ended)
+        return replace(window, since=max(window.since, now), leftover=left, replicas=replicas)
     return EvidenceWindow(
         since=window.since,
         arrivals=window.arrivals + share * arrivals,
         begun=window.begun + share * total.ttft_count,
-        replica_seconds=window.replica_seconds + passed * serving,
+        replica_seconds=window.replica_seconds + passed * len(serving),
         busiest=max(1.0, total.busiest),
         verdicts=plus(window.verdicts, verdicts),
         before=window.before,
         failed=window.failed + share * seen.failed,
-        tpot_count=window.tpot_count + share * total.tpot_count,
-        tpot_seconds=window.tpot_seconds + share * total.tpot_sum_seconds,
+        replicas=replicas,
     )
 
 
@@ -100,5 +106,10 @@ def is_due(window: EvidenceWindow, key: ServiceKey, now: float) -> bool:
     """Return whether a window is complete: once per `LOOK_SECONDS`, spread over the services by their key."""
     if window.since is None or now - window.since < LEAST_LOOK_SECONDS:
         return False
+    return a_minute_ended(key, window.since, now)
+
+
+def a_minute_ended(key: ServiceKey, before: float, now: float) -> bool:
+    """Return whether one of a service's minutes ended between two times; services have theirs at different times."""
     offset = crc32(str(key).encode()) % int(LOOK_SECONDS)
-    return (now + offset) // LOOK_SECONDS != (window.since + offset) // LOOK_SECONDS
+    return (now + offset) // LOOK_SECONDS != (before + offset) // LOOK_SECONDS

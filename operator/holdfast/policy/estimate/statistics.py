@@ -6,13 +6,13 @@ import math
 from functools import lru_cache
 from statistics import NormalDist
 
-_STANDARD = NormalDist()
+NORMAL = NormalDist()
 
 
 @lru_cache(maxsize=4096)
 def normal_quantile(probability: float) -> float:
     """Return the quantile of the standard normal distribution, 0 < probability < 1."""
-    return _STANDARD.inv_cdf(probability)
+    return NORMAL.inv_cdf(probability)
 
 
 @lru_cache(maxsize=4096)
@@ -21,7 +21,7 @@ def quantile_variance(probability: float) -> float:
 
     It is that for one sample: divide it by the number of samples.
     """
-    density = _STANDARD.pdf(normal_quantile(probability))
+    density = NORMAL.pdf(normal_quantile(probability))
     return probability * (1.0 - probability) / density**2
 
 

@@ -13,6 +13,7 @@ from holdfast.domain.decision import Action, ConditionValue
 from holdfast.domain.signals import SignalState
 from holdfast.policy.estimate.replica_capacity import MATERIAL
 from holdfast.policy.estimate.scheduled_minimum import unknown_timezone
+from holdfast.policy.estimate.slo_budget import recent
 from holdfast.policy.explain.messages import (
     HARD_BOUNDS,
     ailing,
@@ -29,6 +30,9 @@ from holdfast.policy.view import View
 
 LATE_SECONDS = 60.0
 """A replica that has been starting for so long and says what it waits for is worth a sentence."""
+
+LATELY_SECONDS, LEAST_JUDGED = 300.0, 20.0
+"""Time over which the share of bad requests is judged, and the fewest requests that show it."""
 
 METRICS_REASONS = {
     SignalState.UNREACHABLE: Reason.PROMETHEUS_UNREACHABLE,
@@ -56,7 +60,7 @@ def conditions(view: View, sizes: Sizes) -> tuple[ConditionValue, ...]:
     """Return every condition as it stands now."""
     stuck = stalled(view)
     return (
-        ready(view),
+        ready(view, sizes),
         slo_met(view, sizes),
         scaling_active(view, sizes),
         metrics_available(view),
@@ -69,8 +73,8 @@ def conditions(view: View, sizes: Sizes) -> tuple[ConditionValue, ...]:
     )
 
 
-def ready(view: View) -> ConditionValue:
-    """At least one replica has served a token and the object was understood."""
+def ready(view: View, sizes: Sizes) -> ConditionValue:
+    """At least one replica has served a token, the object was understood, and requests are not served badly for free."""
     kind = ConditionType.READY
     serving = view.ready
     problem = _problem(view, capacity=False)
@@ -78,6 +82,10 @@ def ready(view: View) -> ConditionValue:
         return ConditionValue(kind, False, problem.reason, problem.message)
     if told := ailing(view):
         return ConditionValue(kind, *_hanging(view, told))
+    if bad := mostly_bad(view, sizes):
+        return ConditionValue(
+            kind, False, Reason.MOST_REQUESTS_BAD, f"{serving} of {view.size} replicas are ready, {bad}"
+        )
     if serving:
         wanted = f"{serving} of {view.size} replicas are ready"
         more = f"{serving} replicas are ready, {view.size} desired"
@@ -91,6 +99,18 @@ def ready(view: View) -> ConditionValue:
     if backoff is not None and backoff.reason not in (Reason.INSUFFICIENT_GPUS, Reason.CAPACITY_LIMITED):
         return ConditionValue(kind, False, backoff.reason, f"{backoff.accelerator}: {backoff.detail}")
     return ConditionValue(kind, False, Reason.NO_REPLICAS, _awaited(view))
+
+
+def mostly_bad(view: View, sizes: Sizes) -> str:
+    """Say that most requests were bad, where more replicas could be had and none is starting; empty otherwise."""
+    limited = view.held_by_people or view.allocation is not None or sizes.limits & HARD_BOUNDS or view.own.short
+    judged = view.learned.budget.judged_at is not None
+    if not judged or not view.seen.fresh or limited or view.starting or sizes.action is not Action.HOLD:
+        return ""
+    lately = recent(view.learned.budget, view.now, LATELY_SECONDS)
+    if lately.judged < LEAST_JUDGED or lately.bad_share <= 0.5:
+        return ""
+    return f"but {100.0 * lately.bad_share:.0f} % of the requests of the last 5 min missed the objectives"
 
 
 def _hanging(view: View, told: str) -> tuple[bool | None, Reason, str]:
@@ -144,7 +164,7 @@ def slo_met(view: View, sizes: Sizes) -> ConditionValue:
     if not any(option.belief.feasible for option in view.considered):
         names = ", ".join(option.name for option in view.considered)
         remedy = "relax slo.ttft or slo.tpot, or list a faster accelerator"
-        text = f"not even a single request meets the objectives on {names}; {remedy}"
+        text = f"not even a single request meets the objectives on {names}{_possible(view)}; {remedy}"
         return ConditionValue(kind, False, Reason.SLO_INFEASIBLE, text)
     window = format_duration(slo.window_seconds)
     if state.attainment is None:
@@ -158,6 +178,12 @@ def slo_met(view: View, sizes: Sizes) -> ConditionValue:
         return ConditionValue(kind, True, Reason.OBJECTIVE_MET, text)
     reason, cause = _missed_because(view, sizes)
     return ConditionValue(kind, False, reason, f"{text}; {cause}")
+
+
+def _possible(view: View) -> str:
+    """What can be had at best of objectives that cannot be met."""
+    best = max((option.belief.rate.attainment or 0.0 for option in view.considered), default=0.0)
+    return f": at best {status.attainment(best)} of the requests are good, objective {status.attainment(view.spec.slo.objective)}"
 
 
 def _missing(view: View) -> str:
@@ -228,6 +254,10 @@ def scaling_active(view: View, sizes: Sizes) -> ConditionValue:
         detail = view.seen.detail or "see MetricsAvailable"
         text = f"the size does not shrink while metrics are {view.seen.state.value}: {detail}"
         return ConditionValue(kind, False, Reason.METRICS_HOLD, text)
+    if bad := mostly_bad(view, sizes):
+        held = reason_for(view, sizes)
+        text = f"the size stays at {view.size} ({held}: {held.meaning}), {bad}"
+        return ConditionValue(kind, False, Reason.MOST_REQUESTS_BAD, text)
     floor = view.scheduled.now
     text = "sizes follow the SLO" if floor is None else f"sizes follow the SLO; {floor.sentence}"
     if sizes.action is Action.HOLD:

@@ -39,10 +39,10 @@ def decision_of(view: View, sizes: Sizes, batching: Batching, target: BatchingTa
             learned_gain=belief.correction.gain,
             learned_slowness=belief.correction.slowness,
         ),
-        implausible=tuple(
-            each.scaled.measured
+        benchmarked=tuple(
+            (each.scaled.measured, each.scaled.factor if each.scaled.compared else None)
             for each in view.learned.capacity.beliefs
-            if each.scaled.measured and not each.scaled.compared
+            if each.scaled.measured
         ),
         cold_start_seconds=view.learned.cold_starts.p90_seconds,
         recommendation=recommendation,

@@ -16,6 +16,9 @@ from holdfast.policy.view import View
 MOST_NAMED = 3
 """Replicas that a sentence names."""
 
+SURPRISE = 2.0
+"""Factor between expected and measured step times that a message mentions."""
+
 LEAST_SHOWN_RPS = 0.001
 """A rate below this reads as none."""
 
@@ -142,7 +145,18 @@ def _capacity(view: View) -> str:
         return f"{view.chosen.name} cannot meet the objectives even without load"
     if not math.isfinite(belief.rate_rps):
         return f"the capacity of one {view.chosen.name} replica is not a finite number"
-    return f"{rate(belief.rate_rps)} req/s per {view.chosen.name} replica (bound by {belief.rate.bound_by})"
+    carried = f"{rate(belief.rate_rps)} req/s per {view.chosen.name} replica (bound by {belief.rate.bound_by})"
+    return f"{carried}{_surprise(view)}"
+
+
+def _surprise(view: View) -> str:
+    """What somebody should know whose engines are another kind of thing than the spec says."""
+    slowness, name = view.belief.correction.slowness, view.chosen.name
+    if 1.0 / SURPRISE < slowness < SURPRISE:
+        return ""
+    slower, faster = f"take {slowness:.1f} times as long as", f"are {1.0 / slowness:.1f} times as fast as"
+    told = f"steps {slower if slowness > 1.0 else faster}"
+    return f", {told} expected of {name}: check its labels and the model's name"
 
 
 def _change(view: View, sizes: Sizes) -> str:

@@ -186,7 +186,7 @@ def _limited_by_pair(belief: Belief, beliefs: tuple[Belief, ...], pair: Pair | N
 
 def _replicas(spec: ServiceSpec, belief: Belief, demand_rps: float | None, fallback: int) -> int:
     """Return the replicas that the demand needs, at least scaling.min."""
-    if demand_rps is None or not belief.feasible:
+    if demand_rps is None or not belief.sized:
         return min(max(fallback, spec.min_replicas), spec.max_replicas)
     return max(replicas_for(demand_rps, belief.rate_rps), spec.min_replicas)
 

@@ -153,6 +153,28 @@ def step_is_bounded(proposal: Proposal) -> Bound | None:
     return Bound(most, Reason.STEP_LIMITED, f"{proposal.after} replicas wanted, one step allows at most {most}")
 
 
+def a_guess_is_observed(proposal: Proposal) -> Bound | None:
+    """Where nobody knows what a replica carries, the first ones show it: one step for each observed start."""
+    view, total = proposal.view, proposal.before + proposal.elsewhere
+    if not view.belief.unsure or proposal.after <= max(proposal.before, 1):
+        return None
+    most = proposal.before if view.starting else max(1, proposal.before + total)
+    if proposal.after <= most:
+        return None
+    guess = f"what one {view.chosen.name} replica carries is a guess"
+    return Bound(most, Reason.CAPACITY_UNKNOWN, f"{guess}: at most twice as many replicas after each start")
+
+
+def more_replicas_help(proposal: Proposal) -> Bound | None:
+    """The size is the cheapest with the best share of good requests, where larger ones had no better share."""
+    view, growth = proposal.view, proposal.view.learned.growth
+    if not growth.useless or growth.accelerator != view.chosen.name or proposal.after <= growth.size:
+        return None
+    share = f"{growth.largest} replicas served no larger share of the requests well than {growth.size}"
+    remedy = "look at what the requests pass before the engines, and at the engines' logs"
+    return Bound(growth.size, Reason.MORE_REPLICAS_DO_NOT_HELP, f"{share} ({100 * growth.share:.0f} %); {remedy}")
+
+
 def accelerators_can_be_had(proposal: Proposal) -> Bound | None:
     """Replicas that found no node show that more of them would not either."""
     view, short = proposal.view, len(proposal.view.own.short)
@@ -231,7 +253,9 @@ GUARDS: tuple[Guard, ...] = (
     no_floor_is_near,
     direction_is_steady,
     accelerators_can_be_had,
+    a_guess_is_observed,
     step_is_bounded,
+    more_replicas_help,
     within_what_others_leave,
     at_least_the_minimum,
     at_most_the_maximum,

@@ -41,7 +41,7 @@ def propose(view: View) -> int:
         return 0
     if view.ailing_to_let_go:
         return before - view.leaving.total()
-    if view.forecast is None or view.demand_rps is None or not view.belief.feasible:
+    if view.forecast is None or view.demand_rps is None or not view.belief.sized:
         return max(before, view.chosen.replicas, view.waking, view.least.replicas + spare)
     needed = max(view.chosen.replicas, view.waking, view.least.replicas) + spare
     if needed >= before:
