@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from holdfast_engine.clientlag import LAG_BUCKETS
+from holdfast_engine.engine_info import INFO_LABELS
 from holdfast_engine.leastsquares import TERMS
 from holdfast_engine.stats_fields import FIELDS, LAG_TOKENS, LAW, LIMITS, Mode
 from holdfast_engine.statsfile import read_stats
@@ -26,11 +27,12 @@ logger = logging.getLogger("vllm.holdfast")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The labels that tell one engine from another."""
+    """The labels that tell one engine from another, and what `engine_info` read of it."""
 
     model_name: str
     version: str
     vllm_version: str
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 class EngineCollector(Collector):
@@ -67,6 +69,7 @@ class EngineCollector(Collector):
             found = self.numbers(engine)
             engines[str(engine)] = dict(zip(FIELDS, found, strict=True)) if found else _OFF
         yield self._info(engines)
+        yield self._engine_info()
         known = {engine: numbers for engine, numbers in engines.items() if "arrived" in numbers}
         if known:
             yield from self._counters(known)
@@ -86,6 +89,18 @@ class EngineCollector(Collector):
             mode = Mode(int(numbers["mode"])).name.lower()
             identity = self._identity
             family.add_metric([identity.model_name, engine, identity.version, identity.vllm_version, mode], 1)
+        return family
+
+    def _engine_info(self) -> Metric:
+        """The same of every engine behind this API server: they share a configuration."""
+        family = GaugeMetricFamily(
+            "holdfast:engine_info",
+            "How vLLM was started: labels are empty where it does not say; graph_edge is in tokens, 0 without graphs.",
+            labels=("model_name", "engine", *INFO_LABELS),
+        )
+        said = [self._identity.facts.get(label, "") for label in INFO_LABELS]
+        for engine in self._paths:
+            family.add_metric([self._identity.model_name, str(engine), *said], 1)
         return family
 
     def _counters(self, engines: dict[str, dict[str, float]]) -> Iterator[Metric]:
@@ -147,7 +162,7 @@ class EngineCollector(Collector):
         )
         waiting = self._gauge("requests_waiting", "Waiting requests by lane.", engines, "lane", _LANES, "waiting_")
         yield from (limits, law, waiting)
-        for name, field, about in (
+        for name, column, about in (
             ("requests_unjudged", "unjudged", "Requests that arrived and are not judged yet."),
             ("waiting_fresh_tokens", "waiting_fresh_tokens", "Prompt tokens of waiting requests that can be in time."),
             ("prefill_tps", "prefill_tps", "Prompt tokens per second that the engine computes when it is full."),
@@ -162,8 +177,8 @@ class EngineCollector(Collector):
         ):
             family = GaugeMetricFamily(f"holdfast:{name}", about, labels=("model_name", "engine"))
             for engine, numbers in engines.items():
-                if not math.isnan(numbers[field]):
-                    family.add_metric([self._identity.model_name, engine], numbers[field])
+                if not math.isnan(numbers[column]):
+                    family.add_metric([self._identity.model_name, engine], numbers[column])
             yield family
 
     def _counter(self, name: str, about: str, *labels: str) -> CounterMetricFamily:

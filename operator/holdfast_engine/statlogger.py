@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 
 from holdfast_engine import VERSION, stats_fields
+from holdfast_engine.engine_info import engine_info
 from holdfast_engine.metrics import EngineCollector, Identity
 
 logger = logging.getLogger("vllm.holdfast")
@@ -24,7 +25,8 @@ class HoldfastStatLogger(AggregateStatLoggerBase):
     def __init__(self, vllm_config: Any, engine_indexes: list[int]) -> None:
         self._collector: EngineCollector | None = None
         try:
-            identity = Identity(vllm_config.model_config.served_model_name, VERSION, vllm.__version__)
+            name = vllm_config.model_config.served_model_name
+            identity = Identity(name, VERSION, vllm.__version__, engine_info(vllm_config))
             collector = EngineCollector(
                 identity, {engine: stats_fields.stats_path(engine) for engine in engine_indexes}
             )

@@ -26,6 +26,7 @@ from holdfast.enginemodel.replay import Arrival, ReplayClock, replay, replay_on
 from holdfast.enginemodel.scheduler import RejectReason, SchedulerLimits, Sequence, SequenceStatus
 from holdfast.enginemodel.steplaw import StepLaw
 from holdfast_engine.arithmetic import Law
+from holdfast_engine.engine_info import INFO_LABELS
 from holdfast_engine.limits import DEFAULT_LIMITS, LimitsFiles
 from holdfast_engine.metrics import EngineCollector, Identity
 from holdfast_engine.rules import Limits, Objectives, Overload
@@ -200,7 +201,7 @@ def test_metrics_have_the_names_and_labels_of_the_plugin(tmp_path: Path) -> None
     plugin = {
         (sample.name, tuple(sorted(sample.labels))) for family in collector.collect() for sample in family.samples
     }
-    assert series(FastLoopMetrics(scheduler, "m", "0.32.0").render().decode()) == plugin
+    assert series(FastLoopMetrics(scheduler, "m", "0.32.0", {}).render().decode()) == plugin
 
 
 @asynccontextmanager
@@ -239,6 +240,17 @@ async def test_good_requests_are_counted_on_metrics(tmp_path: Path) -> None:
         assert await client.value("holdfast:requests_good_total") == 3
         assert await client.value("holdfast:good_tokens_total") == 12
         assert await client.value("holdfast:plugin_info", mode="active", vllm_version="0.32.0") == 1
+
+
+async def test_an_engine_says_how_it_was_started(tmp_path: Path) -> None:
+    changes = {"max_model_len": 4096, "quantization": "fp8", "max_cudagraph_capture_size": 128}
+    async with served(tmp_path, Limits(1, Objectives(10.0, 10.0)), **changes) as (client, _):
+        said = {"max_model_len": "4096", "dtype": "bfloat16", "quantization": "fp8", "graph_edge": "128"}
+        said |= {"tensor_parallel": "1", "pipeline_parallel": "1", "speculative_tokens": "0"}
+        assert set(said) == set(INFO_LABELS)
+        assert await client.value("holdfast:engine_info", **said) == 1
+    async with served(tmp_path, Limits(1, Objectives(10.0, 10.0)), enforce_eager=True) as (client, _):
+        assert await client.value("holdfast:engine_info", graph_edge="0", quantization="") == 1
 
 
 async def test_without_the_fast_loop_there_are_none_of_its_metrics() -> None:

@@ -7,6 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from holdfast_engine import stats_fields
+from holdfast_engine.engine_info import INFO_LABELS
 from holdfast_engine.metrics import EngineCollector, Identity
 from holdfast_engine.stats_fields import FIELDS, Mode
 from holdfast_engine.statsfile import StatsWriter
@@ -52,6 +53,16 @@ def test_counters_appear_with_the_labels_of_vllm(scrape: Scrape) -> None:
     assert scrape.value("plugin_info", version="0.1.0", vllm_version="0.32.0", mode="active") == 1
 
 
+def test_how_vllm_was_started_is_told_even_where_the_plugin_is_off(tmp_path: Path) -> None:
+    identity = Identity("tiny", "0.1.0", "0.32.0", {"max_model_len": "4096", "dtype": "bfloat16"})
+    registry = CollectorRegistry()
+    registry.register(EngineCollector(identity, {0: tmp_path / "none", 1: tmp_path / "neither"}))
+    unknown = dict.fromkeys(INFO_LABELS, "")
+    for engine in ("0", "1"):
+        labels = {"model_name": "tiny", "engine": engine} | unknown | identity.facts
+        assert registry.get_sample_value("holdfast:engine_info", labels) == 1
+
+
 def test_rejected_requests_arrived_and_are_bad(scrape: Scrape) -> None:
     scrape.write(mode=Mode.ACTIVE, arrived=10, good=10)
     scrape.collector.rejected = 4
@@ -89,7 +100,7 @@ def test_where_numbers_cannot_be_told_the_plugin_is_off_and_the_page_stays(
 def test_what_is_unknown_is_left_out(scrape: Scrape) -> None:
     scrape.write(mode=Mode.ACTIVE, law_error=math.inf, prefill_tps=math.nan, limit_e2e_seconds=math.nan)
     assert "nan" not in scrape.text.lower()
-    assert "inf" not in scrape.text.lower().replace("plugin_info", "").replace('le="+inf"', "")
+    assert "inf" not in scrape.text.lower().replace("_info", "").replace('le="+inf"', "")
 
 
 def test_the_front_end_lag_is_a_histogram_for_each_token(scrape: Scrape) -> None:

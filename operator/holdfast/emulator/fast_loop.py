@@ -6,7 +6,7 @@ Nothing of holdfast_engine is copied here; `FastLoopScheduler` is to `Scheduler`
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -148,8 +148,10 @@ class FastLoopScheduler(Scheduler):
 class FastLoopMetrics(EngineCollector):
     """The plugin's metrics of an emulated engine."""
 
-    def __init__(self, scheduler: FastLoopScheduler, model_name: str, vllm_version: str) -> None:
-        super().__init__(Identity(model_name, VERSION, vllm_version), {0: Path()})
+    def __init__(
+        self, scheduler: FastLoopScheduler, model_name: str, vllm_version: str, facts: Mapping[str, str]
+    ) -> None:
+        super().__init__(Identity(model_name, VERSION, vllm_version, facts), {0: Path()})
         self._scheduler = scheduler
         self._registry = CollectorRegistry()
         self._registry.register(self)

@@ -29,6 +29,9 @@ from holdfast_engine.limits import LimitsFiles
 USUAL_MODEL_LEN = 32_768
 """Context length where none is given, as far as the KV cache holds it."""
 
+DTYPE = "bfloat16"
+"""What models are computed in: `--dtype auto` takes that of nearly every checkpoint."""
+
 DRAIN_FILE = "/tmp/holdfast-draining"  # noqa: S108 - the pod's preStop makes it
 """Where the pod says that it is going."""
 
@@ -131,6 +134,24 @@ class EngineSetup:
             return step_work(model, options.tensor_parallel_size, chunks, len(plan.decodes), plan.decode_kv_tokens)
 
         return of
+
+    def engine_info(self) -> dict[str, str]:
+        """The labels of holdfast:engine_info, as the plugin reads them in a vLLM with these options."""
+        options, edge = self.options, self._graph_edge_tokens()
+        return {
+            "max_model_len": str(self.max_model_len),
+            "dtype": DTYPE,
+            # Without the flag, vLLM takes it from the checkpoint, which is not there.
+            "quantization": options.quantization or "",
+            "tensor_parallel": str(options.tensor_parallel_size),
+            "pipeline_parallel": "1",
+            "graph_edge": "" if edge is None else str(edge),
+            "speculative_tokens": "0",
+        }
+
+    def _graph_edge_tokens(self) -> int | None:
+        graphs = self.timer().host.graphs
+        return 0 if graphs.mode is GraphMode.NONE else graphs.edge
 
     def metrics(self, created_at: float) -> EngineMetrics:
         labels = cache_config(self.limits.kv_tokens, BLOCK_TOKENS, self.max_model_len, MEMORY_UTILIZATION)

@@ -44,7 +44,7 @@ class EmulatorServer:
         metrics = setup.metrics(time.time())
         self.engine = EmulatedEngine(scheduler, setup.timer(), metrics, speed=setup.options.speed, work=setup.work())
         self._fast_loop = (
-            FastLoopMetrics(scheduler, setup.options.names[0], EMULATED_VLLM_VERSION)
+            FastLoopMetrics(scheduler, setup.options.names[0], EMULATED_VLLM_VERSION, setup.engine_info())
             if isinstance(scheduler, FastLoopScheduler)
             else None
         )

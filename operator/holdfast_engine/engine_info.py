@@ -1,0 +1,47 @@
+"""What an engine says of itself in the labels of `holdfast:engine_info`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast_engine.captured_graphs import captured_graphs
+
+
+def _graph_edge(config: Any) -> object:
+    edge = captured_graphs(config.compilation_config).edge_tokens
+    return int(edge) if math.isfinite(edge) else None
+
+
+def _speculative_tokens(config: Any) -> object:
+    speculation = config.speculative_config
+    return 0 if speculation is None else speculation.num_speculative_tokens
+
+
+_FACTS: Mapping[str, Callable[[Any], object]] = {
+    "max_model_len": lambda config: config.model_config.max_model_len,
+    "dtype": lambda config: str(config.model_config.dtype).removeprefix("torch."),
+    "quantization": lambda config: config.model_config.quantization or "none",
+    "tensor_parallel": lambda config: config.parallel_config.tensor_parallel_size,
+    "pipeline_parallel": lambda config: config.parallel_config.pipeline_parallel_size,
+    "graph_edge": _graph_edge,
+    "speculative_tokens": _speculative_tokens,
+}
+INFO_LABELS = tuple(_FACTS)
+
+
+def engine_info(config: Any) -> dict[str, str]:
+    """The labels and their values, read from vLLM's VllmConfig; empty where this vLLM does not say.
+
+    A version that keeps a fact elsewhere makes it unknown, and nothing more: engines start without it.
+    """
+    return {label: _said(fact, config) for label, fact in _FACTS.items()}
+
+
+def _said(fact: Callable[[Any], object], config: Any) -> str:
+    try:
+        found = fact(config)
+    except Exception:
+        return ""
+    return "" if found is None else str(found)

@@ -1,0 +1,92 @@
+"""What the plugin reads off vLLM's configuration, whatever version that is of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast_engine.engine_info import INFO_LABELS, engine_info
+
+
+class Dtype:
+    """As torch writes its own."""
+
+    def __str__(self) -> str:
+        return "torch.bfloat16"
+
+
+def mode(decodes: str, mixed: str) -> Any:
+    named = {"decode_mode": decodes, "mixed_mode": mixed}
+    return SimpleNamespace(**{kind: lambda name=name: SimpleNamespace(name=name) for kind, name in named.items()})
+
+
+def config(**changes: Any) -> Any:
+    """vLLM's VllmConfig, as far as it is read."""
+    parts: dict[str, Any] = {
+        "model_config": SimpleNamespace(max_model_len=32_768, dtype=Dtype(), quantization=None),
+        "parallel_config": SimpleNamespace(tensor_parallel_size=4, pipeline_parallel_size=2),
+        "compilation_config": SimpleNamespace(cudagraph_mode=mode("FULL", "PIECEWISE"), max_cudagraph_capture_size=512),
+        "speculative_config": None,
+    }
+    return SimpleNamespace(**parts | changes)
+
+
+WHOLE = {
+    "max_model_len": "32768",
+    "dtype": "bfloat16",
+    "quantization": "none",
+    "tensor_parallel": "4",
+    "pipeline_parallel": "2",
+    "graph_edge": "512",
+    "speculative_tokens": "0",
+}
+
+
+def test_the_facts_are_those_of_the_configuration() -> None:
+    assert engine_info(config()) == WHOLE
+    quantized = SimpleNamespace(max_model_len=4096, dtype="float16", quantization="fp8")
+    drafting = SimpleNamespace(num_speculative_tokens=3)
+    assert engine_info(config(model_config=quantized, speculative_config=drafting)) == WHOLE | {
+        "max_model_len": "4096",
+        "dtype": "float16",
+        "quantization": "fp8",
+        "speculative_tokens": "3",
+    }
+
+
+@pytest.mark.parametrize(
+    ("graphs", "edge", "said"),
+    [(mode("NONE", "NONE"), 512, "0"), (mode("FULL", "NONE"), None, ""), (None, 256, "256"), (7, 256, "")],
+)
+def test_without_graphs_the_edge_is_zero_and_unknown_where_vllm_does_not_say(graphs: Any, edge: Any, said: str) -> None:
+    compilation = SimpleNamespace(cudagraph_mode=graphs, max_cudagraph_capture_size=edge)
+    assert engine_info(config(compilation_config=compilation)) == WHOLE | {"graph_edge": said}
+
+
+@pytest.mark.parametrize("broken", [None, object, lambda: 5])
+def test_a_version_without_these_fields_says_nothing_and_fails_nowhere(broken: Callable[[], Any] | None) -> None:
+    part = broken and broken()
+    names = ("model_config", "parallel_config", "compilation_config")
+    unknown = dict.fromkeys(INFO_LABELS, "")
+    assert engine_info(part) == unknown
+    found = engine_info(config(**dict.fromkeys(names, part)))
+    assert found == unknown | {"speculative_tokens": "0"}
+
+
+def test_a_fact_whose_reading_fails_leaves_the_others() -> None:
+    class Broken:
+        max_model_len = 4096
+        quantization = "fp8"
+
+        @property
+        def dtype(self) -> str:
+            raise RuntimeError("not yet")
+
+    assert engine_info(config(model_config=Broken())) == WHOLE | {
+        "max_model_len": "4096",
+        "quantization": "fp8",
+        "dtype": "",
+    }
