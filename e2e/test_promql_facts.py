@@ -67,3 +67,19 @@ async def test_an_engine_that_is_gone_says_nothing_more(reader: Reader) -> None:
     engine(tsdb, "chat-0")
     engine(tsdb, "chat-1", scrapes(NOW - 900, NOW - 400), num_gpu_blocks="10")
     assert (await facts(reader, tsdb))["h100"].kv_tokens == 16_000.0
+
+
+async def test_the_plugin_tells_how_most_engines_were_started(reader: Reader) -> None:
+    tsdb = Tsdb()
+    for pod, length in (("chat-0", "4096"), ("chat-1", "8192"), ("chat-2", "8192")):
+        labels = {"max_model_len": length, "dtype": "bfloat16", "tensor_parallel": "2", "pipeline_parallel": "1"}
+        engine(tsdb, pod).add("engine_info", TIMES, constant(1.0), of="holdfast", quantization="fp8", **labels)
+    found = (await facts(reader, tsdb))["h100"]
+    assert (found.max_model_len, found.dtype, found.quantization, found.parallel_gpus, found.graph_edge_tokens) == (
+        4096,
+        "bfloat16",
+        "fp8",
+        2,
+        None,
+    )
+    assert found.kv_tokens == 16_000.0

@@ -9,11 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.engine.conftest import Crowd
 from e2e.engine.server import Prompt, Server, Settings, samples_of
 from e2e.limits import APPLY_SECONDS
 from e2e.vllm.environment import Environment
+from holdfast.observe.engine_facts import engine_facts
+from holdfast.observe.queries import CACHE_CONFIG, ENGINE_INFO
+from holdfast.observe.samples import Sample
 from holdfast_engine.rules import Limits, Objectives
 
 pytestmark = pytest.mark.vllm
@@ -69,6 +73,22 @@ def mode(server: Server) -> str:
 def test_the_plugin_is_active_and_says_in_what(engine: Engine) -> None:
     assert next(iter(engine.server.samples("holdfast:plugin_info"))) == ("active", "0.1.0", "0.32.0")
     assert "holdfast: off" not in engine.server.log
+
+
+def test_the_operator_reads_how_it_was_started_and_its_kv_cache(engine: Engine) -> None:
+    rows = [
+        Sample(found.labels | {"metric": found.name.partition(":")[2], "holdfast_accelerator": "cpu"}, found.value)
+        for family in text_string_to_metric_families(engine.server.get("/metrics"))
+        for found in family.samples
+        if found.name in (f"vllm:{CACHE_CONFIG}", f"holdfast:{ENGINE_INFO}")
+    ]
+    (((_, facts),),) = engine_facts(rows).values()
+    print(facts)
+    assert facts.kv_tokens is not None
+    assert facts.kv_tokens > 1024
+    assert (facts.dtype, facts.quantization, facts.max_model_len) == ("float32", "none", 1024)
+    # --enforce-eager: no graphs.
+    assert (facts.parallel_gpus, facts.graph_edge_tokens, facts.speculative_tokens) == (1, 0, 0)
 
 
 def test_answers_are_those_of_stock_vllm(engine: Engine, crowd: Crowd) -> None:

@@ -104,6 +104,60 @@ def test_rows_that_name_no_accelerator_or_count_no_engine_are_ignored() -> None:
     assert engine_facts([sample(1.0, **NEW), sample(1.0, **NEW, metric="other"), cache()]) == {}
 
 
+INFO = {
+    "max_model_len": "32768",
+    "dtype": "bfloat16",
+    "quantization": "none",
+    "tensor_parallel": "4",
+    "pipeline_parallel": "2",
+    "graph_edge": "512",
+    "speculative_tokens": "0",
+}
+"""What the plugin tells of how vLLM was started."""
+STARTED = EngineFacts(
+    dtype="bfloat16",
+    quantization="none",
+    max_model_len=32_768,
+    parallel_gpus=8,
+    graph_edge_tokens=512,
+    speculative_tokens=0,
+)
+
+
+def info(engines: float = 1.0, **labels: str) -> Sample:
+    return sample(engines, metric="engine_info", **labels)
+
+
+def test_the_plugin_tells_how_vllm_was_started() -> None:
+    assert read(info(**INFO)) == STARTED
+    merged = dataclasses.replace(STARTED, kv_tokens=16_000.0, block_tokens=16.0)
+    assert read(info(**INFO), cache(**OLD)) == merged
+
+
+@pytest.mark.parametrize("text", ["", "None", "-5", "NaN", "1e5", "16.0", "²", "9" * 400])
+def test_what_the_plugin_does_not_know_is_unknown(text: str) -> None:
+    assert read(info(**INFO | {"dtype": "x" * 65, "quantization": "None"} | {"graph_edge": text})) == (
+        dataclasses.replace(STARTED, dtype=None, quantization=None, graph_edge_tokens=None)
+    )
+    for label in ("max_model_len", "tensor_parallel", "pipeline_parallel"):
+        facts = read(info(**INFO | {label: text}))
+        assert facts is not None
+        assert (facts.max_model_len is None, facts.parallel_gpus is None) == (
+            label == "max_model_len",
+            label != "max_model_len",
+        )
+
+
+def test_no_graph_and_no_speculation_are_facts_but_no_model_is_zero_tokens_long() -> None:
+    facts = read(info(**INFO | {"graph_edge": "0", "speculative_tokens": "3", "max_model_len": "0"}))
+    assert facts == dataclasses.replace(STARTED, graph_edge_tokens=0, speculative_tokens=3, max_model_len=None)
+
+
+def test_while_engines_are_replaced_the_word_of_most_counts() -> None:
+    facts = read(info(2.0, **INFO), info(3.0, **INFO | {"dtype": "float16", "max_model_len": "16384"}))
+    assert facts == dataclasses.replace(STARTED, dtype="float16", max_model_len=16_384)
+
+
 def test_accelerators_and_services_are_kept_apart_and_sorted() -> None:
     found = engine_facts(
         [
@@ -116,16 +170,17 @@ def test_accelerators_and_services_are_kept_apart_and_sorted() -> None:
     assert [facts.kv_tokens for _, facts in found[ServiceKey("test", "chat")]] == [112.0]
 
 
-LABELS = st.sampled_from([*NONSENSE, "16", "128", "1000", "0.5", "auto"]) | st.text(max_size=5)
+LABELS: st.SearchStrategy[str] = st.sampled_from([*NONSENSE, "16", "128", "1000", "0.5", "auto"]) | st.text(max_size=5)
 
 
-@given(st.lists(st.tuples(st.floats(), st.dictionaries(st.sampled_from(sorted(NEW)), LABELS)), max_size=5))
+@given(st.lists(st.tuples(st.floats(), st.dictionaries(st.sampled_from(sorted(NEW | INFO)), LABELS)), max_size=5))
 def test_facts_are_positive_finite_and_the_same_in_any_order(drawn: list[tuple[float, dict[str, str]]]) -> None:
-    rows = [cache(value, **labels) for value, labels in drawn]
+    rows = [made(value, **labels) for value, labels in drawn for made in (cache, info)]
     facts = read(*rows)
     assert read(*reversed(rows)) == facts
-    for number in dataclasses.astuple(facts)[:4] if facts else ():
-        assert number is None or 0.0 < number <= 1e11
+    for number in dataclasses.astuple(facts) if facts else ():
+        assert number is None or isinstance(number, str) or 0.0 <= number <= 1e22
+    assert facts is None or facts.kv_tokens is None or 0.0 < facts.kv_tokens <= 1e10
 
 
 def test_facts_are_asked_once_a_minute_in_one_query_and_not_at_every_tick() -> None:

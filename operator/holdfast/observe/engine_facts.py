@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from holdfast.domain.engine import EngineFacts
 from holdfast.domain.service import ServiceKey
-from holdfast.observe.queries import CACHE_CONFIG
+from holdfast.observe.queries import CACHE_CONFIG, ENGINE_INFO
 from holdfast.observe.samples import Sample, service_key, usable
 
 Facts = tuple[tuple[str, EngineFacts], ...]
@@ -34,13 +34,19 @@ def engine_facts(samples: Iterable[Sample]) -> dict[ServiceKey, Facts]:
 
 
 def _facts(rows: Sequence[Sample]) -> EngineFacts:
-    caches = [row for row in rows if row.label("metric") == CACHE_CONFIG]
+    caches, infos = ([row for row in rows if row.label("metric") == metric] for metric in (CACHE_CONFIG, ENGINE_INFO))
     engines_of_pod = len({row.label("engine") for row in caches})
     return EngineFacts(
         kv_tokens=_least(_kv_tokens(row, engines_of_pod) for row in caches),
         block_tokens=_least(_whole(row.label("block_size")) for row in caches),
         memory_share=_least(_share(row.label("gpu_memory_utilization")) for row in caches),
         kv_dtype=_most_said(caches, "cache_dtype"),
+        dtype=_most_said(infos, "dtype"),
+        quantization=_most_said(infos, "quantization"),
+        max_model_len=_least_whole(_whole(row.label("max_model_len")) for row in infos),
+        parallel_gpus=_least_whole(map(_parallel_gpus, infos)),
+        graph_edge_tokens=_least_whole(_whole_or_zero(row.label("graph_edge")) for row in infos),
+        speculative_tokens=_least_whole(_whole_or_zero(row.label("speculative_tokens")) for row in infos),
     )
 
 
@@ -57,9 +63,19 @@ def _kv_tokens(row: Sample, engines_of_pod: int) -> float | None:
     return None if counted is None or counted > _MOST_TOKENS else counted
 
 
+def _parallel_gpus(row: Sample) -> float | None:
+    tensor, pipeline = (_whole(row.label(f"{kind}_parallel")) for kind in ("tensor", "pipeline"))
+    return None if tensor is None or pipeline is None else tensor * pipeline
+
+
 def _whole(text: str) -> float | None:
     """A positive whole number."""
-    return float(text) or None if _WHOLE.fullmatch(text) else None
+    return _whole_or_zero(text) or None
+
+
+def _whole_or_zero(text: str) -> float | None:
+    """A whole number that may be zero: no CUDA graph, no speculation."""
+    return float(text) if _WHOLE.fullmatch(text) else None
 
 
 def _share(text: str) -> float | None:
@@ -69,6 +85,11 @@ def _share(text: str) -> float | None:
 
 def _least(numbers: Iterable[float | None]) -> float | None:
     return min((number for number in numbers if number is not None), default=None)
+
+
+def _least_whole(numbers: Iterable[float | None]) -> int | None:
+    least = _least(numbers)
+    return None if least is None else int(least)
 
 
 def _most_said(rows: Iterable[Sample], label: str) -> str | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import LATE_PER_GOOD, LEAST_LATE, LEAST_LOOK_SECONDS, fewest_looks, still_seconds
 from holdfast.observe.promql import any_edge, any_of, duration, named
+from holdfast_engine.engine_info import INFO_LABELS
 
 SERVICE = "namespace, holdfast_service"
 GROUP = f"{SERVICE}, holdfast_accelerator"
@@ -67,6 +68,8 @@ PROGRESS = (
 CACHE_CONFIG = "cache_config_info"
 CACHE_LABELS = ("kv_cache_size_tokens", "num_gpu_blocks", "block_size", "gpu_memory_utilization", "cache_dtype")
 """vLLM's info metric of its KV cache, and the labels that are read; its value is always 1."""
+ENGINE_INFO = "engine_info"
+"""The plugin's info metric of how vLLM was started (holdfast: in place of vllm:)."""
 
 BEGUN, MOST_BEGUN, COVERED, CLIENT_TIMES = "begun", "most_begun", "covered", "client_times"
 E2E_BUCKETS = "e2e_buckets"  # asked only of services with an e2e objective
@@ -401,8 +404,14 @@ def _facts() -> str:
 
     Data-parallel engines of a pod stay apart: vLLM sums num_gpu_blocks over them.
     """
-    by = ", ".join((GROUP, "engine", *CACHE_LABELS))
-    return named(f"count by ({by}) (vllm:{CACHE_CONFIG}{{{OURS}}})", "metric", CACHE_CONFIG)
+    caches = _alike(f"vllm:{CACHE_CONFIG}", "engine", *CACHE_LABELS)
+    infos = _alike(f"holdfast:{ENGINE_INFO}", *INFO_LABELS)
+    return f"{named(caches, 'metric', CACHE_CONFIG)} or {named(infos, 'metric', ENGINE_INFO)}"
+
+
+def _alike(info: str, *labels: str) -> str:
+    """Engines that say the same, counted."""
+    return f"count by ({', '.join((GROUP, *labels))}) ({info}{{{OURS}}})"
 
 
 def _engine() -> str:
