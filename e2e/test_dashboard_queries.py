@@ -10,6 +10,7 @@ from e2e.rules_world import World, counted, since
 from holdfast.monitoring.dashboards import dashboards
 from holdfast.monitoring.panels import Dashboard
 from holdfast.monitoring.rules import recordings
+from holdfast.observe.queries import ACCEPTED, DRAFTS
 
 _MINUTE = 50.0
 
@@ -108,8 +109,8 @@ def _engine(world: World, labels: dict[str, str]) -> None:
             world.add(f"vllm:{family}_bucket", labels | {"le": le}, counted(lambda _: 10.0))
     for reason in ("stop", "error"):
         world.add("vllm:request_success_total", labels | {"finished_reason": reason}, counted(lambda _: 5.0))
-    for name in ("prompt_tokens", "generation_tokens", "num_preemptions"):
-        world.add(f"vllm:{name}_total", labels, counted(lambda _: 100.0))
+    for name in ("prompt_tokens_total", "generation_tokens_total", "num_preemptions_total", ACCEPTED, DRAFTS):
+        world.add(f"vllm:{name}", labels, counted(lambda _: 100.0))
     for name in ("flops", "read_bytes", "write_bytes"):
         world.add(f"vllm:estimated_{name}_per_gpu_total", labels, counted(lambda _: 1e9))
     world.add("vllm:kv_cache_usage_perc", labels, lambda _: 0.5)

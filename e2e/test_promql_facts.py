@@ -62,6 +62,18 @@ async def test_data_parallel_engines_of_a_pod_share_its_blocks(reader: Reader) -
     assert (await facts(reader, tsdb))["h100"].kv_tokens == 8_000.0
 
 
+async def test_acceptance_is_that_of_all_drafts_of_an_accelerator(reader: Reader) -> None:
+    tsdb = Tsdb()
+    for pod, accepted, drafts in (("chat-0", 24.0, 10.0), ("chat-1", 0.0, 2.0)):
+        one = engine(tsdb, pod)
+        one.add("spec_decode_num_accepted_tokens_total", TIMES, steady(accepted))
+        one.add("spec_decode_num_drafts_total", TIMES, steady(drafts))
+    engine(tsdb, "chat-2", holdfast_accelerator="l40s")
+    found = await facts(reader, tsdb)
+    assert found["h100"].accepted_drafts == pytest.approx(2.0)
+    assert found["l40s"].accepted_drafts is None
+
+
 async def test_an_engine_that_is_gone_says_nothing_more(reader: Reader) -> None:
     tsdb = Tsdb()
     engine(tsdb, "chat-0")

@@ -11,6 +11,7 @@ import pytest
 
 from e2e.rules_world import CHAT, ENGINE, World, counted, led, of_chat
 from holdfast.monitoring import series
+from holdfast.observe.queries import ACCEPTED, DRAFTS
 
 FAST, SLOW = "HoldfastErrorBudgetFastBurn", "HoldfastErrorBudgetSlowBurn"
 
@@ -78,6 +79,28 @@ def test_gpus_their_use_and_the_fullest_cache_are_recorded_of_all_engines(world:
     world.expect(20.0, of_chat(series.GPU_USE, of="flops"), (f'{h100}of="flops"}}', 0.4))
     world.expect(20.0, of_chat(series.GPU_USE, of="bytes"), (f'{h100}of="bytes"}}', 0.5))
     world.expect(20.0, of_chat(series.GPUS), (f'{h100}state="ready"}}', 6.0))
+    world.play(tmp_path)
+
+
+def test_accepted_draft_tokens_are_of_all_drafts_and_absent_where_nothing_is_drafted(
+    world: World, tmp_path: Path
+) -> None:
+    for name in ("chat", "plain", "idle"):
+        world.service(name)
+    for pod, accepted, drafts in (("a", 240.0, 100.0), ("b", 0.0, 20.0)):
+        labels = world.engine("chat", pod)
+        world.add(f"vllm:{ACCEPTED}", labels, counted(lambda _, rate=accepted: rate))
+        world.add(f"vllm:{DRAFTS}", labels, counted(lambda _, rate=drafts: rate))
+    world.engine("plain", "c")
+    idle = world.engine("idle", "d")
+    for name in (ACCEPTED, DRAFTS):
+        world.add(f"vllm:{name}", idle, lambda _: 7.0)
+    found = f'{CHAT[:-1]}, holdfast_accelerator="h100"}}'
+    world.expect(
+        20.0,
+        f"sum by (namespace, holdfast_service, holdfast_accelerator) ({series.of(series.ACCEPTED_DRAFTS)})",
+        (found, 2.0),
+    )
     world.play(tmp_path)
 
 

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from holdfast.activator.counts import RequestCounts
 from holdfast.emulator.families import FAMILIES, MetricType
 from holdfast.monitoring.rules import recordings
-from holdfast.observe.queries import TPOT_BEFORE_0_11
+from holdfast.observe.queries import ACCEPTED, DRAFTS, TPOT_BEFORE_0_11
 from holdfast.runtime.telemetry import Telemetry
 from holdfast_engine.metrics import EngineCollector, Identity
 from holdfast_engine.stats_fields import FIELDS
@@ -19,6 +19,8 @@ from holdfast_engine.statsfile import StatsWriter
 
 # Names of releases before the recorded one, which the operator's queries know too.
 OF_OLDER_VLLM = {"vllm:gpu_cache_usage_perc", f"vllm:{TPOT_BEFORE_0_11}_bucket"}
+# What vLLM exports only with speculative decoding; see vllm/v1/spec_decode/metrics.py.
+OF_SPECULATION = {f"vllm:{ACCEPTED}", f"vllm:{DRAFTS}"}
 OF_PROMETHEUS = {"ALERTS"}
 _WORDS = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _NO_METRICS = {
@@ -42,7 +44,7 @@ def exported(folder: Path) -> set[str]:
     vllm = {name for family in FAMILIES for name in _samples(family.name, family.type.value)}
     recorded = {recording.record for recording in recordings()}
     holdfast = _of_registry(_plugin(folder)) | _of_registry(Telemetry().registry)
-    return vllm | holdfast | _of_registry(RequestCounts(time.monotonic).registry) | recorded
+    return vllm | OF_SPECULATION | holdfast | _of_registry(RequestCounts(time.monotonic).registry) | recorded
 
 
 def _plugin(folder: Path) -> CollectorRegistry:

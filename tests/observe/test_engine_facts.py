@@ -153,6 +153,27 @@ def test_no_graph_and_no_speculation_are_facts_but_no_model_is_zero_tokens_long(
     assert facts == dataclasses.replace(STARTED, graph_edge_tokens=0, speculative_tokens=3, max_model_len=None)
 
 
+def drafted(accepted: float, drafts: float, accelerator: str = "h100") -> list[Sample]:
+    counts = {queries.ACCEPTED: accepted, queries.DRAFTS: drafts}
+    return [sample(value, metric=name, holdfast_accelerator=accelerator) for name, value in counts.items()]
+
+
+def test_accepted_draft_tokens_are_per_draft_and_none_accepted_is_a_fact() -> None:
+    assert read(*drafted(240.0, 120.0)) == EngineFacts(accepted_drafts=2.0)
+    assert read(*drafted(0.0, 120.0)) == EngineFacts(accepted_drafts=0.0)
+    found = engine_facts([*drafted(240.0, 120.0), *drafted(0.0, 0.0, "l40s"), cache(**OLD)])[CHAT]
+    assert found == (("h100", EngineFacts(kv_tokens=16_000.0, block_tokens=16.0, accepted_drafts=2.0)),)
+
+
+@pytest.mark.parametrize("accepted", [math.nan, math.inf, -5.0, 1e300, 200.0])
+@pytest.mark.parametrize("drafts", [0.0, math.nan, math.inf, -5.0, 1e-300, 100.0])
+def test_drafts_that_make_no_sense_say_nothing(accepted: float, drafts: float) -> None:
+    facts = read(*drafted(accepted, drafts))
+    assert (facts is None) is ((accepted, drafts) != (200.0, 100.0))
+    assert read(*drafted(accepted, drafts)[:1]) is None
+    assert read(*drafted(accepted, drafts)[1:]) is None
+
+
 def test_while_engines_are_replaced_the_word_of_most_counts() -> None:
     facts = read(info(2.0, **INFO), info(3.0, **INFO | {"dtype": "float16", "max_model_len": "16384"}))
     assert facts == dataclasses.replace(STARTED, dtype="float16", max_model_len=16_384)

@@ -199,6 +199,7 @@ def _engines(span: str) -> Iterator[Recording]:
     for kind in ("prompt", "generation"):
         yield Recording(series.TOKENS, _rate(f"vllm:{kind}_tokens_total{{{OURS}}}", span), (("kind", kind),))
     yield Recording(series.PREEMPTIONS, _rate(f"vllm:num_preemptions_total{{{OURS}}}", span))
+    yield Recording(series.ACCEPTED_DRAFTS, _accepted_drafts(span))
     for gauge in queries.IN_FLIGHT:
         state = gauge.rpartition("_")[2]
         yield Recording(series.IN_FLIGHT, f"sum by ({SERVICE}) (vllm:{gauge}{{{OURS}}})", (("state", state),))
@@ -211,6 +212,13 @@ def _engines(span: str) -> Iterator[Recording]:
     yield Recording(series.ENGINE_LIMIT, f" or on ({by('name')}) ".join(lowest))
     yield Recording(series.PLUGINS_OFF, f'count by ({SERVICE}) (holdfast:plugin_info{{{OURS}, mode="off"}})')
     yield from _rooflines(span)
+
+
+def _accepted_drafts(span: str) -> str:
+    """Accepted draft tokens per draft: a ratio of sums, so that idle engines do not count as much as busy ones."""
+    counters = (queries.ACCEPTED, queries.DRAFTS)
+    accepted, drafts = (f"sum by ({GROUP}) (rate(vllm:{name}{{{OURS}}}[{span}]))" for name in counters)
+    return f"{accepted} / ({drafts} > 0)"
 
 
 def _rooflines(span: str) -> Iterator[Recording]:

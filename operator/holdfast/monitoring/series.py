@@ -33,6 +33,7 @@ QUANTILES = ((0.5, f"{LEVEL}:latency_seconds:p50"), (0.95, f"{LEVEL}:latency_sec
 # Engines
 TOKENS = f"{LEVEL}:tokens:rate"
 PREEMPTIONS = f"{LEVEL}:preemptions:rate"
+ACCEPTED_DRAFTS = f"{LEVEL}:accepted_drafts:ratio"
 IN_FLIGHT = f"{LEVEL}:requests_in_flight:sum"
 KV_MEAN = f"{LEVEL}:kv_cache_usage:avg"
 KV_MOST = f"{LEVEL}:kv_cache_usage:max"

@@ -237,14 +237,20 @@ def _engines() -> Row:
                 "it, what engines were started with.",
                 width=6,
             ),
-            lines("Tokens per second", Target(_one(series.TOKENS), "{{kind}}"), width=12),
+            lines("Tokens per second", Target(_one(series.TOKENS), "{{kind}}"), width=8),
+            lines(
+                "Accepted draft tokens",
+                Target(_one(series.ACCEPTED_DRAFTS), "per draft on {{holdfast_accelerator}}"),
+                about="Tokens that a decode step adds to the one it always makes. Needs speculative decoding.",
+                width=8,
+            ),
             lines(
                 "Roofline",
                 use,
                 about="Share of a GPU's arithmetic (flops) and of its memory's bandwidth (bytes) in use: the larger "
                 "one binds. Needs vLLM's --enable-mfu-metrics and a known GPU.",
                 unit="percentunit",
-                width=12,
+                width=8,
             ),
         ),
     )

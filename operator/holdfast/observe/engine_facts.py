@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from holdfast.domain.engine import EngineFacts
 from holdfast.domain.service import ServiceKey
-from holdfast.observe.queries import CACHE_CONFIG, ENGINE_INFO
+from holdfast.observe.queries import ACCEPTED, CACHE_CONFIG, DRAFTS, ENGINE_INFO
 from holdfast.observe.samples import Sample, service_key, usable
 
 Facts = tuple[tuple[str, EngineFacts], ...]
@@ -16,6 +16,8 @@ Facts = tuple[tuple[str, EngineFacts], ...]
 
 _MOST_TOKENS = 10**10
 """A larger KV cache is nonsense: at 1 KiB a token, the least that models need, it would take 10 TB."""
+_MOST_DRAFTED = 1000
+"""More draft tokens in one decode step are nonsense: vLLM drafts a handful."""
 _MOST_LETTERS = 64
 _WHOLE = re.compile(r"[0-9]{1,11}")  # neither "None" nor "1e5" nor "16.0": vLLM writes whole numbers as they are
 _SHARE = re.compile(r"0?\.[0-9]{1,20}|1(\.0*)?")
@@ -39,6 +41,7 @@ def _facts(rows: Sequence[Sample]) -> EngineFacts:
     return EngineFacts(
         kv_tokens=_least(_kv_tokens(row, engines_of_pod) for row in caches),
         block_tokens=_least(_whole(row.label("block_size")) for row in caches),
+        accepted_drafts=_accepted_drafts(rows),
         memory_share=_least(_share(row.label("gpu_memory_utilization")) for row in caches),
         kv_dtype=_most_said(caches, "cache_dtype"),
         dtype=_most_said(infos, "dtype"),
@@ -61,6 +64,16 @@ def _kv_tokens(row: Sample, engines_of_pod: int) -> float | None:
     if counted is None and blocks is not None and block_tokens is not None:
         counted = blocks * block_tokens / engines_of_pod
     return None if counted is None or counted > _MOST_TOKENS else counted
+
+
+def _accepted_drafts(rows: Sequence[Sample]) -> float | None:
+    """Accepted draft tokens per draft; unknown while nothing is drafted."""
+    sums = {row.label("metric"): row.value for row in rows}
+    drafts = sums.get(DRAFTS, 0.0)
+    if ACCEPTED not in sums or drafts <= 0.0:
+        return None
+    per_draft = sums[ACCEPTED] / drafts
+    return per_draft if per_draft <= _MOST_DRAFTED else None
 
 
 def _parallel_gpus(row: Sample) -> float | None:

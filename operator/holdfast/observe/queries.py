@@ -70,6 +70,8 @@ CACHE_LABELS = ("kv_cache_size_tokens", "num_gpu_blocks", "block_size", "gpu_mem
 """vLLM's info metric of its KV cache, and the labels that are read; its value is always 1."""
 ENGINE_INFO = "engine_info"
 """The plugin's info metric of how vLLM was started (holdfast: in place of vllm:)."""
+ACCEPTED, DRAFTS = "spec_decode_num_accepted_tokens_total", "spec_decode_num_drafts_total"
+"""Draft tokens that were accepted, and how often a sequence had a draft: only with speculative decoding."""
 
 BEGUN, MOST_BEGUN, COVERED, CLIENT_TIMES = "begun", "most_begun", "covered", "client_times"
 E2E_BUCKETS = "e2e_buckets"  # asked only of services with an e2e objective
@@ -400,13 +402,16 @@ def _lengths(family: str) -> str:
 
 
 def _facts() -> str:
-    """One row for all engines of an accelerator that say the same: a few rows, whatever the number of replicas.
+    """One row for all engines of an accelerator that say the same, and what became of their drafts over 5 min.
 
     Data-parallel engines of a pod stay apart: vLLM sums num_gpu_blocks over them.
     """
     caches = _alike(f"vllm:{CACHE_CONFIG}", "engine", *CACHE_LABELS)
     infos = _alike(f"holdfast:{ENGINE_INFO}", *INFO_LABELS)
-    return f"{named(caches, 'metric', CACHE_CONFIG)} or {named(infos, 'metric', ENGINE_INFO)}"
+    terms = [named(caches, "metric", CACHE_CONFIG), named(infos, "metric", ENGINE_INFO)]
+    for counter in (ACCEPTED, DRAFTS):
+        terms.append(named(f"sum by ({GROUP}) (increase(vllm:{counter}{{{OURS}}}[5m]))", "metric", counter))
+    return " or ".join(terms)
 
 
 def _alike(info: str, *labels: str) -> str:
