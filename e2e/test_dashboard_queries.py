@@ -114,4 +114,6 @@ def _engine(world: World, labels: dict[str, str]) -> None:
     for name in ("flops", "read_bytes", "write_bytes"):
         world.add(f"vllm:estimated_{name}_per_gpu_total", labels, counted(lambda _: 1e9))
     world.add("vllm:kv_cache_usage_perc", labels, lambda _: 0.5)
+    world.add("vllm:cache_config_info", labels | {"block_size": "16", "num_gpu_blocks": "1000"}, lambda _: 1.0)
+    world.add("holdfast:engine_info", labels | {"dtype": "bfloat16"}, lambda _: 1.0)
     world.add("holdfast:limits", labels | {"name": "tokens_per_step"}, lambda _: 2048.0)

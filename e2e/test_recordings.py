@@ -104,6 +104,19 @@ def test_accepted_draft_tokens_are_of_all_drafts_and_absent_where_nothing_is_dra
     world.play(tmp_path)
 
 
+def test_engines_that_say_the_same_of_themselves_are_counted_together(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    for pod, blocks in (("a", "1000"), ("b", "1000"), ("c", "900")):
+        labels = world.engine("chat", pod)
+        world.add("vllm:cache_config_info", labels | {"num_gpu_blocks": blocks, "engine": "0"}, lambda _: 1.0)
+        world.add("holdfast:engine_info", labels | {"dtype": "float16", "graph_edge": ""}, lambda _: 1.0)
+    h100 = f'{CHAT[:-1]}, holdfast_accelerator="h100", '
+    counted_engines = ((f'{h100}num_gpu_blocks="1000"}}', 2.0), (f'{h100}num_gpu_blocks="900"}}', 1.0))
+    world.expect(20.0, of_chat(series.BY_CACHE), *counted_engines)
+    world.expect(20.0, of_chat(series.BY_START), (f'{h100}dtype="float16"}}', 3.0))
+    world.play(tmp_path)
+
+
 def test_limits_are_of_the_lowest_engine_else_what_engines_were_started_with(world: World, tmp_path: Path) -> None:
     for name in ("chat", "plain"):
         world.service(name)

@@ -16,6 +16,7 @@ from holdfast.observe.queries import E2E, GROUP, OURS, SERVICE, TPOT, TPOT_BEFOR
 from holdfast.observe.traffic import FINISHED_REASONS
 from holdfast.policy.estimate.slo_budget import FAST, REACHABLE, SHORTER, SLOW, BurnWindow
 from holdfast.policy.settings import PolicySettings
+from holdfast_engine.engine_info import INFO_LABELS
 
 ITL = "inter_token_latency_seconds"
 LATENCIES = {"ttft": (TTFT,), "tpot": (TPOT, TPOT_BEFORE_0_11), "itl": (ITL,), "e2e": (E2E,)}
@@ -211,6 +212,8 @@ def _engines(span: str) -> Iterator[Recording]:
     lowest = (f"min by ({by('name')}) ({vector})" for vector in (limits, started))
     yield Recording(series.ENGINE_LIMIT, f" or on ({by('name')}) ".join(lowest))
     yield Recording(series.PLUGINS_OFF, f'count by ({SERVICE}) (holdfast:plugin_info{{{OURS}, mode="off"}})')
+    yield Recording(series.BY_CACHE, queries.alike(f"vllm:{queries.CACHE_CONFIG}", *queries.CACHE_LABELS))
+    yield Recording(series.BY_START, queries.alike(f"holdfast:{queries.ENGINE_INFO}", *INFO_LABELS))
     yield from _rooflines(span)
 
 

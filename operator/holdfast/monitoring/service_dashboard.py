@@ -19,7 +19,9 @@ from holdfast.monitoring.views import (
     summed,
     wrong_conditions,
 )
+from holdfast.observe.queries import CACHE_LABELS
 from holdfast.policy.estimate.slo_budget import FAST, SLOW
+from holdfast_engine.engine_info import INFO_LABELS
 
 _LATENCIES = {
     "ttft": "Time to first token",
@@ -251,6 +253,23 @@ def _engines() -> Row:
                 "one binds. Needs vLLM's --enable-mfu-metrics and a known GPU.",
                 unit="percentunit",
                 width=8,
+            ),
+            table(
+                "KV cache that engines have",
+                Target(_one(series.BY_CACHE), "engines"),
+                about="kv_cache_size_tokens is what one engine holds; older versions of vLLM tell num_gpu_blocks x "
+                "block_size instead.",
+                width=12,
+                height=5,
+                columns=("holdfast_accelerator", *CACHE_LABELS),
+            ),
+            table(
+                "How engines were started",
+                Target(_one(series.BY_START), "engines"),
+                about="As the plugin reads vLLM's configuration; empty where vLLM does not say.",
+                width=12,
+                height=5,
+                columns=("holdfast_accelerator", *INFO_LABELS),
             ),
         ),
     )

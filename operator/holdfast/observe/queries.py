@@ -356,6 +356,11 @@ def client_times(by: str, interval: str) -> str:
     return f"{told} == sum by ({by}) (count_over_time({_engine()}[{interval}]))"
 
 
+def alike(info: str, *labels: str) -> str:
+    """Return how many engines of an accelerator have the same labels in an info metric."""
+    return f"count by ({', '.join((GROUP, *labels))}) ({info}{{{OURS}}})"
+
+
 def _covered(by: str, interval: str) -> str:
     return named(covered(by, interval), "metric", COVERED)
 
@@ -406,17 +411,12 @@ def _facts() -> str:
 
     Data-parallel engines of a pod stay apart: vLLM sums num_gpu_blocks over them.
     """
-    caches = _alike(f"vllm:{CACHE_CONFIG}", "engine", *CACHE_LABELS)
-    infos = _alike(f"holdfast:{ENGINE_INFO}", *INFO_LABELS)
+    caches = alike(f"vllm:{CACHE_CONFIG}", "engine", *CACHE_LABELS)
+    infos = alike(f"holdfast:{ENGINE_INFO}", *INFO_LABELS)
     terms = [named(caches, "metric", CACHE_CONFIG), named(infos, "metric", ENGINE_INFO)]
     for counter in (ACCEPTED, DRAFTS):
         terms.append(named(f"sum by ({GROUP}) (increase(vllm:{counter}{{{OURS}}}[5m]))", "metric", counter))
     return " or ".join(terms)
-
-
-def _alike(info: str, *labels: str) -> str:
-    """Engines that say the same, counted."""
-    return f"count by ({', '.join((GROUP, *labels))}) ({info}{{{OURS}}})"
 
 
 def _engine() -> str:
