@@ -270,6 +270,14 @@ vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1000"} 1.0
 """
 
 
+def test_the_kv_cache_of_data_parallel_engines_is_not_counted_once_for_each() -> None:
+    labels = 'block_size="16",engine="{}",kv_cache_size_tokens="16000",num_gpu_blocks="2000"'
+    text = "".join(f"vllm:cache_config_info{{{labels.format(engine)}}} 1.0\n" for engine in (0, 1))
+    sample = read_sample(METRICS.rpartition("vllm:cache_config_info")[0] + text)
+    assert sample is not None
+    assert sample.kv_tokens == 32_000.0
+
+
 def test_what_an_engine_reports_is_read_and_peaks_are_kept() -> None:
     first = read_sample(METRICS)
     assert first is not None

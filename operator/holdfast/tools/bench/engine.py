@@ -192,7 +192,10 @@ class EngineWatch:
 
 
 def _capacity(labels: str) -> float:
+    """Of one engine: vLLM's own count where it has one, which is right for hybrid models and data parallelism too."""
     known = dict(_LABEL.findall(labels))
+    with suppress(KeyError, ValueError):
+        return float(known["kv_cache_size_tokens"])
     try:
         return float(known["num_gpu_blocks"]) * float(known["block_size"])
     except (KeyError, ValueError):
