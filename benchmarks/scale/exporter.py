@@ -158,6 +158,7 @@ def _series(member: Member) -> Iterator[tuple[str, float | str]]:
     totals = {"prompt_tokens_total": PROMPT_TOKENS, "generation_tokens_total": OUTPUT_TOKENS}
     for name, each in totals.items():
         yield f"{name}{{{same}", each
+    yield f'{queries.CACHE_CONFIG}{{{same},block_size="16",num_gpu_blocks="20000"', "zero"  # only its labels are read
     for name in ("prefix_cache_hits_total", "num_preemptions_total"):
         yield f"{name}{{{same}", "zero"
     latencies = (
