@@ -26,7 +26,7 @@ from e2e.patience import patient
 
 WATCH = "HoldfastScheduler._watch"
 _WATCH_WAIT_SECONDS = patient(5.0)
-_SAID = re.compile("holdfast: (off, the engine goes on as stock vLLM|no counters on /metrics): ")
+_SAID = re.compile(r"holdfast: (off, the engine goes on as stock vLLM|no counters on /metrics|no \w+ in engine_info): ")
 _REQUESTS, _FEW, _OUTPUT_TOKENS = 8, 2, 12
 _JUMPS_SECONDS = (1e6, 5.0, -5.0, -1e6)
 _SHORT_TTFT_SECONDS = 4.0

@@ -183,7 +183,9 @@ def test_a_fault_in_any_hook_leaves_an_engine_that_serves_as_stock_and_says_so(
         assert found["stopped"], found
         if found["entrance"].startswith(("HoldfastScheduler", "DeadlineQueue")):
             assert (found["mode"], found["stock_queue"], found["stock_limits"]) == ("off", True, True), found
-        assert found["scraped"] in ("off", "") or found["mode"] == "off", found
+        # A fact less about the engine leaves the plugin at work.
+        is_only_a_fact = " in engine_info: " in found["said"]
+        assert found["scraped"] in ("off", "") or found["mode"] == "off" or is_only_a_fact, found
     for found in door:
         assert found["statuses"] <= {200, 503}, found
         assert found["later"] == {200}, found

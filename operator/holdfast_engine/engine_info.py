@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast_engine.captured_graphs import captured_graphs
+
+logger = logging.getLogger("vllm.holdfast")
 
 
 def _graph_edge(config: Any) -> object:
@@ -36,12 +39,13 @@ def engine_info(config: Any) -> dict[str, str]:
 
     A version that keeps a fact elsewhere makes it unknown, and nothing more: engines start without it.
     """
-    return {label: _said(fact, config) for label, fact in _FACTS.items()}
+    return {label: _said(label, fact, config) for label, fact in _FACTS.items()}
 
 
-def _said(fact: Callable[[Any], object], config: Any) -> str:
+def _said(label: str, fact: Callable[[Any], object], config: Any) -> str:
     try:
         found = fact(config)
-    except Exception:
+    except Exception as error:
+        logger.error("holdfast: no %s in engine_info: %s", label, error)
         return ""
     return "" if found is None else str(found)

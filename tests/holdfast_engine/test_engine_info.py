@@ -76,7 +76,7 @@ def test_a_version_without_these_fields_says_nothing_and_fails_nowhere(broken: C
     assert found == unknown | {"speculative_tokens": "0"}
 
 
-def test_a_fact_whose_reading_fails_leaves_the_others() -> None:
+def test_a_fact_whose_reading_fails_is_logged_and_leaves_the_others(caplog: pytest.LogCaptureFixture) -> None:
     class Broken:
         max_model_len = 4096
         quantization = "fp8"
@@ -90,3 +90,4 @@ def test_a_fact_whose_reading_fails_leaves_the_others() -> None:
         "quantization": "fp8",
         "dtype": "",
     }
+    assert [each.message for each in caplog.records] == ["holdfast: no dtype in engine_info: not yet"]
