@@ -64,7 +64,8 @@ class EnginePrior:
     """One replica: the step law of its GPU (and table where there is one), its host, its KV cache in tokens, and vLLM's
     own batching defaults.
 
-    `kv_tokens` is 0 where the weights of a known model do not fit into the memory.
+    `kv_tokens` is 0 where the weights of a known model do not fit into the memory. `unknown_model` and
+    `unknown_accelerator` say which of the two was guessed when `source` is UNKNOWN.
     """
 
     law: StepLaw
@@ -75,6 +76,8 @@ class EnginePrior:
     max_num_batched_tokens_default: int
     source: PriorSource
     confidence: float
+    unknown_model: bool = False
+    unknown_accelerator: bool = False
 
     @property
     def gpu(self) -> StepTimer:
@@ -94,27 +97,36 @@ def engine_prior(
     gpu_count: int = 1,
     quantization: str | None = None,
     memory_utilization: float = MEMORY_UTILIZATION,
+    *,
+    kv_cache_dtype: str | None = None,
 ) -> EnginePrior:
     """The prior of a model on `gpu_count` GPUs (tensor parallel); whatever is unknown is guessed and said so."""
-    gpus = max(1, gpu_count)
-    known_model = find_model(model_uri, quantization)
+    known_model = find_model(model_uri, quantization, kv_cache_dtype)
     known_accelerator = find_accelerator(accelerator_name, node_selector)
-    model = known_model or assumed_model(model_uri, quantization)
-    accelerator = known_accelerator or GENERIC_ACCELERATOR
-    known = known_model is not None and known_accelerator is not None
-    return _prior(model, accelerator, gpus, known, memory_utilization)
+    return _prior(
+        known_model or assumed_model(model_uri, quantization, kv_cache_dtype),
+        known_accelerator or GENERIC_ACCELERATOR,
+        max(1, gpu_count),
+        (known_model is None, known_accelerator is None),
+        memory_utilization,
+    )
 
 
-def assumed_model(model_uri: str, quantization: str | None = None) -> ModelShape:
+def assumed_model(model_uri: str, quantization: str | None = None, kv_cache_dtype: str | None = None) -> ModelShape:
     """The shape of a known model, else one by the size that its name states, else a usual one."""
-    known = find_model(model_uri, quantization) or guess_model(model_uri, quantization)
-    return known or generic_model(DEFAULT_PARAMETERS, DEFAULT_PARAMETERS)
+    given = (model_uri, quantization, kv_cache_dtype)
+    return find_model(*given) or guess_model(*given) or generic_model(DEFAULT_PARAMETERS, DEFAULT_PARAMETERS)
 
 
 @cache
 def _prior(
-    model: ModelShape, accelerator: AcceleratorShape, gpus: int, known: bool, memory_utilization: float
+    model: ModelShape,
+    accelerator: AcceleratorShape,
+    gpus: int,
+    unknown: tuple[bool, bool],
+    memory_utilization: float,
 ) -> EnginePrior:
+    known = not any(unknown)
     table = _plausible_table(model, accelerator, gpus) if known else None
     source = PriorSource.TABLE if table else PriorSource.ROOFLINE if known else PriorSource.UNKNOWN
     kv_tokens = _kv_tokens(model, accelerator, gpus, table, memory_utilization)
@@ -129,6 +141,8 @@ def _prior(
         max_num_batched_tokens_default=tokens,
         source=source,
         confidence=CONFIDENCE[source],
+        unknown_model=unknown[0],
+        unknown_accelerator=unknown[1],
     )
 
 
@@ -146,7 +160,8 @@ def _kv_tokens(
 ) -> int:
     """Tokens of KV cache that memory leaves room for, 0 when the weights do not fit."""
     weights = table.weights_bytes if table else model.parameters * model.weight_bytes / gpus
-    per_token = table.kv_bytes_per_token if table else model.kv_bytes_per_token / min(gpus, model.kv_heads)
+    # The table of Qwen3-32B-FP8 was made with an FP8 cache, which the checkpoint does not ask for.
+    per_token = max(table.kv_bytes_per_token if table else 0.0, model.kv_bytes_per_gpu(gpus))
     free = accelerator.memory_bytes * memory_utilization - weights - RUNTIME_BYTES
     return max(0, int(free / per_token))
 

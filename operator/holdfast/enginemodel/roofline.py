@@ -40,7 +40,7 @@ def roofline_law(model: ModelShape, accelerator: AcceleratorShape, tensor_parall
         c0=weights + reductions * REDUCTION_SECONDS,
         c1=token,
         c2=token,
-        c3=model.kv_bytes_per_token / bandwidth,
+        c3=gpus * model.kv_bytes_per_gpu(gpus) / bandwidth,
         c4=4.0 * model.layers * model.heads * model.head_dim / (peak * ATTENTION_EFFICIENCY),
     )
 
@@ -84,5 +84,5 @@ def step_work(
     gpus = max(1, tensor_parallel)
     flops = 2.0 * model.active_parameters * tokens + 4.0 * model.layers * model.heads * model.head_dim * pairs
     weights = model.parameters * model.weight_bytes / gpus if tokens else 0.0
-    kv_bytes = model.kv_bytes_per_token / min(gpus, model.kv_heads)
+    kv_bytes = model.kv_bytes_per_gpu(gpus)
     return StepWork(flops / gpus, weights + context * kv_bytes, tokens * kv_bytes)
