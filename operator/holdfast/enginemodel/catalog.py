@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.enginemodel.acceleratorrows import ACCELERATORS, GENERIC_ACCELERATOR, PRODUCT_LABELS, find_accelerator
+from holdfast.enginemodel.acceleratornames import find_accelerator
+from holdfast.enginemodel.acceleratorrows import ACCELERATORS, GENERIC_ACCELERATOR, PRODUCT_LABELS
 from holdfast.enginemodel.modelnames import (
     UNQUANTIZED,
     Quantization,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 
+from holdfast.domain.service import AcceleratorOption
 from holdfast.enginemodel.catalog import (
     GENERIC_ACCELERATOR,
     GIB,
@@ -98,17 +99,34 @@ def engine_prior(
     quantization: str | None = None,
     memory_utilization: float = MEMORY_UTILIZATION,
     *,
+    resource: str = "",
     kv_cache_dtype: str | None = None,
 ) -> EnginePrior:
     """The prior of a model on `gpu_count` GPUs (tensor parallel); whatever is unknown is guessed and said so."""
     known_model = find_model(model_uri, quantization, kv_cache_dtype)
-    known_accelerator = find_accelerator(accelerator_name, node_selector)
+    known_accelerator = find_accelerator(accelerator_name, node_selector, resource)
     return _prior(
         known_model or assumed_model(model_uri, quantization, kv_cache_dtype),
         known_accelerator or GENERIC_ACCELERATOR,
         max(1, gpu_count),
         (known_model is None, known_accelerator is None),
         memory_utilization,
+    )
+
+
+@lru_cache(maxsize=8192)  # asked of every service at every tick
+def option_prior(
+    model_uri: str, option: AcceleratorOption, quantization: str | None = None, memory_utilization: float | None = None
+) -> EnginePrior:
+    """The prior of a replica on one of the accelerators of a spec."""
+    return engine_prior(
+        model_uri,
+        option.name,
+        dict(option.node_selector),
+        option.gpus_per_replica,
+        quantization,
+        MEMORY_UTILIZATION if memory_utilization is None else memory_utilization,
+        resource=option.resource,
     )
 
 

@@ -10,10 +10,11 @@ from holdfast.domain.service import Slo
 from holdfast.enginemodel.admission import queued_tokens
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.mix import LengthMix
-from holdfast.enginemodel.prior import EnginePrior, PriorSource, engine_prior
+from holdfast.enginemodel.prior import EnginePrior, PriorSource
 from holdfast.enginemodel.working import working_point
 from holdfast.render.context import Deployed
 from holdfast.render.pod_template import inputs
+from holdfast.render.prior import declared_prior
 
 # Mean lengths of the Azure conversation trace of 2023.
 TYPICAL_MIX = LengthMix.from_means(1155.0, 211.0)
@@ -32,8 +33,7 @@ def admission_tokens(service: LLMService, accelerator: Accelerator, mix: LengthM
     None where the model or the accelerator is unknown, or cannot meet the objectives even alone: a limit from a
     guess would do more harm than none. Two digits, because that is what the prior is good for.
     """
-    model = service.spec.model
-    prior = engine_prior(model.uri, accelerator.name, accelerator.node_selector, accelerator.count, model.quantization)
+    prior = declared_prior(service, accelerator)
     if prior.source is PriorSource.UNKNOWN:
         return None
     return _tokens(prior, _limits(service, prior), _objectives(service), mix)

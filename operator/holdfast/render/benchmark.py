@@ -79,7 +79,7 @@ def _system(accelerators: Sequence[Accelerator]) -> str | None:
     if len(accelerators) != 1:
         return None
     (only,) = accelerators
-    shape = find_accelerator(only.name, only.node_selector)
+    shape = find_accelerator(only.name, only.node_selector, only.resource)
     return None if shape is None else shape.system
 
 

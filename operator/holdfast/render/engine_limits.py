@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import astuple
 
 from holdfast.api.llmservice import Accelerator, LLMService
-from holdfast.enginemodel.prior import PriorSource, engine_prior
+from holdfast.enginemodel.prior import PriorSource
+from holdfast.render.prior import declared_prior
 from holdfast_engine.arithmetic import Law
 from holdfast_engine.rules import Limits, Objectives, Overload
 
@@ -58,8 +59,7 @@ def limits_text(
 
 def _prior(service: LLMService, accelerator: Accelerator) -> Law | None:
     """The law that stands in until an engine has measured its own; a guess of model or accelerator would be worse."""
-    model = service.spec.model
-    prior = engine_prior(model.uri, accelerator.name, accelerator.node_selector, accelerator.count, model.quantization)
+    prior = declared_prior(service, accelerator)
     if prior.source is PriorSource.UNKNOWN:
         return None
     # Six digits: what goes around as JSON comes back as the same numbers.

@@ -18,7 +18,7 @@ from holdfast.api.conditions import ConditionType
 from holdfast.control.report import cost_per_hour
 from holdfast.domain.cluster import NodeOffer, ReplicaPhase
 from holdfast.domain.decision import Decision
-from holdfast.domain.service import ServiceKey, Slo
+from holdfast.domain.service import AcceleratorOption, ServiceKey, Slo
 from holdfast.enginemodel.catalog import PRODUCT_LABELS, find_accelerator
 from holdfast.observe.cluster import ServiceParts
 from holdfast.observe.histogram_edges import around
@@ -194,15 +194,15 @@ def _conditions(_: ServiceParts, decision: Decision) -> Rows:
 
 def _peaks(part: ServiceParts, _: Decision) -> Rows:
     for option in part.spec.accelerators:
-        peaks = _gpu_peaks(option.name, option.node_selector)
+        peaks = _gpu_peaks(option)
         if peaks is not None:
             yield (option.name, "flops"), peaks[0]
             yield (option.name, "bytes"), peaks[1]
 
 
 @lru_cache(maxsize=1024)
-def _gpu_peaks(name: str, node_selector: tuple[tuple[str, str], ...]) -> tuple[float, float] | None:
-    shape = find_accelerator(name, dict(node_selector))
+def _gpu_peaks(option: AcceleratorOption) -> tuple[float, float] | None:
+    shape = find_accelerator(option.name, dict(option.node_selector), option.resource)
     return None if shape is None else (shape.peak_flops, shape.bandwidth)
 
 

@@ -13,7 +13,7 @@ from holdfast.domain.value import value
 from holdfast.enginemodel.batching import best, candidates
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.mix import LengthMix
-from holdfast.enginemodel.prior import DEVIATION, EnginePrior, PriorSource, engine_prior
+from holdfast.enginemodel.prior import DEVIATION, EnginePrior, PriorSource, option_prior
 from holdfast.enginemodel.steadystate import Engine
 from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.enginemodel.working import WorkingPoint, law_at, working_point
@@ -234,8 +234,7 @@ def _on_grid(value: float, step: float) -> float:
 
 
 def _prior(spec: ServiceSpec, option: AcceleratorOption) -> EnginePrior:
-    labels = dict(option.node_selector)
-    prior = engine_prior(spec.model_uri, option.name, labels, option.gpus_per_replica, spec.quantization)
+    prior = option_prior(spec.model_uri, option, spec.quantization)
     return prior if option.kv_tokens is None else replace(prior, kv_tokens=int(option.kv_tokens))
 
 

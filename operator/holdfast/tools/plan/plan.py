@@ -18,7 +18,7 @@ from holdfast.enginemodel import batching
 from holdfast.enginemodel.batching import LimitsCandidate
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.mix import LengthMix
-from holdfast.enginemodel.prior import EnginePrior, engine_prior
+from holdfast.enginemodel.prior import EnginePrior, option_prior
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS, SchedulerLimits
 from holdfast.enginemodel.steadystate import Engine
 from holdfast.tools.plan.rows import LEAST_LOAD, Offer, Point
@@ -120,9 +120,7 @@ def _choices(
     spec: ServiceSpec, option: AcceleratorOption, rate: float, lengths: LengthPairs, recorded: Workload | None
 ) -> list[Callable[[], _Sized]]:
     """What is to be simulated of an accelerator."""
-    prior = engine_prior(
-        spec.model_uri, option.name, dict(option.node_selector), option.gpus_per_replica, spec.quantization
-    )
+    prior = option_prior(spec.model_uri, option, spec.quantization)
     room = prior.kv_tokens // BLOCK_TOKENS * BLOCK_TOKENS
     most = min(room, spec.max_model_len or room)
     held = fitting(lengths, most)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.domain.service import AcceleratorOption, ServiceSpec, Slo
-from holdfast.enginemodel.prior import LEAST_KV_TOKENS, MEMORY_UTILIZATION, EnginePrior, PriorSource, engine_prior
+from holdfast.enginemodel.prior import LEAST_KV_TOKENS, EnginePrior, PriorSource, option_prior
 from holdfast.enginemodel.roofline import roofline_table
 from holdfast.tools.bench import definitions, options, report
 from holdfast.tools.bench.checks import check_folders, check_lengths
@@ -224,8 +224,7 @@ def believed(
     """By the shipped tables and data sheets, and what a live engine tells."""
 
     def prior(memory: float | None) -> EnginePrior:
-        given = (model_uri, option.name, dict(option.node_selector), option.gpus_per_replica, quantization)
-        return engine_prior(*given, MEMORY_UTILIZATION if memory is None else memory)
+        return option_prior(model_uri, option, quantization, memory)
 
     def tokens(setting: Setting) -> int:
         memory = setting.gpu_memory_utilization

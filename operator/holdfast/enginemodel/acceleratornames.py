@@ -1,0 +1,108 @@
+"""What labels, resource and name say about an accelerator: its model, and whether a replica gets a whole one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+from holdfast.enginemodel.acceleratorrows import ACCELERATORS, PRODUCT_LABELS, QUARTERS
+from holdfast.enginemodel.shapes import GIB, AcceleratorShape
+
+_SHARING_LABELS = ("nvidia.com/gpu.sharing-strategy", "cloud.google.com/gke-gpu-sharing-strategy")
+_REPLICAS_LABEL = "nvidia.com/gpu.replicas"
+"""Above 1 where the device plugin shares a GPU among so many pods."""
+
+_PROFILE = re.compile(r"(?<![a-z0-9])([1-7])g[.-]([0-9]{1,3})gb(?![a-z0-9])")
+_PARTITIONED = re.compile(rf"(?<![a-z0-9])mig(?![a-z0-9])|{_PROFILE.pattern}")
+_NOT_PARTITIONED = "all-disabled"
+_SHARED = re.compile(
+    r"(?<![a-z0-9])(shared|time-?slic(ed|ing)|time-?sharing|mps|vgpu|vcuda|[cdq]px|neuroncore|gpu-?(mem(ory)?|cores?))"
+    r"(?![a-z0-9])"
+)
+_VGPU = re.compile(r"^grid-|-[0-9]+[abcq]$")
+"""Product labels of NVIDIA vGPU, such as `A40-12Q` and `GRID-A100-10C`; names may end like that by their zone."""
+
+_SMALLER = re.compile(r"(?<![a-z0-9])(laptop|mobile)(?![a-z0-9])")
+_MEMORY_SLICES = {1: (1, 2), 2: (2,), 3: (4,), 4: (4,), 7: (8,)}
+"""Of eight, by compute slices of seven."""
+
+_QUARTER_SLICES = {1: (1,), 2: (2,), 4: (4,)}
+
+
+def find_accelerator(
+    name: str, node_selector: Mapping[str, str] | None = None, resource: str = ""
+) -> AcceleratorShape | None:
+    """The known accelerator that the node labels name, else the one its own name suggests, or None.
+
+    Of a GPU that MIG divides, it is the slice by the profile in the resource, a label or the name. A GPU that is shared
+    in another way is unknown: what a replica gets of it depends on the other pods.
+    """
+    labels = node_selector or {}
+    products = [_words(labels[label]) for label in PRODUCT_LABELS if label in labels]
+    parts = [_words(resource), *products, *_partitions(labels), _words(name)]
+    if _is_shared(parts, labels) or any(map(_VGPU.search, products)) or any(map(_SMALLER.search, parts)):
+        return None
+    whole = next(filter(None, map(_row, [*products, _words(name)])), None)
+    if whole is None or not any(map(_PARTITIONED.search, parts)):
+        return whole
+    profile = next(filter(None, map(_PROFILE.search, parts)), None)
+    return profile and _slice(whole, int(profile[1]), int(profile[2]))
+
+
+def _partitions(labels: Mapping[str, str]) -> list[str]:
+    """What the labels say about MIG apart from the product."""
+    config = labels.get("nvidia.com/mig.config", _NOT_PARTITIONED)
+    size = labels.get("cloud.google.com/gke-gpu-partition-size")
+    said = [None if config == _NOT_PARTITIONED else config, size]
+    return [_words(f"mig {each}") for each in said if each is not None]
+
+
+def _words(text: str) -> str:
+    return re.sub(r"[_\s/]+", "-", text.strip().lower())
+
+
+@lru_cache(maxsize=4096)
+def _row(text: str) -> AcceleratorShape | None:
+    return next((shape for pattern, shape in ACCELERATORS if _whole_words(pattern).search(text)), None)
+
+
+@lru_cache(maxsize=512)
+def _whole_words(pattern: str) -> re.Pattern[str]:
+    """The pattern as whole words, next to which a number of GPUs (`8xh100`) or a form factor (`h100sxm`) may stand."""
+    return re.compile(rf"(?<![a-z0-9])([0-9]+x)?({pattern})(-?(sxm[0-9]?|pcie|nvl|ti))?(x[0-9]+)?(?![a-z0-9])")
+
+
+def _is_shared(parts: list[str], labels: Mapping[str, str]) -> bool:
+    replicas = labels.get(_REPLICAS_LABEL, "1")
+    strategies = {labels.get(label, "none") for label in _SHARING_LABELS}
+    return replicas != "1" or strategies != {"none"} or any(map(_SHARED.search, parts))
+
+
+def _slice(whole: AcceleratorShape, compute: int, gigabytes: int) -> AcceleratorShape | None:
+    """So many compute slices of a GPU, with the memory of the profile; None if no GPU of that family has the profile.
+
+    Bandwidth follows the memory slices. Slices talk over PCIe.
+    """
+    # Names such as a100 do not tell the memory of the card, but the profile does.
+    family = [whole, *(shape for _, shape in ACCELERATORS if _family(shape) == _family(whole))]
+    return next(filter(None, (_slice_of(card, compute, gigabytes) for card in family)), None)
+
+
+def _family(shape: AcceleratorShape) -> str:
+    return shape.system.split("_")[0]
+
+
+def _slice_of(card: AcceleratorShape, compute: int, gigabytes: int) -> AcceleratorShape | None:
+    is_quartered = card.system in QUARTERS
+    profiles, slices = (_QUARTER_SLICES, 4) if is_quartered else (_MEMORY_SLICES, 8)
+    # Profiles round: 1g.18gb is an eighth of 140.4 GiB, 1g.23gb one of 179.1 GiB.
+    memory = round(slices * gigabytes * GIB / card.memory_bytes)
+    if memory not in profiles.get(compute, ()):
+        return None
+    return AcceleratorShape(
+        f"{card.system}-mig-{compute}g.{gigabytes}gb",
+        card.memory_bytes * memory / slices,
+        card.bandwidth * memory / slices,
+        card.peak_flops * compute / max(profiles),
+    )

@@ -1,0 +1,19 @@
+"""What is believed of the engines of a declared service."""
+
+from __future__ import annotations
+
+from holdfast.api.llmservice import Accelerator, LLMService
+from holdfast.enginemodel.prior import EnginePrior, engine_prior
+
+
+def declared_prior(service: LLMService, accelerator: Accelerator) -> EnginePrior:
+    """The prior of a replica of the service on one of its accelerators."""
+    model = service.spec.model
+    return engine_prior(
+        model.uri,
+        accelerator.name,
+        accelerator.node_selector,
+        accelerator.count,
+        model.quantization,
+        resource=accelerator.resource,
+    )
