@@ -153,7 +153,33 @@ _MODEL = (
         "name of a Kubernetes object",
     ),
 )
+_HARDWARE = {"memoryGiB": 192, "bandwidthGBs": 5300, "teraflops": 1307}
 _ACCELERATORS = (
+    Refusal(
+        "hardware without its bandwidth",
+        _accelerators({**H100, "hardware": {"memoryGiB": 192, "teraflops": 1307}}),
+        "spec.accelerators[0].hardware.bandwidthGBs",
+        "add it",
+        "Required value",
+    ),
+    Refusal(
+        "hardware without memory",
+        _accelerators({**H100, "hardware": {**_HARDWARE, "memoryGiB": 0}}),
+        "spec.accelerators[0].hardware.memoryGiB",
+        "greater than or equal to 1",
+    ),
+    Refusal(
+        "a bandwidth in TB/s",
+        _accelerators({**H100, "hardware": {**_HARDWARE, "bandwidthGBs": 5.3}}),
+        "spec.accelerators[0].hardware.bandwidthGBs",
+        "greater than or equal to 10",
+    ),
+    Refusal(
+        "arithmetic in FLOPS",
+        _accelerators({**H100, "hardware": {**_HARDWARE, "teraflops": 1.307e15}}),
+        "spec.accelerators[0].hardware.teraflops",
+        "less than or equal to 1000000",
+    ),
     Refusal("no accelerators", {"accelerators": []}, "spec.accelerators", "at least 1 item"),
     Refusal("missing accelerators", {"accelerators": None}, "spec.accelerators", "add it", "Required value"),
     Refusal(
@@ -566,6 +592,8 @@ ACCEPTED = (
     Accepted("free accelerators", _accelerators({**H100, "costPerHour": 0})),
     Accepted("costs for all", _accelerators({**H100, "costPerHour": 2.95}, {**L40S, "costPerHour": 0.86})),
     Accepted("another quantization on one accelerator", _accelerators({**H100, "args": ["--quantization=fp8"]}, L40S)),
+    Accepted("an accelerator by its data sheet", _accelerators({**H100, "hardware": _HARDWARE})),
+    Accepted("a small part of a GPU", _accelerators({**H100, "hardware": {**_HARDWARE, "memoryGiB": 4.75}})),
     Accepted("spot alone", _accelerators({**H100, "spot": True})),
     Accepted(
         "spot beside as many regular ones as there may be",

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.service import AcceleratorOption
+from holdfast.domain.service import AcceleratorOption, Hardware
 from holdfast.enginemodel.catalog import ACCELERATORS, GIB, find_accelerator
-from holdfast.enginemodel.prior import PriorSource, engine_prior, option_prior
+from holdfast.enginemodel.prior import MEMORY_UTILIZATION, RUNTIME_BYTES, PriorSource, engine_prior, option_prior
 from holdfast.enginemodel.shapes import AcceleratorShape
 
 PRODUCT = "nvidia.com/gpu.product"
@@ -184,6 +184,26 @@ def test_the_resource_of_an_accelerator_of_a_spec_counts() -> None:
     assert source("nvidia.com/gpu") is PriorSource.TABLE
     assert source("nvidia.com/mig-3g.40gb") is PriorSource.ROOFLINE
     assert source("nvidia.com/gpu.shared") is PriorSource.UNKNOWN
+
+
+def test_declared_hardware_makes_any_accelerator_known() -> None:
+    for name, resource in (("pool", "nvidia.com/gpu"), ("h100", "nvidia.com/gpu.shared")):
+        option = AcceleratorOption(name, resource, hardware=Hardware(40.0, 1000.0, 400.0))
+        prior = option_prior("Qwen/Qwen3-8B", option)
+        assert (prior.source, prior.unknown_accelerator) == (PriorSource.ROOFLINE, False)
+        free = 40.0 * GIB * MEMORY_UTILIZATION - 2 * 8.19e9 - RUNTIME_BYTES
+        assert prior.kv_tokens == int(free / (2 * 36 * 8 * 128 * 2))
+
+
+def test_declared_hardware_overrides_the_catalog() -> None:
+    slow = option_prior("Qwen/Qwen3-8B", AcceleratorOption("h100", hardware=Hardware(80.0, 335.0, 99.0)))
+    assert slow.table is None
+    assert slow.law.c0 > 5.0 * option_prior("Qwen/Qwen3-8B", AcceleratorOption("h100")).law.c0
+
+
+def test_an_unknown_model_stays_unknown_on_declared_hardware() -> None:
+    prior = option_prior("/models/x", AcceleratorOption("pool", hardware=Hardware(80.0, 3350.0, 989.0)))
+    assert (prior.source, prior.unknown_model, prior.unknown_accelerator) == (PriorSource.UNKNOWN, True, False)
 
 
 @given(st.text(max_size=40), st.dictionaries(st.text(max_size=10), st.text(max_size=20)), st.text(max_size=40))

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from holdfast.api.llmservice import LLMService
-from holdfast.domain.service import AcceleratorOption, BatchingLimits, Schedule, ServiceKey, ServiceSpec, Slo
+from holdfast.domain.service import AcceleratorOption, BatchingLimits, Hardware, Schedule, ServiceKey, ServiceSpec, Slo
 from holdfast.domain.taints import Toleration
 from holdfast.observe.spec import to_spec
 
@@ -59,6 +59,18 @@ def test_the_revision_of_engines_changes_with_what_they_are_and_with_nothing_els
         assert revisions(edited(**same)) == before
     for other in ({"model": {"uri": "Qwen/Qwen3-14B"}}, {"engine": {"args": ["--enforce-eager"]}}):
         assert not set(revisions(edited(**other))) & set(before)
+
+
+def test_hardware_arrives_and_replaces_no_pod() -> None:
+    hardware = {"memoryGiB": 141.5, "bandwidthGBs": 4800, "teraflops": 989}
+    described = [{**accelerator, "hardware": hardware} for accelerator in LARGEST["spec"]["accelerators"]]
+    found = to_spec(LLMService.parse(edited(accelerators=described))).accelerators
+    assert [option.hardware for option in found] == [Hardware(141.5, 4800.0, 989.0)] * 2
+    assert (pods(edited(accelerators=described)), revisions(edited(accelerators=described))) == (
+        pods(LARGEST),
+        revisions(LARGEST),
+    )
+    assert [option.hardware for option in to_spec(LLMService.parse(LARGEST)).accelerators] == [None, None]
 
 
 def test_pods_are_others_with_their_template_and_not_with_bounds_and_prices() -> None:

@@ -109,6 +109,17 @@ class SLO(Objectives):
         return parse_duration_seconds(self.window)
 
 
+class Hardware(ApiModel):
+    """One device of an accelerator, as a pod gets it, by the data sheet."""
+
+    memory_gib: Annotated[float, Field(ge=1, le=100_000, alias="memoryGiB", allow_inf_nan=False)]
+    """Memory in GiB, such as 80."""
+    bandwidth_gb_s: Annotated[float, Field(ge=10, le=1_000_000, alias="bandwidthGBs", allow_inf_nan=False)]
+    """Bandwidth of the memory in GB/s, such as 3350."""
+    teraflops: Annotated[float, Field(ge=1, le=1_000_000, allow_inf_nan=False)]
+    """Peak of dense 16-bit arithmetic in TFLOPS, such as 989; without sparsity."""
+
+
 class Accelerator(ApiModel):
     """A type of GPU node that replicas may run on."""
 
@@ -122,6 +133,8 @@ class Accelerator(ApiModel):
     """Labels of the nodes that have this accelerator."""
     tolerations: fields.Tolerations = ()
     """Tolerations of the pods on this accelerator."""
+    hardware: Hardware | None = None
+    """What one GPU can do. Set it for accelerators that `holdfast catalog` does not list, and for shared GPUs."""
     cost_per_hour: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None = None
     """Dollars per hour of one GPU. Set it for all accelerators or for none; without prices the list order decides."""
     max: Annotated[int, Field(ge=0, le=10_000)] | None = None

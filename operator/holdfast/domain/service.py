@@ -44,11 +44,21 @@ class BatchingLimits:
 
 
 @value
+class Hardware:
+    """What one GPU can do by its data sheet: memory, its bandwidth, and the peak of dense 16-bit arithmetic."""
+
+    memory_gib: float
+    bandwidth_gb_per_second: float
+    teraflops: float
+
+
+@value
 class AcceleratorOption:
     """One candidate for placement, in the order the user listed them.
 
     `revision` changes with the model, image and arguments of its engines, which determine a replica's capacity. `pods`
-    changes with every pod field that the user sets, which determine where a replica can run. `kv_tokens` is the KV cache
+    changes with every pod field that the user sets, which determine where a replica can run. `hardware` is what the
+    user says about the GPU, None where the catalog is asked. `kv_tokens` is the KV cache
     of a replica as its engine reports it; None in a spec.
     """
 
@@ -62,6 +72,7 @@ class AcceleratorOption:
     tolerations: tuple[Toleration, ...] = ()
     revision: str = ""
     pods: str = ""
+    hardware: Hardware | None = None
     kv_tokens: float | None = None
 
     @property

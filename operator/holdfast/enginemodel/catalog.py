@@ -25,11 +25,20 @@ __all__ = [
     "PRODUCT_LABELS",
     "AcceleratorShape",
     "ModelShape",
+    "declared_accelerator",
     "find_accelerator",
     "find_model",
     "generic_model",
     "guess_model",
 ]
+
+DECLARED_SYSTEM = "declared"
+
+
+def declared_accelerator(memory_gib: float, bandwidth_gb_per_second: float, teraflops: float) -> AcceleratorShape:
+    """An accelerator by the figures of its data sheet; its GPUs are taken to talk over PCIe."""
+    return AcceleratorShape(DECLARED_SYSTEM, memory_gib * GIB, bandwidth_gb_per_second * 1e9, teraflops * 1e12)
+
 
 UNKNOWN_BITS = 8.0
 """Taken for weights that are quantized somehow: between the usual 4 and 16, so off by a factor of two at most."""

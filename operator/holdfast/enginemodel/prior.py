@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 
-from holdfast.domain.service import AcceleratorOption
+from holdfast.domain.service import AcceleratorOption, Hardware
 from holdfast.enginemodel.catalog import (
     GENERIC_ACCELERATOR,
     GIB,
     AcceleratorShape,
     ModelShape,
+    declared_accelerator,
     find_accelerator,
     find_model,
     generic_model,
@@ -100,11 +101,15 @@ def engine_prior(
     memory_utilization: float = MEMORY_UTILIZATION,
     *,
     resource: str = "",
+    hardware: AcceleratorShape | None = None,
     kv_cache_dtype: str | None = None,
 ) -> EnginePrior:
-    """The prior of a model on `gpu_count` GPUs (tensor parallel); whatever is unknown is guessed and said so."""
+    """The prior of a model on `gpu_count` GPUs (tensor parallel); whatever is unknown is guessed and said so.
+
+    `hardware` describes one GPU and overrides what name, labels and resource say.
+    """
     known_model = find_model(model_uri, quantization, kv_cache_dtype)
-    known_accelerator = find_accelerator(accelerator_name, node_selector, resource)
+    known_accelerator = hardware or find_accelerator(accelerator_name, node_selector, resource)
     return _prior(
         known_model or assumed_model(model_uri, quantization, kv_cache_dtype),
         known_accelerator or GENERIC_ACCELERATOR,
@@ -127,7 +132,14 @@ def option_prior(
         quantization,
         MEMORY_UTILIZATION if memory_utilization is None else memory_utilization,
         resource=option.resource,
+        hardware=_declared(option.hardware),
     )
+
+
+def _declared(hardware: Hardware | None) -> AcceleratorShape | None:
+    if hardware is None:
+        return None
+    return declared_accelerator(hardware.memory_gib, hardware.bandwidth_gb_per_second, hardware.teraflops)
 
 
 def assumed_model(model_uri: str, quantization: str | None = None, kv_cache_dtype: str | None = None) -> ModelShape:

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from holdfast.api import llmservice, scaling
 from holdfast.api.llmservice import LLMService
 from holdfast.api.template_rules import PodTemplate
-from holdfast.domain.service import AcceleratorOption, BatchingLimits, Schedule, ServiceKey, ServiceSpec, Slo
+from holdfast.domain.service import AcceleratorOption, BatchingLimits, Hardware, Schedule, ServiceKey, ServiceSpec, Slo
 from holdfast.domain.taints import Toleration
 from holdfast.render.merge import strategic_merge
 from holdfast.render.pod_template import inputs, revision
@@ -76,7 +76,12 @@ def _option(service: LLMService, accelerator: llmservice.Accelerator) -> Acceler
         tolerations=tuple(_tolerations(accelerator, service.spec.template)),
         revision=revision(service, accelerator),
         pods=inputs(service, accelerator),
+        hardware=_hardware(accelerator.hardware),
     )
+
+
+def _hardware(given: llmservice.Hardware | None) -> Hardware | None:
+    return None if given is None else Hardware(given.memory_gib, given.bandwidth_gb_s, given.teraflops)
 
 
 def _tolerations(accelerator: llmservice.Accelerator, template: PodTemplate | None) -> Iterator[Toleration]:

@@ -75,8 +75,8 @@ def measurand(benchmark: LLMBenchmark, service: LLMService | None) -> Measurand:
 
 
 def _system(accelerators: Sequence[Accelerator]) -> str | None:
-    """The GPU that all replicas have; of several nobody knows which one answers."""
-    if len(accelerators) != 1:
+    """The GPU that all replicas have; of several nobody knows which one answers, and bench knows no declared one."""
+    if len(accelerators) != 1 or accelerators[0].hardware is not None:
         return None
     (only,) = accelerators
     shape = find_accelerator(only.name, only.node_selector, only.resource)

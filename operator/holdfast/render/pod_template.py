@@ -82,7 +82,7 @@ def inputs(service: LLMService, accelerator: Accelerator) -> str:
         exclude={"batching": {"mode"}},
     )
     candidate = accelerator.model_dump(
-        mode="json", by_alias=True, exclude_defaults=True, exclude={"cost_per_hour", "max", "spot"}
+        mode="json", by_alias=True, exclude_defaults=True, exclude={"cost_per_hour", "hardware", "max", "spot"}
     )
     return names.short_hash([owned, candidate, engine_image(spec, accelerator)])
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.api.llmservice import Accelerator, LLMService
+from holdfast.api.llmservice import Accelerator, Hardware, LLMService
+from holdfast.enginemodel.catalog import AcceleratorShape, declared_accelerator
 from holdfast.enginemodel.prior import EnginePrior, engine_prior
 
 
@@ -16,4 +17,11 @@ def declared_prior(service: LLMService, accelerator: Accelerator) -> EnginePrior
         accelerator.count,
         model.quantization,
         resource=accelerator.resource,
+        hardware=_declared(accelerator.hardware),
     )
+
+
+def _declared(hardware: Hardware | None) -> AcceleratorShape | None:
+    if hardware is None:
+        return None
+    return declared_accelerator(hardware.memory_gib, hardware.bandwidth_gb_s, hardware.teraflops)

@@ -141,7 +141,7 @@ def _service_mount() -> Manifest:
 def _service(service: LLMService, slo: Objectives | None) -> Manifest:
     """As much of the service as its engine model needs, with the objectives of the run."""
     of_model = {"uri", "quantization", "max_model_len"}
-    of_accelerators = {"__all__": {"name", "node_selector", "resource", "count"}}
+    of_accelerators = {"__all__": {"name", "node_selector", "resource", "count", "hardware"}}
     spec = service.spec.model_dump(
         mode="json", by_alias=True, exclude_none=True, include={"model": of_model, "accelerators": of_accelerators}
     )

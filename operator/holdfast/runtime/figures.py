@@ -202,6 +202,9 @@ def _peaks(part: ServiceParts, _: Decision) -> Rows:
 
 @lru_cache(maxsize=1024)
 def _gpu_peaks(option: AcceleratorOption) -> tuple[float, float] | None:
+    hardware = option.hardware
+    if hardware is not None:
+        return hardware.teraflops * 1e12, hardware.bandwidth_gb_per_second * 1e9
     shape = find_accelerator(option.name, dict(option.node_selector), option.resource)
     return None if shape is None else (shape.peak_flops, shape.bandwidth)
 
