@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.domain.service import AcceleratorOption
 from holdfast.enginemodel.catalog import find_accelerator, find_model, guess_model
-from holdfast.enginemodel.prior import PriorSource, engine_prior
+from holdfast.enginemodel.prior import PriorSource, engine_prior, option_prior
 
 PRODUCTS = {
     "NVIDIA-H100-80GB-HBM3": "h100_sxm",
@@ -136,6 +138,29 @@ def test_what_is_unknown_is_guessed_and_said_so() -> None:
         assert prior.source is PriorSource.UNKNOWN
         assert prior.confidence < engine_prior("Qwen/Qwen3-8B", "h100").confidence
         assert prior.kv_tokens > 0
+
+
+def test_arguments_of_the_engine_change_the_room_for_tokens() -> None:
+    def tokens(**said: Any) -> int:
+        return option_prior("Qwen/Qwen3-8B", AcceleratorOption("h100", **said)).kv_tokens
+
+    assert tokens(memory_utilization=0.5) < tokens() / 2
+    assert tokens(kv_cache_dtype="fp8") == pytest.approx(2 * tokens(), rel=0.01)
+    assert tokens(quantization="fp8") > 1.05 * tokens()
+    assert tokens(kv_cache_dtype="auto") == tokens(kv_cache_dtype="something-new") == tokens()
+
+
+def test_an_accelerator_overrides_the_quantization_of_its_service() -> None:
+    option = AcceleratorOption("h200", quantization="fp8")
+    assert option_prior("Qwen/Qwen3-32B", option, "awq") == option_prior(
+        "Qwen/Qwen3-32B-FP8", AcceleratorOption("h200")
+    )
+
+
+def test_a_share_that_is_asked_about_comes_before_the_arguments() -> None:
+    option = AcceleratorOption("h100", memory_utilization=0.5)
+    asked = option_prior("Qwen/Qwen3-8B", option, None, 0.92)
+    assert asked.kv_tokens == option_prior("Qwen/Qwen3-8B", AcceleratorOption("h100")).kv_tokens
 
 
 @given(

@@ -73,6 +73,27 @@ def test_hardware_arrives_and_replaces_no_pod() -> None:
     assert [option.hardware for option in to_spec(LLMService.parse(LARGEST)).accelerators] == [None, None]
 
 
+def test_what_the_arguments_say_about_memory_and_formats_arrives_per_accelerator() -> None:
+    accelerators = [
+        {"name": "h100"},
+        {"name": "l40s", "args": ["--gpu_memory_utilization", "0.8", "-qawq", "--kv-cache-dtype=auto"]},
+        {"name": "a100", "args": ["--gpu-memory-utilization=1.7"]},
+    ]
+    engine = {"args": ["--gpu-memory-utilization=0.95", "--kv-cache-dtype", "fp8_e5m2", "--seed=1"]}
+    found = to_spec(LLMService.parse(edited(engine=engine, accelerators=accelerators, budget={}))).accelerators
+    assert [(each.memory_utilization, each.kv_cache_dtype, each.quantization) for each in found] == [
+        (0.95, "fp8_e5m2", None),
+        (0.8, "auto", "awq"),
+        (None, "fp8_e5m2", None),
+    ]
+
+
+@pytest.mark.parametrize("value", ["", "=", "=nan", "=0", "=-1", "=1.01", "=inf", "=0,9", "=all"])
+def test_a_share_of_memory_that_vllm_refuses_is_not_believed(value: str) -> None:
+    told = edited(engine={"args": [f"--gpu-memory-utilization{value}"]})
+    assert {each.memory_utilization for each in to_spec(LLMService.parse(told)).accelerators} == {None}
+
+
 def test_pods_are_others_with_their_template_and_not_with_bounds_and_prices() -> None:
     before = pods(LARGEST)
     assert len(set(before)) == 2

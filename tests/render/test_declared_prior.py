@@ -45,3 +45,20 @@ def test_bench_is_not_told_a_gpu_that_it_does_not_know() -> None:
     asked = LLMBenchmark.parse(body)
     assert measurand(asked, on({"name": "h100"})).system == "h100_sxm"
     assert measurand(asked, on({"name": "h100", "hardware": HARDWARE})).system is None
+
+
+def test_the_arguments_of_an_accelerator_come_after_those_of_the_engine() -> None:
+    def tokens(engine: list[str], own: list[str]) -> int:
+        of = service({"engine": {"args": engine}, "accelerators": [{"name": "h100", "args": own}]})
+        return declared_prior(of, of.spec.accelerators[0]).kv_tokens
+
+    low, high = ["--gpu-memory-utilization=0.5"], ["--gpu-memory-utilization", "0.92"]
+    assert tokens(low, high) == tokens([], []) > tokens(high, low) == tokens(low, [])
+
+
+def test_a_quantized_engine_is_told_another_law() -> None:
+    usual, quantized = on({"name": "h100"}), on({"name": "h100", "args": ["--quantization=fp8"]})
+    laws = [engine_limits(of, of.spec.accelerators[0]).prior for of in (usual, quantized)]
+    assert laws[0] is not None
+    assert laws[1] is not None
+    assert laws[1].c0 < 0.8 * laws[0].c0

@@ -1,5 +1,7 @@
 """vLLM flags that the operator renders itself, and the field that sets each."""
 
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Annotated
 
 from pydantic import Field, StringConstraints
@@ -54,6 +56,22 @@ def is_flag(name: str, flag: str) -> bool:
     if len(flag) == 2:
         return name.startswith(flag)
     return name == flag or (len(name) > 1 and name != "--" and flag.startswith(name))
+
+
+def flag_value(arguments: Sequence[str], *flags: str) -> str | None:
+    """What arguments give for the first of these flags or its other spellings; the last one counts, as in argparse."""
+    found = None
+    for argument, following in zip_longest(arguments, arguments[1:]):
+        flag = next((flag for flag in flags if is_flag(flag_name(argument), flag)), None)
+        if flag is not None:
+            found = _value_in(argument, flag) or following
+    return found
+
+
+def _value_in(argument: str, flag: str) -> str:
+    """The value within an argument, `-q=awq` or `-qawq`; empty where the next one is the value."""
+    name, _, value = argument.partition("=")
+    return value or (name[2:] if len(flag) == 2 else "")
 
 
 _Arguments = Annotated[tuple[Annotated[str, StringConstraints(max_length=1024)], ...], Field(max_length=64)]

@@ -123,16 +123,22 @@ def engine_prior(
 def option_prior(
     model_uri: str, option: AcceleratorOption, quantization: str | None = None, memory_utilization: float | None = None
 ) -> EnginePrior:
-    """The prior of a replica on one of the accelerators of a spec."""
+    """The prior of a replica on one of the accelerators of a spec.
+
+    What the arguments of its engines say about quantization comes before that of the service; a `memory_utilization`
+    that is given comes before theirs.
+    """
+    shares = (memory_utilization, option.memory_utilization, MEMORY_UTILIZATION)
     return engine_prior(
         model_uri,
         option.name,
         dict(option.node_selector),
         option.gpus_per_replica,
-        quantization,
-        MEMORY_UTILIZATION if memory_utilization is None else memory_utilization,
+        option.quantization or quantization,
+        next(share for share in shares if share is not None),
         resource=option.resource,
         hardware=_declared(option.hardware),
+        kv_cache_dtype=option.kv_cache_dtype,
     )
 
 

@@ -11,6 +11,7 @@ from holdfast.api.llmservice import LLMService
 from holdfast.api.template_rules import PodTemplate
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, Hardware, Schedule, ServiceKey, ServiceSpec, Slo
 from holdfast.domain.taints import Toleration
+from holdfast.render.engine_settings import engine_settings
 from holdfast.render.merge import strategic_merge
 from holdfast.render.pod_template import inputs, revision
 
@@ -65,6 +66,7 @@ def _zone(name: str) -> ZoneInfo | None:
 
 
 def _option(service: LLMService, accelerator: llmservice.Accelerator) -> AcceleratorOption:
+    settings = engine_settings(service.spec, accelerator)
     return AcceleratorOption(
         name=accelerator.name,
         resource=accelerator.resource,
@@ -77,6 +79,9 @@ def _option(service: LLMService, accelerator: llmservice.Accelerator) -> Acceler
         revision=revision(service, accelerator),
         pods=inputs(service, accelerator),
         hardware=_hardware(accelerator.hardware),
+        memory_utilization=settings.memory_utilization,
+        kv_cache_dtype=settings.kv_cache_dtype,
+        quantization=settings.quantization,
     )
 
 

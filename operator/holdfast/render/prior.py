@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from holdfast.api.llmservice import Accelerator, Hardware, LLMService
 from holdfast.enginemodel.catalog import AcceleratorShape, declared_accelerator
-from holdfast.enginemodel.prior import EnginePrior, engine_prior
+from holdfast.enginemodel.prior import MEMORY_UTILIZATION, EnginePrior, engine_prior
+from holdfast.render.engine_settings import engine_settings
 
 
 def declared_prior(service: LLMService, accelerator: Accelerator) -> EnginePrior:
     """The prior of a replica of the service on one of its accelerators."""
-    model = service.spec.model
+    settings = engine_settings(service.spec, accelerator)
     return engine_prior(
-        model.uri,
+        service.spec.model.uri,
         accelerator.name,
         accelerator.node_selector,
         accelerator.count,
-        model.quantization,
+        settings.quantization or service.spec.model.quantization,
+        MEMORY_UTILIZATION if settings.memory_utilization is None else settings.memory_utilization,
         resource=accelerator.resource,
         hardware=_declared(accelerator.hardware),
+        kv_cache_dtype=settings.kv_cache_dtype,
     )
 
 
