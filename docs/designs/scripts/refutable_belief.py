@@ -19,7 +19,7 @@ import numpy as np
 
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.capacity import BatchLimits
-from holdfast.enginemodel.catalog import ACCELERATORS, MODELS
+from holdfast.enginemodel.catalog import ACCELERATORS, find_model
 from holdfast.enginemodel.enginetimer import EngineTimer
 from holdfast.enginemodel.fit import fit_law
 from holdfast.enginemodel.host import usual_host
@@ -43,7 +43,7 @@ REFUTED = 2.58
 def capacity_ratios() -> Iterator[float]:
     """Logarithms of the measured capacity over the one of the data sheet, where both carry anything."""
     for (name, system, gpus), table in step_tables().items():
-        model = next((shape for _, shape in MODELS if shape.table == name), None)
+        model = find_model(name)
         accelerator = next((shape for _, shape in ACCELERATORS if shape.system == system), None)
         if model is None or accelerator is None:
             continue

@@ -16,6 +16,7 @@ COMMANDS = (
     "emulate",
     "simulate",
     "plan",
+    "catalog",
     "bench",
     "tune",
     "explain",

@@ -78,10 +78,10 @@ MODELS: tuple[tuple[str, ModelShape], ...] = (
     # dot also matches the dash of names that may have no dot. Models of the same shape share a row: base, instruct and
     # distilled alike.
     (r"deepseek-v3(\.[12])?(-exp)?", _stored(_DEEPSEEK_V3, "fp8", 1.0)),
-    (r"deepseek-r1(-zero)?", _stored(_DEEPSEEK_V3, "fp8", 1.0)),
+    (r"deepseek-r1(-zero)?", replace(_stored(_DEEPSEEK_V3, "fp8", 1.0), name="deepseek-ai/DeepSeek-R1")),
     (r"deepseek-(coder-)?v2-lite", _V2_LITE),
     (r"deepseek-(coder-)?v2(\.5)?", _DEEPSEEK_V2),
-    (r"kimi-k2(-thinking|\.[56])", _stored(_KIMI_K2, "int4", 0.58)),
+    (r"kimi-k2(-thinking|\.[56])", replace(_stored(_KIMI_K2, "int4", 0.58), name="moonshotai/Kimi-K2.5")),
     (r"kimi-k2", _stored(_KIMI_K2, "fp8", 1.0)),
     (r"kimi-linear-48b-a3b", _KIMI_LINEAR),
     (r"moonlight-16b-a3b|kimi-vl-a3b", _MOONLIGHT),

@@ -1,0 +1,169 @@
+"""`holdfast catalog`: models and accelerators whose capacity is estimated from data, and what a name is taken for."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.cli.terminal import printable
+
+if TYPE_CHECKING:
+    from holdfast.enginemodel.shapes import AcceleratorShape, ModelShape
+
+_EXAMPLE = """examples:
+  holdfast catalog
+  holdfast catalog --model Qwen/Qwen3-8B-AWQ --accelerator h100 --resource nvidia.com/mig-3g.40gb
+
+Exit 0: listed, or the name is known. 1: a name is unknown; the first estimate of its capacity is then a guess."""
+
+MODEL_COLUMNS = ("MODEL", "PARAMETERS", "ACTIVE", "WEIGHTS", "GB", "KV-BYTES/TOKEN", "STEP-TABLES")
+ACCELERATOR_COLUMNS = ("ACCELERATOR", "MEMORY-GIB", "GB/S", "TFLOPS")
+
+_NOTE = """Fine-tuned and quantized versions of these models are known by their names. MIG profiles are fractions of
+these accelerators. For another accelerator, or a shared GPU, set accelerators[].hardware in the LLMService."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "catalog",
+        help="list known models and accelerators, or say what a name is taken for",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model", metavar="URI", help="model.uri of an LLMService")
+    parser.add_argument("--quantization", metavar="METHOD", help="its model.quantization")
+    parser.add_argument("--kv-cache-dtype", metavar="TYPE", help="vLLM's --kv-cache-dtype")
+    parser.add_argument("--accelerator", metavar="NAME", help="accelerators[].name of an LLMService")
+    parser.add_argument("--product", metavar="VALUE", help="the label nvidia.com/gpu.product of its nodes")
+    parser.add_argument("--resource", default="", help="its accelerators[].resource")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the catalog, or what the names are taken for."""
+    if arguments.model is None and arguments.accelerator is None and arguments.product is None:
+        print(json.dumps(listed(), indent=2) if arguments.json else "\n".join(_tables()))
+        return 0
+    found = looked_up(arguments)
+    print(json.dumps(found, indent=2) if arguments.json else "\n".join(_answers(arguments, found)))
+    return int(None in found.values())
+
+
+def listed() -> dict[str, list[dict[str, Any]]]:
+    """Return every row of the catalog."""
+    from holdfast.enginemodel.catalog import ACCELERATORS, MODELS
+
+    return {
+        "models": [_model(shape) for _, shape in MODELS],
+        "accelerators": [_accelerator(shape) for _, shape in ACCELERATORS],
+    }
+
+
+def looked_up(arguments: argparse.Namespace) -> dict[str, dict[str, Any] | None]:
+    """Return the rows that the given names lead to; None for a name that is unknown."""
+    from holdfast.enginemodel.catalog import find_accelerator, find_model
+
+    found: dict[str, dict[str, Any] | None] = {}
+    if arguments.model is not None:
+        model = find_model(arguments.model, arguments.quantization, arguments.kv_cache_dtype)
+        found["model"] = None if model is None else _model(model)
+    if arguments.accelerator is not None or arguments.product is not None:
+        labels = {} if arguments.product is None else {"nvidia.com/gpu.product": arguments.product}
+        accelerator = find_accelerator(arguments.accelerator or "", labels, arguments.resource)
+        found["accelerator"] = None if accelerator is None else _accelerator(accelerator)
+    return found
+
+
+def _model(shape: ModelShape) -> dict[str, Any]:
+    from holdfast.enginemodel.steptable import step_tables
+
+    tables = sorted((system, gpus) for table, system, gpus in step_tables() if table == shape.table)
+    return {
+        "name": shape.name,
+        "parameters": shape.parameters,
+        "activeParameters": shape.active_parameters,
+        "weights": shape.weights,
+        "weightBytes": shape.parameters * shape.weight_bytes,
+        "kvBytesPerToken": shape.kv_bytes_per_token,
+        "stepTables": [{"accelerator": system, "gpus": gpus} for system, gpus in tables],
+    }
+
+
+def _accelerator(shape: AcceleratorShape) -> dict[str, Any]:
+    from holdfast.enginemodel.catalog import GIB
+
+    return {
+        "name": shape.system,
+        "memoryGiB": round(shape.memory_bytes / GIB, 1),
+        "bandwidthGBs": round(shape.bandwidth / 1e9, 1),
+        "teraflops": round(shape.peak_flops / 1e12, 1),
+    }
+
+
+def _tables() -> Iterator[str]:
+    rows = listed()
+    yield from _aligned([MODEL_COLUMNS, *(_model_row(each) for each in rows["models"])])
+    yield ""
+    yield from _aligned([ACCELERATOR_COLUMNS, *(_accelerator_row(each) for each in rows["accelerators"])])
+    yield f"\n{_NOTE}"
+
+
+def _model_row(model: dict[str, Any]) -> tuple[str, ...]:
+    billions = (_billions(model[key]) for key in ("parameters", "activeParameters"))
+    size = f"{model['weightBytes'] / 1e9:.0f}"
+    return model["name"], *billions, model["weights"], size, f"{model['kvBytesPerToken']:.0f}", _systems(model) or "-"
+
+
+def _billions(count: float) -> str:
+    return f"{count / 1e9:.0f}B" if count >= 1e11 else f"{count / 1e9:.3g}B"
+
+
+def _systems(model: dict[str, Any]) -> str:
+    return ",".join(dict.fromkeys(each["accelerator"] for each in model["stepTables"]))
+
+
+def _accelerator_row(accelerator: dict[str, Any]) -> tuple[str, ...]:
+    figures = (f"{accelerator[key]:g}" for key in ("memoryGiB", "bandwidthGBs", "teraflops"))
+    return accelerator["name"], *figures
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _answers(arguments: argparse.Namespace, found: dict[str, dict[str, Any] | None]) -> Iterator[str]:
+    """One line per name: what is true, why, and what to do."""
+    if "model" in found:
+        yield f"model {printable(arguments.model)}: {_model_line(found['model'])}"
+    if "accelerator" in found:
+        name = printable(arguments.product or arguments.accelerator)
+        yield f"accelerator {name}: {_accelerator_line(found['accelerator'])}"
+
+
+def _model_line(model: dict[str, Any] | None) -> str:
+    if model is None:
+        return (
+            "unknown, because its family and size, or the bits of its weights, are not in the catalog. The first "
+            "estimate of its capacity is a guess; run an LLMBenchmark to replace it."
+        )
+    name, parameters, _, weights, size, kv, systems = _model_row(model)
+    tables = "no step table" if systems == "-" else f"step tables for {systems}"
+    return (
+        f"{name}, {parameters} parameters, {weights} weights of {size} GB, {kv} bytes of KV cache per token, {tables}"
+    )
+
+
+def _accelerator_line(accelerator: dict[str, Any] | None) -> str:
+    if accelerator is None:
+        return (
+            "unknown, because it is not in the catalog, or it is a shared GPU. The first estimate of its capacity is a "
+            "guess; set accelerators[].hardware to replace it."
+        )
+    name, memory, bandwidth, teraflops = _accelerator_row(accelerator)
+    return f"{name}, {memory} GiB, {bandwidth} GB/s, {teraflops} TFLOPS"
