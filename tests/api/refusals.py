@@ -179,6 +179,7 @@ _ACCELERATORS = (
         _accelerators({**H100, "hardware": {**_HARDWARE, "teraflops": 1.307e15}}),
         "spec.accelerators[0].hardware.teraflops",
         "less than or equal to 1000000",
+        "less than or equal to",
     ),
     Refusal("no accelerators", {"accelerators": []}, "spec.accelerators", "at least 1 item"),
     Refusal("missing accelerators", {"accelerators": None}, "spec.accelerators", "add it", "Required value"),

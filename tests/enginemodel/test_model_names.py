@@ -141,6 +141,13 @@ def test_a_quantized_model_uses_the_table_of_its_own_format() -> None:
     assert known("RedHatAI/Llama-3.1-70B-Instruct-FP8-dynamic", None, "fp8").table is not None
 
 
+def test_checkpoints_of_nvidia_ask_for_an_fp8_cache_except_with_latent_attention() -> None:
+    assert known("nvidia/Qwen3-32B-NVFP4").kv_element_bytes == 1.0
+    assert known("nvidia/Qwen3-32B-NVFP4", None, "bfloat16").kv_element_bytes == 2.0
+    assert known("nvidia/DeepSeek-V3-0324-NVFP4").kv_element_bytes == 2.0
+    assert known("RedHatAI/Qwen3-32B-NVFP4").kv_element_bytes == 2.0
+
+
 def test_an_fp8_cache_halves_its_bytes_and_gives_up_the_table_of_a_16_bit_one() -> None:
     usual, small = known("Qwen/Qwen3-8B"), known("Qwen/Qwen3-8B", None, "fp8_e4m3")
     assert small.kv_bytes_per_token == usual.kv_bytes_per_token / 2

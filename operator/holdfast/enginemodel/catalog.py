@@ -95,9 +95,12 @@ def _quantized(row: ModelShape, quantization: Quantization | None) -> ModelShape
 
 
 def _published_kv_bytes(uri: str, shape: ModelShape) -> float:
-    """Bytes per element of the cache by default: NVIDIA's quantized checkpoints ask vLLM for an FP8 cache."""
+    """Bytes per element of the cache by default: NVIDIA's quantized checkpoints ask vLLM for an FP8 cache.
+
+    Those of models with latent attention do not (kv_cache_quant_algo in their hf_quant_config.json).
+    """
     by_nvidia = uri.lower().startswith("nvidia/") and shape.weights in ("fp8", "nvfp4")
-    return 1.0 if by_nvidia else shape.kv_element_bytes
+    return 1.0 if by_nvidia and not shape.kv_latent else shape.kv_element_bytes
 
 
 def _kv_element_bytes(dtype: str | None) -> float | None:
