@@ -126,7 +126,15 @@ def test_a_method_in_the_spec_quantizes_as_a_name_does(method: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "method"), [("Qwen/Qwen3-8B-GGUF", None), ("Qwen/Qwen3-8B", "compressed-tensors"), ("Qwen/Qwen3-8B", "new")]
+    ("uri", "method"),
+    [
+        ("Qwen/Qwen3-8B-GGUF", None),
+        ("Qwen/Qwen3-8B", "compressed-tensors"),
+        ("Qwen/Qwen3-8B", "new"),
+        ("unsloth/DeepSeek-R1-GGUF", None),
+        ("unsloth/DeepSeek-R1-GGUF:IQ1_S", "gguf"),
+        ("acme/gpt-oss-20b-GGUF", "gguf"),
+    ],
 )
 def test_weights_of_an_unknown_number_of_bits_are_unknown(uri: str, method: str | None) -> None:
     assert find_model(uri, method) is None

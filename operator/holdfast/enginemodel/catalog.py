@@ -7,6 +7,7 @@ from dataclasses import replace
 from holdfast.enginemodel.acceleratornames import find_accelerator
 from holdfast.enginemodel.acceleratorrows import ACCELERATORS, GENERIC_ACCELERATOR, PRODUCT_LABELS
 from holdfast.enginemodel.modelnames import (
+    AS_PUBLISHED,
     UNQUANTIZED,
     Quantization,
     known_row,
@@ -87,8 +88,7 @@ def _quantized(row: ModelShape, quantization: Quantization | None) -> ModelShape
     if quantization is None or quantization.name == row.weights:
         return row
     if quantization.bits is None:
-        # What is published quantized is meant by a method that names no bits, such as compressed-tensors.
-        return None if row.weights == UNQUANTIZED.name else row
+        return row if quantization is AS_PUBLISHED and row.weights != UNQUANTIZED.name else None
     kept = 0.0 if quantization.with_embeddings else row.embedding_parameters
     weights = (row.parameters - kept) * quantization.bits / 8.0 + kept * 2.0
     return replace(row, weights=quantization.name, weight_bytes=weights / row.parameters)

@@ -38,6 +38,9 @@ class Quantization:
 
 
 UNQUANTIZED = Quantization("bf16", 16.0)
+AS_PUBLISHED = Quantization("as published", None)
+"""A method such as compressed-tensors: it reads what the checkpoint has, which only the name of the model can tell."""
+
 _SOMEHOW = Quantization("quantized", None)
 
 _FORMATS: tuple[tuple[str, Quantization], ...] = (
@@ -94,14 +97,18 @@ def stated_billions(name: str) -> tuple[float, float] | None:
 def quantization_of(name: str, method: str | None = None) -> Quantization | None:
     """What the name says about the weights, else the method of vLLM's --quantization; None if neither says anything."""
     said, asked = _format(name), _method(method)
-    if asked is None or (said is not None and said.bits is not None and said is not UNQUANTIZED):
+    says_bits = said is not None and said.bits is not None and said is not UNQUANTIZED
+    if asked is None or says_bits or (asked is AS_PUBLISHED and said is _SOMEHOW):
         return said
     return asked
 
 
 def _method(method: str | None) -> Quantization | None:
     """What vLLM's --quantization says; a method that is not in the list is one all the same."""
-    return (_format(re.sub(r"[_\s]+", "-", method.lower())) or _SOMEHOW) if method else None
+    if not method:
+        return None
+    said = _format(re.sub(r"[_\s]+", "-", method.lower()))
+    return AS_PUBLISHED if said is None or said.bits is None else said
 
 
 @lru_cache(maxsize=4096)
