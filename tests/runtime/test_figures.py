@@ -236,6 +236,16 @@ def test_the_peaks_of_known_gpus_are_told() -> None:
     assert {row["accelerator"] for row in operator.rows("service_gpu_peak")} == {"h100"}
 
 
+def test_the_peaks_of_declared_hardware_are_told_instead() -> None:
+    operator = Operator()
+    hardware = {"memoryGiB": 64, "bandwidthGBs": 1600, "teraflops": 181}
+    shared = {"name": "l40s", "resource": "nvidia.com/gpu.shared"}
+    operator.tick(chat(accelerators=[{"name": "abacus", "hardware": hardware}, shared]))
+    assert operator.value("service_gpu_peak", accelerator="abacus", of="bytes") == 1.6e12
+    assert operator.value("service_gpu_peak", accelerator="abacus", of="flops") == 1.81e14
+    assert {row["accelerator"] for row in operator.rows("service_gpu_peak")} == {"abacus"}
+
+
 def test_a_thousand_services_are_told_without_work_in_the_tick() -> None:
     operator = Operator()
     seen = []
