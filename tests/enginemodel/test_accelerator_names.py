@@ -116,6 +116,9 @@ def test_a_mig_profile_is_a_fraction_of_its_gpu(
         ("h100", {}, "nvidia.com/mig-3g.77gb", None),
         ("h100", {}, "nvidia.com/mig-7g.10gb", None),
         ("pool", {}, "nvidia.com/mig-3g.40gb", None),
+        # GPUs that MIG cannot divide.
+        ("l40s", {}, "nvidia.com/mig-1g.6gb", None),
+        ("rtx-6000-ada", {}, "nvidia.com/mig-1g.24gb", None),
     ],
 )
 def test_the_profile_comes_from_the_resource_a_label_or_the_name(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from holdfast.enginemodel.acceleratorrows import ACCELERATORS, PRODUCT_LABELS, QUARTERS
+from holdfast.enginemodel.acceleratorrows import ACCELERATORS, DIVISIBLE, PRODUCT_LABELS, QUARTERS
 from holdfast.enginemodel.shapes import GIB, AcceleratorShape
 
 _SHARING_LABELS = ("nvidia.com/gpu.sharing-strategy", "cloud.google.com/gke-gpu-sharing-strategy")
@@ -84,6 +84,8 @@ def _slice(whole: AcceleratorShape, compute: int, gigabytes: int) -> Accelerator
 
     Bandwidth follows the memory slices. Slices talk over PCIe.
     """
+    if not whole.system.startswith(DIVISIBLE):
+        return None
     # Names such as a100 do not tell the memory of the card, but the profile does.
     family = [whole, *(shape for _, shape in ACCELERATORS if _family(shape) == _family(whole))]
     return next(filter(None, (_slice_of(card, compute, gigabytes) for card in family)), None)

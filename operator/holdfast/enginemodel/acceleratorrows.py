@@ -73,5 +73,8 @@ PRODUCT_LABELS = (
 )
 """Node labels that name the accelerator, the most exact first."""
 
+DIVISIBLE = ("a100", "a30", "h100", "h20", "gh200", "b200", "b300", "rtx_pro_6000")
+"""Beginnings of the names of systems that MIG can divide; h20 covers H20 and H200."""
+
 QUARTERS = ("a30", "rtx_pro_6000_server")
 """GPUs that MIG cuts into four slices of compute and memory; others have seven of compute and eight of memory."""
