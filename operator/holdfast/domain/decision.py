@@ -152,8 +152,8 @@ class Decision:
     """The complete result of one tick for one service.
 
     `verdict` will be carried out; `recommendation` is set if it is only published (Recommend mode, pinned).
-    `holding`: requests go to the activator, which holds them until a replica serves. `benchmarked` are benchmark results
-    with the factor by which each exceeds the engine model; None for a result that cannot be used.
+    `holding`: requests go to the activator, which holds them until a replica serves. `benchmarked` are results of
+    benchmarks with the factor by which each exceeds the engine model; None for a result that cannot be used.
     """
 
     key: ServiceKey

@@ -59,8 +59,8 @@ class AcceleratorOption:
     `revision` changes with the model, image and arguments of its engines, which determine a replica's capacity. `pods`
     changes with every pod field that the user sets, which determine where a replica can run. `hardware` is what the
     user says about the GPU, None where the catalog is asked. `memory_utilization`, `kv_cache_dtype` and `quantization`
-    are what the arguments of its engines say; None is vLLM's default, or what the service says. `kv_tokens` is the KV cache
-    of a replica as its engine reports it; None in a spec.
+    are what the arguments of its engines say; None is vLLM's default, or what the service says. `kv_tokens` is the KV
+    cache of a replica as its engine reports it; None in a spec.
     """
 
     name: str

@@ -38,8 +38,8 @@ class OperatingPoint:
 
     `feasible` is False, and `rate_rps` 0, where not even a lone request would meet the objectives often enough;
     `attainment` is the predicted share of good requests at the rate (at a lone request's where infeasible).
-    `serving_rps` is the rate to size for in any case: where infeasible, the largest at which nearly as many requests are
-    good as without load.
+    `serving_rps` is the rate to size for in any case: where infeasible, the largest at which nearly as many requests
+    are good as without load.
     """
 
     rate_rps: float

@@ -28,7 +28,7 @@ from holdfast.policy.estimate.replica_capacity import Capacity, believe
 from holdfast.policy.estimate.retries import Retries, learn_retries
 from holdfast.policy.estimate.slo_budget import Verdicts
 from holdfast.policy.estimate.traffic import judge
-from tests.builders import H100, L40S, NOW, counts, service, traffic
+from tests.builders import H100, L40S, NOW, accelerator, counts, service, traffic
 from tests.policy.fluid import FixedRates
 
 SPEC = service().with_accelerators(H100, L40S).spec
@@ -171,6 +171,26 @@ def test_loads_move_the_belief_without_bounds() -> None:
     assert low.beliefs[0].correction.gain < 0.1
     assert high.beliefs[0].rate_rps == pytest.approx(50.0, rel=0.1)
     assert high.beliefs[0].confidence > 0.95
+
+
+def test_what_was_learned_of_an_accelerator_that_nobody_knows_stays() -> None:
+    """Neither its name nor a label says what it is; it is the same one all the same."""
+    pool = service().with_accelerators(accelerator("pool")).spec
+    model = Lawful({"pool": 4.0})
+    capacity = believe(Capacity(), pool, Lengths(), judge(traffic(1.0)), model)
+    capacity = measure_steps(capacity, tpot(0.2), "pool", model)
+    again = believe(capacity, pool, Lengths(), judge(traffic(1.0)), model)
+    assert again.beliefs[0].slowness == pytest.approx(10.0, rel=0.1)
+
+
+def test_the_cache_that_engines_report_counts_instead_of_the_data_sheets() -> None:
+    model, seen = StepLawModel(), judge(traffic(1.0))
+    by_sheet = believe(Capacity(), SPEC, Lengths(), seen, model)
+    told = believe(by_sheet, SPEC, Lengths(), seen, model, kv_tokens={"h100": 5000.0})
+    assert told.beliefs[0].rate_rps < 0.3 * by_sheet.beliefs[0].rate_rps
+    assert told.beliefs[1].rate_rps == by_sheet.beliefs[1].rate_rps
+    silent = believe(told, SPEC, Lengths(), seen, model)
+    assert silent.beliefs[0].kv_tokens == 5000.0, "it stays while nobody says otherwise"
 
 
 def test_a_good_window_at_low_load_is_no_estimate() -> None:

@@ -23,7 +23,8 @@ class Standing:
 
     `newer`: a benchmark with a newer result of the same engine, which is used instead. `services` have such an engine;
     `refusing` are the services whose engine model cannot be scaled to the result; `factors` are the results of the
-    others relative to the model. `edited`: the measured service, if its engine has changed since. `by_earlier_run`: the newest run of the benchmark did not produce the result.
+    others relative to the model. `edited`: the measured service, if its engine has changed since. `by_earlier_run`: the
+    newest run of the benchmark did not produce the result.
     """
 
     newer: str = ""

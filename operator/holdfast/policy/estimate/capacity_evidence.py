@@ -25,8 +25,8 @@ requests were good or late.
 """
 
 SATURATED_DEVIATION, SATURATED_SHARE = 0.2, 0.85
-"""Share of the rate at which saturated replicas begin requests that they carry within the objectives, with the deviation
-of its logarithm: 0.7 to 0.95 for the shipped tables and usual lengths.
+"""Share of the rate at which saturated replicas begin requests that they carry within the objectives, with the
+deviation of its logarithm.
 """
 
 BEHIND = 0.9
@@ -50,7 +50,7 @@ WELL_LOADED = 0.9
 So no size relies on far more than was ever observed.
 """
 
-TRIED = 0.0125
+TRIED = 0.015
 """What is tried in a minute, as a difference of logarithms."""
 
 
@@ -104,8 +104,8 @@ def _saturated(seen: Seen, replicas: int) -> bool:
 def observe_saturation(memory: Capacity, evidence: StepEvidence, accelerator: str) -> Capacity:
     """Update the belief about the load that replicas carry, where they begin as many requests as they can.
 
-    The objectives leave a share of that rate, which differs with the lengths: the evidence is coarse, and holds whatever
-    the reason why engines are slower than the model says.
+    The objectives leave a share of that rate, which differs with the lengths. So the evidence is coarse, and it holds
+    whatever the reason why engines carry less than the model says.
     """
     belief = memory.belief(accelerator)
     carried = SATURATED_SHARE * evidence.begun_rps

@@ -22,7 +22,7 @@ OTHER_LOAD = 1.25
 
 @value
 class Growth:
-    """The cheapest `size` with the best `share` of good requests, and the larger sizes tried since without a better one.
+    """The cheapest `size` with the best `share` of good requests, and the larger sizes that were no better.
 
     `size` is 0 while objectives are met, or misses have an explanation. `rate_rps` is the load at that size.
     """

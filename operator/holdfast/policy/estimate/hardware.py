@@ -14,12 +14,12 @@ def same_hardware(one: AcceleratorOption, other: AcceleratorOption) -> bool:
 
     A GPU that is not in the catalog is identified by its product label, or by a name such as `x-spot` next to `x`.
     """
-    if (one.resource, one.gpus_per_replica) != (other.resource, other.gpus_per_replica):
+    if (one.resource, one.gpus_per_replica, one.hardware) != (other.resource, other.gpus_per_replica, other.hardware):
         return False
     first, second = dict(one.node_selector), dict(other.node_selector)
     known = find_accelerator(one.name, first), find_accelerator(other.name, second)
     if known != (None, None):
         return known[0] == known[1]
     products = [tuple(labels.get(label) for label in PRODUCT_LABELS) for labels in (first, second)]
-    named = other.name.startswith(f"{one.name}-") or one.name.startswith(f"{other.name}-")
+    named = other.name == one.name or other.name.startswith(f"{one.name}-") or one.name.startswith(f"{other.name}-")
     return products[0] == products[1] and (any(products[0]) or named)

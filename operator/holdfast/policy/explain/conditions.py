@@ -74,7 +74,7 @@ def conditions(view: View, sizes: Sizes) -> tuple[ConditionValue, ...]:
 
 
 def ready(view: View, sizes: Sizes) -> ConditionValue:
-    """At least one replica has served a token, the object was understood, and requests are not served badly for free."""
+    """At least one replica has served a token, the object was understood, and not most requests are bad."""
     kind = ConditionType.READY
     serving = view.ready
     problem = _problem(view, capacity=False)
@@ -183,7 +183,8 @@ def slo_met(view: View, sizes: Sizes) -> ConditionValue:
 def _possible(view: View) -> str:
     """What can be had at best of objectives that cannot be met."""
     best = max((option.belief.rate.attainment or 0.0 for option in view.considered), default=0.0)
-    return f": at best {status.attainment(best)} of the requests are good, objective {status.attainment(view.spec.slo.objective)}"
+    objective = status.attainment(view.spec.slo.objective)
+    return f": at best {status.attainment(best)} of the requests are good, objective {objective}"
 
 
 def _missing(view: View) -> str:
