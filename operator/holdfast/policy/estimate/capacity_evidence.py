@@ -50,7 +50,7 @@ WELL_LOADED = 0.9
 So no size relies on far more than was ever observed.
 """
 
-TRIED = 0.015
+TRIED = 0.013
 """What is tried in a minute, as a difference of logarithms."""
 
 
