@@ -91,6 +91,24 @@ def test_a_replica_serves_after_its_cold_start_and_drains_without_loss(tmp_path:
     assert told["scale_actions"] == 2
 
 
+def test_engines_may_really_be_another_model_on_a_part_of_a_gpu(tmp_path: Path) -> None:
+    """The policy is told what the spec says; steps and the KV cache are those of what there is."""
+
+    def engine(**real: object) -> tuple[float, int]:
+        content = small_scenario()
+        content["cluster"]["accelerators"]["h100"] |= real
+        service = _run(Script({}), tmp_path, content).services[0]
+        assert service.spec.model_uri == content["services"][0]["spec"]["model"]["uri"]
+        kind = service.fleet.kinds[0]
+        return gpu_of(kind.timer).step_seconds(((300, 0),), 8, 500.0), kind.limits.kv_tokens
+
+    whole, half, larger = engine(), engine(share=0.5), engine(model="Qwen/Qwen3-32B")
+    assert half[0] == pytest.approx(2.0 * whole[0])
+    assert half[1] < 0.5 * whole[1]
+    assert larger[0] > 2.0 * whole[0]
+    assert larger[1] < whole[1]
+
+
 def test_engines_say_what_kv_cache_they_really_have_once_they_are_scraped(tmp_path: Path) -> None:
     content = small_scenario() | {"faults": [{"at": "60s", "lasts": "30s", "kind": "metrics-gone"}]}
     policy = Script({})

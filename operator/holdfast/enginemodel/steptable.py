@@ -96,6 +96,15 @@ class StepTable:
             seconds += self.decode_attention.at(decodes, mean_kv)
         return seconds
 
+    def scaled(self, factor: float) -> StepTable:
+        """With so many times the seconds of every step."""
+        chunks, decodes = (
+            replace(surface, values=_times(factor, surface.values))
+            for surface in (self.chunk_attention, self.decode_attention)
+        )
+        mixed, decode_only = (curve.parted(factor, factor) for curve in (self.mixed, self.decode_only))
+        return replace(self, mixed=mixed, decode_only=decode_only, chunk_attention=chunks, decode_attention=decodes)
+
     def parted(self, fixed: float, prompt: float) -> StepTable:
         """With so many times the seconds of every step, and of prompt tokens; what decodes add stays."""
         return replace(

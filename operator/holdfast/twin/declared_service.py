@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.api.llmservice import LLMService
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.enginemodel.catalog import find_model
+from holdfast.enginemodel.enginetimer import EngineTimer
 from holdfast.enginemodel.host import Host
-from holdfast.enginemodel.prior import engine_prior
+from holdfast.enginemodel.prior import MEMORY_UTILIZATION, engine_prior
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS, SchedulerLimits
 from holdfast.enginemodel.steptable import StepTable, step_tables
 from holdfast.render.admission import admission_tokens
@@ -52,16 +53,17 @@ def _with_table(spec: ServiceSpec, gpus: int) -> str:
 
 def engine_kind(each: Declared, option: AcceleratorOption, entry: AcceleratorEntry, admission: bool) -> EngineSpec:
     """A replica as it really is in the twin: the step table of model and system, and vLLM's limits."""
-    spec = each.spec
-    prior = engine_prior(spec.model_uri, entry.system, None, option.gpus_per_replica, spec.quantization)
+    spec = each.spec if entry.model is None else replace(each.spec, model_uri=entry.model, quantization=None)
+    gpus, memory = option.gpus_per_replica, entry.share * MEMORY_UTILIZATION
+    prior = engine_prior(spec.model_uri, entry.system, None, gpus, spec.quantization, memory)
     table = prior.table
     if not isinstance(table, StepTable) or table.system != entry.system:
         raise BadInput(
             f"cluster.accelerators.{option.name}.system: no step table for {spec.model_uri} on "
-            f"{option.gpus_per_replica} x {entry.system}: {_with_table(spec, option.gpus_per_replica)}"
+            f"{gpus} x {entry.system}: {_with_table(spec, gpus)}"
         )
     if prior.kv_tokens < 1:
-        raise BadInput(f"{spec.model_uri} does not fit on {option.gpus_per_replica} x {entry.system}: raise count")
+        raise BadInput(f"{spec.model_uri} does not fit on {gpus} x {entry.system}: raise count")
     declared = next(each for each in each.service.spec.accelerators if each.name == option.name)
     cap = admission_tokens(each.service, declared) if admission else each.max_num_queued_tokens
     limits = SchedulerLimits(
@@ -73,4 +75,4 @@ def engine_kind(each: Declared, option: AcceleratorOption, entry: AcceleratorEnt
     host = prior.host.slower(entry.host_factor)
     if entry.overhead is not None:
         host = Host(schedule_seconds=entry.overhead)
-    return EngineSpec(prior.timer.with_host(host), limits)
+    return EngineSpec(EngineTimer(table.scaled(1.0 / entry.share), host), limits)

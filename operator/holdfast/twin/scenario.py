@@ -157,10 +157,14 @@ class ServiceEntry(ApiModel):
 class AcceleratorEntry(ApiModel):
     """GPUs of one kind; `system` names their step tables, `hostFactor` makes their hosts slower (enginemodel.host).
 
-    `overhead` is another host in place of the usual one: it runs one step at a time, and adds so much to each.
+    `overhead` is another host in place of the usual one: it runs one step at a time, and adds so much to each. `model`
+    is what its engines really run, where that is not the model of the spec; `share` is the part of a GPU that each of
+    its GPUs really is.
     """
 
     system: str
+    model: str | None = None
+    share: Annotated[Number, Field(gt=0.0, le=1.0)] = 1.0
     gpus: Annotated[Whole, Field(ge=1, le=100_000)]
     cold_start: Seconds = 90.0
     cold_start_jitter: Share = 0.0

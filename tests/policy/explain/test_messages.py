@@ -173,9 +173,9 @@ def needing(count: int, **option: object) -> dict[str, object]:
 
 def an_option(name: str, count: int, *, rps: float = 5.0, most: int = 10, cost: float | None = None,
               feasible: bool = True, offering: int = 0, out: Backoff | None = None,
-              known: Correction | None = None) -> Option:  # fmt: skip
+              known: Correction | None = None, unknown: tuple[str, ...] = ()) -> Option:  # fmt: skip
     declared = accelerator(name, cost_per_gpu_hour=cost)
-    rate = ReplicaRate(rps, "TPOT", feasible, 0.8, attainment=None if feasible else 0.873)
+    rate = ReplicaRate(rps, "TPOT", feasible, 0.8, attainment=None if feasible else 0.873, unknown=unknown)
     return Option(Belief(declared, rate, 1.0, known or Correction()), 0, count, most,
                   Room(0, frozenset(), offering), out)  # fmt: skip
 
@@ -365,6 +365,9 @@ def resting(**more: object) -> View:
 
 SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Ready, all serve": (READY, view()),
+    "Ready, unknown accelerator": (READY, view(**needing(4, unknown=("accelerator",)))),
+    "Ready, unknown model": (READY, view(**needing(4, unknown=("model",)))),
+    "Ready, nothing is known": (READY, view(**needing(4, unknown=("model", "accelerator")))),
     "Ready, most requests are bad": (READY, mostly_bad()),
     "Ready, most requests are bad at the maximum": (
         READY,

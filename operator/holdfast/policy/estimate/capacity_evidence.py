@@ -29,8 +29,8 @@ SATURATED_DEVIATION, SATURATED_SHARE = 0.2, 0.85
 deviation of its logarithm.
 """
 
-BEHIND = 0.9
-"""Share of the arrivals below which the requests that begin show saturation: beyond chance with a hundred requests."""
+BEHIND, CHANCE = 0.1, 3.0
+"""Share of the arrivals, and deviations of their number, by which fewer must begin where replicas are saturated."""
 
 UNEVEN = 1.25
 """Load of the busiest replica, relative to the mean, from which on the others may have room."""
@@ -91,14 +91,11 @@ def step_evidence(seen: Seen, accelerator: str, replicas: int, undisturbed: bool
 
 
 def _saturated(seen: Seen, replicas: int) -> bool:
-    """Return whether all replicas together begin clearly fewer requests than arrive."""
-    behind = seen.total.waiting >= replicas or seen.refused > 0.0
-    return (
-        behind
-        and seen.total.busiest < UNEVEN
-        and seen.arrived >= LEAST_REQUESTS
-        and seen.total.ttft_count < BEHIND * seen.arrived
-    )
+    """Return whether all replicas together begin fewer requests than arrive, clearly and by more than chance."""
+    behind = seen.arrived - seen.total.ttft_count
+    left = max(seen.total.waiting, seen.refused)
+    clearly = behind > max(BEHIND * seen.arrived, CHANCE * math.sqrt(max(0.0, seen.arrived)))
+    return clearly and left >= max(float(replicas), 0.5 * behind) and seen.total.busiest < UNEVEN
 
 
 def observe_saturation(memory: Capacity, evidence: StepEvidence, accelerator: str) -> Capacity:
@@ -212,7 +209,7 @@ def _load(spec: ServiceSpec, belief: Belief, evidence: EvidenceWindow, headroom_
 def missed_by_far(spec: ServiceSpec, evidence: EvidenceWindow) -> bool:
     """Return whether more requests were late than the objective allows, by more than chance."""
     allowed = evidence.verdicts.judged * spec.slo.budget_share
-    return evidence.verdicts.bad - evidence.failed > allowed + 3.0 * math.sqrt(allowed)
+    return evidence.verdicts.bad - evidence.failed > allowed + CHANCE * math.sqrt(allowed)
 
 
 def _with(memory: Capacity, belief: Belief, correction: Correction) -> Capacity:

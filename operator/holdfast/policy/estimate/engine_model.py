@@ -37,7 +37,7 @@ class ReplicaRate:
     `confidence` is between 0 and 1, `deviation` that of the logarithm of the rate. `feasible` is False where even a
     single request would miss the objectives; then the rate is the largest that serves nearly as many requests well as
     no load would, and `attainment` is their share. `law` is the step law at that rate, if known: it gives the relative
-    work of longer requests.
+    work of longer requests. `unknown` says what was guessed: the model, the accelerator, both or nothing.
     """
 
     rate_rps: float
@@ -47,6 +47,7 @@ class ReplicaRate:
     law: StepLaw | None = None
     deviation: float = DEVIATION[PriorSource.TABLE]
     attainment: float | None = None
+    unknown: tuple[str, ...] = ()
 
     def relative_work(self, before: LengthMix, after: LengthMix) -> float:
         """Return the work of the mean request of mix `after` relative to mix `before`; 1 without a step law."""
@@ -104,6 +105,7 @@ class StepLawModel:
             point.law,
             DEVIATION[prior.source],
             found.attainment,
+            ("model",) * prior.unknown_model + ("accelerator",) * prior.unknown_accelerator,
         )
 
     def law(

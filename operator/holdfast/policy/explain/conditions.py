@@ -89,7 +89,7 @@ def ready(view: View, sizes: Sizes) -> ConditionValue:
     if serving:
         wanted = f"{serving} of {view.size} replicas are ready"
         more = f"{serving} replicas are ready, {view.size} desired"
-        return ConditionValue(kind, True, Reason.SERVING, wanted if serving <= view.size else more)
+        return ConditionValue(kind, True, Reason.SERVING, (wanted if serving <= view.size else more) + _unknown(view))
     if view.at_zero and not view.left_at_zero:
         return ConditionValue(kind, True, Reason.IDLE, f"no replica runs; {rests(view)}")
     broken = _broken(view)
@@ -99,6 +99,19 @@ def ready(view: View, sizes: Sizes) -> ConditionValue:
     if backoff is not None and backoff.reason not in (Reason.INSUFFICIENT_GPUS, Reason.CAPACITY_LIMITED):
         return ConditionValue(kind, False, backoff.reason, f"{backoff.accelerator}: {backoff.detail}")
     return ConditionValue(kind, False, Reason.NO_REPLICAS, _awaited(view))
+
+
+def _unknown(view: View) -> str:
+    """What nobody knows of the engines, and how to say it; the same words for as long as the spec is the same."""
+    unknown = view.belief.rate.unknown
+    if not unknown:
+        return ""
+    remedies = {
+        "model": "name a model that `holdfast catalog` lists, or run an LLMBenchmark",
+        "accelerator": f"describe {view.chosen.name} in accelerators[].hardware",
+    }
+    remedy = "; ".join(remedies[each] for each in unknown)
+    return f"; unknown {' and '.join(unknown)}: sizing starts from observation; to start from data, {remedy}"
 
 
 def mostly_bad(view: View, sizes: Sizes) -> str:
