@@ -112,6 +112,10 @@ class Reason(StrEnum):
         "ForecastAboveCapacity",
         "The forecast for the lead time exceeds the capacity of the replicas.",
     )
+    KV_CACHE_PRESSURE = (
+        "KVCachePressure",
+        "Requests are expected to take more KV cache within the lead time than the replicas have.",
+    )
     BACKLOG_TO_DRAIN = "BacklogToDrain", "Queued requests need more capacity to be served in time."
     BUDGET_BURNING = "BudgetBurning", "The error budget burns faster than the window allows."
     AT_MINIMUM = "AtMinimum", "scaling.min or scaling.minOnDemand bounds the size."

@@ -31,6 +31,7 @@ from holdfast.policy.estimate.fast_loops import FastLoops, watch_fast_loops
 from holdfast.policy.estimate.growth import Growth, watch_growth
 from holdfast.policy.estimate.hardware import same_hardware
 from holdfast.policy.estimate.headroom import Headroom
+from holdfast.policy.estimate.kv_cache import watch_kv_cache
 from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.replica_capacity import Capacity
 from holdfast.policy.estimate.retries import learn_retries
@@ -154,6 +155,7 @@ def _learned(observed: Observation, awaited: str, tick: Tick, model: EngineModel
         capacity=beliefs,
         evidence=evidence,
         growth=growth,
+        kv_cache=watch_kv_cache(old.kv_cache, seen, _kv_tokens(service), now),
         fast_loops=loops,
         backoffs=watch_backoffs(_backoffs(observed), groups, now, tick.settings, awaited, _spot(spec)),
         stalls=observed.stalls,
@@ -235,8 +237,13 @@ def _believe(observed: Observation, lengths: Lengths, loops: FastLoops, model: E
         _tuned(service),
         service.measured,
         service.recalled,
-        {name: facts.kv_tokens for name, facts in service.traffic.facts if facts.kv_tokens is not None},
+        _kv_tokens(service),
     )
+
+
+def _kv_tokens(service: ServiceSnapshot) -> dict[str, float]:
+    """The KV cache of one engine, by accelerator, as far as engines report it."""
+    return {name: facts.kv_tokens for name, facts in service.traffic.facts if facts.kv_tokens is not None}
 
 
 def _window(

@@ -19,6 +19,7 @@ from holdfast.policy.estimate.flapping import Flapping
 from holdfast.policy.estimate.forecast import Residuals
 from holdfast.policy.estimate.growth import Growth
 from holdfast.policy.estimate.headroom import Headroom
+from holdfast.policy.estimate.kv_cache import KvCache
 from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.replica_capacity import Capacity
 from holdfast.policy.estimate.retries import Retries
@@ -50,6 +51,7 @@ class Learned:
     capacity: Capacity = field(default_factory=Capacity)
     evidence: EvidenceWindow = field(default_factory=EvidenceWindow)
     growth: Growth = field(default_factory=Growth)
+    kv_cache: KvCache = field(default_factory=KvCache)
     fast_loops: FastLoops = field(default_factory=FastLoops)
     backoffs: Backoffs = field(default_factory=Backoffs)
     stalls: Stalls = field(default_factory=Stalls)

@@ -93,6 +93,12 @@ class View:
         return self.chosen.belief
 
     @property
+    def kv_replicas(self) -> int:
+        """Replicas that hold the KV cache which the requests are expected to take within the lead time."""
+        learned = self.learned
+        return learned.kv_cache.replicas(learned.lead_seconds, self.belief.kv_tokens) if self.seen.fresh else 0
+
+    @property
     def switching(self) -> bool:
         """Whether replicas run on other accelerators than the chosen one and its pair."""
         return any(group.size > 0 for group in self.others)

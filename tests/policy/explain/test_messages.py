@@ -41,6 +41,7 @@ from holdfast.policy.estimate.evidence_window import EvidenceWindow
 from holdfast.policy.estimate.flapping import Flapping
 from holdfast.policy.estimate.forecast import Forecast
 from holdfast.policy.estimate.growth import Growth
+from holdfast.policy.estimate.kv_cache import KvCache
 from holdfast.policy.estimate.normal_belief import NormalBelief
 from holdfast.policy.estimate.replica_capacity import Belief, Correction
 from holdfast.policy.estimate.scale_to_zero import Idle, Slumber
@@ -322,6 +323,13 @@ def lagging_again(**more: object) -> View:
     return view(service=seen, learned=Learned(45.0, straggler=Straggler(last="chat-gone", last_at=NOW - 90.0)), **more)
 
 
+def filling(**more: object) -> View:
+    """Replicas whose cache will be full within the lead time."""
+    known = KvCache(350_000.0, 4_000.0, NOW)
+    found = view(learned=Learned(45.0, kv_cache=known), **more)
+    return replace(found, chosen=replace(found.chosen, belief=replace(found.chosen.belief, kv_tokens=100_000.0)))
+
+
 def missed(group: Group | None = None, **more: object) -> View:
     return view(slo=MISSED, group=group or running(4), **more)
 
@@ -468,6 +476,7 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "up, steps take longer": (verdict, view(**needing(6, cost=2.95, known=SLOW), **load(29.0))),
     "up, steps are faster": (verdict, view(**needing(6, known=FAST), **load(29.0))),
     "up, nobody knows": (verdict, view(of=CHAT.with_replicas_between(1, 40), **needing(20, known=GUESS), **load(99.0))),
+    "up, the KV cache fills": (verdict, filling(**needing(4), **load(19.0))),
     "up, load": (verdict, view(**needing(6, cost=2.95), **load(29.0))),
     "up, backlog": (verdict, view(**needing(6), **{**load(19.0), "demand_rps": 29.0}, backlog_requests=41.2)),
     "up, minimum": (verdict, view(of=CHAT.with_replicas_between(6, 10), **needing(6), **load(19.0))),

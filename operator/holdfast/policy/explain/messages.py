@@ -27,6 +27,7 @@ def describe(view: View, sizes: Sizes) -> str:
     """Say what is expected, what a replica carries, what follows, and what bounded it."""
     parts = (
         ", ".join(filter(None, (_load(view), _backlog(view), _capacity(view)))),
+        _kv_cache(view),
         _change(view, sizes),
         _cause_of_switch(view, sizes),
         _regular(view, sizes),
@@ -149,6 +150,20 @@ def _capacity(view: View) -> str:
     return f"{carried}{_surprise(view)}"
 
 
+def _fills(view: View) -> bool:
+    """Whether the KV cache asks for more replicas than the load does."""
+    return view.kv_replicas > max(view.chosen.replicas, view.waking, view.least.replicas)
+
+
+def _kv_cache(view: View) -> str:
+    """What the requests will take of the KV cache, where that rules."""
+    kv_tokens = view.belief.kv_tokens
+    if not _fills(view) or kv_tokens is None:
+        return ""
+    peak, lead = view.learned.kv_cache.peak_tokens(view.learned.lead_seconds), view.learned.lead_seconds
+    return f"requests will take {peak / kv_tokens:.1f} times the KV cache of a replica within {lead:.0f} s"
+
+
 def _surprise(view: View) -> str:
     """What somebody should know whose engines are another kind of thing than the spec says."""
     slowness, name = view.belief.correction.slowness, view.chosen.name
@@ -257,7 +272,7 @@ def _doubt(view: View, sizes: Sizes) -> str:
 
 def _needed(view: View) -> int:
     """Replicas that the demand asks for, those in place of failing ones included."""
-    return max(view.chosen.replicas, view.waking, view.least.replicas) + view.spare
+    return max(view.chosen.replicas, view.waking, view.least.replicas, view.kv_replicas) + view.spare
 
 
 HARD_BOUNDS = frozenset({Reason.BUDGET_LIMITED, Reason.CAPACITY_LIMITED, Reason.AT_MAXIMUM})
@@ -296,6 +311,8 @@ def _up_reason(view: View, sizes: Sizes) -> Reason:
         if view.spare == view.lacking:
             return Reason.ACCELERATOR_UNAVAILABLE
         return ailing_reason(view) if view.group.ailing else Reason.ENGINE_FAILING
+    if _fills(view):
+        return Reason.KV_CACHE_PRESSURE
     if view.forecast is not None and view.demand_rps is not None and view.demand_rps > view.forecast.wanted_rps:
         return Reason.BACKLOG_TO_DRAIN
     return Reason.FORECAST_ABOVE_CAPACITY

@@ -98,8 +98,8 @@ def nothing_starts(proposal: Proposal) -> Bound | None:
 
 
 def nothing_burns(proposal: Proposal) -> Bound | None:
-    if not proposal.lowers or not proposal.view.slo.burning:
-        return None
+    if not proposal.lowers or not proposal.view.slo.burning or not proposal.view.belief.feasible:
+        return None  # what cannot be met burns at any size
     return Bound(
         proposal.before, Reason.BUDGET_BURNING, "the size does not shrink while the error budget burns too fast"
     )

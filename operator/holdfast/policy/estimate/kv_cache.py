@@ -1,0 +1,70 @@
+"""Predict how many tokens of KV cache the requests of a service will take within the lead time.
+
+Answers that become longer fill the cache minutes before the first of them ends, and only then their length is known. So
+the tokens in use are followed by themselves: level and trend (Holt's linear method).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from holdfast.domain.signals import AcceleratorTraffic
+from holdfast.domain.value import value
+from holdfast.policy.estimate.demand import replicas_for
+from holdfast.policy.estimate.traffic import Seen
+
+LEVEL_SECONDS, TREND_SECONDS = 30.0, 90.0
+"""Time over which a sample loses 1 - 1/e of its weight for the level and for the trend."""
+
+FULL = 0.8
+"""Share of the cache that is planned for: replicas are not loaded alike, and the number of tokens varies."""
+
+MOST_WAITING = 2.0
+"""Requests that wait for each that runs, above which the queue is a backlog."""
+
+
+@value
+class KvCache:
+    """Tokens in use by all replicas and how fast they grow, per second; `counted_at` is None while nothing is known."""
+
+    tokens: float = 0.0
+    tokens_per_second: float = 0.0
+    counted_at: float | None = None
+
+    def peak_tokens(self, lead_seconds: float) -> float:
+        """Return the tokens in use at the end of the lead time where they grow; else 0, as they are held already."""
+        return self.tokens + self.tokens_per_second * lead_seconds if self.tokens_per_second > 0.0 else 0.0
+
+    def replicas(self, lead_seconds: float, kv_tokens: float | None) -> int:
+        """Return how many replicas hold the predicted peak; 0 where the cache of a replica is unknown."""
+        return replicas_for(self.peak_tokens(lead_seconds), FULL * kv_tokens) if kv_tokens else 0
+
+
+def _tokens(counts: AcceleratorTraffic, kv_tokens: float) -> float:
+    """Return what running requests hold, and as much for each that waits: where the cache is full, it waits for it."""
+    waiting = counts.waiting / counts.running if counts.running > 0.0 else 0.0
+    return counts.kv_usage * counts.engines * kv_tokens * (1.0 + waiting)
+
+
+def watch_kv_cache(memory: KvCache, seen: Seen, kv_tokens: Mapping[str, float], now: float) -> KvCache:
+    """Add the usage that engines report; `kv_tokens` is the cache of one engine by accelerator.
+
+    Behind a long queue the cache fills with the backlog, and its growth says nothing about the load.
+    """
+    used = math.fsum(
+        _tokens(counts, kv_tokens[name])
+        for name, counts in seen.by_accelerator
+        if name in kv_tokens and 0.0 <= counts.kv_usage <= 1.0
+    )
+    if not seen.fresh or seen.total.waiting > MOST_WAITING * seen.total.running:
+        return KvCache()
+    if not used > 0.0:
+        return memory
+    passed = 0.0 if memory.counted_at is None else now - memory.counted_at
+    if not passed > 0.0:
+        return memory if memory.counted_at == now else KvCache(used, 0.0, now)
+    expected = memory.tokens + memory.tokens_per_second * passed
+    level = expected + -math.expm1(-passed / LEVEL_SECONDS) * (used - expected)
+    trend = -math.expm1(-passed / TREND_SECONDS) * ((level - memory.tokens) / passed - memory.tokens_per_second)
+    return KvCache(level, memory.tokens_per_second + trend, now)

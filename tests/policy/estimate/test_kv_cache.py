@@ -1,0 +1,91 @@
+"""The KV cache that requests will take within the lead time, by how it grows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.domain.engine import EngineFacts
+from holdfast.domain.signals import SignalState
+from holdfast.policy.decide import decide
+from holdfast.policy.estimate.demand import MOST_REPLICAS
+from holdfast.policy.estimate.kv_cache import FULL, KvCache, watch_kv_cache
+from holdfast.policy.estimate.traffic import judge
+from holdfast.policy.memory import Memory
+from tests.builders import NOW, ServiceView, a_snapshot, replicas, service, traffic
+
+KV = {"h100": 100_000.0}
+LEAD = 90.0
+
+
+def followed(*usages: float, every: float = 5.0, **more: float) -> KvCache:
+    """What is known after these usages of two engines."""
+    memory = KvCache()
+    for number, usage in enumerate(usages):
+        counts = {"kv_usage": usage, "engines": 2, "running": 40.0, "waiting": 0.0, **more}
+        memory = watch_kv_cache(memory, judge(traffic(4.0, **counts)), KV, NOW + every * number)
+    return memory
+
+
+def test_a_cache_that_fills_asks_for_replicas_before_it_is_full() -> None:
+    """From a fifth to a half in two minutes: in another minute and a half it is three quarters."""
+    filling = followed(*(0.2 + 0.3 * at / 24 for at in range(25)))
+    assert filling.peak_tokens(LEAD) == pytest.approx(0.725 * 200_000.0, rel=0.15)
+    assert filling.replicas(LEAD, 100_000.0) == 2
+    assert filling.replicas(3.0 * LEAD, 100_000.0) > 2
+
+
+@pytest.mark.parametrize("usage", [0.3, 0.97])
+def test_a_cache_that_is_as_full_as_before_asks_for_nothing(usage: float) -> None:
+    assert followed(*[usage] * 30).replicas(LEAD, 100_000.0) == 0
+
+
+def test_a_cache_that_empties_asks_for_nothing() -> None:
+    assert followed(*(0.9 - 0.02 * at for at in range(30))).replicas(LEAD, 100_000.0) == 0
+
+
+def test_what_waits_for_a_full_cache_counts_but_no_backlog() -> None:
+    ramp = [0.2 + 0.03 * at for at in range(20)]
+    calm, waiting, crowd = (followed(*ramp, waiting=waits) for waits in (0.0, 20.0, 4000.0))
+    assert waiting.tokens == pytest.approx(1.5 * calm.tokens)
+    assert crowd == KvCache()
+
+
+def test_without_the_size_of_the_cache_nothing_is_asked_for() -> None:
+    seen = judge(traffic(4.0, kv_usage=0.9, engines=2, running=40.0))
+    assert watch_kv_cache(KvCache(), seen, {}, NOW) == KvCache()
+    assert followed(0.2, 0.4, 0.6).replicas(LEAD, None) == 0
+
+
+@given(st.floats(), st.floats(0.0, 1e11), st.floats(-1e3, 1e3))
+def test_no_report_makes_a_size_that_is_no_number(usage: float, waiting: float, passed: float) -> None:
+    seen = judge(traffic(4.0, kv_usage=usage, engines=2, running=1.0, waiting=waiting))
+    known = watch_kv_cache(watch_kv_cache(KvCache(), seen, KV, NOW), seen, KV, NOW + passed)
+    assert math.isfinite(known.peak_tokens(LEAD))
+    assert 0 <= known.replicas(LEAD, 1.0) <= MOST_REPLICAS
+
+
+def test_the_size_follows_the_cache_with_a_reason_of_its_own() -> None:
+    memory, decisions = Memory(), []
+    for number in range(40):
+        usage = 0.1 + 0.02 * number
+        counts = traffic(1.0, kv_usage=usage, engines=1, running=40.0)
+        seen = replace(counts, facts=(("h100", EngineFacts(kv_tokens=100_000.0)),))
+        now = NOW + 5.0 * number
+        view = ServiceView(service(), seen, replicas(1, now=now))
+        (decision,), memory = decide(a_snapshot(view, now=now), memory)
+        decisions.append(decision)
+    raised = next(each for each in decisions if each.verdict.reason == "KVCachePressure")
+    assert raised.verdict.replicas > 1
+    assert "times the KV cache of a replica within" in raised.verdict.message
+    assert 0.1 + 0.02 * decisions.index(raised) < FULL
+
+
+def test_doubtful_metrics_start_it_anew() -> None:
+    known = followed(0.2, 0.4, 0.6)
+    stale = judge(replace(traffic(4.0, kv_usage=0.9, engines=2), state=SignalState.STALE))
+    assert watch_kv_cache(known, stale, KV, NOW + 60.0) == KvCache()
