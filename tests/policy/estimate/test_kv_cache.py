@@ -26,7 +26,7 @@ def followed(*usages: float, every: float = 5.0, **more: float) -> KvCache:
     """What is known after these usages of two engines."""
     memory = KvCache()
     for number, usage in enumerate(usages):
-        counts = {"kv_usage": usage, "engines": 2, "running": 40.0, "waiting": 0.0, **more}
+        counts = {"kv_usage": usage, "engines": 2, "running": 400.0, "waiting": 0.0, **more}
         memory = watch_kv_cache(memory, judge(traffic(4.0, **counts)), KV, NOW + every * number)
     return memory
 
@@ -48,9 +48,15 @@ def test_a_cache_that_empties_asks_for_nothing() -> None:
     assert followed(*(0.9 - 0.02 * at for at in range(30))).replicas(LEAD, 100_000.0) == 0
 
 
+def test_the_tokens_of_short_answers_do_not_grow_for_long() -> None:
+    """They stay for 10 s: a load that rises at once has all it will have soon."""
+    ramp = [0.2 + 0.03 * at for at in range(20)]
+    assert followed(*ramp, running=40.0).peak_tokens(LEAD) < 0.8 * followed(*ramp).peak_tokens(LEAD)
+
+
 def test_what_waits_for_a_full_cache_counts_but_no_backlog() -> None:
     ramp = [0.2 + 0.03 * at for at in range(20)]
-    calm, waiting, crowd = (followed(*ramp, waiting=waits) for waits in (0.0, 20.0, 4000.0))
+    calm, waiting, crowd = (followed(*ramp, waiting=waits) for waits in (0.0, 200.0, 4000.0))
     assert waiting.tokens == pytest.approx(1.5 * calm.tokens)
     assert crowd == KvCache()
 
@@ -73,7 +79,7 @@ def test_the_size_follows_the_cache_with_a_reason_of_its_own() -> None:
     memory, decisions = Memory(), []
     for number in range(40):
         usage = 0.1 + 0.02 * number
-        counts = traffic(1.0, kv_usage=usage, engines=1, running=40.0)
+        counts = traffic(1.0, kv_usage=usage, engines=1, running=60.0)
         seen = replace(counts, facts=(("h100", EngineFacts(kv_tokens=100_000.0)),))
         now = NOW + 5.0 * number
         view = ServiceView(service(), seen, replicas(1, now=now))

@@ -325,7 +325,7 @@ def lagging_again(**more: object) -> View:
 
 def filling(**more: object) -> View:
     """Replicas whose cache will be full within the lead time."""
-    known = KvCache(350_000.0, 4_000.0, NOW)
+    known = KvCache(350_000.0, 4_000.0, 90.0, NOW)
     found = view(learned=Learned(45.0, kv_cache=known), **more)
     return replace(found, chosen=replace(found.chosen, belief=replace(found.chosen.belief, kv_tokens=100_000.0)))
 

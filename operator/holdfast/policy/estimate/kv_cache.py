@@ -20,21 +20,29 @@ LEVEL_SECONDS, TREND_SECONDS = 30.0, 90.0
 FULL = 0.8
 """Share of the cache that is planned for: replicas are not loaded alike, and the number of tokens varies."""
 
+STAYS = 2.0
+"""Stays of a request for which tokens may go on to grow: answers that become longer stay longer than those before."""
+
 MOST_WAITING = 2.0
 """Requests that wait for each that runs, above which the queue is a backlog."""
 
 
 @value
 class KvCache:
-    """Tokens in use by all replicas and how fast they grow, per second; `counted_at` is None while nothing is known."""
+    """Tokens in use by all replicas and how fast they grow, per second; `counted_at` is None while nothing is known.
+
+    `stay_seconds` is how long requests stay. The tokens of a steady load do not grow for much longer than that.
+    """
 
     tokens: float = 0.0
     tokens_per_second: float = 0.0
+    stay_seconds: float = 0.0
     counted_at: float | None = None
 
     def peak_tokens(self, lead_seconds: float) -> float:
         """Return the tokens in use at the end of the lead time where they grow; else 0, as they are held already."""
-        return self.tokens + self.tokens_per_second * lead_seconds if self.tokens_per_second > 0.0 else 0.0
+        seconds = min(lead_seconds, STAYS * self.stay_seconds)
+        return self.tokens + self.tokens_per_second * seconds if self.tokens_per_second > 0.0 else 0.0
 
     def replicas(self, lead_seconds: float, kv_tokens: float | None) -> int:
         """Return how many replicas hold the predicted peak; 0 where the cache of a replica is unknown."""
@@ -63,8 +71,10 @@ def watch_kv_cache(memory: KvCache, seen: Seen, kv_tokens: Mapping[str, float], 
         return memory
     passed = 0.0 if memory.counted_at is None else now - memory.counted_at
     if not passed > 0.0:
-        return memory if memory.counted_at == now else KvCache(used, 0.0, now)
+        return memory if memory.counted_at == now else KvCache(used, counted_at=now)
     expected = memory.tokens + memory.tokens_per_second * passed
     level = expected + -math.expm1(-passed / LEVEL_SECONDS) * (used - expected)
     trend = -math.expm1(-passed / TREND_SECONDS) * ((level - memory.tokens) / passed - memory.tokens_per_second)
-    return KvCache(level, memory.tokens_per_second + trend, now)
+    begun_rps = seen.total.ttft_count / seen.interval_seconds
+    stay = seen.total.running / begun_rps if begun_rps > 0.0 else memory.stay_seconds
+    return KvCache(level, memory.tokens_per_second + trend, stay, now)
