@@ -28,6 +28,9 @@ _ALL = pytest.mark.parametrize("dashboard", dashboards(), ids=lambda dashboard: 
 _TROUBLED = {"Alerts", "Conditions that are not as they should be"}
 """Panels of one service that are empty while it is well: asked of the one that is not."""
 
+_SPECULATION = {"Accepted draft tokens"}
+"""Panels of engines that decode speculatively, which no emulated one does: e2e/test_promql_facts.py asks for them."""
+
 _SCARCE = "example.com/one-of-a-kind"
 
 # A minute of load is enough for rates over two; the window's first verdicts may need as long again.
@@ -131,7 +134,8 @@ def _is_refused(place: Kubectl, deployment: str) -> bool:
 
 @_ALL
 def test_every_query_of_a_dashboard_returns_data(loaded: Kubectl, dashboard: Dashboard) -> None:
-    silent = {(panel.title, _of_one(panel, target, loaded)) for panel, target in dashboard.targets()}
+    asked = [(panel, target) for panel, target in dashboard.targets() if panel.title not in _SPECULATION]
+    silent = {(panel.title, _of_one(panel, target, loaded)) for panel, target in asked}
 
     def all_answered() -> bool:
         silent.difference_update([query for query in silent if _ask(query[1])])
@@ -144,7 +148,8 @@ def test_every_query_of_a_dashboard_returns_data(loaded: Kubectl, dashboard: Das
 
 
 def test_what_only_trouble_fills_is_on_a_dashboard() -> None:
-    assert {panel.title for dashboard in dashboards() for panel, _ in dashboard.targets()} >= _TROUBLED
+    titles = {panel.title for dashboard in dashboards() for panel, _ in dashboard.targets()}
+    assert titles >= _TROUBLED | _SPECULATION
 
 
 @_ALL
