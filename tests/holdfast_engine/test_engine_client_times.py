@@ -113,6 +113,22 @@ async def test_a_first_token_that_is_written_late_is_bad_though_it_left_the_engi
     assert told["client_times"] == 1
 
 
+async def test_a_verdict_that_an_empty_step_came_to_is_published_by_the_next_look(world: World) -> None:
+    """An engine with nothing to compute publishes nothing by itself: for its readers the verdict would stay open."""
+    request, client = world.ask()
+    await world.settle()
+    world.engine.step()
+    numbers(world.engine)
+    await world.write(request, world.engine.now + 0.1, TOKEN, DONE, None)
+    await client
+    loop = world.engine.loop
+    loop.before_step(0)
+    assert world.ledger.unjudged == 0
+    assert loop.look(), "nobody was told"
+    assert numbers(world.engine)["unjudged"] == 0
+    assert not loop.look()
+
+
 async def test_a_first_token_that_is_written_in_time_is_good_by_its_own_times(world: World) -> None:
     request, client = world.ask(output=3)
     await world.settle()
