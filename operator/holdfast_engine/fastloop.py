@@ -107,7 +107,7 @@ class FastLoop:
         self._next_record = float("-inf")
         self._emptied = False
         self._told_of_waiting = False
-        self._told_judged = 0
+        self._told = (0, False)
         self._active = capacity.active_sequences
         self._most_tokens = capacity.tokens_per_step
         self._pairs_per_prefill = 0.0
@@ -137,16 +137,15 @@ class FastLoop:
     def look(self) -> bool:
         """Take new limits and reports of written answers, judge what is overdue; returns whether to publish.
 
-        A step that finds nothing to compute may be the one that judges: then nobody has published since.
+        A step that finds nothing to compute may be the one that finds a change: then nobody has published since.
         """
         now = self._clock()
         found = self._files.poll(now)
         if found is not None:
             self._take(found)
-        known = self.client_times.are_known
         self.client_times.poll(now)
         self.ledger.expire(now)
-        return found is not None or self.ledger.judged != self._told_judged or self.client_times.are_known != known
+        return found is not None or (self.ledger.judged, self.client_times.are_known) != self._told
 
     def before_step(self, running: int) -> StepLimits:
         """Look, and fix the time of the order; returns the limits for `running` sequences."""
@@ -239,7 +238,7 @@ class FastLoop:
     def record(self) -> list[float]:
         """The numbers of record.FIELDS after those of the plugin's own cost."""
         ledger, law, ahead = self.ledger, self.fit.law, self._look_ahead()
-        self._told_of_waiting, self._told_judged = self._any_waits, ledger.judged
+        self._told_of_waiting, self._told = self._any_waits, (ledger.judged, self.client_times.are_known)
         coefficients = [_NONE] * len(LAW) if law is None else list(law)
         return [
             self.mode,

@@ -54,6 +54,7 @@ class Reason(StrEnum):
     ENGINE_SLOW = "EngineSlow", "Requests are late although the load is within the estimated capacity."
     WARMING_UP = "WarmingUp", "Too few requests to judge: one bad request would use up the error budget."
 
+    # Ready and ScalingActive
     MOST_REQUESTS_BAD = (
         "MostRequestsBad",
         "More than half of the requests of the last minutes missed the objectives, and accelerators are free.",

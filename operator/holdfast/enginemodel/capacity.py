@@ -20,7 +20,7 @@ FINE = np.arange(0.0, 21.0) / 20.0 / 40.0
 """Shares of the unstable rate that are looked at: a lone request and coarse steps, then within one of these."""
 
 MORE_MISSES = 0.05
-"""Share of requests that may miss in addition to those that miss without load, where objectives cannot be met."""
+"""Where objectives cannot be met: the share of requests that load may make late, beside those that are always late."""
 
 
 class Bottleneck(enum.StrEnum):

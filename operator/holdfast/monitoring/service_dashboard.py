@@ -212,65 +212,76 @@ def _doing() -> Row:
 
 
 def _engines() -> Row:
+    return Row("Engines", (*_engine_load(), *_engine_work(), *_engine_facts()))
+
+
+def _engine_load() -> tuple[Panel, ...]:
+    return (
+        lines("Requests in engines", Target(_one(series.IN_FLIGHT), "{{state}}"), width=6),
+        lines(
+            "KV cache in use",
+            Target(_one(series.KV_MEAN), "mean"),
+            Target(_one(series.KV_MOST), "fullest engine"),
+            unit="percentunit",
+            width=6,
+            most=1.0,
+        ),
+        lines(
+            "Preemptions",
+            Target(_one(series.PREEMPTIONS), "per second"),
+            about="Sequences put back because the KV cache was full.",
+            unit="ops",
+            width=6,
+        ),
+        lines(
+            "Limits in force",
+            Target(_one(series.ENGINE_LIMIT), "{{name}}"),
+            about="Active sequences, and tokens per step: of the fast loop, in the engine with the lowest; without "
+            "it, what engines were started with.",
+            width=6,
+        ),
+    )
+
+
+def _engine_work() -> tuple[Panel, ...]:
     use = Target(_one(series.GPU_USE), "{{of}} on {{holdfast_accelerator}}")
-    return Row(
-        "Engines",
-        (
-            lines("Requests in engines", Target(_one(series.IN_FLIGHT), "{{state}}"), width=6),
-            lines(
-                "KV cache in use",
-                Target(_one(series.KV_MEAN), "mean"),
-                Target(_one(series.KV_MOST), "fullest engine"),
-                unit="percentunit",
-                width=6,
-                most=1.0,
-            ),
-            lines(
-                "Preemptions",
-                Target(_one(series.PREEMPTIONS), "per second"),
-                about="Sequences put back because the KV cache was full.",
-                unit="ops",
-                width=6,
-            ),
-            lines(
-                "Limits in force",
-                Target(_one(series.ENGINE_LIMIT), "{{name}}"),
-                about="Active sequences, and tokens per step: of the fast loop, in the engine with the lowest; without "
-                "it, what engines were started with.",
-                width=6,
-            ),
-            lines("Tokens per second", Target(_one(series.TOKENS), "{{kind}}"), width=8),
-            lines(
-                "Accepted draft tokens",
-                Target(_one(series.ACCEPTED_DRAFTS), "per draft on {{holdfast_accelerator}}"),
-                about="Tokens that a decode step adds to the one it always makes. Needs speculative decoding.",
-                width=8,
-            ),
-            lines(
-                "Roofline",
-                use,
-                about="Share of a GPU's arithmetic (flops) and of its memory's bandwidth (bytes) in use: the larger "
-                "one binds. Needs vLLM's --enable-mfu-metrics and a known GPU.",
-                unit="percentunit",
-                width=8,
-            ),
-            table(
-                "KV cache that engines have",
-                Target(_one(series.BY_CACHE), "engines"),
-                about="kv_cache_size_tokens is what one engine holds; older versions of vLLM tell num_gpu_blocks x "
-                "block_size instead.",
-                width=12,
-                height=5,
-                columns=("holdfast_accelerator", *CACHE_LABELS),
-            ),
-            table(
-                "How engines were started",
-                Target(_one(series.BY_START), "engines"),
-                about="As the plugin reads vLLM's configuration; empty where vLLM does not say.",
-                width=12,
-                height=5,
-                columns=("holdfast_accelerator", *INFO_LABELS),
-            ),
+    return (
+        lines("Tokens per second", Target(_one(series.TOKENS), "{{kind}}"), width=8),
+        lines(
+            "Accepted draft tokens",
+            Target(_one(series.ACCEPTED_DRAFTS), "per draft on {{holdfast_accelerator}}"),
+            about="Tokens that a decode step adds to the one it always makes. Needs speculative decoding.",
+            width=8,
+        ),
+        lines(
+            "Roofline",
+            use,
+            about="Share of a GPU's arithmetic (flops) and of its memory's bandwidth (bytes) in use: the larger "
+            "one binds. Needs vLLM's --enable-mfu-metrics and a known GPU.",
+            unit="percentunit",
+            width=8,
+        ),
+    )
+
+
+def _engine_facts() -> tuple[Panel, ...]:
+    return (
+        table(
+            "KV cache that engines have",
+            Target(_one(series.BY_CACHE), "engines"),
+            about="kv_cache_size_tokens is what one engine holds; older versions of vLLM tell num_gpu_blocks x "
+            "block_size instead.",
+            width=12,
+            height=5,
+            columns=("holdfast_accelerator", *CACHE_LABELS),
+        ),
+        table(
+            "How engines were started",
+            Target(_one(series.BY_START), "engines"),
+            about="As the plugin reads vLLM's configuration; empty where vLLM does not say.",
+            width=12,
+            height=5,
+            columns=("holdfast_accelerator", *INFO_LABELS),
         ),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from holdfast.domain.service import BatchingLimits, ServiceSpec, Slo
@@ -141,7 +142,8 @@ def _learned(observed: Observation, awaited: str, tick: Tick, model: EngineModel
     slo = slo_budget.slo_state(judged, spec.slo, now)
     loops = watch_fast_loops(old.fast_loops, seen, now)
     window = _window(observed, arrived, arrivals, verdicts.latest, now)
-    beliefs = _measured(observed, _believe(observed, lengths, loops, model), window, now, model)
+    kv_tokens = _kv_tokens(service)
+    beliefs = _measured(observed, _believe(observed, lengths, loops, kv_tokens, model), window, now, model)
     beliefs, evidence, growth = _compared(observed, beliefs, window, now)
     learned = Learned(
         lead_seconds=lead,
@@ -155,7 +157,7 @@ def _learned(observed: Observation, awaited: str, tick: Tick, model: EngineModel
         capacity=beliefs,
         evidence=evidence,
         growth=growth,
-        kv_cache=watch_kv_cache(old.kv_cache, seen, _kv_tokens(service), now),
+        kv_cache=watch_kv_cache(old.kv_cache, seen, kv_tokens, now),
         fast_loops=loops,
         backoffs=watch_backoffs(_backoffs(observed), groups, now, tick.settings, awaited, _spot(spec)),
         stalls=observed.stalls,
@@ -224,7 +226,9 @@ def _tuned(service: ServiceSnapshot) -> dict[str, BatchingLimits]:
     return {name: limits for name, limits in in_force.items() if limits != THE_SPECS}
 
 
-def _believe(observed: Observation, lengths: Lengths, loops: FastLoops, model: EngineModel) -> Capacity:
+def _believe(
+    observed: Observation, lengths: Lengths, loops: FastLoops, kv_tokens: Mapping[str, float], model: EngineModel
+) -> Capacity:
     """What replicas are believed to carry, before what they did with their load is compared."""
     service = observed.service
     return replica_capacity.believe(
@@ -237,7 +241,7 @@ def _believe(observed: Observation, lengths: Lengths, loops: FastLoops, model: E
         _tuned(service),
         service.measured,
         service.recalled,
-        _kv_tokens(service),
+        kv_tokens,
     )
 
 

@@ -95,8 +95,17 @@ class View:
     @property
     def kv_replicas(self) -> int:
         """Replicas that hold the KV cache which the requests are expected to take within the lead time."""
-        learned = self.learned
-        return learned.kv_cache.replicas(learned.lead_seconds, self.belief.kv_tokens) if self.seen.fresh else 0
+        return self.learned.kv_cache.replicas(self.learned.lead_seconds, self.belief.kv_tokens)
+
+    @property
+    def carrying(self) -> int:
+        """Replicas that the load, held requests and the minimum ask for."""
+        return max(self.chosen.replicas, self.waking, self.least.replicas)
+
+    @property
+    def needed(self) -> int:
+        """Replicas that are asked for, also by the KV cache, with those in place of failing ones."""
+        return max(self.carrying, self.kv_replicas) + self.spare
 
     @property
     def switching(self) -> bool:

@@ -20,8 +20,10 @@ from holdfast.policy.estimate.replica_capacity import FIRST_LOAD, Belief, Capaci
 from holdfast.policy.estimate.traffic import LARGEST, Seen
 
 STEPS_DEVIATION, TPOT_DEVIATION, LOAD_DEVIATION = 0.05, 0.15, 0.25
-"""Deviations of logarithms: of step times that plugins sum up, of those that follow from TPOT, and of the load at which
-requests were good or late.
+"""How uncertain evidence is, as standard deviations of logarithms.
+
+The first is for step times that plugins sum up, the second for step times that follow from TPOT. The third is for the
+load at which requests were good or late.
 """
 
 SATURATED_DEVIATION, SATURATED_SHARE = 0.2, 0.85

@@ -122,7 +122,7 @@ class Belief:
 
     @property
     def drifted(self) -> bool:
-        """Whether the believed step times differ materially from those that the rate was computed for."""
+        """Whether step times are believed to be others by now than when the rate was computed."""
         return abs(self.correction.slowness - self.slowness) > MATERIAL * self.slowness
 
     @property

@@ -58,11 +58,11 @@ CAPACITY_PROBLEMS = frozenset({Reason.QUOTA_EXCEEDED, Reason.INSUFFICIENT_GPUS, 
 
 def conditions(view: View, sizes: Sizes) -> tuple[ConditionValue, ...]:
     """Return every condition as it stands now."""
-    stuck = stalled(view)
+    stuck, bad = stalled(view), _mostly_bad(view, sizes)
     return (
-        ready(view, sizes),
+        ready(view, bad),
         slo_met(view, sizes),
-        scaling_active(view, sizes),
+        scaling_active(view, sizes, bad),
         metrics_available(view),
         capacity_available(view, sizes),
         # kstatus reads the first of the two that is true: what waits for a person is not under way.
@@ -73,7 +73,7 @@ def conditions(view: View, sizes: Sizes) -> tuple[ConditionValue, ...]:
     )
 
 
-def ready(view: View, sizes: Sizes) -> ConditionValue:
+def ready(view: View, bad: str) -> ConditionValue:
     """At least one replica has served a token, the object was understood, and not most requests are bad."""
     kind = ConditionType.READY
     serving = view.ready
@@ -82,7 +82,7 @@ def ready(view: View, sizes: Sizes) -> ConditionValue:
         return ConditionValue(kind, False, problem.reason, problem.message)
     if told := ailing(view):
         return ConditionValue(kind, *_hanging(view, told))
-    if bad := mostly_bad(view, sizes):
+    if bad:
         return ConditionValue(
             kind, False, Reason.MOST_REQUESTS_BAD, f"{serving} of {view.size} replicas are ready, {bad}"
         )
@@ -114,7 +114,7 @@ def _unknown(view: View) -> str:
     return f"; unknown {' and '.join(unknown)}: sizing starts from observation; to start from data, {remedy}"
 
 
-def mostly_bad(view: View, sizes: Sizes) -> str:
+def _mostly_bad(view: View, sizes: Sizes) -> str:
     """Say that most requests were bad, where more replicas could be had and none is starting; empty otherwise."""
     limited = view.held_by_people or view.allocation is not None or sizes.limits & HARD_BOUNDS or view.own.short
     judged = view.learned.budget.judged_at is not None
@@ -255,7 +255,7 @@ def _missed_within_capacity(view: View, arriving: float, carried: float) -> tupl
     return Reason.ENGINE_SLOW, f"{load}, but requests are late; check the engines and their nodes"
 
 
-def scaling_active(view: View, sizes: Sizes) -> ConditionValue:
+def scaling_active(view: View, sizes: Sizes, bad: str) -> ConditionValue:
     """Sizes follow the SLO; the message says why the size is held now, without numbers that would change each tick."""
     kind, spec = ConditionType.SCALING_ACTIVE, view.spec
     if spec.pinned_replicas is not None:
@@ -268,7 +268,7 @@ def scaling_active(view: View, sizes: Sizes) -> ConditionValue:
         detail = view.seen.detail or "see MetricsAvailable"
         text = f"the size does not shrink while metrics are {view.seen.state.value}: {detail}"
         return ConditionValue(kind, False, Reason.METRICS_HOLD, text)
-    if bad := mostly_bad(view, sizes):
+    if bad:
         held = reason_for(view, sizes)
         text = f"the size stays at {view.size} ({held}: {held.meaning}), {bad}"
         return ConditionValue(kind, False, Reason.MOST_REQUESTS_BAD, text)

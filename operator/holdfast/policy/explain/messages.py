@@ -152,7 +152,7 @@ def _capacity(view: View) -> str:
 
 def _fills(view: View) -> bool:
     """Whether the KV cache asks for more replicas than the load does."""
-    return view.kv_replicas > max(view.chosen.replicas, view.waking, view.least.replicas)
+    return view.kv_replicas > view.carrying
 
 
 def _kv_cache(view: View) -> str:
@@ -255,7 +255,7 @@ def _floor(view: View, sizes: Sizes) -> str:
 
 def _caution(view: View, sizes: Sizes) -> str:
     """Why more stay than the forecast needs, where no guard says so."""
-    needed = _needed(view)
+    needed = view.needed
     kept = needed < sizes.wanted <= view.group.baseline and not view.ailing_to_let_go
     if view.forecast is None or not view.belief.feasible or not kept:
         return ""
@@ -268,11 +268,6 @@ def _doubt(view: View, sizes: Sizes) -> str:
     if at_zero or view.seen.fresh or Reason.METRICS_HOLD in sizes.limits or view.forecast is None:
         return ""
     return f"metrics are {view.seen.state.value}: the size can rise on visible load but does not shrink"
-
-
-def _needed(view: View) -> int:
-    """Replicas that the demand asks for, those in place of failing ones included."""
-    return max(view.chosen.replicas, view.waking, view.least.replicas, view.kv_replicas) + view.spare
 
 
 HARD_BOUNDS = frozenset({Reason.BUDGET_LIMITED, Reason.CAPACITY_LIMITED, Reason.AT_MAXIMUM})
@@ -307,7 +302,7 @@ def _up_reason(view: View, sizes: Sizes) -> Reason:
         return least.reason
     if _regular(view, sizes) and _target(sizes, view.chosen.name) <= view.part(view.chosen.name).size:
         return Reason.AT_MINIMUM
-    if view.spare and _needed(view) - view.spare <= view.group.baseline:
+    if view.spare and view.needed - view.spare <= view.group.baseline:
         if view.spare == view.lacking:
             return Reason.ACCELERATOR_UNAVAILABLE
         return ailing_reason(view) if view.group.ailing else Reason.ENGINE_FAILING

@@ -43,7 +43,7 @@ def propose(view: View) -> int:
         return before - view.leaving.total()
     if view.forecast is None or view.demand_rps is None or not view.belief.sized:
         return max(before, view.chosen.replicas, view.waking, view.least.replicas + spare)
-    needed = max(view.chosen.replicas, view.waking, view.least.replicas, view.kv_replicas) + spare
+    needed = view.needed
     if needed >= before:
         return needed
     safe = replicas_for(view.forecast.releasable_rps, view.belief.rate_rps) + spare
