@@ -31,9 +31,10 @@ import numpy as np
 
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.catalog import find_accelerator, find_model
+from holdfast.enginemodel.enginetimer import EngineTimer
 from holdfast.enginemodel.host import Host
 from holdfast.enginemodel.prior import engine_prior
-from holdfast.enginemodel.roofline import roofline_law, roofline_table
+from holdfast.enginemodel.roofline import roofline_law
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.tools.tune.engine_port import TrialRequests, Tried, enough
 from holdfast.tools.tune.search import LimitsSearch, TuningResult
@@ -118,7 +119,7 @@ def engines(endpoint: str, name: str) -> tuple[TwinEngine, TwinEngine]:
     assert model is not None
     assert accelerator is not None
     law = roofline_law(model, accelerator, 1)
-    return believed, TwinEngine(roofline_table(law), law, lambda _: prior.kv_tokens)
+    return believed, TwinEngine(EngineTimer(law, prior.host), law, lambda _: prior.kv_tokens)
 
 
 class Worth:

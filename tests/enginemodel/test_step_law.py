@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.enginemodel.catalog import ACCELERATORS, MODELS
 from holdfast.enginemodel.fit import fit_law, usual_steps
-from holdfast.enginemodel.roofline import roofline_law, roofline_table
+from holdfast.enginemodel.roofline import roofline_law
 from holdfast.enginemodel.steplaw import Chunk, StepLaw
 from holdfast.enginemodel.steptable import Curve, StepTable, Surface, UnknownTable, step_table, step_tables
 
@@ -48,16 +48,6 @@ def test_a_parted_timer_changes_what_every_step_and_what_prompts_take_but_not_de
     for more, few, many in ((1.0, (0, 1), (0, 64)), (2.0, (512, 0), (2048, 0))):
         added = seconds(timer, *many) - seconds(timer, *few)
         assert seconds(changed, *many) - seconds(changed, *few) == pytest.approx(more * added)
-
-
-@given(st.integers(1, 8192), st.integers(0, 16384), st.integers(0, 1024), st.floats(1.0, 60_000.0))
-def test_a_roofline_hides_the_shorter_of_reading_weights_and_computing(
-    chunk: int, prefix: int, decodes: int, mean_kv: float
-) -> None:
-    found = roofline_table(LAW).step_seconds([(chunk, prefix)], decodes, mean_kv)
-    attention = LAW.c4 * chunk * (prefix + 0.5 * chunk) + LAW.c3 * decodes * mean_kv
-    dense = max(LAW.c0, LAW.c1 * (chunk + decodes))
-    assert found == pytest.approx(dense + attention, rel=0.03)
 
 
 def test_a_scaled_law_scales_every_step() -> None:

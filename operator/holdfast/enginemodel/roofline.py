@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from holdfast.enginemodel.catalog import AcceleratorShape, ModelShape
 from holdfast.enginemodel.steplaw import Chunk, StepLaw
-from holdfast.enginemodel.steptable import Curve, StepTable, Surface
 
 BANDWIDTH_EFFICIENCY = 0.85
 COMPUTE_EFFICIENCY = 0.80
@@ -18,16 +17,13 @@ REDUCTIONS_PER_LAYER = 2
 REDUCTION_SECONDS = 12e-6
 """All-reduces of tensor parallelism, and how long a small one takes."""
 
-CHUNKS = tuple(float(1 << power) for power in range(15))
-PREFIXES, DECODES = (0.0, 16384.0), (1.0, 1024.0)
-"""Where tables of a roofline have points; between them attention to a prefix, and KV reads, are linear anyway."""
-
 
 def roofline_law(model: ModelShape, accelerator: AcceleratorShape, tensor_parallel: int = 1) -> StepLaw:
     """The law of `tensor_parallel` such GPUs: weights and KV by bandwidth, tokens and attention by FLOPs.
 
-    A decoding sequence adds its own FLOPs only: the weights it needs are read once per step (c0). Between GPUs every
-    token's hidden state travels twice per layer over the link.
+    A decoding sequence adds its own FLOPs only: the weights it needs are read once per step (c0). Reading weights and
+    computing tokens add up, as they nearly did on a real GPU: no step hides one behind the other (design note 0023).
+    Between GPUs every token's hidden state travels twice per layer over the link.
     """
     gpus = max(1, tensor_parallel)
     bandwidth = accelerator.bandwidth * BANDWIDTH_EFFICIENCY * gpus
@@ -43,20 +39,6 @@ def roofline_law(model: ModelShape, accelerator: AcceleratorShape, tensor_parall
         c3=gpus * model.kv_bytes_per_gpu(gpus) / bandwidth,
         c4=4.0 * model.layers * model.heads * model.head_dim / (peak * ATTENTION_EFFICIENCY),
     )
-
-
-def roofline_table(law: StepLaw) -> StepTable:
-    """The law of a data sheet with what tokens compute hidden behind the weights that each step reads anyway.
-
-    A sum cannot tell that, and has small prompt chunks cost too much. Attention comes on top, as in the shipped tables.
-    """
-    reading = max(law.c0, law.c1)
-    hidden = reading / law.c1
-    dense = Curve((0.0, hidden, 2.0 * hidden), (reading, reading, 2.0 * reading))
-    pairs = tuple(law.c4 * chunk * (prefix + 0.5 * chunk) for chunk in CHUNKS for prefix in PREFIXES)
-    reads = tuple(law.c3 * decodes * kv for decodes in DECODES for kv in DECODES)
-    chunks, decodes = Surface(CHUNKS, PREFIXES, pairs), Surface(DECODES, DECODES, reads)
-    return StepTable("", "", 1, 0.0, 0.0, dense, dense, chunks, decodes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ from holdfast.api.llmservice import LLMService
 from holdfast.cli import tune as command
 from holdfast.cli.main import build_parser, main
 from holdfast.domain.service import Slo
+from holdfast.enginemodel.enginetimer import EngineTimer
+from holdfast.enginemodel.host import NO_HOST
 from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.tools.bench.definitions import LatencyBounds as Bounds
 from holdfast.tools.bench.load_generator import Client, Endpoint, Run
@@ -40,7 +42,7 @@ from tests.tools.bench.bench_builders import PNG, record
 
 LAW = StepLaw(0.008, 4e-5, 2e-4, 4e-8, 4e-9)
 SLO = Slo(1.0, 0.03, 0.95, 3600.0)
-BELIEVED = TwinEngine(LAW, LAW, lambda _: 60_000)
+BELIEVED = TwinEngine(EngineTimer(LAW, NO_HOST), LAW, lambda _: 60_000)
 MOST = Setting(32, 1024)
 CALM = ("--max-client-lag", "60s")
 
@@ -76,7 +78,8 @@ def test_an_engine_that_is_slower_than_believed_is_tuned_with_few_trials_and_the
 
 
 @pytest.mark.parametrize(
-    "real", [replace(BELIEVED, stretch=1.5), TwinEngine(LAW.parted(1.4, 0.7), LAW, lambda _: 60_000)]
+    "real",
+    [replace(BELIEVED, stretch=1.5), TwinEngine(EngineTimer(LAW.parted(1.4, 0.7), NO_HOST), LAW, lambda _: 60_000)],
 )
 def test_a_model_learns_the_steps_of_an_engine_from_one_trial(real: TwinEngine) -> None:
     requests = TrialRequests(LengthPairs(np.array([200, 600, 1500]), np.array([50, 20, 30])), 100)

@@ -14,12 +14,14 @@ import pytest
 
 from holdfast.cli import tune as command
 from holdfast.cli.main import build_parser
+from holdfast.domain.service import AcceleratorOption
+from holdfast.enginemodel.prior import option_prior
 from holdfast.tools.bench.definitions import LatencyBounds as Bounds
 from holdfast.tools.bench.endpoint import NoEndpoint
 from holdfast.tools.bench.load_generator import Endpoint
 from holdfast.tools.tune.engine_port import CannotStart, CannotTry
 from holdfast.tools.tune.limits import LimitsFile, LiveOrRestarted, Restart
-from holdfast.tools.tune.options import TuningGoal
+from holdfast.tools.tune.options import TuningGoal, believed
 from holdfast.tools.tune.setting import Setting
 from holdfast_engine.rules import Limits, Objectives, parse_limits
 from tests.fakes import FakeFailingRestart, FakeLimitsEngine
@@ -209,3 +211,11 @@ async def test_who_was_told_to_outlive_its_terminal_does() -> None:
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("accelerator", ["h100", "l4", "mi300x", "nobody-knows"])
+@pytest.mark.parametrize("model", ["Qwen/Qwen3-8B", "Qwen/Qwen2.5-7B-Instruct", "pvc://weights/house-model"])
+def test_tune_believes_in_the_engine_that_plan_and_sizing_believe_in(model: str, accelerator: str) -> None:
+    """One law, with the same host, also where no table was measured."""
+    option = AcceleratorOption(accelerator)
+    assert believed(model, option).engine.timer == option_prior(model, option).timer

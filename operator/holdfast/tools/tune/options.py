@@ -10,7 +10,6 @@ from pathlib import Path
 
 from holdfast.domain.service import AcceleratorOption, ServiceSpec, Slo
 from holdfast.enginemodel.prior import LEAST_KV_TOKENS, EnginePrior, PriorSource, option_prior
-from holdfast.enginemodel.roofline import roofline_table
 from holdfast.tools.bench import definitions, options, report
 from holdfast.tools.bench.checks import check_folders, check_lengths
 from holdfast.tools.bench.manifest import read_service
@@ -235,9 +234,7 @@ def believed(
 
     first = prior(None)
     defaults = Setting(first.max_num_seqs_default, first.max_num_batched_tokens_default)
-    return Believed(
-        option.name, first.source, TwinEngine(first.table or roofline_table(first.law), first.law, tokens), defaults
-    )
+    return Believed(option.name, first.source, TwinEngine(first.timer, first.law, tokens), defaults)
 
 
 def most_of(arguments: argparse.Namespace, service: ServiceSpec | None, defaults: Setting) -> Setting:

@@ -16,11 +16,10 @@ import numpy as np
 from holdfast.domain.service import Slo
 from holdfast.enginemodel import steadystate
 from holdfast.enginemodel.capacity import BatchLimits
-from holdfast.enginemodel.enginetimer import slowed
+from holdfast.enginemodel.enginetimer import EngineTimer, slowed
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steplaw import StepLaw
-from holdfast.enginemodel.steptable import StepTable
 from holdfast.enginemodel.working import WorkingPoint, working_point
 from holdfast.tools.tune.engine_port import TrialFigures, TrialLoad, TrialRequests, Tried, figures
 from holdfast.tools.tune.fit import least_squares
@@ -57,14 +56,13 @@ MOST_PAIRS, LONG_DRAWS, LEAST_SUSTAINED = 20_000, 3, 0.5
 TRICKLE, BUSIEST = 0.3, 0.95
 
 KvTokens = Callable[[Setting], int]
-PartedTimer = StepTable | StepLaw
 
 
 @dataclass(frozen=True, slots=True)
 class TwinEngine:
     """An engine whose steps take `stretch` times what the timer says; its KV cache depends on the setting."""
 
-    timer: PartedTimer
+    timer: EngineTimer
     law: StepLaw
     kv_tokens: KvTokens
     stretch: float = 1.0
