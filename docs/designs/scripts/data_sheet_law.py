@@ -1,9 +1,9 @@
 """Whether a step adds reading its weights to computing its tokens, or hides one behind the other.
 
-    python docs/designs/scripts/data_sheet_law.py --data ../shared/data
+    python docs/designs/scripts/data_sheet_law.py [--data ../shared/data]
 
-Both laws of a data sheet beside what an H200 took for lone prompts and for decodes (vllm_gpu_h200/cells.csv, the host
-left out: cells of fewer than 512 prompt tokens are bound by launching), and beside all shipped step tables.
+Both laws of a data sheet beside all shipped step tables and, with --data, beside what an H200 took for lone prompts and
+for decodes (vllm_gpu_h200/cells.csv, the host left out: cells of fewer than 512 prompt tokens are bound by launching).
 """
 
 from __future__ import annotations
@@ -78,21 +78,30 @@ def table_errors(kind: type[Hidden] | None) -> np.ndarray:
     return np.array(found)
 
 
-def main() -> None:
-    """Print both laws' errors."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
+def print_cells(data: Path) -> None:
+    """Print both laws' errors on the measured cells."""
     model, accelerator = find_model("Qwen/Qwen3-8B"), find_accelerator("h200")
     assert model is not None
     assert accelerator is not None
     law = roofline_law(model, accelerator)
     print(f"{'H200, measured':<24}{'ms':>8}{'added':>9}{'hidden':>9}")
     off: list[tuple[float, float]] = []
-    for name, chunks, decodes, kv, seconds in measured(parser.parse_args().data):
+    for name, chunks, decodes, kv, seconds in measured(data):
         added, hidden = (each.step_seconds(chunks, decodes, kv) / seconds - 1.0 for each in (law, Hidden(law)))
         off.append((added, hidden))
         print(f"{name:<24}{1e3 * seconds:>8.2f}{added:>+9.0%}{hidden:>+9.0%}")
-    print(f"{'mean absolute error':<24}{'':>8}{np.abs(off).mean(axis=0)[0]:>9.0%}{np.abs(off).mean(axis=0)[1]:>9.0%}")
+    added, hidden = np.abs(off).mean(axis=0)
+    print(f"{'mean absolute error':<24}{'':>8}{added:>9.0%}{hidden:>9.0%}")
+
+
+def main() -> None:
+    """Print both laws' errors."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--quick", action="store_true", help="the same: it takes a second")
+    data = parser.parse_args().data
+    if data is not None:
+        print_cells(data)
     for name, errors in (("added", table_errors(None)), ("hidden", table_errors(Hidden))):
         low, middle, high = np.exp(np.percentile(errors, (5, 50, 95)))
         spread = float(np.sqrt(np.mean(np.square(errors))))
