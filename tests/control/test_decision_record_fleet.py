@@ -111,7 +111,7 @@ def test_a_move_to_another_accelerator_is_replayed() -> None:
 
 @pytest.mark.parametrize("pinned", [False, True])
 def test_a_migration_on_the_same_nodes_is_replayed(pinned: bool) -> None:
-    """The next replicas take the GPUs of the old ones, and stop where another service lacks what it must have."""
+    """Targets take the slots of sources, beside another service that lacks what it must have."""
     before, after = on("a", "a"), on("a-next", "a")
     moving = service("moving").with_replicas_between(2, 3).with_accelerators(before, after)
     moving = moving.pinned_to(2) if pinned else moving
@@ -120,9 +120,9 @@ def test_a_migration_on_the_same_nodes_is_replayed(pinned: bool) -> None:
     fleet.run(100.0)
     fleet.builders["moving"] = moving.with_accelerators(replace(before, max_replicas=0), after)
     fleet.run(60.0)
-    fleet.offered["a"] += 1
-    fleet.run(100.0)
-    assert fleet.contexts(lambda context: context.allocation and context.allocation.paused)
+    fleet.offered["a"] += 2
+    fleet.run(200.0)
+    assert fleet.running("moving", "a-next") == 2
 
 
 def test_questions_to_the_engine_model_beyond_the_limit_of_a_tick_stay_unanswered() -> None:

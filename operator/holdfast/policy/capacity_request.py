@@ -21,19 +21,6 @@ class WorthStep:
 
 
 @value
-class MigrationProgress:
-    """Target replicas that take over the slots of source replicas one by one.
-
-    Of `size` target replicas requested by now, `coming` do not serve yet. `surplus` source replicas stay on these nodes
-    although no target replicas will take over their slots.
-    """
-
-    size: int = 0
-    coming: int = 0
-    surplus: int = 0
-
-
-@value
 class CapacityRequest:
     """A service requests `want` replicas of one accelerator.
 
@@ -41,10 +28,10 @@ class CapacityRequest:
     these are on nodes that take no new pods, so their GPUs are of no use to other services. `short`: some replicas have
     waited longer than nodes take to be provisioned.
 
-    `kept`: source replicas on accelerators being drained whose slots no target replicas take over. During a
-    `migration`, source replicas whose slots are taken over are among the running ones. `paired`: replicas that serve
-    next to these; `waits`: some of them have waited as long. Good requests have worth up to `demand_rps`. `elsewhere`:
-    the same request on each other accelerator to which the service could move as a whole.
+    `kept`: source replicas on accelerators being drained whose slots no target replicas take over; those whose slots
+    are taken over are among the running ones. `paired`: replicas that serve next to these; `waits`: some of them have
+    waited as long. Good requests have worth up to `demand_rps`. `elsewhere`: the same request on each other accelerator
+    to which the service could move as a whole.
     """
 
     key: ServiceKey
@@ -59,7 +46,6 @@ class CapacityRequest:
     short: bool = False
     waits: bool = False
     kept: tuple[tuple[AcceleratorOption, int], ...] = ()
-    migration: MigrationProgress | None = None
     paired: tuple[tuple[AcceleratorOption, int], ...] = ()
     elsewhere: tuple[CapacityRequest, ...] = ()
 
@@ -91,14 +77,10 @@ class CapacityRequest:
 class Allocation:
     """Replicas that a service may have of those it requested, and why not more.
 
-    With `moves_to` the replicas are of that accelerator, and the service leaves its present one (`leaves`). During a
-    migration, at most `most` source and target replicas may exist together. While the migration is `paused`, no source
-    replica is removed.
+    With `moves_to` the replicas are of that accelerator, and the service leaves its present one (`leaves`).
     """
 
     replicas: int
     sentence: str
     leaves: str = ""
     moves_to: str = ""
-    most: int | None = None
-    paused: bool = False

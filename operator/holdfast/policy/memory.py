@@ -144,7 +144,7 @@ class Fleet:
 
     def is_idle(self, requests: Mapping[ServiceKey, CapacityRequest]) -> bool:
         """Return whether no service competes for capacity, and none did."""
-        return not self.shortages and not any(c.short or c.waits or c.migration for c in requests.values())
+        return not self.shortages and not any(c.short or c.waits for c in requests.values())
 
 
 @value

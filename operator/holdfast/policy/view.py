@@ -243,11 +243,6 @@ class View:
         return () if self.chosen.pair is None else (self.chosen.pair.accelerator,)
 
     @property
-    def migration_paused(self) -> bool:
-        """Whether the migration is paused: other services would take GPUs that it frees."""
-        return self.allocation is not None and self.allocation.paused
-
-    @property
     def own(self) -> Group:
         """All replicas of the chosen accelerator, without its pair."""
         return self.part(self.chosen.name)

@@ -14,7 +14,7 @@ from holdfast.domain.service import AcceleratorOption, ServiceKey
 from holdfast.domain.signals import SignalState
 from holdfast.domain.taints import Taint, Toleration
 from holdfast.policy.allocation.fleet import allocate
-from holdfast.policy.capacity_request import Allocation, CapacityRequest, MigrationProgress
+from holdfast.policy.capacity_request import Allocation, CapacityRequest
 from holdfast.policy.memory import Fleet, Shortage
 from holdfast.policy.placement.node_inventory import Inventory
 from tests.builders import H100, NOW, ServiceView, accelerator, condition, node, replicas, service
@@ -51,66 +51,6 @@ def shared(requests: Sequence[CapacityRequest], inventory: Inventory = ONE_NODE)
 def test_the_lower_priority_gives_way_down_to_its_minimum() -> None:
     requests = [a_claim("batch", 6, running=6, least=2, short=False), a_claim("chat", 7, priority=10)]
     assert shared(requests) == {"chat": 6, "batch": 2}
-
-
-def test_who_hands_over_may_have_what_is_granted_and_what_stays_beside_it() -> None:
-    left, spot = accelerator("left"), accelerator("spot", node_selector=(("kind", "spot"),))
-    moving = a_claim(
-        "moving", 6, running=6, migration=MigrationProgress(size=2), kept=((left, 1),), paired=((spot, 3),)
-    )
-    allocations = allocated([moving, a_claim("chat", 4, priority=10)])
-    assert (allocations["moving"].replicas, allocations["moving"].most) == (3, 7)
-
-
-FULL = Inventory((node("n1", 8, used=8),))
-MOVING = a_claim("moving", 6, running=6, least=6, short=False, migration=MigrationProgress(size=3, coming=1))
-LACKING = a_claim("lacking", 4, running=2, least=4, priority=-5, short=False)
-
-
-def test_who_hands_over_where_another_lacks_what_must_run_gives_up_nothing() -> None:
-    allocations = allocated([MOVING, LACKING], FULL)
-    assert allocations["moving"] == Allocation(
-        3,
-        (
-            "6 replicas wanted; the migration is paused: "
-            "freed GPUs would go to prod/lacking (priority -5), still below their minimum"
-        ),
-        most=7,
-        paused=True,
-    )
-    assert allocated([MOVING, replace(LACKING, least=2)], FULL) == {}
-    assert allocated([replace(MOVING, migration=None), LACKING], FULL) == {}
-
-
-def test_of_what_stands_those_beyond_what_is_wanted_go_all_the_same() -> None:
-    kept = (accelerator("left"), 3)
-    moving = replace(MOVING, least=1, kept=(kept,), migration=MigrationProgress(surplus=2))
-    assert allocated([replace(moving, running=5), replace(LACKING, least=8)], FULL)["moving"].most == 7
-
-
-def test_who_waits_in_vain_where_the_gpus_are_in_pieces_counts_too() -> None:
-    pair = replace(H100, gpus_per_replica=2)
-    pieces = Inventory((node("n1", 4, used=3), node("n2", 4, used=3)))
-    moving, lacking = replace(MOVING, want=1, running=1, least=1), replace(LACKING, want=2, running=1, least=2)
-    assert "moving" not in allocated([moving, replace(lacking, option=pair)], pieces)
-    assert allocated([moving, replace(lacking, option=pair, short=True)], pieces)["moving"].paused
-
-
-def test_who_lacks_what_must_run_on_other_nodes_or_finds_no_cpu_stops_nobody() -> None:
-    apart = Inventory((node("n1", 4, used=4, zone="a"), node("n2", 4, used=4, zone="b")))
-    there = replace(PICKY, node_selector=(("zone", "b"),))
-    moving = replace(MOVING, want=4, running=4, least=4, option=there)
-    wide = a_claim("wide", 2, running=2, least=2, short=False)
-    assert "moving" not in allocated([moving, wide, replace(LACKING, option=PICKY)], apart)
-    assert "moving" in allocated([moving, wide, replace(LACKING, option=there)], apart)
-    assert "moving" not in allocated([MOVING, replace(LACKING, short=True)], Inventory((node("n1", 8, used=7),)))
-
-
-def test_who_finds_a_free_place_where_the_others_cannot_go_goes_on() -> None:
-    nodes = node("n1", 4, used=4, zone="a"), node("n2", 4, used=3, zone="b")
-    lacking = replace(LACKING, option=PICKY, least=5)
-    assert "moving" not in allocated([MOVING, lacking], Inventory(nodes))
-    assert "moving" in allocated([MOVING, lacking], Inventory((nodes[0], node("n2", 4, used=4, zone="b"))))
 
 
 def test_of_equal_priority_the_one_whose_gpus_make_more_good_requests_comes_first() -> None:

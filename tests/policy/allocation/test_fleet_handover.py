@@ -77,37 +77,34 @@ def test_a_switch_that_nobody_makes_room_for_ends_all_the_same_and_moves_nothing
         assert contest.size["moving"] == before["moving"]
 
 
-@pytest.mark.parametrize("most", [1, 2, 3])
+@pytest.mark.parametrize("size", [2, 4, 6])
 @pytest.mark.parametrize("waited_seconds", [5.0, 300.0])
 @pytest.mark.parametrize("pinned", [False, True])
-def test_nothing_is_given_up_that_another_would_get_who_lacks_what_must_run(
-    most: int, waited_seconds: float, pinned: bool
+def test_another_one_that_lacks_what_must_run_may_get_a_slot_and_no_more_than_two_are_freed(
+    size: int, waited_seconds: float, pinned: bool
 ) -> None:
-    size = min(2, most)
+    most = size + 1
     mine = moving("moving", size, most).pinned_to(size) if pinned else moving("moving", size, most)
-    contest = Contest(2 + size, {"moving": (mine, 1.0, size), "other": (moving("other", 3, 6), 1.0, 2)}, same=ON)
+    other = service("other").with_replicas_between(6, 9).with_accelerators(BEFORE)
+    contest = Contest(2 + size, {"moving": (mine, 1.0, size), "other": (other, 1.0, 2)}, same=ON)
     contest.run(waited_seconds)
     leave(contest, "moving")
-    for _ in range(120):
+    for _ in range(110):
         contest.run(5.0)
-        assert contest.running("moving") == size
-    told = next(each.message for each in contest.last["moving"].conditions if each.type == "CapacityAvailable")
-    assert told.startswith(
-        f"{size} replicas wanted; the migration is paused: freed GPUs would go to prod/other (priority 0), still"
-    )
-    contest.offered["h100"] += 1
-    contest.run(300.0)
-    assert contest.size == {"moving": {"h100": 0, "next": size}, "other": {"h100": 3}}
+        assert contest.running("moving") >= max(1, size - 2)
+    contest.offered["h100"] += 4
+    contest.run(900.0)
+    assert contest.size == {"moving": {"h100": 0, "next": size}, "other": {"h100": 6}}
 
 
-def test_nor_where_the_next_ones_wait_already_when_another_one_comes_to_lack() -> None:
+def test_no_more_than_two_go_where_the_targets_wait_already_when_another_one_comes_to_lack() -> None:
     contest = full(6, 8, "moving", "other", size=3)
     leave(contest, "moving")
     contest.run(5.0)
     contest.builders["other"] = moving("other", 5, 8)
     for _ in range(120):
         contest.run(5.0)
-        assert contest.running("moving") == 3
+        assert contest.running("moving") >= 1
 
 
 def test_nor_does_the_last_one_go_while_the_first_next_one_starts() -> None:
@@ -125,13 +122,15 @@ def test_nor_does_the_last_one_go_while_the_first_next_one_starts() -> None:
 
 def test_of_a_fixed_size_that_becomes_smaller_no_more_go_than_that() -> None:
     pinned = moving("moving", 1, 3).pinned_to(3)
-    contest = Contest(4, {"moving": (pinned, 1.0, 3), "other": (moving("other", 3, 6), 1.0, 1)}, same=ON)
+    contest = Contest(4, {"moving": (pinned, 1.0, 3), "other": (moving("other", 1, 6), 1.0, 1)}, same=ON)
     contest.run(300.0)
     leave(contest, "moving")
     contest.run(60.0)
     contest.builders["moving"] = contest.builders["moving"].pinned_to(2)
-    contest.run(300.0)
-    assert (contest.running("moving"), contest.running("other")) == (2, 2)
+    for _ in range(60):
+        contest.run(5.0)
+        assert contest.running("moving") >= 2
+    assert contest.size["moving"] == {"h100": 0, "next": 2}
 
 
 def test_of_a_fixed_size_what_comes_beside_what_it_replaces_takes_nothing_from_others() -> None:

@@ -15,8 +15,7 @@ from holdfast.policy.health.backoff import Backoff, Backoffs
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.placement.allowance import allowance
 from holdfast.policy.placement.node_inventory import Room
-from holdfast.policy.transition.make_before_break import growing, staying
-from holdfast.policy.transition.migration import pinned_migration
+from holdfast.policy.transition.migration import next_sizes, pinned_migration
 from holdfast.policy.transition.pinned import pinned_verdict
 from tests.builders import ServiceBuilder, accelerator, replicas, service
 from tests.policy.fluid import FluidCluster, steps
@@ -156,8 +155,8 @@ def test_on_the_way_no_bound_is_broken_further_something_comes_and_no_more_are_s
     now = {group.accelerator: group.size for group in groups}
     ready = {group.accelerator: len(group.ready) for group in groups}
     goal, cost = share_out(spec, now, spec.accelerators, wanted), allowance(spec).cost
-    move = pinned_migration(view(of=ServiceBuilder(spec), groups=tuple(groups)), goal)
-    sizes = growing(move, staying(move))
+    seen = view(of=ServiceBuilder(spec).pinned_to(wanted), groups=tuple(groups))
+    sizes, _ = next_sizes(seen, pinned_migration(seen, goal))
     assert sum(sizes.values()) <= max(spec.max_replicas, wanted)
     served = {name: min(ready.get(name, 0), count) for name, count in goal.items()}
     stays = {name: min(ready.get(name, 0), count) for name, count in sizes.items()}

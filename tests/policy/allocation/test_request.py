@@ -12,7 +12,7 @@ from holdfast.domain.cluster import ClusterProblem, Replica, ReplicaPhase
 from holdfast.domain.decision import PlacementTarget
 from holdfast.domain.service import AcceleratorOption
 from holdfast.policy.allocation.request import request_of
-from holdfast.policy.capacity_request import CapacityRequest, MigrationProgress
+from holdfast.policy.capacity_request import CapacityRequest
 from holdfast.policy.decide import decide
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.placement.node_inventory import Room
@@ -87,7 +87,7 @@ def test_where_gpus_cannot_be_shared_out_all_keep_what_was_granted(monkeypatch: 
         (accelerator("left", max_replicas=0), "n1", 2, 0, 4),
         (accelerator("left", max_replicas=0), "n1", 1, 0, 3),
         (accelerator("left", max_replicas=0), "cordoned", 2, 2, 2),
-        (accelerator("left", max_replicas=0), "n1", 9, 5, 4),  # no more than are wanted, however many have come
+        (accelerator("left", max_replicas=0), "n1", 9, 7, 4),  # no more than are wanted take over slots
         (accelerator("left"), "n1", 2, 2, 2),
         (accelerator("left", max_replicas=0, gpus_per_replica=2), "n1", 2, 2, 2),
         (accelerator("left", max_replicas=0, resource="example.com/gpu"), "n1", 2, 2, 2),
@@ -122,13 +122,8 @@ def draining(on: str) -> CapacityRequest:
 def test_what_stays_beyond_the_goal_is_no_part_of_the_minimum() -> None:
     there = tuple(replace(replica, node="n1") for replica in replicas(6, on="left"))
     request = moving(accelerator("left", max_replicas=0), (), Group("left", size=6, exists=True, ready=there), there)
-    assert request.migration == MigrationProgress(size=4, coming=4, surplus=2)
     assert (request.want, request.least, request.running) == (4, 4, 4)
-
-
-def test_a_deployment_of_which_nothing_is_left_hands_nothing_over() -> None:
-    request = moving(accelerator("left", max_replicas=0), replicas(2), Group("left", exists=True), ())
-    assert request.migration is None
+    assert sum(count for _, count in request.kept) == 2
 
 
 def moving(

@@ -85,7 +85,7 @@ class TestRoomForAFew:
         forbidden = replace(H100, max_replicas=0), replace(L40S, max_replicas=2, cost_per_gpu_hour=3.0)
         found = after(of(H100), of(*forbidden), rate=38.0, broken=frozenset({"l40s"}))
         assert found.sizes[0] == {"h100": 9}
-        assert min(found.ready) == 8
+        assert min(found.ready) >= 8
 
     def test_takes_no_more_where_nobody_knows_what_the_old_ones_carry(self) -> None:
         found = after(of(A100, most=10), of(H100, most=10), rate=14.0)

@@ -17,7 +17,7 @@ from holdfast.domain.value import value
 from holdfast.policy.allocation import solver
 from holdfast.policy.allocation.capacity_pool import CapacityPool, capacity_pools
 from holdfast.policy.allocation.plan import Solver, share
-from holdfast.policy.capacity_request import Allocation, CapacityRequest, MigrationProgress
+from holdfast.policy.capacity_request import Allocation, CapacityRequest
 from holdfast.policy.memory import Fleet, Promise, Selector, Shortage
 from holdfast.policy.placement.node_inventory import Inventory
 from holdfast.policy.settings import PolicySettings
@@ -59,7 +59,6 @@ def allocate(
     losers = [request for request in losers if not any(_fills(pool, request, allocated) for pool in inner)]
     allocations = {request.key: _grant(request, kept[request.key], holders[request.key]) for request in losers}
     allocations |= {key: _moved(requests[key], to, holders[key]) for key, to in sharing.moved.items()}
-    allocations |= {c.key: _stopped(c, allocations.get(c.key), rivals) for c, rivals in _rivals(pools, inventory)}
     return allocations, Fleet(known, dict(_promised(fleet.promises, tight, allocated, now)))
 
 
@@ -187,50 +186,7 @@ def _grant(request: CapacityRequest, replicas: int, holders: _Holders) -> Alloca
     share = f", {gain / request.demand_rps:.1%} of its sized load" if gain > 0.0 else ""
     left = f"the fleet allocation gives {replicas} of {request.want} wanted replicas at priority {request.priority}"
     remedy = "add nodes or raise spec.priority"
-    most = replicas + _besides(request) if request.migration else None
-    return Allocation(replicas, f"{left}{went}; one more GPU would add {gain:.2g} req/s{share}; {remedy}", most=most)
-
-
-def _besides(request: CapacityRequest) -> int:
-    return sum(count for _, count in (*request.kept, *request.paired))
-
-
-def _rivals(pools: Iterable[CapacityPool], inventory: Inventory) -> Iterable[tuple[CapacityRequest, _Holders]]:
-    """Who hands over, and who waits on the same nodes for what must run: for longer than nodes take, or in vain.
-
-    The scheduler knows no priorities of services: it may give those each place that is given up. Not who finds a free
-    one where they cannot go.
-    """
-    for pool in pools:
-        vain = sum(request.gpus(request.least) for request in pool.requests) > pool.gpus + pool.kept
-        waiting = [
-            request for request in pool.requests if (vain or request.short) and _waits_for_gpus(request, inventory)
-        ]
-        handing: dict[tuple[frozenset[str], int], list[CapacityRequest]] = {}
-        for request in (request for request in pool.requests if waiting and request.migration):
-            nodes = inventory.room(request.option).names
-            handing.setdefault((nodes, request.option.gpus_per_replica), []).append(request)
-        for (nodes, _), requests in handing.items():
-            near = [request for request in waiting if inventory.room(request.option).names & nodes]
-            theirs = frozenset[str]().union(*(inventory.room(request.option).names for request in near))
-            if not inventory.room(requests[0].option, apart_from=theirs).free_replicas:
-                rivals = _Holders(len(near), _first(near), frozenset())
-                yield from ((request, rivals) for request in requests if len(near) > (request in near))
-
-
-def _waits_for_gpus(request: CapacityRequest, inventory: Inventory) -> bool:
-    """Whether it has less than it must have, and not because its pods find something else missing."""
-    return request.running < request.least and not (request.short and inventory.room(request.option).free_replicas)
-
-
-def _stopped(request: CapacityRequest, allocated: Allocation | None, rivals: _Holders) -> Allocation:
-    """No more of the next ones than were asked for; of the others those stay that are needed, as far as granted."""
-    now = request.migration or MigrationProgress()
-    replicas = request.want if allocated is None else allocated.replicas
-    others = rivals.others(request, int(request.running < request.least))
-    taken = f"the migration is paused: freed GPUs would go to {others}, still below their minimum"
-    most = replicas + _besides(request) - now.surplus + now.coming
-    return Allocation(now.size, f"{request.want} replicas wanted; {taken}", most=most, paused=True)
+    return Allocation(replicas, f"{left}{went}; one more GPU would add {gain:.2g} req/s{share}; {remedy}")
 
 
 def _moved(request: CapacityRequest, to: CapacityRequest, holders: _Holders) -> Allocation:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.service import AcceleratorOption
-from holdfast.policy.allocation.freed_slots import freed_slots
-from holdfast.policy.capacity_request import CapacityRequest, MigrationProgress
+from holdfast.policy.capacity_request import CapacityRequest
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.placement.options import Option
 from holdfast.policy.sizing.proposal import Sizes
@@ -28,8 +27,8 @@ def request_of(view: View, sizes: Sizes) -> CapacityRequest:
     not fit together, pods without a node say so. What gives way otherwise: replicas without a node at any time, those
     that hold accelerators only where all is known that a service's own decision asks for before it lowers a size.
 
-    Of a pair the chosen accelerator is claimed; what serves beside it is its own whatever others want. Replicas whose
-    places the next ones take count as those already.
+    Of a pair the chosen accelerator is claimed; what serves beside it is its own whatever others want. Sources whose
+    slots the targets take count as targets already.
     """
     chosen, own, outside = view.chosen.belief, view.own, _outside(view)
     wanted = {target.accelerator: target.replicas for target in sizes.targets}
@@ -39,36 +38,63 @@ def request_of(view: View, sizes: Sizes) -> CapacityRequest:
     paired = tuple(part for part in parts if part[0].name in view.paired)
     others = sum(replicas for _, replicas in paired)
     rate = chosen.rate_rps if math.isfinite(chosen.rate_rps) else 0.0
-    placed = own.placed - own.draining
-    goal = _held_goal(view, want + sum(replicas for _, replicas in parts)) if held else sizes.goal
-    places = freed_slots(view, dict(part for part in parts if part not in paired), goal, placed)
-    want = max(want, min(goal, want + places.staying))
-    running = placed + min(places.freed, max(0, want - placed))
+    placed, handed = own.placed - own.draining, _handed_over(view)
+    slots = sum(handed.values())
+    if slots:
+        goal = view.spec.pinned_replicas if held else sizes.goal
+        want = max(want, min(want + slots, want if goal is None else goal))
+    taken = min(slots, max(0, want - placed))
     return CapacityRequest(
         key=view.spec.key,
         option=chosen.option,
         want=want,
-        least=min(want, max(outside, want if held else _least(view, running, others, places.freed + places.surplus))),
+        least=min(want, max(outside, want if held else _least(view, placed + taken, others, handed))),
         rate_rps=rate,
         demand_rps=max(0.0, _useful_rps(view, rate, want + others) - rate * others),
         priority=view.spec.priority,
-        running=running,
+        running=placed + taken,
         outside=min(want, outside),
         short=bool(own.short),
         waits=any(view.part(name).short for name in view.paired),
-        kept=places.kept,
-        migration=MigrationProgress(own.size, max(0, own.size - len(own.ready)), places.surplus)
-        if places.handed
-        else None,
+        kept=tuple(_less([part for part in parts if part not in paired], handed, taken)),
         paired=paired,
         elsewhere=tuple(_elsewhere(view, option) for option in view.considered if _may_move(view, option)),
     )
 
 
-def _held_goal(view: View, there: int) -> int:
-    """As many as are there, but for those that come beside what they replace: these take nothing from others."""
-    pinned = view.spec.pinned_replicas
-    return there if pinned is None else min(there, pinned)
+def _less(
+    stays: Iterable[tuple[AcceleratorOption, int]], handed: Collection[str], taken: int
+) -> Iterator[tuple[AcceleratorOption, int]]:
+    """Sources that stay, without so many whose slots the targets take."""
+    for option, replicas in stays:
+        less = min(replicas, taken) if option.name in handed else 0
+        taken -= less
+        if replicas > less:
+            yield option, replicas - less
+
+
+def _handed_over(view: View) -> Mapping[str, int]:
+    """Return the sources that hold slots which targets take over one by one, draining ones included.
+
+    They are forbidden, need what the targets need, and are on nodes that these may have. The single replica of a
+    service stays until a target serves, which has to find a slot of its own.
+    """
+    names, found = view.chosen.room.names, dict[str, int]()
+    for group in view.others:
+        if group.placed and group.accelerator not in view.paired and _is_alike(view, group):
+            pods = [pod for pod in view.service.replicas if pod.accelerator == group.accelerator]
+            found[group.accelerator] = sum(pod.node in names for pod in pods)
+    there = view.own.placed - view.own.draining + sum(found.values())
+    return {} if there < 2 <= view.spec.max_replicas else found
+
+
+def _is_alike(view: View, group: Group) -> bool:
+    option, chosen = view.option(group.accelerator), view.chosen
+    if option is None or not view.is_forbidden(group):
+        return False
+    old, new = option.belief.option, chosen.belief.option
+    alike = (old.resource, old.gpus_per_replica) == (new.resource, new.gpus_per_replica)
+    return alike and option.room.names <= chosen.room.names
 
 
 def _stays(view: View, wanted: Mapping[str, int] | None) -> tuple[tuple[AcceleratorOption, int], ...]:
@@ -133,9 +159,9 @@ def _elsewhere(view: View, to: Option) -> CapacityRequest:
     )
 
 
-def _least(view: View, running: int, paired: int, freed: int) -> int:
-    left = sum(group.size for group in view.others if group.accelerator not in view.paired)
-    least = max(0, view.least.replicas - paired - max(0, left - freed))
+def _least(view: View, running: int, paired: int, handed: Collection[str]) -> int:
+    elsewhere = [group for group in view.others if group.accelerator not in {*view.paired, *handed}]
+    least = max(0, view.least.replicas - paired - sum(group.size for group in elsewhere))
     if not view.chosen.belief.option.spot and not view.asleep:
         least = max(least, view.spec.min_on_demand)
     if not all(group.observed and not group.rolling_out for group in view.groups):

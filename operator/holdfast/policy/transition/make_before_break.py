@@ -1,13 +1,14 @@
-"""From the replicas that there are to those of a goal: which of the old ones stay until new ones serve.
+"""From the replicas that run to those that are to run: which sources stay, and which targets start.
 
-The same way for a size that the objectives ask for and for one that people have fixed. All accelerators that are being
-left are looked at together, against what may run at one time.
+A source is a replica beyond the goal, a target one of the goal. Sources stay until all targets that are needed serve.
+Where the limits have no room for a target beside them, one source goes first (break before make), and the next one only
+after the target that came for it serves. The last replica that serves stays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 
 from holdfast.domain.value import value
 from holdfast.policy.health.replicas import Group
@@ -16,190 +17,135 @@ from holdfast.policy.placement.allowance import Allowance
 
 @value
 class Migration:
-    """`here` are the replicas of the `goal`, of which so many are `needed` by accelerator; `left` those beyond it.
+    """`goal` replicas are to run by accelerator; `needed` of them must serve before all sources go.
 
-    `worth`: how many of the goal's replicas one of an accelerator stands for, as far as it is known. Of the `regular`
-    accelerators `on_demand` replicas must serve. The `forbidden` ones have nobody to stay for; those `in_the_way` hold
-    the nodes that the new ones wait for. Where the size is `exact`, no more stay than stand for those that lack: what
-    scaling.minOnDemand asks for is part of the goal. Those that are `out` could not be had a short while ago.
+    `targets` are the groups of the goal, `sources` the groups beyond it, and `allowance` what may run at one time.
+    At least `on_demand` replicas of the `regular` accelerators are to serve. Sources of a `forbidden` accelerator
+    stay only while they serve. `unavailable` accelerators could not be had a short while ago.
+    Not more than `most_staying` sources stay.
     """
 
     goal: Mapping[str, int]
-    here: Sequence[Group]
     needed: Mapping[str, int]
-    left: Sequence[Group]
+    targets: Sequence[Group]
+    sources: Sequence[Group]
     allowance: Allowance
-    worth: Mapping[str, float] = field(default_factory=dict)
     regular: frozenset[str] = frozenset()
     on_demand: int = 0
     forbidden: frozenset[str] = frozenset()
-    in_the_way: frozenset[str] = frozenset()
-    exact: bool = False
-    out: frozenset[str] = frozenset()
+    unavailable: frozenset[str] = frozenset()
+    most_staying: int | None = None
 
     @property
-    def serving(self) -> int:
-        return sum(len(group.ready) for group in self.here)
+    def serving(self) -> dict[str, int]:
+        """Targets that serve."""
+        return {group.accelerator: len(group.ready) for group in self.targets}
 
     @property
     def lacking(self) -> int:
-        """Replicas of the goal that do not serve yet."""
-        return max(0, sum(self.needed.values()) - self.serving)
+        """Targets that are needed and do not serve yet."""
+        return max(0, sum(self.needed.values()) - sum(self.serving.values()))
 
     @property
-    def vain(self) -> bool:
-        """Nothing else can be had for now."""
-        return self.out >= frozenset(self.needed)
+    def in_turn(self) -> list[str]:
+        """The accelerators that lack targets, in the order in which these start: first where none fails to."""
+        failing = {group.accelerator for group in self.targets if group.useless}
+        lacking = [name for name, count in self.goal.items() if count > self.serving.get(name, 0)]
+        first = sorted(lacking, key=lambda name: (name in self.unavailable, name in failing, name not in self.needed))
+        return first
 
     @property
-    def next_ones(self) -> list[str]:
-        """Accelerators of which the next replica may come: those where one fails to come only if there are no others.
-
-        Whoever sends replicas away for one that fails does so once. None where the goal asks for no more.
-        """
-        ready = {group.accelerator: len(group.ready) for group in self.here}
-        useless = {group.accelerator for group in self.here if group.useless}
-        lacking = [name for name, count in self.needed.items() if min(count, self.goal[name]) > ready.get(name, 0)]
-        can_be_had = [name for name in lacking if name not in self.out]
-        return [name for name in can_be_had if name not in useless] or can_be_had or lacking
-
-    @property
-    def placed(self) -> dict[str, int]:
-        """Replicas of the goal that keep their place before the next ones: those that serve, or may come to."""
-        fails = self.out.union(self.next_ones)
-        return {
-            group.accelerator: len(group.ready) + (0 if group.accelerator in fails else len(group.useless))
-            for group in self.here
-        }
+    def waits(self) -> bool:
+        """Whether a target was requested that does not serve yet."""
+        return any(group.size > len(group.ready) for group in self.targets)
 
     def served_with(self, kept: Mapping[str, int]) -> int:
-        """Replicas that serve if so many of those left stay."""
-        return self.serving + sum(min(kept[group.accelerator], len(group.ready)) for group in self.left)
+        """Return the replicas that serve if so many sources stay."""
+        sources = sum(min(kept[group.accelerator], len(group.ready)) for group in self.sources)
+        return sum(self.serving.values()) + sources
 
-    def regular_with(self, kept: Mapping[str, int]) -> int:
-        """The same, of those off spot."""
-        here = sum(len(group.ready) for group in self.here if group.accelerator in self.regular)
-        left = (group for group in self.left if group.accelerator in self.regular)
-        return here + sum(min(kept[group.accelerator], len(group.ready)) for group in left)
+    def on_demand_with(self, kept: Mapping[str, int]) -> int:
+        """Return how many of these are not on spot nodes."""
+        found = (group for group in self.sources if group.accelerator in self.regular)
+        serving = sum(count for name, count in self.serving.items() if name in self.regular)
+        return serving + sum(min(kept[group.accelerator], len(group.ready)) for group in found)
 
     def has_room(self, kept: Mapping[str, int]) -> bool:
-        """Whether at least one more of the goal, if there is one, may run beside so many."""
-        beside, coming = _both(kept, self.placed), self.next_ones
-        return not coming or any(self.allowance.more(name, beside) > 0 for name in coming)
-
-    def has_all_room(self, kept: Mapping[str, int]) -> bool:
-        """Whether all of the goal may."""
-        there = {group.accelerator: group.size for group in self.here}
-        asked = {name: min(count, self.goal[name]) for name, count in self.needed.items()}
-        all_of_it = {name: max(there.get(name, 0), asked.get(name, 0)) for name in {**there, **asked}}
-        return self.allowance.takes(_both(kept, all_of_it))
-
-    def stands_for(self, kept: Mapping[str, int]) -> float:
-        """Replicas of the goal that so many carry as much as."""
-        return sum(count * self.worth.get(name, 0.0) for name, count in kept.items())
-
-    def suffices(self, kept: Mapping[str, int]) -> bool:
-        """Whether those that lack are stood for."""
-        return self.stands_for(kept) >= self.lacking - 1e-9
+        """Return whether another target may run beside so many sources and the targets that there are."""
+        there = {group.accelerator: group.size for group in self.targets}
+        return any(self.allowance.more(name, added(kept, there)) > 0 for name in self.in_turn)
 
     def may_go(self, kept: Mapping[str, int], fewer: Mapping[str, int]) -> bool:
-        """The last one that serves stays, but where it is forbidden and one alone is allowed.
-
-        Where nobody serves, those stay that are about to, but for forbidden ones.
-        """
-        if self.served_with(fewer):
-            return True
+        """Return whether the service still serves, or must stop for a moment to move at all."""
         gone = {name for name, count in fewer.items() if count < kept[name]}
-        return gone <= self.forbidden and (self.allowance.replicas < 2 or not self.served_with(kept))
+        idle = self.allowance.replicas < 2 or not self.served_with(kept)
+        return self.served_with(fewer) > 0 or (gone <= self.forbidden and idle)
 
 
 def staying(migration: Migration) -> dict[str, int]:
-    """Return how many replicas of the accelerators that are being left stay for now.
-
-    All until those of the goal serve, where both may run at one time; else at least as many as stand for those that
-    lack, and fewer where these would leave no room for anything to come. Once the goal serves, scaling.minOnDemand is
-    waited for.
-    """
+    """Return how many sources of each accelerator stay for now."""
+    kept = {group.accelerator: _may_stay(migration, group) for group in migration.sources}
     if not migration.lacking:
-        return _until_enough_are_regular(migration)
-    kept = {group.accelerator: group.useful for group in migration.left}
+        return _for_on_demand(migration, kept)
     while fewer := _one_less(migration, kept):
         kept = fewer
-    return _off_their_nodes(migration, kept)
-
-
-def _until_enough_are_regular(migration: Migration) -> dict[str, int]:
-    kept = {group.accelerator: 0 for group in migration.left}
-    for group in migration.left:
-        if group.accelerator in migration.regular and not migration.exact:
-            kept[group.accelerator] = min(len(group.ready), max(0, migration.on_demand - migration.regular_with(kept)))
     return kept
 
 
+def _may_stay(migration: Migration, group: Group) -> int:
+    return len(group.ready) if group.accelerator in migration.forbidden else group.useful
+
+
+def _for_on_demand(migration: Migration, kept: Mapping[str, int]) -> dict[str, int]:
+    """All targets serve: only sources that scaling.minOnDemand asks for stay."""
+    found = dict.fromkeys(kept, 0)
+    for name in kept:
+        if name in migration.regular:
+            found[name] = min(kept[name], max(0, migration.on_demand - migration.on_demand_with(found)))
+    return found
+
+
 def _one_less(migration: Migration, kept: Mapping[str, int]) -> dict[str, int] | None:
-    """The one to be missed least goes, as long as nothing could come, or not all and the others suffice."""
+    """One source less, where no target could start beside them and none is on its way."""
+    most = migration.most_staying
+    crowded = most is not None and sum(kept.values()) > max(most, migration.lacking)
+    if not crowded and (migration.waits or not migration.in_turn or migration.has_room(kept)):
+        return None
     ones = [{**kept, name: count - 1} for name, count in kept.items() if count > 0]
-    blocked, crowded = not migration.has_room(kept), migration.exact or not migration.has_all_room(kept)
-    fewer = [
-        each for each in ones if (blocked or (crowded and migration.suffices(each))) and migration.may_go(kept, each)
-    ]
+    fewer = [each for each in ones if migration.may_go(kept, each)]
     return min(fewer, key=lambda each: _missed(migration, kept, each), default=None)
 
 
-def _missed(migration: Migration, kept: Mapping[str, int], fewer: Mapping[str, int]) -> tuple[bool, bool, bool, float]:
-    """Those off spot that scaling.minOnDemand asks for most, then what serves, what makes no room, what costs least."""
-    off_spot = migration.regular_with(fewer) < min(migration.on_demand, migration.regular_with(kept))
+def _missed(migration: Migration, kept: Mapping[str, int], fewer: Mapping[str, int]) -> tuple[bool, bool, float]:
+    """What goes first: not what scaling.minOnDemand asks for, what does not serve, what costs most."""
+    off_spot = migration.on_demand_with(fewer) < min(migration.on_demand, migration.on_demand_with(kept))
     serves = migration.served_with(fewer) < migration.served_with(kept)
-    saved = migration.allowance.cost(kept) - migration.allowance.cost(fewer)
-    lost = migration.stands_for(kept) - migration.stands_for(fewer)
-    return off_spot, serves, not migration.has_room(fewer), -saved / lost if lost > 0.0 else 0.0
-
-
-def _off_their_nodes(migration: Migration, kept: Mapping[str, int]) -> dict[str, int]:
-    """One less on the nodes that the new ones wait for; whether they get it nobody knows, so the last one stays."""
-    for group in migration.left:
-        name, ready = group.accelerator, len(group.ready)
-        fewer = {**kept, name: min(kept[name], ready - 1)}
-        if name in migration.in_the_way and ready and migration.served_with(fewer):
-            return fewer
-    return dict(kept)
-
-
-def spendable(migration: Migration, kept: Mapping[str, int]) -> Allowance:
-    """What may be spent beside those that stay: the last one that serves stays beside the first that replaces it."""
-    dollars = migration.allowance.dollars_per_hour
-    if (
-        dollars is None
-        or migration.vain
-        or not migration.lacking
-        or migration.serving
-        or migration.served_with(kept) != 1
-    ):
-        return migration.allowance
-    first = min((migration.allowance.price(name) for name in migration.next_ones), default=0.0)
-    return replace(migration.allowance, dollars_per_hour=max(dollars, migration.allowance.cost(kept) + first))
+    return off_spot, serves, migration.allowance.cost(fewer) - migration.allowance.cost(kept)
 
 
 def growing(migration: Migration, kept: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes that follow: what stays, what serves of the goal, and as much more of it as may run beside.
-
-    Of that what is coming first, then what the goal needs first.
-    """
-    money, placed = spendable(migration, kept), migration.placed
-    coming = {group.accelerator: placed[group.accelerator] + _coming(group) for group in migration.here}
-    own = {name: min(count, placed.get(name, 0)) for name, count in migration.goal.items()}
-    order = dict.fromkeys((*migration.next_ones, *migration.needed, *migration.goal))
-    for most in (coming, migration.goal):
+    """Return the sizes: sources that stay, targets that serve, and as many more targets as may run beside them."""
+    allowed = _for_the_first(migration, kept)
+    own = {name: min(count, migration.serving.get(name, 0)) for name, count in migration.goal.items()}
+    requested = {group.accelerator: group.size for group in migration.targets}
+    order = [*migration.in_turn, *(name for name in migration.goal if name not in migration.in_turn)]
+    for most in (requested, migration.goal):
         for name in order:
-            sizes = _both(kept, own)
             more = min(migration.goal[name], most.get(name, 0)) - own[name]
-            own[name] += max(0, min(more, money.more(name, sizes)))
-    return _both(kept, own)
+            own[name] += max(0, min(more, allowed.more(name, added(kept, own))))
+    return added(kept, own)
 
 
-def _coming(group: Group) -> int:
-    return max(0, group.size - len(group.ready) - len(group.useless))
+def _for_the_first(migration: Migration, kept: Mapping[str, int]) -> Allowance:
+    """The budget pays for the first target beside the last replica that serves, as long as one can be had."""
+    allowed, names = migration.allowance, [name for name in migration.in_turn if name not in migration.unavailable]
+    last = migration.served_with(kept) == 1 and not sum(migration.serving.values())
+    if allowed.dollars_per_hour is None or not migration.lacking or not names or not last:
+        return allowed
+    first = min(allowed.price(name) for name in names)
+    return replace(allowed, dollars_per_hour=max(allowed.dollars_per_hour, allowed.cost(kept) + first))
 
 
-def _both(kept: Mapping[str, int], own: Mapping[str, int]) -> dict[str, int]:
-    return {name: kept.get(name, 0) + own.get(name, 0) for name in {**own, **kept}}
+def added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    """Return the sums by accelerator."""
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {**other, **one}}

@@ -9,8 +9,7 @@ from holdfast.domain.decision import Action, PlacementTarget, Verdict
 from holdfast.domain.service import AcceleratorOption
 from holdfast.policy.allocation.pinned_size import share_out
 from holdfast.policy.health.replicas import Group
-from holdfast.policy.transition.make_before_break import growing, staying
-from holdfast.policy.transition.migration import pinned_migration
+from holdfast.policy.transition.migration import next_sizes, pinned_migration
 from holdfast.policy.transition.sizes import target
 from holdfast.policy.view import View
 
@@ -25,7 +24,7 @@ def pinned_verdict(view: View, pinned: int) -> Verdict:
     told = pinned_sentence(pinned, sum(goal.values()))
     if not all(group.observed for group in view.groups):
         return Verdict(Action.HOLD, Reason.PINNED, told, current_targets(view))
-    sizes = _as_they_are(view, goal) if view.migration_paused else _next(view, goal)
+    sizes, _ = next_sizes(view, pinned_migration(view, goal))
     targets = tuple(
         target(view, view.group_of(name), replicas)
         for name, replicas in sizes.items()
@@ -35,25 +34,6 @@ def pinned_verdict(view: View, pinned: int) -> Verdict:
     waits = "source replicas are removed as target replicas become ready" if beyond else ""
     message = "; ".join(filter(None, (_change(targets), told, waits)))
     return Verdict(_action(view, sizes), Reason.PINNED, message, targets)
-
-
-def _next(view: View, goal: Mapping[str, int]) -> dict[str, int]:
-    """The sizes on the way to the goal."""
-    migration = pinned_migration(view, goal)
-    return {group.accelerator: 0 for group in view.groups if group.exists} | growing(migration, staying(migration))
-
-
-def _as_they_are(view: View, goal: Mapping[str, int]) -> dict[str, int]:
-    """The sizes, with no more of what is left than stand for those that lack, and next ones as far as there is room."""
-    here = [group for group in view.groups if group.accelerator in goal]
-    lacking, sizes = sum(goal.values()) - sum(len(group.ready) for group in here), dict[str, int]()
-    for group in (group for group in view.groups if group not in here and group.exists):
-        sizes[group.accelerator] = min(group.size, max(0, lacking - sum(sizes.values())))
-    room = max(view.spec.max_replicas, sum(goal.values())) - sum(sizes.values())
-    for group in here:
-        sizes[group.accelerator] = min(group.size, goal[group.accelerator], max(len(group.ready), room))
-        room -= sizes[group.accelerator]
-    return sizes
 
 
 def _change(targets: Sequence[PlacementTarget]) -> str:

@@ -9,8 +9,7 @@ from holdfast.domain.decision import Action, PlacementTarget
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.sizing.guards import Bound, Proposal, apply_guards
 from holdfast.policy.sizing.proposal import Sizes, propose
-from holdfast.policy.transition.make_before_break import growing
-from holdfast.policy.transition.migration import chosen_migration, most_granted, staying_meanwhile
+from holdfast.policy.transition.migration import chosen_migration, next_sizes
 from holdfast.policy.transition.removal_order import removal_order
 from holdfast.policy.view import View
 
@@ -54,9 +53,7 @@ def _next(view: View, goal: dict[str, int]) -> tuple[dict[str, int], tuple[Bound
     """The sizes on the way to the goal, and what bounds them where others stay beside it."""
     if len(goal) == 1 and not view.others:
         return goal, ()
-    migration = chosen_migration(view, goal)
-    kept = staying_meanwhile(view, migration)
-    sizes = growing(migration, kept)
+    sizes, kept = next_sizes(view, chosen_migration(view, goal))
     return sizes, _held_back(view, goal, kept, sizes)
 
 
@@ -73,8 +70,6 @@ def _held_back(
         return (
             Bound(given, Reason.AT_MAXIMUM, f"{wanted} replicas wanted, scaling.max is {spec.max_replicas}{beside}"),
         )
-    if view.allocation is not None and sum(sizes.values()) >= most_granted(view):
-        return (Bound(given, Reason.CAPACITY_LIMITED, view.allocation.sentence),)
     limit = f"budget.maxCostPerHour ${spec.max_cost_per_hour:g} pays for {given}"
     return (Bound(given, Reason.BUDGET_LIMITED, f"{wanted} replicas wanted, {limit}{beside}"),)
 
