@@ -14,6 +14,7 @@ from holdfast.act.deadband import same
 from holdfast.act.status import least_age_seconds
 from holdfast.api.status import BatchingStatus
 from holdfast.control.report import status_of
+from holdfast.domain.engine import EngineFacts
 from holdfast.domain.signals import LatencyQuantiles
 from holdfast.domain.snapshot import Snapshot, Timing
 from holdfast.policy.decide import decide
@@ -102,6 +103,22 @@ def written(told: list[dict[str, Any]]) -> list[int]:
             last, at = new, tick
             ticks.append(tick)
     return ticks
+
+
+def test_acceptance_of_drafts_that_varies_causes_no_writes() -> None:
+    """Among few requests it moves by a tenth, and at night nothing is drafted."""
+    chance, memory, told = random.Random(1), Memory(), []
+    part = dataclasses.replace(parts(llmservice(), sizes={"h100": 4}), replicas=replicas(4))
+    for tick in range(12 * 30):
+        accepted = None if tick % 60 > 40 else 1.0 + chance.uniform(-0.05, 0.05)
+        seen = dataclasses.replace(traffic(10.0), facts=(("h100", EngineFacts(accepted_drafts=accepted)),))
+        now = NOW + 5.0 * tick
+        view = ServiceView(service().with_replicas_between(4, 8), seen, replicas(4)).snapshot()
+        (decision,), memory = decide(Snapshot(now, (view,), (), Timing(5.0, 15.0)), memory)
+        told.append(status_of(part, decision, BatchingStatus(), told[-1] if told else {}, now))
+    shown = {status["placements"][0]["engine"]["acceptedDraftTokens"] for status in told}
+    assert len(shown) == 1
+    assert written(told) == written([{**status, "placements": []} for status in told])
 
 
 @pytest.mark.parametrize("rate", [2.15, 10.5, 40.5])  # between two roundings

@@ -13,6 +13,7 @@ from holdfast.api.reasons import Reason
 from holdfast.api.status import BatchingStatus
 from holdfast.control.report import FIGURES, condition_news, figures, invalid_status, is_warning, status_of
 from holdfast.domain.decision import Action, Candidate, CapacityView, Explanation, SloView, Verdict
+from holdfast.domain.engine import EngineFacts
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import LatencyQuantiles
 from holdfast.observe.cluster import Invalid
@@ -38,6 +39,30 @@ def test_what_is_not_known_is_left_out_and_never_zero() -> None:
     assert "attainment" not in status["slo"]
     assert "capacity" not in status
     assert "perMillionTokens" not in status["cost"]
+
+
+def test_status_says_what_the_engines_of_each_accelerator_report_of_themselves() -> None:
+    part = parts(ready={"h100": 2}, sizes={"h100": 2})
+    facts = EngineFacts(
+        kv_tokens=463_459.0,
+        dtype="bfloat16",
+        quantization="fp8",
+        max_model_len=32_768,
+        speculative_tokens=3,
+        accepted_drafts=1.2345,
+    )
+    decided = replace(decision(part, Action.HOLD, h100=2), engines=(("h100", facts), ("l40s", EngineFacts())))
+    (placement,) = status_of(part, decided, NONE, {}, now=0.0)["placements"]
+    assert placement["engine"] == {
+        "kvCacheTokens": 463_000.0,
+        "maxModelLen": 32_768,
+        "dtype": "bfloat16",
+        "quantization": "fp8",
+        "speculativeTokens": 3,
+        "acceptedDraftTokens": 1.23,
+    }
+    silent = replace(decided, engines=(("h100", EngineFacts()),))
+    assert "engine" not in status_of(part, silent, NONE, {}, now=0.0)["placements"][0]
 
 
 NUMBERS = st.none() | st.floats(-1e300, 1e300) | st.sampled_from([math.nan, math.inf, -math.inf])

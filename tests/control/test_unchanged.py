@@ -18,6 +18,7 @@ from holdfast.api.reasons import Reason
 from holdfast.control.actuator import Actuator
 from holdfast.control.unchanged import SettledService
 from holdfast.domain.decision import Action, BatchingTarget, CapacityView, ConditionValue, Decision, SloView
+from holdfast.domain.engine import EngineFacts
 from holdfast.domain.service import BatchingLimits
 from holdfast.domain.signals import LatencyQuantiles
 from holdfast.observe.cluster import ServiceParts
@@ -62,6 +63,7 @@ class Look:
     tried: int | None = None
     cold_start: float = 60.0
     ready: int = 2
+    accepted: float | None = None
     generation: int = 1
     edited: str = ""
     shown: bool = True  # whether the watch keeps up with what is written
@@ -79,6 +81,7 @@ class Look:
             capacity=CapacityView("h100", self.rate, self.bound_by, min(1.0, self.rate / 20.0)),
             cold_start_seconds=self.cold_start,
             recommendation=verdict if self.recommended else None,
+            engines=(("h100", EngineFacts(accepted_drafts=self.accepted)),),
             batching=None if self.tried is None else BatchingTarget("h100", BatchingLimits(self.tried)),
         )
 
@@ -131,6 +134,7 @@ CHANGES = st.one_of(
     st.fixed_dictionaries({"tried": st.sampled_from([None, 64, 128])}),
     st.fixed_dictionaries({"cold_start": st.sampled_from([60.0, 63.0])}),
     st.fixed_dictionaries({"ready": st.sampled_from([1, 2])}),
+    st.fixed_dictionaries({"accepted": st.sampled_from([None, 1.0, 1.05, 2.0])}),
     st.fixed_dictionaries({"generation": st.sampled_from([1, 2])}),
     st.fixed_dictionaries({"edited": st.sampled_from(["", "http://elsewhere"])}),
     st.fixed_dictionaries({"shown": st.booleans()}),

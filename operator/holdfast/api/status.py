@@ -179,6 +179,25 @@ class CapacityStatus(StatusPart):
     means steps take 20 % longer."""
 
 
+class EngineStatus(StatusPart):
+    """What the engines report of themselves. If they differ, numbers are the smallest, and words those of most engines.
+    Absent values: no engine has reported them; all but kvCacheTokens and acceptedDraftTokens need the plugin."""
+
+    kv_cache_tokens: Figure | None = None
+    """Tokens in the KV cache of one engine: it holds the prompt and output tokens of all requests that run."""
+    max_model_len: Count | None = None
+    """Context length: most tokens of one request, prompt and output together."""
+    dtype: Word | None = None
+    """Number format that the engine computes in, such as bfloat16."""
+    quantization: Word | None = None
+    """How the weights are compressed, such as fp8 or awq; none: they are not."""
+    speculative_tokens: Count | None = None
+    """Speculative decoding: most tokens that are drafted per step of a sequence. 0: it is off."""
+    accepted_draft_tokens: Figure | None = None
+    """Mean number of drafted tokens that the model accepts per step of a sequence. Each step gives this many tokens and
+    one more."""
+
+
 class PlacementStatus(StatusPart):
     """Replicas on one accelerator."""
 
@@ -190,6 +209,8 @@ class PlacementStatus(StatusPart):
     """Number of replicas on this accelerator that accept requests."""
     cost_per_hour: Dollars | None = None
     """Dollars per hour of all replicas on this accelerator."""
+    engine: EngineStatus | None = None
+    """What the engines on this accelerator report of themselves. Absent: none has reported anything."""
 
 
 class BatchingStatus(StatusPart):

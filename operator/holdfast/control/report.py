@@ -14,6 +14,7 @@ from holdfast.api.reasons import Reason
 from holdfast.control.explanation import capacity_source, explained
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.decision import Action, CapacityView, ConditionValue, Decision, Verdict
+from holdfast.domain.engine import EngineFacts
 from holdfast.observe.cluster import Invalid, ServiceParts
 
 _PORT = 8000
@@ -174,7 +175,7 @@ def _capacity(view: CapacityView) -> dict[str, Any]:
 
 def _placements(part: ServiceParts, decision: Decision) -> tuple[status.PlacementStatus, ...]:
     ready = [replica.accelerator for replica in part.replicas if replica.phase is ReplicaPhase.READY]
-    shown = []
+    facts, shown = dict(decision.engines), []
     for target in sorted(decision.verdict.targets, key=lambda target: -target.replicas):
         option = part.spec.accelerator(target.accelerator)
         price = option.cost_per_replica_hour if option else None
@@ -184,9 +185,21 @@ def _placements(part: ServiceParts, decision: Decision) -> tuple[status.Placemen
                 desired=target.replicas,
                 ready=ready.count(target.accelerator),
                 cost_per_hour=None if price is None else price * target.replicas,
+                engine=_engine(facts.get(target.accelerator, EngineFacts())),
             )
         )
     return tuple(shown)
+
+
+def _engine(facts: EngineFacts) -> status.EngineStatus:
+    return status.EngineStatus(
+        kv_cache_tokens=facts.kv_tokens,
+        max_model_len=facts.max_model_len,
+        dtype=facts.dtype,
+        quantization=facts.quantization,
+        speculative_tokens=facts.speculative_tokens,
+        accepted_draft_tokens=facts.accepted_drafts,
+    )
 
 
 def cost_per_hour(part: ServiceParts) -> float | None:

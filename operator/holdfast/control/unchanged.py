@@ -91,4 +91,5 @@ def _words(decision: Decision) -> tuple[object, ...]:
         decision.cold_start_seconds,
         decision.batching,
         decision.holding,
+        decision.engines,
     )

@@ -6,6 +6,7 @@ import enum
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.benchmark import Measured
+from holdfast.domain.engine import EngineFacts
 from holdfast.domain.service import BatchingLimits, ServiceKey
 from holdfast.domain.signals import UNKNOWN_QUANTILES, LatencyQuantiles
 from holdfast.domain.value import value
@@ -153,7 +154,8 @@ class Decision:
 
     `verdict` will be carried out; `recommendation` is set if it is only published (Recommend mode, pinned).
     `holding`: requests go to the activator, which holds them until a replica serves. `benchmarked` are results of
-    benchmarks with the factor by which each exceeds the engine model; None for a result that cannot be used.
+    benchmarks with the factor by which each exceeds the engine model; None for a result that cannot be used. `engines`
+    are what engines report of themselves, by accelerator.
     """
 
     key: ServiceKey
@@ -168,3 +170,4 @@ class Decision:
     batching: BatchingTarget | None = None
     holding: bool = False
     benchmarked: tuple[tuple[Measured, float | None], ...] = ()
+    engines: tuple[tuple[str, EngineFacts], ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import fields, replace
 
 from holdfast.domain.value import value
 
@@ -26,6 +27,10 @@ class EngineState:
     tokens_per_step: float | None = None
 
 
+SAME_ACCEPTANCE = 0.05
+"""Relative change of the tokens that a decode step gives a sequence, below which drafts are accepted as before."""
+
+
 @value
 class EngineFacts:
     """What the engines of one accelerator say of themselves; None for what none of them said.
@@ -44,6 +49,20 @@ class EngineFacts:
     parallel_gpus: int | None = None  # tensor parallel x pipeline parallel
     graph_edge_tokens: int | None = None  # of the largest CUDA graph; 0: none is captured
     speculative_tokens: int | None = None  # drafted per decode step; 0: no speculation
+
+    def updated(self, new: EngineFacts | None) -> EngineFacts:
+        """Return these facts with those that engines report now; one that none of them reports now stays as it was.
+
+        Acceptance never stands still: it follows only what is more than noise.
+        """
+        if new is None or new == self:
+            return self
+        said = {each.name: found for each in fields(new) if (found := getattr(new, each.name)) is not None}
+        before, now = self.accepted_drafts, new.accepted_drafts
+        if before is not None and now is not None and abs(now - before) <= SAME_ACCEPTANCE * (1.0 + before):
+            said["accepted_drafts"] = before
+        merged = replace(self, **said)
+        return self if merged == self else merged
 
 
 @value

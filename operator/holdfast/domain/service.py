@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
+from holdfast.domain.engine import EngineFacts
 from holdfast.domain.taints import Toleration
 from holdfast.domain.value import value
 
@@ -59,8 +60,8 @@ class AcceleratorOption:
     `revision` changes with the model, image and arguments of its engines, which determine a replica's capacity. `pods`
     changes with every pod field that the user sets, which determine where a replica can run. `hardware` is what the
     user says about the GPU, None where the catalog is asked. `memory_utilization`, `kv_cache_dtype` and `quantization`
-    are what the arguments of its engines say; None is vLLM's default, or what the service says. `kv_tokens` is the KV
-    cache of a replica as its engine reports it; None in a spec.
+    are what the arguments of its engines say; None is vLLM's default, or what the service says. `facts` are what its
+    engines report; nothing in a spec.
     """
 
     name: str
@@ -77,7 +78,7 @@ class AcceleratorOption:
     memory_utilization: float | None = None
     kv_cache_dtype: str | None = None
     quantization: str | None = None
-    kv_tokens: float | None = None
+    facts: EngineFacts = EngineFacts()
 
     @property
     def cost_per_replica_hour(self) -> float | None:

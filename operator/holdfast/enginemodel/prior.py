@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 
 from holdfast.domain.service import AcceleratorOption, Hardware
@@ -125,11 +125,12 @@ def option_prior(
 ) -> EnginePrior:
     """The prior of a replica on one of the accelerators of a spec.
 
-    What the arguments of its engines say about quantization comes before that of the service; a `memory_utilization`
-    that is given comes before theirs.
+    What its engines report comes first, then what their arguments say, then what the service says; a
+    `memory_utilization` that is given comes before that of the arguments.
     """
+    facts = option.facts
     shares = (memory_utilization, option.memory_utilization, MEMORY_UTILIZATION)
-    return engine_prior(
+    prior = engine_prior(
         model_uri,
         option.name,
         dict(option.node_selector),
@@ -140,6 +141,7 @@ def option_prior(
         hardware=_declared(option.hardware),
         kv_cache_dtype=option.kv_cache_dtype,
     )
+    return prior if facts.kv_tokens is None else replace(prior, kv_tokens=int(facts.kv_tokens))
 
 
 def _declared(hardware: Hardware | None) -> AcceleratorShape | None:

@@ -18,7 +18,7 @@ _MOST_TOKENS = 10**10
 """A larger KV cache is nonsense: at 1 KiB a token, the least that models need, it would take 10 TB."""
 _MOST_DRAFTED = 1000
 """More draft tokens in one decode step are nonsense: vLLM drafts a handful."""
-_MOST_LETTERS = 64
+_MOST_LETTERS = 63
 _WHOLE = re.compile(r"[0-9]{1,11}")  # neither "None" nor "1e5" nor "16.0": vLLM writes whole numbers as they are
 _SHARE = re.compile(r"0?\.[0-9]{1,20}|1(\.0*)?")
 _NOTHING_SAID = EngineFacts()

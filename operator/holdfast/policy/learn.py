@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from holdfast.domain.service import BatchingLimits, ServiceSpec, Slo
@@ -142,8 +141,7 @@ def _learned(observed: Observation, awaited: str, tick: Tick, model: EngineModel
     slo = slo_budget.slo_state(judged, spec.slo, now)
     loops = watch_fast_loops(old.fast_loops, seen, now)
     window = _window(observed, arrived, arrivals, verdicts.latest, now)
-    kv_tokens = _kv_tokens(service)
-    beliefs = _measured(observed, _believe(observed, lengths, loops, kv_tokens, model), window, now, model)
+    beliefs = _measured(observed, _believe(observed, lengths, loops, model), window, now, model)
     beliefs, evidence, growth = _compared(observed, beliefs, window, now)
     learned = Learned(
         lead_seconds=lead,
@@ -157,7 +155,7 @@ def _learned(observed: Observation, awaited: str, tick: Tick, model: EngineModel
         capacity=beliefs,
         evidence=evidence,
         growth=growth,
-        kv_cache=watch_kv_cache(old.kv_cache, seen, kv_tokens, now),
+        kv_cache=watch_kv_cache(old.kv_cache, seen, _kv_tokens(service), now),
         fast_loops=loops,
         backoffs=watch_backoffs(_backoffs(observed), groups, now, tick.settings, awaited, _spot(spec)),
         stalls=observed.stalls,
@@ -226,9 +224,7 @@ def _tuned(service: ServiceSnapshot) -> dict[str, BatchingLimits]:
     return {name: limits for name, limits in in_force.items() if limits != THE_SPECS}
 
 
-def _believe(
-    observed: Observation, lengths: Lengths, loops: FastLoops, kv_tokens: Mapping[str, float], model: EngineModel
-) -> Capacity:
+def _believe(observed: Observation, lengths: Lengths, loops: FastLoops, model: EngineModel) -> Capacity:
     """What replicas are believed to carry, before what they did with their load is compared."""
     service = observed.service
     return replica_capacity.believe(
@@ -241,7 +237,7 @@ def _believe(
         _tuned(service),
         service.measured,
         service.recalled,
-        kv_tokens,
+        dict(service.traffic.facts),
     )
 
 

@@ -95,7 +95,7 @@ class View:
     @property
     def kv_replicas(self) -> int:
         """Replicas that hold the KV cache which the requests are expected to take within the lead time."""
-        return self.learned.kv_cache.replicas(self.learned.lead_seconds, self.belief.kv_tokens)
+        return self.learned.kv_cache.replicas(self.learned.lead_seconds, self.belief.facts.kv_tokens)
 
     @property
     def carrying(self) -> int:

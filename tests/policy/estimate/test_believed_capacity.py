@@ -9,7 +9,7 @@ from zlib import crc32
 
 import pytest
 
-from holdfast.domain.engine import StepSums
+from holdfast.domain.engine import EngineFacts, StepSums
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import engine_prior
@@ -186,11 +186,11 @@ def test_what_was_learned_of_an_accelerator_that_nobody_knows_stays() -> None:
 def test_the_cache_that_engines_report_counts_instead_of_the_data_sheets() -> None:
     model, seen = StepLawModel(), judge(traffic(1.0))
     by_sheet = believe(Capacity(), SPEC, Lengths(), seen, model)
-    told = believe(by_sheet, SPEC, Lengths(), seen, model, kv_tokens={"h100": 5000.0})
+    told = believe(by_sheet, SPEC, Lengths(), seen, model, facts={"h100": EngineFacts(kv_tokens=5000.0)})
     assert told.beliefs[0].rate_rps < 0.3 * by_sheet.beliefs[0].rate_rps
     assert told.beliefs[1].rate_rps == by_sheet.beliefs[1].rate_rps
     silent = believe(told, SPEC, Lengths(), seen, model)
-    assert silent.beliefs[0].kv_tokens == 5000.0, "it stays while nobody says otherwise"
+    assert silent.beliefs[0].facts.kv_tokens == 5000.0, "it stays while nobody says otherwise"
 
 
 def test_a_good_window_at_low_load_is_no_estimate() -> None:

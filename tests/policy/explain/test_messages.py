@@ -23,7 +23,7 @@ from holdfast.control.report import invalid_status
 from holdfast.domain.activator import SILENT, Activator
 from holdfast.domain.benchmark import Engines, JobSeen, JobState
 from holdfast.domain.cluster import ClusterProblem, Replica, ReplicaPhase
-from holdfast.domain.engine import EngineState, PluginMode
+from holdfast.domain.engine import EngineFacts, EngineState, PluginMode
 from holdfast.domain.service import BatchingLimits, Schedule, ServiceKey
 from holdfast.domain.signals import SignalState
 from holdfast.domain.snapshot import ServiceSnapshot
@@ -327,7 +327,8 @@ def filling(**more: object) -> View:
     """Replicas whose cache will be full within the lead time."""
     known = KvCache(350_000.0, 4_000.0, 90.0, NOW)
     found = view(learned=Learned(45.0, kv_cache=known), **more)
-    return replace(found, chosen=replace(found.chosen, belief=replace(found.chosen.belief, kv_tokens=100_000.0)))
+    belief = replace(found.chosen.belief, facts=EngineFacts(kv_tokens=100_000.0))
+    return replace(found, chosen=replace(found.chosen, belief=belief))
 
 
 def missed(group: Group | None = None, **more: object) -> View:

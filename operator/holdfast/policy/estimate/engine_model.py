@@ -236,8 +236,7 @@ def _on_grid(value: float, step: float) -> float:
 
 
 def _prior(spec: ServiceSpec, option: AcceleratorOption) -> EnginePrior:
-    prior = option_prior(spec.model_uri, option, spec.quantization)
-    return prior if option.kv_tokens is None else replace(prior, kv_tokens=int(option.kv_tokens))
+    return option_prior(spec.model_uri, option, spec.quantization)
 
 
 def _limits(prior: EnginePrior, batching: BatchingLimits) -> BatchLimits:

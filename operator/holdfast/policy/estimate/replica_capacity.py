@@ -16,6 +16,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from holdfast.domain.benchmark import Measured
+from holdfast.domain.engine import EngineFacts
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec
 from holdfast.domain.snapshot import Recalled
 from holdfast.domain.value import value
@@ -92,8 +93,8 @@ class Belief:
     fast_loop: bool = False
     searched: bool = True
     scaled: Scaled = field(default_factory=Scaled)
-    kv_tokens: float | None = None
-    """KV cache of one engine as it reports it."""
+    facts: EngineFacts = field(default_factory=EngineFacts)
+    """What its engines report, now or last."""
     doubtful: bool = False
     """Whether faster steps, which are still likely, would meet objectives that these cannot."""
     pair_rps: float = math.inf
@@ -118,7 +119,7 @@ class Belief:
     @property
     def engine(self) -> AcceleratorOption:
         """The accelerator with what its engines report, as the model is asked about it."""
-        return replace(self.option, kv_tokens=self.kv_tokens)
+        return replace(self.option, facts=self.facts)
 
     @property
     def drifted(self) -> bool:
@@ -167,7 +168,7 @@ def believe(
     tuned: Mapping[str, BatchingLimits] = MappingProxyType({}),
     measured: tuple[Measured, ...] = (),
     recalled: Recalled = NOTHING,
-    kv_tokens: Mapping[str, float] = MappingProxyType({}),
+    facts: Mapping[str, EngineFacts] = MappingProxyType({}),
 ) -> Capacity:
     """Update the beliefs; a belief whose inputs did not change materially is retained.
 
@@ -177,7 +178,7 @@ def believe(
 
     `fast_loops` names the accelerators whose engines tune their own limits. `tuned` has the limits of accelerators that
     differ from the spec's. `measured` has benchmark results of such engines. `recalled` is what was learned before a
-    restart; it is the first correction. `kv_tokens` has the KV cache that engines of an accelerator report.
+    restart; it is the first correction. `facts` has what engines of an accelerator report.
     """
     same = memory.spec is spec or memory.spec == spec
     started = {option.name: tuned.get(option.name) or spec.batching for option in spec.accelerators}
@@ -187,7 +188,7 @@ def believe(
         or b.fast_loop != (b.option.name in fast_loops)
         or b.started != started.get(b.option.name)
         or b.scaled.measured != benchmarks.get(b.option.name)
-        or b.kv_tokens != kv_tokens.get(b.option.name, b.kv_tokens)
+        or b.facts is not b.facts.updated(facts.get(b.option.name))
         for b in memory.beliefs
     )
     if same and not moved(memory.lengths, lengths) and not outdated:
@@ -201,9 +202,10 @@ def believe(
         correction = first if old is None or not _same_engines(old.option, option) else old.correction
         if old is not None and not judged_alike:
             correction = correction.for_others()
-        known_kv = kv_tokens.get(option.name, old.kv_tokens if old is not None and correction is not first else None)
+        before = old.facts if old is not None and correction is not first else EngineFacts()
         engine, benchmark = limited_to(spec, started[option.name]), benchmarks.get(option.name)
-        belief = _belief(old, engine, option, mix, model, option.name in fast_loops, benchmark, correction, known_kv)
+        known_facts = before.updated(facts.get(option.name))
+        belief = _belief(old, engine, option, mix, model, option.name in fast_loops, benchmark, correction, known_facts)
         if belief is None:
             return _estimated(memory, mix) if same else Capacity()
         beliefs.append(belief)
@@ -219,14 +221,14 @@ def _belief(
     fast_loop: bool,
     benchmark: Measured | None,
     correction: Correction,
-    kv_tokens: float | None,
+    facts: EngineFacts,
 ) -> Belief | None:
     """Return what a replica carries now; None where no model time is left in this tick."""
     if old is not None and old.scaled.measured != benchmark:
         correction = replace(correction, load=FIRST_LOAD)  # it was learned relative to another prior
     elif old is not None and correction.looks and (old.fast_loop, old.started) != (fast_loop, spec.batching):
         correction = correction.for_others()
-    engine, slowness = replace(option, kv_tokens=kv_tokens), correction.slowness
+    engine, slowness = replace(option, facts=facts), correction.slowness
     found = model.best_limits(spec, engine, mix, slowness) if fast_loop else spec.batching
     retained = old.limits if old is not None and old.fast_loop and old.started == spec.batching else spec.batching
     limits = retained if found is None else found
@@ -248,7 +250,7 @@ def _belief(
         fast_loop=fast_loop,
         searched=found is not None,
         scaled=scale,
-        kv_tokens=kv_tokens,
+        facts=facts,
         doubtful=hoped is None or (hoped.feasible and not rate.feasible),
     )
 

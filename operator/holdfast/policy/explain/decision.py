@@ -49,6 +49,7 @@ def decision_of(view: View, sizes: Sizes, batching: Batching, target: BatchingTa
         explanation=_explanation(view, sizes),
         batching=target,
         holding=_holding(view),
+        engines=tuple((each.option.name, each.facts) for each in view.learned.capacity.beliefs),
     )
 
 

@@ -157,7 +157,7 @@ def _fills(view: View) -> bool:
 
 def _kv_cache(view: View) -> str:
     """What the requests will take of the KV cache, where that rules."""
-    kv_tokens = view.belief.kv_tokens
+    kv_tokens = view.belief.facts.kv_tokens
     if not _fills(view) or kv_tokens is None:
         return ""
     peak, lead = view.learned.kv_cache.peak_tokens(view.learned.lead_seconds), view.learned.lead_seconds

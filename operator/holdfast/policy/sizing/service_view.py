@@ -51,7 +51,7 @@ def view_of(learning: Learning, tick: Tick, moves_to: str = "") -> View:
     hold = known.flapping.patience * cycle
     chosen = next(option for option in considered if option.name == choice.accelerator)
     group, others = together(groups, chosen.name, chosen.pair)
-    filling_rps = learned.kv_cache.replicas(lead, chosen.belief.kv_tokens) * chosen.belief.rate_rps
+    filling_rps = learned.kv_cache.replicas(lead, chosen.belief.facts.kv_tokens) * chosen.belief.rate_rps
     carried_rps = None if demand_rps is None else max(demand_rps, filling_rps)
     return View(
         service=service,
