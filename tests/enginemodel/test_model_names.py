@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.domain.engine import EngineFacts
 from holdfast.enginemodel.catalog import GIB, MODELS, find_model, guess_model
 from holdfast.enginemodel.modelnames import known_row, model_name
 from holdfast.enginemodel.prior import MEMORY_UTILIZATION, PriorSource, engine_prior
@@ -110,6 +111,62 @@ def test_a_relative_of_another_shape_is_unknown(uri: str) -> None:
 def test_the_weights_have_the_size_of_the_checkpoint(uri: str, quantization: str | None, gigabytes: float) -> None:
     shape = known(uri, quantization)
     assert shape.parameters * shape.weight_bytes / 1e9 == pytest.approx(gigabytes, rel=0.08)
+
+
+REPORTED = ["awq_marlin", "fp8", "gptq_marlin", "compressed-tensors", "modelopt_fp4", "bitsandbytes", "gguf", "novel"]
+"""Methods as vLLM names them in model_config.quantization."""
+
+
+@pytest.mark.parametrize("reported", REPORTED)
+@pytest.mark.parametrize("uri", ["Qwen/Qwen3-8B", "acme/Qwen3-8B-bf16"])
+def test_the_table_of_16_bit_weights_is_never_used_for_an_engine_that_reports_quantized_ones(
+    uri: str, reported: str
+) -> None:
+    prior = engine_prior(uri, "h100", facts=EngineFacts(quantization=reported))
+    assert prior.table is None
+    assert prior.law.c0 < 0.7 * engine_prior(uri, "h100").law.c0
+
+
+@pytest.mark.parametrize("uri", ["Qwen/Qwen3-8B-AWQ", "acme/Qwen3-8B-quantized"])
+def test_an_engine_that_reports_no_quantization_has_the_table_whatever_the_name(uri: str) -> None:
+    assert engine_prior(uri, "h100", quantization="awq").source is not PriorSource.TABLE
+    unquantized = engine_prior(uri, "h100", quantization="awq", facts=EngineFacts(quantization="none"))
+    assert unquantized == engine_prior("Qwen/Qwen3-8B", "h100")
+    assert unquantized.source is PriorSource.TABLE
+    wide = find_model(uri, facts=EngineFacts(quantization="none", dtype="float32"))
+    assert wide is not None
+    assert (wide.weight_bytes, wide.table) == (4.0, None)
+
+
+@pytest.mark.parametrize(
+    ("uri", "quantization", "reported", "gigabytes"),
+    [
+        ("Qwen/Qwen3-8B", None, "awq_marlin", 6.1),
+        ("Qwen/Qwen3-8B-FP8", "fp8", "awq", 6.1),
+        ("Qwen/Qwen3-8B-AWQ", None, "fp8", 9.4),
+        ("acme/Llama-3.3-70B-Instruct-GPTQ-Int8", None, "gptq_marlin", 72.6),
+        ("RedHatAI/Llama-3.3-70B-Instruct-quantized.w8a8", None, "compressed-tensors", 72.6),
+        ("deepseek-ai/DeepSeek-V3", None, "fp8", 671.0),
+        ("deepseek-ai/DeepSeek-V3", None, "none", 1342.0),
+        ("moonshotai/Kimi-K2-Thinking", None, "compressed-tensors", 594.0),
+    ],
+)
+def test_what_the_engine_reports_about_its_weights_comes_before_name_and_spec(
+    uri: str, quantization: str | None, reported: str, gigabytes: float
+) -> None:
+    shape = find_model(uri, quantization, facts=EngineFacts(quantization=reported))
+    assert shape is not None
+    assert shape.parameters * shape.weight_bytes / 1e9 == pytest.approx(gigabytes, rel=0.08)
+
+
+def test_the_cache_format_and_the_parallel_sizes_that_engines_report_come_first() -> None:
+    halved = engine_prior("Qwen/Qwen3-8B", "h100", kv_cache_dtype="auto", facts=EngineFacts(kv_dtype="fp8_e4m3"))
+    assert halved == engine_prior("Qwen/Qwen3-8B", "h100", kv_cache_dtype="fp8")
+    assert engine_prior("Qwen/Qwen3-8B", "h100", facts=EngineFacts(kv_dtype="auto")) == engine_prior(
+        "Qwen/Qwen3-8B", "h100"
+    )
+    four = engine_prior("Qwen/Qwen3-32B", "h100", None, 4)
+    assert engine_prior("Qwen/Qwen3-32B", "h100", None, 1, facts=EngineFacts(parallel_gpus=4)) == four
 
 
 @pytest.mark.parametrize("suffix", ["AWQ", "FP8", "GPTQ-Int4", "w8a8", "bnb-4bit", "NVFP4", "MXFP4", "Q5_K_M", "int4"])

@@ -134,6 +134,13 @@ def test_the_plugin_tells_how_vllm_was_started() -> None:
     assert read(info(**INFO), cache(**OLD)) == merged
 
 
+def test_data_parallel_engines_of_a_pod_share_its_gpus() -> None:
+    facts = read(info(**INFO | {"tensor_parallel": "1"}), *(cache(**OLD | {"engine": str(each)}) for each in range(4)))
+    assert facts is not None
+    assert facts.parallel_gpus == 8
+    assert read(info(**INFO | {"tensor_parallel": "100000"})) == dataclasses.replace(STARTED, parallel_gpus=None)
+
+
 @pytest.mark.parametrize("text", ["", "None", "-5", "NaN", "1e5", "16.0", "²", "9" * 400])
 def test_what_the_plugin_does_not_know_is_unknown(text: str) -> None:
     assert read(info(**INFO | {"dtype": "x" * 65, "quantization": "None"} | {"graph_edge": text})) == (

@@ -46,7 +46,7 @@ class EngineFacts:
     dtype: str | None = None
     quantization: str | None = None  # "none": not quantized
     max_model_len: int | None = None
-    parallel_gpus: int | None = None  # tensor parallel x pipeline parallel
+    parallel_gpus: int | None = None  # tensor x pipeline x data parallel: GPUs of a replica
     graph_edge_tokens: int | None = None  # of the largest CUDA graph; 0: none is captured
     speculative_tokens: int | None = None  # drafted per decode step; 0: no speculation
 

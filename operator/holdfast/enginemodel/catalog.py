@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from holdfast.domain.engine import EngineFacts
 from holdfast.enginemodel.acceleratornames import find_accelerator
 from holdfast.enginemodel.acceleratorrows import ACCELERATORS, GENERIC_ACCELERATOR, PRODUCT_LABELS
 from holdfast.enginemodel.modelnames import (
@@ -41,36 +42,50 @@ def declared_accelerator(memory_gib: float, bandwidth_gb_per_second: float, tera
     return AcceleratorShape(DECLARED_SYSTEM, memory_gib * GIB, bandwidth_gb_per_second * 1e9, teraflops * 1e12)
 
 
+NOTHING_REPORTED = EngineFacts()
 UNKNOWN_BITS = 8.0
 """Taken for weights that are quantized somehow: between the usual 4 and 16, so off by a factor of two at most."""
 
 
-def find_model(uri: str, quantization: str | None = None, kv_cache_dtype: str | None = None) -> ModelShape | None:
-    """The known model that a Hugging Face id, path, pvc:// or oci:// uri names, or None.
+def find_model(
+    uri: str,
+    quantization: str | None = None,
+    kv_cache_dtype: str | None = None,
+    facts: EngineFacts = NOTHING_REPORTED,
+) -> ModelShape | None:
+    """The known model that a Hugging Face id, path, pvc:// or oci:// uri names, or None; engines know it best.
 
     None also where the weights are quantized to an unknown number of bits: neither their size nor their step times are
     known then.
     """
     name = model_name(uri)
     row = known_row(name)
-    shape = row and _quantized(row, quantization_of(name, quantization))
+    shape = row and _quantized(row, quantization_of(name, quantization, facts.quantization, facts.dtype))
     if shape is None:
         return None
-    shape = replace(shape, kv_element_bytes=_kv_element_bytes(kv_cache_dtype) or _published_kv_bytes(uri, shape))
+    kv_element_bytes = _kv_element_bytes(facts.kv_dtype) or _kv_element_bytes(kv_cache_dtype)
+    shape = replace(shape, kv_element_bytes=kv_element_bytes or _published_kv_bytes(uri, shape))
     # A table holds for the format of weights and cache that it was made with.
     made_with = (shape.name, shape.weights, shape.kv_element_bytes)
     return shape if shape == row else replace(shape, table=QUANTIZED_TABLES.get(made_with))
 
 
-def guess_model(uri: str, quantization: str | None = None, kv_cache_dtype: str | None = None) -> ModelShape | None:
+def guess_model(
+    uri: str,
+    quantization: str | None = None,
+    kv_cache_dtype: str | None = None,
+    facts: EngineFacts = NOTHING_REPORTED,
+) -> ModelShape | None:
     """A dense or mixture model with the billions of parameters its name states (`8B`, `8x7B`, `30B-A3B`), or None."""
     name = model_name(uri)
     stated = stated_billions(name)
     if stated is None:
         return None
-    bits = (quantization_of(name, quantization) or UNQUANTIZED).bits or UNKNOWN_BITS
+    weights = quantization_of(name, quantization, facts.quantization, facts.dtype) or UNQUANTIZED
+    bits = weights.bits or UNKNOWN_BITS
     shape = generic_model(stated[0] * 1e9, stated[1] * 1e9, bits / 8.0)
-    return replace(shape, kv_element_bytes=_kv_element_bytes(kv_cache_dtype) or shape.kv_element_bytes)
+    kv_element_bytes = _kv_element_bytes(facts.kv_dtype) or _kv_element_bytes(kv_cache_dtype)
+    return replace(shape, kv_element_bytes=kv_element_bytes or shape.kv_element_bytes)
 
 
 def generic_model(parameters: float, active_parameters: float, weight_bytes: float = 2.0) -> ModelShape:

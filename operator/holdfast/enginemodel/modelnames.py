@@ -42,6 +42,10 @@ AS_PUBLISHED = Quantization("as published", None)
 """A method such as compressed-tensors: it reads what the checkpoint has, which only the name of the model can tell."""
 
 _SOMEHOW = Quantization("quantized", None)
+_AS_COMPUTED = {"float32": Quantization("float32", 32.0, with_embeddings=True)}
+"""Weights that are not quantized, by the format that the engine computes in; bf16 for all others."""
+_ANY_BITS = ("gptq", "bitsandbytes")
+"""Methods that leave the number of bits to the checkpoint."""
 
 _FORMATS: tuple[tuple[str, Quantization], ...] = (
     # The first that matches wins: bits of the weights before bits of activations (w4a8-fp8), numbers before methods
@@ -94,8 +98,22 @@ def stated_billions(name: str) -> tuple[float, float] | None:
     return sizes[0], float(active[1]) if active and is_part else sizes[0]
 
 
-def quantization_of(name: str, method: str | None = None) -> Quantization | None:
-    """What the name says about the weights, else the method of vLLM's --quantization; None if neither says anything."""
+def quantization_of(
+    name: str, method: str | None = None, reported: str | None = None, dtype: str | None = None
+) -> Quantization | None:
+    """What the engine reports about the weights, else the name, else vLLM's --quantization; None if none says anything.
+
+    The name tells how many bits the weights have where the method that is reported leaves it open.
+    """
+    if reported == "none":
+        return _AS_COMPUTED.get(dtype or "", UNQUANTIZED)
+    run = _method(reported)
+    if run not in (None, AS_PUBLISHED) and not str(reported).startswith(_ANY_BITS):
+        return run
+    return _named(name, reported or method)
+
+
+def _named(name: str, method: str | None) -> Quantization | None:
     said, asked = _format(name), _method(method)
     says_bits = said is not None and said.bits is not None and said is not UNQUANTIZED
     if asked is None or says_bits or (asked is AS_PUBLISHED and said is _SOMEHOW):

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 
+from holdfast.domain.engine import EngineFacts
 from holdfast.domain.service import AcceleratorOption, Hardware
 from holdfast.enginemodel.catalog import (
     GENERIC_ACCELERATOR,
     GIB,
+    NOTHING_REPORTED,
     AcceleratorShape,
     ModelShape,
     declared_accelerator,
@@ -103,20 +105,23 @@ def engine_prior(
     resource: str = "",
     hardware: AcceleratorShape | None = None,
     kv_cache_dtype: str | None = None,
+    facts: EngineFacts = NOTHING_REPORTED,
 ) -> EnginePrior:
     """The prior of a model on `gpu_count` GPUs (tensor parallel); whatever is unknown is guessed and said so.
 
-    `hardware` describes one GPU and overrides what name, labels and resource say.
+    `hardware` describes one GPU and overrides what name, labels and resource say. `facts` are what such an engine
+    reports; they override everything else about it.
     """
-    known_model = find_model(model_uri, quantization, kv_cache_dtype)
+    known_model = find_model(model_uri, quantization, kv_cache_dtype, facts)
     known_accelerator = hardware or find_accelerator(accelerator_name, node_selector, resource)
-    return _prior(
-        known_model or assumed_model(model_uri, quantization, kv_cache_dtype),
+    prior = _prior(
+        known_model or assumed_model(model_uri, quantization, kv_cache_dtype, facts),
         known_accelerator or GENERIC_ACCELERATOR,
-        max(1, gpu_count),
+        facts.parallel_gpus or max(1, gpu_count),
         (known_model is None, known_accelerator is None),
         memory_utilization,
     )
+    return prior if facts.kv_tokens is None else replace(prior, kv_tokens=int(facts.kv_tokens))
 
 
 @lru_cache(maxsize=8192)  # asked of every service at every tick
@@ -128,9 +133,8 @@ def option_prior(
     What its engines report comes first, then what their arguments say, then what the service says; a
     `memory_utilization` that is given comes before that of the arguments.
     """
-    facts = option.facts
     shares = (memory_utilization, option.memory_utilization, MEMORY_UTILIZATION)
-    prior = engine_prior(
+    return engine_prior(
         model_uri,
         option.name,
         dict(option.node_selector),
@@ -140,8 +144,8 @@ def option_prior(
         resource=option.resource,
         hardware=_declared(option.hardware),
         kv_cache_dtype=option.kv_cache_dtype,
+        facts=option.facts,
     )
-    return prior if facts.kv_tokens is None else replace(prior, kv_tokens=int(facts.kv_tokens))
 
 
 def _declared(hardware: Hardware | None) -> AcceleratorShape | None:
@@ -150,9 +154,14 @@ def _declared(hardware: Hardware | None) -> AcceleratorShape | None:
     return declared_accelerator(hardware.memory_gib, hardware.bandwidth_gb_per_second, hardware.teraflops)
 
 
-def assumed_model(model_uri: str, quantization: str | None = None, kv_cache_dtype: str | None = None) -> ModelShape:
+def assumed_model(
+    model_uri: str,
+    quantization: str | None = None,
+    kv_cache_dtype: str | None = None,
+    facts: EngineFacts = NOTHING_REPORTED,
+) -> ModelShape:
     """The shape of a known model, else one by the size that its name states, else a usual one."""
-    given = (model_uri, quantization, kv_cache_dtype)
+    given = (model_uri, quantization, kv_cache_dtype, facts)
     return find_model(*given) or guess_model(*given) or generic_model(DEFAULT_PARAMETERS, DEFAULT_PARAMETERS)
 
 

@@ -18,6 +18,8 @@ _MOST_TOKENS = 10**10
 """A larger KV cache is nonsense: at 1 KiB a token, the least that models need, it would take 10 TB."""
 _MOST_DRAFTED = 1000
 """More draft tokens in one decode step are nonsense: vLLM drafts a handful."""
+_MOST_GPUS = 1024
+"""More GPUs for one replica are nonsense: the largest systems have 72 in one domain of links."""
 _MOST_LETTERS = 63
 _WHOLE = re.compile(r"[0-9]{1,11}")  # neither "None" nor "1e5" nor "16.0": vLLM writes whole numbers as they are
 _SHARE = re.compile(r"0?\.[0-9]{1,20}|1(\.0*)?")
@@ -37,7 +39,7 @@ def engine_facts(samples: Iterable[Sample]) -> dict[ServiceKey, Facts]:
 
 def _facts(rows: Sequence[Sample]) -> EngineFacts:
     caches, infos = ([row for row in rows if row.label("metric") == metric] for metric in (CACHE_CONFIG, ENGINE_INFO))
-    engines_of_pod = len({row.label("engine") for row in caches})
+    engines_of_pod = len({row.label("engine") for row in caches}) or 1
     return EngineFacts(
         kv_tokens=_least(_kv_tokens(row, engines_of_pod) for row in caches),
         block_tokens=_least(_whole(row.label("block_size")) for row in caches),
@@ -47,7 +49,7 @@ def _facts(rows: Sequence[Sample]) -> EngineFacts:
         dtype=_most_said(infos, "dtype"),
         quantization=_most_said(infos, "quantization"),
         max_model_len=_least_whole(_whole(row.label("max_model_len")) for row in infos),
-        parallel_gpus=_least_whole(map(_parallel_gpus, infos)),
+        parallel_gpus=_least_whole(_parallel_gpus(row, engines_of_pod) for row in infos),
         graph_edge_tokens=_least_whole(_whole_or_zero(row.label("graph_edge")) for row in infos),
         speculative_tokens=_least_whole(_whole_or_zero(row.label("speculative_tokens")) for row in infos),
     )
@@ -76,9 +78,10 @@ def _accepted_drafts(rows: Sequence[Sample]) -> float | None:
     return per_draft if per_draft <= _MOST_DRAFTED else None
 
 
-def _parallel_gpus(row: Sample) -> float | None:
+def _parallel_gpus(row: Sample, engines_of_pod: int) -> float | None:
     tensor, pipeline = (_whole(row.label(f"{kind}_parallel")) for kind in ("tensor", "pipeline"))
-    return None if tensor is None or pipeline is None else tensor * pipeline
+    gpus = (tensor or 0.0) * (pipeline or 0.0) * engines_of_pod
+    return gpus if 0.0 < gpus <= _MOST_GPUS else None
 
 
 def _whole(text: str) -> float | None:

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.domain.engine import EngineFacts, StepSums
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.domain.snapshot import Recalled
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.steplaw import StepLaw
@@ -191,6 +192,23 @@ def test_the_cache_that_engines_report_counts_instead_of_the_data_sheets() -> No
     assert told.beliefs[1].rate_rps == by_sheet.beliefs[1].rate_rps
     silent = believe(told, SPEC, Lengths(), seen, model)
     assert silent.beliefs[0].facts.kv_tokens == 5000.0, "it stays while nobody says otherwise"
+
+
+def test_what_was_learned_relative_to_another_law_is_forgotten() -> None:
+    """Engines turn out to run quantized weights: their steps were compared with those of 16 bits until now."""
+    spec, model, seen = replace(SPEC, model_uri="Qwen/Qwen3-8B"), StepLawModel(), judge(traffic(1.0))
+    capacity = measure_steps(believe(Capacity(), spec, Lengths(), seen, model), tpot(0.05), "h100", model)
+    assert capacity.beliefs[0].correction.looks == 1
+    confirmed = EngineFacts(quantization="none", dtype="bfloat16", kv_dtype="auto", parallel_gpus=1)
+    same = believe(capacity, spec, Lengths(), seen, model, facts={"h100": confirmed})
+    assert same.beliefs[0].correction == capacity.beliefs[0].correction
+    quantized = EngineFacts(quantization="awq_marlin")
+    other = believe(same, spec, Lengths(), seen, model, facts={"h100": quantized}).beliefs[0]
+    assert (other.correction.looks, other.slowness, other.correction.steps.deviation) == (0, 1.0, 0.35)
+    assert other.rate_rps > 1.1 * believe(Capacity(), spec, Lengths(), seen, model).beliefs[0].rate_rps
+    recalled = Recalled(accelerator="h100", gain=1.2, slowness=1.5)
+    after_restart = believe(same, spec, Lengths(), seen, model, recalled=recalled, facts={"h100": quantized})
+    assert after_restart.beliefs[0].slowness == pytest.approx(1.5)
 
 
 def test_a_good_window_at_low_load_is_no_estimate() -> None:

@@ -218,6 +218,11 @@ def _engine(spec: ServiceSpec) -> object:
     return spec.model_uri, spec.quantization, spec.batching, spec.batching_fixed
 
 
+def same_law(spec: ServiceSpec, one: AcceleratorOption, other: AcceleratorOption) -> bool:
+    """Return whether steps of both engines take equally long by the prior."""
+    return _prior(spec, one).law == _prior(spec, other).law
+
+
 def _rescaled(slo: Slo, factor: float) -> Slo:
     """Return the objectives rescaled to an engine without slowness."""
     return replace(

@@ -22,7 +22,7 @@ from holdfast.domain.snapshot import Recalled
 from holdfast.domain.value import value
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.policy.estimate.benchmarked_capacity import Scaled, scaled
-from holdfast.policy.estimate.engine_model import EngineModel, ReplicaRate
+from holdfast.policy.estimate.engine_model import EngineModel, ReplicaRate, same_law
 from holdfast.policy.estimate.hardware import same_hardware
 from holdfast.policy.estimate.length_mix import Lengths, length_mix, moved
 from holdfast.policy.estimate.normal_belief import REFUTED, NormalBelief
@@ -205,6 +205,8 @@ def believe(
         before = old.facts if old is not None and correction is not first else EngineFacts()
         engine, benchmark = limited_to(spec, started[option.name]), benchmarks.get(option.name)
         known_facts = before.updated(facts.get(option.name))
+        if old is not None and not same_law(spec, old.engine, replace(option, facts=known_facts)):
+            correction = first  # the old one was learned relative to another law
         belief = _belief(old, engine, option, mix, model, option.name in fast_loops, benchmark, correction, known_facts)
         if belief is None:
             return _estimated(memory, mix) if same else Capacity()
