@@ -39,6 +39,7 @@ UNTRIED = {
     "fastloop.FastLoop.too_old": "for the emulator",
     "order.DeadlineOrder.older_than": "for the emulator",
     "rules.Limits.to_json": "for the operator",
+    "model_figures.ModelFigures.read": "for the operator",
     "steptimes.kind_of": "vLLM on CPUs launches no step ahead",
     "captured_graphs.CapturedGraphs.replays": "vLLM on CPUs launches no step ahead",
     "leastsquares.stretch": "for an engine that becomes slower or faster",

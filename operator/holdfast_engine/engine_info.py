@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast_engine.captured_graphs import captured_graphs
+from holdfast_engine.model_figures import model_figures
 
 logger = logging.getLogger("vllm.holdfast")
 
@@ -22,6 +23,13 @@ def _speculative_tokens(config: Any) -> object:
     return 0 if speculation is None else speculation.num_speculative_tokens
 
 
+def _model_shape(config: Any) -> object:
+    text, whole = config.model_config.hf_text_config, config.model_config.hf_config
+    quantized = getattr(whole, "quantization_config", None)
+    said = quantized if isinstance(quantized, dict) else None
+    return model_figures({**text.to_dict(), "quantization_config": said})
+
+
 _FACTS: Mapping[str, Callable[[Any], object]] = {
     "max_model_len": lambda config: config.model_config.max_model_len,
     "dtype": lambda config: str(config.model_config.dtype).removeprefix("torch."),
@@ -30,6 +38,7 @@ _FACTS: Mapping[str, Callable[[Any], object]] = {
     "pipeline_parallel": lambda config: config.parallel_config.pipeline_parallel_size,
     "graph_edge": _graph_edge,
     "speculative_tokens": _speculative_tokens,
+    "model_shape": _model_shape,
 }
 INFO_LABELS = tuple(_FACTS)
 

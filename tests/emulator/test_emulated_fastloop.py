@@ -246,7 +246,7 @@ async def test_an_engine_says_how_it_was_started(tmp_path: Path) -> None:
     changes = {"max_model_len": 4096, "quantization": "fp8", "max_cudagraph_capture_size": 128}
     async with served(tmp_path, Limits(1, Objectives(10.0, 10.0)), **changes) as (client, _):
         said = {"max_model_len": "4096", "dtype": "bfloat16", "quantization": "fp8", "graph_edge": "128"}
-        said |= {"tensor_parallel": "1", "pipeline_parallel": "1", "speculative_tokens": "0"}
+        said |= {"tensor_parallel": "1", "pipeline_parallel": "1", "speculative_tokens": "0", "model_shape": ""}
         assert set(said) == set(INFO_LABELS)
         assert await client.value("holdfast:engine_info", **said) == 1
     async with served(tmp_path, Limits(1, Objectives(10.0, 10.0)), enforce_eager=True) as (client, _):

@@ -23,10 +23,19 @@ def mode(decodes: str, mixed: str) -> Any:
     return SimpleNamespace(**{kind: lambda name=name: SimpleNamespace(name=name) for kind, name in named.items()})
 
 
+TEXT = {"hidden_size": 5120, "intermediate_size": 17_920, "num_hidden_layers": 40, "vocab_size": 100_352}
+TEXT |= {"num_attention_heads": 40, "num_key_value_heads": 10, "tie_word_embeddings": False}
+PHI_4 = {"hf_text_config": SimpleNamespace(to_dict=lambda: TEXT), "hf_config": SimpleNamespace()}
+SHAPE = (
+    "layers=40 hidden=5120 heads=40 kv_heads=10 head_dim=128 parameters=14659092480 active_parameters=14659092480 "
+    "embedding_parameters=1027604480 kv_latent=0 kv_layers=40 weight_bits=0"
+)
+
+
 def config(**changes: Any) -> Any:
     """vLLM's VllmConfig, as far as it is read."""
     parts: dict[str, Any] = {
-        "model_config": SimpleNamespace(max_model_len=32_768, dtype=Dtype(), quantization=None),
+        "model_config": SimpleNamespace(max_model_len=32_768, dtype=Dtype(), quantization=None, **PHI_4),
         "parallel_config": SimpleNamespace(tensor_parallel_size=4, pipeline_parallel_size=2),
         "compilation_config": SimpleNamespace(cudagraph_mode=mode("FULL", "PIECEWISE"), max_cudagraph_capture_size=512),
         "speculative_config": None,
@@ -42,18 +51,21 @@ WHOLE = {
     "pipeline_parallel": "2",
     "graph_edge": "512",
     "speculative_tokens": "0",
+    "model_shape": SHAPE,
 }
 
 
 def test_the_facts_are_those_of_the_configuration() -> None:
     assert engine_info(config()) == WHOLE
-    quantized = SimpleNamespace(max_model_len=4096, dtype="float16", quantization="fp8")
+    bits = {"hf_config": SimpleNamespace(quantization_config={"quant_method": "gptq", "bits": 8})}
+    quantized = SimpleNamespace(max_model_len=4096, dtype="float16", quantization="gptq", **PHI_4 | bits)
     drafting = SimpleNamespace(num_speculative_tokens=3)
     assert engine_info(config(model_config=quantized, speculative_config=drafting)) == WHOLE | {
         "max_model_len": "4096",
         "dtype": "float16",
-        "quantization": "fp8",
+        "quantization": "gptq",
         "speculative_tokens": "3",
+        "model_shape": SHAPE.replace("weight_bits=0", "weight_bits=8"),
     }
 
 
@@ -80,6 +92,7 @@ def test_a_fact_whose_reading_fails_is_logged_and_leaves_the_others(caplog: pyte
     class Broken:
         max_model_len = 4096
         quantization = "fp8"
+        hf_text_config, hf_config = PHI_4["hf_text_config"], PHI_4["hf_config"]
 
         @property
         def dtype(self) -> str:

@@ -18,6 +18,7 @@ from holdfast.observe.engine_facts import engine_facts
 from holdfast.observe.prometheus import PrometheusSource
 from holdfast.observe.samples import Sample
 from holdfast.observe.slow_queries import SlowCache
+from holdfast_engine.model_figures import ModelFigures
 from tests.fakes import FakePrometheus
 from tests.observe.observe_builders import CHAT, NOW, known_queries, ready, request, row, sample
 
@@ -112,6 +113,7 @@ INFO = {
     "pipeline_parallel": "2",
     "graph_edge": "512",
     "speculative_tokens": "0",
+    "model_shape": "",
 }
 """What the plugin tells of how vLLM was started."""
 STARTED = EngineFacts(
@@ -158,6 +160,20 @@ def test_what_the_plugin_does_not_know_is_unknown(text: str) -> None:
 def test_no_graph_and_no_speculation_are_facts_but_no_model_is_zero_tokens_long() -> None:
     facts = read(info(**INFO | {"graph_edge": "0", "speculative_tokens": "3", "max_model_len": "0"}))
     assert facts == dataclasses.replace(STARTED, graph_edge_tokens=0, speculative_tokens=3, max_model_len=None)
+
+
+SHAPE = "layers=8 hidden=128 heads=4 kv_heads=2 head_dim=32 parameters=1441792 active_parameters=1441792"
+SHAPE += " embedding_parameters=262144 kv_latent=0 kv_layers=8 weight_bits=0"
+
+
+def test_the_model_is_the_one_of_most_engines_and_never_a_mixture() -> None:
+    other = SHAPE.replace("layers=8", "layers=4")
+    facts = read(*(info(2.0, **INFO | {"model_shape": text}) for text in (SHAPE, other, SHAPE, "layers=1", "x" * 500)))
+    assert facts == dataclasses.replace(STARTED, model=ModelFigures.read(SHAPE))
+    assert facts.model is not None
+    assert (facts.model.layers, facts.model.parameters, str(facts.model)) == (8, 1_441_792, SHAPE)
+    for nonsense in ("layers=1", SHAPE.replace("heads=4", "heads=0"), SHAPE + " ", "None"):
+        assert read(info(9.0, **INFO | {"model_shape": nonsense}), info(**INFO)) == STARTED
 
 
 def drafted(accepted: float, drafts: float, accelerator: str = "h100") -> list[Sample]:
@@ -225,14 +241,11 @@ def test_facts_outlive_a_failed_query_but_not_five_minutes() -> None:
     assert kept.signals(NOW + 301.0).facts == {}
 
 
-async def test_facts_of_every_accelerator_arrive_with_the_traffic() -> None:
+async def test_facts_of_every_accelerator_arrive_with_the_first_traffic_after_a_start() -> None:
     async with FakePrometheus(known_queries()) as fake:
         fake.rows["engines"] = [row(NOW - 3, pod="chat-0")]
         fake.rows["facts"] = [row(1, **OLD, metric="cache_config_info")]
         source = PrometheusSource(PrometheusAddress(fake.url, timeout_seconds=30.0))
-        for _ in range(2):  # at the first tick the slow queries are sent in the background, four at a time
-            assert (await source.observe([request(ready("chat-0"))], NOW))[CHAT].facts == ()
-            await source.settle()
         traffic = (await source.observe([request(ready("chat-0"))], NOW))[CHAT]
         await source.close()
     assert traffic.facts == (("h100", EngineFacts(kv_tokens=16_000.0, block_tokens=16.0)),)

@@ -6,6 +6,7 @@ import enum
 from dataclasses import fields, replace
 
 from holdfast.domain.value import value
+from holdfast_engine.model_figures import ModelFigures
 
 
 class PluginMode(enum.Enum):
@@ -49,6 +50,7 @@ class EngineFacts:
     parallel_gpus: int | None = None  # tensor x pipeline x data parallel: GPUs of a replica
     graph_edge_tokens: int | None = None  # of the largest CUDA graph; 0: none is captured
     speculative_tokens: int | None = None  # drafted per decode step; 0: no speculation
+    model: ModelFigures | None = None  # of its config.json
 
     def updated(self, new: EngineFacts | None) -> EngineFacts:
         """Return these facts with those that engines report now; one that none of them reports now stays as it was.

@@ -141,12 +141,13 @@ class EngineSetup:
         return {
             "max_model_len": str(self.max_model_len),
             "dtype": DTYPE,
-            # Without the flag, vLLM takes it from the checkpoint, which is not there.
+            # vLLM takes it from the checkpoint, which is not there, as is the shape of the model.
             "quantization": options.quantization or "",
             "tensor_parallel": str(options.tensor_parallel_size),
             "pipeline_parallel": "1",
             "graph_edge": "" if edge is None else str(edge),
             "speculative_tokens": "0",
+            "model_shape": "",
         }
 
     def _graph_edge_tokens(self) -> int | None:

@@ -35,12 +35,16 @@ __all__ = [
 ]
 
 DECLARED_SYSTEM = "declared"
+REPORTED = "as reported"
 
 
 def declared_accelerator(memory_gib: float, bandwidth_gb_per_second: float, teraflops: float) -> AcceleratorShape:
     """An accelerator by the figures of its data sheet; its GPUs are taken to talk over PCIe."""
     return AcceleratorShape(DECLARED_SYSTEM, memory_gib * GIB, bandwidth_gb_per_second * 1e9, teraflops * 1e12)
 
+
+SAME_MODEL = 0.2
+"""Relative difference of parameters up to which engines report the model of a row; encoders of images are left out."""
 
 NOTHING_REPORTED = EngineFacts()
 UNKNOWN_BITS = 8.0
@@ -53,14 +57,14 @@ def find_model(
     kv_cache_dtype: str | None = None,
     facts: EngineFacts = NOTHING_REPORTED,
 ) -> ModelShape | None:
-    """The known model that a Hugging Face id, path, pvc:// or oci:// uri names, or None; engines know it best.
+    """The known model that a Hugging Face id, path, pvc:// or oci:// uri names, or that engines report, or None.
 
     None also where the weights are quantized to an unknown number of bits: neither their size nor their step times are
     known then.
     """
     name = model_name(uri)
-    row = known_row(name)
-    shape = row and _quantized(row, quantization_of(name, quantization, facts.quantization, facts.dtype))
+    row = _running(known_row(name), facts)
+    shape = row and _quantized(row, _weights(name, quantization, facts))
     if shape is None:
         return None
     kv_element_bytes = _kv_element_bytes(facts.kv_dtype) or _kv_element_bytes(kv_cache_dtype)
@@ -81,8 +85,7 @@ def guess_model(
     stated = stated_billions(name)
     if stated is None:
         return None
-    weights = quantization_of(name, quantization, facts.quantization, facts.dtype) or UNQUANTIZED
-    bits = weights.bits or UNKNOWN_BITS
+    bits = (_weights(name, quantization, facts) or UNQUANTIZED).bits or UNKNOWN_BITS
     shape = generic_model(stated[0] * 1e9, stated[1] * 1e9, bits / 8.0)
     kv_element_bytes = _kv_element_bytes(facts.kv_dtype) or _kv_element_bytes(kv_cache_dtype)
     return replace(shape, kv_element_bytes=kv_element_bytes or shape.kv_element_bytes)
@@ -96,6 +99,37 @@ def generic_model(parameters: float, active_parameters: float, weight_bytes: flo
     return ModelShape(
         f"generic-{parameters / 1e9:g}B", layers, hidden, heads, 8, 128, parameters, active_parameters, weight_bytes
     )
+
+
+def _running(row: ModelShape | None, facts: EngineFacts) -> ModelShape | None:
+    """The row, unless engines report a model that is none or another one; then a row of that model."""
+    model = facts.model
+    if model is None or (
+        row is not None
+        and (row.layers, row.hidden) == (model.layers, model.hidden)
+        and abs(row.parameters - model.parameters) <= SAME_MODEL * row.parameters
+    ):
+        return row
+    return ModelShape(
+        REPORTED,
+        model.layers,
+        model.hidden,
+        model.heads,
+        model.kv_heads,
+        model.head_dim,
+        float(model.parameters),
+        float(model.active_parameters),
+        embedding_parameters=float(model.embedding_parameters),
+        kv_latent=model.kv_latent,
+        kv_layers=model.kv_layers,
+    )
+
+
+def _weights(name: str, quantization: str | None, facts: EngineFacts) -> Quantization | None:
+    """What is known of the weights; the bits that the checkpoint states come before those that are usual."""
+    found = quantization_of(name, quantization, facts.quantization, facts.dtype)
+    stated = facts.model.weight_bits if facts.model else 0.0
+    return found if found in (None, UNQUANTIZED) or not stated else replace(found, bits=stated)
 
 
 def _quantized(row: ModelShape, quantization: Quantization | None) -> ModelShape | None:

@@ -10,6 +10,7 @@ from holdfast.domain.engine import EngineFacts
 from holdfast.domain.service import ServiceKey
 from holdfast.observe.queries import ACCEPTED, CACHE_CONFIG, DRAFTS, ENGINE_INFO
 from holdfast.observe.samples import Sample, service_key, usable
+from holdfast_engine.model_figures import ModelFigures
 
 Facts = tuple[tuple[str, EngineFacts], ...]
 """By accelerator, sorted."""
@@ -21,6 +22,7 @@ _MOST_DRAFTED = 1000
 _MOST_GPUS = 1024
 """More GPUs for one replica are nonsense: the largest systems have 72 in one domain of links."""
 _MOST_LETTERS = 63
+_MOST_SHAPE_LETTERS = 400
 _WHOLE = re.compile(r"[0-9]{1,11}")  # neither "None" nor "1e5" nor "16.0": vLLM writes whole numbers as they are
 _SHARE = re.compile(r"0?\.[0-9]{1,20}|1(\.0*)?")
 _NOTHING_SAID = EngineFacts()
@@ -52,6 +54,7 @@ def _facts(rows: Sequence[Sample]) -> EngineFacts:
         parallel_gpus=_least_whole(_parallel_gpus(row, engines_of_pod) for row in infos),
         graph_edge_tokens=_least_whole(_whole_or_zero(row.label("graph_edge")) for row in infos),
         speculative_tokens=_least_whole(_whole_or_zero(row.label("speculative_tokens")) for row in infos),
+        model=_model(infos),
     )
 
 
@@ -84,6 +87,13 @@ def _parallel_gpus(row: Sample, engines_of_pod: int) -> float | None:
     return gpus if 0.0 < gpus <= _MOST_GPUS else None
 
 
+def _model(infos: Iterable[Sample]) -> ModelFigures | None:
+    """The model of most engines: figures of different models are never mixed."""
+    shape = "model_shape"
+    said = _most_said((row for row in infos if ModelFigures.read(row.label(shape))), shape, _MOST_SHAPE_LETTERS)
+    return None if said is None else ModelFigures.read(said)
+
+
 def _whole(text: str) -> float | None:
     """A positive whole number."""
     return _whole_or_zero(text) or None
@@ -108,11 +118,11 @@ def _least_whole(numbers: Iterable[float | None]) -> int | None:
     return None if least is None else int(least)
 
 
-def _most_said(rows: Iterable[Sample], label: str) -> str | None:
+def _most_said(rows: Iterable[Sample], label: str, most_letters: int = _MOST_LETTERS) -> str | None:
     """What most engines say; of as many, the first in the alphabet."""
     said: Counter[str] = Counter()
     for row in rows:
         text = row.label(label)
-        if text not in ("", "None") and len(text) <= _MOST_LETTERS:
+        if text not in ("", "None") and len(text) <= most_letters:
             said[text] += max(1, int(row.value))
     return min(said, key=lambda text: (-said[text], text), default=None)

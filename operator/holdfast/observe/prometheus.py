@@ -90,6 +90,7 @@ class PrometheusSource:
         self._catching_up: asyncio.Task[None] | None = None
         self._polled: _PolledTick | None = None  # of the last tick, if services take turns
         self._asked = 0  # queries that this tick waited for
+        self._asked_facts = False
 
     async def observe(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, Traffic]:
         self._polled = None
@@ -171,6 +172,9 @@ class PrometheusSource:
         if pods:
             query = queries.newcomer_query(self.window, wanted, namespaces, pods)
             answers |= await ask([query], now)
+        if not self._asked_facts:  # once after a start: what was learned before it is relative to these facts
+            self._asked_facts, self._asked = True, self._asked + 1
+            await self._ask_slow(queries.FACTS, [], False, now)
         signals = self._slow.signals(now)
         read = functools.partial(traffic.assemble, asked, answers, signals, self.window, now, self._strangers)
         seen = await self._in_thread(read)  # ten thousand rows: parsing must not block the event loop

@@ -75,6 +75,7 @@ ACCEPTED, DRAFTS = "spec_decode_num_accepted_tokens_total", "spec_decode_num_dra
 
 BEGUN, MOST_BEGUN, COVERED, CLIENT_TIMES = "begun", "most_begun", "covered", "client_times"
 E2E_BUCKETS = "e2e_buckets"  # asked only of services with an e2e objective
+FACTS = "facts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +233,7 @@ def slow_queries() -> tuple[Query, ...]:
         Query("steps", f"sum by ({GROUP}, term) (increase(holdfast:step_sums_total{{{OURS}}}[3m]))"),
         Query("ahead", f"max by ({SERVICE}) (timestamp({_engine()} offset -5m)) - time() > 0"),
         Query(E2E_BUCKETS, _latencies(E2E)),
-        Query("facts", _facts()),
+        Query(FACTS, _facts()),
     )
 
 

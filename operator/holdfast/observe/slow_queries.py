@@ -13,7 +13,7 @@ from holdfast.domain.engine import EngineFacts, StepSums
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import LatencyQuantiles, LengthHistogram
 from holdfast.observe.engine_facts import engine_facts
-from holdfast.observe.queries import E2E_BUCKETS
+from holdfast.observe.queries import E2E_BUCKETS, FACTS
 from holdfast.observe.samples import Sample, service_key, usable
 from holdfast_engine.leastsquares import TERMS, UNITS
 
@@ -99,7 +99,7 @@ class SlowCache:
             output_lengths=self._trusted("output_lengths", now),
             steps=self._trusted("steps", now),
             ahead_seconds=self._trusted("ahead", now),
-            facts=self._trusted("facts", now),
+            facts=self._trusted(FACTS, now),
         )
 
     def _trusted(self, name: str, now: float) -> Mapping[ServiceKey, Any]:
@@ -192,5 +192,5 @@ READERS: Mapping[str, Callable[[Sequence[Sample]], Mapping[ServiceKey, Any]]] = 
     "output_lengths": lengths,
     "steps": step_sums,
     "ahead": ahead_seconds,
-    "facts": engine_facts,
+    FACTS: engine_facts,
 }

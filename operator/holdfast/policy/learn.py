@@ -225,8 +225,12 @@ def _tuned(service: ServiceSnapshot) -> dict[str, BatchingLimits]:
 
 
 def _believe(observed: Observation, lengths: Lengths, loops: FastLoops, model: EngineModel) -> Capacity:
-    """What replicas are believed to carry, before what they did with their load is compared."""
+    """What replicas are believed to carry, before what they did with their load is compared.
+
+    During a rollout engines of the old revision report too, so that what they report says nothing new.
+    """
     service = observed.service
+    rolling = {each.accelerator for each in service.placements if each.rolling_out or not each.observed}
     return replica_capacity.believe(
         observed.known.learned.capacity,
         service.spec,
@@ -237,7 +241,7 @@ def _believe(observed: Observation, lengths: Lengths, loops: FastLoops, model: E
         _tuned(service),
         service.measured,
         service.recalled,
-        dict(service.traffic.facts),
+        {name: facts for name, facts in service.traffic.facts if name not in rolling},
     )
 
 

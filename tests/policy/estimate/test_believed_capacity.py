@@ -9,12 +9,14 @@ from zlib import crc32
 
 import pytest
 
+from holdfast.domain.cluster import Placement
 from holdfast.domain.engine import EngineFacts, StepSums
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.domain.snapshot import Recalled
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.steplaw import StepLaw
+from holdfast.policy.decide import decide
 from holdfast.policy.estimate.capacity_evidence import (
     StepEvidence,
     measure_steps,
@@ -29,7 +31,21 @@ from holdfast.policy.estimate.replica_capacity import Capacity, believe
 from holdfast.policy.estimate.retries import Retries, learn_retries
 from holdfast.policy.estimate.slo_budget import Verdicts
 from holdfast.policy.estimate.traffic import judge
-from tests.builders import H100, L40S, NOW, accelerator, counts, service, traffic
+from holdfast.policy.memory import Memory
+from holdfast_engine.model_figures import ModelFigures
+from tests.builders import (
+    H100,
+    L40S,
+    NOW,
+    ServiceBuilder,
+    ServiceView,
+    a_snapshot,
+    accelerator,
+    counts,
+    replicas,
+    service,
+    traffic,
+)
 from tests.policy.fluid import FixedRates
 
 SPEC = service().with_accelerators(H100, L40S).spec
@@ -209,6 +225,53 @@ def test_what_was_learned_relative_to_another_law_is_forgotten() -> None:
     recalled = Recalled(accelerator="h100", gain=1.2, slowness=1.5)
     after_restart = believe(same, spec, Lengths(), seen, model, recalled=recalled, facts={"h100": quantized})
     assert after_restart.beliefs[0].slowness == pytest.approx(1.5)
+
+
+def test_an_unknown_model_is_known_as_soon_as_an_engine_reports_its_configuration() -> None:
+    """A model of 70 billion parameters in a private volume: until then it is taken for one of 8 billion."""
+    memory, ready, beliefs = Memory(), [], []
+    words = (
+        "layers=80 hidden=8192 heads=64 kv_heads=8 head_dim=128 parameters=70553000000 active_parameters=70553000000"
+    )
+    shape = ModelFigures.read(f"{words} embedding_parameters=2101000000 kv_latent=0 kv_layers=80 weight_bits=0")
+    four, uri = accelerator("h200", gpus_per_replica=4), "pvc://models/assistant"
+    private = ServiceBuilder(replace(service().with_accelerators(four).spec, model_uri=uri))
+    law = engine_prior(uri, "h200", None, 4, facts=EngineFacts(model=shape)).law
+    steps = StepSums(1000.0, decodes=10_000.0, seconds=1000.0 * law.step_seconds((), 10, 0.0))
+    for number in range(40):
+        facts = EngineFacts(model=shape) if number >= 20 else EngineFacts()
+        seen = replace(traffic(1.0, on="h200"), facts=(("h200", facts),), steps=(("h200", steps),))
+        now = NOW + 15.0 * number
+        view = ServiceView(private, seen, replicas(1, on="h200", now=now))
+        (decision,), memory = decide(a_snapshot(view, now=now, tick=15.0, scrape=15.0), memory)
+        ready.append(next(each.message for each in decision.conditions if each.type == "Ready"))
+        beliefs.append(next(iter(memory.services.values())).learned.capacity.beliefs[0])
+    assert "unknown model" in ready[19]
+    assert "unknown" not in ready[20] + ready[39]
+    assert beliefs[19].slowness > 3.0, "slow for 8 billion parameters"
+    assert (beliefs[20].correction.looks, beliefs[20].slowness) == (0, 1.0)
+    assert beliefs[20].correction.deviation < 0.4 < 1.0 < beliefs[0].correction.deviation
+    assert beliefs[39].slowness == pytest.approx(1.0, abs=0.25)
+    assert beliefs[39].rate_rps == pytest.approx(beliefs[19].rate_rps, rel=0.5), "what was seen stays as it is"
+
+
+def test_old_engines_say_nothing_about_the_model_that_replaces_theirs() -> None:
+    """The model is edited from 8 to 32 billion parameters; the rollout begins with the next tick and lasts for nine."""
+    memory, rates = Memory(), []
+    old, new = (EngineFacts(kv_tokens=tokens, quantization=word) for tokens, word in ((4e5, "none"), (1e5, "fp8")))
+    for number in range(14):
+        uri = "Qwen/Qwen3-8B" if number < 2 else "Qwen/Qwen3-32B-FP8"
+        view = ServiceView(
+            ServiceBuilder(replace(service().spec, model_uri=uri)),
+            replace(traffic(1.0), facts=(("h100", new if number > 11 else old),)),
+            replicas(2, now=NOW + 15.0 * number),
+            (Placement("h100", 2, rolling_out=2 < number < 12),),
+        )
+        (_,), memory = decide(a_snapshot(view, now=NOW + 15.0 * number, tick=15.0, scrape=15.0), memory)
+        rates.append(next(iter(memory.services.values())).learned.capacity.beliefs[0].rate)
+    assert rates[2].law == rates[11].law, "by the name of the new model"
+    assert rates[2].rate_rps < 0.6 * rates[1].rate_rps
+    assert rates[13].rate_rps == pytest.approx(rates[11].rate_rps, rel=0.2)
 
 
 def test_a_good_window_at_low_load_is_no_estimate() -> None:

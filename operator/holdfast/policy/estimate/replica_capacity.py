@@ -202,9 +202,10 @@ def believe(
         correction = first if old is None or not _same_engines(old.option, option) else old.correction
         if old is not None and not judged_alike:
             correction = correction.for_others()
-        before = old.facts if old is not None and correction is not first else EngineFacts()
         engine, benchmark = limited_to(spec, started[option.name]), benchmarks.get(option.name)
-        known_facts = before.updated(facts.get(option.name))
+        # At an edit of the model, engines still report the old one.
+        reported = facts.get(option.name) if memory.spec is None or known is memory else None
+        known_facts = (old.facts if old is not None else EngineFacts()).updated(reported)
         if old is not None and not same_law(spec, old.engine, replace(option, facts=known_facts)):
             correction = first  # the old one was learned relative to another law
         belief = _belief(old, engine, option, mix, model, option.name in fast_loops, benchmark, correction, known_facts)

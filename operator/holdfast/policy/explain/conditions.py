@@ -107,7 +107,7 @@ def _unknown(view: View) -> str:
     if not unknown:
         return ""
     remedies = {
-        "model": "name a model that `holdfast catalog` lists, or run an LLMBenchmark",
+        "model": "name a model that `holdfast catalog` lists, run engines with the plugin, or run an LLMBenchmark",
         "accelerator": f"describe {view.chosen.name} in accelerators[].hardware",
     }
     remedy = "; ".join(remedies[each] for each in unknown)
