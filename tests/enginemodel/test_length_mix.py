@@ -22,6 +22,19 @@ def test_pairs_give_exact_moments() -> None:
     assert mix.prefill_pairs == (100**2 + 300**2) / 4
 
 
+@given(pairs, st.floats(1.0, 8.0))
+def test_accepted_drafts_make_fewer_steps_that_read_the_same_context(
+    lengths: list[tuple[int, int]], most: float
+) -> None:
+    mix = LengthMix.from_pairs(lengths)
+    steps = mix.in_steps(most)
+    assert steps.output_tokens * most == pytest.approx(mix.output_tokens)
+    assert steps.kv_token_steps * most == pytest.approx(mix.kv_token_steps)
+    assert steps.output_cv == pytest.approx(mix.output_cv, abs=1e-6)
+    assert steps.computed_tokens == mix.computed_tokens
+    assert mix.in_steps(1.0) is mix
+
+
 def test_equal_lengths_have_no_spread() -> None:
     mix = LengthMix.from_pairs([(512, 128)] * 3)
     assert mix.computed_cv == 0

@@ -52,6 +52,11 @@ class EngineFacts:
     speculative_tokens: int | None = None  # drafted per decode step; 0: no speculation
     model: ModelFigures | None = None  # of its config.json
 
+    @property
+    def tokens_per_step(self) -> float:
+        """Output tokens that a decode step gives a sequence: one, and the drafts that are accepted."""
+        return 1.0 + (self.accepted_drafts or 0.0)
+
     def updated(self, new: EngineFacts | None) -> EngineFacts:
         """Return these facts with those that engines report now; one that none of them reports now stays as it was.
 

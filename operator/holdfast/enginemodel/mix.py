@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from statistics import NormalDist
 
@@ -95,6 +95,23 @@ class LengthMix:
             output_prompt=po,
             output_squared=o2,
             shortest_output=min(shortest, MOST_OF_MEAN * o1),
+        )
+
+    def in_steps(self, tokens_per_step: float) -> LengthMix:
+        """The same requests with lengths of answers in decode steps, each of which gives so many tokens (speculation).
+
+        A step reads as many KV tokens as before. The context that grows faster than by one token a step counts as part
+        of the prompt.
+        """
+        if tokens_per_step == 1.0:
+            return self
+        squared = self.output_squared / tokens_per_step**2
+        return replace(
+            self,
+            output_tokens=self.output_tokens / tokens_per_step,
+            output_squared=squared,
+            output_prompt=self.kv_token_steps / tokens_per_step - 0.5 * squared,
+            shortest_output=self.shortest_output / tokens_per_step,
         )
 
     @property

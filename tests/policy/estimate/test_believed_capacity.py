@@ -174,6 +174,24 @@ def test_time_per_token_tells_how_slow_steps_are_at_any_load_and_factor(factor: 
     assert capacity.beliefs[1].correction.slowness == 1.0
 
 
+@pytest.mark.parametrize("accepted", [0.0, 0.7, 2.5])
+@pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])
+def test_time_per_token_tells_how_slow_steps_are_that_give_several_tokens(factor: float, accepted: float) -> None:
+    """A request of the law takes 0.2 s of work, which is in its prompt."""
+    model, begun = Lawful({"h100": 4.0, "l40s": 2.0}, work_seconds=0.2), 1.0
+    step = 0.02 * factor / (1.0 - begun * 0.2 * factor)
+    facts = {"h100": EngineFacts(accepted_drafts=accepted)}
+    capacity = believe(Capacity(), SPEC, Lengths(), judge(traffic(1.0)), model, facts=facts)
+    for _ in range(3):
+        capacity = measure_steps(capacity, tpot(step / (1.0 + accepted), begun), "h100", model)
+    assert capacity.beliefs[0].correction.slowness == pytest.approx(factor, rel=0.1)
+    if not accepted:
+        silent = believed(model)
+        for _ in range(3):
+            silent = measure_steps(silent, tpot(step, begun), "h100", model)
+        assert silent.beliefs[0].correction == capacity.beliefs[0].correction
+
+
 def test_an_uneven_load_makes_the_time_per_token_a_weaker_evidence() -> None:
     model = Lawful({"h100": 4.0, "l40s": 2.0}, work_seconds=0.2)
     even, uneven = (measure_steps(believed(model), tpot(0.06, 2.0, b), "h100", model).beliefs[0] for b in (1.0, 3.0))

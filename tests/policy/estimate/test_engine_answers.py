@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.domain.engine import EngineFacts
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.policy.decide import decide
@@ -49,6 +50,40 @@ def test_a_slower_engine_never_carries_more(
     slower, faster = (MODEL.rate(asked, option, mix, factor) for factor in (slowness * more, slowness))
     assert faster.feasible >= slower.feasible
     assert slower.rate_rps * TOLERANCE <= faster.rate_rps or not slower.feasible
+
+
+def drafting(option: AcceleratorOption, accepted: float | None) -> AcceleratorOption:
+    return replace(option, facts=EngineFacts(accepted_drafts=accepted))
+
+
+@settings(max_examples=25)
+@given(models, options, mixes, ttfts, tpots, st.floats(0.1, 10.0))
+def test_where_no_draft_is_accepted_every_answer_is_the_same_bit_for_bit(
+    model: str, option: AcceleratorOption, mix: LengthMix, ttft: float, tpot: float, slowness: float
+) -> None:
+    asked, none = spec(model, ttft, tpot), drafting(option, 0.0)
+    assert MODEL.rate(asked, none, mix, slowness) == MODEL.rate(asked, option, mix, slowness)
+    assert MODEL.law(asked, none, mix, slowness, 1.0) == MODEL.law(asked, option, mix, slowness, 1.0)
+    assert MODEL.best_limits(asked, none, mix, slowness) == MODEL.best_limits(asked, option, mix, slowness)
+
+
+@settings(max_examples=25)
+@given(models, options, mixes, ttfts, tpots, st.floats(0.1, 4.0))
+def test_accepted_drafts_never_lower_what_a_replica_carries(
+    model: str, option: AcceleratorOption, mix: LengthMix, ttft: float, tpot: float, accepted: float
+) -> None:
+    without, drafts = (
+        MODEL.rate(spec(model, ttft, tpot), drafting(option, each), mix, 1.0) for each in (0.0, accepted)
+    )
+    assert drafts.feasible >= without.feasible
+    assert without.rate_rps * TOLERANCE <= drafts.rate_rps or not without.feasible
+
+
+def test_an_objective_between_the_time_of_a_step_and_of_its_tokens_is_feasible() -> None:
+    """A step of Qwen3-8B takes an L40S 24 ms; at two tokens a step that is a TPOT of 12 ms."""
+    tight = spec(tpot=0.018)
+    assert not MODEL.rate(tight, L40S, CHAT, 1.0).feasible
+    assert MODEL.rate(tight, drafting(L40S, 1.0), CHAT, 1.0).feasible
 
 
 @settings(max_examples=25)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from holdfast.domain.engine import StepSums
+from holdfast.domain.engine import EngineFacts, StepSums
 from holdfast.domain.service import ServiceSpec
 from holdfast.domain.value import value
 from holdfast.enginemodel.mix import LengthMix
@@ -142,7 +142,7 @@ def _measured(
     law = model.law(spec, belief.engine, mix, belief.slowness, evidence.begun_rps) if summed or told else None
     if law is None:
         return None
-    return _of_steps(law, steps) if steps is not None and summed else _of_tpot(law, mix, evidence)
+    return _of_steps(law, steps) if steps is not None and summed else _of_tpot(law, mix, evidence, belief.facts)
 
 
 def _of_steps(law: StepLaw, steps: StepSums) -> tuple[float, float] | None:
@@ -154,14 +154,15 @@ def _of_steps(law: StepLaw, steps: StepSums) -> tuple[float, float] | None:
     return math.log(steps.seconds / predicted), STEPS_DEVIATION
 
 
-def _of_tpot(law: StepLaw, mix: LengthMix, evidence: StepEvidence) -> tuple[float, float] | None:
+def _of_tpot(law: StepLaw, mix: LengthMix, evidence: StepEvidence, facts: EngineFacts) -> tuple[float, float] | None:
     """Return the logarithm of the slowness at which steps last as long as the mean TPOT, at this rate of requests.
 
     A step of T seconds has the work of T x rate requests: T = slowness (c0 + T rate w), at any load and with any
     queue. Replicas are not loaded alike, so the rate is between that of the mean replica and that of the busiest one.
+    A step gives one token and the drafts that are accepted.
     """
-    seconds = evidence.tpot_seconds / evidence.tpot_count
-    work = seconds * evidence.begun_rps * work_seconds(law, mix)
+    seconds = evidence.tpot_seconds / evidence.tpot_count * facts.tokens_per_step
+    work = seconds * evidence.begun_rps * work_seconds(law, mix.in_steps(facts.tokens_per_step))
     least, most = (law.c0 + work * busy for busy in (1.0, evidence.busiest))
     if not (0.0 < least <= most < LARGEST and 0.0 < seconds < LARGEST):
         return None

@@ -89,12 +89,13 @@ class StepLawModel:
     """Answers from the working point of the prior for the model and accelerator.
 
     An engine whose steps all take twice as long equals the prior's engine observed with a clock that runs twice as
-    fast. So answers at any slowness are answers about the prior's engine, with rates and objectives rescaled.
+    fast. So answers at any slowness are answers about the prior's engine, with rates and objectives rescaled. Where
+    drafts are accepted, answers take fewer steps than tokens, and a step may take as long as its tokens together.
     """
 
     def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate:
         prior, stretch = _prior(spec, option), _on_grid(slowness, SLOWNESS_GRID)
-        point = _point(prior, spec.batching, mix, _rescaled(spec.slo, stretch))
+        point = _point(prior, spec.batching, _in_steps(mix, option), _rescaled(spec.slo, option, stretch))
         found, rate = point.capacity, point.capacity.serving_rps / stretch
         sound = 0.0 < rate < math.inf
         return ReplicaRate(
@@ -113,7 +114,7 @@ class StepLawModel:
     ) -> StepLaw | None:
         if not (0.0 <= rate_rps < math.inf and 0.0 < slowness < math.inf):
             return None
-        prior = _prior(spec, option)
+        prior, mix = _prior(spec, option), _in_steps(mix, option)
         return _law_at(prior, _limits(prior, spec.batching), mix, _on_grid(max(rate_rps * slowness, 1e-3), RATE_GRID))
 
     def best_limits(
@@ -121,8 +122,8 @@ class StepLawModel:
     ) -> BatchingLimits:
         if spec.batching_fixed:
             return spec.batching
-        slo = _rescaled(spec.slo, _on_grid(slowness, SLOWNESS_GRID))
-        return _best(_prior(spec, option), spec.batching, mix, slo)
+        slo = _rescaled(spec.slo, option, _on_grid(slowness, SLOWNESS_GRID))
+        return _best(_prior(spec, option), spec.batching, _in_steps(mix, option), slo)
 
 
 class RationedModel:
@@ -223,12 +224,16 @@ def same_law(spec: ServiceSpec, one: AcceleratorOption, other: AcceleratorOption
     return _prior(spec, one).law == _prior(spec, other).law
 
 
-def _rescaled(slo: Slo, factor: float) -> Slo:
-    """Return the objectives rescaled to an engine without slowness."""
+def _in_steps(mix: LengthMix, option: AcceleratorOption) -> LengthMix:
+    return mix.in_steps(option.facts.tokens_per_step)
+
+
+def _rescaled(slo: Slo, option: AcceleratorOption, factor: float) -> Slo:
+    """Return the objectives rescaled to an engine without slowness, that of TPOT to its steps."""
     return replace(
         slo,
         ttft_seconds=slo.ttft_seconds / factor,
-        tpot_seconds=slo.tpot_seconds / factor,
+        tpot_seconds=slo.tpot_seconds * option.facts.tokens_per_step / factor,
         e2e_seconds=None if slo.e2e_seconds is None else slo.e2e_seconds / factor,
     )
 
