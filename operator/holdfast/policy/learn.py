@@ -140,6 +140,7 @@ def _learned(observed: Observation, awaited: str, tick: Tick, model: EngineModel
     misses, judged = activator_misses.account(old.activator_misses, service.activator, verdicts, spec.slo, now)
     slo = slo_budget.slo_state(judged, spec.slo, now)
     loops = watch_fast_loops(old.fast_loops, seen, now)
+    kv_tokens = {name: facts.kv_tokens for name, facts in service.traffic.facts if facts.kv_tokens is not None}
     window = _window(observed, arrived, arrivals, verdicts.latest, now)
     beliefs = _measured(observed, _believe(observed, lengths, loops, model), window, now, model)
     beliefs, evidence, growth = _compared(observed, beliefs, window, now)
@@ -155,7 +156,7 @@ def _learned(observed: Observation, awaited: str, tick: Tick, model: EngineModel
         capacity=beliefs,
         evidence=evidence,
         growth=growth,
-        kv_cache=watch_kv_cache(old.kv_cache, seen, _kv_tokens(service), now),
+        kv_cache=watch_kv_cache(old.kv_cache, seen, kv_tokens, now),
         fast_loops=loops,
         backoffs=watch_backoffs(_backoffs(observed), groups, now, tick.settings, awaited, _spot(spec)),
         stalls=observed.stalls,
@@ -243,11 +244,6 @@ def _believe(observed: Observation, lengths: Lengths, loops: FastLoops, model: E
         service.recalled,
         {name: facts for name, facts in service.traffic.facts if name not in rolling},
     )
-
-
-def _kv_tokens(service: ServiceSnapshot) -> dict[str, float]:
-    """The KV cache of one engine, by accelerator, as far as engines report it."""
-    return {name: facts.kv_tokens for name, facts in service.traffic.facts if facts.kv_tokens is not None}
 
 
 def _window(
