@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import json
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from e2e.vllm.environment import Environment
 from holdfast.observe.engine_facts import engine_facts
 from holdfast.observe.queries import CACHE_CONFIG, ENGINE_INFO
 from holdfast.observe.samples import Sample
+from holdfast_engine.model_figures import model_figures
 from holdfast_engine.rules import Limits, Objectives
 
 pytestmark = pytest.mark.vllm
@@ -75,7 +77,7 @@ def test_the_plugin_is_active_and_says_in_what(engine: Engine) -> None:
     assert "holdfast: off" not in engine.server.log
 
 
-def test_the_operator_reads_how_it_was_started_and_its_kv_cache(engine: Engine) -> None:
+def test_the_operator_reads_how_it_was_started_its_model_and_its_kv_cache(engine: Engine, vllm: Environment) -> None:
     rows = [
         Sample(found.labels | {"metric": found.name.partition(":")[2], "holdfast_accelerator": "cpu"}, found.value)
         for family in text_string_to_metric_families(engine.server.get("/metrics"))
@@ -89,6 +91,7 @@ def test_the_operator_reads_how_it_was_started_and_its_kv_cache(engine: Engine) 
     assert (facts.dtype, facts.quantization, facts.max_model_len) == ("float32", "none", 1024)
     # --enforce-eager: no graphs.
     assert (facts.parallel_gpus, facts.graph_edge_tokens, facts.speculative_tokens) == (1, 0, 0)
+    assert facts.model == model_figures(json.loads((vllm.model / "config.json").read_text()))
 
 
 def test_answers_are_those_of_stock_vllm(engine: Engine, crowd: Crowd) -> None:
