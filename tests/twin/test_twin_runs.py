@@ -21,6 +21,7 @@ from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.snapshot import Snapshot
 from holdfast.enginemodel.enginetimer import gpu_of
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS
+from holdfast.policy.placement.node_inventory import Inventory
 from holdfast.twin import state_arrays
 from holdfast.twin.declared_service import engine_kind
 from holdfast.twin.policies import Holdfast, Static, make_policy, without_argument
@@ -128,6 +129,21 @@ def test_an_accelerator_without_a_scraped_engine_says_nothing(tmp_path: Path) ->
     said = [at for at, traffic, _ in policy.seen if traffic.facts]
     assert said[0] == 60.0
     assert said[-1] < 240.0, "what nobody says any more is asked again a minute later"
+
+
+def test_nodes_have_the_labels_that_a_service_selects_them_by(tmp_path: Path) -> None:
+    label, content = ("nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3"), small_scenario()
+    content["services"][0]["spec"]["accelerators"][0]["nodeSelector"] = dict([label])
+    rooms: list[int] = []
+
+    class Looking(Script):
+        def decide(self, snapshot: Snapshot) -> Mapping[ServiceKey, Move]:
+            rooms.append(Inventory(snapshot.nodes).room(snapshot.services[0].spec.accelerators[0]).free_replicas)
+            assert label in snapshot.nodes[0].labels
+            return super().decide(snapshot)
+
+    _run(Looking({}), tmp_path, content)
+    assert set(rooms) == {5}
 
 
 def test_pods_beyond_the_gpus_wait_for_one(tmp_path: Path) -> None:

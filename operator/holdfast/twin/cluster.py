@@ -153,13 +153,19 @@ class Cluster:
         return tuple(
             NodeOffer(
                 f"node-{each.name}",
-                ((NODE_LABEL, each.name),),
+                self._labels(each.name),
                 (("nvidia.com/gpu", each.gpus),),
                 (("nvidia.com/gpu", each.gpus - self._free[each.name]),),
             )
             for each in self._hardware.values()
             if each.name not in self._reclaimed
         )
+
+    def _labels(self, accelerator: str) -> tuple[tuple[str, str], ...]:
+        """What the services select nodes of an accelerator by."""
+        options = [option for service in self.services for option in service.spec.accelerators]
+        selected = {label for option in options if option.name == accelerator for label in option.node_selector}
+        return tuple(sorted({(NODE_LABEL, accelerator), *selected}))
 
     def reclaim(self, accelerator: str) -> None:
         """Take the nodes of an accelerator away with all that runs there; Deployments make other pods, which wait."""
