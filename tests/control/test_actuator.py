@@ -18,7 +18,8 @@ from holdfast.act.scale import DELETION_COST
 from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
 from holdfast.control.actuator import _HOLD_SECONDS, Actuator
-from holdfast.domain.decision import Action, Decision
+from holdfast.domain.cluster import QueueLimit
+from holdfast.domain.decision import Action, Decision, QueueLimitTarget
 from holdfast.domain.engine import EngineState, PluginMode
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState, Traffic
@@ -617,6 +618,25 @@ async def test_services_whose_size_stays_take_little_of_a_tick_and_each_of_them_
 def _requests_of_each(api: FakeApi) -> Counter[str]:
     """By service, of those that name one."""
     return Counter(found[0] for _, path, _, _ in api.requests if (found := re.findall(r"/(s\d{3})\b", path)))
+
+
+async def test_a_decided_queue_limit_is_rolled_out_and_told_once_and_stays_after_a_restart() -> None:
+    api, stock = cluster(), llmservice(engine={"plugin": "Off"})
+    begun = parts(stock)
+    await actuator(api).act([begun], [decision(begun, Action.CREATE, h100=1)], [], [], now=0.0)
+    target = QueueLimitTarget("h100", QueueLimit(2900, 1_800_000_000), "2,900 are right")
+    acting = actuator(api)
+    for now in (5.0, 10.0):
+        part = as_watched(parts(stock, sizes={"h100": 1}, ready={"h100": 1}), api)
+        decided = replace(decision(part, Action.HOLD, h100=1), queue_limit=target)
+        await acting.act([part], [decided], [], [], now=now)
+    told = [found["message"] for path, found in api.objects.items() if "/events/" in path]
+    assert told.count("2,900 are right") == 1
+    rolled = api.objects[f"{DEPLOYMENTS}/chat-h100"]["spec"]["template"]
+    assert "--max-num-queued-tokens=2900" in rolled["spec"]["containers"][0]["args"]
+    part = as_watched(parts(stock, sizes={"h100": 1}, ready={"h100": 1}), api)
+    await actuator(api).act([part], [decision(part, Action.HOLD, h100=1)], [], [], now=15.0)
+    assert api.objects[f"{DEPLOYMENTS}/chat-h100"]["spec"]["template"] == rolled
 
 
 async def test_engines_are_told_their_limits_and_status_shows_what_they_work_with() -> None:

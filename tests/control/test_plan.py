@@ -4,11 +4,12 @@ import dataclasses
 from collections.abc import Iterable
 
 from holdfast.control.plan import Plan, plan
-from holdfast.domain.cluster import NodeOffer, Placement, Replica, ReplicaPhase
-from holdfast.domain.decision import Action, Decision, PlacementTarget
+from holdfast.domain.cluster import NodeOffer, Placement, QueueLimit, Replica, ReplicaPhase
+from holdfast.domain.decision import Action, Decision, PlacementTarget, QueueLimitTarget
 from holdfast.domain.taints import Taint
 from holdfast.observe.cluster import ServiceParts
 from holdfast.policy.placement.node_inventory import Inventory
+from holdfast.render.context import Deployed
 from tests.control.parts import decision, llmservice, parts
 
 
@@ -59,6 +60,23 @@ def test_what_a_retired_accelerator_still_has_takes_no_place_twice() -> None:
     part = parts(service, sizes={"h": 0, "l": 3, "old": 2}, ready={"l": 3, "old": 2})
     changes = planned(part, decision(part, Action.SWITCH, h=2, l=1))
     assert (sizes(changes.shrink), changes.spare) == ({"chat-l": 1, "chat-old": 0}, 2)
+
+
+def test_a_decided_queue_limit_reaches_the_renderer_for_its_accelerator_alone() -> None:
+    part = parts(sizes={"h100": 1, "l40s": 2})
+    hold = decision(part, Action.HOLD, h100=1, l40s=2)
+    decided = dataclasses.replace(hold, queue_limit=QueueLimitTarget("h100", QueueLimit(2900, 1_800_000_000), ""))
+    facts = dict(planned(part, decided).context.accelerators)
+    found = {name: (fact.admission_tokens, fact.admission_changed_at) for name, fact in facts.items()}
+    assert found == {"h100": (2900, 1_800_000_000), "l40s": (7, None)}
+
+
+def test_the_time_of_the_last_measured_limit_is_kept() -> None:
+    part = parts(sizes={"h100": 1})
+    known = dataclasses.replace(part.deployed[0], rendered=Deployed("x", "{}", 0, admission_changed_at=1_800_000_000))
+    part = dataclasses.replace(part, deployed=(known,))
+    facts = dict(planned(part, decision(part, Action.HOLD, h100=1)).context.accelerators)["h100"]
+    assert (facts.admission_tokens, facts.admission_changed_at) == (7, 1_800_000_000)
 
 
 def coming(changes: Plan, unmoved: int) -> dict[str, int]:

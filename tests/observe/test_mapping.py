@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import NodeOffer, ReplicaPhase
+from holdfast.domain.cluster import NodeOffer, QueueLimit, ReplicaPhase
 from holdfast.domain.taints import Taint
 from holdfast.observe import mapping
 
@@ -272,6 +272,37 @@ def test_who_sized_a_deployment_is_known_where_it_was_not_holdfast() -> None:
 
     assert sized("kube-controller-manager") == "kube-controller-manager"
     assert sized("holdfast-scaling") == sized("other", "holdfast-scaling") == sized() == ""
+
+
+TOKENS, CHANGED = "holdfast.dev/admission-tokens", "holdfast.dev/admission-changed"
+
+
+@pytest.mark.parametrize(
+    ("args", "annotations", "expected"),
+    [
+        (["serve", "--max-num-queued-tokens=5600"], {TOKENS: "5600"}, QueueLimit(5600)),
+        (
+            ["serve", "--max-num-queued-tokens=5600"],
+            {TOKENS: "5600", CHANGED: "1800000000"},
+            QueueLimit(5600, 1800000000),
+        ),
+        (["serve", "--max-num-seqs=8"], {}, QueueLimit(None)),
+        (["serve", "--scheduler-cls=holdfast_engine.scheduler.HoldfastScheduler"], {TOKENS: "5600"}, None),
+        (["serve", "--max_num_queued_tokens=77"], {TOKENS: "5600"}, None),
+        (["serve", "--max-num-queued-tokens", "77"], {}, None),
+        (["serve"], {TOKENS: "5600"}, None),
+        (["serve", "--max-num-queued-tokens=5600"], {TOKENS: "many"}, None),
+        ([], {}, None),
+    ],
+    ids=["prior", "measured", "none", "plugin", "user", "user, apart", "edited", "no number", "no arguments"],
+)
+def test_the_queue_limit_is_known_only_where_the_operator_rendered_it(
+    args: list[str], annotations: dict[str, str], expected: QueueLimit | None
+) -> None:
+    found = deployment()
+    found["metadata"]["annotations"] = annotations
+    found["spec"]["template"] = {"spec": {"containers": [{"name": "log"}, {"name": "vllm", "args": args}]}}
+    assert mapping.placement_from_deployment(found).queue_limit == expected
 
 
 def test_scaling_up_is_no_rollout() -> None:

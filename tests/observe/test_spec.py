@@ -34,6 +34,7 @@ LARGEST = {
         "mode": "Recommend",
         "budget": {"maxCostPerHour": 50},
         "batching": {"mode": "Fixed", "maxNumSeqs": 64, "maxNumBatchedTokens": 4096},
+        "rollout": {"maxSurge": 0},
     },
 }
 
@@ -128,6 +129,7 @@ def test_every_declared_field_arrives() -> None:
     assert (spec.recommend_only, spec.max_cost_per_hour) == (True, 50.0)
     assert (spec.max_model_len, spec.quantization) == (8192, "fp8")
     assert spec.batching == BatchingLimits(64, 4096)
+    assert not spec.may_surge
 
 
 @pytest.mark.parametrize(

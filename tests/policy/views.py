@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
+from holdfast.domain.cluster import Placement, QueueLimit
+from holdfast.domain.decision import Action
 from holdfast.policy.estimate.demand import Peaks
 from holdfast.policy.estimate.engine_model import ReplicaRate
 from holdfast.policy.estimate.flapping import Flapping
 from holdfast.policy.estimate.forecast import Forecast
-from holdfast.policy.estimate.replica_capacity import Belief
+from holdfast.policy.estimate.normal_belief import NormalBelief
+from holdfast.policy.estimate.replica_capacity import Belief, Correction
 from holdfast.policy.estimate.slo_budget import SloState
 from holdfast.policy.estimate.traffic import judge
 from holdfast.policy.health.replicas import Group
@@ -17,6 +21,7 @@ from holdfast.policy.memory import Learned
 from holdfast.policy.placement.choice import Choice
 from holdfast.policy.placement.node_inventory import Room
 from holdfast.policy.placement.options import Option
+from holdfast.policy.sizing.proposal import Sizes
 from holdfast.policy.view import View
 from tests.builders import NOW, ServiceView, accelerator, replicas, service, traffic
 
@@ -51,3 +56,29 @@ def view(**changes: Any) -> View:
         chosen=chosen,
     )
     return replace(calm, **changes)
+
+
+STOCK = CHAT.with_ttft(2.0).with_tpot(0.1)
+
+
+def stock(
+    limit: QueueLimit | None,
+    slowness: float = 7.0,
+    *,
+    deviation: float = 0.1,
+    looks: int = 3,
+    room: Room = Room(1, frozenset({"node"}), 1),  # noqa: B008
+    placed: dict[str, Any] | None = None,
+    **changes: Any,
+) -> View:
+    """The same with engines without the plugin, whose steps take so many times as long as expected."""
+    seen = view(of=changes.pop("of", STOCK), **changes)
+    correction = Correction(NormalBelief(math.log(slowness), deviation), looks=looks)
+    chosen = replace(seen.chosen, belief=replace(seen.chosen.belief, correction=correction), room=room)
+    placements = (Placement("h100", 4, queue_limit=limit, **(placed or {})),)
+    return replace(seen, chosen=chosen, service=replace(seen.service, placements=placements))
+
+
+def sized(after: int, wanted: int = 4) -> Sizes:
+    """Sizes of four replicas that become so many."""
+    return Sizes(Action.HOLD, 4, after, wanted, after, (), ())

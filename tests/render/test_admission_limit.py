@@ -7,7 +7,7 @@ import pytest
 from holdfast.render.admission import admission_tokens, rollout_tokens
 from holdfast.render.context import Deployed
 from holdfast.render.pod_template import inputs
-from tests.render.scenes import service
+from tests.render.scenes import chat_h100, context, live, service
 
 
 def limit(
@@ -67,3 +67,13 @@ def test_what_is_deployed_keeps_its_limit_until_something_rolls_it_out() -> None
     assert rollout_tokens(of, accelerator, kept) == 123
     assert rollout_tokens(of, accelerator, edited) == admission_tokens(of, accelerator)
     assert rollout_tokens(of, accelerator, None) == admission_tokens(of, accelerator)
+
+
+def test_a_measured_limit_outlives_every_edit_but_one_of_the_engine() -> None:
+    of = service({"engine": {"plugin": "Off"}})
+    measured = live(chat_h100(of, context(admission_tokens=123, admission_changed_at=1_800_000_000)))
+    relabelled = service({"engine": {"plugin": "Off"}, "template": {"metadata": {"labels": {"team": "search"}}}})
+    other_model = service({"engine": {"plugin": "Off"}, "model": {"uri": "Qwen/Qwen3-14B"}})
+    accelerator = of.spec.accelerators[0]
+    assert rollout_tokens(relabelled, accelerator, measured) == 123
+    assert rollout_tokens(other_model, accelerator, measured) == admission_tokens(other_model, accelerator)

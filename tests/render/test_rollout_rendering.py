@@ -91,6 +91,42 @@ def test_no_admission_limit_stays_none_until_the_next_rollout() -> None:
     assert not without_plugin(chat_h100(service(), context(deployed=bare, admission_tokens=5600)))
 
 
+NO_PLUGIN = {"engine": {"plugin": "Off"}}
+MEASURED = {"admission_tokens": 2900, "admission_changed_at": 1_800_000_000}
+
+
+def test_a_measured_admission_limit_rolls_out_and_nothing_else_changes() -> None:
+    first = chat_h100(service(NO_PLUGIN), context(admission_tokens=41000, free_gpu=True))
+    rolled = chat_h100(service(NO_PLUGIN), context(deployed=live(first), free_gpu=True, **MEASURED))
+    wanted = copy.deepcopy(first)
+    args = engine(wanted)["args"]
+    args[args.index("--max-num-queued-tokens=41000")] = "--max-num-queued-tokens=2900"
+    wanted["metadata"]["annotations"] |= {
+        "holdfast.dev/admission-tokens": "2900",
+        "holdfast.dev/admission-changed": "1800000000",
+        "holdfast.dev/pod-template": rolled["metadata"]["annotations"]["holdfast.dev/pod-template"],
+    }
+    assert rolled == wanted
+
+
+def test_a_measured_admission_limit_is_kept_through_a_restart_of_the_operator() -> None:
+    first = live(chat_h100(service(NO_PLUGIN), context(admission_tokens=41000)))
+    rolled = chat_h100(service(NO_PLUGIN), context(deployed=first, **MEASURED))
+    assert chat_h100(service(NO_PLUGIN), context(deployed=live(rolled), admission_tokens=41000)) == rolled
+    assert chat_h100(service(NO_PLUGIN), context(deployed=live(rolled), **MEASURED)) == rolled
+
+
+def test_pods_that_are_to_go_are_not_replaced_for_a_measured_limit() -> None:
+    first = chat_h100(service(NO_PLUGIN), context(admission_tokens=41000))
+    kept = chat_h100(service(NO_PLUGIN), context(deployed=live(first), kept=True, **MEASURED))
+    assert template(kept) == template(first)
+
+
+def test_an_argument_of_the_user_wins_over_a_measured_limit() -> None:
+    own = {"engine": {"plugin": "Off", "args": ["--max_num_queued_tokens=77"]}}
+    assert not flag(chat_h100(service(own), context(**MEASURED)), "max-num-queued-tokens")
+
+
 def test_bucket_edges_stay_those_of_creation_even_through_a_rollout() -> None:
     rolled = after({"slo": {"ttft": "450ms"}, "engine": {"image": "vllm/vllm-openai:v0.33.0"}})
     assert flag(rolled, "custom-histogram-buckets") == flag(FIRST, "custom-histogram-buckets")

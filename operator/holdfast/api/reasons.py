@@ -149,6 +149,11 @@ class Reason(StrEnum):
         "The canary missed more than the others or failed, so it returns to the old limits.",
     )
 
+    QUEUE_LIMIT_CHANGED = (
+        "QueueLimitChanged",
+        "Engines restart one at a time with the queue limit that follows from their measured step times.",
+    )
+
     # Decisions: hold and bound
     STEADY = "Steady", "The size fits the forecast."
     AT_MAXIMUM = "AtMaximum", "scaling.max or an accelerator's max bounds the size."

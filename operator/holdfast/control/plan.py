@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from holdfast.api.llmservice import Accelerator, LLMService
-from holdfast.domain.cluster import ReplicaPhase
+from holdfast.domain.cluster import QueueLimit, ReplicaPhase
 from holdfast.domain.decision import Decision, PlacementTarget
 from holdfast.domain.service import AcceleratorOption, BatchingLimits
 from holdfast.observe.cluster import ObservedDeployment, ServiceParts
@@ -190,7 +190,10 @@ def _facts(
     services = {
         name: with_limits(part.service, found.limits) if found else part.service for name, found in tuned.items()
     }
-    limits = {name: admission(service, declared[name], remembered.get(name)) for name, service in services.items()}
+    limits = {
+        name: _queue_limit(decision, service, declared[name], remembered.get(name), admission)
+        for name, service in services.items()
+    }
     return tuple(
         (
             name,
@@ -199,6 +202,22 @@ def _facts(
             ),
         )
         for name in sorted(names)
+    )
+
+
+def _queue_limit(
+    decision: Decision,
+    service: LLMService,
+    accelerator: Accelerator,
+    deployed: Remembered | None,
+    admission: Admission,
+) -> QueueLimit:
+    """The limit of a rollout that starts now, or the one that is decided, which starts it."""
+    decided = decision.queue_limit
+    if decided is not None and decided.accelerator == accelerator.name:
+        return decided.limit
+    return QueueLimit(
+        admission(service, accelerator, deployed), deployed.admission_changed_at if deployed is not None else None
     )
 
 
@@ -227,7 +246,7 @@ def _fact(
     name: str,
     deployed: ObservedDeployment | None,
     inventory: Inventory,
-    admission_tokens: int | None,
+    limit: QueueLimit | None,
     tuned: Tuned | None,
     retained: bool,
 ) -> AcceleratorFacts:
@@ -238,7 +257,8 @@ def _fact(
         free_gpu=option is not None and (_has_room(option, inventory) or not _gives_way(part, option, inventory)),
         surge_stuck=option is not None and rolling and _unplaced(part, name) and _gives_way(part, option, inventory),
         cold_start_seconds=decision.cold_start_seconds,
-        admission_tokens=admission_tokens,
+        admission_tokens=limit.tokens if limit else None,
+        admission_changed_at=limit.changed_at if limit else None,
         deployed=remembered,
         tuned=tuned,
         kept=retained,

@@ -18,6 +18,7 @@ from holdfast.control.decision_record import Records
 from holdfast.control.explanation import explained
 from holdfast.control.plan import Plan
 from holdfast.control.report import condition_news, invalid_status, is_warning, iso, status_of
+from holdfast.domain.cluster import QueueLimit
 from holdfast.domain.decision import Action, BatchingTarget, Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.observe.cluster import Invalid, ServiceParts
@@ -38,6 +39,7 @@ class StatusPublisher:
         self._status = StatusWriter(api)
         self._changes: dict[ServiceKey, tuple[object, float]] = {}
         self._batching: dict[ServiceKey, BatchingTarget] = {}
+        self._queue_limits: dict[ServiceKey, QueueLimit] = {}
         self._unwritable: dict[ServiceKey, Invalid] = {}
 
     def written(self, part: ServiceParts) -> Mapping[str, Any]:
@@ -50,6 +52,7 @@ class StatusPublisher:
         for key in gone:
             self._changes.pop(key, None)
             self._batching.pop(key, None)
+            self._queue_limits.pop(key, None)
             self._unwritable.pop(key, None)
 
     async def tell(
@@ -73,6 +76,7 @@ class StatusPublisher:
         due_at = await self._status.write(decision.key, part.spec.uid, new, part.service.status, now)
         await self._tell_change(part, decision, now, records)
         await self._tell_batching(part, decision, now)
+        await self._tell_queue_limit(part, decision, now)
         for condition in condition_news(old, new):
             warning = is_warning(condition, old)
             await self._event(part, condition["reason"], condition["message"], warning=warning, now=now)
@@ -122,6 +126,14 @@ class StatusPublisher:
         _LOG.info("%s: %s: %s", decision.key, target.reason, target.message)
         returned = target.reason is Reason.BATCHING_RETURNED
         await self._event(part, target.reason, target.message, warning=returned, now=now)
+
+    async def _tell_queue_limit(self, part: ServiceParts, decision: Decision, now: float) -> None:
+        target = decision.queue_limit
+        if target is None or self._queue_limits.get(decision.key) == target.limit:
+            return
+        self._queue_limits[decision.key] = target.limit
+        _LOG.info("%s: %s: %s", decision.key, Reason.QUEUE_LIMIT_CHANGED, target.message)
+        await self._event(part, Reason.QUEUE_LIMIT_CHANGED, target.message, warning=False, now=now)
 
     async def _event(
         self,

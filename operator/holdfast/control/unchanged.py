@@ -90,6 +90,7 @@ def _words(decision: Decision) -> tuple[object, ...]:
         capacity and (capacity.accelerator, capacity.bound_by),
         decision.cold_start_seconds,
         decision.batching,
+        decision.queue_limit,
         decision.holding,
         decision.engines,
     )

@@ -38,6 +38,14 @@ class Replica:
 
 
 @value
+class QueueLimit:
+    """Prompt tokens that may be queued in an engine, None for any number; when a measurement changed it (epoch)."""
+
+    tokens: int | None
+    changed_at: int | None = None
+
+
+@value
 class Placement:
     """One Deployment of a service: one accelerator."""
 
@@ -49,6 +57,7 @@ class Placement:
     revision: str = ""  # of the engine configuration; a label of the pods' series
     batching: BatchingLimits = field(default_factory=BatchingLimits)  # override those of the spec
     batching_before: BatchingLimits | None = None  # what these replace, while they are on trial
+    queue_limit: QueueLimit | None = None  # None where the plugin or the user's arguments bound the queue
     paused: bool = False  # by a person: a rollout waits until it is resumed
     sized_by: str = ""  # the field manager that set `replicas`, if not Holdfast
 

@@ -6,6 +6,7 @@ import enum
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.benchmark import Measured
+from holdfast.domain.cluster import QueueLimit
 from holdfast.domain.engine import EngineFacts
 from holdfast.domain.service import BatchingLimits, ServiceKey
 from holdfast.domain.signals import UNKNOWN_QUANTILES, LatencyQuantiles
@@ -149,6 +150,15 @@ class BatchingTarget:
 
 
 @value
+class QueueLimitTarget:
+    """Another queue limit for the engines of one accelerator, which is a rollout; `message` says why."""
+
+    accelerator: str
+    limit: QueueLimit
+    message: str
+
+
+@value
 class Decision:
     """The complete result of one tick for one service.
 
@@ -168,6 +178,7 @@ class Decision:
     recommendation: Verdict | None = None
     explanation: Explanation = Explanation()
     batching: BatchingTarget | None = None
+    queue_limit: QueueLimitTarget | None = None
     holding: bool = False
     benchmarked: tuple[tuple[Measured, float | None], ...] = ()
     engines: tuple[tuple[str, EngineFacts], ...] = ()

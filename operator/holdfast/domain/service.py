@@ -107,7 +107,8 @@ class Schedule:
 class ServiceSpec:
     """The part of an LLMService that decides sizes; `generation` is the one it was read at.
 
-    While any replica runs, `min_on_demand` of them run on accelerators that are not spot.
+    While any replica runs, `min_on_demand` of them run on accelerators that are not spot. `may_surge`: during a rollout
+    one more replica may run than declared.
     """
 
     key: ServiceKey
@@ -128,6 +129,7 @@ class ServiceSpec:
     batching_fixed: bool = False
     max_model_len: int | None = None
     quantization: str | None = None
+    may_surge: bool = True
 
     def accelerator(self, name: str) -> AcceleratorOption | None:
         """Return the candidate of that name; None if it is not (or no longer) listed."""

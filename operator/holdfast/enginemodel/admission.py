@@ -6,14 +6,18 @@ cached and already computed parts included, and compares before it adds the new 
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
+
 import numpy as np
 
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.latency import first_token
 from holdfast.enginemodel.mix import LengthMix, lognormal_nodes
+from holdfast.enginemodel.prior import EnginePrior
 from holdfast.enginemodel.steadystate import TAIL_NODES, Array, Engine, Steady, steady_state
-from holdfast.enginemodel.working import WorkingPoint
+from holdfast.enginemodel.working import WorkingPoint, working_point
 
 SHARE_OF_TTFT = 0.8
 """Share of the TTFT objective that a queue may take to prefill; the rest is the request's own prompt and step."""
@@ -22,6 +26,27 @@ SHARE_OF_BUDGET = 0.5
 """Share of the error budget that refusals may take from an engine at its capacity."""
 
 BINS = 1024
+
+TYPICAL_MIX = LengthMix.from_means(1155.0, 211.0)
+"""Mean lengths of the Azure conversation trace of 2023."""
+
+
+@lru_cache(maxsize=1024)
+def prior_tokens(prior: EnginePrior, limits: BatchLimits, slo: Slo, mix: LengthMix = TYPICAL_MIX) -> int | None:
+    """The cap on queued prompt tokens of a prior's engine; None where it cannot meet the objectives even alone.
+
+    Two digits, because that is what a prior is good for.
+    """
+    point = working_point(prior.timer, mix, limits, prior.kv_tokens, slo, start=prior.law)
+    if not point.capacity.feasible:
+        return None
+    tokens = queued_tokens(point, mix, limits, prior.kv_tokens, slo)
+    return _two_digits(tokens) if math.isfinite(tokens) and tokens >= 1.0 else None
+
+
+def _two_digits(value: float) -> int:
+    step: int = 10 ** max(0, math.floor(math.log10(value)) - 1)
+    return max(1, round(value / step) * step)
 
 
 def queued_tokens(point: WorkingPoint, mix: LengthMix, limits: BatchLimits, kv_tokens: float, slo: Slo) -> float:

@@ -8,13 +8,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from holdfast.api.engine_flags import flag_name
 from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica, ReplicaPhase
+from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, QueueLimit, Replica, ReplicaPhase
 from holdfast.domain.service import BatchingLimits
 from holdfast.domain.taints import CLOSING, Taint
+from holdfast.render.arguments import ADMISSION_FLAG
 from holdfast.render.batching import Tuned
+from holdfast.render.context import whole
 from holdfast.render.live import SCALING
-from holdfast.render.names import ACCELERATOR_LABEL, BATCHING_ANNOTATION, METRIC_REVISION_LABEL
+from holdfast.render.names import (
+    ACCELERATOR_LABEL,
+    ADMISSION_ANNOTATION,
+    ADMISSION_CHANGED_ANNOTATION,
+    BATCHING_ANNOTATION,
+    CONTAINER,
+    METRIC_REVISION_LABEL,
+)
+from holdfast.render.plugin import SCHEDULER_FLAG
 
 # An engine that ended twice, the last time this soon, crashes while starting: waiting does not make it ready.
 # The same holds for an engine that ended once and reported what is missing.
@@ -220,7 +231,18 @@ def placement_from_deployment(deployment: Object) -> Placement:
         revision=labels.get(METRIC_REVISION_LABEL, ""),
         batching=tuned.limits if tuned else BatchingLimits(),
         batching_before=tuned.before if tuned else None,
+        queue_limit=_queue_limit(meta, (spec.get("template") or {}).get("spec") or {}),
     )
+
+
+def _queue_limit(meta: Object, pod: Object) -> QueueLimit | None:
+    """Return the limit that was rendered; None where the plugin or somebody else's arguments bound the queue."""
+    args = next((each.get("args") for each in pod.get("containers") or () if each.get("name") == CONTAINER), None) or ()
+    annotations = meta.get("annotations", {})
+    tokens, changed_at = map(whole, map(annotations.get, (ADMISSION_ANNOTATION, ADMISSION_CHANGED_ANNOTATION)))
+    rendered = [] if tokens is None else [f"{ADMISSION_FLAG}={tokens}"]
+    bounds = [each for each in args if flag_name(each) in (ADMISSION_FLAG, SCHEDULER_FLAG)]
+    return QueueLimit(tokens, changed_at) if args and bounds == rendered else None
 
 
 def _sized_by(meta: Object) -> str:

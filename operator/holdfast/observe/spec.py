@@ -38,6 +38,7 @@ def to_spec(service: LLMService) -> ServiceSpec:
         batching_fixed=spec.batching.mode == "Fixed",
         max_model_len=spec.model.max_model_len,
         quantization=spec.model.quantization,
+        may_surge=spec.rollout.max_surge != 0,
     )
 
 

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import math
-from functools import lru_cache
-
 from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.domain.service import Slo
-from holdfast.enginemodel.admission import queued_tokens
+from holdfast.enginemodel.admission import TYPICAL_MIX, prior_tokens
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import EnginePrior, PriorSource
-from holdfast.enginemodel.working import working_point
 from holdfast.render.context import Deployed
-from holdfast.render.pod_template import inputs
+from holdfast.render.names import METRIC_REVISION_LABEL
+from holdfast.render.pod_template import inputs, revision
 from holdfast.render.prior import declared_prior
-
-# Mean lengths of the Azure conversation trace of 2023.
-TYPICAL_MIX = LengthMix.from_means(1155.0, 211.0)
 
 
 def rollout_tokens(service: LLMService, accelerator: Accelerator, deployed: Deployed | None) -> int | None:
-    """The limit that a rollout starting now would get; where none would start, the one that is deployed."""
-    if deployed is not None and deployed.inputs == inputs(service, accelerator):
-        return deployed.admission_tokens
-    return admission_tokens(service, accelerator)
+    """The limit that a rollout starting now would get; where none would start, the one that is deployed.
+
+    A measured limit holds as long as the engines stay the same.
+    """
+    if deployed is None:
+        return admission_tokens(service, accelerator)
+    kept = deployed.inputs == inputs(service, accelerator) or _measured(deployed, service, accelerator)
+    return deployed.admission_tokens if kept else admission_tokens(service, accelerator)
 
 
 def admission_tokens(service: LLMService, accelerator: Accelerator, mix: LengthMix = TYPICAL_MIX) -> int | None:
@@ -36,16 +34,12 @@ def admission_tokens(service: LLMService, accelerator: Accelerator, mix: LengthM
     prior = declared_prior(service, accelerator)
     if prior.source is PriorSource.UNKNOWN:
         return None
-    return _tokens(prior, _limits(service, prior), _objectives(service), mix)
+    return prior_tokens(prior, _limits(service, prior), _objectives(service), mix)
 
 
-@lru_cache(maxsize=1024)
-def _tokens(prior: EnginePrior, limits: BatchLimits, slo: Slo, mix: LengthMix) -> int | None:
-    point = working_point(prior.timer, mix, limits, prior.kv_tokens, slo, start=prior.law)
-    if not point.capacity.feasible:
-        return None
-    tokens = queued_tokens(point, mix, limits, prior.kv_tokens, slo)
-    return _two_digits(tokens) if math.isfinite(tokens) and tokens >= 1.0 else None
+def _measured(deployed: Deployed, service: LLMService, accelerator: Accelerator) -> bool:
+    same = f'"{METRIC_REVISION_LABEL}":"{revision(service, accelerator)}"'
+    return deployed.admission_changed_at is not None and same in deployed.template_json
 
 
 def _objectives(service: LLMService) -> Slo:
@@ -59,8 +53,3 @@ def _limits(service: LLMService, prior: EnginePrior) -> BatchLimits:
         batching.max_num_seqs or prior.max_num_seqs_default,
         batching.max_num_batched_tokens or prior.max_num_batched_tokens_default,
     )
-
-
-def _two_digits(value: float) -> int:
-    step: int = 10 ** max(0, math.floor(math.log10(value)) - 1)
-    return max(1, round(value / step) * step)

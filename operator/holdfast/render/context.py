@@ -61,6 +61,7 @@ class Deployed:
     admission_tokens: int | None = None
     objectives: Objectives | None = None
     tuned: Tuned | None = None
+    admission_changed_at: int | None = None
 
     @classmethod
     def read(cls, deployment: Mapping[str, Any]) -> Self | None:
@@ -74,9 +75,10 @@ class Deployed:
             inputs=annotations[names.INPUTS_ANNOTATION],
             template_json=_recorded(deployment["metadata"]) or as_text(spec["template"]),
             max_surge=1 if rolling.get("maxSurge") == 1 else 0,
-            admission_tokens=_tokens(annotations.get(names.ADMISSION_ANNOTATION)),
+            admission_tokens=whole(annotations.get(names.ADMISSION_ANNOTATION)),
             objectives=Objectives.from_json(annotations.get(names.OBJECTIVES_ANNOTATION, "")),
             tuned=Tuned.from_json(annotations.get(names.BATCHING_ANNOTATION, "")),
+            admission_changed_at=whole(annotations.get(names.ADMISSION_CHANGED_ANNOTATION)),
         )
 
 
@@ -86,6 +88,7 @@ class AcceleratorFacts:
 
     free_gpu: one more replica could be scheduled now. surge_stuck: a rollout waits for a replica that cannot be
     scheduled. admission_tokens: the limit that a rollout starting now would get (see `admission`), None for none.
+    admission_changed_at: when a measurement last changed it; later than the deployed one, it is a rollout.
     tuned: batching limits in place of those that are declared. kept: it is being left, and its pods stay as they are.
     """
 
@@ -93,6 +96,7 @@ class AcceleratorFacts:
     surge_stuck: bool = False
     cold_start_seconds: float | None = None
     admission_tokens: int | None = None
+    admission_changed_at: int | None = None
     deployed: Deployed | None = None
     tuned: Tuned | None = None
     kept: bool = False
@@ -140,7 +144,8 @@ def _recorded(meta: Mapping[str, Any]) -> str | None:
     return text if isinstance(template, dict) and isinstance(template.get("spec"), dict) else None
 
 
-def _tokens(text: str | None) -> int | None:
+def whole(text: str | None) -> int | None:
+    """The number of an annotation; None for anything else."""
     return int(text) if text and text.isdecimal() else None
 
 

@@ -37,6 +37,7 @@ def deployment(
         names.TEMPLATE_ANNOTATION: as_text(pods.template),
         names.OBJECTIVES_ANNOTATION: context.created_objectives(service.spec.slo).to_json(),
         **({} if pods.admission_tokens is None else {names.ADMISSION_ANNOTATION: str(pods.admission_tokens)}),
+        **({} if pods.changed_at is None else {names.ADMISSION_CHANGED_ANNOTATION: str(pods.changed_at)}),
         **({names.BATCHING_ANNOTATION: tuned.to_json()} if tuned else {}),
     }
     return {
@@ -92,23 +93,28 @@ class _Pods:
     template: Manifest
     inputs: str
     admission_tokens: int | None
+    changed_at: int | None
     rolls_out: bool
 
 
 def _pods(service: LLMService, accelerator: Accelerator, settings: RenderSettings, context: RenderContext) -> _Pods:
     """Decide between a new template and the one that runs.
 
-    | inputs  | template                                  | admission   |
-    | changed | new: a rollout                            | new         |
-    | same    | as rendered when they last changed        | as deployed |
+    | inputs  | admission limit | template                           | admission   |
+    | changed | any             | new: a rollout                     | new         |
+    | same    | measured since  | new: a rollout                     | new         |
+    | same    | as deployed     | as rendered when they last changed | as deployed |
 
     Where pods are kept they count as the same: a rollout would take replicas away, for pods that are to go.
     """
     facts = context.facts(accelerator.name)
     deployed, wanted = facts.deployed, inputs(service, accelerator)
-    if deployed is not None and (facts.kept or deployed.inputs == wanted):
+    changed_at = facts.admission_changed_at
+    if deployed is not None and (
+        facts.kept or (deployed.inputs == wanted and changed_at in (None, deployed.admission_changed_at))
+    ):
         template, tokens = json.loads(deployed.template_json), deployed.admission_tokens
-        return _Pods(template, deployed.inputs, tokens, rolls_out=False)
+        return _Pods(template, deployed.inputs, tokens, deployed.admission_changed_at, rolls_out=False)
     template = pod_template(
         service,
         accelerator,
@@ -117,4 +123,4 @@ def _pods(service: LLMService, accelerator: Accelerator, settings: RenderSetting
         settings,
         scraped_by_annotation=not context.pod_monitor,
     )
-    return _Pods(template, wanted, facts.admission_tokens, rolls_out=True)
+    return _Pods(template, wanted, facts.admission_tokens, changed_at, rolls_out=True)

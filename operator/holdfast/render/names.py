@@ -35,6 +35,7 @@ METRIC_LABELS = (METRIC_SERVICE_LABEL, METRIC_ACCELERATOR_LABEL, METRIC_REVISION
 INPUTS_ANNOTATION = f"{GROUP}/pod-inputs"
 TEMPLATE_ANNOTATION = f"{GROUP}/pod-template"  # as rendered: what an edit by hand is put back to
 ADMISSION_ANNOTATION = f"{GROUP}/admission-tokens"
+ADMISSION_CHANGED_ANNOTATION = f"{GROUP}/admission-changed"  # by a measurement: epoch seconds
 BATCHING_ANNOTATION = f"{GROUP}/batching"
 OBJECTIVES_ANNOTATION = f"{GROUP}/created-objectives"
 # Of pods, written while they run; their engines read it as a file.

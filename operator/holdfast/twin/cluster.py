@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from holdfast.domain.cluster import NodeOffer, Placement, Replica, ReplicaPhase
-from holdfast.domain.decision import PlacementTarget
+from holdfast.domain.cluster import NodeOffer, Placement, QueueLimit, Replica, ReplicaPhase
+from holdfast.domain.decision import PlacementTarget, QueueLimitTarget
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.twin.fleet import EngineFleet
 
@@ -31,7 +31,10 @@ class Hardware:
 
 @dataclass(slots=True, eq=False)
 class SimulatedPod:
-    """One replica, `number` in order of creation; `ready_at` is known once it has a node, `engine` once it is ready."""
+    """One replica, `number` in order of creation; `ready_at` is known once it has a node, `engine` once it is ready.
+
+    `queue_limit` is the one of the template it was made from; None where its engine has that of its kind.
+    """
 
     name: str
     number: int
@@ -43,6 +46,7 @@ class SimulatedPod:
     leaving_at: float | None = None
     gone_at: float | None = None
     engine: int | None = None
+    queue_limit: QueueLimit | None = None
 
     def phase(self, now: float) -> ReplicaPhase:
         """Its phase as the API server shows it."""
@@ -59,7 +63,14 @@ class SimulatedPod:
         ready = began_at + self.ready_at if self.ready_at is not None and now >= self.ready_at else None
         node = "" if placed is None else f"node-{self.accelerator}"
         return Replica(
-            self.name, self.accelerator, phase, began_at + self.created_at, placed, ready, revision="1", node=node
+            self.name,
+            self.accelerator,
+            phase,
+            began_at + self.created_at,
+            placed,
+            ready,
+            revision=str(self.queue_limit),
+            node=node,
         )
 
 
@@ -70,6 +81,8 @@ class Service:
     spec: ServiceSpec
     fleet: EngineFleet
     drain_seconds: float
+    queue_limits: dict[str, QueueLimit] = field(default_factory=dict)
+    """Those of the Deployments' templates, where the policy sets them."""
     pods: list[SimulatedPod] = field(default_factory=list)
     gone: list[SimulatedPod] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
@@ -83,9 +96,24 @@ class Service:
     def placements(self) -> tuple[Placement, ...]:
         """Its Deployments."""
         return tuple(
-            Placement(name, size, deployment=f"{self.spec.key.name}-{name}")
+            Placement(
+                name,
+                size,
+                rolling_out=bool(self.outdated(name)),
+                deployment=f"{self.spec.key.name}-{name}",
+                queue_limit=self.queue_limits.get(name),
+            )
             for name, size in sorted(self.sizes.items())
         )
+
+    def staying(self, accelerator: str) -> list[SimulatedPod]:
+        """Pods of a Deployment that are not to go."""
+        return [pod for pod in self.pods if pod.accelerator == accelerator and pod.leaving_at is None]
+
+    def outdated(self, accelerator: str) -> list[SimulatedPod]:
+        """Those that a rollout has yet to replace."""
+        limit = self.queue_limits.get(accelerator)
+        return [pod for pod in self.staying(accelerator) if pod.queue_limit != limit]
 
     def kind(self, accelerator: str) -> int:
         """Number of the accelerator among the kinds of the fleet."""
@@ -125,13 +153,24 @@ class Cluster:
                 continue
             service.actions += 1
             service.sizes[target.accelerator] = target.replicas
-            staying = [p for p in service.pods if p.accelerator == target.accelerator and p.leaving_at is None]
-            for _ in range(target.replicas - len(staying)):
-                self._create(service, target.accelerator, self.now)
+            staying, old = service.staying(target.accelerator), service.outdated(target.accelerator)
+            missing = target.replicas - len(staying)
+            # In the middle of a rollout Kubernetes adds pods of both templates in proportion.
+            of_old = round(missing * len(old) / len(staying)) if old else 0
+            for number in range(missing):
+                pod = self._create(service, target.accelerator, self.now)
+                if number < of_old:
+                    pod.queue_limit = old[0].queue_limit
             for pod in self._ranked(service, staying, target)[: max(0, len(staying) - target.replicas)]:
                 self._leave(service, pod)
         self._place_all()
         self._start_ready()
+
+    def roll_out(self, service: Service, target: QueueLimitTarget) -> None:
+        """Give the engines of a Deployment another queue limit: pods are replaced one at a time (`_replace_one`)."""
+        service.actions += 1
+        service.queue_limits[target.accelerator] = target.limit
+        self._replace_one(service, target.accelerator)
 
     def next_change(self) -> float:
         """When the next pod becomes ready or must be gone; infinite where nothing is pending."""
@@ -145,6 +184,8 @@ class Cluster:
         for service in self.services:
             for pod in [pod for pod in service.pods if pod.leaving_at is not None]:
                 self._remove_drained(service, pod)
+            for accelerator in service.queue_limits:
+                self._replace_one(service, accelerator)
         self._place_all()
         self._start_ready()
 
@@ -208,7 +249,8 @@ class Cluster:
         option = service.option(accelerator)
         number = next(self._numbers)
         name = f"{service.spec.key.name}-{accelerator}-{number}"
-        pod = SimulatedPod(name, number, accelerator, option.gpus_per_replica, at)
+        limit = service.queue_limits.get(accelerator)
+        pod = SimulatedPod(name, number, accelerator, option.gpus_per_replica, at, queue_limit=limit)
         service.pods.append(pod)
         return pod
 
@@ -236,6 +278,24 @@ class Cluster:
                 due = pod.ready_at is not None and pod.ready_at <= self.now
                 if due and pod.engine is None and pod.leaving_at is None:
                     pod.engine = service.fleet.add(service.kind(pod.accelerator))
+                    if pod.queue_limit is not None:
+                        service.fleet.limit_queue(pod.engine, pod.queue_limit.tokens)
+
+    def _replace_one(self, service: Service, accelerator: str) -> None:
+        """Go on with a rollout, once its last new pod is ready: one pod more where GPUs are free, then an old one less.
+
+        Kubernetes removes pods that are not ready first, then the youngest.
+        """
+        staying, old = service.staying(accelerator), service.outdated(accelerator)
+        if not old or any(pod.engine is None for pod in staying if pod not in old):
+            return
+        short = len(staying) <= service.sizes[accelerator]
+        if short and self._free[accelerator] >= old[0].gpus:
+            self._place(self._create(service, accelerator, self.now))
+            return
+        self._leave(service, max(old, key=lambda pod: (pod.engine is None, pod.number)))
+        if short:
+            self._create(service, accelerator, self.now)
 
     def _ranked(self, service: Service, pods: Sequence[SimulatedPod], target: PlacementTarget) -> list[SimulatedPod]:
         """Pods in the order in which they are removed: without a node, then not ready, then those with the least work.

@@ -166,6 +166,10 @@ class EngineFleet:
         """Send it no further requests."""
         self._world.engines[engine]["open"] = 0
 
+    def limit_queue(self, engine: int, tokens: int | None) -> None:
+        """Let an engine refuse requests while so many prompt tokens are queued; None for never."""
+        self._world.engines[engine]["most_queued"] = _bound(tokens)
+
     def stretch(self, engine: int, factor: float) -> None:
         """Make every step of an engine that many times as long, from its next step on."""
         self._world.engines[engine]["stretch"] = factor
@@ -297,14 +301,15 @@ def _book(slo: Slo, routing: Routing, plugin: bool) -> Records:
 
 
 def _limits(limits: SchedulerLimits) -> list[int]:
-    def bound(value: int | None) -> int:
-        return state_arrays.UNLIMITED if value is None else value
-
     return [
         min(limits.max_num_seqs, limits.max_num_active_seqs or limits.max_num_seqs),
         limits.max_num_batched_tokens,
         limits.long_prefill_token_threshold or limits.max_num_batched_tokens,
-        bound(limits.max_num_queued_reqs),
-        bound(limits.max_num_queued_tokens),
+        _bound(limits.max_num_queued_reqs),
+        _bound(limits.max_num_queued_tokens),
         max(0, limits.kv_tokens) // BLOCK_TOKENS,
     ]
+
+
+def _bound(value: int | None) -> int:
+    return state_arrays.UNLIMITED if value is None else value

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from holdfast import policy
-from holdfast.domain.decision import Action, Decision
+from holdfast.domain.decision import Action, Decision, PlacementTarget
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
 from holdfast.policy.decide import STEP_LAW
@@ -53,9 +53,9 @@ class Holdfast:
 
     def decide(self, snapshot: Snapshot) -> Mapping[ServiceKey, Move]:
         return {
-            each.key: Move(each.verdict.targets, str(each.verdict.reason), each.verdict.message)
+            each.key: Move(_sizes(each), str(each.verdict.reason), each.verdict.message, each.queue_limit)
             for each in self.decisions(snapshot)
-            if each.verdict.action is not Action.HOLD
+            if each.verdict.action is not Action.HOLD or each.queue_limit is not None
         }
 
     def decisions(self, snapshot: Snapshot) -> tuple[Decision, ...]:
@@ -63,6 +63,10 @@ class Holdfast:
         settings = PolicySettings(provisioning_seconds=self.provisioning_seconds)
         found, self._memory = policy.decide(snapshot, self._memory, settings, self._model)
         return found
+
+
+def _sizes(decision: Decision) -> tuple[PlacementTarget, ...]:
+    return () if decision.verdict.action is Action.HOLD else decision.verdict.targets
 
 
 class Apart:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from holdfast.domain.decision import PlacementTarget
+from holdfast.domain.decision import PlacementTarget, QueueLimitTarget
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
 from holdfast.twin.peer_metrics import Sight
@@ -23,11 +23,12 @@ class ObservedEngines(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """New sizes of one service, and why."""
+    """New sizes of one service, and why; another queue limit of its engines is a rollout."""
 
     targets: tuple[PlacementTarget, ...]
     reason: str = ""
     message: str = ""
+    queue_limit: QueueLimitTarget | None = None
 
 
 class Policy(Protocol):

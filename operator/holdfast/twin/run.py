@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from holdfast.domain.cluster import ReplicaPhase
+from holdfast.domain.cluster import QueueLimit, ReplicaPhase
 from holdfast.domain.service import AcceleratorOption, ServiceKey, ServiceSpec
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
@@ -185,6 +185,8 @@ class _Run:
 
     def _move(self, service: Service, move: Move, now: float) -> None:
         before = dict(service.sizes)
+        if move.queue_limit is not None:
+            self.cluster.roll_out(service, move.queue_limit)
         self.cluster.scale(service, move.targets)
         if service.sizes != before:
             self.changes.append(
@@ -290,7 +292,12 @@ def _service(scenario: Scenario, each: Declared, policy: Policy, seed: int) -> S
     told = [engine_limits(each.service, declared) for declared in each.service.spec.accelerators]
     fleet = EngineFleet(each.workload, kinds, each.spec.slo, routing, told if policy.fast_loop else ())
     spec = replace(each.spec, accelerators=tuple(_labelled(option) for option in each.spec.accelerators))
-    return Service(spec, fleet, each.service.spec.engine.shutdown_timeout_seconds)
+    limits = {
+        option.name: QueueLimit(kind.limits.max_num_queued_tokens)
+        for option, kind in zip(spec.accelerators, kinds, strict=True)
+        if policy.admission
+    }
+    return Service(spec, fleet, each.service.spec.engine.shutdown_timeout_seconds, limits)
 
 
 def _check_possible(spec: ServiceSpec, kinds: Sequence[EngineSpec]) -> None:

@@ -22,7 +22,7 @@ from holdfast.api.reasons import Reason
 from holdfast.control.report import invalid_status
 from holdfast.domain.activator import SILENT, Activator
 from holdfast.domain.benchmark import Engines, JobSeen, JobState
-from holdfast.domain.cluster import ClusterProblem, Replica, ReplicaPhase
+from holdfast.domain.cluster import ClusterProblem, QueueLimit, Replica, ReplicaPhase
 from holdfast.domain.engine import EngineFacts, EngineState, PluginMode
 from holdfast.domain.service import BatchingLimits, Schedule, ServiceKey
 from holdfast.domain.signals import SignalState
@@ -59,10 +59,11 @@ from holdfast.policy.placement.node_inventory import Room
 from holdfast.policy.placement.on_demand_pair import Pair, together
 from holdfast.policy.placement.options import Option
 from holdfast.policy.transition.pinned import pinned_verdict, recommend_verdict
+from holdfast.policy.transition.queue_limit import follow
 from holdfast.policy.transition.sizes import decide_sizes
 from holdfast.policy.view import View
 from tests.builders import NOW, ServiceBuilder, ServiceView, accelerator, no_traffic, replicas, traffic
-from tests.policy.views import CHAT, view
+from tests.policy.views import CHAT, sized, stock, view
 
 Told = tuple[str, str]
 MISSED = SloState(0.95, -4.0, True, False, 1000.0)
@@ -274,6 +275,12 @@ def pinned(seen: View) -> Told:
 def recommended(seen: View) -> Told:
     told = recommend_verdict(seen)
     return str(told.reason), told.message
+
+
+def queue_limit(seen: View) -> Told:
+    found = follow(seen, sized(4))
+    assert found is not None
+    return str(Reason.QUEUE_LIMIT_CHANGED), found.message
 
 
 NO_NODE = "0/9 nodes are available: 9 Insufficient nvidia.com/gpu"
@@ -590,6 +597,8 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "batching, worse": (batching(replace(ON_TRIAL, evidence=Evidence(5.0, 321.0))), view()),
     "batching, broken": (batching(ON_TRIAL, canary_fails=True), view()),
     "batching, now fixed": (batching(ON_TRIAL, free=False), view()),
+    "queue limit, too large": (queue_limit, stock(QueueLimit(41_000))),
+    "queue limit, none": (queue_limit, stock(QueueLimit(None), 0.93)),
     "benchmark, runs": benchmark(begun("chat", Engines((("h100", 2),), 1))),
     "benchmark, queued": benchmark(waiting(Obstacle(Reason.QUEUED, "waits until another benchmark of chat ends"))),
     "benchmark, not ready": benchmark(waiting(Obstacle(Reason.TARGET_NOT_READY, "no replica of chat is ready"))),

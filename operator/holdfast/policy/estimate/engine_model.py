@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceKey, ServiceSpec, Slo
 from holdfast.domain.value import value
+from holdfast.enginemodel.admission import prior_tokens
 from holdfast.enginemodel.batching import best, candidates
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.mix import LengthMix
@@ -27,7 +28,7 @@ SEARCHES_PER_TICK = 2
 """Searches for the best limits in one tick, at about 100 ms each; they are not urgent and have their own quota."""
 
 SLOWNESS_GRID, RATE_GRID = 0.05, 0.25
-"""Grid steps of the logarithms of slowness (for capacities) and of rate (for fitted step laws)."""
+"""Grid steps of the logarithms of slowness (for capacities) and of rate (for fitted step laws, queue limits)."""
 
 
 @value
@@ -124,6 +125,12 @@ class StepLawModel:
             return spec.batching
         slo = _rescaled(spec.slo, option, _on_grid(slowness, SLOWNESS_GRID))
         return _best(_prior(spec, option), spec.batching, _in_steps(mix, option), slo)
+
+
+def queue_limit_tokens(spec: ServiceSpec, option: AcceleratorOption, slowness: float) -> int | None:
+    """Return the queue limit of an engine whose steps take `slowness` times as long as the prior's."""
+    prior, slo = _prior(spec, option), _rescaled(spec.slo, _on_grid(slowness, RATE_GRID))
+    return prior_tokens(prior, _limits(prior, spec.batching), slo)
 
 
 class RationedModel:

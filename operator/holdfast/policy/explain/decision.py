@@ -15,6 +15,7 @@ from holdfast.policy.explain.messages import describe, reason_for
 from holdfast.policy.sizing.proposal import Sizes
 from holdfast.policy.transition.batching_limits import advice
 from holdfast.policy.transition.pinned import pinned_verdict, recommend_verdict
+from holdfast.policy.transition.queue_limit import follow
 from holdfast.policy.view import View
 
 
@@ -48,6 +49,7 @@ def decision_of(view: View, sizes: Sizes, batching: Batching, target: BatchingTa
         recommendation=recommendation,
         explanation=_explanation(view, sizes),
         batching=target,
+        queue_limit=None if target is not None and target.reason else follow(view, sizes),
         holding=_holding(view),
         engines=tuple((each.option.name, each.facts) for each in view.learned.capacity.beliefs),
     )
