@@ -27,8 +27,8 @@ def test_a_known_model_on_a_known_accelerator_has_a_limit_of_two_digits() -> Non
 
 
 @pytest.mark.parametrize(("model", "accelerator"), [("me/my-own-model", "h100"), ("Qwen/Qwen3-8B", "mystery")])
-def test_what_is_unknown_has_no_limit(model: str, accelerator: str) -> None:
-    assert limit(model, accelerator) is None
+def test_what_is_unknown_has_the_limit_of_a_guess(model: str, accelerator: str) -> None:
+    assert limit(model, accelerator, ttft="2s", tpot="100ms") is not None
 
 
 def test_objectives_out_of_reach_have_no_limit() -> None:

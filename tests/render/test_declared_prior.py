@@ -23,14 +23,13 @@ def on(accelerator: dict[str, Any]) -> LLMService:
 
 
 @pytest.mark.parametrize("accelerator", [SHARED, {"name": "pool"}])
-def test_engines_on_an_unknown_gpu_are_told_no_law_and_no_limit(accelerator: dict[str, Any]) -> None:
+def test_engines_on_an_unknown_gpu_are_told_no_law(accelerator: dict[str, Any]) -> None:
     of = on(accelerator)
     assert engine_limits(of, of.spec.accelerators[0]).prior is None
-    assert admission_tokens(of, of.spec.accelerators[0]) is None
 
 
 @pytest.mark.parametrize("accelerator", [SHARED, {"name": "pool"}])
-def test_declared_hardware_gives_them_both(accelerator: dict[str, Any]) -> None:
+def test_declared_hardware_gives_them_a_law_and_a_limit(accelerator: dict[str, Any]) -> None:
     of = on({**accelerator, "hardware": HARDWARE})
     assert engine_limits(of, of.spec.accelerators[0]).prior is not None
     assert admission_tokens(of, of.spec.accelerators[0]) is not None

@@ -7,7 +7,7 @@ from holdfast.domain.service import Slo
 from holdfast.enginemodel.admission import TYPICAL_MIX, prior_tokens
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.mix import LengthMix
-from holdfast.enginemodel.prior import EnginePrior, PriorSource
+from holdfast.enginemodel.prior import EnginePrior
 from holdfast.render.context import Deployed
 from holdfast.render.names import METRIC_REVISION_LABEL
 from holdfast.render.pod_template import inputs, revision
@@ -28,12 +28,10 @@ def rollout_tokens(service: LLMService, accelerator: Accelerator, deployed: Depl
 def admission_tokens(service: LLMService, accelerator: Accelerator, mix: LengthMix = TYPICAL_MIX) -> int | None:
     """Prompt tokens in prefill above which a replica refuses requests (docs/designs/0001-admission.md).
 
-    None where the model or the accelerator is unknown, or cannot meet the objectives even alone: a limit from a
-    guess would do more harm than none. Two digits, because that is what the prior is good for.
+    None where an engine is not expected to meet the objectives even alone. Of an unknown model or accelerator it is the
+    limit of a guess: an engine without a limit collects a queue that never drains, and a wrong one is corrected.
     """
     prior = declared_prior(service, accelerator)
-    if prior.source is PriorSource.UNKNOWN:
-        return None
     return prior_tokens(prior, _limits(service, prior), _objectives(service), mix)
 
 

@@ -75,7 +75,7 @@ def _no_admission(service: LLMService, accelerator: Accelerator, context: Render
     if ordered or _admission_tokens(facts) is not None:
         return ""
     return (
-        f"{accelerator.name}: no admission limit, because nothing is known of this model on this accelerator yet; "
+        f"{accelerator.name}: no admission limit, because the objectives are not expected to be met there; "
         "past its capacity an engine queues without bound"
     )
 
