@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceKey, ServiceSpec, Slo
 from holdfast.domain.value import value
-from holdfast.enginemodel.admission import prior_tokens
+from holdfast.enginemodel.admission import TYPICAL_MIX, prior_tokens
 from holdfast.enginemodel.batching import best, candidates
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.mix import LengthMix
@@ -129,8 +129,8 @@ class StepLawModel:
 
 def queue_limit_tokens(spec: ServiceSpec, option: AcceleratorOption, slowness: float) -> int | None:
     """Return the queue limit of an engine whose steps take `slowness` times as long as the prior's."""
-    prior, slo = _prior(spec, option), _rescaled(spec.slo, _on_grid(slowness, RATE_GRID))
-    return prior_tokens(prior, _limits(prior, spec.batching), slo)
+    prior, slo = _prior(spec, option), _rescaled(spec.slo, option, _on_grid(slowness, RATE_GRID))
+    return prior_tokens(prior, _limits(prior, spec.batching), slo, _in_steps(TYPICAL_MIX, option))
 
 
 class RationedModel:
