@@ -1,4 +1,4 @@
-"""How long it takes to share out GPUs that do not suffice, one claim after another and by integer program, on one core.
+"""How long it takes to share out GPUs that do not suffice, one claim after another and by exchanges, on one core.
 
 .venv/bin/python benchmarks/fleet_speed.py [--services 5000] [--planned 200] [--repeat 5]
 """
@@ -11,18 +11,16 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from holdfast.domain.service import AcceleratorOption, ServiceKey
-from holdfast.policy.allocation import solver
 from holdfast.policy.allocation.capacity_pool import capacity_pools
 from holdfast.policy.allocation.fleet import allocate
-from holdfast.policy.allocation.plan import share
-from holdfast.policy.allocation.program import Program, Sharing
+from holdfast.policy.allocation.greedy import share_out
+from holdfast.policy.allocation.plan import Sharing, share
 from holdfast.policy.capacity_request import CapacityRequest
 from holdfast.policy.memory import Fleet
 from holdfast.policy.placement.node_inventory import Inventory
@@ -98,30 +96,20 @@ def in_turn(services: int, repeat: int, seed: int) -> None:
         print(f"CPU milliseconds median {statistics.median(seconds) * 1e3:.0f}, worst {max(seconds) * 1e3:.0f}")
 
 
-def planned(services: int, seed: int) -> None:
-    """Good requests/s of the highest priority and of all, by the program and in turn, of one random fleet."""
+def exchanged(services: int, seed: int) -> None:
+    """Good requests/s of the highest priority and of all, with exchanges and in turn, of one random fleet."""
     chance = random.Random(seed)
     wanted = {key: mobile(request, chance) for key, request in requests(services, chance).items()}
     nodes = uneven(wanted, 0.75, chance)
     scarce = [pool for pool in capacity_pools(wanted.values(), nodes) if pool.wanted > pool.gpus]
-    asked: list[float] = []
-
-    def timed(program: Program, start: Sequence[float]) -> Sequence[float] | None:
-        began, cpu = time.perf_counter(), time.process_time()
-        values = solver.solve(program, start)
-        asked.extend((time.perf_counter() - began, time.process_time() - cpu, float(values is not None)))
-        return values
-
     began = time.process_time()
-    ours = share(scarce, wanted, nodes, timed)
+    ours = share(scarce, wanted, nodes)
     cpu = time.process_time() - began
-    theirs = share(scarce, wanted, nodes, lambda program, start: None)
+    theirs = Sharing(share_out(scarce))
     first, all_of_them = (good(wanted, ours, least) / good(wanted, theirs, least) - 1.0 for least in (2, 0))
     print(
         f"{services} services x {ACCELERATORS}, seed {seed}: {len(theirs.replicas)} compete, {len(ours.moved)} move,"
-        f" good requests {all_of_them:+.1%} (highest priority {first:+.1%}) against in turn;"
-        f" {cpu * 1e3:.0f} CPU ms, of which the solver {asked[1] * 1e3:.0f} ({asked[0] * 1e3:.0f} ms passed)"
-        f"{'' if asked[2] else ', OUT OF ITERATIONS: in turn'}"
+        f" good requests {all_of_them:+.1%} (highest priority {first:+.1%}) against in turn; {cpu * 1e3:.0f} CPU ms"
     )
 
 
@@ -138,12 +126,11 @@ def main() -> None:
     parser.add_argument("--services", type=int, default=5000)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--planned", type=int, default=200, help="services of the fleets shared out by program")
+    parser.add_argument("--exchanged", type=int, default=200, help="services of the fleets with exchanges")
     options = parser.parse_args()
     in_turn(options.services, options.repeat, options.seed)
-    solver.solve(Program((), frozenset(), (), (), ()), ())  # loads the library
     for seed in range(options.seed, options.seed + options.repeat):
-        planned(options.planned, seed)
+        exchanged(options.exchanged, seed)
 
 
 if __name__ == "__main__":

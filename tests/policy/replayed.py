@@ -10,8 +10,6 @@ import sys
 import time
 from pathlib import Path
 
-import highspy  # noqa: F401  loaded before the clocks are taken away
-
 from holdfast.domain.snapshot import Snapshot
 from holdfast.policy.decide import decide
 from holdfast.policy.memory import Memory

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import pickle
 import random
@@ -11,15 +10,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import AcceleratorOption, ServiceKey
 from holdfast.policy import FleetContext, Memory, decide
-from holdfast.policy.allocation import solver
-from holdfast.policy.allocation.program import Program
 from tests.builders import NOW, ServiceBuilder, accelerator, service
 from tests.policy.contest import RATE_RPS, SETTINGS, Contest
 from tests.policy.replayed import MODEL, Picture
@@ -90,23 +86,3 @@ def replayed(picture: Picture, folder: Path, hash_seed: int, is_slow: bool) -> M
 @pytest.mark.parametrize(("hash_seed", "is_slow"), [(1, False), (2, True)])
 def test_a_replay_decides_the_same(picture: Picture, tmp_path: Path, hash_seed: int, is_slow: bool) -> None:
     assert replayed(picture, tmp_path, hash_seed, is_slow) == decide(*picture, SETTINGS, MODEL)
-
-
-def test_a_solver_that_gives_up_would_change_decisions(picture: Picture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the replay would not notice a limit that ends the solver on a slow machine."""
-    decisions, _ = decide(*picture, SETTINGS, MODEL)
-    monkeypatch.setattr(solver, "MOST_ITERATIONS", 0)
-    assert decide(*picture, SETTINGS, MODEL)[0] != decisions
-
-
-def test_the_solver_has_no_time_limit(picture: Picture, monkeypatch: pytest.MonkeyPatch) -> None:
-    solvers: list[Any] = []
-    make = solver._solver
-
-    def kept(highspy: Any, program: Program) -> Any:
-        solvers.append(make(highspy, program))
-        return solvers[-1]
-
-    monkeypatch.setattr(solver, "_solver", kept)
-    decide(*picture, SETTINGS, MODEL)
-    assert [each.getOptionValue("time_limit")[1] for each in solvers] == [math.inf]

@@ -14,9 +14,8 @@ from typing import Self
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.domain.value import value
-from holdfast.policy.allocation import solver
 from holdfast.policy.allocation.capacity_pool import CapacityPool, capacity_pools
-from holdfast.policy.allocation.plan import Solver, share
+from holdfast.policy.allocation.plan import share
 from holdfast.policy.capacity_request import Allocation, CapacityRequest
 from holdfast.policy.memory import Fleet, Promise, Selector, Shortage
 from holdfast.policy.placement.node_inventory import Inventory
@@ -32,7 +31,6 @@ def allocate(
     inventory: Inventory,
     now: float,
     settings: PolicySettings,
-    solve: Solver = solver.solve,
     services: Iterable[ServiceSnapshot] | None = None,
 ) -> tuple[dict[ServiceKey, Allocation], Fleet]:
     """Return what the services that must give way may have, and what to remember.
@@ -51,7 +49,7 @@ def allocate(
     active = {shortage.of for shortage in known if now < shortage.until}
     scarce = [pool for pool in contested if any(_selector(request) in active for request in pool.requests)]
     inner = [pool for pool in tight if pool not in scarce and any(_is_within(pool, wider) for wider in scarce)]
-    sharing = share([*scarce, *inner], requests, inventory, solve)
+    sharing = share([*scarce, *inner], requests, inventory)
     allocated = {**sharing.replicas, **dict.fromkeys(sharing.moved, 0)}
     holders = _holders(scarce, allocated)
     kept = {key: max(replicas, promised[key].least) for key, replicas in sharing.replicas.items()}

@@ -1,60 +1,95 @@
-"""GPUs shared out by integer program, where that can do better than one claim after another."""
+"""GPUs shared out in turn, then improved by exchanges between the services that compete.
+
+An exchange moves one service as a whole to another accelerator, guarantees one service another replica, or leaves all
+that runs where it is. It is made if the first priority that it serves differently is served better, by more than what
+stops and moves is worth. The search is bounded by work and not by time: the same snapshot gets the same answer however
+slow the machine is. Source: docs/designs/0003-fleet.md.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field, replace
 
 from holdfast.domain.service import ServiceKey
+from holdfast.domain.value import value
 from holdfast.policy.allocation.capacity_pool import CapacityPool, capacity_pools
 from holdfast.policy.allocation.greedy import share_out
-from holdfast.policy.allocation.program import Columns, Program, Sharing, columns_of, program_of, total
-from holdfast.policy.capacity_request import CapacityRequest
+from holdfast.policy.capacity_request import STAYING, CapacityRequest
 from holdfast.policy.placement.node_inventory import Inventory
 
-MOST_SERVICES = 400
-"""More that compete are shared out one after another."""
+MOST_TRIALS = 200
+"""Exchanges that are tried, for all services together."""
 
-MOST_PRIORITIES = 8
-"""Each is a program of its own."""
+MOVING = 0.01
+"""Share of what a service makes good that a move must gain at least; up to twice that for the dearest accelerator."""
 
 TOLERANCE = 1e-6
 """Relative; what differs by less is the same."""
 
-Solver = Callable[[Program, Sequence[float]], Sequence[float] | None]
-"""From a program and a solution to start from to one that is at least as good; None in any doubt."""
+
+@value
+class Sharing:
+    """Replicas of those that stay, and the requests of those that move on the accelerators that they move to.
+
+    `guaranteed` replicas are handed out before all others.
+    """
+
+    replicas: Mapping[ServiceKey, int]
+    moved: Mapping[ServiceKey, CapacityRequest] = field(default_factory=dict)
+    guaranteed: Mapping[ServiceKey, int] = field(default_factory=dict)
 
 
 def share(
-    scarce: Sequence[CapacityPool], requests: Mapping[ServiceKey, CapacityRequest], inventory: Inventory, solve: Solver
+    scarce: Sequence[CapacityPool], requests: Mapping[ServiceKey, CapacityRequest], inventory: Inventory
 ) -> Sharing:
-    """Return who stays with how many replicas and who moves: the program's answer where it is better than in turn.
-
-    A small change of the fleet decides whether the program's iterations suffice. Without an answer, what runs is not
-    undone where that would be worse.
-    """
-    in_turn = Sharing(share_out(scarce))
-    rivals = sorted((requests[key] for key in in_turn.replicas), key=lambda request: request.key)
-    if not _may_gain(rivals, in_turn):
-        return in_turn
-    columns, rooms = columns_of(rivals), _rooms(rivals, requests, inventory, in_turn)
-    if rooms is None:
-        return in_turn
-    program = program_of(columns, rooms)
-    values = solve(program, _values(columns, in_turn))
-    planned = None if values is None else _planned(columns, rooms, values)
-    found = planned or _going_on(columns, rooms)
-    return found if found and _better(program, columns, found, in_turn) else in_turn
+    """Return who stays with how many replicas and who moves."""
+    best = Sharing(share_out(scarce))
+    rivals = sorted((requests[key] for key in best.replicas), key=lambda request: (request.priority, request.key))
+    if not _may_gain(rivals, best):
+        return best
+    rooms = _rooms(rivals, requests, inventory, best)
+    return best if rooms is None else _improved(best, rivals, rooms)
 
 
 def _may_gain(rivals: Sequence[CapacityRequest], in_turn: Sharing) -> bool:
     """Somebody goes short, and moves or other replica sizes leave a choice that the order does not see."""
-    short = any(request.good_rps(in_turn.replicas[request.key]) < request.good_rps(request.want) for request in rivals)
     sizes = {request.option.gpus_per_replica for request in rivals}
     choice = len(sizes) > 1 or any(request.elsewhere for request in rivals)
-    few = len(rivals) <= MOST_SERVICES and len({request.priority for request in rivals}) <= MOST_PRIORITIES
-    return short and choice and few
+    return choice and any(_goes_short(request, in_turn) for request in rivals)
+
+
+def _goes_short(request: CapacityRequest, sharing: Sharing) -> bool:
+    replicas = sharing.replicas.get(request.key, request.want)
+    return request.good_rps(replicas) < request.good_rps(request.want)
+
+
+def _improved(best: Sharing, rivals: Sequence[CapacityRequest], rooms: Sequence[CapacityPool]) -> Sharing:
+    """Make every exchange that is better, until none is or all trials are spent."""
+    trials, before = MOST_TRIALS, None
+    while best is not before and trials > 0:
+        before = best
+        for guaranteed, moved in _exchanges(before, rivals):
+            found = _handed_out(rooms, rivals, {**best.guaranteed, **guaranteed}, {**best.moved, **moved})
+            best = found if found is not None and _better(rivals, found, best) else best
+            trials -= 1
+            if trials <= 0:
+                break
+    return best
+
+
+def _exchanges(
+    now: Sharing, rivals: Sequence[CapacityRequest]
+) -> Iterator[tuple[Mapping[ServiceKey, int], Mapping[ServiceKey, CapacityRequest]]]:
+    """Guarantees and moves to try: what runs stays, those that go short get one more, the lowest priority moves."""
+    stay = [request for request in rivals if request.key not in now.moved]
+    yield {request.key: min(request.running, request.want) for request in stay}, {}
+    for request in reversed(stay):
+        if _goes_short(request, now):
+            yield {request.key: now.replicas[request.key] + 1}, {}
+    for request in stay:
+        for to in request.elsewhere:
+            yield {}, {request.key: to}
 
 
 def _rooms(
@@ -83,61 +118,62 @@ def _rooms(
     return found
 
 
-def _values(columns: Sequence[Columns], sharing: Sharing) -> list[float]:
-    values = [0.0] * (columns[-1].last + 1)
-    for each in columns:
-        for column, value in each.values(sharing).items():
-            values[column] = value
-    return values
-
-
-def _planned(columns: Sequence[Columns], rooms: Sequence[CapacityPool], values: Sequence[float]) -> Sharing | None:
-    """What the program says, with what it leaves handed out in turn; None where it would not fit."""
-    if len(values) != columns[-1].last + 1 or not all(map(math.isfinite, values)):
-        return None
-    read = {each.request.key: each.read(values) for each in columns}
-    moved = {key: to for key, (_, to) in read.items() if to}
-    return _handed_out(rooms, moved, {key: replicas for key, (replicas, _) in read.items()}, columns)
-
-
-def _going_on(columns: Sequence[Columns], rooms: Sequence[CapacityPool]) -> Sharing | None:
-    """All that runs and is wanted goes on, what is left is handed out in turn; None where not even that fits."""
-    kept = {each.request.key: max(each.request.least, min(each.request.running, each.request.want)) for each in columns}
-    return _handed_out(rooms, {}, kept, columns)
-
-
 def _handed_out(
     rooms: Sequence[CapacityPool],
+    rivals: Sequence[CapacityRequest],
+    guaranteed: Mapping[ServiceKey, int],
     moved: Mapping[ServiceKey, CapacityRequest],
-    kept: Mapping[ServiceKey, int],
-    columns: Sequence[Columns],
 ) -> Sharing | None:
-    """So many of those that stay, and in turn what is left; None where they do not fit."""
-    own = {each.request.key: replace(each.request, least=kept[each.request.key]) for each in columns}
-    left = [_without(room, moved, own) for room in rooms]
+    """The guaranteed replicas, and in turn what is left; None where they and the moves do not fit."""
+    stay = {
+        request.key: replace(request, least=max(request.least, guaranteed.get(request.key, 0)))
+        for request in rivals
+        if request.key not in moved
+    }
+    left = [_without(room, moved, stay) for room in rooms]
     if any(sum(request.gpus(request.least) for request in pool.requests) > pool.gpus for pool in left):
         return None
-    return Sharing(share_out(left), moved)
+    return Sharing(share_out(left), moved, guaranteed)
 
 
 def _without(
-    room: CapacityPool, moved: Mapping[ServiceKey, CapacityRequest], own: Mapping[ServiceKey, CapacityRequest]
+    room: CapacityPool, moved: Mapping[ServiceKey, CapacityRequest], stay: Mapping[ServiceKey, CapacityRequest]
 ) -> CapacityPool:
     """What those that move leave to those that stay."""
     gone = sum(request.gpus(request.want) for request in room.requests if moved.get(request.key) is request)
-    stay = (
-        own[request.key]
-        for request in room.requests
-        if request.key not in moved and request.option.name == own[request.key].option.name
-    )
-    return CapacityPool(room.gpus - gone, tuple(stay))
+    here = [request for request in room.requests if request.key in stay]
+    own = (stay[request.key] for request in here if request.option.name == stay[request.key].option.name)
+    return CapacityPool(room.gpus - gone, tuple(own))
 
 
-def _better(program: Program, columns: Sequence[Columns], planned: Sharing, in_turn: Sharing) -> bool:
+def _better(rivals: Sequence[CapacityRequest], found: Sharing, best: Sharing) -> bool:
     """The first priority that is served differently decides, by what is left after the price of changes."""
-    ours, theirs = _values(columns, planned), _values(columns, in_turn)
-    for level in program.levels:
-        before = level.good_rps(theirs)
-        if abs(level.good_rps(ours) - before) > TOLERANCE * max(1.0, before):
-            return total(level.worth, ours) > total(level.worth, theirs)
+    ours = theirs = 0.0
+    for priority in sorted({request.priority for request in rivals}, reverse=True):
+        members = [request for request in rivals if request.priority == priority]
+        mine, other = (sum(_good_rps(request, each) for request in members) for each in (found, best))
+        ours += sum(_kept_rps(request, found) for request in members)
+        theirs += sum(_kept_rps(request, best) for request in members)
+        if abs(mine - other) > TOLERANCE * max(1.0, other):
+            return mine + ours > other + theirs
     return False
+
+
+def _good_rps(request: CapacityRequest, sharing: Sharing) -> float:
+    to = sharing.moved.get(request.key)
+    return request.good_rps(sharing.replicas[request.key]) if to is None else to.good_rps(to.want)
+
+
+def _kept_rps(request: CapacityRequest, sharing: Sharing) -> float:
+    """What goes on running is worth in addition, in good requests/s; less the price of a move."""
+    to = sharing.moved.get(request.key)
+    if to is None:
+        return (STAYING - 1.0) * request.good_rps(min(request.running, sharing.replicas[request.key]))
+    dearest = max(map(_price, request.elsewhere)) or 1.0  # own machines cost nothing
+    return -MOVING * request.good_rps(request.want) * (1.0 + _price(to) / dearest)
+
+
+def _price(request: CapacityRequest) -> float:
+    """Dollars an hour for all it wants there, or GPUs where there are no prices."""
+    cost = request.option.cost_per_replica_hour
+    return request.want * (request.option.gpus_per_replica if cost is None else cost)
