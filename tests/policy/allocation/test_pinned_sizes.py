@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +17,7 @@ from holdfast.policy.health.backoff import Backoff, Backoffs
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.placement.allowance import allowance
 from holdfast.policy.placement.node_inventory import Room
+from holdfast.policy.sizing.guards import Bound, Proposal
 from holdfast.policy.transition.migration import next_sizes, pinned_migration
 from holdfast.policy.transition.pinned import pinned_verdict
 from tests.builders import ServiceBuilder, accelerator, replicas, service
@@ -87,6 +90,17 @@ def test_a_pinned_size_beyond_a_max_runs_on_the_next_accelerator_too() -> None:
     cluster = pinned(service().with_accelerators(ONE, dear).with_replicas_between(1, 9), 3)
     assert (cluster.replicas("h100"), cluster.replicas("l40s")) == (1, 2)
     assert "allow only" not in cluster.last().verdict.message
+
+
+def test_a_guard_of_all_sizes_bounds_a_pinned_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_most_two(proposal: Proposal) -> Bound | None:
+        return Bound(2, Reason.CAPACITY_LIMITED, "two are enough") if proposal.after > 2 else None
+
+    monkeypatch.setattr(sys.modules[pinned_verdict.__module__], "FOR_ALL_SIZES", (at_most_two,))
+    seen = view(of=service().pinned_to(4))
+    verdict = pinned_verdict(seen, 4)
+    assert [target.replicas for target in verdict.targets] == [2]
+    assert verdict.message.endswith("two are enough")
 
 
 def test_a_recommended_service_begins_where_the_first_accelerator_may_have_replicas() -> None:

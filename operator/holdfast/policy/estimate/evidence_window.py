@@ -52,11 +52,6 @@ class EvidenceWindow:
         return self.arrivals / self.replica_seconds
 
     @property
-    def served_rps(self) -> float:
-        """Requests per second that the mean replica began, including a backlog."""
-        return self.begun / self.replica_seconds
-
-    @property
     def highest_rps(self) -> float:
         """Load of the busiest replica, requests/s: its arrivals, or more while it serves a backlog."""
         return max(self.arrivals, self.begun) / self.replica_seconds * self.busiest

@@ -183,15 +183,8 @@ def believe(
     same = memory.spec is spec or memory.spec == spec
     started = {option.name: tuned.get(option.name) or spec.batching for option in spec.accelerators}
     benchmarks = {result.accelerator: result for result in measured}
-    outdated = any(
-        b.drifted
-        or b.fast_loop != (b.option.name in fast_loops)
-        or b.started != started.get(b.option.name)
-        or b.scaled.measured != benchmarks.get(b.option.name)
-        or b.facts is not b.facts.updated(facts.get(b.option.name))
-        for b in memory.beliefs
-    )
-    if same and not moved(memory.lengths, lengths) and not outdated:
+    outdated = (_outdated(belief, fast_loops, started, benchmarks, facts) for belief in memory.beliefs)
+    if same and not moved(memory.lengths, lengths) and not any(outdated):
         return memory if all(belief.searched for belief in memory.beliefs) else _searched(memory, spec, model)
     mix = length_mix(lengths, seen.prompt_lengths, seen.output_lengths)
     known = memory if memory.spec is not None and _same_model(memory.spec, spec) else Capacity()
@@ -213,6 +206,24 @@ def believe(
             return _estimated(memory, mix) if same else Capacity()
         beliefs.append(belief)
     return Capacity(spec, lengths, mix, tuple(beliefs))
+
+
+def _outdated(
+    belief: Belief,
+    fast_loops: frozenset[str],
+    started: Mapping[str, BatchingLimits],
+    benchmarks: Mapping[str, Measured],
+    facts: Mapping[str, EngineFacts],
+) -> bool:
+    """Whether what the model was asked about has changed."""
+    name = belief.option.name
+    return (
+        belief.drifted
+        or belief.fast_loop != (name in fast_loops)
+        or belief.started != started.get(name)
+        or belief.scaled.measured != benchmarks.get(name)
+        or belief.facts is not belief.facts.updated(facts.get(name))
+    )
 
 
 def _belief(

@@ -241,9 +241,12 @@ def within_the_budget(proposal: Proposal) -> Bound | None:
     return Bound(most, Reason.BUDGET_LIMITED, sentence)
 
 
+FOR_ALL_SIZES: tuple[Guard, ...] = (size_is_observed,)
+"""Guards of every size, also of one that people have pinned: where a new guard belongs unless it is about the load."""
+
 GUARDS: tuple[Guard, ...] = (
+    *FOR_ALL_SIZES,
     prediction_is_finite,
-    size_is_observed,
     metrics_are_fresh,
     most_replicas_move,
     no_rollout_runs,

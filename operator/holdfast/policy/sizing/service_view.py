@@ -15,10 +15,10 @@ from holdfast.policy.estimate.scheduled_minimum import (
     scheduled_minimums,
 )
 from holdfast.policy.learn import Learning
-from holdfast.policy.memory import Learned
+from holdfast.policy.memory import Learned, ServiceMemory
 from holdfast.policy.placement.choice import Choice, choose
 from holdfast.policy.placement.on_demand_pair import together
-from holdfast.policy.placement.options import describe_options
+from holdfast.policy.placement.options import Option, describe_options
 from holdfast.policy.settings import PolicySettings
 from holdfast.policy.tick import Tick
 from holdfast.policy.view import View
@@ -29,15 +29,12 @@ def view_of(learning: Learning, tick: Tick, moves_to: str = "") -> View:
     observed, learned, now = learning.observed, learning.learned, tick.now
     service, known, seen, groups = observed.service, observed.known, observed.seen, observed.groups
     spec, lead = service.spec, learned.lead_seconds
-    expected = forecast.forecast(
-        learned.arrivals, learned.residuals, learned.headroom.sizing, lead, seen.interval_seconds
-    )
+    sizing, interval = learned.headroom.sizing, seen.interval_seconds
+    expected = forecast.forecast(learned.arrivals, learned.residuals, sizing, lead, interval)
     hopeful = seen.total.waiting - seen.total.waiting_late  # late ones wait behind all that can still be good
     waiting = demand.backlog(hopeful, expected, spec.slo.ttft_seconds)
     demand_rps = demand.demand_rps(expected, waiting, spec.slo.ttft_seconds, observed.starting)
     cycle = demand.hold_seconds(lead, tick.settings.drain_seconds)
-    compared = known.learned.capacity.spec
-    renewed = compared is not None and not same_engines(compared, spec)  # nobody knows what these carry
     scheduled = _scheduled(spec, learned, now, cycle, tick.settings)
     least_idle = scale_to_zero.idle_seconds(learned.idle, cycle, tick.settings.idle_seconds)
     slumber = scale_to_zero.slumber(learned.idle, service, seen, observed.starting, scheduled, least_idle, now)
@@ -46,13 +43,13 @@ def view_of(learning: Learning, tick: Tick, moves_to: str = "") -> View:
     considered = describe_options(least, beliefs, groups, learned.backoffs, tick.inventory, demand_rps, fallback, now)
     edited = known.spec is not None and known.spec.generation != spec.generation
     before = Choice() if edited else known.choice
-    choice = choose(before, spec, considered, groups, cycle, now, known.peaks.rate_rps)
-    choice = Choice(moves_to, judged_at=now) if moves_to else choice
+    chosen_now = choose(before, spec, considered, groups, cycle, now, known.peaks.rate_rps)
+    choice = Choice(moves_to, judged_at=now) if moves_to else chosen_now
     hold = known.flapping.patience * cycle
     chosen = next(option for option in considered if option.name == choice.accelerator)
     group, others = together(groups, chosen.name, chosen.pair)
-    filling_rps = learned.kv_cache.replicas(lead, chosen.belief.facts.kv_tokens) * chosen.belief.rate_rps
-    carried_rps = None if demand_rps is None else max(demand_rps, filling_rps)
+    carried_rps = _carried_rps(demand_rps, learned, chosen)
+    trusted = seen.fresh and not _renewed(known, spec)
     return View(
         service=service,
         now=now,
@@ -62,7 +59,7 @@ def view_of(learning: Learning, tick: Tick, moves_to: str = "") -> View:
         others=others,
         starting=observed.starting,
         learned=learned,
-        peaks=demand.remember_peak(known.peaks, expected, carried_rps, now, hold, seen.fresh and not renewed),
+        peaks=demand.remember_peak(known.peaks, expected, carried_rps, now, hold, trusted),
         choice=choice,
         flapping=known.flapping,
         slo=learning.slo,
@@ -77,6 +74,18 @@ def view_of(learning: Learning, tick: Tick, moves_to: str = "") -> View:
         idle_seconds=least_idle,
         edited=edited,
     )
+
+
+def _carried_rps(demand_rps: float | None, learned: Learned, chosen: Option) -> float | None:
+    """The demand, or more where the KV cache fills: what replicas must be able to carry."""
+    filling = learned.kv_cache.replicas(learned.lead_seconds, chosen.belief.facts.kv_tokens)
+    return None if demand_rps is None else max(demand_rps, filling * chosen.belief.rate_rps)
+
+
+def _renewed(known: ServiceMemory, spec: ServiceSpec) -> bool:
+    """Whether an edit made other engines, of which nobody knows what they carry."""
+    compared = known.learned.capacity.spec
+    return compared is not None and not same_engines(compared, spec)
 
 
 def _scheduled(

@@ -9,6 +9,7 @@ from holdfast.domain.decision import Action, PlacementTarget, Verdict
 from holdfast.domain.service import AcceleratorOption
 from holdfast.policy.allocation.pinned_size import share_out
 from holdfast.policy.health.replicas import Group
+from holdfast.policy.sizing.guards import FOR_ALL_SIZES, Proposal
 from holdfast.policy.transition.migration import next_sizes, pinned_migration
 from holdfast.policy.transition.sizes import target
 from holdfast.policy.view import View
@@ -20,9 +21,10 @@ def pinned_verdict(view: View, pinned: int) -> Verdict:
     Where its max or the budget has no room for that, others take it; where none has, fewer run. What serves elsewhere
     goes as these come, but where others would get its places.
     """
-    goal = pinned_goal(view, pinned)
-    told = pinned_sentence(pinned, sum(goal.values()))
-    if not all(group.observed for group in view.groups):
+    bounds = [found for guard in FOR_ALL_SIZES if (found := guard(Proposal(view, view.size, pinned)))]
+    goal = pinned_goal(view, min([pinned, *(bound.replicas for bound in bounds)]))
+    told = "; ".join((pinned_sentence(pinned, sum(goal.values())), *(bound.sentence for bound in bounds)))
+    if any(bound.replicas == view.size for bound in bounds):
         return Verdict(Action.HOLD, Reason.PINNED, told, current_targets(view))
     sizes, _ = next_sizes(view, pinned_migration(view, goal))
     targets = tuple(
