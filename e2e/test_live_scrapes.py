@@ -27,11 +27,11 @@ def h100(traffic: Traffic) -> AcceleratorTraffic:
 
 
 @contextlib.asynccontextmanager
-async def scraping(folder: Path, **addresses: str) -> AsyncIterator[PrometheusSource]:
+async def scraping(folder: Path, config: str = SCRAPE_CONFIG, /, **addresses: str) -> AsyncIterator[PrometheusSource]:
     """Prometheus over engines by the names of their pods, scraped every second."""
     (folder / "data").mkdir()
     targets = (TARGET % {"address": address, "pod": pod.replace("_", "-")} for pod, address in addresses.items())
-    with prometheus(folder / "data", SCRAPE_CONFIG + "".join(targets)) as url:
+    with prometheus(folder / "data", config + "".join(targets)) as url:
         source = PrometheusSource(prometheus_address(url), tick_seconds=1.0, scrape_seconds=1.0)
         try:
             yield source
@@ -90,6 +90,36 @@ async def test_what_the_plugin_counts_arrives_and_the_limits_in_force_are_read_b
         file.write_text(json.dumps(limits | {"version": 8, "activeSequences": 3}), encoding="utf-8")
         followed = await until(source, lambda traffic: version(traffic) == 8, "chat-0")
         assert followed.plugins[0].active_sequences == 3.0
+        load.cancel()
+
+
+CONVERTED = "scrape_interval: 1s, scrape_native_histograms: true, convert_classic_histograms_to_nhcb: true"
+DROPPED = """
+    metric_relabel_configs:
+      - {source_labels: [__name__], regex: "vllm:.*_bucket", action: drop}
+    static_configs:"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "missing"),
+    [
+        ("scrape_interval: 1s", CONVERTED, "has no vllm:time_to_first_token_seconds_count, "),
+        ("\n    static_configs:", DROPPED, "has no vllm:time_to_first_token_seconds_bucket, "),
+    ],
+    ids=["converted histograms", "dropped buckets"],
+)
+async def test_histograms_that_prometheus_does_not_keep_are_named(
+    before: str, after: str, missing: str, tmp_path: Path
+) -> None:
+    async with engine(FAST) as client, asyncio.TaskGroup() as clients:
+        load = clients.create_task(offer(client))
+        address = client.base.removeprefix("http://")
+        (tmp_path / "kept").mkdir()
+        async with scraping(tmp_path / "kept", chat_0=address) as source:
+            await until(source, lambda traffic: traffic.fresh and h100(traffic).ttft_count > 0.0, "chat-0")
+        async with scraping(tmp_path, SCRAPE_CONFIG.replace(before, after), chat_0=address) as source:
+            seen = await until(source, lambda traffic: traffic.state is SignalState.INCOMPLETE, "chat-0")
+            assert missing in seen.detail
         load.cancel()
 
 

@@ -164,3 +164,12 @@ def test_an_activator_that_counted_nothing_is_known_and_none_is_unknown() -> Non
 def test_waits_that_make_no_sense_are_left_out(nonsense: float) -> None:
     rows = [*waits("forwarded", **{"+Inf": nonsense, "0.5": 4.0, "soon": 3.0}), *waits("unheard-of", **{"+Inf": 9.0})]
     assert history.read_held(rows, [request()])[CHAT][-1] == HeldSample(NOW, 0.0, 0.0)
+
+
+def test_no_request_is_judged_where_prometheus_had_no_buckets() -> None:
+    rows = [
+        series(80.0, metric="request_success_total", finished_reason="stop"),
+        series(75.0, metric="time_to_first_token_seconds_bucket", le="0.5"),
+    ]
+    (point,) = history.read(rows, LEVEL, [request()])[CHAT]
+    assert (point.arrivals, point.good, point.bad) == (80.0, 0.0, 0.0)

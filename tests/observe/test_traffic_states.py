@@ -309,3 +309,66 @@ def test_the_busiest_of_four_replicas_is_told_from_chance(begun: float, most: fl
         requests=[sample(value, metric=name) for name, value in (("begun", begun), ("most_begun", most)) if value],
     )
     assert on_h100(seen).busiest == pytest.approx(busiest)
+
+
+# -- series that are missing are not zero
+
+COUNTERS = ("request_success_total", "generation_tokens_total", "prompt_tokens_total")
+HISTOGRAMS = ("time_to_first_token_seconds", "request_time_per_output_token_seconds")
+LENGTHS = ("request_prompt_tokens", "request_generation_tokens")
+
+
+def everything(*lacking: str, tpot: str = HISTOGRAMS[1]) -> dict[str, list[Sample]]:
+    """Rows of an engine that serves, without those whose name holds one of these words."""
+    latencies = (HISTOGRAMS[0], tpot)
+    names = [*COUNTERS, *(f"{family}_count" for family in latencies)]
+    names += [f"{family}_{part}" for family in LENGTHS for part in ("sum", "count")]
+    rows = [sample(0.0, metric=name) for name in names if not any(word in name for word in lacking)]
+    edges = [
+        sample(0.0, metric=f"{family}_bucket", le="0.01")
+        for family in latencies
+        if not any(word in f"{family}_bucket" for word in lacking)
+    ]
+    return {"tokens": rows, "edges": edges, "engines": [ENGINE]}
+
+
+def test_an_engine_that_has_all_series_and_counts_nothing_is_fresh() -> None:
+    assert judged(ready("chat-0"), **everything()).fresh
+    assert judged(ready("chat-0"), **everything(tpot="time_per_output_token_seconds")).fresh
+
+
+@pytest.mark.parametrize(
+    ("lacking", "named"),
+    [
+        ("_bucket", "vllm:time_to_first_token_seconds_bucket, vllm:request_time_per_output_token_seconds_bucket"),
+        ("time_to_first_token", "vllm:time_to_first_token_seconds_count, vllm:time_to_first_token_seconds_bucket"),
+        ("time_per_output_token_seconds_bucket", "vllm:request_time_per_output_token_seconds_bucket"),
+        ("request_success", "vllm:request_success_total"),
+    ],
+)
+def test_missing_series_that_judge_requests_are_named_and_no_verdict_is_made(lacking: str, named: str) -> None:
+    seen = judged(ready("chat-0"), **everything(lacking))
+    assert seen.state is SignalState.INCOMPLETE
+    assert f"has no {named};" in seen.detail
+
+
+def test_histograms_that_were_converted_to_native_ones_are_missing() -> None:
+    seen = judged(ready("chat-0"), **everything("_count", "_sum", "_bucket"))
+    assert seen.state is SignalState.INCOMPLETE
+    assert "native" in seen.detail
+
+
+def test_missing_lengths_leave_the_verdicts_and_are_named() -> None:
+    seen = judged(ready("chat-0"), **everything("request_prompt_tokens"))
+    assert (seen.state, "vllm:request_prompt_tokens_count" in seen.detail) == (SignalState.PARTIAL, True)
+
+
+def test_an_end_to_end_objective_needs_its_histogram() -> None:
+    slow = dataclasses.replace(SLO, e2e_seconds=20.0)
+    asked = [request(ready("chat-0"), slo=slow)]
+    seen = traffic.assemble(asked, answers(**everything()), SlowSignals(), WINDOW, NOW)[CHAT]
+    assert (seen.state, "vllm:e2e_request_latency_seconds_count" in seen.detail) == (SignalState.INCOMPLETE, True)
+
+
+def test_an_engine_that_counted_nothing_yet_lacks_nothing() -> None:
+    assert judged(ready("chat-0"), engines=[ENGINE], gauges=[sample(0.0, metric="num_requests_running")]).fresh

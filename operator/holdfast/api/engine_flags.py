@@ -21,6 +21,9 @@ OWNED_FLAGS = {
     "--ssl-keyfile": "engine.tlsSecretRef",
     "--port": "nothing: it is always 8000",
     "--custom-histogram-buckets": "nothing: it follows slo",
+    "--disable-log-stats": "nothing: Holdfast reads the metrics that it turns off",
+    "--headless": "nothing: engines serve requests",
+    "--uds": "nothing: engines serve on port 8000",
 }
 # One field for all accelerators: the arguments of one of them may say otherwise for it.
 MODEL_FLAGS = {

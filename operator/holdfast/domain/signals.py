@@ -24,6 +24,7 @@ class SignalState(enum.Enum):
     PARTIAL = "partial"  # fewer engines report than replicas are ready
     FOREIGN = "mixed"  # the counts include engines that are no pods of this cluster
     DUPLICATE = "duplicate"  # one engine reports more than once: sums would count it twice
+    INCOMPLETE = "incomplete"  # series that judge requests are missing: their share is unknown
     INVALID = "invalid"  # NaN, infinite or negative where that makes no sense
 
 

@@ -171,7 +171,8 @@ def _verdicts(span: str) -> Iterator[Recording]:
     good, bad = _rate(f"holdfast:{queries.GOOD}{{{OURS}}}", span), _rate(f"holdfast:{queries.BAD}{{{OURS}}}", span)
     exactly = f"and on ({SERVICE}) {of(series.JUDGED_EXACTLY)}"
     finished, lost = of(series.FINISHED), f"{of(series.FAILED)} + {of(series.REJECTED)}"
-    bounded = f"{finished} + {lost} and on ({SERVICE}) {of(series.LATE, latency='ttft')}"
+    late_known = " and ".join(f"on ({SERVICE}) {of(series.LATE, latency=each)}" for each in ("ttft", "tpot"))
+    bounded = f"{finished} + {lost} and {late_known}"
     yield Recording(series.JUDGED, f"({good} + {bad} {exactly}) or ({bounded})")
     late = f"{finished} - clamp_min({finished} - sum by ({SERVICE}) ({of(series.LATE)}), 0)"
     yield Recording(series.BAD, f"({bad} {exactly}) or ({late} + {lost})")

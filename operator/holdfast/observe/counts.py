@@ -21,6 +21,7 @@ class Counts:
     hung: set[str] = field(default_factory=set)  # pods that hold requests and make no progress
     late: dict[str, float] = field(default_factory=dict)  # pod -> late requests, if almost none is in time
     unusable: set[str] = field(default_factory=set)
+    series: set[str] = field(default_factory=set)  # names of the counted series that exist, whatever they count
     plugins: PluginCounts = field(default_factory=PluginCounts)
 
     def add(self, name: str, value: float, may_be_negative: bool = False) -> None:

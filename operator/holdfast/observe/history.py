@@ -168,17 +168,17 @@ def _column(row: Series, slo: Slo) -> str:
 
 
 def _sample(at: float, counts: Mapping[str, float], step_seconds: float, slo: Slo) -> RateSample:
-    """Counts of the plugins if they were active in every engine; else bounds, as for the newest interval."""
+    """Counts of the plugins if they were active in every engine; else bounds, as for the newest interval.
+
+    No request is judged where Prometheus had no buckets.
+    """
     if counts.keys() >= _EXACT:
         return RateSample(at, step_seconds, counts[queries.ARRIVED], counts[queries.GOOD], counts[queries.BAD])
     finished, failed = counts.get("finished", 0.0), counts.get("failed", 0.0)
     rejected = counts.get(queries.REJECTIONS, 0.0)
     bounds = (queries.TTFT, queries.TPOT) + ((queries.E2E,) if slo.e2e_seconds is not None else ())
+    arrivals = finished + failed + rejected + counts.get("aborted", 0.0)
+    if finished and not counts.keys() >= set(bounds):
+        return RateSample(at, step_seconds, arrivals, 0.0, 0.0)
     good = good_lower_bound(finished, [counts.get(name, 0.0) for name in bounds])
-    return RateSample(
-        at=at,
-        interval_seconds=step_seconds,
-        arrivals=finished + failed + rejected + counts.get("aborted", 0.0),
-        good=good,
-        bad=finished - good + failed + rejected,
-    )
+    return RateSample(at, step_seconds, arrivals, good, finished - good + failed + rejected)

@@ -148,8 +148,12 @@ class _Table:
         for replica in ready:
             if replica.ready_at is not None and replica.ready_at <= settled:
                 expected[replica.accelerator] = (*expected.get(replica.accelerator, ()), replica.name)
+        engines = {name: max(1, len(values.sampled_at)) for name, values in cells.items()}
+        judging = [values.plugins.exact(request.slo, engines[name], 1.0) for name, values in cells.items()]
         return SignalFacts(
             cells,
+            request.slo,
+            bool(judging) and all(exact is not None for exact in judging),
             frozenset(pods),
             expected,
             self._strangers.found(request.key, pods, sampled_at, self._now),
@@ -164,6 +168,7 @@ class _Table:
         for name in ("requests", "tokens", "edges", "gauges"):
             for sample in answers[name].samples:
                 self._read_gained(sample)
+                self._cell(sample).series.add(sample.label("metric"))
         for sample in answers["engines"].samples:
             if usable(sample.value):
                 self._cell(sample).sampled_at[sample.label("pod")] = sample.value

@@ -42,6 +42,7 @@ METRICS_REASONS = {
     SignalState.PARTIAL: Reason.METRICS_PARTIAL,
     SignalState.FOREIGN: Reason.FOREIGN_ENGINES,
     SignalState.DUPLICATE: Reason.METRICS_PARTIAL,
+    SignalState.INCOMPLETE: Reason.METRICS_PARTIAL,
     SignalState.INVALID: Reason.METRICS_PARTIAL,
 }
 
@@ -179,6 +180,8 @@ def slo_met(view: View, sizes: Sizes) -> ConditionValue:
         remedy = "relax slo.ttft or slo.tpot, or list a faster accelerator"
         text = f"not even a single request meets the objectives on {names}{_possible(view)}; {remedy}"
         return ConditionValue(kind, False, Reason.SLO_INFEASIBLE, text)
+    if view.seen.state is SignalState.INCOMPLETE:
+        return ConditionValue(kind, None, Reason.METRICS_PARTIAL, view.seen.detail)
     window = format_duration(slo.window_seconds)
     if state.attainment is None:
         text = f"too few requests to judge: fewer than {1.0 / slo.budget_share:.0f} in the last {window}"
