@@ -145,10 +145,14 @@ def test_a_surge_replica_waits_for_a_node_while_the_old_one_could_not_be_replace
         part.deployed[0], placement=Placement("h100", 1, rolling_out=True, deployment="chat-h100")
     )
     there = dataclasses.replace(part, replicas=(serving, waiting), deployed=(rolling,))
+    begun = dataclasses.replace(part, replicas=(serving,))
     full = NodeOffer("n1", (), (("nvidia.com/gpu", 1),), (("nvidia.com/gpu", 1),))
     decided = decision(part, Action.HOLD, h100=1)
     assert planned(there, decided, full).context.facts("h100").surge_stuck
     assert not planned(there, decided).context.facts("h100").surge_stuck
+    through_dra = NodeOffer("n1", (), ())
+    assert planned(there, decided, through_dra).context.facts("h100").surge_stuck
+    assert planned(begun, decided, through_dra).context.facts("h100").free_gpu, "a free one may be there"
 
 
 def test_a_replica_is_not_given_up_for_one_that_a_taint_keeps_from_its_place() -> None:

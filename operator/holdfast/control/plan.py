@@ -255,7 +255,10 @@ def _fact(
     rolling = deployed is not None and deployed.placement.rolling_out
     return AcceleratorFacts(
         free_gpu=option is not None and (_has_room(option, inventory) or not _gives_way(part, option, inventory)),
-        surge_stuck=option is not None and rolling and _unplaced(part, name) and _gives_way(part, option, inventory),
+        surge_stuck=option is not None
+        and rolling
+        and _unplaced(part, name)
+        and (_gives_way(part, option, inventory) or _nodes_say_nothing(part, option, inventory)),
         cold_start_seconds=decision.cold_start_seconds,
         admission_tokens=limit.tokens if limit else None,
         admission_changed_at=limit.changed_at if limit else None,
@@ -288,6 +291,13 @@ def _gives_way(part: ServiceParts, option: AcceleratorOption, inventory: Invento
     serving = [replica for replica in part.replicas if replica.accelerator == option.name]
     homes = {replica.node for replica in serving if replica.phase is ReplicaPhase.READY and replica.node}
     return not homes or bool(homes & inventory.room(option).names)
+
+
+def _nodes_say_nothing(part: ServiceParts, option: AcceleratorOption, inventory: Inventory) -> bool:
+    """Whether replicas run on nodes that do not offer their resource: GPUs through DRA (KEP-5004) are not counted."""
+    homes = {replica.node for replica in part.replicas if replica.accelerator == option.name and replica.node}
+    there = [node for node in inventory.nodes if node.name in homes]
+    return bool(there) and not any(dict(node.allocatable).get(option.resource) for node in there)
 
 
 def _unplaced(part: ServiceParts, name: str) -> bool:

@@ -86,7 +86,11 @@ def most_replicas_move(proposal: Proposal) -> Bound | None:
 
 
 def no_rollout_runs(proposal: Proposal) -> Bound | None:
-    if not proposal.lowers or not any(group.rolling_out for group in proposal.view.groups):
+    """Replicas without a node may go: Kubernetes removes them first, and a rollout may wait for them for ever."""
+    groups = proposal.view.groups
+    if not proposal.lowers or not any(group.rolling_out for group in groups):
+        return None
+    if proposal.before - proposal.after <= sum(len(group.pending) + len(group.short) for group in groups):
         return None
     return Bound(proposal.before, Reason.ROLLOUT_UNDER_WAY, "the size does not shrink during a rollout")
 
