@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from holdfast.render.pod import launcher
 
 LAUNCHER = Path(__file__).parents[2] / "operator/holdfast/render/pod/launcher.py"
 NEWEST = "0.33.0"
@@ -68,7 +71,12 @@ class Image:
         )
 
     def run(self, *arguments: str) -> tuple[int, list[str], str]:
-        """Run to the end: exit status, the arguments the engine saw, standard error."""
+        """Run to the end: exit status, the arguments the engine saw but for the host, standard error."""
+        status, seen, errors = self.run_as_it_is(*arguments)
+        return status, [argument for argument in seen if argument != "--host=::"], errors
+
+    def run_as_it_is(self, *arguments: str) -> tuple[int, list[str], str]:
+        """The same with all arguments."""
         process = self.start(*arguments)
         output, errors = process.communicate(timeout=60)
         return process.returncode, json.loads(output) if output else [], errors
@@ -165,3 +173,43 @@ def test_home_is_made_on_an_empty_volume_and_said_where_it_cannot_be(image: Imag
     status, _, errors = image.run("serve", "m")
     assert status == 0
     assert "the cache volume must be writable for uid" in errors
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as tried:
+            tried.bind(("::", 0))
+    except OSError:
+        return False
+    return True
+
+
+def test_an_engine_listens_on_ipv6_too_where_the_kernel_has_it(image: Image) -> None:
+    _, seen, _ = image.vllm(NEWEST).run_as_it_is("serve", "m")
+    assert seen == ["vllm", "serve", "m", *(["--host=::"] if has_ipv6() else [])]
+
+
+@pytest.mark.parametrize("host", [("--host=10.0.0.7",), ("--host", "10.0.0.7")])
+def test_a_host_that_is_given_stays(image: Image, host: tuple[str, ...]) -> None:
+    _, seen, _ = image.vllm(NEWEST).run_as_it_is("serve", "m", *host)
+    assert seen == ["vllm", "serve", "m", *host]
+
+
+class Ipv6Alone(socket.socket):
+    """What the kernel makes where net.ipv6.bindv6only is 1."""
+
+    def getsockopt(self, *_: int) -> int:  # type: ignore[override]
+        return 1
+
+
+class NoIpv6(socket.socket):
+    def bind(self, address: object) -> None:
+        raise OSError(99, "Cannot assign requested address")
+
+
+@pytest.mark.parametrize("kind", [Ipv6Alone, NoIpv6])
+def test_an_engine_stays_on_ipv4_where_a_socket_does_not_take_both(
+    kind: type[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher.socket, "socket", kind)
+    assert launcher.on_all_addresses(["serve", "m"]) == ["serve", "m"]

@@ -34,7 +34,8 @@ def main():
     except ImportError:
         where = None
     child = subprocess.run([sys.executable, "-S", "-c", LOOK], capture_output=True, text=True, check=True)
-    print(json.dumps({"arguments": sys.argv, "found": where, "loggers": json.loads(child.stdout)}), flush=True)
+    seen = [argument for argument in sys.argv if argument != "--host=::"]
+    print(json.dumps({"arguments": seen, "found": where, "loggers": json.loads(child.stdout)}), flush=True)
 """
 
 

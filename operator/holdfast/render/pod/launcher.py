@@ -14,6 +14,7 @@ import importlib.util
 import os
 import re
 import signal
+import socket
 import sys
 from collections.abc import Collection, Sequence
 from typing import NoReturn
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     if any(argument.startswith(PLUGIN_SCHEDULER) for argument in arguments):
         arguments = with_plugin(arguments, os.path.join(folder, PLUGIN_ARCHIVE), version)
     unknown = {flag for flag, first in FIRST_VERSIONS.items() if is_older(version, first)}
-    run("vllm.entrypoints.cli.main", ["vllm", *without(arguments, unknown, "vLLM " + version)])
+    run("vllm.entrypoints.cli.main", ["vllm", *on_all_addresses(without(arguments, unknown, "vLLM " + version))])
 
 
 def stop_on_sigterm() -> None:
@@ -161,6 +162,25 @@ def without(arguments: Sequence[str], unknown: Collection[str], engine: str) -> 
         else:
             kept.append(argument)
     return kept
+
+
+def on_all_addresses(arguments: Sequence[str]) -> list[str]:
+    """The arguments, with IPv6 beside IPv4 where the kernel has both: vLLM alone listens on IPv4 only.
+
+    The kubelet of an IPv6-only cluster asks on IPv6.
+    """
+    given = any(argument.partition("=")[0] == "--host" for argument in arguments)
+    return list(arguments) if given or not takes_both_families() else [*arguments, "--host=::"]
+
+
+def takes_both_families() -> bool:
+    """Whether a socket on :: also takes IPv4, as the kernel's default is."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as tried:
+            tried.bind(("::", 0))
+            return not tried.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+    except OSError:
+        return False
 
 
 def run(module: str, argv: list[str]) -> NoReturn:
