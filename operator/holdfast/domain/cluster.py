@@ -9,6 +9,9 @@ from holdfast.domain.service import BatchingLimits
 from holdfast.domain.taints import Taint
 from holdfast.domain.value import value
 
+SCHEDULING_GATED = "SchedulingGated"
+"""Reason of a pod that a scheduling gate holds, such as that of a queue: it is not scheduled yet."""
+
 
 class ReplicaPhase(enum.Enum):
     """The life of one replica, as capacity sees it."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 
 from holdfast.api.reasons import Reason
+from holdfast.domain.cluster import SCHEDULING_GATED, Replica
 from holdfast.domain.service import AcceleratorOption
 from holdfast.policy.capacity_request import CapacityRequest
 from holdfast.policy.health.replicas import Group
@@ -15,6 +17,9 @@ from holdfast.policy.view import View
 
 REFUSALS = frozenset({Reason.QUOTA_EXCEEDED, Reason.PODS_FORBIDDEN})
 """Why pods of a Deployment are not made."""
+
+INSUFFICIENT = re.compile(r"Insufficient ([^\s,.]+(?:\.[^\s,.]+)*)")
+"""Resources of which the scheduler finds too little, in its message about a pod."""
 
 UNMADE = frozenset({Reason.APPLY_FAILED, Reason.NAME_CONFLICT, Reason.INVALID})
 """Why there may be no Deployment."""
@@ -54,7 +59,7 @@ def request_of(view: View, sizes: Sizes) -> CapacityRequest:
         priority=view.spec.priority,
         running=placed + taken,
         outside=min(want, outside),
-        short=bool(own.short),
+        short=any(_waits_for_gpus(view, replica) for replica in own.short),
         waits=any(view.part(name).short for name in view.paired),
         kept=tuple(_less([part for part in parts if part not in paired], handed, taken)),
         paired=paired,
@@ -111,11 +116,26 @@ def _stays(view: View, wanted: Mapping[str, int] | None) -> tuple[tuple[Accelera
 
 
 def _allowed(view: View, group: Group, want: int) -> int:
-    """Without replicas that cannot be made, as things are: GPUs given up for those would lie idle."""
+    """Without replicas that cannot be made, or that wait for something else: GPUs given up for those would lie idle."""
     if not group.exists and _has_problem(view, UNMADE):
         return 0
-    there = group.placed - group.draining + len(group.pending) + len(group.short)
-    return min(want, there) if there < group.size and _has_problem(view, REFUSALS) else want
+    placed, unplaced = group.placed - group.draining, (*group.pending, *group.short)
+    if placed + len(unplaced) < group.size and _has_problem(view, REFUSALS):
+        want = min(want, placed + len(unplaced))
+    idle = sum(not _waits_for_gpus(view, replica) for replica in unplaced)
+    return max(min(want, placed), want - idle)
+
+
+def _waits_for_gpus(view: View, replica: Replica) -> bool:
+    """Whether a free GPU could be all that a replica without a node lacks, by what the scheduler says.
+
+    Not behind a scheduling gate, nor where the scheduler names other resources alone.
+    """
+    option = view.spec.accelerator(replica.accelerator)
+    if replica.reason == SCHEDULING_GATED:
+        return False
+    named = INSUFFICIENT.findall(replica.detail)
+    return not named or option is None or option.resource in named
 
 
 def _has_problem(view: View, reasons: Set[Reason]) -> bool:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import Placement, Replica, ReplicaPhase
+from holdfast.domain.cluster import SCHEDULING_GATED, Placement, Replica, ReplicaPhase
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.domain.value import value
 from holdfast.policy.settings import PolicySettings
@@ -144,7 +144,8 @@ def _counts_as(replica: Replica, now: float, settings: PolicySettings, ailing: f
     if phase is ReplicaPhase.STARTING:
         return "starting" if now - _placed_at(replica) < settings.starting_seconds else "stuck"
     if phase is ReplicaPhase.UNSCHEDULABLE:
-        return "pending" if now - replica.created_at < settings.provisioning_seconds else "short"
+        gated = replica.reason == SCHEDULING_GATED  # a queue holds it: no other accelerator would help
+        return "pending" if gated or now - replica.created_at < settings.provisioning_seconds else "short"
     return "failing" if phase is ReplicaPhase.FAILING else "draining"
 
 
