@@ -457,7 +457,7 @@ def test_times_with_and_without_fractions_are_read() -> None:
         pytest.param(
             "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in "
             "the cached files.",
-            "CrashLoopBackOff",
+            "HubUnreachable",
             id="a network that may come back",
         ),
         pytest.param("CUDA out of memory", "CrashLoopBackOff", id="anything else keeps Kubernetes' own word"),
@@ -503,6 +503,43 @@ def test_a_folder_without_a_model_is_told_with_its_name_from_the_first_crash_on(
     assert replica.detail.startswith(
         "Value error, Invalid repository ID or local directory specified: '/models/empty'."
     )
+
+
+GATED = """OSError: You are trying to access a gated repo.
+Make sure to have access to it at https://huggingface.co/meta-llama/Llama-3.1-8B-Instruct.
+401 Client Error. (Request ID: Root=1-x)
+Access to model meta-llama/Llama-3.1-8B-Instruct is restricted. You must have access to it. Please log in."""
+AIR_GAP = "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them."
+NO_NAME = "requests.exceptions.ConnectionError: [Errno -3] Temporary failure in name resolution"
+NO_CACHE = "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find an appropriate cached snapshot folder"
+FULL = "RuntimeError: Data processing error: CAS service error : IO Error: No space left on device (os error 28)"
+UNKNOWN = """huggingface_hub.errors.RepositoryNotFoundError: 401 Client Error.
+Repository Not Found for url: https://huggingface.co/api/models/none. Please make sure you specified the correct id.
+If you are trying to access a private or gated repo, make sure you are authenticated."""
+NO_RIGHT = "huggingface_hub.errors.HfHubHTTPError: 403 Client Error: Forbidden for url: https://hub.example.com/m"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason", "remedy"),
+    [
+        (GATED, "ModelForbidden", "model.tokenSecretRef"),
+        (NO_RIGHT, "ModelForbidden", "model.tokenSecretRef"),
+        (UNKNOWN, "ModelNotFound", "correct id"),
+        (AIR_GAP, "HubUnreachable", "HF_ENDPOINT"),
+        (NO_NAME, "HubUnreachable", "HF_ENDPOINT"),
+        (NO_CACHE, "HubUnreachable", "HF_ENDPOINT"),
+        (FULL, "DiskFull", "a larger volume for model.cache"),
+        ("  File x\n" * 200 + FULL + " " + "x" * 900, "DiskFull", "a larger disk"),
+    ],
+)
+def test_what_keeps_a_model_away_is_told_with_the_remedy_from_the_first_crash_on(
+    words: str, reason: str, remedy: str
+) -> None:
+    crashed = {"name": "vllm", "state": ended(1, words), "restartCount": 0, "lastState": {}}
+    replica = mapping.replica_from_pod(pod(containerStatuses=[crashed]))
+    assert (replica.phase, replica.reason) == (ReplicaPhase.FAILING, reason)
+    assert remedy in replica.detail
+    assert len(replica.detail) <= 700
 
 
 def test_words_of_an_engine_that_served_for_hours_are_no_reason_not_to_wait() -> None:

@@ -29,6 +29,9 @@ class Reason(StrEnum):
     IMAGE_UNSUPPORTED = "ImageUnsupported", "The image contains no vLLM, or a version older than Holdfast supports."
     IMAGE_PULL_FAILING = "ImagePullFailing", "The image cannot be pulled."
     MODEL_NOT_FOUND = "ModelNotFound", "No model was found at model.uri."
+    MODEL_FORBIDDEN = "ModelForbidden", "The model hub refuses the download: the token is missing or has no access."
+    HUB_UNREACHABLE = "HubUnreachable", "The model hub cannot be reached from the pod."
+    DISK_FULL = "DiskFull", "The disk of a replica is full."
     SECRET_MISSING = "SecretMissing", "A Secret that the spec names, or a key in it, does not exist."
     VOLUME_MISSING = "VolumeMissing", "A PersistentVolumeClaim that the spec names does not exist."
     NAME_CONFLICT = (

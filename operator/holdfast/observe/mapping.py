@@ -50,14 +50,25 @@ _HOPELESS = frozenset(
     }
 )
 
-# Messages of an engine or the kubelet and their Reason; the first match counts.
+_ACCESS = "set model.tokenSecretRef to a Secret with a token that may read this model"
+_OFFLINE = "let pods reach the hub, set HF_ENDPOINT in engine.env to a mirror, or use a pvc:// or oci:// model"
+_LARGER = "use a larger volume for model.cache, or a node with a larger disk"
+
+# Messages of an engine or the kubelet, their Reason and the remedy; the first match counts.
 _TELLING = (
-    (re.compile(r"image unsupported:"), Reason.IMAGE_UNSUPPORTED),
-    (re.compile(r'(secret ".*" not found|couldn\'t find key .* in Secret)'), Reason.SECRET_MISSING),
-    (re.compile(r'persistentvolumeclaim ".*" not found'), Reason.VOLUME_MISSING),
+    (re.compile(r"image unsupported:"), Reason.IMAGE_UNSUPPORTED, ""),
+    (re.compile(r'(secret ".*" not found|couldn\'t find key .* in Secret)'), Reason.SECRET_MISSING, ""),
+    (re.compile(r'persistentvolumeclaim ".*" not found'), Reason.VOLUME_MISSING, ""),
+    (re.compile(r"(\[Errno 28\]|No space left on device|Disk quota exceeded)"), Reason.DISK_FULL, _LARGER),
+    (re.compile(r"(LocalEntryNotFoundError|OfflineModeIsEnabled|couldn't connect to 'https?://|"
+                r"Temporary failure in name resolution|Name or service not known|Network is unreachable|"
+                r"Max retries exceeded with url|cannot find the requested files in the local cache)", re.I),
+     Reason.HUB_UNREACHABLE, _OFFLINE),
     (re.compile(r"(Repo id must|in repo_id:|Invalid repository ID|is not a local folder|RepositoryNotFound|"
                 r"HFValidationError|is not a valid git identifier|does not appear to have a file named config|"
-                r"Cannot find any model weights with)"), Reason.MODEL_NOT_FOUND),
+                r"Cannot find any model weights with)"), Reason.MODEL_NOT_FOUND, ""),
+    (re.compile(r"(gated repo|Access to model .* is restricted|40[13] Client Error|Invalid user token|"
+                r"Invalid credentials in Authorization)", re.I), Reason.MODEL_FORBIDDEN, _ACCESS),
 )  # fmt: skip
 
 # Taints that repel all our pods: an autoscaler is about to remove the node, or Kubernetes itself closed it (pressure,
@@ -155,14 +166,16 @@ def _phase(
 
 
 def _told(words: str) -> tuple[str, str] | None:
-    """Return the Reason of a message, and the message from the last matching line on; None if nothing matches.
+    """Return the Reason of a message, and the message from the last matching line on with its remedy; None if none is.
 
     vLLM's message for a folder without a model is longer than a condition can hold, and names the folder first.
     """
-    for pattern, reason in _TELLING:
+    for pattern, reason, remedy in _TELLING:
         for found in reversed(list(pattern.finditer(words))):
             excerpt = words[words.rfind("\n", 0, found.start()) + 1 :].lstrip()
-            return reason.value, excerpt if len(excerpt) <= _MOST_WORDS else f"{excerpt[:_MOST_WORDS]}…"
+            most = _MOST_WORDS - len(remedy) - 2 if remedy else _MOST_WORDS
+            excerpt = excerpt if len(excerpt) <= most else f"{excerpt[: most - 1]}…"
+            return reason.value, f"{excerpt}; {remedy}" if remedy else excerpt
     return None
 
 
