@@ -87,5 +87,18 @@ async def test_replicas_to_remove_get_a_lower_deletion_cost_and_gone_ones_are_sk
     for name in ("a", "b"):
         api.put_object(f"/api/v1/namespaces/prod/pods/{name}", {"metadata": {"name": name}})
     await prefer_removal(api, "prod", ["a", "b"])
-    costs = [int(body["metadata"]["annotations"][DELETION_COST]) for body in api.objects.values()]
-    assert costs == [-2, -1]
+    first, second = (int(body["metadata"]["annotations"][DELETION_COST]) for body in api.objects.values())
+    assert -(2**31) < first < second < 0
+
+
+async def test_only_replicas_that_go_are_marked_and_before_those_marked_earlier() -> None:
+    api = api_with(4)
+    pods = {name: f"/api/v1/namespaces/prod/pods/{name}" for name in "abcd"}
+    for name, path in pods.items():
+        api.put_object(path, {"metadata": {"name": name, "annotations": {DELETION_COST: "-4"} if name == "d" else {}}})
+    await scale(api, "prod", "chat-h100", observed=4, wanted=2, remove_first=list("abcd"))
+    marked = [path for _, path in api.writes() if "/pods/" in path]
+    assert marked == [pods["a"], pods["b"]]
+    costs = {name: api.objects[path]["metadata"]["annotations"].get(DELETION_COST) for name, path in pods.items()}
+    assert int(costs["a"]) < int(costs["b"]) < int(costs["d"]) == -4
+    assert costs["c"] is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 
 from holdfast.act.api import MERGE, ApiError, ApiPort
@@ -27,7 +28,7 @@ async def scale(
 ) -> None:
     """Set the size of a Deployment if it still has the observed one; raises StaleDecision otherwise.
 
-    Pods in `remove_first` are marked just before: marks of a dropped decision would affect the next one.
+    Just before, as many pods of `remove_first` are marked as are to go.
     """
     path = f"{deployment_path(namespace, deployment)}/scale"
     for attempt in range(_CONFLICT_RETRIES):
@@ -38,7 +39,7 @@ async def scale(
         if observed is not None and size != observed:
             raise StaleDecision(f"{namespace}/{deployment}: {size} replicas, decided on {observed}")
         if attempt == 0:
-            await prefer_removal(api, namespace, remove_first)
+            await prefer_removal(api, namespace, remove_first[: max(0, size - wanted)])
         body = {"metadata": {"resourceVersion": current["metadata"]["resourceVersion"]}, "spec": {"replicas": wanted}}
         try:
             await api.request("PATCH", path, query={"fieldManager": SCALING}, body=body, content_type=MERGE)
@@ -60,9 +61,13 @@ def removal_order(
 
 
 async def prefer_removal(api: ApiPort, namespace: str, pods: Sequence[str]) -> None:
-    """Mark the pods that Kubernetes should remove first; a pod that is gone already is no error."""
+    """Mark the pods that Kubernetes should remove first; a pod that is gone already is no error.
+
+    Costs fall with time, so that a pod that kept an earlier mark does not go before these.
+    """
+    base = -int(time.time()) - len(pods)
     for rank, pod in enumerate(pods):
-        body = {"metadata": {"annotations": {DELETION_COST: str(rank - len(pods))}}}
+        body = {"metadata": {"annotations": {DELETION_COST: str(base + rank)}}}
         try:
             await api.request(
                 "PATCH", pod_path(namespace, pod), query={"fieldManager": SCALING}, body=body, content_type=MERGE
