@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.render import AcceleratorFacts, Deployed, Objectives, RenderContext, RenderSettings, render
 from holdfast.render.names import Manifest
-from tests.render.scenes import SETTINGS, chat_h100, context, deployments, engine, live, service
+from tests.render.scenes import MINIMAL, SETTINGS, chat_h100, context, deployments, engine, live, service
 
 NEW_OPERATOR = RenderSettings(pod_files={"launcher.py": "# of a later version\n"}, prestop_seconds=20)
 FIRST_INPUTS = "a573ee0d17"  # as the first version of the operator wrote it
@@ -308,3 +308,17 @@ def test_a_damaged_admission_annotation_is_none(tokens: str) -> None:
     deployed = Deployed.read(body)
     assert deployed is not None
     assert deployed.admission_tokens is None
+
+
+def test_the_labels_of_a_queue_reach_deployment_and_pods_and_no_other_object() -> None:
+    queue = {"kueue.x-k8s.io/queue-name": "gpu", "kueue.x-k8s.io/priority-class": "high"}
+    labelled = {"team": "search", "kueue.x-k8s.io/other": "x", **queue}
+    queued = service(base={**MINIMAL, "metadata": {**MINIMAL["metadata"], "labels": labelled}})
+    made = render(queued, ["h100"], SETTINGS, context(deployed=live(FIRST)))
+    for manifest in made:
+        given = {key: value for key, value in manifest["metadata"]["labels"].items() if "kueue" in key}
+        assert given == (queue if manifest["kind"] == "Deployment" else {})
+    deployment = next(manifest for manifest in made if manifest["kind"] == "Deployment")
+    labels = template(deployment)["metadata"]["labels"]
+    assert {key: labels.get(key) for key in queue} == queue
+    assert "kueue.x-k8s.io/other" not in labels

@@ -29,9 +29,8 @@ def deployment(
     pods = _pods(service, accelerator, settings, context)
     trial_seconds = TRIAL_SECONDS if tuned and tuned.before is not None else 0
     surge = max_surge(service, accelerator, facts, rolls_out=pods.rolls_out)
-    metadata = names.metadata(
-        service, names.deployment_name(service.metadata.name, accelerator.name), selector(service, accelerator)
-    )
+    name = names.deployment_name(service.metadata.name, accelerator.name)
+    metadata = names.metadata(service, name, selector(service, accelerator) | names.queue_labels(service))
     metadata["annotations"] = {
         names.INPUTS_ANNOTATION: pods.inputs,
         names.TEMPLATE_ANNOTATION: as_text(pods.template),

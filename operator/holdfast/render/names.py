@@ -44,6 +44,10 @@ LIMITS_ANNOTATION = f"{GROUP}/engine-limits"
 _RESERVED_DOMAINS = (f"{GROUP}/", "kubernetes.io/", ".kubernetes.io/", "k8s.io/", ".k8s.io/")
 
 
+QUEUE_LABELS = ("kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class")
+"""Labels by which a queue admits engine pods: passed on to Deployments and their pods."""
+
+
 def deployment_name(service: str, accelerator: str) -> str:
     """The Deployment of a service on one accelerator; the API keeps it within 53 characters."""
     return f"{service}-{accelerator}"
@@ -100,6 +104,12 @@ def owned_labels(service: LLMService) -> dict[str, str]:
 def user_labels(service: LLMService) -> dict[str, str]:
     """The LLMService's own labels as far as they are the user's to give (team, cost centre, ...)."""
     return {key: value for key, value in service.metadata.labels.items() if not _is_reserved(key)}
+
+
+def queue_labels(service: LLMService) -> dict[str, str]:
+    """The LLMService's labels for a queue."""
+    labels = service.metadata.labels
+    return {key: labels[key] for key in QUEUE_LABELS if key in labels}
 
 
 def owner_reference(service: LLMService) -> Manifest:

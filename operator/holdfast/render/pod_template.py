@@ -53,6 +53,7 @@ def pod_labels(service: LLMService, accelerator: Accelerator) -> dict[str, str]:
     """Labels of the pods, among them those that join Prometheus series to the service."""
     return {
         **names.owned_labels(service),
+        **names.queue_labels(service),
         **selector(service, accelerator),
         names.METRIC_SERVICE_LABEL: service.metadata.name,
         names.METRIC_ACCELERATOR_LABEL: accelerator.name,
@@ -84,7 +85,8 @@ def inputs(service: LLMService, accelerator: Accelerator) -> str:
     candidate = accelerator.model_dump(
         mode="json", by_alias=True, exclude_defaults=True, exclude={"cost_per_hour", "hardware", "max", "spot"}
     )
-    return names.short_hash([owned, candidate, engine_image(spec, accelerator)])
+    queue = names.queue_labels(service)
+    return names.short_hash([owned, candidate, engine_image(spec, accelerator), *([queue] if queue else [])])
 
 
 def engine_inputs(service: LLMService, accelerator: Accelerator) -> str:
