@@ -532,6 +532,13 @@ _TEMPLATE = (
         "spec.template.spec.restartPolicy",
         "replicas always restart",
     ),
+    Refusal("a node", {"template": {"spec": {"nodeName": "gpu-7"}}}, "spec.template.spec.nodeName", "nodeSelector"),
+    Refusal(
+        "a priority class of the system",
+        {"template": {"spec": {"priorityClassName": "system-node-critical"}}},
+        "spec.template.spec.priorityClassName",
+        "PriorityClass of your own",
+    ),
     Refusal(
         "a label of the operator",
         {"template": {"metadata": {"labels": {"holdfast.dev/service": "x"}}}},

@@ -2,7 +2,6 @@
 
 from holdfast.api.llmservice import LLMService, LLMServiceSpec
 from holdfast.api.privileges import refused_privileges
-from holdfast.api.template_rules import NO_ALLOWANCES, allowances
 from tests.api.refusals import changed
 
 
@@ -20,7 +19,7 @@ def greedy() -> LLMServiceSpec:
 
 
 def test_each_privilege_is_named_with_its_place() -> None:
-    problems = refused_privileges(greedy(), NO_ALLOWANCES)
+    problems = refused_privileges(greedy(), ())
     assert [problem.split(":")[0] for problem in problems] == [
         "spec.template.spec.hostPID",
         "spec.accelerators[h100].template.spec.serviceAccountName",
@@ -29,8 +28,8 @@ def test_each_privilege_is_named_with_its_place() -> None:
 
 
 def test_granted_privileges_are_no_problem() -> None:
-    assert refused_privileges(greedy(), allowances(["hostPath", "hostPID", "serviceAccountName"])) == []
+    assert refused_privileges(greedy(), ["hostPath", "hostPID", "serviceAccountName"]) == []
 
 
 def test_an_ordinary_spec_asks_for_nothing() -> None:
-    assert refused_privileges(LLMService.parse(changed({})).spec, NO_ALLOWANCES) == []
+    assert refused_privileges(LLMService.parse(changed({})).spec, ()) == []

@@ -1,18 +1,18 @@
 """What a pod template overlay may say: owned fields are refused always, privileges unless the operator allows them."""
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
 
+from holdfast.api.pod_security import ENGINE_CONTAINER, mapping, mappings, needs, removals
 from holdfast.api.rules import Checked, Rule
 
 LABEL_PREFIX = "holdfast.dev/"
-ENGINE_CONTAINER = "vllm"
 OWNED_POD_FIELDS = {
     "terminationGracePeriodSeconds": "set engine.shutdownTimeout, from which it is computed",
     "restartPolicy": "remove it; replicas always restart",
+    "nodeName": "use accelerators[].nodeSelector; the scheduler chooses the node",
 }
 OWNED_CONTAINER_FIELDS = {
     "command": "remove it; the operator starts vLLM through its launcher",
@@ -26,82 +26,15 @@ OWNED_CONTAINER_FIELDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateAllowances:
-    """Privileges that the operator's settings grant to pod templates; none by default."""
-
-    service_account_name: bool = False
-    host_path: bool = False
-    host_network: bool = False
-    host_pid: bool = False
-    host_ipc: bool = False
-    privileged: bool = False
+NO_PRIVILEGES: frozenset[str] = frozenset()
 
 
-_ALLOWANCE_FIELDS = {
-    "serviceAccountName": "service_account_name",
-    "hostPath": "host_path",
-    "hostNetwork": "host_network",
-    "hostPID": "host_pid",
-    "hostIPC": "host_ipc",
-    "privileged": "privileged",
-}
-
-
-def allowances(names: Collection[str]) -> TemplateAllowances:
-    """The allowances named as in a pod template, such as hostPath; ValueError names an unknown one."""
-    unknown = sorted(set(names) - set(_ALLOWANCE_FIELDS))
-    if unknown:
-        raise ValueError(f"{unknown[0]!r} is not a known privilege: use one of {', '.join(_ALLOWANCE_FIELDS)}")
-    return TemplateAllowances(**{_ALLOWANCE_FIELDS[name]: True for name in names})
-
-
-NO_ALLOWANCES = TemplateAllowances()
-
-
-def validate_template(template: Mapping[str, Any], allow: TemplateAllowances = NO_ALLOWANCES) -> list[str]:
-    """Every problem of a pod template overlay as `field: remedy`, empty when there is none."""
-    return [*_owned_fields(template), *_privileges(_mapping(template.get("spec")), allow)]
-
-
-def _owned_fields(template: Mapping[str, Any]) -> Iterator[str]:
-    for rule in OWNERSHIP_RULES:
-        if not rule.holds(template):
-            yield f"template{rule.field}: {rule.message}"
-
-
-def _privileges(spec: Mapping[str, Any], allow: TemplateAllowances) -> Iterator[str]:
-    switches = (("hostNetwork", allow.host_network), ("hostPID", allow.host_pid), ("hostIPC", allow.host_ipc))
-    for field, allowed in switches:
-        if spec.get(field) and not allowed:
-            yield refusal(f"template.spec.{field}", field)
-    for field in ("serviceAccountName", "serviceAccount"):
-        # Null and an empty name too: they mean the namespace's default account.
-        if field in spec and not allow.service_account_name:
-            yield refusal(f"template.spec.{field}", "serviceAccountName")
-    for volume in _mappings(spec.get("volumes")):
-        if "hostPath" in volume and not allow.host_path:
-            yield refusal(f"template.spec.volumes[{volume.get('name')}].hostPath", "hostPath")
-    yield from _container_privileges(spec, allow)
-
-
-def _container_privileges(spec: Mapping[str, Any], allow: TemplateAllowances) -> Iterator[str]:
-    for kind in ("initContainers", "containers", "ephemeralContainers"):
-        for container in _mappings(spec.get(kind)):
-            place = f"template.spec.{kind}[{container.get('name')}]"
-            if not allow.privileged:
-                for field in _raised_privileges(_mapping(container.get("securityContext"))):
-                    yield refusal(f"{place}.securityContext.{field}", "privileged")
-            if not allow.host_network and any("hostPort" in port for port in _mappings(container.get("ports"))):
-                yield refusal(f"{place}.ports.hostPort", "hostNetwork")
-
-
-def _raised_privileges(security: Mapping[str, Any]) -> Iterator[str]:
-    yield from (field for field in ("privileged", "allowPrivilegeEscalation") if security.get(field))
-    if _mapping(security.get("capabilities")).get("add"):
-        yield "capabilities.add"
-    if security.get("procMount", "Default") != "Default":
-        yield "procMount"
+def validate_template(template: Mapping[str, Any], allowed: Collection[str] = NO_PRIVILEGES) -> list[str]:
+    """Every problem of a pod template overlay as `field: remedy`; `allowed` are names of `PRIVILEGES`."""
+    broken = (f"template{rule.field}: {rule.message}" for rule in OWNERSHIP_RULES if not rule.holds(template))
+    removed = (f"template.{field}: {_REMOVED}" for field in removals(template))
+    needed = (refusal(f"template.{field}", name) for field, name in needs(template) if name not in allowed)
+    return [*broken, *removed, *needed]
 
 
 def refusal(field: str, privilege: str) -> str:
@@ -111,21 +44,13 @@ def refusal(field: str, privilege: str) -> str:
     )
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _mappings(value: Any) -> list[Mapping[str, Any]]:
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list | tuple) else []
-
-
 def _own_prefix(field: str) -> Rule:
     path = f"self.metadata.{field}"
     return Rule(
         f"!has(self.metadata) || !has({path}) || {path}.all(key, !key.startsWith('{LABEL_PREFIX}'))",
         f"metadata.{field} with the prefix {LABEL_PREFIX} are reserved for the operator: use another prefix",
         lambda template: (
-            not any(key.startswith(LABEL_PREFIX) for key in _mapping(_mapping(template.get("metadata")).get(field)))
+            not any(key.startswith(LABEL_PREFIX) for key in mapping(mapping(template.get("metadata")).get(field)))
         ),
         f".metadata.{field}",
     )
@@ -135,7 +60,7 @@ def _pod_field(field: str, remedy: str) -> Rule:
     return Rule(
         f"!has(self.spec) || !has(self.spec.{field})",
         f"spec.{field} is set by the operator: {remedy}",
-        lambda template: field not in _mapping(template.get("spec")),
+        lambda template: field not in mapping(template.get("spec")),
         f".spec.{field}",
     )
 
@@ -148,7 +73,7 @@ def _container_field(field: str, remedy: str) -> Rule:
         lambda template: (
             not any(
                 field in container
-                for container in _mappings(_mapping(template.get("spec")).get("containers"))
+                for container in mappings(mapping(template.get("spec")).get("containers"))
                 if container.get("name") == ENGINE_CONTAINER
             )
         ),
@@ -156,10 +81,18 @@ def _container_field(field: str, remedy: str) -> Rule:
     )
 
 
+_REMOVED = "it removes protections that the operator sets; set single fields below it, with the name of each container"
+_PRIORITY_OF_THE_SYSTEM = Rule(
+    "!has(self.spec) || !has(self.spec.priorityClassName) || !self.spec.priorityClassName.startsWith('system-')",
+    "spec.priorityClassName may not be a class of the system: use a PriorityClass of your own",
+    lambda template: not str(mapping(template.get("spec")).get("priorityClassName")).startswith("system-"),
+    ".spec.priorityClassName",
+)
 OWNERSHIP_RULES: tuple[Rule, ...] = (
     _own_prefix("labels"),
     _own_prefix("annotations"),
     *(_pod_field(field, remedy) for field, remedy in OWNED_POD_FIELDS.items()),
+    _PRIORITY_OF_THE_SYSTEM,
     *(_container_field(field, remedy) for field, remedy in OWNED_CONTAINER_FIELDS.items()),
 )
 
@@ -193,6 +126,8 @@ _SCHEMA: dict[str, Any] = {
             "properties": {
                 "terminationGracePeriodSeconds": {"type": "integer"},
                 "restartPolicy": {"type": "string", "maxLength": 16},
+                "nodeName": {"type": "string", "maxLength": 253},
+                "priorityClassName": {"type": "string", "maxLength": 253},
                 "containers": {
                     "type": "array",
                     "maxItems": 16,

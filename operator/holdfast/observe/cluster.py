@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -15,7 +15,7 @@ from holdfast.api import llmbenchmark
 from holdfast.api.llmservice import GROUP, PLURAL, VERSION, InvalidLLMService, LLMService
 from holdfast.api.privileges import refused_privileges
 from holdfast.api.reasons import Reason
-from holdfast.api.template_rules import TemplateAllowances
+from holdfast.api.template_rules import NO_PRIVILEGES
 from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica
 from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.domain.snapshot import Recalled
@@ -184,7 +184,7 @@ class _Shown(NamedTuple):
 class ClusterView:
     """Reads kopf's indices; empty until kopf has filled them."""
 
-    def __init__(self, allowed: TemplateAllowances = TemplateAllowances()) -> None:  # noqa: B008  # frozen
+    def __init__(self, allowed: Collection[str] = NO_PRIVILEGES) -> None:
         self._allowed = allowed
         self._watched: frozenset[str] = frozenset()
         self._services: Mapping[ServiceKey, Iterable[Declared | Invalid]] = {}

@@ -14,6 +14,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from holdfast.api.llmservice import GROUP
+from holdfast.api.pod_security import PRIVILEGES
 from holdfast.api.quantities import parse_duration_seconds
 from holdfast.page.access import LEAST_TOKEN_CHARACTERS, Token
 
@@ -23,7 +24,6 @@ _LABEL_NAME = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([
 _METRIC_LABEL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9.]{0,251}[A-Za-z0-9])?")
-TEMPLATE_ALLOWANCES = ("hostPath", "hostNetwork", "hostPID", "hostIPC", "privileged", "serviceAccountName")
 
 
 class SettingsError(ValueError):
@@ -132,8 +132,8 @@ class Settings(BaseModel):
     activator_image: str = Field(
         "", description="image of this program, for activators (scaling.min 0) and benchmark clients"
     )
-    allow_template: tuple[Literal[TEMPLATE_ALLOWANCES], ...] = Field(  # type: ignore[valid-type]
-        (), description=f"privilege that pod templates may use; may be repeated: {', '.join(TEMPLATE_ALLOWANCES)}"
+    allow_template: tuple[Literal[PRIVILEGES], ...] = Field(  # type: ignore[valid-type]
+        (), description=f"privilege that pod templates may use; may be repeated: {', '.join(PRIVILEGES)}"
     )
     http_port: int = Field(8080, ge=0, le=65535, description="port for health and metrics of the operator")
     status_port: int = Field(0, ge=0, le=65535, description="port of the status page (default: off)")

@@ -18,7 +18,6 @@ import kopf
 from holdfast import policy
 from holdfast.act.api import KubernetesApi, NoCluster, connect
 from holdfast.act.discovery import has_benchmarks, has_pod_monitors, our_own_api, readable
-from holdfast.api.template_rules import allowances
 from holdfast.control import handlers
 from holdfast.control.actuator import Actuator
 from holdfast.control.benchmarks import Benchmarks
@@ -93,7 +92,7 @@ async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> N
     ):
         elector, render_settings = _elector(settings, api), _render_settings(settings)
         control_loop = Loop(
-            cluster=(indices := observed.ClusterView(allowances(settings.allow_template))),
+            cluster=(indices := observed.ClusterView(settings.allow_template)),
             metrics=metrics,
             actuator=Actuator(
                 api,
