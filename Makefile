@@ -13,7 +13,7 @@ UNIT := $(BIN)/pytest -n auto --dist worksteal tests
 IN_CLUSTER := $(BIN)/python -m e2e.cluster run --
 # Tests that load the processor, then tests that mostly wait: in a cluster of their own, beside all others.
 BESIDE := e2e/engine $(addprefix e2e/test_,$(addsuffix .py,bench_vllm promql promql_hangs promql_lags promql_plugins alerts \
-  recordings dashboards turns hours_and_heirs foreign_engines scale_to_zero))
+  recordings forged_series dashboards turns hours_and_heirs foreign_engines scale_to_zero))
 
 # A browser that is timed: alone, and it needs no cluster.
 BROWSER := e2e/test_status_page.py
@@ -108,7 +108,7 @@ generate: install ## write the CRDs, alerts and dashboards from the code, for ku
 	@mkdir -p charts/holdfast/files/monitoring
 	$(BIN)/holdfast crd --out crds
 	mkdir -p charts/holdfast/files/crds && cp crds/*.yaml charts/holdfast/files/crds/
-	$(BIN)/holdfast rules > charts/holdfast/files/monitoring/rules.yaml
+	$(BIN)/holdfast rules --operator-namespace RELEASE_NAMESPACE > charts/holdfast/files/monitoring/rules.yaml
 	$(BIN)/holdfast dashboards --out charts/holdfast/files/monitoring
 
 verify: install ## fail where a generated file is not what `make generate` would write

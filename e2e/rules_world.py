@@ -28,6 +28,7 @@ class World:
     values: dict[str, str] = field(default_factory=dict)
     asked: list[dict[str, Any]] = field(default_factory=list)
     minutes: int = MINUTES
+    operator_namespace: str | None = None
 
     def add(self, name: str, labels: Mapping[str, str], value: Value) -> None:
         text = ", ".join(f'{label}="{told}"' for label, told in labels.items())
@@ -93,7 +94,7 @@ class World:
 
     def play(self, folder: Path, wanted: Callable[[Mapping[str, Any]], bool] = lambda _: True) -> None:
         """Play all rules, or those that are wanted."""
-        groups = files.rule_groups()
+        groups = files.rule_groups(operator_namespace=self.operator_namespace)
         for group in groups["groups"]:
             group["rules"] = [rule for rule in group["rules"] if wanted(rule)]
         (folder / "rules.yaml").write_text(files.rules_yaml(groups))

@@ -13,7 +13,7 @@ from e2e.promtool import promtool
 from tests.chart.test_chart import CHART, NAMESPACE, TRIAL, URL, _helm, kinds, only, refusal, render
 
 FILES = CHART / "files" / "monitoring"
-RULES = (FILES / "rules.yaml").read_text()
+RULES = (FILES / "rules.yaml").read_text().replace("RELEASE_NAMESPACE", NAMESPACE)
 API = "monitoring.coreos.com/v1/PrometheusRule"
 ON = {"rules": {"prometheusRule": {"enabled": True, "labels": {"release": "kps"}}}}
 
@@ -67,12 +67,24 @@ def test_the_trial_prometheus_evaluates_the_rules(tmp_path: Path) -> None:
     assert yaml.safe_load(data["rules.yaml"]) == yaml.safe_load(RULES)
 
 
+def test_several_operators_are_believed_by_a_regular_expression_of_their_namespaces() -> None:
+    several = {"rules": {**ON["rules"], "operatorNamespace": "holdfast-system|team-.*"}}
+    (leads,) = (
+        rule["expr"]
+        for group in only(with_api({**URL, "monitoring": several}), "PrometheusRule")["spec"]["groups"]
+        for rule in group["rules"]
+        if rule.get("alert") == "HoldfastAbsent"
+    )
+    assert 'namespace=~"holdfast-system|team-.*"' in leads
+
+
 @pytest.mark.parametrize(
     ("values", "named"),
     [
         ({"rules": {"enabled": True}}, "enabled"),
         ({"rules": {"prometheusRule": {"enabled": "yes"}}}, "enabled"),
         ({"rules": {"configMap": {"labels": {"a": 1}}}}, "labels"),
+        ({"rules": {"operatorNamespace": 'a"} or vector(1)'}}, "operatorNamespace"),
         ({"dashboards": {"folder": "x"}}, "folder"),
         ({"alerts": {}}, "alerts"),
     ],

@@ -47,6 +47,11 @@ def exported(folder: Path) -> set[str]:
     return vllm | OF_SPECULATION | holdfast | _of_registry(RequestCounts(time.monotonic).registry) | recorded
 
 
+def of_operator() -> set[str]:
+    """Return every sample name that the operator exports of itself and of services."""
+    return {name for name in _of_registry(Telemetry().registry) if name.startswith("holdfast_")}
+
+
 def _plugin(folder: Path) -> CollectorRegistry:
     path, registry = folder / "engine-0.stats", CollectorRegistry()
     StatsWriter(path, len(FIELDS)).write([1.0] * len(FIELDS))

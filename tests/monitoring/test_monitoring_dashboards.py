@@ -14,6 +14,7 @@ from holdfast.cli.main import main
 from holdfast.monitoring import files
 from holdfast.monitoring.dashboards import dashboards
 from holdfast.monitoring.panels import COLUMNS, Dashboard, grafana
+from holdfast.monitoring.rules import recordings
 from tests.monitoring.exported import OF_OLDER_VLLM, OF_PROMETHEUS, exported, names_in
 
 ALL = pytest.mark.parametrize("dashboard", dashboards(), ids=lambda dashboard: dashboard.uid)
@@ -32,6 +33,15 @@ def test_every_metric_is_exported_or_recorded(dashboard: Dashboard, tmp_path: Pa
         selected, others = names_in(expr)
         assert selected <= known, expr
         assert not others, expr
+
+
+@ALL
+def test_dashboards_read_only_what_rules_made(dashboard: Dashboard) -> None:
+    made = {recording.record for recording in recordings()} | OF_PROMETHEUS
+    for expr in queries(dashboard):
+        selected, _ = names_in(expr)
+        assert selected <= made, expr
+        assert all(expr.count(f"{name}{{") == expr.count(f'{name}{{instance=""') for name in selected), expr
 
 
 @ALL

@@ -16,7 +16,7 @@ from holdfast.monitoring import files, series
 from holdfast.monitoring.alerts import Alert, alerts
 from holdfast.monitoring.rules import BURNS, LEAST_FAST_SECONDS, SUDDEN_SHARE, TIERS, Tier, recordings
 from holdfast.policy.estimate.slo_budget import FAST, REACHABLE, SLOW
-from tests.monitoring.exported import OF_OLDER_VLLM, exported, names_in
+from tests.monitoring.exported import OF_OLDER_VLLM, exported, names_in, of_operator
 from tests.monitoring.regenerate import FOLDER, generated
 
 ROOT = Path(__file__).parents[2]
@@ -52,8 +52,9 @@ def test_recordings_come_after_those_they_are_made_of() -> None:
         known.add(recording.record)
 
 
-def test_every_recording_is_by_service_and_named_so() -> None:
-    assert all(re.fullmatch(rf"{series.LEVEL}:[a-z0-9_]+:[a-z0-9_]+", item.record) for item in recordings())
+def test_every_recording_is_named_by_its_level() -> None:
+    level = f"({series.LEVEL}|{series.OPERATOR})"
+    assert all(re.fullmatch(rf"{level}:[a-z0-9_]+:[a-z0-9_]+", item.record) for item in recordings())
     same = [(recording.record, recording.labels) for recording in recordings()]
     assert len(set(same)) == len(same)
 
@@ -149,16 +150,40 @@ def test_slower_scrapes_make_longer_ranges(capsys: pytest.CaptureFixture[str]) -
     assert "[2m]" not in text.replace("sum_over_time", "").split("holdfast-alerts")[0]
 
 
+def test_only_targets_in_the_operators_namespace_are_believed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rules", "--json", "--operator-namespace", "holdfast-.+", "--prometheus-matcher", "cluster=eu"]) == 0
+    rules = [rule for group in json.loads(capsys.readouterr().out)["groups"] for rule in group["rules"]]
+    ours = of_operator()
+    for rule in rules:
+        for name in names_in(rule["expr"])[0] & ours:
+            believed = f'{name}{{cluster="eu", namespace=~"holdfast-.+"'
+            assert rule["expr"].count(f"{name}{{") == rule["expr"].count(believed), rule
+
+
+def test_no_scraped_series_is_taken_for_a_recorded_one() -> None:
+    recorded = {recording.record for recording in recordings()}
+    for name, expr in EXPRESSIONS.items():
+        for used in names_in(expr)[0] & recorded:
+            assert expr.count(f"{used}{{") == expr.count(f'{used}{{instance=""'), name
+
+
 def test_an_object_of_the_prometheus_operator_holds_the_same_rules(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules", "--prometheus-rule", "holdfast", "--label", "release=kps"]) == 0
     told = yaml.safe_load(capsys.readouterr().out)
     assert (told["kind"], told["metadata"]) == ("PrometheusRule", {"name": "holdfast", "labels": {"release": "kps"}})
-    assert told["spec"] == yaml.safe_load((FOLDER / "rules.yaml").read_text())
+    assert told["spec"] == files.rule_groups()
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--scrape-interval", "soon"], ["--scrape-interval", "0s"], ["--prometheus-matcher", "a-b=c"], ["--label", "x"]],
+    [
+        ["--scrape-interval", "soon"],
+        ["--scrape-interval", "0s"],
+        ["--prometheus-matcher", "a-b=c"],
+        ["--label", "x"],
+        ["--operator-namespace", "("],
+        ["--operator-namespace", ""],
+    ],
 )
 def test_flags_that_make_no_sense_are_refused(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as refused:

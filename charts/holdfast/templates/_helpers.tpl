@@ -14,6 +14,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: operator
 {{- end }}
 
+{{- /* Only targets in the operator's namespace are believed to be the operator. */ -}}
+{{- define "holdfast.rulefile" -}}
+{{- $file := required "files/monitoring/rules.yaml is missing: make generate" (.Files.Get "files/monitoring/rules.yaml") -}}
+{{- $file | replace "RELEASE_NAMESPACE" (.Values.monitoring.rules.operatorNamespace | default .Release.Namespace) -}}
+{{- end }}
+
 {{- define "holdfast.image" -}}
 {{- .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}

@@ -42,6 +42,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="label NAME=VALUE that only the series of this cluster have, if Prometheus stores several clusters; "
         "may be repeated",
     )  # fmt: skip
+    parser.add_argument(
+        "--operator-namespace",
+        type=_expression,
+        metavar="REGEX",
+        help="namespace of the operator, a regular expression if several run; no other target is believed (default: "
+        "any, which is unsafe where tenants' pods are scraped)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of YAML")
     parser.set_defaults(run=run)
 
@@ -50,7 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the rules."""
     from holdfast.monitoring import files
 
-    document = files.rule_groups(arguments.scrape_interval, arguments.prometheus_matcher)
+    document = files.rule_groups(
+        arguments.scrape_interval, arguments.prometheus_matcher, arguments.operator_namespace or ""
+    )
     if arguments.prometheus_rule:
         document = files.prometheus_rule(document, arguments.prometheus_rule, dict(arguments.label))
     print(json.dumps(document, indent=2) + "\n" if arguments.json else files.rules_yaml(document), end="")
@@ -65,6 +74,16 @@ def _pair(name_like: re.Pattern[str]) -> Callable[[str], tuple[str, str]]:
         return name, value
 
     return pair
+
+
+def _expression(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from None
+    if not text or not text.isprintable():
+        raise argparse.ArgumentTypeError("name the namespace of the operator, such as holdfast-system")
+    return text
 
 
 def _seconds(text: str) -> float:

@@ -63,7 +63,7 @@ def _holds() -> Row:
             ),
             stat(
                 "Operators that lead",
-                Target(f"sum({of('holdfast_leader')})", "leading"),
+                Target(f"sum({of(series.LEADERS)})", "leading"),
                 about="One per release of the chart; with none, every service keeps its size.",
                 steps=((None, BAD), (1.0, GOOD)),
             ),
@@ -131,7 +131,7 @@ def _services() -> Row:
 
 def _gpus() -> Row:
     held = f"sum by (holdfast_accelerator, state) ({_all(series.GPUS, state=any_of(RUNNING_STATES))})"
-    nodes = f"max by (product, resource, state) ({of('holdfast_node_gpus')})"
+    nodes = f"max by (product, resource, state) ({of(series.NODE_GPUS)})"
     return Row(
         "GPUs",
         (
@@ -178,9 +178,9 @@ def _spend() -> Row:
 
 
 def _operator() -> Row:
-    tick = f"sum by (le) (rate({of('holdfast_tick_seconds_bucket')}[{RECENT}]))"
-    changes = f"sum by (action, reason) (increase({of('holdfast_decisions_total')}[15m])) > 0"
-    errors = f"sum by (phase) (increase({of('holdfast_errors_total')}[15m])) > 0"
+    tick = f"sum by (le) ({summed_over_time(of(series.TICK_BUCKETS))})"
+    changes = f"sum by (action, reason) ({of(series.CHANGES)}) > 0"
+    errors = f"sum by (phase) ({of(series.ERRORS)}) > 0"
     shares = (("p50", 0.5), ("p99", 0.99))
     return Row(
         "The operator",

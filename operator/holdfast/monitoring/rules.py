@@ -99,14 +99,28 @@ BURNS = (("steep", STEEP), ("fast", FAST), ("slow", SLOW))
 def recordings(scrape_seconds: float = 15.0) -> tuple[Recording, ...]:
     """Return all recordings, each after those it is made of."""
     span = duration(max(LEAST_RANGE_SECONDS, 4 * scrape_seconds))
-    return (*_told(), *_latencies(span), *_verdicts(span), *_engines(span), *_costs(), *_burns())
+    return (*_operator(span), *_told(), *_latencies(span), *_verdicts(span), *_engines(span), *_costs(), *_burns())
+
+
+def _operator(span: str) -> Iterator[Recording]:
+    """What the operator tells of itself: dashboards read it from here, as these rules alone know who it is."""
+    yield Recording(series.LEADERS, f"sum by (namespace) ({of('holdfast_leader')})")
+    ticks = f"rate({of('holdfast_tick_seconds_bucket')}[{span}])"
+    yield Recording(series.TICK_BUCKETS, f"sum by (namespace, le) ({ticks})")
+    for name, metric, labels in (
+        (series.CHANGES, "holdfast_decisions_total", "action, reason"),
+        (series.ERRORS, "holdfast_errors_total", "phase"),
+    ):
+        yield Recording(name, f"sum by (namespace, {labels}) (increase({of(metric)}[15m]))")
+    nodes = f"max by (namespace, product, resource, state) ({of('holdfast_node_gpus')})"
+    yield Recording(series.NODE_GPUS, nodes)
 
 
 def _told() -> Iterator[Recording]:
     """What the operator exports, under the labels of the engines."""
     kept = ((series.OBJECTIVE, "holdfast_slo_objective_ratio"), (series.WINDOW, "holdfast_slo_window_seconds"))
     for name, metric in kept:
-        yield Recording(name, told(f"last_over_time({of(metric)}[{OBJECTIVE_KEPT}])"))
+        yield Recording(name, told(metric, kept=OBJECTIVE_KEPT))
     for name, metric, *labels in (
         (series.BOUND, "holdfast_slo_bound_seconds", "latency"),
         (series.EDGE, "holdfast_slo_edge", "latency", "le"),
@@ -125,8 +139,8 @@ def _told() -> Iterator[Recording]:
         (series.WAITS_SINCE, "holdfast_service_replica_waits_since_timestamp_seconds", "holdfast_accelerator", "state"),
         (series.LAST_CHANGE, "holdfast_service_last_change_timestamp_seconds", "action", "reason"),
     ):
-        yield Recording(name, told(of(metric), *labels))
-    size = told(of("holdfast_service_gpus_per_replica"), "holdfast_accelerator")
+        yield Recording(name, told(metric, *labels))
+    size = told("holdfast_service_gpus_per_replica", "holdfast_accelerator")
     on = f"on ({by('holdfast_accelerator')})"
     yield Recording(series.GPUS, f"{of(series.REPLICAS)} * {on} group_left () {size}")
     yield from _starts()
@@ -209,7 +223,7 @@ def _engines(span: str) -> Iterator[Recording]:
     yield Recording(series.KV_MEAN, f"avg by ({SERVICE}) {usage}")
     yield Recording(series.KV_MOST, f"max by ({SERVICE}) {usage}")
     limits = f'holdfast:limits{{{OURS}, name=~"active_sequences|tokens_per_step"}}'
-    started = told(of("holdfast_service_batching_limit"), "holdfast_accelerator", "name")
+    started = told("holdfast_service_batching_limit", "holdfast_accelerator", "name")
     lowest = (f"min by ({by('name')}) ({vector})" for vector in (limits, started))
     yield Recording(series.ENGINE_LIMIT, f" or on ({by('name')}) ".join(lowest))
     yield Recording(series.PLUGINS_OFF, f'count by ({SERVICE}) (holdfast:plugin_info{{{OURS}, mode="off"}})')

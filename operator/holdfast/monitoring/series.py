@@ -74,8 +74,24 @@ TIERED_JUDGED = f"{LEVEL}:requests_judged:rate_by_tier"
 TIERED_BAD = f"{LEVEL}:requests_bad:rate_by_tier"
 
 
+# What the operator tells of itself, by the `namespace` that it runs in
+OPERATOR = "holdfast_operator"
+LEADERS = f"{OPERATOR}:leaders:sum"
+TICK_BUCKETS = f"{OPERATOR}:tick_seconds_bucket:rate"
+CHANGES = f"{OPERATOR}:changes:increase"
+ERRORS = f"{OPERATOR}:errors:increase"
+NODE_GPUS = f"{OPERATOR}:node_gpus:max"
+
+_MADE_BY_RULES = (f"{LEVEL}:", f"{OPERATOR}:", "ALERTS")
+
+
 def of(name: str, **labels: str) -> str:
-    """Return the selector of a series with these labels; a value that begins with `~` is a regular expression."""
+    """Return the selector of a series with these labels; a value that begins with `~` is a regular expression.
+
+    Whatever was scraped has the label `instance`, and what rules made has not: so no target can add to the latter.
+    """
+    if name.startswith(_MADE_BY_RULES):
+        labels = {"instance": "", **labels}
     return f"{name}{{{', '.join(_matcher(label, value) for label, value in labels.items())}}}"
 
 
@@ -83,20 +99,35 @@ def _matcher(label: str, value: str) -> str:
     return f'{label}=~"{value[1:]}"' if value.startswith("~") else f'{label}="{value}"'
 
 
-def told(vector: str, *labels: str) -> str:
-    """Return what the operator exports by service, under the labels that engines' series have.
+def told(metric: str, *labels: str, kept: str = "") -> str:
+    """Return what the operator exports by service, under the labels that engines' series have; `kept` is a duration.
 
-    Its own labels come as `exported_namespace` and the like where a scrape does not honour them.
+    Its own labels come as `exported_namespace` and the like where a scrape does not honour them. No two series may get
+    the same labels by `label_replace`, which would fail the rule for all: so labels that it writes are removed before.
     """
+    own = (label for label in labels if label != "holdfast_accelerator")
+    read = ", ".join(("service", "exported_service", "accelerator", *own))
+    exported, honoured = (
+        f"max by ({label}, {read}) ({_lasting(of(metric, exported_namespace=value), kept)})"
+        for label, value in (("exported_namespace", "~.+"), ("namespace", ""))
+    )
+    vector = f"{_copied(exported, 'namespace', 'exported_namespace')} or {honoured}"
     for label, source in (
-        ("namespace", "exported_namespace"),
         ("holdfast_service", "service"),
         ("holdfast_service", "exported_service"),
         ("holdfast_accelerator", "accelerator"),
     ):
         if label in by(*labels):
-            vector = f'label_replace({vector}, "{label}", "$1", "{source}", "(.+)")'
+            vector = _copied(vector, label, source)
     return f"max by ({by(*labels)}) ({vector})"
+
+
+def _lasting(selector: str, span: str) -> str:
+    return f"last_over_time({selector}[{span}])" if span else selector
+
+
+def _copied(vector: str, label: str, source: str) -> str:
+    return f'label_replace({vector}, "{label}", "$1", "{source}", "(.+)")'
 
 
 def by(*labels: str) -> str:
