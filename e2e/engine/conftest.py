@@ -35,6 +35,12 @@ class Crowd:
         assert all(ours == stock for ours, stock in compared)
 
 
+def stock_crowd(server: Server, prompts: list[Prompt]) -> Crowd:
+    """Ask stock vLLM twice."""
+    crowded, sparse = server.complete_all(prompts, at_once=16), server.complete_all(prompts, at_once=3)
+    return Crowd(prompts, [one if one == other else None for one, other in zip(crowded, sparse, strict=True)])
+
+
 @pytest.fixture(scope="session")
 def vllm() -> Environment:
     """The installed engine."""
@@ -56,5 +62,4 @@ def crowd(vllm: Environment, tmp_path_factory: pytest.TempPathFactory) -> Crowd:
         for _ in range(200)
     ]
     with Server(Settings(vllm, tmp_path_factory.mktemp("stock"))) as server:
-        crowded, sparse = server.complete_all(prompts, at_once=16), server.complete_all(prompts, at_once=3)
-    return Crowd(prompts, [one if one == other else None for one, other in zip(crowded, sparse, strict=True)])
+        return stock_crowd(server, prompts)

@@ -67,7 +67,10 @@ class Settings:
 
 
 class Server:
-    """A context manager that has the server ready, and ends it with all its processes."""
+    """A context manager that has the server ready, and ends it with all its processes.
+
+    A further rank (`--headless`) is only started: it is ready when the first one is.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -88,7 +91,8 @@ class Server:
                 start_new_session=True,
             )
         try:
-            self._wait_until_ready()
+            if "--headless" not in self._settings.arguments:
+                self._wait_until_ready()
         except BaseException:
             self._end()
             raise

@@ -40,20 +40,26 @@ _WATCH_SECONDS = 1.0
 logger = logging.getLogger("vllm.holdfast")
 
 
-class HoldfastScheduler(AsyncScheduler):
-    """Starts requests by deadline, within limits that keep the objectives, and counts which were good."""
+class HoldfastScheduler(Scheduler):
+    """Starts requests by deadline, within limits that keep the objectives, and counts which were good.
+
+    An engine that schedules asynchronously gets it on top of vLLM's AsyncScheduler. That one plans a sequence's next
+    token before the last one is known, and so ends an engine that schedules synchronously with pipeline parallelism.
+    """
 
     waiting: RequestQueue
     max_num_active_reqs: int
     max_num_scheduled_tokens: int
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """The scheduler that vLLM takes by itself where ours could not stand in for it."""
-        stock = _other_stock_class(kwargs.get("vllm_config") or args[0])
-        if stock is None:
-            return super().__new__(cls)
-        logger.warning("holdfast: off, this engine wants vLLM's %s", stock.__name__)
-        return stock(*args, **kwargs)
+        """On the base that vLLM takes by itself; its own scheduler where ours could not stand in for it."""
+        config = kwargs.get("vllm_config") or args[0]
+        stock = _other_stock_class(config)
+        if stock is not None:
+            logger.warning("holdfast: off, this engine wants vLLM's %s", stock.__name__)
+            return stock(*args, **kwargs)
+        bases = (cls, AsyncScheduler) if config.scheduler_config.async_scheduling else (cls,)
+        return super().__new__(type(cls.__name__, bases, {}))
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -197,10 +203,7 @@ class HoldfastScheduler(AsyncScheduler):
 
 
 def _other_stock_class(config: Any) -> type[Any] | None:
-    """The scheduler without the plugin; None where ours can take its place.
-
-    An AsyncScheduler serves engines that schedule synchronously just as well, but for drafts it counts on them.
-    """
+    """The scheduler without the plugin; None where ours can take its place."""
     if getattr(config, "diffusion_config", None) is not None:
         kind = "DiffusionAsyncScheduler" if config.scheduler_config.async_scheduling else "DiffusionScheduler"
         found: type[Any] = getattr(importlib.import_module("vllm.v1.core.sched.diffusion_scheduler"), kind)
